@@ -28,7 +28,7 @@ pub struct Entry {
     /// The names that [`Reading::softirqs`] of this entry is in the order of.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub softirqs: Vec<String>,
-    /// What happened before the readings were taken, in this order.
+    /// What happened before the readings were taken, in this order; after those that were taken [some time ago](Reading::ago).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Event>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -63,10 +63,18 @@ pub struct Reading {
     /// Nothing is left out: the first reading of a seat in a segment.
     #[serde(rename = "f", skip_serializing_if = "is_false")]
     pub full: bool,
+    /// So many microseconds before the entry it was taken, and before all that the entry says happened: the last reading of a seat that
+    /// is looked at no more, or of a daemon that was told to end.
+    #[serde(rename = "a", skip_serializing_if = "is_zero")]
+    pub ago: u64,
 }
 
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 /// The name comes first in the array, then the count.

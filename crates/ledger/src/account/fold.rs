@@ -153,8 +153,9 @@ impl Follow for Folded {
                     });
                 }
             }
-            Event::Closed { why, .. } => {
+            Event::Closed { seat, why } => {
                 let Some(open) = open else { return };
+                self.cut(*seat, &open.vm);
                 let last = open.last.as_ref().map_or(at, |known| known.at);
                 if let Some(of) = self.vm(&open.vm, &open.name) {
                     of.closed(open, *why, last, (at, since_us, until_us));
@@ -189,9 +190,6 @@ impl Follow for Folded {
 
     fn reading(&mut self, number: u64, open: &Open, now: &Known) {
         let Some(before) = &open.last else { return };
-        if before.up == now.up {
-            return;
-        }
         let Ok(between) = Between::new(open, before, now) else {
             return self.cut(number, &open.vm);
         };
@@ -226,32 +224,45 @@ fn promises(state: &str) -> bool {
 
 impl Vm {
     fn cover(&mut self, us: u64, day: String) {
-        self.account.covered_us += us;
-        self.account.promised_us += us;
         let of_day = self.days.entry(day).or_default();
-        of_day.covered_us += us;
-        of_day.promised_us += us;
+        for sum in [
+            &mut self.account.covered_us,
+            &mut self.account.promised_us,
+            &mut of_day.covered_us,
+            &mut of_day.promised_us,
+        ] {
+            *sum = sum.saturating_add(us);
+        }
     }
 
     fn count(&mut self, number: u64, open: &Open, before: &Known, now: &Known, between: &Between) {
         self.account.totals.add(between);
-        self.chains
-            .entry(number)
-            .or_insert_with(|| Chain::from(before))
-            .add(between, now);
         let today = day(now.at);
-        let is_other = self.day.get(&number).is_some_and(|(of, _)| *of != today);
-        if is_other && let Some((of, chain)) = self.day.remove(&number) {
-            self.days.entry(of).or_default().other_tasks.add(chain.other());
+        let goes_on = |chain: &Chain| chain.goes_on_from(before);
+        if !self.chains.get(&number).is_some_and(goes_on) {
+            self.cut(number);
         }
-        let chain = self
+        if !self
+            .day
+            .get(&number)
+            .is_some_and(|(of, chain)| *of == today && goes_on(chain))
+        {
+            self.cut_day(number);
+        }
+        let chain = self.chains.entry(number).or_insert_with(|| Chain::from(before));
+        chain.add(between, now);
+        let (_, chain) = self
             .day
             .entry(number)
             .or_insert_with(|| (today.clone(), Chain::from(before)));
-        chain.1.add(between, now);
+        chain.add(between, now);
         let of_day = self.days.entry(today).or_default();
-        of_day.devices += between.devices.values().sum::<u64>();
-        of_day.delay_ns += between.delay_ns;
+        let devices = between
+            .devices
+            .values()
+            .fold(0, |sum: u64, count| sum.saturating_add(*count));
+        of_day.devices = of_day.devices.saturating_add(devices);
+        of_day.delay_ns = of_day.delay_ns.saturating_add(between.delay_ns);
         self.worst(open, before, now, between);
     }
 
@@ -311,8 +322,10 @@ impl Vm {
             return;
         }
         let lasted = (until_us - from_us).saturating_mul(cpus.len() as u64);
-        self.account.promised_us += lasted;
-        self.days.entry(day(until_us)).or_default().promised_us += lasted;
+        let of_day = self.days.entry(day(until_us)).or_default();
+        for sum in [&mut self.account.promised_us, &mut of_day.promised_us] {
+            *sum = sum.saturating_add(lasted);
+        }
         if self.account.gaps.len() == GAPS {
             self.account.gaps_left_out += 1;
             return;
@@ -331,6 +344,10 @@ impl Vm {
             totals.other_tasks.add(chain.other());
             totals.own.count = totals.own.count.saturating_add(chain.own().most);
         }
+        self.cut_day(number);
+    }
+
+    fn cut_day(&mut self, number: u64) {
         if let Some((day, chain)) = self.day.remove(&number) {
             self.days.entry(day).or_default().other_tasks.add(chain.other());
         }

@@ -7,45 +7,76 @@ use crate::standing::{Between, Known};
 /// two ends: in between it is the same reading that ends one window and begins the next.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Chain {
-    /// The own threads' switch-ins as the first reading has them.
-    first: (u64, u64),
-    last: (u64, u64),
+    first: Point,
+    last: Point,
     switches: u64,
-    bound: Range,
+    /// Of bound threads, at least and at most; below 0 where a reading is as uncertain as that.
+    bound: (i128, i128),
+    windows: u64,
     /// The windows' own bounds, summed: tighter where one of them is 0.
-    windows: Range,
+    summed: Range,
+}
+
+/// A reading, as far as the next window has to begin with it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Point {
+    up: u64,
+    switches: u64,
+    own: (u64, u64),
+}
+
+impl Point {
+    fn of(known: &Known) -> Self {
+        Self {
+            up: known.up,
+            switches: known.counters.switches,
+            own: known.counters.own,
+        }
+    }
 }
 
 impl Chain {
     pub(super) fn from(before: &Known) -> Self {
         Self {
-            first: before.counters.own,
-            last: before.counters.own,
+            first: Point::of(before),
+            last: Point::of(before),
             ..Self::default()
         }
     }
 
+    /// Whether a window that begins with this reading follows. Where not, something between is missing, and nothing may be said of both.
+    pub(super) fn goes_on_from(&self, before: &Known) -> bool {
+        self.last == Point::of(before)
+    }
+
     pub(super) fn add(&mut self, between: &Between, now: &Known) {
-        self.last = now.counters.own;
+        self.last = Point::of(now);
         self.switches = self.switches.saturating_add(between.switches);
-        self.bound.add(between.bound);
-        self.windows.add(between.other);
+        let telescoped = &between.telescoped;
+        let joint = if self.windows > 0 { telescoped.joint } else { 0 };
+        self.bound.0 += telescoped.least + joint;
+        self.bound.1 += telescoped.most - joint;
+        self.windows += 1;
+        self.summed.add(between.other);
     }
 
     /// How often the seat's own threads ran.
     pub(super) fn own(&self) -> Range {
         Range {
-            least: self.last.0.saturating_sub(self.first.1),
-            most: self.last.1.saturating_sub(self.first.0),
+            least: self.last.own.0.saturating_sub(self.first.own.1),
+            most: self.last.own.1.saturating_sub(self.first.own.0),
         }
     }
 
     pub(super) fn other(&self) -> Range {
         let own = self.own();
-        let left = |own: u64, bound: u64| self.switches.saturating_sub(own).saturating_sub(bound);
+        let left = |own: u64, bound: i128| {
+            let left = i128::from(self.switches) - i128::from(own) - bound;
+            u64::try_from(left.max(0)).unwrap_or(u64::MAX)
+        };
         Range {
-            least: left(own.most, self.bound.most).max(self.windows.least),
-            most: left(own.least, self.bound.least).min(self.windows.most),
+            least: left(own.most, self.bound.1).max(self.summed.least),
+            most: left(own.least, self.bound.0).min(self.summed.most),
         }
     }
 }

@@ -4,25 +4,26 @@
 //! counters go on. What matters is written at once, and while it goes on ever more rarely: a VM with a noisy neighbour must not push the other VMs'
 //! entries out of the ring.
 
+mod bound;
+mod changes;
 mod pace;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bound::BoundThreads;
+use changes::{intruded, opened, set_by, states, why_closed};
 use pace::Pace;
 
 use crate::account::{Account, Folded};
 use crate::day::day;
-use crate::entry::{Class, Closed, Entry, Event};
-use crate::look::{Bound, Counters, Look, Seat, Thread};
-use crate::standing::{Between, GONE, Known, Open, Standing};
+use crate::entry::{Closed, Entry, Event};
+use crate::look::{Counters, Look, Seat};
+use crate::standing::{Between, Known, Open, Standing};
 
 /// All seats are written this often, microseconds.
 const HEARTBEAT: u64 = 3_600_000_000;
-
-/// The realtime clock was set if it went on by so much more or less than the other one, microseconds.
-const JUMP: u64 = 1_000_000;
 
 /// What the daemon knows of a VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -53,6 +54,8 @@ pub struct Draft {
     /// VMs whose pace changes.
     disturbed: BTreeSet<String>,
     heartbeat: bool,
+    /// How many notes are in it.
+    noted: usize,
 }
 
 /// Decides what is written. What it knows of the past is what the ring has.
@@ -69,16 +72,36 @@ pub struct Keeper {
     /// When all seats were written last.
     heartbeat: Option<(u64, u64)>,
     paces: BTreeMap<String, Pace>,
-    bound: BTreeMap<Seat, BoundThreads>,
+    bound: BoundThreads,
+    /// The last look as an entry would have it, whether it was written or not: the last reading of a seat that is not looked at any more.
+    latest: Option<Entry>,
 }
 
-/// What a look says of bound kernel threads it says once: they are read only where something ran since the look before.
-#[derive(Debug, Clone, Default)]
-struct BoundThreads {
-    /// As they were read last.
-    now: BTreeMap<Thread, Bound>,
-    /// Each that was there at a look since the seat was written.
-    seen: BTreeSet<Thread>,
+/// A seat's reading that may be written: after that reading, or as the first one.
+type Read<'a> = (u64, Option<&'a Known>, Known);
+
+/// An entry that is being made.
+struct Page<'a> {
+    look: &'a Look,
+    starts_segment: bool,
+    /// The next seat's number.
+    next: u64,
+    events: Vec<Event>,
+    readings: Vec<Read<'a>>,
+    /// Of seats that stand, whether they are written or not.
+    latest: Vec<Read<'a>>,
+    /// Seats that are still looked at, or whose end was told.
+    told: BTreeSet<u64>,
+}
+
+/// What was found on the seats of one VM.
+#[derive(Default)]
+struct Found<'a> {
+    readings: Vec<Read<'a>>,
+    intrusions: Vec<Event>,
+    disturbed: bool,
+    /// A seat began, or something of it changed.
+    changed: bool,
 }
 
 impl Keeper {
@@ -123,146 +146,158 @@ impl Keeper {
     /// A look, or an entry of one, was not kept. The counters go on, so only the time in between is coarser.
     pub fn missed(&mut self, why: &str) {
         let looks = self.missed.as_ref().map_or(0, |(looks, _)| *looks);
-        self.missed = Some((looks + 1, why.to_owned()));
+        self.missed = Some((looks.saturating_add(1), why.to_owned()));
     }
 
     /// The entry that this look is worth, or none. `starts_segment`: it is the first of a segment, so it says everything.
     pub fn looked(&mut self, look: &Look, vms: &BTreeMap<String, Vm>, starts_segment: bool) -> Option<Draft> {
-        self.take_in(look);
-        let mut draft = Draft {
-            heartbeat: starts_segment || self.is_heartbeat(look),
-            ..Draft::default()
-        };
-        let mut events = Vec::new();
+        // A note, so that it is told later where this entry cannot be kept.
         if let Some(by) = self.looked.and_then(|before| set_by(before, look)) {
-            events.push(Event::Clock { by });
+            self.notes.push(Event::Clock { by });
         }
         self.looked = Some((look.at_us, look.up_us));
-        if let Some((looks, why)) = &self.missed {
-            events.push(Event::Missed {
+        self.bound.take_in(look, open_seats(&self.standing, &self.boot));
+        let (draft, latest) = self.draft(look, vms, starts_segment);
+        self.latest = Some(latest);
+        draft
+    }
+
+    /// The entry, and all that was read as one.
+    fn draft(&self, look: &Look, vms: &BTreeMap<String, Vm>, starts_segment: bool) -> (Option<Draft>, Entry) {
+        let mut draft = Draft {
+            heartbeat: starts_segment || self.is_heartbeat(look),
+            noted: self.notes.len(),
+            ..Draft::default()
+        };
+        let mut page = Page {
+            look,
+            starts_segment,
+            next: self.standing.next_seat,
+            events: Vec::new(),
+            readings: Vec::new(),
+            latest: Vec::new(),
+            told: BTreeSet::new(),
+        };
+        page.events
+            .extend(self.missed.as_ref().map(|(looks, why)| Event::Missed {
                 looks: *looks,
                 why: why.clone(),
-            });
-        }
-        let fresh = self.standing.boot != self.boot;
-        let empty = BTreeMap::new();
-        let open = if fresh { &empty } else { &self.standing.seats };
-        states(
-            &mut events,
-            if fresh { None } else { Some(&self.standing.states) },
-            vms,
-            starts_segment,
-        );
-
+            }));
+        let before = (self.standing.boot == self.boot).then_some(&self.standing.states);
+        states(&mut page.events, before, vms, starts_segment);
+        let open = open_seats(&self.standing, &self.boot);
         let by_seat: BTreeMap<(&str, &Seat), u64> = open
             .iter()
             .map(|(number, open)| ((open.vm.as_str(), &open.seat), *number))
             .collect();
-        let mut readings = Vec::new();
-        let mut still = BTreeSet::new();
-        let mut next = self.standing.next_seat;
         for (uid, vm) in vms {
-            let disturbed_before = events.len();
-            let mut due = draft.heartbeat;
-            let mut of_vm = Vec::new();
+            let mut found = Found::default();
             for seat in vm.looked_at() {
-                let Some(counters) = look.seats.get(seat) else { continue };
-                let known = by_seat
-                    .get(&(uid.as_str(), seat))
-                    .map(|number| (*number, &open[number]));
-                let now = Known {
-                    at: look.at_us,
-                    up: look.up_us,
-                    counters: counters.clone(),
-                    gone: BTreeSet::new(),
-                };
-                let Some((number, known)) = known else {
-                    events.push(opened(next, uid, vm, seat));
-                    of_vm.push((next, None, self.completed(seat, now)));
-                    next += 1;
-                    due = true;
-                    continue;
-                };
-                still.insert(number);
-                let Some(last) = &known.last else {
-                    of_vm.push((number, None, self.completed(seat, now)));
-                    continue;
-                };
-                let now = self.completed(seat, now);
-                match Between::new(known, last, &now) {
-                    Ok(between) => {
-                        intruded(&mut events, uid, seat, &between);
-                        let before = if starts_segment { None } else { Some(last) };
-                        if starts_segment {
-                            events.push(opened(number, uid, vm, seat));
-                        }
-                        of_vm.push((number, before, now));
-                    }
-                    Err(_) => {
-                        events.push(Event::Closed {
-                            seat: number,
-                            why: Closed::Contradicted,
-                        });
-                        events.push(opened(next, uid, vm, seat));
-                        of_vm.push((next, None, now));
-                        next += 1;
-                        due = true;
-                    }
+                let known = by_seat.get(&(uid.as_str(), seat));
+                let known = known.and_then(|number| Some((*number, open.get(number)?)));
+                self.seat(&mut page, &mut found, (uid, vm), seat, known);
+            }
+            let mut due = draft.heartbeat || found.changed;
+            if found.disturbed {
+                due |= self.paces.get(uid).copied().unwrap_or_default().is_due(look.up_us);
+            }
+            // If not: what ran stays in the counters.
+            if due {
+                if found.disturbed {
+                    draft.disturbed.insert(uid.clone());
                 }
+                page.events.extend(found.intrusions.iter().cloned());
+                page.readings.extend(found.readings);
+                draft.intrusions.extend(found.intrusions);
             }
-            let intrusions = events[disturbed_before..]
-                .iter()
-                .filter(|event| matches!(event, Event::Intruded { .. }));
-            let intrusions: Vec<Event> = intrusions.cloned().collect();
-            let disturbed = of_vm.iter().any(|(number, before, now)| {
-                let seat = open.get(number);
-                let between = seat
-                    .zip(*before)
-                    .and_then(|(seat, before)| Between::new(seat, before, now).ok());
-                between.is_some_and(|between| between.is_disturbed())
-            }) || !intrusions.is_empty();
-            if disturbed {
-                due |= self.paces.entry(uid.clone()).or_default().is_due(look.up_us);
-            }
-            if !due {
-                // Not now: what ran stays in the counters.
-                let keep: Vec<Event> = events
-                    .drain(disturbed_before..)
-                    .filter(|event| !matches!(event, Event::Intruded { .. }))
-                    .collect();
-                events.extend(keep);
-                continue;
-            }
-            if disturbed {
-                draft.disturbed.insert(uid.clone());
-                draft.intrusions.extend(intrusions);
-            }
-            readings.extend(of_vm);
         }
         for (number, known) in open {
-            if !still.contains(number) && !contradicted(&events, *number) {
+            if !page.told.contains(number) {
                 let why = why_closed(known, vms);
-                events.push(Event::Closed { seat: *number, why });
+                self.close(&mut page, *number, known, why);
             }
         }
-        if readings.is_empty() && events.is_empty() && self.notes.is_empty() && !starts_segment {
-            return None;
+        let latest = self.entry((look.at_us, look.up_us), Vec::new(), &page.latest);
+        let nothing = page.readings.is_empty() && page.events.is_empty() && self.notes.is_empty();
+        // An empty node writes nothing either.
+        if nothing && (!starts_segment || vms.is_empty()) {
+            return (None, latest);
         }
-        // Nobody to read and nothing that happened: an empty node writes nothing.
-        if readings.is_empty() && events.is_empty() && self.notes.is_empty() && vms.is_empty() {
-            return None;
-        }
-        draft.entry = self.entry(look, starts_segment, events, &readings);
-        Some(draft)
+        let events = self.noted(starts_segment, page.events);
+        draft.entry = self.entry((look.at_us, look.up_us), events, &page.readings);
+        (Some(draft), latest)
     }
 
-    fn entry(
+    /// One seat that is to be looked at.
+    fn seat<'a>(
         &self,
-        look: &Look,
-        starts_segment: bool,
-        events: Vec<Event>,
-        readings: &[(u64, Option<&Known>, Known)],
-    ) -> Entry {
+        page: &mut Page<'a>,
+        found: &mut Found<'a>,
+        (uid, vm): (&str, &Vm),
+        seat: &Seat,
+        known: Option<(u64, &'a Open)>,
+    ) {
+        let Some(counters) = page.look.seats.get(seat) else {
+            return;
+        };
+        let now = self.bound.completed(
+            seat,
+            Known {
+                at: page.look.at_us,
+                up: page.look.up_us,
+                counters: counters.clone(),
+                gone: BTreeSet::new(),
+            },
+        );
+        let Some((number, known)) = known else {
+            return page.open(found, (uid, vm), seat, now);
+        };
+        let devices = vm.own_devices.iter();
+        let renewed = (!devices.eq(&known.own_devices) || known.name != vm.name).then(|| Open {
+            own_devices: vm.own_devices.iter().cloned().collect(),
+            ..known.clone()
+        });
+        let between = match &known.last {
+            Some(last) => Between::new(renewed.as_ref().unwrap_or(known), last, &now).map(Some),
+            None => Ok(None),
+        };
+        let Ok(between) = between else {
+            self.close(page, number, known, Closed::Contradicted);
+            return page.open(found, (uid, vm), seat, now);
+        };
+        page.told.insert(number);
+        if page.starts_segment || renewed.is_some() {
+            page.events.push(opened(number, uid, vm, seat));
+            found.changed |= renewed.is_some();
+        }
+        if let Some(between) = between {
+            found.disturbed |= between.is_disturbed();
+            intruded(&mut found.intrusions, uid, seat, &between);
+        }
+        let last = known.last.as_ref();
+        page.latest.push((number, last, now.clone()));
+        found
+            .readings
+            .push((number, last.filter(|_| !page.starts_segment), now));
+    }
+
+    /// It is not looked at any more. What it was last read as is the end of its account.
+    fn close<'a>(&self, page: &mut Page<'a>, number: u64, known: &'a Open, why: Closed) {
+        page.told.insert(number);
+        page.readings.extend(self.last_words(number, known));
+        page.events.push(Event::Closed { seat: number, why });
+    }
+
+    /// The reading of the last look, where the ring does not have it.
+    fn last_words<'a>(&self, number: u64, known: &'a Open) -> Option<Read<'a>> {
+        let (latest, last) = (self.latest.as_ref()?, known.last.as_ref()?);
+        let reading = latest.readings.iter().find(|reading| reading.seat == number)?;
+        let now = Known::completed(latest, reading, Some(last));
+        (now.up > last.up && Between::new(known, last, &now).is_ok()).then_some((number, Some(last), now))
+    }
+
+    /// What waited to be told, and these events.
+    fn noted(&self, starts_segment: bool, events: Vec<Event>) -> Vec<Event> {
         let mut all = self.notes.clone();
         if starts_segment {
             all.retain(|event| !matches!(event, Event::Boot { .. } | Event::Key { .. }));
@@ -271,17 +306,21 @@ impl Keeper {
             all.splice(0..0, [boot].into_iter().chain((!self.key.is_empty()).then_some(key)));
         }
         all.extend(events);
+        all
+    }
+
+    fn entry(&self, (at, up): (u64, u64), events: Vec<Event>, readings: &[Read<'_>]) -> Entry {
         let names = |of: fn(&Counters) -> &BTreeMap<String, u32>| -> Vec<String> {
             let used = readings.iter().flat_map(|(_, _, now)| of(&now.counters));
             let used: BTreeSet<&String> = used.filter(|(_, count)| **count > 0).map(|(name, _)| name).collect();
             used.into_iter().cloned().collect()
         };
         let mut entry = Entry {
-            at: look.at_us,
-            up: look.up_us,
+            at,
+            up,
             upkeep: names(|counters| &counters.upkeep),
             softirqs: names(|counters| &counters.softirqs),
-            events: all,
+            events,
             ..Entry::default()
         };
         entry.readings = readings
@@ -294,9 +333,10 @@ impl Keeper {
     /// Readings of all seats as they are now, to end an account with; it is not for the ring, so whoever asks, and however often, fills
     /// nothing.
     pub fn provisional(&mut self, look: &Look, vms: &BTreeMap<String, Vm>) -> Entry {
-        self.take_in(look);
+        let open = open_seats(&self.standing, &self.boot);
+        self.bound.take_in(look, open);
         let mut readings = Vec::new();
-        for (number, open) in &self.standing.seats {
+        for (number, open) in open {
             let there = vms
                 .get(&open.vm)
                 .is_some_and(|vm| vm.looked_at().any(|seat| *seat == open.seat));
@@ -307,12 +347,11 @@ impl Keeper {
                     counters: counters.clone(),
                     gone: BTreeSet::new(),
                 };
-                readings.push((*number, Some(last), self.completed(&open.seat, now)));
+                readings.push((*number, Some(last), self.bound.completed(&open.seat, now)));
             }
         }
-        let mut entry = self.entry(look, false, Vec::new(), &readings);
-        entry.events.clear();
-        entry.seq = self.standing.seq + 1;
+        let mut entry = self.entry((look.at_us, look.up_us), Vec::new(), &readings);
+        entry.seq = self.standing.seq.saturating_add(1);
         entry
     }
 
@@ -322,9 +361,10 @@ impl Keeper {
             entry,
             disturbed,
             heartbeat,
+            noted,
             ..
         } = draft;
-        self.notes.clear();
+        self.notes.drain(..noted.min(self.notes.len()));
         self.missed = None;
         for vm in disturbed {
             self.paces.entry(vm).or_default().written(entry.up);
@@ -337,64 +377,27 @@ impl Keeper {
         let mut folded = Folded::new(0, 0, None);
         let _ = self.standing.follow(&entry, &mut folded);
         for reading in &entry.readings {
-            let open = self.standing.seats.get(&reading.seat);
-            if let Some(bound) = open.and_then(|open| self.bound.get_mut(&open.seat)) {
-                bound.seen = bound.now.keys().copied().collect();
+            if let Some(open) = self.standing.seats.get(&reading.seat) {
+                self.bound.written(&open.seat);
             }
         }
         folded.finish()
     }
 
-    /// The last entry of a daemon that was told to end; none where it would have to begin a segment, which is for readings.
+    /// The last entry of a daemon that was told to end, with its last look; none where it would have to begin a segment, which is for
+    /// the next one's.
     pub fn stopped(&mut self, at_us: u64, up_us: u64, starts_segment: bool) -> Option<Entry> {
         if starts_segment {
             return None;
         }
-        let mut entry = Entry {
-            at: at_us,
-            up: up_us,
-            events: std::mem::take(&mut self.notes),
-            ..Entry::default()
-        };
-        entry.events.push(Event::Stopped {});
-        Some(entry)
-    }
-
-    /// Each look counts, whether it is written or not.
-    fn take_in(&mut self, look: &Look) {
-        self.bound.retain(|seat, _| look.seats.contains_key(seat));
-        for (seat, counters) in &look.seats {
-            if let Some(known) = self.bound.get_mut(seat)
-                && !counters.bound_read
-            {
-                known.seen.extend(known.now.keys().copied());
-                continue;
-            }
-            let known = self.bound.entry(seat.clone()).or_default();
-            known.now.clone_from(&counters.bound);
-            known.seen.extend(counters.bound.keys().copied());
-        }
-        // What the ring has of them was seen as well.
-        for open in self.standing.seats.values() {
-            if let (Some(known), Some(last)) = (self.bound.get_mut(&open.seat), &open.last) {
-                known.seen.extend(last.counters.bound.keys().copied());
-            }
-        }
-    }
-
-    /// With the bound threads as they are known, and those that are gone.
-    fn completed(&self, seat: &Seat, mut now: Known) -> Known {
-        if let Some(known) = self.bound.get(seat) {
-            now.counters.bound.clone_from(&known.now);
-            now.gone = known
-                .seen
-                .iter()
-                .filter(|thread| !known.now.contains_key(thread))
-                .copied()
-                .collect();
-        }
-        now.counters.bound_read = true;
-        now
+        let mut events = std::mem::take(&mut self.notes);
+        events.push(Event::Stopped {});
+        let open = open_seats(&self.standing, &self.boot);
+        let readings: Vec<Read<'_>> = open
+            .iter()
+            .filter_map(|(number, open)| self.last_words(*number, open))
+            .collect();
+        Some(self.entry((at_us, up_us), events, &readings))
     }
 
     /// The first look of each hour since boot, and of each UTC day, is of all seats.
@@ -405,80 +408,18 @@ impl Keeper {
     }
 }
 
-fn contradicted(events: &[Event], number: u64) -> bool {
-    let is = |event: &Event| matches!(event, Event::Closed { seat, .. } if *seat == number);
-    events.iter().any(is)
-}
-
-/// By how much the realtime clock was set.
-fn set_by((at, up): (u64, u64), look: &Look) -> Option<i64> {
-    let expected = at.saturating_add(look.up_us.saturating_sub(up));
-    let by = i64::try_from(i128::from(look.at_us) - i128::from(expected)).ok()?;
-    (by.unsigned_abs() > JUMP).then_some(by)
-}
-
-fn states(events: &mut Vec<Event>, before: Option<&BTreeMap<String, String>>, vms: &BTreeMap<String, Vm>, all: bool) {
-    let empty = BTreeMap::new();
-    let before = before.unwrap_or(&empty);
-    for (vm, now) in vms {
-        if all || before.get(vm) != Some(&now.state) {
-            events.push(Event::State {
-                vm: vm.clone(),
-                state: now.state.clone(),
-            });
-        }
-    }
-    for vm in before.keys().filter(|vm| !vms.contains_key(*vm)) {
-        events.push(Event::State {
-            vm: vm.clone(),
-            state: GONE.to_owned(),
-        });
+impl<'a> Page<'a> {
+    /// A seat that is new, or was contradicted before.
+    fn open(&mut self, found: &mut Found<'a>, (uid, vm): (&str, &Vm), seat: &Seat, now: Known) {
+        self.events.push(opened(self.next, uid, vm, seat));
+        found.readings.push((self.next, None, now));
+        found.changed = true;
+        self.next = self.next.saturating_add(1);
     }
 }
 
-fn opened(number: u64, uid: &str, vm: &Vm, seat: &Seat) -> Event {
-    Event::Opened {
-        seat: number,
-        vm: uid.to_owned(),
-        name: vm.name.clone(),
-        cpus: seat.cpus.clone(),
-        threads: seat.threads.clone(),
-        own_devices: vm.own_devices.iter().cloned().collect(),
-    }
-}
-
-fn intruded(events: &mut Vec<Event>, uid: &str, seat: &Seat, between: &Between) {
-    let mut tell = |class, name: &str, count| {
-        events.push(Event::Intruded {
-            vm: uid.to_owned(),
-            cpus: seat.cpus.to_string(),
-            class,
-            name: name.to_owned(),
-            count,
-        });
-    };
-    if between.other.least > 0 {
-        tell(Class::OtherTasks, "", (between.other.least, between.other.most));
-    }
-    for (name, count) in &between.devices {
-        tell(Class::Devices, name, (*count, *count));
-    }
-}
-
-fn why_closed(known: &Open, vms: &BTreeMap<String, Vm>) -> Closed {
-    let Some(vm) = vms.get(&known.vm) else {
-        return Closed::Ended;
-    };
-    if vm.looked_at().next().is_none() {
-        return Closed::NotIsolated;
-    }
-    if vm.seats.contains(&known.seat) {
-        // It is to be looked at, and was not there.
-        return Closed::Offline;
-    }
-    let elsewhere = |thread| vm.seats.iter().any(|seat| seat.threads.contains(thread));
-    match known.seat.threads.is_empty() || known.seat.threads.iter().any(elsewhere) {
-        true => Closed::Moved,
-        false => Closed::Ended,
-    }
+/// Those whose counters go on: none where the last entry is of another boot.
+fn open_seats<'a>(standing: &'a Standing, boot: &str) -> &'a BTreeMap<u64, Open> {
+    static NONE: BTreeMap<u64, Open> = BTreeMap::new();
+    if standing.boot == boot { &standing.seats } else { &NONE }
 }

@@ -99,16 +99,27 @@ impl Standing {
                 after: self.seq,
             });
         }
+        let is_first = self.seq == 0;
         (self.seq, self.at, self.up) = (entry.seq, entry.at, entry.up);
         follower.entry(entry);
+        let (earlier, now): (Vec<&Reading>, Vec<&Reading>) = entry.readings.iter().partition(|reading| reading.ago > 0);
+        let mut read = |standing: &mut Self, reading: &Reading, follower: &mut _| {
+            if let Err(wrong) = standing.reading(entry, reading, follower) {
+                standing.seats.remove(&reading.seat);
+                error.get_or_insert(wrong);
+            }
+        };
+        for reading in earlier {
+            // A seat that ends with the entry is one of the segment before, which need not be there.
+            if !is_first || self.seats.contains_key(&reading.seat) {
+                read(self, reading, follower);
+            }
+        }
         for event in &entry.events {
             self.event(entry, event, follower);
         }
-        for reading in &entry.readings {
-            if let Err(wrong) = self.reading(entry, reading, follower) {
-                self.seats.remove(&reading.seat);
-                error.get_or_insert(wrong);
-            }
+        for reading in now {
+            read(self, reading, follower);
         }
         error.map_or(Ok(()), Err)
     }
@@ -143,8 +154,7 @@ impl Standing {
                 own_devices,
             } => {
                 self.next_seat = self.next_seat.max(seat.saturating_add(1));
-                let last = self.seats.remove(seat).and_then(|open| open.last);
-                let open = Open {
+                let mut open = Open {
                     vm: vm.clone(),
                     name: name.clone(),
                     seat: Seat {
@@ -152,8 +162,12 @@ impl Standing {
                         threads: threads.clone(),
                     },
                     own_devices: own_devices.clone(),
-                    last,
+                    last: None,
                 };
+                // Said again at the beginning of a segment, or because something of it changed.
+                let before = self.seats.remove(seat);
+                let same = before.filter(|before| before.vm == open.vm && before.seat == open.seat);
+                open.last = same.and_then(|same| same.last);
                 self.seats.insert(*seat, open);
             }
             Event::Closed { seat, .. } => {
@@ -183,60 +197,65 @@ impl Standing {
         if reading.upkeep.len() != entry.upkeep.len() || reading.softirqs.len() != entry.softirqs.len() {
             return Err(StandingError::Columns { seq, seat });
         }
-        let now = completed(entry, reading, open.last.as_ref());
+        let now = Known::completed(entry, reading, open.last.as_ref());
         follower.reading(seat, open, &now);
         open.last = Some(now);
         Ok(())
     }
 }
 
+/// Stands for bound kernel threads that nobody saw: where nobody looked for long one may have begun and ended meanwhile. It is written as
+/// one that ended.
+pub(crate) const UNSEEN: Thread = Thread { id: 0, start: 0 };
+
 /// The state of a VM that ended.
 pub const GONE: &str = "gone";
 
-fn completed(entry: &Entry, reading: &Reading, before: Option<&Known>) -> Known {
-    let [switches, own, slack, run_ns, delay_ns, steal] = reading.numbers;
-    let before = before.filter(|_| !reading.full).map(|known| &known.counters);
-    let mut devices = before.map(|before| before.devices.clone()).unwrap_or_default();
-    for (irq, Device(name, count)) in &reading.devices {
-        let fired = Fired {
-            name: name.clone(),
-            count: *count,
-        };
-        devices.insert(*irq, fired);
-    }
-    let mut bound = before.map(|before| before.bound.clone()).unwrap_or_default();
-    for (thread, now) in &reading.bound {
-        match now {
-            Some(now) => bound.insert(*thread, now.clone()),
-            None => bound.remove(thread),
-        };
-    }
-    let gone = reading
-        .bound
-        .iter()
-        .filter(|(_, now)| now.is_none())
-        .map(|(thread, _)| *thread);
-    let columns = |names: &[String], counts: &[u32]| names.iter().cloned().zip(counts.iter().copied()).collect();
-    Known {
-        at: entry.at,
-        up: entry.up,
-        gone: gone.collect(),
-        counters: Counters {
-            switches,
-            own: (own, own.saturating_add(slack)),
-            run_ns,
-            delay_ns,
-            bound,
-            bound_read: true,
-            devices,
-            upkeep: columns(&entry.upkeep, &reading.upkeep),
-            softirqs: columns(&entry.softirqs, &reading.softirqs),
-            steal,
-        },
-    }
-}
-
 impl Known {
+    /// What a reading says, and for what it leaves out the one before.
+    pub(crate) fn completed(entry: &Entry, reading: &Reading, before: Option<&Self>) -> Self {
+        let [switches, own, slack, run_ns, delay_ns, steal] = reading.numbers;
+        let before = before.filter(|_| !reading.full).map(|known| &known.counters);
+        let mut devices = before.map(|before| before.devices.clone()).unwrap_or_default();
+        for (irq, Device(name, count)) in &reading.devices {
+            let fired = Fired {
+                name: name.clone(),
+                count: *count,
+            };
+            devices.insert(*irq, fired);
+        }
+        let mut bound = before.map(|before| before.bound.clone()).unwrap_or_default();
+        for (thread, now) in &reading.bound {
+            match now {
+                Some(now) => bound.insert(*thread, now.clone()),
+                None => bound.remove(thread),
+            };
+        }
+        let gone = reading
+            .bound
+            .iter()
+            .filter(|(_, now)| now.is_none())
+            .map(|(thread, _)| *thread);
+        let columns = |names: &[String], counts: &[u32]| names.iter().cloned().zip(counts.iter().copied()).collect();
+        Self {
+            at: entry.at.saturating_sub(reading.ago),
+            up: entry.up.saturating_sub(reading.ago),
+            gone: gone.collect(),
+            counters: Counters {
+                switches,
+                own: (own, own.saturating_add(slack)),
+                run_ns,
+                delay_ns,
+                bound,
+                bound_read: true,
+                devices,
+                upkeep: columns(&entry.upkeep, &reading.upkeep),
+                softirqs: columns(&entry.softirqs, &reading.softirqs),
+                steal,
+            },
+        }
+    }
+
     /// As it is kept: only what differs from the reading before, or all.
     pub(crate) fn reading(&self, seat: u64, before: Option<&Self>, entry: &Entry) -> Reading {
         let counters = &self.counters;
@@ -274,6 +293,7 @@ impl Known {
             devices: devices.collect(),
             bound,
             full: before.is_none(),
+            ago: entry.up.saturating_sub(self.up),
         }
     }
 }

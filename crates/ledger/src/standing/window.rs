@@ -4,13 +4,20 @@ use std::collections::BTreeMap;
 
 use stelia_quiet::counts::rise;
 
-use super::{Known, Open};
+use super::{Known, Open, UNSEEN};
 use crate::account::{Ran, Range};
 use crate::look::{Bound, Counters};
 
 /// The first runs of a thread that the kernel makes for one CPU may be elsewhere: it starts, waits, and is bound then
 /// (kernel/kthread.c, `kthread` and `kthread_bind`).
 const ELSEWHERE: u64 = 2;
+
+/// A thread's start is told in these, microseconds (USER_HZ, field 22 of `/proc/<pid>/stat`).
+const START_US: u64 = 10_000;
+
+/// A thread that is new in a reading and began less than this after the one before may have run before that, too: a look takes its time,
+/// and the clock is read once in it. Microseconds.
+const WHILE_READ: u64 = 1_000_000;
 
 /// Counters of one seat rose by what cannot be: a thread of it ran on other CPUs, or the readings are not of one boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +36,7 @@ pub struct Between {
     pub bound: Range,
     /// What is left. At least 0 where a bound kernel thread ended: how often it ran is not known.
     pub other: Range,
+    pub(crate) telescoped: Telescoped,
     pub kernel_threads: BTreeMap<String, Ran>,
     /// By name.
     pub devices: BTreeMap<String, u64>,
@@ -38,6 +46,17 @@ pub struct Between {
     pub run_ns: u64,
     pub delay_ns: u64,
     pub steal_ns: u64,
+}
+
+/// The bounds of a window's bound threads as windows that follow each other can be summed. Cut off at 0 nowhere: what one window has too
+/// little the next has too much.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Telescoped {
+    pub(crate) least: i128,
+    pub(crate) most: i128,
+    /// How uncertain the reading that the window begins with is in itself: it ends the window before, too, so in the sum of both it is
+    /// added to `least` and taken off `most`.
+    pub(crate) joint: i128,
 }
 
 /// A tick of `/proc/stat` (USER_HZ, 100 on all architectures that Linux runs VMs on).
@@ -59,8 +78,9 @@ impl Between {
             least: to.own.0.saturating_sub(from.own.1),
             most: risen(from.own.0, to.own.1)?,
         };
-        let (bound, kernel_threads) = bound(from, to)?;
-        let ended = !(before.gone.is_empty() && now.gone.is_empty());
+        let (bound, mut telescoped, kernel_threads) = bound(before, now)?;
+        // One that ended ran once more, maybe after the CPU was read; one that nobody saw did not outlast the look.
+        let ended = !now.gone.is_empty() || before.gone.iter().any(|thread| *thread != UNSEEN);
         let most = switches
             .checked_sub(own.least)
             .and_then(|rest| rest.checked_sub(bound.least))
@@ -68,13 +88,11 @@ impl Between {
         let least = switches.saturating_sub(own.most).saturating_sub(bound.most);
         // One that ended may have been all of what is left.
         let (least, bound) = match ended {
-            true => (
-                0,
-                Range {
-                    most: bound.most.saturating_add(most),
-                    ..bound
-                },
-            ),
+            true => {
+                telescoped.most += i128::from(most);
+                let most = bound.most.saturating_add(most);
+                (0, Range { most, ..bound })
+            }
             false => (least, bound),
         };
         let (devices, own_interrupts) = devices(open, from, to);
@@ -84,6 +102,7 @@ impl Between {
             own,
             bound,
             other: Range { least, most },
+            telescoped,
             kernel_threads,
             devices,
             own_interrupts,
@@ -107,30 +126,43 @@ impl Between {
     }
 }
 
-/// Switch-ins, and what each ran.
-fn bound(from: &Counters, to: &Counters) -> Result<(Range, BTreeMap<String, Ran>), Contradiction> {
+/// Switch-ins, twice, and what each ran.
+fn bound(before: &Known, now: &Known) -> Result<(Range, Telescoped, BTreeMap<String, Ran>), Contradiction> {
     let (mut sum, mut by_name) = (Range::default(), BTreeMap::<String, Ran>::new());
-    for (thread, now) in &to.bound {
-        let (range, ns) = match from.bound.get(thread) {
-            Some(before) => risen_of(before, now)?,
-            None => (
-                Range {
-                    least: now.switches.0.saturating_sub(ELSEWHERE),
-                    most: now.switches.1,
-                },
-                now.run_ns,
-            ),
+    let mut telescoped = Telescoped::default();
+    for (thread, bound) in &now.counters.bound {
+        let (first, last) = bound.switches;
+        let (range, ns) = match before.counters.bound.get(thread) {
+            Some(known) => {
+                let (known_first, known_last) = known.switches;
+                telescoped.least += i128::from(first) - i128::from(known_last);
+                telescoped.joint += i128::from(known_last) - i128::from(known_first);
+                risen_of(known, bound)?
+            }
+            // All of its runs are of this window, the first ones maybe elsewhere.
+            None if thread.start.saturating_mul(START_US) >= before.up.saturating_add(WHILE_READ) => {
+                telescoped.least += i128::from(first) - i128::from(ELSEWHERE);
+                let least = first.saturating_sub(ELSEWHERE);
+                (Range { least, most: last }, bound.run_ns)
+            }
+            // It was there at the reading before, and not known: which of its runs are of this window nobody knows.
+            None => {
+                telescoped.least -= i128::from(last) - i128::from(first);
+                (Range { least: 0, most: last }, bound.run_ns)
+            }
         };
+        let known_first = before.counters.bound.get(thread).map_or(0, |known| known.switches.0);
+        telescoped.most += i128::from(last) - i128::from(known_first);
         sum.least = sum.least.saturating_add(range.least);
         sum.most = sum.most.saturating_add(range.most);
         if range.most > 0 {
-            let name = now.name.split('/').next().unwrap_or_default();
+            let name = bound.name.split('/').next().unwrap_or_default();
             let ran = by_name.entry(name.to_owned()).or_default();
             ran.count = ran.count.saturating_add(range.most);
             ran.ns = ran.ns.saturating_add(ns);
         }
     }
-    Ok((sum, by_name))
+    Ok((sum, telescoped, by_name))
 }
 
 fn risen_of(before: &Bound, now: &Bound) -> Result<(Range, u64), Contradiction> {

@@ -1,0 +1,280 @@
+//! CPUs of which is known what ran on each, and a reader of their counters.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stelia_ledger::keeper::Vm;
+use stelia_ledger::look::{Bound, Counters, Fired, Look, Seat, Thread};
+
+/// The first has the CPUs 2 and 3, the other has 4.
+pub const VMS: [&str; 2] = [
+    "00000000-0000-4000-8000-000000000001",
+    "00000000-0000-4000-8000-000000000002",
+];
+const OF: [usize; 3] = [0, 0, 1];
+pub const STATES: [&str; 3] = ["isolated", "contained", "floating"];
+/// A worker is idle for so long before it ends, microseconds (IDLE_WORKER_TIMEOUT in the kernel's kernel/workqueue.c).
+const IDLE: u64 = 300_000_000;
+
+#[derive(Debug, Clone, Copy)]
+pub enum Run {
+    Own,
+    Foreign,
+    /// One of the bound threads.
+    Bound(usize),
+    /// A worker is made: it ran elsewhere so often before.
+    Born(u64),
+    /// The worker that was idle longest ends, after it ran once more, if it was idle long enough.
+    Ends,
+    Device,
+}
+
+/// One CPU with the vCPU thread that is pinned to it.
+#[derive(Debug, Clone)]
+pub struct Cpu {
+    pub seat: Seat,
+    pub counters: Counters,
+    pub foreign: u64,
+    /// When each worker ran last.
+    idle: BTreeMap<Thread, u64>,
+    /// What the reader knows: bound threads, and switches less theirs and the own ones, where that is certain.
+    read: Option<(BTreeMap<Thread, Bound>, Option<u64>)>,
+    /// Offline at the next look.
+    pub hidden: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct Host {
+    pub boot: u32,
+    pub at: u64,
+    pub up: u64,
+    pub cpus: Vec<Cpu>,
+    pub states: [usize; 2],
+    made: i32,
+}
+
+/// What is true of a CPU at one reading.
+#[derive(Debug, Clone, Copy)]
+pub struct True {
+    pub foreign: u64,
+    pub devices: u64,
+    pub own_ns: u64,
+}
+
+impl Host {
+    pub fn new() -> Self {
+        Self {
+            boot: 1,
+            at: 1_790_000_000_000_000,
+            up: 77_000_000,
+            cpus: (0..3).map(cpu).collect(),
+            states: [0; 2],
+            made: 1000,
+        }
+    }
+
+    /// The same pods come again.
+    pub fn boots(&mut self) {
+        let cpus = (0..3).map(cpu).collect();
+        *self = Self {
+            boot: self.boot + 1,
+            up: 60_000_000,
+            cpus,
+            ..*self
+        };
+        self.at += 120_000_000;
+    }
+
+    pub fn later(&mut self, us: u64) {
+        (self.at, self.up) = (self.at + us, self.up + us);
+    }
+
+    pub fn run(&mut self, cpu: usize, what: Run) {
+        let cpu = &mut self.cpus[cpu];
+        let counters = &mut cpu.counters;
+        match what {
+            Run::Own => {
+                counters.switches += 1;
+                counters.own = (counters.own.0 + 1, counters.own.1 + 1);
+                counters.run_ns += 1_000;
+            }
+            Run::Foreign => {
+                counters.switches += 1;
+                cpu.foreign += 1;
+            }
+            Run::Bound(place) => {
+                let place = place % counters.bound.len();
+                if let Some((thread, bound)) = counters.bound.iter_mut().nth(place) {
+                    bound.switches = (bound.switches.0 + 1, bound.switches.1 + 1);
+                    bound.run_ns += 10;
+                    counters.switches += 1;
+                    cpu.idle.entry(*thread).and_modify(|idle| *idle = self.up);
+                }
+            }
+            Run::Born(elsewhere) => {
+                let thread = Thread {
+                    id: self.made,
+                    start: self.up / 10_000,
+                };
+                let name = format!("kworker/{}:{}", cpu.seat.cpus, self.made);
+                self.made += 1;
+                // It is bound, and runs there for the first time.
+                let bound = Bound {
+                    name,
+                    switches: (elsewhere + 1, elsewhere + 1),
+                    run_ns: 0,
+                };
+                counters.switches += 1;
+                counters.bound.insert(thread, bound);
+                cpu.idle.insert(thread, self.up);
+            }
+            Run::Ends => {
+                let longest = cpu.idle.iter().min_by_key(|(_, idle)| **idle);
+                let ends = longest
+                    .filter(|(_, idle)| **idle + IDLE <= self.up)
+                    .map(|(thread, _)| *thread);
+                if let Some(thread) = ends {
+                    cpu.idle.remove(&thread);
+                    counters.bound.remove(&thread);
+                    counters.switches += 1;
+                }
+            }
+            Run::Device => {
+                let fired = counters.devices.entry(30).or_default();
+                "nvme0q1".clone_into(&mut fired.name);
+                fired.count = fired.count.wrapping_add(1);
+            }
+        }
+    }
+
+    /// A daemon that begins has not read anything.
+    pub fn forget(&mut self) {
+        self.cpus.iter_mut().for_each(|cpu| cpu.read = None);
+    }
+
+    /// Threads are read, the CPUs, and the threads again; meanwhile this happens.
+    pub fn look(
+        &mut self,
+        wanted: &BTreeSet<Seat>,
+        before: &[(usize, Run)],
+        after: &[(usize, Run)],
+    ) -> (Look, BTreeMap<Seat, True>) {
+        let first: Vec<Counters> = self.cpus.iter().map(|cpu| cpu.counters.clone()).collect();
+        before.iter().for_each(|(cpu, what)| self.run(*cpu, *what));
+        let middle: Vec<(u64, u64)> = self
+            .cpus
+            .iter()
+            .map(|cpu| (cpu.counters.switches, cpu.foreign))
+            .collect();
+        after.iter().for_each(|(cpu, what)| self.run(*cpu, *what));
+        let mut look = Look {
+            at_us: self.at,
+            up_us: self.up,
+            seats: BTreeMap::new(),
+        };
+        let mut truth = BTreeMap::new();
+        for ((cpu, first), (switches, foreign)) in self.cpus.iter_mut().zip(first).zip(middle) {
+            if std::mem::take(&mut cpu.hidden) || !wanted.contains(&cpu.seat) {
+                cpu.read = None;
+                continue;
+            }
+            let counters = cpu.looked(&first, switches);
+            let devices = counters.devices.values().map(|fired| u64::from(fired.count)).sum();
+            truth.insert(
+                cpu.seat.clone(),
+                True {
+                    foreign,
+                    devices,
+                    own_ns: counters.run_ns,
+                },
+            );
+            look.seats.insert(cpu.seat.clone(), counters);
+        }
+        (look, truth)
+    }
+
+    pub fn vms(&self) -> BTreeMap<String, Vm> {
+        let vm = |number: usize| {
+            let seats = self.cpus.iter().zip(OF).filter(|(_, of)| *of == number);
+            let vm = Vm {
+                name: format!("tenant/{number}"),
+                state: STATES[self.states[number]].into(),
+                seats: seats.map(|(cpu, _)| cpu.seat.clone()).collect(),
+                own_devices: BTreeSet::new(),
+            };
+            (VMS[number].to_owned(), vm)
+        };
+        (0..2).map(vm).collect()
+    }
+}
+
+impl Cpu {
+    /// As the reader does it: bound threads only where something else ran since they were read, and again where one ended meanwhile.
+    fn looked(&mut self, first: &Counters, switches: u64) -> Counters {
+        let mut read = self.counters.clone();
+        read.switches = switches;
+        read.own.0 = first.own.0;
+        for (thread, bound) in &mut read.bound {
+            bound.switches.0 = first.bound.get(thread).map_or(0, |before| before.switches.0);
+        }
+        let sum = |of: &BTreeMap<Thread, Bound>| of.values().map(|bound| bound.switches.1).sum::<u64>();
+        let is_sure = |read: &Counters| {
+            read.own.0 == read.own.1 && read.bound.values().all(|bound| bound.switches.0 == bound.switches.1)
+        };
+        if let Some((known, Some(rest))) = &self.read
+            && read.own.0 == read.own.1
+            && (switches - read.own.0).checked_sub(sum(known)) == Some(*rest)
+        {
+            read.bound.clone_from(known);
+            read.bound_read = false;
+            return read;
+        }
+        read.bound_read = true;
+        let rest = is_sure(&read).then(|| switches - read.own.0 - sum(&read.bound));
+        self.read = Some((read.bound.clone(), rest));
+        read
+    }
+}
+
+fn cpu(number: i32) -> Cpu {
+    let bound = Bound {
+        name: format!("ksoftirqd/{}", number + 2),
+        switches: (40, 40),
+        run_ns: 900,
+    };
+    let counters = Counters {
+        switches: 5_000,
+        own: (3_000, 3_000),
+        bound: BTreeMap::from([(
+            Thread {
+                id: 20 + number,
+                start: 1,
+            },
+            bound,
+        )]),
+        devices: BTreeMap::from([(
+            31,
+            Fired {
+                name: "eth0".into(),
+                count: 5,
+            },
+        )]),
+        upkeep: BTreeMap::from([("LOC".into(), 9), ("RES".into(), 0)]),
+        softirqs: BTreeMap::from([("TIMER".into(), 9)]),
+        ..Counters::default()
+    };
+    let seat = Seat {
+        cpus: (number + 2).to_string().parse().unwrap(),
+        threads: vec![Thread {
+            id: 100 + number,
+            start: 7_000,
+        }],
+    };
+    Cpu {
+        seat,
+        counters,
+        foreign: 0,
+        idle: BTreeMap::new(),
+        read: None,
+        hidden: false,
+    }
+}

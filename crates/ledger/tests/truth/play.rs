@@ -1,0 +1,196 @@
+//! The daemon's part: looks, the ring's answers, and what an account is made of.
+
+use std::collections::BTreeMap;
+
+use stelia_ledger::account::{Account, accounts};
+use stelia_ledger::day::day;
+use stelia_ledger::entry::{Entry, Event};
+use stelia_ledger::keeper::Keeper;
+use stelia_ledger::look::Seat;
+use stelia_ledger::standing::Standing;
+
+use super::host::{Host, Run, True};
+
+#[derive(Debug, Clone)]
+pub enum Step {
+    Run(usize, Run),
+    Later(u64),
+    /// With what runs between its readings, whether the ring takes what it is worth, and whether a segment begins.
+    Look {
+        before: Vec<(usize, Run)>,
+        after: Vec<(usize, Run)>,
+        taken: bool,
+        segment: bool,
+    },
+    /// The daemon, and it begins again.
+    Killed,
+    Stopped,
+    Clock(i64),
+    /// This CPU is missing in the next look.
+    Hidden(usize),
+    State(usize, usize),
+    Boot,
+}
+
+#[derive(Debug, Default)]
+pub struct Played {
+    entries: Vec<Entry>,
+    /// By boot and time: what is true of each seat.
+    truth: BTreeMap<(String, u64), BTreeMap<Seat, True>>,
+    /// Between two looks, or from a reading that was kept to the first look of a daemon.
+    pub longest_rest: u64,
+    segment: usize,
+}
+
+/// What is true of a VM between the first and the last reading of each of its seats.
+#[derive(Debug, Default)]
+pub struct Truth {
+    pub foreign: u64,
+    pub devices: u64,
+    pub own_ns: u64,
+    pub covered_us: u64,
+    /// Foreign ones by the day on which their window ends.
+    pub days: BTreeMap<String, u64>,
+}
+
+impl Played {
+    fn keep(&mut self, mut entry: Entry) -> Entry {
+        entry.seq = self.entries.len() as u64 + 1;
+        let text = serde_json::to_string(&entry).unwrap();
+        assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), entry);
+        self.entries.push(entry.clone());
+        entry
+    }
+
+    /// Of the last segment alone, as a daemon finds it.
+    fn standing(&self) -> Standing {
+        let mut standing = Standing::default();
+        for entry in &self.entries[self.segment..] {
+            standing.apply(entry).unwrap();
+        }
+        standing
+    }
+
+    fn resume(&mut self, host: &mut Host) -> Keeper {
+        host.forget();
+        let standing = self.standing();
+        let boot = format!("boot {}", host.boot);
+        if standing.boot == boot {
+            let last = standing
+                .seats
+                .values()
+                .filter_map(|open| open.last.as_ref())
+                .map(|last| last.up)
+                .min();
+            self.longest_rest = self.longest_rest.max(host.up - last.unwrap_or(host.up));
+        }
+        let mut keeper = Keeper::resume(standing, &boot, "1");
+        keeper.use_key("key");
+        keeper
+    }
+
+    pub fn account(&self, vm: &str) -> Account {
+        let entries = self.entries.iter().cloned().map(|entry| (entry, "hash".into()));
+        accounts(entries, 0, 0, Some(vm)).remove(vm).unwrap_or_default()
+    }
+
+    /// By the entries' own words which seat was read when; what was true then is not from them.
+    pub fn truth(&self, vm: &str) -> Truth {
+        let mut truth = Truth::default();
+        let (mut boot, mut seats, mut last) = (String::new(), BTreeMap::new(), BTreeMap::<u64, (u64, True)>::new());
+        for entry in &self.entries {
+            let opened = |seats: &mut BTreeMap<u64, Seat>, event: &Event| match event {
+                Event::Opened {
+                    seat,
+                    vm: of,
+                    cpus,
+                    threads,
+                    ..
+                } if of == vm => {
+                    seats.insert(
+                        *seat,
+                        Seat {
+                            cpus: cpus.clone(),
+                            threads: threads.clone(),
+                        },
+                    );
+                }
+                _ => {}
+            };
+            for event in &entry.events {
+                match event {
+                    Event::Boot { id } if *id != boot => boot.clone_from(id),
+                    other => opened(&mut seats, other),
+                }
+            }
+            for reading in &entry.readings {
+                let Some(seat) = seats.get(&reading.seat) else { continue };
+                let (at, up) = (entry.at, entry.up);
+                let now = self.truth[&(boot.clone(), up)][seat];
+                if let Some((from, before)) = last.insert(reading.seat, (up, now)) {
+                    truth.foreign += now.foreign - before.foreign;
+                    truth.devices += now.devices - before.devices;
+                    truth.own_ns += now.own_ns - before.own_ns;
+                    truth.covered_us += up - from;
+                    *truth.days.entry(day(at)).or_default() += now.foreign - before.foreign;
+                }
+            }
+        }
+        truth
+    }
+}
+
+pub fn play(steps: &[Step]) -> Played {
+    let (mut host, mut played) = (Host::new(), Played::default());
+    let mut keeper = played.resume(&mut host);
+    let mut looked = host.up;
+    for step in steps {
+        match step {
+            Step::Run(cpu, what) => host.run(*cpu, *what),
+            Step::Later(us) => host.later(*us),
+            Step::Clock(by) => host.at = host.at.saturating_add_signed(*by),
+            Step::Hidden(cpu) => host.cpus[*cpu].hidden = true,
+            Step::State(vm, state) => host.states[*vm] = *state,
+            Step::Killed => keeper = played.resume(&mut host),
+            Step::Stopped => {
+                host.later(1);
+                if let Some(entry) = keeper.stopped(host.at, host.up, played.entries.is_empty()) {
+                    played.keep(entry);
+                }
+                keeper = played.resume(&mut host);
+            }
+            Step::Boot => {
+                host.boots();
+                keeper = played.resume(&mut host);
+                looked = host.up;
+            }
+            Step::Look {
+                before,
+                after,
+                taken,
+                segment,
+            } => {
+                host.later(1);
+                let vms = host.vms();
+                let (look, truth) = host.look(&keeper.wants(&vms), before, after);
+                played.longest_rest = played.longest_rest.max(host.up - looked);
+                looked = host.up;
+                played.truth.insert((format!("boot {}", host.boot), host.up), truth);
+                let segment = *segment || played.entries.is_empty();
+                let Some(mut draft) = keeper.looked(&look, &vms, segment) else {
+                    continue;
+                };
+                if !taken {
+                    keeper.missed("the disk is full");
+                    continue;
+                }
+                if segment {
+                    played.segment = played.entries.len();
+                }
+                draft.entry = played.keep(draft.entry);
+                keeper.kept(draft);
+            }
+        }
+    }
+    played
+}
