@@ -146,6 +146,13 @@ impl Host {
         }
     }
 
+    /// While a CPU is read for the first time no worker ends: the reader tries again, and no reading before has that worker.
+    fn meanwhile(&mut self, cpu: usize, what: Run) {
+        if self.cpus[cpu].read.is_some() || !matches!(what, Run::Ends) {
+            self.run(cpu, what);
+        }
+    }
+
     /// A daemon that begins has not read anything.
     pub fn forget(&mut self) {
         self.cpus.iter_mut().for_each(|cpu| cpu.read = None);
@@ -159,13 +166,13 @@ impl Host {
         after: &[(usize, Run)],
     ) -> (Look, BTreeMap<Seat, True>) {
         let first: Vec<Counters> = self.cpus.iter().map(|cpu| cpu.counters.clone()).collect();
-        before.iter().for_each(|(cpu, what)| self.run(*cpu, *what));
+        before.iter().for_each(|(cpu, what)| self.meanwhile(*cpu, *what));
         let middle: Vec<(u64, u64)> = self
             .cpus
             .iter()
             .map(|cpu| (cpu.counters.switches, cpu.foreign))
             .collect();
-        after.iter().for_each(|(cpu, what)| self.run(*cpu, *what));
+        after.iter().for_each(|(cpu, what)| self.meanwhile(*cpu, *what));
         let mut look = Look {
             at_us: self.at,
             up_us: self.up,

@@ -97,7 +97,7 @@ proptest! {
         check(&played)?;
         for vm in VMS {
             let (told, truth) = (played.account(vm).totals.other_tasks, played.truth(vm));
-            if played.longest_rest <= 300_000_000 {
+            if played.longest_rest <= 240_000_000 {
                 prop_assert_eq!((told.least, told.most), (truth.foreign, truth.foreign));
             }
         }
@@ -115,18 +115,14 @@ proptest! {
 
     /// Where the threads run while they are read each reading is uncertain by itself; a period is so by its two ends alone.
     #[test]
-    fn a_period_is_uncertain_by_its_ends_alone(looks in proptest::collection::vec(1..20usize, 2..40)) {
-        let mut steps = Vec::new();
-        for slack in &looks {
-            steps.push(Step::Later(3_700_000_000));
-            let during: Vec<_> = (0..*slack).map(|number| (0, if number % 2 == 0 { Run::Own } else { Run::Bound(0) })).collect();
-            steps.push(Step::Run(0, Run::Foreign));
-            steps.push(Step::Look { before: during.clone(), after: during, taken: true, segment: false });
-        }
-        let played = play(&steps);
+    fn a_period_is_uncertain_by_its_ends_alone(slack in 1..6usize, looks in 100..200usize) {
+        let kind = |number: usize| if number.is_multiple_of(2) { Run::Own } else { Run::Bound(0) };
+        let during: Vec<_> = (0..slack).map(|number| (0, kind(number))).collect();
+        let look = Step::Look { before: during.clone(), after: during, taken: true, segment: false };
+        let round = [Step::Later(200_000_000), Step::Run(0, Run::Foreign), look];
+        let played = play(&vec![round; looks].concat());
         check(&played)?;
         let told = played.account(VMS[0]).totals.other_tasks;
-        let ends = 2 * (looks[0] + looks[looks.len() - 1]) as u64;
-        prop_assert!(told.most - told.least <= ends, "{told:?}, {ends}");
+        prop_assert!(told.least > 0 && told.most - told.least <= 4 * slack as u64, "{told:?}");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use stelia_ledger::account::{Account, accounts};
 use stelia_ledger::day::day;
-use stelia_ledger::entry::{Entry, Event};
+use stelia_ledger::entry::{Entry, Event, Reading};
 use stelia_ledger::keeper::Keeper;
 use stelia_ledger::look::Seat;
 use stelia_ledger::standing::Standing;
@@ -99,42 +99,55 @@ impl Played {
         let mut truth = Truth::default();
         let (mut boot, mut seats, mut last) = (String::new(), BTreeMap::new(), BTreeMap::<u64, (u64, True)>::new());
         for entry in &self.entries {
-            let opened = |seats: &mut BTreeMap<u64, Seat>, event: &Event| match event {
-                Event::Opened {
-                    seat,
-                    vm: of,
-                    cpus,
-                    threads,
-                    ..
-                } if of == vm => {
-                    seats.insert(
-                        *seat,
-                        Seat {
-                            cpus: cpus.clone(),
-                            threads: threads.clone(),
-                        },
-                    );
-                }
-                _ => {}
-            };
+            // Those taken before the events.
+            let (earlier, now): (Vec<_>, Vec<_>) = entry.readings.iter().partition(|reading| reading.ago > 0);
+            let mut read =
+                |boot: &str, seats: &BTreeMap<u64, Seat>, last: &mut BTreeMap<u64, (u64, True)>, reading: &Reading| {
+                    let Some(seat) = seats.get(&reading.seat) else { return };
+                    let (at, up) = (entry.at - reading.ago, entry.up - reading.ago);
+                    let now = self.truth[&(boot.to_owned(), up)][seat];
+                    if let Some((from, before)) = last.insert(reading.seat, (up, now)) {
+                        truth.foreign += now.foreign - before.foreign;
+                        truth.devices += now.devices - before.devices;
+                        truth.own_ns += now.own_ns - before.own_ns;
+                        truth.covered_us += up - from;
+                        *truth.days.entry(day(at)).or_default() += now.foreign - before.foreign;
+                    }
+                };
+            earlier
+                .into_iter()
+                .for_each(|reading| read(&boot, &seats, &mut last, reading));
             for event in &entry.events {
                 match event {
-                    Event::Boot { id } if *id != boot => boot.clone_from(id),
-                    other => opened(&mut seats, other),
+                    Event::Boot { id } if *id != boot => {
+                        boot.clone_from(id);
+                        seats.clear();
+                        last.clear();
+                    }
+                    Event::Opened {
+                        seat,
+                        vm: of,
+                        cpus,
+                        threads,
+                        ..
+                    } if of == vm => {
+                        seats.insert(
+                            *seat,
+                            Seat {
+                                cpus: cpus.clone(),
+                                threads: threads.clone(),
+                            },
+                        );
+                    }
+                    Event::Closed { seat, .. } => {
+                        seats.remove(seat);
+                        last.remove(seat);
+                    }
+                    _ => {}
                 }
             }
-            for reading in &entry.readings {
-                let Some(seat) = seats.get(&reading.seat) else { continue };
-                let (at, up) = (entry.at, entry.up);
-                let now = self.truth[&(boot.clone(), up)][seat];
-                if let Some((from, before)) = last.insert(reading.seat, (up, now)) {
-                    truth.foreign += now.foreign - before.foreign;
-                    truth.devices += now.devices - before.devices;
-                    truth.own_ns += now.own_ns - before.own_ns;
-                    truth.covered_us += up - from;
-                    *truth.days.entry(day(at)).or_default() += now.foreign - before.foreign;
-                }
-            }
+            now.into_iter()
+                .for_each(|reading| read(&boot, &seats, &mut last, reading));
         }
         truth
     }
