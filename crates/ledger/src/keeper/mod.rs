@@ -75,10 +75,15 @@ pub struct Keeper {
     bound: BoundThreads,
     /// The last look as an entry would have it, whether it was written or not: the last reading of a seat that is not looked at any more.
     latest: Option<Entry>,
+    /// Seats whose end could not be kept yet, with their last reading. They are new when they come again: what ran meanwhile is nobody's.
+    closing: Ends,
 }
 
 /// A seat's reading that may be written: after that reading, or as the first one.
 type Read<'a> = (u64, Option<&'a Known>, Known);
+
+/// Why seats end, and their last reading.
+type Ends = BTreeMap<u64, (Closed, Option<Known>)>;
 
 /// An entry that is being made.
 struct Page<'a> {
@@ -90,8 +95,10 @@ struct Page<'a> {
     readings: Vec<Read<'a>>,
     /// Of seats that stand, whether they are written or not.
     latest: Vec<Read<'a>>,
-    /// Seats that are still looked at, or whose end was told.
-    told: BTreeSet<u64>,
+    /// Seats that are still looked at.
+    still: BTreeSet<u64>,
+    /// Those that are not, why, and their last reading.
+    closed: Ends,
 }
 
 /// What was found on the seats of one VM.
@@ -157,13 +164,14 @@ impl Keeper {
         }
         self.looked = Some((look.at_us, look.up_us));
         self.bound.take_in(look, open_seats(&self.standing, &self.boot));
-        let (draft, latest) = self.draft(look, vms, starts_segment);
+        let (draft, latest, closed) = self.draft(look, vms, starts_segment);
         self.latest = Some(latest);
+        self.closing = closed;
         draft
     }
 
-    /// The entry, and all that was read as one.
-    fn draft(&self, look: &Look, vms: &BTreeMap<String, Vm>, starts_segment: bool) -> (Option<Draft>, Entry) {
+    /// The entry, all that was read as one, and the seats that end.
+    fn draft(&self, look: &Look, vms: &BTreeMap<String, Vm>, starts_segment: bool) -> (Option<Draft>, Entry, Ends) {
         let mut draft = Draft {
             heartbeat: starts_segment || self.is_heartbeat(look),
             noted: self.notes.len(),
@@ -176,7 +184,8 @@ impl Keeper {
             events: Vec::new(),
             readings: Vec::new(),
             latest: Vec::new(),
-            told: BTreeSet::new(),
+            still: BTreeSet::new(),
+            closed: BTreeMap::new(),
         };
         page.events
             .extend(self.missed.as_ref().map(|(looks, why)| Event::Missed {
@@ -212,20 +221,19 @@ impl Keeper {
             }
         }
         for (number, known) in open {
-            if !page.told.contains(number) {
-                let why = why_closed(known, vms);
-                self.close(&mut page, *number, known, why);
+            if !page.still.contains(number) && !page.closed.contains_key(number) {
+                self.close(&mut page, *number, known, why_closed(known, vms));
             }
         }
         let latest = self.entry((look.at_us, look.up_us), Vec::new(), &page.latest);
         let nothing = page.readings.is_empty() && page.events.is_empty() && self.notes.is_empty();
         // An empty node writes nothing either.
         if nothing && (!starts_segment || vms.is_empty()) {
-            return (None, latest);
+            return (None, latest, page.closed);
         }
         let events = self.noted(starts_segment, page.events);
         draft.entry = self.entry((look.at_us, look.up_us), events, &page.readings);
-        (Some(draft), latest)
+        (Some(draft), latest, page.closed)
     }
 
     /// One seat that is to be looked at.
@@ -261,11 +269,11 @@ impl Keeper {
             Some(last) => Between::new(renewed.as_ref().unwrap_or(known), last, &now).map(Some),
             None => Ok(None),
         };
-        let Ok(between) = between else {
+        let Some(between) = between.ok().filter(|_| !self.closing.contains_key(&number)) else {
             self.close(page, number, known, Closed::Contradicted);
             return page.open(found, (uid, vm), seat, now);
         };
-        page.told.insert(number);
+        page.still.insert(number);
         if page.starts_segment || renewed.is_some() {
             page.events.push(opened(number, uid, vm, seat));
             found.changed |= renewed.is_some();
@@ -281,19 +289,23 @@ impl Keeper {
             .push((number, last.filter(|_| !page.starts_segment), now));
     }
 
-    /// It is not looked at any more. What it was last read as is the end of its account.
+    /// It is not looked at any more, for this reason or one from before. What it was last read as is the end of its account.
     fn close<'a>(&self, page: &mut Page<'a>, number: u64, known: &'a Open, why: Closed) {
-        page.told.insert(number);
-        page.readings.extend(self.last_words(number, known));
+        let before = self.closing.get(&number).cloned();
+        let (why, words) = before.unwrap_or_else(|| (why, self.last_words(number, known)));
+        let words = words.filter(|words| known.last.as_ref().is_some_and(|last| words.up > last.up));
         page.events.push(Event::Closed { seat: number, why });
+        page.readings
+            .extend(words.clone().map(|words| (number, known.last.as_ref(), words)));
+        page.closed.insert(number, (why, words));
     }
 
     /// The reading of the last look, where the ring does not have it.
-    fn last_words<'a>(&self, number: u64, known: &'a Open) -> Option<Read<'a>> {
+    fn last_words(&self, number: u64, known: &Open) -> Option<Known> {
         let (latest, last) = (self.latest.as_ref()?, known.last.as_ref()?);
         let reading = latest.readings.iter().find(|reading| reading.seat == number)?;
         let now = Known::completed(latest, reading, Some(last));
-        (now.up > last.up && Between::new(known, last, &now).is_ok()).then_some((number, Some(last), now))
+        (now.up > last.up && Between::new(known, last, &now).is_ok()).then_some(now)
     }
 
     /// What waited to be told, and these events.
@@ -366,6 +378,7 @@ impl Keeper {
         } = draft;
         self.notes.drain(..noted.min(self.notes.len()));
         self.missed = None;
+        self.closing.clear();
         for vm in disturbed {
             self.paces.entry(vm).or_default().written(entry.up);
         }
@@ -395,7 +408,7 @@ impl Keeper {
         let open = open_seats(&self.standing, &self.boot);
         let readings: Vec<Read<'_>> = open
             .iter()
-            .filter_map(|(number, open)| self.last_words(*number, open))
+            .filter_map(|(number, open)| Some((*number, open.last.as_ref(), self.last_words(*number, open)?)))
             .collect();
         Some(self.entry((at_us, up_us), events, &readings))
     }

@@ -146,9 +146,11 @@ impl Host {
         }
     }
 
-    /// While a CPU is read for the first time no worker ends: the reader tries again, and no reading before has that worker.
+    /// While a CPU is read no worker ends that the reader did not know: it reads again then, until none does.
     fn meanwhile(&mut self, cpu: usize, what: Run) {
-        if self.cpus[cpu].read.is_some() || !matches!(what, Run::Ends) {
+        let known = self.cpus[cpu].read.as_ref().map(|(known, _)| known);
+        let all_known = known.is_some_and(|known| self.cpus[cpu].idle.keys().all(|thread| known.contains_key(thread)));
+        if all_known || !matches!(what, Run::Ends) {
             self.run(cpu, what);
         }
     }

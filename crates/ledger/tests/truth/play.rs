@@ -39,6 +39,7 @@ pub struct Played {
     truth: BTreeMap<(String, u64), BTreeMap<Seat, True>>,
     /// Between two looks, or from a reading that was kept to the first look of a daemon.
     pub longest_rest: u64,
+    looked: u64,
     segment: usize,
 }
 
@@ -75,15 +76,9 @@ impl Played {
         host.forget();
         let standing = self.standing();
         let boot = format!("boot {}", host.boot);
-        if standing.boot == boot {
-            let last = standing
-                .seats
-                .values()
-                .filter_map(|open| open.last.as_ref())
-                .map(|last| last.up)
-                .min();
-            self.longest_rest = self.longest_rest.max(host.up - last.unwrap_or(host.up));
-        }
+        let last = standing.seats.values().filter_map(|open| open.last.as_ref());
+        let last = last.map(|last| last.up).min().filter(|_| standing.boot == boot);
+        self.looked = last.unwrap_or(host.up);
         let mut keeper = Keeper::resume(standing, &boot, "1");
         keeper.use_key("key");
         keeper
@@ -156,7 +151,6 @@ impl Played {
 pub fn play(steps: &[Step]) -> Played {
     let (mut host, mut played) = (Host::new(), Played::default());
     let mut keeper = played.resume(&mut host);
-    let mut looked = host.up;
     for step in steps {
         match step {
             Step::Run(cpu, what) => host.run(*cpu, *what),
@@ -175,7 +169,6 @@ pub fn play(steps: &[Step]) -> Played {
             Step::Boot => {
                 host.boots();
                 keeper = played.resume(&mut host);
-                looked = host.up;
             }
             Step::Look {
                 before,
@@ -186,8 +179,8 @@ pub fn play(steps: &[Step]) -> Played {
                 host.later(1);
                 let vms = host.vms();
                 let (look, truth) = host.look(&keeper.wants(&vms), before, after);
-                played.longest_rest = played.longest_rest.max(host.up - looked);
-                looked = host.up;
+                played.longest_rest = played.longest_rest.max(host.up - played.looked);
+                played.looked = host.up;
                 played.truth.insert((format!("boot {}", host.boot), host.up), truth);
                 let segment = *segment || played.entries.is_empty();
                 let Some(mut draft) = keeper.looked(&look, &vms, segment) else {
