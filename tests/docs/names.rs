@@ -54,7 +54,10 @@ fn calls(text: &str, program: &str) -> Vec<Vec<String>> {
 
 fn has_option(command: &Command, option: &str) -> bool {
     let mut names = command.get_arguments().filter_map(clap::Arg::get_long);
-    names.any(|name| name == option) || ["help", "version"].contains(&option)
+    let mut below = command.get_subcommands();
+    names.any(|name| name == option)
+        || ["help", "version"].contains(&option)
+        || below.any(|sub| sub.get_name() != "help" && has_option(sub, option))
 }
 
 #[test]

@@ -13,6 +13,7 @@ use clap_complete::engine::ArgValueCandidates;
 use super::client::Failure;
 use super::completions::vms;
 use super::evaluate::EvaluateOptions;
+use super::ledger::LedgerOptions;
 use super::node_topology::TopologyOptions;
 use super::plan::PlanOptions;
 use super::remote::Host;
@@ -30,6 +31,7 @@ Exit codes:
   1  the daemon refused or failed, or could not be reached; a file of kubelet's is refused;
      doctor: a check failed; verify: a promise does not hold, or a VM has less than is required;
      quiet: interrupts or kernel threads are left on VMs' CPUs, or that is not known;
+     ledger verify: the ring is not what was written;
      evaluate: a pod does not fit;
      plan: a pod is not admitted
   2  wrong usage, or a VM that more than one instance fits
@@ -206,6 +208,12 @@ pub(crate) enum Command {
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
         vm: Option<String>,
     },
+    /// Print who ran on VMs' CPUs, when, and for how long
+    ///
+    /// What the daemon booked of the kernel's counters since it keeps the ledger: other tasks and other devices' interrupts, of
+    /// which 0 is promised, and all that is not the VM's besides. Without a VM a line for each; with one its totals, the worst
+    /// windows, and the times that no reading covers. All times are UTC.
+    Ledger(LedgerOptions),
     /// Give an instance's CPUs back; its VM runs on without isolation
     Deregister {
         /// Its pod: namespace/name, name, UID, or the beginning of the UID
@@ -304,9 +312,13 @@ impl Command {
                 | Self::Adopt { .. },
                 Form::Name,
             ) => None,
-            (_, Form::Name) => {
-                Some("-o name is for list, show, verify, rebind, deregister and adopt, whose answers are about VMs")
+            (Self::Ledger(asked), Form::Name) if asked.is_about_vms() => None,
+            (Self::Ledger(asked), _) if asked.is_document() => {
+                Some("a report has no other form: --report html or json")
             }
+            (_, Form::Name) => Some(
+                "-o name is for list, show, verify, rebind, deregister, adopt and ledger, whose answers are about VMs",
+            ),
             _ => None,
         }
     }

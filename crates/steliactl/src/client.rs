@@ -160,7 +160,7 @@ impl Client {
 
     /// The answer of a call for which the daemon may need long, as it does for a pass over a busy node. Meanwhile it is
     /// asked whether it lives: a daemon that does not answer even that is silent.
-    async fn in_the_end<T>(&self, call: impl Future<Output = zbus::Result<T>>) -> Result<T, Failure> {
+    pub(crate) async fn in_the_end<T>(&self, call: impl Future<Output = zbus::Result<T>>) -> Result<T, Failure> {
         let peer = fdo::PeerProxy::builder(self.connection())
             .destination(BUS_NAME)
             .path(MANAGER_PATH)
@@ -313,6 +313,10 @@ impl Client {
     ) -> Result<(OwnedObjectPath, Vec<MoveRow>), Failure> {
         self.in_the_end(self.manager.rebind(scope, deadline_s, options(dry_run)))
             .await
+    }
+
+    pub(crate) fn manager(&self) -> &ManagerProxy<'static> {
+        &self.manager
     }
 
     pub(crate) fn connection(&self) -> &Connection {

@@ -17,6 +17,7 @@ mod input;
 mod interrupts;
 mod kubelet_state;
 mod layout;
+pub mod ledger;
 mod list;
 mod locality;
 mod map;
@@ -75,6 +76,7 @@ pub fn main() -> ExitCode {
     }
     // What programs read is not paged.
     let paged = !cli.no_pager
+        && !matches!(&cli.command, Command::Ledger(asked) if asked.is_document())
         && !matches!(
             cli.command,
             Command::Completions { .. } | Command::Map { svg: Some(_), .. } | Command::Map { html: Some(_), .. }
@@ -160,6 +162,7 @@ async fn run(
         Command::NodeTopology(asked) => node_topology::run(&client().await?, asked, how).await,
         Command::Report { seconds } => how.print(&report::gather(&client().await?, roots, root, *seconds).await?),
         Command::Verify { vm, require } => how.print(&verify::gather(&client().await?, vm.as_deref(), *require).await?),
+        Command::Ledger(asked) => ledger::run(asked, client, roots, how).await,
         Command::Quiet { vm } => how.print(&quiet::gather(&client().await?, roots, vm.as_deref()).await?),
         Command::Reconcile { dry_run: true } => how.print(&reconcile::preview(&client().await?).await?),
         Command::Reconcile { dry_run: false } => how.print(&reconcile::Report(client().await?.reconcile(false).await?)),

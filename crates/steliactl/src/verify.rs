@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use stelia_api::Amiss;
 
 use super::client::{Client, Failure};
+use super::ledger::{self, Brief};
 use super::locality;
 use super::node::Description;
 use super::pod::{Pod, Pods};
@@ -104,6 +105,8 @@ pub(crate) struct Verified {
     /// What every VM was required to be.
     required: Option<Required>,
     findings: Vec<Finding>,
+    /// Of the last 24 hours; `None` where no ledger is kept.
+    ledger: Option<Vec<Brief>>,
     #[serde(skip)]
     now: u64,
 }
@@ -116,13 +119,13 @@ pub(crate) async fn gather(client: &Client, vm: Option<&str>, required: Option<R
     let pod = client.pod(vm).await?;
     let pod = pod.as_ref().map(|pod| pod.pod_uid.as_str());
     let preview = client.reconcile(true).await?;
-    Ok(verified(
-        &client.describe().await?,
-        &preview,
-        pod,
-        required,
-        view::now(),
-    ))
+    let described = client.describe().await?;
+    let ledger = match &described.node.ledger {
+        Some(kept) if kept.enabled => Some(ledger::last_day(client, pod).await),
+        _ => None,
+    };
+    let verified = verified(&described, &preview, pod, required, view::now());
+    Ok(Verified { ledger, ..verified })
 }
 
 fn verified(
@@ -163,6 +166,7 @@ fn verified(
         instances,
         required,
         findings,
+        ledger: None,
         now,
     }
 }
@@ -215,12 +219,20 @@ impl Render for Verified {
             none if none.is_empty() => "No instances.".to_owned(),
             summary => view::printable(&summary),
         };
-        match (self.findings.is_empty(), self.instances.is_empty()) {
+        let text = match (self.findings.is_empty(), self.instances.is_empty()) {
             (true, true) => format!("{summary}\n"),
             (true, false) => format!(
                 "{summary}\nEvery promise of these states holds: CPU lists, partitions, pinning, limits, and the NUMA nodes of the memory\n"
             ),
             (false, _) => format!("{summary}\n\n{}", table(&COLUMNS, &self.findings, look)),
+        };
+        let ledger = self.ledger.iter().flatten();
+        let lines: String = ledger
+            .map(|told| format!("{}: {}\n", view::printable(&told.pod.to_string()), told.line()))
+            .collect();
+        match lines.is_empty() {
+            true => text,
+            false => format!("{text}\nThe last 24 hours by the ledger:\n{lines}"),
         }
     }
 

@@ -263,8 +263,7 @@ pub(crate) fn ago(usec: u64, now: u64) -> String {
 }
 
 /// The Gregorian date a number of days after 1970-01-01.
-fn date(mut days: u64) -> (u64, u64, u64) {
-    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+pub(crate) fn date(mut days: u64) -> (u64, u64, u64) {
     // The calendar repeats after 400 years; without this an absurd value would keep the loop running.
     let mut year = 1970 + days / 146_097 * 400;
     days %= 146_097;
@@ -273,7 +272,7 @@ fn date(mut days: u64) -> (u64, u64, u64) {
         year += 1;
     }
     let mut month = 1;
-    for length in [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+    for length in lengths(year) {
         if days < length {
             break;
         }
@@ -281,6 +280,22 @@ fn date(mut days: u64) -> (u64, u64, u64) {
         month += 1;
     }
     (year, month, days + 1)
+}
+
+/// The inverse, of a year from 1970 to 9999, a month from 1 and a day from 1.
+pub(crate) fn day_of(year: u64, month: u64, day: u64) -> u64 {
+    let years: u64 = (1970..year).map(|year| 365 + u64::from(leap(year))).sum();
+    let months: u64 = lengths(year).iter().zip(1..month).map(|(length, _)| length).sum();
+    years + months + day - 1
+}
+
+fn leap(year: u64) -> bool {
+    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+}
+
+/// The days of its months.
+fn lengths(year: u64) -> [u64; 12] {
+    [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
 }
 
 #[cfg(test)]

@@ -92,6 +92,12 @@ pub fn grouped(command: &Command, groups: &[Group]) -> String {
                 .map(|part| part.trim_end_matches('.').to_owned() + ".");
             let about = sentences.collect::<Vec<_>>().join("\n\n");
             write!(page, ".RS 4\n{}{}", paragraphs(&about, true), options(sub, false)).unwrap();
+            for (below, leaf) in leaves(sub, "") {
+                let about = leaf.get_long_about().or(leaf.get_about()).unwrap().to_string();
+                let about = about.trim_end_matches('.').to_owned() + ".";
+                writeln!(page, ".PP\n\\fB{} {}\\fR", escaped(name), escaped(&below)).unwrap();
+                write!(page, ".RS 4\n{}{}.RE\n", paragraphs(&about, true), options(leaf, false)).unwrap();
+            }
             if let Some(text) = sub.get_after_help() {
                 page.push_str(&paragraphs(&text.to_string(), false));
             }

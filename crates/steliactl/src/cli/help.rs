@@ -20,7 +20,15 @@ pub const GROUPS: [Group; 5] = [
     },
     Group {
         title: "Explain and check",
-        commands: &["explain", "verify", "quiet", "doctor", "report", "kubelet-state"],
+        commands: &[
+            "explain",
+            "verify",
+            "quiet",
+            "ledger",
+            "doctor",
+            "report",
+            "kubelet-state",
+        ],
     },
     Group {
         title: "Plan",
@@ -92,6 +100,14 @@ fn examples_of(command: &str) -> Examples {
         "quiet" => &[
             ("all VMs", "steliactl quiet"),
             ("one, for a script", "steliactl quiet team-a/web -o json"),
+        ],
+        "ledger" => &[
+            ("all VMs, the last week", "steliactl ledger --since -7d"),
+            (
+                "a month of one, to hand out",
+                "steliactl ledger team-a/web --report html --month 2026-10 > web.html",
+            ),
+            ("who runs there now", "steliactl ledger team-a/web --watch 60s"),
         ],
         "doctor" => &[("before the first VM", "steliactl doctor")],
         "report" => &[

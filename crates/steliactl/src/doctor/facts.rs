@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use stelia_allocator::{AllocatorPolicies, CpuSource};
+use stelia_api::ledger::LedgerSummary;
 use stelia_api::quiet::Quiet;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
@@ -63,6 +64,10 @@ pub struct Facts {
     pub(crate) localities: Localities,
     /// What the daemon says of interrupts; `None`: it does not answer, or was not asked.
     pub(crate) quiet: Option<Quiet>,
+    /// What it says of the ledger; `None` also where it is older.
+    pub(crate) ledger: Option<LedgerSummary>,
+    /// Whether tracefs is there and may be used: `/sys/kernel/tracing/events`.
+    pub(crate) tracing: bool,
     /// What was counted on the CPUs of VMs; `None` where there are none, or the daemon does not say which.
     pub(crate) noise: Option<Noise>,
 }
@@ -126,6 +131,8 @@ impl Facts {
             kvm: root.join("dev/kvm").exists(),
             virtualization: virtualizes(&text(&root.join("proc/cpuinfo")).unwrap_or_default()),
             quiet: None,
+            ledger: None,
+            tracing: sys.join("kernel/tracing/events").is_dir(),
             noise: None,
         }
     }

@@ -4,6 +4,7 @@ mod checks;
 mod facts;
 mod home;
 mod kubelet;
+mod ledger;
 mod locality;
 mod merge;
 mod noise;
@@ -82,6 +83,7 @@ pub(crate) async fn gather(root: &Path, described: Option<Description>) -> Exami
             facts.noise = Some(Noise::measure(root, &cpus).await);
         }
         facts.quiet = Some(described.node.quiet);
+        facts.ledger = described.node.ledger;
     }
     Examined(checks(&facts))
 }

@@ -26,6 +26,8 @@ use super::locality;
 use super::node::{Description, Owner, owner};
 use super::threads::Roots;
 use super::view::{self, Look, Render};
+pub(crate) use svg::escaped;
+pub(crate) use sys::host;
 
 /// What is drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -249,7 +251,7 @@ pub(crate) fn gather(description: &Description, roots: &Roots) -> Map {
     }
     let nodes: BTreeSet<u32> = topology.cpus.values().map(|cpu| cpu.node).collect();
     Map {
-        host: sys::host(&roots.proc),
+        host: host(&roots.proc),
         time_us: view::now(),
         nodes: nodes
             .into_iter()

@@ -64,7 +64,7 @@ fn write(out: &mut String, shape: &Shape) {
 
 /// Text as XML and HTML may have it, in elements and in attributes. What turns the direction of writing, and what XML has not,
 /// is replaced: control characters are already.
-pub(super) fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {
         match char {

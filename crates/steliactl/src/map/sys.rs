@@ -8,7 +8,7 @@ use stelia_cpus::CpuSet;
 use super::Cache;
 
 /// The host's name, below `proc`; empty where it cannot be read.
-pub(super) fn host(proc: &Path) -> String {
+pub(crate) fn host(proc: &Path) -> String {
     let name = fs::read_to_string(proc.join("sys/kernel/hostname"));
     name.map(|name| name.trim().to_owned()).unwrap_or_default()
 }

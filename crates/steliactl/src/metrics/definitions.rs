@@ -5,6 +5,7 @@ use stelia_api::view::Instance;
 use stelia_record::Phase;
 
 use super::families::{Samples, Seen, Value, count, each, left, moment, nanoseconds, one, owners, seconds, threads};
+use super::ledger;
 
 /// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -32,11 +33,11 @@ pub(super) type Read = fn(&Seen<'_>) -> Samples;
 type Labels = &'static [&'static str];
 
 impl Definition {
-    const fn gauge(name: &'static str, labels: Labels, help: &'static str, read: Read) -> Self {
+    pub(super) const fn gauge(name: &'static str, labels: Labels, help: &'static str, read: Read) -> Self {
         Self::of(Kind::Gauge, name, labels, help, read)
     }
 
-    const fn counter(name: &'static str, labels: Labels, help: &'static str, read: Read) -> Self {
+    pub(super) const fn counter(name: &'static str, labels: Labels, help: &'static str, read: Read) -> Self {
         Self::of(Kind::Counter, name, labels, help, read)
     }
 
@@ -69,7 +70,7 @@ impl Definition {
     }
 }
 
-const POD: &[&str] = &["pod_uid", "namespace", "pod"];
+pub(super) const POD: &[&str] = &["pod_uid", "namespace", "pod"];
 /// Without the pod's name, which would make them half as long again: `docs/metrics.md` has the figures and the join.
 const VCPU: &[&str] = &["pod_uid", "vcpu", "cpu"];
 
@@ -79,7 +80,7 @@ pub(super) const UP: Definition = Definition::gauge("stelia_up", &[], "Whether t
 });
 
 /// All metrics, in the order in which they are printed.
-pub const ALL: [Definition; 37] = [
+pub const ALL: [Definition; 46] = [
     UP,
     Definition::gauge(
         "stelia_build_info",
@@ -344,6 +345,15 @@ pub const ALL: [Definition; 37] = [
             })
         },
     ),
+    ledger::KEPT,
+    ledger::SIZE,
+    ledger::HEAD,
+    ledger::OTHER_TASKS,
+    ledger::DEVICES,
+    ledger::DELAY,
+    ledger::PROMISED,
+    ledger::COVERED,
+    ledger::INTRUSIONS,
     Definition::counter("stelia_vcpu_run_seconds", VCPU, "Time a vCPU thread ran.", |seen| {
         threads(seen, |thread| thread.run_ns.map(nanoseconds))
     }),

@@ -3,6 +3,7 @@
 pub mod definitions;
 mod families;
 mod file;
+mod ledger;
 #[cfg(test)]
 mod tests;
 mod text;

@@ -27,6 +27,8 @@ fn description() -> String {
         "quiet":{{"steering":"shared","remaining":[{{"irq":130,"name":"nvme0q3","cpus":"5","why":"managed","text":"","count":3}},{{"irq":31,"cpus":"7"}}],
         "threads_remaining":[{{"id":9,"name":"kworker/R-x","cpus":"0-7","text":""}}],
         "caches":{{"{POD}":{{"class":"","llc_bytes":1048576,"memory_bytes":9000000}}}}}},
+        "ledger":{{"enabled":true,"key":"q1w2","seq":40112,"hash":"8f3a","day":"2026-10-31","bytes":5242880,"vms":{{"{POD}":{{"other_tasks_least":3,
+        "other_tasks_most":7,"devices":12,"delay_ns":41000000,"promised_us":172800000000,"covered_us":172799000000,"intruded":2}}}}}},
         "instances":{{"{POD}":{{"pod_namespace":"team-a","pod_name":"vm","container":"v\"m\\\n","state":"isolated","degraded":["CPUs 5 are offline"],"exclusive":"4-5",
         "float":"0-1","scope":"/stelia.slice/a.scope","registered_us":1700000000000000,"isolated_us":1700000001500000,"vcpus":[
         {{"index":0,"task":{{"id":70,"start":9}},"cpu":4}},{{"index":1,"task":{{"id":71,"start":9}},"cpu":null}},
@@ -293,6 +295,24 @@ fn what_is_left_on_a_vms_cpus_is_told_only_where_it_is_known() {
     assert_eq!(left(&described), [None, Some("1".to_owned())]);
     described.node.quiet.problem = Some("steliad-quiet does not answer".to_owned());
     assert_eq!(left(&described), [None, None]);
+}
+
+#[test]
+fn a_ledger_that_is_not_kept_counts_nothing() {
+    let series = |described: &Description| -> Vec<String> {
+        let text = openmetrics(families(described, &sampled())).unwrap();
+        let lines = text.lines().filter(|line| line.starts_with("stelia_ledger_"));
+        lines.map(str::to_owned).collect()
+    };
+    let mut described = described();
+    assert_eq!(series(&described).len(), 10);
+    described.node.ledger.as_mut().unwrap().problem = Some("no space left".to_owned());
+    // What was counted remains true.
+    assert!(series(&described).contains(&"stelia_ledger_kept 0".to_owned()) && series(&described).len() == 10);
+    described.node.ledger.as_mut().unwrap().enabled = false;
+    assert_eq!(series(&described), ["stelia_ledger_kept 0"]);
+    described.node.ledger = None;
+    assert_eq!(series(&described), [""; 0]);
 }
 
 #[test]

@@ -1,3 +1,4 @@
+mod ledger;
 mod merge;
 mod quiet;
 mod start;
@@ -89,6 +90,8 @@ fn fit() -> Facts {
         localities: Localities::default(),
         cmdline: String::new(),
         quiet: None,
+        ledger: None,
+        tracing: true,
         noise: None,
     }
 }

@@ -1,0 +1,151 @@
+//! Whether the ring is what was written, and the key that says so.
+
+use serde::Serialize;
+use stelia_api::client::Dict;
+use stelia_ledger::verdict::{Fault, Verdict};
+
+use super::{ask, words};
+use crate::client::{Client, Failure};
+use crate::view::{Column, Look, Meaning, Render, column, counted, printable, properties, table};
+
+/// The key that a node signs with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Key {
+    /// Base64.
+    pub key: String,
+}
+
+/// # Errors
+/// The daemon does not answer, or has no key.
+pub(super) async fn key(client: &Client) -> Result<Key, Failure> {
+    let key = client.soon(client.manager().ledger_key()).await?;
+    match key.is_empty() {
+        true => Err(Failure::Other(
+            "this node has no key: its ledger is off, or could not be opened (steliactl doctor)".to_owned(),
+        )),
+        false => Ok(Key { key }),
+    }
+}
+
+impl Render for Key {
+    fn text(&self, _: Look) -> String {
+        printable(&self.key) + "\n"
+    }
+}
+
+/// The daemon reads all of its ring.
+pub(super) async fn online(client: &Client) -> Result<Verdict, Failure> {
+    let text = client.in_the_end(client.manager().verify_ledger(Dict::new())).await?;
+    ask::understood(&text)
+}
+
+/// What checking showed, and against what.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Proof {
+    /// No fault, and every head's signature is good.
+    good: bool,
+    #[serde(flatten)]
+    verdict: Verdict,
+    /// The keys are the copy's own: whoever made the copy could have chosen them.
+    #[serde(skip)]
+    unproved: bool,
+}
+
+pub(crate) const FAULTS: [Column<Fault>; 3] = [
+    column("FILE", |fault: &Fault| fault.segment.clone()),
+    column("LINE", |fault: &Fault| match fault.line {
+        0 => String::new(),
+        line => line.to_string(),
+    })
+    .right(),
+    column("FAULT", |fault: &Fault| fault.text.clone())
+        .yields(1)
+        .means(|_| Meaning::Broken),
+];
+
+impl Proof {
+    pub(super) fn of(verdict: Verdict, is_copy: bool, without_keys: bool) -> Self {
+        Self {
+            good: is_good(&verdict),
+            unproved: is_copy && without_keys,
+            verdict,
+        }
+    }
+
+    fn bad_heads(&self) -> Vec<&str> {
+        let bad = self.verdict.heads.iter().filter(|head| !head.good);
+        bad.map(|head| head.day.as_str()).collect()
+    }
+}
+
+/// Whether nothing is wrong with any line or signature.
+pub(super) fn is_good(verdict: &Verdict) -> bool {
+    verdict.is_good() && verdict.heads.iter().all(|head| head.good)
+}
+
+impl Render for Proof {
+    fn text(&self, look: Look) -> String {
+        let verdict = &self.verdict;
+        let heads = match verdict.heads.last() {
+            None => "none yet".to_owned(),
+            Some(last) => format!(
+                "{}, the last of {} up to entry {}",
+                verdict.heads.len(),
+                last.day,
+                last.seq
+            ),
+        };
+        let rows = [
+            (
+                "Ring",
+                format!(
+                    "{}, {} bytes",
+                    counted(verdict.segments, "file"),
+                    words::grouped(verdict.bytes)
+                ),
+            ),
+            (
+                "Entries",
+                format!(
+                    "{} to {}, {} to {} UTC",
+                    verdict.first_seq,
+                    verdict.last_seq,
+                    words::clock(verdict.first_us),
+                    words::clock(verdict.last_us)
+                ),
+            ),
+            ("Last hash", verdict.hash.clone()),
+            ("Keys", verdict.keys.join(", ")),
+            ("Signed heads", heads),
+        ];
+        let mut text = properties(rows, look);
+        if !verdict.faults.is_empty() {
+            text += "\n";
+            text += &table(&FAULTS, &verdict.faults, look);
+        }
+        let bad = self.bad_heads();
+        if !bad.is_empty() {
+            text += &format!("\nHeads that are not good: {}\n", printable(&bad.join(", ")));
+        }
+        if look.legend && self.good {
+            text += match verdict.entries {
+                0 => "\nThe ring is empty.\n",
+                _ => "\nEvery line is what was written, as far as chain and signatures show.\n",
+            };
+            if self.unproved {
+                text += "The keys are those that the copy names: compare them with what `steliactl ledger key` printed on the node.\n";
+            }
+        }
+        text
+    }
+
+    fn failure(&self) -> Option<String> {
+        // A bad head is a fault too.
+        let what = match (self.verdict.faults.len() as u64, self.bad_heads().len() as u64) {
+            (0, 0) => return None,
+            (0, heads) => counted(heads, "head") + " not signed by a known key",
+            (faults, _) => counted(faults, "fault"),
+        };
+        Some(format!("the ring is not what was written: {what}"))
+    }
+}

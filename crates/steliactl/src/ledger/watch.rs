@@ -1,0 +1,53 @@
+//! `--watch`: who runs on a VM's CPUs while they are looked at closely.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use stelia_api::attribution::Attribution;
+use stelia_api::client::Dict;
+use zbus::Variant;
+
+use super::{ask, text, words};
+use crate::client::{Client, Failure};
+use crate::pod::Pod;
+use crate::view::{Look, Render, printable};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Watched {
+    #[serde(flatten)]
+    pub pod: Pod,
+    #[serde(flatten)]
+    pub attribution: Attribution,
+}
+
+/// Answers when the time is over.
+///
+/// # Errors
+/// No such instance, or the kernel's tracing cannot be used.
+pub(super) async fn gather(client: &Client, vm: &str, time: Duration) -> Result<Watched, Failure> {
+    let found = client.find(vm).await?;
+    let object = ask::instance(client, &found.row.2).await?;
+    let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+    let options = Dict::from([("seconds", Variant::from(seconds))]);
+    let text = client.in_the_end(object.attribute(options)).await?;
+    Ok(Watched {
+        pod: found.pod,
+        attribution: ask::understood(&text)?,
+    })
+}
+
+impl Render for Watched {
+    fn text(&self, look: Look) -> String {
+        let one = &self.attribution;
+        let table = text::who(&words::who(one), &words::incomplete(one), look);
+        match look.legend {
+            true => format!(
+                "{}, CPUs {}, {} UTC\n\n{table}",
+                printable(&self.pod.to_string()),
+                printable(&one.cpus),
+                text::between(one.from_us, one.until_us)
+            ),
+            false => table,
+        }
+    }
+}
