@@ -191,18 +191,10 @@ impl Shelf for Files {
             Err(error) => return Err(error.to_string()),
         };
         // Of a line that is not as it was written nothing follows; verifying says which.
-        let mut last = (0, String::new());
         let entries = entries.into_iter().flatten().flatten();
-        let entries = entries.inspect(|(entry, hash)| last = (entry.seq, hash.clone()));
         let entries = entries.chain(now.map(|now| (now, String::new())));
-        let accounts = accounts(entries, since_us, until_us, pod.map(PodUid::as_str));
-        // Of the ring: what was just read has no hash yet.
-        let of_ring = |account| Account {
-            seq: last.0,
-            hash: last.1.clone(),
-            ..account
-        };
-        Ok(accounts.into_values().map(of_ring).collect())
+        let all = accounts(entries, since_us, until_us, pod.map(PodUid::as_str));
+        Ok(all.into_values().collect())
     }
 
     fn verify(&self, key: &str) -> Result<Verdict, String> {

@@ -11,14 +11,13 @@
 //! | `files` | `/proc`, the ring and the key, behind the thread's traits |
 //! | `answers`, `restrict` | accounts and verdicts; what a pod may read of them |
 //! | `closely` | who ran, by name: on demand, after an intrusion, or sampled |
-//! | `sums`, `told` | the metrics' sums; the journal's messages |
+//! | `told` | the journal's messages |
 
 mod answers;
 mod closely;
 mod desk;
 mod files;
 mod restrict;
-mod sums;
 mod thread;
 mod told;
 mod wanted;

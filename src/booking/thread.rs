@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use stelia_api::ledger::LedgerSummary;
 use stelia_kubelet::PodUid;
-use stelia_ledger::account::day;
+use stelia_ledger::account::Account;
+use stelia_ledger::day;
 use stelia_ledger::entry::{Entry, Event};
 use stelia_ledger::keeper::{self, Draft, Keeper};
 use stelia_ledger::look::{Look, Seat};
@@ -17,7 +18,6 @@ use stelia_settings::LedgerSettings;
 use tokio::sync::mpsc;
 
 use super::desk::{Desk, Reason, Work};
-use super::sums;
 use super::told::{self, Problems};
 use super::wanted::{Vm, Vms};
 
@@ -182,7 +182,7 @@ impl Clerk {
         let mut standing = Standing::default();
         let (mut signed, mut last_us) = (String::new(), 0);
         for entry in &opened.entries {
-            // What does not follow is not gone on from.
+            // Of what does not follow nothing is taken over; verifying says which it is.
             let _ = standing.apply(entry);
             last_us = entry.at;
             for event in &entry.events {
@@ -247,20 +247,43 @@ impl Clerk {
             }
         };
         book.last = Some((draft.entry.at, appended.seq, appended.hash));
-        sums::add(&mut self.summary.vms, book.keeper.standing(), &draft.entry);
-        let intrusions = draft.intrusions.clone();
-        book.keeper.kept(appended.seq, draft);
-        let with_cpus: BTreeSet<&str> = vms
-            .iter()
-            .filter(|(_, vm)| !vm.seats.is_empty())
-            .map(|(pod, _)| pod.as_str())
-            .collect();
-        self.summary.vms.retain(|vm, _| with_cpus.contains(vm.as_str()));
+        let intrusions = std::mem::take(&mut draft.intrusions);
+        let sums = book.keeper.kept(draft);
+        self.add(sums, &intrusions, vms);
         if let Some(head) = head {
             self.publish(head);
         }
         self.works();
         self.tell(intrusions, vms);
+    }
+
+    /// What an entry booked, for the metrics: of VMs that are there.
+    fn add(&mut self, booked: BTreeMap<String, Account>, intrusions: &[Event], vms: &Vms) {
+        let sums = &mut self.summary.vms;
+        for (vm, account) in booked {
+            let sum = sums.entry(vm).or_default();
+            let totals = account.totals;
+            sum.other_tasks_least = sum.other_tasks_least.saturating_add(totals.other_tasks.least);
+            sum.other_tasks_most = sum.other_tasks_most.saturating_add(totals.other_tasks.most);
+            sum.devices = totals
+                .devices
+                .values()
+                .fold(sum.devices, |sum, count| sum.saturating_add(*count));
+            sum.delay_ns = sum.delay_ns.saturating_add(totals.delay_ns);
+            sum.promised_us = sum.promised_us.saturating_add(account.promised_us);
+            sum.covered_us = sum.covered_us.saturating_add(account.covered_us);
+        }
+        for event in intrusions {
+            if let Event::Intruded { vm, .. } = event {
+                let sum = sums.entry(vm.clone()).or_default();
+                sum.intruded = sum.intruded.saturating_add(1);
+            }
+        }
+        let has_cpus = |vm: &str| {
+            let known = vms.iter().find(|(pod, _)| pod.as_str() == vm);
+            known.is_some_and(|(_, vm)| !vm.seats.is_empty())
+        };
+        sums.retain(|vm, _| has_cpus(vm));
     }
 
     /// The VFIO devices of instances that are new. One that two containers have is nobody's own.
@@ -326,12 +349,8 @@ impl Clerk {
     fn end(mut self) {
         let Some(book) = &mut self.book else { return };
         let (at_us, up_us) = self.meter.clocks();
-        // Without a look nothing can be said that begins a segment.
-        if book.pages.starts_segment() {
-            return;
-        }
-        let mut last = book.keeper.stopped(at_us, up_us);
-        if let Err(problem) = book.pages.append(&mut last) {
+        let last = book.keeper.stopped(at_us, up_us, book.pages.starts_segment());
+        if let Some(Err(problem)) = last.map(|mut entry| book.pages.append(&mut entry)) {
             self.failed(problem);
         }
     }
@@ -341,19 +360,12 @@ impl Book {
     /// Where another day has begun, the head of the one before is kept with the next entry.
     fn sign(&mut self, now_us: u64) -> Option<Event> {
         let (last_us, seq, hash) = self.last.as_ref()?;
-        let day = ended(*last_us, now_us, &self.signed)?;
+        let day = day::ended(*last_us, now_us, &self.signed)?;
         let head = self.pages.sign(&day, *seq, hash);
         self.keeper.note(head.clone());
         self.signed = day;
         Some(head)
     }
-}
-
-/// The day whose head is to be signed now: that of the last entry, once another has begun. `signed`: the last one that has a head, so that a
-/// clock that is set back and forth does not sign a day twice.
-fn ended(last_us: u64, now_us: u64, signed: &str) -> Option<String> {
-    let (last, now) = (day(last_us), day(now_us));
-    (last < now && last.as_str() > signed).then_some(last)
 }
 
 /// As the keeper has them.
@@ -379,18 +391,4 @@ fn wanted(vms: &Vms, devices: &BTreeMap<PodUid, (CgroupPath, BTreeSet<String>)>)
         (pod.to_string(), vm)
     };
     vms.iter().map(one).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_day_is_signed_once_when_another_has_begun() {
-        let (first, second) = (86_399_000_000, 86_400_000_000);
-        assert_eq!(ended(first, first, ""), None);
-        assert_eq!(ended(first, second, "").as_deref(), Some("1970-01-01"));
-        assert_eq!(ended(first, second, "1970-01-01"), None);
-        assert_eq!(ended(second, first, ""), None, "the clock was set back");
-    }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
 
-use super::calendar::day;
 use super::sum::Chain;
 use super::{Account, Day, Gap, Range, Window};
+use crate::day::day;
 use crate::entry::{Class, Closed, Entry, Event};
 use crate::standing::{Between, Follow, Known, Open, Standing};
 
@@ -24,34 +24,26 @@ pub fn accounts(
     until_us: u64,
     only: Option<&str>,
 ) -> BTreeMap<String, Account> {
-    let until_us = if until_us == 0 { u64::MAX } else { until_us };
     let mut standing = Standing::default();
-    let mut fold = Fold {
-        since_us,
-        until_us,
-        only: only.map(str::to_owned),
-        vms: BTreeMap::new(),
-        at: 0,
-    };
+    let mut folded = Folded::new(since_us, until_us, only);
     let mut last = (0, String::new());
     for (entry, hash) in entries {
-        fold.at = entry.at;
         // What does not follow has closed its seat.
-        let _ = standing.follow(&entry, &mut fold);
-        last = (entry.seq, hash);
+        let _ = standing.follow(&entry, &mut folded);
+        // Without one it is of a look that is not kept.
+        if !hash.is_empty() {
+            last = (entry.seq, hash);
+        }
     }
-    let end = fold.at.min(until_us);
-    let finished = fold.vms.into_iter().filter_map(|(vm, of)| {
-        let mut account = of.finish(end);
-        account.until_us = if until_us == u64::MAX { end } else { until_us };
+    let mut accounts = folded.finish();
+    for account in accounts.values_mut() {
         (account.seq, account.hash) = last.clone();
-        let is_there = account.promised_us > 0 || !account.states.is_empty() || !account.attributions.is_empty();
-        is_there.then_some((vm, account))
-    });
-    finished.collect()
+    }
+    accounts
 }
 
-struct Fold {
+/// What has been folded so far: it follows a [`Standing`].
+pub struct Folded {
     since_us: u64,
     until_us: u64,
     only: Option<String>,
@@ -81,7 +73,30 @@ struct Away {
     why: Closed,
 }
 
-impl Fold {
+impl Folded {
+    /// `until_us` 0: to the end. `only`: one VM.
+    pub fn new(since_us: u64, until_us: u64, only: Option<&str>) -> Self {
+        Self {
+            since_us,
+            until_us: if until_us == 0 { u64::MAX } else { until_us },
+            only: only.map(str::to_owned),
+            vms: BTreeMap::new(),
+            at: 0,
+        }
+    }
+
+    /// By pod UID, without those of which nothing is known in that time.
+    pub fn finish(self) -> BTreeMap<String, Account> {
+        let (end, until_us) = (self.at.min(self.until_us), self.until_us);
+        let finished = self.vms.into_iter().filter_map(|(vm, of)| {
+            let mut account = of.finish(end);
+            account.until_us = if until_us == u64::MAX { end } else { until_us };
+            let is_there = account.promised_us > 0 || !account.states.is_empty() || !account.attributions.is_empty();
+            is_there.then_some((vm, account))
+        });
+        finished.collect()
+    }
+
     fn wants(&self, vm: &str) -> bool {
         self.only.as_deref().is_none_or(|only| only == vm)
     }
@@ -122,7 +137,11 @@ impl Fold {
     }
 }
 
-impl Follow for Fold {
+impl Follow for Folded {
+    fn entry(&mut self, entry: &Entry) {
+        self.at = entry.at;
+    }
+
     fn event(&mut self, entry: &Entry, event: &Event, open: Option<&Open>) {
         let (at, within) = (entry.at, self.is_within(entry.at));
         let (since_us, until_us) = (self.since_us, self.until_us);

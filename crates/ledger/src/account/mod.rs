@@ -1,6 +1,5 @@
 //! What follows from entries for one VM and a time.
 
-mod calendar;
 mod fold;
 mod sum;
 #[cfg(test)]
@@ -13,8 +12,7 @@ use stelia_api::attribution::Attribution;
 
 use crate::entry::{Class, Closed};
 
-pub use calendar::day;
-pub use fold::accounts;
+pub use fold::{Folded, accounts};
 
 /// The account of one VM. Counts are of whole windows, from one reading to the next; a window is booked where it ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pace::Pace;
 
-use crate::account::day;
+use crate::account::{Account, Folded};
+use crate::day::day;
 use crate::entry::{Class, Closed, Entry, Event};
 use crate::look::{Bound, Counters, Look, Seat, Thread};
 use crate::standing::{Between, GONE, Known, Open, Standing};
@@ -104,11 +105,6 @@ impl Keeper {
     /// What is to be looked at.
     pub fn wants(&self, vms: &BTreeMap<String, Vm>) -> BTreeSet<Seat> {
         vms.values().flat_map(Vm::looked_at).cloned().collect()
-    }
-
-    /// What the entries that were kept leave.
-    pub fn standing(&self) -> &Standing {
-        &self.standing
     }
 
     /// The key in use from now on, base64.
@@ -320,15 +316,14 @@ impl Keeper {
         entry
     }
 
-    /// The ring has it.
-    pub fn kept(&mut self, seq: u64, draft: Draft) {
+    /// The ring has it, and has given it its number. Answers what it booked, by VM: the windows that end with it, and gaps.
+    pub fn kept(&mut self, draft: Draft) -> BTreeMap<String, Account> {
         let Draft {
-            mut entry,
+            entry,
             disturbed,
             heartbeat,
             ..
         } = draft;
-        entry.seq = seq;
         self.notes.clear();
         self.missed = None;
         for vm in disturbed {
@@ -339,17 +334,22 @@ impl Keeper {
             self.paces.retain(|_, pace| !pace.is_quiet(entry.up));
         }
         // It follows from what stands: it was made of it.
-        let _ = self.standing.apply(&entry);
+        let mut folded = Folded::new(0, 0, None);
+        let _ = self.standing.follow(&entry, &mut folded);
         for reading in &entry.readings {
             let open = self.standing.seats.get(&reading.seat);
             if let Some(bound) = open.and_then(|open| self.bound.get_mut(&open.seat)) {
                 bound.seen = bound.now.keys().copied().collect();
             }
         }
+        folded.finish()
     }
 
-    /// The last entry of a daemon that was told to end.
-    pub fn stopped(&mut self, at_us: u64, up_us: u64) -> Entry {
+    /// The last entry of a daemon that was told to end; none where it would have to begin a segment, which is for readings.
+    pub fn stopped(&mut self, at_us: u64, up_us: u64, starts_segment: bool) -> Option<Entry> {
+        if starts_segment {
+            return None;
+        }
         let mut entry = Entry {
             at: at_us,
             up: up_us,
@@ -357,7 +357,7 @@ impl Keeper {
             ..Entry::default()
         };
         entry.events.push(Event::Stopped {});
-        entry
+        Some(entry)
     }
 
     /// Each look counts, whether it is written or not.

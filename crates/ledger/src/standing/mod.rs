@@ -65,6 +65,9 @@ pub enum StandingError {
 
 /// What an entry changes, in its order, for whoever follows.
 pub trait Follow {
+    /// It comes first of all that the entry changes.
+    fn entry(&mut self, _entry: &Entry) {}
+
     /// `open` is as it is before the event: an event of another kind has none.
     fn event(&mut self, _entry: &Entry, _event: &Event, _open: Option<&Open>) {}
 
@@ -97,6 +100,7 @@ impl Standing {
             });
         }
         (self.seq, self.at, self.up) = (entry.seq, entry.at, entry.up);
+        follower.entry(entry);
         for event in &entry.events {
             self.event(entry, event, follower);
         }
