@@ -105,7 +105,7 @@ fn an_intruder_is_booked_as_often_as_the_kernel_traced_it_and_named() {
 }
 
 /// Of tracefs, made by steliad-quiet.
-const INSTANCE: &str = "/sys/kernel/tracing/instances/stelia";
+const INSTANCE: &str = "/sys/kernel/tracing/instances/steliad-quiet";
 
 pub fn attribute(uid: &str, seconds: u32) -> Attribution {
     let object = run(&["busctl", "--json=short", "call", BUS, MANAGER, "io.stelia.Isolation1.Manager", "GetInstance", "s", uid]);
