@@ -4,25 +4,26 @@
 //! counters go on. What matters is written at once, and while it goes on ever more rarely: a VM with a noisy neighbour must not push the other VMs'
 //! entries out of the ring.
 
+mod bound;
+mod events;
 mod pace;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bound::BoundThreads;
+use events::{contradicted, intruded, opened, set_by, states, why_closed};
 use pace::Pace;
 
 use crate::account::{Account, Folded};
 use crate::day::day;
-use crate::entry::{Class, Closed, Entry, Event};
-use crate::look::{Bound, Counters, Look, Seat, Thread};
-use crate::standing::{Between, GONE, Known, Open, Standing};
+use crate::entry::{Closed, Entry, Event};
+use crate::look::{Counters, Look, Seat};
+use crate::standing::{Between, Known, Standing};
 
 /// All seats are written this often, microseconds.
 const HEARTBEAT: u64 = 3_600_000_000;
-
-/// The realtime clock was set if it went on by so much more or less than the other one, microseconds.
-const JUMP: u64 = 1_000_000;
 
 /// What the daemon knows of a VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -69,16 +70,7 @@ pub struct Keeper {
     /// When all seats were written last.
     heartbeat: Option<(u64, u64)>,
     paces: BTreeMap<String, Pace>,
-    bound: BTreeMap<Seat, BoundThreads>,
-}
-
-/// What a look says of bound kernel threads it says once: they are read only where something ran since the look before.
-#[derive(Debug, Clone, Default)]
-struct BoundThreads {
-    /// As they were read last.
-    now: BTreeMap<Thread, Bound>,
-    /// Each that was there at a look since the seat was written.
-    seen: BTreeSet<Thread>,
+    bound: BoundThreads,
 }
 
 impl Keeper {
@@ -128,7 +120,7 @@ impl Keeper {
 
     /// The entry that this look is worth, or none. `starts_segment`: it is the first of a segment, so it says everything.
     pub fn looked(&mut self, look: &Look, vms: &BTreeMap<String, Vm>, starts_segment: bool) -> Option<Draft> {
-        self.take_in(look);
+        self.bound.take_in(look, &self.standing);
         let mut draft = Draft {
             heartbeat: starts_segment || self.is_heartbeat(look),
             ..Draft::default()
@@ -178,17 +170,17 @@ impl Keeper {
                 };
                 let Some((number, known)) = known else {
                     events.push(opened(next, uid, vm, seat));
-                    of_vm.push((next, None, self.completed(seat, now)));
+                    of_vm.push((next, None, self.bound.completed(seat, now)));
                     next += 1;
                     due = true;
                     continue;
                 };
                 still.insert(number);
                 let Some(last) = &known.last else {
-                    of_vm.push((number, None, self.completed(seat, now)));
+                    of_vm.push((number, None, self.bound.completed(seat, now)));
                     continue;
                 };
-                let now = self.completed(seat, now);
+                let now = self.bound.completed(seat, now);
                 match Between::new(known, last, &now) {
                     Ok(between) => {
                         intruded(&mut events, uid, seat, &between);
@@ -294,7 +286,7 @@ impl Keeper {
     /// Readings of all seats as they are now, to end an account with; it is not for the ring, so whoever asks, and however often, fills
     /// nothing.
     pub fn provisional(&mut self, look: &Look, vms: &BTreeMap<String, Vm>) -> Entry {
-        self.take_in(look);
+        self.bound.take_in(look, &self.standing);
         let mut readings = Vec::new();
         for (number, open) in &self.standing.seats {
             let there = vms
@@ -307,7 +299,7 @@ impl Keeper {
                     counters: counters.clone(),
                     gone: BTreeSet::new(),
                 };
-                readings.push((*number, Some(last), self.completed(&open.seat, now)));
+                readings.push((*number, Some(last), self.bound.completed(&open.seat, now)));
             }
         }
         let mut entry = self.entry(look, false, Vec::new(), &readings);
@@ -337,9 +329,8 @@ impl Keeper {
         let mut folded = Folded::new(0, 0, None);
         let _ = self.standing.follow(&entry, &mut folded);
         for reading in &entry.readings {
-            let open = self.standing.seats.get(&reading.seat);
-            if let Some(bound) = open.and_then(|open| self.bound.get_mut(&open.seat)) {
-                bound.seen = bound.now.keys().copied().collect();
+            if let Some(open) = self.standing.seats.get(&reading.seat) {
+                self.bound.written(&open.seat);
             }
         }
         folded.finish()
@@ -360,125 +351,10 @@ impl Keeper {
         Some(entry)
     }
 
-    /// Each look counts, whether it is written or not.
-    fn take_in(&mut self, look: &Look) {
-        self.bound.retain(|seat, _| look.seats.contains_key(seat));
-        for (seat, counters) in &look.seats {
-            if let Some(known) = self.bound.get_mut(seat)
-                && !counters.bound_read
-            {
-                known.seen.extend(known.now.keys().copied());
-                continue;
-            }
-            let known = self.bound.entry(seat.clone()).or_default();
-            known.now.clone_from(&counters.bound);
-            known.seen.extend(counters.bound.keys().copied());
-        }
-        // What the ring has of them was seen as well.
-        for open in self.standing.seats.values() {
-            if let (Some(known), Some(last)) = (self.bound.get_mut(&open.seat), &open.last) {
-                known.seen.extend(last.counters.bound.keys().copied());
-            }
-        }
-    }
-
-    /// With the bound threads as they are known, and those that are gone.
-    fn completed(&self, seat: &Seat, mut now: Known) -> Known {
-        if let Some(known) = self.bound.get(seat) {
-            now.counters.bound.clone_from(&known.now);
-            now.gone = known
-                .seen
-                .iter()
-                .filter(|thread| !known.now.contains_key(thread))
-                .copied()
-                .collect();
-        }
-        now.counters.bound_read = true;
-        now
-    }
-
     /// The first look of each hour since boot, and of each UTC day, is of all seats.
     fn is_heartbeat(&self, look: &Look) -> bool {
         let hour = |up: u64| up / HEARTBEAT;
         self.heartbeat
             .is_none_or(|(at, up)| hour(up) != hour(look.up_us) || day(at) != day(look.at_us))
-    }
-}
-
-fn contradicted(events: &[Event], number: u64) -> bool {
-    let is = |event: &Event| matches!(event, Event::Closed { seat, .. } if *seat == number);
-    events.iter().any(is)
-}
-
-/// By how much the realtime clock was set.
-fn set_by((at, up): (u64, u64), look: &Look) -> Option<i64> {
-    let expected = at.saturating_add(look.up_us.saturating_sub(up));
-    let by = i64::try_from(i128::from(look.at_us) - i128::from(expected)).ok()?;
-    (by.unsigned_abs() > JUMP).then_some(by)
-}
-
-fn states(events: &mut Vec<Event>, before: Option<&BTreeMap<String, String>>, vms: &BTreeMap<String, Vm>, all: bool) {
-    let empty = BTreeMap::new();
-    let before = before.unwrap_or(&empty);
-    for (vm, now) in vms {
-        if all || before.get(vm) != Some(&now.state) {
-            events.push(Event::State {
-                vm: vm.clone(),
-                state: now.state.clone(),
-            });
-        }
-    }
-    for vm in before.keys().filter(|vm| !vms.contains_key(*vm)) {
-        events.push(Event::State {
-            vm: vm.clone(),
-            state: GONE.to_owned(),
-        });
-    }
-}
-
-fn opened(number: u64, uid: &str, vm: &Vm, seat: &Seat) -> Event {
-    Event::Opened {
-        seat: number,
-        vm: uid.to_owned(),
-        name: vm.name.clone(),
-        cpus: seat.cpus.clone(),
-        threads: seat.threads.clone(),
-        own_devices: vm.own_devices.iter().cloned().collect(),
-    }
-}
-
-fn intruded(events: &mut Vec<Event>, uid: &str, seat: &Seat, between: &Between) {
-    let mut tell = |class, name: &str, count| {
-        events.push(Event::Intruded {
-            vm: uid.to_owned(),
-            cpus: seat.cpus.to_string(),
-            class,
-            name: name.to_owned(),
-            count,
-        });
-    };
-    if between.other.least > 0 {
-        tell(Class::OtherTasks, "", (between.other.least, between.other.most));
-    }
-    for (name, count) in &between.devices {
-        tell(Class::Devices, name, (*count, *count));
-    }
-}
-
-fn why_closed(known: &Open, vms: &BTreeMap<String, Vm>) -> Closed {
-    let Some(vm) = vms.get(&known.vm) else {
-        return Closed::Ended;
-    };
-    if vm.looked_at().next().is_none() {
-        return Closed::NotIsolated;
-    }
-    if vm.seats.contains(&known.seat) {
-        // It is to be looked at, and was not there.
-        return Closed::Offline;
-    }
-    let elsewhere = |thread| vm.seats.iter().any(|seat| seat.threads.contains(thread));
-    match known.seat.threads.is_empty() || known.seat.threads.iter().any(elsewhere) {
-        true => Closed::Moved,
-        false => Closed::Ended,
     }
 }

@@ -3,6 +3,7 @@ use stelia_cpus::CpuSet;
 
 use super::*;
 use crate::account::{Account, Range, accounts};
+use crate::entry::Class;
 use crate::look::{Bound, Fired, Thread};
 
 const VM: &str = "00000000-0000-4000-8000-000000000001";
