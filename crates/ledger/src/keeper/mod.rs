@@ -22,8 +22,15 @@ use crate::entry::{Closed, Entry, Event};
 use crate::look::{Counters, Look, Seat};
 use crate::standing::{Between, Known, Standing};
 
-/// All seats are written this often, microseconds.
+/// All seats are written this often, microseconds, or at a multiple of it: [`hours_between`].
 const HEARTBEAT: u64 = 3_600_000_000;
+
+/// How often all seats are written, in hours, so that 31 days of such entries fit into three quarters of the ring. The last quarter is for what
+/// happens. Every number divides a day, so that its first entry is one of these.
+pub fn hours_between(entry_bytes: u64, ring_bytes: u64) -> u64 {
+    let fits = |hours: &u64| entry_bytes.saturating_mul(31 * 24 / hours) <= ring_bytes / 4 * 3;
+    [1, 2, 3, 4, 6, 8, 12].into_iter().find(fits).unwrap_or(24)
+}
 
 /// What the daemon knows of a VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -69,6 +76,9 @@ pub struct Keeper {
     looked: Option<(u64, u64)>,
     /// When all seats were written last.
     heartbeat: Option<(u64, u64)>,
+    /// What the ring may hold, bytes, and how many hours are between two entries of all seats.
+    room: u64,
+    every: u64,
     paces: BTreeMap<String, Pace>,
     bound: BoundThreads,
 }
@@ -90,6 +100,8 @@ impl Keeper {
             standing,
             boot: boot_id.to_owned(),
             notes,
+            room: u64::MAX,
+            every: 1,
             ..Self::default()
         }
     }
@@ -97,6 +109,11 @@ impl Keeper {
     /// What is to be looked at.
     pub fn wants(&self, vms: &BTreeMap<String, Vm>) -> BTreeSet<Seat> {
         vms.values().flat_map(Vm::looked_at).cloned().collect()
+    }
+
+    /// How many bytes the ring may hold.
+    pub fn use_room(&mut self, bytes: u64) {
+        self.room = bytes;
     }
 
     /// The key in use from now on, base64.
@@ -308,8 +325,8 @@ impl Keeper {
         entry
     }
 
-    /// The ring has it, and has given it its number. Answers what it booked, by VM: the windows that end with it, and gaps.
-    pub fn kept(&mut self, draft: Draft) -> BTreeMap<String, Account> {
+    /// The ring has it, in so many bytes, and has given it its number. Answers what it booked, by VM: the windows that end with it, and gaps.
+    pub fn kept(&mut self, draft: Draft, bytes: u64) -> BTreeMap<String, Account> {
         let Draft {
             entry,
             disturbed,
@@ -323,6 +340,7 @@ impl Keeper {
         }
         if heartbeat {
             self.heartbeat = Some((entry.at, entry.up));
+            self.every = hours_between(bytes, self.room);
             self.paces.retain(|_, pace| !pace.is_quiet(entry.up));
         }
         // It follows from what stands: it was made of it.
@@ -353,7 +371,7 @@ impl Keeper {
 
     /// The first look of each hour since boot, and of each UTC day, is of all seats.
     fn is_heartbeat(&self, look: &Look) -> bool {
-        let hour = |up: u64| up / HEARTBEAT;
+        let hour = |up: u64| up / (HEARTBEAT * self.every.max(1));
         self.heartbeat
             .is_none_or(|(at, up)| hour(up) != hour(look.up_us) || day(at) != day(look.at_us))
     }

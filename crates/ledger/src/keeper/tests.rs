@@ -189,7 +189,7 @@ impl Ring {
         let text = serde_json::to_string(&draft.entry).unwrap();
         assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), draft.entry);
         self.entries.push(draft.entry.clone());
-        keeper.kept(draft);
+        keeper.kept(draft, text.len() as u64);
     }
 
     /// As a daemon finds it: it reads the last segment alone.
@@ -379,6 +379,17 @@ fn a_quiet_vm_is_written_once_an_hour_and_a_noisy_one_hardly_more_often() {
         assert!(account.covered_us >= 23 * HEARTBEAT);
         assert_eq!(account.totals.other_tasks.most > 0, noise);
     }
+}
+
+#[test]
+fn a_month_of_any_node_fits_into_its_ring() {
+    let ring = 64 << 20;
+    assert_eq!(hours_between(20_000, ring), 1);
+    for entry in [1, 40_000, 230_000, 500_000, 1_500_000] {
+        let hours = hours_between(entry, ring);
+        assert!(24 % hours == 0 && entry * (31 * 24 / hours) <= ring, "{entry}: {hours}");
+    }
+    assert_eq!(hours_between(u64::MAX, ring), 24);
 }
 
 #[test]
