@@ -48,6 +48,7 @@ pub struct NodeResourceTopology {
 pub(crate) struct Metadata {
     pub(crate) name: String,
     pub(crate) labels: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) annotations: BTreeMap<String, String>,
 }
 
@@ -56,6 +57,15 @@ pub(crate) struct Metadata {
 pub(crate) struct Attribute {
     pub(crate) name: String,
     pub(crate) value: String,
+}
+
+impl Attribute {
+    pub(crate) fn new(name: &str, value: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            value: value.to_owned(),
+        }
+    }
 }
 
 /// A NUMA node.

@@ -15,6 +15,14 @@ pub fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()
 }
 
+fn pages(total: u64, free: u64) -> Pages {
+    Pages {
+        total,
+        reserved: 0,
+        free,
+    }
+}
+
 /// NUMA nodes of 16 GiB, each 21 away from the others.
 pub fn numa(nodes: u32) -> BTreeMap<u32, NumaNode> {
     let node = |id: u32| NumaNode {
@@ -23,12 +31,9 @@ pub fn numa(nodes: u32) -> BTreeMap<u32, NumaNode> {
             .collect(),
         memory: Some(Memory {
             total: 16 << 30,
-            free: 15 << 30,
+            ..Memory::default()
         }),
-        huge_pages: BTreeMap::from([
-            (2 << 20, Pages { total: 1024, free: 512 }),
-            (1 << 30, Pages { total: 0, free: 0 }),
-        ]),
+        huge_pages: BTreeMap::from([(2 << 20, pages(1024, 512)), (1 << 30, pages(0, 0))]),
     };
     (0..nodes).map(|id| (id, node(id))).collect()
 }
@@ -44,6 +49,7 @@ pub fn facts() -> Facts {
     };
     let allocation = |uid: &str, list: &str, by_kubelet| PodAllocation {
         pod: PodUid::parse(uid).unwrap(),
+        name: None,
         cpus: cpus(list),
         by_kubelet,
     };
@@ -66,7 +72,11 @@ pub fn facts() -> Facts {
                 policy: "single-numa-node".to_owned(),
                 scope: "pod".to_owned(),
             }),
+            max_numa_nodes: None,
         },
         allocator: None,
+        pods: None,
+        devices: BTreeMap::new(),
+        problems: Vec::new(),
     }
 }
