@@ -7,6 +7,8 @@ use stelia_allocator::{AllocationRequest, Schedule};
 use stelia_api::dict::from_dict;
 use stelia_api::{Error, ErrorKind};
 use stelia_node_report::ApiVersion;
+use stelia_node_report::fingerprint::Method;
+use stelia_node_report::profile::Profile;
 use stelia_settings::{LatencyLevel, QuietRequest, is_name};
 use zbus::Variant;
 
@@ -17,7 +19,7 @@ use super::manager::Options;
 const REGISTER: [&str; 4] = ["anchor", "origin-cgroup", "latency", "cache-class"];
 
 /// Options of NodeTopology.
-pub(super) const NODE_TOPOLOGY: [&str; 2] = ["api-version", "node-name"];
+pub(super) const NODE_TOPOLOGY: [&str; 4] = ["api-version", "node-name", "profile", "pods-fingerprint"];
 
 /// Refuse an option that the call does not have.
 pub(super) fn known(options: &Options, known: &[&str]) -> Result<(), Error> {
@@ -67,16 +69,53 @@ pub(super) fn text(options: &Options, name: &str) -> Result<Option<String>, Erro
     }
 }
 
-/// The version of the object that is asked for.
-pub(super) fn api_version(options: &Options) -> Result<ApiVersion, Error> {
-    let version = match options.get("api-version").map(|value| &**value) {
-        None => Some(ApiVersion::default()),
-        Some(Variant::Str(text)) => ApiVersion::parse(text.as_str()),
+/// One of a few names; absent is `None`.
+fn one_of<T, const N: usize>(
+    options: &Options,
+    option: &str,
+    all: [T; N],
+    name: fn(T) -> &'static str,
+) -> Result<Option<T>, Error>
+where
+    T: Copy,
+{
+    let given = match options.get(option).map(|value| &**value) {
+        None => return Ok(None),
+        Some(Variant::Str(text)) => all.into_iter().find(|one| name(*one) == text.as_str()),
         Some(_) => None,
     };
-    let names = || ApiVersion::ALL.map(ApiVersion::name).join(", ");
-    let wrong = || ErrorKind::InvalidArgument.because(format!("option \"api-version\" must be one of {}", names()));
-    version.ok_or_else(wrong)
+    let names = || all.map(name).join(", ");
+    let wrong = || ErrorKind::InvalidArgument.because(format!("option {option:?} must be one of {}", names()));
+    given.map(Some).ok_or_else(wrong)
+}
+
+/// The object that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Report {
+    pub(super) profile: Profile,
+    pub(super) version: ApiVersion,
+    /// Which pods its fingerprint is of.
+    pub(super) method: Method,
+}
+
+/// The object that is asked for.
+pub(super) fn report(options: &Options) -> Result<Report, Error> {
+    let profile = one_of(options, "profile", Profile::ALL, Profile::name)?.unwrap_or_default();
+    let version = one_of(options, "api-version", ApiVersion::ALL, ApiVersion::name)?;
+    let method = one_of(options, "pods-fingerprint", Method::ALL, Method::name)?;
+    let refused = || {
+        let versions: Vec<&str> = profile.versions().iter().map(|version| version.name()).collect();
+        ErrorKind::InvalidArgument.because(format!(
+            "option \"api-version\" must be {} with the profile {}",
+            versions.join(" or "),
+            profile.name()
+        ))
+    };
+    Ok(Report {
+        profile,
+        version: profile.version(version).ok_or_else(refused)?,
+        method: method.unwrap_or_default(),
+    })
 }
 
 /// One request of EvaluatePlacement.

@@ -88,20 +88,11 @@ fn own(facts: &Facts, method: Method) -> NodeResourceTopology {
     object
 }
 
-/// The object of a profile, in the version asked for or the profile's own.
-///
-/// # Errors
-/// The profile does not exist in that version; the error has the versions that it exists in.
-pub fn object(
-    facts: &Facts,
-    profile: Profile,
-    asked: Option<ApiVersion>,
-    method: Method,
-) -> Result<NodeResourceTopology, &'static [ApiVersion]> {
-    let version = profile.version(asked).ok_or(profile.versions())?;
-    Ok(match profile {
+/// The object of a profile; one of [`Profile::versions`], any other is taken for the first of them.
+pub fn object(facts: &Facts, profile: Profile, version: ApiVersion, method: Method) -> NodeResourceTopology {
+    match profile {
         Profile::Koordinator => report(facts, version),
         Profile::Nrt => lean(facts, method),
         Profile::Stelia => own(facts, method),
-    })
+    }
 }
