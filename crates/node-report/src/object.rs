@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use stelia_text::named;
 
 pub(crate) const KIND: &str = "NodeResourceTopology";
-const GROUP: &str = "topology.node.k8s.io";
+pub(crate) const GROUP: &str = "topology.node.k8s.io";
 
 /// A version of the API.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
