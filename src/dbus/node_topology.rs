@@ -6,7 +6,7 @@ use stelia_node_report::{name, numa, profile};
 use super::manager::Options;
 use super::options;
 use super::readings::{Readings, Recent};
-use crate::engine::{Handle, complete, node_facts};
+use crate::engine::{Handle, Places, complete, node_facts};
 
 /// The object as JSON.
 pub(super) async fn json(engine: &Handle, readings: &Readings, given: &Options) -> Result<String, Error> {
@@ -34,8 +34,13 @@ fn write(engine: &Handle, recent: &mut Recent, named: Option<String>, asked: opt
     let view = engine.view();
     let mut facts =
         node_facts(&view, config, numa, name).map_err(|problem| ErrorKind::KubeletStateUnusable.because(problem))?;
-    let root = recent.kubelet_root();
-    complete(&mut facts, &view, engine.system(), &root);
+    let kubelet = recent.kubelet_root();
+    let places = Places {
+        cgroups: &*engine.system().cgroups,
+        root: engine.system().root(),
+        kubelet: &kubelet,
+    };
+    complete(&mut facts, &view, places);
     let object = profile::object(&facts, asked.profile, asked.version, asked.method);
     serde_json::to_string(&object).map_err(ErrorKind::Failed.context("write the object"))
 }

@@ -162,6 +162,38 @@ mod tests {
     }
 
     #[test]
+    fn a_report_is_koordinators_unless_another_is_asked_for() {
+        let asked = |pairs: Vec<(&'static str, &'static str)>| {
+            let pairs = pairs.into_iter().map(|(name, value)| (name, Variant::from(value)));
+            report(&options(pairs.collect()))
+        };
+        let expected = |profile, version, method| Report {
+            profile,
+            version,
+            method,
+        };
+        let (first, second) = (ApiVersion::V1Alpha1, ApiVersion::V1Alpha2);
+        let usual = Method::WithExclusiveResources;
+        assert_eq!(asked(vec![]).unwrap(), expected(Profile::Koordinator, first, usual));
+        let versioned = asked(vec![("api-version", "v1alpha2")]).unwrap();
+        assert_eq!(versioned, expected(Profile::Koordinator, second, usual));
+        let lean = asked(vec![("profile", "nrt"), ("pods-fingerprint", "all")]).unwrap();
+        assert_eq!(lean, expected(Profile::Nrt, second, Method::All));
+        assert_eq!(asked(vec![("profile", "stelia")]).unwrap().version, second);
+        for (pairs, says) in [
+            (vec![("profile", "lean")], "koordinator, nrt, stelia"),
+            (vec![("pods-fingerprint", "none")], "with-exclusive-resources, all"),
+            (
+                vec![("profile", "nrt"), ("api-version", "v1alpha1")],
+                "must be v1alpha2 with the profile nrt",
+            ),
+        ] {
+            let told = asked(pairs).unwrap_err().to_string();
+            assert!(told.contains(says), "{told}");
+        }
+    }
+
+    #[test]
     fn every_option_of_an_allocation_is_read() {
         let given = options(vec![
             ("cpus", Variant::from(4u32)),

@@ -82,7 +82,7 @@ pub(crate) use pass::{Preview, Report};
 pub(crate) use rebind::JobPhase;
 pub(crate) use rebind::{Job, Made, RebindRequest};
 pub(crate) use report::node_facts;
-pub(crate) use report_rest::complete;
+pub(crate) use report_rest::{Places, complete};
 pub(crate) use view::{Counters, InstanceView, LastPass, Unadopted, Usage, View, usage};
 #[cfg(test)]
 pub(crate) use view::{PinnedThread, PoolsView};

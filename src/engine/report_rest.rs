@@ -8,22 +8,32 @@ use std::path::Path;
 use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CheckpointError, DeviceManagerState, MemoryManagerState, PodName, PodUid, QosClass};
-use stelia_node::System;
-use stelia_node::cgroup::{CgroupError, Cgroups};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups};
 use stelia_node::containers;
 use stelia_node_report::accounts::{self, Living};
 use stelia_node_report::{Facts, Pod};
 
 use super::View;
 
-/// Reads it. `kubelet` is kubelet's root directory. What cannot be read is left out, and told as one of the facts' problems.
-pub fn complete(facts: &mut Facts, view: &View, system: &System, kubelet: &Path) {
-    let pods = pods(&*system.cgroups).map_err(|cause| format!("the pods' cgroups: {cause}"));
+/// Where it is read.
+#[derive(Clone, Copy)]
+pub struct Places<'a> {
+    pub cgroups: &'a dyn Cgroups,
+    /// `/`: what `/sys` and `/var` are in.
+    pub root: &'a Path,
+    /// kubelet's root directory.
+    pub kubelet: &'a Path,
+}
+
+/// Reads it. What cannot be read is left out, and told as one of the facts' problems.
+pub fn complete(facts: &mut Facts, view: &View, places: Places<'_>) {
+    let Places { cgroups, root, kubelet } = places;
+    let pods = pods(cgroups).map_err(|cause| format!("the pods' cgroups: {cause}"));
     let pods = note(&mut facts.problems, pods);
     let living: Option<BTreeSet<PodUid>> = pods.as_ref().map(|pods| pods.keys().cloned().collect());
     memory(facts, living.as_ref(), kubelet);
-    let with_devices = devices(facts, living.as_ref(), &system.sys, kubelet);
-    let by_logs = by_logs(system.root());
+    let with_devices = devices(facts, living.as_ref(), &root.join("sys"), kubelet);
+    let by_logs = by_logs(root);
     let named = |pod: &PodUid| {
         let instance = view.instances.get(pod).and_then(|instance| instance.pod_name.clone());
         instance.or_else(|| by_logs.get(pod).cloned())
@@ -48,7 +58,7 @@ fn note<T>(problems: &mut Vec<String>, read: Result<T, String>) -> Option<T> {
 /// The pods that have a cgroup, with their classes.
 fn pods(cgroups: &dyn Cgroups) -> Result<BTreeMap<PodUid, QosClass>, CgroupError> {
     let paths = containers::pods(cgroups)?;
-    let pod = |path: &stelia_node::cgroup::CgroupPath| {
+    let pod = |path: &CgroupPath| {
         let top = path.as_str().split('/').nth(1)?;
         let pod = PodUid::from_cgroup(top, path.name())?;
         Some((pod, QosClass::of(path.as_str())))

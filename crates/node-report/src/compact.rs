@@ -2,7 +2,7 @@
 //! CPUs and 32 VMs, where Koordinator's annotations need some 17 kB.
 //!
 //! The value is JSON. `v` is the version: it is raised when a field changes its meaning, and whoever reads ignores fields
-//! that it does not know. A set of CPUs is a list (`0-3,8`), or where that is shorter `x` and a mask as in `/proc`.
+//! that it does not know. A set of CPUs is a list (`0-3,8`), or where that is long `x` and a mask as in `/proc`.
 
 mod runs;
 #[cfg(test)]
@@ -228,11 +228,16 @@ impl Compact {
     }
 }
 
-/// The shorter of a list and a mask.
+/// From so many bytes on a list is written as a mask, if that is shorter. People read a short list more easily.
+const LONG_LIST: usize = 32;
+
 fn set_text(cpus: &CpuSet) -> String {
     let list = cpus.to_string();
     let mask = format!("x{}", cpus.to_mask());
-    if list.len() <= mask.len() { list } else { mask }
+    match list.len() {
+        long if long > LONG_LIST && long > mask.len() => mask,
+        _ => list,
+    }
 }
 
 fn set(place: &'static str, text: &str) -> Result<CpuSet, CompactError> {
