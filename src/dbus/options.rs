@@ -294,14 +294,14 @@ mod tests {
 
     #[test]
     fn the_node_topology_is_of_a_version_that_exists() {
-        assert_eq!(api_version(&Options::new()).unwrap(), ApiVersion::V1Alpha1);
+        assert_eq!(report(&Options::new()).unwrap().version, ApiVersion::V1Alpha1);
         let given = |value| options(vec![("api-version", value)]);
         assert_eq!(
-            api_version(&given(Variant::from("v1alpha2"))).unwrap(),
+            report(&given(Variant::from("v1alpha2"))).unwrap().version,
             ApiVersion::V1Alpha2
         );
         for wrong in [Variant::from("v1"), Variant::from(1u32)] {
-            let refused = api_version(&given(wrong)).unwrap_err();
+            let refused = report(&given(wrong)).unwrap_err();
             assert_eq!(refused.kind, ErrorKind::InvalidArgument, "it was taken");
             let told = refused.text;
             assert!(told.contains("v1alpha1, v1alpha2"), "{told}");

@@ -140,8 +140,10 @@ fn the_runtimes_name_of_an_instance_goes_before_its_logs() {
 
 #[test]
 fn memory_is_what_kubelets_record_leaves_of_it() {
-    let uid = |number: u32| format!("11111111-aaaa-4bbb-8ccc-{number:012}");
-    let all: Vec<String> = (1..=20).map(|number| format!("pod{}", uid(number))).collect();
+    const RECORD: &str = "k136-gate-on/03b-many/memory_manager_state";
+    let first = "11111111-aaaa-4bbb-8ccc-000000000001";
+    let state = MemoryManagerState::parse(&fs::read(Path::new(CHECKPOINTS).join(RECORD)).unwrap()).unwrap();
+    let all: Vec<String> = state.entries.keys().map(|pod| format!("pod{pod}")).collect();
     let host = Host::new(&all.iter().map(String::as_str).collect::<Vec<_>>());
     let before = host.facts(&view()).numa[&0].memory.unwrap();
     assert_eq!((before.reserved, before.assigned), (0, 0));
@@ -153,7 +155,7 @@ fn memory_is_what_kubelets_record_leaves_of_it() {
     assert_eq!(memory.assigned, 15_032_385_536);
     assert_eq!(memory.total - memory.reserved, 18_790_481_920);
     // The first pod ends: 1 + 4 + 1 GiB are free for the next one, whatever kubelet still has.
-    fs::remove_dir(host.0.path().join(format!("cgroup/kubepods/pod{}", uid(1)))).unwrap();
+    fs::remove_dir(host.0.path().join(format!("cgroup/kubepods/pod{first}"))).unwrap();
     assert_eq!(
         host.facts(&view()).numa[&0].memory.unwrap().assigned,
         15_032_385_536 - (6 << 30)
