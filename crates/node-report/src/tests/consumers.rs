@@ -58,8 +58,11 @@ fn manager(object: &NodeResourceTopology) -> (String, String, u32) {
     manager
 }
 
-/// What the plugin has of a node's zones (`createNUMANodeList`): what is available and the costs, by id.
-fn nodes(object: &NodeResourceTopology) -> BTreeMap<usize, (BTreeMap<&str, &str>, BTreeMap<usize, i64>)> {
+/// What is available by resource, and the costs by id.
+type Read<'a> = (BTreeMap<&'a str, &'a str>, BTreeMap<usize, i64>);
+
+/// What the plugin has of a node's zones (`createNUMANodeList`), by id.
+fn nodes(object: &NodeResourceTopology) -> BTreeMap<usize, Read<'_>> {
     let zones = object.zones.iter().filter(|zone| zone.kind == "Node");
     let zones = zones.filter_map(|zone| Some((id(&zone.name).filter(|id| *id <= MAX_NUMA_ID)?, zone)));
     let read = zones.map(|(node, zone)| {
