@@ -103,6 +103,7 @@ fn text(number: u32) -> anyhow::Result<String> {
     let allocations = cpus.chunks(4).enumerate().map(|(at, cpus)| {
         Ok(PodAllocation {
             pod: PodUid::parse(&format!("{at:08}-0000-4000-8000-000000000000"))?,
+            name: None,
             cpus: cpus.iter().copied().collect(),
             by_kubelet: false,
         })
@@ -111,7 +112,7 @@ fn text(number: u32) -> anyhow::Result<String> {
         distances: BTreeMap::from([(0, 10), (1, 21)]),
         memory: Some(Memory {
             total: 256 << 30,
-            free: 100 << 30,
+            ..Memory::default()
         }),
         huge_pages: BTreeMap::new(),
     };
@@ -134,6 +135,9 @@ fn text(number: u32) -> anyhow::Result<String> {
         }),
         reserved,
         exclusive,
+        pods: None,
+        devices: BTreeMap::new(),
+        problems: Vec::new(),
     };
     Ok(serde_json::to_string(&report(&facts, ApiVersion::V1Alpha1))?)
 }

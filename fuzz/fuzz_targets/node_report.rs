@@ -1,13 +1,21 @@
-//! A node's description, as `steliactl evaluate --node` reads it: JSON or YAML.
+//! A node's description, as `steliactl evaluate --node` reads it: JSON or YAML. And the node in one attribute.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use stelia_allocator::evaluate::{Request, evaluate};
 use stelia_allocator::{CpuBindPolicy, NumaTopologyAlignmentPolicy, Qos};
+use stelia_node_report::compact::Compact;
 use stelia_node_report::{ApiVersion, described, report};
 use steliad_fuzz::{fits, same};
 
 fuzz_target!(|text: &str| {
+    match Compact::parse(text) {
+        Ok(compact) => {
+            let again = Compact::parse(&compact.text()).unwrap();
+            same(&again, &compact, "written and read again");
+        }
+        Err(error) => fits(&error),
+    }
     let facts = match described::read(text) {
         Ok(facts) => facts,
         Err(error) => return fits(&error),

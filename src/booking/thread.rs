@@ -144,6 +144,7 @@ impl Clerk {
             self.settings = settings;
             if let Some(book) = &mut self.book {
                 book.pages.limit(self.settings.bytes);
+                book.keeper.use_room(self.settings.bytes);
             }
         }
         if let Some((reason, vms)) = work.look {
@@ -193,6 +194,7 @@ impl Clerk {
         }
         let mut keeper = Keeper::resume(standing, &opened.boot_id, env!("CARGO_PKG_VERSION"));
         keeper.use_key(&opened.key);
+        keeper.use_room(self.settings.bytes);
         if opened.cut > 0 {
             told::cut(opened.cut);
             keeper.note(Event::Cut { bytes: opened.cut });
@@ -248,7 +250,7 @@ impl Clerk {
         };
         book.last = Some((draft.entry.at, appended.seq, appended.hash));
         let intrusions = std::mem::take(&mut draft.intrusions);
-        let sums = book.keeper.kept(draft);
+        let sums = book.keeper.kept(draft, appended.bytes);
         self.add(sums, &intrusions, vms);
         if let Some(head) = head {
             self.publish(head);

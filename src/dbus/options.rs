@@ -8,6 +8,8 @@ use stelia_allocator::{AllocationRequest, Schedule};
 use stelia_api::dict::from_dict;
 use stelia_api::{Error, ErrorKind};
 use stelia_node_report::ApiVersion;
+use stelia_node_report::fingerprint::Method;
+use stelia_node_report::profile::Profile;
 use stelia_settings::{LatencyLevel, QuietRequest, is_name};
 use zbus::Variant;
 
@@ -18,7 +20,7 @@ use super::manager::Options;
 const REGISTER: [&str; 4] = ["anchor", "origin-cgroup", "latency", "cache-class"];
 
 /// Options of NodeTopology.
-pub(super) const NODE_TOPOLOGY: [&str; 2] = ["api-version", "node-name"];
+pub(super) const NODE_TOPOLOGY: [&str; 4] = ["api-version", "node-name", "profile", "pods-fingerprint"];
 
 /// Refuse an option that the call does not have.
 pub(super) fn known(options: &Options, known: &[&str]) -> Result<(), Error> {
@@ -90,16 +92,53 @@ pub(super) fn text(options: &Options, name: &str) -> Result<Option<String>, Erro
     }
 }
 
-/// The version of the object that is asked for.
-pub(super) fn api_version(options: &Options) -> Result<ApiVersion, Error> {
-    let version = match options.get("api-version").map(|value| &**value) {
-        None => Some(ApiVersion::default()),
-        Some(Variant::Str(text)) => ApiVersion::parse(text.as_str()),
+/// One of a few names; absent is `None`.
+fn one_of<T, const N: usize>(
+    options: &Options,
+    option: &str,
+    all: [T; N],
+    name: fn(T) -> &'static str,
+) -> Result<Option<T>, Error>
+where
+    T: Copy,
+{
+    let given = match options.get(option).map(|value| &**value) {
+        None => return Ok(None),
+        Some(Variant::Str(text)) => all.into_iter().find(|one| name(*one) == text.as_str()),
         Some(_) => None,
     };
-    let names = || ApiVersion::ALL.map(ApiVersion::name).join(", ");
-    let wrong = || ErrorKind::InvalidArgument.because(format!("option \"api-version\" must be one of {}", names()));
-    version.ok_or_else(wrong)
+    let names = || all.map(name).join(", ");
+    let wrong = || ErrorKind::InvalidArgument.because(format!("option {option:?} must be one of {}", names()));
+    given.map(Some).ok_or_else(wrong)
+}
+
+/// The object that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Report {
+    pub(super) profile: Profile,
+    pub(super) version: ApiVersion,
+    /// Which pods its fingerprint is of.
+    pub(super) method: Method,
+}
+
+/// The object that is asked for.
+pub(super) fn report(options: &Options) -> Result<Report, Error> {
+    let profile = one_of(options, "profile", Profile::ALL, Profile::name)?.unwrap_or_default();
+    let version = one_of(options, "api-version", ApiVersion::ALL, ApiVersion::name)?;
+    let method = one_of(options, "pods-fingerprint", Method::ALL, Method::name)?;
+    let refused = || {
+        let versions: Vec<&str> = profile.versions().iter().map(|version| version.name()).collect();
+        ErrorKind::InvalidArgument.because(format!(
+            "option \"api-version\" must be {} with the profile {}",
+            versions.join(" or "),
+            profile.name()
+        ))
+    };
+    Ok(Report {
+        profile,
+        version: profile.version(version).ok_or_else(refused)?,
+        method: method.unwrap_or_default(),
+    })
 }
 
 /// One request of EvaluatePlacement.
@@ -143,6 +182,38 @@ mod tests {
     fn options(pairs: Vec<(&str, Variant<'static>)>) -> Options {
         let own = |(name, value): (&str, Variant<'static>)| (name.to_owned(), value.try_into().unwrap());
         pairs.into_iter().map(own).collect()
+    }
+
+    #[test]
+    fn a_report_is_koordinators_unless_another_is_asked_for() {
+        let asked = |pairs: Vec<(&'static str, &'static str)>| {
+            let pairs = pairs.into_iter().map(|(name, value)| (name, Variant::from(value)));
+            report(&options(pairs.collect()))
+        };
+        let expected = |profile, version, method| Report {
+            profile,
+            version,
+            method,
+        };
+        let (first, second) = (ApiVersion::V1Alpha1, ApiVersion::V1Alpha2);
+        let usual = Method::WithExclusiveResources;
+        assert_eq!(asked(vec![]).unwrap(), expected(Profile::Koordinator, first, usual));
+        let versioned = asked(vec![("api-version", "v1alpha2")]).unwrap();
+        assert_eq!(versioned, expected(Profile::Koordinator, second, usual));
+        let lean = asked(vec![("profile", "nrt"), ("pods-fingerprint", "all")]).unwrap();
+        assert_eq!(lean, expected(Profile::Nrt, second, Method::All));
+        assert_eq!(asked(vec![("profile", "stelia")]).unwrap().version, second);
+        for (pairs, says) in [
+            (vec![("profile", "lean")], "koordinator, nrt, stelia"),
+            (vec![("pods-fingerprint", "none")], "with-exclusive-resources, all"),
+            (
+                vec![("profile", "nrt"), ("api-version", "v1alpha1")],
+                "must be v1alpha2 with the profile nrt",
+            ),
+        ] {
+            let told = asked(pairs).unwrap_err().to_string();
+            assert!(told.contains(says), "{told}");
+        }
     }
 
     #[test]
@@ -246,14 +317,14 @@ mod tests {
 
     #[test]
     fn the_node_topology_is_of_a_version_that_exists() {
-        assert_eq!(api_version(&Options::new()).unwrap(), ApiVersion::V1Alpha1);
+        assert_eq!(report(&Options::new()).unwrap().version, ApiVersion::V1Alpha1);
         let given = |value| options(vec![("api-version", value)]);
         assert_eq!(
-            api_version(&given(Variant::from("v1alpha2"))).unwrap(),
+            report(&given(Variant::from("v1alpha2"))).unwrap().version,
             ApiVersion::V1Alpha2
         );
         for wrong in [Variant::from("v1"), Variant::from(1u32)] {
-            let refused = api_version(&given(wrong)).unwrap_err();
+            let refused = report(&given(wrong)).unwrap_err();
             assert_eq!(refused.kind, ErrorKind::InvalidArgument, "it was taken");
             let told = refused.text;
             assert!(told.contains("v1alpha1, v1alpha2"), "{told}");

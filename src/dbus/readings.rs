@@ -2,7 +2,7 @@
 //! unprivileged user who asks without end must not keep the daemon from its work.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -99,6 +99,12 @@ impl Recent {
         self.config.get(Instant::now(), FRESH, |_| true, read)
     }
 
+    /// kubelet's root directory; the default one where its configuration is not known.
+    pub(super) fn kubelet_root(&mut self) -> PathBuf {
+        let config = self.kubelet_config().as_ref();
+        config.map_or_else(|_| KubeletConfig::default().root_dir, |config| config.root_dir.clone())
+    }
+
     /// What the instances of this view use: three files each.
     pub(super) fn usage(&mut self, cgroups: &dyn Cgroups, view: &View) -> &BTreeMap<PodUid, Usage> {
         let is_of_these = |usage: &BTreeMap<PodUid, Usage>| usage.keys().eq(view.instances.keys());
@@ -108,8 +114,7 @@ impl Recent {
 
     /// Where the memory and the devices of the instances of this view are.
     pub(super) fn locality(&mut self, system: &System, view: &View) -> &Localities {
-        let config = self.kubelet_config().as_ref();
-        let root = config.map_or_else(|_| KubeletConfig::default().root_dir, |config| config.root_dir.clone());
+        let root = self.kubelet_root();
         let is_of_these = |kept: &Localities| {
             let pods = view.instances.keys().map(PodUid::as_str);
             kept.instances.keys().map(String::as_str).eq(pods)

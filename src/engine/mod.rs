@@ -59,6 +59,7 @@ mod rebind;
 mod reconcile;
 mod register;
 mod report;
+mod report_rest;
 mod reported;
 mod siblings;
 mod store;
@@ -84,6 +85,7 @@ pub(crate) use pass::{Preview, Report};
 pub(crate) use rebind::JobPhase;
 pub(crate) use rebind::{Job, Made, RebindRequest};
 pub(crate) use report::node_facts;
+pub(crate) use report_rest::{Places, complete};
 #[cfg(test)]
 pub(crate) use view::PoolsView;
 pub(crate) use view::{Counters, InstanceView, LastPass, PinnedThread, Unadopted, Usage, View, usage};

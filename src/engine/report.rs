@@ -56,13 +56,26 @@ pub fn node_facts(
                 policy: config.topology_manager_policy.clone(),
                 scope: config.topology_manager_scope.clone(),
             }),
+            max_numa_nodes: config.and_then(max_numa_nodes),
         },
         allocator: view.pools.as_ref().map(|pools| Allocator {
             policies: pools.policies.clone(),
             held: pools.held.clone(),
             lsr: pools.pools.be_shared.difference(&pools.pools.shared),
         }),
+        pods: None,
+        devices: BTreeMap::new(),
+        problems: Vec::new(),
     })
+}
+
+/// kubelet's limit where its configuration has none (`defaultMaxAllowableNUMANodes`).
+const MAX_NUMA_NODES: u32 = 8;
+
+/// With how many NUMA nodes kubelet's topology manager starts at most.
+fn max_numa_nodes(config: &KubeletConfig) -> Option<u32> {
+    let option = config.topology_manager_policy_options.get("max-allowable-numa-nodes");
+    option.map_or(Some(MAX_NUMA_NODES), |text| text.trim().parse().ok())
 }
 
 /// Every pod's own CPUs: kubelet's entries, of all its containers together, and what an instance holds besides.
@@ -74,13 +87,16 @@ fn allocations(view: &View) -> Vec<PodAllocation> {
         let held = kubelets.entry(pod).or_default();
         *held = held.union(cpus);
     }
+    let named = |pod: &PodUid| view.instances.get(pod)?.pod_name.clone();
     let ours = view.instances.values().map(|instance| PodAllocation {
         pod: instance.pod.clone(),
+        name: named(&instance.pod),
         cpus: instance.exclusive.difference(&view.kubelet_cpus),
         by_kubelet: false,
     });
     let kubelets = kubelets.into_iter().map(|(pod, cpus)| PodAllocation {
         pod: pod.clone(),
+        name: named(pod),
         cpus,
         by_kubelet: true,
     });
@@ -136,6 +152,7 @@ mod tests {
     fn allocation(uid: &str, list: &str, by_kubelet: bool) -> PodAllocation {
         PodAllocation {
             pod: pod(uid),
+            name: None,
             cpus: cpus(list),
             by_kubelet,
         }

@@ -3,6 +3,7 @@
 
 use crate::contained::contained_from_start_to_end;
 use crate::host::{SLICE, run};
+use crate::ledger::a_contained_vms_intruder_is_booked_and_named;
 use crate::pods::{Pod, on_node};
 use crate::quiet::kept_off_and_given_back;
 use crate::quiet::trace::an_intruder_is_named_with_each_of_its_switches;
@@ -19,6 +20,11 @@ fn an_instance_is_contained_where_the_kernel_has_no_partitions() {
 #[test]
 fn interrupts_are_kept_off_a_contained_vms_cpus() {
     on_node(kept_off_and_given_back);
+}
+
+#[test]
+fn who_runs_on_a_contained_vms_cpus_is_booked_and_named() {
+    on_node(|| a_contained_vms_intruder_is_booked_and_named(&Pod::vm("booked", 2)));
 }
 
 #[test]

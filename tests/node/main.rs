@@ -28,6 +28,7 @@ mod isolation;
 mod kubelet;
 mod kubevirt;
 mod kvm;
+mod ledger;
 mod libvirt;
 mod life;
 mod limits;

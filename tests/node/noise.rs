@@ -7,9 +7,11 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use stelia_cpus::CpuSet;
+use stelia_ledger::account::{Account, Range};
 
 use crate::guest::Accel;
 use crate::host::{Thread, all_pids, cpus, output, read, run, thread};
+use crate::ledger::{difference, exact};
 use crate::linux_guest::{alive, topology, words};
 use crate::pods::{Pod, on_node};
 use crate::promise::assert_isolated;
@@ -60,10 +62,17 @@ fn online() -> usize {
 }
 
 /// (CPU, name, thread) -> times switched in.
-type Switches = BTreeMap<(u32, String, u32), u32>;
+pub type Switches = BTreeMap<(u32, String, u32), u32>;
 
 /// Record what is switched in on these CPUs meanwhile.
 fn record(cpus: &CpuSet, meanwhile: Duration) {
+    start(cpus);
+    sleep(meanwhile);
+    stop();
+}
+
+/// Record what is switched in on these CPUs from now on.
+pub fn start(cpus: &CpuSet) {
     let mask: u64 = cpus.iter().fold(0, |mask, cpu| mask | 1 << cpu);
     tracing("tracing_on", "0");
     tracing("buffer_size_kb", "16384");
@@ -71,13 +80,15 @@ fn record(cpus: &CpuSet, meanwhile: Duration) {
     tracing("events/sched/sched_switch/enable", "1");
     tracing("trace", "");
     tracing("tracing_on", "1");
-    sleep(meanwhile);
+}
+
+pub fn stop() {
     tracing("tracing_on", "0");
     tracing("events/sched/sched_switch/enable", "0");
 }
 
 /// What was recorded. To be read when the noise is over: it is a lot to do on the shared CPUs.
-fn recorded(cpus: &CpuSet) -> Switches {
+pub fn recorded(cpus: &CpuSet) -> Switches {
     for cpu in cpus.iter() {
         let stats = read(format!("{TRACING}/per_cpu/cpu{cpu}/stats"));
         assert!(
@@ -111,7 +122,7 @@ fn bound_kernel_thread(cpu: u32, name: &str, tid: u32) -> bool {
 }
 
 /// Those that are neither one of these vCPU threads on its own CPU nor the kernel's own for that CPU.
-fn foreign(seen: &Switches, vcpus: &[Thread]) -> Switches {
+pub fn foreign(seen: &Switches, vcpus: &[Thread]) -> Switches {
     let ours = |cpu: u32, tid: u32| vcpus.iter().any(|vcpu| vcpu.tid == tid && vcpu.allowed.contains(cpu));
     let known = |cpu, name: &str, tid| ours(cpu, tid) || tid == 0 || bound_kernel_thread(cpu, name, tid);
     let strange = seen.iter().filter(|((cpu, name, tid), _)| !known(*cpu, name, *tid));
@@ -199,10 +210,23 @@ fn of_eight_vms_under_a_minute_of_noise_none_sees_anybody_on_its_cpus() {
         let noise = Noise::start(&system);
         let ran = || -> Vec<u64> { vcpus.concat().iter().map(|vcpu| run_time(vcpu.tid)).collect() };
         let before = ran();
+        let booked: Vec<Account> = pods.iter().map(|pod| exact(pod)).collect();
         record(&exclusive, LONG);
         let after = ran();
         let loud = run(&["systemctl", "show", "-P", "CPUUsageNSec", "noise"]);
         drop(noise);
+        for (pod, before) in pods.iter().zip(&booked) {
+            let now = exact(pod);
+            let others = difference(now.totals.other_tasks, before.totals.other_tasks);
+            println!(
+                "  the ledger of {}: other tasks {others:?}, kernel threads {:?}, covered {} ms",
+                pod.name,
+                now.totals.kernel_threads,
+                (now.covered_us - before.covered_us) / 1000
+            );
+            assert_eq!(others, Range::default(), "{now:#?}");
+            assert!(now.covered_us > before.covered_us);
+        }
         let seen = recorded(&exclusive);
         let foreign = foreign(&seen, &vcpus.concat());
         for (pod, vcpus) in pods.iter().zip(&vcpus) {

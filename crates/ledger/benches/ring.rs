@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
 use stelia_ledger::entry::{Device, Entry, Event, Reading};
+use stelia_ledger::keeper::hours_between;
 use stelia_ledger::look::{Bound, Thread};
 use stelia_ledger::ring::verify::{self, verify};
 use stelia_ledger::ring::{Limits, Ring, read};
@@ -57,6 +58,7 @@ fn reading(seat: u64, hour: u64, full: bool) -> Reading {
             .collect(),
         bound: bound.map(|number| (thread(seat, number), Some(ran(number)))).collect(),
         full,
+        ago: 0,
     }
 }
 
@@ -96,32 +98,36 @@ fn shortest(mut run: impl FnMut()) -> Duration {
 
 fn main() {
     let directory = tempfile::tempdir().unwrap();
+    let bytes = 64 << 20;
     let limits = Limits {
-        bytes: 1 << 30,
-        segment_bytes: 4 << 20,
+        bytes,
+        segment_bytes: bytes / 16,
     };
+    let one = serde_json::to_string(&entry(HOURS, false)).unwrap().len();
+    let every = hours_between(one as u64, bytes);
+    let entries = HOURS / every;
     let (mut ring, _) = Ring::open(directory.path(), limits).unwrap();
     let mut written = Duration::ZERO;
-    for hour in 0..HOURS {
+    for hour in (0..HOURS).step_by(every as usize) {
         let mut entry = entry(hour, ring.starts_segment());
         let started = Instant::now();
         ring.append(&mut entry).unwrap();
         written += started.elapsed();
     }
     let verdict = verify(verify::Ring::Directory(directory.path()), &[], None).unwrap();
-    assert!(verdict.is_good() && verdict.entries == HOURS);
-    let all = shortest(|| assert_eq!(read::entries(directory.path(), None).unwrap().count() as u64, HOURS));
+    assert!(verdict.is_good() && verdict.entries == entries, "a month does not fit");
+    let all = shortest(|| assert_eq!(read::entries(directory.path(), None).unwrap().count() as u64, entries));
     let day = Some(1_790_000_000_000_000 + (HOURS - 24) * HOUR);
-    let last = shortest(|| assert!(read::entries(directory.path(), day).unwrap().count() >= 24));
+    let last = shortest(|| assert!(read::entries(directory.path(), day).unwrap().count() as u64 >= 24 / every));
     let mib = verdict.bytes as f64 / f64::from(1 << 20);
     println!(
-        "{SEATS} CPUs, {HOURS} hourly entries: {mib:.1} MiB in {} segments",
+        "{SEATS} CPUs, 31 days, an entry every {every} h: {mib:.1} MiB in {} segments",
         verdict.segments
     );
     println!(
         "an entry: {} KiB, written in {:.1?}",
-        verdict.bytes / HOURS / 1024,
-        written / HOURS as u32
+        verdict.bytes / entries / 1024,
+        written / entries as u32
     );
     println!("CPU time to read and check all: {all:.1?}, may take {WITHIN:?}; the last day: {last:.1?}");
     assert!(all <= WITHIN || std::env::var_os("PRINT").is_some(), "too long");

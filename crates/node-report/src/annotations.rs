@@ -7,7 +7,8 @@ use stelia_allocator::{
     AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus, NumaAllocateStrategy,
     NumaTopologyAlignmentPolicy, Qos, RequiredBind,
 };
-use stelia_cpus::CpuSet;
+use stelia_cpus::{Cpu, CpuSet, Topology};
+use stelia_kubelet::PodName;
 
 use super::{Allocator, Facts};
 
@@ -19,6 +20,9 @@ pub(crate) const CPU_TOPOLOGY: &str = "node.koordinator.sh/cpu-topology";
 pub(crate) const POD_CPU_ALLOCS: &str = "node.koordinator.sh/pod-cpu-allocs";
 /// A list of [`CpuSharedPool`].
 pub(crate) const CPU_SHARED_POOLS: &str = "node.koordinator.sh/cpu-shared-pools";
+
+/// steliad's own: a list of texts, what is wrong with this description ([`Facts::warnings`]); only where something is.
+pub(crate) const WARNINGS: &str = "isolation.stelia.io/warnings";
 
 /// steliad's own: [`AllocatorState`], where steliad allocates the CPUs.
 pub(crate) const ALLOCATOR: &str = "isolation.stelia.io/allocator";
@@ -52,6 +56,10 @@ pub(crate) struct CpuInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PodCpuAlloc {
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) namespace: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) name: String,
     pub(crate) uid: String,
     /// A CPU list. Whoever reads it must bound the CPUs of all lists together.
     pub(crate) cpuset: String,
@@ -137,6 +145,13 @@ impl From<AllocatorState> for Allocator {
     }
 }
 
+/// What is wrong with the description, if anything is.
+pub(super) fn warnings(facts: &Facts) -> BTreeMap<String, String> {
+    let warnings = facts.warnings();
+    let some = (!warnings.is_empty()).then(|| text(WARNINGS, &warnings));
+    some.into_iter().collect()
+}
+
 /// All annotations of the node.
 pub(super) fn of(facts: &Facts) -> BTreeMap<String, String> {
     let kubelet = &facts.kubelet;
@@ -145,7 +160,10 @@ pub(super) fn of(facts: &Facts) -> BTreeMap<String, String> {
         options: kubelet.cpu_options.clone(),
         reserved: kubelet.reserved.clone(),
     };
+    let own = |text: Option<&str>| text.unwrap_or_default().to_owned();
     let allocations = facts.allocations.iter().map(|allocation| PodCpuAlloc {
+        namespace: own(allocation.name.as_ref().map(PodName::namespace)),
+        name: own(allocation.name.as_ref().map(PodName::name)),
         uid: allocation.pod.to_string(),
         cpuset: allocation.cpus.to_string(),
         managed_by_kubelet: allocation.by_kubelet,
@@ -158,6 +176,7 @@ pub(super) fn of(facts: &Facts) -> BTreeMap<String, String> {
     ]);
     let allocator = facts.allocator.as_ref().map(AllocatorState::from);
     all.extend(allocator.map(|state| text(ALLOCATOR, &state)));
+    all.extend(warnings(facts));
     all
 }
 
@@ -166,19 +185,31 @@ fn text(name: &str, value: &impl Serialize) -> (String, String) {
     (name.to_owned(), serde_json::to_string(value).unwrap_or_default())
 }
 
-fn detail(facts: &Facts) -> Vec<CpuInfo> {
-    let cpus = &facts.topology.cpus;
+/// The topology with its cores counted over the whole host.
+pub(crate) fn ranked(topology: &Topology) -> Topology {
+    let cpus = &topology.cpus;
     let mut cores: Vec<(u32, u32)> = cpus.values().map(|cpu| (cpu.package, cpu.core)).collect();
     cores.sort_unstable();
     cores.dedup();
     let ranks: BTreeMap<(u32, u32), u32> = cores.into_iter().zip(0..).collect();
-    let info = |(id, cpu): (&u32, &stelia_cpus::Cpu)| CpuInfo {
-        id: *id,
+    let rank = |cpu: &Cpu| Cpu {
         core: ranks.get(&(cpu.package, cpu.core)).copied().unwrap_or_default(),
+        ..*cpu
+    };
+    Topology {
+        cpus: cpus.iter().map(|(id, cpu)| (*id, rank(cpu))).collect(),
+    }
+}
+
+fn detail(facts: &Facts) -> Vec<CpuInfo> {
+    let cpus = ranked(&facts.topology).cpus.into_iter();
+    let info = |(id, cpu): (u32, Cpu)| CpuInfo {
+        id,
+        core: cpu.core,
         socket: cpu.package,
         node: cpu.node,
     };
-    cpus.iter().map(info).collect()
+    cpus.map(info).collect()
 }
 
 fn shared_pools(facts: &Facts) -> Vec<CpuSharedPool> {

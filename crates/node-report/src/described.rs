@@ -2,8 +2,8 @@
 //!
 //! Nothing is guessed: what was read must make the same object again, so anything unknown, duplicate or contradictory
 //! is an error that names the place. The object does not have everything: a scope of kubelet's topology manager that
-//! v1alpha1 has no name for is read as `container`, a core's number as its rank, and memory that is free beyond the
-//! allocatable amount not at all. Where kubelet chooses exclusive CPUs, the object has only the number of those that
+//! v1alpha1 has no name for is read as `container`, a core's number as its rank, and huge pages that are free
+//! beyond the allocatable ones not at all. Where kubelet chooses exclusive CPUs, the object has only the number of those that
 //! are in no pod's list: the lowest that fit are taken.
 
 mod difference;
@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 use super::annotations::{
     ALLOCATOR, AllocatorState, CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, CpuManagerPolicy, CpuSharedPool,
-    CpuTopology, POD_CPU_ALLOCS, PodCpuAlloc,
+    CpuTopology, POD_CPU_ALLOCS, PodCpuAlloc, WARNINGS,
 };
 use super::object::KIND;
 use super::{
@@ -26,7 +26,7 @@ use super::{
 };
 pub use error::DescribedError;
 use stelia_cpus::{Cpu, CpuSet, MAX_CPUS, Topology};
-use stelia_kubelet::PodUid;
+use stelia_kubelet::{PodName, PodUid};
 use stelia_text::excerpt;
 
 use error::wrong;
@@ -102,8 +102,16 @@ fn facts(object: &NodeResourceTopology, version: ApiVersion) -> Result<Facts, De
         .enumerate()
     {
         let place = format!("annotation {POD_CPU_ALLOCS}[{at}]");
+        let name = match (one.namespace.as_str(), one.name.as_str()) {
+            ("", "") => None,
+            (namespace, name) => {
+                let unnamed = || wrong(&format!("{place}.name"), name, "no pod is called that in its namespace");
+                Some(PodName::new(namespace, name).ok_or_else(unnamed)?)
+            }
+        };
         allocations.push(PodAllocation {
             pod: PodUid::parse(&one.uid).map_err(|_| wrong(&format!("{place}.uid"), &one.uid, "not a pod UID"))?,
+            name,
             cpus: lists.parse(&format!("{place}.cpuset"), &one.cpuset)?,
             by_kubelet: one.managed_by_kubelet,
         });
@@ -122,10 +130,11 @@ fn facts(object: &NodeResourceTopology, version: ApiVersion) -> Result<Facts, De
         }
         shared = shared.union(&cpus);
     }
-    let allocator: Option<AllocatorState> = match object.metadata.annotations.contains_key(ALLOCATOR) {
-        true => Some(annotation(object, ALLOCATOR)?),
-        false => None,
-    };
+    let has = |name: &str| object.metadata.annotations.contains_key(name);
+    let allocator: Option<AllocatorState> = has(ALLOCATOR).then(|| annotation(object, ALLOCATOR)).transpose()?;
+    // What the warnings have that does not follow from the rest.
+    let problems: Option<Vec<String>> = has(WARNINGS).then(|| annotation(object, WARNINGS)).transpose()?;
+    let problems = problems.unwrap_or_default();
     let allocator = allocator.map(Allocator::from);
     let reserved = match &allocator {
         Some(allocator) => allocator.policies.reserved.clone(),
@@ -157,8 +166,12 @@ fn facts(object: &NodeResourceTopology, version: ApiVersion) -> Result<Facts, De
                 ApiVersion::V1Alpha1 => of_policies(object.topology_policies.as_deref())?,
                 ApiVersion::V1Alpha2 => of_attributes(object)?,
             },
+            max_numa_nodes: None,
         },
         allocator,
+        pods: None,
+        devices: BTreeMap::new(),
+        problems,
     })
 }
 

@@ -2,20 +2,30 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`report`] | the object of a node, by its [`Facts`] |
+//! | [`report`] | the object of a node, by its [`Facts`], with Koordinator's annotations |
+//! | [`profile`] | the object for one reader: kube-scheduler's plugin, Koordinator, our own |
+//! | [`compact`] | our own attribute, written and read |
+//! | [`fingerprint`] | which pods the object accounts for |
+//! | [`accounts`] | memory and devices as kubelet's managers account for them |
 //! | [`described`] | the object read back |
 //! | [`numa`] | memory, huge pages and distances of the NUMA nodes, from `/sys` |
 //! | [`name`] | the Node's name |
 
+pub mod accounts;
 mod annotations;
+pub mod compact;
 pub mod described;
+pub mod fingerprint;
 pub mod name;
 pub mod numa;
 mod object;
+pub mod profile;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod warnings;
+mod zone;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,11 +33,11 @@ use numa::NumaNode;
 pub use object::{ApiVersion, NodeResourceTopology};
 use stelia_allocator::{AllocatorNode, AllocatorPolicies, HeldCpus, Pools};
 use stelia_api::Error;
-use stelia_cpus::quantity::bytes::of_bytes;
 use stelia_cpus::{CpuSet, Topology};
-use stelia_kubelet::PodUid;
+use stelia_kubelet::{PodName, PodUid};
 
-use object::{Attribute, Cost, Metadata, Resource, Zone};
+use accounts::Devices;
+use object::{Attribute, Metadata};
 
 /// The label that names the writer of the object.
 pub(crate) const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "steliad");
@@ -50,6 +60,12 @@ pub struct Facts {
     pub kubelet: Kubelet,
     /// steliad's allocator, where it chooses exclusive CPUs.
     pub allocator: Option<Allocator>,
+    /// The pods that have a cgroup; `None` where they are not known.
+    pub pods: Option<BTreeMap<PodUid, Pod>>,
+    /// Devices by NUMA node and resource; those of a resource all of whose devices' places are known.
+    pub devices: BTreeMap<u32, BTreeMap<String, Devices>>,
+    /// What could not be read of the node, and is not in the object therefore.
+    pub problems: Vec<String>,
 }
 
 impl Facts {
@@ -77,11 +93,21 @@ pub struct Allocator {
     pub lsr: CpuSet,
 }
 
+/// A pod of the node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pod {
+    /// `None` where nothing on the node tells it.
+    pub name: Option<PodName>,
+    /// Whether kube-scheduler's plugin counts it among those with exclusive resources; see [`fingerprint::Method`].
+    pub exclusive: bool,
+}
+
 /// A pod's exclusive CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodAllocation {
-    /// Names and namespaces of pods are not known on the node.
     pub pod: PodUid,
+    /// `None` where nothing on the node tells it.
+    pub name: Option<PodName>,
     pub cpus: CpuSet,
     /// Whether kubelet assigned them; else steliad did.
     pub by_kubelet: bool,
@@ -98,6 +124,9 @@ pub struct Kubelet {
     pub reserved: CpuSet,
     /// The topology manager; `None` where kubelet's configuration cannot be read.
     pub alignment: Option<Alignment>,
+    /// With how many NUMA nodes at most the topology manager starts (`max-allowable-numa-nodes`); `None` where
+    /// kubelet's configuration cannot be read.
+    pub max_numa_nodes: Option<u32>,
 }
 
 /// The topology manager's configuration, in kubelet's words.
@@ -132,18 +161,14 @@ impl Alignment {
 
     /// The attributes that schedulers look for in v1alpha2.
     fn attributes(&self) -> Vec<Attribute> {
-        let attribute = |name: &str, value: &str| Attribute {
-            name: name.to_owned(),
-            value: value.to_owned(),
-        };
         vec![
-            attribute("topologyManagerPolicy", &self.policy),
-            attribute("topologyManagerScope", &self.scope),
+            Attribute::new("topologyManagerPolicy", &self.policy),
+            Attribute::new("topologyManagerScope", &self.scope),
         ]
     }
 }
 
-/// The object that describes a node.
+/// The object that describes a node, with Koordinator's annotations. It can be read back: [`described`].
 pub fn report(facts: &Facts, version: ApiVersion) -> NodeResourceTopology {
     let alignment = facts.kubelet.alignment.as_ref();
     let policies = || alignment.and_then(Alignment::policy_name);
@@ -152,86 +177,27 @@ pub fn report(facts: &Facts, version: ApiVersion) -> NodeResourceTopology {
         ApiVersion::V1Alpha1 => (Some(policies().into_iter().map(str::to_owned).collect()), Vec::new()),
         ApiVersion::V1Alpha2 => (None, alignment.map(Alignment::attributes).unwrap_or_default()),
     };
-    let (label, manager) = MANAGED_BY;
     NodeResourceTopology {
         api_version: version.api_version(),
         kind: object::KIND.to_owned(),
         metadata: Metadata {
             name: facts.name.clone(),
-            labels: BTreeMap::from([(label.to_owned(), manager.to_owned())]),
+            labels: labels(),
             annotations: annotations::of(facts),
         },
         topology_policies,
         attributes,
-        zones: nodes(facts).into_iter().map(|node| zone(facts, node)).collect(),
+        zones: zone::all(facts),
     }
+}
+
+fn labels() -> BTreeMap<String, String> {
+    let (label, manager) = MANAGED_BY;
+    BTreeMap::from([(label.to_owned(), manager.to_owned())])
 }
 
 /// Every NUMA node: those with CPUs online, and those with memory only.
 fn nodes(facts: &Facts) -> BTreeSet<u32> {
     let of_cpus = facts.topology.cpus.values().map(|cpu| cpu.node);
     of_cpus.chain(facts.numa.keys().copied()).collect()
-}
-
-fn zone_name(node: u32) -> String {
-    format!("node-{node}")
-}
-
-fn zone(facts: &Facts, node: u32) -> Zone {
-    let described = facts.numa.get(&node);
-    let distances = described.into_iter().flat_map(|node| &node.distances);
-    let mut resources = vec![cpus(facts, node)];
-    if let Some(described) = described {
-        resources.extend(memory(described));
-        resources.extend(huge_pages(described));
-    }
-    Zone {
-        name: zone_name(node),
-        kind: "Node".to_owned(),
-        costs: distances
-            .map(|(other, distance)| Cost {
-                name: zone_name(*other),
-                value: i64::from(*distance),
-            })
-            .collect(),
-        resources,
-    }
-}
-
-fn cpus(facts: &Facts, node: u32) -> Resource {
-    let here = facts.topology.cpus.iter().filter(|(_, cpu)| cpu.node == node);
-    let online: CpuSet = here.map(|(number, _)| *number).collect();
-    let allocatable = online.difference(&facts.reserved);
-    let available = allocatable.difference(&facts.exclusive);
-    Resource {
-        name: "cpu".to_owned(),
-        capacity: online.len().to_string(),
-        allocatable: allocatable.len().to_string(),
-        available: available.len().to_string(),
-    }
-}
-
-/// Memory set aside as huge pages is not allocatable as memory.
-fn memory(node: &NumaNode) -> Option<Resource> {
-    let memory = node.memory?;
-    let aside = node
-        .huge_pages
-        .iter()
-        .map(|(size, pages)| size.saturating_mul(pages.total));
-    let allocatable = aside.fold(memory.total, u64::saturating_sub);
-    Some(Resource {
-        name: "memory".to_owned(),
-        capacity: of_bytes(memory.total),
-        allocatable: of_bytes(allocatable),
-        available: of_bytes(memory.free.min(allocatable)),
-    })
-}
-
-fn huge_pages(node: &NumaNode) -> impl Iterator<Item = Resource> {
-    node.huge_pages.iter().map(|(size, pages)| Resource {
-        name: format!("hugepages-{}", of_bytes(*size)),
-        capacity: of_bytes(size.saturating_mul(pages.total)),
-        allocatable: of_bytes(size.saturating_mul(pages.total)),
-        available: of_bytes(size.saturating_mul(pages.free)),
-    })
 }

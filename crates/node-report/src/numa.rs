@@ -17,19 +17,24 @@ pub struct NumaNode {
     pub huge_pages: BTreeMap<u64, Pages>,
 }
 
-/// A node's memory, bytes.
+/// A node's memory, bytes. What is free does not count here: kubelet does not look at it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Memory {
+    /// All of it, that in huge pages included.
     pub total: u64,
-    /// What is free, or would be at once: file pages and slabs that can be given up. Counted as `MemAvailable` is for the
-    /// whole host, without the kernel's own reserve.
-    pub free: u64,
+    /// What kubelet's Memory Manager gives to no container (`reservedMemory`); see [`crate::accounts`].
+    pub reserved: u64,
+    /// What it gave to containers.
+    pub assigned: u64,
 }
 
 /// A node's huge pages of one size, in pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pages {
     pub total: u64,
+    /// Those that kubelet's Memory Manager gives to no container; see [`crate::accounts`].
+    pub reserved: u64,
+    /// Those that nobody uses; where kubelet's Memory Manager assigns them, those that it may still assign.
     pub free: u64,
 }
 
@@ -63,7 +68,7 @@ fn node(folder: &Path, online: &CpuSet) -> io::Result<NumaNode> {
         None => BTreeMap::new(),
     };
     let memory = match parsed("meminfo")? {
-        Some((text, path)) => Some(memory(&text).ok_or_else(|| wrong(&path, &"no MemTotal and MemFree"))?),
+        Some((text, path)) => Some(memory(&text).ok_or_else(|| wrong(&path, &"no MemTotal"))?),
         None => None,
     };
     Ok(NumaNode {
@@ -79,24 +84,15 @@ fn distances(text: &str, online: &CpuSet) -> Option<BTreeMap<u32, u32>> {
     (numbers.len() == online.len()).then(|| online.iter().zip(numbers).collect())
 }
 
-/// Lines such as `Node 0 MemTotal:       16384 kB`.
+/// The line `Node 0 MemTotal:       16384 kB`, which kubelet takes too.
 fn memory(text: &str) -> Option<Memory> {
-    let mut fields = BTreeMap::new();
-    for line in text.lines() {
+    let total = text.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(2);
-        if let (Some(name), Some(Ok(number))) = (words.next(), words.next().map(str::parse::<u64>)) {
-            fields.insert(name.trim_end_matches(':'), number);
-        }
-    }
-    let bytes = |name: &str| fields.get(name).and_then(|kib| kib.checked_mul(1024));
-    let reclaimable = ["Active(file)", "Inactive(file)", "SReclaimable"]
-        .into_iter()
-        .filter_map(bytes);
-    let total = bytes("MemTotal")?;
-    let free = reclaimable.fold(bytes("MemFree")?, u64::saturating_add);
+        (words.next()? == "MemTotal:").then(|| words.next()?.parse::<u64>().ok())?
+    })?;
     Some(Memory {
-        total,
-        free: free.min(total),
+        total: total.checked_mul(1024)?,
+        ..Memory::default()
     })
 }
 
@@ -120,7 +116,8 @@ fn huge_pages(folder: &Path) -> io::Result<BTreeMap<u64, Pages>> {
             text.trim().parse().map_err(|_| wrong(&path, &text.trim()))
         };
         let (total, free) = (count("nr_hugepages")?, count("free_hugepages")?);
-        found.insert(size, Pages { total, free });
+        let reserved = 0;
+        found.insert(size, Pages { total, reserved, free });
     }
     Ok(found)
 }
@@ -168,12 +165,17 @@ mod tests {
         let nodes = read(sys.path()).unwrap();
         let memory = Memory {
             total: 16384 << 10,
-            free: 1320 << 10,
+            ..Memory::default()
+        };
+        let pages = Pages {
+            total: 8,
+            reserved: 0,
+            free: 3,
         };
         let first = NumaNode {
             distances: BTreeMap::from([(0, 10), (2, 21)]),
             memory: Some(memory),
-            huge_pages: BTreeMap::from([(2 << 20, Pages { total: 8, free: 3 })]),
+            huge_pages: BTreeMap::from([(2 << 20, pages)]),
         };
         assert_eq!(nodes[&0], first);
         assert_eq!(nodes[&2].distances[&0], 21);
@@ -190,7 +192,7 @@ mod tests {
         let told = read(sys.path()).unwrap_err().to_string();
         assert!(told.contains("node0/distance: 10"), "{told}");
         write(sys.path(), "node0/distance", "10 20\n");
-        write(sys.path(), "node0/meminfo", "Node 0 MemTotal: 1 kB\n");
+        write(sys.path(), "node0/meminfo", "Node 0 MemFree: 1 kB\n");
         let told = read(sys.path()).unwrap_err().to_string();
         assert!(told.contains("node0/meminfo"), "{told}");
         write(sys.path(), "node0/meminfo", MEMINFO);

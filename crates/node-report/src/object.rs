@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use stelia_text::named;
 
 pub(crate) const KIND: &str = "NodeResourceTopology";
-const GROUP: &str = "topology.node.k8s.io";
+pub(crate) const GROUP: &str = "topology.node.k8s.io";
 
 /// A version of the API.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -48,6 +48,7 @@ pub struct NodeResourceTopology {
 pub(crate) struct Metadata {
     pub(crate) name: String,
     pub(crate) labels: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) annotations: BTreeMap<String, String>,
 }
 
@@ -56,6 +57,15 @@ pub(crate) struct Metadata {
 pub(crate) struct Attribute {
     pub(crate) name: String,
     pub(crate) value: String,
+}
+
+impl Attribute {
+    pub(crate) fn new(name: &str, value: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            value: value.to_owned(),
+        }
+    }
 }
 
 /// A NUMA node.

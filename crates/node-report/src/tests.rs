@@ -1,3 +1,5 @@
+mod consumers;
+mod profiles;
 mod schema;
 
 use std::collections::BTreeMap;
@@ -124,7 +126,8 @@ proptest! {
         let (reserved, exclusive) = (of(0), of(1).union(&of(2)));
         let allocations = [(1, true), (2, false)].into_iter().filter(|(kind, _)| !of(*kind).is_empty());
         let allocations = allocations.map(|(kind, by_kubelet)| PodAllocation {
-            pod: PodUid::parse("3ceda12c-3ee9-40fa-9f42-61428fe654a6").unwrap(), cpus: of(kind), by_kubelet,
+            pod: PodUid::parse("3ceda12c-3ee9-40fa-9f42-61428fe654a6").unwrap(),
+            name: by_kubelet.then(|| PodName::new("team-a", "vm").unwrap()), cpus: of(kind), by_kubelet,
         });
         let facts = Facts {
             shared: topology.online().difference(&exclusive),

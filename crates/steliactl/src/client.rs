@@ -265,14 +265,12 @@ impl Client {
     /// set.
     pub(crate) async fn node_topology(
         &self,
-        api_version: &str,
-        node_name: Option<&str>,
+        asked: impl Iterator<Item = (&str, &str)>,
         start: bool,
     ) -> Result<String, Failure> {
         let mut options = Dict::new();
-        options.insert("api-version", Variant::from(api_version));
-        if let Some(name) = node_name {
-            options.insert("node-name", Variant::from(name));
+        for (name, value) in asked {
+            options.insert(name, Variant::from(value));
         }
         match start {
             true => self.soon(self.manager.node_topology(options)).await,

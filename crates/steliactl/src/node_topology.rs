@@ -8,6 +8,8 @@ use clap::builder::PossibleValuesParser;
 use futures_util::FutureExt;
 use serde_json::Value;
 use stelia_node_report::ApiVersion;
+use stelia_node_report::fingerprint::Method;
+use stelia_node_report::profile::Profile;
 
 use super::client::{Client, Failure};
 use super::signals::{self, End, Received, Signals};
@@ -15,29 +17,46 @@ use super::view::{self, Form, How};
 
 /// How often the object is requested without a signal: no signal reports huge pages and kubelet's configuration.
 const AUDIT: Duration = Duration::from_secs(30);
+/// The annotation with what is wrong with an object: a list of texts as JSON.
+const WARNINGS: &str = "isolation.stelia.io/warnings";
 /// One change causes several signals.
 const SETTLE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
 pub(crate) struct TopologyOptions {
-    /// The version of topology.node.k8s.io
-    #[arg(long, value_name = "VERSION", default_value = "v1alpha1",
+    /// Whom the object is for: koordinator, the default, which also evaluate and plan read; nrt, kube-scheduler's
+    /// NodeResourceTopologyMatch; stelia, nrt with one attribute more
+    #[arg(long, value_name = "PROFILE", hide_possible_values = true,
+          value_parser = PossibleValuesParser::new(Profile::ALL.map(Profile::name)))]
+    profile: Option<String>,
+    /// The version of topology.node.k8s.io [default: v1alpha1 with the profile koordinator, v1alpha2 with the others]
+    #[arg(long, value_name = "VERSION",
           value_parser = PossibleValuesParser::new(ApiVersion::ALL.map(ApiVersion::name)))]
-    api_version: String,
+    api_version: Option<String>,
+    /// Which pods the fingerprint in the profiles nrt and stelia is of [default: with-exclusive-resources]
+    #[arg(long, value_name = "METHOD",
+          value_parser = PossibleValuesParser::new(Method::ALL.map(Method::name)))]
+    pods_fingerprint: Option<String>,
     /// The Node's name [default: as kubelet calls it, by its --hostname-override or the host's name]
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
-    /// Print it again whenever it changed, until interrupted: YAML documents, or JSON objects on a line each. Free memory
-    /// alone is no change
+    /// Print it again whenever it changed, until interrupted: YAML documents, or JSON objects on a line each
     #[arg(short, long)]
     watch: bool,
 }
 
 impl TopologyOptions {
     async fn object(&self, client: &Client, start: bool) -> Result<Value, Failure> {
-        let text = client
-            .node_topology(&self.api_version, self.node_name.as_deref(), start)
-            .await?;
+        let options = [
+            ("profile", &self.profile),
+            ("api-version", &self.api_version),
+            ("pods-fingerprint", &self.pods_fingerprint),
+            ("node-name", &self.node_name),
+        ];
+        let given = options
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value.as_deref()?)));
+        let text = client.node_topology(given, start).await?;
         serde_json::from_str(&text).map_err(|cause| Failure::Other(format!("the daemon's answer is no JSON: {cause}")))
     }
 }
@@ -56,25 +75,30 @@ pub(crate) async fn run(client: &Client, asked: &TopologyOptions, how: How) -> R
     let form = how.form;
     match asked.watch {
         true => watch(client, asked, form).await,
-        false => form.write(&asked.object(client, true).await?),
+        false => {
+            let object = asked.object(client, true).await?;
+            warn(&mut Vec::new(), &object);
+            form.write(&object)
+        }
     }
 }
 
-/// The object without the amounts of free memory, which change all the time.
-fn lasting(mut object: Value) -> Value {
-    let zones = object.get_mut("zones").and_then(Value::as_array_mut);
-    let resources = zones
-        .into_iter()
-        .flatten()
-        .filter_map(|zone| zone.get_mut("resources")?.as_array_mut());
-    for resource in resources.flatten() {
-        if resource["name"] == "memory"
-            && let Some(fields) = resource.as_object_mut()
-        {
-            fields.remove("available");
-        }
+/// What the object says is wrong with it.
+fn warnings(object: &Value) -> Vec<String> {
+    let annotation = object["metadata"]["annotations"][WARNINGS].as_str();
+    annotation
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default()
+}
+
+/// Prints what is wrong with the object on standard error, unless it was printed for the one before.
+fn warn(last: &mut Vec<String>, object: &Value) {
+    let warnings = warnings(object);
+    for warning in warnings.iter().filter(|warning| !last.contains(warning)) {
+        // Standard error may be closed.
+        let _ = writeln!(io::stderr(), "steliactl: {}", view::printable(warning));
     }
-    object
+    *last = warnings;
 }
 
 /// Prints the object, and again whenever it changed, until interrupted or until standard output has no reader. While
@@ -88,16 +112,16 @@ async fn watch(client: &Client, asked: &TopologyOptions, form: Form) -> Result<S
     let mut signals = Signals::subscribe(client.connection()).await?;
     let mut answer = asked.object(client, true).await.map(Some)?;
     let mut printed = None;
-    let mut complaint = None;
+    let (mut complaint, mut warned) = (None, Vec::new());
     loop {
         if let Some(object) = answer.take() {
             complaint = None;
-            let new = Some(lasting(object.clone()));
-            if new != printed {
+            if printed.as_ref() != Some(&object) {
+                warn(&mut warned, &object);
                 if !signals::print(&document(form, &object)?)? {
                     return Ok(String::new());
                 }
-                printed = new;
+                printed = Some(object);
             }
         }
         let runs = tokio::select! {
@@ -192,14 +216,37 @@ mod tests {
     }
 
     #[test]
-    fn free_memory_alone_is_no_change() {
-        let with = |pointer: &str| {
+    fn the_warnings_of_an_object_are_found() {
+        assert!(warnings(&object()).is_empty());
+        let with = |annotation: Value| {
             let mut object = object();
-            *object.pointer_mut(pointer).unwrap() = "2".into();
-            lasting(object)
+            object["metadata"]["annotations"][WARNINGS] = annotation;
+            warnings(&object)
         };
-        assert_eq!(with("/zones/0/resources/1/available"), lasting(object()));
-        assert_ne!(with("/zones/0/resources/0/available"), lasting(object()));
-        assert_ne!(with("/zones/0/resources/1/capacity"), lasting(object()));
+        assert_eq!(with(r#"["a","b"]"#.into()), ["a", "b"]);
+        assert!(with("no list".into()).is_empty());
+        assert!(with(Value::Null).is_empty());
+    }
+
+    #[test]
+    fn what_is_asked_for_is_one_of_what_there_is() {
+        let asked = |line: &[&str]| {
+            let cli = Cli::try_parse_from([&["steliactl", "node-topology"], line].concat()).ok()?;
+            match cli.command {
+                Command::NodeTopology(asked) => Some(asked),
+                other => panic!("{other:?}"),
+            }
+        };
+        let plain = asked(&[]).unwrap();
+        // The daemon's defaults are its own.
+        assert_eq!(
+            (plain.profile, plain.api_version, plain.pods_fingerprint),
+            (None, None, None)
+        );
+        let full = asked(&["--profile", "nrt", "--pods-fingerprint", "all"]).unwrap();
+        assert_eq!(full.profile.as_deref(), Some("nrt"));
+        assert_eq!(full.pods_fingerprint.as_deref(), Some("all"));
+        assert!(asked(&["--profile", "lean"]).is_none());
+        assert!(asked(&["--pods-fingerprint", "some"]).is_none());
     }
 }

@@ -157,6 +157,13 @@ impl Door {
         self.ask(MANAGER_PATH, MANAGER, "Reconcile", &(none(),)).await;
         self.ask(MANAGER_PATH, MANAGER, "Rebind", &("node", 0u32, none())).await;
         self.ask(MANAGER_PATH, MANAGER, "Reload", &()).await;
+        for of in ["", theirs] {
+            self.ask(MANAGER_PATH, MANAGER, "Ledger", &(of, 0u64, 0u64, none()))
+                .await;
+        }
+        self.ask(MANAGER_PATH, MANAGER, "VerifyLedger", &(none(),)).await;
+        self.ask(object, INSTANCE, "Ledger", &(0u64, 0u64, none())).await;
+        self.ask(object, INSTANCE, "Attribute", &(none(),)).await;
         let anchor = node.model.pidfd(neighbour.pod.other).unwrap();
         let stolen = || HashMap::from([("anchor", Variant::from(Fd::from(&anchor)))]);
         for claimed in ["", theirs] {
@@ -171,7 +178,13 @@ impl Door {
         for (path, interface) in [(MANAGER_PATH, MANAGER), (object, INSTANCE)] {
             self.ask(path, PROPERTIES, "GetAll", &(interface,)).await;
         }
-        for name in ["KubeletProblem", "DriftFound", "DriftRepaired", "SharedCPUs"] {
+        for name in [
+            "KubeletProblem",
+            "DriftFound",
+            "DriftRepaired",
+            "LedgerKey",
+            "SharedCPUs",
+        ] {
             self.ask(MANAGER_PATH, PROPERTIES, "Get", &(MANAGER, name)).await;
         }
         let tree = "org.freedesktop.DBus.ObjectManager";

@@ -28,10 +28,27 @@ const DIRECTORY: &str = "/var/lib/stelia/ledger";
 
 /// The account of a VM from its beginning until now.
 pub fn account(pod: &Pod) -> Account {
-    let object = run(&["busctl", "--json=short", "call", BUS, MANAGER, "io.stelia.Isolation1.Manager", "GetInstance", "s", &pod.uid]);
+    let object = run(&[
+        "busctl",
+        "--json=short",
+        "call",
+        BUS,
+        MANAGER,
+        "io.stelia.Isolation1.Manager",
+        "GetInstance",
+        "s",
+        &pod.uid,
+    ]);
     let object: serde_json::Value = serde_json::from_str(&object).expect("JSON");
     let object = object["data"][0].as_str().expect("a path").to_owned();
-    let call = ["busctl", "--json=short", "call", BUS, &object, "io.stelia.Isolation1.Instance"];
+    let call = [
+        "busctl",
+        "--json=short",
+        "call",
+        BUS,
+        &object,
+        "io.stelia.Isolation1.Instance",
+    ];
     answer(&[&call[..], &["Ledger", "tta{sv}", "0", "0", "0"]].concat())
 }
 
@@ -43,12 +60,26 @@ fn answer<T: serde::de::DeserializeOwned>(argv: &[&str]) -> T {
 
 /// Accounts of VMs that ended, too.
 fn accounts(uid: &str) -> Vec<Account> {
-    let call = ["busctl", "--json=short", "call", BUS, MANAGER, "io.stelia.Isolation1.Manager"];
+    let call = [
+        "busctl",
+        "--json=short",
+        "call",
+        BUS,
+        MANAGER,
+        "io.stelia.Isolation1.Manager",
+    ];
     answer(&[&call[..], &["Ledger", "stta{sv}", uid, "0", "0", "0"]].concat())
 }
 
 fn verdict() -> Verdict {
-    let call = ["busctl", "--json=short", "call", BUS, MANAGER, "io.stelia.Isolation1.Manager"];
+    let call = [
+        "busctl",
+        "--json=short",
+        "call",
+        BUS,
+        MANAGER,
+        "io.stelia.Isolation1.Manager",
+    ];
     answer(&[&call[..], &["VerifyLedger", "a{sv}", "0"]].concat())
 }
 
@@ -92,27 +123,60 @@ fn an_intruder_is_booked_as_often_as_the_kernel_traced_it_and_named() {
         let booked = difference(after.totals.other_tasks, before.totals.other_tasks);
         println!("  traced {traced}, booked {booked:?}, attributed {attribution:?}");
         assert!(traced >= intruder::TIMES, "it did not intrude: {traced}");
-        assert_eq!(booked, Range { least: traced, most: traced });
-        let named = attribution.tasks.iter().filter(|one| one.cpu == cpu && ["intruder", "sleep"].contains(&&*one.name));
+        assert_eq!(
+            booked,
+            Range {
+                least: traced,
+                most: traced
+            }
+        );
+        let named = attribution
+            .tasks
+            .iter()
+            .filter(|one| one.cpu == cpu && ["intruder", "sleep"].contains(&&*one.name));
         assert_eq!(named.map(|one| one.count).sum::<u64>(), traced);
         assert_eq!((attribution.dropped, attribution.problems), (0, Vec::new()));
         // Nothing is left of the counting.
         wait_until("the instance is gone", || fs::metadata(INSTANCE).is_err().then_some(()));
         // It is told as well.
-        let told = run(&["journalctl", "--boot", "--output=cat", "--grep=ran on the CPUs", "--unit=steliad"]);
+        let told = run(&[
+            "journalctl",
+            "--boot",
+            "--output=cat",
+            "--grep=ran on the CPUs",
+            "--unit=steliad",
+        ]);
         assert!(told.contains(&pod.uid) || told.contains("booked"), "{told}");
     });
 }
 
 /// Of tracefs, made by steliad-quiet.
-const INSTANCE: &str = "/sys/kernel/tracing/instances/stelia";
+const INSTANCE: &str = "/sys/kernel/tracing/instances/steliad-quiet";
 
 pub fn attribute(uid: &str, seconds: u32) -> Attribution {
-    let object = run(&["busctl", "--json=short", "call", BUS, MANAGER, "io.stelia.Isolation1.Manager", "GetInstance", "s", uid]);
+    let object = run(&[
+        "busctl",
+        "--json=short",
+        "call",
+        BUS,
+        MANAGER,
+        "io.stelia.Isolation1.Manager",
+        "GetInstance",
+        "s",
+        uid,
+    ]);
     let object: serde_json::Value = serde_json::from_str(&object).expect("JSON");
     let object = object["data"][0].as_str().expect("a path").to_owned();
     let seconds = seconds.to_string();
-    let call = ["busctl", "--json=short", "--timeout=120", "call", BUS, &object, "io.stelia.Isolation1.Instance"];
+    let call = [
+        "busctl",
+        "--json=short",
+        "--timeout=120",
+        "call",
+        BUS,
+        &object,
+        "io.stelia.Isolation1.Instance",
+    ];
     answer(&[&call[..], &["Attribute", "a{sv}", "1", "seconds", "u", &seconds]].concat())
 }
 
@@ -131,21 +195,42 @@ fn device_interrupts_are_those_of_proc_interrupts() {
         let own = core(&queue.placed());
         let pod = vm_on("fired", &own);
         assert_isolated(&pod, 2);
-        let writer = queue.mask().difference(&own).iter().next().expect("a shared CPU of its node");
+        let writer = queue
+            .mask()
+            .difference(&own)
+            .iter()
+            .next()
+            .expect("a shared CPU of its node");
         let (before, watch) = (account(&pod), Watch::start(&own));
         write_blocks_on(writer, 200);
         let (after, risen) = (account(&pod), watch.risen());
         let booked = devices(&after) - devices(&before);
         println!("  booked {booked}, /proc/interrupts {risen:?}");
         assert_eq!(booked, risen.values().sum::<u64>());
-        assert_eq!(after.totals.devices.get("nvme0q1").copied().unwrap_or_default() - before.totals.devices.get("nvme0q1").copied().unwrap_or_default(), 200);
+        assert_eq!(
+            after.totals.devices.get("nvme0q1").copied().unwrap_or_default()
+                - before.totals.devices.get("nvme0q1").copied().unwrap_or_default(),
+            200
+        );
     });
 }
 
 /// The disk's own blocks, from its beginning, one at a time.
 fn write_blocks_on(cpu: u32, blocks: u64) {
     let (cpu, count, file) = (cpu.to_string(), format!("count={blocks}"), format!("of={NVME}"));
-    run(&["taskset", "-c", &cpu, "dd", "if=/dev/zero", &file, "bs=4096", &count, "oflag=direct", "conv=notrunc", "status=none"]);
+    run(&[
+        "taskset",
+        "-c",
+        &cpu,
+        "dd",
+        "if=/dev/zero",
+        &file,
+        "bs=4096",
+        &count,
+        "oflag=direct",
+        "conv=notrunc",
+        "status=none",
+    ]);
 }
 
 #[test]
@@ -155,7 +240,12 @@ fn totals_outlive_the_daemon_and_whatever_else_happens() {
         let own = core(&queue.placed());
         let pod = vm_on("kept", &own);
         assert_isolated(&pod, 2);
-        let reader = queue.mask().difference(&own).iter().next().expect("a shared CPU of its node");
+        let reader = queue
+            .mask()
+            .difference(&own)
+            .iter()
+            .next()
+            .expect("a shared CPU of its node");
         let watch = Watch::start(&own);
         let mut booked = devices(&account(&pod));
         let mut seen = 0;
@@ -250,8 +340,13 @@ fn a_changed_byte_is_found_a_torn_end_is_cut_and_a_full_disk_hurts_no_vm() {
 }
 
 fn segments() -> Vec<PathBuf> {
-    let files = fs::read_dir(DIRECTORY).expect(DIRECTORY).flatten().map(|file| file.path());
-    let mut files: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|it| it == "ledger")).collect();
+    let files = fs::read_dir(DIRECTORY)
+        .expect(DIRECTORY)
+        .flatten()
+        .map(|file| file.path());
+    let mut files: Vec<PathBuf> = files
+        .filter(|file| file.extension().is_some_and(|it| it == "ledger"))
+        .collect();
     files.sort();
     files
 }
@@ -266,7 +361,10 @@ fn a_copy_that_was_changed_is_not_good() {
     let check = || output(&["steliactl", "ledger", "verify", "--directory", to, "--key", &key]);
     assert!(check().status.success(), "{:?}", check());
     let file = fs::read_dir(copy.path()).expect(to).flatten().map(|file| file.path());
-    let file = file.filter(|file| file.extension().is_some_and(|it| it == "ledger")).max().expect("a segment");
+    let file = file
+        .filter(|file| file.extension().is_some_and(|it| it == "ledger"))
+        .max()
+        .expect("a segment");
     let mut bytes = fs::read(&file).expect("the segment");
     let digit = bytes.iter().rposition(u8::is_ascii_digit).expect("a digit");
     bytes[digit] = if bytes[digit] == b'1' { b'2' } else { b'1' };
@@ -279,7 +377,13 @@ fn a_copy_that_was_changed_is_not_good() {
 fn full(pod: &Pod) {
     run(&["systemctl", "stop", "steliad"]);
     run(&["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "ledger", DIRECTORY]);
-    output(&["dd", "if=/dev/zero", &format!("of={DIRECTORY}/fill"), "bs=4096", "status=none"]);
+    output(&[
+        "dd",
+        "if=/dev/zero",
+        &format!("of={DIRECTORY}/fill"),
+        "bs=4096",
+        "status=none",
+    ]);
     run(&["systemctl", "start", "steliad"]);
     wait_state(pod, "isolated");
     let problem = || describe()["node"]["ledger"]["problem"].as_str().map(str::to_owned);
@@ -311,7 +415,12 @@ pub fn a_contained_vms_intruder_is_booked_and_named(pod: &Pod) {
     let attribution = attribution.join().expect("an attribution");
     let after = exact(pod);
     let booked = difference(after.totals.other_tasks, before.totals.other_tasks);
-    let named: u64 = attribution.tasks.iter().filter(|one| one.name == "intruder").map(|one| one.count).sum();
+    let named: u64 = attribution
+        .tasks
+        .iter()
+        .filter(|one| one.name == "intruder")
+        .map(|one| one.count)
+        .sum();
     println!("  booked {booked:?}, attributed {:?}", attribution.tasks);
     assert!(named >= intruder::TIMES, "{attribution:#?}");
     assert!(booked.least >= named, "{booked:?} and {named}");

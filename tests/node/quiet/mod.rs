@@ -7,7 +7,7 @@
 
 pub mod interrupts;
 mod irqbalance;
-mod load;
+pub mod load;
 pub mod trace;
 
 use std::collections::BTreeMap;
@@ -22,7 +22,8 @@ use stelia_cpus::CpuSet;
 
 use self::interrupts::{Interrupt, Masks, Watch, all};
 use self::irqbalance::{banned, systemctl};
-use self::load::{Card, Load, core, read_blocks_on};
+use self::load::{Card, Load};
+pub use self::load::{core, read_blocks_on};
 use crate::crash::{kill_daemon, wait_state};
 use crate::drift::all_online;
 use crate::host::{all_pids, cpus, output, read, run, thread, wait_until, wait_until_or};
@@ -33,7 +34,7 @@ use crate::promise::{assert_isolated, describe, is_isolated};
 const PROGRAM: &str = "/usr/libexec/stelia/steliad-quiet";
 const SOCKET: &str = "/run/stelia/quiet.sock";
 const UNITS: [&str; 2] = ["steliad-quiet.socket", "steliad-quiet.service"];
-const NVME: &str = "/dev/nvme0n1";
+pub const NVME: &str = "/dev/nvme0n1";
 /// EPERM, and what it was before kernel 6.12 at the latest: EIO.
 const REFUSED: [i32; 2] = [1, 5];
 
@@ -69,7 +70,7 @@ fn assert_silent(watch: &Watch, when: &str) {
     assert_eq!(watch.risen(), BTreeMap::new(), "{when}");
 }
 
-fn vm_on(name: &str, own: &CpuSet) -> Pod {
+pub fn vm_on(name: &str, own: &CpuSet) -> Pod {
     let pod = Pod::start_vm(name, 2, &["--cpuset", &own.to_string()]);
     pod.wait_running();
     pod

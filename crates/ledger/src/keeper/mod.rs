@@ -5,25 +5,34 @@
 //! entries out of the ring.
 
 mod bound;
-mod changes;
+mod events;
 mod pace;
+mod page;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bound::BoundThreads;
-use changes::{intruded, opened, set_by, states, why_closed};
+use events::{set_by, states, why_closed};
 use pace::Pace;
+use page::{Ends, Found, Page, Read};
 
 use crate::account::{Account, Folded};
 use crate::day::day;
-use crate::entry::{Closed, Entry, Event};
+use crate::entry::{Entry, Event};
 use crate::look::{Counters, Look, Seat};
-use crate::standing::{Between, Known, Open, Standing};
+use crate::standing::{Known, Open, Standing};
 
-/// All seats are written this often, microseconds.
+/// All seats are written this often, microseconds, or at a multiple of it: [`hours_between`].
 const HEARTBEAT: u64 = 3_600_000_000;
+
+/// How often all seats are written, in hours, so that 31 days of such entries fit into three quarters of the ring. The last quarter is for what
+/// happens. Every number divides a day, so that its first entry is one of these.
+pub fn hours_between(entry_bytes: u64, ring_bytes: u64) -> u64 {
+    let fits = |hours: &u64| entry_bytes.saturating_mul(31 * 24 / hours) <= ring_bytes / 4 * 3;
+    [1, 2, 3, 4, 6, 8, 12].into_iter().find(fits).unwrap_or(24)
+}
 
 /// What the daemon knows of a VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,44 +80,15 @@ pub struct Keeper {
     looked: Option<(u64, u64)>,
     /// When all seats were written last.
     heartbeat: Option<(u64, u64)>,
+    /// What the ring may hold, bytes, and how many hours are between two entries of all seats.
+    room: u64,
+    every: u64,
     paces: BTreeMap<String, Pace>,
     bound: BoundThreads,
     /// The last look as an entry would have it, whether it was written or not: the last reading of a seat that is not looked at any more.
     latest: Option<Entry>,
     /// Seats whose end could not be kept yet, with their last reading. They are new when they come again: what ran meanwhile is nobody's.
     closing: Ends,
-}
-
-/// A seat's reading that may be written: after that reading, or as the first one.
-type Read<'a> = (u64, Option<&'a Known>, Known);
-
-/// Why seats end, and their last reading.
-type Ends = BTreeMap<u64, (Closed, Option<Known>)>;
-
-/// An entry that is being made.
-struct Page<'a> {
-    look: &'a Look,
-    starts_segment: bool,
-    /// The next seat's number.
-    next: u64,
-    events: Vec<Event>,
-    readings: Vec<Read<'a>>,
-    /// Of seats that stand, whether they are written or not.
-    latest: Vec<Read<'a>>,
-    /// Seats that are still looked at.
-    still: BTreeSet<u64>,
-    /// Those that are not, why, and their last reading.
-    closed: Ends,
-}
-
-/// What was found on the seats of one VM.
-#[derive(Default)]
-struct Found<'a> {
-    readings: Vec<Read<'a>>,
-    intrusions: Vec<Event>,
-    disturbed: bool,
-    /// A seat began, or something of it changed.
-    changed: bool,
 }
 
 impl Keeper {
@@ -128,6 +108,8 @@ impl Keeper {
             standing,
             boot: boot_id.to_owned(),
             notes,
+            room: u64::MAX,
+            every: 1,
             ..Self::default()
         }
     }
@@ -135,6 +117,11 @@ impl Keeper {
     /// What is to be looked at.
     pub fn wants(&self, vms: &BTreeMap<String, Vm>) -> BTreeSet<Seat> {
         vms.values().flat_map(Vm::looked_at).cloned().collect()
+    }
+
+    /// How many bytes the ring may hold.
+    pub fn use_room(&mut self, bytes: u64) {
+        self.room = bytes;
     }
 
     /// The key in use from now on, base64.
@@ -236,78 +223,6 @@ impl Keeper {
         (Some(draft), latest, page.closed)
     }
 
-    /// One seat that is to be looked at.
-    fn seat<'a>(
-        &self,
-        page: &mut Page<'a>,
-        found: &mut Found<'a>,
-        (uid, vm): (&str, &Vm),
-        seat: &Seat,
-        known: Option<(u64, &'a Open)>,
-    ) {
-        let Some(counters) = page.look.seats.get(seat) else {
-            return;
-        };
-        let now = self.bound.completed(
-            seat,
-            Known {
-                at: page.look.at_us,
-                up: page.look.up_us,
-                counters: counters.clone(),
-                gone: BTreeSet::new(),
-            },
-        );
-        let Some((number, known)) = known else {
-            return page.open(found, (uid, vm), seat, now);
-        };
-        let devices = vm.own_devices.iter();
-        let renewed = (!devices.eq(&known.own_devices) || known.name != vm.name).then(|| Open {
-            own_devices: vm.own_devices.iter().cloned().collect(),
-            ..known.clone()
-        });
-        let between = match &known.last {
-            Some(last) => Between::new(renewed.as_ref().unwrap_or(known), last, &now).map(Some),
-            None => Ok(None),
-        };
-        let Some(between) = between.ok().filter(|_| !self.closing.contains_key(&number)) else {
-            self.close(page, number, known, Closed::Contradicted);
-            return page.open(found, (uid, vm), seat, now);
-        };
-        page.still.insert(number);
-        if page.starts_segment || renewed.is_some() {
-            page.events.push(opened(number, uid, vm, seat));
-            found.changed |= renewed.is_some();
-        }
-        if let Some(between) = between {
-            found.disturbed |= between.is_disturbed();
-            intruded(&mut found.intrusions, uid, seat, &between);
-        }
-        let last = known.last.as_ref();
-        page.latest.push((number, last, now.clone()));
-        found
-            .readings
-            .push((number, last.filter(|_| !page.starts_segment), now));
-    }
-
-    /// It is not looked at any more, for this reason or one from before. What it was last read as is the end of its account.
-    fn close<'a>(&self, page: &mut Page<'a>, number: u64, known: &'a Open, why: Closed) {
-        let before = self.closing.get(&number).cloned();
-        let (why, words) = before.unwrap_or_else(|| (why, self.last_words(number, known)));
-        let words = words.filter(|words| known.last.as_ref().is_some_and(|last| words.up > last.up));
-        page.events.push(Event::Closed { seat: number, why });
-        page.readings
-            .extend(words.clone().map(|words| (number, known.last.as_ref(), words)));
-        page.closed.insert(number, (why, words));
-    }
-
-    /// The reading of the last look, where the ring does not have it.
-    fn last_words(&self, number: u64, known: &Open) -> Option<Known> {
-        let (latest, last) = (self.latest.as_ref()?, known.last.as_ref()?);
-        let reading = latest.readings.iter().find(|reading| reading.seat == number)?;
-        let now = Known::completed(latest, reading, Some(last));
-        (now.up > last.up && Between::new(known, last, &now).is_ok()).then_some(now)
-    }
-
     /// What waited to be told, and these events.
     fn noted(&self, starts_segment: bool, events: Vec<Event>) -> Vec<Event> {
         let mut all = self.notes.clone();
@@ -367,8 +282,8 @@ impl Keeper {
         entry
     }
 
-    /// The ring has it, and has given it its number. Answers what it booked, by VM: the windows that end with it, and gaps.
-    pub fn kept(&mut self, draft: Draft) -> BTreeMap<String, Account> {
+    /// The ring has it, in so many bytes, and has given it its number. Answers what it booked, by VM: the windows that end with it, and gaps.
+    pub fn kept(&mut self, draft: Draft, bytes: u64) -> BTreeMap<String, Account> {
         let Draft {
             entry,
             disturbed,
@@ -384,6 +299,7 @@ impl Keeper {
         }
         if heartbeat {
             self.heartbeat = Some((entry.at, entry.up));
+            self.every = hours_between(bytes, self.room);
             self.paces.retain(|_, pace| !pace.is_quiet(entry.up));
         }
         // It follows from what stands: it was made of it.
@@ -415,19 +331,9 @@ impl Keeper {
 
     /// The first look of each hour since boot, and of each UTC day, is of all seats.
     fn is_heartbeat(&self, look: &Look) -> bool {
-        let hour = |up: u64| up / HEARTBEAT;
+        let hour = |up: u64| up / (HEARTBEAT * self.every.max(1));
         self.heartbeat
             .is_none_or(|(at, up)| hour(up) != hour(look.up_us) || day(at) != day(look.at_us))
-    }
-}
-
-impl<'a> Page<'a> {
-    /// A seat that is new, or was contradicted before.
-    fn open(&mut self, found: &mut Found<'a>, (uid, vm): (&str, &Vm), seat: &Seat, now: Known) {
-        self.events.push(opened(self.next, uid, vm, seat));
-        found.readings.push((self.next, None, now));
-        found.changed = true;
-        self.next = self.next.saturating_add(1);
     }
 }
 

@@ -3,7 +3,7 @@ use stelia_cpus::CpuSet;
 
 use super::*;
 use crate::account::{Account, Range, accounts};
-use crate::entry::Class;
+use crate::entry::{Class, Closed};
 use crate::look::{Bound, Fired, Thread};
 
 const VM: &str = "00000000-0000-4000-8000-000000000001";
@@ -189,7 +189,7 @@ impl Ring {
         let text = serde_json::to_string(&draft.entry).unwrap();
         assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), draft.entry);
         self.entries.push(draft.entry.clone());
-        keeper.kept(draft);
+        keeper.kept(draft, text.len() as u64);
     }
 
     /// As a daemon finds it: it reads the last segment alone.
@@ -310,12 +310,16 @@ proptest! {
     fn it_is_exact_where_nothing_ran_while_it_was_read_and_no_worker_came_or_went(
         steps in proptest::collection::vec(step(false, 0), 1..60)
     ) {
-        let (told, truth, _) = play(&steps, true);
+        // The daemon is not away, and looks each minute.
+        let look = Step::Look(Vec::new(), Vec::new(), true, false);
+        let often = |step: &Step| match step {
+            Step::Later(us) => vec![Step::Later(us % 60_000_000), look.clone()],
+            other => vec![other.clone()],
+        };
+        let (told, truth, _) = play(&steps.iter().flat_map(often).collect::<Vec<_>>(), false);
         prop_assert_eq!(told, Range { least: truth, most: truth });
     }
 
-    /// A worker that only the killed daemon saw, and that ended while none looked, is not known to the next one: what it did counts as
-    /// another task's (docs/ledger.md). So here are none.
     #[test]
     fn a_daemon_that_is_killed_changes_no_total(steps in proptest::collection::vec(step(false, 3), 1..60)) {
         let (killed, undisturbed) = (play(&steps, true), play(&steps, false));
@@ -379,6 +383,17 @@ fn a_quiet_vm_is_written_once_an_hour_and_a_noisy_one_hardly_more_often() {
         assert!(account.covered_us >= 23 * HEARTBEAT);
         assert_eq!(account.totals.other_tasks.most > 0, noise);
     }
+}
+
+#[test]
+fn a_month_of_any_node_fits_into_its_ring() {
+    let ring = 64 << 20;
+    assert_eq!(hours_between(20_000, ring), 1);
+    for entry in [1, 40_000, 230_000, 500_000, 1_500_000] {
+        let hours = hours_between(entry, ring);
+        assert!(24 % hours == 0 && entry * (31 * 24 / hours) <= ring, "{entry}: {hours}");
+    }
+    assert_eq!(hours_between(u64::MAX, ring), 24);
 }
 
 #[test]
@@ -539,9 +554,12 @@ fn a_seats_hour_has_few_bytes() {
     let mut ring = Ring::default();
     let mut keeper = resume(&ring, &host);
     looked(&mut host, &mut keeper, &mut ring, "isolated");
-    host.later(HEARTBEAT);
     host.run(Run::Own);
-    let entry = looked(&mut host, &mut keeper, &mut ring, "isolated").unwrap();
+    let entry = (0..=HEARTBEAT / AUDIT).find_map(|_| {
+        host.later(AUDIT);
+        looked(&mut host, &mut keeper, &mut ring, "isolated")
+    });
+    let entry = entry.unwrap();
     let bytes = serde_json::to_string(&entry.readings).unwrap().len();
     println!("a CPU's hour: {bytes} bytes of the entry");
     assert!(

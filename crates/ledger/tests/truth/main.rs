@@ -1,5 +1,7 @@
 //! What accounts say is what ran: a host of which everything is known is read, written and added up as the daemon does it.
 
+#![allow(clippy::unwrap_used)]
+
 mod host;
 mod play;
 

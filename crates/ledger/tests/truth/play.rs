@@ -194,7 +194,7 @@ pub fn play(steps: &[Step]) -> Played {
                     played.segment = played.entries.len();
                 }
                 draft.entry = played.keep(draft.entry);
-                keeper.kept(draft);
+                keeper.kept(draft, 0);
             }
         }
     }

@@ -14,7 +14,7 @@ pub enum DescribedError {
     TooManyZones(usize),
     #[error("not a NodeResourceTopology as steliactl prints it: {0}")]
     Text(String),
-    #[error("the annotation {0} is missing")]
+    #[error("the annotation {0} is missing; the profile koordinator of node-topology has it")]
     Missing(&'static str),
     #[error("annotation {name}: {cause}")]
     Annotation { name: &'static str, cause: String },

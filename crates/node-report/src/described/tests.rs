@@ -45,9 +45,12 @@ fn allocator() -> Allocator {
 #[case::steliad(Some(allocator()))]
 fn what_is_printed_is_read_as_it_was(#[case] allocator: Option<Allocator>) {
     let mut facts = Facts { allocator, ..facts() };
-    // The object does not have what is free beyond the allocatable memory.
+    facts.allocations[0].name = PodName::new("team-a", "vm");
+    facts.problems = vec!["memory_manager_state: no JSON".to_owned()];
     for node in facts.numa.values_mut() {
-        node.memory.as_mut().unwrap().free = 13 << 30;
+        let memory = node.memory.as_mut().unwrap();
+        (memory.reserved, memory.assigned) = (1 << 30, 3 << 30);
+        node.huge_pages.get_mut(&(2 << 20)).unwrap().reserved = 24;
     }
     for version in ApiVersion::ALL {
         assert_eq!(read(&json(&facts, version)).unwrap(), rank_cores(&facts));
@@ -128,6 +131,8 @@ fn what_is_wrong_is_named(#[case] pointer: &str, #[case] value: Value, #[case] n
 #[case(CPU_TOPOLOGY, json!({"detail": [], "more": 1}), "unknown field `more`")]
 #[case(CPU_TOPOLOGY, json!({"detail": []}), "annotations")]
 #[case(POD_CPU_ALLOCS, json!([{"uid": "../..", "cpuset": "2"}]), "[0].uid is \"../..\"")]
+#[case(POD_CPU_ALLOCS, json!([{"uid": "3ceda12c-3ee9-40fa-9f42-61428fe654a6", "namespace": "a", "cpuset": "2"}]), "[0].name is \"\"")]
+#[case(WARNINGS, json!("all is well"), "isolation.stelia.io/warnings")]
 #[case(POD_CPU_ALLOCS, json!([{"uid": "3ceda12c-3ee9-40fa-9f42-61428fe654a6", "cpuset": "0"}]), "cpu-shared-pools is \"0\": these CPUs are a pod's own")]
 #[case(POD_CPU_ALLOCS, json!(vec![json!({"uid": "3ceda12c-3ee9-40fa-9f42-61428fe654a6", "cpuset": "0-8191"}); 9]), "more than 65536 CPUs")]
 #[case(CPU_SHARED_POOLS, json!([{"socket": 0, "node": 0, "cpuset": "x"}]), "[0].cpuset is \"x\"")]
@@ -161,6 +166,35 @@ fn a_missing_annotation_is_named_and_so_is_a_text_that_is_too_long() {
         read(&spoiled("/zones", json!(zones))),
         Err(DescribedError::TooManyZones(MAX_ZONES + 1))
     );
+}
+
+#[test]
+fn nodes_with_gaps_between_their_ids_are_read_with_the_warning() {
+    let mut sparse = facts();
+    for cpu in sparse.topology.cpus.values_mut() {
+        cpu.node *= 2;
+    }
+    sparse.numa = [0, 2].into_iter().zip(numa(2).into_values()).collect();
+    sparse.problems = vec!["another".to_owned()];
+    let warnings = sparse.warnings();
+    assert_eq!(warnings.len(), 2);
+    for version in ApiVersion::ALL {
+        let read = read(&json(&sparse, version)).unwrap();
+        assert_eq!(read.warnings(), warnings);
+        assert_eq!(report(&read, version), report(&sparse, version));
+    }
+}
+
+#[test]
+fn a_lean_object_says_what_it_lacks() {
+    use crate::fingerprint::Method;
+    use crate::profile::{Profile, object};
+    for profile in [Profile::Nrt, Profile::Stelia] {
+        let lean = object(&facts(), profile, ApiVersion::V1Alpha2, Method::default());
+        let told = read(&serde_json::to_string(&lean).unwrap()).unwrap_err();
+        assert_eq!(told, DescribedError::Missing(CPU_MANAGER_POLICY));
+        assert!(told.to_string().contains("profile koordinator"), "{told}");
+    }
 }
 
 #[test]
@@ -214,7 +248,8 @@ proptest! {
         let exclusive = of(1).union(&of(2));
         let allocations = [(1, true), (2, false)].into_iter().filter(|(kind, _)| !of(*kind).is_empty());
         let allocations: Vec<PodAllocation> = allocations.map(|(kind, by_kubelet)| PodAllocation {
-            pod: PodUid::parse("3ceda12c-3ee9-40fa-9f42-61428fe654a6").unwrap(), cpus: of(kind), by_kubelet,
+            pod: PodUid::parse("3ceda12c-3ee9-40fa-9f42-61428fe654a6").unwrap(),
+            name: by_kubelet.then(|| PodName::new("team-a", "vm").unwrap()), cpus: of(kind), by_kubelet,
         }).collect();
         let mut allocator = allocator();
         allocator.policies.reserved = of(0);

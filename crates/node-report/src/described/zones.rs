@@ -49,32 +49,51 @@ fn distances(place: &str, zone: &Zone) -> Result<BTreeMap<u32, u32>, DescribedEr
 
 fn resources(place: &str, resources: &[Resource]) -> Result<NumaNode, DescribedError> {
     let mut read = NumaNode::default();
+    let mut memory = None;
     for (at, resource) in resources.iter().enumerate() {
         let place = format!("{place}.resources[{at}]");
         let bytes = |field: &str, text: &str| {
             to_bytes(text).ok_or_else(|| wrong(&format!("{place}.{field}"), text, "not an amount of bytes"))
         };
+        let amounts = || -> Result<[u64; 3], DescribedError> {
+            Ok([
+                bytes("capacity", &resource.capacity)?,
+                bytes("allocatable", &resource.allocatable)?,
+                bytes("available", &resource.available)?,
+            ])
+        };
         match (resource.name.as_str(), resource.name.strip_prefix("hugepages-")) {
             ("cpu", _) => {}
-            ("memory", _) => {
-                read.memory = Some(Memory {
-                    total: bytes("capacity", &resource.capacity)?,
-                    free: bytes("available", &resource.available)?,
-                });
-            }
+            ("memory", _) => memory = Some(amounts()?),
             (_, Some(size)) => {
                 let size = bytes("name", size)?;
-                let pages = |field: &str, text: &str| {
-                    let whole = bytes(field, text)?.checked_div(size);
+                let pages = |bytes: u64| {
+                    let whole = bytes.checked_div(size);
                     whole.ok_or_else(|| wrong(&format!("{place}.name"), &resource.name, "not the size of a page"))
                 };
-                let total = pages("capacity", &resource.capacity)?;
-                let free = pages("available", &resource.available)?;
-                read.huge_pages.insert(size, Pages { total, free });
+                let [total, allocatable, free] = amounts()?;
+                let pages = Pages {
+                    total: pages(total)?,
+                    reserved: pages(total.saturating_sub(allocatable))?,
+                    free: pages(free)?,
+                };
+                read.huge_pages.insert(size, pages);
             }
             (name, None) => return Err(wrong(&format!("{place}.name"), name, "that resource is not known")),
         }
     }
+    // Which part is in huge pages is known when all of them are.
+    read.memory = memory.map(|[total, allocatable, available]| {
+        let aside = read
+            .huge_pages
+            .iter()
+            .map(|(size, pages)| size.saturating_mul(pages.total));
+        Memory {
+            total,
+            reserved: aside.fold(total, u64::saturating_sub).saturating_sub(allocatable),
+            assigned: allocatable.saturating_sub(available),
+        }
+    });
     Ok(read)
 }
 

@@ -1,111 +1,77 @@
-//! The published definitions of NodeResourceTopology (k8stopologyawareschedwg/noderesourcetopology-api, the CRD with
-//! both versions), as a check of JSON. It is as strict as `kubectl apply` by default: a field that a definition does
-//! not have is an error.
+//! The published definition of NodeResourceTopology (`crd.yaml`), as a check of JSON. It is as strict as `kubectl apply` by
+//! default: a field that a schema does not have is an error.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::ApiVersion;
 
-/// A type of the schema.
-pub(super) enum Kind {
-    Text,
-    Whole,
-    /// An integer, or a string in a quantity's form.
-    Quantity,
-    List(Box<Kind>),
-    /// A map of strings.
-    Texts,
-    /// Fields, each with whether it is required.
-    Object(Vec<(&'static str, Kind, bool)>),
-}
-
-use Kind::{List, Object, Quantity, Text, Texts, Whole};
-
-fn list(kind: Kind) -> Kind {
-    List(Box::new(kind))
-}
-
-fn attributes() -> Kind {
-    list(Object(vec![("name", Text, true), ("value", Text, true)]))
-}
-
-pub(super) fn definition(version: ApiVersion) -> Kind {
-    let cost = Object(vec![("name", Text, true), ("value", Whole, true)]);
-    let resource = Object(vec![
-        ("name", Text, true),
-        ("capacity", Quantity, true),
-        ("allocatable", Quantity, true),
-        ("available", Quantity, true),
-    ]);
-    let zone = Object(vec![
-        ("name", Text, true),
-        ("type", Text, true),
-        ("parent", Text, false),
-        ("costs", list(cost), false),
-        ("attributes", attributes(), false),
-        ("resources", list(resource), false),
-    ]);
-    // Metadata has the fields of every Kubernetes object.
-    let metadata = Object(vec![
-        ("name", Text, true),
-        ("labels", Texts, false),
-        ("annotations", Texts, false),
-    ]);
-    let first = version == ApiVersion::V1Alpha1;
-    let mut fields = vec![
-        ("apiVersion", Text, true),
-        ("kind", Text, true),
-        ("metadata", metadata, true),
-        ("topologyPolicies", list(Text), first),
-        ("zones", list(zone), true),
-    ];
-    if !first {
-        fields.push(("attributes", attributes(), false));
-    }
-    Object(fields)
+/// The schema of a version.
+pub(super) fn definition(version: ApiVersion) -> Value {
+    let crd: Value = serde_saphyr::from_str(include_str!("crd.yaml")).unwrap();
+    let versions = crd["spec"]["versions"].as_array().unwrap();
+    let found = versions.iter().find(|one| one["name"] == version.name()).unwrap();
+    assert_eq!(found["served"], true);
+    assert_eq!(crd["spec"]["group"], super::object::GROUP);
+    assert_eq!(crd["spec"]["names"]["kind"], super::object::KIND);
+    let mut schema = found["schema"]["openAPIV3Schema"].clone();
+    // What the API server checks of every object, whatever its schema says.
+    schema["required"]
+        .as_array_mut()
+        .unwrap()
+        .extend(["apiVersion", "kind", "metadata"].map(Value::from));
+    let texts = json!({"type": "object", "additionalProperties": {"type": "string"}});
+    schema["properties"]["metadata"] = json!({
+        "type": "object", "required": ["name"],
+        "properties": {"name": {"type": "string"}, "labels": texts, "annotations": texts},
+    });
+    schema
 }
 
 /// Every place where a value violates the schema.
-pub(super) fn faults(kind: &Kind, value: &Value, place: &str) -> Vec<String> {
-    let unless = |good: bool, what: &str| {
-        if good {
-            Vec::new()
-        } else {
-            vec![format!("{place}: {value} is no {what}")]
-        }
+pub(super) fn faults(schema: &Value, value: &Value, place: &str) -> Vec<String> {
+    let unless = |good: bool, what: &str| match good {
+        true => Vec::new(),
+        false => vec![format!("{place}: {value} is no {what}")],
     };
-    match kind {
-        Text => unless(value.is_string(), "text"),
-        Whole => unless(value.is_i64(), "integer"),
-        Quantity => unless(value.is_i64() || value.as_str().is_some_and(is_quantity), "quantity"),
-        List(kind) => match value.as_array() {
+    if schema["x-kubernetes-int-or-string"] == true {
+        return unless(value.is_i64() || value.as_str().is_some_and(is_quantity), "quantity");
+    }
+    match schema["type"].as_str().unwrap() {
+        "string" => unless(value.is_string(), "text"),
+        "integer" => unless(value.is_i64(), "integer"),
+        "array" => match value.as_array() {
             Some(items) => {
                 let items = items.iter().enumerate();
                 items
-                    .flat_map(|(at, item)| faults(kind, item, &format!("{place}[{at}]")))
+                    .flat_map(|(at, item)| faults(&schema["items"], item, &format!("{place}[{at}]")))
                     .collect()
             }
             None => unless(false, "list"),
         },
-        Texts => unless(
-            value.as_object().is_some_and(|map| map.values().all(Value::is_string)),
-            "map of texts",
-        ),
-        Object(fields) => {
+        "object" => {
             let Some(map) = value.as_object() else {
                 return unless(false, "object");
             };
-            let unknown = map.keys().filter(|key| fields.iter().all(|(name, ..)| name != key));
-            let mut found: Vec<String> = unknown.map(|key| format!("{place}.{key} is not known")).collect();
-            for (name, kind, required) in fields {
-                match map.get(*name) {
-                    Some(value) => found.extend(faults(kind, value, &format!("{place}.{name}"))),
-                    None if *required => found.push(format!("{place}.{name} is missing")),
-                    None => {}
+            let field = |name: &str| match &schema["additionalProperties"] {
+                Value::Null => schema["properties"].get(name),
+                of_all => Some(of_all),
+            };
+            let required = schema["required"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str);
+            let missing = required.filter(|name| !map.contains_key(*name));
+            let mut found: Vec<String> = missing.map(|name| format!("{place}.{name} is missing")).collect();
+            for (name, value) in map {
+                match field(name) {
+                    Some(schema) => found.extend(faults(schema, value, &format!("{place}.{name}"))),
+                    None => found.push(format!("{place}.{name} is not known")),
                 }
             }
             found
         }
+        other => panic!("{place}: a schema of {other}"),
     }
 }
 
@@ -145,7 +111,7 @@ fn the_check_finds_what_a_server_would_refuse() {
         (
             "/metadata",
             serde_json::json!({"name": "n", "labels": {"a": 1}}),
-            "map of texts",
+            "text",
         ),
         (
             "/metadata",

@@ -31,7 +31,7 @@ fn the_node_is_told_as_kubectl_takes_it() {
     // Of the scenario's eight CPUs 2-3 and 4-5 are pods' own, one pair on each node.
     for zone in [0, 1] {
         assert_eq!(resource(&object, zone, "cpu"), ["4", "4", "2"]);
-        assert_eq!(resource(&object, zone, "memory"), ["16Gi", "14Gi", "8Gi"]);
+        assert_eq!(resource(&object, zone, "memory"), ["16Gi", "14Gi", "14Gi"]);
         assert_eq!(resource(&object, zone, "hugepages-2Mi"), ["1Gi", "1Gi", "1Gi"]);
         assert_eq!(resource(&object, zone, "hugepages-1Gi")[0], "1Gi");
     }
@@ -67,6 +67,37 @@ fn the_node_is_told_as_kubectl_takes_it() {
 }
 
 #[test]
+fn the_lean_profiles_have_attributes_instead_of_annotations() {
+    let simulation = Simulation::start(&scenario(""));
+    let printed = |options: &[&str]| -> Value {
+        let line = [&NAMED[..], &["--json=short"], options].concat();
+        serde_json::from_str(&simulation.ctl(&line)).expect("JSON")
+    };
+    let whole = printed(&[]);
+    let lean = printed(&["--profile", "nrt"]);
+    assert_eq!(lean["apiVersion"], "topology.node.k8s.io/v1alpha2");
+    assert_eq!(lean["zones"], whole["zones"]);
+    assert_eq!(
+        lean["metadata"]["annotations"]["node.koordinator.sh/cpu-topology"],
+        Value::Null
+    );
+    let own = printed(&["--profile", "stelia"]);
+    let attributes = own["attributes"].as_array().expect("attributes");
+    let node = attributes
+        .iter()
+        .find(|one| one["name"] == "isolation.stelia.io/node")
+        .expect("our own");
+    let node: Value = serde_json::from_str(node["value"].as_str().expect("text")).expect("JSON");
+    assert_eq!((&node["v"], &node["free"]), (&1.into(), &"0-1,6-7".into()));
+    let refused = simulation.run(
+        env!("CARGO_BIN_EXE_steliactl-simulated"),
+        &["node-topology", "--profile", "nrt", "--api-version", "v1alpha1"],
+    );
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && told.contains("must be v1alpha2"), "{told}");
+}
+
+#[test]
 fn everybody_on_the_bus_may_ask_and_no_pod() {
     let simulation = Simulation::start(&scenario(""));
     let call = [OBJECT, MANAGER, "NodeTopology", "a{sv}"];
@@ -75,6 +106,8 @@ fn everybody_on_the_bus_may_ask_and_no_pod() {
     for (name, value, says) in [
         ("api-version", "v1", "v1alpha1, v1alpha2"),
         ("node-name", "No Name", "not a name that a Kubernetes Node can have"),
+        ("profile", "lean", "koordinator, nrt, stelia"),
+        ("pods-fingerprint", "some", "with-exclusive-resources, all"),
         ("surprise", "x", "not known"),
     ] {
         let (done, text) = simulation.as_nobody(&[&call[..], &["1", name, "s", value]].concat());

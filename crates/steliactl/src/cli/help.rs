@@ -169,6 +169,10 @@ fn examples_of(command: &str) -> Examples {
         "node-topology" => &[
             ("into the cluster", "steliactl node-topology | kubectl apply -f -"),
             (
+                "for kube-scheduler's plugin",
+                "steliactl node-topology --profile nrt | kubectl apply -f -",
+            ),
+            (
                 "for plan and evaluate elsewhere",
                 "steliactl node-topology > node2.yaml",
             ),

@@ -22,7 +22,7 @@ pub(super) fn accounts_of(directory: &Path, since: u64, until: u64) -> Result<Ve
     let until = if until == 0 { now() } else { until };
     let made = accounts(good, since, until, None);
     match fault {
-        None => Ok(made),
+        None => Ok(made.into_values().collect()),
         Some(fault) => Err(Failure::about(
             directory,
             &format!(

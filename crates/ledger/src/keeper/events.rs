@@ -1,4 +1,4 @@
-//! What became of VMs, seats and the clock from look to look.
+//! The events that follow from how a look differs from what stands.
 
 use std::collections::BTreeMap;
 

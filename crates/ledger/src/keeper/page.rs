@@ -1,0 +1,125 @@
+//! What one look makes of one seat.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::events::{intruded, opened};
+use super::{Keeper, Vm};
+use crate::entry::{Closed, Event};
+use crate::look::{Look, Seat};
+use crate::standing::{Between, Known, Open};
+
+/// A seat's reading that may be written: after that reading, or as the first one.
+pub(super) type Read<'a> = (u64, Option<&'a Known>, Known);
+
+/// Why seats end, and their last reading.
+pub(super) type Ends = BTreeMap<u64, (Closed, Option<Known>)>;
+
+/// An entry that is being made.
+pub(super) struct Page<'a> {
+    pub(super) look: &'a Look,
+    pub(super) starts_segment: bool,
+    /// The next seat's number.
+    pub(super) next: u64,
+    pub(super) events: Vec<Event>,
+    pub(super) readings: Vec<Read<'a>>,
+    /// Of seats that stand, whether they are written or not.
+    pub(super) latest: Vec<Read<'a>>,
+    /// Seats that are still looked at.
+    pub(super) still: BTreeSet<u64>,
+    /// Those that are not, why, and their last reading.
+    pub(super) closed: Ends,
+}
+
+/// What was found on the seats of one VM.
+#[derive(Default)]
+pub(super) struct Found<'a> {
+    pub(super) readings: Vec<Read<'a>>,
+    pub(super) intrusions: Vec<Event>,
+    pub(super) disturbed: bool,
+    /// A seat began, or something of it changed.
+    pub(super) changed: bool,
+}
+
+impl Keeper {
+    /// One seat that is to be looked at.
+    pub(super) fn seat<'a>(
+        &self,
+        page: &mut Page<'a>,
+        found: &mut Found<'a>,
+        (uid, vm): (&str, &Vm),
+        seat: &Seat,
+        known: Option<(u64, &'a Open)>,
+    ) {
+        let Some(counters) = page.look.seats.get(seat) else {
+            return;
+        };
+        let now = self.bound.completed(
+            seat,
+            Known {
+                at: page.look.at_us,
+                up: page.look.up_us,
+                counters: counters.clone(),
+                gone: BTreeSet::new(),
+            },
+        );
+        let Some((number, known)) = known else {
+            return page.open(found, (uid, vm), seat, now);
+        };
+        let devices = vm.own_devices.iter();
+        let renewed = (!devices.eq(&known.own_devices) || known.name != vm.name).then(|| Open {
+            own_devices: vm.own_devices.iter().cloned().collect(),
+            ..known.clone()
+        });
+        let between = match &known.last {
+            Some(last) => Between::new(renewed.as_ref().unwrap_or(known), last, &now).map(Some),
+            None => Ok(None),
+        };
+        let Some(between) = between.ok().filter(|_| !self.closing.contains_key(&number)) else {
+            self.close(page, number, known, Closed::Contradicted);
+            return page.open(found, (uid, vm), seat, now);
+        };
+        page.still.insert(number);
+        if page.starts_segment || renewed.is_some() {
+            page.events.push(opened(number, uid, vm, seat));
+            found.changed |= renewed.is_some();
+        }
+        if let Some(between) = between {
+            found.disturbed |= between.is_disturbed();
+            intruded(&mut found.intrusions, uid, seat, &between);
+        }
+        let last = known.last.as_ref();
+        page.latest.push((number, last, now.clone()));
+        found
+            .readings
+            .push((number, last.filter(|_| !page.starts_segment), now));
+    }
+
+    /// It is not looked at any more, for this reason or one from before. What it was last read as is the end of its account.
+    pub(super) fn close<'a>(&self, page: &mut Page<'a>, number: u64, known: &'a Open, why: Closed) {
+        let before = self.closing.get(&number).cloned();
+        let (why, words) = before.unwrap_or_else(|| (why, self.last_words(number, known)));
+        let words = words.filter(|words| known.last.as_ref().is_some_and(|last| words.up > last.up));
+        page.events.push(Event::Closed { seat: number, why });
+        page.readings
+            .extend(words.clone().map(|words| (number, known.last.as_ref(), words)));
+        page.closed.insert(number, (why, words));
+    }
+
+    /// The reading of the last look, where the ring does not have it.
+    pub(super) fn last_words(&self, number: u64, known: &Open) -> Option<Known> {
+        let (latest, last) = (self.latest.as_ref()?, known.last.as_ref()?);
+        let reading = latest.readings.iter().find(|reading| reading.seat == number)?;
+        let now = Known::completed(latest, reading, Some(last));
+        (now.up > last.up && Between::new(known, last, &now).is_ok()).then_some(now)
+    }
+}
+
+impl<'a> Page<'a> {
+    /// A seat that is new, or was contradicted before.
+    fn open(&mut self, found: &mut Found<'a>, (uid, vm): (&str, &Vm), seat: &Seat, now: Known) {
+        self.events.push(opened(self.next, uid, vm, seat));
+        found.readings.push((self.next, None, now));
+        found.changed = true;
+        self.next = self.next.saturating_add(1);
+    }
+}

@@ -1,0 +1,127 @@
+//! What the view has not and is reported to schedulers: all pods, and what kubelet's other managers gave away.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
+use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
+use stelia_kubelet::{CheckpointError, DeviceManagerState, MemoryManagerState, PodName, PodUid, QosClass};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups};
+use stelia_node::containers;
+use stelia_node_report::accounts::{self, Living};
+use stelia_node_report::{Facts, Pod};
+
+use super::View;
+
+/// Where it is read.
+#[derive(Clone, Copy)]
+pub struct Places<'a> {
+    pub cgroups: &'a dyn Cgroups,
+    /// `/`: what `/sys` and `/var` are in.
+    pub root: &'a Path,
+    /// kubelet's root directory.
+    pub kubelet: &'a Path,
+}
+
+/// Reads it. What cannot be read is left out, and told as one of the facts' problems.
+pub fn complete(facts: &mut Facts, view: &View, places: Places<'_>) {
+    let Places { cgroups, root, kubelet } = places;
+    let pods = pods(cgroups).map_err(|cause| format!("the pods' cgroups: {cause}"));
+    let pods = note(&mut facts.problems, pods);
+    let living: Option<BTreeSet<PodUid>> = pods.as_ref().map(|pods| pods.keys().cloned().collect());
+    memory(facts, living.as_ref(), kubelet);
+    let with_devices = devices(facts, living.as_ref(), &root.join("sys"), kubelet);
+    let by_logs = by_logs(root);
+    let named = |pod: &PodUid| {
+        let instance = view.instances.get(pod).and_then(|instance| instance.pod_name.clone());
+        instance.or_else(|| by_logs.get(pod).cloned())
+    };
+    for allocation in &mut facts.allocations {
+        allocation.name = named(&allocation.pod);
+    }
+    facts.pods = pods.map(|pods| {
+        let pods = pods.into_iter().map(|(pod, class)| {
+            let exclusive = class == QosClass::Guaranteed || with_devices.contains(&pod);
+            let name = named(&pod);
+            (pod, Pod { name, exclusive })
+        });
+        pods.collect()
+    });
+}
+
+fn note<T>(problems: &mut Vec<String>, read: Result<T, String>) -> Option<T> {
+    read.map_err(|problem| problems.push(problem)).ok()
+}
+
+/// The pods that have a cgroup, with their classes.
+fn pods(cgroups: &dyn Cgroups) -> Result<BTreeMap<PodUid, QosClass>, CgroupError> {
+    let paths = containers::pods(cgroups)?;
+    let pod = |path: &CgroupPath| {
+        let top = path.as_str().split('/').nth(1)?;
+        let pod = PodUid::from_cgroup(top, path.name())?;
+        Some((pod, QosClass::of(path.as_str())))
+    };
+    Ok(paths.iter().filter_map(pod).collect())
+}
+
+/// One of kubelet's files; `None` without one.
+fn state<T>(path: &Path, parse: fn(&[u8]) -> Result<T, CheckpointError>) -> Result<Option<T>, String> {
+    let named = |cause: &dyn std::fmt::Display| format!("{}: {cause}", path.display());
+    match fs::read(path) {
+        Ok(bytes) => parse(&bytes).map(Some).map_err(|cause| named(&cause)),
+        Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
+        Err(cause) => Err(named(&cause)),
+    }
+}
+
+/// The Memory Manager's assignments. While they are not known, no memory is reported: a scheduler would count on what
+/// other pods have.
+fn memory(facts: &mut Facts, living: Living<'_>, kubelet: &Path) {
+    let path = kubelet.join(MEMORY_MANAGER_STATE);
+    match note(&mut facts.problems, state(&path, MemoryManagerState::parse)) {
+        Some(Some(state)) => accounts::memory(&mut facts.numa, &state, living),
+        Some(None) => {}
+        None => {
+            for node in facts.numa.values_mut() {
+                node.memory = None;
+                node.huge_pages.clear();
+            }
+        }
+    }
+}
+
+/// The devices, and the pods that have one of those that are reported.
+fn devices(facts: &mut Facts, living: Living<'_>, sys: &Path, kubelet: &Path) -> BTreeSet<PodUid> {
+    let path = kubelet.join("device-plugins").join(DEVICE_MANAGER_STATE);
+    let Some(Some(state)) = note(&mut facts.problems, state(&path, DeviceManagerState::parse)) else {
+        return BTreeSet::new();
+    };
+    facts.devices = accounts::devices(&state, living, |id| accounts::pci_node(sys, id));
+    let reported = |resource: &str| facts.devices.values().any(|devices| devices.contains_key(resource));
+    let entries = state.entries.into_iter().filter(|entry| reported(&entry.resource));
+    entries.map(|entry| entry.pod).collect()
+}
+
+/// Pods' names by kubelet's log directories, `NAMESPACE_NAME_UID` (`BuildPodLogsDirectory` in kubelet's
+/// `kuberuntime/helpers.go`). A directory may outlive its pod, and any that is in doubt names nobody.
+fn by_logs(root: &Path) -> BTreeMap<PodUid, PodName> {
+    let entries = fs::read_dir(root.join("var/log/pods")).into_iter().flatten();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut named: BTreeMap<PodUid, Option<PodName>> = BTreeMap::new();
+    for name in names {
+        let parts: Vec<&str> = name.split('_').collect();
+        let [namespace, name, uid] = parts.as_slice() else {
+            continue;
+        };
+        if let (Ok(uid), Some(name)) = (PodUid::parse(uid), PodName::new(namespace, name)) {
+            // Two directories of one pod contradict each other.
+            named.entry(uid).and_modify(|name| *name = None).or_insert(Some(name));
+        }
+    }
+    named.into_iter().filter_map(|(uid, name)| Some((uid, name?))).collect()
+}
+
+#[cfg(test)]
+mod tests;
