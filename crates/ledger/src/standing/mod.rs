@@ -1,5 +1,7 @@
 //! What stands after some entries: the seats that are looked at, and what each was last read as. A segment's entries suffice.
 
+#[cfg(test)]
+mod tests;
 mod window;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -128,3 +128,111 @@ proptest! {
         prop_assert!(told.least > 0 && told.most - told.least <= 4 * slack as u64, "{told:?}");
     }
 }
+
+/// A look at which nothing runs meanwhile, after so many seconds.
+fn look(seconds: u64) -> [Step; 2] {
+    let (before, after) = (Vec::new(), Vec::new());
+    [
+        Step::Later(seconds * 1_000_000),
+        Step::Look {
+            before,
+            after,
+            taken: true,
+            segment: false,
+        },
+    ]
+}
+
+fn steps_of(steps: impl IntoIterator<Item = Vec<Step>>) -> Vec<Step> {
+    steps.into_iter().flatten().collect()
+}
+
+#[test]
+fn a_seat_that_ends_is_covered_until_it_was_last_looked_at() {
+    let quiet: Vec<Step> = (0..20).flat_map(|_| look(30)).collect();
+    let last = vec![Step::Run(2, Run::Foreign), Step::Run(2, Run::Device)];
+    let ends = vec![Step::State(1, 2)];
+    let played = play(&steps_of([quiet, last, look(30).into(), ends, look(30).into()]));
+    check(&played).unwrap();
+    let account = played.account(VMS[1]);
+    // The first look is the seat's first reading.
+    assert_eq!(account.covered_us / 1_000_000, 20 * 30);
+    assert_eq!((account.promised_us - account.covered_us) / 1_000_000, 30);
+    assert_eq!(
+        (account.totals.other_tasks.least, account.totals.other_tasks.most),
+        (1, 1)
+    );
+}
+
+#[test]
+fn what_ran_while_a_vm_had_no_cpus_is_nobodys_although_the_ring_was_full_then() {
+    let floating = vec![
+        Step::State(1, 2),
+        Step::Later(30_000_000),
+        Step::Look {
+            before: Vec::new(),
+            after: Vec::new(),
+            taken: false,
+            segment: false,
+        },
+    ];
+    let others = vec![Step::Run(2, Run::Foreign); 9];
+    let back = vec![Step::State(1, 0)];
+    let played = play(&steps_of([
+        look(30).into(),
+        look(30).into(),
+        floating,
+        others,
+        back,
+        look(30).into(),
+        look(30).into(),
+    ]));
+    check(&played).unwrap();
+    let account = played.account(VMS[1]);
+    assert_eq!(
+        (account.totals.other_tasks.most, account.gaps.len()),
+        (0, 1),
+        "{account:#?}"
+    );
+}
+
+#[test]
+fn a_worker_that_nobody_saw_is_never_told_for_certain_as_another_task() {
+    let lived = vec![
+        Step::Run(0, Run::Born(1)),
+        Step::Run(0, Run::Bound(1)),
+        Step::Later(301_000_000),
+        Step::Run(0, Run::Ends),
+    ];
+    let played = play(&steps_of([
+        look(30).into(),
+        vec![Step::Killed],
+        lived,
+        look(30).into(),
+        look(30).into(),
+    ]));
+    check(&played).unwrap();
+    let told = played.account(VMS[0]).totals.other_tasks;
+    assert_eq!((told.least, told.most), (0, 3));
+    // Two readings later it is as certain as before.
+    let intruder = vec![Step::Run(0, Run::Foreign)];
+    let played = play(&steps_of([
+        look(30).into(),
+        vec![Step::Killed],
+        look(400).into(),
+        intruder,
+        look(30).into(),
+    ]));
+    let told = played.account(VMS[0]).totals.other_tasks;
+    assert_eq!((told.least, told.most), (1, 1));
+}
+
+#[test]
+fn an_upgrade_is_no_time_without_a_look() {
+    let quiet: Vec<Step> = (0..40).flat_map(|_| look(30)).collect();
+    let intruder = vec![Step::Run(0, Run::Foreign)];
+    let played = play(&steps_of([quiet, vec![Step::Stopped], intruder, look(60).into()]));
+    check(&played).unwrap();
+    let told = played.account(VMS[0]).totals.other_tasks;
+    assert_eq!((told.least, told.most), (1, 1));
+}
