@@ -568,3 +568,69 @@ fn a_seats_hour_has_few_bytes() {
         serde_json::to_string(&entry.readings).unwrap()
     );
 }
+
+#[test]
+fn a_device_that_becomes_the_vms_own_is_its_own_from_then_on() {
+    let (mut host, mut ring) = (Host::new(), Ring::default());
+    let vfio = Fired {
+        name: "vfio-msix[0](0000:3b:00.0)".into(),
+        count: 7,
+    };
+    host.counters.devices = BTreeMap::from([(40, vfio)]);
+    let mut keeper = resume(&ring, &host);
+    looked(&mut host, &mut keeper, &mut ring, "isolated").unwrap();
+    let mut vms = host.vms("isolated");
+    vms.get_mut(VM).unwrap().own_devices.insert("0000:3b:00.0".into());
+    host.counters.devices.get_mut(&40).unwrap().count += 5;
+    host.later(AUDIT);
+    let draft = keeper.looked(&host.look(&[], &[]).0, &vms, false).unwrap();
+    assert_eq!(draft.intrusions, []);
+    ring.keep(&mut keeper, draft);
+    let account = ring.account(None);
+    assert_eq!(account.totals.devices, BTreeMap::new());
+    assert_eq!(account.totals.own_interrupts.into_values().sum::<u64>(), 5);
+    host.later(AUDIT);
+    assert_eq!(
+        keeper.looked(&host.look(&[], &[]).0, &vms, false),
+        None,
+        "it is told once"
+    );
+}
+
+#[test]
+fn what_could_not_be_kept_is_told_later() {
+    let (mut host, mut ring) = (Host::new(), Ring::default());
+    let mut keeper = resume(&ring, &host);
+    looked(&mut host, &mut keeper, &mut ring, "isolated").unwrap();
+    host.later(AUDIT);
+    host.at += 3 * HEARTBEAT;
+    assert!(
+        keeper
+            .looked(&host.look(&[], &[]).0, &host.vms("isolated"), false)
+            .is_some()
+    );
+    keeper.missed("the disk is full");
+    host.later(AUDIT);
+    let entry = looked(&mut host, &mut keeper, &mut ring, "isolated").unwrap();
+    let by = i64::try_from(3 * HEARTBEAT).unwrap();
+    assert!(entry.events.contains(&Event::Clock { by }), "{entry:#?}");
+    assert!(
+        entry
+            .events
+            .iter()
+            .any(|event| matches!(event, Event::Missed { looks: 1, .. }))
+    );
+}
+
+#[test]
+fn a_question_before_the_first_look_after_a_boot_compares_nothing() {
+    let (mut host, mut ring) = (Host::new(), Ring::default());
+    host.seat.threads.clear();
+    let mut keeper = resume(&ring, &host);
+    looked(&mut host, &mut keeper, &mut ring, "isolated").unwrap();
+    host.boot += 1;
+    host.later(AUDIT);
+    let mut keeper = resume(&ring, &host);
+    let (look, _) = host.look(&[], &[]);
+    assert_eq!(keeper.provisional(&look, &host.vms("isolated")).readings, []);
+}
