@@ -60,6 +60,9 @@ pub struct Reading {
     /// Bound kernel threads, likewise. One that ended is `null` once.
     #[serde(rename = "b", skip_serializing_if = "Vec::is_empty")]
     pub bound: Vec<(Thread, Option<Bound>)>,
+    /// When it was taken, as [`Entry::at`] and [`Entry::up`], where that is not the entry's time.
+    #[serde(rename = "t", skip_serializing_if = "Option::is_none")]
+    pub time: Option<(u64, u64)>,
     /// Nothing is left out: the first reading of a seat in a segment.
     #[serde(rename = "f", skip_serializing_if = "is_false")]
     pub full: bool,
@@ -104,7 +107,13 @@ pub enum Event {
         own_devices: Vec<String>,
     },
     /// A seat is not looked at any more. Since its last reading nothing is known.
-    Closed { seat: u64, why: Closed },
+    Closed {
+        seat: u64,
+        why: Closed,
+        /// The reading of the last look at it, where that was not written.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        last: Option<Box<Reading>>,
+    },
     /// A VM's state as D-Bus has it: `isolated`, `contained`, `floating`, …; `gone`.
     State { vm: String, state: String },
     /// Something ran on a VM's CPUs that is neither its own nor bound there.

@@ -10,11 +10,6 @@ use crate::standing::{Between, GONE, Open};
 /// The realtime clock was set if it went on by so much more or less than the other one, microseconds.
 const JUMP: u64 = 1_000_000;
 
-pub(super) fn contradicted(events: &[Event], number: u64) -> bool {
-    let is = |event: &Event| matches!(event, Event::Closed { seat, .. } if *seat == number);
-    events.iter().any(is)
-}
-
 /// By how much the realtime clock was set.
 pub(super) fn set_by((at, up): (u64, u64), look: &Look) -> Option<i64> {
     let expected = at.saturating_add(look.up_us.saturating_sub(up));

@@ -9,12 +9,15 @@ mod events;
 mod pace;
 #[cfg(test)]
 mod tests;
+mod vm;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bound::BoundThreads;
-use events::{contradicted, intruded, opened, set_by, states, why_closed};
+use events::{intruded, opened, set_by, states, why_closed};
 use pace::Pace;
+pub use pace::hours_between;
+pub use vm::Vm;
 
 use crate::account::{Account, Folded};
 use crate::day::day;
@@ -24,33 +27,6 @@ use crate::standing::{Between, Known, Standing};
 
 /// All seats are written this often, microseconds, or at a multiple of it: [`hours_between`].
 const HEARTBEAT: u64 = 3_600_000_000;
-
-/// How often all seats are written, in hours, so that 31 days of such entries fit into three quarters of the ring. The last quarter is for what
-/// happens. Every number divides a day, so that its first entry is one of these.
-pub fn hours_between(entry_bytes: u64, ring_bytes: u64) -> u64 {
-    let fits = |hours: &u64| entry_bytes.saturating_mul(31 * 24 / hours) <= ring_bytes / 4 * 3;
-    [1, 2, 3, 4, 6, 8, 12].into_iter().find(fits).unwrap_or(24)
-}
-
-/// What the daemon knows of a VM.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Vm {
-    /// `namespace/name`; may be empty.
-    pub name: String,
-    /// As D-Bus has it.
-    pub state: String,
-    /// Looked at in the states `isolated` and `contained`.
-    pub seats: BTreeSet<Seat>,
-    /// PCI addresses.
-    pub own_devices: BTreeSet<String>,
-}
-
-impl Vm {
-    fn looked_at(&self) -> impl Iterator<Item = &Seat> {
-        let promises = matches!(self.state.as_str(), "isolated" | "contained");
-        self.seats.iter().filter(move |_| promises)
-    }
-}
 
 /// An entry that is not kept yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -81,6 +57,8 @@ pub struct Keeper {
     every: u64,
     paces: BTreeMap<String, Pace>,
     bound: BoundThreads,
+    /// What the last look says of open seats that it was not written of: the end of those that are closed by the next one.
+    latest: BTreeMap<u64, Known>,
 }
 
 impl Keeper {
@@ -168,7 +146,7 @@ impl Keeper {
             .map(|(number, open)| ((open.vm.as_str(), &open.seat), *number))
             .collect();
         let mut readings = Vec::new();
-        let mut still = BTreeSet::new();
+        let (mut still, mut newest) = (BTreeSet::new(), Vec::new());
         let mut next = self.standing.next_seat;
         for (uid, vm) in vms {
             let disturbed_before = events.len();
@@ -205,12 +183,14 @@ impl Keeper {
                         if starts_segment {
                             events.push(opened(number, uid, vm, seat));
                         }
+                        newest.push((number, now.clone()));
                         of_vm.push((number, before, now));
                     }
                     Err(_) => {
                         events.push(Event::Closed {
                             seat: number,
                             why: Closed::Contradicted,
+                            last: None,
                         });
                         events.push(opened(next, uid, vm, seat));
                         of_vm.push((next, None, now));
@@ -249,20 +229,22 @@ impl Keeper {
             readings.extend(of_vm);
         }
         for (number, known) in open {
-            if !still.contains(number) && !contradicted(&events, *number) {
+            if !still.contains(number) {
                 let why = why_closed(known, vms);
-                events.push(Event::Closed { seat: *number, why });
+                events.push(Event::Closed {
+                    seat: *number,
+                    why,
+                    last: None,
+                });
             }
         }
-        if readings.is_empty() && events.is_empty() && self.notes.is_empty() && !starts_segment {
-            return None;
+        // An empty node writes nothing.
+        let nothing = readings.is_empty() && events.is_empty() && self.notes.is_empty();
+        if !nothing || starts_segment && !vms.is_empty() {
+            draft.entry = self.entry(look, starts_segment, events, &readings);
         }
-        // Nobody to read and nothing that happened: an empty node writes nothing.
-        if readings.is_empty() && events.is_empty() && self.notes.is_empty() && vms.is_empty() {
-            return None;
-        }
-        draft.entry = self.entry(look, starts_segment, events, &readings);
-        Some(draft)
+        self.latest.extend(newest);
+        (draft.entry != Entry::default()).then_some(draft)
     }
 
     fn entry(
@@ -280,8 +262,14 @@ impl Keeper {
             all.splice(0..0, [boot].into_iter().chain((!self.key.is_empty()).then_some(key)));
         }
         all.extend(events);
+        let closing = |event: &Event| match event {
+            Event::Closed { seat, .. } => Some((*seat, self.latest.get(seat)?, self.standing.seats.get(seat)?)),
+            _ => None,
+        };
         let names = |of: fn(&Counters) -> &BTreeMap<String, u32>| -> Vec<String> {
-            let used = readings.iter().flat_map(|(_, _, now)| of(&now.counters));
+            let ends = all.iter().filter_map(closing).map(|(_, latest, _)| latest);
+            let written = readings.iter().map(|(_, _, now)| now).chain(ends);
+            let used = written.flat_map(|now| of(&now.counters));
             let used: BTreeSet<&String> = used.filter(|(_, count)| **count > 0).map(|(name, _)| name).collect();
             used.into_iter().cloned().collect()
         };
@@ -290,9 +278,15 @@ impl Keeper {
             up: look.up_us,
             upkeep: names(|counters| &counters.upkeep),
             softirqs: names(|counters| &counters.softirqs),
-            events: all,
             ..Entry::default()
         };
+        for event in &mut all {
+            let end = closing(event).map(|(seat, latest, open)| latest.reading(seat, open.last.as_ref(), &entry));
+            if let Event::Closed { last, .. } = event {
+                *last = end.map(Box::new);
+            }
+        }
+        entry.events = all;
         entry.readings = readings
             .iter()
             .map(|(number, before, now)| now.reading(*number, *before, &entry))
@@ -316,7 +310,12 @@ impl Keeper {
                     counters: counters.clone(),
                     gone: BTreeSet::new(),
                 };
-                readings.push((*number, Some(last), self.bound.completed(&open.seat, now)));
+                let now = self.bound.completed(&open.seat, now);
+                // What was told of once is not less afterwards.
+                if Between::new(open, last, &now).is_ok() {
+                    self.latest.insert(*number, now.clone());
+                    readings.push((*number, Some(last), now));
+                }
             }
         }
         let mut entry = self.entry(look, false, Vec::new(), &readings);
@@ -346,6 +345,11 @@ impl Keeper {
         // It follows from what stands: it was made of it.
         let mut folded = Folded::new(0, 0, None);
         let _ = self.standing.follow(&entry, &mut folded);
+        for reading in &entry.readings {
+            self.latest.remove(&reading.seat);
+        }
+        let open = &self.standing.seats;
+        self.latest.retain(|seat, _| open.contains_key(seat));
         for reading in &entry.readings {
             if let Some(open) = self.standing.seats.get(&reading.seat) {
                 self.bound.written(&open.seat);

@@ -102,6 +102,10 @@ impl Standing {
         (self.seq, self.at, self.up) = (entry.seq, entry.at, entry.up);
         follower.entry(entry);
         for event in &entry.events {
+            if let Event::Closed { last: Some(last), .. } = event {
+                let followed = self.reading(entry, last, follower);
+                error = error.or(followed.err());
+            }
             self.event(entry, event, follower);
         }
         for reading in &entry.readings {
@@ -130,7 +134,8 @@ impl Standing {
                 // Their counters ended with the boot.
                 for (seat, open) in std::mem::take(&mut self.seats) {
                     let why = Closed::Boot;
-                    follower.event(entry, &Event::Closed { seat, why }, Some(&open));
+                    let last = None;
+                    follower.event(entry, &Event::Closed { seat, why, last }, Some(&open));
                 }
                 self.states.clear();
             }
@@ -217,9 +222,10 @@ fn completed(entry: &Entry, reading: &Reading, before: Option<&Known>) -> Known 
         .filter(|(_, now)| now.is_none())
         .map(|(thread, _)| *thread);
     let columns = |names: &[String], counts: &[u32]| names.iter().cloned().zip(counts.iter().copied()).collect();
+    let (at, up) = reading.time.unwrap_or((entry.at, entry.up));
     Known {
-        at: entry.at,
-        up: entry.up,
+        at,
+        up,
         gone: gone.collect(),
         counters: Counters {
             switches,
@@ -273,6 +279,7 @@ impl Known {
             softirqs: column(&entry.softirqs, &counters.softirqs),
             devices: devices.collect(),
             bound,
+            time: ((self.at, self.up) != (entry.at, entry.up)).then_some((self.at, self.up)),
             full: before.is_none(),
         }
     }
