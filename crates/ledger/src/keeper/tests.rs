@@ -499,7 +499,7 @@ fn a_life_is_opened_and_closed_with_the_reason() {
     let (mut look, _) = host.look(&[], &[]);
     look.seats.clear();
     let draft = keeper.looked(&look, &host.vms("isolated"), false).unwrap();
-    assert!(draft.entry.events.contains(&X));
+    assert_eq!(closed(&draft.entry), [(0, Closed::Offline)]);
     ring.keep(&mut keeper, draft);
     host.later(AUDIT);
     looked(&mut host, &mut keeper, &mut ring, "isolated").unwrap();
