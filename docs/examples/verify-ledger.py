@@ -4,23 +4,23 @@ import base64, hashlib, json, os, subprocess, sys, tempfile
 hashes, boot, seats, every, folder = {}, "", {}, {}, tempfile.TemporaryDirectory()
 for path in sorted(sys.argv[1:], key=os.path.basename):
     for seq, line in enumerate(open(path, "rb"), first := int(os.path.basename(path)[:20])):
-        text, entry = line[65:-1], json.loads(line[65:])
-        before = entry["before"] if seq == first else hashes[seq - 1]  # the first entry of a segment names the hash before it
+        text, entry = line[65:-1], json.loads(line[65:])  # the first entry of a segment names the hash before it
+        before = entry["before"] if seq == first else hashes[seq - 1]
         hashes[seq] = hashlib.sha256(before.encode() + b"\n" + text).hexdigest()
         known = hashes.get(seq - 1, before if len(hashes) == 1 else None)
         if line != hashes[seq].encode() + b" " + text + b"\n" or (entry["seq"], known) != (seq, before):
             sys.exit(f"{path}: number {seq} is not what was written, or something before it is missing")
         for event in entry.get("events", []):
-            if (boot := event.get("id", boot)) and event["event"] == "opened":  # again at the beginning of each segment
-                seats[event["seat"]] = every.setdefault(json.dumps([boot, event["seat"], event["threads"]]), {**event, "bound": {}})
+            if (boot := event.get("id", boot)) and event["event"] == "opened": seats[event["seat"]] = every.setdefault(json.dumps([boot, event["seat"], event["threads"]]), {**event, "bound": {}})
             if event["event"] == "head":
                 files = {"text": ("stelia-ledger head 1\n%(day)s\n%(seq)d\n%(hash)s\n" % event).encode(), "sig": base64.b64decode(event["signature"])}
                 files["key"] = bytes.fromhex("302a300506032b6570032100") + base64.b64decode(event["key"])  # DER of RFC 8410
                 for name in files: open(os.path.join(folder.name, name), "wb").write(files[name])
-                openssl = "openssl pkeyutl -verify -pubin -keyform DER -inkey key -rawin -in text -sigfile sig".split()
-                good = subprocess.run(openssl, cwd=folder.name, stdout=sys.stderr).returncode == 0
+                openssl = "openssl pkeyutl -verify -pubin -keyform DER -inkey key -rawin -in text -sigfile sig"
+                good = not subprocess.run(openssl, shell=True, cwd=folder.name, stdout=sys.stderr).returncode
                 print("head", event["day"], event["seq"], "good" if good and hashes.get(event["seq"], event["hash"]) == event["hash"] else "BAD")
-        for seat, reading in ((seats[reading["s"]], reading) for reading in entry.get("readings", [])):
+        for reading in [event["last"] for event in entry.get("events", []) if event.get("last")] + entry.get("readings", []):
+            seat = seats[reading["s"]]
             for thread, ran in (pair for pair in reading.get("b", []) if pair[1]):
                 seat["bound"].setdefault(str(thread), [[0, 0] if "to" in seat else ran["switches"]])[1:] = [ran["switches"]]
             seat["to"] = seat.get("to", reading["n"])[:3] + reading["n"][:3]

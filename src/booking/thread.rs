@@ -218,7 +218,7 @@ impl Clerk {
     /// What was seen, as an entry, for who waits.
     fn look(&mut self, reason: Reason, vms: &Vms, asked: bool) -> Option<Entry> {
         self.find_devices(vms);
-        let wanted = wanted(vms, &self.devices);
+        let wanted = wanted(vms, &self.devices, self.meter.clocks().0);
         let book = self.book.as_mut()?;
         let look = match self.meter.look(&book.keeper.wants(&wanted)) {
             Ok(look) => look,
@@ -371,7 +371,11 @@ impl Book {
 }
 
 /// As the keeper has them.
-fn wanted(vms: &Vms, devices: &BTreeMap<PodUid, (CgroupPath, BTreeSet<String>)>) -> BTreeMap<String, keeper::Vm> {
+fn wanted(
+    vms: &Vms,
+    devices: &BTreeMap<PodUid, (CgroupPath, BTreeSet<String>)>,
+    now_us: u64,
+) -> BTreeMap<String, keeper::Vm> {
     let mut holders: BTreeMap<&String, usize> = BTreeMap::new();
     for device in devices.values().flat_map(|(_, devices)| devices) {
         *holders.entry(device).or_default() += 1;
@@ -387,7 +391,7 @@ fn wanted(vms: &Vms, devices: &BTreeMap<PodUid, (CgroupPath, BTreeSet<String>)>)
         let vm = keeper::Vm {
             name: vm.name.clone(),
             state: vm.state.to_owned(),
-            seats: vm.seats.clone(),
+            seats: vm.seats_at(now_us),
             own_devices: own(pod),
         };
         (pod.to_string(), vm)

@@ -23,7 +23,13 @@ pub(crate) struct Vm {
     pub(crate) seats: BTreeSet<Seat>,
     /// The container's cgroup, by which its devices are found.
     pub(crate) origin: CgroupPath,
+    /// When it got CPUs of its own, microseconds since the epoch.
+    pub(crate) since_us: u64,
 }
+
+/// KVM makes a thread of its own when a vCPU first enters the guest. It begins on that vCPU's CPU, and the engine looks for it for so long
+/// (`engine/late.rs`): the VM's own, and not to be told from another's. So a VM's counters are read from then on.
+const SETTLES: u64 = 10_000_000;
 
 /// By pod.
 pub(crate) type Vms = BTreeMap<PodUid, Arc<Vm>>;
@@ -76,10 +82,19 @@ fn is_same(one: &InstanceView, other: &InstanceView) -> bool {
         && one.exclusive == other.exclusive
         && one.vcpus == other.vcpus
         && one.origin == other.origin
+        && one.isolated_us == other.isolated_us
         && one.pod_name == other.pod_name
 }
 
 impl Vm {
+    /// What is to be looked at now. A clock that was set back keeps nobody waiting.
+    pub(super) fn seats_at(&self, now_us: u64) -> BTreeSet<Seat> {
+        match now_us.checked_sub(self.since_us) {
+            Some(age) if age < SETTLES => BTreeSet::new(),
+            _ => self.seats.clone(),
+        }
+    }
+
     fn of(shown: &InstanceView) -> Self {
         let has_cpus = [Phase::Isolated.name(), Phase::Contained.name()].contains(&shown.state);
         Self {
@@ -90,6 +105,7 @@ impl Vm {
                 false => BTreeSet::new(),
             },
             origin: shown.origin.clone(),
+            since_us: shown.isolated_us,
         }
     }
 }

@@ -11,7 +11,7 @@ use stelia_ledger::account::{Account, Range};
 
 use crate::guest::Accel;
 use crate::host::{Thread, all_pids, cpus, output, read, run, thread};
-use crate::ledger::{difference, exact};
+use crate::ledger::{difference, exact, wait_booked};
 use crate::linux_guest::{alive, topology, words};
 use crate::pods::{Pod, on_node};
 use crate::promise::assert_isolated;
@@ -210,6 +210,7 @@ fn of_eight_vms_under_a_minute_of_noise_none_sees_anybody_on_its_cpus() {
         let noise = Noise::start(&system);
         let ran = || -> Vec<u64> { vcpus.concat().iter().map(|vcpu| run_time(vcpu.tid)).collect() };
         let before = ran();
+        pods.iter().for_each(|pod| wait_booked(pod));
         let booked: Vec<Account> = pods.iter().map(|pod| exact(pod)).collect();
         record(&exclusive, LONG);
         let after = ran();

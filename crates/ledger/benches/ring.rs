@@ -57,8 +57,8 @@ fn reading(seat: u64, hour: u64, full: bool) -> Reading {
             .map(|queue| (200 + queue, Device(format!("nvme0q{queue}"), 77_777)))
             .collect(),
         bound: bound.map(|number| (thread(seat, number), Some(ran(number)))).collect(),
+        time: None,
         full,
-        ago: 0,
     }
 }
 

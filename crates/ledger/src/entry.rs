@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use stelia_api::attribution::Attribution;
 use stelia_cpus::CpuSet;
 
@@ -28,7 +29,7 @@ pub struct Entry {
     /// The names that [`Reading::softirqs`] of this entry is in the order of.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub softirqs: Vec<String>,
-    /// What happened before the readings were taken, in this order; after those that were taken [some time ago](Reading::ago).
+    /// What happened before the readings were taken, in this order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Event>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -55,26 +56,39 @@ pub struct Reading {
     pub softirqs: Vec<u32>,
     /// Device interrupts by number, those alone that differ from the seat's reading before; all of them where
     /// [`full`](Self::full) is set.
-    #[serde(rename = "i", skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        rename = "i",
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "by_number"
+    )]
     pub devices: BTreeMap<u32, Device>,
     /// Bound kernel threads, likewise. One that ended is `null` once.
     #[serde(rename = "b", skip_serializing_if = "Vec::is_empty")]
     pub bound: Vec<(Thread, Option<Bound>)>,
+    /// When it was taken, as [`Entry::at`] and [`Entry::up`], where that is not the entry's time.
+    #[serde(rename = "t", skip_serializing_if = "Option::is_none")]
+    pub time: Option<(u64, u64)>,
     /// Nothing is left out: the first reading of a seat in a segment.
     #[serde(rename = "f", skip_serializing_if = "is_false")]
     pub full: bool,
-    /// So many microseconds before the entry it was taken, and before all that the entry says happened: the last reading of a seat that
-    /// is looked at no more, or of a daemon that was told to end.
-    #[serde(rename = "a", skip_serializing_if = "is_zero")]
-    pub ago: u64,
 }
 
 fn is_false(value: &bool) -> bool {
     !value
 }
 
-fn is_zero(value: &u64) -> bool {
-    *value == 0
+/// JSON's keys are strings. Those of a reading in an event come as such: what is tagged is read into a buffer first, and serde makes numbers
+/// of keys only where it reads the text itself.
+fn by_number<'de, D: Deserializer<'de>>(input: D) -> Result<BTreeMap<u32, Device>, D::Error> {
+    let named = BTreeMap::<String, Device>::deserialize(input)?;
+    let numbered = named.into_iter().map(|(key, device)| {
+        let number = key.parse().ok().filter(|number: &u32| number.to_string() == key);
+        Ok((
+            number.ok_or_else(|| D::Error::custom("an interrupt's number is none"))?,
+            device,
+        ))
+    });
+    numbered.collect()
 }
 
 /// The name comes first in the array, then the count.
@@ -112,7 +126,13 @@ pub enum Event {
         own_devices: Vec<String>,
     },
     /// A seat is not looked at any more. Since its last reading nothing is known.
-    Closed { seat: u64, why: Closed },
+    Closed {
+        seat: u64,
+        why: Closed,
+        /// The reading of the last look at it, where that was not written.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        last: Option<Box<Reading>>,
+    },
     /// A VM's state as D-Bus has it: `isolated`, `contained`, `floating`, …; `gone`.
     State { vm: String, state: String },
     /// Something ran on a VM's CPUs that is neither its own nor bound there.
@@ -174,4 +194,39 @@ pub enum Class {
     OtherTasks,
     /// An interrupt of a device that is not the VM's.
     Devices,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_in_an_event_is_read_as_it_was_written() {
+        let last = Reading {
+            devices: BTreeMap::from([(30, Device("nvme0q1".into(), 5))]),
+            bound: vec![
+                (Thread { id: 7, start: 8 }, Some(Bound::default())),
+                (Thread { id: 9, start: 8 }, None),
+            ],
+            time: Some((1, 2)),
+            ..Reading::default()
+        };
+        let (seat, why) = (3, Closed::Moved);
+        let closed = Event::Closed {
+            seat,
+            why,
+            last: Some(Box::new(last.clone())),
+        };
+        let entry = Entry {
+            events: vec![closed],
+            readings: vec![last],
+            ..Entry::default()
+        };
+        let text = serde_json::to_string(&entry).unwrap();
+        assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), entry);
+        for wrong in ["030", "+30", "a", "4294967296", ""] {
+            let text = text.replace("\"30\"", &format!("\"{wrong}\""));
+            assert!(serde_json::from_str::<Entry>(&text).is_err(), "{wrong}");
+        }
+    }
 }

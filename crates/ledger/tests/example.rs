@@ -74,6 +74,7 @@ fn ring(directory: &Path) -> Ring {
     let closed = Event::Closed {
         seat: 1,
         why: Closed::Boot,
+        last: None,
     };
     let signed = key.sign_head("2026-10-31", seq, &hash);
     write(vec![boot("one"), closed, signed], Vec::new());

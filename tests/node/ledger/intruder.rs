@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use crate::host::run;
@@ -11,15 +12,19 @@ use crate::pods::Pod;
 pub const TIMES: u64 = 40;
 
 /// It waits for a line, runs so many short times, and ends.
-pub struct Intruder(Child);
+pub struct Intruder {
+    child: Child,
+    /// Where it goes just before, and which CPU there.
+    into: Option<(PathBuf, u32)>,
+}
 
 impl Intruder {
-    /// In the cgroup of the VM's vCPU threads, which no task enters by itself.
+    /// Into the cgroup of the VM's vCPU threads, which no task enters by itself.
     pub fn in_vcpu(pod: &Pod, cpu: u32, name: &str) -> Self {
-        let child = start(name);
-        fs::write(pod.vcpu().join("cgroup.procs"), child.id().to_string()).expect("into vcpu/");
-        run(&["taskset", "-pc", &cpu.to_string(), &child.id().to_string()]);
-        Self(child)
+        Self {
+            child: start(name),
+            into: Some((pod.vcpu(), cpu)),
+        }
     }
 
     /// Beside a VM that has no partition: in a slice of its own, which nobody restricts.
@@ -29,14 +34,27 @@ impl Intruder {
         let _ = fs::create_dir(slice);
         fs::write(format!("{slice}/cgroup.procs"), child.id().to_string()).expect("into a slice of its own");
         run(&["taskset", "-pc", &cpu.to_string(), &child.id().to_string()]);
-        Self(child)
+        Self { child, into: None }
     }
 
+    /// The daemon, which would put it out within milliseconds, stands still meanwhile.
     pub fn intrude(mut self) {
-        let mut line = self.0.stdin.take().expect("stdin");
+        let signal = |name: &str| run(&["systemctl", "kill", "--kill-whom=main", name, "steliad.service"]);
+        if let Some((vcpu, cpu)) = &self.into {
+            let number = self.child.id().to_string();
+            signal("--signal=STOP");
+            let domain = vcpu.parent().expect("its domain");
+            fs::write(domain.join("cgroup.procs"), &number).expect("into the domain");
+            fs::write(vcpu.join("cgroup.threads"), &number).expect("into vcpu/");
+            run(&["taskset", "-pc", &cpu.to_string(), &number]);
+        }
+        let mut line = self.child.stdin.take().expect("stdin");
         line.write_all(b"go\n").expect("a line");
         drop(line);
-        let status = self.0.wait().expect("the intruder");
+        let status = self.child.wait().expect("the intruder");
+        if self.into.is_some() {
+            signal("--signal=CONT");
+        }
         assert!(status.success(), "{status}");
         let _ = fs::remove_dir("/sys/fs/cgroup/intruder.slice");
     }

@@ -153,7 +153,7 @@ impl Follow for Folded {
                     });
                 }
             }
-            Event::Closed { seat, why } => {
+            Event::Closed { seat, why, .. } => {
                 let Some(open) = open else { return };
                 self.cut(*seat, &open.vm);
                 let last = open.last.as_ref().map_or(at, |known| known.at);

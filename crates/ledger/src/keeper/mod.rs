@@ -10,49 +10,25 @@ mod pace;
 mod page;
 #[cfg(test)]
 mod tests;
+mod vm;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bound::BoundThreads;
 use events::{set_by, states, why_closed};
 use pace::Pace;
-use page::{Ends, Found, Page, Read};
+pub use pace::hours_between;
+use page::{Found, Page, Read};
+pub use vm::Vm;
 
 use crate::account::{Account, Folded};
 use crate::day::day;
-use crate::entry::{Entry, Event};
+use crate::entry::{Closed, Entry, Event};
 use crate::look::{Counters, Look, Seat};
-use crate::standing::{Known, Open, Standing};
+use crate::standing::{Between, Known, Open, Standing};
 
 /// All seats are written this often, microseconds, or at a multiple of it: [`hours_between`].
 const HEARTBEAT: u64 = 3_600_000_000;
-
-/// How often all seats are written, in hours, so that 31 days of such entries fit into three quarters of the ring. The last quarter is for what
-/// happens. Every number divides a day, so that its first entry is one of these.
-pub fn hours_between(entry_bytes: u64, ring_bytes: u64) -> u64 {
-    let fits = |hours: &u64| entry_bytes.saturating_mul(31 * 24 / hours) <= ring_bytes / 4 * 3;
-    [1, 2, 3, 4, 6, 8, 12].into_iter().find(fits).unwrap_or(24)
-}
-
-/// What the daemon knows of a VM.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Vm {
-    /// `namespace/name`; may be empty.
-    pub name: String,
-    /// As D-Bus has it.
-    pub state: String,
-    /// Looked at in the states `isolated` and `contained`.
-    pub seats: BTreeSet<Seat>,
-    /// PCI addresses.
-    pub own_devices: BTreeSet<String>,
-}
-
-impl Vm {
-    fn looked_at(&self) -> impl Iterator<Item = &Seat> {
-        let promises = matches!(self.state.as_str(), "isolated" | "contained");
-        self.seats.iter().filter(move |_| promises)
-    }
-}
 
 /// An entry that is not kept yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -65,6 +41,15 @@ pub struct Draft {
     heartbeat: bool,
     /// How many notes are in it.
     noted: usize,
+}
+
+/// What a look comes to.
+struct Drafted {
+    draft: Option<Draft>,
+    /// Of seats that stand, whether they are written or not.
+    latest: Vec<(u64, Known)>,
+    /// Seats that end.
+    closed: BTreeMap<u64, Closed>,
 }
 
 /// Decides what is written. What it knows of the past is what the ring has.
@@ -85,10 +70,10 @@ pub struct Keeper {
     every: u64,
     paces: BTreeMap<String, Pace>,
     bound: BoundThreads,
-    /// The last look as an entry would have it, whether it was written or not: the last reading of a seat that is not looked at any more.
-    latest: Option<Entry>,
-    /// Seats whose end could not be kept yet, with their last reading. They are new when they come again: what ran meanwhile is nobody's.
-    closing: Ends,
+    /// What the last look says of open seats that it was not written of: the end of those that are closed by the next one.
+    latest: BTreeMap<u64, Known>,
+    /// Seats whose end could not be kept yet. They are new when they come again: what ran meanwhile is nobody's.
+    closing: BTreeMap<u64, Closed>,
 }
 
 impl Keeper {
@@ -151,14 +136,13 @@ impl Keeper {
         }
         self.looked = Some((look.at_us, look.up_us));
         self.bound.take_in(look, open_seats(&self.standing, &self.boot));
-        let (draft, latest, closed) = self.draft(look, vms, starts_segment);
-        self.latest = Some(latest);
+        let Drafted { draft, latest, closed } = self.draft(look, vms, starts_segment);
+        self.latest.extend(latest);
         self.closing = closed;
         draft
     }
 
-    /// The entry, all that was read as one, and the seats that end.
-    fn draft(&self, look: &Look, vms: &BTreeMap<String, Vm>, starts_segment: bool) -> (Option<Draft>, Entry, Ends) {
+    fn draft(&self, look: &Look, vms: &BTreeMap<String, Vm>, starts_segment: bool) -> Drafted {
         let mut draft = Draft {
             heartbeat: starts_segment || self.is_heartbeat(look),
             noted: self.notes.len(),
@@ -209,18 +193,21 @@ impl Keeper {
         }
         for (number, known) in open {
             if !page.still.contains(number) && !page.closed.contains_key(number) {
-                self.close(&mut page, *number, known, why_closed(known, vms));
+                self.close(&mut page, *number, why_closed(known, vms));
             }
         }
-        let latest = self.entry((look.at_us, look.up_us), Vec::new(), &page.latest);
         let nothing = page.readings.is_empty() && page.events.is_empty() && self.notes.is_empty();
         // An empty node writes nothing either.
-        if nothing && (!starts_segment || vms.is_empty()) {
-            return (None, latest, page.closed);
+        let writes = !nothing || starts_segment && !vms.is_empty();
+        if writes {
+            let events = self.noted(starts_segment, page.events);
+            draft.entry = self.entry((look.at_us, look.up_us), events, &page.readings);
         }
-        let events = self.noted(starts_segment, page.events);
-        draft.entry = self.entry((look.at_us, look.up_us), events, &page.readings);
-        (Some(draft), latest, page.closed)
+        Drafted {
+            draft: writes.then_some(draft),
+            latest: page.latest,
+            closed: page.closed,
+        }
     }
 
     /// What waited to be told, and these events.
@@ -236,9 +223,15 @@ impl Keeper {
         all
     }
 
-    fn entry(&self, (at, up): (u64, u64), events: Vec<Event>, readings: &[Read<'_>]) -> Entry {
+    fn entry(&self, (at, up): (u64, u64), mut events: Vec<Event>, readings: &[Read<'_>]) -> Entry {
+        let closing = |event: &Event| match event {
+            Event::Closed { seat, .. } => Some((*seat, self.latest.get(seat)?, self.standing.seats.get(seat)?)),
+            _ => None,
+        };
         let names = |of: fn(&Counters) -> &BTreeMap<String, u32>| -> Vec<String> {
-            let used = readings.iter().flat_map(|(_, _, now)| of(&now.counters));
+            let ends = events.iter().filter_map(closing).map(|(_, latest, _)| latest);
+            let written = readings.iter().map(|(_, _, now)| now).chain(ends);
+            let used = written.flat_map(|now| of(&now.counters));
             let used: BTreeSet<&String> = used.filter(|(_, count)| **count > 0).map(|(name, _)| name).collect();
             used.into_iter().cloned().collect()
         };
@@ -247,9 +240,15 @@ impl Keeper {
             up,
             upkeep: names(|counters| &counters.upkeep),
             softirqs: names(|counters| &counters.softirqs),
-            events,
             ..Entry::default()
         };
+        for event in &mut events {
+            let end = closing(event).map(|(seat, latest, open)| latest.reading(seat, open.last.as_ref(), &entry));
+            if let Event::Closed { last, .. } = event {
+                *last = end.map(Box::new);
+            }
+        }
+        entry.events = events;
         entry.readings = readings
             .iter()
             .map(|(number, before, now)| now.reading(*number, *before, &entry))
@@ -274,7 +273,12 @@ impl Keeper {
                     counters: counters.clone(),
                     gone: BTreeSet::new(),
                 };
-                readings.push((*number, Some(last), self.bound.completed(&open.seat, now)));
+                let now = self.bound.completed(&open.seat, now);
+                // What was told of once is not less afterwards.
+                if !self.closing.contains_key(number) && Between::new(open, last, &now).is_ok() {
+                    self.latest.insert(*number, now.clone());
+                    readings.push((*number, Some(last), now));
+                }
             }
         }
         let mut entry = self.entry((look.at_us, look.up_us), Vec::new(), &readings);
@@ -305,8 +309,11 @@ impl Keeper {
         // It follows from what stands: it was made of it.
         let mut folded = Folded::new(0, 0, None);
         let _ = self.standing.follow(&entry, &mut folded);
+        let open = &self.standing.seats;
+        self.latest.retain(|seat, _| open.contains_key(seat));
         for reading in &entry.readings {
-            if let Some(open) = self.standing.seats.get(&reading.seat) {
+            self.latest.remove(&reading.seat);
+            if let Some(open) = open.get(&reading.seat) {
                 self.bound.written(&open.seat);
             }
         }
@@ -324,7 +331,7 @@ impl Keeper {
         let open = open_seats(&self.standing, &self.boot);
         let readings: Vec<Read<'_>> = open
             .iter()
-            .filter_map(|(number, open)| Some((*number, open.last.as_ref(), self.last_words(*number, open)?)))
+            .filter_map(|(number, open)| Some((*number, open.last.as_ref(), self.latest.get(number)?.clone())))
             .collect();
         Some(self.entry((at_us, up_us), events, &readings))
     }

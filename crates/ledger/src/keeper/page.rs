@@ -11,9 +11,6 @@ use crate::standing::{Between, Known, Open};
 /// A seat's reading that may be written: after that reading, or as the first one.
 pub(super) type Read<'a> = (u64, Option<&'a Known>, Known);
 
-/// Why seats end, and their last reading.
-pub(super) type Ends = BTreeMap<u64, (Closed, Option<Known>)>;
-
 /// An entry that is being made.
 pub(super) struct Page<'a> {
     pub(super) look: &'a Look,
@@ -23,11 +20,11 @@ pub(super) struct Page<'a> {
     pub(super) events: Vec<Event>,
     pub(super) readings: Vec<Read<'a>>,
     /// Of seats that stand, whether they are written or not.
-    pub(super) latest: Vec<Read<'a>>,
+    pub(super) latest: Vec<(u64, Known)>,
     /// Seats that are still looked at.
     pub(super) still: BTreeSet<u64>,
-    /// Those that are not, why, and their last reading.
-    pub(super) closed: Ends,
+    /// Those that are not, and why.
+    pub(super) closed: BTreeMap<u64, Closed>,
 }
 
 /// What was found on the seats of one VM.
@@ -75,7 +72,7 @@ impl Keeper {
             None => Ok(None),
         };
         let Some(between) = between.ok().filter(|_| !self.closing.contains_key(&number)) else {
-            self.close(page, number, known, Closed::Contradicted);
+            self.close(page, number, Closed::Contradicted);
             return page.open(found, (uid, vm), seat, now);
         };
         page.still.insert(number);
@@ -88,29 +85,18 @@ impl Keeper {
             intruded(&mut found.intrusions, uid, seat, &between);
         }
         let last = known.last.as_ref();
-        page.latest.push((number, last, now.clone()));
+        page.latest.push((number, now.clone()));
         found
             .readings
             .push((number, last.filter(|_| !page.starts_segment), now));
     }
 
-    /// It is not looked at any more, for this reason or one from before. What it was last read as is the end of its account.
-    pub(super) fn close<'a>(&self, page: &mut Page<'a>, number: u64, known: &'a Open, why: Closed) {
-        let before = self.closing.get(&number).cloned();
-        let (why, words) = before.unwrap_or_else(|| (why, self.last_words(number, known)));
-        let words = words.filter(|words| known.last.as_ref().is_some_and(|last| words.up > last.up));
-        page.events.push(Event::Closed { seat: number, why });
-        page.readings
-            .extend(words.clone().map(|words| (number, known.last.as_ref(), words)));
-        page.closed.insert(number, (why, words));
-    }
-
-    /// The reading of the last look, where the ring does not have it.
-    pub(super) fn last_words(&self, number: u64, known: &Open) -> Option<Known> {
-        let (latest, last) = (self.latest.as_ref()?, known.last.as_ref()?);
-        let reading = latest.readings.iter().find(|reading| reading.seat == number)?;
-        let now = Known::completed(latest, reading, Some(last));
-        (now.up > last.up && Between::new(known, last, &now).is_ok()).then_some(now)
+    /// It is not looked at any more, for this reason or one from before.
+    pub(super) fn close(&self, page: &mut Page<'_>, number: u64, why: Closed) {
+        let why = self.closing.get(&number).copied().unwrap_or(why);
+        let (seat, last) = (number, None);
+        page.events.push(Event::Closed { seat, why, last });
+        page.closed.insert(number, why);
     }
 }
 

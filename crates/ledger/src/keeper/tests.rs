@@ -354,6 +354,14 @@ proptest! {
     }
 }
 
+fn closed(entry: &Entry) -> Vec<(u64, Closed)> {
+    let closed = entry.events.iter().filter_map(|event| match event {
+        Event::Closed { seat, why, .. } => Some((*seat, *why)),
+        _ => None,
+    });
+    closed.collect()
+}
+
 fn looked(host: &mut Host, keeper: &mut Keeper, ring: &mut Ring, state: &str) -> Option<Entry> {
     let (look, _) = host.look(&[], &[]);
     let first = ring.entries.is_empty();
@@ -495,10 +503,7 @@ fn a_life_is_opened_and_closed_with_the_reason() {
     let (mut look, _) = host.look(&[], &[]);
     look.seats.clear();
     let draft = keeper.looked(&look, &host.vms("isolated"), false).unwrap();
-    assert!(draft.entry.events.contains(&Event::Closed {
-        seat: 0,
-        why: Closed::Offline
-    }));
+    assert_eq!(closed(&draft.entry), [(0, Closed::Offline)]);
     ring.keep(&mut keeper, draft);
     host.later(AUDIT);
     looked(&mut host, &mut keeper, &mut ring, "isolated").unwrap();
@@ -506,20 +511,11 @@ fn a_life_is_opened_and_closed_with_the_reason() {
     host.later(AUDIT);
     host.counters.own = (host.counters.own.0 + 50, host.counters.own.1 + 50);
     let entry = looked(&mut host, &mut keeper, &mut ring, "isolated").unwrap();
-    assert!(
-        entry.events.contains(&Event::Closed {
-            seat: 1,
-            why: Closed::Contradicted
-        }),
-        "{entry:#?}"
-    );
+    assert_eq!(closed(&entry), [(1, Closed::Contradicted)]);
     host.later(AUDIT);
     let (look, _) = host.look(&[], &[]);
     let draft = keeper.looked(&look, &BTreeMap::new(), false).unwrap();
-    assert!(draft.entry.events.contains(&Event::Closed {
-        seat: 2,
-        why: Closed::Ended
-    }));
+    assert_eq!(closed(&draft.entry), [(2, Closed::Ended)]);
     ring.keep(&mut keeper, draft);
     let account = ring.account(None);
     let states: Vec<&str> = account.states.iter().map(|(_, state)| state.as_str()).collect();
@@ -633,4 +629,24 @@ fn a_question_before_the_first_look_after_a_boot_compares_nothing() {
     let mut keeper = resume(&ring, &host);
     let (look, _) = host.look(&[], &[]);
     assert_eq!(keeper.provisional(&look, &host.vms("isolated")).readings, []);
+}
+
+#[test]
+fn the_last_look_at_a_seat_ends_it_although_it_was_not_written() {
+    let (mut host, mut ring) = (Host::new(), Ring::default());
+    let mut keeper = resume(&ring, &host);
+    looked(&mut host, &mut keeper, &mut ring, "isolated").unwrap();
+    for _ in 0..3 {
+        host.later(AUDIT);
+        host.run(Run::Own);
+        assert_eq!(looked(&mut host, &mut keeper, &mut ring, "isolated"), None);
+    }
+    host.later(AUDIT);
+    host.run(Run::Own);
+    let (look, _) = host.look(&[], &[]);
+    let draft = keeper.looked(&look, &BTreeMap::new(), false).unwrap();
+    ring.keep(&mut keeper, draft);
+    let account = ring.account(None);
+    assert_eq!((account.totals.own.count, account.covered_us), (3, 3 * AUDIT));
+    assert_eq!(account.promised_us, 4 * AUDIT);
 }

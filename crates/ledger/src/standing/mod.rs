@@ -101,27 +101,26 @@ impl Standing {
                 after: self.seq,
             });
         }
-        let is_first = self.seq == 0;
         (self.seq, self.at, self.up) = (entry.seq, entry.at, entry.up);
         follower.entry(entry);
-        let (earlier, now): (Vec<&Reading>, Vec<&Reading>) = entry.readings.iter().partition(|reading| reading.ago > 0);
-        let mut read = |standing: &mut Self, reading: &Reading, follower: &mut _| {
-            if let Err(wrong) = standing.reading(entry, reading, follower) {
-                standing.seats.remove(&reading.seat);
-                error.get_or_insert(wrong);
-            }
-        };
-        for reading in earlier {
-            // A seat that ends with the entry is one of the segment before, which need not be there.
-            if !is_first || self.seats.contains_key(&reading.seat) {
-                read(self, reading, follower);
-            }
-        }
         for event in &entry.events {
+            // At the beginning of a segment it may be of a seat of the one before, which need not be there.
+            if let Event::Closed {
+                seat, last: Some(last), ..
+            } = event
+                && last.seat == *seat
+                && self.seats.contains_key(seat)
+            {
+                let followed = self.reading(entry, last, follower);
+                error = error.or(followed.err());
+            }
             self.event(entry, event, follower);
         }
-        for reading in now {
-            read(self, reading, follower);
+        for reading in &entry.readings {
+            if let Err(wrong) = self.reading(entry, reading, follower) {
+                self.seats.remove(&reading.seat);
+                error.get_or_insert(wrong);
+            }
         }
         error.map_or(Ok(()), Err)
     }
@@ -143,7 +142,8 @@ impl Standing {
                 // Their counters ended with the boot.
                 for (seat, open) in std::mem::take(&mut self.seats) {
                     let why = Closed::Boot;
-                    follower.event(entry, &Event::Closed { seat, why }, Some(&open));
+                    let last = None;
+                    follower.event(entry, &Event::Closed { seat, why, last }, Some(&open));
                 }
                 self.states.clear();
             }
@@ -238,10 +238,11 @@ impl Known {
             .iter()
             .filter(|(_, now)| now.is_none())
             .map(|(thread, _)| *thread);
+        let (at, up) = reading.time.unwrap_or((entry.at, entry.up));
         let columns = |names: &[String], counts: &[u32]| names.iter().cloned().zip(counts.iter().copied()).collect();
         Self {
-            at: entry.at.saturating_sub(reading.ago),
-            up: entry.up.saturating_sub(reading.ago),
+            at,
+            up,
             gone: gone.collect(),
             counters: Counters {
                 switches,
@@ -295,7 +296,7 @@ impl Known {
             devices: devices.collect(),
             bound,
             full: before.is_none(),
-            ago: entry.up.saturating_sub(self.up),
+            time: ((self.at, self.up) != (entry.at, entry.up)).then_some((self.at, self.up)),
         }
     }
 }

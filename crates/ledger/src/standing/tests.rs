@@ -101,18 +101,19 @@ fn a_window_that_something_is_missing_before_is_not_joined_to_the_one_before_tha
 }
 
 #[test]
-fn a_reading_from_before_the_events_ends_a_seat_that_they_close() {
-    let why = Closed::Ended;
-    let mut last = entry(3, vec![Event::Closed { seat: 0, why }], &[[13, 0, 0, 0, 0, 0]]);
-    last.readings[0].ago = 400_000;
-    let account = accounts([(first(), String::new()), (last.clone(), String::new())], 0, 0, None)
-        .remove(VM)
-        .unwrap();
+fn the_last_reading_of_a_seat_that_is_closed_ends_its_account() {
+    let (seat, why) = (0, Closed::Ended);
+    let mut end = entry(3, Vec::new(), &[[13, 0, 0, 0, 0, 0]]);
+    let mut last = end.readings.remove(0);
+    last.time = Some((end.at - 400_000, end.up - 400_000));
+    let last = Some(Box::new(last));
+    end.events.push(Event::Closed { seat, why, last });
+    let entries = [(first(), String::new()), (end.clone(), String::new())];
+    let account = accounts(entries, 0, 0, None).remove(VM).unwrap();
     assert_eq!(account.totals.other_tasks, Range { least: 3, most: 3 });
     assert_eq!((account.covered_us, account.promised_us), (1_600_000, 2_000_000));
     // At the beginning of what there is nobody knows that seat, which is no fault.
-    let mut standing = Standing::default();
-    assert_eq!(standing.apply(&last), Ok(()));
+    assert_eq!(Standing::default().apply(&end), Ok(()));
 }
 
 #[test]
@@ -144,6 +145,7 @@ fn numbers_of_any_size_make_an_account() {
             vec![Event::Closed {
                 seat: 0,
                 why: Closed::Moved,
+                last: None,
             }],
             &[],
         );

@@ -94,24 +94,17 @@ impl Played {
         let mut truth = Truth::default();
         let (mut boot, mut seats, mut last) = (String::new(), BTreeMap::new(), BTreeMap::<u64, (u64, True)>::new());
         for entry in &self.entries {
-            // Those taken before the events.
-            let (earlier, now): (Vec<_>, Vec<_>) = entry.readings.iter().partition(|reading| reading.ago > 0);
-            let mut read =
-                |boot: &str, seats: &BTreeMap<u64, Seat>, last: &mut BTreeMap<u64, (u64, True)>, reading: &Reading| {
-                    let Some(seat) = seats.get(&reading.seat) else { return };
-                    let (at, up) = (entry.at - reading.ago, entry.up - reading.ago);
-                    let now = self.truth[&(boot.to_owned(), up)][seat];
-                    if let Some((from, before)) = last.insert(reading.seat, (up, now)) {
-                        truth.foreign += now.foreign - before.foreign;
-                        truth.devices += now.devices - before.devices;
-                        truth.own_ns += now.own_ns - before.own_ns;
-                        truth.covered_us += up - from;
-                        *truth.days.entry(day(at)).or_default() += now.foreign - before.foreign;
-                    }
-                };
-            earlier
-                .into_iter()
-                .for_each(|reading| read(&boot, &seats, &mut last, reading));
+            let mut read = |boot: &str, seat: &Seat, last: &mut BTreeMap<u64, (u64, True)>, reading: &Reading| {
+                let (at, up) = reading.time.unwrap_or((entry.at, entry.up));
+                let now = self.truth[&(boot.to_owned(), up)][seat];
+                if let Some((from, before)) = last.insert(reading.seat, (up, now)) {
+                    truth.foreign += now.foreign - before.foreign;
+                    truth.devices += now.devices - before.devices;
+                    truth.own_ns += now.own_ns - before.own_ns;
+                    truth.covered_us += up - from;
+                    *truth.days.entry(day(at)).or_default() += now.foreign - before.foreign;
+                }
+            };
             for event in &entry.events {
                 match event {
                     Event::Boot { id } if *id != boot => {
@@ -134,15 +127,20 @@ impl Played {
                             },
                         );
                     }
-                    Event::Closed { seat, .. } => {
-                        seats.remove(seat);
+                    Event::Closed { seat, last: end, .. } => {
+                        if let (Some(of), Some(end)) = (seats.remove(seat), end) {
+                            read(&boot, &of, &mut last, end);
+                        }
                         last.remove(seat);
                     }
                     _ => {}
                 }
             }
-            now.into_iter()
-                .for_each(|reading| read(&boot, &seats, &mut last, reading));
+            for reading in &entry.readings {
+                if let Some(seat) = seats.get(&reading.seat) {
+                    read(&boot, seat, &mut last, reading);
+                }
+            }
         }
         truth
     }
