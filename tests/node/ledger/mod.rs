@@ -58,8 +58,8 @@ fn answer<T: serde::de::DeserializeOwned>(argv: &[&str]) -> T {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Accounts of VMs that ended, too.
-fn accounts(uid: &str) -> Vec<Account> {
+/// Also of a VM that ended; until it is booked nothing is known of it.
+fn account_by_uid(uid: &str) -> Account {
     let call = [
         "busctl",
         "--json=short",
@@ -96,8 +96,7 @@ pub fn exact(pod: &Pod) -> Account {
 pub fn wait_booked(pod: &Pod) {
     wait_until("it is booked", || {
         run(&["steliactl", "reconcile"]);
-        let covered = accounts(&pod.uid).first().is_some_and(|account| account.covered_us > 0);
-        covered.then_some(())
+        (account_by_uid(&pod.uid).covered_us > 0).then_some(())
     });
 }
 
@@ -311,11 +310,10 @@ fn totals_outlive_the_daemon_and_whatever_else_happens() {
         // A VM that ended is accounted for, too.
         run(&["kubelet-standin", "pod", "delete", "kept", "--grace", "1"]);
         wait_until("its end is kept", || {
-            let all = accounts(&pod.uid);
-            let ended = all.first()?.states.last()?.1 == "gone";
+            let ended = account_by_uid(&pod.uid).states.last()?.1 == "gone";
             ended.then_some(())
         });
-        let last = accounts(&pod.uid).pop().expect("its account");
+        let last = account_by_uid(&pod.uid);
         assert!(devices(&last) >= devices(&after), "{last:#?}");
     });
 }
