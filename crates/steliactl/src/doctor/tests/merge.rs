@@ -5,7 +5,15 @@ use super::*;
 /// Eight NUMA nodes with huge pages, one of them without CPUs; static managers, and this policy.
 fn large(policy: &str) -> Facts {
     let mut facts = fit();
-    let pages = [(2 << 20, Pages { total: 512, free: 512 })].into();
+    let pages = [(
+        2 << 20,
+        Pages {
+            total: 512,
+            reserved: 0,
+            free: 512,
+        },
+    )]
+    .into();
     let node = NumaNode {
         huge_pages: pages,
         ..NumaNode::default()

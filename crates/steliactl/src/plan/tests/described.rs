@@ -7,7 +7,7 @@ fn a_described_node_answers_as_this_one_does() {
     let distances = [(0, 10), (1, 21)];
     let memory = numa::Memory {
         total: 16 << 30,
-        free: 8 << 30,
+        ..numa::Memory::default()
     };
     let numa = |id: u32| {
         let described = numa::NumaNode {
@@ -26,6 +26,7 @@ fn a_described_node_answers_as_this_one_does() {
         shared: set("0,2-8,10-15"),
         allocations: vec![PodAllocation {
             pod: PodUid::parse(OTHER).unwrap(),
+            name: None,
             cpus: set("1,9"),
             by_kubelet: true,
         }],
@@ -39,6 +40,9 @@ fn a_described_node_answers_as_this_one_does() {
             ..Kubelet::default()
         },
         allocator: None,
+        pods: None,
+        devices: std::collections::BTreeMap::new(),
+        problems: Vec::new(),
     };
     let here = node(&format!(
         "{STATIC}topologyManagerPolicy: restricted\ntopologyManagerScope: pod\n"
