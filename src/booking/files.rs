@@ -12,6 +12,7 @@ use stelia_ledger::entry::{Entry, Event};
 use stelia_ledger::look::{Look, Reader, Seat};
 use stelia_ledger::ring::key::{Key, Made};
 use stelia_ledger::ring::{Appended, Limits, Ring, key, read, verify};
+use stelia_ledger::standing::Standing;
 use stelia_ledger::verdict::Verdict;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::{System, vfio};
@@ -125,14 +126,24 @@ impl Office for Files {
         let (key, made) = Key::load_or_make(&self.directory, &machine).map_err(|error| words(&error))?;
         // The last segment says all that is needed to go on; of a line that is not as it was written nothing follows.
         let entries = read::entries(&self.directory, Some(u64::MAX)).map_err(|error| words(&error))?;
-        let entries: Vec<Entry> = entries.flatten().map(|(entry, _)| entry).collect();
+        let (mut standing, mut signed) = (Standing::default(), String::new());
+        for (entry, _) in entries.flatten() {
+            // Of what does not follow nothing is taken over; verifying says which it is.
+            let _ = standing.apply(&entry);
+            for event in &entry.events {
+                if let Event::Head { day, .. } = event {
+                    signed = signed.max(day.clone());
+                }
+            }
+        }
         Ok(Opened {
             cut: found.cut,
             fault: found
                 .fault
                 .map(|fault| format!("{}: line {}: {}", fault.segment, fault.line, fault.text)),
             last: found.last,
-            entries,
+            standing,
+            signed,
             boot_id,
             key: key.public(),
             new_key: match made {

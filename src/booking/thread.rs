@@ -54,8 +54,9 @@ pub(crate) struct Opened {
     pub(crate) fault: Option<String>,
     /// Number and hash of the last entry.
     pub(crate) last: Option<(u64, String)>,
-    /// The entries of the last segment.
-    pub(crate) entries: Vec<Entry>,
+    /// What the last segment leaves to go on from, and the last day that has a signed head.
+    pub(crate) standing: Standing,
+    pub(crate) signed: String,
     pub(crate) boot_id: String,
     /// The public key, and a sentence where it is new.
     pub(crate) key: String,
@@ -180,19 +181,8 @@ impl Clerk {
             Ok(opened) => opened,
             Err(problem) => return self.failed(problem),
         };
-        let mut standing = Standing::default();
-        let (mut signed, mut last_us) = (String::new(), 0);
-        for entry in &opened.entries {
-            // Of what does not follow nothing is taken over; verifying says which it is.
-            let _ = standing.apply(entry);
-            last_us = entry.at;
-            for event in &entry.events {
-                if let Event::Head { day, .. } = event {
-                    signed = signed.max(day.clone());
-                }
-            }
-        }
-        let mut keeper = Keeper::resume(standing, &opened.boot_id, env!("CARGO_PKG_VERSION"));
+        let last_us = opened.standing.at;
+        let mut keeper = Keeper::resume(opened.standing, &opened.boot_id, env!("CARGO_PKG_VERSION"));
         keeper.use_key(&opened.key);
         keeper.use_room(self.settings.bytes);
         if opened.cut > 0 {
@@ -211,7 +201,7 @@ impl Clerk {
             keeper,
             pages: opened.pages,
             last: opened.last.map(|(seq, hash)| (last_us, seq, hash)),
-            signed,
+            signed: opened.signed,
         });
     }
 
