@@ -149,7 +149,10 @@ impl Clerk {
             }
         }
         if let Some((reason, vms)) = work.look {
-            self.open(reason);
+            // A node that has no VM yet books nothing, and needs no memory for it.
+            if !vms.is_empty() || reason == Reason::Query {
+                self.open(reason);
+            }
             self.note(work.notes, work.missed);
             let mut seen = self.look(reason, &vms, !work.waiting.is_empty());
             let last = work.waiting.len().saturating_sub(1);

@@ -1,10 +1,13 @@
 //! Reading the kernel's files, as bytes and by few calls.
 
+use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::buffer::spare_capacity;
 use rustix::fs::{Mode, OFlags, open};
-use rustix::io::{Errno, read};
+use rustix::io::{Errno, pread, read};
 
 /// How much is asked for at once. The kernel gives a page or a line of a large file.
 const PORTION: usize = 16 * 1024;
@@ -17,34 +20,88 @@ pub(super) trait Files: Send {
     /// The same of a file that the kernel writes in one piece, as all of one thread are: that a read gave less than was asked for is
     /// its end.
     fn piece(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()>;
+
+    /// A look has ended: files that it did not read need not stay open.
+    fn ended(&self) {}
 }
 
 /// The system's files, or others below a folder.
-pub(super) struct Below(pub(super) String);
+pub(super) struct Below {
+    root: String,
+    /// Files of threads stay open from look to look, so that each reading is one call and not three. Such a file is its thread's: where
+    /// that ended it is ESRCH, and never another's with the same number (proc_single_show in the kernel's fs/proc/base.c).
+    open: Mutex<HashMap<String, Opened>>,
+}
+
+struct Opened {
+    file: OwnedFd,
+    read: bool,
+}
+
+impl Below {
+    pub(super) fn new(root: &str) -> Self {
+        Self {
+            root: root.to_owned(),
+            open: Mutex::default(),
+        }
+    }
+}
 
 impl Files for Below {
     fn text(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()> {
-        self.read(path, into, |_| false)
+        self.read(path, into)
     }
 
     fn piece(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()> {
-        self.read(path, into, |got| got < PORTION)
+        // A panic leaves whole entries.
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if !open.contains_key(path) {
+            let file = self.opened(path)?;
+            open.insert(path.to_owned(), Opened { file, read: true });
+        }
+        let Some(known) = open.get_mut(path) else { return Ok(()) };
+        known.read = true;
+        let read = whole(&known.file, into);
+        if read.is_err() {
+            open.remove(path);
+        }
+        read
+    }
+
+    fn ended(&self) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|_, known| std::mem::take(&mut known.read));
+        open.shrink_to_fit();
+    }
+}
+
+/// From its beginning, which the kernel writes anew each time.
+fn whole(file: &OwnedFd, into: &mut Vec<u8>) -> io::Result<()> {
+    into.clear();
+    loop {
+        into.reserve(PORTION);
+        let at = into.len() as u64;
+        match pread(file, spare_capacity(into), at) {
+            Ok(got) if got < PORTION => return Ok(()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
 impl Below {
-    fn read(&self, path: &str, into: &mut Vec<u8>, is_last: impl Fn(usize) -> bool) -> io::Result<()> {
+    fn opened(&self, path: &str) -> io::Result<OwnedFd> {
+        let path = format!("{}{path}", self.root);
+        Ok(open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    fn read(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()> {
         into.clear();
-        let file = open(
-            format!("{}{path}", self.0),
-            OFlags::RDONLY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
+        let file = self.opened(path)?;
         loop {
             into.reserve(PORTION);
             match read(&file, spare_capacity(into)) {
                 Ok(0) => return Ok(()),
-                Ok(got) if is_last(got) => return Ok(()),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -67,7 +124,7 @@ mod tests {
     #[test]
     fn a_file_is_read_whole_whatever_its_size() {
         let folder = tempfile::tempdir().expect("a folder");
-        let files = Below(folder.path().display().to_string());
+        let files = Below::new(&folder.path().display().to_string());
         let mut buffer = b"what was there before".to_vec();
         for size in [0, 1, PORTION - 1, PORTION, PORTION + 1, 5 * PORTION] {
             let text = vec![b'x'; size];
@@ -75,7 +132,7 @@ mod tests {
             files.text("/file", &mut buffer).expect("text");
             assert_eq!(buffer, text);
             files.piece("/file", &mut buffer).expect("text");
-            assert_eq!(buffer[..size.min(PORTION)], text[..size.min(PORTION)]);
+            assert_eq!(buffer, text);
         }
         assert!(is_gone(&files.text("/none", &mut buffer).expect_err("no file")));
     }

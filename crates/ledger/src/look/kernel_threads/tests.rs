@@ -26,7 +26,7 @@ fn list(root: &Path, ids: &str) {
 
 fn names(threads: &mut KernelThreads, root: &Path) -> Vec<(String, u32)> {
     threads
-        .refresh(&Below(root.display().to_string()), &mut Vec::new())
+        .refresh(&Below::new(&root.display().to_string()), &mut Vec::new())
         .expect("threads");
     let cpus = CpuSet::below(4);
     let found = threads.of(&cpus).map(|known| (known.name.clone(), known.cpu));

@@ -53,7 +53,7 @@ impl Reader {
     /// `root` is `/`, or a folder with another host's `proc` and `sys`.
     pub fn new(root: &Path) -> Self {
         let root = root.to_string_lossy();
-        Self::with(Box::new(Below(root.trim_end_matches('/').to_owned())))
+        Self::with(Box::new(Below::new(root.trim_end_matches('/'))))
     }
 
     fn with(files: Box<dyn Files>) -> Self {
@@ -120,6 +120,7 @@ impl Reader {
         fill::fill(&*self.files, &mut look.seats, &mut buffer)?;
         before.retain(|seat, _| look.seats.contains_key(seat));
         self.before = before;
+        self.files.ended();
         Ok(look)
     }
 }
