@@ -25,7 +25,7 @@ use crate::contained::{configure, unconfigure};
 use crate::crash::main_pid;
 use crate::host::{CGROUP, cpus, kind, output, read, run, wait_until};
 use crate::pods::{Pod, on_node, on_node_undoing};
-use crate::promise::assert_isolated;
+use crate::promise::{assert_isolated, describe};
 use crate::quiet::quiet;
 use crate::scale::{Bus, Sleeper, floats_have, last_shared, replace_state, room, two_states};
 use crate::strace::Strace;
@@ -36,6 +36,8 @@ const RESIDENT: usize = 8 * 1024;
 const AUDIT: usize = 150;
 /// System calls of the daemon's for an order of steliad-quiet and a look at the kernel's threads, where nothing changes.
 const ORDER: usize = 250;
+/// System calls of the ledger's thread for a look at one VM, and its part of the node's files.
+const LOOK: usize = 100;
 /// What one more VM may cost beside five, of what it costs beside one.
 const GROWTH: f64 = 1.5;
 /// Writes and moves of a registration and an attach, of those of the bare program.
@@ -202,7 +204,7 @@ fn an_idle_daemon_has_at_most_8_mib_resident() {
 fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
     on_node_undoing(unconfigure, || {
         // No audit is to come by but those asked for.
-        let alone = "audit-interval-s = 3600\nirq-steering = \"off\"\n";
+        let alone = "audit-interval-s = 3600\nirq-steering = \"off\"\nledger = false\n";
         configure(alone);
         let bus = Bus::open();
         let trace = Trace::start();
@@ -245,7 +247,7 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
         drop(trace);
 
         // What is ordered of steliad-quiet is one order for all of them.
-        configure("audit-interval-s = 3600\n");
+        configure("audit-interval-s = 3600\nledger = false\n");
         wait_until("they are ordered quiet", || (quiet().report.moved > 0).then_some(()));
         let trace = Trace::start();
         reconcile(&bus);
@@ -256,6 +258,24 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
         let order = all_with_order.saturating_sub(all_of_five) / 2;
         println!("  an order that changes nothing: {order} system calls");
         assert!(order <= ORDER, "{order} system calls for an order");
+
+        // The ledger's thread looks beside each audit.
+        configure("audit-interval-s = 3600\nirq-steering = \"off\"\n");
+        let looks = || {
+            describe()["node"]["ledger"]["bytes"]
+                .as_u64()
+                .is_some_and(|bytes| bytes > 0)
+        };
+        wait_until("the ledger is kept", || looks().then_some(()));
+        let trace = Trace::start();
+        reconcile(&bus);
+        let (all_with_looks, _) = idle(&trace, "two audits of the node with 5 VMs, with the ledger", || {
+            reconcile(&bus)
+        });
+        drop(trace);
+        let look = all_with_looks.saturating_sub(all_of_five) / 2 / 5;
+        println!("  a look of the ledger's: {look} system calls for each VM");
+        assert!(look <= LOOK, "{look} system calls for a look at a VM");
 
         let first = all_of_one.saturating_sub(all_of_none) / 2;
         let each = all_of_five.saturating_sub(all_of_one) / 8;

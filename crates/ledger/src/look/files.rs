@@ -35,8 +35,12 @@ pub(super) struct Below {
 
 struct Opened {
     file: OwnedFd,
-    read: bool,
+    /// Looks since it was read.
+    unread: u32,
 }
+
+/// After so many looks that did not read it a file is closed.
+const UNREAD: u32 = 20;
 
 impl Below {
     pub(super) fn new(root: &str) -> Self {
@@ -57,10 +61,10 @@ impl Files for Below {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if !open.contains_key(path) {
             let file = self.opened(path)?;
-            open.insert(path.to_owned(), Opened { file, read: true });
+            open.insert(path.to_owned(), Opened { file, unread: 0 });
         }
         let Some(known) = open.get_mut(path) else { return Ok(()) };
-        known.read = true;
+        known.unread = 0;
         let read = whole(&known.file, into);
         if read.is_err() {
             open.remove(path);
@@ -70,7 +74,8 @@ impl Files for Below {
 
     fn ended(&self) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|_, known| std::mem::take(&mut known.read));
+        open.values_mut().for_each(|known| known.unread += 1);
+        open.retain(|_, known| known.unread <= UNREAD);
         open.shrink_to_fit();
     }
 }
