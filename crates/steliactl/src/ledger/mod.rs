@@ -2,16 +2,16 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`ask`] | the accounts of the daemon, or of a copied ring |
-//! | [`offline`] | a copied ring |
-//! | [`when`] | times as people type them |
-//! | [`brief`] | what `verify` shows |
-//! | [`words`] | the account in words, for table and page |
-//! | [`text`] | tables |
-//! | [`report`] | one VM and a month, with what proves it |
-//! | [`html`], [`calendar`] | the report as a page |
-//! | [`proof`] | whether the ring is what was written; the key |
-//! | [`watch`] | who runs now |
+//! | `ask` | the accounts of the daemon, or of a copied ring |
+//! | `offline` | a copied ring |
+//! | `when` | times as people type them |
+//! | `brief` | what `verify` shows |
+//! | `words` | the account in words, for table and page |
+//! | `text` | tables |
+//! | `report` | one VM and a month, with what proves it |
+//! | `html`, [`calendar`] | the report as a page |
+//! | `proof` | whether the ring is what was written; the key |
+//! | `watch` | who runs now |
 
 mod ask;
 mod brief;
