@@ -9,7 +9,7 @@
 //! | `words` | the account in words, for table and page |
 //! | `text` | tables |
 //! | `report` | one VM and a month, with what proves it |
-//! | `html`, [`calendar`] | the report as a page |
+//! | `html`, `calendar` | the report as a page |
 //! | `proof` | whether the ring is what was written; the key |
 //! | `watch` | who runs now |
 
