@@ -24,8 +24,8 @@ const BUS: &str = "io.stelia.Isolation1";
 const MANAGER: &str = "/io/stelia/Isolation1";
 const DIRECTORY: &str = "/var/lib/stelia/ledger";
 
-/// The account of a VM from its beginning until now.
-pub fn account(pod: &Pod) -> Account {
+/// Where a pod's instance is on the bus.
+fn object(uid: &str) -> String {
     let object = run(&[
         "busctl",
         "--json=short",
@@ -35,10 +35,15 @@ pub fn account(pod: &Pod) -> Account {
         "io.stelia.Isolation1.Manager",
         "GetInstance",
         "s",
-        &pod.uid,
+        uid,
     ]);
     let object: serde_json::Value = serde_json::from_str(&object).expect("JSON");
-    let object = object["data"][0].as_str().expect("a path").to_owned();
+    object["data"][0].as_str().expect("a path").to_owned()
+}
+
+/// The account of a VM from its beginning until now.
+pub fn account(pod: &Pod) -> Account {
+    let object = object(&pod.uid);
     let call = [
         "busctl",
         "--json=short",
@@ -160,19 +165,7 @@ fn counts() -> bool {
 const INSTANCE: &str = "/sys/kernel/tracing/instances/steliad-quiet";
 
 pub fn attribute(uid: &str, seconds: u32) -> Attribution {
-    let object = run(&[
-        "busctl",
-        "--json=short",
-        "call",
-        BUS,
-        MANAGER,
-        "io.stelia.Isolation1.Manager",
-        "GetInstance",
-        "s",
-        uid,
-    ]);
-    let object: serde_json::Value = serde_json::from_str(&object).expect("JSON");
-    let object = object["data"][0].as_str().expect("a path").to_owned();
+    let object = object(uid);
     let seconds = seconds.to_string();
     let call = [
         "busctl",
