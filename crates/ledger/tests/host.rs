@@ -78,15 +78,42 @@ fn the_tables_have_columns_of_all_online_cpus_and_rise() {
     assert_eq!(stolen.keys().copied().collect::<CpuSet>(), online);
 }
 
-#[test]
-fn a_thread_that_sleeps_a_thousand_times_began_to_run_as_often() {
-    let before = own();
-    for _ in 0..TIMES {
+/// How often this thread was switched out: because it slept, and in all (proc_pid_status(5)).
+fn switched_out() -> (u64, u64) {
+    let text = fs::read_to_string("/proc/thread-self/status").expect("this thread's status");
+    let count = |name: &str| -> u64 {
+        let value = text.lines().find_map(|line| line.strip_prefix(name));
+        value.expect("a count of switches").trim().parse().expect("a number")
+    };
+    let slept = count("voluntary_ctxt_switches:");
+    (slept, slept + count("nonvoluntary_ctxt_switches:"))
+}
+
+/// Sleeps until this thread was switched out `TIMES` times for it. A timer that expires while the thread is still on its way to sleep
+/// switches nothing, so calls do not count.
+fn sleep_a_thousand_times() {
+    let (before, _) = switched_out();
+    while switched_out().0 - before < TIMES {
         sleep(Duration::from_micros(10));
         yield_now();
     }
+}
+
+/// The thread may be preempted between any two reads, so the counter's two readings lie between two pairs of the status's.
+#[test]
+fn a_thread_that_sleeps_a_thousand_times_began_to_run_as_often() {
+    let (_, outer) = switched_out();
+    let before = own();
+    let (_, inner) = switched_out();
+    sleep_a_thousand_times();
+    let least = switched_out().1 - inner;
     let after = own();
-    assert!(after.switches - before.switches >= TIMES, "{before:?} {after:?}");
+    let most = switched_out().1 - outer;
+    let began = after.switches - before.switches;
+    assert!(
+        TIMES <= least && least <= began && began <= most,
+        "{least} {began} {most}"
+    );
     assert!(after.run_ns > before.run_ns && after.delay_ns >= before.delay_ns);
 }
 
@@ -119,9 +146,7 @@ fn a_look_counts_what_a_thread_did_or_says_what_the_kernel_lacks() {
         .seats
         .remove(&seat)
         .expect("the seat");
-    for _ in 0..TIMES {
-        sleep(Duration::from_micros(10));
-    }
+    sleep_a_thousand_times();
     let after = reader
         .look(&seats)
         .expect("a look")
