@@ -1,0 +1,125 @@
+#![doc = include_str!("../README.md")]
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Where the daemon writes; whoever publishes has it mounted read-only.
+pub const DIRECTORY: &str = "/run/stelia/publish";
+/// The file in [`DIRECTORY`]; never changed in place.
+pub const FILE: &str = "node.json";
+/// A file in [`DIRECTORY`] that the daemon has locked (flock(2), exclusively) while it lives. It is open for writing, so inotify tells of
+/// its end by `IN_CLOSE_WRITE`.
+pub const LOCK: &str = "lock";
+/// Another number means that a member changed its meaning; members only get more otherwise.
+pub const VERSION: u32 = 1;
+/// The largest file that is read, bytes. One of a node with 1024 CPUs and 500 pods is a tenth of it.
+pub const LARGEST: usize = 4 << 20;
+
+/// What the daemon tells of its node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Publication {
+    pub version: u32,
+    /// `metadata.name` of the Node.
+    pub node: String,
+    /// Whether VMs can be admitted on this node now.
+    pub ready: Ready,
+    /// The NodeResourceTopology object in the profile that the daemon's setting asks for; `None` while the node's facts cannot be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<Value>,
+    /// How many VMs the node has room for at most, those that run included: its CPUs that are not reserved.
+    #[serde(default)]
+    pub vm_capacity: u32,
+    /// The instances whose namespace and name are known, by UID.
+    #[serde(default)]
+    pub pods: Vec<Pod>,
+    /// What happened to pods, oldest first; a bounded number for each pod, and in all.
+    #[serde(default)]
+    pub events: Vec<Event>,
+}
+
+/// As a condition of Kubernetes has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ready {
+    pub status: bool,
+    /// `Ready`, `KubeletStateUnusable`, …: one word in upper camel case.
+    pub reason: String,
+    pub message: String,
+}
+
+/// An instance of the node, as its pod's condition tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pod {
+    pub uid: String,
+    pub namespace: String,
+    pub name: String,
+    /// The container's name.
+    pub container: String,
+    /// The D-Bus property `State`: `registered`, `floating`, `isolated`, `contained`, `leaving`.
+    pub state: String,
+    /// Whether the promise holds: isolated, and not degraded in what isolation means.
+    pub isolated: bool,
+    /// One word in upper camel case: `Isolated`, `Contained`, `Floating`, `Evicted`, …
+    pub reason: String,
+    /// Of this pod alone: no other pod's name, UID or CPUs are in it.
+    pub message: String,
+    /// Since when `isolated` and `reason` are as they are, microseconds since the epoch.
+    pub since_us: u64,
+}
+
+/// Something that happened to a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Rises with every event; goes on where the last daemon of this boot ended.
+    pub number: u64,
+    pub uid: String,
+    pub namespace: String,
+    pub name: String,
+    pub kind: Kind,
+    /// One word in upper camel case: `Isolated`, `Contained`, `Refused`, `Evicted`, `Intruded`, …
+    pub reason: String,
+    /// Of this pod alone, as [`Pod::message`].
+    pub message: String,
+    /// When it last happened, microseconds since the epoch.
+    pub time_us: u64,
+    /// How often it happened since `number` was given to it. A repetition within the daemon's window raises this and `time_us`, and is no
+    /// event of its own.
+    pub count: u32,
+}
+
+/// The type of a Kubernetes event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    Normal,
+    Warning,
+}
+
+/// Why a file is not read.
+#[derive(Debug, thiserror::Error)]
+pub enum FormatError {
+    #[error("{} bytes, more than {LARGEST}", .0)]
+    TooLarge(usize),
+    #[error("{0}")]
+    Syntax(#[from] serde_json::Error),
+    #[error("version {found}, not {VERSION}: written by a newer steliad")]
+    Version { found: u32 },
+}
+
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
+impl Publication {
+    /// # Errors
+    /// It is too large, no such object, or of another version.
+    pub fn parse(text: &[u8]) -> Result<Self, FormatError> {
+        if text.len() > LARGEST {
+            return Err(FormatError::TooLarge(text.len()));
+        }
+        let Versioned { version: found } = serde_json::from_slice(text)?;
+        if found != VERSION {
+            return Err(FormatError::Version { found });
+        }
+        Ok(serde_json::from_slice(text)?)
+    }
+}
