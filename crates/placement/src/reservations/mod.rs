@@ -1,0 +1,284 @@
+//! Who has been promised CPUs of a node that the node's own object does not show yet.
+//!
+//! A node's object says which pods have CPUs of their own. Until it shows a pod that was bound there, that pod *holds* what it
+//! was promised: a claim. What is held follows from what is known, so a restart that reads the same knows the same:
+//!
+//! | what is known of a pod | what it holds |
+//! |---|---|
+//! | a bind of it is under way, or was and its outcome is not known | on the node it would be bound to |
+//! | it is bound, and the node's object does not show it | on its node, also if the object showed it before: a container that restarts comes back |
+//! | it is bound, and the object shows it | nothing: the object accounts for it |
+//! | it is gone (ended or deleted), and the object never showed it | on its node for [`SETTLE`] more: the node may have admitted it, and say so late |
+//! | it is gone, and the object showed it once | nothing |
+//!
+//! There is no I/O and no clock here: whoever calls tells the time. Every event may come late, twice or out of order: pods and
+//! objects by their version, claim objects by theirs, and a UID that is gone stays gone.
+
+mod binds;
+mod claims;
+mod events;
+mod records;
+#[cfg(test)]
+mod tests;
+mod uid;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use stelia_cpus::CpuSet;
+
+pub use binds::{Begun, NotBegun, Ticket};
+pub use claims::{Entry, Rewrite};
+pub use events::{Refused, SeenPod};
+use records::{Record, Slot};
+pub use uid::Uid;
+
+/// Since any moment before all others, such as the program's start.
+pub type Moment = Duration;
+/// A `resourceVersion`. Kubernetes compares them as numbers since 1.35, and etcd has always counted up.
+pub type Version = u64;
+/// One call that binds a pod: the process in the upper half, its calls counted in the lower one.
+pub type Attempt = u128;
+/// A Node's name.
+pub type NodeName = Arc<str>;
+
+/// A pod that is bound and that its node's object does not show for so long makes the node silent: nothing more is placed there
+/// until the object changes. The publisher writes at most every 2 s, and retries.
+pub const SILENT: Duration = Duration::from_secs(30);
+/// For so long a pod that ended unseen is counted: the daemon's and the publisher's delays together, doubled.
+pub const SETTLE: Duration = Duration::from_secs(5);
+/// For so long the UID of a pod that is gone is remembered, so that a late answer does not bring it back.
+const REMEMBERED: Duration = Duration::from_secs(600);
+/// A bind whose outcome stays unknown for so long is decided by changing the pod's version: see [`Reservations::to_fence`].
+pub const FENCED_AFTER: Duration = Duration::from_secs(10);
+
+/// What a node would do, as far as reservations ask.
+pub trait Rules {
+    /// A node as its object describes it.
+    type Node;
+    /// What a pod asks for.
+    type Request: Clone;
+    /// What it would get.
+    type Place;
+    /// Why it would not be admitted.
+    type Rejection;
+
+    /// Whether the node admits the pod, whatever the order in which it learns of those that hold something.
+    ///
+    /// # Errors
+    /// It refuses it, or one of the others.
+    fn place(
+        &self,
+        node: &Self::Node,
+        held: &[Held<'_, Self::Request>],
+        request: &Self::Request,
+    ) -> Result<Self::Place, Self::Rejection>;
+
+    /// The CPUs that are chosen for it here, not by kubelet.
+    fn chosen(&self, place: &Self::Place) -> Option<CpuSet>;
+
+    /// Whether the node's object will show a pod with this request.
+    fn owns(&self, node: &Self::Node, request: &Self::Request) -> bool;
+
+    /// Whether the object shows the pod.
+    fn shows(&self, node: &Self::Node, pod: Uid) -> bool;
+
+    /// Whether a pod gets its CPUs when its container starts, which may be long after it was bound, and not when kubelet admits it.
+    fn at_start(&self, node: &Self::Node) -> bool;
+}
+
+/// What a pod holds on a node whose object does not show it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held<'a, Q> {
+    pub pod: Uid,
+    pub request: &'a Q,
+    /// What was chosen for it here; `None` where the node will choose.
+    pub cpus: Option<&'a CpuSet>,
+}
+
+/// Why nothing is placed on a node now, whatever it is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    #[error("the node has no NodeResourceTopology object that can be used")]
+    NoObject,
+    #[error("the node is silent: its object does not show pods that were bound more than {} s ago", SILENT.as_secs())]
+    Silent,
+    #[error("a pod of which nothing but a claim is known holds CPUs there")]
+    UnknownClaim,
+}
+
+/// All of them, by pod and by node.
+pub struct Reservations<R: Rules> {
+    rules: R,
+    pods: HashMap<Uid, Record<R::Request>>,
+    nodes: HashMap<NodeName, Slot<R::Node>>,
+    /// Pods with a bind whose outcome is not known.
+    undecided: BTreeSet<Uid>,
+    /// When pods that are gone hold nothing any more, and when they are forgotten.
+    timers: BTreeMap<Moment, BTreeSet<Uid>>,
+    /// Nodes of which something changed that an answer depends on.
+    changed: BTreeSet<NodeName>,
+    refused: Vec<Refused>,
+    attempts: Attempt,
+}
+
+/// How many pods there are of each kind, for metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Binds under way.
+    pub binding: usize,
+    /// Binds whose outcome is not known.
+    pub undecided: usize,
+    /// Bound, and not shown by the node's object.
+    pub unseen: usize,
+    /// Of those, bound by others.
+    pub foreign: usize,
+    /// Gone before the object showed them, and still counted.
+    pub leaving: usize,
+    pub silent_nodes: usize,
+}
+
+impl<R: Rules> Reservations<R> {
+    /// `process`: a number that no other process has, now or before.
+    pub fn new(rules: R, process: u64) -> Self {
+        Self {
+            rules,
+            pods: HashMap::new(),
+            nodes: HashMap::new(),
+            undecided: BTreeSet::new(),
+            timers: BTreeMap::new(),
+            changed: BTreeSet::new(),
+            refused: Vec::new(),
+            attempts: Attempt::from(process) << 64,
+        }
+    }
+
+    pub fn rules(&self) -> &R {
+        &self.rules
+    }
+
+    pub fn rules_mut(&mut self) -> &mut R {
+        &mut self.rules
+    }
+
+    /// The node, if something may be placed there now.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn available(&self, node: &str, now: Moment) -> Result<&R::Node, Unavailable> {
+        let slot = self.nodes.get(node).ok_or(Unavailable::NoObject)?;
+        let published = slot.published.as_ref().ok_or(Unavailable::NoObject)?;
+        if slot.unknown {
+            return Err(Unavailable::UnknownClaim);
+        }
+        match slot.overdue.is_some_and(|at| now > at) {
+            true => Err(Unavailable::Silent),
+            false => Ok(published),
+        }
+    }
+
+    /// What is held on a node, in the order in which it was promised.
+    pub fn held(&self, node: &str) -> Vec<Held<'_, R::Request>> {
+        let pods = self.nodes.get(node).map(|slot| slot.pods.as_slice()).unwrap_or_default();
+        let held = |pod: &Uid| {
+            let record = self.pods.get(pod)?;
+            let (pod, request) = (*pod, record.request.as_ref()?);
+            Some(record.claims(node).map(move |cpus| Held { pod, request, cpus }))
+        };
+        pods.iter().filter_map(held).flatten().collect()
+    }
+
+    /// The nodes whose answers may differ from those given before; each is told once.
+    pub fn take_changed(&mut self) -> BTreeSet<NodeName> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Pods that were bound here and that their nodes refused; each is told once.
+    pub fn take_refused(&mut self) -> Vec<Refused> {
+        std::mem::take(&mut self.refused)
+    }
+
+    pub fn census(&self, now: Moment) -> Census {
+        let mut census = Census::default();
+        for record in self.pods.values() {
+            let open = record.intents.iter().filter(|intent| intent.open).count();
+            census.binding += open;
+            census.undecided += record.intents.len() - open;
+            let Some(bound) = record.unseen() else { continue };
+            match record.gone {
+                Some(_) => census.leaving += 1,
+                None => {
+                    census.unseen += 1;
+                    census.foreign += usize::from(!bound.ours);
+                }
+            }
+        }
+        let silent = |slot: &&Slot<R::Node>| slot.published.is_some() && slot.overdue.is_some_and(|at| now > at);
+        census.silent_nodes = self.nodes.values().filter(silent).count();
+        census
+    }
+
+    /// Lets time pass: what ended unseen is no longer counted, and what is long gone is forgotten.
+    pub fn pass(&mut self, now: Moment) {
+        while let Some(entry) = self.timers.first_entry().filter(|entry| *entry.key() <= now) {
+            for pod in entry.remove() {
+                self.expire(pod, now);
+            }
+        }
+    }
+
+    fn expire(&mut self, pod: Uid, now: Moment) {
+        let Some(record) = self.pods.get_mut(&pod) else { return };
+        let Some(gone) = record.gone else { return };
+        let left = record.bound.take().filter(|_| now >= gone + SETTLE);
+        if now >= gone + REMEMBERED {
+            self.pods.remove(&pod);
+        }
+        if let Some(bound) = left {
+            self.leave(pod, &bound.node);
+        }
+    }
+
+    /// Takes the pod off the node's list, unless something of it is there still.
+    fn leave(&mut self, pod: Uid, node: &NodeName) {
+        let stays = self.pods.get(&pod).is_some_and(|record| record.is_on(node));
+        if let Some(slot) = self.nodes.get_mut(node).filter(|_| !stays) {
+            slot.pods.retain(|one| *one != pod);
+        }
+        self.touch(node);
+    }
+
+    /// Puts it there, at the end, unless it is there already.
+    fn enter(&mut self, pod: Uid, node: &NodeName) {
+        let slot = self.nodes.entry(node.clone()).or_default();
+        if !slot.pods.contains(&pod) {
+            slot.pods.push(pod);
+        }
+        self.touch(node);
+    }
+
+    /// What is held on the node may have changed.
+    fn touch(&mut self, node: &NodeName) {
+        self.changed.insert(node.clone());
+        let Some(slot) = self.nodes.get(node) else { return };
+        let pods = || slot.pods.iter().filter_map(|pod| self.pods.get(pod)).filter(|record| record.holds(node));
+        let unknown = pods().any(|record| record.request.is_none());
+        let due = |record: &Record<R::Request>| {
+            let (published, request) = (slot.published.as_ref()?, record.request.as_ref()?);
+            let bound = record.unseen().filter(|_| record.gone.is_none())?;
+            let since = match self.rules.at_start(published) {
+                true => bound.started?,
+                false => bound.since,
+            };
+            self.rules.owns(published, request).then(|| since.max(slot.alive) + SILENT)
+        };
+        let overdue = pods().filter_map(due).min();
+        if let Some(slot) = self.nodes.get_mut(node) {
+            (slot.unknown, slot.overdue) = (unknown, overdue);
+            if slot.is_empty() {
+                self.nodes.remove(node);
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+use super::*;
+
+#[test]
+fn a_claim_lasts_until_the_object_shows_the_pod() {
+    let mut all = one_node("0-7");
+    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    assert_eq!(begun.cpus.unwrap().to_string(), "0-3");
+    let next = all.begin(asked(2, 6, 4), &node("a"), seconds(1)).unwrap();
+    assert_eq!(next.cpus.unwrap().to_string(), "4-7");
+    assert!(matches!(all.begin(asked(3, 7, 1), &node("a"), seconds(1)), Err(NotBegun::Rejected(_))));
+
+    all.bound(&begun.ticket, seconds(2));
+    all.failed(&next.ticket);
+    assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
+    all.object(&node("a"), 8, Some(plain("4-7", &[1])), seconds(3));
+    assert_eq!(held(&all, "a"), []);
+    assert_eq!(all.census(seconds(3)), Census::default());
+}
+
+#[test]
+fn one_bind_of_a_pod_at_a_time() {
+    let mut all = one_node("0-7");
+    all.object(&node("b"), 2, Some(plain("0-7", &[])), seconds(0));
+    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    let again = all.begin(asked(1, 5, 4), &node("b"), seconds(1));
+    assert!(matches!(again, Err(NotBegun::UnderWay(on)) if &*on == "a"));
+    all.bound(&begun.ticket, seconds(1));
+    assert!(matches!(all.begin(asked(1, 5, 4), &node("a"), seconds(1)), Err(NotBegun::Already)));
+    assert!(matches!(all.begin(asked(1, 5, 4), &node("b"), seconds(1)), Err(NotBegun::Elsewhere(_))));
+}
+
+#[test]
+fn a_lost_answer_holds_until_the_pod_is_another() {
+    let mut all = one_node("0-7");
+    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.lost(&begun.ticket, seconds(1));
+    all.pod(pod(1, 5, None, 4), seconds(2));
+    assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
+    assert_eq!(all.to_fence(seconds(2)), []);
+    assert_eq!(all.to_fence(seconds(11)).len(), 1);
+    all.pod(pod(1, 9, None, 4), seconds(12));
+    assert_eq!(held(&all, "a"), []);
+    assert_eq!(all.undecided(), []);
+}
+
+#[test]
+fn a_lost_answer_that_was_yes() {
+    let mut all = one_node("0-7");
+    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.lost(&begun.ticket, seconds(1));
+    all.pod(pod(1, 6, Some("a"), 4), seconds(2));
+    assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
+    assert_eq!(all.census(seconds(2)), Census { unseen: 1, ..Census::default() });
+}
+
+#[test]
+fn two_binds_of_which_one_will_fail_both_hold() {
+    let mut all = one_node("0-7");
+    all.object(&node("b"), 2, Some(plain("0-7", &[])), seconds(0));
+    let first = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.lost(&first.ticket, seconds(1));
+    let second = all.begin(asked(1, 5, 4), &node("b"), seconds(2)).unwrap();
+    assert_eq!((held(&all, "a").len(), held(&all, "b").len()), (1, 1));
+    // The first one's binding was late.
+    all.pod(pod(1, 6, Some("a"), 4), seconds(3));
+    assert!(!all.is_open(&second.ticket));
+    all.failed(&second.ticket);
+    assert_eq!((held(&all, "a").len(), held(&all, "b").len()), (1, 0));
+}
+
+#[test]
+fn a_node_whose_object_does_not_show_its_pods_is_silent_until_it_changes() {
+    let mut all = one_node("0-7");
+    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bound(&begun.ticket, seconds(1));
+    assert!(all.available("a", seconds(31)).is_ok());
+    assert_eq!(all.available("a", seconds(32)), Err(Unavailable::Silent));
+    assert!(matches!(
+        all.begin(asked(2, 6, 1), &node("a"), seconds(32)),
+        Err(NotBegun::Unavailable(Unavailable::Silent))
+    ));
+    assert_eq!(held(&all, "a").len(), 1, "its claims are kept");
+    assert_eq!(all.census(seconds(32)).silent_nodes, 1);
+    all.object(&node("a"), 9, Some(plain("0-7", &[])), seconds(40));
+    assert!(all.available("a", seconds(70)).is_ok());
+    assert_eq!(all.available("a", seconds(71)), Err(Unavailable::Silent));
+}
+
+#[test]
+fn where_cpus_are_given_at_the_start_a_pull_that_takes_long_is_no_silence() {
+    let mut all = Reservations::new(Lowest, 1);
+    let late = Plain { at_start: true, ..plain("0-7", &[]) };
+    all.object(&node("a"), 1, Some(late), seconds(0));
+    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bound(&begun.ticket, seconds(1));
+    assert!(all.available("a", seconds(500)).is_ok());
+    all.pod(SeenPod { running: true, ..pod(1, 6, Some("a"), 4) }, seconds(500));
+    assert!(all.available("a", seconds(530)).is_ok());
+    assert_eq!(all.available("a", seconds(531)), Err(Unavailable::Silent));
+}
+
+#[test]
+fn pods_bound_by_others_hold_and_are_blamed() {
+    let mut all = one_node("0-7");
+    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bound(&begun.ticket, seconds(1));
+    all.pod(pod(9, 6, Some("a"), 2), seconds(2));
+    assert_eq!(held(&all, "a"), [(1, "0-3".to_owned()), (9, "-".to_owned())]);
+    all.pod_gone(Uid(1), Some("TopologyAffinityError"), seconds(3));
+    let refused = all.take_refused();
+    assert_eq!(refused.len(), 1);
+    assert_eq!((refused[0].reason.as_str(), refused[0].foreign), ("TopologyAffinityError", Some(Uid(9))));
+    assert_eq!(all.take_refused(), []);
+}
+
+#[test]
+fn a_refusal_without_others_is_blamed_on_nobody() {
+    let mut all = one_node("0-7");
+    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bound(&begun.ticket, seconds(1));
+    all.pod_gone(Uid(1), Some("OutOfcpu"), seconds(3));
+    assert_eq!(all.take_refused()[0].foreign, None);
+}
+
+#[test]
+fn what_ends_unseen_is_counted_a_while_and_what_was_seen_is_not() {
+    let mut all = one_node("0-7");
+    for uid in [1, 2] {
+        let begun = all.begin(asked(uid, 5, 2), &node("a"), seconds(1)).unwrap();
+        all.bound(&begun.ticket, seconds(1));
+    }
+    all.object(&node("a"), 8, Some(plain("2-7", &[1])), seconds(2));
+    all.pod_gone(Uid(1), None, seconds(3));
+    all.pod_gone(Uid(2), None, seconds(3));
+    assert_eq!(held(&all, "a"), [(2, "2-3".to_owned())]);
+    all.pass(seconds(8));
+    assert_eq!(held(&all, "a"), []);
+    // A watch that is late does not bring it back.
+    all.pod(pod(2, 7, Some("a"), 2), seconds(9));
+    assert_eq!(held(&all, "a"), []);
+    all.pass(seconds(700));
+    assert!(all.pods.is_empty());
+}
+
+#[test]
+fn a_container_that_restarts_keeps_its_cpus() {
+    let mut all = one_node("0-7");
+    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bound(&begun.ticket, seconds(1));
+    all.object(&node("a"), 8, Some(plain("4-7", &[1])), seconds(2));
+    all.object(&node("a"), 9, Some(plain("0-7", &[])), seconds(3));
+    assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
+    all.pod_gone(Uid(1), None, seconds(4));
+    assert_eq!(held(&all, "a"), [], "it was there, so the node has nothing more to say of it");
+}
+
+#[test]
+fn a_name_that_is_used_again_is_another_pod() {
+    let mut all = one_node("0-7");
+    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.pod_gone(Uid(1), None, seconds(2));
+    assert!(!all.is_open(&begun.ticket));
+    let again = binds::Asked { name: Arc::from("ns/pod-1"), ..asked(2, 9, 4) };
+    assert_eq!(all.begin(again, &node("a"), seconds(2)).unwrap().cpus.unwrap().to_string(), "0-3");
+    all.bound(&begun.ticket, seconds(3));
+    assert_eq!(held(&all, "a").len(), 1);
+    assert!(matches!(all.begin(asked(1, 5, 4), &node("a"), seconds(3)), Err(NotBegun::Gone)));
+}
+
+#[test]
+fn a_node_that_is_deleted_and_made_again() {
+    let mut all = one_node("0-7");
+    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bound(&begun.ticket, seconds(1));
+    all.object(&node("a"), 8, Some(plain("4-7", &[1])), seconds(2));
+    all.object_gone(&node("a"), 10, seconds(3));
+    assert_eq!(all.available("a", seconds(3)), Err(Unavailable::NoObject));
+    all.object(&node("a"), 9, Some(plain("4-7", &[1])), seconds(3));
+    assert_eq!(all.available("a", seconds(3)), Err(Unavailable::NoObject), "older than the deletion");
+    all.object(&node("a"), 12, Some(plain("0-7", &[])), seconds(4));
+    assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())], "until the API server says that the pod is gone");
+    all.pod_gone(Uid(1), None, seconds(5));
+    assert_eq!(held(&all, "a"), []);
+}
+
+#[test]
+fn an_older_object_is_passed_over() {
+    let mut all = one_node("0-7");
+    all.object(&node("a"), 20, Some(plain("4-7", &[1])), seconds(2));
+    all.object(&node("a"), 19, Some(plain("0-7", &[])), seconds(3));
+    assert_eq!(all.available("a", seconds(3)).unwrap().free.to_string(), "4-7");
+}
+
+#[test]
+fn a_former_writers_claim_holds_until_it_is_known_better() {
+    let entry = |uid: u128, version| Entry {
+        pod: Uid(uid),
+        name: Arc::from(format!("ns/pod-{uid}")),
+        attempt: 77,
+        version,
+        cpus: Some("0-3".parse().unwrap()),
+    };
+    let mut all = one_node("0-7");
+    let begun = all.begin(asked(2, 6, 4), &node("a"), seconds(1)).unwrap();
+    assert!(all.claims(&node("a"), 30, &[entry(1, 5)], seconds(1)));
+    assert_eq!(all.rewrite(&begun.ticket), None, "it was promised without knowing the other");
+    assert_eq!(all.available("a", seconds(1)), Err(Unavailable::UnknownClaim));
+    all.failed(&begun.ticket);
+
+    all.pod(pod(1, 5, None, 4), seconds(2));
+    let begun = all.begin(asked(2, 6, 4), &node("a"), seconds(2)).unwrap();
+    assert_eq!(begun.cpus.as_ref().unwrap().to_string(), "4-7");
+    let rewrite = all.rewrite(&begun.ticket).unwrap();
+    assert_eq!((rewrite.base, rewrite.entries.len()), (Some(30), 2));
+    all.wrote(&node("a"), 31);
+    all.pod(pod(1, 7, None, 4), seconds(3));
+    assert_eq!(held(&all, "a"), [(2, "4-7".to_owned())]);
+
+    // Known to be over: not news.
+    assert!(!all.claims(&node("a"), 40, &[entry(1, 5)], seconds(4)));
+}
+
+#[test]
+fn a_list_of_all_ends_what_is_not_in_it() {
+    let mut all = one_node("0-7");
+    all.pod(pod(1, 5, Some("a"), 2), seconds(1));
+    let young = all.begin(asked(2, 50, 2), &node("a"), seconds(1)).unwrap();
+    all.only_pods(&Default::default(), 40, seconds(2));
+    all.only_objects(&Default::default(), 40, seconds(2));
+    assert!(all.is_open(&young.ticket), "it is younger than the list");
+    all.pass(seconds(10));
+    assert_eq!(held(&all, "a"), [(2, "2-3".to_owned())]);
+    assert_eq!(all.available("a", seconds(2)), Err(Unavailable::NoObject));
+}
+
+#[test]
+fn pods_without_cpus_of_their_own_end_with_the_binding() {
+    let mut all = one_node("0-7");
+    let begun = all.begin(asked(1, 5, 0), &node("a"), seconds(1)).unwrap();
+    assert_eq!(begun.cpus, None);
+    all.bound(&begun.ticket, seconds(1));
+    assert_eq!(held(&all, "a"), []);
+    assert!(all.available("a", seconds(100)).is_ok());
+}
+
+#[test]
+fn uids_are_read_and_written() {
+    let text = "0f8fad5b-d9cb-469f-a165-70867728950e";
+    assert_eq!(Uid::parse(text).unwrap().to_string(), text);
+    assert_eq!(Uid::parse(&text.replace('-', "")), Uid::parse(text));
+    for wrong in ["", "pod-1", "0f8fad5b-d9cb-469f-a165-70867728950", "0f8fad5b-d9cb-469f-a165-70867728950eff"] {
+        assert_eq!(Uid::parse(wrong), None, "{wrong}");
+    }
+}

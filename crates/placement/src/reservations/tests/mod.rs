@@ -1,0 +1,106 @@
+mod behaviour;
+mod world;
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+/// A node without cores: it gives the lowest CPUs that are free.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Plain {
+    pub free: CpuSet,
+    pub pods: BTreeSet<Uid>,
+    pub at_start: bool,
+}
+
+pub(super) struct Lowest;
+
+/// The lowest of the CPUs, if there are as many.
+fn lowest(free: &CpuSet, count: usize) -> Option<CpuSet> {
+    (free.len() >= count).then(|| free.iter().take(count).collect())
+}
+
+impl Rules for Lowest {
+    type Node = Plain;
+    type Request = usize;
+    type Place = CpuSet;
+    type Rejection = &'static str;
+
+    fn place(&self, node: &Plain, held: &[Held<'_, usize>], request: &usize) -> Result<CpuSet, &'static str> {
+        let chosen = held.iter().filter_map(|held| held.cpus);
+        let mut free = chosen.fold(node.free.clone(), |free, cpus| free.difference(cpus));
+        for held in held.iter().filter(|held| held.cpus.is_none()) {
+            let taken = lowest(&free, *held.request).unwrap_or_default();
+            free = free.difference(&taken);
+        }
+        lowest(&free, *request).ok_or("too few CPUs are free")
+    }
+
+    fn chosen(&self, place: &CpuSet) -> Option<CpuSet> {
+        Some(place.clone()).filter(|place| !place.is_empty())
+    }
+
+    fn owns(&self, _: &Plain, request: &usize) -> bool {
+        *request > 0
+    }
+
+    fn shows(&self, node: &Plain, pod: Uid) -> bool {
+        node.pods.contains(&pod)
+    }
+
+    fn at_start(&self, node: &Plain) -> bool {
+        node.at_start
+    }
+}
+
+pub(super) fn node(name: &str) -> NodeName {
+    Arc::from(name)
+}
+
+pub(super) fn plain(free: &str, pods: &[u128]) -> Plain {
+    Plain {
+        free: free.parse().unwrap(),
+        pods: pods.iter().map(|pod| Uid(*pod)).collect(),
+        at_start: false,
+    }
+}
+
+pub(super) fn pod(uid: u128, version: Version, on: Option<&str>, request: usize) -> SeenPod<usize> {
+    SeenPod {
+        uid: Uid(uid),
+        name: Arc::from(format!("ns/pod-{uid}")),
+        version,
+        node: on.map(node),
+        request,
+        cpus: None,
+        running: false,
+        ending: false,
+    }
+}
+
+pub(super) fn asked(uid: u128, version: Version, request: usize) -> binds::Asked<usize> {
+    binds::Asked {
+        uid: Uid(uid),
+        name: Arc::from(format!("ns/pod-{uid}")),
+        version,
+        request,
+    }
+}
+
+pub(super) fn seconds(seconds: u64) -> Moment {
+    Duration::from_secs(seconds)
+}
+
+/// Which pods hold which CPUs on the node; `-` where the node will choose.
+pub(super) fn held(reservations: &Reservations<Lowest>, on: &str) -> Vec<(u128, String)> {
+    let cpus = |cpus: Option<&CpuSet>| cpus.map_or("-".to_owned(), CpuSet::to_string);
+    let mut held: Vec<_> = reservations.held(on).iter().map(|held| (held.pod.0, cpus(held.cpus))).collect();
+    held.sort();
+    held
+}
+
+pub(super) fn one_node(free: &str) -> Reservations<Lowest> {
+    let mut reservations = Reservations::new(Lowest, 1);
+    reservations.object(&node("a"), 1, Some(plain(free, &[])), seconds(0));
+    reservations
+}
