@@ -89,7 +89,7 @@ impl<R: Rules> Reservations<R> {
                 return Err(NotBegun::UnderWay(own.node.clone()));
             }
         }
-        let published = self.available(node, now).map_err(NotBegun::Unavailable)?;
+        self.available(node, now).map_err(NotBegun::Unavailable)?;
         let (request, version) = match record.and_then(|record| Some((record.request.as_ref()?, record.version))) {
             Some((request, version)) if version >= asked.version => (request, version),
             _ => (&asked.request, asked.version),
@@ -98,9 +98,9 @@ impl<R: Rules> Reservations<R> {
         if record.is_some_and(|record| record.intents(node).any(|left| left.version >= version)) {
             return Err(NotBegun::UnderWay(node.clone()));
         }
-        let mut held = self.held(node);
+        let mut held = super::held(&self.pods, &self.nodes, node);
         held.retain(|held| held.pod != asked.uid);
-        let place = self.rules.place(published, &held, request).map_err(NotBegun::Rejected)?;
+        let place = self.rules.place(node, &held, request).map_err(NotBegun::Rejected)?;
         let cpus = self.rules.chosen(&place);
         let foreign = held.iter().map(|held| held.pod).find(|pod| self.is_foreign(*pod));
         let request = request.clone();

@@ -172,13 +172,14 @@ impl<R: Rules> Reservations<R> {
         }
     }
 
-    /// A node's object was added or changed. `None`: it cannot be used, so nothing is placed there.
-    pub fn object(&mut self, node: &NodeName, version: Version, published: Option<R::Node>, now: Moment) {
+    /// A node's object was added or changed.
+    pub fn object(&mut self, node: &NodeName, version: Version, described: R::Node, now: Moment) {
         let slot = self.nodes.entry(node.clone()).or_default();
         if version <= slot.version {
             return;
         }
-        (slot.version, slot.alive, slot.published) = (version, now, published);
+        (slot.version, slot.alive) = (version, now);
+        slot.usable = self.rules.put(node, Some(described));
         slot.surprises += 1;
         let pods = slot.pods.clone();
         for pod in pods {
@@ -208,7 +209,8 @@ impl<R: Rules> Reservations<R> {
         if version < slot.version {
             return;
         }
-        (slot.version, slot.alive, slot.published) = (version, now, None);
+        (slot.version, slot.alive) = (version, now);
+        slot.usable = self.rules.put(node, None);
         let pods = slot.pods.clone();
         for pod in pods {
             let bound = self.pods.get_mut(&pod).and_then(|record| record.bound.as_mut());
@@ -221,7 +223,7 @@ impl<R: Rules> Reservations<R> {
 
     /// A list of all objects, of that version: nodes that are not in it have none.
     pub fn only_objects(&mut self, listed: &HashSet<NodeName>, version: Version, now: Moment) {
-        let nodes = self.nodes.iter().filter(|(node, slot)| slot.published.is_some() && !listed.contains(*node));
+        let nodes = self.nodes.iter().filter(|(node, slot)| slot.version != 0 && !listed.contains(*node));
         let gone: Vec<NodeName> = nodes.map(|(node, _)| node.clone()).collect();
         for node in gone {
             self.object_gone(&node, version, now);
@@ -230,12 +232,10 @@ impl<R: Rules> Reservations<R> {
 
     /// Whether the node's object accounts for the pod: it shows it, or has nothing of it to show.
     pub(super) fn shows(&self, node: &str, pod: Uid) -> bool {
-        let published = self.nodes.get(node).and_then(|slot| slot.published.as_ref());
         let request = self.pods.get(&pod).and_then(|record| record.request.as_ref());
-        published.is_some_and(|published| {
-            let owns = request.is_none_or(|request| self.rules.owns(published, request));
-            !owns || self.rules.shows(published, pod)
-        })
+        let usable = self.nodes.get(node).is_some_and(|slot| slot.usable);
+        let owns = || request.is_none_or(|request| self.rules.owns(node, request));
+        usable && (!owns() || self.rules.shows(node, pod))
     }
 
     /// What is known of the pod changed, wherever it is.

@@ -53,7 +53,7 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 /// A bind whose outcome stays unknown for so long is decided by changing the pod's version: see [`Reservations::to_fence`].
 pub const FENCED_AFTER: Duration = Duration::from_secs(10);
 
-/// What a node would do, as far as reservations ask.
+/// What nodes would do, as far as reservations ask.
 pub trait Rules {
     /// A node as its object describes it.
     type Node;
@@ -64,28 +64,31 @@ pub trait Rules {
     /// Why it would not be admitted.
     type Rejection;
 
-    /// Whether the node admits the pod, whatever the order in which it learns of those that hold something.
+    /// Takes over a node's object, or its end. Whether something can be placed on the node.
+    fn put(&mut self, node: &str, described: Option<Self::Node>) -> bool;
+
+    /// Whether the node admits the pod beside those that hold something there, whatever the order in which it learns of them.
     ///
     /// # Errors
     /// It refuses it, or one of the others.
     fn place(
-        &self,
-        node: &Self::Node,
+        &mut self,
+        node: &str,
         held: &[Held<'_, Self::Request>],
         request: &Self::Request,
     ) -> Result<Self::Place, Self::Rejection>;
 
-    /// The CPUs that are chosen for it here, not by kubelet.
+    /// The CPUs that the node is to be told; `None` where it chooses by itself.
     fn chosen(&self, place: &Self::Place) -> Option<CpuSet>;
 
     /// Whether the node's object will show a pod with this request.
-    fn owns(&self, node: &Self::Node, request: &Self::Request) -> bool;
+    fn owns(&self, node: &str, request: &Self::Request) -> bool;
 
     /// Whether the object shows the pod.
-    fn shows(&self, node: &Self::Node, pod: Uid) -> bool;
+    fn shows(&self, node: &str, pod: Uid) -> bool;
 
     /// Whether a pod gets its CPUs when its container starts, which may be long after it was bound, and not when kubelet admits it.
-    fn at_start(&self, node: &Self::Node) -> bool;
+    fn at_start(&self, node: &str, request: &Self::Request) -> bool;
 }
 
 /// What a pod holds on a node whose object does not show it.
@@ -112,7 +115,7 @@ pub enum Unavailable {
 pub struct Reservations<R: Rules> {
     rules: R,
     pods: HashMap<Uid, Record<R::Request>>,
-    nodes: HashMap<NodeName, Slot<R::Node>>,
+    nodes: HashMap<NodeName, Slot>,
     /// Pods with a bind whose outcome is not known.
     undecided: BTreeSet<Uid>,
     /// When pods that are gone hold nothing any more, and when they are forgotten.
@@ -162,31 +165,24 @@ impl<R: Rules> Reservations<R> {
         &mut self.rules
     }
 
-    /// The node, if something may be placed there now.
+    /// Whether something may be placed on the node now.
     ///
     /// # Errors
     /// Why not.
-    pub fn available(&self, node: &str, now: Moment) -> Result<&R::Node, Unavailable> {
-        let slot = self.nodes.get(node).ok_or(Unavailable::NoObject)?;
-        let published = slot.published.as_ref().ok_or(Unavailable::NoObject)?;
+    pub fn available(&self, node: &str, now: Moment) -> Result<(), Unavailable> {
+        let slot = self.nodes.get(node).filter(|slot| slot.usable).ok_or(Unavailable::NoObject)?;
         if slot.unknown {
             return Err(Unavailable::UnknownClaim);
         }
         match slot.overdue.is_some_and(|at| now > at) {
             true => Err(Unavailable::Silent),
-            false => Ok(published),
+            false => Ok(()),
         }
     }
 
     /// What is held on a node, in the order in which it was promised.
     pub fn held(&self, node: &str) -> Vec<Held<'_, R::Request>> {
-        let pods = self.nodes.get(node).map(|slot| slot.pods.as_slice()).unwrap_or_default();
-        let held = |pod: &Uid| {
-            let record = self.pods.get(pod)?;
-            let (pod, request) = (*pod, record.request.as_ref()?);
-            Some(record.claims(node).map(move |cpus| Held { pod, request, cpus }))
-        };
-        pods.iter().filter_map(held).flatten().collect()
+        held(&self.pods, &self.nodes, node)
     }
 
     /// The nodes whose answers may differ from those given before; each is told once.
@@ -214,7 +210,7 @@ impl<R: Rules> Reservations<R> {
                 }
             }
         }
-        let silent = |slot: &&Slot<R::Node>| slot.published.is_some() && slot.overdue.is_some_and(|at| now > at);
+        let silent = |slot: &&Slot| slot.usable && slot.overdue.is_some_and(|at| now > at);
         census.silent_nodes = self.nodes.values().filter(silent).count();
         census
     }
@@ -265,13 +261,13 @@ impl<R: Rules> Reservations<R> {
         let pods = || slot.pods.iter().filter_map(|pod| self.pods.get(pod)).filter(|record| record.holds(node));
         let unknown = pods().any(|record| record.request.is_none());
         let due = |record: &Record<R::Request>| {
-            let (published, request) = (slot.published.as_ref()?, record.request.as_ref()?);
-            let bound = record.unseen().filter(|_| record.gone.is_none())?;
-            let since = match self.rules.at_start(published) {
+            let request = record.request.as_ref().filter(|_| slot.usable && record.gone.is_none())?;
+            let bound = record.unseen()?;
+            let since = match self.rules.at_start(node, request) {
                 true => bound.started?,
                 false => bound.since,
             };
-            self.rules.owns(published, request).then(|| since.max(slot.alive) + SILENT)
+            self.rules.owns(node, request).then(|| since.max(slot.alive) + SILENT)
         };
         let overdue = pods().filter_map(due).min();
         if let Some(slot) = self.nodes.get_mut(node) {
@@ -281,4 +277,14 @@ impl<R: Rules> Reservations<R> {
             }
         }
     }
+}
+
+fn held<'a, Q>(pods: &'a HashMap<Uid, Record<Q>>, nodes: &HashMap<NodeName, Slot>, node: &str) -> Vec<Held<'a, Q>> {
+    let on = nodes.get(node).map(|slot| slot.pods.as_slice()).unwrap_or_default();
+    let held = |pod: &Uid| {
+        let record = pods.get(pod)?;
+        let (pod, request) = (*pod, record.request.as_ref()?);
+        Some(record.claims(node).map(move |cpus| Held { pod, request, cpus }))
+    };
+    on.iter().filter_map(held).flatten().collect()
 }

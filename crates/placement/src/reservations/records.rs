@@ -59,8 +59,9 @@ pub(super) struct Bound {
 
 /// A node.
 #[derive(Debug)]
-pub(super) struct Slot<N> {
-    pub published: Option<N>,
+pub(super) struct Slot {
+    /// Its object is there and can be used.
+    pub usable: bool,
     /// The newest version of its object that was seen, be it of its deletion.
     pub version: Version,
     /// When its object changed last.
@@ -78,10 +79,10 @@ pub(super) struct Slot<N> {
     pub unknown: bool,
 }
 
-impl<N> Default for Slot<N> {
+impl Default for Slot {
     fn default() -> Self {
         Self {
-            published: None,
+            usable: false,
             version: 0,
             alive: Moment::ZERO,
             claims: 0,
@@ -93,10 +94,10 @@ impl<N> Default for Slot<N> {
     }
 }
 
-impl<N> Slot<N> {
+impl Slot {
     /// Whether nothing is known of it but that it was there.
     pub(super) fn is_empty(&self) -> bool {
-        self.published.is_none() && self.pods.is_empty() && self.claims == 0 && self.version == 0
+        !self.usable && self.pods.is_empty() && self.claims == 0 && self.version == 0
     }
 }
 

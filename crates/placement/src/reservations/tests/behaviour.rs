@@ -12,7 +12,7 @@ fn a_claim_lasts_until_the_object_shows_the_pod() {
     all.bound(&begun.ticket, seconds(2));
     all.failed(&next.ticket);
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
-    all.object(&node("a"), 8, Some(plain("4-7", &[1])), seconds(3));
+    all.object(&node("a"), 8, plain("4-7", &[1]), seconds(3));
     assert_eq!(held(&all, "a"), []);
     assert_eq!(all.census(seconds(3)), Census::default());
 }
@@ -20,7 +20,7 @@ fn a_claim_lasts_until_the_object_shows_the_pod() {
 #[test]
 fn one_bind_of_a_pod_at_a_time() {
     let mut all = one_node("0-7");
-    all.object(&node("b"), 2, Some(plain("0-7", &[])), seconds(0));
+    all.object(&node("b"), 2, plain("0-7", &[]), seconds(0));
     let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
     let again = all.begin(asked(1, 5, 4), &node("b"), seconds(1));
     assert!(matches!(again, Err(NotBegun::UnderWay(on)) if &*on == "a"));
@@ -56,7 +56,7 @@ fn a_lost_answer_that_was_yes() {
 #[test]
 fn two_binds_of_which_one_will_fail_both_hold() {
     let mut all = one_node("0-7");
-    all.object(&node("b"), 2, Some(plain("0-7", &[])), seconds(0));
+    all.object(&node("b"), 2, plain("0-7", &[]), seconds(0));
     let first = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
     all.lost(&first.ticket, seconds(1));
     let second = all.begin(asked(1, 5, 4), &node("b"), seconds(2)).unwrap();
@@ -81,16 +81,16 @@ fn a_node_whose_object_does_not_show_its_pods_is_silent_until_it_changes() {
     ));
     assert_eq!(held(&all, "a").len(), 1, "its claims are kept");
     assert_eq!(all.census(seconds(32)).silent_nodes, 1);
-    all.object(&node("a"), 9, Some(plain("0-7", &[])), seconds(40));
+    all.object(&node("a"), 9, plain("0-7", &[]), seconds(40));
     assert!(all.available("a", seconds(70)).is_ok());
     assert_eq!(all.available("a", seconds(71)), Err(Unavailable::Silent));
 }
 
 #[test]
 fn where_cpus_are_given_at_the_start_a_pull_that_takes_long_is_no_silence() {
-    let mut all = Reservations::new(Lowest, 1);
+    let mut all = Reservations::new(Lowest::default(), 1);
     let late = Plain { at_start: true, ..plain("0-7", &[]) };
-    all.object(&node("a"), 1, Some(late), seconds(0));
+    all.object(&node("a"), 1, late, seconds(0));
     let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
     all.bound(&begun.ticket, seconds(1));
     assert!(all.available("a", seconds(500)).is_ok());
@@ -129,7 +129,7 @@ fn what_ends_unseen_is_counted_a_while_and_what_was_seen_is_not() {
         let begun = all.begin(asked(uid, 5, 2), &node("a"), seconds(1)).unwrap();
         all.bound(&begun.ticket, seconds(1));
     }
-    all.object(&node("a"), 8, Some(plain("2-7", &[1])), seconds(2));
+    all.object(&node("a"), 8, plain("2-7", &[1]), seconds(2));
     all.pod_gone(Uid(1), None, seconds(3));
     all.pod_gone(Uid(2), None, seconds(3));
     assert_eq!(held(&all, "a"), [(2, "2-3".to_owned())]);
@@ -147,8 +147,8 @@ fn a_container_that_restarts_keeps_its_cpus() {
     let mut all = one_node("0-7");
     let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
     all.bound(&begun.ticket, seconds(1));
-    all.object(&node("a"), 8, Some(plain("4-7", &[1])), seconds(2));
-    all.object(&node("a"), 9, Some(plain("0-7", &[])), seconds(3));
+    all.object(&node("a"), 8, plain("4-7", &[1]), seconds(2));
+    all.object(&node("a"), 9, plain("0-7", &[]), seconds(3));
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
     all.pod_gone(Uid(1), None, seconds(4));
     assert_eq!(held(&all, "a"), [], "it was there, so the node has nothing more to say of it");
@@ -172,12 +172,12 @@ fn a_node_that_is_deleted_and_made_again() {
     let mut all = one_node("0-7");
     let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
     all.bound(&begun.ticket, seconds(1));
-    all.object(&node("a"), 8, Some(plain("4-7", &[1])), seconds(2));
+    all.object(&node("a"), 8, plain("4-7", &[1]), seconds(2));
     all.object_gone(&node("a"), 10, seconds(3));
     assert_eq!(all.available("a", seconds(3)), Err(Unavailable::NoObject));
-    all.object(&node("a"), 9, Some(plain("4-7", &[1])), seconds(3));
+    all.object(&node("a"), 9, plain("4-7", &[1]), seconds(3));
     assert_eq!(all.available("a", seconds(3)), Err(Unavailable::NoObject), "older than the deletion");
-    all.object(&node("a"), 12, Some(plain("0-7", &[])), seconds(4));
+    all.object(&node("a"), 12, plain("0-7", &[]), seconds(4));
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())], "until the API server says that the pod is gone");
     all.pod_gone(Uid(1), None, seconds(5));
     assert_eq!(held(&all, "a"), []);
@@ -186,9 +186,10 @@ fn a_node_that_is_deleted_and_made_again() {
 #[test]
 fn an_older_object_is_passed_over() {
     let mut all = one_node("0-7");
-    all.object(&node("a"), 20, Some(plain("4-7", &[1])), seconds(2));
-    all.object(&node("a"), 19, Some(plain("0-7", &[])), seconds(3));
-    assert_eq!(all.available("a", seconds(3)).unwrap().free.to_string(), "4-7");
+    all.object(&node("a"), 20, plain("4-7", &[1]), seconds(2));
+    all.object(&node("a"), 19, plain("0-7", &[]), seconds(3));
+    let begun = all.begin(asked(2, 30, 2), &node("a"), seconds(3)).unwrap();
+    assert_eq!(begun.cpus.unwrap().to_string(), "4-5");
 }
 
 #[test]

@@ -13,7 +13,8 @@ pub(super) struct Plain {
     pub at_start: bool,
 }
 
-pub(super) struct Lowest;
+#[derive(Default)]
+pub(super) struct Lowest(HashMap<String, Plain>);
 
 /// The lowest of the CPUs, if there are as many.
 fn lowest(free: &CpuSet, count: usize) -> Option<CpuSet> {
@@ -26,9 +27,17 @@ impl Rules for Lowest {
     type Place = CpuSet;
     type Rejection = &'static str;
 
-    fn place(&self, node: &Plain, held: &[Held<'_, usize>], request: &usize) -> Result<CpuSet, &'static str> {
+    fn put(&mut self, node: &str, described: Option<Plain>) -> bool {
+        match described {
+            Some(described) => drop(self.0.insert(node.to_owned(), described)),
+            None => drop(self.0.remove(node)),
+        }
+        self.0.contains_key(node)
+    }
+
+    fn place(&mut self, node: &str, held: &[Held<'_, usize>], request: &usize) -> Result<CpuSet, &'static str> {
         let chosen = held.iter().filter_map(|held| held.cpus);
-        let mut free = chosen.fold(node.free.clone(), |free, cpus| free.difference(cpus));
+        let mut free = chosen.fold(self.0[node].free.clone(), |free, cpus| free.difference(cpus));
         for held in held.iter().filter(|held| held.cpus.is_none()) {
             let taken = lowest(&free, *held.request).unwrap_or_default();
             free = free.difference(&taken);
@@ -40,16 +49,16 @@ impl Rules for Lowest {
         Some(place.clone()).filter(|place| !place.is_empty())
     }
 
-    fn owns(&self, _: &Plain, request: &usize) -> bool {
+    fn owns(&self, _: &str, request: &usize) -> bool {
         *request > 0
     }
 
-    fn shows(&self, node: &Plain, pod: Uid) -> bool {
-        node.pods.contains(&pod)
+    fn shows(&self, node: &str, pod: Uid) -> bool {
+        self.0.get(node).is_some_and(|node| node.pods.contains(&pod))
     }
 
-    fn at_start(&self, node: &Plain) -> bool {
-        node.at_start
+    fn at_start(&self, node: &str, _: &usize) -> bool {
+        self.0[node].at_start
     }
 }
 
@@ -100,7 +109,7 @@ pub(super) fn held(reservations: &Reservations<Lowest>, on: &str) -> Vec<(u128, 
 }
 
 pub(super) fn one_node(free: &str) -> Reservations<Lowest> {
-    let mut reservations = Reservations::new(Lowest, 1);
-    reservations.object(&node("a"), 1, Some(plain(free, &[])), seconds(0));
+    let mut reservations = Reservations::new(Lowest::default(), 1);
+    reservations.object(&node("a"), 1, plain(free, &[]), seconds(0));
     reservations
 }

@@ -83,7 +83,7 @@ impl World {
             logs: Default::default(),
             read: [0; 3],
             from: [0; 3],
-            writer: Reservations::new(Lowest, 0),
+            writer: Reservations::new(Lowest::default(), 0),
             tasks: Vec::new(),
             posts: Vec::new(),
             pods_made: 0,
@@ -152,7 +152,7 @@ impl World {
                 now,
             ),
             Event::PodGone(uid) => writer.pod_gone(Uid(*uid), Some("refused"), now),
-            Event::Object(on, version, object) => writer.object(on, *version, Some(object.clone()), now),
+            Event::Object(on, version, object) => writer.object(on, *version, object.clone(), now),
             Event::Claims(on, version, entries) => {
                 writer.claims(on, *version, entries, now);
             }
@@ -168,7 +168,7 @@ impl World {
     }
 
     fn fresh(&self) -> Reservations<Lowest> {
-        let mut writer = Reservations::new(Lowest, self.clock);
+        let mut writer = Reservations::new(Lowest::default(), self.clock);
         let claims = self.claims.iter().map(|(on, (version, all))| Event::Claims(on.clone(), *version, all.clone()));
         let pods = self.pods.iter().filter(|(_, pod)| !pod.failed).map(|(uid, pod)| Event::Pod(*uid, pod.clone()));
         let objects = self.objects.iter().map(|(on, (version, all))| Event::Object(on.clone(), *version, all.clone()));
