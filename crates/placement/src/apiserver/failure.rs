@@ -1,0 +1,60 @@
+//! The ways in which a request fails.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use serde::Deserialize;
+use stelia_text::excerpt;
+
+/// A request that was not answered with success, by what follows from it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// 409: somebody changed or made the object.
+    #[error("conflict: {0}")]
+    Conflict(String),
+    /// 404.
+    #[error("not found: {0}")]
+    Missing(String),
+    /// 410: the version is too old to go on from.
+    #[error("the version is too old: {0}")]
+    Expired(String),
+    /// 429: nothing was done.
+    #[error("the API server has too many requests: {text}")]
+    Busy { after: Option<Duration>, text: String },
+    /// Another answer from 400 to 499: nothing was done, and trying again does not help.
+    #[error("{0}: {1}")]
+    Refused(u16, String),
+    /// An answer from 500 on, or none: whether it was done is not known.
+    #[error("no answer: {0}")]
+    Unknown(String),
+}
+
+#[derive(Deserialize)]
+struct Status {
+    #[serde(default)]
+    message: String,
+}
+
+impl Failure {
+    pub(super) fn of(code: u16, after: Option<Duration>, body: &[u8]) -> Self {
+        let message = serde_json::from_slice(body).map(|status: Status| status.message);
+        let text = message.unwrap_or_else(|_| String::from_utf8_lossy(body).into_owned());
+        let text = excerpt::excerpt(&text);
+        match code {
+            404 => Self::Missing(text),
+            409 => Self::Conflict(text),
+            410 => Self::Expired(text),
+            429 => Self::Busy { after, text },
+            400..=499 => Self::Refused(code, text),
+            _ => Self::Unknown(format!("{code}: {text}")),
+        }
+    }
+
+    pub(super) fn lost(cause: impl Display) -> Self {
+        Self::Unknown(excerpt::excerpt(&cause.to_string()))
+    }
+
+    pub(super) fn silent(patience: Duration) -> Self {
+        Self::Unknown(format!("none within {} s", patience.as_secs()))
+    }
+}

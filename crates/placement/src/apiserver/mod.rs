@@ -1,0 +1,87 @@
+//! What is asked of the API server, and what it answers.
+//!
+//! | module | what |
+//! |---|---|
+//! | `failure` | the ways in which a request fails, by what follows from them |
+//! | `watch` | a list, and every change after it |
+//! | `seen` | pods, nodes' objects and claim objects as they come from a watch |
+//! | `claims` | a node's claim object, written with the version that it was read with |
+//! | `pods` | a pod's binding, a pod read back, a pod's version made another |
+//! | `lease` | which of several instances places pods |
+
+mod claims;
+mod failure;
+pub mod lease;
+mod pods;
+pub mod seen;
+mod watch;
+
+use std::time::Duration;
+
+use http::{Method, Request, Response};
+use http_body_util::BodyExt;
+use kube::Client;
+use kube::client::Body;
+use serde_json::Value;
+
+pub use claims::Owner;
+pub use failure::Failure;
+pub use watch::{Follower, Source, follow};
+
+/// So long a request may take before its outcome counts as unknown.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The API server, with a bound on each request.
+#[derive(Clone)]
+pub struct Api {
+    client: Client,
+}
+
+impl Api {
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Sends a request, and reads the answer as a JSON object.
+    async fn call(&self, method: Method, path: &str, body: Option<(&str, &Value)>) -> Result<Value, Failure> {
+        let text = async {
+            let response = self.send(method, path, body).await?;
+            let body = response.into_body().collect().await.map_err(Failure::lost)?;
+            Ok(body.to_bytes())
+        };
+        let text = tokio::time::timeout(PATIENCE, text).await.map_err(|_| Failure::silent(PATIENCE))??;
+        serde_json::from_slice(&text).map_err(Failure::lost)
+    }
+
+    /// Sends a request, and reads the answer's beginning.
+    async fn send(&self, method: Method, path: &str, body: Option<(&str, &Value)>) -> Result<Response<Body>, Failure> {
+        let request = Request::builder().method(method).uri(path);
+        let request = match body {
+            Some((kind, value)) => request.header(http::header::CONTENT_TYPE, kind).body(Body::from(value.to_string().into_bytes())),
+            None => request.body(Body::empty()),
+        };
+        let request = request.map_err(|cause| Failure::Refused(400, format!("{path}: {cause}")))?;
+        let response = self.client.send(request).await.map_err(Failure::lost)?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let code = response.status().as_u16();
+        let after = response.headers().get(http::header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let body = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        Err(Failure::of(code, after.map(Duration::from_secs), &body))
+    }
+}
+
+const JSON: &str = "application/json";
+
+/// A part of a path or a value of a query, escaped.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => escaped.push(char::from(byte)),
+            _ => escaped.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    escaped
+}

@@ -1,0 +1,83 @@
+//! A pod's binding, a pod read back, a pod's version made another.
+
+use http::Method;
+use serde_json::{Map, Value, json};
+
+use super::{Api, Failure, JSON, escaped};
+use crate::reservations::Version;
+
+/// Koordinator's annotation, which the runner reads by `--resource-status`.
+pub(super) const STATUS: &str = "scheduling.koordinator.sh/resource-status";
+/// The condition that is written to give a pod another version.
+const CONDITION: &str = "isolation.stelia.io/Claimed";
+const APPLY: &str = "application/apply-patch+yaml";
+const MANAGER: &str = "stelia-placement";
+
+/// A pod, as it is bound.
+#[derive(Debug, Clone, Copy)]
+pub struct Binding<'a> {
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub uid: &'a str,
+    /// Only if it has this version still.
+    pub version: Version,
+    pub node: &'a str,
+    /// What its runner is told to take: the annotation's value.
+    pub chosen: Option<&'a str>,
+}
+
+fn path(namespace: &str, name: &str) -> String {
+    format!("/api/v1/namespaces/{}/pods/{}", escaped(namespace), escaped(name))
+}
+
+impl Api {
+    /// Binds a pod to a node.
+    ///
+    /// # Errors
+    /// [`Failure::Conflict`]: it is bound, it is another pod, or it has another version.
+    pub async fn bind(&self, binding: &Binding<'_>) -> Result<(), Failure> {
+        let annotations: Map<String, Value> =
+            binding.chosen.map(|chosen| (STATUS.to_owned(), Value::from(chosen))).into_iter().collect();
+        let mut body = json!({
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "namespace": binding.namespace,
+                "name": binding.name,
+                "uid": binding.uid,
+                "annotations": annotations,
+            },
+            "target": {"apiVersion": "v1", "kind": "Node", "name": binding.node},
+        });
+        if binding.version != 0 {
+            body["metadata"]["resourceVersion"] = binding.version.to_string().into();
+        }
+        let path = format!("{}/binding", path(binding.namespace, binding.name));
+        self.call(Method::POST, &path, Some((JSON, &body))).await.map(drop)
+    }
+
+    /// The pod as it is now.
+    ///
+    /// # Errors
+    /// [`Failure::Missing`]: there is none of that name.
+    pub async fn pod(&self, namespace: &str, name: &str) -> Result<Value, Failure> {
+        self.call(Method::GET, &path(namespace, name), None).await
+    }
+
+    /// Gives the pod another version, by a condition in its status, so that a binding that demands the former one fails. `why` must be
+    /// new each time: what is unchanged gets no version.
+    ///
+    /// # Errors
+    /// [`Failure::Conflict`]: it is another pod.
+    pub async fn fence(&self, namespace: &str, name: &str, uid: &str, why: &str) -> Result<(), Failure> {
+        let condition = json!({"type": CONDITION, "status": "False", "reason": "Released", "message": why});
+        let body = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"namespace": namespace, "name": name, "uid": uid},
+            "status": {"conditions": [condition]},
+        });
+        let path = format!("{}/status?fieldManager={MANAGER}&force=true", path(namespace, name));
+        self.call(Method::PATCH, &path, Some((APPLY, &body))).await.map(drop)
+    }
+}

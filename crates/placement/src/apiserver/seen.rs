@@ -1,0 +1,195 @@
+//! Pods, nodes' objects and claim objects as they come from a watch: what of them is read.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::Value;
+use stelia_cpus::CpuSet;
+use stelia_cpus::quantity::Quantity;
+
+use super::claims::{self, Claims, Owner};
+use super::watch::Source;
+use crate::request::VM;
+use crate::reservations::{NodeName, Uid, Version};
+
+/// Pods that are not over. Those that failed are among them: that a node refused one is told by its status alone.
+pub const PODS: Source = Source {
+    path: "/api/v1/pods",
+    fields: "status.phase!=Succeeded",
+};
+pub const OBJECTS: Source = Source {
+    path: "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies",
+    fields: "",
+};
+pub const CLAIMS: Source = Source {
+    path: claims::PATH,
+    fields: "",
+};
+
+/// A pod, without what it asks for.
+#[derive(Debug, Clone)]
+pub struct Pod {
+    pub uid: Uid,
+    /// `namespace/name`.
+    pub name: Arc<str>,
+    pub version: Version,
+    pub node: Option<NodeName>,
+    /// What a scheduler chose for it.
+    pub cpus: Option<CpuSet>,
+    pub running: bool,
+    pub ending: bool,
+    /// Its status says that it failed, and why.
+    pub failed: Option<String>,
+    /// Whether it may get CPUs of its own: it asks for a VM, or one of its containers for whole CPUs.
+    pub concerns: bool,
+}
+
+#[derive(Deserialize)]
+struct Object {
+    metadata: Metadata,
+    #[serde(default)]
+    spec: Spec,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    name: String,
+    namespace: String,
+    uid: String,
+    resource_version: String,
+    deletion_timestamp: Option<String>,
+    annotations: Annotations,
+    owner_references: Vec<Owner>,
+}
+
+/// The annotations that are read.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Annotations {
+    #[serde(rename = "scheduling.koordinator.sh/resource-status")]
+    status: Option<String>,
+    /// kubelet's UID of a static pod, whose mirror has another one.
+    #[serde(rename = "kubernetes.io/config.mirror")]
+    mirror: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec {
+    node_name: Option<String>,
+    containers: Vec<Container>,
+    init_containers: Vec<Container>,
+    resources: Option<Resources>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Container {
+    resources: Resources,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Resources {
+    limits: Limits,
+    requests: Limits,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Limits {
+    cpu: Option<Value>,
+    #[serde(rename = "stelia.io/vm")]
+    vm: Option<Value>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    phase: String,
+    reason: String,
+}
+
+/// The annotation's value, as far as it says CPUs.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Chosen {
+    cpuset: String,
+}
+
+fn whole(cpu: &Value) -> bool {
+    let milli = match cpu {
+        Value::String(text) => text.parse::<Quantity>().ok().map(|quantity| quantity.milli()),
+        Value::Number(number) => number.as_u64().map(|cpus| i128::from(cpus) * 1000).and_then(|milli| milli.try_into().ok()),
+        _ => None,
+    };
+    milli.is_some_and(|milli| milli > 0 && milli % 1000 == 0)
+}
+
+impl Resources {
+    fn concerns(&self) -> bool {
+        let limits = [&self.limits, &self.requests];
+        limits.into_iter().any(|limits| limits.vm.is_some() || limits.cpu.as_ref().is_some_and(whole))
+    }
+}
+
+/// Reads a pod. `None`: it has no UID, name or version.
+pub fn pod(text: &str) -> Option<Pod> {
+    debug_assert_eq!(VM, "stelia.io/vm");
+    let Object { metadata, spec, status } = serde_json::from_str(text).ok()?;
+    let uid = metadata.annotations.mirror.as_deref().and_then(Uid::parse);
+    let containers = spec.containers.iter().chain(&spec.init_containers).map(|container| &container.resources);
+    let chosen = metadata.annotations.status.as_deref().unwrap_or_default();
+    let chosen: Chosen = serde_json::from_str(chosen).unwrap_or_default();
+    Some(Pod {
+        uid: uid.or_else(|| Uid::parse(&metadata.uid))?,
+        name: format!("{}/{}", metadata.namespace, metadata.name).into(),
+        version: metadata.resource_version.parse().ok()?,
+        node: spec.node_name.filter(|node| !node.is_empty()).map(Into::into),
+        cpus: chosen.cpuset.trim().parse().ok().filter(|cpus: &CpuSet| !cpus.is_empty()),
+        running: status.phase == "Running",
+        ending: metadata.deletion_timestamp.is_some(),
+        failed: (status.phase == "Failed").then_some(status.reason),
+        concerns: containers.chain(&spec.resources).any(Resources::concerns),
+    })
+}
+
+/// A node's object, without what it says of the node.
+#[derive(Debug)]
+pub struct NodeObject {
+    pub name: NodeName,
+    pub version: Version,
+    /// The Node.
+    pub owner: Option<Owner>,
+}
+
+/// `None`: it has no name or version.
+pub fn node_object(text: &str) -> Option<NodeObject> {
+    #[derive(Deserialize)]
+    struct Named {
+        metadata: Metadata,
+    }
+    let Named { metadata } = serde_json::from_str(text).ok()?;
+    let mut owners = metadata.owner_references.into_iter();
+    Some(NodeObject {
+        version: metadata.resource_version.parse().ok()?,
+        owner: owners.find(|owner| owner.kind == "Node"),
+        name: Some(metadata.name).filter(|name| !name.is_empty())?.into(),
+    })
+}
+
+/// A claim object.
+///
+/// # Errors
+/// It cannot be read.
+pub fn claims(text: &str) -> Result<Claims, String> {
+    claims::read(text)
+}
+
+/// The annotation's value that tells a runner its CPUs.
+pub fn status(cpus: &CpuSet) -> String {
+    serde_json::json!({"cpuset": cpus.to_string()}).to_string()
+}

@@ -1,0 +1,216 @@
+//! A list, and every change after it.
+//!
+//! Written by hand, not taken from kube-runtime: the objects are read in part from the text as it comes (a pod of 5 kB leaves 100
+//! bytes), an object that cannot be read is that object's problem and does not end the stream, and a take-over lists anew.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use http_body_util::BodyExt;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+
+use super::{Api, Failure, escaped};
+use crate::reservations::Version;
+
+/// So many objects are asked for at once.
+const PAGE: usize = 500;
+/// The server ends a watch after so long.
+const WATCH_SECONDS: u64 = 290;
+/// The longest event: etcd takes objects of 1.5 MiB.
+const LONGEST: usize = 4 << 20;
+const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// What is watched.
+#[derive(Debug, Clone, Copy)]
+pub struct Source {
+    /// `/api/v1/pods`.
+    pub path: &'static str,
+    /// A field selector; empty: all.
+    pub fields: &'static str,
+}
+
+/// Who is told.
+pub trait Follower: Send + Sync {
+    /// An object was added or changed. It may be anything.
+    fn changed(&self, object: &RawValue);
+
+    /// An object was deleted, or is not selected any more.
+    fn gone(&self, object: &RawValue);
+
+    /// All objects of a list come from now on, as changed ones.
+    fn list_begins(&self);
+
+    /// They have been told: what was not among them is gone. `number`: which list was asked for.
+    fn list_ends(&self, version: Version, number: u64);
+
+    /// A request failed; it is tried again.
+    fn failed(&self, failure: &Failure);
+}
+
+#[derive(Deserialize)]
+struct Page<'a> {
+    metadata: Metadata,
+    #[serde(borrow)]
+    items: Vec<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    resource_version: String,
+    r#continue: String,
+}
+
+#[derive(Deserialize)]
+struct Event<'a> {
+    r#type: &'a str,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct Bookmark {
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+struct Status {
+    #[serde(default)]
+    code: u16,
+}
+
+/// Never ends. Lists anew each time the number in `wanted` changes, and whenever the watch cannot be continued.
+pub async fn follow(api: &Api, source: Source, follower: Arc<dyn Follower>, mut wanted: watch::Receiver<u64>) {
+    let mut pause = SHORTEST_PAUSE;
+    loop {
+        let number = *wanted.borrow_and_update();
+        follower.list_begins();
+        let mut version = match list(api, source, &*follower).await {
+            Ok(version) => version,
+            Err(failure) => {
+                rest(&failure, &mut pause, &*follower).await;
+                continue;
+            }
+        };
+        pause = SHORTEST_PAUSE;
+        follower.list_ends(number_of(&version), number);
+        loop {
+            let ended = tokio::select! {
+                biased;
+                changed = wanted.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return,
+                },
+                ended = watch_from(api, source, &mut version, &*follower) => ended,
+            };
+            match ended {
+                Ok(()) => pause = SHORTEST_PAUSE,
+                Err(Failure::Expired(_)) => break,
+                Err(failure) => rest(&failure, &mut pause, &*follower).await,
+            }
+        }
+    }
+}
+
+/// Longer each time, and as long as the server asks for.
+async fn rest(failure: &Failure, pause: &mut Duration, follower: &dyn Follower) {
+    follower.failed(failure);
+    let asked = match failure {
+        Failure::Busy { after, .. } => after.unwrap_or_default(),
+        _ => Duration::ZERO,
+    };
+    tokio::time::sleep(asked.max(*pause)).await;
+    *pause = (*pause * 2).min(LONGEST_PAUSE);
+}
+
+fn number_of(version: &str) -> Version {
+    version.parse().unwrap_or(0)
+}
+
+async fn list(api: &Api, source: Source, follower: &dyn Follower) -> Result<String, Failure> {
+    let mut next = String::new();
+    loop {
+        let mut path = format!("{}?limit={PAGE}", source.path);
+        for (name, value) in [("fieldSelector", source.fields), ("continue", &next)] {
+            if !value.is_empty() {
+                path = format!("{path}&{name}={}", escaped(value));
+            }
+        }
+        let text = async {
+            let response = api.send(Method::GET, &path, None).await?;
+            response.into_body().collect().await.map(|body| body.to_bytes()).map_err(Failure::lost)
+        };
+        let text = tokio::time::timeout(LONGEST_PAUSE, text).await.map_err(|_| Failure::silent(LONGEST_PAUSE))??;
+        let page: Page<'_> = serde_json::from_slice(&text).map_err(Failure::lost)?;
+        page.items.into_iter().for_each(|object| follower.changed(object));
+        if page.metadata.r#continue.is_empty() {
+            return Ok(page.metadata.resource_version);
+        }
+        next = page.metadata.r#continue;
+    }
+}
+
+/// Until the server ends it. `version` follows what was told.
+async fn watch_from(api: &Api, source: Source, version: &mut String, follower: &dyn Follower) -> Result<(), Failure> {
+    let mut path = format!(
+        "{}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={}",
+        source.path,
+        escaped(version)
+    );
+    if !source.fields.is_empty() {
+        path = format!("{path}&fieldSelector={}", escaped(source.fields));
+    }
+    let begun = api.send(Method::GET, &path, None);
+    let begun = tokio::time::timeout(LONGEST_PAUSE, begun).await.map_err(|_| Failure::silent(LONGEST_PAUSE))??;
+    let mut body = begun.into_body();
+    let mut kept = Vec::new();
+    let end = tokio::time::Instant::now() + Duration::from_secs(WATCH_SECONDS) + LONGEST_PAUSE;
+    loop {
+        // A connection that died without a word ends here.
+        let frame = tokio::time::timeout_at(end, body.frame()).await.map_err(|_| Failure::silent(LONGEST_PAUSE))?;
+        let Some(frame) = frame else { return Ok(()) };
+        let Ok(data) = frame.map_err(Failure::lost)?.into_data() else { continue };
+        let mut rest = &data[..];
+        while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
+            let (line, after) = rest.split_at(at);
+            match kept.is_empty() {
+                true => told(line, version, follower)?,
+                false => {
+                    kept.extend_from_slice(line);
+                    told(&kept, version, follower)?;
+                    kept.clear();
+                }
+            }
+            rest = after.get(1..).unwrap_or_default();
+        }
+        kept.extend_from_slice(rest);
+        if kept.len() > LONGEST {
+            return Err(Failure::lost(format!("{}: an event of more than {LONGEST} bytes", source.path)));
+        }
+    }
+}
+
+fn told(line: &[u8], version: &mut String, follower: &dyn Follower) -> Result<(), Failure> {
+    if line.trim_ascii().is_empty() {
+        return Ok(());
+    }
+    let event: Event<'_> = serde_json::from_slice(line).map_err(Failure::lost)?;
+    match event.r#type {
+        "ADDED" | "MODIFIED" => follower.changed(event.object),
+        "DELETED" => follower.gone(event.object),
+        "BOOKMARK" => {}
+        _ => {
+            let status: Status = serde_json::from_str(event.object.get()).unwrap_or(Status { code: 0 });
+            return Err(Failure::of(status.code, None, event.object.get().as_bytes()));
+        }
+    }
+    let marked = serde_json::from_str(event.object.get()).map(|mark: Bookmark| mark.metadata.resource_version);
+    if let Some(newer) = marked.ok().filter(|newer| !newer.is_empty()) {
+        *version = newer;
+    }
+    Ok(())
+}

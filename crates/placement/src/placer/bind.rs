@@ -1,0 +1,378 @@
+//! A bind is the claim.
+//!
+//! 1. Under the lock the pod is evaluated once more on its node, beside everything that is held there, and promised its place.
+//! 2. The promise is written to the node's claim object, with the version that it was read with. A former leader that was stopped and
+//!    wakes up here is refused by that version, and binds nothing.
+//! 3. The binding is sent. It demands the pod's version that the claim names, so that whoever takes over can make it impossible.
+//!
+//! What failed before 3 binds nothing and is released. Where the answer to 3 is lost the promise is kept until it is known.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{debug, info};
+
+use super::asked::AskedPod;
+use super::{NotReady, Placer, State, count};
+use crate::apiserver::{Binding, Failure, seen};
+use crate::evaluate::Refusal;
+use crate::reservations::{AskedToBind, Begun, NodeName, NotBegun, Ticket, Uid, Unavailable};
+
+/// A claim that was promised without knowing another one is promised anew so often.
+const ATTEMPTS: usize = 4;
+/// So long it is tried to learn the outcome before the scheduler is told that it is not known; its own patience must be longer.
+const DECIDED_WITHIN: Duration = Duration::from_secs(8);
+const AGAIN: Duration = Duration::from_millis(300);
+
+/// Why a pod was not bound; kube-scheduler queues it again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BindError {
+    #[error(transparent)]
+    NotReady(#[from] NotReady),
+    #[error("{0:?} is not a pod's UID")]
+    Uid(String),
+    #[error("pod {0} is gone")]
+    Gone(String),
+    #[error("pod {0} is bound to node {1}")]
+    Elsewhere(String, NodeName),
+    #[error("pod {0} is being bound to node {1}, and whether it was is not known yet")]
+    UnderWay(String, NodeName),
+    #[error("node {0}: {1}")]
+    Unavailable(NodeName, Unavailable),
+    #[error("node {0}: {1}")]
+    Rejected(NodeName, Refusal),
+    #[error("pod {0} asks for what no node takes")]
+    Request(String),
+    #[error("node {0}: other claims came in between {ATTEMPTS} times")]
+    Crowded(NodeName),
+    #[error("write the claim on node {0}: {1}")]
+    Claim(NodeName, Failure),
+    #[error("bind pod {0} to node {1}: {2}")]
+    Bind(String, NodeName, Failure),
+    #[error("whether pod {0} is bound to node {1} is not known: {2}; its CPUs are kept until it is")]
+    Unknown(String, NodeName, Failure),
+}
+
+/// What the scheduler asks.
+#[derive(Debug, Clone)]
+pub struct ToBind {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub node: NodeName,
+}
+
+impl ToBind {
+    fn pod(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+/// What came of an attempt to write a claim.
+enum Written {
+    Yes,
+    /// Somebody else wrote it meanwhile: it was read again.
+    Again,
+}
+
+impl Placer {
+    /// Binds a pod.
+    ///
+    /// # Errors
+    /// It is not bound, or it is not known.
+    pub async fn bind(&self, to: &ToBind) -> Result<(), BindError> {
+        let outcome = self.try_bind(to).await;
+        let (counter, text) = match &outcome {
+            Ok(()) => (&self.counts.bound, "bound".to_owned()),
+            Err(error @ (BindError::Rejected(..) | BindError::Unavailable(..))) => (&self.counts.rejected, error.to_string()),
+            Err(error @ BindError::Unknown(..)) => (&self.counts.lost, error.to_string()),
+            Err(error) => (&self.counts.failed, error.to_string()),
+        };
+        count(counter);
+        info!("pod {} to node {}: {text}", to.pod(), to.node);
+        outcome
+    }
+
+    async fn try_bind(&self, to: &ToBind) -> Result<(), BindError> {
+        self.ready()?;
+        let uid = Uid::parse(&to.uid).ok_or_else(|| BindError::Uid(to.uid.clone()))?;
+        let Some(asked) = self.asked(uid, to).await? else {
+            return self.bind_plainly(to).await;
+        };
+        for _ in 0..ATTEMPTS {
+            let begun = self.state().begin(asked.clone(), &to.node, self.now());
+            let Begun { ticket, cpus, .. } = match begun {
+                Ok(begun) => begun,
+                Err(NotBegun::Already) => return Ok(()),
+                Err(NotBegun::Unavailable(Unavailable::NoObject)) if asked.request.0.vm.is_none() => {
+                    return self.bind_plainly(to).await;
+                }
+                Err(refusal) => return Err(not_begun(refusal, to)),
+            };
+            // From here on each way out says what becomes of the promise; if the caller goes away it is kept, and decided later.
+            let mut promise = Promise {
+                placer: self,
+                ticket: Some(ticket),
+                sent: false,
+            };
+            match self.write(&promise).await {
+                Ok(Written::Yes) => {
+                    let chosen = cpus.as_ref().map(seen::status);
+                    return self.send(to, &mut promise, chosen.as_deref()).await;
+                }
+                Ok(Written::Again) => {
+                    promise.failed();
+                    self.ready()?;
+                }
+                Err(failure) => {
+                    promise.failed();
+                    return Err(BindError::Claim(to.node.clone(), failure));
+                }
+            }
+        }
+        Err(BindError::Crowded(to.node.clone()))
+    }
+
+    /// The pod as it is known best; `None` of one that gets no CPUs of its own.
+    async fn asked(&self, uid: Uid, to: &ToBind) -> Result<Option<AskedToBind<crate::request::Shared>>, BindError> {
+        if let Some(asked) = self.state().asked_to_bind(uid) {
+            return Ok(asked);
+        }
+        // The watch is late, and the filter call was another instance's.
+        let read = self.api.pod(&to.namespace, &to.name).await;
+        let pod = match read {
+            Ok(pod) => pod,
+            Err(Failure::Missing(_)) => return Err(BindError::Gone(to.pod())),
+            Err(failure) => return Err(BindError::Bind(to.pod(), to.node.clone(), failure)),
+        };
+        let known = seen::pod(&pod.to_string()).filter(|pod| pod.uid == uid);
+        let known = known.ok_or_else(|| BindError::Gone(to.pod()))?;
+        let request = self.request(&pod).map_err(|_| BindError::Request(to.pod()))?;
+        let mut state = self.state();
+        let request = request.and_then(|request| state.shared(request));
+        let asked = AskedPod {
+            name: known.name,
+            version: known.version,
+            request,
+        };
+        state.asked.put(uid, asked);
+        Ok(state.asked_to_bind(uid).flatten())
+    }
+
+    /// Writes the promise to the node's claim object. One write of a node at a time, so that the writes of this process do not refuse
+    /// each other.
+    async fn write(&self, promise: &Promise<'_>) -> Result<Written, Failure> {
+        let Some(ticket) = &promise.ticket else { return Ok(Written::Again) };
+        let writer = self.writers.lock().unwrap_or_else(std::sync::PoisonError::into_inner).entry(ticket.node.clone()).or_default().clone();
+        let _one = writer.lock().await;
+        let (rewrite, owner) = {
+            let state = self.state();
+            (state.reservations.rewrite(ticket), state.owners.get(&ticket.node).cloned())
+        };
+        let Some(rewrite) = rewrite else { return Ok(Written::Again) };
+        // A process that was stopped may have been succeeded meanwhile.
+        if self.ready().is_err() {
+            return Ok(Written::Again);
+        }
+        match self.api.write_claims(&ticket.node, &rewrite, owner.as_ref(), &self.identity).await {
+            Ok(version) => {
+                self.state().reservations.wrote(&ticket.node, version);
+                Ok(Written::Yes)
+            }
+            Err(Failure::Conflict(cause) | Failure::Missing(cause)) => {
+                debug!("the claims of node {}: {cause}", ticket.node);
+                let read = self.api.read_claims(&ticket.node).await?;
+                let now = self.now();
+                let mut state = self.state();
+                match read {
+                    Some(claims) => {
+                        state.reservations.claims(&ticket.node, claims.version, &claims.entries, now);
+                    }
+                    None => state.reservations.claims_gone(&ticket.node, rewrite.base.unwrap_or_default()),
+                }
+                Ok(Written::Again)
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Sends the binding.
+    async fn send(&self, to: &ToBind, promise: &mut Promise<'_>, chosen: Option<&str>) -> Result<(), BindError> {
+        let Some(ticket) = promise.ticket.clone() else {
+            return Err(BindError::Crowded(to.node.clone()));
+        };
+        let binding = Binding {
+            namespace: &to.namespace,
+            name: &to.name,
+            uid: &to.uid,
+            version: ticket.version,
+            node: &to.node,
+            chosen,
+        };
+        let deadline = Instant::now() + DECIDED_WITHIN;
+        loop {
+            // A leader that was succeeded sends nothing new; what it sent before is decided by its successor.
+            if let Err(not_ready) = self.ready() {
+                match promise.sent {
+                    true => promise.lost(),
+                    false => promise.failed(),
+                }
+                return Err(not_ready.into());
+            }
+            promise.sent = true;
+            let failure = match self.api.bind(&binding).await {
+                Ok(()) => {
+                    promise.bound();
+                    return Ok(());
+                }
+                Err(failure) => failure,
+            };
+            match failure {
+                Failure::Conflict(_) | Failure::Missing(_) => return self.conflicted(to, promise, &ticket, failure).await,
+                Failure::Refused(..) | Failure::Expired(_) => {
+                    // An attempt before this one may have been carried out.
+                    return self.conflicted(to, promise, &ticket, failure).await;
+                }
+                Failure::Busy { .. } | Failure::Unknown(_) if Instant::now() + AGAIN < deadline => {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                Failure::Busy { .. } | Failure::Unknown(_) => {
+                    promise.lost();
+                    return Err(BindError::Unknown(to.pod(), to.node.clone(), failure));
+                }
+            }
+        }
+    }
+
+    /// The API server refuses: the pod is read, because it may be bound by an attempt whose answer was lost.
+    async fn conflicted(
+        &self,
+        to: &ToBind,
+        promise: &mut Promise<'_>,
+        ticket: &Ticket,
+        failure: Failure,
+    ) -> Result<(), BindError> {
+        if !self.read_pod(ticket.pod, &to.pod()).await {
+            promise.lost();
+            return Err(BindError::Unknown(to.pod(), to.node.clone(), failure));
+        }
+        promise.failed();
+        let asked = self.state().reservations.bound_to(ticket.pod);
+        match asked {
+            Some(node) if node == to.node => Ok(()),
+            Some(node) => Err(BindError::Elsewhere(to.pod(), node)),
+            None => Err(BindError::Bind(to.pod(), to.node.clone(), failure)),
+        }
+    }
+
+    /// Binds a pod that claims nothing.
+    async fn bind_plainly(&self, to: &ToBind) -> Result<(), BindError> {
+        let binding = Binding {
+            namespace: &to.namespace,
+            name: &to.name,
+            uid: &to.uid,
+            version: 0,
+            node: &to.node,
+            chosen: None,
+        };
+        self.api.bind(&binding).await.map_err(|failure| BindError::Bind(to.pod(), to.node.clone(), failure))
+    }
+}
+
+fn not_begun(refusal: NotBegun<Refusal>, to: &ToBind) -> BindError {
+    match refusal {
+        NotBegun::Elsewhere(node) => BindError::Elsewhere(to.pod(), node),
+        NotBegun::UnderWay(node) => BindError::UnderWay(to.pod(), node),
+        NotBegun::Already | NotBegun::Gone => BindError::Gone(to.pod()),
+        NotBegun::Unavailable(unavailable) => BindError::Unavailable(to.node.clone(), unavailable),
+        NotBegun::Rejected(refusal) => BindError::Rejected(to.node.clone(), refusal),
+    }
+}
+
+impl State {
+    /// Begins a bind; answers to other calls count it from now on.
+    fn begin(
+        &mut self,
+        asked: AskedToBind<crate::request::Shared>,
+        node: &NodeName,
+        now: crate::reservations::Moment,
+    ) -> Result<Begun<super::rules::Place>, NotBegun<Refusal>> {
+        self.reservations.pass(now);
+        self.reservations.begin(asked, node, now)
+    }
+
+    /// The newest that is known of a pod; `None` where nothing is, `Some(None)` of one that gets no CPUs of its own.
+    fn asked_to_bind(&self, uid: Uid) -> Option<Option<AskedToBind<crate::request::Shared>>> {
+        let asked = self.asked.get(uid).map(|asked| {
+            let request = asked.request.clone()?;
+            Some(AskedToBind {
+                uid,
+                name: asked.name.clone(),
+                version: asked.version,
+                request,
+            })
+        });
+        let seen = self.reservations.asked(uid);
+        match (asked, seen) {
+            (Some(Some(asked)), Some(seen)) if seen.version < asked.version => Some(Some(asked)),
+            (Some(Some(asked)), Some(seen)) => Some(Some(AskedToBind {
+                name: asked.name,
+                ..seen
+            })),
+            (Some(None), None) => Some(None),
+            (asked, None) => asked,
+            (_, Some(seen)) => Some(Some(seen)),
+        }
+    }
+}
+
+/// A promise that is open. One that is dropped, because the caller closed the connection or the task was ended, is kept as one whose
+/// outcome is not known: the binding may be on its way.
+struct Promise<'a> {
+    placer: &'a Placer,
+    ticket: Option<Ticket>,
+    /// The binding was sent at least once.
+    sent: bool,
+}
+
+impl Promise<'_> {
+    fn failed(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.placer.state().reservations.failed(&ticket);
+        }
+    }
+
+    fn bound(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            let now = self.placer.now();
+            self.placer.state().reservations.bound(&ticket, now);
+        }
+    }
+
+    fn lost(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            let now = self.placer.now();
+            self.placer.state().reservations.lost(&ticket, now);
+        }
+    }
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        match self.sent {
+            true => self.lost(),
+            false => self.failed(),
+        }
+    }
+}
+
+/// Whoever asked may have gone: a bind is carried out to its end by itself.
+pub(crate) async fn to_its_end(placer: Arc<Placer>, to: ToBind) -> Result<(), BindError> {
+    let node = to.node.clone();
+    let name = to.pod();
+    match tokio::spawn(async move { placer.bind(&to).await }).await {
+        Ok(outcome) => outcome,
+        Err(cause) => Err(BindError::Unknown(name, node, Failure::Unknown(cause.to_string()))),
+    }
+}

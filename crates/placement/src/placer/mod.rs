@@ -1,0 +1,231 @@
+//! Places pods: what the extender answers, and what a bind does.
+//!
+//! | module | what |
+//! |---|---|
+//! | `rules` | the nodes' rules, as the reservations ask them |
+//! | `feeds` | what the watches tell becomes events of the reservations |
+//! | `bind` | a bind: promised, written, bound, in that order |
+//! | `resolve` | binds of which the outcome is not known are decided |
+//! | `explain` | why a pod waits, or where it is |
+
+mod asked;
+mod bind;
+mod explain;
+mod feeds;
+mod resolve;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+use stelia_allocator::evaluate::ScoringStrategy;
+use tokio::time::Instant;
+
+use crate::apiserver::lease::Leadership;
+use crate::apiserver::{Api, Owner};
+use crate::cluster::{RequestId, Verdict};
+use crate::evaluate::By;
+use crate::request::{Request, RequestError};
+use crate::reservations::{Census, Moment, NodeName, Reservations, Unavailable};
+
+use asked::Asked;
+pub use bind::BindError;
+pub use explain::Explanation;
+pub use feeds::{Feed, feeds};
+pub use rules::NodeRules;
+
+/// How the program places.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    pub strategy: ScoringStrategy,
+}
+
+/// All that is known, and who may act on it.
+pub struct Placer {
+    state: Mutex<State>,
+    /// For each node, who writes its claim object.
+    writers: Mutex<HashMap<NodeName, Arc<tokio::sync::Mutex<()>>>>,
+    pub(crate) api: Api,
+    pub(crate) leadership: Leadership,
+    /// This process, in claim objects and conditions.
+    pub(crate) identity: String,
+    /// Which term's list each watch has read: pods, objects, claim objects.
+    read: [AtomicU64; 3],
+    options: Options,
+    begun: Instant,
+    pub(crate) counts: Counts,
+}
+
+pub(crate) struct State {
+    pub(crate) reservations: Reservations<NodeRules>,
+    pub(crate) asked: Asked,
+    /// The Node objects that own claim objects.
+    pub(crate) owners: HashMap<NodeName, Owner>,
+}
+
+/// What happened since the start.
+#[derive(Debug, Default)]
+pub struct Counts {
+    pub bound: AtomicU64,
+    pub rejected: AtomicU64,
+    pub failed: AtomicU64,
+    pub lost: AtomicU64,
+    pub fenced: AtomicU64,
+    pub refused_foreign: AtomicU64,
+    pub refused_own: AtomicU64,
+    pub updates: AtomicU64,
+    pub unreadable: AtomicU64,
+}
+
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Why nothing is answered now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotReady {
+    #[error("another instance places pods")]
+    NotLeader,
+    #[error("pods, nodes' objects and claim objects are still being read")]
+    NotRead,
+}
+
+/// A node's answer to a filter or a prioritize call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// The total score, from 0 to 1000.
+    Fits(u16),
+    /// Others would have to go.
+    Full(&'static str),
+    /// Nothing is placed there, whoever goes.
+    Closed(&'static str),
+}
+
+impl Placer {
+    /// `number`: that no other process has, now or before.
+    pub fn new(api: Api, identity: String, number: u64, options: Options) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State {
+                reservations: Reservations::new(NodeRules::default(), number),
+                asked: Asked::default(),
+                owners: HashMap::new(),
+            }),
+            writers: Mutex::default(),
+            api,
+            leadership: Leadership::default(),
+            identity,
+            read: Default::default(),
+            options,
+            begun: Instant::now(),
+            counts: Counts::default(),
+        })
+    }
+
+    pub fn leadership(&self) -> &Leadership {
+        &self.leadership
+    }
+
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.begun.elapsed()
+    }
+
+    /// Whether it answers.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn ready(&self) -> Result<(), NotReady> {
+        if !self.leadership.is_held() {
+            return Err(NotReady::NotLeader);
+        }
+        let term = *self.leadership.terms().borrow();
+        let read = self.read.iter().all(|read| read.load(Ordering::Acquire) >= term);
+        read.then_some(()).ok_or(NotReady::NotRead)
+    }
+
+    pub fn census(&self) -> Census {
+        let now = self.now();
+        let mut state = self.state();
+        state.reservations.pass(now);
+        state.reservations.census(now)
+    }
+
+    /// How many nodes have an object.
+    pub fn nodes(&self) -> usize {
+        self.state().reservations.rules().cluster.len()
+    }
+
+    /// What a pod asks; `None` of one that gets no CPUs of its own and has no VM.
+    ///
+    /// # Errors
+    /// It fits nowhere.
+    pub fn request(&self, pod: &Value) -> Result<Option<Request>, RequestError> {
+        let concerns = crate::apiserver::seen::pod(&pod.to_string()).is_none_or(|pod| pod.concerns);
+        match concerns {
+            true => Request::of_pod(pod, self.options.strategy).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// What each of these nodes would do with the pod, in their order.
+    pub fn answers<'n>(&self, request: &Request, names: &[&'n str], mut told: impl FnMut(&'n str, Answer)) {
+        let now = self.now();
+        let mut state = self.state();
+        let state = &mut *state;
+        let number = state.number(request, now);
+        let reservations = &mut state.reservations;
+        let closed: Vec<Option<&'static str>> =
+            names.iter().map(|name| reservations.available(name, now).err().and_then(reason)).collect();
+        let mut closed = closed.into_iter();
+        let has_vm = request.vm.is_some();
+        reservations.rules_mut().cluster.verdicts(number, names.iter().copied(), |name, verdict| {
+            let closed = closed.next().flatten();
+            told(name, answer(closed, verdict, has_vm));
+        });
+    }
+}
+
+/// Why a node is closed, where its object does not tell by itself.
+fn reason(unavailable: Unavailable) -> Option<&'static str> {
+    match unavailable {
+        Unavailable::NoObject => None,
+        Unavailable::Silent => Some("NodeSilent"),
+        Unavailable::UnknownClaim => Some("UnknownClaim"),
+    }
+}
+
+/// The name of the refusal of a node without an object.
+pub(crate) const NO_OBJECT: &str = "NoObject";
+
+fn answer(closed: Option<&'static str>, verdict: Verdict, has_vm: bool) -> Answer {
+    match (closed, verdict) {
+        (Some(closed), _) => Answer::Closed(closed),
+        (None, Verdict::Fits(total)) => Answer::Fits(total),
+        // A node that does not tell of itself is kubelet's alone, and nothing of it is known to go wrong.
+        (None, Verdict::Refused(reason)) if reason.name == NO_OBJECT && !has_vm => Answer::Fits(0),
+        (None, Verdict::Refused(reason)) => match reason.by {
+            By::Scheduler if reason.name != "PodsOnTheirWay" => Answer::Closed(reason.name),
+            _ => Answer::Full(reason.name),
+        },
+    }
+}
+
+impl State {
+    /// The request's number; all nodes' answers count what is held there.
+    fn number(&mut self, request: &Request, now: Moment) -> RequestId {
+        self.reservations.pass(now);
+        self.reservations.refresh(NodeRules::expect);
+        self.reservations.rules_mut().cluster.request(request.clone())
+    }
+}

@@ -1,0 +1,67 @@
+//! Binds of which the outcome is not known are decided: the pod is read, and after a while given another version.
+
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use super::{Placer, count};
+use crate::apiserver::Failure;
+use crate::reservations::Uid;
+
+/// How often it is looked for them.
+pub const PERIOD: Duration = Duration::from_secs(2);
+/// So many are read in one turn.
+const AT_ONCE: usize = 50;
+
+impl Placer {
+    /// Decides what can be decided, again and again.
+    pub async fn resolve_for_ever(&self) {
+        loop {
+            tokio::time::sleep(PERIOD).await;
+            let now = self.now();
+            self.state().reservations.pass(now);
+            if self.ready().is_ok() {
+                self.resolve().await;
+            }
+        }
+    }
+
+    pub(super) async fn resolve(&self) {
+        let undecided = self.state().reservations.undecided();
+        for (uid, name) in undecided.into_iter().take(AT_ONCE) {
+            self.read_pod(uid, &name).await;
+        }
+        let due = self.state().reservations.to_fence(self.now());
+        for (uid, name) in due.into_iter().take(AT_ONCE) {
+            let Some((namespace, pod)) = name.split_once('/') else { continue };
+            let why = format!("{} gives up a bind that was not finished, after {:?}", self.identity, self.now());
+            match self.api.fence(namespace, pod, &uid.to_string(), &why).await {
+                Ok(()) => {
+                    count(&self.counts.fenced);
+                    info!("pod {name}: a bind that was not finished is given up");
+                }
+                Err(failure) => warn!("pod {name}: a bind that was not finished cannot be given up: {failure}"),
+            }
+            self.read_pod(uid, &name).await;
+        }
+    }
+
+    /// Reads the pod, and tells the reservations. Whether it was read.
+    pub(super) async fn read_pod(&self, uid: Uid, name: &str) -> bool {
+        let Some((namespace, pod)) = name.split_once('/') else { return false };
+        let found = match self.api.pod(namespace, pod).await {
+            Ok(found) => found.to_string(),
+            Err(Failure::Missing(_)) => String::new(),
+            Err(failure) => {
+                warn!("pod {name}: {failure}");
+                return false;
+            }
+        };
+        // A pod of that name may be another one by now; a mirror's UID is not asked for here.
+        if found.is_empty() || self.pod_seen(&found) != Some(uid) {
+            let now = self.now();
+            self.state().reservations.pod_gone(uid, None, now);
+        }
+        true
+    }
+}
