@@ -1,0 +1,22 @@
+#![doc = include_str!("../README.md")]
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`node`] | a node in compact form, read from its object |
+//! | [`request`] | what a pod asks |
+//! | [`evaluate`](mod@evaluate) | what a node would do with it |
+//! | [`score`] | how well a node suits it |
+//! | [`cluster`] | all nodes, with their answers kept |
+
+pub mod cluster;
+pub mod evaluate;
+pub mod node;
+pub mod request;
+pub mod score;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+pub use cluster::{Change, Cluster, Reason, RequestId, Verdict};
+pub use evaluate::{By, Placement, Refusal};
+pub use node::{NodeError, Uid};
+pub use request::{Request, RequestError};
