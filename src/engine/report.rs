@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
-use stelia_kubelet::config::KubeletConfig;
+use stelia_kubelet::config::{KubeletConfig, parse_bool};
 use stelia_node_report::numa::NumaNode;
-use stelia_node_report::{Alignment, Allocator, Facts, Kubelet, PodAllocation};
+use stelia_node_report::{Alignment, Allocator, Facts, Kubelet, Managers, PodAllocation};
 
 use super::View;
 
@@ -57,6 +57,7 @@ pub fn node_facts(
                 scope: config.topology_manager_scope.clone(),
             }),
             max_numa_nodes: config.and_then(max_numa_nodes),
+            managers: config.map(managers).unwrap_or_default(),
         },
         allocator: view.pools.as_ref().map(|pools| Allocator {
             policies: pools.policies.clone(),
@@ -76,6 +77,21 @@ const MAX_NUMA_NODES: u32 = 8;
 fn max_numa_nodes(config: &KubeletConfig) -> Option<u32> {
     let option = config.topology_manager_policy_options.get("max-allowable-numa-nodes");
     option.map_or(Some(MAX_NUMA_NODES), |text| text.trim().parse().ok())
+}
+
+/// What kubelet's managers decide by, as far as its configuration tells.
+fn managers(config: &KubeletConfig) -> Managers {
+    let gate = |name: &str, default: bool| config.feature_gates.get(name).copied().unwrap_or(default);
+    let closest = config.topology_manager_policy_options.get("prefer-closest-numa-nodes");
+    Managers {
+        prefer_closest: closest.and_then(|text| parse_bool(text)).unwrap_or_default(),
+        pod_level: gate("PodLevelResources", true) && gate("PodLevelResourceManagers", false),
+        reserved_count: match config.reserved_system_cpus.is_empty() {
+            true => config.reserved_count().unwrap_or_default(),
+            false => 0,
+        },
+        ..Managers::default()
+    }
 }
 
 /// Every pod's own CPUs: kubelet's entries, of all its containers together, and what an instance holds besides.

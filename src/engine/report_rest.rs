@@ -5,6 +5,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use stelia_kubelet::config::parse_bool;
 use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CheckpointError, DeviceManagerState, MemoryManagerState, PodName, PodUid, QosClass};
@@ -32,6 +33,7 @@ pub fn complete(facts: &mut Facts, view: &View, places: Places<'_>) {
     let pods = note(&mut facts.problems, pods);
     let living: Option<BTreeSet<PodUid>> = pods.as_ref().map(|pods| pods.keys().cloned().collect());
     memory(facts, living.as_ref(), kubelet);
+    caches(facts, &root.join("sys"));
     let with_devices = devices(facts, living.as_ref(), &root.join("sys"), kubelet);
     let by_logs = by_logs(root);
     let named = |pod: &PodUid| {
@@ -81,14 +83,27 @@ fn state<T>(path: &Path, parse: fn(&[u8]) -> Result<T, CheckpointError>) -> Resu
 fn memory(facts: &mut Facts, living: Living<'_>, kubelet: &Path) {
     let path = kubelet.join(MEMORY_MANAGER_STATE);
     match note(&mut facts.problems, state(&path, MemoryManagerState::parse)) {
-        Some(Some(state)) => accounts::memory(&mut facts.numa, &state, living),
+        Some(Some(state)) => {
+            accounts::memory(&mut facts.numa, &state, living);
+            facts.kubelet.managers.memory_groups = accounts::groups(&state, living);
+        }
         Some(None) => {}
         None => {
+            // Whoever places pods must not take it for a Memory Manager that assigns none.
+            facts.kubelet.managers.memory_groups = Some(BTreeSet::new());
             for node in facts.numa.values_mut() {
                 node.memory = None;
                 node.huge_pages.clear();
             }
         }
+    }
+}
+
+/// The L3 caches, where kubelet looks at them.
+fn caches(facts: &mut Facts, sys: &Path) {
+    let option = facts.kubelet.cpu_options.get("prefer-align-cpus-by-uncorecache");
+    if option.is_some_and(|text| parse_bool(text) == Some(true)) {
+        facts.kubelet.managers.caches = facts.topology.caches(sys);
     }
 }
 

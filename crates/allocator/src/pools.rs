@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use stelia_cpus::{CpuSet, Topology};
 
-use crate::{NumaAllocateStrategy, Qos, Unsatisfied};
+use crate::{Host, NumaAllocateStrategy, Qos, Unsatisfied};
 
 /// A NUMA node's part of the shared pool.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -33,19 +33,19 @@ pub struct Pools {
 impl Pools {
     /// Divide the online CPUs: `closed` are those of LSE, of kubelet and of whoever else shares with nobody, `lsr` those of LSR.
     pub fn new(topology: &Topology, reserved: &CpuSet, closed: &CpuSet, lsr: &CpuSet) -> Self {
-        let online = topology.online();
-        let exclusive = closed.union(lsr).intersection(&online);
+        Self::on(&Host::new(topology), reserved, closed, lsr)
+    }
+
+    /// The same, of a host whose tables there are.
+    pub fn on(host: &Host, reserved: &CpuSet, closed: &CpuSet, lsr: &CpuSet) -> Self {
+        let online = host.online();
+        let exclusive = closed.union(lsr).intersection(online);
         let shared = online.difference(&exclusive);
-        let mut shared_by_node = BTreeMap::new();
-        for (number, cpu) in &topology.cpus {
-            let pool = shared_by_node.entry(cpu.node).or_insert_with(|| SharedPool {
-                socket: cpu.package,
-                cpus: CpuSet::new(),
-            });
-            if shared.contains(*number) {
-                pool.cpus.insert(*number);
-            }
-        }
+        let pool = |(id, socket, cpus): (u32, u32, &CpuSet)| {
+            let cpus = shared.intersection(cpus);
+            (id, SharedPool { socket, cpus })
+        };
+        let shared_by_node = host.nodes().map(pool).collect();
         Self {
             allocatable: shared.difference(reserved),
             be_shared: online.difference(closed),

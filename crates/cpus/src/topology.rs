@@ -9,7 +9,7 @@ use crate::CpuSet;
 use crate::files::PAGE;
 
 /// One logical CPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Cpu {
     /// Socket (`physical_package_id`).
     pub package: u32,
@@ -20,7 +20,7 @@ pub struct Cpu {
 }
 
 /// The online CPUs by number.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Topology {
     /// Those that are online, by number.
     pub cpus: BTreeMap<u32, Cpu>,

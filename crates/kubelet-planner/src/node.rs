@@ -1,6 +1,7 @@
 //! A node as kubelet's managers see it: the machine, kubelet's settings, and what is allocated.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use stelia_cpus::CpuSet;
 
@@ -64,10 +65,10 @@ pub struct NodeState {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    pub(super) machine: Machine,
-    pub(super) settings: Settings,
+    pub(super) machine: Arc<Machine>,
+    pub(super) settings: Arc<Settings>,
     pub(super) state: NodeState,
-    pub(super) merger: merge::Merger,
+    pub(super) merger: Arc<merge::Merger>,
 }
 
 /// Why kubelet does not start, or cannot be predicted.
@@ -102,6 +103,29 @@ impl Node {
     /// # Errors
     /// kubelet would not start: options exclude each other, or a state contradicts the machine or the settings.
     pub fn start(machine: Machine, settings: Settings, state: NodeState) -> Result<Self, StartError> {
+        let mut node = Self::running(machine, settings, state)?;
+        let mut cpus = std::mem::take(&mut node.state.cpus);
+        if let Some(policy) = cpu_policy(&node.machine, &node.settings).transpose()? {
+            policy.start(&mut cpus)?;
+            node.state.cpus = cpus;
+        }
+        let settings = Arc::clone(&node.settings);
+        match &settings.memory_manager {
+            MemoryManager::None => node.state.memory = memory::MemoryState::default(),
+            MemoryManager::Static { reserved } => {
+                let gate = settings.kubelet.pod_level_resource_managers;
+                node.state.memory.start(&node.machine.numa, reserved, gate)?;
+            }
+        }
+        Ok(node)
+    }
+
+    /// A kubelet that started before, with these states: they are not checked against the machine. For whoever knows of a node
+    /// only what can still be allocated.
+    ///
+    /// # Errors
+    /// kubelet would not start with these settings on this machine, whatever the states are.
+    pub fn running(machine: Machine, settings: Settings, state: NodeState) -> Result<Self, StartError> {
         let searched = searched(&machine, &settings, &state.devices);
         if searched > MAX_NODES {
             return Err(StartError::TooManyNodes(searched));
@@ -109,28 +133,28 @@ impl Node {
         if settings.memory_manager != MemoryManager::None {
             merge::NodeMask::try_from(&ids(&machine))?;
         }
-        let mut node = Self {
-            merger: merger(&machine, &settings)?,
-            machine,
-            settings,
+        let merger = merger(&machine, &settings)?;
+        if let CpuManager::Static { options, .. } = &settings.cpu_manager {
+            options.check(&machine.cpus)?;
+        }
+        cpu_policy(&machine, &settings).transpose()?;
+        Ok(Self {
+            merger: Arc::new(merger),
+            machine: Arc::new(machine),
+            settings: Arc::new(settings),
             state,
-        };
-        if let CpuManager::Static { options, .. } = &node.settings.cpu_manager {
-            options.check(&node.machine.cpus)?;
+        })
+    }
+
+    /// The same kubelet on the same machine with other allocations, which are not checked.
+    #[must_use]
+    pub fn with_state(&self, state: NodeState) -> Self {
+        Self {
+            state,
+            merger: Arc::clone(&self.merger),
+            machine: Arc::clone(&self.machine),
+            settings: Arc::clone(&self.settings),
         }
-        let mut cpus = std::mem::take(&mut node.state.cpus);
-        if let Some(policy) = cpu_policy(&node.machine, &node.settings).transpose()? {
-            policy.start(&mut cpus)?;
-            node.state.cpus = cpus;
-        }
-        match &node.settings.memory_manager {
-            MemoryManager::None => node.state.memory = memory::MemoryState::default(),
-            MemoryManager::Static { reserved } => {
-                let gate = node.settings.kubelet.pod_level_resource_managers;
-                node.state.memory.start(&node.machine.numa, reserved, gate)?;
-            }
-        }
-        Ok(node)
     }
 
     /// The hardware.

@@ -54,6 +54,30 @@ pub fn memory(nodes: &mut BTreeMap<u32, NumaNode>, state: &MemoryManagerState, l
     }
 }
 
+/// The sets of NUMA nodes that containers have memory of together: a set that is in use serves no request for another one
+/// (`isAffinityViolatingNUMAAllocations` of kubelet's `policy_static.go`). `None` where the Memory Manager's policy assigns none.
+pub fn groups(state: &MemoryManagerState, living: Living<'_>) -> Option<BTreeSet<Vec<u32>>> {
+    if state.policy != STATIC {
+        return None;
+    }
+    let lives = |pod: &PodUid| living.is_none_or(|living| living.contains(pod));
+    let of_containers = state
+        .entries
+        .iter()
+        .flat_map(|(pod, all)| all.values().map(move |blocks| (pod, blocks)));
+    let blocks = of_containers
+        .chain(&state.pod_entries)
+        .filter(|(pod, _)| lives(pod))
+        .flat_map(|(_, blocks)| blocks);
+    let set = |block: &MemoryBlock| {
+        let mut nodes = block.nodes.clone();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    };
+    Some(blocks.map(set).collect())
+}
+
 /// Bytes recorded for pods that are gone, by NUMA node and kind. A block on several nodes is on each in an unknown part,
 /// and stays counted until kubelet drops it.
 fn gone<'a>(state: &'a MemoryManagerState, living: Living<'_>) -> BTreeMap<(u32, &'a str), u64> {

@@ -4,6 +4,8 @@
 //! The value is JSON. `v` is the version: it is raised when a field changes its meaning, and whoever reads ignores fields
 //! that it does not know. A set of CPUs is a list (`0-3,8`), or where that is long `x` and a mask as in `/proc`.
 
+mod managers;
+mod owners;
 mod runs;
 #[cfg(test)]
 mod tests;
@@ -20,7 +22,7 @@ use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::PodUid;
 use stelia_text::excerpt;
 
-use crate::{Allocator, Facts, annotations};
+use crate::{Allocator, Facts, Managers, annotations};
 
 /// The attribute's name.
 pub const ATTRIBUTE: &str = "isolation.stelia.io/node";
@@ -38,14 +40,20 @@ pub struct Compact {
     pub reserved: CpuSet,
     /// CPUs that are neither reserved nor a pod's own.
     pub free: CpuSet,
+    /// CPUs that are reserved and a pod's own all the same.
+    pub held: CpuSet,
     /// kubelet's `cpuManagerPolicy`.
     pub cpu_policy: String,
     /// kubelet's `cpuManagerPolicyOptions`.
     pub cpu_options: BTreeMap<String, String>,
+    /// What its managers decide by besides.
+    pub managers: Managers,
     /// Where steliad chooses the CPUs.
     pub choice: Option<Choice>,
     /// The pods that have CPUs of their own.
     pub pods: BTreeSet<PodUid>,
+    /// Their CPUs, as far as they are known.
+    pub owners: BTreeMap<PodUid, CpuSet>,
 }
 
 /// How steliad's allocator chooses.
@@ -59,6 +67,10 @@ pub struct Choice {
     pub pcpu_level: CpuSet,
     /// CPUs held with the exclusive policy NUMANodeLevel.
     pub numa_node_level: CpuSet,
+    /// CPUs that kubelet assigned; it does not know which ones steliad did.
+    pub kubelets: CpuSet,
+    /// kubelet's `reservedSystemCPUs`, where its static policy is beside the allocator.
+    pub kubelet_reserved: CpuSet,
     /// An instance's record cannot be read: until it can be, nothing is allocated.
     pub blocked: bool,
 }
@@ -109,9 +121,13 @@ struct Fields {
     reserved: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     free: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    held: String,
     policy: String,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     options: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kubelet: Option<managers::Fields>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     allocator: Option<Policies>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -120,16 +136,24 @@ struct Fields {
     pcpu: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     numa: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    kubelets: String,
+    #[serde(default, rename = "kubelet-reserved", skip_serializing_if = "String::is_empty")]
+    kubelet_reserved: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     blocked: bool,
     /// UIDs with blanks between them.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pods: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    owners: String,
 }
 
 impl Compact {
     /// What the attribute says of this node.
     pub fn of(facts: &Facts) -> Self {
+        let by_kubelet = facts.allocations.iter().filter(|one| one.by_kubelet);
+        let by_kubelet: CpuSet = by_kubelet.flat_map(|one| one.cpus.iter()).collect();
         let choice = |allocator: &Allocator| Choice {
             policies: (
                 allocator.policies.qos,
@@ -142,17 +166,29 @@ impl Compact {
             lsr: allocator.lsr.clone(),
             pcpu_level: allocator.held.pcpu_level.clone(),
             numa_node_level: allocator.held.numa_node_level.clone(),
+            kubelets: by_kubelet.clone(),
+            kubelet_reserved: match facts.kubelet.cpu_policy.as_str() {
+                "static" => facts.kubelet.reserved.clone(),
+                _ => CpuSet::new(),
+            },
             blocked: allocator.held.unreadable.is_some(),
         };
         let online = facts.topology.online();
+        let mut owners: BTreeMap<PodUid, CpuSet> = BTreeMap::new();
+        for one in &facts.allocations {
+            owners.entry(one.pod.clone()).or_default().union_with(&one.cpus);
+        }
         Self {
             topology: annotations::ranked(&facts.topology),
             reserved: facts.reserved.clone(),
             free: online.difference(&facts.reserved).difference(&facts.exclusive),
+            held: facts.exclusive.intersection(&facts.reserved),
             cpu_policy: facts.kubelet.cpu_policy.clone(),
             cpu_options: facts.kubelet.cpu_options.clone(),
+            managers: facts.kubelet.managers.clone(),
             choice: facts.allocator.as_ref().map(choice),
-            pods: facts.allocations.iter().map(|one| one.pod.clone()).collect(),
+            pods: owners.keys().cloned().collect(),
+            owners,
         }
     }
 
@@ -166,14 +202,19 @@ impl Compact {
             topology: runs::write(&self.topology),
             reserved: set_text(&self.reserved),
             free: set_text(&self.free),
+            held: set_text(&self.held),
             policy: self.cpu_policy.clone(),
             options: self.cpu_options.clone(),
+            kubelet: managers::Fields::of(&self.managers),
             allocator: choice.map(|choice| choice.policies),
             lsr: set_of(|choice| &choice.lsr),
             pcpu: set_of(|choice| &choice.pcpu_level),
             numa: set_of(|choice| &choice.numa_node_level),
+            kubelets: set_of(|choice| &choice.kubelets),
+            kubelet_reserved: set_of(|choice| &choice.kubelet_reserved),
             blocked: choice.is_some_and(|choice| choice.blocked),
             pods: pods.join(" "),
+            owners: owners::write(self.pods.iter(), &self.owners, &self.taken()),
         };
         // It can fail only where a map's keys are not strings.
         serde_json::to_string(&fields).unwrap_or_default()
@@ -203,6 +244,8 @@ impl Compact {
                 lsr: set("lsr", &fields.lsr)?,
                 pcpu_level: set("pcpu", &fields.pcpu)?,
                 numa_node_level: set("numa", &fields.numa)?,
+                kubelets: set("kubelets", &fields.kubelets)?,
+                kubelet_reserved: set("kubelet-reserved", &fields.kubelet_reserved)?,
                 blocked: fields.blocked,
             })
         };
@@ -211,20 +254,34 @@ impl Compact {
         if !free.is_subset(&topology.online()) {
             return Err(wrong("free", &fields.free, "not all of these CPUs are in the topology"));
         }
-        Ok(Self {
+        let pods = fields.pods.split(' ').filter(|pod| !pod.is_empty());
+        let pods: Vec<PodUid> = pods.map(pod).collect::<Result<_, _>>()?;
+        let read = Self {
             topology,
             reserved: set("reserved", &fields.reserved)?,
             free,
+            held: set("held", &fields.held)?,
+            managers: fields
+                .kubelet
+                .map(managers::Fields::read)
+                .transpose()?
+                .unwrap_or_default(),
             choice: fields.allocator.map(choice).transpose()?,
             cpu_policy: fields.policy,
             cpu_options: fields.options,
-            pods: fields
-                .pods
-                .split(' ')
-                .filter(|pod| !pod.is_empty())
-                .map(pod)
-                .collect::<Result<_, _>>()?,
+            pods: pods.iter().cloned().collect(),
+            owners: BTreeMap::new(),
+        };
+        Ok(Self {
+            owners: owners::read(&fields.owners, &pods, &read.taken())?,
+            ..read
         })
+    }
+
+    /// The CPUs that are not free, without those that are only reserved.
+    pub fn taken(&self) -> CpuSet {
+        let reserved = self.reserved.difference(&self.held);
+        self.topology.online().difference(&self.free).difference(&reserved)
     }
 }
 

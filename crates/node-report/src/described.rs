@@ -22,7 +22,8 @@ use super::annotations::{
 };
 use super::object::KIND;
 use super::{
-    Alignment, Allocator, ApiVersion, Facts, Kubelet, NodeResourceTopology, POLICIES, PodAllocation, name, report,
+    Alignment, Allocator, ApiVersion, Facts, Kubelet, Managers, NodeResourceTopology, POLICIES, PodAllocation, name,
+    report,
 };
 pub use error::DescribedError;
 use stelia_cpus::{Cpu, CpuSet, MAX_CPUS, Topology};
@@ -167,6 +168,7 @@ fn facts(object: &NodeResourceTopology, version: ApiVersion) -> Result<Facts, De
                 ApiVersion::V1Alpha2 => of_attributes(object)?,
             },
             max_numa_nodes: None,
+            managers: Managers::default(),
         },
         allocator,
         pods: None,

@@ -127,6 +127,25 @@ pub struct Kubelet {
     /// With how many NUMA nodes at most the topology manager starts (`max-allowable-numa-nodes`); `None` where
     /// kubelet's configuration cannot be read.
     pub max_numa_nodes: Option<u32>,
+    /// What its managers decide by besides.
+    pub managers: Managers,
+}
+
+/// What kubelet's managers decide by beyond their policies; in the profile `stelia` alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Managers {
+    /// The topology manager's option `prefer-closest-numa-nodes`.
+    pub prefer_closest: bool,
+    /// The feature gates PodLevelResources and PodLevelResourceManagers are on.
+    pub pod_level: bool,
+    /// How many CPUs kubelet reserves by its own choice (`kubeReserved` and `systemReserved`, rounded up, without
+    /// `reservedSystemCPUs`); 0 where they are named.
+    pub reserved_count: u32,
+    /// The sets of NUMA nodes that containers have memory of together, each ascending; `None` where the Memory Manager assigns
+    /// none. A NUMA node in no set is in nobody's use.
+    pub memory_groups: Option<BTreeSet<Vec<u32>>>,
+    /// The L3 cache of each CPU, where the option `prefer-align-cpus-by-uncorecache` makes kubelet look at them.
+    pub caches: BTreeMap<u32, u32>,
 }
 
 /// The topology manager's configuration, in kubelet's words.

@@ -8,7 +8,7 @@ use stelia_cpus::testing::Shape;
 use stelia_kubelet::{PodName, PodUid};
 
 use crate::numa::{Memory, NumaNode, Pages};
-use crate::{Alignment, Allocator, Facts, Kubelet, Pod, PodAllocation};
+use crate::{Alignment, Allocator, Facts, Kubelet, Managers, Pod, PodAllocation};
 
 /// A CPU list.
 #[allow(clippy::unwrap_used)]
@@ -74,6 +74,7 @@ pub fn facts() -> Facts {
                 scope: "pod".to_owned(),
             }),
             max_numa_nodes: None,
+            managers: Managers::default(),
         },
         allocator: None,
         pods: None,

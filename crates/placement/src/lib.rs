@@ -1,2 +1,32 @@
-//! Placement.
+#![doc = include_str!("../README.md")]
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`node`] | a node in compact form, read from its object |
+//! | [`request`] | what a pod asks |
+//! | [`evaluate`](mod@evaluate) | what a node would do with it |
+//! | [`score`] | how well a node suits it |
+//! | [`cluster`] | all nodes, with their answers kept |
+//! | [`reservations`] | who holds what on a node beside what its object shows |
+//! | [`apiserver`] | what is asked of the API server |
+//! | [`placer`] | the two together: what is answered, and what a bind does |
+//! | [`extender`] | the HTTP service that kube-scheduler calls |
+
+pub mod apiserver;
+pub mod cli;
+pub mod cluster;
+pub mod evaluate;
+pub mod extender;
+pub mod node;
+pub mod placer;
+pub mod request;
 pub mod reservations;
+pub mod run;
+pub mod score;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+pub use cluster::{Change, Cluster, Reason, RequestId, Verdict};
+pub use evaluate::{By, Placement, Refusal};
+pub use node::{NodeError, Uid};
+pub use request::{Request, RequestError};

@@ -171,11 +171,7 @@ impl Choice<'_> {
     /// The CPUs that a scheduler chose, if they are free and satisfy what is required.
     fn scheduled(&self, cpus: &CpuSet) -> Result<(SelectedCpus, String), Error> {
         let AllocatorNode {
-            host,
-            usage,
-            online,
-            policies,
-            ..
+            host, usage, policies, ..
         } = self.node;
         let wanted = self.allocation.cpus as usize;
         if cpus.len() != wanted {
@@ -186,7 +182,7 @@ impl Choice<'_> {
             return Err(ErrorKind::CpusetMismatch.because(text).lasting());
         }
         let cannot = [
-            (cpus.difference(online), "are not online on this host"),
+            (cpus.difference(host.online()), "are not online on this host"),
             (cpus.intersection(&policies.reserved), "are reserved (reserved-cpus)"),
             (cpus.difference(&self.free), "are not free"),
         ];

@@ -6,6 +6,7 @@ mod shared;
 mod words;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 pub use allocation::Allocation;
 use stelia_api::{Error, ErrorKind};
@@ -48,8 +49,7 @@ pub struct HeldCpus {
 /// A node where steliad chooses the CPUs, as tables for any number of requests.
 #[derive(Debug, Clone)]
 pub struct AllocatorNode {
-    host: Host,
-    online: CpuSet,
+    host: Arc<Host>,
     pools: Pools,
     usage: Usage,
     unreadable: Option<(String, String)>,
@@ -59,14 +59,18 @@ pub struct AllocatorNode {
 impl AllocatorNode {
     /// CPUs that are held without an exclusive policy are not in `held`: the pools leave them out already.
     pub fn new(topology: &Topology, pools: Pools, held: &HeldCpus, policies: AllocatorPolicies) -> Self {
+        Self::on(Arc::new(Host::new(topology)), pools, held, policies)
+    }
+
+    /// The same, of a host whose tables there are: many nodes of a cluster have the same.
+    pub fn on(host: Arc<Host>, pools: Pools, held: &HeldCpus, policies: AllocatorPolicies) -> Self {
         let with = |cpus: &CpuSet, exclusive| InUse {
             cpus: cpus.clone(),
             refs: 1,
             exclusive,
         };
         Self {
-            host: Host::new(topology),
-            online: topology.online(),
+            host,
             pools,
             usage: Usage::exclusive(vec![
                 with(&held.pcpu_level, CpuExclusivePolicy::PcpuLevel),
@@ -77,17 +81,19 @@ impl AllocatorNode {
         }
     }
 
-    pub(crate) fn host(&self) -> &Host {
+    /// The host's tables.
+    pub fn host(&self) -> &Host {
         &self.host
     }
 
-    pub(crate) fn pools(&self) -> &Pools {
+    /// Its CPUs, divided.
+    pub fn pools(&self) -> &Pools {
         &self.pools
     }
 
     /// The CPUs that can be allocated at all.
     pub(crate) fn capacity(&self) -> CpuSet {
-        self.online.difference(&self.policies.reserved)
+        self.host.online().difference(&self.policies.reserved)
     }
 
     /// Decide. The CPUs are empty for LS and BE.

@@ -88,8 +88,9 @@ struct Load {
     capacity: usize,
 }
 
-/// The score of an allocation with these CPUs, for a request of so many.
-pub(super) fn of(
+/// The score of an allocation with these CPUs, for a request of so many. For CPUs that kubelet would choose, of a node and an
+/// allocation by kubelet's policies.
+pub fn of(
     node: &AllocatorNode,
     allocation: &Allocation,
     cpus: &CpuSet,

@@ -25,7 +25,16 @@ pub struct Host {
     pub(super) sockets: usize,
     /// Online CPUs of each core.
     pub(super) core_sizes: Vec<usize>,
+    /// The position of a CPU by its number; [`NOWHERE`] for one that is not online.
+    position_of: Vec<u32>,
+    online: CpuSet,
+    /// The CPUs of each NUMA node.
+    of_node: Vec<CpuSet>,
+    /// The id of the socket of each NUMA node's first CPU.
+    socket_ids: Vec<u32>,
 }
+
+const NOWHERE: u32 = u32::MAX;
 
 impl Host {
     /// The tables of a topology.
@@ -37,6 +46,7 @@ impl Host {
         let (cores, nodes, sockets) = (positions(cores), positions(nodes), positions(sockets));
         let mut socket_of = vec![None; nodes.len()];
         let mut core_sizes = vec![0; cores.len()];
+        let mut of_node = vec![CpuSet::new(); nodes.len()];
         let place = |(number, cpu): (&u32, &stelia_cpus::Cpu)| {
             let place = Place {
                 cpu: *number,
@@ -46,10 +56,21 @@ impl Host {
             };
             socket_of[place.node].get_or_insert(place.socket);
             core_sizes[place.core] += 1;
+            of_node[place.node].insert(place.cpu);
             place
         };
-        let places = topology.cpus.iter().map(place).collect();
+        let places: Vec<Place> = topology.cpus.iter().map(place).collect();
+        let mut position_of = vec![NOWHERE; places.last().map_or(0, |last| last.cpu as usize + 1)];
+        for (position, place) in (0..).zip(&places) {
+            position_of[place.cpu as usize] = position;
+        }
+        let socket_ids: Vec<u32> = sockets.keys().copied().collect();
+        let of_socket = |place: &Option<usize>| place.and_then(|at| socket_ids.get(at)).copied().unwrap_or_default();
         Self {
+            socket_ids: socket_of.iter().map(of_socket).collect(),
+            online: topology.online(),
+            position_of,
+            of_node,
             places,
             socket_of: socket_of.into_iter().flatten().collect(),
             sockets: sockets.len(),
@@ -58,13 +79,21 @@ impl Host {
         }
     }
 
-    pub(super) fn online(&self) -> CpuSet {
-        self.places.iter().map(|place| place.cpu).collect()
+    /// The online CPUs.
+    pub fn online(&self) -> &CpuSet {
+        &self.online
+    }
+
+    /// Each NUMA node's id, the id of its first CPU's socket, and its online CPUs.
+    pub fn nodes(&self) -> impl Iterator<Item = (u32, u32, &CpuSet)> {
+        let nodes = self.nodes.iter().zip(&self.socket_ids).zip(&self.of_node);
+        nodes.map(|((id, socket), cpus)| (*id, *socket, cpus))
     }
 
     /// Position of a CPU; none for one that is not online.
     pub(super) fn position(&self, cpu: u32) -> Option<usize> {
-        self.places.binary_search_by_key(&cpu, |place| place.cpu).ok()
+        let position = self.position_of.get(cpu as usize).filter(|at| **at != NOWHERE)?;
+        Some(*position as usize)
     }
 
     /// Places of the online CPUs of a set.
@@ -89,33 +118,36 @@ impl Host {
 
     /// The NUMA nodes of a set's CPUs, by id.
     pub fn nodes_of(&self, cpus: &CpuSet) -> BTreeSet<u32> {
-        self.places_of(cpus).map(|place| self.nodes[place.node]).collect()
+        let here = self.nodes.iter().zip(&self.of_node);
+        let here = here.filter(|(_, all)| !all.is_disjoint(cpus));
+        here.map(|(id, _)| *id).collect()
     }
 
     /// A set's CPUs by NUMA node; nodes without any are left out.
     pub fn by_node(&self, cpus: &CpuSet) -> BTreeMap<u32, CpuSet> {
-        let mut by_node: BTreeMap<u32, CpuSet> = BTreeMap::new();
-        for place in self.places_of(cpus) {
-            by_node.entry(self.nodes[place.node]).or_default().insert(place.cpu);
-        }
-        by_node
+        let parts = self.nodes.iter().zip(&self.of_node);
+        let parts = parts.map(|(id, all)| (*id, all.intersection(cpus)));
+        parts.filter(|(_, part)| !part.is_empty()).collect()
     }
 
     /// How many of a set's CPUs each NUMA node has; nodes without any are left out.
     pub(crate) fn counts(&self, cpus: &CpuSet) -> BTreeMap<u32, usize> {
-        let mut counts = BTreeMap::new();
-        for place in self.places_of(cpus) {
-            *counts.entry(self.nodes[place.node]).or_default() += 1;
-        }
-        counts
+        let parts = self.by_node(cpus).into_iter();
+        parts.map(|(id, part)| (id, part.len())).collect()
     }
 
     /// The CPUs of a set that are of these NUMA nodes.
     pub fn within(&self, cpus: &CpuSet, nodes: &BTreeSet<u32>) -> CpuSet {
-        let here = self
-            .places_of(cpus)
-            .filter(|place| nodes.contains(&self.nodes[place.node]));
-        here.map(|place| place.cpu).collect()
+        let parts = self
+            .nodes
+            .iter()
+            .zip(&self.of_node)
+            .filter(|(id, _)| nodes.contains(id));
+        let mut all = CpuSet::new();
+        for (_, part) in parts {
+            all.union_with(part);
+        }
+        all.intersection(cpus)
     }
 
     /// The cores of a set's CPUs, by position.

@@ -115,7 +115,7 @@ struct Choice {
 fn suitable(host: &Host, available: &CpuSet, request: &CpuSelection) -> Result<Choice, Unsatisfied> {
     let cpus = match &request.nodes {
         Some(nodes) => host.within(available, nodes),
-        None => available.intersection(&host.online()),
+        None => available.intersection(host.online()),
     };
     let preferred = cpus.intersection(&request.preferred);
     if cpus.len() < request.count {

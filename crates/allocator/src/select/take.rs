@@ -49,7 +49,7 @@ pub(super) fn take_preferred(
     preferred: &CpuSet,
     wanted: TakeCriteria,
 ) -> Result<CpuSet, Unsatisfied> {
-    let online = available.intersection(&host.online());
+    let online = available.intersection(host.online());
     if online.len() < wanted.count {
         return Err(Unsatisfied::NotEnough {
             wanted: wanted.count,

@@ -35,6 +35,10 @@ impl Usage {
 
     /// The CPUs of `allocatable` that one more instance may hold.
     pub fn available(&self, allocatable: &CpuSet) -> CpuSet {
+        if self.max_ref_count == 1 {
+            let held = self.in_use.iter().filter(|held| held.refs > 0);
+            return held.fold(allocatable.clone(), |free, held| free.difference(&held.cpus));
+        }
         let mut refs = BTreeMap::new();
         for held in &self.in_use {
             for cpu in held.cpus.iter() {

@@ -48,10 +48,7 @@ impl<'a> Managers<'a> {
             containers: self.containers,
             merges: self.merges,
             faults: self.faults,
-            node: Node {
-                state: self.state,
-                ..self.node.clone()
-            },
+            node: self.node.with_state(self.state),
         }
     }
 

@@ -269,7 +269,7 @@ fn a_pod_with_its_own_resources_is_divided() {
 #[test]
 fn scope_container_divides_no_pod() {
     let mut node = pod_level(Policy::BestEffort, Scope::Container);
-    node.settings.memory_manager = MemoryManager::None;
+    std::sync::Arc::make_mut(&mut node.settings).memory_manager = MemoryManager::None;
     let admission = admit(&node, &divided(2000)).unwrap();
     assert!(matches!(admission.containers[0].cpus, Cpus::Exclusive(_)));
     assert_eq!(admission.containers[1].cpus, Cpus::Shared);

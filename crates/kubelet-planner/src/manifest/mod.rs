@@ -73,6 +73,14 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(String, Pod), ManifestErr
     }
 }
 
+/// The Pod of one document, without a look at its kind and name: a scheduler is told Pods alone, without these.
+///
+/// # Errors
+/// See [`ManifestError`].
+pub fn pod(document: &Value) -> Result<Pod, ManifestError> {
+    spec::pod(&Field::root(document))
+}
+
 /// A document of the text, and what identifies it.
 struct Document<'a> {
     value: &'a Value,

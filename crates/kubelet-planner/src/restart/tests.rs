@@ -117,7 +117,7 @@ fn cpus_that_would_leave_the_pods_memory_or_devices_are_no_gain() {
     devices
         .entries
         .insert("a".to_owned(), [("vm".to_owned(), given)].into());
-    node.settings.topology_policy = Policy::None;
+    std::sync::Arc::make_mut(&mut node.settings).topology_policy = Policy::None;
     assert_eq!(in_words(&advised(&node, &["a"])), [""; 0]);
 }
 

@@ -21,6 +21,7 @@ pub use read::read;
 pub(super) use read::text;
 
 use stelia_cpus::CpuSet;
+use stelia_cpus::quantity::{Quantity, QuantityError};
 use stelia_text::excerpt;
 
 /// The merged configuration, kubelet's defaults included.
@@ -71,6 +72,21 @@ impl Default for KubeletConfig {
             hostname_override: None,
             feature_gates: BTreeMap::new(),
         }
+    }
+}
+
+impl KubeletConfig {
+    /// How many CPUs `kubeReserved` and `systemReserved` come to, rounded up: those that kubelet chooses itself where
+    /// `reservedSystemCPUs` names none.
+    ///
+    /// # Errors
+    /// An amount is not a quantity.
+    pub fn reserved_count(&self) -> Result<u32, QuantityError> {
+        let amounts = self.reserved_amounts.iter();
+        let sum = amounts
+            .map(|text| text.parse::<Quantity>())
+            .try_fold(Quantity::default(), |sum, amount| Ok(sum.plus(amount?)))?;
+        Ok(u32::try_from(sum.value()).unwrap_or(u32::MAX))
     }
 }
 

@@ -79,6 +79,11 @@ fn a_large_node_with_the_most_scattered_cpus_is_below_2_kb() {
 #[case("pods", json!("../.."), "not a pod UID")]
 #[case("pods", json!("PO2hLD7pQPqfQmFCj-ZUph"), "not a pod UID")]
 #[case("allocator", json!(["LSX"]), "LSX")]
+#[case("owners", json!("AAA"), "not as many places")]
+#[case("owners", json!("~".repeat(192)), "not places in the list")]
+#[case("kubelet", json!({"memory": "0 a"}), "memory is \"a\"")]
+#[case("kubelet", json!({"caches": "0:0-3 1:3"}), "a CPU has two L3 caches")]
+#[case("kubelet", json!({"caches": "0-3"}), "not an L3 cache")]
 fn what_is_wrong_is_named(#[case] field: &str, #[case] value: Value, #[case] says: &str) {
     let told = Compact::parse(&spoiled(field, value)).unwrap_err().to_string();
     assert!(told.contains(says), "{told}");
@@ -120,15 +125,47 @@ fn any_choice() -> impl Strategy<Value = Choice> {
         proptest::sample::select(&NumaAllocateStrategy::ALL[..]),
         proptest::sample::select(&NumaTopologyAlignmentPolicy::ALL[..]),
     );
-    (policies, any_set(), any_set(), any_set(), any::<bool>()).prop_map(
-        |(policies, lsr, pcpu_level, numa_node_level, blocked)| Choice {
-            policies,
-            lsr,
-            pcpu_level,
-            numa_node_level,
-            blocked,
-        },
+    (
+        policies,
+        any_set(),
+        any_set(),
+        any_set(),
+        any_set(),
+        any_set(),
+        any::<bool>(),
     )
+        .prop_map(
+            |(policies, lsr, pcpu_level, numa_node_level, kubelets, kubelet_reserved, blocked)| Choice {
+                policies,
+                lsr,
+                pcpu_level,
+                numa_node_level,
+                kubelets,
+                kubelet_reserved,
+                blocked,
+            },
+        )
+}
+
+fn any_managers() -> impl Strategy<Value = Managers> {
+    let groups = proptest::collection::btree_set(proptest::collection::btree_set(0u32..16, 1..4), 0..4);
+    let groups = groups.prop_map(|groups| groups.into_iter().map(|group| group.into_iter().collect()).collect());
+    (
+        any::<bool>(),
+        any::<bool>(),
+        0u32..3,
+        proptest::option::of(groups),
+        btree_map(0u32..300, 0u32..9, 0..60),
+    )
+        .prop_map(
+            |(prefer_closest, pod_level, reserved_count, memory_groups, caches)| Managers {
+                prefer_closest,
+                pod_level,
+                reserved_count,
+                memory_groups,
+                caches,
+            },
+        )
 }
 
 proptest! {
@@ -138,12 +175,22 @@ proptest! {
     fn every_node_is_read_as_it_was_written(
         topology in any_topology(), reserved in any_set(), free in any_set(), choice in proptest::option::of(any_choice()),
         policy in "[a-z]{0,8}", options in btree_map("[a-z\"-]{1,20}", ".{0,9}", 0..4),
-        pods in proptest::collection::btree_set(any_pod(), 0..40),
+        pods in proptest::collection::btree_set(any_pod(), 0..90), share in 1u32..9, held in any_set(), managers in any_managers(),
     ) {
-        let compact = Compact {
+        let mut compact = Compact {
             free: free.intersection(&topology.online()),
-            topology, reserved, choice, cpu_policy: policy, cpu_options: options, pods,
+            topology, reserved, choice, cpu_policy: policy, cpu_options: options, pods, held, managers,
+            owners: BTreeMap::new(),
         };
+        // Some CPUs are nobody's that is known.
+        for (place, pod) in compact.pods.iter().enumerate() {
+            let taken = compact.taken();
+            let own = taken.iter().filter(|cpu| (cpu * share) as usize % (compact.pods.len() + 1) == place);
+            let own: CpuSet = own.collect();
+            if !own.is_empty() {
+                compact.owners.insert(pod.clone(), own);
+            }
+        }
         prop_assert_eq!(Compact::parse(&compact.text()), Ok(compact.clone()), "{}", compact.text());
     }
 

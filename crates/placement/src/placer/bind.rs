@@ -180,6 +180,8 @@ impl Placer {
                 self.state().reservations.wrote(&ticket.node, version);
                 Ok(Written::Yes)
             }
+            // There is no such object: without one to begin with there is no such resource.
+            Err(Failure::Missing(cause)) if rewrite.base.is_none() => Err(Failure::Missing(cause)),
             Err(Failure::Conflict(cause) | Failure::Missing(cause)) => {
                 debug!("the claims of node {}: {cause}", ticket.node);
                 let read = self.api.read_claims(&ticket.node).await?;
@@ -211,6 +213,7 @@ impl Placer {
             chosen,
         };
         let deadline = Instant::now() + DECIDED_WITHIN;
+        let mut uncertain = false;
         loop {
             // A leader that was succeeded sends nothing new; what it sent before is decided by its successor.
             if let Err(not_ready) = self.ready() {
@@ -230,18 +233,27 @@ impl Placer {
             };
             match failure {
                 Failure::Conflict(_) | Failure::Missing(_) => return self.conflicted(to, promise, &ticket, failure).await,
-                Failure::Refused(..) | Failure::Expired(_) => {
-                    // An attempt before this one may have been carried out.
-                    return self.conflicted(to, promise, &ticket, failure).await;
+                Failure::Unknown(_) => uncertain = true,
+                Failure::Busy { .. } => {}
+                Failure::Refused(..) | Failure::Expired(_) if !uncertain => {
+                    promise.failed();
+                    return Err(BindError::Bind(to.pod(), to.node.clone(), failure));
                 }
-                Failure::Busy { .. } | Failure::Unknown(_) if Instant::now() + AGAIN < deadline => {
-                    tokio::time::sleep(AGAIN).await;
-                }
-                Failure::Busy { .. } | Failure::Unknown(_) => {
-                    promise.lost();
-                    return Err(BindError::Unknown(to.pod(), to.node.clone(), failure));
-                }
+                Failure::Refused(..) | Failure::Expired(_) => {}
             }
+            if Instant::now() + AGAIN >= deadline {
+                return Err(match uncertain {
+                    true => {
+                        promise.lost();
+                        BindError::Unknown(to.pod(), to.node.clone(), failure)
+                    }
+                    false => {
+                        promise.failed();
+                        BindError::Bind(to.pod(), to.node.clone(), failure)
+                    }
+                });
+            }
+            tokio::time::sleep(AGAIN).await;
         }
     }
 

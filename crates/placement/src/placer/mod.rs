@@ -32,8 +32,9 @@ use crate::evaluate::By;
 use crate::request::{Request, RequestError};
 use crate::reservations::{Census, Moment, NodeName, Reservations, Unavailable};
 
-use asked::Asked;
-pub use bind::BindError;
+use asked::{Asked, AskedPod};
+pub use bind::{BindError, ToBind};
+pub(crate) use bind::to_its_end;
 pub use explain::Explanation;
 pub use feeds::{Feed, feeds};
 pub use rules::NodeRules;
@@ -129,6 +130,10 @@ impl Placer {
         &self.leadership
     }
 
+    pub fn api(&self) -> &Api {
+        &self.api
+    }
+
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -176,6 +181,26 @@ impl Placer {
             true => Request::of_pod(pod, self.options.strategy).map(Some),
             false => Ok(None),
         }
+    }
+
+    /// What a pod asks that the scheduler asks about; it is remembered until it is bound.
+    ///
+    /// # Errors
+    /// It fits nowhere.
+    pub fn asked_for(&self, pod: &Value) -> Result<Option<Request>, RequestError> {
+        let request = self.request(pod)?;
+        let named = crate::apiserver::seen::pod(&pod.to_string());
+        if let Some(named) = named {
+            let mut state = self.state();
+            let shared = request.clone().and_then(|request| state.shared(request));
+            let asked = AskedPod {
+                name: named.name,
+                version: named.version,
+                request: shared,
+            };
+            state.asked.put(named.uid, asked);
+        }
+        Ok(request)
     }
 
     /// What each of these nodes would do with the pod, in their order.

@@ -45,7 +45,7 @@ pub enum NotBegun<E> {
 
 /// A pod, as far as a bind of it was asked for.
 #[derive(Debug, Clone)]
-pub struct Asked<Q> {
+pub struct AskedToBind<Q> {
     pub uid: Uid,
     /// `namespace/name`.
     pub name: Arc<str>,
@@ -55,9 +55,9 @@ pub struct Asked<Q> {
 
 impl<R: Rules> Reservations<R> {
     /// The newest of a pod that is known, by UID.
-    pub fn asked(&self, pod: Uid) -> Option<Asked<R::Request>> {
+    pub fn asked(&self, pod: Uid) -> Option<AskedToBind<R::Request>> {
         let record = self.pods.get(&pod).filter(|record| record.gone.is_none())?;
-        Some(Asked {
+        Some(AskedToBind {
             uid: pod,
             name: record.name.clone().unwrap_or_default(),
             version: record.version,
@@ -71,7 +71,7 @@ impl<R: Rules> Reservations<R> {
     /// Nothing is promised.
     pub fn begin(
         &mut self,
-        asked: Asked<R::Request>,
+        asked: AskedToBind<R::Request>,
         node: &NodeName,
         now: Moment,
     ) -> Result<Begun<R::Place>, NotBegun<R::Rejection>> {

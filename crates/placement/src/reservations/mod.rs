@@ -20,7 +20,6 @@ mod events;
 mod records;
 #[cfg(test)]
 mod tests;
-mod uid;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -28,11 +27,11 @@ use std::time::Duration;
 
 use stelia_cpus::CpuSet;
 
-pub use binds::{Begun, NotBegun, Ticket};
+pub use binds::{AskedToBind, Begun, NotBegun, Ticket};
 pub use claims::{Entry, Rewrite};
 pub use events::{Refused, SeenPod};
 use records::{Record, Slot};
-pub use uid::Uid;
+pub use crate::node::Uid;
 
 /// Since any moment before all others, such as the program's start.
 pub type Moment = Duration;
@@ -126,6 +125,16 @@ pub struct Reservations<R: Rules> {
     attempts: Attempt,
 }
 
+/// Where a pod stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    pub node: NodeName,
+    /// `binding`, `undecided`, `unseen` or `bound`.
+    pub state: &'static str,
+    pub cpus: Option<CpuSet>,
+    pub since: Moment,
+}
+
 /// How many pods there are of each kind, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Census {
@@ -185,9 +194,36 @@ impl<R: Rules> Reservations<R> {
         held(&self.pods, &self.nodes, node)
     }
 
-    /// The nodes whose answers may differ from those given before; each is told once.
-    pub fn take_changed(&mut self) -> BTreeSet<NodeName> {
-        std::mem::take(&mut self.changed)
+    /// Tells the rules what is held on each node of which that changed.
+    pub fn refresh(&mut self, mut tell: impl FnMut(&mut R, &str, &[Held<'_, R::Request>])) {
+        for node in std::mem::take(&mut self.changed) {
+            let held = held(&self.pods, &self.nodes, &node);
+            tell(&mut self.rules, &node, &held);
+        }
+    }
+
+    /// Where the pod is, or may come to be.
+    pub fn standings(&self, pod: Uid) -> Vec<Standing> {
+        let Some(record) = self.pods.get(&pod) else { return Vec::new() };
+        let intents = record.intents.iter().map(|intent| Standing {
+            node: intent.node.clone(),
+            state: if intent.open { "binding" } else { "undecided" },
+            cpus: intent.cpus.clone(),
+            since: intent.since,
+        });
+        let bound = record.bound.as_ref().map(|bound| Standing {
+            node: bound.node.clone(),
+            state: if bound.shown { "bound" } else { "unseen" },
+            cpus: record.cpus.clone(),
+            since: bound.since,
+        });
+        intents.chain(bound).collect()
+    }
+
+    /// The node that the pod is bound to.
+    pub fn bound_to(&self, pod: Uid) -> Option<NodeName> {
+        let bound = self.pods.get(&pod)?.bound.as_ref()?;
+        Some(bound.node.clone())
     }
 
     /// Pods that were bound here and that their nodes refused; each is told once.

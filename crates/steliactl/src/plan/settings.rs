@@ -6,7 +6,6 @@ use kubelet_planner::cpus::{Kubelet, Options};
 use kubelet_planner::merge::{Policy, Scope};
 use kubelet_planner::{CpuManager, MemoryManager, Settings, merge};
 use stelia_cpus::CpuSet;
-use stelia_cpus::quantity::Quantity;
 use stelia_kubelet::{KubeletConfig, MemoryManagerState};
 
 /// Converts kubelet's configuration.
@@ -60,17 +59,13 @@ fn by_amount(config: &KubeletConfig) -> Result<Option<CpuManager>, String> {
     if config.cpu_manager_policy != "static" || !config.reserved_system_cpus.is_empty() {
         return Ok(None);
     }
-    let mut sum = Quantity::default();
-    for text in &config.reserved_amounts {
-        let amount: Quantity = text
-            .parse()
-            .map_err(|cause| format!("kubelet's reserved CPUs: {cause}"))?;
-        sum = sum.plus(amount);
-    }
+    let count = config
+        .reserved_count()
+        .map_err(|cause| format!("kubelet's reserved CPUs: {cause}"))?;
     let options = Options::parse(&config.cpu_manager_policy_options).map_err(|cause| cause.to_string())?;
-    Ok((!sum.is_zero()).then(|| CpuManager::Static {
+    Ok((count > 0).then(|| CpuManager::Static {
         options,
-        count: usize::try_from(sum.value()).unwrap_or(usize::MAX),
+        count: count as usize,
         reserved: CpuSet::new(),
     }))
 }

@@ -106,10 +106,10 @@ fn pods_bound_by_others_hold_and_are_blamed() {
     all.bound(&begun.ticket, seconds(1));
     all.pod(pod(9, 6, Some("a"), 2), seconds(2));
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned()), (9, "-".to_owned())]);
-    all.pod_gone(Uid(1), Some("TopologyAffinityError"), seconds(3));
+    all.pod_gone(uid(1), Some("TopologyAffinityError"), seconds(3));
     let refused = all.take_refused();
     assert_eq!(refused.len(), 1);
-    assert_eq!((refused[0].reason.as_str(), refused[0].foreign), ("TopologyAffinityError", Some(Uid(9))));
+    assert_eq!((refused[0].reason.as_str(), refused[0].foreign), ("TopologyAffinityError", Some(uid(9))));
     assert_eq!(all.take_refused(), []);
 }
 
@@ -118,7 +118,7 @@ fn a_refusal_without_others_is_blamed_on_nobody() {
     let mut all = one_node("0-7");
     let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
     all.bound(&begun.ticket, seconds(1));
-    all.pod_gone(Uid(1), Some("OutOfcpu"), seconds(3));
+    all.pod_gone(uid(1), Some("OutOfcpu"), seconds(3));
     assert_eq!(all.take_refused()[0].foreign, None);
 }
 
@@ -130,8 +130,8 @@ fn what_ends_unseen_is_counted_a_while_and_what_was_seen_is_not() {
         all.bound(&begun.ticket, seconds(1));
     }
     all.object(&node("a"), 8, plain("2-7", &[1]), seconds(2));
-    all.pod_gone(Uid(1), None, seconds(3));
-    all.pod_gone(Uid(2), None, seconds(3));
+    all.pod_gone(uid(1), None, seconds(3));
+    all.pod_gone(uid(2), None, seconds(3));
     assert_eq!(held(&all, "a"), [(2, "2-3".to_owned())]);
     all.pass(seconds(8));
     assert_eq!(held(&all, "a"), []);
@@ -150,7 +150,7 @@ fn a_container_that_restarts_keeps_its_cpus() {
     all.object(&node("a"), 8, plain("4-7", &[1]), seconds(2));
     all.object(&node("a"), 9, plain("0-7", &[]), seconds(3));
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
-    all.pod_gone(Uid(1), None, seconds(4));
+    all.pod_gone(uid(1), None, seconds(4));
     assert_eq!(held(&all, "a"), [], "it was there, so the node has nothing more to say of it");
 }
 
@@ -158,9 +158,9 @@ fn a_container_that_restarts_keeps_its_cpus() {
 fn a_name_that_is_used_again_is_another_pod() {
     let mut all = one_node("0-7");
     let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.pod_gone(Uid(1), None, seconds(2));
+    all.pod_gone(uid(1), None, seconds(2));
     assert!(!all.is_open(&begun.ticket));
-    let again = binds::Asked { name: Arc::from("ns/pod-1"), ..asked(2, 9, 4) };
+    let again = AskedToBind { name: Arc::from("ns/pod-1"), ..asked(2, 9, 4) };
     assert_eq!(all.begin(again, &node("a"), seconds(2)).unwrap().cpus.unwrap().to_string(), "0-3");
     all.bound(&begun.ticket, seconds(3));
     assert_eq!(held(&all, "a").len(), 1);
@@ -179,7 +179,7 @@ fn a_node_that_is_deleted_and_made_again() {
     assert_eq!(all.available("a", seconds(3)), Err(Unavailable::NoObject), "older than the deletion");
     all.object(&node("a"), 12, plain("0-7", &[]), seconds(4));
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())], "until the API server says that the pod is gone");
-    all.pod_gone(Uid(1), None, seconds(5));
+    all.pod_gone(uid(1), None, seconds(5));
     assert_eq!(held(&all, "a"), []);
 }
 
@@ -195,7 +195,7 @@ fn an_older_object_is_passed_over() {
 #[test]
 fn a_former_writers_claim_holds_until_it_is_known_better() {
     let entry = |uid: u128, version| Entry {
-        pod: Uid(uid),
+        pod: super::uid(uid),
         name: Arc::from(format!("ns/pod-{uid}")),
         attempt: 77,
         version,
@@ -242,14 +242,4 @@ fn pods_without_cpus_of_their_own_end_with_the_binding() {
     all.bound(&begun.ticket, seconds(1));
     assert_eq!(held(&all, "a"), []);
     assert!(all.available("a", seconds(100)).is_ok());
-}
-
-#[test]
-fn uids_are_read_and_written() {
-    let text = "0f8fad5b-d9cb-469f-a165-70867728950e";
-    assert_eq!(Uid::parse(text).unwrap().to_string(), text);
-    assert_eq!(Uid::parse(&text.replace('-', "")), Uid::parse(text));
-    for wrong in ["", "pod-1", "0f8fad5b-d9cb-469f-a165-70867728950", "0f8fad5b-d9cb-469f-a165-70867728950eff"] {
-        assert_eq!(Uid::parse(wrong), None, "{wrong}");
-    }
 }

@@ -62,6 +62,14 @@ impl Rules for Lowest {
     }
 }
 
+pub(super) fn uid(number: u128) -> Uid {
+    Uid::parse(&format!("{number:032x}")).unwrap()
+}
+
+pub(super) fn number(uid: Uid) -> u128 {
+    u128::from_str_radix(&uid.to_string().replace('-', ""), 16).unwrap()
+}
+
 pub(super) fn node(name: &str) -> NodeName {
     Arc::from(name)
 }
@@ -69,14 +77,14 @@ pub(super) fn node(name: &str) -> NodeName {
 pub(super) fn plain(free: &str, pods: &[u128]) -> Plain {
     Plain {
         free: free.parse().unwrap(),
-        pods: pods.iter().map(|pod| Uid(*pod)).collect(),
+        pods: pods.iter().map(|pod| uid(*pod)).collect(),
         at_start: false,
     }
 }
 
 pub(super) fn pod(uid: u128, version: Version, on: Option<&str>, request: usize) -> SeenPod<usize> {
     SeenPod {
-        uid: Uid(uid),
+        uid: super::tests::uid(uid),
         name: Arc::from(format!("ns/pod-{uid}")),
         version,
         node: on.map(node),
@@ -87,9 +95,9 @@ pub(super) fn pod(uid: u128, version: Version, on: Option<&str>, request: usize)
     }
 }
 
-pub(super) fn asked(uid: u128, version: Version, request: usize) -> binds::Asked<usize> {
-    binds::Asked {
-        uid: Uid(uid),
+pub(super) fn asked(uid: u128, version: Version, request: usize) -> AskedToBind<usize> {
+    AskedToBind {
+        uid: super::tests::uid(uid),
         name: Arc::from(format!("ns/pod-{uid}")),
         version,
         request,
@@ -103,7 +111,7 @@ pub(super) fn seconds(seconds: u64) -> Moment {
 /// Which pods hold which CPUs on the node; `-` where the node will choose.
 pub(super) fn held(reservations: &Reservations<Lowest>, on: &str) -> Vec<(u128, String)> {
     let cpus = |cpus: Option<&CpuSet>| cpus.map_or("-".to_owned(), CpuSet::to_string);
-    let mut held: Vec<_> = reservations.held(on).iter().map(|held| (held.pod.0, cpus(held.cpus))).collect();
+    let mut held: Vec<_> = reservations.held(on).iter().map(|held| (number(held.pod), cpus(held.cpus))).collect();
     held.sort();
     held
 }

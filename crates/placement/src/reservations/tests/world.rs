@@ -116,7 +116,7 @@ impl World {
         let used = given.values().fold(CpuSet::new(), |used, cpus| used.union(cpus));
         let object = Plain {
             free: CpuSet::below(CPUS).difference(&used),
-            pods: given.keys().map(|pod| Uid(*pod)).collect(),
+            pods: given.keys().map(|pod| super::uid(*pod)).collect(),
             at_start: false,
         };
         self.objects.insert(on.clone(), (version, object.clone()));
@@ -151,7 +151,7 @@ impl World {
                 },
                 now,
             ),
-            Event::PodGone(uid) => writer.pod_gone(Uid(*uid), Some("refused"), now),
+            Event::PodGone(uid) => writer.pod_gone(super::uid(*uid), Some("refused"), now),
             Event::Object(on, version, object) => writer.object(on, *version, object.clone(), now),
             Event::Claims(on, version, entries) => {
                 writer.claims(on, *version, entries, now);
@@ -175,7 +175,7 @@ impl World {
         for event in claims.chain(pods).chain(objects) {
             Self::hear(&mut writer, &event, self.now);
         }
-        let listed = self.pods.iter().filter(|(_, pod)| !pod.failed).map(|(uid, _)| Uid(*uid)).collect();
+        let listed = self.pods.iter().filter(|(_, pod)| !pod.failed).map(|(uid, _)| super::uid(*uid)).collect();
         writer.only_pods(&listed, self.clock, self.now);
         writer.pass(self.now + SETTLE);
         writer
@@ -252,7 +252,7 @@ impl World {
 
     fn post(&mut self, task: Task, choice: usize) {
         let post = Post {
-            pod: task.ticket.pod.0,
+            pod: number(task.ticket.pod),
             node: task.ticket.node.clone(),
             version: task.ticket.version,
             cpus: task.cpus,
@@ -264,7 +264,7 @@ impl World {
                     self.writer.bound(&task.ticket, self.now);
                 } else if task.awake {
                     // A binding of an earlier attempt may have been late, so the pod is read.
-                    self.read_pod(task.ticket.pod.0);
+                    self.read_pod(number(task.ticket.pod));
                     self.writer.failed(&task.ticket);
                 }
             }
@@ -397,11 +397,11 @@ impl World {
     /// What is not decided is read, and after a while changed.
     fn fence(&mut self) {
         for (uid, _) in self.writer.undecided() {
-            self.read_pod(uid.0);
+            self.read_pod(number(uid));
         }
         for (uid, _) in self.writer.to_fence(self.now) {
-            match self.pods.get(&uid.0) {
-                Some(pod) if pod.node.is_none() => self.changed(uid.0),
+            match self.pods.get(&number(uid)) {
+                Some(pod) if pod.node.is_none() => self.changed(number(uid)),
                 _ => {}
             }
         }
@@ -451,15 +451,15 @@ fn run(acts: &[(u8, usize)], foreign: bool) -> usize {
     let mut fresh = world.fresh();
     for (uid, _) in fresh.undecided() {
         // The claim object may have one that is known to have failed; who does not know changes the pod.
-        world.changed(uid.0);
-        World::hear(&mut fresh, &Event::Pod(uid.0, world.pods[&uid.0].clone()), world.now);
+        world.changed(number(uid));
+        World::hear(&mut fresh, &Event::Pod(number(uid), world.pods[&number(uid)].clone()), world.now);
     }
     world.read_all();
     assert_eq!(all_held(&world.writer), all_held(&fresh), "a restart knows the same");
     for on in NODES {
         let bound = world.pods.iter().filter(|(_, pod)| !pod.failed && pod.node.as_deref() == Some(on));
         let shown = &world.objects[on].1.pods;
-        let unseen: Vec<u128> = bound.filter(|(uid, _)| !shown.contains(&Uid(**uid))).map(|(uid, _)| *uid).collect();
+        let unseen: Vec<u128> = bound.filter(|(uid, _)| !shown.contains(&super::uid(**uid))).map(|(uid, _)| *uid).collect();
         let holds: Vec<u128> = held(&world.writer, on).into_iter().map(|(uid, _)| uid).collect();
         assert_eq!(holds, unseen, "{on}: who holds, and who is bound and unseen");
     }

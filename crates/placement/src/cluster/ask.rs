@@ -1,0 +1,126 @@
+//! What nodes answer.
+
+pub use super::reasons::Reason;
+use super::requests::RequestId;
+use super::states::Cell;
+use super::{Cluster, Known, Slot};
+use crate::evaluate::{By, Placement, Refusal, evaluate};
+use crate::node::NodeError;
+
+/// A node's answer in short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has room; the score's total.
+    Fits(u16),
+    Refused(Reason),
+}
+
+pub(super) fn no_object() -> Refusal {
+    let text = "the node has no NodeResourceTopology of profile stelia";
+    Refusal::new(By::Scheduler, "NoObject", text)
+}
+
+pub(super) fn forgotten() -> Refusal {
+    Refusal::new(
+        By::Scheduler,
+        "RequestForgotten",
+        "too many other requests were asked since",
+    )
+}
+
+fn unusable(cause: &NodeError) -> Refusal {
+    Refusal::new(By::Scheduler, cause.name(), cause.to_string())
+}
+
+impl Cluster {
+    /// What each of these nodes would do, in their order. Nothing is allocated for a node whose state was asked before.
+    pub fn verdicts<'n>(
+        &mut self,
+        request: RequestId,
+        names: impl IntoIterator<Item = &'n str>,
+        mut told: impl FnMut(&'n str, Verdict),
+    ) {
+        let known = self.requests.shared(request).is_some();
+        for name in names {
+            if !known {
+                told(name, self.refused(&forgotten()));
+                continue;
+            }
+            let at = self.names.get(name).copied();
+            let verdict = match at {
+                Some(at) => self.verdict(at, request),
+                None => self.refused(&no_object()),
+            };
+            told(name, verdict);
+        }
+    }
+
+    /// What a node would do, in full, evaluated anew.
+    ///
+    /// # Errors
+    /// Why it would refuse.
+    pub fn explain(&mut self, name: &str, request: RequestId) -> Result<Placement, Refusal> {
+        self.placement(name, request).map(|(_, placement)| placement)
+    }
+
+    pub(super) fn placement(&mut self, name: &str, request: RequestId) -> Result<(usize, Placement), Refusal> {
+        let at = *self.names.get(name).ok_or_else(no_object)?;
+        let request = self.requests.shared(request).ok_or_else(forgotten)?;
+        let state = match self.nodes.get(at).map(|slot| &slot.known) {
+            Some(Ok(Known { state, .. })) => *state,
+            Some(Err(cause)) => return Err(unusable(cause)),
+            None => return Err(no_object()),
+        };
+        let (shape, standing) = self.states.of(Some(state)).ok_or_else(no_object)?;
+        Ok((at, evaluate(shape, standing, &request.0, &self.weights)?))
+    }
+
+    fn refused(&self, refusal: &Refusal) -> Verdict {
+        Verdict::Refused(Reason {
+            by: refusal.by,
+            name: refusal.name,
+        })
+    }
+
+    fn verdict(&mut self, at: usize, request: RequestId) -> Verdict {
+        let state = match self.nodes.get(at) {
+            Some(Slot {
+                known: Ok(Known { state, .. }),
+                ..
+            }) => *state,
+            Some(Slot { known: Err(cause), .. }) => {
+                return Verdict::Refused(Reason {
+                    by: By::Scheduler,
+                    name: cause.name(),
+                });
+            }
+            None => return self.refused(&no_object()),
+        };
+        let cell = self.states.cell(state, request);
+        let answer = match cell.answer() {
+            Some(answer) => answer,
+            None => {
+                let (Some(asked), Some((shape, standing))) =
+                    (self.requests.shared(request), self.states.of(Some(state)))
+                else {
+                    return self.refused(&forgotten());
+                };
+                let answer = evaluate(shape, standing, &asked.0, &self.weights);
+                let answer = match answer {
+                    Ok(placement) => Ok(placement.score.total),
+                    Err(refusal) => Err(self.reasons.number(&refusal)),
+                };
+                let cell = answer.map_or_else(Cell::refused, Cell::fits);
+                self.states.set(state, request, cell);
+                answer
+            }
+        };
+        match answer {
+            Ok(total) => Verdict::Fits(total),
+            Err(number) => match self.reasons.get(number) {
+                Some(reason) => Verdict::Refused(reason),
+                None => self.refused(&forgotten()),
+            },
+        }
+    }
+}

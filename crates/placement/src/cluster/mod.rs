@@ -1,0 +1,383 @@
+//! All nodes, and their answers kept.
+//!
+//! Nodes that are in the same state share it, and with it their answers: a state is what is left on a node, and which pods are on their way to it.
+//! An answer is asked for once for a state and a request; a node's update gives it another state and touches no other node.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `states` | the states that nodes are in, with the answers of each |
+//! | `requests` | the requests that are asked |
+//! | `reasons` | why nodes refuse, by number |
+//! | `expect` | who is on the way to a node
+//! | `ask` | filter, prioritize, one node's answer in full |
+
+mod ask;
+mod expect;
+mod reasons;
+mod requests;
+mod states;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use stelia_cpus::CpuSet;
+
+use crate::evaluate::{Arrival, Placement, Refusal, Standing, arrival};
+use crate::node::{self, Available, Described, NodeError, Shape, ShapeKey, Uid};
+use crate::request::{Request, Shared};
+use crate::score::Weights;
+
+pub use ask::{Reason, Verdict};
+use reasons::Reasons;
+pub use requests::RequestId;
+use requests::Requests;
+use states::{StateId, States};
+
+/// The nodes of a cluster.
+#[derive(Debug, Default)]
+pub struct Cluster {
+    names: HashMap<Arc<str>, usize>,
+    nodes: Vec<Slot>,
+    /// Places in `nodes` of nodes that are gone.
+    vacant: Vec<usize>,
+    shapes: HashMap<ShapeKey, Arc<Shape>>,
+    states: States,
+    requests: Requests,
+    reasons: Reasons,
+    weights: Weights,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// Rises with each change of the node.
+    generation: u64,
+    known: Result<Known, NodeError>,
+    /// The pods on their way, in the order of the state's arrivals; kept while the object cannot be used.
+    coming: Vec<(Uid, Arrival)>,
+}
+
+#[derive(Debug)]
+struct Known {
+    state: StateId,
+    version: Box<str>,
+    pods: Box<[Uid]>,
+    owners: Box<[Option<u16>]>,
+}
+
+/// What came of a change of a node's object.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Pods on their way whose UIDs the object has now: they have arrived.
+    pub arrived: Vec<Uid>,
+    /// Pods on their way that the node has no room for any more: others took it.
+    pub refused: Vec<(Uid, Refusal)>,
+}
+
+/// A pod's VM on a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tenant {
+    pub uid: Uid,
+    pub cpus: CpuSet,
+}
+
+fn by_uid(coming: &[(Uid, Arrival)], refused: Vec<(usize, Refusal)>) -> Vec<(Uid, Refusal)> {
+    let named = refused.into_iter();
+    let named = named.filter_map(|(place, refusal)| coming.get(place).map(|(uid, _)| (*uid, refusal)));
+    named.collect()
+}
+
+impl Cluster {
+    pub fn new(weights: Weights) -> Self {
+        Self {
+            weights,
+            ..Self::default()
+        }
+    }
+
+    /// How many nodes there are.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// Takes over a node's object, JSON. Where it cannot be used nothing is placed on the node until there is another.
+    ///
+    /// # Errors
+    /// The object cannot be used.
+    pub fn put(&mut self, name: &str, object: &[u8]) -> Result<Change, NodeError> {
+        self.put_read(name, node::read(object))
+    }
+
+    /// Takes over a node's object that was read before.
+    ///
+    /// # Errors
+    /// The object cannot be used.
+    pub fn put_read(&mut self, name: &str, read: Result<Described, NodeError>) -> Result<Change, NodeError> {
+        let read = read.and_then(|described| Ok((self.shape(&described.shape)?, described)));
+        let slot = self.slot(name);
+        let mut change = Change::default();
+        let Some(Slot { known, coming, .. }) = self.nodes.get_mut(slot) else {
+            return Ok(change);
+        };
+        let before = known.as_ref().map(|known| known.state).ok();
+        let outcome = match read {
+            Ok((shape, described)) => {
+                let there = |uid: &Uid| described.pods.binary_search(uid).is_ok();
+                change.arrived = coming.iter().map(|(uid, _)| *uid).filter(there).collect();
+                coming.retain(|(uid, _)| !there(uid));
+                let arrivals = coming.iter().map(|(_, arrival)| arrival.clone()).collect();
+                let (standing, refused) = Standing::new(&shape, described.available, arrivals);
+                change.refused = by_uid(coming, refused);
+                *known = Ok(Known {
+                    state: self.states.enter(shape, standing),
+                    version: described.version.into(),
+                    pods: described.pods.into(),
+                    owners: described.owners.into(),
+                });
+                Ok(change)
+            }
+            Err(cause) => {
+                *known = Err(cause.clone());
+                Err(cause)
+            }
+        };
+        self.changed(slot, before);
+        outcome
+    }
+
+    /// A node whose object is gone.
+    pub fn remove(&mut self, name: &str) {
+        let Some(at) = self.names.remove(name) else { return };
+        if let Some(slot) = self.nodes.get_mut(at) {
+            if let Ok(known) = &slot.known {
+                self.states.leave(known.state);
+            }
+            slot.known = Err(NodeError::NoAttribute(stelia_node_report::compact::ATTRIBUTE));
+            slot.coming.clear();
+            slot.generation += 1;
+            self.vacant.push(at);
+        }
+    }
+
+    /// Evaluates once more and books the pod on the node: it counts there until the object has its UID, or it is taken back by
+    /// [`Self::release`]. A pod without CPUs of its own is in no object, so it has to be taken back once it runs.
+    ///
+    /// # Errors
+    /// The node would refuse it.
+    pub fn reserve(&mut self, name: &str, uid: Uid, request: RequestId) -> Result<Placement, Refusal> {
+        let (at, placement) = self.placement(name, request)?;
+        let shared = self.requests.shared(request).ok_or_else(ask::forgotten)?;
+        let shape = self.states.of(self.state(at)).map(|(shape, _)| Arc::clone(shape));
+        let (Some(slot), Some(shape)) = (self.nodes.get_mut(at), shape) else {
+            return Err(ask::no_object());
+        };
+        let arrival = arrival(&shape, shared, &placement);
+        slot.coming.retain(|(other, _)| *other != uid);
+        slot.coming.push((uid, arrival));
+        self.restate(at);
+        Ok(placement)
+    }
+
+    /// Books a pod that was placed before, and by whomever: after a restart, or when another scheduler bound it. It counts even where the
+    /// node has no room for it.
+    pub fn book(&mut self, name: &str, uid: Uid, request: RequestId, cpus: Option<CpuSet>) -> Change {
+        let at = self.slot(name);
+        let Some(request) = self.requests.shared(request) else {
+            return Change::default();
+        };
+        let Some(slot) = self.nodes.get_mut(at) else {
+            return Change::default();
+        };
+        let known = slot
+            .known
+            .as_ref()
+            .is_ok_and(|known| known.pods.binary_search(&uid).is_ok());
+        if known {
+            return Change {
+                arrived: vec![uid],
+                ..Change::default()
+            };
+        }
+        slot.coming.retain(|(other, _)| *other != uid);
+        slot.coming.push((uid, Arrival { request, cpus }));
+        self.restate(at)
+    }
+
+    /// A pod does not come to the node any more, or is there without CPUs of its own. Whether it was on its way.
+    pub fn release(&mut self, name: &str, uid: Uid) -> bool {
+        let Some(at) = self.names.get(name).copied() else {
+            return false;
+        };
+        let Some(slot) = self.nodes.get_mut(at) else {
+            return false;
+        };
+        let before = slot.coming.len();
+        slot.coming.retain(|(other, _)| *other != uid);
+        let was = slot.coming.len() < before;
+        if was {
+            self.restate(at);
+        }
+        was
+    }
+
+    /// The pods on their way to a node, in the order in which they were placed, with the CPUs that they are told.
+    pub fn on_their_way<'a>(&'a self, name: &str) -> impl Iterator<Item = (Uid, Option<&'a CpuSet>)> + use<'a> {
+        let slot = self.names.get(name).and_then(|at| self.nodes.get(*at));
+        let coming = slot.into_iter().flat_map(|slot| &slot.coming);
+        coming.map(|(uid, arrival)| (*uid, arrival.cpus.as_ref()))
+    }
+
+    /// The pods that the node's object has CPUs of their own for, ascending.
+    pub fn pods(&self, name: &str) -> &[Uid] {
+        self.known(name).map_or(&[], |known| &known.pods)
+    }
+
+    /// The resourceVersion of the node's object; `None` where there is none that can be used.
+    pub fn version(&self, name: &str) -> Option<&str> {
+        self.known(name).map(|known| &*known.version)
+    }
+
+    /// Rises with each change of the node; 0 of one that is not known.
+    pub fn generation(&self, name: &str) -> u64 {
+        let slot = self.names.get(name).and_then(|at| self.nodes.get(*at));
+        slot.map_or(0, |slot| slot.generation)
+    }
+
+    /// Why a node's object cannot be used.
+    pub fn problem(&self, name: &str) -> Option<&NodeError> {
+        let slot = self.names.get(name).and_then(|at| self.nodes.get(*at))?;
+        slot.known.as_ref().err()
+    }
+
+    /// The nodes' names, in no order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.keys().map(|name| &**name)
+    }
+
+    /// What a node has in common with others, and what is left on it; `None` where its object cannot be used.
+    pub fn standing(&self, name: &str) -> Option<(&Arc<Shape>, &Standing)> {
+        let known = self.known(name)?;
+        self.states.of(Some(known.state))
+    }
+
+    /// The pods of a node with their CPUs, as far as the object tells.
+    pub fn tenants(&self, name: &str) -> Vec<Tenant> {
+        let (Some(known), Some((shape, standing))) = (self.known(name), self.standing(name)) else {
+            return Vec::new();
+        };
+        let mut sets = vec![CpuSet::new(); known.pods.len()];
+        let taken = standing.published.taken(shape);
+        for (cpu, owner) in taken.iter().zip(&known.owners) {
+            if let Some(set) = owner.and_then(|owner| sets.get_mut(usize::from(owner))) {
+                set.insert(cpu);
+            }
+        }
+        let tenants = known.pods.iter().zip(sets);
+        tenants.map(|(uid, cpus)| Tenant { uid: *uid, cpus }).collect()
+    }
+
+    /// How many different states nodes are in, and how many shapes they have.
+    pub fn variety(&self) -> (usize, usize) {
+        (self.states.len(), self.shapes.len())
+    }
+
+    /// A request to ask about; an equal one has the same number. Only so many are kept ([`requests::MOST`]): a number is good until as many
+    /// others were asked about.
+    pub fn request(&mut self, request: Request) -> RequestId {
+        let (id, recycled) = self.requests.enter(request);
+        if recycled {
+            self.states.forget(id);
+        }
+        id
+    }
+
+    fn known(&self, name: &str) -> Option<&Known> {
+        let slot = self.names.get(name).and_then(|at| self.nodes.get(*at))?;
+        slot.known.as_ref().ok()
+    }
+
+    fn state(&self, at: usize) -> Option<StateId> {
+        self.nodes.get(at)?.known.as_ref().ok().map(|known| known.state)
+    }
+
+    /// The place of a node; a new one has no object yet.
+    fn slot(&mut self, name: &str) -> usize {
+        if let Some(at) = self.names.get(name) {
+            return *at;
+        }
+        let slot = Slot {
+            generation: 0,
+            known: Err(NodeError::NoAttribute(stelia_node_report::compact::ATTRIBUTE)),
+            coming: Vec::new(),
+        };
+        let at = match self.vacant.pop() {
+            Some(at) => {
+                if let Some(place) = self.nodes.get_mut(at) {
+                    *place = slot;
+                }
+                at
+            }
+            None => {
+                self.nodes.push(slot);
+                self.nodes.len() - 1
+            }
+        };
+        self.names.insert(name.into(), at);
+        at
+    }
+
+    /// The shape of these facts, made once.
+    fn shape(&mut self, key: &ShapeKey) -> Result<Arc<Shape>, NodeError> {
+        if let Some(shape) = self.shapes.get(key) {
+            return Ok(Arc::clone(shape));
+        }
+        // Those of nodes that are gone, looked for as seldom as their number doubles.
+        if self.shapes.len().is_power_of_two() {
+            self.shapes.retain(|_, shape| Arc::strong_count(shape) > 1);
+        }
+        let shape = Arc::new(Shape::new(key.clone())?);
+        self.shapes.insert(key.clone(), Arc::clone(&shape));
+        Ok(shape)
+    }
+
+    /// Gives a node the state that follows from what is published and who is on the way.
+    fn restate(&mut self, at: usize) -> Change {
+        let mut change = Change::default();
+        let before = self.state(at);
+        let Some((shape, standing)) = self.states.of(before) else {
+            return change;
+        };
+        let Some(slot) = self.nodes.get_mut(at) else {
+            return change;
+        };
+        let (shape, published): (Arc<Shape>, Available) = (Arc::clone(shape), standing.published.clone());
+        let arrivals = slot.coming.iter().map(|(_, arrival)| arrival.clone()).collect();
+        let (standing, refused) = Standing::new(&shape, published, arrivals);
+        change.refused = by_uid(&slot.coming, refused);
+        let state = self.states.enter(shape, standing);
+        if let Ok(known) = &mut slot.known {
+            known.state = state;
+        }
+        self.changed(at, before);
+        change
+    }
+
+    fn changed(&mut self, at: usize, before: Option<StateId>) {
+        if let Some(slot) = self.nodes.get_mut(at) {
+            slot.generation += 1;
+        }
+        if let Some(state) = before {
+            self.states.leave(state);
+        }
+    }
+
+    /// The request behind a number; `None` where it is forgotten.
+    pub fn requested(&self, request: RequestId) -> Option<Shared> {
+        self.requests.peek(request)
+    }
+}

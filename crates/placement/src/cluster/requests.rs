@@ -1,0 +1,96 @@
+//! The requests that are asked, each once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::request::{Request, Shared};
+
+/// So many requests are kept: each has a cell in every state. The one that was not asked for longest gives way to a new one.
+pub const MOST: usize = 1024;
+
+/// A request's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RequestId {
+    pub(super) place: u16,
+    /// How often the place was given to another request.
+    turn: u32,
+}
+
+#[derive(Debug)]
+struct Entry {
+    request: Shared,
+    key: Arc<str>,
+    turn: u32,
+    used: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    places: HashMap<Arc<str>, u16>,
+    entries: Vec<Entry>,
+    clock: u64,
+}
+
+impl Requests {
+    /// The number, and whether its cells are another request's.
+    pub(super) fn enter(&mut self, request: Request) -> (RequestId, bool) {
+        self.clock += 1;
+        // All fields, in their order.
+        let key: Arc<str> = format!("{request:?}").into();
+        if let Some(place) = self.places.get(&key)
+            && let Some(entry) = self.entries.get_mut(usize::from(*place))
+        {
+            entry.used = self.clock;
+            let id = RequestId {
+                place: *place,
+                turn: entry.turn,
+            };
+            return (id, false);
+        }
+        let mut entry = Entry {
+            request: Shared(Arc::new(request)),
+            key: Arc::clone(&key),
+            turn: 0,
+            used: self.clock,
+        };
+        let oldest = self.entries.iter().enumerate().min_by_key(|(_, entry)| entry.used);
+        let oldest = oldest.map(|(place, _)| place).filter(|_| self.entries.len() >= MOST);
+        let place = match oldest {
+            None => {
+                self.entries.push(entry);
+                self.entries.len() - 1
+            }
+            Some(place) => {
+                if let Some(old) = self.entries.get_mut(place) {
+                    self.places.remove(&old.key);
+                    entry.turn = old.turn.wrapping_add(1);
+                    *old = entry;
+                }
+                place
+            }
+        };
+        let turn = self.entries.get(place).map_or(0, |entry| entry.turn);
+        let place = u16::try_from(place).unwrap_or(u16::MAX);
+        self.places.insert(key, place);
+        (RequestId { place, turn }, oldest.is_some())
+    }
+
+    /// `None` where another request has its place.
+    pub(super) fn shared(&mut self, id: RequestId) -> Option<Shared> {
+        self.clock += 1;
+        let entry = self
+            .entries
+            .get_mut(usize::from(id.place))
+            .filter(|entry| entry.turn == id.turn)?;
+        entry.used = self.clock;
+        Some(entry.request.clone())
+    }
+
+    pub(super) fn peek(&self, id: RequestId) -> Option<Shared> {
+        let entry = self
+            .entries
+            .get(usize::from(id.place))
+            .filter(|entry| entry.turn == id.turn)?;
+        Some(entry.request.clone())
+    }
+}

@@ -1,0 +1,154 @@
+//! What a node would do with a request.
+//!
+//! kubelet admits or rejects the pod first, by all its managers; where steliad chooses the CPUs it decides afterwards, when the VM's
+//! runner registers. Both are asked themselves ([`kubelet_planner`], [`stelia_allocator`]), so an answer is the node's own, as long as
+//! the pods that it knows of are the only ones.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `arrive` | one pod arrives at a node: what it gets, and what is left |
+//! | `orders` | pods that are on their way arrive in any order |
+
+mod arrive;
+mod orders;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use stelia_allocator::{Exclusivity, Qos};
+use stelia_cpus::CpuSet;
+
+use crate::node::{Available, Shape};
+use crate::request::{Request, Shared};
+use crate::score::{Score, Weights};
+
+pub(crate) use arrive::Outcome;
+pub use orders::MOST_ON_THEIR_WAY;
+
+/// Who decides on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    Kubelet,
+    Steliad,
+    /// Nobody on the node: it is not known well enough.
+    Scheduler,
+}
+
+/// Why a pod does not fit on a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("{text}")]
+pub struct Refusal {
+    pub by: By,
+    /// The reason in the pod's status by which kubelet would reject it, or the name of the error that RegisterInstance would answer.
+    pub name: &'static str,
+    /// kubelet's message, or that error's text.
+    pub text: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(by: By, name: &'static str, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { by, name, text }
+    }
+}
+
+/// Where a pod would run on a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Placement {
+    /// Who chooses its CPUs.
+    pub by: By,
+    /// The exclusive CPUs of the pod, of all its containers; empty where it has none.
+    pub cpus: CpuSet,
+    /// Those of its VM.
+    pub vm_cpus: CpuSet,
+    /// The NUMA nodes of its exclusive CPUs, or of the pool that its VM runs on.
+    pub numa_nodes: BTreeSet<u32>,
+    /// The NUMA nodes that its memory is bound to; empty where it is bound to none.
+    pub memory_nodes: BTreeSet<u32>,
+    /// The VM's class, where steliad chooses.
+    pub qos: Option<&'static str>,
+    pub exclusivity: &'static str,
+    /// Whether it gets exactly these CPUs, in whatever order the pods that are on their way arrive.
+    pub certain: bool,
+    pub score: Score,
+}
+
+/// A pod that was placed on a node, and of which the node's object does not know yet.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Arrival {
+    pub request: Shared,
+    /// The CPUs that it is told to take; `None` where the node chooses again.
+    pub cpus: Option<CpuSet>,
+}
+
+/// What a node has left, and which pods are on their way to it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Standing {
+    /// As the node's object says.
+    pub published: Available,
+    /// In the order in which they were placed.
+    pub arrivals: Vec<Arrival>,
+    /// What will be left when these are there, if they arrive in this order.
+    pub expected: Available,
+}
+
+impl Standing {
+    /// What is left when these pods have arrived. A pod that finds no room any more, because others took it, is left out and told by its
+    /// place.
+    pub fn new(shape: &Shape, published: Available, arrivals: Vec<Arrival>) -> (Self, Vec<(usize, Refusal)>) {
+        let (mut expected, mut refused) = (published.clone(), Vec::new());
+        for (place, arrival) in arrivals.iter().enumerate() {
+            match arrive::arrive(shape, &expected, &arrival.request.0, arrival.cpus.as_ref()) {
+                Ok(outcome) => expected = outcome.left,
+                Err(refusal) => refused.push((place, refusal)),
+            }
+        }
+        let standing = Self {
+            published,
+            arrivals,
+            expected,
+        };
+        (standing, refused)
+    }
+}
+
+/// What the node would do with one pod more.
+///
+/// # Errors
+/// Why it would be refused.
+pub fn evaluate(
+    shape: &Shape,
+    standing: &Standing,
+    request: &Request,
+    weights: &Weights,
+) -> Result<Placement, Refusal> {
+    let outcome = arrive::arrive(shape, &standing.expected, request, None)?;
+    let certain = orders::settle(shape, standing, request, &outcome)?;
+    let score = Score::of(shape, &standing.expected, request, &outcome, weights);
+    Ok(Placement {
+        by: outcome.by,
+        numa_nodes: outcome.numa_nodes,
+        memory_nodes: outcome.memory_nodes,
+        qos: outcome.qos.map(Qos::name),
+        exclusivity: outcome
+            .exclusivity
+            .map_or(Exclusivity::NotAsked.name(), Exclusivity::name),
+        vm_cpus: outcome.vm_cpus,
+        cpus: outcome.cpus,
+        certain,
+        score,
+    })
+}
+
+/// The arrival of a pod that is placed so.
+pub fn arrival(shape: &Shape, request: Shared, placement: &Placement) -> Arrival {
+    let follows = request.0.vm.as_ref().is_some_and(|vm| vm.follows);
+    let told = follows && placement.by == By::Steliad && shape.steliad_chooses() && !placement.vm_cpus.is_empty();
+    Arrival {
+        cpus: told.then(|| placement.vm_cpus.clone()),
+        request,
+    }
+}

@@ -1,0 +1,125 @@
+//! Pods that are on their way arrive in any order.
+//!
+//! A node admits pods one after the other as they come, not as they were placed, and where it chooses their CPUs itself the order
+//! can decide which ones it has room for: two NUMA nodes of 4 and 3 free CPUs have room for pods of 2, 3 and 2, but not if the 3 come first. So a pod
+//! is placed only where it and all that are on their way find room in whatever order they arrive. Pods that are told their CPUs, on a node
+//! where kubelet assigns nothing, do not depend on each other: no CPUs are told twice.
+
+use std::collections::BTreeMap;
+
+use stelia_cpus::CpuSet;
+
+use super::arrive::{Outcome, arrive};
+use super::{By, Refusal, Standing};
+use crate::node::{Available, Shape};
+use crate::request::Request;
+
+/// So many pods that depend on each other's order may be on their way to a node; the next one waits until the node's object names one of
+/// them.
+pub const MOST_ON_THEIR_WAY: usize = 5;
+/// So many different states of the node are followed for a set of pods.
+const MOST_STATES: usize = 24;
+
+struct Coming<'a> {
+    request: &'a Request,
+    told: Option<&'a CpuSet>,
+}
+
+impl Coming<'_> {
+    fn equals(&self, other: &Self) -> bool {
+        std::ptr::eq(self.request, other.request) && self.told == other.told
+    }
+}
+
+/// Whether all find room in every order; the answer is whether the pod gets the same CPUs in each.
+pub(super) fn settle(
+    shape: &Shape,
+    standing: &Standing,
+    request: &Request,
+    outcome: &Outcome,
+) -> Result<bool, Refusal> {
+    let follows = request.vm.as_ref().is_some_and(|vm| vm.follows);
+    let told = (follows && outcome.by == By::Steliad)
+        .then_some(&outcome.vm_cpus)
+        .filter(|cpus| !cpus.is_empty());
+    let mut all: Vec<Coming<'_>> = standing
+        .arrivals
+        .iter()
+        .map(|arrival| Coming {
+            request: &arrival.request.0,
+            told: arrival.cpus.as_ref(),
+        })
+        .collect();
+    if all.is_empty() {
+        return Ok(true);
+    }
+    all.push(Coming { request, told });
+    let asks_devices = |one: &Coming<'_>| {
+        let mut containers = one.request.pod.containers.iter();
+        containers.any(|container| !container.resources.limits.devices.is_empty())
+    };
+    let depends = shape.kubelet_decides() || all.iter().any(|one| one.told.is_none() || asks_devices(one));
+    if !depends {
+        return Ok(true);
+    }
+    if all.len() > MOST_ON_THEIR_WAY + 1 {
+        return Err(waits(format!(
+            "{} pods are on their way to the node already",
+            standing.arrivals.len()
+        )));
+    }
+    every_order(shape, standing, &all)
+}
+
+fn waits(text: String) -> Refusal {
+    Refusal::new(By::Scheduler, "PodsOnTheirWay", text)
+}
+
+/// Goes through the subsets of pods that have arrived, each with all states that it can have left; the last pod is the new one.
+fn every_order(shape: &Shape, standing: &Standing, all: &[Coming<'_>]) -> Result<bool, Refusal> {
+    let newest = all.len() - 1;
+    // The CPUs that the newest pod got.
+    let mut got: Option<CpuSet> = None;
+    // Equal pods that choose anew change places.
+    let mut certain = !all
+        .iter()
+        .take(newest)
+        .any(|one| one.told.is_none() && one.equals(&all[newest]));
+    let mut left: BTreeMap<usize, Vec<Available>> = [(0, vec![standing.published.clone()])].into();
+    for set in 1usize..1 << all.len() {
+        let mut states: Vec<Available> = Vec::new();
+        for (last, coming) in all.iter().enumerate().filter(|(last, _)| set >> last & 1 == 1) {
+            // Of equal pods the first comes first.
+            let later = all.iter().enumerate().skip(last + 1);
+            if later
+                .clone()
+                .any(|(at, other)| set >> at & 1 == 1 && other.equals(coming))
+            {
+                continue;
+            }
+            for before in left.get(&(set & !(1 << last))).into_iter().flatten() {
+                let arrived = arrive(shape, before, coming.request, coming.told);
+                let outcome = arrived.map_err(|refusal| {
+                    waits(format!(
+                        "it depends on the order in which pods on their way arrive: {}",
+                        refusal.text
+                    ))
+                })?;
+                if last == newest {
+                    certain &= got.as_ref().is_none_or(|cpus| *cpus == outcome.cpus);
+                    got = Some(outcome.cpus);
+                }
+                if !states.contains(&outcome.left) {
+                    states.push(outcome.left);
+                }
+                if states.len() > MOST_STATES {
+                    return Err(waits(
+                        "too much depends on the order in which pods on their way arrive".to_owned(),
+                    ));
+                }
+            }
+        }
+        left.insert(set, states);
+    }
+    Ok(certain)
+}

@@ -1,0 +1,18 @@
+//! The HTTP service that kube-scheduler calls.
+//!
+//! | module | what |
+//! |---|---|
+//! | `types` | what is sent, by kube-scheduler's published types (`k8s.io/kube-scheduler/extender/v1`) |
+//! | `calls` | filter, prioritize, bind |
+//! | `server` | connections, and what is borne of them |
+//! | `tls` | certificates, read again when they change |
+//! | `metrics` | OpenMetrics |
+
+mod calls;
+mod metrics;
+mod server;
+mod tls;
+mod types;
+
+pub use server::{Bounds, Paths, Service, serve};
+pub use tls::{Files as TlsFiles, Tls, TlsError};

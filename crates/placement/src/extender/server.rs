@@ -1,0 +1,232 @@
+//! Connections, and what is borne of them: a client that is slow or broken costs itself alone.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::CONTENT_TYPE;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use super::tls::Tls;
+use super::{calls, metrics};
+use crate::placer::Placer;
+
+/// What a client may cost.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    pub connections: usize,
+    /// Until a request's headers are there, and until a TLS handshake is done.
+    pub headers: Duration,
+    /// Until its body is there.
+    pub body: Duration,
+    pub body_bytes: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            connections: 256,
+            headers: Duration::from_secs(5),
+            body: Duration::from_secs(10),
+            // 10,000 names of 253 characters and the largest pod are 4 MB.
+            body_bytes: 8 << 20,
+        }
+    }
+}
+
+/// A pause after accept(2) failed, as it does for as long as there are too many open files.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// What is answered on an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Paths {
+    All,
+    /// `/healthz`, `/readyz` and `/metrics`.
+    Probes,
+}
+
+/// How an address is served.
+pub struct Service {
+    pub paths: Paths,
+    pub tls: Option<Tls>,
+    pub bounds: Bounds,
+}
+
+/// Serves until `ended`; connections that are open then finish their requests.
+pub async fn serve(placer: Arc<Placer>, listener: TcpListener, service: Service, ended: CancellationToken) {
+    let Service { paths, tls, bounds } = service;
+    let free = Arc::new(Semaphore::new(bounds.connections));
+    let tls = tls.map(Arc::new);
+    loop {
+        // At the bound the kernel keeps the next ones waiting.
+        let permit = tokio::select! {
+            permit = free.clone().acquire_owned() => permit,
+            () = ended.cancelled() => break,
+        };
+        let Ok(permit) = permit else { break };
+        let stream = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(cause) => {
+                    warn!("accept a connection: {cause}");
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                    continue;
+                }
+            },
+            () = ended.cancelled() => break,
+        };
+        let (placer, tls, ended) = (placer.clone(), tls.clone(), ended.clone());
+        tokio::spawn(async move {
+            let client = Client { placer, paths, bounds, ended };
+            client.connection(stream, tls).await;
+            drop(permit);
+        });
+    }
+    // All that are open hold one.
+    let all = u32::try_from(bounds.connections).unwrap_or(u32::MAX);
+    let _ = tokio::time::timeout(bounds.body, free.acquire_many(all)).await;
+}
+
+/// One connection.
+struct Client {
+    placer: Arc<Placer>,
+    paths: Paths,
+    bounds: Bounds,
+    ended: CancellationToken,
+}
+
+impl Client {
+    async fn connection(self, stream: TcpStream, tls: Option<Arc<Tls>>) {
+        let _ = stream.set_nodelay(true);
+        let Some(tls) = tls else {
+            return self.http(stream).await;
+        };
+        match tokio::time::timeout(self.bounds.headers, tls.acceptor().accept(stream)).await {
+            Ok(Ok(stream)) => self.http(stream).await,
+            Ok(Err(cause)) => debug!("a client's TLS handshake: {cause}"),
+            Err(_) => debug!("a client's TLS handshake took too long"),
+        }
+    }
+
+    async fn http<S: AsyncRead + AsyncWrite + Unpin>(self, stream: S) {
+        let Self {
+            placer,
+            paths,
+            bounds,
+            ended,
+        } = self;
+        let service = service_fn(move |request| {
+            let placer = placer.clone();
+            async move { Ok::<_, Infallible>(answer(&placer, request, paths, bounds).await) }
+        });
+        let mut builder = hyper::server::conn::http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(bounds.headers).max_headers(64);
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        tokio::pin!(connection);
+        let mut ending = false;
+        loop {
+            tokio::select! {
+                done = connection.as_mut() => {
+                    if let Err(cause) = done {
+                        debug!("a connection: {cause}");
+                    }
+                    return;
+                }
+                () = ended.cancelled(), if !ending => {
+                    ending = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
+        }
+    }
+}
+
+const JSON: &str = "application/json";
+const TEXT: &str = "text/plain; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+fn response(code: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = code;
+    response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static(kind));
+    response
+}
+
+async fn answer(placer: &Arc<Placer>, request: Request<Incoming>, paths: Paths, bounds: Bounds) -> Response<Full<Bytes>> {
+    let path = request.uri().path().to_owned();
+    let probe = ["/healthz", "/readyz", "/metrics"].contains(&path.as_str());
+    if paths == Paths::Probes && !probe {
+        return response(StatusCode::NOT_FOUND, TEXT, "no such path\n");
+    }
+    match (request.method(), path.as_str()) {
+        (&Method::POST, "/filter" | "/prioritize" | "/bind") => {
+            let body = Limited::new(request.into_body(), bounds.body_bytes).collect();
+            let body = match tokio::time::timeout(bounds.body, body).await {
+                Ok(Ok(body)) => body.to_bytes(),
+                Ok(Err(cause)) if cause.is::<http_body_util::LengthLimitError>() => {
+                    return response(StatusCode::PAYLOAD_TOO_LARGE, TEXT, format!("more than {} bytes\n", bounds.body_bytes));
+                }
+                Ok(Err(cause)) => return response(StatusCode::BAD_REQUEST, TEXT, format!("{cause}\n")),
+                Err(_) => return response(StatusCode::REQUEST_TIMEOUT, TEXT, "the body took too long\n"),
+            };
+            post(placer, &path, body).await
+        }
+        (&Method::GET, "/healthz") => response(StatusCode::OK, TEXT, "ok\n"),
+        (&Method::GET, "/readyz") => match placer.ready() {
+            Ok(()) => response(StatusCode::OK, TEXT, "ok\n"),
+            Err(cause) => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{cause}\n")),
+        },
+        (&Method::GET, "/metrics") => match metrics::text(placer) {
+            Ok(text) => response(StatusCode::OK, OPEN_METRICS, text),
+            Err(cause) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{cause}\n")),
+        },
+        (&Method::GET, "/explain") => explain(placer, request.uri().query().unwrap_or_default()),
+        (_, "/filter" | "/prioritize" | "/bind" | "/healthz" | "/readyz" | "/metrics" | "/explain") => {
+            response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "another method\n")
+        }
+        _ => response(StatusCode::NOT_FOUND, TEXT, "no such path\n"),
+    }
+}
+
+async fn post(placer: &Arc<Placer>, path: &str, body: Bytes) -> Response<Full<Bytes>> {
+    let failed = |cause: String| response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{cause}\n"));
+    if path == "/bind" {
+        return match calls::bind(placer, &body).await {
+            Ok(text) => response(StatusCode::OK, JSON, text),
+            Err(cause) => failed(cause.to_string()),
+        };
+    }
+    // The first question of its kind is evaluated for every node; meanwhile others are answered, and the Lease renewed.
+    let (placer, filter) = (placer.clone(), path == "/filter");
+    let answered = tokio::task::spawn_blocking(move || match filter {
+        true => calls::filter(&placer, &body).map_err(|cause| cause.to_string()),
+        false => calls::prioritize(&placer, &body).map_err(|cause| cause.to_string()),
+    });
+    match answered.await {
+        Ok(Ok(text)) => response(StatusCode::OK, JSON, text),
+        Ok(Err(cause)) if filter => failed(cause),
+        Ok(Err(cause)) => response(StatusCode::BAD_REQUEST, TEXT, format!("{cause}\n")),
+        Err(cause) => failed(cause.to_string()),
+    }
+}
+
+fn explain(placer: &Arc<Placer>, query: &str) -> Response<Full<Bytes>> {
+    let pod = query.split('&').find_map(|term| term.strip_prefix("pod="));
+    let Some(pod) = pod.map(|pod| pod.replace("%2F", "/").replace("%2f", "/")) else {
+        return response(StatusCode::BAD_REQUEST, TEXT, "?pod=NAMESPACE/NAME is missing\n");
+    };
+    match placer.explain(&pod).map(|explanation| serde_json::to_vec_pretty(&explanation)) {
+        Some(Ok(text)) => response(StatusCode::OK, JSON, text),
+        Some(Err(cause)) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{cause}\n")),
+        None => response(StatusCode::NOT_FOUND, TEXT, "this pod was not asked about\n"),
+    }
+}

@@ -1,0 +1,61 @@
+//! What is sent, by kube-scheduler's published types (`k8s.io/kube-scheduler/extender/v1`, of Kubernetes 1.36). They have no names
+//! for JSON of their own, so these are Go's names of the fields, and what is not set is `null`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// `ExtenderArgs`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct ExtenderArgs<'a> {
+    #[serde(borrow)]
+    pub(super) pod: &'a RawValue,
+    /// Sent where `nodeCacheCapable` is false: it is not read.
+    #[serde(default)]
+    pub(super) nodes: Option<serde::de::IgnoredAny>,
+    #[serde(default, borrow)]
+    pub(super) node_names: Option<Vec<&'a str>>,
+}
+
+/// `ExtenderFilterResult`.
+#[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct ExtenderFilterResult<'a> {
+    pub(super) nodes: Option<()>,
+    #[serde(borrow)]
+    pub(super) node_names: Option<Vec<&'a str>>,
+    #[serde(borrow)]
+    pub(super) failed_nodes: BTreeMap<&'a str, &'a str>,
+    #[serde(borrow)]
+    pub(super) failed_and_unresolvable_nodes: BTreeMap<&'a str, &'a str>,
+    pub(super) error: String,
+}
+
+/// `HostPriority`.
+#[derive(Debug, Serialize, Deserialize, PartialEq)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct HostPriority<'a> {
+    pub(super) host: &'a str,
+    /// From 0 to 10.
+    pub(super) score: i64,
+}
+
+/// `ExtenderBindingArgs`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct ExtenderBindingArgs {
+    pub(super) pod_name: String,
+    pub(super) pod_namespace: String,
+    #[serde(rename = "PodUID")]
+    pub(super) pod_uid: String,
+    pub(super) node: String,
+}
+
+/// `ExtenderBindingResult`.
+#[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct ExtenderBindingResult {
+    pub(super) error: String,
+}

@@ -1,0 +1,31 @@
+//! A pod's UID in 16 bytes.
+
+use std::fmt;
+
+use stelia_kubelet::PodUid;
+
+/// A pod's UID as a number: 32 hex digits, without the dashes that a static pod's UID does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Uid(u128);
+
+impl Uid {
+    pub fn of(uid: &PodUid) -> Self {
+        let digits = uid.as_str().chars().filter_map(|digit| digit.to_digit(16));
+        Self(digits.fold(0, |number, digit| number << 4 | u128::from(digit)))
+    }
+
+    /// `None` where the text is no UID of a pod.
+    pub fn parse(text: &str) -> Option<Self> {
+        PodUid::parse(text).ok().map(|uid| Self::of(&uid))
+    }
+}
+
+impl fmt::Display for Uid {
+    /// With dashes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = format!("{:032x}", self.0);
+        let ends = [0, 8, 12, 16, 20, 32];
+        let parts = ends.windows(2).filter_map(|ends| digits.get(ends[0]..ends[1]));
+        f.write_str(&parts.collect::<Vec<_>>().join("-"))
+    }
+}

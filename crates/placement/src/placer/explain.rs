@@ -1,0 +1,100 @@
+//! Why a pod waits, or where it is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::{Answer, NodeRules, Placer, answer, reason};
+use crate::evaluate::Placement;
+use crate::reservations::{Moment, NodeName, Standing};
+
+/// So many of the best nodes are told in full.
+const BEST: usize = 5;
+
+/// What is known of a pod.
+#[derive(Debug, Serialize)]
+pub struct Explanation {
+    pub pod: Arc<str>,
+    pub uid: String,
+    /// Where it holds CPUs, or is bound.
+    pub claims: Vec<Claimed>,
+    /// How many nodes would take it.
+    pub fit: usize,
+    /// How many would not, by the reason's name.
+    pub refused: BTreeMap<&'static str, usize>,
+    /// The best of those that would, in full.
+    pub best: Vec<Candidate>,
+}
+
+/// A claim of a pod.
+#[derive(Debug, Serialize)]
+pub struct Claimed {
+    pub node: NodeName,
+    /// `binding`, `undecided`, `unseen` (bound, and not in the node's object) or `bound`.
+    pub state: &'static str,
+    pub cpus: Option<String>,
+    /// For how long.
+    pub seconds: u64,
+}
+
+/// A node that would take it.
+#[derive(Debug, Serialize)]
+pub struct Candidate {
+    pub node: NodeName,
+    pub score: u16,
+    pub placement: Option<Placement>,
+}
+
+fn claimed(standing: Standing, now: Moment) -> Claimed {
+    Claimed {
+        node: standing.node,
+        state: standing.state,
+        cpus: standing.cpus.map(|cpus| cpus.to_string()),
+        seconds: now.saturating_sub(standing.since).as_secs(),
+    }
+}
+
+impl Placer {
+    /// What is known of a pod that was asked about, `namespace/name`; `None` of others.
+    pub fn explain(&self, name: &str) -> Option<Explanation> {
+        let now = self.now();
+        let mut state = self.state();
+        let (uid, asked) = state.asked.named(name)?;
+        let asked = asked.clone();
+        let claims = state.reservations.standings(uid).into_iter().map(|standing| claimed(standing, now)).collect();
+        let mut explanation = Explanation {
+            pod: asked.name,
+            uid: uid.to_string(),
+            claims,
+            fit: 0,
+            refused: BTreeMap::new(),
+            best: Vec::new(),
+        };
+        let Some(request) = asked.request else { return Some(explanation) };
+        state.reservations.pass(now);
+        state.reservations.refresh(NodeRules::expect);
+        let number = state.reservations.rules_mut().number(&request);
+        let names: Vec<String> = state.reservations.rules().cluster.names().map(str::to_owned).collect();
+        let closed: Vec<_> =
+            names.iter().map(|name| state.reservations.available(name, now).err().and_then(reason)).collect();
+        let mut closed = closed.into_iter();
+        let mut fits: Vec<(u16, &str)> = Vec::new();
+        let rules = state.reservations.rules_mut();
+        rules.cluster.verdicts(number, names.iter().map(String::as_str), |name, verdict| {
+            match answer(closed.next().flatten(), verdict, request.0.vm.is_some()) {
+                Answer::Fits(score) => fits.push((score, name)),
+                Answer::Full(why) | Answer::Closed(why) => *explanation.refused.entry(why).or_default() += 1,
+            }
+        });
+        explanation.fit = fits.len();
+        fits.sort_by(|one, other| other.0.cmp(&one.0).then(one.1.cmp(other.1)));
+        let best = fits.into_iter().take(BEST).map(|(score, node)| Candidate {
+            node: node.into(),
+            score,
+            placement: rules.cluster.explain(node, number).ok(),
+        });
+        explanation.best = best.collect();
+        Some(explanation)
+    }
+}

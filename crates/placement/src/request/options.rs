@@ -1,0 +1,75 @@
+//! The options of `stelia-runner` in a container's command that concern the allocation.
+
+use serde_json::{Map, Value};
+use stelia_allocator::AllocationRequest;
+use stelia_cpus::quantity::Quantity;
+use stelia_text::excerpt;
+
+/// The options of [`AllocationRequest`], by their names in its text form and on the command line.
+pub(super) const NAMES: [&str; 8] = [
+    "qos",
+    "cpus",
+    "cpu-bind-policy",
+    "required-cpu-bind-policy",
+    "cpu-limit",
+    "cpu-exclusive-policy",
+    "numa-allocate-strategy",
+    "numa-topology-alignment-policy",
+];
+
+/// What a command says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Options {
+    pub(super) allocation: AllocationRequest,
+    /// `--resource-spec`: the pod's annotation is read.
+    pub(super) has_spec: bool,
+    /// `--resource-status`: the runner follows what a scheduler chose.
+    pub(super) has_status: bool,
+}
+
+/// Reads the words of a command up to `--`, behind which the VMM's begin. Other options, and commands of other programs, are passed
+/// over: the runner checks its own.
+///
+/// # Errors
+/// A value that the runner would refuse.
+pub(super) fn read(words: &[&str]) -> Result<Options, String> {
+    let (mut options, mut found) = (Options::default(), Map::new());
+    let mut words = words.iter().take_while(|word| **word != "--");
+    while let Some(word) = words.next() {
+        let Some(option) = word.strip_prefix("--") else {
+            continue;
+        };
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        match name {
+            "resource-spec" => options.has_spec = true,
+            "resource-status" => options.has_status = true,
+            _ => {}
+        }
+        if !NAMES.contains(&name) {
+            continue;
+        }
+        let value = value.or_else(|| words.next().copied());
+        let value = value.ok_or_else(|| format!("option --{name} has no value"))?;
+        let parsed = parsed(name, value).ok_or_else(|| format!("option --{name}: {:?}", excerpt::excerpt(value)))?;
+        found.insert(name.to_owned(), parsed);
+    }
+    options.allocation = serde_json::from_value(Value::Object(found))
+        .map_err(|cause| format!("its options: {}", excerpt::cause(&cause)))?;
+    Ok(options)
+}
+
+/// An option's value in the request's text form.
+fn parsed(name: &str, value: &str) -> Option<Value> {
+    match name {
+        "cpus" => value.parse::<u32>().ok().filter(|cpus| *cpus > 0).map(Value::from),
+        "cpu-limit" => {
+            let limit: Quantity = value.parse().ok()?;
+            let milli = u32::try_from(limit.milli()).ok().filter(|milli| *milli > 0);
+            milli.map(Value::from)
+        }
+        _ => Some(Value::from(value)),
+    }
+}

@@ -1,0 +1,123 @@
+//! The program: everything that runs beside each other, from the start to the end.
+
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::apiserver::lease::Seat;
+use crate::apiserver::{Api, follow};
+use crate::cli::Cli;
+use crate::extender::{Bounds, Paths, Service, Tls, TlsFiles, serve};
+use crate::placer::{Options, Placer, feeds};
+
+/// Until SIGTERM or SIGINT.
+///
+/// # Errors
+/// It cannot start.
+pub async fn run(cli: Cli) -> anyhow::Result<()> {
+    let tls = match (cli.tls_cert, cli.tls_key) {
+        (Some(certificate), Some(key)) => {
+            let files = TlsFiles {
+                certificate,
+                key,
+                clients: cli.tls_client_ca,
+            };
+            Some(Tls::new(files).context("the certificate cannot be used")?)
+        }
+        _ => None,
+    };
+    if tls.is_none() && !cli.listen.ip().is_loopback() {
+        bail!("--listen {} is not on loopback: --tls-cert and --tls-key are needed", cli.listen);
+    }
+    let config = match &cli.kubeconfig {
+        Some(path) => {
+            let read = Kubeconfig::read_from(path).with_context(|| format!("read {}", path.display()))?;
+            let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+            config.with_context(|| format!("use {}", path.display()))?
+        }
+        None => Config::infer().await.context("find out how the API server is reached")?,
+    };
+    let api = Api::new(Client::try_from(config).context("make a client of the API server")?);
+    let listener = TcpListener::bind(cli.listen).await.with_context(|| format!("listen on {}", cli.listen))?;
+    let (identity, number) = identity(cli.identity)?;
+    let seat = Seat {
+        namespace: cli.lease_namespace,
+        name: cli.lease_name,
+        identity,
+    };
+    let options = Options {
+        strategy: cli.scoring_strategy,
+    };
+    let placer = Placer::new(api, seat.identity.clone(), number, options);
+    info!("{} listens on {}", seat.identity, listener.local_addr()?);
+
+    let ended = CancellationToken::new();
+    let tasks = start(&placer, &seat, &ended);
+    if let Some(address) = cli.probes {
+        let listener = TcpListener::bind(address).await.with_context(|| format!("listen on {address}"))?;
+        let probes = Service {
+            paths: Paths::Probes,
+            tls: None,
+            bounds: Bounds::default(),
+        };
+        // Until the program's end, so that its last minute is seen.
+        tokio::spawn(serve(placer.clone(), listener, probes, tasks.clone()));
+    }
+    let service = Service {
+        paths: Paths::All,
+        tls,
+        bounds: Bounds::default(),
+    };
+    let served = tokio::spawn(serve(placer.clone(), listener, service, ended.clone()));
+    let mut terminate = signal(SignalKind::terminate()).context("handle SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("handle SIGINT")?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    info!("ends");
+    // Binds under way are finished first: what is given back afterwards is not used any more.
+    ended.cancel();
+    served.await.context("the service")?;
+    if let Err(failure) = seat.release(placer.api(), placer.leadership()).await {
+        warn!("the Lease is not given back, and ends by itself: {failure}");
+    }
+    tasks.cancel();
+    Ok(())
+}
+
+/// Starts what runs without being asked: the Lease, the watches, what decides binds of which the outcome is not known. It ends with
+/// the token that is answered.
+pub fn start(placer: &Arc<Placer>, seat: &Seat, ended: &CancellationToken) -> CancellationToken {
+    let tasks = CancellationToken::new();
+    let seat = seat.clone();
+    let (holder, giving_up) = (placer.clone(), ended.clone());
+    // While it ends the Lease is not taken again; what it has left is enough for the binds that are under way.
+    tokio::spawn(async move { giving_up.run_until_cancelled(seat.hold(holder.api(), holder.leadership())).await });
+    for feed in feeds(placer) {
+        let (stopped, follower) = (tasks.clone(), placer.clone());
+        tokio::spawn(async move {
+            let terms = follower.leadership().terms();
+            stopped.run_until_cancelled(follow(follower.api(), feed.source, feed.follower, terms)).await
+        });
+    }
+    let (stopped, resolver) = (tasks.clone(), placer.clone());
+    tokio::spawn(async move { stopped.run_until_cancelled(resolver.resolve_for_ever()).await });
+    tasks
+}
+
+/// The name of this process, and its number; both are no other's.
+fn identity(given: Option<String>) -> anyhow::Result<(String, u64)> {
+    let mut random = [0u8; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).context("getrandom")?;
+    let number = u64::from_le_bytes(random);
+    let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let name = given.unwrap_or_else(host);
+    Ok((format!("{name}_{number:016x}"), number))
+}

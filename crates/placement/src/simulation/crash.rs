@@ -1,0 +1,100 @@
+//! An instance of the program, that is killed between any two of its steps: before one of its requests, or after one whose answer it
+//! does not live to see.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use kube::Client;
+use test_apiserver::Server;
+use tokio_util::sync::CancellationToken;
+
+use super::late::Late;
+use super::random::Random;
+use crate::apiserver::lease::Seat;
+use crate::apiserver::{Api, follow};
+use crate::placer::{Options, Placer, feeds};
+
+/// One instance, alive or dead.
+pub(super) struct Instance {
+    pub(super) placer: Arc<Placer>,
+    pub(super) dead: CancellationToken,
+}
+
+/// Counts down with each write; at 0 the instance dies.
+struct Fuse {
+    left: AtomicI64,
+    /// After the request is carried out.
+    after: bool,
+    blown: AtomicBool,
+    dead: CancellationToken,
+}
+
+/// Starts one. `lives`: it dies with so many of its writes, `None`: never.
+pub(super) fn start(server: &Server, number: u64, lives: Option<(i64, bool)>, late: Option<Random>) -> Instance {
+    let dead = CancellationToken::new();
+    let (left, after) = lives.unwrap_or((i64::MAX, false));
+    let fuse = Arc::new(Fuse {
+        left: AtomicI64::new(left),
+        after,
+        blown: AtomicBool::new(false),
+        dead: dead.clone(),
+    });
+    let server = server.clone();
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (server, fuse) = (server.clone(), fuse.clone());
+        async move {
+            // The Lease is renewed every 2 s: what counts are the steps of binds.
+            let step = request.method() != http::Method::GET && !request.uri().path().contains("/leases");
+            let last = step && fuse.left.fetch_sub(1, Ordering::SeqCst) <= 1;
+            if last && !fuse.after {
+                fuse.blown.store(true, Ordering::SeqCst);
+                fuse.dead.cancel();
+            }
+            if fuse.blown.load(Ordering::SeqCst) {
+                return std::future::pending().await;
+            }
+            let answer = server.answer(request).await;
+            if last {
+                fuse.blown.store(true, Ordering::SeqCst);
+                fuse.dead.cancel();
+                return std::future::pending().await;
+            }
+            answer
+        }
+    });
+    let api = Api::new(Client::new(service, "default"));
+    let identity = format!("instance-{number}");
+    let placer = Placer::new(api, identity.clone(), number, Options::default());
+    let seat = Seat {
+        namespace: "stelia-system".to_owned(),
+        name: "stelia-placement".to_owned(),
+        identity,
+    };
+    run(&placer, seat, &dead, late);
+    Instance { placer, dead }
+}
+
+fn run(placer: &Arc<Placer>, seat: Seat, dead: &CancellationToken, late: Option<Random>) {
+    let (stopped, holder) = (dead.clone(), placer.clone());
+    tokio::spawn(async move { stopped.run_until_cancelled(seat.hold(holder.api(), holder.leadership())).await });
+    let mut late = late;
+    for (place, feed) in feeds(placer).into_iter().enumerate() {
+        let (stopped, follower) = (dead.clone(), placer.clone());
+        let told = match &mut late {
+            // Pods and nodes' objects, each with a delay of its own.
+            Some(random) if place < 2 => Arc::new(Late {
+                inner: feed.follower,
+                random: Mutex::new(random.fork()),
+                most: [400, 3000][place],
+                listing: Mutex::new(false),
+            }),
+            _ => feed.follower,
+        };
+        tokio::spawn(async move {
+            let terms = follower.leadership().terms();
+            stopped.run_until_cancelled(follow(follower.api(), feed.source, told, terms)).await
+        });
+    }
+    let (stopped, resolver) = (dead.clone(), placer.clone());
+    tokio::spawn(async move { stopped.run_until_cancelled(resolver.resolve_for_ever()).await });
+}

@@ -1,0 +1,101 @@
+//! The kinds of nodes that there are in the cluster.
+
+use std::collections::BTreeMap;
+
+use kubelet_planner::cpus::{CpuTopology, Options};
+use kubelet_planner::merge::{Policy, Scope};
+use kubelet_planner::{CpuManager, Machine, Node, NodeState, NumaNode, Settings};
+use stelia_allocator::{AllocatorPolicies, CpuSource, NumaTopologyAlignmentPolicy, RequiredBind};
+use stelia_cpus::testing::Shape;
+use stelia_cpus::{CpuSet, Topology};
+
+/// A kind of node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// kubelet, single-numa-node: what it refuses loops for ever.
+    Single,
+    /// kubelet, single-numa-node and full-pcpus-only.
+    Whole,
+    /// kubelet, restricted, CPUs distributed over NUMA nodes.
+    Restricted,
+    /// steliad's allocator, one NUMA node, whole cores.
+    Steliad,
+}
+
+pub(super) const KINDS: [Kind; 4] = [Kind::Single, Kind::Whole, Kind::Restricted, Kind::Steliad];
+
+/// Two NUMA nodes of 16 CPUs.
+pub(super) fn topology() -> Topology {
+    let shape = Shape {
+        nodes: 2,
+        cores: 8,
+        threads: 2,
+        interleaved: false,
+    };
+    shape.topology()
+}
+
+/// A core of each NUMA node.
+pub(super) fn reserved() -> CpuSet {
+    let topology = topology();
+    let mut reserved = topology.siblings(0);
+    let second = topology.cpus.iter().find(|(_, cpu)| cpu.node == 1).map(|(id, _)| *id);
+    reserved.union_with(&topology.siblings(second.unwrap()));
+    reserved
+}
+
+pub(super) fn options(kind: Kind) -> Options {
+    Options {
+        full_pcpus_only: kind == Kind::Whole,
+        distribute_cpus_across_numa: kind == Kind::Restricted,
+        ..Options::default()
+    }
+}
+
+pub(super) fn option_texts(kind: Kind) -> BTreeMap<String, String> {
+    let name = match kind {
+        Kind::Whole => "full-pcpus-only",
+        Kind::Restricted => "distribute-cpus-across-numa",
+        Kind::Single | Kind::Steliad => return BTreeMap::new(),
+    };
+    BTreeMap::from([(name.to_owned(), "true".to_owned())])
+}
+
+/// kubelet on it, with nothing allocated.
+pub(super) fn kubelet(kind: Kind) -> Node {
+    let numa = |row: [u64; 2]| NumaNode {
+        memory: 512 << 30,
+        distances: row.to_vec(),
+        ..NumaNode::default()
+    };
+    let machine = Machine {
+        cpus: CpuTopology::new(&topology(), &BTreeMap::new()),
+        numa: BTreeMap::from([(0, numa([10, 21])), (1, numa([21, 10]))]),
+    };
+    let policy = match kind {
+        Kind::Single | Kind::Whole => Policy::SingleNumaNode,
+        Kind::Restricted => Policy::Restricted,
+        Kind::Steliad => Policy::None,
+    };
+    let settings = Settings {
+        cpu_manager: match kind {
+            Kind::Steliad => CpuManager::None,
+            _ => CpuManager::reserving(options(kind), reserved()),
+        },
+        topology_policy: policy,
+        topology_scope: Scope::Container,
+        ..Settings::default()
+    };
+    Node::start(machine, settings, NodeState::default()).unwrap()
+}
+
+/// The allocator's policies, where steliad chooses.
+pub(super) fn policies(kind: Kind) -> Option<AllocatorPolicies> {
+    (kind == Kind::Steliad).then(|| AllocatorPolicies {
+        source: CpuSource::Steliad,
+        reserved: reserved(),
+        required: RequiredBind::FullPcpusOnly,
+        alignment: NumaTopologyAlignmentPolicy::SingleNumaNode,
+        ..AllocatorPolicies::default()
+    })
+}

@@ -1,0 +1,80 @@
+//! A simulated cluster: the program as it is, an API server in memory, nodes that decide by kubelet's planner and by the allocator
+//! on their own full state, a scheduler's loop, and whatever goes wrong. Time is tokio's, paused; what is random follows a seed.
+
+mod crash;
+mod late;
+mod load;
+mod machine;
+mod node;
+mod random;
+mod scheduler;
+mod table;
+mod world;
+
+use world::{Outcome, Plan, Way, run};
+
+/// So many pods are placed in `cargo test`; `STELIA_PLACEMENTS` says another number (`make sim-placement`).
+fn placements(usual: usize) -> usize {
+    std::env::var("STELIA_PLACEMENTS").map_or(usual, |number| number.parse().expect("STELIA_PLACEMENTS: a number"))
+}
+
+/// A plan, and every one of `n` seeds of it.
+fn all(plan: Plan) -> Outcome {
+    let outcome = run(plan);
+    println!("{}", table::line(&outcome));
+    outcome
+}
+
+#[test]
+fn nothing_is_refused_where_all_whole_cpu_pods_come_through_it() {
+    let plan = Plan {
+        pods: placements(240),
+        ..Plan::default()
+    };
+    let outcome = all(plan);
+    assert_eq!((outcome.refused, outcome.claimed_twice, outcome.leaked), (0, 0, 0));
+    assert!(outcome.bound >= plan.pods, "{outcome:?}");
+}
+
+#[test]
+fn nothing_is_refused_although_it_is_killed_and_objects_are_late() {
+    let plan = Plan {
+        pods: placements(160),
+        seed: 2,
+        kills: true,
+        late: true,
+        dying: true,
+        ..Plan::default()
+    };
+    let outcome = all(plan);
+    assert_eq!((outcome.refused, outcome.claimed_twice, outcome.leaked), (0, 0, 0));
+    assert!(outcome.kills > 2, "{outcome:?}");
+}
+
+#[test]
+fn every_refusal_beside_another_scheduler_is_booked_to_it() {
+    let plan = Plan {
+        pods: placements(160),
+        seed: 3,
+        late: true,
+        foreign: true,
+        ..Plan::default()
+    };
+    let outcome = all(plan);
+    assert_eq!(outcome.refused, outcome.refused_foreign, "{outcome:?}");
+    assert_eq!((outcome.claimed_twice, outcome.leaked), (0, 0));
+    assert!(outcome.foreign > 5, "{outcome:?}");
+}
+
+#[test]
+fn the_same_load_by_counting_beside_it() {
+    let plan = Plan {
+        pods: placements(160),
+        ..Plan::default()
+    };
+    let outcomes = [Way::Placement, Way::Zones, Way::Counting].map(|way| run(Plan { way, ..plan }));
+    println!("{}", table::whole(&outcomes));
+    let [placement, zones, counting] = &outcomes;
+    assert_eq!(placement.refused, 0);
+    assert!(counting.refused > zones.refused && zones.refused > 0, "{outcomes:?}");
+}

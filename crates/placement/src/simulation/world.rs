@@ -1,0 +1,487 @@
+//! Everything together, from a plan to its outcome.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use kube::Client;
+use serde_json::{Value, json};
+use serde_json::value::RawValue;
+use stelia_cpus::CpuSet;
+use test_apiserver::Server;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::crash::{self, Instance};
+use super::load::{self, Wanted};
+use super::machine::KINDS;
+use super::node::{Machine, overlap};
+use super::random::Random;
+use super::scheduler::{Waiting, schedule};
+use crate::apiserver::{Api, Binding, Failure, Follower, Source, follow, seen};
+use crate::placer::Placer;
+use crate::reservations::Version;
+
+/// Who gives pods their nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// A scheduler that asks this program.
+    Placement,
+    /// By what the objects say is free in a NUMA node.
+    Zones,
+    /// By the sum of requests.
+    Counting,
+}
+
+/// What is simulated.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plan {
+    pub(super) pods: usize,
+    pub(super) nodes: usize,
+    pub(super) seed: u64,
+    pub(super) way: Way,
+    /// Instances are killed between any two steps.
+    pub(super) kills: bool,
+    /// Watches are late and out of order.
+    pub(super) late: bool,
+    /// Publishers die, for a minute or so.
+    pub(super) dying: bool,
+    /// Another scheduler binds pods with whole CPUs by counting.
+    pub(super) foreign: bool,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            pods: 100,
+            nodes: 12,
+            seed: 1,
+            way: Way::Placement,
+            kills: false,
+            late: false,
+            dying: false,
+            foreign: false,
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Debug, Clone)]
+pub(super) struct Outcome {
+    pub(super) plan: Plan,
+    /// Pods that were bound, those that their nodes refused included.
+    pub(super) bound: usize,
+    pub(super) refused: usize,
+    /// Of those, how many the program put down to another scheduler.
+    pub(super) refused_foreign: usize,
+    /// By reason.
+    pub(super) reasons: BTreeMap<String, usize>,
+    pub(super) foreign: usize,
+    pub(super) attempts: usize,
+    pub(super) kills: usize,
+    pub(super) claimed_twice: usize,
+    pub(super) leaked: usize,
+    pub(super) waited: Duration,
+    pub(super) time: Duration,
+}
+
+pub(super) struct State {
+    pub(super) random: Random,
+    pub(super) queue: VecDeque<Waiting>,
+    /// What each node's pods ask for, as a scheduler counts.
+    pub(super) used: BTreeMap<String, BTreeMap<String, u32>>,
+    /// What each node's object says is free, by NUMA node.
+    pub(super) zones: BTreeMap<String, Vec<usize>>,
+    pub(super) outcome: Outcome,
+    machines: BTreeMap<String, Machine>,
+    changed: BTreeMap<String, watch::Sender<u64>>,
+    dead_until: BTreeMap<String, Instant>,
+    instances: Vec<Instance>,
+    /// Pods that kubelet knows of.
+    known: BTreeSet<String>,
+    lives: BTreeMap<String, Wanted>,
+    ended: usize,
+    made: u64,
+}
+
+pub(super) struct World {
+    pub(super) plan: Plan,
+    pub(super) names: Vec<String>,
+    pub(super) server: Server,
+    pub(super) api: Api,
+    state: Mutex<State>,
+}
+
+const PODS: (&str, &str) = ("", "pods");
+const OBJECTS: (&str, &str) = ("topology.node.k8s.io", "noderesourcetopologies");
+/// Nothing takes longer.
+const LONGEST: Duration = Duration::from_secs(6 * 3600);
+
+/// Runs a plan.
+pub(super) fn run(plan: Plan) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(async { World::new(plan).run().await })
+}
+
+fn definition(text: &str) -> Value {
+    serde_saphyr::from_str(text).unwrap()
+}
+
+impl World {
+    fn new(plan: Plan) -> Arc<Self> {
+        let server = Server::new().unwrap();
+        server.define(&definition(include_str!("../../../../packaging/kubernetes/placement/base/crd.yaml"))).unwrap();
+        server.define(&topologies()).unwrap();
+        let mut random = Random::new(plan.seed);
+        let machines: BTreeMap<String, Machine> = (0..plan.nodes)
+            .map(|number| {
+                let name = format!("node-{number:03}");
+                (name.clone(), Machine::new(name, KINDS[number % KINDS.len()]))
+            })
+            .collect();
+        let names: Vec<String> = machines.keys().cloned().collect();
+        let outcome = Outcome {
+            plan,
+            bound: 0,
+            refused: 0,
+            refused_foreign: 0,
+            reasons: BTreeMap::new(),
+            foreign: 0,
+            attempts: 0,
+            kills: 0,
+            claimed_twice: 0,
+            leaked: 0,
+            waited: Duration::ZERO,
+            time: Duration::ZERO,
+        };
+        let state = State {
+            random: random.fork(),
+            queue: VecDeque::new(),
+            used: BTreeMap::new(),
+            zones: machines.iter().map(|(name, machine)| (name.clone(), machine.free())).collect(),
+            outcome,
+            changed: names.iter().map(|name| (name.clone(), watch::Sender::new(0))).collect(),
+            machines,
+            dead_until: BTreeMap::new(),
+            instances: Vec::new(),
+            known: BTreeSet::new(),
+            lives: BTreeMap::new(),
+            ended: 0,
+            made: 0,
+        };
+        Arc::new(Self {
+            plan,
+            names,
+            api: Api::new(Client::new(server.clone(), "default")),
+            server,
+            state: Mutex::new(state),
+        })
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// The pod, if it is there still.
+    pub(super) fn pod(&self, name: &str, uid: &str) -> Option<Value> {
+        let pod = self.server.object(PODS.0, PODS.1, "vms", name)?;
+        (pod["metadata"]["uid"] == uid).then_some(pod)
+    }
+
+    /// The instance that the Service leads to.
+    pub(super) fn ready(&self) -> Option<Arc<Placer>> {
+        let state = self.state();
+        let alive = state.instances.iter().filter(|one| !one.dead.is_cancelled());
+        alive.map(|one| one.placer.clone()).find(|placer| placer.ready().is_ok())
+    }
+
+    async fn run(self: Arc<Self>) -> Outcome {
+        let begun = Instant::now();
+        for name in &self.names {
+            self.publish(name);
+            tokio::spawn(self.clone().publisher(name.clone()));
+        }
+        if self.plan.way == Way::Placement {
+            tokio::spawn(self.clone().keep_instances());
+        }
+        let (_kept, never) = watch::channel(0);
+        let kubelets = Arc::new(Kubelets { world: self.clone() });
+        let api = self.api.clone();
+        tokio::spawn(async move { follow(&api, BOUND, kubelets, never).await });
+        tokio::spawn(schedule(self.clone()));
+        if self.plan.foreign {
+            tokio::spawn(self.clone().another_scheduler());
+        }
+        let mut random = self.state().random.fork();
+        for wanted in load::load(&mut random, self.plan.pods, self.plan.nodes) {
+            tokio::time::sleep(wanted.after).await;
+            self.ask(&wanted);
+        }
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(begun.elapsed() < LONGEST, "{:?}", self.state().outcome);
+            if self.state().ended >= self.plan.pods {
+                break;
+            }
+        }
+        self.state().outcome.time = begun.elapsed();
+        self.at_the_end().await
+    }
+
+    /// All pods are gone, and so is what was held for them.
+    async fn at_the_end(&self) -> Outcome {
+        let leaked = || self.ready().map(|placer| placer.census());
+        for _ in 0..300 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let census = leaked();
+            if census.is_none_or(|census| census.binding + census.undecided + census.unseen + census.leaving == 0) {
+                break;
+            }
+        }
+        let mut state = self.state();
+        let instances = std::mem::take(&mut state.instances);
+        let mut outcome = state.outcome.clone();
+        drop(state);
+        for one in &instances {
+            let counts = one.placer.counts();
+            outcome.refused_foreign += usize::try_from(counts.refused_foreign.load(Ordering::Relaxed)).unwrap();
+        }
+        let active = instances.iter().find(|one| one.placer.ready().is_ok());
+        if let Some(census) = active.map(|one| one.placer.census()) {
+            outcome.leaked = census.binding + census.undecided + census.unseen + census.leaving;
+        }
+        outcome
+    }
+
+    /// A pod is created, as by a controller.
+    fn ask(&self, wanted: &Wanted) {
+        let mut state = self.state();
+        state.made += 1;
+        let uid = load::uid(state.made, 0);
+        let name = format!("vm-{}-{}", wanted.number, state.made);
+        state.lives.insert(uid.clone(), wanted.clone());
+        self.server.put(PODS.0, PODS.1, load::pod(&name, &uid, wanted.cpus, true));
+        state.queue.push_back(Waiting::new(name, uid, wanted.cpus));
+    }
+
+    /// Two instances, one after the other killed.
+    async fn keep_instances(self: Arc<Self>) {
+        let mut number = 0;
+        loop {
+            {
+                let mut state = self.state();
+                state.instances.retain(|one| !one.dead.is_cancelled());
+                while state.instances.len() < 2 {
+                    number += 1;
+                    let lives = self.plan.kills.then(|| (1 + state.random.below(40) as i64, state.random.chance(50)));
+                    let late = self.plan.late.then(|| state.random.fork());
+                    state.outcome.kills += usize::from(number > 2);
+                    state.instances.push(crash::start(&self.server, number, lives, late));
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    async fn another_scheduler(self: Arc<Self>) {
+        let mut random = self.state().random.fork();
+        loop {
+            tokio::time::sleep(random.between(1000, 6000)).await;
+            let (node, cpus) = (random.of(&self.names).clone(), 2 + 2 * random.below(3) as u32);
+            let (name, uid) = {
+                let mut state = self.state();
+                let used: u32 = state.used.get(&node).map_or(0, |pods| pods.values().sum());
+                if used + cpus > super::scheduler::ALLOCATABLE {
+                    continue;
+                }
+                state.made += 1;
+                let uid = load::uid(state.made, 1);
+                state.used.entry(node.clone()).or_default().insert(uid.clone(), cpus);
+                state.outcome.foreign += 1;
+                (format!("other-{}", state.made), uid)
+            };
+            self.server.put(PODS.0, PODS.1, load::pod(&name, &uid, cpus, false));
+            let binding = Binding {
+                namespace: "vms",
+                name: &name,
+                uid: &uid,
+                version: 0,
+                node: &node,
+                chosen: None,
+            };
+            let _ = self.api.bind(&binding).await;
+        }
+    }
+
+    fn publish(&self, name: &str) {
+        let mut state = self.state();
+        let machine = &state.machines[name];
+        let (object, free) = (machine.object(), machine.free());
+        state.zones.insert(name.to_owned(), free);
+        self.server.put(OBJECTS.0, OBJECTS.1, object);
+    }
+
+    /// Debounced, at most every 2 s; a write that fails is made later.
+    async fn publisher(self: Arc<Self>, name: String) {
+        let (mut changed, mut random) = {
+            let mut state = self.state();
+            (state.changed[&name].subscribe(), state.random.fork())
+        };
+        loop {
+            changed.changed().await.unwrap();
+            tokio::time::sleep(random.between(200, 2000)).await;
+            if random.chance(5) {
+                tokio::time::sleep(random.between(1000, 5000)).await;
+            }
+            if self.plan.dying && random.chance(2) {
+                let until = Instant::now() + random.between(35_000, 90_000);
+                self.state().dead_until.insert(name.clone(), until);
+                tokio::time::sleep_until(until).await;
+            }
+            changed.mark_unchanged();
+            self.publish(&name);
+        }
+    }
+
+    /// Sets the pod's status, if it is there still.
+    fn status(&self, name: &str, uid: &str, status: Value) {
+        if let Some(mut pod) = self.pod(name, uid) {
+            pod["status"] = status;
+            self.server.put(PODS.0, PODS.1, pod);
+        }
+    }
+
+    /// kubelet sees a pod that is bound to its node: from here to the pod's end.
+    async fn live(self: Arc<Self>, pod: seen::Pod, document: Value) {
+        let (name, uid) = (pod.name.split_once('/').unwrap().1.to_owned(), pod.uid.to_string());
+        let node = pod.node.unwrap().to_string();
+        let (wanted, mut random) = {
+            let mut state = self.state();
+            let random = state.random.fork();
+            (state.lives.get(&uid).cloned(), random)
+        };
+        if wanted.is_some() {
+            let mut state = self.state();
+            state.outcome.bound += 1;
+            if let Some(cpus) = &pod.cpus {
+                state.outcome.claimed_twice += usize::from(self.told_twice(&state, &node, &uid, cpus));
+            }
+        }
+        tokio::time::sleep(random.between(10, 300)).await;
+        let admitted = self.state().machines.get_mut(&node).unwrap().admit(&uid, &document);
+        let outcome = match admitted {
+            Ok(()) => {
+                self.change(&node);
+                tokio::time::sleep(random.between(200, 3000)).await;
+                self.status(&name, &uid, json!({"phase": "Running"}));
+                tokio::time::sleep(random.between(20, 200)).await;
+                match &wanted {
+                    Some(wanted) => {
+                        let mut state = self.state();
+                        state.machines.get_mut(&node).unwrap().register(&uid, wanted.cpus, pod.cpus.clone())
+                    }
+                    None => Ok(()),
+                }
+            }
+            Err(reason) => Err(reason),
+        };
+        self.change(&node);
+        match outcome {
+            Ok(()) => {
+                assert!(!overlap(&self.state().machines[&node].given()), "{node} gave a CPU twice");
+                let lives = wanted.as_ref().map_or_else(|| random.between(20_000, 60_000), |wanted| wanted.lives);
+                tokio::time::sleep(lives).await;
+                if let Some(mut pod) = self.pod(&name, &uid) {
+                    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+                    self.server.put(PODS.0, PODS.1, pod);
+                }
+                tokio::time::sleep(random.between(100, 800)).await;
+            }
+            Err(reason) => {
+                self.status(&name, &uid, json!({"phase": "Failed", "reason": reason}));
+                if wanted.is_some() {
+                    let mut state = self.state();
+                    state.outcome.refused += 1;
+                    *state.outcome.reasons.entry(reason).or_default() += 1;
+                }
+                tokio::time::sleep(random.between(2000, 4000)).await;
+            }
+        }
+        let held = {
+            let mut state = self.state();
+            let machine = state.machines.get_mut(&node).unwrap();
+            let held = machine.holds(&uid);
+            machine.end(&uid);
+            if let Some(pods) = state.used.get_mut(&node) {
+                pods.remove(&uid);
+            }
+            held
+        };
+        self.change(&node);
+        self.server.remove(PODS.0, PODS.1, "vms", &name);
+        if let Some(wanted) = wanted {
+            match held {
+                true => self.state().ended += 1,
+                // A controller makes another one.
+                false => self.ask(&wanted),
+            }
+        }
+    }
+
+    fn change(&self, node: &str) {
+        self.state().changed[node].send_modify(|changes| *changes += 1);
+    }
+
+    /// Whether another pod on the node is told one of these CPUs too.
+    fn told_twice(&self, state: &State, node: &str, uid: &str, cpus: &CpuSet) -> bool {
+        let others = state.used.get(node).into_iter().flat_map(|pods| pods.keys()).filter(|other| *other != uid);
+        let given = state.machines[node].given();
+        let mut given = others.filter_map(|other| given.get(other));
+        given.any(|theirs| !theirs.is_disjoint(cpus))
+    }
+}
+
+/// Pods that are bound.
+const BOUND: Source = Source {
+    path: "/api/v1/pods",
+    fields: "spec.nodeName!=",
+};
+
+/// All kubelets' watch.
+struct Kubelets {
+    world: Arc<World>,
+}
+
+impl Follower for Kubelets {
+    fn changed(&self, object: &RawValue) {
+        let pod = seen::pod(object.get()).unwrap();
+        if self.world.state().known.insert(pod.uid.to_string()) {
+            let document = serde_json::from_str(object.get()).unwrap();
+            tokio::spawn(self.world.clone().live(pod, document));
+        }
+    }
+
+    fn gone(&self, _: &RawValue) {}
+
+    fn list_begins(&self) {}
+
+    fn list_ends(&self, _: Version, _: u64) {}
+
+    fn failed(&self, failure: &Failure) {
+        panic!("kubelet's watch: {failure}");
+    }
+}
+
+/// The CRD, as far as it matters here: anything goes.
+fn topologies() -> Value {
+    json!({
+        "metadata": {"name": "noderesourcetopologies.topology.node.k8s.io"},
+        "spec": {
+            "group": "topology.node.k8s.io",
+            "scope": "Cluster",
+            "names": {"kind": "NodeResourceTopology", "listKind": "NodeResourceTopologyList", "plural": "noderesourcetopologies", "singular": "noderesourcetopology"},
+            "versions": [{"name": "v1alpha2", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}],
+        },
+    })
+}
