@@ -16,9 +16,9 @@ fn node(used: [u32; 2]) -> Facts {
     allocator.held = Default::default();
     facts.exclusive = CpuSet::new();
     facts.allocations.clear();
-    for (socket, cores) in (0..).zip(used) {
+    for (socket, cores) in (0u32..).zip(used) {
         // The first four cores of the first one are reserved.
-        let first = [4, 64][socket as usize];
+        let first = [4u32, 64][socket as usize];
         let cpus: CpuSet = (first..first + cores).flat_map(|cpu| [cpu, cpu + 128]).collect();
         if !cpus.is_empty() {
             facts.allocations.push(PodAllocation {
