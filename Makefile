@@ -61,7 +61,7 @@ INSTALL  := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARG
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers package-test package-lint fuzz fuzz-short node-test soak check demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement package-test package-lint fuzz fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -184,6 +184,9 @@ bench-scale: ## what 8 to 512 VMs on one node cost the daemon, held to bars (SIZ
 
 bench-peers: ## what 512 connected runners cost the daemon's memory, held to bars (PEERS=n others, PRINT=1 holds none)
 	@$(if $(PEERS),STELIA_PEERS="$(PEERS)") $(if $(PRINT),STELIA_PEERS_PRINT=1) $(CARGO) bench --quiet --locked -p stelia-simulator --bench peers
+
+bench-placement: ## what 100 to 10,000 nodes cost whoever places pods on them, held to bars (NODES="100 1000" others, PRINT=1 holds none)
+	@$(if $(NODES),STELIA_NODES="$(NODES)") $(if $(PRINT),STELIA_NODES_PRINT=1) $(CARGO) bench --quiet --locked -p stelia-placement --features testing --bench placement
 
 fuzz: setup ## fuzz whatever reads bytes of others, 10 min a target (FUZZ_SECONDS=n, FUZZ_TARGETS=name)
 	CARGO=$(CARGO) fuzz/run $(FUZZ_SECONDS) $(FUZZ_TARGETS)

@@ -90,7 +90,7 @@ fn memory(facts: &mut Facts, living: Living<'_>, kubelet: &Path) {
         Some(None) => {}
         None => {
             // Whoever places pods must not take it for a Memory Manager that assigns none.
-            facts.kubelet.managers.memory_groups = Some(BTreeSet::new());
+            facts.kubelet.managers.memory_groups = Some(BTreeMap::new());
             for node in facts.numa.values_mut() {
                 node.memory = None;
                 node.huge_pages.clear();

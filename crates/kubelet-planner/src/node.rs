@@ -102,7 +102,11 @@ impl Node {
     ///
     /// # Errors
     /// kubelet would not start: options exclude each other, or a state contradicts the machine or the settings.
-    pub fn start(machine: Machine, settings: Settings, state: NodeState) -> Result<Self, StartError> {
+    pub fn start(
+        machine: impl Into<Arc<Machine>>,
+        settings: impl Into<Arc<Settings>>,
+        state: NodeState,
+    ) -> Result<Self, StartError> {
         let mut node = Self::running(machine, settings, state)?;
         let mut cpus = std::mem::take(&mut node.state.cpus);
         if let Some(policy) = cpu_policy(&node.machine, &node.settings).transpose()? {
@@ -125,7 +129,12 @@ impl Node {
     ///
     /// # Errors
     /// kubelet would not start with these settings on this machine, whatever the states are.
-    pub fn running(machine: Machine, settings: Settings, state: NodeState) -> Result<Self, StartError> {
+    pub fn running(
+        machine: impl Into<Arc<Machine>>,
+        settings: impl Into<Arc<Settings>>,
+        state: NodeState,
+    ) -> Result<Self, StartError> {
+        let (machine, settings) = (machine.into(), settings.into());
         let searched = searched(&machine, &settings, &state.devices);
         if searched > MAX_NODES {
             return Err(StartError::TooManyNodes(searched));
@@ -140,8 +149,8 @@ impl Node {
         cpu_policy(&machine, &settings).transpose()?;
         Ok(Self {
             merger: Arc::new(merger),
-            machine: Arc::new(machine),
-            settings: Arc::new(settings),
+            machine,
+            settings,
             state,
         })
     }

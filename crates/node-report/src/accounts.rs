@@ -54,46 +54,44 @@ pub fn memory(nodes: &mut BTreeMap<u32, NumaNode>, state: &MemoryManagerState, l
     }
 }
 
-/// The sets of NUMA nodes that containers have memory of together: a set that is in use serves no request for another one
-/// (`isAffinityViolatingNUMAAllocations` of kubelet's `policy_static.go`). `None` where the Memory Manager's policy assigns none.
-pub fn groups(state: &MemoryManagerState, living: Living<'_>) -> Option<BTreeSet<Vec<u32>>> {
+/// The NUMA nodes that containers have memory of, each with its cells: a NUMA node that is in use serves a request for several
+/// only together with these (`isAffinityViolatingNUMAAllocations` of kubelet's `policy_static.go`). `None` where the Memory Manager's
+/// policy assigns none.
+pub fn groups(state: &MemoryManagerState, living: Living<'_>) -> Option<BTreeMap<u32, BTreeSet<u32>>> {
     if state.policy != STATIC {
         return None;
     }
-    let lives = |pod: &PodUid| living.is_none_or(|living| living.contains(pod));
-    let of_containers = state
-        .entries
+    let mut gone: BTreeMap<u32, u64> = BTreeMap::new();
+    for node in blocks_of_gone(state, living).flat_map(|block| &block.nodes) {
+        *gone.entry(*node).or_default() += 1;
+    }
+    let used = state
+        .nodes
         .iter()
-        .flat_map(|(pod, all)| all.values().map(move |blocks| (pod, blocks)));
-    let blocks = of_containers
-        .chain(&state.pod_entries)
-        .filter(|(pod, _)| lives(pod))
-        .flat_map(|(_, blocks)| blocks);
-    let set = |block: &MemoryBlock| {
-        let mut nodes = block.nodes.clone();
-        nodes.sort_unstable();
-        nodes.dedup();
-        nodes
-    };
-    Some(blocks.map(set).collect())
+        .filter(|(id, node)| node.assignments > gone.get(id).copied().unwrap_or_default());
+    Some(
+        used.map(|(id, node)| (*id, node.cells.iter().copied().collect()))
+            .collect(),
+    )
 }
 
-/// Bytes recorded for pods that are gone, by NUMA node and kind. A block on several nodes is on each in an unknown part,
-/// and stays counted until kubelet drops it.
-fn gone<'a>(state: &'a MemoryManagerState, living: Living<'_>) -> BTreeMap<(u32, &'a str), u64> {
-    let Some(living) = living else {
-        return BTreeMap::new();
-    };
+/// The blocks that are recorded for pods that are gone.
+fn blocks_of_gone<'a>(state: &'a MemoryManagerState, living: Living<'a>) -> impl Iterator<Item = &'a MemoryBlock> {
     // What containers of a pod have of the pod's own memory is in its blocks already.
     let containers = state.entries.iter();
     let containers = containers.filter(|(pod, _)| !state.pod_entries.contains_key(*pod));
     let of_containers = containers.flat_map(|(pod, all)| all.values().map(move |blocks| (pod, blocks)));
-    let blocks = of_containers
+    of_containers
         .chain(&state.pod_entries)
-        .filter(|(pod, _)| !living.contains(*pod))
-        .flat_map(|(_, blocks)| blocks);
+        .filter(move |(pod, _)| living.is_some_and(|living| !living.contains(*pod)))
+        .flat_map(|(_, blocks)| blocks)
+}
+
+/// Bytes recorded for pods that are gone, by NUMA node and kind. A block on several nodes is on each in an unknown part,
+/// and stays counted until kubelet drops it.
+fn gone<'a>(state: &'a MemoryManagerState, living: Living<'a>) -> BTreeMap<(u32, &'a str), u64> {
     let mut gone = BTreeMap::new();
-    for MemoryBlock { nodes, kind, size } in blocks {
+    for MemoryBlock { nodes, kind, size } in blocks_of_gone(state, living) {
         if let [node] = nodes.as_slice() {
             let sum: &mut u64 = gone.entry((*node, kind.as_str())).or_default();
             *sum = sum.saturating_add(*size);

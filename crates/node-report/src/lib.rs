@@ -141,9 +141,9 @@ pub struct Managers {
     /// How many CPUs kubelet reserves by its own choice (`kubeReserved` and `systemReserved`, rounded up, without
     /// `reservedSystemCPUs`); 0 where they are named.
     pub reserved_count: u32,
-    /// The sets of NUMA nodes that containers have memory of together, each ascending; `None` where the Memory Manager assigns
-    /// none. A NUMA node in no set is in nobody's use.
-    pub memory_groups: Option<BTreeSet<Vec<u32>>>,
+    /// For each NUMA node that containers have memory of, the NUMA nodes that kubelet takes it to be used with (its cells), itself
+    /// mostly included; `None` where the Memory Manager assigns none.
+    pub memory_groups: Option<BTreeMap<u32, BTreeSet<u32>>>,
     /// The L3 cache of each CPU, where the option `prefer-align-cpus-by-uncorecache` makes kubelet look at them.
     pub caches: BTreeMap<u32, u32>,
 }

@@ -7,6 +7,7 @@
 //! | [`evaluate`](mod@evaluate) | what a node would do with it |
 //! | [`score`] | how well a node suits it |
 //! | [`cluster`] | all nodes, with their answers kept |
+//! | [`rebalance`](mod@rebalance) | which VMs would have to move so that a pod finds room |
 //! | [`reservations`] | who holds what on a node beside what its object shows |
 //! | [`apiserver`] | what is asked of the API server |
 //! | [`placer`] | the two together: what is answered, and what a bind does |
@@ -19,10 +20,13 @@ pub mod evaluate;
 pub mod extender;
 pub mod node;
 pub mod placer;
+pub mod rebalance;
 pub mod request;
 pub mod reservations;
 pub mod run;
 pub mod score;
+#[cfg(test)]
+mod simulation;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 

@@ -346,7 +346,7 @@ fn eight_numa_nodes_take_no_time() {
 fn many_numa_nodes_are_refused_to_those_that_search_them() {
     let many = |settings: Settings| {
         let mut machine = node(2, Settings::default()).machine;
-        machine.numa = (0..36).map(|id| (id, NumaNode::default())).collect();
+        std::sync::Arc::make_mut(&mut machine).numa = (0..36).map(|id| (id, NumaNode::default())).collect();
         let started = Node::start(machine, settings, NodeState::default());
         started.map(|node| admit(&node, &pod(vec![container("vm", ContainerKind::App, 2000)])).is_ok())
     };

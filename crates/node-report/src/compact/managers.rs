@@ -1,6 +1,6 @@
 //! What kubelet's managers decide by: fields of the attribute that are there only where kubelet differs from its defaults.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use stelia_cpus::CpuSet;
@@ -8,8 +8,8 @@ use stelia_cpus::CpuSet;
 use super::{CompactError, set, set_text, wrong};
 use crate::Managers;
 
-/// The most sets of NUMA nodes that are read: those of 64 nodes that are in use do not overlap.
-const MAX_GROUPS: usize = 64;
+/// The most NUMA nodes whose memory is read.
+const MAX_GROUPS: usize = 1024;
 /// The most L3 caches that are read.
 const MAX_CACHES: usize = 4096;
 
@@ -22,7 +22,8 @@ pub(super) struct Fields {
     pod_level: bool,
     #[serde(rename = "reserved-count", skip_serializing_if = "is_zero")]
     reserved_count: u32,
-    /// Sets of NUMA nodes with blanks between them; a text without any where nothing is assigned yet.
+    /// A NUMA node that is in use, a colon and its cells where these are not itself alone; with blanks between them. A text
+    /// without any where nothing is assigned yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<String>,
     /// The cache's id, a colon and its CPUs; caches with blanks between them.
@@ -47,7 +48,13 @@ impl Fields {
         if *managers == Managers::default() {
             return None;
         }
-        let group = |nodes: &Vec<u32>| nodes.iter().copied().collect::<CpuSet>().to_string();
+        let group = |(node, cells): (&u32, &std::collections::BTreeSet<u32>)| {
+            let cells: CpuSet = cells.iter().copied().collect();
+            match cells.len() == 1 && cells.contains(*node) {
+                true => node.to_string(),
+                false => format!("{node}:{cells}"),
+            }
+        };
         let mut by_cache: BTreeMap<u32, CpuSet> = BTreeMap::new();
         for (cpu, cache) in caches {
             by_cache.entry(*cache).or_default().insert(*cpu);
@@ -65,14 +72,17 @@ impl Fields {
     }
 
     pub(super) fn read(self) -> Result<Managers, CompactError> {
-        let group = |text: &str| Ok(set("memory", text)?.iter().collect());
-        let groups = |text: String| -> Result<BTreeSet<Vec<u32>>, CompactError> {
-            let found = words(&text).take(MAX_GROUPS + 1);
-            let groups: BTreeSet<Vec<u32>> = found.map(group).collect::<Result<_, _>>()?;
-            match groups.len() > MAX_GROUPS {
-                true => Err(wrong("memory", &text, "too many sets of NUMA nodes")),
-                false => Ok(groups),
+        let groups = |text: String| -> Result<_, CompactError> {
+            let mut groups = BTreeMap::new();
+            for (at, word) in words(&text).enumerate() {
+                let (node, cells) = word.split_once(':').unwrap_or((word, word));
+                let id = node.parse().ok().filter(|_| at < MAX_GROUPS);
+                let id: u32 = id.ok_or_else(|| wrong("memory", word, "not a NUMA node and its cells"))?;
+                if groups.insert(id, set("memory", cells)?.iter().collect()).is_some() {
+                    return Err(wrong("memory", word, "the NUMA node is there twice"));
+                }
             }
+            Ok(groups)
         };
         Ok(Managers {
             prefer_closest: self.closest,

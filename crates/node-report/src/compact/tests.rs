@@ -81,7 +81,7 @@ fn a_large_node_with_the_most_scattered_cpus_is_below_2_kb() {
 #[case("allocator", json!(["LSX"]), "LSX")]
 #[case("owners", json!("AAA"), "not as many places")]
 #[case("owners", json!("~".repeat(192)), "not places in the list")]
-#[case("kubelet", json!({"memory": "0 a"}), "memory is \"a\"")]
+#[case("kubelet", json!({"memory": "0 a"}), "not a NUMA node and its cells")]
 #[case("kubelet", json!({"caches": "0:0-3 1:3"}), "a CPU has two L3 caches")]
 #[case("kubelet", json!({"caches": "0-3"}), "not an L3 cache")]
 fn what_is_wrong_is_named(#[case] field: &str, #[case] value: Value, #[case] says: &str) {
@@ -148,8 +148,7 @@ fn any_choice() -> impl Strategy<Value = Choice> {
 }
 
 fn any_managers() -> impl Strategy<Value = Managers> {
-    let groups = proptest::collection::btree_set(proptest::collection::btree_set(0u32..16, 1..4), 0..4);
-    let groups = groups.prop_map(|groups| groups.into_iter().map(|group| group.into_iter().collect()).collect());
+    let groups = btree_map(0u32..16, proptest::collection::btree_set(0u32..16, 1..4), 0..4);
     (
         any::<bool>(),
         any::<bool>(),

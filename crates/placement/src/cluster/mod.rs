@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use stelia_cpus::CpuSet;
 
-use crate::evaluate::{Arrival, Placement, Refusal, Standing, arrival};
+use crate::evaluate::{Arrival, Placement, Refusal, Standing, own_cpus};
 use crate::node::{self, Available, Described, NodeError, Shape, ShapeKey, Uid};
 use crate::request::{Request, Shared};
 use crate::score::Weights;
@@ -172,39 +172,30 @@ impl Cluster {
     pub fn reserve(&mut self, name: &str, uid: Uid, request: RequestId) -> Result<Placement, Refusal> {
         let (at, placement) = self.placement(name, request)?;
         let shared = self.requests.shared(request).ok_or_else(ask::forgotten)?;
-        let shape = self.states.of(self.state(at)).map(|(shape, _)| Arc::clone(shape));
-        let (Some(slot), Some(shape)) = (self.nodes.get_mut(at), shape) else {
+        let Some(slot) = self.nodes.get_mut(at) else {
             return Err(ask::no_object());
         };
-        let arrival = arrival(&shape, shared, &placement);
+        let arrival = Arrival {
+            request: shared,
+            cpus: placement.told.clone(),
+        };
         slot.coming.retain(|(other, _)| *other != uid);
         slot.coming.push((uid, arrival));
         self.restate(at);
         Ok(placement)
     }
 
-    /// Books a pod that was placed before, and by whomever: after a restart, or when another scheduler bound it. It counts even where the
-    /// node has no room for it.
-    pub fn book(&mut self, name: &str, uid: Uid, request: RequestId, cpus: Option<CpuSet>) -> Change {
+    /// The pods that hold something on a node which its object does not show, in the order in which they were placed: these and no
+    /// others. For whoever keeps claims; a node that is not known yet keeps them until it is. They count even where there is no room for them.
+    pub fn hold(&mut self, name: &str, held: Vec<(Uid, Arrival)>) -> Change {
         let at = self.slot(name);
-        let Some(request) = self.requests.shared(request) else {
-            return Change::default();
-        };
         let Some(slot) = self.nodes.get_mut(at) else {
             return Change::default();
         };
-        let known = slot
-            .known
-            .as_ref()
-            .is_ok_and(|known| known.pods.binary_search(&uid).is_ok());
-        if known {
-            return Change {
-                arrived: vec![uid],
-                ..Change::default()
-            };
+        if slot.coming == held {
+            return Change::default();
         }
-        slot.coming.retain(|(other, _)| *other != uid);
-        slot.coming.push((uid, Arrival { request, cpus }));
+        slot.coming = held;
         self.restate(at)
     }
 
@@ -235,6 +226,18 @@ impl Cluster {
     /// The pods that the node's object has CPUs of their own for, ascending.
     pub fn pods(&self, name: &str) -> &[Uid] {
         self.known(name).map_or(&[], |known| &known.pods)
+    }
+
+    /// Whether the node's object shows a pod once it has its CPUs.
+    pub fn shows(&self, name: &str, uid: Uid) -> bool {
+        self.pods(name).binary_search(&uid).is_ok()
+    }
+
+    /// Whether the node would give the pod CPUs of its own, so that its object will show it; and whether it does so when the pod's container
+    /// starts, not when kubelet admits it. `None` where the object cannot be used.
+    pub fn owns(&self, name: &str, request: &Request) -> Option<(bool, bool)> {
+        let (shape, _) = self.standing(name)?;
+        Some(own_cpus(shape, request))
     }
 
     /// The resourceVersion of the node's object; `None` where there is none that can be used.

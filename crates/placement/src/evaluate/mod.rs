@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use stelia_allocator::{Exclusivity, Qos};
 use stelia_cpus::CpuSet;
+use stelia_kubelet::QosClass;
 
 use crate::node::{Available, Shape};
 use crate::request::{Request, Shared};
@@ -71,6 +72,8 @@ pub struct Placement {
     /// The VM's class, where steliad chooses.
     pub qos: Option<&'static str>,
     pub exclusivity: &'static str,
+    /// What the node is to be told (the annotation resource-status): its VM's CPUs, where steliad chooses and the runner reads it.
+    pub told: Option<CpuSet>,
     /// Whether it gets exactly these CPUs, in whatever order the pods that are on their way arrive.
     pub certain: bool,
     pub score: Score,
@@ -129,6 +132,7 @@ pub fn evaluate(
     let certain = orders::settle(shape, standing, request, &outcome)?;
     let score = Score::of(shape, &standing.expected, request, &outcome, weights);
     Ok(Placement {
+        told: told(request, &outcome).cloned(),
         by: outcome.by,
         numa_nodes: outcome.numa_nodes,
         memory_nodes: outcome.memory_nodes,
@@ -143,12 +147,27 @@ pub fn evaluate(
     })
 }
 
-/// The arrival of a pod that is placed so.
-pub fn arrival(shape: &Shape, request: Shared, placement: &Placement) -> Arrival {
-    let follows = request.0.vm.as_ref().is_some_and(|vm| vm.follows);
-    let told = follows && placement.by == By::Steliad && shape.steliad_chooses() && !placement.vm_cpus.is_empty();
-    Arrival {
-        cpus: told.then(|| placement.vm_cpus.clone()),
-        request,
-    }
+/// The CPUs that the node is told, and takes or refuses.
+fn told<'a>(request: &Request, outcome: &'a Outcome) -> Option<&'a CpuSet> {
+    let follows = request.vm.as_ref().is_some_and(|vm| vm.follows);
+    (follows && outcome.allocation.is_some() && !outcome.vm_cpus.is_empty()).then_some(&outcome.vm_cpus)
+}
+
+/// Whether a pod gets CPUs of its own on nodes of this shape, and whether it gets them when its VM registers. What the node has room for
+/// does not count.
+pub fn own_cpus(shape: &Shape, request: &Request) -> (bool, bool) {
+    let guaranteed = request.pod.qos() == QosClass::Guaranteed;
+    let whole = |milli: Option<u64>| milli.is_some_and(|milli| milli > 0 && milli.is_multiple_of(1000));
+    let containers = || request.pod.containers.iter();
+    let by_kubelet = shape.kubelet_reserved.is_some()
+        && guaranteed
+        && containers().any(|container| whole(container.resources.requests.milli_cpus));
+    let registers = match (&shape.allocator, &request.vm) {
+        (Some(policies), Some(vm)) => {
+            let qos = vm.allocation.qos.unwrap_or(policies.qos);
+            guaranteed && qos.is_exclusive()
+        }
+        _ => false,
+    };
+    (by_kubelet || registers, registers && !by_kubelet)
 }

@@ -38,10 +38,7 @@ pub(super) fn settle(
     request: &Request,
     outcome: &Outcome,
 ) -> Result<bool, Refusal> {
-    let follows = request.vm.as_ref().is_some_and(|vm| vm.follows);
-    let told = (follows && outcome.by == By::Steliad)
-        .then_some(&outcome.vm_cpus)
-        .filter(|cpus| !cpus.is_empty());
+    let told = super::told(request, outcome);
     let mut all: Vec<Coming<'_>> = standing
         .arrivals
         .iter()

@@ -49,7 +49,7 @@ pub struct Available {
     pub blocked: bool,
     /// By NUMA node and kind, both ascending; `None` of a kind that the NUMA node does not have. Empty where kubelet assigns none.
     pub memory: Box<[Option<Amount>]>,
-    /// The sets of NUMA nodes that containers have memory of together, as masks.
+    /// By NUMA node, ascending: the mask of the NUMA nodes that kubelet takes its memory to be used with; 0 where it is in nobody's use.
     pub groups: Box<[u64]>,
     pub devices: Box<[Devices]>,
 }
@@ -87,7 +87,14 @@ impl Available {
             memory: nodes
                 .flat_map(|node| kinds.iter().map(move |kind| amount(node, kind)))
                 .collect(),
-            groups: zones.groups.clone().into(),
+            groups: match kinds.is_empty() {
+                true => Box::default(),
+                false => zones
+                    .distances
+                    .keys()
+                    .map(|node| zones.groups.get(node).copied().unwrap_or(0))
+                    .collect(),
+            },
             devices: devices.collect(),
         }
     }
@@ -129,8 +136,8 @@ impl Available {
         let Some(kinds) = shape.kinds() else {
             return MemoryState::default();
         };
-        let node = |(id, amounts): (u32, &[Option<Amount>])| {
-            let group = self.groups.iter().find(|mask| **mask >> id & 1 == 1);
+        let node = |((id, amounts), group): ((u32, &[Option<Amount>]), &u64)| {
+            let group = Some(*group).filter(|mask| *mask != 0);
             let tables = kinds.iter().zip(amounts).filter_map(|(kind, amount)| {
                 let Amount { all, free } = (*amount)?;
                 let table = MemoryTable {
@@ -156,6 +163,7 @@ impl Available {
             nodes: shape
                 .nodes()
                 .zip(self.memory.chunks(kinds.len().max(1)))
+                .zip(&self.groups)
                 .map(node)
                 .collect(),
             ..MemoryState::default()
@@ -212,15 +220,12 @@ impl Available {
                     }
                 }
             }
-            let used = nodes.iter().filter(|node| node.assignments > 0);
-            let masks = used.map(|node| {
-                node.cells
-                    .iter()
-                    .filter(|node| **node < 64)
-                    .fold(0, |mask, node| mask | 1 << node)
-            });
-            let masks: BTreeSet<u64> = masks.collect();
-            next.groups = masks.into_iter().collect();
+            let mask = |node: &&NumaNodeState| {
+                let cells = node.cells.iter().filter(|cell| **cell < 64);
+                cells.fold(0u64, |mask, cell| mask | 1 << cell)
+            };
+            let used = |node: &&NumaNodeState| if node.assignments > 0 { mask(node) } else { 0 };
+            next.groups = nodes.iter().map(used).collect();
         }
         for container in containers {
             for (resource, chosen) in &container.devices {

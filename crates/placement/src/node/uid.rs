@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use serde::{Serialize, Serializer};
 use stelia_kubelet::PodUid;
 
 /// A pod's UID as a number: 32 hex digits, without the dashes that a static pod's UID does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Uid(u128);
+pub struct Uid(pub u128);
 
 impl Uid {
     pub fn of(uid: &PodUid) -> Self {
@@ -17,6 +18,12 @@ impl Uid {
     /// `None` where the text is no UID of a pod.
     pub fn parse(text: &str) -> Option<Self> {
         PodUid::parse(text).ok().map(|uid| Self::of(&uid))
+    }
+}
+
+impl Serialize for Uid {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

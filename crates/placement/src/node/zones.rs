@@ -31,8 +31,8 @@ pub(super) struct Zones {
     pub(super) memory: BTreeMap<u32, BTreeMap<String, Amount>>,
     /// Devices by resource and NUMA node.
     pub(super) devices: BTreeMap<String, BTreeMap<u32, Amount>>,
-    /// The sets of NUMA nodes that are in use together, as masks.
-    pub(super) groups: Vec<u64>,
+    /// The cells of NUMA nodes whose memory is in use, as masks.
+    pub(super) groups: BTreeMap<u32, u64>,
 }
 
 pub(super) fn read(object: &Object, compact: &Compact) -> Result<Zones, NodeError> {
@@ -171,31 +171,24 @@ fn cpus(compact: &Compact, node: u32, resource: &Resource) -> Result<(), NodeErr
     Ok(())
 }
 
-/// As masks, which must not overlap: kubelet's groups do not.
-fn groups(compact: &Compact) -> Result<Vec<u64>, NodeError> {
-    let (mut masks, mut all) = (Vec::new(), 0u64);
-    for group in compact.managers.memory_groups.iter().flatten() {
+/// As masks, by NUMA node.
+fn groups(compact: &Compact) -> Result<BTreeMap<u32, u64>, NodeError> {
+    let mut masks = BTreeMap::new();
+    for (node, cells) in compact.managers.memory_groups.iter().flatten() {
         let mut mask = 0u64;
-        for node in group {
-            if *node > HIGHEST {
+        for id in cells.iter().chain([node]) {
+            if *id > HIGHEST {
                 return Err(wrong(
                     "kubelet.memory",
-                    &node.to_string(),
+                    &id.to_string(),
                     "no NUMA node has so high an id",
                 ));
             }
-            mask |= 1 << node;
         }
-        if mask & all != 0 {
-            return Err(wrong(
-                "kubelet.memory",
-                &format!("{group:?}"),
-                "a NUMA node is in two sets",
-            ));
+        for cell in cells {
+            mask |= 1 << cell;
         }
-        all |= mask;
-        masks.push(mask);
+        masks.insert(*node, mask);
     }
-    masks.sort_unstable();
     Ok(masks)
 }

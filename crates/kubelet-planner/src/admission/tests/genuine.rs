@@ -119,7 +119,11 @@ fn every_file_of_kubelets_goes_with_its_node() {
         let devices = Default::default();
         let state = NodeState { cpus, memory, devices };
         Node::start(fresh.machine.clone(), fresh.settings.clone(), state.clone()).unwrap();
-        fresh.machine.numa.get_mut(&1).unwrap().memory += 1;
+        std::sync::Arc::make_mut(&mut fresh.machine)
+            .numa
+            .get_mut(&1)
+            .unwrap()
+            .memory += 1;
         let refused = Node::start(fresh.machine, fresh.settings, state).unwrap_err();
         assert_eq!(refused, memory::MemoryStartError::Differs.into());
     }

@@ -1,0 +1,317 @@
+//! The search on one node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stelia_cpus::CpuSet;
+
+use super::{Gain, How, Limits, Move, NO_VMS, Plan, Resident, TOO_SMALL, UNUSABLE, ask};
+use crate::cluster::{Cluster, Verdict};
+use crate::evaluate::{Arrival, Placement, Standing};
+use crate::node::{Available, Shape, Uid};
+use crate::request::{Request, Shared};
+
+/// So many nodes are asked where a VM could go, the best ones by their scores now.
+const DESTINATIONS: usize = 16;
+
+/// A VM that may move, and the CPUs it has.
+#[derive(Debug, Clone)]
+pub(super) struct Victim {
+    pub(super) resident: Resident,
+    pub(super) cpus: CpuSet,
+}
+
+pub(super) struct Searcher<'a> {
+    pub(super) cluster: &'a mut Cluster,
+    pub(super) names: &'a [String],
+    pub(super) request: &'a Request,
+    pub(super) limits: Limits,
+    pub(super) tries: usize,
+    /// The best nodes for a VM, by the address of its request, which is kept once.
+    pub(super) destinations: BTreeMap<usize, Vec<String>>,
+}
+
+/// Nodes to which VMs go by the plan that is being made.
+type Overlay = BTreeMap<String, (Arc<Shape>, Standing)>;
+
+impl Searcher<'_> {
+    /// How many CPUs are missing there, and the VMs that may move, smallest first.
+    pub(super) fn candidate(&self, name: &str, residents: &[Resident]) -> Result<(usize, Vec<Victim>), &'static str> {
+        let (_, standing) = self.cluster.standing(name).ok_or(UNUSABLE)?;
+        let mut tenants: BTreeMap<Uid, CpuSet> = self
+            .cluster
+            .tenants(name)
+            .into_iter()
+            .map(|tenant| (tenant.uid, tenant.cpus))
+            .collect();
+        let victims = residents.iter().filter(|one| one.rebinds || one.migrates);
+        let mut victims: Vec<Victim> = victims
+            .filter_map(|resident| {
+                let cpus = tenants.remove(&resident.uid).filter(|cpus| !cpus.is_empty())?;
+                let resident = resident.clone();
+                Some(Victim { resident, cpus })
+            })
+            .collect();
+        if victims.is_empty() {
+            return Err(NO_VMS);
+        }
+        victims.sort_by_key(|victim| (victim.cpus.len(), victim.resident.uid));
+        let (free, wanted) = (standing.expected.free.len(), wanted(self.request));
+        let all: usize = victims.iter().map(|victim| victim.cpus.len()).sum();
+        // A rebind makes room only for whole cores or within a NUMA node, a migration always: with rebinds alone the pod must fit by number.
+        let most = match victims.iter().any(|victim| victim.resident.migrates) {
+            true => free + all,
+            false => free,
+        };
+        match most < wanted {
+            true => Err(TOO_SMALL),
+            false => Ok((wanted.saturating_sub(free), victims)),
+        }
+    }
+
+    /// The best plan with the fewest VMs.
+    pub(super) fn plan(&mut self, name: &str, victims: &[Victim]) -> Option<Plan> {
+        for size in 1..=self.limits.moves.min(victims.len()) {
+            let mut chosen: Vec<usize> = (0..size).collect();
+            let mut best: Option<Plan> = None;
+            loop {
+                if self.tries >= self.limits.tries {
+                    return best;
+                }
+                let set: Vec<&Victim> = chosen.iter().filter_map(|at| victims.get(*at)).collect();
+                if let Some(plan) = self.without(name, &set) {
+                    let cost = |plan: &Plan| (plan.gain.copied, plan.gain.moved_cpus);
+                    if best.as_ref().is_none_or(|known| cost(&plan) < cost(known)) {
+                        best = Some(plan);
+                    }
+                }
+                if !next(&mut chosen, victims.len()) {
+                    break;
+                }
+            }
+            if best.is_some() {
+                return best;
+            }
+        }
+        None
+    }
+
+    /// The plan that moves these.
+    fn without(&mut self, name: &str, set: &[&Victim]) -> Option<Plan> {
+        let (shape, standing) = self.cluster.standing(name)?;
+        let (shape, now) = (Arc::clone(shape), standing.clone());
+        let mut emptied = now.published.clone();
+        for victim in set {
+            emptied = freed(&shape, &emptied, victim);
+        }
+        let (emptied, refused) = Standing::new(&shape, emptied, now.arrivals.clone());
+        if !refused.is_empty() {
+            return None;
+        }
+        self.tries += 1;
+        let placement = ask(&shape, &emptied, self.request).ok()?;
+        let mut standing = emptied.clone();
+        standing = after(&shape, &standing, self.request, &placement)?;
+        let mut overlay = Overlay::new();
+        let (mut migrations, mut rebinds): (Vec<Move>, Vec<Move>) = (Vec::new(), Vec::new());
+        // What is free before a rebind: now, and what VMs left that are migrated before.
+        let mut free = now.expected.free.clone();
+        let mut order: Vec<&&Victim> = set.iter().collect();
+        order.sort_by_key(|victim| std::cmp::Reverse(victim.cpus.len()));
+        for victim in order {
+            let request = &victim.resident.request.0;
+            if victim.resident.rebinds && shape.steliad_chooses() {
+                self.tries += 1;
+                let open = free.union(&victim.cpus);
+                let there = ask(&shape, &standing, request);
+                if let Some(there) = there
+                    .ok()
+                    .filter(|there| there.vm_cpus.is_subset(&open) && there.vm_cpus != victim.cpus)
+                {
+                    standing = after(&shape, &standing, request, &there)?;
+                    free = open.difference(&there.vm_cpus);
+                    rebinds.push(of(victim, How::Rebind, name, &there));
+                    continue;
+                }
+            }
+            if !victim.resident.migrates {
+                return None;
+            }
+            let (to, there) = self.destination(name, victim, &mut overlay)?;
+            free.union_with(&victim.cpus);
+            migrations.push(of(victim, How::Migrate, &to, &there));
+        }
+        let moves: Vec<Move> = migrations.into_iter().chain(rebinds).collect();
+        let cores = |available: &Available| shape.host.whole_cores(&available.free).len() / shape.host.threads().max(1);
+        Some(Plan {
+            node: name.to_owned(),
+            gain: Gain {
+                cpus: placement.cpus.len(),
+                moved_cpus: moves.iter().map(|one| one.from_cpus.len()).sum(),
+                copied: moves.iter().map(|one| one.memory).fold(0, u64::saturating_add),
+                free_cores: (cores(&now.expected), cores(&standing.expected)),
+            },
+            moves,
+            placement,
+        })
+    }
+
+    /// Where a VM can go, beside those that go there by the same plan.
+    fn destination(&mut self, from: &str, victim: &Victim, overlay: &mut Overlay) -> Option<(String, Placement)> {
+        let request = &victim.resident.request;
+        for name in self.destinations(request) {
+            if name == from {
+                continue;
+            }
+            let known = overlay.get(&name).cloned();
+            let known = known.or_else(|| {
+                let (shape, standing) = self.cluster.standing(&name)?;
+                Some((Arc::clone(shape), standing.clone()))
+            });
+            let Some((shape, standing)) = known else { continue };
+            self.tries += 1;
+            let Ok(placement) = ask(&shape, &standing, &request.0) else {
+                continue;
+            };
+            let next = after(&shape, &standing, &request.0, &placement)?;
+            overlay.insert(name.clone(), (shape, next));
+            return Some((name, placement));
+        }
+        None
+    }
+
+    fn destinations(&mut self, request: &Shared) -> Vec<String> {
+        let key = Arc::as_ptr(&request.0) as usize;
+        if let Some(known) = self.destinations.get(&key) {
+            return known.clone();
+        }
+        let id = self.cluster.request((*request.0).clone());
+        let mut found: Vec<(u16, &str)> = Vec::new();
+        self.cluster
+            .verdicts(id, self.names.iter().map(String::as_str), |name, verdict| {
+                if let Verdict::Fits(total) = verdict {
+                    found.push((total, name));
+                }
+            });
+        found.sort_by_key(|(total, name)| (std::cmp::Reverse(*total), *name));
+        // One more: the VM's own node may be among them.
+        let best: Vec<String> = found
+            .into_iter()
+            .take(DESTINATIONS + 1)
+            .map(|(_, name)| name.to_owned())
+            .collect();
+        self.destinations.insert(key, best.clone());
+        best
+    }
+}
+
+fn of(victim: &Victim, how: How, to: &str, there: &Placement) -> Move {
+    Move {
+        uid: victim.resident.uid,
+        how,
+        to: to.to_owned(),
+        from_cpus: victim.cpus.clone(),
+        cpus: there.vm_cpus.clone(),
+        memory: match how {
+            How::Rebind => 0,
+            How::Migrate => memory(&victim.resident.request.0),
+        },
+    }
+}
+
+/// The node once the pod is there too.
+fn after(shape: &Shape, standing: &Standing, request: &Request, placement: &Placement) -> Option<Standing> {
+    let mut arrivals = standing.arrivals.clone();
+    arrivals.push(Arrival {
+        request: Shared(Arc::new(request.clone())),
+        cpus: placement.told.clone(),
+    });
+    let (next, refused) = Standing::new(shape, standing.published.clone(), arrivals);
+    refused.is_empty().then_some(next)
+}
+
+/// CPUs that the pod wants for itself, at least.
+fn wanted(request: &Request) -> usize {
+    let containers = request.pod.containers.iter();
+    let whole = containers.filter_map(|container| container.resources.requests.milli_cpus);
+    let most = whole.filter(|milli| milli.is_multiple_of(1000)).max().unwrap_or(0);
+    usize::try_from(most / 1000).unwrap_or(usize::MAX)
+}
+
+/// Bytes that the pod requests.
+fn memory(request: &Request) -> u64 {
+    let containers = request
+        .pod
+        .containers
+        .iter()
+        .map(|container| &container.resources.requests);
+    let pages = |pages: &BTreeMap<u64, u64>| pages.values().copied().fold(0, u64::saturating_add);
+    let bytes = containers.map(|amounts| amounts.memory.unwrap_or(0).saturating_add(pages(&amounts.huge_pages)));
+    bytes.fold(0, u64::saturating_add)
+}
+
+/// The next choice of as many places, in order; `false` after the last one.
+fn next(chosen: &mut [usize], count: usize) -> bool {
+    let size = chosen.len();
+    for at in (0..size).rev() {
+        if chosen[at] < count - (size - at) {
+            chosen[at] += 1;
+            for later in at + 1..size {
+                chosen[later] = chosen[later - 1] + 1;
+            }
+            return true;
+        }
+    }
+    false
+}
+
+/// What is free once a VM has left.
+fn freed(shape: &Shape, available: &Available, victim: &Victim) -> Available {
+    let cpus = &victim.cpus;
+    let mut next = available.clone();
+    next.free.union_with(&cpus.difference(shape.reserved()));
+    for set in [
+        &mut next.held,
+        &mut next.kubelets,
+        &mut next.lsr,
+        &mut next.pcpu_level,
+        &mut next.numa_node_level,
+    ] {
+        *set = set.difference(cpus);
+    }
+    let nodes = shape.host.nodes_of(cpus);
+    let (Some(kinds), Some(node)) = (shape.kinds(), nodes.first().filter(|_| nodes.len() == 1)) else {
+        return next;
+    };
+    let Some(row) = shape.nodes().position(|id| id == *node) else {
+        return next;
+    };
+    let containers = || {
+        victim
+            .resident
+            .request
+            .0
+            .pod
+            .containers
+            .iter()
+            .map(|one| &one.resources.requests)
+    };
+    let own = next.memory.iter_mut().skip(row * kinds.len());
+    for (kind, amount) in kinds.iter().zip(own) {
+        let bytes = |amounts: &kubelet_planner::Amounts| -> u64 {
+            let pages = amounts.huge_pages.iter();
+            let pages = pages.filter(|(size, _)| kubelet_planner::memory::kind(Some(**size)) == *kind);
+            let plain = (*kind == kubelet_planner::memory::kind(None))
+                .then_some(amounts.memory)
+                .flatten();
+            pages
+                .map(|(_, bytes)| *bytes)
+                .fold(plain.unwrap_or(0), u64::saturating_add)
+        };
+        let back = containers().map(bytes).fold(0, u64::saturating_add);
+        if let Some(amount) = amount {
+            amount.free = amount.free.saturating_add(back).min(amount.all);
+        }
+    }
+    next
+}
