@@ -62,7 +62,7 @@ pub struct Cli {
 }
 
 fn strategy(text: &str) -> Result<ScoringStrategy, String> {
-    text.parse().map_err(|_| "expected MostAllocated, BalancedAllocation or LeastAllocated".to_owned())
+    ScoringStrategy::parse(text).ok_or_else(|| "expected MostAllocated, BalancedAllocation or LeastAllocated".to_owned())
 }
 
 impl Cli {

@@ -140,14 +140,14 @@ pub(crate) fn bind(pods: &Resource, pod: &Value, binding: &Value, now: &str) -> 
             &["target.name: Required value".into()],
         ));
     };
-    let (wanted, has) = (
-        binding["metadata"]["uid"].as_str().unwrap_or_default(),
-        pod["metadata"]["uid"].as_str().unwrap_or_default(),
-    );
-    if !wanted.is_empty() && wanted != has {
-        return Err(refuse(format!(
-            "Precondition failed: UID in precondition: {wanted}, UID in object meta: {has}"
-        )));
+    for (member, word) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
+        let wanted = binding["metadata"][member].as_str().unwrap_or_default();
+        let has = pod["metadata"][member].as_str().unwrap_or_default();
+        if !wanted.is_empty() && wanted != has {
+            return Err(refuse(format!(
+                "Precondition failed: {word} in precondition: {wanted}, {word} in object meta: {has}"
+            )));
+        }
     }
     if !pod["metadata"]["deletionTimestamp"].is_null() {
         return Err(refuse(format!(
@@ -159,6 +159,9 @@ pub(crate) fn bind(pods: &Resource, pod: &Value, binding: &Value, now: &str) -> 
     }
     let mut bound = pod.clone();
     bound["spec"]["nodeName"] = node.into();
+    for (name, value) in binding["metadata"]["annotations"].as_object().into_iter().flatten() {
+        bound["metadata"]["annotations"][name] = value.clone();
+    }
     let scheduled = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now});
     match bound["status"]["conditions"].as_array_mut() {
         Some(conditions) => {

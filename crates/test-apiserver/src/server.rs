@@ -120,6 +120,18 @@ impl Server {
         put
     }
 
+    /// Deletes an object at once, whoever may wait for it.
+    pub fn remove(&self, group: &str, plural: &str, namespace: &str, name: &str) {
+        let key = Key {
+            resource: resources::id(group, plural),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let mut state = self.state();
+        state.store.remove(&key);
+        self.tell(&state);
+    }
+
     pub fn object(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Value> {
         let key = Key {
             resource: resources::id(group, plural),

@@ -26,6 +26,7 @@ use serde_json::Value;
 
 pub use claims::Owner;
 pub use failure::Failure;
+pub use pods::Binding;
 pub use watch::{Follower, Source, follow};
 
 /// So long a request may take before its outcome counts as unknown.

@@ -8,11 +8,9 @@
 //! | `states` | the states that nodes are in, with the answers of each |
 //! | `requests` | the requests that are asked |
 //! | `reasons` | why nodes refuse, by number |
-//! | `expect` | who is on the way to a node
 //! | `ask` | filter, prioritize, one node's answer in full |
 
 mod ask;
-mod expect;
 mod reasons;
 mod requests;
 mod states;

@@ -16,8 +16,9 @@ use tracing::{debug, info};
 use super::asked::AskedPod;
 use super::{NotReady, Placer, State, count};
 use crate::apiserver::{Binding, Failure, seen};
-use crate::evaluate::Refusal;
-use crate::reservations::{AskedToBind, Begun, NodeName, NotBegun, Ticket, Uid, Unavailable};
+use crate::evaluate::{Placement, Refusal};
+use crate::request::Shared;
+use crate::reservations::{AskedToBind, Begun, Moment, NodeName, NotBegun, Ticket, Uid, Unavailable};
 
 /// A claim that was promised without knowing another one is promised anew so often.
 const ATTEMPTS: usize = 4;
@@ -135,7 +136,7 @@ impl Placer {
     }
 
     /// The pod as it is known best; `None` of one that gets no CPUs of its own.
-    async fn asked(&self, uid: Uid, to: &ToBind) -> Result<Option<AskedToBind<crate::request::Shared>>, BindError> {
+    async fn asked(&self, uid: Uid, to: &ToBind) -> Result<Option<AskedToBind<Shared>>, BindError> {
         if let Some(asked) = self.state().asked_to_bind(uid) {
             return Ok(asked);
         }
@@ -306,16 +307,16 @@ impl State {
     /// Begins a bind; answers to other calls count it from now on.
     fn begin(
         &mut self,
-        asked: AskedToBind<crate::request::Shared>,
+        asked: AskedToBind<Shared>,
         node: &NodeName,
-        now: crate::reservations::Moment,
-    ) -> Result<Begun<super::rules::Place>, NotBegun<Refusal>> {
+        now: Moment,
+    ) -> Result<Begun<Placement>, NotBegun<Refusal>> {
         self.reservations.pass(now);
         self.reservations.begin(asked, node, now)
     }
 
     /// The newest that is known of a pod; `None` where nothing is, `Some(None)` of one that gets no CPUs of its own.
-    fn asked_to_bind(&self, uid: Uid) -> Option<Option<AskedToBind<crate::request::Shared>>> {
+    fn asked_to_bind(&self, uid: Uid) -> Option<Option<AskedToBind<Shared>>> {
         let asked = self.asked.get(uid).map(|asked| {
             let request = asked.request.clone()?;
             Some(AskedToBind {
