@@ -15,7 +15,7 @@ IMAGE   ?= trixie
 QUICK    := isolation:: kubelet:: cold_start:: noise::under drift::every a_container_restarted what_a_pod_may kvm::the_threads crun:: pod_level::
 EMULATED := isolation:: kubelet:: life:: drift:: runner:: contained:: crash:: migration::
 # The sections of check-long.
-SECTIONS ?= sid soak emulated laws scale upgrade linux libvirt release browser
+SECTIONS ?= sid soak emulated laws scale upgrade linux libvirt release browser placement
 # How often the section "laws" tries each property, and those two that act out a node's whole day in every case.
 CASES    ?= 20000
 DAYS     ?= 4000
@@ -61,7 +61,7 @@ INSTALL  := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARG
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement package-test package-lint fuzz fuzz-short node-test soak check demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-placement help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement sim-placement package-test package-lint fuzz fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -185,6 +185,9 @@ bench-scale: ## what 8 to 512 VMs on one node cost the daemon, held to bars (SIZ
 bench-peers: ## what 512 connected runners cost the daemon's memory, held to bars (PEERS=n others, PRINT=1 holds none)
 	@$(if $(PEERS),STELIA_PEERS="$(PEERS)") $(if $(PRINT),STELIA_PEERS_PRINT=1) $(CARGO) bench --quiet --locked -p stelia-simulator --bench peers
 
+sim-placement: ## 10,000 pods placed in a simulated cluster of 200 nodes, with crashes and late objects, and by counting beside it (PODS=n, NODES=n)
+	@STELIA_PLACEMENTS=$(or $(PODS),10000) STELIA_PLACEMENT_NODES=$(or $(NODES),200) $(CARGO) test --quiet --locked --profile fast -p stelia-placement --lib simulation:: -- --nocapture --test-threads=1
+
 bench-placement: ## what 100 to 10,000 nodes cost whoever places pods on them, held to bars (NODES="100 1000" others, PRINT=1 holds none)
 	@$(if $(NODES),STELIA_NODES="$(NODES)") $(if $(PRINT),STELIA_NODES_PRINT=1) $(CARGO) bench --quiet --locked -p stelia-placement --features testing --bench placement
 
@@ -284,6 +287,9 @@ long-release: release # a release built once more: the same bytes
 long-browser: # the map's picture and page and the ledger's report in a browser: nothing overlaps, nothing is complained of
 	@packaging/setup chromium
 	@$(CARGO) test --quiet --locked -p stelia-simulator --features browser --test simulate -- browser::
+
+long-placement: sim-placement # 10,000 pods placed in a simulated cluster: none refused, none claimed twice, nothing leaked; a leader stopped past its Lease
+	@$(CARGO) test --quiet --locked -p stelia-placement --features stopped --test stopped
 
 demo: deb image ## VMs in pods, seen from outside, in the test node (IMAGE=sid)
 	@rm -rf target/demo && cp -r tests/vm/jobs/demo target/demo

@@ -11,6 +11,8 @@
 mod calls;
 mod metrics;
 mod server;
+#[cfg(test)]
+mod tests;
 mod tls;
 mod types;
 

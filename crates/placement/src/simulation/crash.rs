@@ -15,9 +15,9 @@ use crate::apiserver::{Api, follow};
 use crate::placer::{Options, Placer, feeds};
 
 /// One instance, alive or dead.
-pub(super) struct Instance {
-    pub(super) placer: Arc<Placer>,
-    pub(super) dead: CancellationToken,
+pub(crate) struct Instance {
+    pub(crate) placer: Arc<Placer>,
+    pub(crate) dead: CancellationToken,
 }
 
 /// Counts down with each write; at 0 the instance dies.
@@ -30,7 +30,7 @@ struct Fuse {
 }
 
 /// Starts one. `lives`: it dies with so many of its writes, `None`: never.
-pub(super) fn start(server: &Server, number: u64, lives: Option<(i64, bool)>, late: Option<Random>) -> Instance {
+pub(crate) fn start(server: &Server, number: u64, lives: Option<(i64, bool)>, late: Option<Random>) -> Instance {
     let dead = CancellationToken::new();
     let (left, after) = lives.unwrap_or((i64::MAX, false));
     let fuse = Arc::new(Fuse {
@@ -74,7 +74,7 @@ pub(super) fn start(server: &Server, number: u64, lives: Option<(i64, bool)>, la
     Instance { placer, dead }
 }
 
-fn run(placer: &Arc<Placer>, seat: Seat, dead: &CancellationToken, late: Option<Random>) {
+pub(crate) fn run(placer: &Arc<Placer>, seat: Seat, dead: &CancellationToken, late: Option<Random>) {
     let (stopped, holder) = (dead.clone(), placer.clone());
     tokio::spawn(async move { stopped.run_until_cancelled(seat.hold(holder.api(), holder.leadership())).await });
     let mut late = late;

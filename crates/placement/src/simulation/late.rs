@@ -10,12 +10,12 @@ use crate::apiserver::{Failure, Follower};
 use crate::reservations::Version;
 
 /// Holds events back, each for a while of its own.
-pub(super) struct Late {
-    pub(super) inner: Arc<dyn Follower>,
-    pub(super) random: Mutex<Random>,
+pub(crate) struct Late {
+    pub(crate) inner: Arc<dyn Follower>,
+    pub(crate) random: Mutex<Random>,
     /// Milliseconds at most.
-    pub(super) most: u64,
-    pub(super) listing: Mutex<bool>,
+    pub(crate) most: u64,
+    pub(crate) listing: Mutex<bool>,
 }
 
 impl Late {

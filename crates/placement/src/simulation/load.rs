@@ -7,19 +7,19 @@ use super::random::Random;
 
 /// A pod to be.
 #[derive(Debug, Clone)]
-pub(super) struct Wanted {
-    pub(super) number: usize,
-    pub(super) cpus: u32,
-    pub(super) lives: Duration,
+pub(crate) struct Wanted {
+    pub(crate) number: usize,
+    pub(crate) cpus: u32,
+    pub(crate) lives: Duration,
     /// After the one before it.
-    pub(super) after: Duration,
+    pub(crate) after: Duration,
 }
 
 /// Sizes of VMs: an odd one now and then, which whole cores do not take.
 const SIZES: [u32; 12] = [2, 2, 2, 4, 4, 4, 4, 6, 8, 8, 12, 14];
 
 /// The load, which depends on the seed alone.
-pub(super) fn load(random: &mut Random, pods: usize, nodes: usize) -> Vec<Wanted> {
+pub(crate) fn load(random: &mut Random, pods: usize, nodes: usize) -> Vec<Wanted> {
     // A pod has 6 CPUs and lives 60 s on average, a node has 28: so the cluster is nearly full after a minute.
     let pause = 60_000 * 6 / (28 * nodes as u64);
     let wanted = |number| Wanted {
@@ -32,7 +32,7 @@ pub(super) fn load(random: &mut Random, pods: usize, nodes: usize) -> Vec<Wanted
 }
 
 /// The pod as its author writes it. It follows what is chosen for it.
-pub(super) fn pod(name: &str, uid: &str, cpus: u32, vm: bool) -> Value {
+pub(crate) fn pod(name: &str, uid: &str, cpus: u32, vm: bool) -> Value {
     let mut limits = json!({"cpu": cpus.to_string(), "memory": "1Gi"});
     if vm {
         limits["stelia.io/vm"] = "1".into();
@@ -56,7 +56,7 @@ pub(super) fn pod(name: &str, uid: &str, cpus: u32, vm: bool) -> Value {
 }
 
 /// A UID by a number.
-pub(super) fn uid(number: u64, kind: u64) -> String {
+pub(crate) fn uid(number: u64, kind: u64) -> String {
     let spread = u128::from(number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) ^ u128::from(kind);
     let digits = format!("{spread:032x}");
     let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]);

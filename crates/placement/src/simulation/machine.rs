@@ -11,7 +11,7 @@ use stelia_cpus::{CpuSet, Topology};
 
 /// A kind of node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// kubelet, single-numa-node: what it refuses loops for ever.
     Single,
     /// kubelet, single-numa-node and full-pcpus-only.
@@ -22,10 +22,10 @@ pub(super) enum Kind {
     Steliad,
 }
 
-pub(super) const KINDS: [Kind; 4] = [Kind::Single, Kind::Whole, Kind::Restricted, Kind::Steliad];
+pub(crate) const KINDS: [Kind; 4] = [Kind::Single, Kind::Whole, Kind::Restricted, Kind::Steliad];
 
 /// Two NUMA nodes of 16 CPUs.
-pub(super) fn topology() -> Topology {
+pub(crate) fn topology() -> Topology {
     let shape = Shape {
         nodes: 2,
         cores: 8,
@@ -36,7 +36,7 @@ pub(super) fn topology() -> Topology {
 }
 
 /// A core of each NUMA node.
-pub(super) fn reserved() -> CpuSet {
+pub(crate) fn reserved() -> CpuSet {
     let topology = topology();
     let mut reserved = topology.siblings(0);
     let second = topology.cpus.iter().find(|(_, cpu)| cpu.node == 1).map(|(id, _)| *id);
@@ -44,7 +44,7 @@ pub(super) fn reserved() -> CpuSet {
     reserved
 }
 
-pub(super) fn options(kind: Kind) -> Options {
+pub(crate) fn options(kind: Kind) -> Options {
     Options {
         full_pcpus_only: kind == Kind::Whole,
         distribute_cpus_across_numa: kind == Kind::Restricted,
@@ -52,7 +52,7 @@ pub(super) fn options(kind: Kind) -> Options {
     }
 }
 
-pub(super) fn option_texts(kind: Kind) -> BTreeMap<String, String> {
+pub(crate) fn option_texts(kind: Kind) -> BTreeMap<String, String> {
     let name = match kind {
         Kind::Whole => "full-pcpus-only",
         Kind::Restricted => "distribute-cpus-across-numa",
@@ -62,7 +62,7 @@ pub(super) fn option_texts(kind: Kind) -> BTreeMap<String, String> {
 }
 
 /// kubelet on it, with nothing allocated.
-pub(super) fn kubelet(kind: Kind) -> Node {
+pub(crate) fn kubelet(kind: Kind) -> Node {
     let numa = |row: [u64; 2]| NumaNode {
         memory: 512 << 30,
         distances: row.to_vec(),
@@ -90,7 +90,7 @@ pub(super) fn kubelet(kind: Kind) -> Node {
 }
 
 /// The allocator's policies, where steliad chooses.
-pub(super) fn policies(kind: Kind) -> Option<AllocatorPolicies> {
+pub(crate) fn policies(kind: Kind) -> Option<AllocatorPolicies> {
     (kind == Kind::Steliad).then(|| AllocatorPolicies {
         source: CpuSource::Steliad,
         reserved: reserved(),

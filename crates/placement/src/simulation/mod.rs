@@ -1,15 +1,15 @@
 //! A simulated cluster: the program as it is, an API server in memory, nodes that decide by kubelet's planner and by the allocator
 //! on their own full state, a scheduler's loop, and whatever goes wrong. Time is tokio's, paused; what is random follows a seed.
 
-mod crash;
+pub(crate) mod crash;
 mod late;
-mod load;
-mod machine;
-mod node;
+pub(crate) mod load;
+pub(crate) mod machine;
+pub(crate) mod node;
 mod random;
 mod scheduler;
 mod table;
-mod world;
+pub(crate) mod world;
 
 use world::{Outcome, Plan, Way, run};
 
@@ -18,20 +18,26 @@ fn placements(usual: usize) -> usize {
     std::env::var("STELIA_PLACEMENTS").map_or(usual, |number| number.parse().expect("STELIA_PLACEMENTS: a number"))
 }
 
-/// A plan, and every one of `n` seeds of it.
-fn all(plan: Plan) -> Outcome {
+/// In a cluster of so many nodes; `STELIA_PLACEMENT_NODES` says another number.
+fn nodes() -> usize {
+    std::env::var("STELIA_PLACEMENT_NODES").map_or(12, |number| number.parse().expect("STELIA_PLACEMENT_NODES: a number"))
+}
+
+/// What came of a plan, told.
+fn told(plan: Plan) -> Outcome {
     let outcome = run(plan);
-    println!("{}", table::line(&outcome));
+    println!("{}", table::whole(std::slice::from_ref(&outcome)));
     outcome
 }
 
 #[test]
 fn nothing_is_refused_where_all_whole_cpu_pods_come_through_it() {
     let plan = Plan {
+        nodes: nodes(),
         pods: placements(240),
         ..Plan::default()
     };
-    let outcome = all(plan);
+    let outcome = told(plan);
     assert_eq!((outcome.refused, outcome.claimed_twice, outcome.leaked), (0, 0, 0));
     assert!(outcome.bound >= plan.pods, "{outcome:?}");
 }
@@ -39,6 +45,7 @@ fn nothing_is_refused_where_all_whole_cpu_pods_come_through_it() {
 #[test]
 fn nothing_is_refused_although_it_is_killed_and_objects_are_late() {
     let plan = Plan {
+        nodes: nodes(),
         pods: placements(160),
         seed: 2,
         kills: true,
@@ -46,7 +53,7 @@ fn nothing_is_refused_although_it_is_killed_and_objects_are_late() {
         dying: true,
         ..Plan::default()
     };
-    let outcome = all(plan);
+    let outcome = told(plan);
     assert_eq!((outcome.refused, outcome.claimed_twice, outcome.leaked), (0, 0, 0));
     assert!(outcome.kills > 2, "{outcome:?}");
 }
@@ -54,13 +61,14 @@ fn nothing_is_refused_although_it_is_killed_and_objects_are_late() {
 #[test]
 fn every_refusal_beside_another_scheduler_is_booked_to_it() {
     let plan = Plan {
+        nodes: nodes(),
         pods: placements(160),
         seed: 3,
         late: true,
         foreign: true,
         ..Plan::default()
     };
-    let outcome = all(plan);
+    let outcome = told(plan);
     assert_eq!(outcome.refused, outcome.refused_foreign, "{outcome:?}");
     assert_eq!((outcome.claimed_twice, outcome.leaked), (0, 0));
     assert!(outcome.foreign > 5, "{outcome:?}");
@@ -69,6 +77,7 @@ fn every_refusal_beside_another_scheduler_is_booked_to_it() {
 #[test]
 fn the_same_load_by_counting_beside_it() {
     let plan = Plan {
+        nodes: nodes(),
         pods: placements(160),
         ..Plan::default()
     };

@@ -14,16 +14,16 @@ use crate::testing::{facts_of, published};
 
 /// What it knows, and what it gave.
 #[derive(Debug)]
-pub(super) struct Machine {
-    pub(super) name: String,
-    pub(super) kind: Kind,
+pub(crate) struct Machine {
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
     kubelet: Node,
     /// What steliad gave.
     chosen: BTreeMap<String, CpuSet>,
 }
 
 impl Machine {
-    pub(super) fn new(name: String, kind: Kind) -> Self {
+    pub(crate) fn new(name: String, kind: Kind) -> Self {
         Self {
             name,
             kind,
@@ -33,7 +33,7 @@ impl Machine {
     }
 
     /// kubelet's answer to a pod that is bound to it.
-    pub(super) fn admit(&mut self, uid: &str, document: &Value) -> Result<(), String> {
+    pub(crate) fn admit(&mut self, uid: &str, document: &Value) -> Result<(), String> {
         let mut pod = manifest::pod(document).unwrap();
         pod.uid = uid.to_owned();
         for container in &mut pod.containers {
@@ -50,7 +50,7 @@ impl Machine {
     }
 
     /// steliad's answer to a VM that starts: `told` are the CPUs in its annotation.
-    pub(super) fn register(&mut self, uid: &str, cpus: u32, told: Option<CpuSet>) -> Result<(), String> {
+    pub(crate) fn register(&mut self, uid: &str, cpus: u32, told: Option<CpuSet>) -> Result<(), String> {
         let Some(policies) = machine::policies(self.kind) else { return Ok(()) };
         let topology = machine::topology();
         let pools = Pools::new(&topology, &policies.reserved, &self.taken(), &CpuSet::new());
@@ -73,13 +73,13 @@ impl Machine {
         Ok(())
     }
 
-    pub(super) fn end(&mut self, uid: &str) {
+    pub(crate) fn end(&mut self, uid: &str) {
         self.chosen.remove(uid);
         self.kubelet = self.kubelet.without(uid);
     }
 
     /// The CPUs of each pod.
-    pub(super) fn given(&self) -> BTreeMap<String, CpuSet> {
+    pub(crate) fn given(&self) -> BTreeMap<String, CpuSet> {
         let of_kubelet = self.kubelet.state().cpus.entries.iter();
         let of_kubelet = of_kubelet.map(|(pod, all)| (pod.clone(), all.values().flat_map(CpuSet::iter).collect()));
         of_kubelet.chain(self.chosen.clone()).collect()
@@ -90,14 +90,14 @@ impl Machine {
     }
 
     /// Free CPUs by NUMA node.
-    pub(super) fn free(&self) -> Vec<usize> {
+    pub(crate) fn free(&self) -> Vec<usize> {
         let topology = machine::topology();
         let free = topology.online().difference(&machine::reserved()).difference(&self.taken());
         [0, 1].map(|node| free.iter().filter(|cpu| topology.cpus[cpu].node == node).count()).to_vec()
     }
 
     /// Its object as it would be published now.
-    pub(super) fn object(&self) -> Value {
+    pub(crate) fn object(&self) -> Value {
         let facts = facts_of(&self.name, &self.kubelet, &machine::topology(), machine::option_texts(self.kind));
         serde_json::from_str(&published(&self.with_chosen(facts))).unwrap()
     }
@@ -128,7 +128,7 @@ impl Machine {
         facts
     }
 
-    pub(super) fn holds(&self, uid: &str) -> bool {
+    pub(crate) fn holds(&self, uid: &str) -> bool {
         match self.kind {
             Kind::Steliad => self.chosen.contains_key(uid),
             _ => self.kubelet.state().cpus.entries.contains_key(uid),
@@ -137,7 +137,7 @@ impl Machine {
 }
 
 /// Whether any CPUs are in two of them.
-pub(super) fn overlap(sets: &BTreeMap<String, CpuSet>) -> bool {
+pub(crate) fn overlap(sets: &BTreeMap<String, CpuSet>) -> bool {
     let mut all = CpuSet::new();
     sets.values().any(|cpus| {
         let twice = !all.is_disjoint(cpus);

@@ -46,7 +46,3 @@ pub(super) fn whole(outcomes: &[Outcome]) -> String {
     let rows: Vec<String> = outcomes.iter().map(row).collect();
     format!("{HEAD}\n{}", rows.join("\n"))
 }
-
-pub(super) fn line(outcome: &Outcome) -> String {
-    whole(std::slice::from_ref(outcome))
-}

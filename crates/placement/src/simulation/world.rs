@@ -124,7 +124,7 @@ pub(super) fn run(plan: Plan) -> Outcome {
     runtime.block_on(async { World::new(plan).run().await })
 }
 
-fn definition(text: &str) -> Value {
+pub(crate) fn definition(text: &str) -> Value {
     serde_saphyr::from_str(text).unwrap()
 }
 
@@ -474,7 +474,7 @@ impl Follower for Kubelets {
 }
 
 /// The CRD, as far as it matters here: anything goes.
-fn topologies() -> Value {
+pub(crate) fn topologies() -> Value {
     json!({
         "metadata": {"name": "noderesourcetopologies.topology.node.k8s.io"},
         "spec": {
