@@ -101,7 +101,6 @@ fn what_it_asks_of_the_api_server_is_granted_and_no_more() {
         "create pods/binding",
         "get leases",
         "get nodeclaims",
-        "get noderesourcetopologies",
         "get pods",
         "list nodeclaims",
         "list noderesourcetopologies",

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
 use stelia_text::excerpt;
 
 use super::types::{ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, HostPriority};
@@ -43,8 +42,7 @@ fn read<'a>(placer: &Placer, body: &'a [u8]) -> Result<(Vec<&'a str>, Option<Req
         return Err(CallError::TooMany(names.len()));
     }
     placer.ready()?;
-    let pod: Value = serde_json::from_str(args.pod.get()).map_err(syntax)?;
-    let request = placer.asked_for(&pod).map_err(|cause| CallError::Pod(excerpt::excerpt(&cause.to_string())))?;
+    let request = placer.asked_for(args.pod.get()).map_err(|cause| CallError::Pod(excerpt::excerpt(&cause.to_string())))?;
     Ok((names, request))
 }
 

@@ -5,11 +5,13 @@
 //! | `types` | what is sent, by kube-scheduler's published types (`k8s.io/kube-scheduler/extender/v1`) |
 //! | `calls` | filter, prioritize, bind |
 //! | `server` | connections, and what is borne of them |
+//! | `pace` | how long a client may be silent |
 //! | `tls` | certificates, read again when they change |
 //! | `metrics` | OpenMetrics |
 
 mod calls;
 mod metrics;
+mod pace;
 mod server;
 #[cfg(test)]
 mod tests;

@@ -9,13 +9,14 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use super::pace::{Pace, Paced};
 use super::tls::Tls;
 use super::{calls, metrics};
 use crate::placer::Placer;
@@ -26,6 +27,8 @@ pub struct Bounds {
     pub connections: usize,
     /// Until a request's headers are there, and until a TLS handshake is done.
     pub headers: Duration,
+    /// Until the next request of a connection begins. kube-scheduler closes an idle one after 90 s.
+    pub idle: Duration,
     /// Until its body is there.
     pub body: Duration,
     pub body_bytes: usize,
@@ -36,6 +39,7 @@ impl Default for Bounds {
         Self {
             connections: 256,
             headers: Duration::from_secs(5),
+            idle: Duration::from_secs(120),
             body: Duration::from_secs(10),
             // 10,000 names of 253 characters and the largest pod are 4 MB.
             body_bytes: 8 << 20,
@@ -124,12 +128,19 @@ impl Client {
             bounds,
             ended,
         } = self;
+        let pace = Pace::new(bounds.headers, bounds.idle);
+        let stream = Paced::new(stream, pace.clone());
         let service = service_fn(move |request| {
-            let placer = placer.clone();
-            async move { Ok::<_, Infallible>(answer(&placer, request, paths, bounds).await) }
+            let (placer, pace) = (placer.clone(), pace.clone());
+            pace.begins();
+            async move {
+                let answer = answer(&placer, request, paths, bounds).await;
+                pace.ends();
+                Ok::<_, Infallible>(answer)
+            }
         });
         let mut builder = hyper::server::conn::http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(bounds.headers).max_headers(64);
+        builder.header_read_timeout(None).max_headers(64);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
         let mut ending = false;

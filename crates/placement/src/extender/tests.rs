@@ -54,6 +54,7 @@ fn quick() -> Bounds {
     Bounds {
         connections: 8,
         headers: Duration::from_millis(300),
+        idle: Duration::from_millis(900),
         body: Duration::from_millis(600),
         body_bytes: 1 << 20,
     }
@@ -167,7 +168,8 @@ async fn it_tells_of_itself() {
     assert_eq!(explained["best"][0]["placement"]["score"]["total"], explained["best"][0]["score"]);
     served.ask("POST", "/bind", &text("binding-args.json")).await;
     let (_, body) = served.ask("GET", "/explain?pod=tenant-a/vm-1", "").await;
-    assert_eq!((&json(&body)["claims"][0]["state"], &json(&body)["claims"][0]["cpus"]), (&"unseen".into(), &"2-5".into()), "{body}");
+    let claim = &json(&body)["claims"][0];
+    assert_eq!((claim["state"].as_str(), claim["cpus"].as_str()), (Some("unseen"), Some("2-5")), "{body}");
     let (code, metrics) = served.ask("GET", "/metrics", "").await;
     assert_eq!(code, 200);
     for line in ["stelia_placement_binds_total 1", "stelia_placement_ready 1", "stelia_placement_nodes 2", "stelia_placement_claims{state=\"unseen\"} 1", "# EOF"] {
@@ -242,6 +244,13 @@ async fn slow_and_broken_clients_cost_themselves_alone() {
         let rest = String::from_utf8_lossy(&rest).into_owned();
         assert!(rest.is_empty() || rest.contains(" 408 "), "{rest}");
     }
+    // One that asks now and then is kept; one that says nothing after its first request is not.
+    let mut kept = TcpStream::connect(served.address).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(exchange(&mut kept, &request("GET", "/healthz", "")).await.0, 200);
+        tokio::time::sleep(Duration::from_millis(400)).await;
+    }
+    assert_eq!(kept.read(&mut [0u8; 1]).await.unwrap_or(0), 0);
     // One that closes in the midst of it.
     let mut gone = TcpStream::connect(served.address).await.unwrap();
     gone.write_all(b"POST /bind HTTP/1.1\r\nContent-Length: 9\r\n\r\n{").await.unwrap();

@@ -143,11 +143,11 @@ impl Placer {
         // The watch is late, and the filter call was another instance's.
         let read = self.api.pod(&to.namespace, &to.name).await;
         let pod = match read {
-            Ok(pod) => pod,
+            Ok(pod) => pod.to_string(),
             Err(Failure::Missing(_)) => return Err(BindError::Gone(to.pod())),
             Err(failure) => return Err(BindError::Bind(to.pod(), to.node.clone(), failure)),
         };
-        let known = seen::pod(&pod.to_string()).filter(|pod| pod.uid == uid);
+        let known = seen::pod(&pod).filter(|pod| pod.uid == uid);
         let known = known.ok_or_else(|| BindError::Gone(to.pod()))?;
         let request = self.request(&pod).map_err(|_| BindError::Request(to.pod()))?;
         let mut state = self.state();

@@ -169,7 +169,10 @@ impl Follower for Pods {
     fn gone(&self, object: &RawValue) {
         let Some(pod) = seen::pod(object.get()) else { return };
         let now = self.placer.now();
-        self.placer.state().reservations.pod_gone(pod.uid, None, now);
+        let mut state = self.placer.state();
+        if pod.concerns || state.reservations.asked(pod.uid).is_some() {
+            state.reservations.pod_gone(pod.uid, None, now);
+        }
     }
 
     fn list_begins(&self) {

@@ -21,12 +21,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde_json::Value;
 use stelia_allocator::evaluate::ScoringStrategy;
 use tokio::time::Instant;
 
 use crate::apiserver::lease::Leadership;
-use crate::apiserver::{Api, Owner};
+use crate::apiserver::{Api, Owner, seen};
 use crate::cluster::{RequestId, Verdict};
 use crate::evaluate::By;
 use crate::request::{Request, RequestError};
@@ -93,6 +92,15 @@ pub enum NotReady {
     NotLeader,
     #[error("pods, nodes' objects and claim objects are still being read")]
     NotRead,
+}
+
+/// Why a pod cannot be placed anywhere.
+#[derive(Debug, thiserror::Error)]
+pub enum PodError {
+    #[error("it is not JSON: {0}")]
+    Syntax(#[from] serde_json::Error),
+    #[error(transparent)]
+    Request(#[from] RequestError),
 }
 
 /// A node's answer to a filter or a prioritize call.
@@ -171,34 +179,32 @@ impl Placer {
         self.state().reservations.rules().cluster.len()
     }
 
-    /// What a pod asks; `None` of one that gets no CPUs of its own and has no VM.
+    /// What a pod asks, JSON as the API server gives it; `None` of one that gets no CPUs of its own and has no VM.
     ///
     /// # Errors
     /// It fits nowhere.
-    pub fn request(&self, pod: &Value) -> Result<Option<Request>, RequestError> {
-        let concerns = crate::apiserver::seen::pod(&pod.to_string()).is_none_or(|pod| pod.concerns);
-        match concerns {
-            true => Request::of_pod(pod, self.options.strategy).map(Some),
-            false => Ok(None),
+    pub(crate) fn request(&self, pod: &str) -> Result<Option<Request>, PodError> {
+        match seen::pod(pod) {
+            Some(seen) if !seen.concerns => Ok(None),
+            _ => Ok(Some(Request::of_pod(&serde_json::from_str(pod)?, self.options.strategy)?)),
         }
     }
 
-    /// What a pod asks that the scheduler asks about; it is remembered until it is bound.
+    /// What a pod asks that the scheduler asks about; it is remembered for its bind.
     ///
     /// # Errors
     /// It fits nowhere.
-    pub fn asked_for(&self, pod: &Value) -> Result<Option<Request>, RequestError> {
+    pub fn asked_for(&self, pod: &str) -> Result<Option<Request>, PodError> {
         let request = self.request(pod)?;
-        let named = crate::apiserver::seen::pod(&pod.to_string());
-        if let Some(named) = named {
+        if let Some(seen) = seen::pod(pod) {
             let mut state = self.state();
             let shared = request.clone().and_then(|request| state.shared(request));
             let asked = AskedPod {
-                name: named.name,
-                version: named.version,
+                name: seen.name,
+                version: seen.version,
                 request: shared,
             };
-            state.asked.put(named.uid, asked);
+            state.asked.put(seen.uid, asked);
         }
         Ok(request)
     }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::late::Late;
 use super::random::Random;
 use crate::apiserver::lease::Seat;
-use crate::apiserver::{Api, follow};
+use crate::apiserver::{Api, Follower, follow};
 use crate::placer::{Options, Placer, feeds};
 
 /// One instance, alive or dead.
@@ -80,7 +80,7 @@ pub(crate) fn run(placer: &Arc<Placer>, seat: Seat, dead: &CancellationToken, la
     let mut late = late;
     for (place, feed) in feeds(placer).into_iter().enumerate() {
         let (stopped, follower) = (dead.clone(), placer.clone());
-        let told = match &mut late {
+        let told: Arc<dyn Follower> = match &mut late {
             // Pods and nodes' objects, each with a delay of its own.
             Some(random) if place < 2 => Arc::new(Late {
                 inner: feed.follower,

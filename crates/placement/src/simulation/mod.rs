@@ -2,6 +2,7 @@
 //! on their own full state, a scheduler's loop, and whatever goes wrong. Time is tokio's, paused; what is random follows a seed.
 
 pub(crate) mod crash;
+mod kubelet;
 mod late;
 pub(crate) mod load;
 pub(crate) mod machine;

@@ -97,7 +97,7 @@ fn choose(world: &World, waiting: &Waiting, document: &Value) -> Option<String> 
         }
         Way::Placement => {
             let placer = world.ready()?;
-            let request = placer.asked_for(document).unwrap()?;
+            let request = placer.asked_for(&document.to_string()).unwrap()?;
             let mut scored = Vec::new();
             placer.answers(&request, &nodes, |node, answer| {
                 if let Answer::Fits(total) = answer {

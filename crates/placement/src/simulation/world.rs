@@ -7,8 +7,6 @@ use std::time::Duration;
 
 use kube::Client;
 use serde_json::{Value, json};
-use serde_json::value::RawValue;
-use stelia_cpus::CpuSet;
 use test_apiserver::Server;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -16,12 +14,12 @@ use tokio::time::Instant;
 use super::crash::{self, Instance};
 use super::load::{self, Wanted};
 use super::machine::KINDS;
-use super::node::{Machine, overlap};
+use super::kubelet::{BOUND, Kubelets};
+use super::node::Machine;
 use super::random::Random;
 use super::scheduler::{Waiting, schedule};
-use crate::apiserver::{Api, Binding, Failure, Follower, Source, follow, seen};
+use crate::apiserver::{Api, Binding, follow};
 use crate::placer::Placer;
-use crate::reservations::Version;
 
 /// Who gives pods their nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,14 +92,14 @@ pub(super) struct State {
     /// What each node's object says is free, by NUMA node.
     pub(super) zones: BTreeMap<String, Vec<usize>>,
     pub(super) outcome: Outcome,
-    machines: BTreeMap<String, Machine>,
+    pub(super) machines: BTreeMap<String, Machine>,
     changed: BTreeMap<String, watch::Sender<u64>>,
     dead_until: BTreeMap<String, Instant>,
     instances: Vec<Instance>,
     /// Pods that kubelet knows of.
-    known: BTreeSet<String>,
-    lives: BTreeMap<String, Wanted>,
-    ended: usize,
+    pub(super) known: BTreeSet<String>,
+    pub(super) lives: BTreeMap<String, Wanted>,
+    pub(super) ended: usize,
     made: u64,
 }
 
@@ -113,7 +111,7 @@ pub(super) struct World {
     state: Mutex<State>,
 }
 
-const PODS: (&str, &str) = ("", "pods");
+pub(super) const PODS: (&str, &str) = ("", "pods");
 const OBJECTS: (&str, &str) = ("topology.node.k8s.io", "noderesourcetopologies");
 /// Nothing takes longer.
 const LONGEST: Duration = Duration::from_secs(6 * 3600);
@@ -231,13 +229,17 @@ impl World {
 
     /// All pods are gone, and so is what was held for them.
     async fn at_the_end(&self) -> Outcome {
-        let leaked = || self.ready().map(|placer| placer.census());
+        let held = || {
+            let census = self.ready()?.census();
+            Some(census.binding + census.undecided + census.unseen + census.leaving)
+        };
+        let mut left = (self.plan.way != Way::Placement).then_some(0);
         for _ in 0..300 {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            let census = leaked();
-            if census.is_none_or(|census| census.binding + census.undecided + census.unseen + census.leaving == 0) {
+            if left == Some(0) {
                 break;
             }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            left = held();
         }
         let mut state = self.state();
         let instances = std::mem::take(&mut state.instances);
@@ -247,15 +249,12 @@ impl World {
             let counts = one.placer.counts();
             outcome.refused_foreign += usize::try_from(counts.refused_foreign.load(Ordering::Relaxed)).unwrap();
         }
-        let active = instances.iter().find(|one| one.placer.ready().is_ok());
-        if let Some(census) = active.map(|one| one.placer.census()) {
-            outcome.leaked = census.binding + census.undecided + census.unseen + census.leaving;
-        }
+        outcome.leaked = left.expect("no instance became ready");
         outcome
     }
 
     /// A pod is created, as by a controller.
-    fn ask(&self, wanted: &Wanted) {
+    pub(super) fn ask(&self, wanted: &Wanted) {
         let mut state = self.state();
         state.made += 1;
         let uid = load::uid(state.made, 0);
@@ -345,131 +344,15 @@ impl World {
     }
 
     /// Sets the pod's status, if it is there still.
-    fn status(&self, name: &str, uid: &str, status: Value) {
+    pub(super) fn status(&self, name: &str, uid: &str, status: Value) {
         if let Some(mut pod) = self.pod(name, uid) {
             pod["status"] = status;
             self.server.put(PODS.0, PODS.1, pod);
         }
     }
 
-    /// kubelet sees a pod that is bound to its node: from here to the pod's end.
-    async fn live(self: Arc<Self>, pod: seen::Pod, document: Value) {
-        let (name, uid) = (pod.name.split_once('/').unwrap().1.to_owned(), pod.uid.to_string());
-        let node = pod.node.unwrap().to_string();
-        let (wanted, mut random) = {
-            let mut state = self.state();
-            let random = state.random.fork();
-            (state.lives.get(&uid).cloned(), random)
-        };
-        if wanted.is_some() {
-            let mut state = self.state();
-            state.outcome.bound += 1;
-            if let Some(cpus) = &pod.cpus {
-                state.outcome.claimed_twice += usize::from(self.told_twice(&state, &node, &uid, cpus));
-            }
-        }
-        tokio::time::sleep(random.between(10, 300)).await;
-        let admitted = self.state().machines.get_mut(&node).unwrap().admit(&uid, &document);
-        let outcome = match admitted {
-            Ok(()) => {
-                self.change(&node);
-                tokio::time::sleep(random.between(200, 3000)).await;
-                self.status(&name, &uid, json!({"phase": "Running"}));
-                tokio::time::sleep(random.between(20, 200)).await;
-                match &wanted {
-                    Some(wanted) => {
-                        let mut state = self.state();
-                        state.machines.get_mut(&node).unwrap().register(&uid, wanted.cpus, pod.cpus.clone())
-                    }
-                    None => Ok(()),
-                }
-            }
-            Err(reason) => Err(reason),
-        };
-        self.change(&node);
-        match outcome {
-            Ok(()) => {
-                assert!(!overlap(&self.state().machines[&node].given()), "{node} gave a CPU twice");
-                let lives = wanted.as_ref().map_or_else(|| random.between(20_000, 60_000), |wanted| wanted.lives);
-                tokio::time::sleep(lives).await;
-                if let Some(mut pod) = self.pod(&name, &uid) {
-                    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-                    self.server.put(PODS.0, PODS.1, pod);
-                }
-                tokio::time::sleep(random.between(100, 800)).await;
-            }
-            Err(reason) => {
-                self.status(&name, &uid, json!({"phase": "Failed", "reason": reason}));
-                if wanted.is_some() {
-                    let mut state = self.state();
-                    state.outcome.refused += 1;
-                    *state.outcome.reasons.entry(reason).or_default() += 1;
-                }
-                tokio::time::sleep(random.between(2000, 4000)).await;
-            }
-        }
-        let held = {
-            let mut state = self.state();
-            let machine = state.machines.get_mut(&node).unwrap();
-            let held = machine.holds(&uid);
-            machine.end(&uid);
-            if let Some(pods) = state.used.get_mut(&node) {
-                pods.remove(&uid);
-            }
-            held
-        };
-        self.change(&node);
-        self.server.remove(PODS.0, PODS.1, "vms", &name);
-        if let Some(wanted) = wanted {
-            match held {
-                true => self.state().ended += 1,
-                // A controller makes another one.
-                false => self.ask(&wanted),
-            }
-        }
-    }
-
-    fn change(&self, node: &str) {
+    pub(super) fn change(&self, node: &str) {
         self.state().changed[node].send_modify(|changes| *changes += 1);
-    }
-
-    /// Whether another pod on the node is told one of these CPUs too.
-    fn told_twice(&self, state: &State, node: &str, uid: &str, cpus: &CpuSet) -> bool {
-        let others = state.used.get(node).into_iter().flat_map(|pods| pods.keys()).filter(|other| *other != uid);
-        let given = state.machines[node].given();
-        let mut given = others.filter_map(|other| given.get(other));
-        given.any(|theirs| !theirs.is_disjoint(cpus))
-    }
-}
-
-/// Pods that are bound.
-const BOUND: Source = Source {
-    path: "/api/v1/pods",
-    fields: "spec.nodeName!=",
-};
-
-/// All kubelets' watch.
-struct Kubelets {
-    world: Arc<World>,
-}
-
-impl Follower for Kubelets {
-    fn changed(&self, object: &RawValue) {
-        let pod = seen::pod(object.get()).unwrap();
-        if self.world.state().known.insert(pod.uid.to_string()) {
-            let document = serde_json::from_str(object.get()).unwrap();
-            tokio::spawn(self.world.clone().live(pod, document));
-        }
-    }
-
-    fn gone(&self, _: &RawValue) {}
-
-    fn list_begins(&self) {}
-
-    fn list_ends(&self, _: Version, _: u64) {}
-
-    fn failed(&self, failure: &Failure) {
-        panic!("kubelet's watch: {failure}");
     }
 }
 
