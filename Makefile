@@ -189,7 +189,7 @@ sim-placement: ## 10,000 pods placed in a simulated cluster of 200 nodes, with c
 	@STELIA_PLACEMENTS=$(or $(PODS),10000) STELIA_PLACEMENT_NODES=$(or $(NODES),200) $(CARGO) test --quiet --locked --profile fast -p stelia-placement --lib simulation:: -- --nocapture --test-threads=1
 
 bench-placement: ## what 100 to 10,000 nodes cost whoever places pods on them, held to bars (NODES="100 1000" others, PRINT=1 holds none)
-	@$(if $(NODES),STELIA_NODES="$(NODES)") $(if $(PRINT),STELIA_NODES_PRINT=1) $(CARGO) bench --quiet --locked -p stelia-placement --features testing --bench placement
+	@$(if $(NODES),STELIA_NODES="$(NODES)") $(if $(PRINT),STELIA_NODES_PRINT=1) $(CARGO) bench --quiet --locked -p stelia-placement --features testing --bench placement --bench service
 
 fuzz: setup ## fuzz whatever reads bytes of others, 10 min a target (FUZZ_SECONDS=n, FUZZ_TARGETS=name)
 	CARGO=$(CARGO) fuzz/run $(FUZZ_SECONDS) $(FUZZ_TARGETS)
