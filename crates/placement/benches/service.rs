@@ -4,7 +4,6 @@
 //!
 //! `STELIA_NODES` in the environment: another number of nodes than 10,000.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -136,11 +135,12 @@ async fn measure(nodes: usize) -> anyhow::Result<()> {
     };
     tokio::spawn(serve(placer.clone(), listener, service, ended.clone()));
 
-    let pool: BTreeMap<usize, Value> = (0..400.min(nodes)).map(|number| Ok((number, object(number, 1)?))).collect::<anyhow::Result<_>>()?;
+    let both = [1, 2].into_iter().flat_map(|turn| (0..400.min(nodes)).map(move |number| object(number, turn)));
+    let pool: Vec<Value> = both.collect::<anyhow::Result<_>>()?;
     let changing = server.clone();
     tokio::spawn(async move {
         let mut ticks = tokio::time::interval(Duration::from_millis(10));
-        let mut objects = pool.values().cycle();
+        let mut objects = pool.iter().cycle();
         loop {
             ticks.tick().await;
             for object in objects.by_ref().take((UPDATES / 100) as usize) {
