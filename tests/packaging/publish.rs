@@ -95,7 +95,7 @@ fn a_removal_takes_back_what_was_published_once_nobody_publishes_any_more() {
     fs::write(root.at("etc/stelia/publish/kubeconfig"), "").expect("a file");
     let calls = root.remove();
     let withdrawn = calls.iter().position(|call| call.starts_with("systemd-run ")).expect("it");
-    for part in ["--uid=stelia-publish", "--withdraw", "--kubeconfig /etc/stelia/publish/kubeconfig", "$STELIA_PUBLISH_OPTIONS"] {
+    for part in ["--uid=stelia-publish", "-E STELIA_KUBECONFIG=/etc/stelia/publish/kubeconfig", "stelia-publish --withdraw"] {
         assert!(calls[withdrawn].contains(part), "{part}: {}", calls[withdrawn]);
     }
     assert!(place(&calls, "systemctl stop stelia-publish.service") < withdrawn);

@@ -95,9 +95,12 @@ fn build(folder: &Path, objects: &mut Vec<Value>) {
         let target = objects.iter_mut().find(|object| meant(object)).expect("a target");
         let changes: Vec<Change> = serde_saphyr::from_str(&text).expect("a patch");
         for Change::Add { path, value } in changes {
-            let list = path.strip_suffix("/-").expect("only appending is done here");
-            let list = target.pointer_mut(list).and_then(Value::as_array_mut);
-            list.unwrap_or_else(|| panic!("no list {path}")).push(value);
+            let (parent, key) = path.rsplit_once('/').expect("a pointer");
+            match target.pointer_mut(parent) {
+                Some(Value::Array(list)) if key == "-" => list.push(value),
+                Some(Value::Object(members)) => assert!(members.insert(key.into(), value).is_none(), "{path} is there"),
+                _ => panic!("nothing at {parent}"),
+            }
         }
     }
     for image in &of.images {
