@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::{cluster, documents, folders, kind, name, only, read, strings};
+use crate::{cluster, documents, folders, kind, name, only, read, repository, strings};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -65,7 +65,10 @@ pub fn built(folder: &Path) -> Vec<Value> {
 }
 
 fn build(folder: &Path, objects: &mut Vec<Value>) {
-    let of = kustomization(folder);
+    build_as(kustomization(folder), folder, objects);
+}
+
+fn build_as(of: Kustomization, folder: &Path, objects: &mut Vec<Value>) {
     match of.kind.as_str() {
         "Kustomization" => assert_eq!(of.api_version, "kustomize.config.k8s.io/v1beta1"),
         "Component" => assert_eq!(of.api_version, "kustomize.config.k8s.io/v1alpha1"),
@@ -98,7 +101,7 @@ fn build(folder: &Path, objects: &mut Vec<Value>) {
             let (parent, key) = path.rsplit_once('/').expect("a pointer");
             match target.pointer_mut(parent) {
                 Some(Value::Array(list)) if key == "-" => list.push(value),
-                Some(Value::Object(members)) => assert!(members.insert(key.into(), value).is_none(), "{path} is there"),
+                Some(Value::Object(members)) => drop(members.insert(key.into(), value)),
                 _ => panic!("nothing at {parent}"),
             }
         }
@@ -134,6 +137,7 @@ fn the_overlay_with_everything_has_every_component_and_the_one_for_units_no_daem
     components.sort();
     let there: Vec<PathBuf> = folders(&cluster("components"))
         .into_iter()
+        .filter(|path| !path.ends_with("withdraw"))
         .map(|path| Path::new("../../components").join(path.file_name().expect("a name")))
         .collect();
     assert_eq!(components, there);
@@ -149,11 +153,31 @@ fn an_overlay_appends_its_components_flags_and_names_the_image() {
     let full = built(&cluster("overlays/full"));
     let container = &only(&full, "DaemonSet")["spec"]["template"]["spec"]["containers"][0];
     let arguments = strings(&container["args"]);
-    assert_eq!(arguments.len(), 1 + folders(&cluster("components")).len(), "{arguments:?}");
+    assert_eq!(arguments.len(), folders(&cluster("components")).len(), "{arguments:?}");
+    assert!(!arguments.contains(&"--withdraw"));
+    let port = &container["ports"][0];
+    let metrics = format!("--metrics=0.0.0.0:{}", port["containerPort"]);
+    assert!(arguments.contains(&&*metrics) && container["readinessProbe"]["httpGet"]["port"] == port["name"]);
+    let open = &only(&full, "NetworkPolicy")["spec"]["ingress"];
+    assert_eq!(open, &json!([{"ports": [{"port": port["containerPort"], "protocol": "TCP"}]}]));
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(container["image"], format!("registry.example.com/stelia-publish:{version}"));
     // The base has what `make image` builds.
     let base = built(&cluster("base"));
     let image = &only(&base, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]["image"];
     assert_eq!(image, &json!(format!("steliad.example/stelia-publish:{version}")));
+}
+
+/// The overlay that docs/cluster.md shows, as one beside the shipped ones.
+#[test]
+fn the_overlay_of_the_page_can_be_built() {
+    let page = read(&repository("docs/cluster.md"));
+    let blocks: Vec<&str> = page.split("\n```").filter_map(|block| block.strip_prefix("yaml\n")).collect();
+    let shown = blocks.iter().find(|block| block.contains("kind: Kustomization")).expect("an overlay");
+    let of: Kustomization = serde_saphyr::from_str(shown).expect("a kustomization");
+    let mut objects = Vec::new();
+    build_as(of, &cluster("overlays/mine"), &mut objects);
+    let container = &only(&objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0];
+    assert!(strings(&container["args"]).contains(&"--pod-events"), "{container}");
+    assert_eq!(container["image"], format!("registry.example.com/stelia-publish:{}", env!("CARGO_PKG_VERSION")));
 }

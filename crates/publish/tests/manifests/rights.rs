@@ -17,7 +17,7 @@ const RIGHTS: [(&str, &str, &[(&str, &str, &str)]); 5] = [
     ("vm-capacity", "--vm-capacity", &[("", "nodes/status", "patch")]),
 ];
 /// Components that need no right.
-const WITHOUT: [&str; 1] = ["metrics"];
+const WITHOUT: [&str; 2] = ["metrics", "withdraw"];
 const BASE: [(&str, &str, &str); 5] = [
     ("", "nodes", "get"),
     ("topology.node.k8s.io", "noderesourcetopologies", "create"),
