@@ -176,7 +176,7 @@ fn the_overlay_of_the_page_can_be_built() {
     let shown = blocks.iter().find(|block| block.contains("kind: Kustomization")).expect("an overlay");
     let of: Kustomization = serde_saphyr::from_str(shown).expect("a kustomization");
     let mut objects = Vec::new();
-    build_as(of, &cluster("overlays/mine"), &mut objects);
+    build_as(of, &cluster("overlays/full"), &mut objects);
     let container = &only(&objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0];
     assert!(strings(&container["args"]).contains(&"--pod-events"), "{container}");
     assert_eq!(container["image"], format!("registry.example.com/stelia-publish:{}", env!("CARGO_PKG_VERSION")));

@@ -42,12 +42,12 @@ fn matches(rule: &Value, request: &Value) -> bool {
 }
 
 /// What the expressions of one request see.
-struct Scope<'v> {
-    context: Context<'static, 'v>,
+struct Scope {
+    context: Context<'static, 'static>,
     variables: HashMap<String, Cel>,
 }
 
-impl Scope<'_> {
+impl Scope {
     fn new(request: &Value) -> Self {
         let mut scope = Self {
             context: Context::with_env(Arc::new(Env::stdlib())),
