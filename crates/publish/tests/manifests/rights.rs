@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use clap::{CommandFactory, Parser};
 use serde_json::{Value, json};
+use stelia_publish::program::Arguments;
 
 use crate::kustomization::built;
 use crate::policy::policies;
-use crate::{cluster, documents, folders, kind, name, only, strings};
+use crate::{cluster, documents, folders, kind, name, only, read, repository, strings};
 
 /// What each component's role allows: group, resource, verb.
 const RIGHTS: [(&str, &str, &[(&str, &str, &str)]); 5] = [
@@ -122,4 +124,57 @@ fn the_taint_of_the_component_is_the_policys() {
     let key = patch[0]["value"].as_str().and_then(|flag| flag.split_once('=')).expect("a key").1;
     let nodes = policies().iter().find(|policy| name(policy) == "stelia-publish-nodes").expect("it");
     assert!(nodes["spec"].to_string().contains(&format!("t.key == '{key}'")), "{key}");
+}
+
+#[test]
+fn the_program_takes_every_argument_and_variable_of_the_manifests_and_of_the_unit() {
+    let objects = built(&cluster("overlays/full"));
+    let container = &only(&objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0];
+    let mut arguments = strings(&container["args"]);
+    let program = "stelia-publish";
+    Arguments::try_parse_from([program].into_iter().chain(arguments.iter().copied())).expect("arguments");
+    let withdraw = documents(&cluster("components/withdraw/flag.yaml")).remove(0);
+    arguments.push(withdraw[0]["value"].as_str().expect("a flag"));
+    Arguments::try_parse_from([program].into_iter().chain(arguments)).expect("arguments");
+
+    let command = Arguments::command();
+    let variables: BTreeSet<String> = command
+        .get_arguments()
+        .filter_map(|one| Some(one.get_env()?.to_string_lossy().into_owned()))
+        .collect();
+    let mut used: Vec<String> = vec![container["env"][0]["name"].as_str().expect("a variable").to_owned()];
+    for file in ["systemd-units/stelia-publish.service", "docs/cluster.md", "packaging/publish/debian/prerm", "packaging/publish/rpm/preun"] {
+        let text = read(&repository(file));
+        let words = text.split(|c: char| !c.is_ascii_uppercase() && c != '_');
+        used.extend(words.filter(|word| word.starts_with("STELIA_")).map(str::to_owned));
+    }
+    assert!(used.len() >= 6, "{used:?}");
+    assert!(used.iter().all(|one| variables.contains(one)), "{used:?} are not all of {variables:?}");
+}
+
+/// What the program can write and nobody could switch on would be dead; `--once` and the like write nothing more.
+#[test]
+fn every_option_that_writes_more_is_a_component() {
+    let without_right = ["directory", "node-name", "kubeconfig", "field-manager", "start-spread", "once", "withdraw", "metrics", "log-format"];
+    let command = Arguments::command();
+    let options: BTreeSet<String> = command.get_arguments().filter_map(|one| Some(one.get_long()?.to_owned())).collect();
+    let known = RIGHTS.iter().map(|(_, flag, _)| flag.trim_start_matches('-')).chain(without_right);
+    assert_eq!(options, known.map(str::to_owned).collect());
+}
+
+/// What the program writes by name is what the policies let through.
+#[test]
+fn the_policies_have_the_names_that_the_program_writes() {
+    use stelia_publish::decide::content::{CONDITION, CONTROLLER, GROUP, READY_LABEL, REMOVED_TAINTS, RESOURCE};
+    let policy = |wanted: &str| {
+        let found = policies().iter().find(|policy| name(policy) == wanted).expect("it");
+        found["spec"].to_string()
+    };
+    let nodes = policy("stelia-publish-nodes");
+    for written in [READY_LABEL, REMOVED_TAINTS, RESOURCE] {
+        assert!(nodes.contains(&format!("k == '{written}'")), "{written}");
+    }
+    assert!(policy("stelia-publish-pods").contains(&format!("c.type == '{CONDITION}'")));
+    assert!(policy("stelia-publish-events").contains(&format!("reportingController == '{CONTROLLER}'")));
+    assert!(policy("stelia-publish-topology").contains(&format!("\"{GROUP}\"")));
 }
