@@ -59,7 +59,7 @@ fn an_install_makes_the_user_has_the_settings_read_and_starts_what_the_preset_en
 #[test]
 fn with_selinux_its_program_is_labelled_before_it_starts() {
     let calls = Root::with_selinux(PACKAGE).install();
-    assert!(place(&calls, "restorecon /usr/libexec/stelia/stelia-publish") < place(&calls, START));
+    assert!(place(&calls, "restorecon -R /usr/libexec/stelia/stelia-publish /etc/stelia/publish") < place(&calls, START));
     // The module is steliad's.
     assert!(!called(&calls, "semodule"));
 }
