@@ -31,7 +31,10 @@ fn it_has_every_manifest_where_a_kustomization_looks_for_it() {
     assert!(here.len() >= 25, "{here:?}");
     assert_eq!(there, here);
     for file in here {
-        assert!(fs::read(committed.join(&file)).expect("it") == fs::read(installed.join(&file)).expect("it"), "{file}");
+        assert!(
+            fs::read(committed.join(&file)).expect("it") == fs::read(installed.join(&file)).expect("it"),
+            "{file}"
+        );
     }
 }
 

@@ -82,7 +82,10 @@ fn it_installs_the_files_of_each_debian_package_byte_for_byte() {
             }
         };
         for path in expected.keys() {
-            assert!(content(root.path(), path) == content(unpacked.path(), path), "{path} differs");
+            assert!(
+                content(root.path(), path) == content(unpacked.path(), path),
+                "{path} differs"
+            );
         }
     }
 }

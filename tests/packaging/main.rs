@@ -26,9 +26,15 @@ fn given(variable: &str) -> PathBuf {
 /// The package in the folder that `variable` names; there is one.
 fn package(variable: &str, start: &str, ending: &str) -> PathBuf {
     let folder = given(variable);
-    let files = std::fs::read_dir(&folder).expect("a folder").flatten().map(|file| file.path());
+    let files = std::fs::read_dir(&folder)
+        .expect("a folder")
+        .flatten()
+        .map(|file| file.path());
     let is_it = |path: &PathBuf| {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
         let version = name.strip_prefix(start).and_then(|rest| rest.strip_suffix(ending));
         version.is_some_and(|version| version.starts_with(|first: char| first.is_ascii_digit()))
     };

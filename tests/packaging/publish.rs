@@ -32,12 +32,23 @@ fn the_scripts_are_the_committed_ones_and_name_no_slice_and_no_vm() {
     run(&["dpkg-deb", "-e", text(&deb(PACKAGE)), text(control.path())]);
     for file in ["postinst", "prerm", "postrm"] {
         let packaged = fs::read_to_string(control.path().join(file)).expect("a script");
-        assert_eq!(packaged.trim(), repository(&format!("packaging/publish/debian/{file}")).trim(), "{file}");
+        assert_eq!(
+            packaged.trim(),
+            repository(&format!("packaging/publish/debian/{file}")).trim(),
+            "{file}"
+        );
         assert!(!code(&packaged).contains("slice"), "{file}");
         run(&["sh", "-n", text(&control.path().join(file))]);
     }
     // Of the daemon's units only the daemon is named, to read its settings again.
-    for folder in ["rpm/post", "rpm/preun", "rpm/postun", "debian/postinst", "debian/prerm", "debian/postrm"] {
+    for folder in [
+        "rpm/post",
+        "rpm/preun",
+        "rpm/postun",
+        "debian/postinst",
+        "debian/prerm",
+        "debian/postrm",
+    ] {
         let script = code(&repository(&format!("packaging/publish/{folder}")));
         for line in script.lines().filter(|line| line.contains("steliad.service")) {
             assert!(line.contains("is-active") || line.contains(RELOAD), "{folder}: {line}");
@@ -59,7 +70,12 @@ fn an_install_makes_the_user_has_the_settings_read_and_starts_what_the_preset_en
 #[test]
 fn with_selinux_its_program_is_labelled_before_it_starts() {
     let calls = Root::with_selinux(PACKAGE).install();
-    assert!(place(&calls, "restorecon -R /usr/libexec/stelia/stelia-publish /etc/stelia/publish") < place(&calls, START));
+    assert!(
+        place(
+            &calls,
+            "restorecon -R /usr/libexec/stelia/stelia-publish /etc/stelia/publish"
+        ) < place(&calls, START)
+    );
     // The module is steliad's.
     assert!(!called(&calls, "semodule"));
 }
@@ -94,8 +110,15 @@ fn a_removal_takes_back_what_was_published_once_nobody_publishes_any_more() {
     fs::create_dir_all(root.at("etc/stelia/publish")).expect("a folder");
     fs::write(root.at("etc/stelia/publish/kubeconfig"), "").expect("a file");
     let calls = root.remove();
-    let withdrawn = calls.iter().position(|call| call.starts_with("systemd-run ")).expect("it");
-    for part in ["--uid=stelia-publish", "-E STELIA_KUBECONFIG=/etc/stelia/publish/kubeconfig", "stelia-publish --withdraw"] {
+    let withdrawn = calls
+        .iter()
+        .position(|call| call.starts_with("systemd-run "))
+        .expect("it");
+    for part in [
+        "--uid=stelia-publish",
+        "-E STELIA_KUBECONFIG=/etc/stelia/publish/kubeconfig",
+        "stelia-publish --withdraw",
+    ] {
         assert!(calls[withdrawn].contains(part), "{part}: {}", calls[withdrawn]);
     }
     assert!(place(&calls, "systemctl stop stelia-publish.service") < withdrawn);

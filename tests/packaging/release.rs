@@ -193,7 +193,10 @@ fn the_programs_of_the_packages_are_those_of_the_sboms() {
         run(&["dpkg-deb", "-x", text(&deb(package)), text(unpacked.path())]);
         for (program, path) in programs(package) {
             let sum = run(&["sha256sum", text(&unpacked.path().join(path))]);
-            let listed = components(&sbom).iter().find(|one| one["name"] == *program).expect("it");
+            let listed = components(&sbom)
+                .iter()
+                .find(|one| one["name"] == *program)
+                .expect("it");
             assert_eq!(listed["type"], "application");
             let listed = listed["hashes"][0]["content"].as_str();
             assert_eq!(sum.split_whitespace().next(), listed, "{program}");

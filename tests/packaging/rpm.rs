@@ -77,7 +77,11 @@ fn the_same_files_with_the_same_modes_owners_and_sizes_and_the_module() {
     for package in PACKAGES {
         let (own, rpm): (Vec<_>, Vec<_>) = in_rpm(package).into_iter().partition(|(path, _)| is_the_rpms_own(path));
         for (path, entry) in own {
-            assert_eq!((entry.mode.as_str(), entry.owner.as_str()), ("-rw-r--r--", "root/root"), "{path}");
+            assert_eq!(
+                (entry.mode.as_str(), entry.owner.as_str()),
+                ("-rw-r--r--", "root/root"),
+                "{path}"
+            );
             added.insert(path);
         }
         assert_eq!(rpm.into_iter().collect::<BTreeMap<_, _>>(), in_deb(package));
@@ -103,7 +107,10 @@ fn the_same_files_with_the_same_modes_owners_and_sizes_and_the_module() {
         ("/usr/share/man/man7/stelia.7.gz", "-rw-r--r--"),
         ("/usr/share/man/man8/steliad.8.gz", "-rw-r--r--"),
         ("/usr/share/man/man8/stelia-publish.8.gz", "-rw-r--r--"),
-        ("/usr/share/stelia-cluster/kubernetes/base/kustomization.yaml", "-rw-r--r--"),
+        (
+            "/usr/share/stelia-cluster/kubernetes/base/kustomization.yaml",
+            "-rw-r--r--",
+        ),
     ] {
         assert_eq!(all.get(path).map(|entry| entry.mode.as_str()), Some(mode), "{path}");
     }
@@ -137,9 +144,14 @@ fn the_configuration_and_nothing_else_is_kept_when_it_was_changed() {
 
 /// What it requires, without what rpm itself adds.
 fn needs(package: &str) -> BTreeSet<String> {
-    let needs = query(&rpm(package), "[%{REQUIRENAME} %{REQUIREFLAGS:depflags} %{REQUIREVERSION}\n]");
+    let needs = query(
+        &rpm(package),
+        "[%{REQUIRENAME} %{REQUIREFLAGS:depflags} %{REQUIREVERSION}\n]",
+    );
     let needs = needs.lines().map(|need| need.trim().to_owned());
-    needs.filter(|need| !need.starts_with("rpmlib(") && !need.starts_with("config(")).collect()
+    needs
+        .filter(|need| !need.starts_with("rpmlib(") && !need.starts_with("config("))
+        .collect()
 }
 
 #[test]
@@ -155,7 +167,10 @@ fn they_say_what_they_are() {
     for package in PACKAGES {
         let (file, version) = (rpm(package), env!("CARGO_PKG_VERSION"));
         let said = query(&file, "%{NAME} %{VERSION} %{RELEASE} %{LICENSE} %{OS} %{ARCH}");
-        assert_eq!(said, format!("{package} {version} 1 Apache-2.0 linux {}", std::env::consts::ARCH));
+        assert_eq!(
+            said,
+            format!("{package} {version} 1 Apache-2.0 linux {}", std::env::consts::ARCH)
+        );
         let description = run(&["dpkg-deb", "-f", text(&deb(package)), "Description"]);
         assert_eq!(Some(&*query(&file, "%{SUMMARY}")), description.lines().next());
     }
@@ -175,7 +190,10 @@ fn installed_they_are_the_debian_packages_byte_for_byte() {
         run(&[&tool[..], &["--nodeps", "--noscripts", "-i", text(&rpm(package))]].concat());
         run(&["dpkg-deb", "-x", text(&deb(package)), text(unpacked.path())]);
         for path in in_deb(package).keys() {
-            assert!(below(root.path(), path) == below(unpacked.path(), path), "{path} differs");
+            assert!(
+                below(root.path(), path) == below(unpacked.path(), path),
+                "{path} differs"
+            );
         }
         // Modes, owners and digests as rpm itself sees them; it is silent when all is as it should be.
         assert_eq!(run(&[&tool[..], &["-V", "--nodeps", package]].concat()), "");

@@ -323,23 +323,35 @@ fn the_publisher_reads_what_it_is_told_and_its_key_connects_to_the_api_server_an
     assert!(policy.allows(SYSTEMD, PUBLISH, "process2", &["nnp_transition"]));
     assert!(policy.allows(PUBLISH, PUBLISHS_PROGRAM, "file", &["entrypoint"]));
     for file in [TOLD, PUBLISHS_KUBECONFIG] {
-        assert!(policy.allows(PUBLISH, file, "file", &["open", "read", "watch"]), "{file}");
+        assert!(
+            policy.allows(PUBLISH, file, "file", &["open", "read", "watch"]),
+            "{file}"
+        );
         assert!(policy.allows(PUBLISH, file, "dir", &["search", "watch"]), "{file}");
         for permission in ["write", "append", "unlink", "create"] {
-            assert!(!policy.allows(PUBLISH, file, "file", &[permission]), "{file}: {permission}");
+            assert!(
+                !policy.allows(PUBLISH, file, "file", &[permission]),
+                "{file}: {permission}"
+            );
         }
     }
     let port = "system_u:object_r:http_port_t:s0";
     assert!(policy.allows(PUBLISH, port, "tcp_socket", &["name_connect"]));
     for socket in [DAEMON, QUIET, OTHER_SERVICE] {
-        assert!(!policy.allows(PUBLISH, socket, "unix_stream_socket", &["connectto"]), "{socket}");
+        assert!(
+            !policy.allows(PUBLISH, socket, "unix_stream_socket", &["connectto"]),
+            "{socket}"
+        );
     }
     assert!(!policy.allows(PUBLISH, DIRECTORY, "sock_file", &["write"]));
     assert!(!policy.allows(PUBLISH, OTHER_SERVICE, "file", &["open"]));
     assert!(policy.allowed(PUBLISH, PUBLISH, "capability").is_empty());
     // Its key is its own.
     for reader in [CONTAINER, OTHER_SERVICE, QUIET] {
-        assert!(!policy.allows(reader, PUBLISHS_KUBECONFIG, "file", &["read"]), "{reader}");
+        assert!(
+            !policy.allows(reader, PUBLISHS_KUBECONFIG, "file", &["read"]),
+            "{reader}"
+        );
     }
 }
 
@@ -375,7 +387,10 @@ fn the_socket_and_its_directory_are_labelled_below_run_and_below_var_run() {
         policy.label("file", "/usr/libexec/stelia/stelia-publish"),
         PUBLISHS_PROGRAM
     );
-    assert_eq!(policy.label("file", "/etc/stelia/publish/kubeconfig"), PUBLISHS_KUBECONFIG);
+    assert_eq!(
+        policy.label("file", "/etc/stelia/publish/kubeconfig"),
+        PUBLISHS_KUBECONFIG
+    );
     assert_ne!(policy.label("file", "/etc/stelia/steliad.toml"), PUBLISHS_KUBECONFIG);
     assert_ne!(policy.label("file", "/usr/bin/steliactl"), PROGRAM);
 }

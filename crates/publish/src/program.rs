@@ -133,7 +133,8 @@ pub fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let (client, files) = Files::client(arguments.kubeconfig.clone()).context("the API server's address and credentials")?;
+    let (client, files) =
+        Files::client(arguments.kubeconfig.clone()).context("the API server's address and credentials")?;
     let source = Source::new(arguments.directory.clone());
     let readings = source.readings();
     if arguments.withdraw {
@@ -163,7 +164,11 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         return Ok(code(status.settled && status.problems.is_empty()));
     }
     let listener = match arguments.metrics {
-        Some(address) => Some(serve::listen(address).await.with_context(|| format!("listen on {address}"))?),
+        Some(address) => Some(
+            serve::listen(address)
+                .await
+                .with_context(|| format!("listen on {address}"))?,
+        ),
         None => None,
     };
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -212,7 +217,11 @@ fn named(reading: &Reading) -> Option<String> {
 
 fn nothing_told(directory: &Path, reading: &Reading) -> String {
     let problem = reading.problem.as_deref();
-    format!("steliad tells nothing in {}: {}", directory.display(), problem.unwrap_or("no file"))
+    format!(
+        "steliad tells nothing in {}: {}",
+        directory.display(),
+        problem.unwrap_or("no file")
+    )
 }
 
 /// The name that the daemon tells, as soon as it does.

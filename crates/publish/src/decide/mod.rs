@@ -13,7 +13,6 @@ mod wanted;
 #[cfg(test)]
 mod tests;
 
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -191,7 +190,10 @@ impl State {
     fn foreign(&self, publication: &Publication) -> Option<String> {
         let node = &self.options.node;
         if publication.node != *node {
-            return Some(format!("of node {:?}, and this publisher is of {node:?}", publication.node));
+            return Some(format!(
+                "of node {:?}, and this publisher is of {node:?}",
+                publication.node
+            ));
         }
         let object = publication.object.as_ref()?;
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -200,7 +202,10 @@ impl State {
         }
         match (content::object_version(object), &object["kind"]) {
             (Some(version), kind) if pods::is_name(version) && kind == "NodeResourceTopology" => None,
-            (_, kind) => Some(format!("the object is {} {kind}, expected a NodeResourceTopology", object["apiVersion"])),
+            (_, kind) => Some(format!(
+                "the object is {} {kind}, expected a NodeResourceTopology",
+                object["apiVersion"]
+            )),
         }
     }
 
@@ -312,7 +317,12 @@ impl State {
             What::Event(task @ EventTask::Repeat(_)) => {
                 let event = self.events.event(*task)?;
                 let body = serde_json::json!({"series": content::series(event)?});
-                request::merge_event(manager, &event.namespace, &content::event_name(&self.options.boot, event), &body)
+                request::merge_event(
+                    manager,
+                    &event.namespace,
+                    &content::event_name(&self.options.boot, event),
+                    &body,
+                )
             }
         })
     }

@@ -108,7 +108,8 @@ impl State {
         if failure.kind == Kind::Unauthorized && !again {
             self.api.at_once(now);
         } else {
-            self.api.failed(now, Pause::Growing, failure.retry_after, &mut self.random);
+            self.api
+                .failed(now, Pause::Growing, failure.retry_after, &mut self.random);
             self.say(Part::Api, Some(failure.text.clone()));
         }
         if let Some((kept, _)) = self.kept(what) {
@@ -198,11 +199,27 @@ impl State {
             }
             What::Pod(task) => {
                 let text = self.pods.failed(task, failure, now, &mut self.random);
-                said = text.map(|text| problem(what, &Failure { text, ..failure.clone() }));
+                said = text.map(|text| {
+                    problem(
+                        what,
+                        &Failure {
+                            text,
+                            ..failure.clone()
+                        },
+                    )
+                });
             }
             What::Event(task) => {
                 let text = self.events.failed(*task, failure, now, &mut self.random);
-                said = text.map(|text| problem(what, &Failure { text, ..failure.clone() }));
+                said = text.map(|text| {
+                    problem(
+                        what,
+                        &Failure {
+                            text,
+                            ..failure.clone()
+                        },
+                    )
+                });
             }
         }
         // The Node is not the one whose UID is known: it was deleted, or registered anew.

@@ -291,7 +291,10 @@ fn ten_thousand_nodes_after_an_outage_come_back_one_after_the_other() {
         run.until(back, || Fate::Away);
         let outage = run.server.writes.len();
         run.until(back + Duration::from_secs(301), || Fate::Answered);
-        assert!(outage - before > 5 && run.server.writes.len() - outage == 1, "one request a node");
+        assert!(
+            outage - before > 5 && run.server.writes.len() - outage == 1,
+            "one request a node"
+        );
         *by_second.entry(run.server.writes[outage].as_secs()).or_default() += 1;
     }
     let most = by_second.values().max().unwrap();
@@ -322,7 +325,10 @@ fn the_state_is_an_attribute_or_in_v1alpha1_an_annotation() {
     let marked = content::object(&object, Freshness::Away, None);
     assert_eq!(marked["attributes"], json!([{"name": content::STATE, "value": "away"}]));
     let again = content::object(&marked, Freshness::Unusable, None);
-    assert_eq!(again["attributes"], json!([{"name": content::STATE, "value": "unusable"}]));
+    assert_eq!(
+        again["attributes"],
+        json!([{"name": content::STATE, "value": "unusable"}])
+    );
     assert_eq!(content::object(&object, Freshness::Current, None), object);
     let mut old = object;
     old["apiVersion"] = "topology.node.k8s.io/v1alpha1".into();

@@ -85,7 +85,11 @@ fn what_a_publisher_asks_for_its_own_node_is_admitted() {
 #[test]
 fn a_token_of_another_node_is_denied_everything() {
     for request in REQUESTS {
-        let said = messages(&changed(request, &format!("/userInfo/extra/{}", NODE.replace('/', "~1")), json!(["worker-2"])));
+        let said = messages(&changed(
+            request,
+            &format!("/userInfo/extra/{}", NODE.replace('/', "~1")),
+            json!(["worker-2"]),
+        ));
         assert!(said.len() == 1 && said[0].contains("own"), "{request}: {said:?}");
         let said = messages(&by_certificate(request, "worker-2"));
         assert!(said.len() == 1 && said[0].contains("own"), "{request}: {said:?}");
@@ -99,7 +103,11 @@ fn a_token_without_a_node_is_denied_everything() {
             removed(request, &format!("/userInfo/extra/{}", NODE.replace('/', "~1"))),
             removed(request, "/userInfo/extra"),
             changed(request, "/userInfo/extra", json!({})),
-            changed(request, &format!("/userInfo/extra/{}", NODE.replace('/', "~1")), json!([])),
+            changed(
+                request,
+                &format!("/userInfo/extra/{}", NODE.replace('/', "~1")),
+                json!([]),
+            ),
         ] {
             let said = messages(&review);
             assert!(said.len() == 1 && said[0].contains("own"), "{request}: {said:?}");
@@ -109,7 +117,12 @@ fn a_token_without_a_node_is_denied_everything() {
 
 #[test]
 fn a_certificate_with_the_group_and_no_name_of_a_node_is_denied_everything() {
-    for name in ["stelia:publish:", "worker-1", "stelia:publish", "stelia:publish:worker-1:"] {
+    for name in [
+        "stelia:publish:",
+        "worker-1",
+        "stelia:publish",
+        "stelia:publish:worker-1:",
+    ] {
         for request in REQUESTS {
             let mut review = by_certificate(request, "worker-1");
             set(&mut review, "/userInfo/username", json!(name));
@@ -122,8 +135,16 @@ fn a_certificate_with_the_group_and_no_name_of_a_node_is_denied_everything() {
 fn others_are_not_asked() {
     for request in REQUESTS {
         let mut review = removed(request, "/userInfo/extra");
-        set(&mut review, "/userInfo/username", json!("system:serviceaccount:koordinator-system:koordlet"));
-        set(&mut review, "/userInfo/groups", json!(["system:serviceaccounts", "system:authenticated"]));
+        set(
+            &mut review,
+            "/userInfo/username",
+            json!("system:serviceaccount:koordinator-system:koordlet"),
+        );
+        set(
+            &mut review,
+            "/userInfo/groups",
+            json!(["system:serviceaccounts", "system:authenticated"]),
+        );
         assert_eq!(denials(&review), [], "{request}");
     }
 }
@@ -131,15 +152,23 @@ fn others_are_not_asked() {
 #[test]
 fn kubelets_identity_writes_its_own_topology_and_what_else_it_writes_is_not_ours() {
     let kubelet = |request: &str, node: &str| {
-        let user = json!({"username": format!("system:node:{node}"), "groups": ["system:nodes", "system:authenticated"]});
+        let user =
+            json!({"username": format!("system:node:{node}"), "groups": ["system:nodes", "system:authenticated"]});
         changed(request, "/userInfo", user)
     };
     for request in ["topology-create", "topology-update", "topology-delete"] {
         assert_eq!(denials(&kubelet(request, "worker-1")), []);
-        assert_eq!(denied(&kubelet(request, "worker-2")), "a node writes its own NodeResourceTopology only");
+        assert_eq!(
+            denied(&kubelet(request, "worker-2")),
+            "a node writes its own NodeResourceTopology only"
+        );
     }
     let mut heartbeat = kubelet("node-status-patch", "worker-1");
-    set(&mut heartbeat, "/object/status/conditions/0/lastHeartbeatTime", json!("2026-11-24T08:05:08Z"));
+    set(
+        &mut heartbeat,
+        "/object/status/conditions/0/lastHeartbeatTime",
+        json!("2026-11-24T08:05:08Z"),
+    );
     assert_eq!(denials(&heartbeat), []);
     let mut status = kubelet("pod-status-patch", "worker-1");
     set(&mut status, "/object/status/phase", json!("Succeeded"));
@@ -182,7 +211,10 @@ fn of_its_node_a_publisher_changes_its_own_keys_only(#[case] pointer: &str, #[ca
     for request in ["node-patch", "node-status-patch"] {
         // The second has the taint that the first removes.
         let said = messages(&changed(request, pointer, value.clone()));
-        assert!(said.len() == 1 && said[0].starts_with(&format!("of the {what} of its Node")), "{request}: {said:?}");
+        assert!(
+            said.len() == 1 && said[0].starts_with(&format!("of the {what} of its Node")),
+            "{request}: {said:?}"
+        );
     }
 }
 
@@ -193,7 +225,10 @@ fn of_its_node_a_publisher_changes_its_own_keys_only(#[case] pointer: &str, #[ca
 #[case("/object/spec/providerID", "spec")]
 #[case("/object/status/images", "status")]
 fn nothing_of_its_node_is_removed(#[case] pointer: &str, #[case] what: &str) {
-    assert_eq!(denied(&removed("node-patch", pointer)).split(" of its Node").next(), Some(&*format!("of the {what}")));
+    assert_eq!(
+        denied(&removed("node-patch", pointer)).split(" of its Node").next(),
+        Some(&*format!("of the {what}"))
+    );
 }
 
 #[rstest]
@@ -204,7 +239,11 @@ fn nothing_of_its_node_is_removed(#[case] pointer: &str, #[case] what: &str) {
 #[case("/object/status/addresses/0/address", json!("192.0.2.99"), "status")]
 #[case("/object/status/daemonEndpoints/kubeletEndpoint/Port", json!(1), "status")]
 #[case("/object/status/comesLater", json!({}), "status")]
-fn of_its_nodes_status_a_publisher_changes_its_own_resource_only(#[case] pointer: &str, #[case] value: Value, #[case] what: &str) {
+fn of_its_nodes_status_a_publisher_changes_its_own_resource_only(
+    #[case] pointer: &str,
+    #[case] value: Value,
+    #[case] what: &str,
+) {
     let said = denied(&changed("node-status-patch", pointer, value));
     assert!(said.starts_with(&format!("of the {what} of its Node")), "{said}");
 }
@@ -212,8 +251,14 @@ fn of_its_nodes_status_a_publisher_changes_its_own_resource_only(#[case] pointer
 #[test]
 fn the_resource_is_changed_through_the_status_only_and_may_go_again() {
     let mut review = recorded("node-status-patch");
-    review["request"].as_object_mut().expect("a request").remove("subResource");
-    assert_eq!(denied(&review), "of the status of its Node a publisher changes capacity and allocatable only");
+    review["request"]
+        .as_object_mut()
+        .expect("a request")
+        .remove("subResource");
+    assert_eq!(
+        denied(&review),
+        "of the status of its Node a publisher changes capacity and allocatable only"
+    );
 
     let mut gone = recorded("node-status-patch");
     let (object, old) = (gone["request"]["object"].clone(), gone["request"]["oldObject"].clone());
@@ -245,7 +290,10 @@ fn nodes_and_pods_are_neither_made_nor_deleted() {
         for (operation, missing) in [("CREATE", "oldObject"), ("DELETE", "object")] {
             let mut review = changed(request, "/operation", json!(operation));
             set(&mut review, &format!("/{missing}"), Value::Null);
-            review["request"].as_object_mut().expect("a request").remove("subResource");
+            review["request"]
+                .as_object_mut()
+                .expect("a request")
+                .remove("subResource");
             let said = messages(&review);
             assert!(said.iter().any(|one| one == expected), "{operation}: {said:?}");
         }
@@ -268,11 +316,17 @@ fn of_a_pod_a_publisher_writes_its_condition_only(#[case] pointer: &str, #[case]
 #[test]
 fn no_condition_of_others_is_removed_and_the_first_may_be_ours() {
     let review = removed("pod-status-patch", "/object/status/conditions/0");
-    assert_eq!(denied(&review), "of the conditions of a pod a publisher writes stelia.io/isolated only");
+    assert_eq!(
+        denied(&review),
+        "of the conditions of a pod a publisher writes stelia.io/isolated only"
+    );
     let mut first = recorded("pod-status-patch");
     let ours = first["request"]["object"]["status"]["conditions"][4].clone();
     set(&mut first, "/object/status/conditions", json!([ours]));
-    first["request"]["oldObject"]["status"].as_object_mut().expect("a status").remove("conditions");
+    first["request"]["oldObject"]["status"]
+        .as_object_mut()
+        .expect("a status")
+        .remove("conditions");
     assert_eq!(denials(&first), []);
 }
 
@@ -281,7 +335,10 @@ fn a_pod_without_a_node_is_nobodys_and_the_pod_itself_is_not_changed() {
     let review = removed("pod-status-patch", "/object/spec/nodeName");
     assert_eq!(denied(&review), "a publisher writes pods of its own node only");
     let mut itself = recorded("pod-status-patch");
-    itself["request"].as_object_mut().expect("a request").remove("subResource");
+    itself["request"]
+        .as_object_mut()
+        .expect("a request")
+        .remove("subResource");
     assert_eq!(denied(&itself), "a publisher writes the status of pods only");
 }
 
@@ -321,7 +378,15 @@ fn every_expression_is_of_standard_cel() {
     for expression in all {
         assert!(Env::stdlib().compile(expression).is_ok(), "{expression}");
         // Of Kubernetes' own functions and of optional syntax the evaluator here knows nothing.
-        for beyond in ["orValue", "[?", ".?", "authorizer", "params", "quantity(", "namespaceObject"] {
+        for beyond in [
+            "orValue",
+            "[?",
+            ".?",
+            "authorizer",
+            "params",
+            "quantity(",
+            "namespaceObject",
+        ] {
             assert!(!expression.contains(beyond), "{beyond}: {expression}");
         }
     }

@@ -107,7 +107,10 @@ fn build_as(of: Kustomization, folder: &Path, objects: &mut Vec<Value>) {
         }
     }
     for image in &of.images {
-        let daemonset = objects.iter_mut().find(|object| kind(object) == "DaemonSet").expect("one");
+        let daemonset = objects
+            .iter_mut()
+            .find(|object| kind(object) == "DaemonSet")
+            .expect("one");
         let named = &mut daemonset["spec"]["template"]["spec"]["containers"][0]["image"];
         let (repository, _) = named.as_str().and_then(|image| image.split_once(':')).expect("a tag");
         assert_eq!(repository, image.name);
@@ -117,11 +120,20 @@ fn build_as(of: Kustomization, folder: &Path, objects: &mut Vec<Value>) {
 
 #[test]
 fn every_file_of_a_folder_is_in_its_kustomization() {
-    let every = ["base".into()].into_iter().chain(["components", "overlays"].into_iter().flat_map(|of| folders(&cluster(of))));
+    let every = ["base".into()].into_iter().chain(
+        ["components", "overlays"]
+            .into_iter()
+            .flat_map(|of| folders(&cluster(of))),
+    );
     for folder in every.map(|folder: PathBuf| cluster("").join(folder)) {
         let of = kustomization(&folder);
         let patches = of.patches.into_iter().filter_map(|patch| patch.path);
-        let mut listed: Vec<PathBuf> = of.resources.into_iter().chain(patches).filter(|path| !path.starts_with("..")).collect();
+        let mut listed: Vec<PathBuf> = of
+            .resources
+            .into_iter()
+            .chain(patches)
+            .filter(|path| !path.starts_with(".."))
+            .collect();
         listed.push("kustomization.yaml".into());
         listed.sort();
         let files = std::fs::read_dir(&folder).expect("a folder").flatten();
@@ -159,9 +171,15 @@ fn an_overlay_appends_its_components_flags_and_names_the_image() {
     let metrics = format!("--metrics=0.0.0.0:{}", port["containerPort"]);
     assert!(arguments.contains(&&*metrics) && container["readinessProbe"]["httpGet"]["port"] == port["name"]);
     let open = &only(&full, "NetworkPolicy")["spec"]["ingress"];
-    assert_eq!(open, &json!([{"ports": [{"port": port["containerPort"], "protocol": "TCP"}]}]));
+    assert_eq!(
+        open,
+        &json!([{"ports": [{"port": port["containerPort"], "protocol": "TCP"}]}])
+    );
     let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(container["image"], format!("registry.example.com/stelia-publish:{version}"));
+    assert_eq!(
+        container["image"],
+        format!("registry.example.com/stelia-publish:{version}")
+    );
     // The base has what `make image` builds.
     let base = built(&cluster("base"));
     let image = &only(&base, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]["image"];
@@ -172,12 +190,21 @@ fn an_overlay_appends_its_components_flags_and_names_the_image() {
 #[test]
 fn the_overlay_of_the_page_can_be_built() {
     let page = read(&repository("docs/cluster.md"));
-    let blocks: Vec<&str> = page.split("\n```").filter_map(|block| block.strip_prefix("yaml\n")).collect();
-    let shown = blocks.iter().find(|block| block.contains("kind: Kustomization")).expect("an overlay");
+    let blocks: Vec<&str> = page
+        .split("\n```")
+        .filter_map(|block| block.strip_prefix("yaml\n"))
+        .collect();
+    let shown = blocks
+        .iter()
+        .find(|block| block.contains("kind: Kustomization"))
+        .expect("an overlay");
     let of: Kustomization = serde_saphyr::from_str(shown).expect("a kustomization");
     let mut objects = Vec::new();
     build_as(of, &cluster("overlays/full"), &mut objects);
     let container = &only(&objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0];
     assert!(strings(&container["args"]).contains(&"--pod-events"), "{container}");
-    assert_eq!(container["image"], format!("registry.example.com/stelia-publish:{}", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        container["image"],
+        format!("registry.example.com/stelia-publish:{}", env!("CARGO_PKG_VERSION"))
+    );
 }

@@ -91,19 +91,35 @@ fn names_are_unique_and_selectors_find_what_they_are_for() {
 
     let spec = &only(&objects, "DaemonSet")["spec"];
     let labels = &spec["template"]["metadata"]["labels"];
-    let selectors = [&spec["selector"]["matchLabels"], &only(&objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"]];
+    let selectors = [
+        &spec["selector"]["matchLabels"],
+        &only(&objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+    ];
     for selector in selectors {
         let pairs = selector.as_object().expect("labels");
-        assert!(!pairs.is_empty() && pairs.iter().all(|(key, value)| &labels[key] == value), "{selector}");
+        assert!(
+            !pairs.is_empty() && pairs.iter().all(|(key, value)| &labels[key] == value),
+            "{selector}"
+        );
     }
-    let namespaced = objects.iter().filter_map(|object| object["metadata"]["namespace"].as_str());
+    let namespaced = objects
+        .iter()
+        .filter_map(|object| object["metadata"]["namespace"].as_str());
     let own = name(only(&objects, "Namespace"));
     assert!(namespaced.clone().count() >= 3 && namespaced.clone().all(|namespace| namespace == own));
-    assert_eq!(spec["template"]["spec"]["serviceAccountName"], name(only(&objects, "ServiceAccount")));
+    assert_eq!(
+        spec["template"]["spec"]["serviceAccountName"],
+        name(only(&objects, "ServiceAccount"))
+    );
     for binding in objects.iter().filter(|object| kind(object).ends_with("PolicyBinding")) {
         let policy = binding["spec"]["policyName"].as_str().expect("a policy");
-        let found = objects.iter().any(|object| kind(object) == "ValidatingAdmissionPolicy" && name(object) == policy);
-        assert!(found && strings(&binding["spec"]["validationActions"]) == ["Deny"], "{policy}");
+        let found = objects
+            .iter()
+            .any(|object| kind(object) == "ValidatingAdmissionPolicy" && name(object) == policy);
+        assert!(
+            found && strings(&binding["spec"]["validationActions"]) == ["Deny"],
+            "{policy}"
+        );
     }
     let level = &only(&objects, "FlowSchema")["spec"]["priorityLevelConfiguration"]["name"];
     assert_eq!(level, name(only(&objects, "PriorityLevelConfiguration")));
@@ -136,15 +152,26 @@ fn the_pods_have_no_privilege_and_see_one_folder_of_the_host_to_read() {
     assert_eq!(strings(&container["args"])[0], argument);
     // The token is the pod's own, and short-lived; what else is in the volume is public.
     let sources = volumes[1]["projected"]["sources"].as_array().expect("sources");
-    assert_eq!(sources[0]["serviceAccountToken"], json!({"path": "token", "expirationSeconds": 3600}));
+    assert_eq!(
+        sources[0]["serviceAccountToken"],
+        json!({"path": "token", "expirationSeconds": 3600})
+    );
 }
 
 #[test]
 fn the_example_waits_for_the_condition_and_its_service_for_the_pod() {
     let objects = documents(&repository("packaging/kubernetes/vm-readiness-gate.yaml"));
     let (pod, service) = (only(&objects, "Pod"), only(&objects, "Service"));
-    assert_eq!(pod["spec"]["readinessGates"], json!([{"conditionType": "stelia.io/isolated"}]));
+    assert_eq!(
+        pod["spec"]["readinessGates"],
+        json!([{"conditionType": "stelia.io/isolated"}])
+    );
     let selector = service["spec"]["selector"].as_object().expect("labels");
-    assert!(selector.iter().all(|(key, value)| &pod["metadata"]["labels"][key] == value) && !selector.is_empty());
+    assert!(
+        selector
+            .iter()
+            .all(|(key, value)| &pod["metadata"]["labels"][key] == value)
+            && !selector.is_empty()
+    );
     assert_eq!(service["spec"]["publishNotReadyAddresses"], false);
 }

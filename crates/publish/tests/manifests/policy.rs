@@ -61,11 +61,14 @@ impl Scope {
     }
 
     fn add(&mut self, name: &str, value: &Value) {
-        self.context.add_variable_from_value(name, to_value(value).expect("a value"));
+        self.context
+            .add_variable_from_value(name, to_value(value).expect("a value"));
     }
 
     fn evaluate(&self, expression: &str) -> Result<Cel, String> {
-        let program = Env::stdlib().compile(expression).unwrap_or_else(|e| panic!("{expression}: {e}"));
+        let program = Env::stdlib()
+            .compile(expression)
+            .unwrap_or_else(|e| panic!("{expression}: {e}"));
         program.execute(&self.context).map_err(|e| e.to_string())
     }
 
@@ -85,7 +88,10 @@ pub fn denials(review: &Value) -> Vec<(String, String)> {
     for policy in policies() {
         let spec = &policy["spec"];
         assert_eq!(spec["failurePolicy"], "Fail");
-        if !list(&spec["matchConstraints"]["resourceRules"]).iter().any(|rule| matches(rule, request)) {
+        if !list(&spec["matchConstraints"]["resourceRules"])
+            .iter()
+            .any(|rule| matches(rule, request))
+        {
             continue;
         }
         let mut scope = Scope::new(request);
@@ -103,7 +109,9 @@ pub fn denials(review: &Value) -> Vec<(String, String)> {
         for validation in list(&spec["validations"]) {
             match scope.evaluate(text(validation, "expression")) {
                 Ok(Cel::Bool(true)) => {}
-                Ok(Cel::Bool(false)) | Err(_) => denials.push((name.to_owned(), text(validation, "message").to_owned())),
+                Ok(Cel::Bool(false)) | Err(_) => {
+                    denials.push((name.to_owned(), text(validation, "message").to_owned()))
+                }
                 Ok(other) => panic!("{name}: {other:?} is no answer"),
             }
         }
@@ -118,5 +126,8 @@ pub fn expressions() -> Vec<&'static str> {
         all.map(|one| text(one, "expression")).collect::<Vec<_>>()
     };
     let lists = ["matchConditions", "variables", "validations"];
-    policies().iter().flat_map(|policy| lists.map(|name| of(policy, name)).concat()).collect()
+    policies()
+        .iter()
+        .flat_map(|policy| lists.map(|name| of(policy, name)).concat())
+        .collect()
 }

@@ -12,10 +12,29 @@ use crate::{cluster, documents, folders, kind, name, only, read, repository, str
 
 /// What each component's role allows: group, resource, verb.
 const RIGHTS: [(&str, &str, &[(&str, &str, &str)]); 5] = [
-    ("pod-conditions", "--pod-conditions", &[("", "pods", "get"), ("", "pods/status", "patch")]),
-    ("pod-events", "--pod-events", &[("events.k8s.io", "events", "create"), ("events.k8s.io", "events", "patch")]),
-    ("ready-label", "--ready-label", &[("", "nodes", "get"), ("", "nodes", "patch")]),
-    ("startup-taint", "--remove-taint", &[("", "nodes", "get"), ("", "nodes", "patch")]),
+    (
+        "pod-conditions",
+        "--pod-conditions",
+        &[("", "pods", "get"), ("", "pods/status", "patch")],
+    ),
+    (
+        "pod-events",
+        "--pod-events",
+        &[
+            ("events.k8s.io", "events", "create"),
+            ("events.k8s.io", "events", "patch"),
+        ],
+    ),
+    (
+        "ready-label",
+        "--ready-label",
+        &[("", "nodes", "get"), ("", "nodes", "patch")],
+    ),
+    (
+        "startup-taint",
+        "--remove-taint",
+        &[("", "nodes", "get"), ("", "nodes", "patch")],
+    ),
     ("vm-capacity", "--vm-capacity", &[("", "nodes/status", "patch")]),
 ];
 /// Components that need no right.
@@ -34,7 +53,11 @@ fn allowed(role: &Value) -> BTreeSet<(String, String, String)> {
         for group in strings(&rule["apiGroups"]) {
             for resource in strings(&rule["resources"]) {
                 let verbs = strings(&rule["verbs"]);
-                all.extend(verbs.into_iter().map(|verb| (group.to_owned(), resource.to_owned(), verb.to_owned())));
+                all.extend(
+                    verbs
+                        .into_iter()
+                        .map(|verb| (group.to_owned(), resource.to_owned(), verb.to_owned())),
+                );
             }
         }
     }
@@ -42,7 +65,10 @@ fn allowed(role: &Value) -> BTreeSet<(String, String, String)> {
 }
 
 fn owned(rights: &[(&str, &str, &str)]) -> BTreeSet<(String, String, String)> {
-    rights.iter().map(|(group, resource, verb)| ((*group).into(), (*resource).into(), (*verb).into())).collect()
+    rights
+        .iter()
+        .map(|(group, resource, verb)| ((*group).into(), (*resource).into(), (*verb).into()))
+        .collect()
 }
 
 #[test]
@@ -67,7 +93,12 @@ fn the_base_allows_the_topology_and_to_read_nodes_and_each_component_what_its_fl
 #[test]
 fn every_role_is_bound_to_the_account_and_to_the_certificates() {
     let objects = built(&cluster("overlays/full"));
-    let of = |wanted: &str| objects.iter().filter(|object| kind(object) == wanted).collect::<Vec<_>>();
+    let of = |wanted: &str| {
+        objects
+            .iter()
+            .filter(|object| kind(object) == wanted)
+            .collect::<Vec<_>>()
+    };
     let (roles, bindings) = (of("ClusterRole"), of("ClusterRoleBinding"));
     assert_eq!((roles.len(), bindings.len()), (6, 6));
     let subjects = json!([
@@ -82,13 +113,24 @@ fn every_role_is_bound_to_the_account_and_to_the_certificates() {
     }
     // Whoever has the rights is who the policies and the flow schema are about.
     let account = name(only(&objects, "ServiceAccount"));
-    let user = format!("'system:serviceaccount:{}:{account}'", name(only(&objects, "Namespace")));
+    let user = format!(
+        "'system:serviceaccount:{}:{account}'",
+        name(only(&objects, "Namespace"))
+    );
     for policy in policies() {
-        let condition = policy["spec"]["matchConditions"][0]["expression"].as_str().expect("one");
-        assert!(condition.contains(&user) && condition.contains("'stelia:publish' in request.userInfo.groups"), "{condition}");
+        let condition = policy["spec"]["matchConditions"][0]["expression"]
+            .as_str()
+            .expect("one");
+        assert!(
+            condition.contains(&user) && condition.contains("'stelia:publish' in request.userInfo.groups"),
+            "{condition}"
+        );
     }
     let flow = &only(&objects, "FlowSchema")["spec"]["rules"][0]["subjects"];
-    assert_eq!(flow[0]["serviceAccount"], json!({"name": account, "namespace": "stelia-system"}));
+    assert_eq!(
+        flow[0]["serviceAccount"],
+        json!({"name": account, "namespace": "stelia-system"})
+    );
     assert_eq!(flow[1]["group"], json!({"name": "stelia:publish"}));
 }
 
@@ -121,9 +163,19 @@ fn whatever_a_role_allows_to_write_a_policy_looks_at() {
 #[test]
 fn the_taint_of_the_component_is_the_policys() {
     let patch = documents(&cluster("components/startup-taint/flag.yaml")).remove(0);
-    let key = patch[0]["value"].as_str().and_then(|flag| flag.split_once('=')).expect("a key").1;
-    let nodes = policies().iter().find(|policy| name(policy) == "stelia-publish-nodes").expect("it");
-    assert!(nodes["spec"].to_string().contains(&format!("t.key == '{key}'")), "{key}");
+    let key = patch[0]["value"]
+        .as_str()
+        .and_then(|flag| flag.split_once('='))
+        .expect("a key")
+        .1;
+    let nodes = policies()
+        .iter()
+        .find(|policy| name(policy) == "stelia-publish-nodes")
+        .expect("it");
+    assert!(
+        nodes["spec"].to_string().contains(&format!("t.key == '{key}'")),
+        "{key}"
+    );
 }
 
 #[test]
@@ -143,22 +195,46 @@ fn the_program_takes_every_argument_and_variable_of_the_manifests_and_of_the_uni
         .filter_map(|one| Some(one.get_env()?.to_string_lossy().into_owned()))
         .collect();
     let mut used: Vec<String> = vec![container["env"][0]["name"].as_str().expect("a variable").to_owned()];
-    for file in ["systemd-units/stelia-publish.service", "docs/cluster.md", "packaging/publish/debian/prerm", "packaging/publish/rpm/preun"] {
+    for file in [
+        "systemd-units/stelia-publish.service",
+        "docs/cluster.md",
+        "packaging/publish/debian/prerm",
+        "packaging/publish/rpm/preun",
+    ] {
         let text = read(&repository(file));
         let words = text.split(|c: char| !c.is_ascii_uppercase() && c != '_');
         used.extend(words.filter(|word| word.starts_with("STELIA_")).map(str::to_owned));
     }
     assert!(used.len() >= 6, "{used:?}");
-    assert!(used.iter().all(|one| variables.contains(one)), "{used:?} are not all of {variables:?}");
+    assert!(
+        used.iter().all(|one| variables.contains(one)),
+        "{used:?} are not all of {variables:?}"
+    );
 }
 
 /// What the program can write and nobody could switch on would be dead; `--once` and the like write nothing more.
 #[test]
 fn every_option_that_writes_more_is_a_component() {
-    let without_right = ["directory", "node-name", "kubeconfig", "field-manager", "start-spread", "once", "withdraw", "metrics", "log-format"];
+    let without_right = [
+        "directory",
+        "node-name",
+        "kubeconfig",
+        "field-manager",
+        "start-spread",
+        "once",
+        "withdraw",
+        "metrics",
+        "log-format",
+    ];
     let command = Arguments::command();
-    let options: BTreeSet<String> = command.get_arguments().filter_map(|one| Some(one.get_long()?.to_owned())).collect();
-    let known = RIGHTS.iter().map(|(_, flag, _)| flag.trim_start_matches('-')).chain(without_right);
+    let options: BTreeSet<String> = command
+        .get_arguments()
+        .filter_map(|one| Some(one.get_long()?.to_owned()))
+        .collect();
+    let known = RIGHTS
+        .iter()
+        .map(|(_, flag, _)| flag.trim_start_matches('-'))
+        .chain(without_right);
     assert_eq!(options, known.map(str::to_owned).collect());
 }
 
