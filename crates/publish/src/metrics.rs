@@ -28,11 +28,9 @@ const COUNTERS: [Counter; 5] = [
         "Writes of the NodeResourceTopology that the API server accepted",
         |status| status.object_writes,
     ),
-    (
-        "stelia_publish_events",
-        "Events of pods that were posted",
-        |status| status.events_posted,
-    ),
+    ("stelia_publish_events", "Events of pods that were posted", |status| {
+        status.events_posted
+    }),
     (
         "stelia_publish_events_dropped",
         "Events of pods that will not be posted: too many waited, or they were refused",

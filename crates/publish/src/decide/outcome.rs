@@ -108,16 +108,20 @@ impl State {
         if failure.kind == Kind::Unauthorized && !again {
             self.api.at_once(now);
         } else {
-            self.api.failed(now, Pause::Growing, failure.retry_after, &mut self.random);
+            self.api
+                .failed(now, Pause::Growing, failure.retry_after, &mut self.random);
             self.say(Part::Api, Some(failure.text.clone()));
         }
-        if let Some((kept, _)) = self.kept(what) {
-            kept.interrupted(now);
-        }
         match what {
+            // Not carried out, for certain.
+            _ if failure.kind == Kind::Unauthorized => {}
             What::Taint(_) => self.taint.interrupted(),
             What::Pod(task) => self.pods.interrupted(task, now),
-            _ => {}
+            _ => {
+                if let Some((kept, _)) = self.kept(what) {
+                    kept.interrupted(now);
+                }
+            }
         }
     }
 
@@ -198,11 +202,27 @@ impl State {
             }
             What::Pod(task) => {
                 let text = self.pods.failed(task, failure, now, &mut self.random);
-                said = text.map(|text| problem(what, &Failure { text, ..failure.clone() }));
+                said = text.map(|text| {
+                    problem(
+                        what,
+                        &Failure {
+                            text,
+                            ..failure.clone()
+                        },
+                    )
+                });
             }
             What::Event(task) => {
                 let text = self.events.failed(*task, failure, now, &mut self.random);
-                said = text.map(|text| problem(what, &Failure { text, ..failure.clone() }));
+                said = text.map(|text| {
+                    problem(
+                        what,
+                        &Failure {
+                            text,
+                            ..failure.clone()
+                        },
+                    )
+                });
             }
         }
         // The Node is not the one whose UID is known: it was deleted, or registered anew.

@@ -191,7 +191,13 @@ impl Pods {
     }
 
     /// Returns what is to be said, if anything: a pod that is gone is nothing to tell of.
-    pub(crate) fn failed(&mut self, task: &PodTask, failure: &Failure, now: Duration, random: &mut Random) -> Option<String> {
+    pub(crate) fn failed(
+        &mut self,
+        task: &PodTask,
+        failure: &Failure,
+        now: Duration,
+        random: &mut Random,
+    ) -> Option<String> {
         let (PodTask::Gate(uid) | PodTask::Condition(uid, _)) = task;
         let entry = self.by_uid.get_mut(uid)?;
         match failure.kind {
