@@ -34,10 +34,10 @@ FUZZ_SECONDS ?= 600
 FUZZ_TARGETS ?=
 
 VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-# What the packages hold; nothing else of the workspace is built for them. Those of the cluster are built apart, with the profile `cluster`.
+# What the packages hold; nothing else of the workspace is built for them. Those of the cluster are built apart: what they ask of crates that both use
+# is none of the daemon's.
 PROGRAMS := --bins -p steliad -p steliad-quiet -p steliactl -p stelia-runner
 CLUSTER  := --bins -p stelia-publish -p stelia-cluster
-CLUSTER_PROFILE := $(if $(FAST),fast,cluster)
 # Each a .deb, an .rpm and an SBOM.
 PACKAGES := steliad stelia-publish stelia-cluster
 # What `systemd-analyze security` may say of each unit, times ten.
@@ -48,10 +48,9 @@ DEB_DIR  := target/debian
 DEB_DONE := $(DEB_DIR)/.done-$(PROFILE)
 # What cargo compiled for them, as it says itself.
 BUILT    := $(DEB_DIR)/.built-$(PROFILE)
-BUILT_CLUSTER := $(DEB_DIR)/.built-cluster-$(CLUSTER_PROFILE)
-# The folder of a package's Cargo.toml and of what it was built from, and its newest files.
+BUILT_CLUSTER := $(DEB_DIR)/.built-cluster-$(PROFILE)
+# The folder of a package's Cargo.toml, and its newest files.
 folder_of = $(if $(filter steliad,$(1)),.,crates/$(1:stelia-%=%))
-built_in  = target/$(TARGET)/$(if $(filter steliad,$(1)),$(PROFILE),$(CLUSTER_PROFILE))
 newest_deb = "$$(ls -1t $(DEB_DIR)/$(1)_*.deb | head -n 1)"
 newest_rpm = "$$(ls -1t $(RPM_DIR)/$(1)-[0-9]*.rpm | head -n 1)"
 DEB_FROM := Cargo.toml Cargo.lock $(wildcard build.rs) $(shell find src crates systemd-units packaging dbus-interfaces docs -type f 2> /dev/null)
@@ -91,23 +90,22 @@ deb: $(DEB_DONE) ## the Debian packages in target/debian (FAST=1: quicker, less 
 $(DEB_DONE): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb
 	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.done-* $(DEB_DIR)/.built-* $(DEB_DIR)/*.deb
 	$(STATIC) $(CARGO) build --locked $(PROGRAMS) --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(BUILT)
-	$(STATIC) $(CARGO) build --locked $(CLUSTER) --profile $(CLUSTER_PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(BUILT_CLUSTER)
+	$(STATIC) $(CARGO) build --locked $(CLUSTER) --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(BUILT_CLUSTER)
 	@for package in $(PACKAGES); do \
-	  case $$package in steliad) profile=$(PROFILE) ;; *) profile=$(CLUSTER_PROFILE) ;; esac; \
-	  SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH" $(CARGO) deb -p $$package --quiet --locked --no-build --no-strip --profile $$profile \
+	  SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH" $(CARGO) deb -p $$package --quiet --locked --no-build --no-strip --profile $(PROFILE) \
 	    --target $(TARGET) --output $(DEB_DIR)/ || exit; \
 	done
 	@echo $(EPOCH) > $@
 
 image: deb ## OCI image archives in target/image: one holds only the runner, one only the publisher
 	@mkdir -p target/image
-	@packaging/image $(call built_in,steliad)/stelia-runner $(VERSION) target/image/stelia-runner.tar
-	@packaging/image $(call built_in,stelia-publish)/stelia-publish $(VERSION) target/image/stelia-publish.tar
+	@packaging/image target/$(TARGET)/$(PROFILE)/stelia-runner $(VERSION) target/image/stelia-runner.tar
+	@packaging/image target/$(TARGET)/$(PROFILE)/stelia-publish $(VERSION) target/image/stelia-publish.tar
 
 sbom: deb ## what the packaged programs are made of, crate by crate, in target/dist (CycloneDX), one document a package
 	@mkdir -p $(DIST)
 	@export SOURCE_DATE_EPOCH=$(EPOCH) CARGO=$(CARGO); $(foreach package,$(PACKAGES),packaging/sbom $(package) $(VERSION) $(TARGET) \
-	  $(call built_in,$(package)) $(DIST)/$(package)-$(VERSION).cdx.json &&) true
+	  target/$(TARGET)/$(PROFILE) $(DIST)/$(package)-$(VERSION).cdx.json &&) true
 
 # What was packaged before a commit has an earlier one's time.
 release: ## a release's files in target/dist: packages, image, SBOM and their checksums
@@ -130,17 +128,17 @@ rpm: $(RPM_DONE) ## the .rpms in target/rpm, of the same binaries as the Debian 
 # From a copy: cargo-generate-rpm lowers the time of a file to SOURCE_DATE_EPOCH and raises none, and everything copied is newer.
 $(RPM_DONE): $(DEB_DONE) $(SELINUX)/steliad.pp.bz2 LICENSE | $(TOOLS)/bin/cargo-generate-rpm
 	@mkdir -p $(RPM_DIR) && rm -rf $(RPM_DIR)/tree $(RPM_DIR)/.done-* $(RPM_DIR)/*.rpm
-	@mkdir -p $(RPM_TREE)/$(RPM_DIR)/man $(RPM_TREE)/$(SELINUX) $(foreach package,$(PACKAGES),$(RPM_TREE)/$(call built_in,$(package)) $(RPM_TREE)/$(call folder_of,$(package)))
+	@mkdir -p $(RPM_TREE)/$(RPM_DIR)/man $(RPM_TREE)/$(SELINUX) $(RPM_TREE)/target/$(TARGET)/$(PROFILE) $(RPM_TREE)/crates/publish $(RPM_TREE)/crates/cluster
 	@cp -r Cargo.toml LICENSE systemd-units packaging dbus-interfaces docs $(RPM_TREE)/
 	@for crate in publish cluster; do cp crates/$$crate/Cargo.toml $(RPM_TREE)/crates/$$crate/ || exit; done
 	@cp $(SELINUX)/steliad.pp.bz2 $(RPM_TREE)/$(SELINUX)/
-	@cd $(call built_in,steliad) && cp steliad steliad-quiet steliactl stelia-runner $(CURDIR)/$(RPM_TREE)/$(call built_in,steliad)/
-	@cd $(call built_in,stelia-publish) && cp stelia-publish stelia-cluster $(CURDIR)/$(RPM_TREE)/$(call built_in,stelia-publish)/
+	@cd target/$(TARGET)/$(PROFILE) && cp steliad steliad-quiet steliactl stelia-runner stelia-publish stelia-cluster \
+	  $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(PROFILE)/
 	@for package in $(DEB_DIR)/*.deb; do \
 	  dpkg-deb --fsys-tarfile $$package | tar -xm -C $(RPM_TREE)/$(RPM_DIR)/man --strip-components=4 ./usr/share/man || exit; \
 	done
 	@cd $(RPM_TREE) && export SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH"; $(foreach package,$(PACKAGES),$(CARGO) generate-rpm \
-	  $(if $(filter steliad,$(package)),,-p $(call folder_of,$(package))) --profile $(notdir $(call built_in,$(package))) --target $(TARGET) \
+	  $(if $(filter steliad,$(package)),,-p $(call folder_of,$(package))) --profile $(PROFILE) --target $(TARGET) \
 	  --output $(CURDIR)/$(RPM_DIR)/ &&) true
 	@rm -rf $(RPM_TREE) && echo $(EPOCH) > $@
 
@@ -157,9 +155,9 @@ $(SELINUX)/steliad.pp.bz2: $(wildcard packaging/selinux/steliad.*)
 
 # Not `deb`: whoever packages this otherwise needs none of its tools. The file list is the .deb's, from Cargo.toml.
 install: ## what a .deb has, below DESTDIR (PREFIX=/usr, PACKAGE=steliad)
-	$(STATIC) $(CARGO) build --locked $(if $(filter steliad,$(PACKAGE)),$(PROGRAMS),--bins -p $(PACKAGE)) --profile $(notdir $(call built_in,$(PACKAGE))) --target $(TARGET)
+	$(STATIC) $(CARGO) build --locked $(if $(filter steliad,$(PACKAGE)),$(PROGRAMS),--bins -p $(PACKAGE)) --profile $(PROFILE) --target $(TARGET)
 	@$(CARGO) metadata --locked --no-deps --format-version 1 \
-	  | packaging/install $(PACKAGE) $(call built_in,$(PACKAGE)) "$(DESTDIR)" "$(PREFIX)"
+	  | packaging/install $(PACKAGE) target/$(TARGET)/$(PROFILE) "$(DESTDIR)" "$(PREFIX)"
 
 # A whole policy to link the module with, in the tests. It is unpacked, not installed: this host stays without SELinux.
 $(SELINUX)/base.pp.bz2:
@@ -222,7 +220,7 @@ package-lint: deb rpm ## what lintian and rpmlint say of the packages; everythin
 
 package-test: package-lint dist $(SELINUX)/base.pp.bz2 ## the .rpm held to the Debian package, the SELinux module asked what it allows, the SBOM held to the build
 	STELIA_DEBS=$(DEB_DIR) STELIA_RPMS=$(RPM_DIR) STELIA_SELINUX=$(SELINUX) STELIA_DIST=$(DIST) \
-	STELIA_BIN=$(call built_in,steliad) STELIA_BUILT=$(BUILT) STELIA_CLUSTER_BIN=$(call built_in,stelia-cluster) STELIA_CLUSTER_BUILT=$(BUILT_CLUSTER) \
+	STELIA_BIN=target/$(TARGET)/$(PROFILE) STELIA_BUILT=$(BUILT) STELIA_CLUSTER_BUILT=$(BUILT_CLUSTER) \
 	$(CARGO) test --locked --test packaging
 
 node-test: deb ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid, NODE_GUEST=tcg)

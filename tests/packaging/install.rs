@@ -50,11 +50,7 @@ fn installed(package: &str, prefix: &str) -> tempfile::TempDir {
         .spawn()
         .expect("cargo metadata");
     let mut install = Command::new("packaging/install");
-    let built = match package {
-        "steliad" => given("STELIA_BIN"),
-        _ => given("STELIA_CLUSTER_BIN"),
-    };
-    install.args([package, text(&built), text(root.path()), prefix]);
+    install.args([package, text(&given("STELIA_BIN")), text(root.path()), prefix]);
     install
         .stdin(metadata.stdout.take().expect("its output"))
         .current_dir(here);

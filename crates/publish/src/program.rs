@@ -11,6 +11,10 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::credentials::Files;
 use crate::options::{Options, PodConditions};
@@ -106,18 +110,25 @@ impl Arguments {
     }
 }
 
+/// Our own messages alone: kube tells of each failed request, and what matters of that is told here once.
+fn log(format: LogFormat) {
+    let ours = Targets::new().with_target("stelia_publish", tracing::Level::INFO);
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_target(false);
+    let registry = tracing_subscriber::registry();
+    match format {
+        // systemd and the container runtime add the time.
+        LogFormat::Text => registry.with(layer.without_time().with_filter(ours)).init(),
+        LogFormat::Json => registry.with(layer.json().with_filter(ours)).init(),
+    }
+}
+
 /// The program.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let log = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .with_max_level(tracing::Level::INFO);
-    match arguments.log_format {
-        // systemd and the container runtime add the time.
-        LogFormat::Text => log.with_ansi(false).without_time().init(),
-        LogFormat::Json => log.json().init(),
-    }
+    log(arguments.log_format);
     // One thread, and none for blocking calls but where the resolver needs one.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

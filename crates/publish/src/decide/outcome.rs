@@ -112,13 +112,16 @@ impl State {
                 .failed(now, Pause::Growing, failure.retry_after, &mut self.random);
             self.say(Part::Api, Some(failure.text.clone()));
         }
-        if let Some((kept, _)) = self.kept(what) {
-            kept.interrupted(now);
-        }
         match what {
+            // Not carried out, for certain.
+            _ if failure.kind == Kind::Unauthorized => {}
             What::Taint(_) => self.taint.interrupted(),
             What::Pod(task) => self.pods.interrupted(task, now),
-            _ => {}
+            _ => {
+                if let Some((kept, _)) = self.kept(what) {
+                    kept.interrupted(now);
+                }
+            }
         }
     }
 
