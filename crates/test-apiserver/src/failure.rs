@@ -137,7 +137,7 @@ fn cause(message: &str) -> &'static str {
         message if message.starts_with("Required value") => "FieldValueRequired",
         message if message.starts_with("Duplicate value") => "FieldValueDuplicate",
         message if message.starts_with("Unsupported value") => "FieldValueNotSupported",
-        message if message.contains("must be of type") => "FieldValueTypeInvalid",
+        message if message.contains("in body must be of type") => "FieldValueTypeInvalid",
         _ => "FieldValueInvalid",
     }
 }

@@ -91,6 +91,9 @@ impl Server {
             "binding" => resource.plural == "pods" && verb == "create",
             _ => false,
         };
+        if !subresource && matches!(resource.rules, Rules::Custom { .. }) {
+            return Err(Failure::not_found(&resource, &target.name));
+        }
         if !(placed || all) || !subresource {
             return Ok(Reply::NoSuchPath);
         }
@@ -107,6 +110,12 @@ impl Server {
             "watch" => Watch::new(&state, served, target, query).map(Reply::Watch),
             "list" => lists::list(&state, &served, target, query).map(Reply::Text),
             "get" => match state.store.get(&key) {
+                Some(stored) if wants_metadata(parts) => {
+                    let metadata = &served.object(stored)["metadata"];
+                    let kind = "PartialObjectMetadata";
+                    let partial = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
+                    Ok(Reply::Object(StatusCode::OK, partial))
+                }
                 Some(stored) => Ok(Reply::Text(served.text(stored))),
                 None => Err(Failure::not_found(&served.resource, &target.name)),
             },
@@ -236,6 +245,11 @@ impl Server {
         }
         Ok(Reply::Object(code, put))
     }
+}
+
+fn wants_metadata(parts: &Parts) -> bool {
+    let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("as=PartialObjectMetadata;"))
 }
 
 fn parsed(body: &Bytes) -> Result<Value, Failure> {

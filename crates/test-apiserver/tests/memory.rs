@@ -28,7 +28,7 @@ async fn it_answers_as_the_real_server_did() {
         differing.is_empty(),
         "{} answers differ:\n{}",
         differing.len(),
-        differing.join("\n")
+        differing[..differing.len().min(5)].join("\n")
     );
 }
 
