@@ -248,7 +248,7 @@ proptest! {
     /// The condition of a pod that is told of stands as it is told, if its requests were not refused for what they are.
     #[test]
     fn conditions_follow(
-        steps in prop::collection::vec((readings(), 0_u64..60_000, prop::collection::vec(0..3, 1..8)), 1..12),
+        steps in prop::collection::vec((readings(), 0_u64..60_000, prop::collection::vec(0_usize..3, 1..8)), 1..12),
     ) {
         let mut run = Run::new(all());
         for (reading, pause, fates) in &steps {

@@ -65,8 +65,8 @@ async fn nothing_is_applied_to_a_node_that_is_not_there_and_its_uid_is_found_lat
     pass(20.0).await;
     assert_eq!(publisher.problem("node"), None);
     assert_eq!(log.of("PATCH", NODE).len(), 1);
-    let owner = &log.objects().last().unwrap().body["metadata"]["ownerReferences"][0]["uid"];
-    assert_eq!(owner, UID);
+    let object = log.objects().pop().unwrap();
+    assert_eq!(object.body["metadata"]["ownerReferences"][0]["uid"], UID);
 }
 
 #[tokio::test(start_paused = true)]
@@ -95,8 +95,7 @@ async fn a_node_that_was_registered_anew_gets_everything_anew() {
     pass(30.0).await;
     assert_eq!(log.of("GET", NODE).len(), 1, "{:?}", log.all());
     assert_eq!(log.of("PATCH", NODE).last().unwrap().body["metadata"]["uid"], "another");
-    let owner = &log.objects()[0].body["metadata"]["ownerReferences"][0]["uid"];
-    assert_eq!(owner, "another");
+    assert_eq!(log.objects()[0].body["metadata"]["ownerReferences"][0]["uid"], "another");
     assert!(publisher.status.borrow().problems.is_empty());
 }
 
