@@ -1,0 +1,10 @@
+//! A publisher against every way in which an API server answers or does not, one request after the other, on a clock that is moved.
+
+mod answers;
+mod credentials;
+mod events;
+mod node;
+mod object;
+mod pods;
+mod support;
+mod withdraw;
