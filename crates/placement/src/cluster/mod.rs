@@ -288,8 +288,7 @@ impl Cluster {
         (self.states.len(), self.shapes.len())
     }
 
-    /// A request to ask about; an equal one has the same number. Only so many are kept ([`requests::MOST`]): a number is good until as many
-    /// others were asked about.
+    /// A request to ask about; an equal one has the same number. 1024 are kept: a number is good until as many others were asked about.
     pub fn request(&mut self, request: Request) -> RequestId {
         let (id, recycled) = self.requests.enter(request);
         if recycled {
