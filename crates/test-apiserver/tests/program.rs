@@ -32,6 +32,8 @@ impl Program {
 
     fn client(&self, token: Option<&str>) -> Client {
         let mut config = Config::new(self.address.parse().unwrap());
+        // Every answer is seen.
+        config.default_retry = false;
         config.auth_info.token = token.map(|token| token.to_owned().into());
         Client::try_from(config).unwrap()
     }
