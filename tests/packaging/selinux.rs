@@ -19,6 +19,7 @@ const DIRECTORY: &str = "system_u:object_r:stelia_runner_var_run_t:s0";
 const PROGRAM: &str = "system_u:object_r:steliad_exec_t:s0";
 const QUIET: &str = "system_u:system_r:steliad_quiet_t:s0";
 const QUIETS_PROGRAM: &str = "system_u:object_r:steliad_quiet_exec_t:s0";
+const LEDGER: &str = "system_u:object_r:steliad_var_lib_t:s0";
 const OTHER_SERVICE: &str = "system_u:system_r:other_service_t:s0";
 
 /// A service that has nothing to do with containers.
@@ -310,6 +311,29 @@ fn steliad_quiet_writes_masks_and_the_cpus_files_and_only_reads_the_cgroups() {
     assert!(policy.allows(QUIET, cgroup, "file", &["open", "read"]));
     assert!(!policy.allows(QUIET, cgroup, "file", &["write"]));
     assert!(policy.allowed(QUIET, QUIET, "capability").is_empty());
+}
+
+#[test]
+fn the_ledger_is_the_daemons_alone_and_only_steliad_quiet_may_trace() {
+    let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
+    for path in ["/var/lib/stelia", "/var/lib/stelia/ledger"] {
+        assert_eq!(policy.label("dir", path), LEDGER, "{path}");
+    }
+    assert_eq!(policy.label("file", "/var/lib/stelia/ledger/key"), LEDGER);
+    assert!(policy.allows(SYSTEMD, LEDGER, "dir", &["create", "search", "write", "add_name", "setattr"]));
+    assert!(policy.allows(DAEMON, LEDGER, "dir", &["search", "read", "open", "write", "add_name", "remove_name"]));
+    let all = ["create", "open", "read", "write", "setattr", "lock", "rename", "unlink"];
+    assert!(policy.allows(DAEMON, LEDGER, "file", &all));
+    for from in [CONTAINER, QUIET] {
+        assert!(!policy.allows(from, LEDGER, "dir", &["search"]), "{from}");
+        assert!(!policy.allows(from, LEDGER, "file", &["read"]), "{from}");
+    }
+    let tracefs = "system_u:object_r:tracefs_t:s0";
+    assert!(policy.allows(QUIET, tracefs, "dir", &["search", "create", "write", "add_name", "remove_name", "rmdir"]));
+    assert!(policy.allows(QUIET, tracefs, "file", &["open", "read", "write"]));
+    for from in [CONTAINER, DAEMON] {
+        assert!(!policy.allows(from, tracefs, "file", &["write"]), "{from}");
+    }
 }
 
 #[test]
