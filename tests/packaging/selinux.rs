@@ -320,8 +320,18 @@ fn the_ledger_is_the_daemons_alone_and_only_steliad_quiet_may_trace() {
         assert_eq!(policy.label("dir", path), LEDGER, "{path}");
     }
     assert_eq!(policy.label("file", "/var/lib/stelia/ledger/key"), LEDGER);
-    assert!(policy.allows(SYSTEMD, LEDGER, "dir", &["create", "search", "write", "add_name", "setattr"]));
-    assert!(policy.allows(DAEMON, LEDGER, "dir", &["search", "read", "open", "write", "add_name", "remove_name"]));
+    assert!(policy.allows(
+        SYSTEMD,
+        LEDGER,
+        "dir",
+        &["create", "search", "write", "add_name", "setattr"]
+    ));
+    assert!(policy.allows(
+        DAEMON,
+        LEDGER,
+        "dir",
+        &["search", "read", "open", "write", "add_name", "remove_name"]
+    ));
     let all = ["create", "open", "read", "write", "setattr", "lock", "rename", "unlink"];
     assert!(policy.allows(DAEMON, LEDGER, "file", &all));
     for from in [CONTAINER, QUIET] {
@@ -329,7 +339,12 @@ fn the_ledger_is_the_daemons_alone_and_only_steliad_quiet_may_trace() {
         assert!(!policy.allows(from, LEDGER, "file", &["read"]), "{from}");
     }
     let tracefs = "system_u:object_r:tracefs_t:s0";
-    assert!(policy.allows(QUIET, tracefs, "dir", &["search", "create", "write", "add_name", "remove_name", "rmdir"]));
+    assert!(policy.allows(
+        QUIET,
+        tracefs,
+        "dir",
+        &["search", "create", "write", "add_name", "remove_name", "rmdir"]
+    ));
     assert!(policy.allows(QUIET, tracefs, "file", &["open", "read", "write"]));
     for from in [CONTAINER, DAEMON] {
         assert!(!policy.allows(from, tracefs, "file", &["write"]), "{from}");

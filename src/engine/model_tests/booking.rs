@@ -235,6 +235,19 @@ impl Node {
         }
     }
 
+    /// Audited until it is kept who ran, or that nobody knows.
+    async fn attributed(&self, fake: &Fake) -> Vec<(String, Attribution)> {
+        for _ in 0..2_000 {
+            self.reconcile().await;
+            let found = attributed(&fake.events());
+            if !found.is_empty() {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("nobody was named");
+    }
+
     /// Of all its time.
     async fn account(&self, pod: &Pod) -> Account {
         let text = self.handle.account(Some(pod.uid.clone()), 0, None).await.unwrap();
@@ -477,8 +490,10 @@ async fn where_nobody_may_trace_counts_go_on_and_the_entry_says_that_it_names_no
         .await;
     fake.host.others.fetch_add(5, Ordering::SeqCst);
     node.reconcile().await;
-    node.until("it is kept that nobody is named", |_| !attributed(&fake.events()).is_empty())
-        .await;
+    node.until("it is kept that nobody is named", |_| {
+        !attributed(&fake.events()).is_empty()
+    })
+    .await;
     let (vm, attribution) = attributed(&fake.events()).remove(0);
     assert_eq!(
         (vm, attribution.cpus.as_str(), attribution.problems),
@@ -506,15 +521,57 @@ async fn a_sample_is_counted_beside_an_audit_and_kept_although_nobody_intruded()
     let every = Every::Hour;
     node.settings.ledger.sample = Some(Sample { seconds: 1, every });
     node.handle.reload(node.settings.clone()).await.unwrap();
-    for _ in 0..2 {
-        node.reconcile().await;
-    }
-    node.until("the sample is kept", |_| !attributed(&fake.events()).is_empty())
-        .await;
-    let sampled = attributed(&fake.events());
+    let sampled = node.attributed(&fake).await;
     assert_eq!((sampled.len(), sampled[0].0.as_str()), (1, pod.uid.as_str()));
     assert_eq!(sampled[0].1.tasks[0].name, "payroll");
     assert_eq!(fake.host.targets.lock().unwrap().len(), 1, "once an hour");
+    kept.end().await;
+}
+
+/// The next head that is signalled: day, number and hash.
+async fn head(kept: &mut Kept) -> (String, u64, String) {
+    loop {
+        let signal = tokio::time::timeout(Duration::from_secs(60), kept.signals.recv());
+        if let Signal::Head(Event::Head { day, seq, hash, .. }) = signal.await.unwrap().unwrap() {
+            return (day, seq, hash);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_day_that_ended_is_signed_once_told_and_still_shown_by_the_next_daemon() {
+    let mut node = Node::new();
+    let fake = Fake::new(node.directory.path());
+    let mut kept = node.keeping(&fake);
+    node.isolated(1, "2-3").await;
+    node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
+        .await;
+    // It ends while the disk is full.
+    fake.host.full.store(true, Ordering::SeqCst);
+    fake.host.clock.fetch_add(86_400, Ordering::SeqCst);
+    node.reconcile().await;
+    node.until("it is said", |node| node.handle.view().ledger.problem.is_some())
+        .await;
+    assert!(kept.signals.try_recv().is_err(), "nothing that is not kept is told");
+    fake.host.full.store(false, Ordering::SeqCst);
+    node.reconcile().await;
+    let told = head(&mut kept).await;
+    let shown = |node: &Node| {
+        let ledger = node.handle.view().ledger.clone();
+        (ledger.day.clone(), ledger.seq, ledger.hash.clone())
+    };
+    node.until("it is shown", |node| shown(node) == told).await;
+    let verdict: Verdict = serde_json::from_str(&node.handle.verify_ledger().await.unwrap()).unwrap();
+    let heads = verdict.heads.iter();
+    let heads: Vec<_> = heads
+        .map(|head| (head.day.clone(), head.seq, head.hash.clone()))
+        .collect();
+    assert_eq!((verdict.is_good(), heads), (true, vec![told.clone()]), "{verdict:?}");
+    kept.end().await;
+    node.restart().await;
+    node.reconcile().await;
+    let kept = node.keeping(&fake);
+    node.until("the next daemon shows it", |node| shown(node) == told).await;
     kept.end().await;
 }
 

@@ -204,7 +204,7 @@ fn device_interrupts_are_those_of_proc_interrupts() {
             .next()
             .expect("a shared CPU of its node");
         let (before, watch) = (account(&pod), Watch::start(&own));
-        write_blocks_on(writer, 200);
+        write_blocks_on(writer, &queue, 200);
         let (after, risen) = (account(&pod), watch.risen());
         let booked = devices(&after) - devices(&before);
         println!("  booked {booked}, /proc/interrupts {risen:?}");
@@ -217,22 +217,26 @@ fn device_interrupts_are_those_of_proc_interrupts() {
     });
 }
 
-/// The disk's own blocks, from its beginning, one at a time.
-fn write_blocks_on(cpu: u32, blocks: u64) {
-    let (cpu, count, file) = (cpu.to_string(), format!("count={blocks}"), format!("of={NVME}"));
-    run(&[
-        "taskset",
-        "-c",
-        &cpu,
-        "dd",
-        "if=/dev/zero",
-        &file,
-        "bs=4096",
-        &count,
-        "oflag=direct",
-        "conv=notrunc",
-        "status=none",
-    ]);
+/// The disk's own blocks, from its beginning, one at a time. The next one waits until the interrupt has begun: of two that come while a
+/// third is handled the processor makes one.
+const WRITE: &str = r#"
+import mmap, os, sys, time
+path, irq, blocks = sys.argv[1], sys.argv[2] + ":", int(sys.argv[3])
+def fired():
+    lines = [line.split() for line in open("/proc/interrupts")]
+    return sum(int(word) for line in lines if line[0] == irq for word in line[1:] if word.isdigit())
+disk, block = os.open(path, os.O_WRONLY | os.O_DIRECT), mmap.mmap(-1, 4096)
+for number in range(blocks):
+    before, began = fired(), time.monotonic()
+    os.pwritev(disk, [block], number * 4096)
+    while fired() == before:
+        assert time.monotonic() < began + 20, "no interrupt for block %d" % number
+        time.sleep(0.001)
+"#;
+
+fn write_blocks_on(cpu: u32, queue: &Interrupt, blocks: u64) {
+    let (cpu, irq, blocks) = (cpu.to_string(), queue.irq.to_string(), blocks.to_string());
+    run(&["taskset", "-c", &cpu, "python3", "-c", WRITE, NVME, &irq, &blocks]);
 }
 
 #[test]
@@ -306,7 +310,10 @@ fn totals_outlive_the_daemon_and_whatever_else_happens() {
         let whys: Vec<Closed> = after.gaps.iter().map(|gap| gap.why).collect();
         assert!(whys.contains(&Closed::Offline), "{after:#?}");
         assert!(devices(&after) >= devices(&before) && after.totals.own.ns >= before.totals.own.ns);
-        assert!(devices(&after) - devices(&before) <= fired() - fired_before, "booked twice");
+        assert!(
+            devices(&after) - devices(&before) <= fired() - fired_before,
+            "booked twice"
+        );
 
         // A VM that ended is accounted for, too.
         run(&["kubelet-standin", "pod", "delete", "kept", "--grace", "1"]);
@@ -436,7 +443,10 @@ pub fn a_contained_vms_intruder_is_booked_and_named(pod: &Pod) {
     let booked = difference(after.totals.other_tasks, before.totals.other_tasks);
     let named = attribution.tasks.iter().filter(|one| one.name == "intruder");
     let named: u64 = named.map(|one| one.count).sum();
-    println!("  traced {traced} of {all}, booked {booked:?}, attributed {:?}", attribution.tasks);
+    println!(
+        "  traced {traced} of {all}, booked {booked:?}, attributed {:?}",
+        attribution.tasks
+    );
     assert!(traced >= intruder::TIMES, "it did not intrude: {seen:?}");
     assert_eq!(named, traced, "{attribution:#?}");
     assert_eq!((booked.least, booked.most), (all, all));
