@@ -23,6 +23,7 @@ const PUBLISH: &str = "system_u:system_r:stelia_publish_t:s0";
 const PUBLISHS_PROGRAM: &str = "system_u:object_r:stelia_publish_exec_t:s0";
 const PUBLISHS_KUBECONFIG: &str = "system_u:object_r:stelia_publish_etc_t:s0";
 const TOLD: &str = "system_u:object_r:stelia_publish_var_run_t:s0";
+const LEDGER: &str = "system_u:object_r:steliad_var_lib_t:s0";
 const OTHER_SERVICE: &str = "system_u:system_r:other_service_t:s0";
 
 /// A service that has nothing to do with containers.
@@ -352,6 +353,44 @@ fn the_publisher_reads_what_it_is_told_and_its_key_connects_to_the_api_server_an
             !policy.allows(reader, PUBLISHS_KUBECONFIG, "file", &["read"]),
             "{reader}"
         );
+    }
+}
+
+#[test]
+fn the_ledger_is_the_daemons_alone_and_only_steliad_quiet_may_trace() {
+    let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
+    for path in ["/var/lib/stelia", "/var/lib/stelia/ledger"] {
+        assert_eq!(policy.label("dir", path), LEDGER, "{path}");
+    }
+    assert_eq!(policy.label("file", "/var/lib/stelia/ledger/key"), LEDGER);
+    assert!(policy.allows(
+        SYSTEMD,
+        LEDGER,
+        "dir",
+        &["create", "search", "write", "add_name", "setattr"]
+    ));
+    assert!(policy.allows(
+        DAEMON,
+        LEDGER,
+        "dir",
+        &["search", "read", "open", "write", "add_name", "remove_name"]
+    ));
+    let all = ["create", "open", "read", "write", "setattr", "lock", "rename", "unlink"];
+    assert!(policy.allows(DAEMON, LEDGER, "file", &all));
+    for from in [CONTAINER, QUIET] {
+        assert!(!policy.allows(from, LEDGER, "dir", &["search"]), "{from}");
+        assert!(!policy.allows(from, LEDGER, "file", &["read"]), "{from}");
+    }
+    let tracefs = "system_u:object_r:tracefs_t:s0";
+    assert!(policy.allows(
+        QUIET,
+        tracefs,
+        "dir",
+        &["search", "create", "write", "add_name", "remove_name", "rmdir"]
+    ));
+    assert!(policy.allows(QUIET, tracefs, "file", &["open", "read", "write"]));
+    for from in [CONTAINER, DAEMON] {
+        assert!(!policy.allows(from, tracefs, "file", &["write"]), "{from}");
     }
 }
 
