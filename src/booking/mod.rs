@@ -316,6 +316,9 @@ impl Task {
                         self.look_closely(vms, closely::SHORT, true);
                     }
                 }
+                if let Some(told) = restrict::intrusions(&events) {
+                    self.engine.note(&pod, self.engine.pod_name(&pod), "Intruded", told);
+                }
                 let _ = self.signals.send(Signal::Intruded(pod, events));
             }
         }

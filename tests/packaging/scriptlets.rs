@@ -139,6 +139,7 @@ fn a_removal_leaves_what_the_administrator_wrote() {
 fn with_selinux_the_module_is_in_and_the_files_labelled_before_anything_starts() {
     let root = Root::with_selinux("steliad");
     fs::create_dir_all(root.at("run/stelia/runner")).expect("directory");
+    fs::create_dir_all(root.at("run/stelia/publish")).expect("directory");
     let calls = root.install();
     let inserted = place(&calls, INSERTS);
     let loaded = place(&calls, "load_policy ");
@@ -158,6 +159,7 @@ fn with_selinux_the_module_is_in_and_the_files_labelled_before_anything_starts()
     assert!(stopped < place(&calls, "semodule -n -s targeted -X 200 -r steliad"));
     // Pods have it mounted.
     assert!(root.at("run/stelia/runner").exists());
+    assert!(!root.at("run/stelia/publish").exists());
 }
 
 #[test]

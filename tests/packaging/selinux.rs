@@ -16,6 +16,7 @@ const CONTAINER: &str = "system_u:system_r:container_t:s0:c1,c2";
 const DAEMON: &str = "system_u:system_r:steliad_t:s0";
 const SYSTEMD: &str = "system_u:system_r:init_t:s0";
 const DIRECTORY: &str = "system_u:object_r:stelia_runner_var_run_t:s0";
+const PUBLISHED: &str = "system_u:object_r:stelia_publish_var_run_t:s0";
 const PROGRAM: &str = "system_u:object_r:steliad_exec_t:s0";
 const QUIET: &str = "system_u:system_r:steliad_quiet_t:s0";
 const QUIETS_PROGRAM: &str = "system_u:object_r:steliad_quiet_exec_t:s0";
@@ -270,6 +271,32 @@ fn systemd_makes_the_socket_and_starts_the_daemon_in_its_domain() {
 }
 
 #[test]
+fn a_container_reads_what_the_cluster_is_told_and_the_daemon_alone_writes_it() {
+    let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
+    let reads = ["getattr", "lock", "open", "read", "watch"];
+    assert!(policy.allows(CONTAINER, PUBLISHED, "file", &reads));
+    assert!(policy.allows(
+        CONTAINER,
+        PUBLISHED,
+        "dir",
+        &["getattr", "open", "read", "search", "watch"]
+    ));
+    for may_not in ["write", "append", "create", "unlink", "setattr"] {
+        assert!(!policy.allows(CONTAINER, PUBLISHED, "file", &[may_not]), "{may_not}");
+    }
+    assert!(!policy.allows(CONTAINER, PUBLISHED, "dir", &["add_name"]));
+    assert!(policy.allows(
+        DAEMON,
+        PUBLISHED,
+        "file",
+        &["create", "write", "rename", "unlink", "lock"]
+    ));
+    assert!(policy.allows(DAEMON, PUBLISHED, "dir", &["add_name", "remove_name", "write"]));
+    assert!(policy.allows(SYSTEMD, PUBLISHED, "dir", &["create", "relabelto", "search"]));
+    assert!(policy.allows(PUBLISHED, "system_u:object_r:tmpfs_t:s0", "filesystem", &["associate"]));
+}
+
+#[test]
 fn the_daemon_reads_everybodys_state_and_writes_the_cgroups() {
     let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
     assert!(policy.allows(DAEMON, OTHER_SERVICE, "file", &["open", "read"]));
@@ -377,6 +404,11 @@ fn the_socket_and_its_directory_are_labelled_below_run_and_below_var_run() {
             DIRECTORY
         );
         assert_ne!(policy.label("dir", &format!("{run}/stelia")), DIRECTORY);
+        assert_eq!(policy.label("dir", &format!("{run}/stelia/publish")), PUBLISHED);
+        assert_eq!(
+            policy.label("file", &format!("{run}/stelia/publish/node.json")),
+            PUBLISHED
+        );
     }
     assert_eq!(policy.label("file", "/usr/libexec/stelia/steliad"), PROGRAM);
     assert_eq!(
