@@ -17,7 +17,7 @@ IMAGE   ?= trixie
 QUICK    := isolation:: kubelet:: cold_start:: noise::under drift::every a_container_restarted what_a_pod_may kvm::the_threads crun:: pod_level::
 EMULATED := isolation:: kubelet:: life:: drift:: runner:: contained:: crash:: migration::
 # The sections of check-long.
-SECTIONS ?= sid soak emulated laws scale upgrade linux libvirt release browser
+SECTIONS ?= sid soak emulated laws scale upgrade linux libvirt release browser api
 # How often the section "laws" tries each property, and those two that act out a node's whole day in every case.
 CASES    ?= 20000
 DAYS     ?= 4000
@@ -72,7 +72,7 @@ INSTALL  := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARG
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers package-test package-lint fuzz fuzz-short node-test soak check demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-api help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-publishers api-test package-test package-lint fuzz fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -176,6 +176,7 @@ lint: deny ## formatting, clippy and rustdoc (warnings are errors), what the dep
 	@$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --locked --test node --test packaging -- -D warnings
+	$(CARGO) clippy --locked -p test-apiserver --test real -- -D warnings
 	$(CARGO) clippy --locked -p stelia-simulator --features browser --test simulate -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --workspace --no-deps
 	@for unit in $(EXPOSURE); do \
@@ -206,6 +207,18 @@ bench-scale: ## what 8 to 512 VMs on one node cost the daemon, held to bars (SIZ
 
 bench-peers: ## what 512 connected runners cost the daemon's memory, held to bars (PEERS=n others, PRINT=1 holds none)
 	@$(if $(PEERS),STELIA_PEERS="$(PEERS)") $(if $(PRINT),STELIA_PEERS_PRINT=1) $(CARGO) bench --quiet --locked -p stelia-simulator --bench peers
+
+bench-publishers: ## what 10,000 publishers ask of an API server, and one's memory, held to bars (NODES=n others, PRINT=1 holds none)
+	@$(STATIC) $(CARGO) build --quiet --locked -p stelia-publish --profile $(PROFILE) --target $(TARGET)
+	@$(if $(NODES),STELIA_NODES="$(NODES)") $(if $(PRINT),STELIA_PRINT=1) STELIA_PUBLISH=$(CURDIR)/target/$(TARGET)/$(PROFILE)/stelia-publish \
+	  $(CARGO) bench --quiet --locked -p test-apiserver --bench publishers
+
+api-test: ## publishers against a real API server, built once from Debian's packages (WRITE=1 records its answers anew)
+	@packaging/setup mmdebstrap openssl
+	@tests/api/server build
+	@$(STATIC) $(CARGO) build --quiet --locked -p stelia-publish --profile $(PROFILE) --target $(TARGET)
+	@$(if $(WRITE),STELIA_WRITE_ANSWERS=1) STELIA_API=$(CURDIR)/target/api STELIA_PUBLISH=$(CURDIR)/target/$(TARGET)/$(PROFILE)/stelia-publish \
+	  $(CARGO) test --quiet --locked -p test-apiserver --test real -- --test-threads=1 --nocapture
 
 fuzz: setup ## fuzz whatever reads bytes of others, 10 min a target (FUZZ_SECONDS=n, FUZZ_TARGETS=name)
 	CARGO=$(CARGO) fuzz/run $(FUZZ_SECONDS) $(FUZZ_TARGETS)
@@ -254,7 +267,7 @@ node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(QUICK)"
 
 # What is too dear for every change. A section is seen whole, by hand, when what it is about changes.
-check-long: ## what is too dear for every change, by section (SECTIONS="sid soak emulated laws scale upgrade linux libvirt release browser")
+check-long: ## what is too dear for every change, by section (SECTIONS="sid soak emulated laws scale upgrade linux libvirt release browser api")
 	@packaging/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo
@@ -304,6 +317,8 @@ long-release: release # a release built once more: the same bytes
 long-browser: # the map's picture and page and the ledger's report in a browser: nothing overlaps, nothing is complained of
 	@packaging/setup chromium
 	@$(CARGO) test --quiet --locked -p stelia-simulator --features browser --test simulate -- browser::
+
+long-api: api-test # publishers against a real API server, through its restarts and the loss of its etcd
 
 demo: deb image ## VMs in pods, seen from outside, in the test node (IMAGE=sid)
 	@rm -rf target/demo && cp -r tests/vm/jobs/demo target/demo
