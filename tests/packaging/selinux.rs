@@ -23,7 +23,6 @@ const QUIETS_PROGRAM: &str = "system_u:object_r:steliad_quiet_exec_t:s0";
 const PUBLISH: &str = "system_u:system_r:stelia_publish_t:s0";
 const PUBLISHS_PROGRAM: &str = "system_u:object_r:stelia_publish_exec_t:s0";
 const PUBLISHS_KUBECONFIG: &str = "system_u:object_r:stelia_publish_etc_t:s0";
-const TOLD: &str = "system_u:object_r:stelia_publish_var_run_t:s0";
 const LEDGER: &str = "system_u:object_r:steliad_var_lib_t:s0";
 const OTHER_SERVICE: &str = "system_u:system_r:other_service_t:s0";
 
@@ -350,7 +349,7 @@ fn the_publisher_reads_what_it_is_told_and_its_key_connects_to_the_api_server_an
     assert!(policy.becomes(SYSTEMD, PUBLISHS_PROGRAM, "process", PUBLISH));
     assert!(policy.allows(SYSTEMD, PUBLISH, "process2", &["nnp_transition"]));
     assert!(policy.allows(PUBLISH, PUBLISHS_PROGRAM, "file", &["entrypoint"]));
-    for file in [TOLD, PUBLISHS_KUBECONFIG] {
+    for file in [PUBLISHED, PUBLISHS_KUBECONFIG] {
         assert!(
             policy.allows(PUBLISH, file, "file", &["open", "read", "watch"]),
             "{file}"
