@@ -41,7 +41,7 @@ pub struct Row {
     pub written_us: Option<u64>,
     pub warnings: Vec<String>,
     #[serde(skip)]
-    age: Option<String>,
+    pub(crate) age: Option<String>,
 }
 
 /// A NUMA node.

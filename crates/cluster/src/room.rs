@@ -170,20 +170,12 @@ impl Chooser {
         match self {
             Self::Kubelet(subject) => {
                 let free = self.free()?;
-                let CpuManager::Static { options, .. } = &subject.node.settings().cpu_manager else {
-                    return None;
-                };
-                let topology = &subject.topology;
-                let free = match options.full_pcpus_only {
-                    true => whole_cores(topology, &free),
-                    false => free,
-                };
                 let strict = matches!(
                     subject.node.settings().topology_policy,
                     Policy::Restricted | Policy::SingleNumaNode
                 );
                 let fits = |count| admit(&subject.node, &vm(count)).is_ok();
-                Some(search(topology, &free, strict, fits))
+                Some(search(&subject.topology, &free, strict, fits))
             }
             Self::Steliad(both) => {
                 let (facts, node) = both.as_ref();
@@ -381,3 +373,6 @@ pub fn whole_cores(topology: &Topology, cpus: &CpuSet) -> CpuSet {
     let whole = cores.into_values().filter(|(whole, _)| *whole);
     whole.flat_map(|(_, own)| own).collect()
 }
+
+#[cfg(test)]
+mod tests;
