@@ -59,7 +59,7 @@ struct Published {
 impl Published {
     fn text(&self) -> Option<Publication> {
         let bytes = std::fs::read(self.path.join(FILE)).ok()?;
-        Some(Publication::parse(&bytes).unwrap())
+        Publication::parse(&bytes).ok()
     }
 
     fn writes(&self) -> u32 {
@@ -151,8 +151,10 @@ async fn of_a_vms_life_each_state_is_told_and_the_object_follows() {
     node.until("it is released", |_| published.says(|told| told.pods.is_empty()))
         .await;
     assert_eq!(published.events().last(), Some(&of("vm-1", "Released×1")));
+    // The pod's container is still there, so the pods' fingerprint is not what it was.
+    let zones = |told: &Publication| told.object.as_ref().map(|object| object["zones"].clone());
     node.until("its CPUs are free", |_| {
-        published.says(|told| told.object == before.object)
+        published.says(|told| zones(told) == zones(&before))
     })
     .await;
     published.end().await;
