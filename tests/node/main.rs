@@ -44,6 +44,7 @@ mod plan;
 mod pod_level;
 mod pods;
 mod promise;
+mod publish;
 mod quiet;
 mod runner;
 mod scale;

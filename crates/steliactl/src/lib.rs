@@ -16,7 +16,6 @@ mod explain;
 mod input;
 mod interrupts;
 mod kubelet_state;
-mod layout;
 pub mod ledger;
 mod list;
 mod locality;
@@ -109,8 +108,8 @@ impl Render for Deregistered {
         String::new()
     }
 
-    fn pods(&self) -> Vec<Pod> {
-        vec![self.0.clone()]
+    fn names(&self) -> Vec<String> {
+        vec![self.0.to_string()]
     }
 }
 
