@@ -173,8 +173,8 @@ impl Office for Files {
 }
 
 fn last_head(entry: &Entry) -> Option<Event> {
-    let heads = entry.events.iter().filter(|event| matches!(event, Event::Head { .. }));
-    heads.last().cloned()
+    let mut heads = entry.events.iter().filter(|event| matches!(event, Event::Head { .. }));
+    heads.next_back().cloned()
 }
 
 struct Signed {
