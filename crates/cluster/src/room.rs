@@ -262,7 +262,7 @@ impl Refusal {
         };
         Self {
             what: match rejection.reason() {
-                Some(reason) => format!("kubelet rejects it: {reason}"),
+                Some(reason) => format!("kubelet would reject it: {reason}"),
                 None => "kubelet never answers".to_owned(),
             },
             detail: because.unwrap_or_else(|| rejection.to_string()),
@@ -271,7 +271,7 @@ impl Refusal {
 
     fn of_steliad(error: &stelia_api::Error) -> Self {
         Self {
-            what: format!("steliad refuses it: {}", error.kind.name()),
+            what: format!("steliad would refuse it: {}", error.kind.name()),
             detail: error.to_string(),
         }
     }

@@ -85,7 +85,7 @@ fn without_filling_each_node_is_asked_for_one() {
     let (fits, _, stop) = filled(std::slice::from_ref(&node), "cpus=4,memory=1Gi", false);
     assert_eq!(
         (fits, stop.as_str()),
-        (Some(0), "kubelet rejects it: TopologyAffinityError")
+        (Some(0), "kubelet would reject it: TopologyAffinityError")
     );
 }
 

@@ -119,19 +119,19 @@ fn the_allocator_is_filled_as_instances_would_register() {
 fn a_refusal_is_in_the_words_of_who_chooses() {
     let node = kubelets(SMALL, &CpuSet::new(), "single-numa-node", true);
     let refusal = chooser(&node).admit(&ask(3)).unwrap_err();
-    assert_eq!(refusal.what, "kubelet rejects it: SMTAlignmentError");
+    assert_eq!(refusal.what, "kubelet would reject it: SMTAlignmentError");
     let refusal = chooser(&node).admit(&ask(10)).unwrap_err();
-    assert_eq!(refusal.what, "kubelet rejects it: TopologyAffinityError");
+    assert_eq!(refusal.what, "kubelet would reject it: TopologyAffinityError");
     assert!(refusal.detail.contains("on no single NUMA node"), "{}", refusal.detail);
     let node = steliads(node, NumaTopologyAlignmentPolicy::SingleNumaNode, RequiredBind::None);
     let refusal = chooser(&node).admit(&ask(10)).unwrap_err();
-    assert_eq!(refusal.what, "steliad refuses it: NotAllocated");
+    assert_eq!(refusal.what, "steliad would refuse it: NotAllocated");
     let mut burstable = ask(2);
     burstable.pod = in_words(&["cpus=2".to_owned()]).unwrap();
     burstable.allocation.qos = Some(Qos::Lse);
     assert_eq!(
         chooser(&node).admit(&burstable).unwrap_err().what,
-        "steliad refuses it: NotGuaranteed"
+        "steliad would refuse it: NotGuaranteed"
     );
 }
 

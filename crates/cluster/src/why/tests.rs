@@ -42,7 +42,7 @@ fn who_has_the_cpus_is_told_with_the_lists_where_these_are_known() {
     assert_eq!(why.reasons.len(), 1);
     assert_eq!(
         (why.reasons[0].reason.as_str(), why.reasons[0].nodes),
-        ("kubelet rejects it: TopologyAffinityError", 2)
+        ("kubelet would reject it: TopologyAffinityError", 2)
     );
     let words: Vec<String> = why.closest.iter().map(Closest::in_words).collect();
     assert_eq!(
