@@ -127,7 +127,10 @@ fn the_picture_of_the_crates_is_what_cargo_builds() {
 /// The crates that a program is linked with.
 fn linked(package: &str) -> BTreeSet<String> {
     let tree = cargo(&["tree", "-p", package, "-e", "normal", "--prefix=none"]);
-    tree.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+    tree.lines()
+        .filter_map(|line| line.split(' ').next())
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
@@ -160,7 +163,14 @@ fn nothing_that_talks_to_an_api_server_is_in_the_nodes_programs() {
     for program in ["steliactl", "steliad-quiet", "stelia-runner"] {
         let names = linked(program);
         assert!(names.contains("clap"), "{names:?}");
-        for kept_out in ["kube", "k8s-openapi", "stelia-cluster", "stelia-publish", "rustls", "openssl"] {
+        for kept_out in [
+            "kube",
+            "k8s-openapi",
+            "stelia-cluster",
+            "stelia-publish",
+            "rustls",
+            "openssl",
+        ] {
             assert!(!names.contains(kept_out), "{kept_out} is in {program}");
         }
     }
