@@ -185,7 +185,8 @@ impl Chooser {
                     RequiredBind::FullPcpusOnly => whole_cores(&facts.topology, &free),
                     RequiredBind::None | RequiredBind::SpreadByPcpus => free,
                 };
-                let strict = policies.alignment.is_strict();
+                // Spread over cores, a VM may need more nodes than as many CPUs would do on.
+                let strict = policies.alignment.is_strict() && policies.required != RequiredBind::SpreadByPcpus;
                 let fits = |count: u64| {
                     let wanted = u32::try_from(count).unwrap_or(u32::MAX);
                     let allocation = AllocationRequest {
