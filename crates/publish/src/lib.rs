@@ -1,1 +1,34 @@
 #![doc = include_str!("../README.md")]
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`program`] | the command line, start and end |
+//! | [`source`] | the daemon's folder, followed |
+//! | [`reading`] | what is known of the daemon at one moment |
+//! | [`options`] | what a publisher is told to do, and all its times |
+//! | [`publisher`] | carries out what is decided: requests, and waiting for time and readings |
+//! | [`decide`] | which request is due, and what follows from an answer: no I/O, no clock |
+//! | [`answer`] | what an answer of the API server means |
+//! | [`credentials`] | clients, made anew when what they are made of changes |
+//! | [`status`] | what a publisher does and what keeps it from more; [`metrics`] and [`serve`] show it |
+//! | [`withdraw`](mod@withdraw) | takes back what was published |
+
+pub mod answer;
+pub mod credentials;
+pub mod decide;
+pub mod metrics;
+pub mod options;
+mod pace;
+pub mod program;
+pub mod publisher;
+pub mod reading;
+mod request;
+pub mod serve;
+pub mod source;
+pub mod status;
+pub mod withdraw;
+
+pub use options::Options;
+pub use publisher::Publisher;
+pub use reading::Reading;
+pub use status::Status;

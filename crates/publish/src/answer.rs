@@ -1,0 +1,149 @@
+//! What an answer of the API server means for who asked.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use kube::core::response::{Status, StatusCause};
+
+/// What came of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// An answer of HTTP, whole.
+    Http {
+        status: StatusCode,
+        /// The header Retry-After, where it is a number of seconds.
+        retry_after: Option<Duration>,
+        body: Vec<u8>,
+    },
+    /// None: no connection, a closed one, TLS, a token that cannot be read, or nothing within the time for a request.
+    None(String),
+    /// The request could not even be written.
+    Impossible(String),
+}
+
+/// Why a request was not carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub kind: Kind,
+    /// The status, and what the server says.
+    pub text: String,
+    pub retry_after: Option<Duration>,
+}
+
+/// What follows from a failure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// The API server is away or asks for less (no answer, 408, 429, 502, 503, 504): everything waits.
+    Away,
+    /// 401: the credentials are read again.
+    Unauthorized,
+    /// 403: a right is missing.
+    Forbidden,
+    /// 403 in a namespace that ends: nothing is created there any more.
+    Ending,
+    /// 404, 410.
+    Missing,
+    /// 409: fields that another manager set; the managers' names.
+    Conflict(Vec<String>),
+    /// 409: there is an object of this name.
+    Exists,
+    /// 409, or 422 of metadata.uid: the object is another one, or a newer version, than the request says.
+    Stale,
+    /// Other answers of 4xx, such as 400, 413, 422: the same request fails again.
+    Refused,
+    /// 500 and what else there is: this request failed, others may not.
+    Failed,
+}
+
+/// The longest text of an answer that is repeated, bytes.
+const LONGEST_TEXT: usize = 500;
+
+impl Answer {
+    /// The body of a success.
+    ///
+    /// # Errors
+    /// Every other answer, by what follows from it.
+    pub fn into_body(self) -> Result<Vec<u8>, Failure> {
+        let failure = |kind, text| Failure {
+            kind,
+            text,
+            retry_after: None,
+        };
+        let (code, retry_after, body) = match self {
+            Self::None(text) => return Err(failure(Kind::Away, text)),
+            Self::Impossible(text) => return Err(failure(Kind::Refused, text)),
+            Self::Http { status, body, .. } if status.is_success() => return Ok(body),
+            Self::Http {
+                status,
+                retry_after,
+                body,
+            } => (status, retry_after, body),
+        };
+        // Proxies and flow control answer in plain text.
+        let status = serde_json::from_slice(&body).unwrap_or_else(|_| Status {
+            message: String::from_utf8_lossy(&body).trim().to_owned(),
+            ..Status::default()
+        });
+        let asked = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+        let asked = (asked > 0).then(|| Duration::from_secs(asked.into()));
+        Err(Failure {
+            kind: kind(code, &status),
+            text: text(code, &status),
+            retry_after: retry_after.max(asked),
+        })
+    }
+}
+
+fn causes(status: &Status) -> &[StatusCause] {
+    status.details.as_ref().map_or(&[], |details| &details.causes)
+}
+
+fn kind(code: StatusCode, status: &Status) -> Kind {
+    match code.as_u16() {
+        401 => Kind::Unauthorized,
+        403 if causes(status)
+            .iter()
+            .any(|cause| cause.reason == "NamespaceTerminating") =>
+        {
+            Kind::Ending
+        }
+        403 => Kind::Forbidden,
+        404 | 410 => Kind::Missing,
+        409 if status.is_already_exists() => Kind::Exists,
+        409 => match managers(status) {
+            managers if managers.is_empty() => Kind::Stale,
+            managers => Kind::Conflict(managers),
+        },
+        422 if causes(status).iter().any(|cause| cause.field == "metadata.uid") => Kind::Stale,
+        408 | 429 | 502 | 503 | 504 => Kind::Away,
+        400..500 => Kind::Refused,
+        _ => Kind::Failed,
+    }
+}
+
+/// The managers whose fields are in the way. Each cause is one field, and names its manager in quotes: `conflict with "other" using v1`.
+fn managers(status: &Status) -> Vec<String> {
+    let conflicts = causes(status)
+        .iter()
+        .filter(|cause| cause.reason == "FieldManagerConflict");
+    let mut managers: Vec<String> = conflicts
+        .map(|cause| cause.message.split('"').nth(1).unwrap_or("unknown").to_owned())
+        .collect();
+    managers.sort();
+    managers.dedup();
+    managers
+}
+
+fn text(code: StatusCode, status: &Status) -> String {
+    let mut said = status.message.as_str();
+    if let Some((end, _)) = said
+        .char_indices()
+        .find(|(at, char)| at + char.len_utf8() > LONGEST_TEXT)
+    {
+        said = &said[..end];
+    }
+    match said {
+        "" => code.to_string(),
+        said => format!("{code}: {said}"),
+    }
+}

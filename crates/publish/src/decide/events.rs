@@ -1,0 +1,211 @@
+//! The pods' events: which are still to be posted, and when. The API server merges nothing: an event posted twice would be there twice,
+//! so each has a name of its own, and one that is there already is done.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use stelia_publication::{Event, Publication};
+
+use crate::answer::{Failure, Kind};
+use crate::decide::pods::is_name;
+use crate::options::{EVENTS_KEPT, OLDEST_EVENT};
+use crate::pace::{Bucket, Pause, Random, Rest};
+
+/// Requests for the events of one pod at once, and one more in [`REFILL`]: as client-go's recorder limits those of one object.
+const AT_ONCE: u32 = 25;
+const REFILL: Duration = Duration::from_secs(5 * 60);
+/// Between two requests for one event: a repetition is told within this.
+const BETWEEN_REPETITIONS: Duration = Duration::from_secs(60);
+
+/// The event, and whether it is to be made or its repetitions to be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EventTask {
+    Post(u64),
+    Repeat(u64),
+}
+
+impl EventTask {
+    pub(crate) fn number(self) -> u64 {
+        let (Self::Post(number) | Self::Repeat(number)) = self;
+        number
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Waiting {
+    event: Event,
+    /// It is there; its count is to be told.
+    is_posted: bool,
+    not_before: Duration,
+}
+
+/// What was told of an event that the publication still has.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    count: u32,
+    at: Duration,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Events {
+    begun: bool,
+    waiting: VecDeque<Waiting>,
+    told: BTreeMap<u64, Told>,
+    buckets: BTreeMap<String, Bucket>,
+    rest: Rest,
+    /// Never posted: there was no room any more, or the API server refused them.
+    pub(crate) dropped: u64,
+    pub(crate) posted: u64,
+}
+
+impl Events {
+    pub(crate) fn new() -> Self {
+        Self {
+            begun: false,
+            waiting: VecDeque::new(),
+            told: BTreeMap::new(),
+            buckets: BTreeMap::new(),
+            rest: Rest::default(),
+            dropped: 0,
+            posted: 0,
+        }
+    }
+
+    /// `started_us` is the wall clock at the publisher's start.
+    pub(crate) fn take(&mut self, publication: &Publication, started_us: u64, now: Duration) {
+        let oldest = started_us.saturating_sub(OLDEST_EVENT.as_micros() as u64);
+        let first = !std::mem::replace(&mut self.begun, true);
+        self.told
+            .retain(|number, _| publication.events.iter().any(|event| event.number == *number));
+        self.buckets.retain(|_, bucket| !bucket.is_full(now));
+        for event in &publication.events {
+            let told = self.told.get(&event.number).copied();
+            if told.is_some_and(|told| told.count >= event.count) {
+                continue;
+            }
+            let named = is_name(&event.namespace) && is_name(&event.name);
+            if !named || first && event.time_us < oldest {
+                let told = Told {
+                    count: event.count,
+                    at: now,
+                };
+                self.told.insert(event.number, told);
+                continue;
+            }
+            let mut waiting = self.waiting.iter_mut();
+            if let Some(waiting) = waiting.find(|waiting| waiting.event.number == event.number) {
+                waiting.event = event.clone();
+                continue;
+            }
+            self.waiting.push_back(Waiting {
+                event: event.clone(),
+                is_posted: told.is_some(),
+                not_before: told.map_or(Duration::ZERO, |told| told.at + BETWEEN_REPETITIONS),
+            });
+        }
+        while self.waiting.len() > EVENTS_KEPT {
+            if let Some(dropped) = self.waiting.pop_front() {
+                self.settle(dropped.event.number, dropped.event.count, now);
+                self.dropped += 1;
+            }
+        }
+    }
+
+    /// Nothing more is told of it until it happens again.
+    fn settle(&mut self, number: u64, count: u32, now: Duration) {
+        self.told.insert(number, Told { count, at: now });
+    }
+
+    pub(crate) fn due(&self) -> Option<(Duration, EventTask)> {
+        let due = self.waiting.iter().map(|waiting| {
+            let bucket = self.buckets.get(&waiting.event.uid);
+            let allowed = bucket.map_or(Duration::ZERO, Bucket::ready_at);
+            let task = match waiting.is_posted {
+                false => EventTask::Post(waiting.event.number),
+                true => EventTask::Repeat(waiting.event.number),
+            };
+            (allowed.max(waiting.not_before), task)
+        });
+        let (at, task) = due.min_by_key(|(at, _)| *at)?;
+        Some((at.max(self.rest.until()), task))
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(crate) fn event(&self, task: EventTask) -> Option<&Event> {
+        let mut waiting = self.waiting.iter();
+        Some(&waiting.find(|waiting| waiting.event.number == task.number())?.event)
+    }
+
+    pub(crate) fn sent(&mut self, task: EventTask, now: Duration) {
+        if let Some(uid) = self.event(task).map(|event| event.uid.clone()) {
+            let bucket = self.buckets.entry(uid).or_insert_with(|| Bucket::new(AT_ONCE, REFILL));
+            bucket.take(now);
+        }
+    }
+
+    fn remove(&mut self, task: EventTask) -> Option<Event> {
+        let at = self
+            .waiting
+            .iter()
+            .position(|waiting| waiting.event.number == task.number())?;
+        Some(self.waiting.remove(at)?.event)
+    }
+
+    pub(crate) fn succeeded(&mut self, task: EventTask, now: Duration) {
+        self.rest.succeeded();
+        if let Some(event) = self.remove(task) {
+            self.settle(event.number, event.count, now);
+            self.posted += 1;
+        }
+    }
+
+    /// Returns what is to be said, if anything.
+    pub(crate) fn failed(
+        &mut self,
+        task: EventTask,
+        failure: &Failure,
+        now: Duration,
+        random: &mut Random,
+    ) -> Option<String> {
+        let event = self.event(task)?.clone();
+        let said = format!(
+            "event {} of pod {}/{}: {}",
+            event.reason, event.namespace, event.name, failure.text
+        );
+        match failure.kind {
+            Kind::Forbidden => self.rest.failed(now, Pause::Long, failure.retry_after, random),
+            Kind::Exists => {
+                // Posted before this publisher started. How often it had happened then is not known.
+                self.rest.succeeded();
+                match event.count > 1 {
+                    true => self.mark_posted(task),
+                    false => self.succeeded(task, now),
+                }
+                return None;
+            }
+            // The namespace is gone, or the event has expired.
+            Kind::Missing | Kind::Ending => {
+                self.remove(task);
+                self.settle(event.number, event.count, now);
+                return None;
+            }
+            Kind::Refused | Kind::Conflict(_) | Kind::Stale => {
+                self.remove(task);
+                self.settle(event.number, event.count, now);
+                self.dropped += 1;
+            }
+            _ => self.rest.failed(now, Pause::Growing, failure.retry_after, random),
+        }
+        Some(said)
+    }
+
+    fn mark_posted(&mut self, task: EventTask) {
+        let mut waiting = self.waiting.iter_mut();
+        if let Some(waiting) = waiting.find(|waiting| waiting.event.number == task.number()) {
+            waiting.is_posted = true;
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! What is asked of the API server next. A [`State`] is told readings, the time and answers, and says which request is due and when. It
+//! does no I/O and has no clock: times are durations since the publisher's start.
+
+pub mod content;
+mod events;
+mod kept;
+mod node;
+mod outcome;
+mod pods;
+pub mod taint;
+mod wanted;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use stelia_publication::Publication;
+
+use crate::options::{BETWEEN_WRITES, CHECK, CHECK_CAPACITY, GRACE, Options};
+use crate::pace::{Random, Rest};
+use crate::reading::Reading;
+use crate::request::{self, Request};
+use crate::status::{Part, Status};
+use content::Freshness;
+use events::{EventTask, Events};
+use kept::{Digest, Kept};
+use node::NodeUid;
+use pods::{PodTask, Pods};
+use taint::{Taint, TaintTask};
+
+/// A request's purpose; what it was written from is in it where that matters for the answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task(What);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum What {
+    /// The Node's UID.
+    Node,
+    /// The object as it stands, because none was told of since the start.
+    Recall,
+    Object(Digest),
+    Label(Digest),
+    Capacity(Digest),
+    Taint(TaintTask),
+    Pod(PodTask),
+    Event(EventTask),
+}
+
+/// What to do next.
+#[derive(Debug)]
+pub enum Next {
+    /// Send this and tell what came of it ([`State::answered`]).
+    Send(Task, Box<Request>),
+    /// Wait until then, since the start, or for a reading; without a time only for a reading.
+    Wait(Option<Duration>),
+}
+
+/// Everything a publisher knows.
+pub struct State {
+    options: Options,
+    random: Random,
+    /// Nothing is sent before.
+    start_at: Duration,
+    begun: bool,
+    /// The first reading, until there is another.
+    first: Option<Reading>,
+    /// The API server as a whole.
+    api: Rest,
+    /// The last publication of this node.
+    told: Option<Arc<Publication>>,
+    /// The last one that has an object.
+    described: Option<Arc<Publication>>,
+    recall: Recall,
+    /// Since when the daemon is away or its file is of no use.
+    wrong_since: Option<Duration>,
+    daemon_lives: bool,
+    /// What is wanted was made for this; `None` if it is to be made anew.
+    wanted_for: Option<(Freshness, Option<bool>)>,
+    node: NodeUid,
+    object: Kept,
+    label: Kept,
+    capacity: Kept,
+    taint: Taint,
+    pods: Pods,
+    events: Events,
+    status: Status,
+    renew: bool,
+}
+
+/// The object as it stood when the publisher started.
+#[derive(Default)]
+struct Recall {
+    object: Option<Value>,
+    done: bool,
+    rest: Rest,
+}
+
+impl State {
+    pub fn new(options: Options) -> Self {
+        let mut random = Random::new(options.seed);
+        Self {
+            start_at: random.below(options.start_spread),
+            begun: false,
+            first: None,
+            api: Rest::default(),
+            told: None,
+            described: None,
+            recall: Recall::default(),
+            wrong_since: None,
+            daemon_lives: true,
+            wanted_for: None,
+            node: NodeUid::default(),
+            object: Kept::new(BETWEEN_WRITES, Some(CHECK)),
+            label: Kept::new(BETWEEN_WRITES, Some(CHECK)),
+            capacity: Kept::new(BETWEEN_WRITES, Some(CHECK_CAPACITY)),
+            taint: Taint::default(),
+            pods: Pods::new(options.pod_conditions),
+            events: Events::new(),
+            status: Status::default(),
+            renew: false,
+            random,
+            options,
+        }
+    }
+
+    pub fn status(&self) -> Status {
+        Status {
+            events_posted: self.events.posted,
+            events_dropped: self.events.dropped,
+            settled: !self.is_pending(),
+            ..self.status.clone()
+        }
+    }
+
+    /// The API server did not accept the credentials since this was asked last.
+    pub fn take_renewal(&mut self) -> bool {
+        std::mem::take(&mut self.renew)
+    }
+
+    fn say(&mut self, part: Part, problem: Option<String>) {
+        let Some(problem) = problem else {
+            if self.status.problems.remove(&part).is_some() {
+                tracing::info!(part = part.name(), "as it should be again");
+            }
+            return;
+        };
+        if self.status.problems.get(&part) != Some(&problem) {
+            tracing::warn!(part = part.name(), "{problem}");
+            self.status.problems.insert(part, problem);
+        }
+    }
+
+    /// A reading of what the daemon tells.
+    pub fn take(&mut self, reading: &Reading, now: Duration) {
+        if !std::mem::replace(&mut self.begun, true) {
+            self.first = Some(reading.clone());
+        } else if self.first.as_ref().is_some_and(|first| first != reading) {
+            // Spread is what begins on all nodes together. What changes now, changes on this one.
+            self.start_at = self.start_at.min(now);
+            self.first = None;
+        }
+        let publication = reading.publication.as_ref();
+        let foreign = publication.and_then(|publication| self.foreign(publication));
+        let problem = reading.problem.clone().or(foreign.clone());
+        self.daemon_lives = reading.daemon_lives;
+        match reading.daemon_lives && problem.is_none() {
+            true => self.wrong_since = None,
+            false => self.wrong_since = Some(self.wrong_since.unwrap_or(now)),
+        }
+        let away = (!reading.daemon_lives).then(|| "steliad does not run".to_owned());
+        self.say(Part::Daemon, away);
+        self.say(Part::File, problem);
+        if let (Some(publication), None) = (publication, foreign)
+            && self.told.as_ref() != Some(publication)
+        {
+            self.told = Some(publication.clone());
+            self.wanted_for = None;
+            if publication.object.is_some() {
+                self.described = Some(publication.clone());
+                self.recall.object = None;
+            }
+            self.pods.take(publication, now);
+            if self.options.pod_events {
+                self.events.take(publication, self.options.started_us, now);
+            }
+        }
+        self.want(now);
+    }
+
+    /// Why the publication is not this node's.
+    fn foreign(&self, publication: &Publication) -> Option<String> {
+        let node = &self.options.node;
+        if publication.node != *node {
+            return Some(format!(
+                "of node {:?}, and this publisher is of {node:?}",
+                publication.node
+            ));
+        }
+        let object = publication.object.as_ref()?;
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        if name != node {
+            return Some(format!("the object's name is {name:?}, expected {node:?}"));
+        }
+        match (content::object_version(object), &object["kind"]) {
+            (Some(version), kind) if pods::is_name(version) && kind == "NodeResourceTopology" => None,
+            (_, kind) => Some(format!(
+                "the object is {} {kind}, expected a NodeResourceTopology",
+                object["apiVersion"]
+            )),
+        }
+    }
+
+    /// The daemon is away, or its file of no use, for longer than a restart takes.
+    fn is_past_grace(&self, now: Duration) -> bool {
+        self.wrong_since.is_some_and(|since| now >= since + GRACE)
+    }
+
+    fn is_pending(&self) -> bool {
+        let kept = [&self.object, &self.label, &self.capacity];
+        !self.node.was_asked()
+            || kept.iter().any(|kept| kept.is_pending())
+            || self.taint.is_pending() && self.options.remove_taint.is_some()
+            || self.pods.is_pending()
+            || self.events.waiting() > 0
+    }
+
+    /// Every request that will be due, the more important first.
+    fn due(&self, now: Duration) -> Vec<(Duration, What)> {
+        let mut due = vec![(self.node.due(), What::Node)];
+        if !self.node.was_asked() {
+            return due;
+        }
+        if self.is_recall_wanted(now) {
+            due.push((self.recall.rest.until(), What::Recall));
+        }
+        let mut kept = |kept: &Kept, what: fn(Digest) -> What| {
+            due.extend(kept.due().zip(kept.wanted().map(what)));
+        };
+        kept(&self.object, What::Object);
+        // Nothing is applied to a Node that is not there: that would ask to create it.
+        if !self.node.is_missing() {
+            kept(&self.label, What::Label);
+            kept(&self.capacity, What::Capacity);
+            let taint = self.taint.due().filter(|_| self.options.remove_taint.is_some());
+            due.extend(taint.map(|(at, task)| (at, What::Taint(task))));
+        }
+        due.extend(self.pods.due().map(|(at, task)| (at, What::Pod(task))));
+        due.extend(self.events.due().map(|(at, task)| (at, What::Event(task))));
+        due
+    }
+
+    /// What is due now, or when the next thing is.
+    pub fn next(&mut self, now: Duration) -> Next {
+        if !self.begun {
+            return Next::Wait(None);
+        }
+        self.want(now);
+        let earliest = self.start_at.max(self.api.until());
+        let due = self.due(now);
+        let grace = self.wrong_since.map(|since| since + GRACE).filter(|end| *end > now);
+        if now < earliest {
+            return Next::Wait(Some(grace.map_or(earliest, |grace| grace.min(earliest))));
+        }
+        let Some((_, what)) = due.iter().find(|(at, _)| *at <= now) else {
+            return Next::Wait(due.into_iter().map(|(at, _)| at).chain(grace).min());
+        };
+        let what = what.clone();
+        match self.request(&what, now) {
+            Some(Ok(request)) => {
+                self.sent(&what, now);
+                Next::Send(Task(what), Box::new(request))
+            }
+            failed => {
+                // Nothing to send after all, or nothing that can be: what follows from that is what follows from an answer.
+                let text = failed.and_then(Result::err).map(|error| error.to_string());
+                self.impossible(&what, text.unwrap_or_else(|| "nothing to write".into()), now);
+                Next::Wait(Some(now))
+            }
+        }
+    }
+
+    fn sent(&mut self, what: &What, now: Duration) {
+        self.status.requests += 1;
+        match what {
+            What::Pod(_) => self.pods.sent(now),
+            What::Event(task) => self.events.sent(*task, now),
+            _ => {}
+        }
+    }
+
+    fn request(&self, what: &What, now: Duration) -> Option<Result<Request, kube::core::request::Error>> {
+        let (manager, node) = (self.options.field_manager.as_str(), self.options.node.as_str());
+        Some(match what {
+            What::Node => request::node_metadata(node),
+            What::Recall => request::object("v1alpha2", node),
+            What::Object(_) => {
+                let object = self.wanted_object(now)?;
+                request::apply_object(manager, content::object_version(&object)?, node, &object)
+            }
+            What::Label(_) => request::apply_node(manager, node, &self.wanted_label(now)?),
+            What::Capacity(_) => request::apply_node_status(manager, node, &self.wanted_capacity()?),
+            What::Taint(TaintTask::Look) => request::node(node),
+            What::Taint(TaintTask::TakeOff) => request::merge_node(manager, node, self.taint.patch()?),
+            What::Pod(PodTask::Gate(uid)) => {
+                let (namespace, name) = self.pods.name(uid)?;
+                request::pod(namespace, name)
+            }
+            What::Pod(PodTask::Condition(uid, _)) => {
+                let (namespace, name) = self.pods.name(uid)?;
+                let body = self.pods.condition(uid, self.told.as_deref())?;
+                request::apply_pod_status(manager, namespace, name, &body)
+            }
+            What::Event(task @ EventTask::Post(_)) => {
+                let event = self.events.event(*task)?;
+                let body = content::event(&self.options.boot, node, event);
+                request::create_event(manager, &event.namespace, &body)
+            }
+            What::Event(task @ EventTask::Repeat(_)) => {
+                let event = self.events.event(*task)?;
+                let body = serde_json::json!({"series": content::series(event)?});
+                request::merge_event(
+                    manager,
+                    &event.namespace,
+                    &content::event_name(&self.options.boot, event),
+                    &body,
+                )
+            }
+        })
+    }
+}

@@ -1,0 +1,237 @@
+//! What follows from an answer.
+
+use std::time::Duration;
+
+use super::kept::{Digest, Kept};
+use super::pods::PodTask;
+use super::taint::TaintTask;
+use super::{State, Task, What, content};
+use crate::answer::{Answer, Failure, Kind};
+use crate::pace::Pause;
+use crate::status::Part;
+
+impl What {
+    fn part(&self) -> Part {
+        match self {
+            Self::Node => Part::Node,
+            Self::Recall | Self::Object(_) => Part::Object,
+            Self::Label(_) => Part::Label,
+            Self::Capacity(_) => Part::Capacity,
+            Self::Taint(_) => Part::Taint,
+            Self::Pod(_) => Part::Conditions,
+            Self::Event(_) => Part::Events,
+        }
+    }
+
+    /// The right that a 403 says is missing, as RBAC has it.
+    fn right(&self) -> &'static str {
+        match self {
+            Self::Node | Self::Taint(TaintTask::Look) => "get nodes",
+            Self::Recall => "get noderesourcetopologies",
+            Self::Object(_) => "create and patch noderesourcetopologies",
+            Self::Label(_) | Self::Taint(TaintTask::TakeOff) => "patch nodes",
+            Self::Capacity(_) => "patch nodes/status",
+            Self::Pod(PodTask::Gate(_)) => "get pods",
+            Self::Pod(PodTask::Condition(..)) => "patch pods/status",
+            Self::Event(_) => "create and patch events.events.k8s.io",
+        }
+    }
+}
+
+/// What a failure is called.
+fn problem(what: &What, failure: &Failure) -> String {
+    let text = &failure.text;
+    match (&failure.kind, what) {
+        (Kind::Conflict(managers), _) => format!(
+            "{} also writes this, and what it wrote differs: one of the two has to stop ({text})",
+            managers.join(", ")
+        ),
+        (Kind::Forbidden, _) => format!("no right to {}: {text}", what.right()),
+        (Kind::Missing, What::Object(_)) => format!("the CRD of NodeResourceTopology is not in the cluster: {text}"),
+        (Kind::Missing, What::Node) => format!("there is no such Node: {text}"),
+        _ => text.clone(),
+    }
+}
+
+impl State {
+    fn kept(&mut self, what: &What) -> Option<(&mut Kept, Digest)> {
+        match what {
+            What::Object(digest) => Some((&mut self.object, *digest)),
+            What::Label(digest) => Some((&mut self.label, *digest)),
+            What::Capacity(digest) => Some((&mut self.capacity, *digest)),
+            _ => None,
+        }
+    }
+
+    /// What came of a request.
+    pub fn answered(&mut self, task: &Task, answer: Answer, now: Duration) {
+        let what = &task.0;
+        match answer.into_body() {
+            Ok(body) => {
+                self.api_answers();
+                self.succeeded(what, &body, now);
+            }
+            Err(failure) => {
+                self.status.failures += 1;
+                match failure.kind {
+                    Kind::Away | Kind::Unauthorized => self.api_away(what, &failure, now),
+                    _ => {
+                        self.api_answers();
+                        self.failed(what, &failure, now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A request that cannot be written.
+    pub(super) fn impossible(&mut self, what: &What, text: String, now: Duration) {
+        let failure = Failure {
+            kind: Kind::Refused,
+            text,
+            retry_after: None,
+        };
+        self.failed(what, &failure, now);
+    }
+
+    fn api_answers(&mut self) {
+        self.api.succeeded();
+        self.say(Part::Api, None);
+    }
+
+    fn api_away(&mut self, what: &What, failure: &Failure, now: Duration) {
+        let again = self.api.failures() > 0;
+        if failure.kind == Kind::Unauthorized {
+            self.renew = true;
+        }
+        // Read again, the credentials may be good: a token that has just expired costs one request.
+        if failure.kind == Kind::Unauthorized && !again {
+            self.api.at_once(now);
+        } else {
+            self.api
+                .failed(now, Pause::Growing, failure.retry_after, &mut self.random);
+            self.say(Part::Api, Some(failure.text.clone()));
+        }
+        match what {
+            // Not carried out, for certain.
+            _ if failure.kind == Kind::Unauthorized => {}
+            What::Taint(_) => self.taint.interrupted(),
+            What::Pod(task) => self.pods.interrupted(task, now),
+            _ => {
+                if let Some((kept, _)) = self.kept(what) {
+                    kept.interrupted(now);
+                }
+            }
+        }
+    }
+
+    fn succeeded(&mut self, what: &What, body: &[u8], now: Duration) {
+        let mut said = None;
+        if let What::Object(_) = what {
+            self.status.object_writes += 1;
+        }
+        match what {
+            What::Node => {
+                let before = self.node.uid().map(str::to_owned);
+                said = self.node.answered(body, now, &mut self.random);
+                if before.as_deref() != self.node.uid() {
+                    self.wanted_for = None;
+                }
+            }
+            What::Recall => {
+                self.recall.rest.succeeded();
+                self.recall.done = true;
+                self.recall.object = serde_json::from_slice(body).ok().and_then(content::recalled);
+                self.wanted_for = None;
+            }
+            What::Object(digest) => self.object.succeeded(*digest, now, &mut self.random),
+            What::Label(digest) => self.label.succeeded(*digest, now, &mut self.random),
+            What::Capacity(digest) => self.capacity.succeeded(*digest, now, &mut self.random),
+            What::Taint(TaintTask::Look) => match serde_json::from_slice(body) {
+                Ok(node) => {
+                    let key = self.options.remove_taint.clone().unwrap_or_default();
+                    self.taint.looked(&node, &key, now, &mut self.random);
+                }
+                Err(error) => {
+                    said = Some(format!("the Node as it was read: {error}"));
+                    self.taint.off(now, &mut self.random);
+                }
+            },
+            What::Taint(TaintTask::TakeOff) => {
+                tracing::info!("the taint was taken off");
+                self.taint.off(now, &mut self.random);
+            }
+            What::Pod(PodTask::Gate(uid)) => self.pods.gates(uid, body),
+            What::Pod(PodTask::Condition(uid, digest)) => self.pods.written(uid, *digest, now, &mut self.random),
+            What::Event(task) => self.events.succeeded(*task, now),
+        }
+        // One pod's success says nothing of another's condition.
+        if said.is_some() || !(matches!(what, What::Pod(_)) && self.pods.is_refused()) {
+            self.say(what.part(), said);
+        }
+    }
+
+    fn failed(&mut self, what: &What, failure: &Failure, now: Duration) {
+        let mut said = Some(problem(what, failure));
+        match what {
+            What::Node => {
+                let before = self.node.uid().map(str::to_owned);
+                self.node.failed(failure, now, &mut self.random);
+                if before.as_deref() != self.node.uid() {
+                    self.wanted_for = None;
+                }
+            }
+            What::Recall => match failure.kind {
+                // Nothing stands there that could be marked.
+                Kind::Missing => {
+                    self.recall.done = true;
+                    said = None;
+                }
+                Kind::Forbidden => self.recall.rest.failed(now, Pause::Long, None, &mut self.random),
+                _ => self
+                    .recall
+                    .rest
+                    .failed(now, Pause::Growing, failure.retry_after, &mut self.random),
+            },
+            What::Object(digest) => self.object.failed(*digest, failure, now, &mut self.random),
+            What::Label(digest) => self.label.failed(*digest, failure, now, &mut self.random),
+            What::Capacity(digest) => self.capacity.failed(*digest, failure, now, &mut self.random),
+            What::Taint(_) => {
+                self.taint.failed(failure, now, &mut self.random);
+                // Somebody else changed the Node meanwhile: nothing is wrong.
+                if failure.kind == Kind::Stale {
+                    said = None;
+                }
+            }
+            What::Pod(task) => {
+                let text = self.pods.failed(task, failure, now, &mut self.random);
+                said = text.map(|text| {
+                    problem(
+                        what,
+                        &Failure {
+                            text,
+                            ..failure.clone()
+                        },
+                    )
+                });
+            }
+            What::Event(task) => {
+                let text = self.events.failed(*task, failure, now, &mut self.random);
+                said = text.map(|text| {
+                    problem(
+                        what,
+                        &Failure {
+                            text,
+                            ..failure.clone()
+                        },
+                    )
+                });
+            }
+        }
+        // The Node is not the one whose UID is known: it was deleted, or registered anew.
+        if matches!(what, What::Label(_) | What::Capacity(_)) && matches!(failure.kind, Kind::Stale | Kind::Missing) {
+            self.node.is_doubtful(now);
+        }
+        self.say(what.part(), said);
+    }
+}

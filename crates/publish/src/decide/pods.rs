@@ -1,0 +1,238 @@
+//! The pods' conditions: which pods have one, what is due, and what follows from an answer.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use stelia_publication::{Pod, Publication};
+
+use crate::answer::{Failure, Kind};
+use crate::decide::content::{self, CONDITION};
+use crate::decide::kept::{Digest, Kept, digest};
+use crate::options::PodConditions;
+use crate::pace::{Bucket, Pause, Random, Rest};
+
+/// Requests for pods at once, and one more in [`REFILL`]: a node that starts with hundreds of VMs takes its time.
+const AT_ONCE: u32 = 10;
+const REFILL: Duration = Duration::from_millis(200);
+
+/// What is due for a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PodTask {
+    /// Whether its readiness gates name the condition.
+    Gate(String),
+    Condition(String, Digest),
+}
+
+/// Whether the pod has a condition of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    Unknown,
+    Yes,
+    /// It has no such readiness gate; or it is gone, or another pod has its name. Asked once.
+    No,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    namespace: String,
+    name: String,
+    gate: Gate,
+    kept: Kept,
+    /// It is not told of any more: its condition goes.
+    leaves: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Pods {
+    of: PodConditions,
+    by_uid: BTreeMap<String, Entry>,
+    bucket: Bucket,
+    /// Of all: a right that is missing is missing for each.
+    rest: Rest,
+}
+
+/// Of a Pod what is read.
+#[derive(Deserialize)]
+struct Gates {
+    metadata: Metadata,
+    #[serde(default)]
+    spec: Spec,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    uid: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    #[serde(default)]
+    readiness_gates: Vec<ReadinessGate>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReadinessGate {
+    condition_type: String,
+}
+
+fn body(value: &serde_json::Value) -> Vec<u8> {
+    value.to_string().into_bytes()
+}
+
+impl Pods {
+    pub(crate) fn new(of: PodConditions) -> Self {
+        Self {
+            of,
+            by_uid: BTreeMap::new(),
+            bucket: Bucket::new(AT_ONCE, REFILL),
+            rest: Rest::default(),
+        }
+    }
+
+    pub(crate) fn take(&mut self, publication: &Publication, now: Duration) {
+        let gate = match self.of {
+            PodConditions::Off => return,
+            PodConditions::Gated => Gate::Unknown,
+            PodConditions::All => Gate::Yes,
+        };
+        for entry in self.by_uid.values_mut() {
+            entry.leaves = true;
+        }
+        for told in publication.pods.iter().filter(|told| may_be_named(told)) {
+            let entry = self.by_uid.entry(told.uid.clone()).or_insert_with(|| Entry {
+                namespace: told.namespace.clone(),
+                name: told.name.clone(),
+                gate,
+                kept: Kept::new(Duration::ZERO, None),
+                leaves: false,
+            });
+            entry.leaves = false;
+            entry.kept.want(Some(digest(&body(&content::condition(told)))), now);
+        }
+        self.by_uid
+            .retain(|_, entry| !entry.leaves || entry.gate == Gate::Yes && entry.kept.was_tried());
+        for (uid, entry) in self.by_uid.iter_mut().filter(|(_, entry)| entry.leaves) {
+            let nothing = content::no_condition(&entry.namespace, &entry.name, uid);
+            entry.kept.want(Some(digest(&body(&nothing))), now);
+        }
+    }
+
+    /// The next request, and when.
+    pub(crate) fn due(&self) -> Option<(Duration, PodTask)> {
+        let due = self.by_uid.iter().filter_map(|(uid, entry)| {
+            let at = entry.kept.due()?;
+            Some(match entry.gate {
+                Gate::No => return None,
+                Gate::Unknown => (at, PodTask::Gate(uid.clone())),
+                Gate::Yes => (at, PodTask::Condition(uid.clone(), entry.kept.wanted()?)),
+            })
+        });
+        let (at, task) = due.min_by_key(|(at, _)| *at)?;
+        Some((at.max(self.rest.until()).max(self.bucket.ready_at()), task))
+    }
+
+    pub(crate) fn is_pending(&self) -> bool {
+        let mut entries = self.by_uid.values();
+        entries.any(|entry| entry.gate != Gate::No && entry.kept.is_pending())
+    }
+
+    /// Some pod's condition was refused, and is still wanted.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.by_uid.values().any(|entry| entry.kept.is_refused())
+    }
+
+    /// Namespace and name of the pod.
+    pub(crate) fn name(&self, uid: &str) -> Option<(&str, &str)> {
+        let entry = self.by_uid.get(uid)?;
+        Some((&entry.namespace, &entry.name))
+    }
+
+    pub(crate) fn condition(&self, uid: &str, publication: Option<&Publication>) -> Option<serde_json::Value> {
+        let entry = self.by_uid.get(uid)?;
+        let mut pods = publication.into_iter().flat_map(|publication| &publication.pods);
+        let told = pods.find(|told| told.uid == uid).filter(|_| !entry.leaves);
+        Some(match told {
+            Some(told) => content::condition(told),
+            None => content::no_condition(&entry.namespace, &entry.name, uid),
+        })
+    }
+
+    /// A request was sent.
+    pub(crate) fn sent(&mut self, now: Duration) {
+        self.bucket.take(now);
+    }
+
+    /// No answer came.
+    pub(crate) fn interrupted(&mut self, task: &PodTask, now: Duration) {
+        if let PodTask::Condition(uid, _) = task
+            && let Some(entry) = self.by_uid.get_mut(uid)
+        {
+            entry.kept.interrupted(now);
+        }
+    }
+
+    /// The pod with this UID, as the API server answered.
+    pub(crate) fn gates(&mut self, uid: &str, pod: &[u8]) {
+        let Some(entry) = self.by_uid.get_mut(uid) else { return };
+        let gated = serde_json::from_slice(pod).is_ok_and(|pod: Gates| {
+            let mut gates = pod.spec.readiness_gates.iter();
+            pod.metadata.uid == uid && gates.any(|gate| gate.condition_type == CONDITION)
+        });
+        entry.gate = if gated { Gate::Yes } else { Gate::No };
+        self.rest.succeeded();
+    }
+
+    pub(crate) fn written(&mut self, uid: &str, written: Digest, now: Duration, random: &mut Random) {
+        self.rest.succeeded();
+        let Some(entry) = self.by_uid.get_mut(uid) else { return };
+        entry.kept.succeeded(written, now, random);
+        if entry.leaves && !entry.kept.is_pending() {
+            self.by_uid.remove(uid);
+        }
+    }
+
+    /// Returns what is to be said, if anything: a pod that is gone is nothing to tell of.
+    pub(crate) fn failed(
+        &mut self,
+        task: &PodTask,
+        failure: &Failure,
+        now: Duration,
+        random: &mut Random,
+    ) -> Option<String> {
+        let (PodTask::Gate(uid) | PodTask::Condition(uid, _)) = task;
+        let entry = self.by_uid.get_mut(uid)?;
+        match failure.kind {
+            Kind::Missing | Kind::Stale | Kind::Ending => {
+                entry.gate = Gate::No;
+                if entry.leaves {
+                    self.by_uid.remove(uid);
+                }
+                self.rest.succeeded();
+                return None;
+            }
+            Kind::Forbidden => self.rest.failed(now, Pause::Long, failure.retry_after, random),
+            Kind::Refused if matches!(task, PodTask::Gate(_)) => entry.gate = Gate::No,
+            _ => {
+                let wanted = entry.kept.wanted().unwrap_or_default();
+                entry.kept.failed(wanted, failure, now, random);
+            }
+        }
+        Some(format!("pod {}/{}: {}", entry.namespace, entry.name, failure.text))
+    }
+}
+
+/// Names become parts of a path: what cannot be a name of the API asks for nothing.
+fn may_be_named(told: &Pod) -> bool {
+    is_name(&told.namespace) && is_name(&told.name) && !told.uid.is_empty()
+}
+
+/// A DNS subdomain, as the API has names.
+pub(crate) fn is_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    let bounded = !name.is_empty() && name.len() <= 253 && !name.starts_with('.') && !name.ends_with('.');
+    bounded && bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.')
+}

@@ -1,0 +1,176 @@
+//! The taint that keeps pods off a node until VMs can be admitted: taken off once, and put back when steliad is removed. Taints are one
+//! list that nobody owns a part of, so they are read and written with the Node's version (`metadata.resourceVersion`).
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::answer::{Failure, Kind};
+use crate::decide::content::REMOVED_TAINTS;
+use crate::options::CHECK;
+use crate::pace::{Pause, Random, Rest};
+
+/// Of a Node what is read.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct NodeView {
+    pub metadata: NodeMetadata,
+    #[serde(default)]
+    pub spec: NodeSpec,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeMetadata {
+    #[serde(default)]
+    pub uid: String,
+    #[serde(default)]
+    pub resource_version: String,
+    #[serde(default)]
+    pub annotations: std::collections::BTreeMap<String, String>,
+    #[serde(default)]
+    pub managed_fields: Vec<ManagedFields>,
+}
+
+/// Who owns fields of an object.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct ManagedFields {
+    #[serde(default)]
+    pub manager: String,
+    #[serde(default)]
+    pub operation: String,
+    #[serde(default)]
+    pub subresource: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct NodeSpec {
+    #[serde(default)]
+    pub taints: Vec<Value>,
+}
+
+/// The merge patch that takes off the taints with this key and remembers them; `None` if there are none.
+pub fn without(node: &NodeView, key: &str) -> Option<Value> {
+    let (taken, kept): (Vec<&Value>, Vec<&Value>) = node.spec.taints.iter().partition(|taint| taint["key"] == key);
+    if taken.is_empty() {
+        return None;
+    }
+    let mut remembered = removed(node);
+    for taint in taken {
+        let mut taint = taint.clone();
+        if let Value::Object(fields) = &mut taint {
+            fields.remove("timeAdded");
+        }
+        if !remembered.contains(&taint) {
+            remembered.push(taint);
+        }
+    }
+    Some(patch(node, json!(kept), Value::Array(remembered).to_string().into()))
+}
+
+/// The merge patch that puts back what was taken off; `None` if nothing was.
+pub fn with_removed(node: &NodeView) -> Option<Value> {
+    node.metadata.annotations.get(REMOVED_TAINTS)?;
+    let mut taints = node.spec.taints.clone();
+    for taint in removed(node) {
+        let same = |one: &Value| one["key"] == taint["key"] && one["effect"] == taint["effect"];
+        if !taints.iter().any(same) {
+            taints.push(taint);
+        }
+    }
+    Some(patch(node, json!(taints), Value::Null))
+}
+
+/// What the annotation remembers; nothing if somebody wrote something else there.
+fn removed(node: &NodeView) -> Vec<Value> {
+    let text = node.metadata.annotations.get(REMOVED_TAINTS);
+    text.and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default()
+}
+
+fn patch(node: &NodeView, taints: Value, remembered: Value) -> Value {
+    json!({
+        "metadata": {
+            "uid": node.metadata.uid,
+            "resourceVersion": node.metadata.resource_version,
+            "annotations": {REMOVED_TAINTS: remembered},
+        },
+        "spec": {"taints": taints},
+    })
+}
+
+/// Whether and when the taint is looked at.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Taint {
+    /// VMs can be admitted.
+    ready: bool,
+    /// It is not there, as far as is known.
+    is_off: bool,
+    /// What is sent next, of the Node just read.
+    patch: Option<Value>,
+    check_at: Duration,
+    rest: Rest,
+}
+
+/// What is due for the taint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TaintTask {
+    Look,
+    TakeOff,
+}
+
+impl Taint {
+    pub(crate) fn want(&mut self, ready: bool) {
+        self.is_off &= ready == self.ready;
+        self.ready = ready;
+    }
+
+    pub(crate) fn is_pending(&self) -> bool {
+        self.ready && !self.is_off
+    }
+
+    pub(crate) fn due(&self) -> Option<(Duration, TaintTask)> {
+        let task = match self.patch {
+            Some(_) => TaintTask::TakeOff,
+            None => TaintTask::Look,
+        };
+        let at = match self.is_off {
+            true => self.check_at,
+            false => Duration::ZERO,
+        };
+        self.ready.then(|| (at.max(self.rest.until()), task))
+    }
+
+    pub(crate) fn patch(&self) -> Option<&Value> {
+        self.patch.as_ref()
+    }
+
+    pub(crate) fn looked(&mut self, node: &NodeView, key: &str, now: Duration, random: &mut Random) {
+        self.rest.succeeded();
+        self.patch = without(node, key);
+        if self.patch.is_none() {
+            self.off(now, random);
+        }
+    }
+
+    pub(crate) fn off(&mut self, now: Duration, random: &mut Random) {
+        self.rest.succeeded();
+        self.patch = None;
+        self.is_off = true;
+        self.check_at = now + random.around(CHECK);
+    }
+
+    /// No answer: the Node is read again before anything is written.
+    pub(crate) fn interrupted(&mut self) {
+        self.patch = None;
+    }
+
+    pub(crate) fn failed(&mut self, failure: &Failure, now: Duration, random: &mut Random) {
+        self.patch = None;
+        let pause = match failure.kind {
+            Kind::Forbidden | Kind::Missing | Kind::Refused => Pause::Long,
+            _ => Pause::Growing,
+        };
+        self.rest.failed(now, pause, failure.retry_after, random);
+    }
+}

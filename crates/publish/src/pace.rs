@@ -1,0 +1,122 @@
+//! When something is tried again, and how often it may be: back-off with jitter, and buckets of tokens. Times are durations since the
+//! publisher's start.
+
+use std::time::Duration;
+
+/// The longest pause of what is tried again soon.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
+/// The pause where trying again needs somebody to change something first: rights, a CRD, a second writer.
+pub(crate) const LONG_PAUSE: Duration = Duration::from_secs(5 * 60);
+/// Full jitter may choose nothing at all, and a server that answers at once is not to be asked in a loop.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// splitmix64 (Steele, Lea and Flood, 2014): numbers that differ between nodes, of no use for secrets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Evenly from nothing to `limit`.
+    pub(crate) fn below(&mut self, limit: Duration) -> Duration {
+        // 53 bits: what an f64 holds exactly.
+        limit.mul_f64((self.number() >> 11) as f64 / (1_u64 << 53) as f64)
+    }
+
+    /// `middle`, up to a tenth less or more.
+    pub(crate) fn around(&mut self, middle: Duration) -> Duration {
+        middle - middle / 10 + self.below(middle / 5)
+    }
+}
+
+/// How long the pause after a failure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// Doubled with every failure, from 1 s to [`LONGEST_PAUSE`], and of that a part by chance ("full jitter"): clients that failed
+    /// together do not come back together.
+    Growing,
+    /// [`LONG_PAUSE`], a tenth more or less.
+    Long,
+}
+
+/// Until when something that failed is left alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Rest {
+    failures: u32,
+    until: Duration,
+}
+
+impl Rest {
+    pub(crate) fn until(&self) -> Duration {
+        self.until
+    }
+
+    /// It failed. `retry_after` is what the server asked for: at least that long.
+    pub(crate) fn failed(&mut self, now: Duration, pause: Pause, retry_after: Option<Duration>, random: &mut Random) {
+        let pause = match pause {
+            Pause::Long => random.around(LONG_PAUSE),
+            Pause::Growing => {
+                let most = Duration::from_secs(1 << self.failures.min(9)).min(LONGEST_PAUSE);
+                random.below(most).max(SHORTEST_PAUSE)
+            }
+        };
+        self.failures = self.failures.saturating_add(1);
+        self.until = now + retry_after.unwrap_or_default() + pause;
+    }
+
+    pub(crate) fn succeeded(&mut self) {
+        *self = Self::default();
+    }
+
+    /// It is tried again now, and what follows counts on.
+    pub(crate) fn at_once(&mut self, now: Duration) {
+        self.failures = self.failures.saturating_add(1);
+        self.until = now;
+    }
+
+    pub(crate) fn failures(&self) -> u32 {
+        self.failures
+    }
+}
+
+/// As many at once as `size`, then one in `refill`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Bucket {
+    size: u32,
+    refill: Duration,
+    /// When it is full again; a time that has passed says that it is.
+    full_at: Duration,
+}
+
+impl Bucket {
+    pub(crate) fn new(size: u32, refill: Duration) -> Self {
+        Self {
+            size,
+            refill,
+            full_at: Duration::ZERO,
+        }
+    }
+
+    /// When the next one may be taken.
+    pub(crate) fn ready_at(&self) -> Duration {
+        self.full_at.saturating_sub(self.refill * (self.size - 1))
+    }
+
+    pub(crate) fn take(&mut self, now: Duration) {
+        self.full_at = self.full_at.max(now) + self.refill;
+    }
+
+    /// Nothing was taken lately: a new one says the same.
+    pub(crate) fn is_full(&self, now: Duration) -> bool {
+        self.full_at <= now
+    }
+}

@@ -1,0 +1,294 @@
+//! `stelia-publish`: its command line, start and end.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::credentials::Files;
+use crate::options::{Options, PodConditions};
+use crate::reading::Reading;
+use crate::source::Source;
+use crate::status::Status;
+use crate::withdraw::{LONGEST, withdraw};
+use crate::{Publisher, serve};
+
+/// How long `--once` tries.
+const ONCE: Duration = Duration::from_secs(60);
+/// The id of this boot.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Publishes in the Kubernetes API server what steliad tells of its node.
+///
+/// It writes the node's NodeResourceTopology; everything else is asked for by an option. Each option has an environment variable.
+#[derive(Debug, Parser)]
+#[command(name = "stelia-publish", version)]
+pub struct Arguments {
+    /// The folder in which steliad writes what it tells.
+    #[arg(long, value_name = "DIR", env = "STELIA_DIRECTORY", default_value = stelia_publication::DIRECTORY)]
+    directory: PathBuf,
+    /// The Node's name. What steliad tells of another one is not published. Without this option the name that steliad tells.
+    #[arg(long, value_name = "NAME", env = "STELIA_NODE_NAME")]
+    node_name: Option<String>,
+    /// The API server and the credentials; read again when the file or the certificates that it names change. Without this option the
+    /// service account of the pod that this runs in.
+    #[arg(long, value_name = "FILE", env = "STELIA_KUBECONFIG")]
+    kubeconfig: Option<PathBuf>,
+    /// The name under which the API server keeps what is written.
+    #[arg(long, value_name = "NAME", env = "STELIA_FIELD_MANAGER", default_value = "steliad")]
+    field_manager: String,
+    /// Over how many seconds the first requests of all nodes are spread; each node's name decides its place.
+    #[arg(long, value_name = "SECONDS", env = "STELIA_START_SPREAD", default_value_t = 60)]
+    start_spread: u32,
+    /// Label the Node stelia.io/ready=true, or false while no VM can be admitted.
+    #[arg(long, env = "STELIA_READY_LABEL")]
+    ready_label: bool,
+    /// Tell how many VMs the node has room for, as the Node's resource stelia.io/vm.
+    #[arg(long, env = "STELIA_VM_CAPACITY")]
+    vm_capacity: bool,
+    /// Take this taint off the Node once VMs can be admitted, such as stelia.io/not-ready.
+    #[arg(long, value_name = "KEY", env = "STELIA_REMOVE_TAINT")]
+    remove_taint: Option<String>,
+    /// Whose condition stelia.io/isolated to write.
+    #[arg(long, value_name = "PODS", env = "STELIA_POD_CONDITIONS", default_value = "off")]
+    pod_conditions: PodConditions,
+    /// Post what happens to VMs as events of their pods.
+    #[arg(long, env = "STELIA_POD_EVENTS")]
+    pod_events: bool,
+    /// The id of this boot, a part of events' names: they are numbered anew after each boot. Without this option the kernel's, where /proc/sys can
+    /// be read.
+    #[arg(long, value_name = "ID", env = "STELIA_BOOT_ID")]
+    boot_id: Option<String>,
+    /// Publish what there is and end: 1 if something could not be published within 60 s.
+    #[arg(long, conflicts_with = "withdraw")]
+    once: bool,
+    /// Take back everything that was published of this node, and end: 1 if something is left.
+    #[arg(long)]
+    withdraw: bool,
+    /// Serve /metrics, /healthz and /readyz on this address.
+    #[arg(long, value_name = "ADDRESS:PORT", env = "STELIA_METRICS")]
+    metrics: Option<SocketAddr>,
+    /// How messages are written to standard error.
+    #[arg(long, value_name = "FORMAT", env = "STELIA_LOG_FORMAT", default_value = "text")]
+    log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum LogFormat {
+    /// A line of text.
+    Text,
+    /// A line of JSON.
+    Json,
+}
+
+impl Arguments {
+    fn options(&self, node: String) -> Options {
+        Options {
+            field_manager: self.field_manager.clone(),
+            start_spread: match self.once {
+                true => Duration::ZERO,
+                false => Duration::from_secs(self.start_spread.into()),
+            },
+            ready_label: self.ready_label,
+            vm_capacity: self.vm_capacity,
+            remove_taint: self.remove_taint.clone(),
+            pod_conditions: self.pod_conditions,
+            pod_events: self.pod_events,
+            boot: self.boot_id.clone().unwrap_or_else(kernels_boot_id),
+            started_us: SystemTime::UNIX_EPOCH
+                .elapsed()
+                .map_or(0, |since| since.as_micros() as u64),
+            ..Options::new(node)
+        }
+    }
+}
+
+/// As systemd writes it (`%b`); empty where it is not shown.
+fn kernels_boot_id() -> String {
+    let id = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
+    id.trim().replace('-', "")
+}
+
+/// Our own messages alone: kube tells of each failed request, and what matters of that is told here once.
+fn log(format: LogFormat) {
+    let ours = Targets::new().with_target("stelia_publish", tracing::Level::INFO);
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_target(false);
+    let registry = tracing_subscriber::registry();
+    match format {
+        // systemd and the container runtime add the time.
+        LogFormat::Text => registry.with(layer.without_time().with_filter(ours)).init(),
+        LogFormat::Json => registry.with(layer.json().with_filter(ours)).init(),
+    }
+}
+
+/// The program.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    log(arguments.log_format);
+    // One thread, and none for blocking calls but where the resolver needs one.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(2)
+        .build();
+    let result = runtime
+        .context("start tokio's runtime")
+        .and_then(|runtime| runtime.block_on(run(&arguments)));
+    result.unwrap_or_else(|error| {
+        tracing::error!("{error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let (client, files) = match Files::client(arguments.kubeconfig.clone()) {
+        Ok(made) => made,
+        // Its text has its causes.
+        Err(error) => bail!("the API server's address and credentials: {error}"),
+    };
+    let source = Source::new(arguments.directory.clone());
+    let readings = source.readings();
+    if arguments.withdraw {
+        let reading = readings.borrow().clone();
+        let node = arguments.node_name.clone().or(named(&reading));
+        let node = node.context("steliad tells no name of the node: --node-name")?;
+        let options = arguments.options(node);
+        let all = withdraw(&client, &options, reading.publication.as_deref());
+        let all = tokio::time::timeout(LONGEST, all).await;
+        let all = all.with_context(|| format!("not everything was taken back within {} s", LONGEST.as_secs()))?;
+        for done in &all.done {
+            println!("taken back: {done}");
+        }
+        for left in &all.left {
+            eprintln!("stelia-publish: not taken back: {left}");
+        }
+        return Ok(code(all.left.is_empty()));
+    }
+    if arguments.once {
+        let node = arguments.node_name.clone().or(named(&readings.borrow()));
+        let node = node.with_context(|| nothing_told(&arguments.directory, &readings.borrow()))?;
+        if readings.borrow().publication.is_none() {
+            bail!("{}", nothing_told(&arguments.directory, &readings.borrow()));
+        }
+        let publisher = Publisher::new(client, arguments.options(node));
+        let status = publisher.once(readings, ONCE).await;
+        return Ok(code(status.settled && status.problems.is_empty()));
+    }
+    let listener = match arguments.metrics {
+        Some(address) => Some(
+            serve::listen(address)
+                .await
+                .with_context(|| format!("listen on {address}"))?,
+        ),
+        None => None,
+    };
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    notify(&[NotifyState::Ready, NotifyState::Status("waits for steliad")]);
+    let cancel = CancellationToken::new();
+    let publish = async {
+        let node = match &arguments.node_name {
+            Some(name) => name.clone(),
+            None => first_name(readings.clone()).await,
+        };
+        tracing::info!("publishes node {node}");
+        let publisher = Publisher::new(client, arguments.options(node)).with_credentials(files);
+        let status = publisher.status();
+        let served = async {
+            match listener {
+                Some(listener) => serve::serve(listener, status.clone()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = publisher.run(readings, cancel.clone()) => {}
+            () = served => {}
+            () = tell(status.clone()) => {}
+        }
+    };
+    tokio::select! {
+        () = source.follow() => {}
+        () = publish => {}
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    notify(&[NotifyState::Stopping]);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn code(success: bool) -> ExitCode {
+    match success {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+fn named(reading: &Reading) -> Option<String> {
+    Some(reading.publication.as_ref()?.node.clone())
+}
+
+fn nothing_told(directory: &Path, reading: &Reading) -> String {
+    let problem = reading.problem.as_deref();
+    format!(
+        "steliad tells nothing in {}: {}",
+        directory.display(),
+        problem.unwrap_or("no file")
+    )
+}
+
+/// The name that the daemon tells, as soon as it does.
+async fn first_name(mut readings: watch::Receiver<Reading>) -> String {
+    let named_at_last = readings.wait_for(|reading| reading.publication.is_some()).await;
+    match named_at_last.map(|reading| named(&reading)) {
+        Ok(Some(name)) => name,
+        // The source ends with the program only.
+        _ => std::future::pending().await,
+    }
+}
+
+/// Shows in `systemctl status` what is wrong.
+async fn tell(mut status: watch::Receiver<Status>) {
+    let mut before = String::new();
+    loop {
+        let line = line(&status.borrow_and_update());
+        if line != before {
+            notify(&[NotifyState::Status(&line)]);
+            before = line;
+        }
+        if status.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
+fn line(status: &Status) -> String {
+    if status.problems.is_empty() {
+        return match status.settled {
+            true => "everything is published".into(),
+            false => "publishes".into(),
+        };
+    }
+    let problems: Vec<String> = status
+        .problems
+        .iter()
+        .map(|(part, problem)| format!("{}: {problem}", part.name()))
+        .collect();
+    problems.join("; ")
+}
+
+fn notify(state: &[NotifyState<'_>]) {
+    // Telling systemd cannot fail in a way that anybody could act on.
+    let _ = sd_notify::notify(state);
+}

@@ -1,0 +1,174 @@
+//! The publisher itself: it carries out what [`State`] decides.
+
+use std::time::Duration;
+
+use futures_util::future::pending;
+use http::header::RETRY_AFTER;
+use http_body_util::{BodyExt, Limited};
+use kube::Client;
+use kube::client::Body;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::answer::Answer;
+use crate::credentials::Credentials;
+use crate::decide::{Next, State};
+use crate::options::{Options, REQUEST_TIMEOUT};
+use crate::reading::Reading;
+use crate::request::Request;
+use crate::status::Status;
+
+/// The longest answer that is read, bytes: a Node with hundreds of images is a fifth of it.
+const LONGEST_ANSWER: usize = 1 << 20;
+
+/// Keeps the API server as the readings are. It starts no thread and no task, and waits by tokio's clock.
+pub struct Publisher {
+    client: Client,
+    credentials: Option<Box<dyn Credentials>>,
+    state: State,
+    started: Option<Instant>,
+    status: watch::Sender<Status>,
+}
+
+impl Publisher {
+    pub fn new(client: Client, options: Options) -> Self {
+        Self {
+            client,
+            credentials: None,
+            state: State::new(options),
+            started: None,
+            status: watch::Sender::new(Status::default()),
+        }
+    }
+
+    /// Where a new client comes from when credentials change or are not accepted any more.
+    pub fn with_credentials(self, credentials: impl Credentials + 'static) -> Self {
+        Self {
+            credentials: Some(Box::new(credentials)),
+            ..self
+        }
+    }
+
+    /// What the publisher does; it changes with every answer.
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.subscribe()
+    }
+
+    /// Publishes until it is cancelled. A request that is under way then is given up. A sender that is dropped changes nothing: the last
+    /// reading stands.
+    pub async fn run(mut self, mut readings: watch::Receiver<Reading>, cancel: CancellationToken) {
+        cancel.run_until_cancelled(self.work(&mut readings, false)).await;
+    }
+
+    /// Publishes what there is and ends; what could not be published is among the status' problems.
+    pub async fn once(mut self, mut readings: watch::Receiver<Reading>, patience: Duration) -> Status {
+        // The time being up is told by what is not settled.
+        let _ = tokio::time::timeout(patience, self.work(&mut readings, true)).await;
+        self.state.status()
+    }
+
+    async fn work(&mut self, readings: &mut watch::Receiver<Reading>, once: bool) {
+        let started = *self.started.get_or_insert_with(Instant::now);
+        let mut is_told = true;
+        loop {
+            if std::mem::take(&mut is_told) {
+                let reading = readings.borrow_and_update().clone();
+                self.state.take(&reading, started.elapsed());
+                self.tell();
+            }
+            match self.state.next(started.elapsed()) {
+                Next::Send(task, request) => {
+                    self.renew(false);
+                    let answer = send(&self.client, *request).await;
+                    self.state.answered(&task, answer, started.elapsed());
+                    if self.state.take_renewal() {
+                        self.renew(true);
+                    }
+                    is_told = readings.has_changed().unwrap_or(false);
+                    self.tell();
+                }
+                Next::Wait(_) if once && self.state.status().settled => return,
+                Next::Wait(until) => {
+                    tokio::select! {
+                        () = wait(until.map(|until| started + until)) => {}
+                        () = changed(readings) => is_told = true,
+                    }
+                }
+            }
+        }
+    }
+
+    fn renew(&mut self, refused: bool) {
+        let renewed = self
+            .credentials
+            .as_mut()
+            .and_then(|credentials| credentials.renewed(refused));
+        match renewed {
+            Some(Ok(client)) => self.client = client,
+            // The old client goes on, and its failures are told.
+            Some(Err(error)) => tracing::warn!("the credentials cannot be read: {error}"),
+            None => {}
+        }
+    }
+
+    fn tell(&self) {
+        let status = self.state.status();
+        self.status.send_if_modified(|before| {
+            let changed = *before != status;
+            *before = status;
+            changed
+        });
+    }
+}
+
+async fn wait(until: Option<Instant>) {
+    match until {
+        Some(until) => tokio::time::sleep_until(until).await,
+        None => pending().await,
+    }
+}
+
+async fn changed(readings: &mut watch::Receiver<Reading>) {
+    if readings.changed().await.is_err() {
+        pending().await
+    }
+}
+
+/// One request, and what came of it within the time for one.
+pub(crate) async fn send(client: &Client, request: Request) -> Answer {
+    let answer = tokio::time::timeout(REQUEST_TIMEOUT, exchange(client, request));
+    let late = |_| Answer::None(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()));
+    answer.await.unwrap_or_else(late)
+}
+
+async fn exchange(client: &Client, request: Request) -> Answer {
+    let (parts, body) = match client.send(request.map(Body::from)).await {
+        Ok(response) => response.into_parts(),
+        Err(error) => return Answer::None(chain(&error)),
+    };
+    let retry_after = parts.headers.get(RETRY_AFTER).and_then(|seconds| seconds.to_str().ok());
+    let retry_after = retry_after.and_then(|seconds| seconds.trim().parse().ok());
+    match Limited::new(body, LONGEST_ANSWER).collect().await {
+        Ok(body) => Answer::Http {
+            status: parts.status,
+            retry_after: retry_after.map(Duration::from_secs),
+            body: body.to_bytes().into(),
+        },
+        Err(error) => Answer::None(format!("{}, and then: {}", parts.status, chain(&*error))),
+    }
+}
+
+/// An error with its causes: kube's says only which layer failed.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

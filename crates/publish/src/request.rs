@@ -1,0 +1,97 @@
+//! Requests as HTTP has them. Nothing here is sent.
+
+use kube::core::Request as Builder;
+use kube::core::params::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::request::Error;
+use serde_json::Value;
+
+use crate::decide::content::GROUP;
+
+pub(crate) type Request = http::Request<Vec<u8>>;
+
+fn nodes() -> Builder {
+    Builder::new("/api/v1/nodes")
+}
+
+fn pods(namespace: &str) -> Builder {
+    Builder::new(format!("/api/v1/namespaces/{namespace}/pods"))
+}
+
+fn events(namespace: &str) -> Builder {
+    Builder::new(format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events"))
+}
+
+fn objects(version: &str) -> Builder {
+    Builder::new(format!("/apis/{GROUP}/{version}/noderesourcetopologies"))
+}
+
+/// Server-side apply, not forced.
+fn apply(manager: &str) -> PatchParams {
+    PatchParams::apply(manager)
+}
+
+pub(crate) fn node_metadata(name: &str) -> Result<Request, Error> {
+    nodes().get_metadata(name, &GetParams::default())
+}
+
+pub(crate) fn node(name: &str) -> Result<Request, Error> {
+    nodes().get(name, &GetParams::default())
+}
+
+pub(crate) fn apply_node(manager: &str, name: &str, body: &Value) -> Result<Request, Error> {
+    nodes().patch(name, &apply(manager), &Patch::Apply(body))
+}
+
+/// Forced: kubelet may have set the resource to 0 and then owns the field, although its name is ours.
+pub(crate) fn apply_node_status(manager: &str, name: &str, body: &Value) -> Result<Request, Error> {
+    nodes().patch_subresource("status", name, &apply(manager).force(), &Patch::Apply(body))
+}
+
+pub(crate) fn merge_node(manager: &str, name: &str, body: &Value) -> Result<Request, Error> {
+    let by = PatchParams {
+        field_manager: Some(manager.to_owned()),
+        ..PatchParams::default()
+    };
+    nodes().patch(name, &by, &Patch::Merge(body))
+}
+
+pub(crate) fn object(version: &str, name: &str) -> Result<Request, Error> {
+    objects(version).get(name, &GetParams::default())
+}
+
+pub(crate) fn apply_object(manager: &str, version: &str, name: &str, body: &Value) -> Result<Request, Error> {
+    objects(version).patch(name, &apply(manager), &Patch::Apply(body))
+}
+
+/// Only the object with this UID.
+pub(crate) fn delete_object(version: &str, name: &str, uid: &str) -> Result<Request, Error> {
+    let this = Preconditions {
+        uid: Some(uid.to_owned()),
+        ..Preconditions::default()
+    };
+    objects(version).delete(name, &DeleteParams::default().preconditions(this))
+}
+
+pub(crate) fn pod(namespace: &str, name: &str) -> Result<Request, Error> {
+    pods(namespace).get(name, &GetParams::default())
+}
+
+pub(crate) fn apply_pod_status(manager: &str, namespace: &str, name: &str, body: &Value) -> Result<Request, Error> {
+    pods(namespace).patch_subresource("status", name, &apply(manager), &Patch::Apply(body))
+}
+
+pub(crate) fn create_event(manager: &str, namespace: &str, body: &Value) -> Result<Request, Error> {
+    let by = PostParams {
+        field_manager: Some(manager.to_owned()),
+        ..PostParams::default()
+    };
+    events(namespace).create(&by, body.to_string().into_bytes())
+}
+
+pub(crate) fn merge_event(manager: &str, namespace: &str, name: &str, body: &Value) -> Result<Request, Error> {
+    let by = PatchParams {
+        field_manager: Some(manager.to_owned()),
+        ..PatchParams::default()
+    };
+    events(namespace).patch(name, &by, &Patch::Merge(body))
+}

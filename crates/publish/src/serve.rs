@@ -1,0 +1,118 @@
+//! `/metrics`, `/healthz` and `/readyz` over HTTP, for probes and Prometheus.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::header::CONTENT_TYPE;
+use http::{Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::metrics;
+use crate::status::{Part, Status};
+
+const METRICS: &str = "/metrics";
+/// A client that does not finish its request.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// After a failure to accept: descriptors that ran out come back.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The listening socket.
+///
+/// # Errors
+/// The address cannot be bound.
+pub async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    TcpListener::bind(address).await
+}
+
+/// Answers for ever, one connection after the other.
+pub async fn serve(listener: TcpListener, status: watch::Receiver<Status>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(AGAIN).await;
+            continue;
+        };
+        let answer = service_fn(|request: http::Request<Incoming>| {
+            let (status, body) = answer(request.uri().path(), &status.borrow());
+            let response = Response::builder()
+                .status(status)
+                .header(CONTENT_TYPE, content_type(request.uri().path()));
+            async { response.body(body) }
+        });
+        let connection = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .keep_alive(false)
+            .max_buf_size(8 << 10)
+            .serve_connection(TokioIo::new(stream), answer);
+        // A client that went away, or sent no HTTP: nobody is left to tell.
+        let _ = tokio::time::timeout(PATIENCE, connection).await;
+    }
+}
+
+fn content_type(path: &str) -> &'static str {
+    match path {
+        METRICS => metrics::CONTENT_TYPE,
+        _ => "text/plain; charset=utf-8",
+    }
+}
+
+/// Ready as long as the API server answers and takes the object.
+fn answer(path: &str, status: &Status) -> (StatusCode, String) {
+    match path {
+        "/healthz" => (StatusCode::OK, "ok\n".into()),
+        "/readyz" => match status.problems.get(&Part::Api).or(status.problems.get(&Part::Object)) {
+            Some(problem) => (StatusCode::SERVICE_UNAVAILABLE, format!("{problem}\n")),
+            None => (StatusCode::OK, "ok\n".into()),
+        },
+        METRICS => match metrics::text(status) {
+            Ok(text) => (StatusCode::OK, text),
+            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+        },
+        _ => (StatusCode::NOT_FOUND, "not found\n".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    async fn get(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn probes_and_metrics_are_answered() {
+        let sender = watch::Sender::new(Status::default());
+        let listener = listen(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(serve(listener, sender.subscribe()));
+        assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+        assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+        sender.send_modify(|status| {
+            status.problems.insert(Part::Object, "koordlet also writes this".into());
+        });
+        let ready = get(address, "/readyz").await;
+        assert!(
+            ready.starts_with("HTTP/1.1 503") && ready.contains("koordlet also writes this"),
+            "{ready}"
+        );
+        let metrics = get(address, "/metrics").await;
+        assert!(
+            metrics.contains("stelia_publish_problem{part=\"object\"} 1\n"),
+            "{metrics}"
+        );
+        assert!(get(address, "/").await.starts_with("HTTP/1.1 404"));
+        server.abort();
+    }
+}

@@ -1,0 +1,150 @@
+use std::fs::File;
+
+use stelia_publication::{FILE, LOCK, Publication, Ready};
+use tokio::sync::watch;
+
+use super::*;
+
+struct Daemon {
+    folder: PathBuf,
+    lock: Option<File>,
+}
+
+/// As the daemon does it: the lock first, held by a file that is open for writing. It waits for a look that has it for a moment.
+fn lock(folder: &Path) -> File {
+    let file = File::create(folder.join(LOCK)).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    file
+}
+
+impl Daemon {
+    fn new(folder: &Path) -> Self {
+        std::fs::create_dir_all(folder).unwrap();
+        Self {
+            folder: folder.to_owned(),
+            lock: Some(lock(folder)),
+        }
+    }
+
+    fn write(&self, text: &[u8]) {
+        let new = self.folder.join("node.json.new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, self.folder.join(FILE)).unwrap();
+    }
+
+    fn tell(&self, vms: u32) {
+        self.write(&serde_json::to_vec(&told(vms)).unwrap());
+    }
+}
+
+fn told(vms: u32) -> Publication {
+    Publication {
+        version: stelia_publication::VERSION,
+        node: "worker-1".into(),
+        ready: Ready {
+            status: true,
+            reason: "Ready".into(),
+            message: String::new(),
+        },
+        object: None,
+        vm_capacity: vms,
+        pods: Vec::new(),
+        events: Vec::new(),
+    }
+}
+
+fn vms(reading: &Reading) -> Option<u32> {
+    Some(reading.publication.as_ref()?.vm_capacity)
+}
+
+async fn until(readings: &mut watch::Receiver<Reading>, what: impl Fn(&Reading) -> bool) -> Reading {
+    readings.wait_for(|reading| what(reading)).await.unwrap().clone()
+}
+
+#[tokio::test]
+async fn what_the_daemon_writes_arrives_and_its_end_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut daemon = Daemon::new(folder.path());
+    daemon.tell(1);
+    let source = Source::new(folder.path().to_owned());
+    let mut readings = source.readings();
+    let first = readings.borrow_and_update().clone();
+    assert_eq!((vms(&first), first.daemon_lives, first.problem), (Some(1), true, None));
+    let following = tokio::spawn(source.follow());
+    daemon.tell(2);
+    until(&mut readings, |reading| vms(reading) == Some(2)).await;
+    // It ends: the kernel closes its files.
+    daemon.lock = None;
+    let away = until(&mut readings, |reading| !reading.daemon_lives).await;
+    assert_eq!((vms(&away), away.problem), (Some(2), None), "what it told last stands");
+    daemon.lock = Some(lock(folder.path()));
+    daemon.tell(3);
+    let again = until(&mut readings, |reading| vms(reading) == Some(3)).await;
+    assert!(again.daemon_lives);
+    following.abort();
+}
+
+#[tokio::test]
+async fn a_file_of_no_use_is_named_and_takes_nothing_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::new(folder.path());
+    daemon.tell(1);
+    let mut look = Look::new(folder.path().to_owned());
+    assert_eq!(look.now().problem, None);
+    let large = vec![b' '; stelia_publication::LARGEST + 1];
+    let texts: [(&[u8], &str); 3] = [
+        (
+            b"{\"version\": 2}",
+            "node.json: version 2, not 1: written by a newer steliad",
+        ),
+        (b"{\"version\": 1, \"no", "node.json: EOF"),
+        (&large, "node.json: 4194305 bytes, more than 4194304"),
+    ];
+    for (text, problem) in texts {
+        daemon.write(text);
+        let reading = look.now();
+        assert_eq!(vms(&reading), Some(1));
+        assert!(
+            reading.problem.as_ref().is_some_and(|text| text.contains(problem)),
+            "{reading:?}"
+        );
+        assert_eq!(look.now(), reading, "and goes on so");
+    }
+    std::fs::remove_file(folder.path().join(FILE)).unwrap();
+    assert!(look.now().problem.unwrap().contains("No such file"));
+    daemon.tell(4);
+    let reading = look.now();
+    assert_eq!((vms(&reading), reading.problem), (Some(4), None));
+}
+
+#[tokio::test]
+async fn a_folder_that_is_made_later_or_anew_is_followed() {
+    let above = tempfile::tempdir().unwrap();
+    let folder = above.path().join("publish");
+    let source = Source::new(folder.clone());
+    let mut readings = source.readings();
+    let first = readings.borrow_and_update().clone();
+    assert_eq!((vms(&first), first.daemon_lives), (None, false));
+    assert!(first.problem.unwrap().contains("No such file"));
+    let following = tokio::spawn(source.follow());
+    let daemon = Daemon::new(&folder);
+    daemon.tell(1);
+    until(&mut readings, |reading| vms(reading) == Some(1)).await;
+    std::fs::rename(&folder, above.path().join("old")).unwrap();
+    let daemon = Daemon::new(&folder);
+    daemon.tell(2);
+    until(&mut readings, |reading| vms(reading) == Some(2) && reading.daemon_lives).await;
+    following.abort();
+}
+
+#[test]
+fn a_look_does_not_keep_the_daemon_from_its_lock() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join(LOCK), "").unwrap();
+    let mut look = Look::new(folder.path().to_owned());
+    assert!(!look.now().daemon_lives);
+    let held = lock(folder.path());
+    assert!(look.now().daemon_lives);
+    drop(held);
+    assert!(!look.now().daemon_lives);
+}

@@ -1,0 +1,210 @@
+//! Takes back what was published: before steliad is removed from a node. Each part can be repeated, and none stops the others.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use kube::Client;
+use serde::Deserialize;
+use stelia_publication::Publication;
+
+use crate::answer::{Failure, Kind};
+use crate::decide::content;
+use crate::decide::taint::{self, NodeView};
+use crate::options::{Options, PodConditions};
+use crate::pace::{Pause, Random, Rest};
+use crate::publisher::send;
+use crate::request::{self, Request};
+
+/// How often a request is sent while the API server is away: the removal of a package waits for it.
+const ATTEMPTS: u32 = 4;
+/// The longest a withdrawal takes where the API server does not answer, pods aside.
+pub const LONGEST: Duration = Duration::from_secs(120);
+/// The versions under which the object may be served.
+const VERSIONS: [&str; 2] = ["v1alpha2", "v1alpha1"];
+
+/// What a withdrawal did and what it could not do.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Withdrawn {
+    pub done: Vec<String>,
+    pub left: Vec<String>,
+}
+
+impl Withdrawn {
+    fn add(&mut self, what: &str, result: Result<bool, Failure>) {
+        match result {
+            Ok(true) => self.done.push(what.to_owned()),
+            Ok(false) => {}
+            Err(failure) => self.left.push(format!("{what}: {}", failure.text)),
+        }
+    }
+}
+
+/// Of the object what is read.
+#[derive(Deserialize)]
+struct Object {
+    metadata: ObjectMetadata,
+}
+
+#[derive(Deserialize)]
+struct ObjectMetadata {
+    uid: String,
+    #[serde(default)]
+    labels: std::collections::BTreeMap<String, String>,
+}
+
+struct Withdrawal<'a> {
+    client: &'a Client,
+    options: &'a Options,
+    random: Random,
+    started: tokio::time::Instant,
+}
+
+/// Takes back the taint's removal, the label, the capacity, the object and the conditions of the pods that are told of, as far as they
+/// are there and ours. `publication` is what the daemon told last.
+pub async fn withdraw(client: &Client, options: &Options, publication: Option<&Publication>) -> Withdrawn {
+    let mut withdrawal = Withdrawal {
+        client,
+        options,
+        random: Random::new(options.seed),
+        started: tokio::time::Instant::now(),
+    };
+    let mut withdrawn = Withdrawn::default();
+    // First what keeps new pods away, then what describes the node.
+    withdrawal.node(&mut withdrawn).await;
+    let object = withdrawal.object().await;
+    withdrawn.add("the NodeResourceTopology", object);
+    if options.pod_conditions != PodConditions::Off {
+        for pod in publication.into_iter().flat_map(|publication| &publication.pods) {
+            let body = content::no_condition(&pod.namespace, &pod.name, &pod.uid);
+            let request = request::apply_pod_status(&options.field_manager, &pod.namespace, &pod.name, &body);
+            let result = withdrawal.ask(request).await.map(|_| true).or_else(gone);
+            withdrawn.add(&format!("the condition of pod {}/{}", pod.namespace, pod.name), result);
+        }
+    }
+    withdrawn
+}
+
+/// What is not there need not be taken back.
+fn gone(failure: Failure) -> Result<bool, Failure> {
+    match failure.kind {
+        Kind::Missing | Kind::Stale | Kind::Ending => Ok(false),
+        _ => Err(failure),
+    }
+}
+
+impl Withdrawal<'_> {
+    /// Sends it, and again while the API server is away.
+    async fn ask(&mut self, request: Result<Request, kube::core::request::Error>) -> Result<Vec<u8>, Failure> {
+        let request = request.map_err(|error| Failure {
+            kind: Kind::Refused,
+            text: error.to_string(),
+            retry_after: None,
+        })?;
+        let mut rest = Rest::default();
+        loop {
+            let failure = match send(self.client, request.clone()).await.into_body() {
+                Ok(body) => return Ok(body),
+                Err(failure) => failure,
+            };
+            let passes = matches!(failure.kind, Kind::Away | Kind::Failed);
+            if !passes || rest.failures() + 1 >= ATTEMPTS {
+                return Err(failure);
+            }
+            let now = self.started.elapsed();
+            rest.failed(now, Pause::Growing, failure.retry_after, &mut self.random);
+            tokio::time::sleep_until(self.started + rest.until()).await;
+        }
+    }
+
+    async fn view(&mut self) -> Result<Option<NodeView>, Failure> {
+        let request = request::node(&self.options.node);
+        let body = match self.ask(request).await {
+            Ok(body) => body,
+            Err(failure) if failure.kind == Kind::Missing => return Ok(None),
+            Err(failure) => return Err(failure),
+        };
+        let node = serde_json::from_slice(&body);
+        node.map(Some).map_err(|error| Failure {
+            kind: Kind::Failed,
+            text: format!("the Node as it was read: {error}"),
+            retry_after: None,
+        })
+    }
+
+    async fn node(&mut self, withdrawn: &mut Withdrawn) {
+        let node = match self.view().await {
+            Ok(Some(node)) => node,
+            Ok(None) => return,
+            Err(failure) => {
+                // Who may not read the Node was not let write it either, unless that was asked for.
+                let asked = self.options.ready_label || self.options.vm_capacity || self.options.remove_taint.is_some();
+                if failure.kind != Kind::Forbidden || asked {
+                    withdrawn.add("what the Node has of ours", Err(failure));
+                }
+                return;
+            }
+        };
+        let (manager, name, uid) = (
+            &self.options.field_manager,
+            &self.options.node,
+            node.metadata.uid.clone(),
+        );
+        let owns = |subresource: &str| {
+            let mut fields = node.metadata.managed_fields.iter();
+            fields.any(|of| of.manager == *manager && of.operation == "Apply" && of.subresource == subresource)
+        };
+        let label = owns("").then(|| request::apply_node(manager, name, &content::label(name, Some(&uid), None)));
+        let capacity = owns("status")
+            .then(|| request::apply_node_status(manager, name, &content::capacity(name, Some(&uid), None)));
+        let taint = self.taint(node).await;
+        withdrawn.add("the taint, put back", taint);
+        for (what, request) in [("the label", label), ("the capacity", capacity)] {
+            if let Some(request) = request {
+                let result = self.ask(request).await.map(|_| true).or_else(gone);
+                withdrawn.add(what, result);
+            }
+        }
+    }
+
+    /// The Node changes while it is read and written: then both once more.
+    async fn taint(&mut self, mut node: NodeView) -> Result<bool, Failure> {
+        for _ in 0..ATTEMPTS {
+            let Some(patch) = taint::with_removed(&node) else {
+                return Ok(false);
+            };
+            let request = request::merge_node(&self.options.field_manager, &self.options.node, &patch);
+            match self.ask(request).await {
+                Ok(_) => return Ok(true),
+                Err(failure) if failure.kind == Kind::Stale => match self.view().await? {
+                    Some(again) => node = again,
+                    None => return Ok(false),
+                },
+                Err(failure) => return Err(failure),
+            }
+        }
+        Err(Failure {
+            kind: Kind::Stale,
+            text: format!("{}: the Node changed {ATTEMPTS} times meanwhile", StatusCode::CONFLICT),
+            retry_after: None,
+        })
+    }
+
+    async fn object(&mut self) -> Result<bool, Failure> {
+        for version in VERSIONS {
+            let body = match self.ask(request::object(version, &self.options.node)).await {
+                Ok(body) => body,
+                Err(failure) if failure.kind == Kind::Missing => continue,
+                Err(failure) => return Err(failure),
+            };
+            let Ok(Object { metadata }) = serde_json::from_slice(&body) else {
+                continue;
+            };
+            if metadata.labels.get("app.kubernetes.io/managed-by").map(String::as_str) != Some("steliad") {
+                return Ok(false);
+            }
+            let request = request::delete_object(version, &self.options.node, &metadata.uid);
+            return self.ask(request).await.map(|_| true).or_else(gone);
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,270 @@
+//! The object: when it is written, and what is in it.
+
+use std::time::Duration;
+
+use serde_json::json;
+use stelia_publish::{Options, Reading};
+
+use crate::support::*;
+
+#[tokio::test(start_paused = true)]
+async fn the_object_is_applied_once_with_its_owner_and_looked_at_every_half_hour() {
+    let (client, log) = server(healthy);
+    let publisher = Running::new(client, options(), Reading::of(told(6)));
+    pass(10.0).await;
+    let all = log.all();
+    assert_eq!(all.len(), 2, "{all:?}");
+    assert!(all[0].is("GET", NODE));
+    let object = &all[1];
+    assert!(object.is("PATCH", OBJECT), "{object:?}");
+    assert_eq!(object.query, "&fieldManager=steliad");
+    assert_eq!(object.content_type, "application/apply-patch+yaml");
+    assert_eq!(
+        object.body["metadata"]["ownerReferences"],
+        json!([{"apiVersion": "v1", "kind": "Node", "name": "worker-1", "uid": UID}])
+    );
+    assert_eq!((available(object), state(object)), ("6", None));
+    assert!(publisher.status.borrow().settled);
+    pass(26.0 * 60.0).await;
+    assert_eq!(log.all().len(), 2, "unchanged is unwritten");
+    pass(8.0 * 60.0).await;
+    assert_eq!((log.all().len(), log.objects().len()), (4, 2), "one look, one apply");
+    pass(10.0 * 3600.0).await;
+    let looks = log.objects().len() - 2;
+    assert!((18..=23).contains(&looks), "{looks} in ten hours");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_begin_spread_over_a_minute_and_a_change_is_written_at_once() {
+    let mut begins = Vec::new();
+    for number in 0..40 {
+        let (client, log) = server(healthy);
+        let mut told = told(6);
+        told.node = format!("worker-{number}");
+        told.object.as_mut().unwrap()["metadata"]["name"] = told.node.clone().into();
+        let publisher = Running::new(client, Options::new(told.node.clone()), Reading::of(told));
+        pass(61.0).await;
+        begins.push(log.all()[0].at);
+        drop(publisher);
+    }
+    let early = begins.iter().filter(|at| **at < Duration::from_secs(30)).count();
+    assert!((10..=30).contains(&early), "{begins:?}");
+    assert!(begins.iter().all(|at| *at < Duration::from_secs(60)), "{begins:?}");
+    begins.sort();
+    begins.dedup();
+    assert_eq!(begins.len(), 40, "no two at the same time");
+
+    let (client, log) = server(healthy);
+    let late = Options::new("worker-1");
+    let publisher = Running::new(client, late, Reading::of(told(6)));
+    pass(0.5).await;
+    assert_eq!(log.all().len(), 0, "this name is among the later ones");
+    publisher.tell(told(4));
+    pass(0.3).await;
+    assert_eq!(available(&log.objects()[0]), "4");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_is_one_write_and_writes_are_two_seconds_apart() {
+    let (client, log) = server(healthy);
+    let publisher = Running::new(client, options(), Reading::of(told(6)));
+    pass(10.0).await;
+    log.clear();
+    for free in 0..5 {
+        publisher.tell(told(free));
+        pass(0.02).await;
+    }
+    pass(0.2).await;
+    assert_eq!(
+        log.objects().iter().map(available).collect::<Vec<_>>(),
+        ["4"],
+        "within 300 ms, the last of five"
+    );
+    // A node that changes without end.
+    for free in 0..100 {
+        publisher.tell(told(free % 7));
+        pass(0.1).await;
+    }
+    let times: Vec<Duration> = log.objects().iter().map(|seen| seen.at).collect();
+    assert!((5..=6).contains(&times.len()), "{times:?}");
+    assert!(
+        times.windows(2).all(|two| two[1] - two[0] >= Duration::from_secs(2)),
+        "{times:?}"
+    );
+    pass(3.0).await;
+    assert_eq!(available(log.objects().last().unwrap()), "1", "the last of all");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_and_is_again_is_not_written() {
+    let (client, log) = server(healthy);
+    let publisher = Running::new(client, options(), Reading::of(told(6)));
+    pass(10.0).await;
+    log.clear();
+    publisher.tell(told(4));
+    pass(0.1).await;
+    publisher.tell(told(6));
+    pass(10.0).await;
+    assert_eq!(log.all().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_that_restarts_changes_nothing_and_one_that_is_away_is_told() {
+    let (client, log) = server(healthy);
+    let publisher = Running::new(
+        client,
+        Options {
+            ready_label: true,
+            ..options()
+        },
+        Reading::of(told(6)),
+    );
+    pass(10.0).await;
+    log.clear();
+    let away = Reading {
+        daemon_lives: false,
+        ..Reading::of(told(6))
+    };
+    publisher.readings.send_replace(away.clone());
+    pass(59.0).await;
+    assert_eq!(publisher.problem("daemon").unwrap(), "steliad does not run");
+    publisher.tell(told(6));
+    pass(100.0).await;
+    assert_eq!(log.all().len(), 0, "a restart, an upgrade");
+
+    publisher.readings.send_replace(away);
+    pass(61.0).await;
+    let objects = log.objects();
+    assert_eq!((objects.len(), state(&objects[0])), (1, Some("away")));
+    assert_eq!(available(&objects[0]), "6", "what it has free is as it was known last");
+    let labels = log.of("PATCH", NODE);
+    assert_eq!(
+        labels[0].body["metadata"]["labels"],
+        json!({"stelia.io/ready": "false"})
+    );
+    publisher.tell(told(6));
+    pass(3.0).await;
+    assert_eq!(state(log.objects().last().unwrap()), None);
+    assert_eq!(
+        log.of("PATCH", NODE)[1].body["metadata"]["labels"],
+        json!({"stelia.io/ready": "true"})
+    );
+    assert_eq!(log.all().len(), 4);
+    assert_eq!(publisher.problem("daemon"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_of_no_use_leaves_the_last_good_one_standing_and_is_told_after_a_minute() {
+    let (client, log) = server(healthy);
+    let publisher = Running::new(
+        client,
+        Options {
+            ready_label: true,
+            ..options()
+        },
+        Reading::of(told(6)),
+    );
+    pass(10.0).await;
+    log.clear();
+    publisher.readings.send_replace(Reading {
+        problem: Some("node.json: version 2, not 1: written by a newer steliad".into()),
+        ..Reading::of(told(6))
+    });
+    pass(59.0).await;
+    assert_eq!(log.all().len(), 0);
+    assert!(publisher.problem("file").unwrap().contains("newer steliad"));
+    pass(2.0).await;
+    assert_eq!(state(&log.objects()[0]), Some("unusable"));
+    assert_eq!(
+        log.of("PATCH", NODE)[0].body["metadata"]["labels"],
+        json!({"stelia.io/ready": "false"})
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn facts_that_cannot_be_used_mark_the_object_also_after_a_restart() {
+    let (client, log) = server(healthy);
+    let publisher = Running::new(client, options(), Reading::of(told(6)));
+    pass(10.0).await;
+    log.clear();
+    let mut unusable = told(6);
+    unusable.object = None;
+    publisher.tell(unusable.clone());
+    pass(1.0).await;
+    let marked = log.objects()[0].clone();
+    assert_eq!((available(&marked), state(&marked)), ("6", Some("unusable")));
+    drop(publisher);
+
+    // The object stands at the API server; this publisher never saw one.
+    let mut stands = marked.body;
+    stands["metadata"]["uid"] = "u".into();
+    stands["metadata"]["managedFields"] = json!([{"manager": "steliad"}]);
+    stands["metadata"]["annotations"] = json!({"somebody.else/x": "1", "node.koordinator.sh/cpu-topology": "{}"});
+    let (client, log) = server(move |seen| match seen.is("GET", OBJECT) {
+        true => Reply::Json(200, stands.clone()),
+        false => healthy(seen),
+    });
+    let publisher = Running::new(client, options(), Reading::of(unusable.clone()));
+    pass(10.0).await;
+    let again = log.objects();
+    assert_eq!((again.len(), log.of("GET", OBJECT).len()), (1, 1));
+    assert_eq!((available(&again[0]), state(&again[0])), ("6", Some("unusable")));
+    let metadata = &again[0].body["metadata"];
+    assert_eq!(
+        metadata["annotations"],
+        json!({"node.koordinator.sh/cpu-topology": "{}"})
+    );
+    assert_eq!(
+        (&metadata["uid"], &metadata["managedFields"]),
+        (&json!(null), &json!(null))
+    );
+    drop(publisher);
+
+    // None stands, or it is somebody else's: nothing is written.
+    for stands in [Reply::Text(404, "404 page not found"), ok()] {
+        let mut stands = Some(stands);
+        let (client, log) = server(move |seen| match seen.is("GET", OBJECT) {
+            true => stands.take().expect("asked once"),
+            false => healthy(seen),
+        });
+        let publisher = Running::new(client, options(), Reading::of(unusable.clone()));
+        pass(100.0).await;
+        assert_eq!((log.objects().len(), log.of("GET", OBJECT).len()), (0, 1));
+        assert!(publisher.status.borrow().problems.is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_nodes_publication_is_not_published() {
+    let (client, log) = server(healthy);
+    let mut foreign = told(6);
+    foreign.node = "worker-2".into();
+    let publisher = Running::new(client, options(), Reading::of(foreign));
+    pass(5.0).await;
+    let mut other_object = told(6);
+    other_object.object.as_mut().unwrap()["metadata"]["name"] = "worker-2".into();
+    assert_eq!(
+        publisher.problem("file").unwrap(),
+        "of node \"worker-2\", and this publisher is of \"worker-1\""
+    );
+    publisher.tell(other_object);
+    pass(5.0).await;
+    assert_eq!(
+        publisher.problem("file").unwrap(),
+        "the object's name is \"worker-2\", expected \"worker-1\""
+    );
+    let mut other_kind = told(6);
+    other_kind.object.as_mut().unwrap()["apiVersion"] = "v1".into();
+    publisher.tell(other_kind);
+    pass(5.0).await;
+    assert!(
+        publisher
+            .problem("file")
+            .unwrap()
+            .contains("expected a NodeResourceTopology")
+    );
+    assert_eq!(log.objects().len(), 0);
+    publisher.tell(told(6));
+    pass(5.0).await;
+    assert_eq!((log.objects().len(), publisher.problem("file")), (1, None));
+}

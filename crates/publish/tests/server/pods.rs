@@ -1,0 +1,193 @@
+//! The pods' conditions.
+
+use serde_json::json;
+use stelia_publication::Publication;
+use stelia_publish::options::PodConditions;
+use stelia_publish::{Options, Reading};
+
+use crate::support::*;
+
+const POD: &str = "/api/v1/namespaces/tenant/pods/vm-1";
+const STATUS: &str = "/api/v1/namespaces/tenant/pods/vm-1/status";
+
+fn conditions(of: PodConditions) -> Options {
+    Options {
+        pod_conditions: of,
+        ..options()
+    }
+}
+
+fn with(isolated: bool) -> Publication {
+    Publication {
+        pods: vec![pod(1, isolated)],
+        ..told(6)
+    }
+}
+
+fn gated(gates: serde_json::Value) -> impl FnMut(&Seen) -> Reply + Send {
+    move |seen| match seen.is("GET", POD) {
+        true => Reply::Json(
+            200,
+            json!({"metadata": {"uid": pod(1, true).uid}, "spec": {"readinessGates": gates}}),
+        ),
+        false => healthy(seen),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pods_condition_is_applied_to_the_pod_of_this_uid() {
+    let (client, log) = server(healthy);
+    let publisher = Running::new(client, conditions(PodConditions::All), Reading::of(with(false)));
+    pass(5.0).await;
+    let patch = &log.of("PATCH", STATUS)[0];
+    assert_eq!(
+        patch.body,
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "tenant", "name": "vm-1", "uid": pod(1, true).uid},
+            "status": {"conditions": [{"type": "stelia.io/isolated", "status": "False", "reason": "Floating", "message": "",
+                "lastTransitionTime": "2023-11-14T22:13:20Z"}]}})
+    );
+    assert_eq!(
+        (patch.query.as_str(), log.of("GET", POD).len()),
+        ("&fieldManager=steliad", 0)
+    );
+    publisher.tell(with(true));
+    pass(0.25).await;
+    assert_eq!(
+        log.of("PATCH", STATUS)[1].body["status"]["conditions"][0]["status"],
+        "True"
+    );
+    // The VM has ended, and its pod is still there.
+    publisher.tell(told(6));
+    pass(1.0).await;
+    assert_eq!(log.of("PATCH", STATUS)[2].body["status"], json!({}));
+    log.clear();
+    pass(600.0).await;
+    assert_eq!(log.all().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_asked_once_for_its_readiness_gates() {
+    let (client, log) = server(gated(
+        json!([{"conditionType": "other/x"}, {"conditionType": "stelia.io/isolated"}]),
+    ));
+    let publisher = Running::new(client, conditions(PodConditions::Gated), Reading::of(with(false)));
+    pass(5.0).await;
+    publisher.tell(with(true));
+    pass(5.0).await;
+    assert_eq!((log.of("GET", POD).len(), log.of("PATCH", STATUS).len()), (1, 2));
+
+    for gates in [json!([]), json!([{"conditionType": "other/x"}])] {
+        let (client, log) = server(gated(gates));
+        let publisher = Running::new(client, conditions(PodConditions::Gated), Reading::of(with(false)));
+        pass(5.0).await;
+        publisher.tell(with(true));
+        pass(5.0).await;
+        assert_eq!((log.of("GET", POD).len(), log.of("PATCH", STATUS).len()), (1, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_pod_of_the_name_is_not_written() {
+    let (client, log) = server(|seen| match seen.is("GET", POD) {
+        true => Reply::Json(
+            200,
+            json!({"metadata": {"uid": "another"}, "spec": {"readinessGates": [{"conditionType": "stelia.io/isolated"}]}}),
+        ),
+        false => healthy(seen),
+    });
+    let publisher = Running::new(client, conditions(PodConditions::Gated), Reading::of(with(true)));
+    pass(60.0).await;
+    assert_eq!((log.of("GET", POD).len(), log.of("PATCH", STATUS).len()), (1, 0));
+    assert!(publisher.status.borrow().problems.is_empty());
+
+    let uid = json!([{"reason": "FieldValueInvalid", "message": "field is immutable", "field": "metadata.uid"}]);
+    let mismatch = "Precondition failed: UID in precondition: a, UID in object meta: b";
+    let answers = [
+        (404, "NotFound", "pods \"vm-1\" not found", json!([])),
+        (410, "Gone", "gone", json!([])),
+        (409, "Conflict", mismatch, json!([])),
+        (422, "Invalid", "Pod \"vm-1\" is invalid", uid),
+    ];
+    for (code, reason, text, causes) in answers {
+        let (client, log) = server(move |seen| match seen.is("PATCH", STATUS) {
+            true => status(code, reason, text, causes.clone()),
+            false => healthy(seen),
+        });
+        let publisher = Running::new(client, conditions(PodConditions::All), Reading::of(with(false)));
+        pass(5.0).await;
+        publisher.tell(with(true));
+        pass(600.0).await;
+        assert_eq!(log.of("PATCH", STATUS).len(), 1, "{code}: the pod is gone");
+        assert!(
+            publisher.status.borrow().problems.is_empty() && publisher.status.borrow().settled,
+            "{code}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_is_refused_is_named_and_sent_again_when_it_is_another() {
+    let mut first = true;
+    let (client, log) = server(
+        move |seen| match seen.is("PATCH", STATUS) && std::mem::replace(&mut first, false) {
+            true => status(422, "Invalid", "reason: Invalid value", json!([])),
+            false => healthy(seen),
+        },
+    );
+    let publisher = Running::new(client, conditions(PodConditions::All), Reading::of(with(false)));
+    pass(3600.0).await;
+    assert_eq!(log.of("PATCH", STATUS).len(), 1);
+    let problem = publisher.problem("conditions").unwrap();
+    assert!(
+        problem.starts_with("pod tenant/vm-1: 422") && problem.contains("reason: Invalid value"),
+        "{problem}"
+    );
+    publisher.tell(with(true));
+    pass(5.0).await;
+    assert_eq!(
+        (log.of("PATCH", STATUS).len(), publisher.problem("conditions")),
+        (2, None)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_right_is_missing_for_all_pods() {
+    let (client, log) = server(|seen| match seen.path.contains("/pods/") {
+        true => status(403, "Forbidden", "not for you", json!([])),
+        false => healthy(seen),
+    });
+    let many = Publication {
+        pods: (0..50).map(|number| pod(number, true)).collect(),
+        ..told(6)
+    };
+    let publisher = Running::new(client, conditions(PodConditions::All), Reading::of(many));
+    pass(200.0).await;
+    let asked = log.all().iter().filter(|seen| seen.path.contains("/pods/")).count();
+    assert_eq!(asked, 1);
+    let problem = publisher.problem("conditions").unwrap();
+    assert!(
+        problem.starts_with("no right to patch pods/status: pod tenant/vm-"),
+        "{problem}"
+    );
+    assert_eq!(log.objects().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hundreds_of_pods_take_their_time_and_names_that_are_none_ask_for_nothing() {
+    let (client, log) = server(healthy);
+    let mut odd = pod(1, true);
+    odd.name = "../../nodes/x".into();
+    let many = Publication {
+        pods: (100..400).map(|number| pod(number, true)).chain([odd]).collect(),
+        ..told(6)
+    };
+    let publisher = Running::new(client, conditions(PodConditions::All), Reading::of(many));
+    pass(10.0).await;
+    let asked = log.all().len();
+    assert!((50..=62).contains(&asked), "{asked} in 10 s: ten, and five a second");
+    pass(60.0).await;
+    assert_eq!(log.all().len(), 302);
+    assert!(publisher.status.borrow().settled);
+    assert!(log.all().iter().all(|seen| !seen.path.contains("..")));
+}

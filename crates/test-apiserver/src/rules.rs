@@ -1,0 +1,171 @@
+//! What the API server checks of single kinds beside their schemas.
+
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::resources::{Resource, Rules};
+
+/// Texts of an event that must be there, with how long they may be.
+const EVENT_TEXTS: [(&str, usize); 4] = [
+    ("reportingController", usize::MAX),
+    ("reportingInstance", 128),
+    ("action", 128),
+    ("reason", 128),
+];
+const LONGEST_NOTE: usize = 1024;
+/// What of an event never changes; its series may.
+const EVENT_FIXED: [&str; 8] = [
+    "regarding",
+    "related",
+    "reason",
+    "note",
+    "type",
+    "eventTime",
+    "action",
+    "reportingController",
+];
+
+pub(crate) fn faults(rules: Rules, live: Option<&Value>, object: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    if name.is_empty() {
+        found.push("metadata.name: Required value: name or generateName is required".into());
+    } else if !is_subdomain(name) {
+        found.push(format!("metadata.name: Invalid value: {name:?}: a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.'"));
+    }
+    for owner in object["metadata"]["ownerReferences"].as_array().into_iter().flatten() {
+        for member in ["apiVersion", "kind", "name", "uid"] {
+            if owner[member].as_str().is_none_or(str::is_empty) {
+                found.push(format!(
+                    "metadata.ownerReferences.{member}: Invalid value: \"\": must not be empty"
+                ));
+            }
+        }
+    }
+    match rules {
+        Rules::Event => found.extend(event(live, object)),
+        Rules::Lease => {
+            let seconds = &object["spec"]["leaseDurationSeconds"];
+            if !seconds.is_null() && seconds.as_i64().is_none_or(|seconds| seconds <= 0) {
+                found.push(format!(
+                    "spec.leaseDurationSeconds: Invalid value: {seconds}: must be greater than 0"
+                ));
+            }
+        }
+        Rules::Core | Rules::Custom { .. } => {}
+    }
+    found
+}
+
+/// Of events.k8s.io/v1, as kubernetes/pkg/apis/core/validation/events.go has it.
+fn event(live: Option<&Value>, object: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, longest) in EVENT_TEXTS {
+        match object[name].as_str().unwrap_or_default() {
+            "" => found.push(format!("{name}: Required value")),
+            text if text.len() > longest => found.push(format!(
+                "{name}: Invalid value: \"\": can have at most {longest} characters"
+            )),
+            _ => {}
+        }
+    }
+    if object["eventTime"].as_str().is_none_or(str::is_empty) {
+        found.push("eventTime: Required value".into());
+    }
+    if !["Normal", "Warning"].iter().any(|kind| object["type"] == *kind) {
+        found.push(format!("type: Invalid value: {}: has invalid value", object["type"]));
+    }
+    if object["note"].as_str().is_some_and(|note| note.len() > LONGEST_NOTE) {
+        found.push(format!(
+            "message: Invalid value: \"\": can have at most {LONGEST_NOTE} characters"
+        ));
+    }
+    let (about, own) = (
+        &object["regarding"]["namespace"],
+        object["metadata"]["namespace"].as_str().unwrap_or_default(),
+    );
+    let fits = match about.as_str().unwrap_or_default() {
+        "" => ["default", "kube-system"].contains(&own),
+        about => about == own,
+    };
+    if !fits {
+        found.push(format!(
+            "involvedObject.namespace: Invalid value: {about}: does not match event.namespace"
+        ));
+    }
+    let series = &object["series"];
+    let counted = series["count"].as_u64().is_some_and(|count| count >= 2) && series["lastObservedTime"].is_string();
+    if !series.is_null() && !counted {
+        found.push("series.count: Invalid value: \"\": should be at least 2".into());
+    }
+    if let Some(live) = live {
+        let changed = EVENT_FIXED.iter().filter(|name| live[**name] != object[**name]);
+        found.extend(changed.map(|name| format!("{name}: Invalid value: {}: field is immutable", object[*name])));
+    }
+    found
+}
+
+/// What of a custom resource raises its generation.
+pub(crate) fn content(object: &Value) -> Value {
+    let mut copy = object.clone();
+    for name in ["metadata", "status"] {
+        if let Some(map) = copy.as_object_mut() {
+            map.remove(name);
+        }
+    }
+    copy
+}
+
+fn is_subdomain(name: &str) -> bool {
+    let label = |label: &str| {
+        let inner = label
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        inner && !label.is_empty() && !label.starts_with('-') && !label.ends_with('-')
+    };
+    name.len() <= 253 && name.split('.').all(label)
+}
+
+/// A pod that a Binding gives to a node.
+pub(crate) fn bind(pods: &Resource, pod: &Value, binding: &Value, now: &str) -> Result<Value, Failure> {
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    let refuse = |why: String| {
+        let message = format!("Operation cannot be fulfilled on pods/binding \"{name}\": {why}");
+        Failure::new(409, message).about(pods, name)
+    };
+    let Some(node) = binding["target"]["name"].as_str().filter(|node| !node.is_empty()) else {
+        return Err(Failure::invalid(
+            "Binding",
+            name,
+            &["target.name: Required value".into()],
+        ));
+    };
+    let (wanted, has) = (
+        binding["metadata"]["uid"].as_str().unwrap_or_default(),
+        pod["metadata"]["uid"].as_str().unwrap_or_default(),
+    );
+    if !wanted.is_empty() && wanted != has {
+        return Err(refuse(format!(
+            "Precondition failed: UID in precondition: {wanted}, UID in object meta: {has}"
+        )));
+    }
+    if !pod["metadata"]["deletionTimestamp"].is_null() {
+        return Err(refuse(format!(
+            "pod {name} is being deleted, cannot be assigned to a host"
+        )));
+    }
+    if let Some(assigned) = pod["spec"]["nodeName"].as_str().filter(|node| !node.is_empty()) {
+        return Err(refuse(format!("pod {name} is already assigned to node {assigned:?}")));
+    }
+    let mut bound = pod.clone();
+    bound["spec"]["nodeName"] = node.into();
+    let scheduled = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now});
+    match bound["status"]["conditions"].as_array_mut() {
+        Some(conditions) => {
+            conditions.retain(|condition| condition["type"] != "PodScheduled");
+            conditions.push(scheduled);
+        }
+        None => bound["status"]["conditions"] = json!([scheduled]),
+    }
+    Ok(bound)
+}

@@ -1,0 +1,239 @@
+//! The server as a service of HTTP requests: what kube's client is made of, and what a connection is served by.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::request::Parts;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use serde_json::Value;
+
+use crate::counts::Asked;
+use crate::failure::Failure;
+use crate::faults::Answer;
+use crate::query::Query;
+use crate::requests::Reply;
+use crate::resources::Target;
+use crate::server::Server;
+use crate::{discovery, watch};
+
+/// An answer's body.
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+/// What the API server accepts of a request's body, bytes.
+const LARGEST: usize = 3 << 20;
+
+/// The connection closed without an answer.
+#[derive(Debug)]
+pub struct Closed;
+
+impl std::fmt::Display for Closed {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.write_str("connection closed")
+    }
+}
+
+impl std::error::Error for Closed {}
+
+impl<B> tower::Service<Request<B>> for Server
+where
+    B: hyper::body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    type Response = Response<Body>;
+    type Error = Closed;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Closed>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Closed>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let server = self.clone();
+        Box::pin(async move { server.answer(request).await })
+    }
+}
+
+impl Server {
+    /// # Errors
+    /// The server is down, or a fault closes the connection.
+    pub async fn answer<B>(&self, request: Request<B>) -> Result<Response<Body>, Closed>
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (parts, body) = request.into_parts();
+        let Some(target) = Target::parse(parts.uri.path()) else {
+            return match self.state().faults.is_down() {
+                true => Err(Closed),
+                false => Ok(discovery::answer(&self.state().resources, parts.uri.path())),
+            };
+        };
+        let query = Query::parse(parts.uri.query().unwrap_or_default());
+        let verb = verb(&parts.method, &target, &query);
+        let mut asked = Asked {
+            at: self.age(),
+            verb,
+            resource: target.resource(),
+            name: target.name.clone(),
+            code: 0,
+            bytes: (0, 0),
+        };
+        let fault = match self.state().faults.is_down() {
+            true => Some(Answer::Close),
+            false => None,
+        };
+        let fault = fault.or_else(|| self.state().faults.take(verb, &target));
+        if let Some(Answer::Delay(milliseconds)) = fault {
+            tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+        }
+        if fault == Some(Answer::Close) || self.state().faults.is_down() {
+            self.state().counts.add(asked);
+            return Err(Closed);
+        }
+        let reply = match fault.clone() {
+            Some(Answer::Status {
+                code,
+                retry_after,
+                message,
+            }) => Err(injected(code, retry_after, message)),
+            _ => match self.checked(&parts, body).await {
+                Ok(body) => {
+                    asked.bytes.0 = body.len();
+                    self.serve(&parts, &target, &query, verb, &body)
+                }
+                Err(failure) => Err(failure),
+            },
+        };
+        let (response, sent) = match reply {
+            Ok(reply) => self.whole(reply),
+            Err(failure) => failed(&failure),
+        };
+        asked.bytes.1 = sent;
+        if fault != Some(Answer::Lost) {
+            asked.code = response.status().as_u16();
+        }
+        self.state().counts.add(asked);
+        match fault {
+            Some(Answer::Lost) => Err(Closed),
+            _ => Ok(response),
+        }
+    }
+
+    /// Who asks, and the request's body.
+    async fn checked<B>(&self, parts: &Parts, body: B) -> Result<Bytes, Failure>
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let header = parts
+            .headers
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok());
+        let token = header.and_then(|text| text.strip_prefix("Bearer ")).unwrap_or_default();
+        if self
+            .state()
+            .tokens
+            .as_ref()
+            .is_some_and(|tokens| !tokens.iter().any(|known| known == token))
+        {
+            return Err(Failure::new(401, "Unauthorized"));
+        }
+        let body = Limited::new(body, LARGEST).collect().await;
+        let body = body.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
+            true => Failure::new(413, format!("Request entity is too large: limit is {LARGEST}")),
+            false => Failure::new(400, error.to_string()),
+        });
+        Ok(body?.to_bytes())
+    }
+
+    fn whole(&self, reply: Reply) -> (Response<Body>, usize) {
+        match reply {
+            Reply::Object(code, object) => json(code, None, Bytes::from(object.to_string())),
+            Reply::Text(text) => json(StatusCode::OK, None, text),
+            Reply::NoSuchPath => no_such_path(),
+            Reply::Watch(watch) => {
+                let body = watch::body(self.clone(), watch).boxed_unsync();
+                (built(StatusCode::OK, "application/json", None, body), 0)
+            }
+        }
+    }
+}
+
+fn verb(method: &Method, target: &Target, query: &Query) -> &'static str {
+    match *method {
+        Method::GET if query.is("watch") => "watch",
+        Method::GET if target.name.is_empty() => "list",
+        Method::GET => "get",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE if target.name.is_empty() => "deletecollection",
+        Method::DELETE => "delete",
+        _ => "other",
+    }
+}
+
+fn injected(code: u16, retry_after: Option<u64>, message: Option<String>) -> Failure {
+    let usual = match code {
+        401 => "Unauthorized",
+        403 => "forbidden: the request is not allowed",
+        409 => {
+            "Operation cannot be fulfilled: the object has been modified; please apply your changes to the latest version and try again"
+        }
+        410 => "The provided continue parameter is too old to display a consistent list result",
+        429 => "Too many requests, please try again later.",
+        500 => "Internal error occurred: etcdserver: request timed out",
+        503 => "apiserver is shutting down",
+        504 => "Timeout: request did not complete within the allotted timeout",
+        _ => "injected",
+    };
+    let mut failure = Failure::new(code, message.unwrap_or_else(|| usual.to_owned()));
+    failure.retry_after = retry_after;
+    failure
+}
+
+fn failed(failure: &Failure) -> (Response<Body>, usize) {
+    json(
+        failure.status(),
+        failure.retry_after,
+        Bytes::from(failure.body().to_string()),
+    )
+}
+
+pub(crate) fn object(object: &Value) -> Response<Body> {
+    json(StatusCode::OK, None, Bytes::from(object.to_string())).0
+}
+
+pub(crate) fn no_such_path() -> (Response<Body>, usize) {
+    let text = "404 page not found\n";
+    let body = Full::new(Bytes::from_static(text.as_bytes())).boxed_unsync();
+    (
+        built(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", None, body),
+        text.len(),
+    )
+}
+
+fn json(code: StatusCode, retry_after: Option<u64>, text: Bytes) -> (Response<Body>, usize) {
+    let size = text.len();
+    (
+        built(code, "application/json", retry_after, Full::new(text).boxed_unsync()),
+        size,
+    )
+}
+
+fn built(code: StatusCode, kind: &'static str, retry_after: Option<u64>, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = code;
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    if let Some(seconds) = retry_after {
+        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    }
+    response
+}
