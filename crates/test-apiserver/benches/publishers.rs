@@ -3,6 +3,7 @@
 //! program takes, by the real clock.
 //!
 //! `make bench-publishers` runs it; `STELIA_NODES=n` are other numbers of nodes, `STELIA_PRINT=1` holds no bars.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../tests/shared/mod.rs"]
 mod shared;
@@ -54,7 +55,6 @@ fn main() {
     let held = std::env::var_os("STELIA_PRINT").is_none();
     let mut table = Table {
         nodes,
-        held,
         missed: Vec::new(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -77,7 +77,6 @@ fn main() {
 
 struct Table {
     nodes: u64,
-    held: bool,
     missed: Vec<String>,
 }
 
@@ -265,7 +264,7 @@ impl Telling<'_> {
         for number in 0..all {
             // A step of a large odd number visits all nodes.
             let node = number * 7919 % nodes;
-            let starts = number / nodes.max(1) % 2 == 0;
+            let starts = (number / nodes.max(1)).is_multiple_of(2);
             let at = every * u32::try_from(number).expect("fewer VMs than that");
             // An end is one step; of a start the first one takes the CPUs, the others change pods and no object.
             let steps = if starts { &STEPS[..] } else { &STEPS[..1] };
