@@ -27,7 +27,7 @@ pub use policies::{
 pub use pools::{Pools, SharedPool, constrained_burst};
 #[cfg(feature = "command-line")]
 pub use request::command_line;
-pub use request::{AllocationRequest, Schedule};
+pub use request::{AllocationRequest, Schedule, koordinator};
 pub use select::{
     CpuSelection, Exclusivity, Host, InUse, Room, SelectedCpus, TakeCriteria, Unsatisfied, Usage, align, company,
     satisfies, select_cpus, take_cpus, take_preferred_cpus,

@@ -3,6 +3,7 @@
 
 #[cfg(feature = "command-line")]
 pub mod command_line;
+pub mod koordinator;
 mod schedule;
 
 pub use schedule::Schedule;

@@ -29,7 +29,7 @@ mod tests;
 use serde_json::Value;
 
 pub use error::ManifestError;
-pub use flags::container;
+pub use flags::{container, in_words};
 
 use stelia_kubelet::config::yaml_options;
 use stelia_text::excerpt;
@@ -71,6 +71,14 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(String, Pod), ManifestErr
             Err(ManifestError::SeveralPods(names.join(", ")))
         }
     }
+}
+
+/// The Pod of one document, without a look at its kind and name: a scheduler is told Pods alone, without these.
+///
+/// # Errors
+/// See [`ManifestError`].
+pub fn pod(document: &Value) -> Result<Pod, ManifestError> {
+    spec::pod(&Field::root(document))
 }
 
 /// A document of the text, and what identifies it.

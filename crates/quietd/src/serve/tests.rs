@@ -426,6 +426,21 @@ fn who_runs_on_a_vms_cpus_is_counted_between_two_lines() {
 }
 
 #[test]
+fn a_count_that_nobody_waits_for_any_more_is_not_left_behind() {
+    let node = Node::new();
+    node.kernel.tree().tracefs = Some(Tracefs::with(&["sched/sched_switch"]));
+    let instances = || node.kernel.tree().tracefs.as_mut().unwrap().instances().len();
+    let begin = "{\"attribute\":{\"begin\":{\"cpus\":\"3\",\"own\":[7]}}}\n";
+    node.said(begin.as_bytes());
+    assert_eq!(instances(), 1);
+    let (mut client, server) = UnixStream::pair().unwrap();
+    client.write_all(begin.as_bytes()).unwrap();
+    drop(client);
+    node.with(|serving| serving.attend(server));
+    assert_eq!(instances(), 0);
+}
+
+#[test]
 fn only_cpus_of_live_instances_are_looked_at() {
     let mut node = Node::new();
     node.kernel.tree().tracefs = Some(Tracefs::with(&["sched/sched_switch"]));
