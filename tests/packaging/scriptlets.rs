@@ -139,6 +139,8 @@ fn a_removal_leaves_what_the_administrator_wrote() {
 fn with_selinux_the_module_is_in_and_the_files_labelled_before_anything_starts() {
     let root = Root::with_selinux("steliad");
     fs::create_dir_all(root.at("run/stelia/runner")).expect("directory");
+    fs::create_dir_all(root.at("run/stelia/publish")).expect("directory");
+    fs::write(root.at("run/stelia/publish/node.json"), "{}").expect("a file");
     let calls = root.install();
     let inserted = place(&calls, INSERTS);
     let loaded = place(&calls, "load_policy ");
@@ -157,7 +159,8 @@ fn with_selinux_the_module_is_in_and_the_files_labelled_before_anything_starts()
         .expect("stopped");
     assert!(stopped < place(&calls, "semodule -n -s targeted -X 200 -r steliad"));
     // Pods have it mounted.
-    assert!(root.at("run/stelia/runner").exists());
+    assert!(root.at("run/stelia/runner").exists() && root.at("run/stelia/publish").exists());
+    assert!(!root.at("run/stelia/publish/node.json").exists());
 }
 
 #[test]

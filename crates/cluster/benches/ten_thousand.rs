@@ -26,8 +26,10 @@ fn facts(number: usize) -> Facts {
     });
     facts.exclusive = facts.allocations.iter().flat_map(|one| one.cpus.iter()).collect();
     facts.shared = facts.topology.online().difference(&facts.exclusive);
-    if number % 2 == 1 {
-        facts.allocator = None;
+    let exclusive = facts.exclusive.clone();
+    match &mut facts.allocator {
+        Some(allocator) if number % 2 == 0 => allocator.held.pcpu_level = exclusive,
+        _ => facts.allocator = None,
     }
     facts
 }

@@ -40,71 +40,78 @@ fn named(amounts: &Amounts) -> impl Iterator<Item = (String, u64)> {
     cpu.into_iter().chain(memory).chain(pages).chain(devices)
 }
 
-/// Every reason why the scheduler would not bind the pod to this node.
-pub fn refusals(ask: &Ask, name: &str, node: &NodeObject, used: &Used) -> Vec<Refusal> {
+/// Every reason of labels, taints and names why the scheduler would not bind the pod to this node.
+pub fn rules(ask: &Ask, name: &str, node: &NodeObject) -> Vec<Refusal> {
     let mut refusals = Vec::new();
-    let mut add = |what: String, detail: String| refusals.push(Refusal { what, detail });
-    let wanted = ask
-        .spec
-        .node_name
-        .as_deref()
-        .filter(|wanted| *wanted != name && !wanted.is_empty());
-    if let Some(wanted) = wanted.filter(|_| ask.key.is_none()) {
-        add("spec.nodeName names another node".to_owned(), wanted.to_owned());
+    let mut add = |what: String, detail: &str| {
+        refusals.push(Refusal {
+            what,
+            detail: detail.to_owned(),
+        });
+    };
+    let wanted = ask.spec.node_name.as_deref();
+    let wanted = wanted.filter(|wanted| ask.key.is_none() && !wanted.is_empty() && *wanted != name);
+    if let Some(wanted) = wanted {
+        add("spec.nodeName names another node".to_owned(), wanted);
     }
     let differs = |(key, value): &(&String, &String)| node.labels.get(*key) != Some(*value);
     if let Some((key, value)) = ask.spec.node_selector.iter().flatten().find(differs) {
         add(
             "it has not the labels of spec.nodeSelector".to_owned(),
-            format!("{key}={value}"),
+            &format!("{key}={value}"),
         );
     }
-    let affinity = ask
-        .spec
-        .affinity
-        .as_ref()
-        .and_then(|affinity| affinity.node_affinity.as_ref());
+    let affinity = ask.spec.affinity.as_ref();
+    let affinity = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
     if let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) {
         let matches = |term: &NodeSelectorTerm| matches_term(term, name, &node.labels);
         if !required.node_selector_terms.iter().any(matches) {
-            add(
-                "the pod's required node affinity does not match it".to_owned(),
-                String::new(),
-            );
+            add("the pod's required node affinity does not match it".to_owned(), "");
         }
     }
     let tolerations = ask.spec.tolerations.as_deref().unwrap_or_default();
-    let unschedulable = Taint {
+    let cordon = Taint {
         key: "node.kubernetes.io/unschedulable".to_owned(),
         effect: "NoSchedule".to_owned(),
         ..Taint::default()
     };
-    // The node controller sets the taint for a cordoned node, a moment later.
-    let cordoned =
-        (node.cordoned && !node.taints.iter().any(|taint| taint.key == unschedulable.key)).then_some(&unschedulable);
-    for taint in node.taints.iter().chain(cordoned).filter(|taint| is_in_the_way(taint)) {
+    // The node controller adds this taint to a cordoned node, a moment later.
+    let cordoned = node.cordoned && !node.taints.iter().any(|taint| taint.key == cordon.key);
+    let taints = node.taints.iter().chain(cordoned.then_some(&cordon));
+    for taint in taints.filter(|taint| is_in_the_way(taint)) {
         if !tolerations.iter().any(|toleration| tolerates(toleration, taint)) {
-            add(format!("taint {} is not tolerated", taint_words(taint)), String::new());
+            add(format!("taint {} is not tolerated", taint_words(taint)), "");
         }
     }
-    for (resource, wanted) in named(&ask.requests).filter(|(_, wanted)| *wanted > 0) {
+    refusals
+}
+
+/// Every resource of which too little is left of what pods may request.
+pub fn requests(requests: &Amounts, node: &NodeObject, used: &Used) -> Vec<Refusal> {
+    let short = named(requests).filter_map(|(resource, wanted)| {
         let left = left(node, used, &resource);
-        if wanted > left {
-            let detail = format!(
+        (wanted > left).then(|| Refusal {
+            detail: format!(
                 "{} requested, {} left",
                 words(&resource, wanted),
                 words(&resource, left)
-            );
-            add(
-                format!("too little {resource} is left of what pods may request"),
-                detail,
-            );
-        }
+            ),
+            ..too_little(&resource)
+        })
+    });
+    let pods = (pods_left(node, used) == 0).then(|| too_little("pods"));
+    short.chain(pods).collect()
+}
+
+/// What stops a pod where a resource runs out.
+pub fn too_little(resource: &str) -> Refusal {
+    Refusal {
+        what: match resource {
+            "pods" => "it has as many pods as it may".to_owned(),
+            resource => format!("too little {resource} is left of what pods may request"),
+        },
+        detail: String::new(),
     }
-    if pods_left(node, used) == 0 {
-        add("it has as many pods as it may".to_owned(), used.pods.to_string());
-    }
-    refusals
 }
 
 /// How many pods with these requests the node has room for, whatever the CPUs' places, and what runs out first.
@@ -192,3 +199,6 @@ fn holds(requirement: &NodeSelectorRequirement, labels: &BTreeMap<String, String
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,22 +3,29 @@
 //! | module | what is there |
 //! |---|---|
 //! | [`cli`] | the command line |
-//! | `input`, `api` | objects from files and from the API server: all I/O |
+//! | `source` | what a command reads: by `input` from files, by `api` from the API server. All I/O is in these three |
 //! | [`objects`] | nodes, pods and NodeResourceTopologies, read |
 //! | [`cluster`] | the objects by node |
 //! | [`room`] | what a node's CPUs have room for, by who chooses them |
-//! | `eligible` | labels, taints and requests |
-//! | [`nodes`] | a command each |
+//! | [`eligible`] | labels, taints and requests |
+//! | [`ask`], [`verdict`] | a pod, and a node's answer to it |
+//! | [`nodes`], [`map`], [`why`], [`plan`] | a command each: a value that serializes and renders as text |
 
+mod api;
 pub mod ask;
 pub mod cli;
 pub mod cluster;
 pub mod eligible;
 mod input;
+pub mod map;
 pub mod nodes;
 pub mod objects;
+pub mod plan;
 pub mod room;
 mod selector;
+mod source;
+pub mod verdict;
+pub mod why;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -28,10 +35,11 @@ use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
 use stelia_table::{PrintError, printable};
 
-use cli::{BySelector, Cli, Command};
-use cluster::{Chosen, Cluster};
+use cli::{Cli, Command};
+use map::Map;
 use nodes::Nodes;
-use objects::{Objects, Wanted};
+use plan::Plan;
+use why::Why;
 
 /// Why a command failed. The exit code follows from the variant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -80,38 +88,30 @@ pub fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<String, Failure> {
     let how = cli.how();
     match &cli.command {
-        Command::Nodes { names, chosen } => {
-            let cluster = nodes_of(cli, names, chosen)?;
-            how.print(&Nodes::of(&cluster, now_us()))
+        Command::Nodes { names, chosen } => how.print(&Nodes::of(&source::nodes(cli, names, chosen)?, now_us())),
+        Command::Map { rows, chosen } => {
+            let nodes = Nodes::of(&source::nodes(cli, &[], chosen)?, now_us());
+            how.print(&Map::of(&nodes, *rows as usize))
         }
-        Command::Completions { shell } => completions(shell),
-    }
-}
-
-/// The nodes, without pods.
-fn nodes_of(cli: &Cli, names: &[String], chosen: &BySelector) -> Result<Cluster, Failure> {
-    let objects = gather(cli, Wanted::default())?;
-    let chosen = Chosen {
-        names,
-        selector: chosen.selector.as_ref(),
-        without: None,
-    };
-    let cluster = Cluster::of(objects, &chosen).map_err(Failure::Other)?;
-    tell(&cluster);
-    Ok(cluster)
-}
-
-fn gather(cli: &Cli, wanted: Wanted) -> Result<Objects, Failure> {
-    let mut objects = Objects::new(wanted);
-    input::read(&mut objects, &cli.from).map_err(Failure::Other)?;
-    Ok(objects)
-}
-
-/// A line for each object that could not be read.
-fn tell(cluster: &Cluster) {
-    for line in cluster.problems.lines() {
-        // Standard error may be closed.
-        let _ = writeln!(io::stderr(), "stelia-cluster: {}", printable(&line));
+        Command::Why {
+            pod,
+            namespace,
+            chosen,
+            asked,
+        } => {
+            let (ask, cluster) = source::ask(cli, pod.as_deref(), namespace.as_deref(), chosen, asked)?;
+            how.print(&Why::of(&ask, &cluster))
+        }
+        Command::Plan {
+            until_full,
+            chosen,
+            asked,
+        } => {
+            let (ask, cluster) = source::ask(cli, None, None, chosen, asked)?;
+            how.print(&Plan::of(&ask, &cluster, *until_full))
+        }
+        Command::Completions { shell } => stelia_table::completion_script("stelia-cluster", shell)
+            .map_err(|cause| Failure::Other(format!("completions for {shell}: {cause}"))),
     }
 }
 
@@ -119,11 +119,6 @@ fn tell(cluster: &Cluster) {
 fn now_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
-}
-
-fn completions(shell: &str) -> Result<String, Failure> {
-    let failed = |cause: String| Failure::Other(format!("completions for {shell}: {cause}"));
-    stelia_table::completion_script("stelia-cluster", shell).map_err(failed)
 }
 
 /// Prints the outcome and turns it into the exit code.

@@ -170,20 +170,12 @@ impl Chooser {
         match self {
             Self::Kubelet(subject) => {
                 let free = self.free()?;
-                let CpuManager::Static { options, .. } = &subject.node.settings().cpu_manager else {
-                    return None;
-                };
-                let topology = &subject.topology;
-                let free = match options.full_pcpus_only {
-                    true => whole_cores(topology, &free),
-                    false => free,
-                };
                 let strict = matches!(
                     subject.node.settings().topology_policy,
                     Policy::Restricted | Policy::SingleNumaNode
                 );
                 let fits = |count| admit(&subject.node, &vm(count)).is_ok();
-                Some(search(topology, &free, strict, fits))
+                Some(search(&subject.topology, &free, strict, fits))
             }
             Self::Steliad(both) => {
                 let (facts, node) = both.as_ref();
@@ -193,7 +185,8 @@ impl Chooser {
                     RequiredBind::FullPcpusOnly => whole_cores(&facts.topology, &free),
                     RequiredBind::None | RequiredBind::SpreadByPcpus => free,
                 };
-                let strict = policies.alignment.is_strict();
+                // Spread over cores, a VM may need more nodes than as many CPUs would do on.
+                let strict = policies.alignment.is_strict() && policies.required != RequiredBind::SpreadByPcpus;
                 let fits = |count: u64| {
                     let wanted = u32::try_from(count).unwrap_or(u32::MAX);
                     let allocation = AllocationRequest {
@@ -270,7 +263,7 @@ impl Refusal {
         };
         Self {
             what: match rejection.reason() {
-                Some(reason) => format!("kubelet rejects it: {reason}"),
+                Some(reason) => format!("kubelet would reject it: {reason}"),
                 None => "kubelet never answers".to_owned(),
             },
             detail: because.unwrap_or_else(|| rejection.to_string()),
@@ -279,7 +272,7 @@ impl Refusal {
 
     fn of_steliad(error: &stelia_api::Error) -> Self {
         Self {
-            what: format!("steliad refuses it: {}", error.kind.name()),
+            what: format!("steliad would refuse it: {}", error.kind.name()),
             detail: error.to_string(),
         }
     }
@@ -381,3 +374,6 @@ pub fn whole_cores(topology: &Topology, cpus: &CpuSet) -> CpuSet {
     let whole = cores.into_values().filter(|(whole, _)| *whole);
     whole.flat_map(|(_, own)| own).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -67,7 +67,7 @@ impl Collector for Told {
 ///
 /// # Errors
 /// None known: writing to a string does not fail.
-pub(crate) fn text(status: &Status) -> Result<String, fmt::Error> {
+pub fn text(status: &Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Told(status.clone())));
     let mut text = String::new();

@@ -95,6 +95,43 @@ pub enum Command {
         #[command(flatten)]
         chosen: BySelector,
     },
+    /// Draw the free cores of all nodes
+    ///
+    /// A line a node, its NUMA nodes beside each other, a sign for a core or for a share of them. Where nodes are more than lines,
+    /// nodes that look alike are one line.
+    Map {
+        /// Lines at most
+        #[arg(long, value_name = "N", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rows: u32,
+        #[command(flatten)]
+        chosen: BySelector,
+    },
+    /// Explain why a pod has room on no node, and who has its CPUs
+    ///
+    /// Each node is asked as kubelet or steliad would decide there, and by its labels, taints and what pods request; reasons are
+    /// counted. Of the nodes that lack the fewest CPUs the pods are named that have them.
+    Why {
+        /// A pod of the cluster: namespace/name, or a name (see -n)
+        #[arg(value_name = "POD", required_unless_present_any = ["file", "containers"], conflicts_with_all = ["file", "containers"])]
+        pod: Option<String>,
+        /// The namespace of a pod that is given by its name alone [default: that of the kubeconfig's context; with --from any]
+        #[arg(short, long, value_name = "NAMESPACE")]
+        namespace: Option<String>,
+        #[command(flatten)]
+        chosen: BySelector,
+        #[command(flatten)]
+        asked: PodOptions,
+    },
+    /// Print on which nodes a pod fits, or how many more
+    Plan {
+        /// Fill each node with it: how many fit by node and in all, and what stops the next one
+        #[arg(long)]
+        until_full: bool,
+        #[command(flatten)]
+        chosen: BySelector,
+        #[command(flatten)]
+        asked: PodOptions,
+    },
     /// Print the completion script of a shell
     Completions {
         /// Which shell

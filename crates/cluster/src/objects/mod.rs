@@ -102,6 +102,11 @@ impl Objects {
         }
     }
 
+    /// Keeps the whole text of this pod alone.
+    pub fn want(&mut self, namespace: &str, name: &str) {
+        self.wanted.pod = Some((Some(namespace.to_owned()), name.to_owned()));
+    }
+
     /// Reads a text of one or more documents, JSON or YAML; `source` is what messages call it.
     pub fn read(&mut self, source: &str, text: &str) {
         let text = text.trim_start_matches('\u{feff}');

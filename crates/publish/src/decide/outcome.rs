@@ -165,7 +165,10 @@ impl State {
             What::Pod(PodTask::Condition(uid, digest)) => self.pods.written(uid, *digest, now, &mut self.random),
             What::Event(task) => self.events.succeeded(*task, now),
         }
-        self.say(what.part(), said);
+        // One pod's success says nothing of another's condition.
+        if said.is_some() || !(matches!(what, What::Pod(_)) && self.pods.is_refused()) {
+            self.say(what.part(), said);
+        }
     }
 
     fn failed(&mut self, what: &What, failure: &Failure, now: Duration) {

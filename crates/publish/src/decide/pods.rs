@@ -140,6 +140,11 @@ impl Pods {
         entries.any(|entry| entry.gate != Gate::No && entry.kept.is_pending())
     }
 
+    /// Some pod's condition was refused, and is still wanted.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.by_uid.values().any(|entry| entry.kept.is_refused())
+    }
+
     /// Namespace and name of the pod.
     pub(crate) fn name(&self, uid: &str) -> Option<(&str, &str)> {
         let entry = self.by_uid.get(uid)?;

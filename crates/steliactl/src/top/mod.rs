@@ -140,7 +140,8 @@ async fn batch(client: &Client, roots: &Roots, pace: Pace, how: How) -> Result<(
         let model = rates(&before, &now);
         before = now;
         printed += 1;
-        if !signals::print(&(how.form.divider().to_owned() + &how.print(&model)?))? {
+        let text = how.print::<Failure>(&model)?;
+        if !signals::print(&(how.form.divider().to_owned() + &text))? {
             return Ok(());
         }
     }
