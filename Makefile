@@ -9,13 +9,15 @@ FILTER  ?=
 # Where `make install` installs.
 DESTDIR ?=
 PREFIX  ?= /usr
+# Which package's files: stelia-publish and stelia-cluster are the others.
+PACKAGE ?= steliad
 # The test node's system: trixie, bookworm or sid.
 IMAGE   ?= trixie
 # The node tests of check-quick, and of check-long's section "emulated".
 QUICK    := isolation:: kubelet:: cold_start:: noise::under drift::every a_container_restarted what_a_pod_may kvm::the_threads crun:: pod_level::
 EMULATED := isolation:: kubelet:: life:: drift:: runner:: contained:: crash:: migration::
 # The sections of check-long.
-SECTIONS ?= sid soak emulated laws scale upgrade linux libvirt release browser placement
+SECTIONS ?= sid soak emulated laws scale upgrade linux libvirt release browser api placement
 # How often the section "laws" tries each property, and those two that act out a node's whole day in every case.
 CASES    ?= 20000
 DAYS     ?= 4000
@@ -32,16 +34,25 @@ FUZZ_SECONDS ?= 600
 FUZZ_TARGETS ?=
 
 VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-# What the packages hold; nothing else of the workspace is built for them.
+# What the packages hold; nothing else of the workspace is built for them. Those of the cluster are built apart: what they ask of crates that both use
+# is none of the daemon's.
 PROGRAMS := --bins -p steliad -p steliad-quiet -p steliactl -p stelia-runner
+CLUSTER  := --bins -p stelia-publish -p stelia-cluster
+# Each a .deb, an .rpm and an SBOM.
+PACKAGES := steliad stelia-publish stelia-cluster
 # What `systemd-analyze security` may say of each unit, times ten.
-EXPOSURE := steliad=18 steliad-quiet=13 steliad-metrics=11 steliad-try-runtime@=11
+EXPOSURE := steliad=18 steliad-quiet=13 steliad-metrics=11 steliad-try-runtime@=11 stelia-publish=13
 # Relative relocations packed: unpacked they are half a megabyte that every start reads and that stays resident.
 STATIC   := RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs"
 DEB_DIR  := target/debian
 DEB_DONE := $(DEB_DIR)/.done-$(PROFILE)
 # What cargo compiled for them, as it says itself.
 BUILT    := $(DEB_DIR)/.built-$(PROFILE)
+BUILT_CLUSTER := $(DEB_DIR)/.built-cluster-$(PROFILE)
+# The folder of a package's Cargo.toml, and its newest files.
+folder_of = $(if $(filter steliad,$(1)),.,crates/$(1:stelia-%=%))
+newest_deb = "$$(ls -1t $(DEB_DIR)/$(1)_*.deb | head -n 1)"
+newest_rpm = "$$(ls -1t $(RPM_DIR)/$(1)-[0-9]*.rpm | head -n 1)"
 DEB_FROM := Cargo.toml Cargo.lock $(wildcard build.rs) $(shell find src crates systemd-units packaging dbus-interfaces docs -type f 2> /dev/null)
 RPM_DIR  := target/rpm
 RPM_DONE := $(RPM_DIR)/.done-$(PROFILE)
@@ -61,7 +72,7 @@ INSTALL  := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARG
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-placement help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement sim-placement package-test package-lint fuzz fuzz-short node-test soak check demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-api long-placement help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -72,23 +83,29 @@ setup: ## install the host packages that building and testing need
 build: ## the programs, for trying
 	$(CARGO) build --locked --workspace
 
-deb: $(DEB_DONE) ## the Debian package in target/debian (FAST=1: quicker, less optimised)
-	@ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1
+deb: $(DEB_DONE) ## the Debian packages in target/debian (FAST=1: quicker, less optimised)
+	@ls -1 $(DEB_DIR)/*.deb
 
 # The binaries are static, so the package runs on any libc.
 $(DEB_DONE): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb
-	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.done-* $(DEB_DIR)/.built-* $(DEB_DIR)/steliad_*.deb
+	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.done-* $(DEB_DIR)/.built-* $(DEB_DIR)/*.deb
 	$(STATIC) $(CARGO) build --locked $(PROGRAMS) --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(BUILT)
-	SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH" $(CARGO) deb --quiet --locked --no-build --no-strip --profile $(PROFILE) --target $(TARGET) --output $(DEB_DIR)/
+	$(STATIC) $(CARGO) build --locked $(CLUSTER) --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(BUILT_CLUSTER)
+	@for package in $(PACKAGES); do \
+	  SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH" $(CARGO) deb -p $$package --quiet --locked --no-build --no-strip --profile $(PROFILE) \
+	    --target $(TARGET) --output $(DEB_DIR)/ || exit; \
+	done
 	@echo $(EPOCH) > $@
 
-image: deb ## an OCI image archive that holds only the runner, in target/image
+image: deb ## OCI image archives in target/image: one holds only the runner, one only the publisher
 	@mkdir -p target/image
 	@packaging/image target/$(TARGET)/$(PROFILE)/stelia-runner $(VERSION) target/image/stelia-runner.tar
+	@packaging/image target/$(TARGET)/$(PROFILE)/stelia-publish $(VERSION) target/image/stelia-publish.tar
 
-sbom: deb ## what the packaged programs are made of, crate by crate, in target/dist (CycloneDX)
+sbom: deb ## what the packaged programs are made of, crate by crate, in target/dist (CycloneDX), one document a package
 	@mkdir -p $(DIST)
-	@SOURCE_DATE_EPOCH=$(EPOCH) CARGO=$(CARGO) packaging/sbom $(VERSION) $(TARGET) target/$(TARGET)/$(PROFILE) $(DIST)/steliad-$(VERSION).cdx.json
+	@export SOURCE_DATE_EPOCH=$(EPOCH) CARGO=$(CARGO); $(foreach package,$(PACKAGES),packaging/sbom $(package) $(VERSION) $(TARGET) \
+	  target/$(TARGET)/$(PROFILE) $(DIST)/$(package)-$(VERSION).cdx.json &&) true
 
 # What was packaged before a commit has an earlier one's time.
 release: ## a release's files in target/dist: packages, image, SBOM and their checksums
@@ -98,26 +115,31 @@ release: ## a release's files in target/dist: packages, image, SBOM and their ch
 dist: deb rpm image
 	@rm -rf $(DIST)
 	@$(MAKE) --no-print-directory sbom > /dev/null
-	@cp "$$(ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1)" "$$(ls -1t $(RPM_DIR)/steliad-*.rpm | head -n 1)" $(DIST)/
-	@cp target/image/stelia-runner.tar $(DIST)/stelia-runner-$(VERSION).tar
+	@cp $(foreach package,$(PACKAGES),$(call newest_deb,$(package)) $(call newest_rpm,$(package))) $(DIST)/
+	@for image in stelia-runner stelia-publish; do cp target/image/$$image.tar $(DIST)/$$image-$(VERSION).tar || exit; done
 	@cd $(DIST) && sha256sum -- * > ../SHA256SUMS && mv ../SHA256SUMS . && cat SHA256SUMS
 
 $(TOOLS)/bin/cargo-deb:
 	$(INSTALL) --root $(TOOLS) cargo-deb
 
-rpm: $(RPM_DONE) ## the .rpm in target/rpm, of the same binaries as the Debian package (FAST=1 too)
-	@ls -1t $(RPM_DIR)/steliad-*.rpm | head -n 1
+rpm: $(RPM_DONE) ## the .rpms in target/rpm, of the same binaries as the Debian packages (FAST=1 too)
+	@ls -1 $(RPM_DIR)/*.rpm
 
 # From a copy: cargo-generate-rpm lowers the time of a file to SOURCE_DATE_EPOCH and raises none, and everything copied is newer.
 $(RPM_DONE): $(DEB_DONE) $(SELINUX)/steliad.pp.bz2 LICENSE | $(TOOLS)/bin/cargo-generate-rpm
-	@mkdir -p $(RPM_DIR) && rm -rf $(RPM_DIR)/tree $(RPM_DIR)/.done-* $(RPM_DIR)/steliad-*.rpm
-	@mkdir -p $(RPM_TREE)/$(RPM_DIR)/man $(RPM_TREE)/$(SELINUX) $(RPM_TREE)/target/$(TARGET)/$(PROFILE)
+	@mkdir -p $(RPM_DIR) && rm -rf $(RPM_DIR)/tree $(RPM_DIR)/.done-* $(RPM_DIR)/*.rpm
+	@mkdir -p $(RPM_TREE)/$(RPM_DIR)/man $(RPM_TREE)/$(SELINUX) $(RPM_TREE)/target/$(TARGET)/$(PROFILE) $(RPM_TREE)/crates/publish $(RPM_TREE)/crates/cluster
 	@cp -r Cargo.toml LICENSE systemd-units packaging dbus-interfaces docs $(RPM_TREE)/
+	@for crate in publish cluster; do cp crates/$$crate/Cargo.toml $(RPM_TREE)/crates/$$crate/ || exit; done
 	@cp $(SELINUX)/steliad.pp.bz2 $(RPM_TREE)/$(SELINUX)/
-	@cd target/$(TARGET)/$(PROFILE) && cp steliad steliad-quiet steliactl stelia-runner $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(PROFILE)/
-	@dpkg-deb --fsys-tarfile "$$(ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1)" \
-	  | tar -xm -C $(RPM_TREE)/$(RPM_DIR)/man --strip-components=4 ./usr/share/man
-	cd $(RPM_TREE) && SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH" $(CARGO) generate-rpm --profile $(PROFILE) --target $(TARGET) --output $(CURDIR)/$(RPM_DIR)/
+	@cd target/$(TARGET)/$(PROFILE) && cp steliad steliad-quiet steliactl stelia-runner stelia-publish stelia-cluster \
+	  $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(PROFILE)/
+	@for package in $(DEB_DIR)/*.deb; do \
+	  dpkg-deb --fsys-tarfile $$package | tar -xm -C $(RPM_TREE)/$(RPM_DIR)/man --strip-components=4 ./usr/share/man || exit; \
+	done
+	@cd $(RPM_TREE) && export SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH"; $(foreach package,$(PACKAGES),$(CARGO) generate-rpm \
+	  $(if $(filter steliad,$(package)),,-p $(call folder_of,$(package))) --profile $(PROFILE) --target $(TARGET) \
+	  --output $(CURDIR)/$(RPM_DIR)/ &&) true
 	@rm -rf $(RPM_TREE) && echo $(EPOCH) > $@
 
 $(TOOLS)/bin/cargo-generate-rpm:
@@ -132,10 +154,10 @@ $(SELINUX)/steliad.pp.bz2: $(wildcard packaging/selinux/steliad.*)
 	@bzip2 -9 < $(SELINUX)/module/steliad.pp > $@
 
 # Not `deb`: whoever packages this otherwise needs none of its tools. The file list is the .deb's, from Cargo.toml.
-install: ## what the .deb has, below DESTDIR (PREFIX=/usr)
-	$(STATIC) $(CARGO) build --locked $(PROGRAMS) --profile $(PROFILE) --target $(TARGET)
+install: ## what a .deb has, below DESTDIR (PREFIX=/usr, PACKAGE=steliad)
+	$(STATIC) $(CARGO) build --locked $(if $(filter steliad,$(PACKAGE)),$(PROGRAMS),--bins -p $(PACKAGE)) --profile $(PROFILE) --target $(TARGET)
 	@$(CARGO) metadata --locked --no-deps --format-version 1 \
-	  | packaging/install target/$(TARGET)/$(PROFILE) "$(DESTDIR)" "$(PREFIX)"
+	  | packaging/install $(PACKAGE) target/$(TARGET)/$(PROFILE) "$(DESTDIR)" "$(PREFIX)"
 
 # A whole policy to link the module with, in the tests. It is unpacked, not installed: this host stays without SELinux.
 $(SELINUX)/base.pp.bz2:
@@ -154,6 +176,7 @@ lint: deny ## formatting, clippy and rustdoc (warnings are errors), what the dep
 	@$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --locked --test node --test packaging -- -D warnings
+	$(CARGO) clippy --locked -p test-apiserver --test real -- -D warnings
 	$(CARGO) clippy --locked -p stelia-simulator --features browser --test simulate -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --workspace --no-deps
 	@for unit in $(EXPOSURE); do \
@@ -191,6 +214,18 @@ sim-placement: ## 10,000 pods placed in a simulated cluster of 200 nodes, with c
 bench-placement: ## what 100 to 10,000 nodes cost whoever places pods on them, held to bars (NODES="100 1000" others, PRINT=1 holds none)
 	@$(if $(NODES),STELIA_NODES="$(NODES)") $(if $(PRINT),STELIA_NODES_PRINT=1) $(CARGO) bench --quiet --locked -p stelia-placement --features testing --bench placement --bench service
 
+bench-publishers: ## what 10,000 publishers ask of an API server, and one's memory, held to bars (NODES=n others, PRINT=1 holds none)
+	@$(STATIC) $(CARGO) build --quiet --locked -p stelia-publish --profile $(PROFILE) --target $(TARGET)
+	@$(if $(NODES),STELIA_NODES="$(NODES)") $(if $(PRINT),STELIA_PRINT=1) STELIA_PUBLISH=$(CURDIR)/target/$(TARGET)/$(PROFILE)/stelia-publish \
+	  $(STATIC) $(CARGO) bench --quiet --locked -p test-apiserver --bench publishers --target $(TARGET)
+
+api-test: ## publishers against a real API server, built once from Debian's packages (WRITE=1 records its answers anew)
+	@packaging/setup mmdebstrap openssl
+	@tests/api/server build
+	@$(STATIC) $(CARGO) build --quiet --locked -p stelia-publish --profile $(PROFILE) --target $(TARGET)
+	@$(if $(WRITE),STELIA_WRITE_ANSWERS=1) STELIA_API=$(CURDIR)/target/api STELIA_PUBLISH=$(CURDIR)/target/$(TARGET)/$(PROFILE)/stelia-publish \
+	  $(CARGO) test --quiet --locked -p test-apiserver --test real -- --test-threads=1 --nocapture
+
 fuzz: setup ## fuzz whatever reads bytes of others, 10 min a target (FUZZ_SECONDS=n, FUZZ_TARGETS=name)
 	CARGO=$(CARGO) fuzz/run $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
@@ -198,24 +233,26 @@ fuzz-short: setup ## the same for 5 s a target
 	CARGO=$(CARGO) fuzz/run 5
 
 package-lint: deb rpm ## what lintian and rpmlint say of the packages; everything is an error but what is overridden with its reason
-	@lintian --allow-root --fail-on error,warning "$$(ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1)"
-	@report=$$(rpmlint --strict -c packaging/rpmlint.toml "$$(ls -1t $(RPM_DIR)/steliad-*.rpm | head -n 1)") || \
+	@lintian --allow-root --fail-on error,warning $(DEB_DIR)/*.deb
+	@report=$$(rpmlint --strict -c packaging/rpmlint.toml $(RPM_DIR)/*.rpm) || \
 	  { echo "$$report"; exit 1; }; echo "$$report" | tail -n 1
 
 package-test: package-lint dist $(SELINUX)/base.pp.bz2 ## the .rpm held to the Debian package, the SELinux module asked what it allows, the SBOM held to the build
-	STELIA_DEB="$$(ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1)" STELIA_RPM="$$(ls -1t $(RPM_DIR)/steliad-*.rpm | head -n 1)" \
-	STELIA_SELINUX=$(SELINUX) STELIA_BIN=target/$(TARGET)/$(PROFILE) STELIA_DIST=$(DIST) STELIA_BUILT=$(BUILT) $(CARGO) test --locked --test packaging
+	STELIA_DEBS=$(DEB_DIR) STELIA_RPMS=$(RPM_DIR) STELIA_SELINUX=$(SELINUX) STELIA_DIST=$(DIST) \
+	STELIA_BIN=target/$(TARGET)/$(PROFILE) STELIA_BUILT=$(BUILT) STELIA_CLUSTER_BUILT=$(BUILT_CLUSTER) \
+	$(CARGO) test --locked --test packaging
 
 node-test: deb ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid, NODE_GUEST=tcg)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
 	@$(if $(FROM_DEB),cp "$(FROM_DEB)" $(NODE_JOB)/from.deb)
-	@$(CARGO) build --locked -p steliad --test node -p stelia-simulator --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
+	@$(CARGO) build --locked -p steliad --test node -p stelia-simulator -p test-apiserver --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
 	@cp "$$(packaging/test-binary node < $(NODE_JOB)/.built)" $(NODE_JOB)/node-tests
-	@for program in steliad-failpoints stelia-simulate; do \
+	@for program in steliad-failpoints stelia-simulate test-apiserver; do \
 	  strip -o $(NODE_JOB)/$$program "$$(packaging/test-binary $$program < $(NODE_JOB)/.built)" || exit; \
 	done
 	@$(STATIC) $(CARGO) build --locked -p test-vmm --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(NODE_JOB)/.built-vmm
 	@cp "$$(packaging/test-binary test-vmm < $(NODE_JOB)/.built-vmm)" $(NODE_JOB)/test-vmm
+	@cp $(call newest_deb,stelia-publish) $(NODE_JOB)/stelia-publish.deb
 	@cp tests/node/libvirt/launcher $(NODE_JOB)/libvirt-launcher
 	@cp tests/node/run.sh packaging/kubernetes/*.yaml docs/cookbook.md docs/first-vm.md $(NODE_JOB)/
 	@for sector in boot button; do \
@@ -237,7 +274,7 @@ node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(QUICK)"
 
 # What is too dear for every change. A section is seen whole, by hand, when what it is about changes.
-check-long: ## what is too dear for every change, by section (SECTIONS="sid soak emulated laws scale upgrade linux libvirt release browser")
+check-long: ## what is too dear for every change, by section (SECTIONS="sid soak emulated laws scale upgrade linux libvirt release browser api")
 	@packaging/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo
@@ -290,6 +327,7 @@ long-browser: # the map's picture and page and the ledger's report in a browser:
 
 long-placement: sim-placement # 10,000 pods placed in a simulated cluster: none refused, none claimed twice, nothing leaked; a leader stopped past its Lease
 	@$(CARGO) test --quiet --locked -p stelia-placement --features stopped --test stopped
+long-api: api-test # publishers against a real API server, through its restarts and the loss of its etcd
 
 demo: deb image ## VMs in pods, seen from outside, in the test node (IMAGE=sid)
 	@rm -rf target/demo && cp -r tests/vm/jobs/demo target/demo

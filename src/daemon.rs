@@ -20,7 +20,7 @@ use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::prelude::*;
 
 use crate::engine::{Engine, Handle};
-use crate::{adoption, booking, dbus, engine, journal, orders, trial};
+use crate::{adoption, booking, dbus, engine, journal, orders, publishing, trial};
 
 /// Name the runner socket has in its unit (`FileDescriptorName=`).
 const RUNNER_SOCKET_NAME: &str = "runner";
@@ -194,6 +194,8 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
         Arc::<orders::Programs>::default(),
         cancel.clone(),
     ));
+    let folder = Arc::new(publishing::Directory::new(Path::new(stelia_publication::DIRECTORY)));
+    tokio::spawn(publishing::run(handle.clone(), folder, cancel.clone()));
     let (told, signals) = mpsc::unbounded_channel();
     tokio::spawn(dbus::tell_of_ledger(bus.clone(), signals));
     let house = Arc::new(booking::Kernel::new(handle.system()));

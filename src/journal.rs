@@ -82,6 +82,11 @@ messages! {
     /// A key was made that heads are signed with.
     LEDGER_KEY = "5b8d1f0e7c9a4e62b3d6a4f8c0e1972d";
 
+    /// The file for the cluster's publisher does not say how things are.
+    NOT_PUBLISHED = "9c2f0d7a61e84b35a7d1f3c85be6402a";
+    /// It does again.
+    PUBLISHED = "2be7d50f3a9c4618b06e94d1c7f8a35d";
+
     /// The promise to an instance is not kept.
     DEGRADED = "fd923e76039b4c51ad3036c89ae67172";
     /// The same, because the anchor ended.

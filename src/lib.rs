@@ -9,6 +9,7 @@
 //! | [`dbus`] | the two doors: the bus and the runner socket, their objects, and the gate before them |
 //! | `adoption` | the third door: VMs that do not register themselves, by the administrator's rules |
 //! | `orders` | what is ordered of `steliad-quiet`: interrupts kept off the CPUs of VMs, and the like |
+//! | `publishing` | what the cluster's publisher is told: a file of the node, its VMs and what happened to them |
 //! | `booking` | the ledger: who ran on the CPUs of VMs, read from the kernel's counters and kept |
 //! | `authz` | who may call what: a table |
 //! | [`engine`] | the loop and all I/O: events, calls, bounded turns |
@@ -35,4 +36,5 @@ pub mod engine;
 pub mod fuzzing;
 pub mod journal;
 pub(crate) mod orders;
+pub(crate) mod publishing;
 pub(crate) mod trial;

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
 use sha2::{Digest, Sha256};
+use stelia_ledger::account::accounts;
 use stelia_ledger::entry::{Entry, Event};
 use stelia_ledger::ring::verify::{self, verify};
 use stelia_ledger::ring::{Limits, Ring, read};
@@ -51,6 +52,18 @@ fn entries(directory: &Path) -> Vec<Entry> {
     good
 }
 
+/// Whatever the entries are, there is an account of them, and its bounds are bounds.
+fn add_up(entries: &[Entry]) {
+    let entries = entries.iter().map(|entry| (entry.clone(), "hash".to_owned()));
+    for account in accounts(entries, 0, 0, None).values() {
+        let days = account.days.iter().map(|day| day.other_tasks);
+        for range in days.chain([account.totals.other_tasks]) {
+            assert!(range.least <= range.most, "{account:?}");
+        }
+        assert!(account.covered_us <= account.promised_us, "{account:?}");
+    }
+}
+
 fn check(bytes: &[u8]) {
     let memory = Path::new("/dev/shm");
     let place = if memory.is_dir() { memory } else { Path::new("/tmp") };
@@ -59,6 +72,7 @@ fn check(bytes: &[u8]) {
     let segment = directory.join("00000000000000000001.ledger");
     fs::write(&segment, bytes).unwrap();
     let before = entries(directory);
+    add_up(&before);
     let _ = read::entries(directory, Some(5)).unwrap().count();
     let (mut ring, found) = Ring::open(directory, LIMITS).unwrap();
     assert!(found.cut <= bytes.len() as u64);

@@ -2,14 +2,23 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use serde_json::{Value, json};
 use stelia_cpus::CpuSet;
-use stelia_placement::testing::{vm, vm_with};
 use stelia_placement::{By, Cluster, Request, Uid, Verdict};
 use steliad_fuzz::{fits, same};
 
+/// A VM of so many CPUs, whose runner follows what a scheduler chose or not.
+fn vm(cpus: u32, option: &str) -> Value {
+    let limits = json!({"cpu": cpus.to_string(), "memory": "1Gi", "stelia.io/vm": "1"});
+    let vm = json!({"name": "vm", "command": ["stelia-runner", option], "resources": {"limits": limits}});
+    json!({"metadata": {}, "spec": {"containers": [vm]}})
+}
+
 fuzz_target!(|text: &str| {
     let (object, pod) = text.split_once('\0').unwrap_or((text, ""));
-    let mut requests = vec![vm(1), vm(3), vm_with(2, Default::default(), false)];
+    let ours = [vm(1, "--resource-status=f"), vm(3, "--resource-status=f"), vm(2, "run")];
+    let ours = ours.map(|document| Request::of_pod(&document, Default::default()).unwrap());
+    let mut requests = ours.to_vec();
     if let Ok(document) = serde_json::from_str(pod) {
         match Request::of_pod(&document, Default::default()) {
             Ok(request) => requests.push(request),
@@ -52,5 +61,9 @@ fuzz_target!(|text: &str| {
     }
     let before = cluster.standing("n").map(|(_, standing)| standing.clone());
     cluster.put("n", object.as_bytes()).unwrap();
-    same(&cluster.standing("n").map(|(_, standing)| standing.clone()), &before, "read again");
+    same(
+        &cluster.standing("n").map(|(_, standing)| standing.clone()),
+        &before,
+        "read again",
+    );
 });

@@ -300,7 +300,9 @@ impl Adoption {
                 self.over(&origin, now);
             }
             Next::Refuse(refused) => {
-                self.refuse(origin.clone(), *refused);
+                // The rules speak of the container's own processes only.
+                let told = refused.text.clone();
+                self.refuse(origin.clone(), *refused, &told);
                 self.over(&origin, now);
             }
             Next::Adopt(vm) if self.undone.get(&origin).is_some_and(|undone| undone.is_same(&vm)) => {
@@ -327,7 +329,8 @@ impl Adoption {
             }
             Some(adopt::Refusal { error, is_undone }) => {
                 let refused = vm.refused(error.kind.name(), error.to_string());
-                self.refuse(origin.clone(), refused);
+                let told = error.visible_to(&vm.pod).to_string();
+                self.refuse(origin.clone(), refused, &told);
                 if is_undone {
                     self.undone.insert(origin.clone(), vm);
                 }
@@ -355,8 +358,8 @@ impl Adoption {
         );
     }
 
-    /// A VM is not adopted: said in the journal once, as long as it is for the same reason.
-    fn refuse(&mut self, origin: CgroupPath, refused: Unadopted) {
+    /// A VM is not adopted: said in the journal once, as long as it is for the same reason. `told`: what its pod may read of that.
+    fn refuse(&mut self, origin: CgroupPath, refused: Unadopted, told: &str) {
         let known = self.unadopted.get(&origin);
         let same = known.is_some_and(|known| known.reason == refused.reason && known.text == refused.text);
         if same {
@@ -374,6 +377,9 @@ impl Adoption {
             refused.rule,
             refused.text
         );
+        let message = format!("not adopted by rule {}: {}: {told}", refused.rule, refused.reason);
+        self.engine
+            .note(&refused.pod, refused.pod_name.clone(), "Refused", message);
         let since_us = known.map_or(refused.since_us, |known| known.since_us);
         self.unadopted.insert(origin, Unadopted { since_us, ..refused });
         self.show();

@@ -16,6 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::wanted::{Vm, Vms};
+use crate::engine::now_us;
 
 /// How long it is looked where the counters say that a task ran.
 pub(super) const SHORT: Duration = Duration::from_secs(5);
@@ -162,6 +163,17 @@ pub(super) fn target<'a>(vms: impl Iterator<Item = &'a Arc<Vm>>) -> Target {
         target.own.extend(seat.threads.iter().map(|thread| thread.id));
     }
     target
+}
+
+/// One that could not be made now, for this reason.
+pub(super) fn failed(problem: String) -> Attribution {
+    let now_us = now_us();
+    Attribution {
+        from_us: now_us,
+        until_us: now_us,
+        problems: vec![problem],
+        ..Attribution::default()
+    }
 }
 
 /// The part of an attribution that is one VM's.

@@ -27,6 +27,8 @@ use crate::engine::now_us;
 const DIRECTORY: &str = "/var/lib/stelia/ledger";
 /// Of so many segments the oldest is removed for a new one.
 const SEGMENTS: u64 = 16;
+/// Microseconds. Of a ring that is written there is a head in the last two days.
+const TWO_DAYS: u64 = 2 * 86_400_000_000;
 
 pub(crate) struct Kernel {
     system: System,
@@ -126,15 +128,20 @@ impl Office for Files {
         let (key, made) = Key::load_or_make(&self.directory, &machine).map_err(|error| words(&error))?;
         // The last segment says all that is needed to go on; of a line that is not as it was written nothing follows.
         let entries = read::entries(&self.directory, Some(u64::MAX)).map_err(|error| words(&error))?;
-        let (mut standing, mut signed) = (Standing::default(), String::new());
+        let (mut standing, mut signed, mut head) = (Standing::default(), String::new(), None);
         for (entry, _) in entries.flatten() {
             // Of what does not follow nothing is taken over; verifying says which it is.
             let _ = standing.apply(&entry);
-            for event in &entry.events {
-                if let Event::Head { day, .. } = event {
-                    signed = signed.max(day.clone());
-                }
+            head = last_head(&entry).or(head);
+            if let Some(Event::Head { day, .. }) = &head {
+                signed = signed.max(day.clone());
             }
+        }
+        if head.is_none() {
+            // A segment that was just begun has none.
+            let since_us = standing.at.saturating_sub(TWO_DAYS);
+            let entries = read::entries(&self.directory, Some(since_us)).map_err(|error| words(&error))?;
+            head = entries.flatten().filter_map(|(entry, _)| last_head(&entry)).last();
         }
         Ok(Opened {
             cut: found.cut,
@@ -144,6 +151,7 @@ impl Office for Files {
             last: found.last,
             standing,
             signed,
+            head,
             boot_id,
             key: key.public(),
             new_key: match made {
@@ -162,6 +170,11 @@ impl Office for Files {
         let sizes = found.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "ledger"));
         sizes.filter_map(|entry| Some(entry.metadata().ok()?.len())).sum()
     }
+}
+
+fn last_head(entry: &Entry) -> Option<Event> {
+    let mut heads = entry.events.iter().filter(|event| matches!(event, Event::Head { .. }));
+    heads.next_back().cloned()
 }
 
 struct Signed {

@@ -238,7 +238,9 @@ impl Task {
         tokio::spawn(async move {
             match closely.by_itself(closely::target(vms.values()), lasts).await {
                 Some(Ok(attribution)) => keep(&desk, &vms, &attribution, say),
-                Some(Err(problem)) => tracing::debug!("nobody says who ran: {problem}"),
+                // The entry of the intrusion is to say that nobody is named, and why.
+                Some(Err(problem)) if say => keep(&desk, &vms, &closely::failed(problem), say),
+                Some(Err(problem)) => tracing::info!("no sample of who runs on VMs' CPUs: {problem}"),
                 None => {}
             }
         });
@@ -316,6 +318,9 @@ impl Task {
                         self.look_closely(vms, closely::SHORT, true);
                     }
                 }
+                if let Some(told) = restrict::intrusions(&events) {
+                    self.engine.note(&pod, self.engine.pod_name(&pod), "Intruded", told);
+                }
                 let _ = self.signals.send(Signal::Intruded(pod, events));
             }
         }
@@ -346,9 +351,10 @@ fn keep(desk: &Desk, vms: &Vms, attribution: &Attribution, say: bool) {
 
 fn say_who(pod: &PodUid, vm: &Vm, attribution: &Attribution) {
     let named = closely::named(attribution);
-    let reason = match named.is_empty() {
-        true => "nobody else, while it was counted".to_owned(),
-        false => named,
+    let reason = match (named.is_empty(), attribution.problems.first()) {
+        (false, _) => named,
+        (true, Some(problem)) => format!("not known: {problem}"),
+        (true, None) => "nobody else, while it was counted".to_owned(),
     };
     told::attributed(pod.as_str(), &vm.name, &attribution.cpus, &reason);
 }

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use stelia_api::attribution::{Attribution, Doer};
+use stelia_cpus::CpuSet;
 use stelia_ledger::account::Account;
-use stelia_ledger::entry::Class;
+use stelia_ledger::entry::{Class, Event};
 
 const TASK: &str = "another task";
 const DEVICE: &str = "a device";
@@ -40,6 +41,22 @@ pub(super) fn for_pod(account: Account) -> Account {
     }
     account.attributions = account.attributions.into_iter().map(attribution).collect();
     account
+}
+
+/// What the events of one entry say to the pod whose CPUs they are of; how often it was is in its account. `None`: nothing.
+pub(super) fn intrusions(events: &[Event]) -> Option<String> {
+    let on = |of: Class| {
+        let cpus = events.iter().filter_map(|event| match event {
+            Event::Intruded { cpus, class, .. } if *class == of => cpus.parse::<CpuSet>().ok(),
+            _ => None,
+        });
+        let all = cpus.fold(CpuSet::new(), |all, cpus| all.union(&cpus));
+        (!all.is_empty()).then_some(all)
+    };
+    let tasks = on(Class::OtherTasks).map(|cpus| format!("other tasks ran on its CPUs {cpus}"));
+    let devices = on(Class::Devices).map(|cpus| format!("interrupts of other devices reached its CPUs {cpus}"));
+    let told: Vec<String> = tasks.into_iter().chain(devices).collect();
+    (!told.is_empty()).then(|| told.join("; "))
 }
 
 fn attribution(told: Attribution) -> Attribution {
@@ -142,5 +159,24 @@ mod tests {
             assert!(!text.contains(name), "{name}: {text}");
         }
         assert!(text.contains("vfio-msix"), "its own device is its own business");
+    }
+
+    #[test]
+    fn an_intrusion_is_told_by_cpus_without_a_name_or_a_count() {
+        let event = |cpus: &str, class, name: &str| Event::Intruded {
+            vm: "own".to_owned(),
+            cpus: cpus.to_owned(),
+            class,
+            name: name.to_owned(),
+            count: (3, 4),
+        };
+        let events = [
+            event("2", Class::OtherTasks, ""),
+            event("3", Class::Devices, "nvme0q3"),
+            event("5", Class::OtherTasks, ""),
+        ];
+        let told = "other tasks ran on its CPUs 2,5; interrupts of other devices reached its CPUs 3";
+        assert_eq!(intrusions(&events).as_deref(), Some(told));
+        assert_eq!(intrusions(&[]), None);
     }
 }

@@ -9,7 +9,7 @@ use stelia_kubelet::PodUid;
 use stelia_ledger::account::Account;
 use stelia_ledger::day;
 use stelia_ledger::entry::{Entry, Event};
-use stelia_ledger::keeper::{self, Draft, Keeper};
+use stelia_ledger::keeper::{Draft, Keeper};
 use stelia_ledger::look::{Look, Seat};
 use stelia_ledger::ring::Appended;
 use stelia_ledger::standing::Standing;
@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::desk::{Desk, Reason, Work};
 use super::told::{self, Problems};
-use super::wanted::{Vm, Vms};
+use super::wanted::{Vms, wanted};
 
 /// Reads the counters.
 pub(crate) trait Meter: Send {
@@ -54,9 +54,11 @@ pub(crate) struct Opened {
     pub(crate) fault: Option<String>,
     /// Number and hash of the last entry.
     pub(crate) last: Option<(u64, String)>,
-    /// What the last segment leaves to go on from, and the last day that has a signed head.
+    /// What the last segment leaves to go on from, and the last day that has a signed head there.
     pub(crate) standing: Standing,
     pub(crate) signed: String,
+    /// The last signed head: [`Event::Head`].
+    pub(crate) head: Option<Event>,
     pub(crate) boot_id: String,
     /// The public key, and a sentence where it is new.
     pub(crate) key: String,
@@ -91,6 +93,8 @@ struct Book {
     last: Option<(u64, u64, String)>,
     /// The last day that has a signed head.
     signed: String,
+    /// That is to be kept with the next entry, and is published then.
+    head: Option<Event>,
 }
 
 pub(super) struct Clerk {
@@ -205,7 +209,9 @@ impl Clerk {
             pages: opened.pages,
             last: opened.last.map(|(seq, hash)| (last_us, seq, hash)),
             signed: opened.signed,
+            head: None,
         });
+        opened.head.iter().for_each(|head| self.show_head(head));
     }
 
     /// What was seen, as an entry, for who waits.
@@ -222,9 +228,9 @@ impl Clerk {
             }
         };
         if reason != Reason::Query {
-            let head = book.sign(look.at_us);
+            book.sign(look.at_us);
             match book.keeper.looked(&look, &wanted, book.pages.starts_segment()) {
-                Some(draft) => self.keep(draft, head, vms),
+                Some(draft) => self.keep(draft, vms),
                 None => self.works(),
             }
         }
@@ -232,7 +238,7 @@ impl Clerk {
         Some(book.keeper.provisional(&look, &wanted))
     }
 
-    fn keep(&mut self, mut draft: Draft, head: Option<Event>, vms: &Vms) {
+    fn keep(&mut self, mut draft: Draft, vms: &Vms) {
         let Some(book) = &mut self.book else { return };
         let appended = match book.pages.append(&mut draft.entry) {
             Ok(appended) => appended,
@@ -242,7 +248,7 @@ impl Clerk {
             }
         };
         book.last = Some((draft.entry.at, appended.seq, appended.hash));
-        let intrusions = std::mem::take(&mut draft.intrusions);
+        let (head, intrusions) = (book.head.take(), std::mem::take(&mut draft.intrusions));
         let sums = book.keeper.kept(draft, appended.bytes);
         self.add(sums, &intrusions, vms);
         if let Some(head) = head {
@@ -306,12 +312,16 @@ impl Clerk {
 
     fn publish(&mut self, head: Event) {
         told::head(&head);
-        if let Event::Head { day, seq, hash, .. } = &head {
+        self.show_head(&head);
+        let _ = self.news.send(News::Head(head));
+    }
+
+    fn show_head(&mut self, head: &Event) {
+        if let Event::Head { day, seq, hash, .. } = head {
             self.summary.day.clone_from(day);
             self.summary.hash.clone_from(hash);
             self.summary.seq = *seq;
         }
-        let _ = self.news.send(News::Head(head));
     }
 
     /// The intrusions of one entry, VM by VM.
@@ -353,41 +363,14 @@ impl Clerk {
 
 impl Book {
     /// Where another day has begun, the head of the one before is kept with the next entry.
-    fn sign(&mut self, now_us: u64) -> Option<Event> {
-        let (last_us, seq, hash) = self.last.as_ref()?;
-        let day = day::ended(*last_us, now_us, &self.signed)?;
+    fn sign(&mut self, now_us: u64) {
+        let Some((last_us, seq, hash)) = &self.last else { return };
+        let Some(day) = day::ended(*last_us, now_us, &self.signed) else {
+            return;
+        };
         let head = self.pages.sign(&day, *seq, hash);
         self.keeper.note(head.clone());
         self.signed = day;
-        Some(head)
+        self.head = Some(head);
     }
-}
-
-/// As the keeper has them.
-fn wanted(
-    vms: &Vms,
-    devices: &BTreeMap<PodUid, (CgroupPath, BTreeSet<String>)>,
-    now_us: u64,
-) -> BTreeMap<String, keeper::Vm> {
-    let mut holders: BTreeMap<&String, usize> = BTreeMap::new();
-    for device in devices.values().flat_map(|(_, devices)| devices) {
-        *holders.entry(device).or_default() += 1;
-    }
-    let own = |pod: &PodUid| {
-        let devices = devices.get(pod).into_iter().flat_map(|(_, devices)| devices);
-        devices
-            .filter(|device| holders.get(device) == Some(&1))
-            .cloned()
-            .collect()
-    };
-    let one = |(pod, vm): (&PodUid, &Arc<Vm>)| {
-        let vm = keeper::Vm {
-            name: vm.name.clone(),
-            state: vm.state.to_owned(),
-            seats: vm.seats_at(now_us),
-            own_devices: own(pod),
-        };
-        (pod.to_string(), vm)
-    };
-    vms.iter().map(one).collect()
 }

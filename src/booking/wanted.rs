@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{PodName, PodUid};
+use stelia_ledger::keeper;
 use stelia_ledger::look::{Seat, Thread};
 use stelia_node::cgroup::CgroupPath;
 use stelia_record::Phase;
@@ -138,6 +139,35 @@ fn seats(exclusive: &CpuSet, pinned: &[PinnedThread]) -> BTreeSet<Seat> {
         threads: threads(&|pinned| pinned == Some(cpu)),
     };
     exclusive.iter().map(seat).collect()
+}
+
+/// As the keeper has them. A device that two containers have is nobody's own.
+pub(super) fn wanted(
+    vms: &Vms,
+    devices: &BTreeMap<PodUid, (CgroupPath, BTreeSet<String>)>,
+    now_us: u64,
+) -> BTreeMap<String, keeper::Vm> {
+    let mut holders: BTreeMap<&String, usize> = BTreeMap::new();
+    for device in devices.values().flat_map(|(_, devices)| devices) {
+        *holders.entry(device).or_default() += 1;
+    }
+    let own = |pod: &PodUid| {
+        let devices = devices.get(pod).into_iter().flat_map(|(_, devices)| devices);
+        devices
+            .filter(|device| holders.get(device) == Some(&1))
+            .cloned()
+            .collect()
+    };
+    let one = |(pod, vm): (&PodUid, &Arc<Vm>)| {
+        let vm = keeper::Vm {
+            name: vm.name.clone(),
+            state: vm.state.to_owned(),
+            seats: vm.seats_at(now_us),
+            own_devices: own(pod),
+        };
+        (pod.to_string(), vm)
+    };
+    vms.iter().map(one).collect()
 }
 
 #[cfg(test)]

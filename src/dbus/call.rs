@@ -46,9 +46,28 @@ impl Call<'_> {
         };
         // The journal has the whole error by now.
         let answer = answer.map_err(|error| self.engine.restrict(error));
+        if let Err(error) = &answer {
+            self.note(operation, error);
+        }
         let refused = answer.as_ref().err().map(|error| error.kind);
         self.engine.metrics().answered(operation, refused, began.elapsed());
         answer
+    }
+}
+
+impl Call<'_> {
+    /// Tell the pod's owner of a refusal that keeps its VM from having its CPUs.
+    fn note(&self, operation: Operation, refusal: &Error) {
+        let what = match operation {
+            Operation::Register => "registration refused",
+            Operation::Attach => "vCPUs not attached",
+            _ => return,
+        };
+        self.engine.note_refusal(what, refusal, || {
+            let process = self.door.peer(self.engine).ok().flatten();
+            let only = process.as_ref().and_then(|(_, peer)| peer.pod().cloned());
+            Caller { only, process }.pod_name(self.engine)
+        });
     }
 }
 

@@ -44,6 +44,7 @@ mod tests {
     use stelia_node::proc::TaskId;
 
     use stelia_api::ledger::{LedgerSummary, LedgerVm};
+    use stelia_api::publishing::Publishing;
     use stelia_api::quiet::{self, Quiet};
 
     use super::*;
@@ -149,6 +150,11 @@ mod tests {
             }]),
             quiet: Arc::new(quiet()),
             ledger: Arc::new(ledger()),
+            publishing: Arc::new(Publishing {
+                profile: Some("nrt".to_owned()),
+                problem: Some("full".to_owned()),
+                written_us: 10,
+            }),
         }
     }
 

@@ -14,6 +14,7 @@ use stelia_settings::{LatencyLevel, QuietRequest, is_name};
 use zbus::Variant;
 
 use super::manager::Options;
+use crate::engine::ObjectForm;
 
 /// Options of RegisterInstance that are not the allocator's: a descriptor, a path that only administrators may give, and what is
 /// ordered for the CPUs besides.
@@ -113,16 +114,7 @@ where
 }
 
 /// The object that is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Report {
-    pub(super) profile: Profile,
-    pub(super) version: ApiVersion,
-    /// Which pods its fingerprint is of.
-    pub(super) method: Method,
-}
-
-/// The object that is asked for.
-pub(super) fn report(options: &Options) -> Result<Report, Error> {
+pub(super) fn report(options: &Options) -> Result<ObjectForm, Error> {
     let profile = one_of(options, "profile", Profile::ALL, Profile::name)?.unwrap_or_default();
     let version = one_of(options, "api-version", ApiVersion::ALL, ApiVersion::name)?;
     let method = one_of(options, "pods-fingerprint", Method::ALL, Method::name)?;
@@ -134,7 +126,7 @@ pub(super) fn report(options: &Options) -> Result<Report, Error> {
             profile.name()
         ))
     };
-    Ok(Report {
+    Ok(ObjectForm {
         profile,
         version: profile.version(version).ok_or_else(refused)?,
         method: method.unwrap_or_default(),
@@ -190,7 +182,7 @@ mod tests {
             let pairs = pairs.into_iter().map(|(name, value)| (name, Variant::from(value)));
             report(&options(pairs.collect()))
         };
-        let expected = |profile, version, method| Report {
+        let expected = |profile, version, method| ObjectForm {
             profile,
             version,
             method,

@@ -27,6 +27,23 @@ named!(ContainedReason {
     Refused = "refused"
 });
 
+impl ContainedReason {
+    /// For the pod too: what it says of the node is no secret.
+    pub(crate) fn in_words(self) -> &'static str {
+        match self {
+            Self::Class => "its class, LSR, lets pods of class BE run there too",
+            Self::NoPartitions => "the node's kernel has no partitions of the kind",
+            Self::Setting => "the node's setting partition is \"member\"",
+            Self::Refused => "the kernel refused a partition; steliad's journal has its words",
+        }
+    }
+
+    /// Whether somebody decided that it be so.
+    pub(crate) fn is_wanted(self) -> bool {
+        matches!(self, Self::Class | Self::Setting)
+    }
+}
+
 /// What forbids a partition to an instance whatever the kernel would say of its CPUs.
 pub(super) fn forbidden(snapshot: &Snapshot, policies: &Policies, record: &Record) -> Option<ContainedReason> {
     match policies.partition {

@@ -120,6 +120,9 @@ impl Engine {
         if let Command::ShowLedger(ledger) = command {
             return self.publisher.show_ledger(*ledger);
         }
+        if let Command::ShowPublishing(publishing) = command {
+            return self.publisher.show_publishing(publishing);
+        }
         // A second Deregister waits with the first.
         if let Command::Deregister(pod, more) = command {
             let under_way = self.calls.of.get_mut(&pod).into_iter().flatten();
@@ -169,6 +172,7 @@ impl Engine {
             Command::ShowUnadopted(unadopted) => self.publisher.show_unadopted(unadopted),
             Command::ShowQuiet(quiet) => self.show_quiet(*quiet),
             Command::ShowLedger(ledger) => self.publisher.show_ledger(*ledger),
+            Command::ShowPublishing(publishing) => self.publisher.show_publishing(publishing),
             Command::Rebind(request, reply) => {
                 let planned = self.rebind(&request);
                 self.finish(&asker, [reply], planned);

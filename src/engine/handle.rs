@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use stelia_api::ledger::LedgerSummary;
+use stelia_api::publishing::Publishing;
 use stelia_api::quiet::Quiet;
 use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::{PodName, PodUid};
@@ -15,6 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::attach::{AttachRequest, Placed};
 use super::audience::{Restrict, restricted};
 use super::inbox::Asker;
+use super::incidents::Incidents;
 use super::ledger::LedgerCall;
 use super::rebind::{RebindAnswer, RebindRequest};
 use super::{InstanceView, Metrics, Preview, RegisterRequest, Report, Unadopted, View};
@@ -37,6 +39,8 @@ pub(super) enum Command {
     ShowQuiet(Box<Quiet>),
     /// What is known of the ledger; nobody waits for an answer.
     ShowLedger(Box<LedgerSummary>),
+    /// Whether the cluster's publisher is told how things are; nobody waits for an answer.
+    ShowPublishing(Publishing),
 }
 
 impl Command {
@@ -64,7 +68,11 @@ impl Command {
             Self::Reconcile(replies) => all(replies),
             Self::Preview(reply) => reply.is_closed(),
             // New settings are used although the caller left.
-            Self::Reload(..) | Self::ShowUnadopted(_) | Self::ShowQuiet(_) | Self::ShowLedger(_) => false,
+            Self::Reload(..)
+            | Self::ShowUnadopted(_)
+            | Self::ShowQuiet(_)
+            | Self::ShowLedger(_)
+            | Self::ShowPublishing(_) => false,
             Self::Rebind(_, reply) => reply.is_closed(),
         }
     }
@@ -88,6 +96,8 @@ pub struct Handle {
     pub(super) audits: watch::Sender<()>,
     /// Who keeps the ledger.
     pub(super) ledger: watch::Sender<Option<mpsc::UnboundedSender<LedgerCall>>>,
+    /// What happens to pods and no view shows.
+    pub(super) incidents: Arc<Incidents>,
     /// The pod whose calls come through this handle; `None` for an administrator's.
     pub(super) asker: Asker,
 }
@@ -164,6 +174,12 @@ impl Handle {
     pub(crate) fn show_quiet(&self, quiet: Quiet) {
         // The daemon may be stopping.
         let _ = self.commands.send((None, Command::ShowQuiet(Box::new(quiet))));
+    }
+
+    /// Show whether the cluster's publisher is told how things are.
+    pub(crate) fn show_publishing(&self, publishing: Publishing) {
+        // The daemon may be stopping.
+        let _ = self.commands.send((None, Command::ShowPublishing(publishing)));
     }
 
     /// For doors, which must look up the cgroup of a calling process.

@@ -19,6 +19,7 @@
 //! | `reported`, `drifted` | messages of the journal; drift until it is repaired |
 //! | `audience` | the part of all this that a pod may see |
 //! | `ledger` | how doors reach whoever keeps the ledger |
+//! | `incidents` | what happens to pods besides: refused calls, intrusions |
 //! | `metrics`, `report`, `locality` | counters; facts for schedulers; where memory and devices are |
 //! | `rebind` | jobs that move running VMs to better CPUs |
 
@@ -38,6 +39,7 @@ mod handle;
 mod home;
 mod in_place;
 mod inbox;
+mod incidents;
 mod kubelet_file;
 mod lasting;
 mod late;
@@ -77,6 +79,7 @@ pub use task::Engine;
 
 pub(crate) use apply::{now_us, release_host};
 pub(crate) use calls::REGISTRATION_PATIENCE;
+pub(crate) use incidents::Incident;
 pub(crate) use ledger::{AccountRequest, LedgerCall};
 pub(crate) use locality::localities;
 pub(crate) use metrics::{Metrics, Trigger};
@@ -85,7 +88,7 @@ pub(crate) use pass::{Preview, Report};
 pub(crate) use rebind::JobPhase;
 pub(crate) use rebind::{Job, Made, RebindRequest};
 pub(crate) use report::node_facts;
-pub(crate) use report_rest::{Places, complete};
+pub(crate) use report_rest::{ObjectForm, node_name, node_object};
 #[cfg(test)]
 pub(crate) use view::PoolsView;
 pub(crate) use view::{Counters, InstanceView, LastPass, PinnedThread, Unadopted, Usage, View, usage};

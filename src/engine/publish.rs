@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 
 use stelia_api::ledger::LedgerSummary;
+use stelia_api::publishing::Publishing;
 use stelia_api::quiet::Quiet;
 use stelia_kubelet::PodUid;
 use stelia_settings::Policies;
@@ -90,6 +91,16 @@ impl Publisher {
             let (was, now) = (&view.ledger, &ledger);
             let differs = was.problem != now.problem || was.key != now.key || was.enabled != now.enabled;
             Arc::make_mut(view).ledger = Arc::new(ledger);
+            differs
+        });
+    }
+
+    /// No subscriber is woken because the file was written.
+    pub(super) fn show_publishing(&self, publishing: Publishing) {
+        self.view.send_if_modified(|view| {
+            let (was, now) = (&view.publishing, &publishing);
+            let differs = was.profile != now.profile || was.problem != now.problem;
+            Arc::make_mut(view).publishing = Arc::new(publishing);
             differs
         });
     }

@@ -1,33 +1,81 @@
-//! What the view has not and is reported to schedulers: all pods, and what kubelet's other managers gave away.
+//! The node's object for schedulers; and what the view has not of it: all pods, and what kubelet's other managers gave away.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use stelia_kubelet::config::parse_bool;
+use stelia_api::{Error, ErrorKind as Kind};
+use stelia_kubelet::config::{KubeletConfig, parse_bool};
 use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CheckpointError, DeviceManagerState, MemoryManagerState, PodName, PodUid, QosClass};
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups};
-use stelia_node::containers;
+use stelia_node::{System, containers};
 use stelia_node_report::accounts::{self, Living};
-use stelia_node_report::{Facts, Pod};
+use stelia_node_report::fingerprint::Method;
+use stelia_node_report::name::{self, NameError};
+use stelia_node_report::profile::{self, Profile};
+use stelia_node_report::{ApiVersion, Facts, NodeResourceTopology, Pod, numa};
 
-use super::View;
+use super::{View, node_facts};
+
+/// For which reader the object is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ObjectForm {
+    pub(crate) profile: Profile,
+    pub(crate) version: ApiVersion,
+    /// Which pods its fingerprint is of.
+    pub(crate) method: Method,
+}
+
+/// What kubelet calls the Node, as far as that is known without the API server.
+///
+/// # Errors
+/// No Node can have that name.
+pub(crate) fn node_name(config: Option<&KubeletConfig>) -> Result<String, NameError> {
+    let overridden = config.and_then(|config| config.hostname_override.as_deref());
+    let host = rustix::system::uname();
+    name::check(name::of_host(overridden, &host.nodename().to_string_lossy()))
+}
+
+/// The object of the Node `name`: the view, completed by what is read now. Without kubelet's configuration it has less, and nothing wrong.
+/// Blocks.
+///
+/// # Errors
+/// Why the CPUs cannot be told apart, or the NUMA nodes not be read.
+pub(crate) fn node_object(
+    system: &System,
+    view: &View,
+    config: Option<&KubeletConfig>,
+    name: String,
+    form: ObjectForm,
+) -> Result<NodeResourceTopology, Error> {
+    let numa = numa::read(&system.sys).map_err(|cause| Kind::Failed.because(cause.to_string()))?;
+    let facts = node_facts(view, config, numa, name);
+    let mut facts = facts.map_err(|problem| Kind::KubeletStateUnusable.because(problem))?;
+    let kubelet = config.map_or_else(|| KubeletConfig::default().root_dir, |config| config.root_dir.clone());
+    let places = Places {
+        cgroups: &*system.cgroups,
+        root: system.root(),
+        kubelet: &kubelet,
+    };
+    complete(&mut facts, view, places);
+    Ok(profile::object(&facts, form.profile, form.version, form.method))
+}
 
 /// Where it is read.
 #[derive(Clone, Copy)]
-pub struct Places<'a> {
-    pub cgroups: &'a dyn Cgroups,
+struct Places<'a> {
+    cgroups: &'a dyn Cgroups,
     /// `/`: what `/sys` and `/var` are in.
-    pub root: &'a Path,
+    root: &'a Path,
     /// kubelet's root directory.
-    pub kubelet: &'a Path,
+    kubelet: &'a Path,
 }
 
 /// Reads it. What cannot be read is left out, and told as one of the facts' problems.
-pub fn complete(facts: &mut Facts, view: &View, places: Places<'_>) {
+fn complete(facts: &mut Facts, view: &View, places: Places<'_>) {
     let Places { cgroups, root, kubelet } = places;
     let pods = pods(cgroups).map_err(|cause| format!("the pods' cgroups: {cause}"));
     let pods = note(&mut facts.problems, pods);

@@ -85,6 +85,7 @@ impl Engine {
             reconciled: watch::Sender::default(),
             audits: watch::Sender::default(),
             ledger: watch::Sender::default(),
+            incidents: Arc::default(),
             asker: None,
         };
         let mut engine = Self {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::ser::SerializeMap as _;
 use stelia_allocator::{Allocation, AllocatorNode, AllocatorPolicies, CpuSource, HeldCpus, Pools};
 use stelia_api::ledger::LedgerSummary;
+use stelia_api::publishing::Publishing;
 use stelia_api::quiet::Quiet;
 use stelia_api::view::ReasonOf;
 pub use stelia_api::view::{Counters, LastPass, Usage};
@@ -64,6 +65,8 @@ pub struct View {
     pub quiet: Arc<Quiet>,
     /// Who ran on the CPUs of VMs.
     pub ledger: Arc<LedgerSummary>,
+    /// Whether the cluster's publisher is told how things are.
+    pub publishing: Arc<Publishing>,
 }
 
 /// A VM that a rule is of and that is not adopted. In JSON it is [`stelia_api::view::Unadopted`].

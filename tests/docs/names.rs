@@ -137,7 +137,7 @@ fn every_drop_in_that_is_shown_is_one_the_daemon_takes() {
 
 /// Words with a hyphen that are neither a setting, nor a command of `steliactl` or a check of its `doctor`, nor a file, and what
 /// they are.
-const OTHERS: [&str; 16] = [
+const OTHERS: [&str; 17] = [
     // kubelet's options
     "full-pcpus-only",
     "strict-cpu-reservation",
@@ -152,6 +152,7 @@ const OTHERS: [&str; 16] = [
     "steliad-quiet",
     "cpu-partitioning",
     "stelia-runner",
+    "stelia-publish",
     "qemu-system-x",
     "origin-cgroup",
     // k3s's configuration.

@@ -124,11 +124,19 @@ fn the_picture_of_the_crates_is_what_cargo_builds() {
     }
 }
 
+/// The crates that a program is linked with.
+fn linked(package: &str) -> BTreeSet<String> {
+    let tree = cargo(&["tree", "-p", package, "-e", "normal", "--prefix=none"]);
+    tree.lines()
+        .filter_map(|line| line.split(' ').next())
+        .map(str::to_owned)
+        .collect()
+}
+
 #[test]
 fn nothing_of_the_cluster_of_tests_or_of_other_programs_is_in_the_daemon() {
-    let tree = cargo(&["tree", "-p", "steliad", "-e", "normal", "--prefix=none"]);
-    let names: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
-    assert!(names.contains("stelia-node") && names.contains("zbus"), "{tree}");
+    let names = linked("steliad");
+    assert!(names.contains("stelia-node") && names.contains("zbus"), "{names:?}");
     for kept_out in [
         "kubelet-planner",
         "stelia-runner",
@@ -147,6 +155,24 @@ fn nothing_of_the_cluster_of_tests_or_of_other_programs_is_in_the_daemon() {
         "rustls",
     ] {
         assert!(!names.contains(kept_out), "{kept_out} is in the daemon");
+    }
+}
+
+#[test]
+fn nothing_that_talks_to_an_api_server_is_in_the_nodes_programs() {
+    for program in ["steliactl", "steliad-quiet", "stelia-runner"] {
+        let names = linked(program);
+        assert!(names.contains("clap"), "{names:?}");
+        for kept_out in [
+            "kube",
+            "k8s-openapi",
+            "stelia-cluster",
+            "stelia-publish",
+            "rustls",
+            "openssl",
+        ] {
+            assert!(!names.contains(kept_out), "{kept_out} is in {program}");
+        }
     }
 }
 

@@ -44,6 +44,8 @@ mod plan;
 mod pod_level;
 mod pods;
 mod promise;
+mod publish;
+mod published;
 mod quiet;
 mod runner;
 mod scale;

@@ -4,9 +4,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use stelia_cpus::CpuSet;
+use stelia_ledger::account::Range;
 
 use crate::contained::{configure, unconfigure};
 use crate::host::{CGROUP, cpus, kind, partitioned, read, run, wait_until};
+use crate::ledger::{difference, exact, wait_booked};
 use crate::pods::{Pod, on_node, on_node_undoing};
 use crate::promise::{assert_isolated, is_isolated, state};
 use crate::quiet::interrupts::changed;
@@ -72,6 +74,17 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
         });
         let (before, units, pid) = (isolated(), kept(&pods.each_ref()), daemon());
         assert_ne!(changed(), Vec::<String>::new(), "no interrupt was moved");
+        pods.each_ref().map(wait_booked);
+        let booked = pods.each_ref().map(exact);
+        // The kernel's counters go on, whichever daemon reads them.
+        let nobody_ran = |when: &str| {
+            for (pod, before) in pods.iter().zip(&booked) {
+                let now = exact(pod);
+                let others = difference(now.totals.other_tasks, before.totals.other_tasks);
+                assert_eq!((others, &now.gaps[..]), (Range::default(), &[][..]), "{when}: {now:#?}");
+                assert!(now.covered_us > before.covered_us && now.totals.own.ns >= before.totals.own.ns);
+            }
+        };
         run(&["apt-get", "-qq", "install", "-y", &package]);
         assert_eq!(installed(), newer);
         known(&pods, "after the upgrade");
@@ -79,6 +92,7 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
         assert_eq!(isolated(), before);
         assert_eq!(kept(&pods.each_ref()), units);
         println!("  {}", run(&["steliactl", "verify"]));
+        nobody_ran("after the upgrade");
 
         run(&["apt-get", "-qq", "remove", "-y", "steliad"]);
         assert_eq!(changed(), Vec::<String>::new());
@@ -92,6 +106,7 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
         run(&["apt-get", "-qq", "install", "-y", &package]);
         known(&pods, "after the new installation");
         assert_eq!(isolated(), before);
+        nobody_ran("after the new installation");
     });
 }
 

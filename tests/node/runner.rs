@@ -148,7 +148,7 @@ fn a_runner_finds_a_restarted_daemon_and_says_when_its_instance_is_deregistered(
 }
 
 /// A guest of one boot sector that ejects CPU 1 whenever QEMU asks for it, as an operating system's ACPI would
-/// (docs/specs/acpi_cpu_hotplug of QEMU; the registers of the machine `pc` are at 0xaf00). Its file in this node.
+/// (docs/specs/acpi_cpu_hotplug of QEMU; the registers of the machine `pc` are at 0xaf00).
 fn ejecting_guest() -> String {
     #[rustfmt::skip]
     const CODE: [u8; 35] = [
@@ -167,18 +167,23 @@ fn ejecting_guest() -> String {
         0xeb, 0xe7,                               // jmp again
         0x90, 0x90, 0x90,
     ];
+    boot_sector("eject.img", &CODE)
+}
+
+/// A disk of one sector with this code, as QEMU's words for it.
+pub fn boot_sector(name: &str, code: &[u8]) -> String {
     let mut sector = [0; 512];
-    sector[..CODE.len()].copy_from_slice(&CODE);
+    sector[..code.len()].copy_from_slice(code);
     sector[510..].copy_from_slice(&[0x55, 0xaa]);
-    let file = std::env::current_exe().expect("own path").with_file_name("eject.img");
-    std::fs::write(&file, sector).expect("eject.img");
-    file.display().to_string()
+    let file = std::env::current_exe().expect("own path").with_file_name(name);
+    std::fs::write(&file, sector).expect(name);
+    format!("file={},format=raw,if=ide,snapshot=on", file.display())
 }
 
 #[test]
 fn a_plugged_vcpu_is_pinned_until_it_is_unplugged_and_a_reboot_changes_nothing() {
     on_node(|| {
-        let disk = format!("file={},format=raw,if=ide,snapshot=on", ejecting_guest());
+        let disk = ejecting_guest();
         let machine = ["-machine", "pc", "-smp", "1,sockets=2,maxcpus=2", "-drive", &disk];
         let qemu = [&machine, &OTHER[..]].concat();
         // Emulated: a vCPU of this very model is plugged.

@@ -6,13 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::{given, run, text};
+use crate::{PACKAGES, deb, given, run, text};
 
 /// Of the Debian package, and not in the list of assets.
-const DEBIANS_OWN: [&str; 2] = [
-    "/usr/share/doc/steliad/changelog.Debian.gz",
-    "/usr/share/doc/steliad/copyright",
-];
+fn is_debians_own(path: &str) -> bool {
+    path.starts_with("/usr/share/doc/") && (path.ends_with("/changelog.Debian.gz") || path.ends_with("/copyright"))
+}
 
 /// Every file below `root` with its mode.
 fn tree(root: &Path) -> BTreeMap<String, u32> {
@@ -34,7 +33,7 @@ fn tree(root: &Path) -> BTreeMap<String, u32> {
     found
 }
 
-fn installed(prefix: &str) -> tempfile::TempDir {
+fn installed(package: &str, prefix: &str) -> tempfile::TempDir {
     let root = tempfile::tempdir().expect("root");
     let here = env!("CARGO_MANIFEST_DIR");
     let mut metadata = Command::new(env!("CARGO"))
@@ -51,7 +50,7 @@ fn installed(prefix: &str) -> tempfile::TempDir {
         .spawn()
         .expect("cargo metadata");
     let mut install = Command::new("packaging/install");
-    install.args([text(&given("STELIA_BIN")), text(root.path()), prefix]);
+    install.args([package, text(&given("STELIA_BIN")), text(root.path()), prefix]);
     install
         .stdin(metadata.stdout.take().expect("its output"))
         .current_dir(here);
@@ -62,32 +61,34 @@ fn installed(prefix: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn it_installs_the_files_of_the_debian_package_byte_for_byte() {
-    let (root, deb) = (installed("/usr"), tempfile::tempdir().expect("root"));
-    run(&["dpkg-deb", "-x", text(&given("STELIA_DEB")), text(deb.path())]);
-    let mut expected = tree(deb.path());
-    expected.retain(|path, _| !DEBIANS_OWN.contains(&path.as_str()));
-    assert!(expected.len() >= 25, "{expected:#?}");
-    assert_eq!(tree(root.path()), expected);
-    let content = |root: &Path, path: &str| {
-        let path = format!("{}{path}", text(root));
-        match path.ends_with(".gz") {
-            // Another program may compress otherwise.
-            true => run(&["gzip", "-dc", &path]).into_bytes(),
-            false => fs::read(&path).unwrap_or_else(|e| panic!("read {path}: {e}")),
+fn it_installs_the_files_of_each_debian_package_byte_for_byte() {
+    for package in PACKAGES {
+        let (root, unpacked) = (installed(package, "/usr"), tempfile::tempdir().expect("root"));
+        run(&["dpkg-deb", "-x", text(&deb(package)), text(unpacked.path())]);
+        let mut expected = tree(unpacked.path());
+        expected.retain(|path, _| !is_debians_own(path));
+        assert!(expected.len() >= 6, "{expected:#?}");
+        assert_eq!(tree(root.path()), expected);
+        let content = |root: &Path, path: &str| {
+            let path = format!("{}{path}", text(root));
+            match path.ends_with(".gz") {
+                // Another program may compress otherwise.
+                true => run(&["gzip", "-dc", &path]).into_bytes(),
+                false => fs::read(&path).unwrap_or_else(|e| panic!("read {path}: {e}")),
+            }
+        };
+        for path in expected.keys() {
+            assert!(
+                content(root.path(), path) == content(unpacked.path(), path),
+                "{path} differs"
+            );
         }
-    };
-    for path in expected.keys() {
-        assert!(
-            content(root.path(), path) == content(deb.path(), path),
-            "{path} differs"
-        );
     }
 }
 
 #[test]
 fn below_another_prefix_the_units_name_the_daemon_there() {
-    let root = installed("/opt/stelia");
+    let root = installed("steliad", "/opt/stelia");
     let all = tree(root.path());
     assert!(
         all.contains_key("/opt/stelia/libexec/stelia/steliad-quiet") && all.contains_key("/etc/stelia/steliad.toml")

@@ -1,10 +1,13 @@
-//! The .rpm held to the Debian package, and the SELinux module asked what it allows. As root; `make package-test` builds what is
+//! The .rpms held to the Debian packages, and the SELinux module asked what it allows. As root; `make package-test` builds what is
 //! looked at here and says where it is. No kernel with SELinux is needed, and none is asked: see `docs/packages.md`.
 
 #![allow(clippy::expect_used, clippy::panic)]
 
+mod cluster;
 mod install;
+mod publish;
 mod release;
+mod root;
 mod rpm;
 mod scriptlets;
 mod selinux;
@@ -19,6 +22,37 @@ fn given(variable: &str) -> PathBuf {
     assert!(path.exists(), "{variable}={} does not exist", path.display());
     path
 }
+
+/// The package in the folder that `variable` names; there is one.
+fn package(variable: &str, start: &str, ending: &str) -> PathBuf {
+    let folder = given(variable);
+    let files = std::fs::read_dir(&folder)
+        .expect("a folder")
+        .flatten()
+        .map(|file| file.path());
+    let is_it = |path: &PathBuf| {
+        let name = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let version = name.strip_prefix(start).and_then(|rest| rest.strip_suffix(ending));
+        version.is_some_and(|version| version.starts_with(|first: char| first.is_ascii_digit()))
+    };
+    let found: Vec<PathBuf> = files.filter(is_it).collect();
+    assert!(found.len() == 1, "{start}*{ending} in {}: {found:?}", folder.display());
+    found[0].clone()
+}
+
+fn deb(name: &str) -> PathBuf {
+    package("STELIA_DEBS", &format!("{name}_"), ".deb")
+}
+
+fn rpm(name: &str) -> PathBuf {
+    package("STELIA_RPMS", &format!("{name}-"), ".rpm")
+}
+
+/// Every package that is built.
+const PACKAGES: [&str; 3] = ["steliad", "stelia-publish", "stelia-cluster"];
 
 /// What the command printed; it must succeed and complain of nothing.
 fn run(command: &[&str]) -> String {

@@ -1,25 +1,29 @@
-//! The .rpm has what the Debian package has, and the SELinux module.
+//! The .rpms have what the Debian packages have; steliad's has the SELinux module too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use crate::{given, run, text};
+use crate::{PACKAGES, deb, given, rpm, run, text};
 
-/// What only the .rpm has.
-const ADDED: [&str; 4] = [
+/// What only the .rpms have.
+const ADDED: [&str; 6] = [
     "/usr/share/licenses/steliad/LICENSE",
+    "/usr/share/licenses/stelia-publish/LICENSE",
+    "/usr/share/licenses/stelia-cluster/LICENSE",
     "/usr/share/selinux/devel/include/distributed/steliad.if",
     "/usr/share/selinux/packages/steliad.pp.bz2",
     "/usr/share/zsh/site-functions/_steliactl",
 ];
-/// What only the Debian package has.
-const DEBIANS_OWN: [&str; 4] = [
-    "/usr/share/doc/steliad/changelog.Debian.gz",
-    "/usr/share/doc/steliad/copyright",
-    "/usr/share/lintian/overrides/steliad",
-    "/usr/share/zsh/vendor-completions/_steliactl",
-];
+/// What only the Debian packages have.
+fn is_debians_own(path: &str) -> bool {
+    let of_documents = path.ends_with("/changelog.Debian.gz") || path.ends_with("/copyright");
+    of_documents || path.starts_with("/usr/share/lintian/") || path.starts_with("/usr/share/zsh/vendor-completions/")
+}
+
+fn is_the_rpms_own(path: &str) -> bool {
+    ADDED.contains(&path) || path.starts_with("/usr/share/zsh/site-functions/")
+}
 
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
@@ -55,51 +59,75 @@ fn query(package: &Path, format: &str) -> String {
     run(&["rpm", "-qp", "--nosignature", "--qf", format, text(package)])
 }
 
-fn in_rpm() -> BTreeMap<String, Entry> {
+fn in_rpm(package: &str) -> BTreeMap<String, Entry> {
     let format = "[%{FILEMODES:perms} %{FILEUSERNAME}/%{FILEGROUPNAME} %{FILESIZES} %{FILENAMES}\n]";
-    query(&given("STELIA_RPM"), format).lines().map(entry).collect()
+    let all = query(&rpm(package), format);
+    all.lines().filter(|line| !line.starts_with('d')).map(entry).collect()
 }
 
-fn in_deb() -> BTreeMap<String, Entry> {
-    let all = run(&["dpkg-deb", "-c", text(&given("STELIA_DEB"))]);
+fn in_deb(package: &str) -> BTreeMap<String, Entry> {
+    let all = run(&["dpkg-deb", "-c", text(&deb(package))]);
     let files = all.lines().filter(|line| !line.starts_with('d')).map(entry);
-    files
-        .filter(|(path, _)| !DEBIANS_OWN.contains(&path.as_str()))
-        .collect()
+    files.filter(|(path, _)| !is_debians_own(path)).collect()
 }
 
 #[test]
 fn the_same_files_with_the_same_modes_owners_and_sizes_and_the_module() {
-    let (mut rpm, deb) = (in_rpm(), in_deb());
-    for path in ADDED {
-        let added = rpm.remove(path).unwrap_or_else(|| panic!("{path} is missing"));
-        assert_eq!(
-            (added.mode.as_str(), added.owner.as_str()),
-            ("-rw-r--r--", "root/root"),
-            "{path}"
-        );
+    let mut added = BTreeSet::new();
+    for package in PACKAGES {
+        let (own, rpm): (Vec<_>, Vec<_>) = in_rpm(package).into_iter().partition(|(path, _)| is_the_rpms_own(path));
+        for (path, entry) in own {
+            assert_eq!(
+                (entry.mode.as_str(), entry.owner.as_str()),
+                ("-rw-r--r--", "root/root"),
+                "{path}"
+            );
+            added.insert(path);
+        }
+        assert_eq!(rpm.into_iter().collect::<BTreeMap<_, _>>(), in_deb(package));
     }
-    assert_eq!(rpm, deb);
+    assert!(ADDED.iter().all(|path| added.contains(*path)), "{added:?}");
     // So that two empty lists are not the same.
+    let all: BTreeMap<String, Entry> = PACKAGES.into_iter().flat_map(in_deb).collect();
     for (path, mode) in [
         ("/usr/libexec/stelia/steliad", "-rwxr-xr-x"),
         ("/usr/libexec/stelia/steliad-quiet", "-rwxr-xr-x"),
+        ("/usr/libexec/stelia/stelia-publish", "-rwxr-xr-x"),
         ("/usr/bin/stelia-runner", "-rwxr-xr-x"),
         ("/usr/bin/steliactl", "-rwxr-xr-x"),
+        ("/usr/bin/stelia-cluster", "-rwxr-xr-x"),
+        ("/usr/bin/kubectl-stelia", "-rwxr-xr-x"),
         ("/usr/lib/systemd/system/stelia.slice", "-rw-r--r--"),
+        ("/usr/lib/systemd/system/stelia-publish.service", "-rw-r--r--"),
+        ("/usr/lib/stelia/steliad.toml.d/50-publish.toml", "-rw-r--r--"),
         ("/etc/stelia/steliad.toml", "-rw-r--r--"),
         ("/usr/share/man/man1/steliactl.1.gz", "-rw-r--r--"),
+        ("/usr/share/man/man1/stelia-cluster.1.gz", "-rw-r--r--"),
         ("/usr/share/man/man5/steliad.toml.5.gz", "-rw-r--r--"),
         ("/usr/share/man/man7/stelia.7.gz", "-rw-r--r--"),
         ("/usr/share/man/man8/steliad.8.gz", "-rw-r--r--"),
+        ("/usr/share/man/man8/stelia-publish.8.gz", "-rw-r--r--"),
+        (
+            "/usr/share/stelia-cluster/kubernetes/base/kustomization.yaml",
+            "-rw-r--r--",
+        ),
     ] {
-        assert_eq!(deb.get(path).map(|entry| entry.mode.as_str()), Some(mode), "{path}");
+        assert_eq!(all.get(path).map(|entry| entry.mode.as_str()), Some(mode), "{path}");
+    }
+}
+
+#[test]
+fn no_file_is_in_two_packages() {
+    let of = |package: &str| in_deb(package).into_keys().collect::<BTreeSet<_>>();
+    let [node, publish, cluster] = PACKAGES.map(of);
+    for (one, other) in [(&node, &publish), (&node, &cluster), (&publish, &cluster)] {
+        assert!(one.is_disjoint(other), "{:?}", one.intersection(other));
     }
 }
 
 #[test]
 fn the_configuration_and_nothing_else_is_kept_when_it_was_changed() {
-    let flags = query(&given("STELIA_RPM"), "[%{FILENAMES} %{FILEFLAGS:fflags}\n]");
+    let flags = query(&rpm("steliad"), "[%{FILENAMES} %{FILEFLAGS:fflags}\n]");
     let (documents, others): (Vec<&str>, Vec<&str>) = flags
         .lines()
         .partition(|line| line.starts_with("/usr/share/man/") || line.starts_with("/usr/share/doc/"));
@@ -114,52 +142,62 @@ fn the_configuration_and_nothing_else_is_kept_when_it_was_changed() {
     assert!(documents.iter().all(|line| line.ends_with(" d")), "{documents:?}");
 }
 
-#[test]
-fn it_needs_systemd_252_a_bus_and_a_shell_and_no_library() {
+/// What it requires, without what rpm itself adds.
+fn needs(package: &str) -> BTreeSet<String> {
     let needs = query(
-        &given("STELIA_RPM"),
+        &rpm(package),
         "[%{REQUIRENAME} %{REQUIREFLAGS:depflags} %{REQUIREVERSION}\n]",
     );
-    let needs: BTreeSet<&str> = needs
-        .lines()
-        .map(str::trim)
+    let needs = needs.lines().map(|need| need.trim().to_owned());
+    needs
         .filter(|need| !need.starts_with("rpmlib(") && !need.starts_with("config("))
-        .collect();
-    assert_eq!(needs, BTreeSet::from(["/bin/sh", "dbus", "systemd >= 252"]));
+        .collect()
 }
 
 #[test]
-fn it_says_what_it_is() {
-    let package = given("STELIA_RPM");
-    let said = query(&package, "%{NAME} %{VERSION} %{RELEASE} %{LICENSE} %{OS}\n%{SUMMARY}");
-    let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(
-        said,
-        format!(
-            "steliad {version} 1 Apache-2.0 linux\n{}",
-            env!("CARGO_PKG_DESCRIPTION")
-        )
-    );
-    let built_for = query(&package, "%{ARCH}");
-    assert_eq!(built_for, std::env::consts::ARCH);
+fn they_need_systemd_252_a_bus_and_a_shell_and_no_library() {
+    let all = |needed: &[&str]| needed.iter().map(|need| (*need).to_owned()).collect::<BTreeSet<_>>();
+    assert_eq!(needs("steliad"), all(&["/bin/sh", "dbus", "systemd >= 252"]));
+    assert_eq!(needs("stelia-publish"), all(&["/bin/sh", "steliad", "systemd >= 252"]));
+    assert_eq!(needs("stelia-cluster"), all(&[]));
 }
 
 #[test]
-fn installed_it_is_the_debian_package_byte_for_byte() {
-    let (root, deb) = (tempfile::tempdir().expect("root"), tempfile::tempdir().expect("root"));
-    let (package, into) = (given("STELIA_RPM"), text(root.path()));
-    let rpm = ["rpm", "--root", into, "--force-debian", "--nosignature"];
-    run(&[&rpm[..], &["--nodeps", "--noscripts", "-i", text(&package)]].concat());
-    run(&["dpkg-deb", "-x", text(&given("STELIA_DEB")), text(deb.path())]);
+fn they_say_what_they_are() {
+    for package in PACKAGES {
+        let (file, version) = (rpm(package), env!("CARGO_PKG_VERSION"));
+        let said = query(&file, "%{NAME} %{VERSION} %{RELEASE} %{LICENSE} %{OS} %{ARCH}");
+        assert_eq!(
+            said,
+            format!("{package} {version} 1 Apache-2.0 linux {}", std::env::consts::ARCH)
+        );
+        let description = run(&["dpkg-deb", "-f", text(&deb(package)), "Description"]);
+        assert_eq!(Some(&*query(&file, "%{SUMMARY}")), description.lines().next());
+    }
+    assert_eq!(query(&rpm("steliad"), "%{SUMMARY}"), env!("CARGO_PKG_DESCRIPTION"));
+}
+
+#[test]
+fn installed_they_are_the_debian_packages_byte_for_byte() {
     let below = |root: &Path, path: &str| {
         let path = root.join(path.trim_start_matches('/'));
         fs::read(&path).unwrap_or_else(|e| panic!("read {}: {e}", path.display()))
     };
-    for path in in_deb().keys() {
-        assert!(below(root.path(), path) == below(deb.path(), path), "{path} differs");
+    let root = tempfile::tempdir().expect("root");
+    let tool = ["rpm", "--root", text(root.path()), "--force-debian", "--nosignature"];
+    for package in PACKAGES {
+        let unpacked = tempfile::tempdir().expect("root");
+        run(&[&tool[..], &["--nodeps", "--noscripts", "-i", text(&rpm(package))]].concat());
+        run(&["dpkg-deb", "-x", text(&deb(package)), text(unpacked.path())]);
+        for path in in_deb(package).keys() {
+            assert!(
+                below(root.path(), path) == below(unpacked.path(), path),
+                "{path} differs"
+            );
+        }
+        // Modes, owners and digests as rpm itself sees them; it is silent when all is as it should be.
+        assert_eq!(run(&[&tool[..], &["-V", "--nodeps", package]].concat()), "");
     }
     let module = fs::read(given("STELIA_SELINUX").join("steliad.pp.bz2")).expect("module");
     assert!(below(root.path(), "/usr/share/selinux/packages/steliad.pp.bz2") == module);
-    // Modes, owners and digests as rpm itself sees them; it is silent when all is as it should be.
-    assert_eq!(run(&[&rpm[..], &["-V", "--nodeps", "steliad"]].concat()), "");
 }

@@ -16,9 +16,14 @@ const CONTAINER: &str = "system_u:system_r:container_t:s0:c1,c2";
 const DAEMON: &str = "system_u:system_r:steliad_t:s0";
 const SYSTEMD: &str = "system_u:system_r:init_t:s0";
 const DIRECTORY: &str = "system_u:object_r:stelia_runner_var_run_t:s0";
+const PUBLISHED: &str = "system_u:object_r:stelia_publish_var_run_t:s0";
 const PROGRAM: &str = "system_u:object_r:steliad_exec_t:s0";
 const QUIET: &str = "system_u:system_r:steliad_quiet_t:s0";
 const QUIETS_PROGRAM: &str = "system_u:object_r:steliad_quiet_exec_t:s0";
+const PUBLISH: &str = "system_u:system_r:stelia_publish_t:s0";
+const PUBLISHS_PROGRAM: &str = "system_u:object_r:stelia_publish_exec_t:s0";
+const PUBLISHS_KUBECONFIG: &str = "system_u:object_r:stelia_publish_etc_t:s0";
+const LEDGER: &str = "system_u:object_r:steliad_var_lib_t:s0";
 const OTHER_SERVICE: &str = "system_u:system_r:other_service_t:s0";
 
 /// A service that has nothing to do with containers.
@@ -266,6 +271,32 @@ fn systemd_makes_the_socket_and_starts_the_daemon_in_its_domain() {
 }
 
 #[test]
+fn a_container_reads_what_the_cluster_is_told_and_the_daemon_alone_writes_it() {
+    let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
+    let reads = ["getattr", "lock", "open", "read", "watch"];
+    assert!(policy.allows(CONTAINER, PUBLISHED, "file", &reads));
+    assert!(policy.allows(
+        CONTAINER,
+        PUBLISHED,
+        "dir",
+        &["getattr", "open", "read", "search", "watch"]
+    ));
+    for may_not in ["write", "append", "create", "unlink", "setattr"] {
+        assert!(!policy.allows(CONTAINER, PUBLISHED, "file", &[may_not]), "{may_not}");
+    }
+    assert!(!policy.allows(CONTAINER, PUBLISHED, "dir", &["add_name"]));
+    assert!(policy.allows(
+        DAEMON,
+        PUBLISHED,
+        "file",
+        &["create", "write", "rename", "unlink", "lock"]
+    ));
+    assert!(policy.allows(DAEMON, PUBLISHED, "dir", &["add_name", "remove_name", "write"]));
+    assert!(policy.allows(SYSTEMD, PUBLISHED, "dir", &["create", "relabelto", "search"]));
+    assert!(policy.allows(PUBLISHED, "system_u:object_r:tmpfs_t:s0", "filesystem", &["associate"]));
+}
+
+#[test]
 fn the_daemon_reads_everybodys_state_and_writes_the_cgroups() {
     let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
     assert!(policy.allows(DAEMON, OTHER_SERVICE, "file", &["open", "read"]));
@@ -313,6 +344,83 @@ fn steliad_quiet_writes_masks_and_the_cpus_files_and_only_reads_the_cgroups() {
 }
 
 #[test]
+fn the_publisher_reads_what_it_is_told_and_its_key_connects_to_the_api_server_and_to_nothing_of_the_daemon() {
+    let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
+    assert!(policy.becomes(SYSTEMD, PUBLISHS_PROGRAM, "process", PUBLISH));
+    assert!(policy.allows(SYSTEMD, PUBLISH, "process2", &["nnp_transition"]));
+    assert!(policy.allows(PUBLISH, PUBLISHS_PROGRAM, "file", &["entrypoint"]));
+    for file in [PUBLISHED, PUBLISHS_KUBECONFIG] {
+        assert!(
+            policy.allows(PUBLISH, file, "file", &["open", "read", "watch"]),
+            "{file}"
+        );
+        assert!(policy.allows(PUBLISH, file, "dir", &["search", "watch"]), "{file}");
+        for permission in ["write", "append", "unlink", "create"] {
+            assert!(
+                !policy.allows(PUBLISH, file, "file", &[permission]),
+                "{file}: {permission}"
+            );
+        }
+    }
+    let port = "system_u:object_r:http_port_t:s0";
+    assert!(policy.allows(PUBLISH, port, "tcp_socket", &["name_connect"]));
+    for socket in [DAEMON, QUIET, OTHER_SERVICE] {
+        assert!(
+            !policy.allows(PUBLISH, socket, "unix_stream_socket", &["connectto"]),
+            "{socket}"
+        );
+    }
+    assert!(!policy.allows(PUBLISH, DIRECTORY, "sock_file", &["write"]));
+    assert!(!policy.allows(PUBLISH, OTHER_SERVICE, "file", &["open"]));
+    assert!(policy.allowed(PUBLISH, PUBLISH, "capability").is_empty());
+    // Its key is its own.
+    for reader in [CONTAINER, OTHER_SERVICE, QUIET] {
+        assert!(
+            !policy.allows(reader, PUBLISHS_KUBECONFIG, "file", &["read"]),
+            "{reader}"
+        );
+    }
+}
+
+#[test]
+fn the_ledger_is_the_daemons_alone_and_only_steliad_quiet_may_trace() {
+    let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
+    for path in ["/var/lib/stelia", "/var/lib/stelia/ledger"] {
+        assert_eq!(policy.label("dir", path), LEDGER, "{path}");
+    }
+    assert_eq!(policy.label("file", "/var/lib/stelia/ledger/key"), LEDGER);
+    assert!(policy.allows(
+        SYSTEMD,
+        LEDGER,
+        "dir",
+        &["create", "search", "write", "add_name", "setattr"]
+    ));
+    assert!(policy.allows(
+        DAEMON,
+        LEDGER,
+        "dir",
+        &["search", "read", "open", "write", "add_name", "remove_name"]
+    ));
+    let all = ["create", "open", "read", "write", "setattr", "lock", "rename", "unlink"];
+    assert!(policy.allows(DAEMON, LEDGER, "file", &all));
+    for from in [CONTAINER, QUIET] {
+        assert!(!policy.allows(from, LEDGER, "dir", &["search"]), "{from}");
+        assert!(!policy.allows(from, LEDGER, "file", &["read"]), "{from}");
+    }
+    let tracefs = "system_u:object_r:tracefs_t:s0";
+    assert!(policy.allows(
+        QUIET,
+        tracefs,
+        "dir",
+        &["search", "create", "write", "add_name", "remove_name", "rmdir"]
+    ));
+    assert!(policy.allows(QUIET, tracefs, "file", &["open", "read", "write"]));
+    for from in [CONTAINER, DAEMON] {
+        assert!(!policy.allows(from, tracefs, "file", &["write"]), "{from}");
+    }
+}
+
+#[test]
 fn only_our_own_domains_are_permissive() {
     let policy = Policy::link(CONTAINERS);
     let said = run(&["seinfo", text(&policy.path()), "--permissive"]);
@@ -321,7 +429,7 @@ fn only_our_own_domains_are_permissive() {
         .map(str::trim)
         .filter(|line| line.ends_with("_t"))
         .collect();
-    assert_eq!(types, ["steliad_quiet_t", "steliad_t"], "{said}");
+    assert_eq!(types, ["stelia_publish_t", "steliad_quiet_t", "steliad_t"], "{said}");
 }
 
 #[test]
@@ -334,11 +442,25 @@ fn the_socket_and_its_directory_are_labelled_below_run_and_below_var_run() {
             DIRECTORY
         );
         assert_ne!(policy.label("dir", &format!("{run}/stelia")), DIRECTORY);
+        assert_eq!(policy.label("dir", &format!("{run}/stelia/publish")), PUBLISHED);
+        assert_eq!(
+            policy.label("file", &format!("{run}/stelia/publish/node.json")),
+            PUBLISHED
+        );
     }
     assert_eq!(policy.label("file", "/usr/libexec/stelia/steliad"), PROGRAM);
     assert_eq!(
         policy.label("file", "/usr/libexec/stelia/steliad-quiet"),
         QUIETS_PROGRAM
     );
+    assert_eq!(
+        policy.label("file", "/usr/libexec/stelia/stelia-publish"),
+        PUBLISHS_PROGRAM
+    );
+    assert_eq!(
+        policy.label("file", "/etc/stelia/publish/kubeconfig"),
+        PUBLISHS_KUBECONFIG
+    );
+    assert_ne!(policy.label("file", "/etc/stelia/steliad.toml"), PUBLISHS_KUBECONFIG);
     assert_ne!(policy.label("file", "/usr/bin/steliactl"), PROGRAM);
 }

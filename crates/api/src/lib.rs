@@ -13,6 +13,7 @@ mod error;
 pub mod ledger;
 pub mod metrics;
 mod names;
+pub mod publishing;
 pub mod quiet;
 pub mod reason;
 mod thread;

@@ -12,6 +12,7 @@ use stelia_cpus::{CpuSet, Topology};
 
 use crate::ledger::LedgerSummary;
 use crate::metrics::Counted;
+use crate::publishing::Publishing;
 use crate::quiet::Quiet;
 use crate::reason::Reason;
 
@@ -92,6 +93,8 @@ pub struct Node {
     pub quiet: Quiet,
     /// Who ran on the VMs' CPUs (`docs/ledger.md`); `None`: the daemon is older.
     pub ledger: Option<LedgerSummary>,
+    /// Whether the cluster's publisher is told how things are; `None`: the daemon is older.
+    pub publishing: Option<Publishing>,
 }
 
 /// Drift: what another program changed.

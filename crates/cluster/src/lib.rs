@@ -1,1 +1,143 @@
 #![doc = include_str!("../README.md")]
+//!
+//! | module | what is there |
+//! |---|---|
+//! | [`cli`] | the command line |
+//! | `source` | what a command reads: by `input` from files, by `api` from the API server. All I/O is in these three |
+//! | [`objects`] | nodes, pods and NodeResourceTopologies, read |
+//! | [`cluster`] | the objects by node |
+//! | [`room`] | what a node's CPUs have room for, by who chooses them |
+//! | [`eligible`] | labels, taints and requests |
+//! | [`ask`], [`verdict`] | a pod, and a node's answer to it |
+//! | [`nodes`], [`map`], [`why`], [`plan`] | a command each: a value that serializes and renders as text |
+
+mod api;
+pub mod ask;
+pub mod cli;
+pub mod cluster;
+pub mod eligible;
+mod input;
+pub mod map;
+pub mod nodes;
+pub mod objects;
+pub mod plan;
+pub mod room;
+mod selector;
+mod source;
+pub mod verdict;
+pub mod why;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::{CommandFactory, Parser};
+use clap_complete::CompleteEnv;
+use stelia_table::{PrintError, printable};
+
+use cli::{Cli, Command};
+use map::Map;
+use nodes::Nodes;
+use plan::Plan;
+use why::Why;
+
+/// Why a command failed. The exit code follows from the variant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("{0}")]
+    Usage(String),
+    #[error("{0}")]
+    NoSuchPod(String),
+    /// The answer is printed, and the exit code is 1 all the same.
+    #[error("{reason}")]
+    Partial { printed: String, reason: String },
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<PrintError> for Failure {
+    fn from(error: PrintError) -> Self {
+        match error {
+            PrintError::Partial { printed, reason } => Self::Partial { printed, reason },
+            PrintError::Write(cause) => Self::Other(cause.to_string()),
+        }
+    }
+}
+
+impl Failure {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Partial { .. } | Self::Other(_) => 1,
+            Self::Usage(_) => 2,
+            Self::NoSuchPod(_) => 3,
+        }
+    }
+}
+
+/// The program: parse, read, print. A wrong command line ends in clap with exit code 2.
+pub fn main() -> ExitCode {
+    // Before anything else: a shell asks through the environment.
+    match CompleteEnv::with_factory(Cli::command).try_complete(std::env::args_os(), None) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => return finish(Err(Failure::Usage(error.to_string()))),
+    }
+    finish(run(&Cli::parse()))
+}
+
+fn run(cli: &Cli) -> Result<String, Failure> {
+    let how = cli.how();
+    match &cli.command {
+        Command::Nodes { names, chosen } => how.print(&Nodes::of(&source::nodes(cli, names, chosen)?, now_us())),
+        Command::Map { rows, chosen } => {
+            let nodes = Nodes::of(&source::nodes(cli, &[], chosen)?, now_us());
+            how.print(&Map::of(&nodes, *rows as usize))
+        }
+        Command::Why {
+            pod,
+            namespace,
+            chosen,
+            asked,
+        } => {
+            let (ask, cluster) = source::ask(cli, pod.as_deref(), namespace.as_deref(), chosen, asked)?;
+            how.print(&Why::of(&ask, &cluster))
+        }
+        Command::Plan {
+            until_full,
+            chosen,
+            asked,
+        } => {
+            let (ask, cluster) = source::ask(cli, None, None, chosen, asked)?;
+            how.print(&Plan::of(&ask, &cluster, *until_full))
+        }
+        Command::Completions { shell } => stelia_table::completion_script("stelia-cluster", shell)
+            .map_err(|cause| Failure::Other(format!("completions for {shell}: {cause}"))),
+    }
+}
+
+/// Microseconds since the epoch.
+fn now_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// Prints the outcome and turns it into the exit code.
+fn finish(outcome: Result<String, Failure>) -> ExitCode {
+    let (text, failure) = match outcome {
+        Ok(text) => (text, None),
+        Err(Failure::Partial { printed, reason }) => (printed, Some(Failure::Other(reason))),
+        Err(failure) => (String::new(), Some(failure)),
+    };
+    let written = io::stdout().lock().write_all(text.as_bytes());
+    // Whoever reads may have seen enough.
+    let written = written.or_else(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Ok(()),
+        _ => Err(error),
+    });
+    let failure = failure.or_else(|| written.err().map(|error| Failure::Other(format!("write: {error}"))));
+    let Some(failure) = failure else {
+        return ExitCode::SUCCESS;
+    };
+    let _ = writeln!(io::stderr(), "stelia-cluster: {}", printable(&failure.to_string()));
+    ExitCode::from(failure.exit_code())
+}

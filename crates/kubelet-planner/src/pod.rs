@@ -1,6 +1,6 @@
 //! A pod, as far as kubelet's managers look at it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_kubelet::{PodUid, QosClass};
 
@@ -178,6 +178,31 @@ impl Pod {
         }
     }
 
+    /// What the scheduler counts for it (`PodRequests`): the pod-level resources where there are any, and of the rest what its
+    /// containers request at the same time.
+    pub fn requests(&self) -> Amounts {
+        let all = || self.containers.iter().map(|one| (one.kind, &one.resources.requests));
+        let sum = |of: &dyn Fn(&Amounts) -> Option<u64>| {
+            let amounts = all().map(|(kind, requests)| (kind, of(requests).unwrap_or(0)));
+            let sum = together(amounts, u64::saturating_add);
+            (sum > 0).then_some(sum)
+        };
+        let sizes: BTreeSet<u64> = all()
+            .flat_map(|(_, requests)| requests.huge_pages.keys().copied())
+            .collect();
+        let devices: BTreeSet<&String> = all().flat_map(|(_, requests)| requests.devices.keys()).collect();
+        let of_size = |size| Some((size, sum(&|requests| requests.huge_pages.get(&size).copied())?));
+        let of_device = |name: &String| Some((name.clone(), sum(&|requests| requests.devices.get(name).copied())?));
+        let mut requests = self.own().map(|own| own.requests.clone()).unwrap_or_default();
+        requests.or(&Amounts {
+            milli_cpus: sum(&|requests| requests.milli_cpus),
+            memory: sum(&|requests| requests.memory),
+            huge_pages: sizes.into_iter().filter_map(of_size).collect(),
+            devices: devices.into_iter().filter_map(of_device).collect(),
+        });
+        requests
+    }
+
     pub(super) fn is_guaranteed(&self) -> bool {
         self.qos() == QosClass::Guaranteed
     }
@@ -259,6 +284,28 @@ mod tests {
         let own = own.map(|(requests, limits)| resources(requests, limits));
         let containers: Vec<Resources> = containers.iter().map(|(one, other)| resources(*one, *other)).collect();
         assert_eq!(pod(own, &containers).qos(), expected);
+    }
+
+    #[test]
+    fn the_scheduler_counts_what_runs_at_the_same_time_and_the_pods_own_requests_first() {
+        let one = |milli| resources((milli, 0), (milli, 0));
+        let kinds = [
+            (ContainerKind::Init, 900),
+            (ContainerKind::Sidecar, 200),
+            (ContainerKind::Init, 500),
+            (ContainerKind::App, 400),
+        ];
+        let container = |(kind, milli): (ContainerKind, u64)| Container::new("c", kind, one(milli));
+        let mut pod = Pod {
+            containers: kinds.map(container).into(),
+            ..Pod::default()
+        };
+        assert_eq!(pod.requests(), amounts(900, 0));
+        pod.containers[0].resources.requests.devices = [("example.com/nic".to_owned(), 2)].into();
+        pod.resources = Some(resources((1000, 0), (1000, 0)));
+        let counted = pod.requests();
+        assert_eq!((counted.milli_cpus, counted.memory), (Some(1000), None));
+        assert_eq!(counted.devices["example.com/nic"], 2);
     }
 
     #[test]

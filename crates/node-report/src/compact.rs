@@ -16,13 +16,15 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use stelia_allocator::{
-    CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, RequiredBind,
+    AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus, NumaAllocateStrategy,
+    NumaTopologyAlignmentPolicy, Qos, RequiredBind,
 };
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::PodUid;
 use stelia_text::excerpt;
 
-use crate::{Allocator, Facts, Managers, annotations};
+use crate::numa::NumaNode;
+use crate::{Alignment, Allocator, Facts, Kubelet, Managers, annotations};
 
 /// The attribute's name.
 pub const ATTRIBUTE: &str = "isolation.stelia.io/node";
@@ -189,6 +191,56 @@ impl Compact {
             choice: facts.allocator.as_ref().map(choice),
             pods: owners.keys().cloned().collect(),
             owners,
+        }
+    }
+
+    /// The node as the allocator and kubelet's planner take it, as far as the attribute tells it: which CPUs are taken, not by
+    /// whom.
+    pub fn facts(self, name: String, alignment: Option<Alignment>, numa: BTreeMap<u32, NumaNode>) -> Facts {
+        let online = self.topology.online();
+        let exclusive = self.taken();
+        let allocator = self.choice.map(|choice| {
+            let (qos, bind, required, exclusive, strategy, alignment) = choice.policies;
+            let unreadable = ("an instance's scope".to_owned(), "its record cannot be read".to_owned());
+            Allocator {
+                policies: AllocatorPolicies {
+                    source: CpuSource::Steliad,
+                    reserved: self.reserved.clone(),
+                    qos,
+                    bind,
+                    required,
+                    exclusive,
+                    strategy,
+                    alignment,
+                },
+                held: HeldCpus {
+                    pcpu_level: choice.pcpu_level,
+                    numa_node_level: choice.numa_node_level,
+                    unreadable: choice.blocked.then_some(unreadable),
+                },
+                lsr: choice.lsr,
+            }
+        });
+        Facts {
+            name,
+            numa,
+            shared: online.difference(&exclusive),
+            reserved: self.reserved,
+            exclusive,
+            allocations: Vec::new(),
+            kubelet: Kubelet {
+                cpu_policy: self.cpu_policy,
+                cpu_options: self.cpu_options,
+                reserved: CpuSet::new(),
+                alignment,
+                max_numa_nodes: None,
+                managers: self.managers,
+            },
+            allocator,
+            pods: None,
+            devices: BTreeMap::new(),
+            problems: Vec::new(),
+            topology: self.topology,
         }
     }
 

@@ -10,7 +10,7 @@ mod difference;
 mod error;
 #[cfg(test)]
 mod tests;
-mod zones;
+pub(crate) mod zones;
 
 use std::collections::BTreeMap;
 
@@ -47,14 +47,18 @@ pub fn read(text: &str) -> Result<Facts, DescribedError> {
     if text.len() > MAX_BYTES {
         return Err(DescribedError::TooLarge(text.len()));
     }
-    let object = parse(text)?;
-    let version = version(&object)?;
-    let facts = facts(&object, version)?;
+    of_object(&parse(text)?)
+}
+
+/// Reads an object that has nothing but what a description has.
+pub(crate) fn of_object(object: &NodeResourceTopology) -> Result<Facts, DescribedError> {
+    let version = version(object)?;
+    let facts = facts(object, version)?;
     let implied = report(&facts, version);
-    if object == implied {
+    if *object == implied {
         return Ok(facts);
     }
-    match difference::first(&object, &implied)? {
+    match difference::first(object, &implied)? {
         Some(difference) => Err(difference),
         // The annotations differ in their text only.
         None => Ok(facts),
@@ -233,7 +237,7 @@ fn topology(annotation: CpuTopology) -> Result<Topology, DescribedError> {
     Ok(Topology { cpus })
 }
 
-fn of_policies(policies: Option<&[String]>) -> Result<Option<Alignment>, DescribedError> {
+pub(crate) fn of_policies(policies: Option<&[String]>) -> Result<Option<Alignment>, DescribedError> {
     match policies {
         None | Some([]) => Ok(None),
         Some([name]) => match POLICIES.iter().find(|(known, ..)| known == name) {
@@ -247,9 +251,12 @@ fn of_policies(policies: Option<&[String]>) -> Result<Option<Alignment>, Describ
     }
 }
 
+/// v1alpha2's attributes of the topology manager.
+pub(crate) const ALIGNMENT: [&str; 2] = ["topologyManagerPolicy", "topologyManagerScope"];
+
 /// The topology manager's policy and scope, from v1alpha2's attributes.
-fn of_attributes(object: &NodeResourceTopology) -> Result<Option<Alignment>, DescribedError> {
-    let names = ["topologyManagerPolicy", "topologyManagerScope"];
+pub(crate) fn of_attributes(object: &NodeResourceTopology) -> Result<Option<Alignment>, DescribedError> {
+    let names = ALIGNMENT;
     let mut found = BTreeMap::new();
     for (at, attribute) in object.attributes.iter().enumerate() {
         let wrong = |why| wrong(&format!("attributes[{at}].name"), &attribute.name, why);

@@ -8,6 +8,7 @@
 //! | [`fingerprint`] | which pods the object accounts for |
 //! | [`accounts`] | memory and devices as kubelet's managers account for them |
 //! | [`described`] | the object read back |
+//! | [`stored`] | the object of whatever profile, as the API server keeps it |
 //! | [`numa`] | memory, huge pages and distances of the NUMA nodes, from `/sys` |
 //! | [`name`] | the Node's name |
 
@@ -20,6 +21,7 @@ pub mod name;
 pub mod numa;
 mod object;
 pub mod profile;
+pub mod stored;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]

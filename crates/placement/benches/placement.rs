@@ -308,6 +308,7 @@ fn run(nodes: usize) -> anyhow::Result<Figures> {
         Ok(())
     };
 
+    let states = cluster.variety().0;
     let mut first = Duration::ZERO;
     let mut wholes = Vec::new();
     for kind in 0..KINDS {
@@ -324,7 +325,6 @@ fn run(nodes: usize) -> anyhow::Result<Figures> {
         answer?;
         all.push(took);
     }
-    let states = cluster.variety().0;
     let (mut some, mut placed, mut placing) = (Vec::new(), 0u32, Duration::ZERO);
     for round in 0..ROUNDS {
         change(&mut cluster, &mut dice, BETWEEN)?;

@@ -7,8 +7,8 @@ use serde_json::Value;
 pub const DIRECTORY: &str = "/run/stelia/publish";
 /// The file in [`DIRECTORY`]; never changed in place.
 pub const FILE: &str = "node.json";
-/// A file in [`DIRECTORY`] that the daemon has locked (flock(2), exclusively) while it lives. It is open for writing, so inotify tells of
-/// its end by `IN_CLOSE_WRITE`.
+/// A file in [`DIRECTORY`] that the daemon has locked (flock(2), exclusively) while it lives and [`FILE`] says how things are. It is open for
+/// writing, so inotify tells of the end by `IN_CLOSE_WRITE`. It may become another file (renamed over it): look for it by its name each time.
 pub const LOCK: &str = "lock";
 /// Another number means that a member changed its meaning; members only get more otherwise.
 pub const VERSION: u32 = 1;

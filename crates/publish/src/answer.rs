@@ -101,7 +101,12 @@ fn causes(status: &Status) -> &[StatusCause] {
 fn kind(code: StatusCode, status: &Status) -> Kind {
     match code.as_u16() {
         401 => Kind::Unauthorized,
-        403 if causes(status).iter().any(|cause| cause.reason == "NamespaceTerminating") => Kind::Ending,
+        403 if causes(status)
+            .iter()
+            .any(|cause| cause.reason == "NamespaceTerminating") =>
+        {
+            Kind::Ending
+        }
         403 => Kind::Forbidden,
         404 | 410 => Kind::Missing,
         409 if status.is_already_exists() => Kind::Exists,
@@ -131,7 +136,10 @@ fn managers(status: &Status) -> Vec<String> {
 
 fn text(code: StatusCode, status: &Status) -> String {
     let mut said = status.message.as_str();
-    if let Some((end, _)) = said.char_indices().find(|(at, char)| at + char.len_utf8() > LONGEST_TEXT) {
+    if let Some((end, _)) = said
+        .char_indices()
+        .find(|(at, char)| at + char.len_utf8() > LONGEST_TEXT)
+    {
         said = &said[..end];
     }
     match said {

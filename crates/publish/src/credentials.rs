@@ -101,7 +101,10 @@ impl Files {
 
 /// The files that clusters and users of a kubeconfig are in.
 fn named(kubeconfig: &Kubeconfig) -> Vec<PathBuf> {
-    let users = kubeconfig.auth_infos.iter().filter_map(|named| named.auth_info.as_ref());
+    let users = kubeconfig
+        .auth_infos
+        .iter()
+        .filter_map(|named| named.auth_info.as_ref());
     let users = users.flat_map(|user: &AuthInfo| [&user.client_certificate, &user.client_key]);
     let clusters = kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref());
     let clusters = clusters.map(|cluster: &Cluster| &cluster.certificate_authority);

@@ -10,13 +10,13 @@
 //! | [`decide`] | which request is due, and what follows from an answer: no I/O, no clock |
 //! | [`answer`] | what an answer of the API server means |
 //! | [`credentials`] | clients, made anew when what they are made of changes |
-//! | [`status`] | what a publisher does and what keeps it from more; [`serve`] shows it |
+//! | [`status`] | what a publisher does and what keeps it from more; [`metrics`] and [`serve`] show it |
 //! | [`withdraw`](mod@withdraw) | takes back what was published |
 
 pub mod answer;
 pub mod credentials;
 pub mod decide;
-mod metrics;
+pub mod metrics;
 pub mod options;
 mod pace;
 pub mod program;

@@ -28,11 +28,9 @@ const COUNTERS: [Counter; 5] = [
         "Writes of the NodeResourceTopology that the API server accepted",
         |status| status.object_writes,
     ),
-    (
-        "stelia_publish_events",
-        "Events of pods that were posted",
-        |status| status.events_posted,
-    ),
+    ("stelia_publish_events", "Events of pods that were posted", |status| {
+        status.events_posted
+    }),
     (
         "stelia_publish_events_dropped",
         "Events of pods that will not be posted: too many waited, or they were refused",
@@ -69,7 +67,7 @@ impl Collector for Told {
 ///
 /// # Errors
 /// None known: writing to a string does not fail.
-pub(crate) fn text(status: &Status) -> Result<String, fmt::Error> {
+pub fn text(status: &Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Told(status.clone())));
     let mut text = String::new();

@@ -11,6 +11,10 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::credentials::Files;
 use crate::options::{Options, PodConditions};
@@ -62,6 +66,10 @@ pub struct Arguments {
     /// Post what happens to VMs as events of their pods.
     #[arg(long, env = "STELIA_POD_EVENTS")]
     pod_events: bool,
+    /// The id of this boot, a part of events' names: they are numbered anew after each boot. Without this option the kernel's, where /proc/sys can
+    /// be read.
+    #[arg(long, value_name = "ID", env = "STELIA_BOOT_ID")]
+    boot_id: Option<String>,
     /// Publish what there is and end: 1 if something could not be published within 60 s.
     #[arg(long, conflicts_with = "withdraw")]
     once: bool,
@@ -97,7 +105,7 @@ impl Arguments {
             remove_taint: self.remove_taint.clone(),
             pod_conditions: self.pod_conditions,
             pod_events: self.pod_events,
-            boot: std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned(),
+            boot: self.boot_id.clone().unwrap_or_else(kernels_boot_id),
             started_us: SystemTime::UNIX_EPOCH
                 .elapsed()
                 .map_or(0, |since| since.as_micros() as u64),
@@ -106,18 +114,31 @@ impl Arguments {
     }
 }
 
+/// As systemd writes it (`%b`); empty where it is not shown.
+fn kernels_boot_id() -> String {
+    let id = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
+    id.trim().replace('-', "")
+}
+
+/// Our own messages alone: kube tells of each failed request, and what matters of that is told here once.
+fn log(format: LogFormat) {
+    let ours = Targets::new().with_target("stelia_publish", tracing::Level::INFO);
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_target(false);
+    let registry = tracing_subscriber::registry();
+    match format {
+        // systemd and the container runtime add the time.
+        LogFormat::Text => registry.with(layer.without_time().with_filter(ours)).init(),
+        LogFormat::Json => registry.with(layer.json().with_filter(ours)).init(),
+    }
+}
+
 /// The program.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let log = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .with_max_level(tracing::Level::INFO);
-    match arguments.log_format {
-        // systemd and the container runtime add the time.
-        LogFormat::Text => log.with_ansi(false).without_time().init(),
-        LogFormat::Json => log.json().init(),
-    }
+    log(arguments.log_format);
     // One thread, and none for blocking calls but where the resolver needs one.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -133,7 +154,11 @@ pub fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let (client, files) = Files::client(arguments.kubeconfig.clone()).context("the API server's address and credentials")?;
+    let (client, files) = match Files::client(arguments.kubeconfig.clone()) {
+        Ok(made) => made,
+        // Its text has its causes.
+        Err(error) => bail!("the API server's address and credentials: {error}"),
+    };
     let source = Source::new(arguments.directory.clone());
     let readings = source.readings();
     if arguments.withdraw {
@@ -163,7 +188,11 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         return Ok(code(status.settled && status.problems.is_empty()));
     }
     let listener = match arguments.metrics {
-        Some(address) => Some(serve::listen(address).await.with_context(|| format!("listen on {address}"))?),
+        Some(address) => Some(
+            serve::listen(address)
+                .await
+                .with_context(|| format!("listen on {address}"))?,
+        ),
         None => None,
     };
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -212,7 +241,11 @@ fn named(reading: &Reading) -> Option<String> {
 
 fn nothing_told(directory: &Path, reading: &Reading) -> String {
     let problem = reading.problem.as_deref();
-    format!("steliad tells nothing in {}: {}", directory.display(), problem.unwrap_or("no file"))
+    format!(
+        "steliad tells nothing in {}: {}",
+        directory.display(),
+        problem.unwrap_or("no file")
+    )
 }
 
 /// The name that the daemon tells, as soon as it does.

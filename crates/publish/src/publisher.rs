@@ -80,7 +80,7 @@ impl Publisher {
             match self.state.next(started.elapsed()) {
                 Next::Send(task, request) => {
                     self.renew(false);
-                    let answer = send(&self.client, request).await;
+                    let answer = send(&self.client, *request).await;
                     self.state.answered(&task, answer, started.elapsed());
                     if self.state.take_renewal() {
                         self.renew(true);

@@ -37,7 +37,9 @@ pub async fn serve(listener: TcpListener, status: watch::Receiver<Status>) {
         };
         let answer = service_fn(|request: http::Request<Incoming>| {
             let (status, body) = answer(request.uri().path(), &status.borrow());
-            let response = Response::builder().status(status).header(CONTENT_TYPE, content_type(request.uri().path()));
+            let response = Response::builder()
+                .status(status)
+                .header(CONTENT_TYPE, content_type(request.uri().path()));
             async { response.body(body) }
         });
         let connection = hyper::server::conn::http1::Builder::new()
@@ -101,9 +103,15 @@ mod tests {
             status.problems.insert(Part::Object, "koordlet also writes this".into());
         });
         let ready = get(address, "/readyz").await;
-        assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("koordlet also writes this"), "{ready}");
+        assert!(
+            ready.starts_with("HTTP/1.1 503") && ready.contains("koordlet also writes this"),
+            "{ready}"
+        );
         let metrics = get(address, "/metrics").await;
-        assert!(metrics.contains("stelia_publish_problem{part=\"object\"} 1\n"), "{metrics}");
+        assert!(
+            metrics.contains("stelia_publish_problem{part=\"object\"} 1\n"),
+            "{metrics}"
+        );
         assert!(get(address, "/").await.starts_with("HTTP/1.1 404"));
         server.abort();
     }

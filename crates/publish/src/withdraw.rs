@@ -11,7 +11,7 @@ use crate::answer::{Failure, Kind};
 use crate::decide::content;
 use crate::decide::taint::{self, NodeView};
 use crate::options::{Options, PodConditions};
-use crate::pace::{Random, Rest, Pause};
+use crate::pace::{Pause, Random, Rest};
 use crate::publisher::send;
 use crate::request::{self, Request};
 
@@ -144,14 +144,18 @@ impl Withdrawal<'_> {
                 return;
             }
         };
-        let (manager, name, uid) = (&self.options.field_manager, &self.options.node, node.metadata.uid.clone());
+        let (manager, name, uid) = (
+            &self.options.field_manager,
+            &self.options.node,
+            node.metadata.uid.clone(),
+        );
         let owns = |subresource: &str| {
             let mut fields = node.metadata.managed_fields.iter();
             fields.any(|of| of.manager == *manager && of.operation == "Apply" && of.subresource == subresource)
         };
         let label = owns("").then(|| request::apply_node(manager, name, &content::label(name, Some(&uid), None)));
-        let capacity =
-            owns("status").then(|| request::apply_node_status(manager, name, &content::capacity(name, Some(&uid), None)));
+        let capacity = owns("status")
+            .then(|| request::apply_node_status(manager, name, &content::capacity(name, Some(&uid), None)));
         let taint = self.taint(node).await;
         withdrawn.add("the taint, put back", taint);
         for (what, request) in [("the label", label), ("the capacity", capacity)] {

@@ -1,4 +1,5 @@
-//! Ordering of `steliad-quiet`: the daemon's side of the connection. It blocks, for at most twice the patience that is given.
+//! Ordering of `steliad-quiet`: the daemon's side of the connection. It blocks, for at most twice the patience that is given
+//! ([`begin`]: four times).
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -59,12 +60,17 @@ pub fn order(socket: &Path, order: &Order, patience: Duration) -> Result<Report,
 /// It does not wait: how long the count takes is for the caller to say, by when it calls [`finish`].
 ///
 /// # Errors
-/// [`OrderError`]; then nothing is counted.
+/// [`OrderError`]; then nothing is counted. What was not answered may have begun, so it is ended, for which there is as much time again.
 pub fn begin(socket: &Path, target: &Target, patience: Duration) -> Result<(), OrderError> {
     let attribute = Attribute::Begin(target.clone());
-    match ask(socket, &Request::Attribute { attribute }, patience)? {
-        Answer::Begun => Ok(()),
-        other => Err(unexpected(&other)),
+    match ask(socket, &Request::Attribute { attribute }, patience) {
+        Ok(Answer::Begun) => Ok(()),
+        Ok(other) => Err(unexpected(&other)),
+        Err(error @ OrderError::NoAnswer(_)) => {
+            let _ = finish(socket, patience);
+            Err(error)
+        }
+        Err(error) => Err(error),
     }
 }
 

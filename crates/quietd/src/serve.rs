@@ -127,6 +127,9 @@ impl Server<'_> {
         let text = serde_json::to_string(&answer).unwrap_or_default();
         if let Err(error) = line::write(&mut stream, &text, self.patience) {
             say(Priority::Warning, &format!("an answer was not taken: {error}"));
+            if answer == Answer::Begun {
+                self.forget();
+            }
         }
     }
 
@@ -166,6 +169,13 @@ impl Server<'_> {
 
     fn finish(&self) -> Result<Attribution, String> {
         trace::finish(self.system, self.clock).map_err(|error| error.to_string())
+    }
+
+    /// Nobody waits for what was begun.
+    fn forget(&self) {
+        if let Err(error) = trace::remove(self.system) {
+            say(Priority::Warning, &error.to_string());
+        }
     }
 
     /// The daemon tries again and again: the journal has it once.

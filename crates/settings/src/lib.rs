@@ -12,6 +12,7 @@ mod latency;
 mod ledger;
 mod partition;
 mod placement;
+mod publish;
 mod quiet;
 mod settings;
 #[cfg(test)]
@@ -26,6 +27,7 @@ pub use latency::LatencyLevel;
 pub use ledger::{Every, LedgerSettings, Sample};
 pub use partition::{Partition, isolated_is_safe};
 pub use placement::PlacementPolicy;
+pub use publish::Publish;
 pub use quiet::{IrqSteering, QuietRequest, QuietSettings, VfioIrqs};
 pub use settings::{Policies, Settings};
 pub use tree::TreeHome;

@@ -13,8 +13,8 @@ use toml::Value;
 
 use crate::ledger::{size, size_text};
 use crate::{
-    AdoptRule, FloatPolicy, IrqSteering, LatencyLevel, LedgerSettings, Partition, PlacementPolicy, QuietSettings,
-    Sample, TreeHome, VfioIrqs,
+    AdoptRule, FloatPolicy, IrqSteering, LatencyLevel, LedgerSettings, Partition, PlacementPolicy, Publish,
+    QuietSettings, Sample, TreeHome, VfioIrqs,
 };
 
 /// The configuration in force, set by the rows of `KEYS`.
@@ -25,6 +25,7 @@ pub struct Settings {
     pub policies: Policies,
     pub quiet: QuietSettings,
     pub ledger: LedgerSettings,
+    pub publish: Publish,
     /// Least time from the beginning of one rebind job to that of the next.
     pub rebind_interval: Duration,
     pub audit_interval: Duration,
@@ -58,6 +59,7 @@ impl Default for Settings {
             policies: Policies::default(),
             quiet: QuietSettings::default(),
             ledger: LedgerSettings::default(),
+            publish: Publish::Off,
             rebind_interval: Duration::from_secs(60),
             audit_interval: Duration::from_secs(30),
         }
@@ -107,7 +109,7 @@ macro_rules! choice {
 }
 
 /// Every key, in the order of `--print-config` and of `packaging/steliad.toml`.
-pub(crate) const KEYS: [Key; 26] = [
+pub(crate) const KEYS: [Key; 27] = [
     Key {
         name: "kubelet-root",
         allowed: &["auto", "an absolute path"],
@@ -267,6 +269,7 @@ pub(crate) const KEYS: [Key; 26] = [
         },
         get: |settings| settings.ledger.sample.map_or(OFF.into(), Sample::text).into(),
     },
+    choice!("publish", Publish["off", "nrt", "koordinator", "stelia"], publish),
     Key {
         name: "rebind-interval-s",
         allowed: &["0 to 86400"],

@@ -94,6 +94,7 @@ fn a_value_that_is_not_allowed_says_what_is_and_in_which_file() {
         ("ledger-size = \"1M\"", "\"4M\" to \"16G\""),
         ("ledger-size = 64", "\"4M\" to \"16G\""),
         ("ledger-sample = \"10s\"", "off or 1 to 600 seconds"),
+        ("publish = \"true\"", "off, nrt, koordinator or stelia"),
         ("numa-topology-alignment-policy = \"Single\"", "SingleNUMANode"),
     ] {
         let dir = tree(&[("etc/stelia/steliad.toml.d/7.toml", line)]);

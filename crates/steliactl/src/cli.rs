@@ -2,6 +2,7 @@
 
 pub mod help;
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -277,6 +278,15 @@ pub(crate) enum Command {
     Doctor,
     /// Make the daemon read its configuration again
     Reload,
+    /// Show a cluster's nodes, by stelia-cluster(1)
+    ///
+    /// Runs stelia-cluster, a program of the package of the same name, with the words that follow: nodes, map, why, plan.
+    #[command(disable_help_flag = true)]
+    Cluster {
+        /// Its command and options
+        #[arg(value_name = "ARGUMENTS", trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Print the completion script of a shell
     Completions {
         /// Which shell
@@ -300,6 +310,7 @@ impl Command {
     fn refuses(&self, form: Form) -> Option<&'static str> {
         match (self, form) {
             (Self::Completions { .. }, _) => Some("a completion script has no other form"),
+            (Self::Cluster { .. }, _) => Some("give options of stelia-cluster behind the word cluster"),
             (Self::Describe | Self::NodeTopology(_) | Self::Metrics { .. }, _) if !form.is_data() => {
                 Some("there is no table of this: -o json or yaml")
             }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use stelia_api::client::{Dict, InstanceRow, ManagerProxy, MoveRow, OwnedDict};
 use stelia_api::{BUS_NAME, MANAGER_PATH};
+use stelia_table::{PrintError, WriteError};
 use tokio::time::timeout;
 use zbus::names::InterfaceName;
 use zbus::proxy::{CacheProperties, MethodFlags};
@@ -40,6 +41,21 @@ pub(crate) enum Failure {
     /// Anything else: the daemon's own text where there is one.
     #[error("{0}")]
     Other(String),
+}
+
+impl From<PrintError> for Failure {
+    fn from(error: PrintError) -> Self {
+        match error {
+            PrintError::Partial { printed, reason } => Self::Partial { printed, reason },
+            PrintError::Write(cause) => cause.into(),
+        }
+    }
+}
+
+impl From<WriteError> for Failure {
+    fn from(error: WriteError) -> Self {
+        Self::Other(error.to_string())
+    }
 }
 
 impl Failure {

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use clap_complete::engine::CompletionCandidate;
-use clap_complete::env::Shells;
 
 use super::client::{Client, Failure, connect};
 use super::node::state_and_class;
@@ -18,14 +17,8 @@ const NAME: &str = "steliactl";
 /// # Errors
 /// clap has no script for the shell.
 pub(crate) fn script(shell: &str) -> Result<String, Failure> {
-    let failed = |cause: String| Failure::Other(format!("completions for {shell}: {cause}"));
-    let shells = Shells::builtins();
-    let completer = shells.completer(shell).ok_or_else(|| failed("not known".to_owned()))?;
-    let mut text = Vec::new();
-    completer
-        .write_registration("COMPLETE", NAME, NAME, NAME, &mut text)
-        .map_err(|cause| failed(cause.to_string()))?;
-    String::from_utf8(text).map_err(|cause| failed(cause.to_string()))
+    stelia_table::completion_script(NAME, shell)
+        .map_err(|cause| Failure::Other(format!("completions for {shell}: {cause}")))
 }
 
 /// The instances by namespace and name, or by UID where the name is not known; empty when the daemon does not answer

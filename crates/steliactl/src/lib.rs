@@ -9,6 +9,7 @@
 mod adopt;
 pub mod cli;
 mod client;
+mod cluster;
 mod completions;
 pub mod doctor;
 pub mod evaluate;
@@ -16,7 +17,6 @@ mod explain;
 mod input;
 mod interrupts;
 mod kubelet_state;
-mod layout;
 pub mod ledger;
 mod list;
 mod locality;
@@ -74,6 +74,9 @@ pub fn main() -> ExitCode {
     if let Some(host) = &cli.host {
         return finish(Err(remote::run(host, cli.is_live())), false);
     }
+    if let Command::Cluster { arguments } = &cli.command {
+        return finish(Err(cli.how().err().unwrap_or_else(|| cluster::run(arguments))), false);
+    }
     // What programs read is not paged.
     let paged = !cli.no_pager
         && !matches!(&cli.command, Command::Ledger(asked) if asked.is_document())
@@ -109,8 +112,8 @@ impl Render for Deregistered {
         String::new()
     }
 
-    fn pods(&self) -> Vec<Pod> {
-        vec![self.0.clone()]
+    fn names(&self) -> Vec<String> {
+        vec![self.0.to_string()]
     }
 }
 
@@ -125,6 +128,7 @@ async fn run(
     let client = async || Client::new(connect().await?, PATIENCE).await;
     match &cli.command {
         Command::Completions { shell } => completions::script(shell),
+        Command::Cluster { arguments } => Err(cluster::run(arguments)),
         Command::Doctor => {
             // Not started for it: it may be what is unfit.
             let described = async { client().await.ok()?.describe_running().await.ok() };

@@ -90,8 +90,8 @@ impl Instances {
 }
 
 impl Render for Instances {
-    fn pods(&self) -> Vec<Pod> {
-        self.instances.iter().map(|instance| instance.pod.clone()).collect()
+    fn names(&self) -> Vec<String> {
+        self.instances.iter().map(|instance| instance.pod.to_string()).collect()
     }
 
     fn text(&self, look: Look) -> String {

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::layout::Column;
 use crate::{list, show, top, verify};
+use stelia_table::Column;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/man/steliactl.1");
 

@@ -78,7 +78,7 @@ pub(crate) async fn run(client: &Client, asked: &TopologyOptions, how: How) -> R
         false => {
             let object = asked.object(client, true).await?;
             warn(&mut Vec::new(), &object);
-            form.write(&object)
+            Ok(form.write(&object)?)
         }
     }
 }

@@ -63,8 +63,8 @@ fn moves(rows: Vec<MoveRow>, pods: &Pods) -> Vec<Move> {
 }
 
 impl Render for Rebound {
-    fn pods(&self) -> Vec<Pod> {
-        self.moves.iter().map(|row| row.pod.clone()).collect()
+    fn names(&self) -> Vec<String> {
+        self.moves.iter().map(|row| row.pod.to_string()).collect()
     }
 
     fn text(&self, look: Look) -> String {

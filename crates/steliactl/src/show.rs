@@ -87,11 +87,9 @@ impl Serialize for Shown {
 }
 
 impl Render for Shown {
-    fn pods(&self) -> Vec<Pod> {
-        vec![Pod::of_properties(
-            text_of(&self.properties, "PodUID"),
-            &self.properties,
-        )]
+    fn names(&self) -> Vec<String> {
+        let pod = Pod::of_properties(text_of(&self.properties, "PodUID"), &self.properties);
+        vec![pod.to_string()]
     }
 
     fn text(&self, look: Look) -> String {

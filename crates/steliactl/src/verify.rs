@@ -208,10 +208,10 @@ fn reason(row: &Value) -> Option<(&str, &str, &str)> {
 
 impl Render for Verified {
     /// Those of which a promise does not hold.
-    fn pods(&self) -> Vec<Pod> {
+    fn names(&self) -> Vec<String> {
         let pods = self.findings.iter().map(|finding| &finding.pod);
         let pods: BTreeSet<&Pod> = pods.filter(|pod| pod.pod_uid != "-").collect();
-        pods.into_iter().cloned().collect()
+        pods.into_iter().map(Pod::to_string).collect()
     }
 
     fn text(&self, look: Look) -> String {

@@ -1,125 +1,14 @@
 //! How answers are written: as text, of which most is tables, or as JSON and YAML. Names are set by pods and may contain
 //! anything: control characters are replaced before they reach a terminal.
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use serde::Serialize;
 use serde_json::{Map, Value};
 use stelia_api::client::OwnedDict;
 use zbus::Variant;
 
 use crate::client::Failure;
-pub(crate) use crate::layout::{Column, Look, Meaning, coloured, column, cut, properties, table, width};
-use crate::pod::Pod;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
-    Text,
-    /// Text with more columns.
-    Wide,
-    /// A VM a line.
-    Name,
-    /// JSON for the eye.
-    Json,
-    /// JSON on one line.
-    JsonLine,
-    Yaml,
-}
-
-impl Form {
-    /// Whether programs read it.
-    pub(crate) fn is_data(self) -> bool {
-        matches!(self, Self::Json | Self::JsonLine | Self::Yaml)
-    }
-
-    /// Parses an option's value: one of these words, each with its help.
-    pub(crate) fn parser<const N: usize>(
-        words: [(&'static str, &'static str, Self); N],
-    ) -> impl TypedValueParser<Value = Self> {
-        let values = words.map(|(word, help, _)| PossibleValue::new(word).help(help));
-        PossibleValuesParser::new(values).try_map(move |given| {
-            let found = words.iter().find(|(word, ..)| *word == given);
-            found.map(|(.., form)| *form).ok_or("not a form")
-        })
-    }
-
-    /// What stands before each of several answers.
-    pub(crate) fn divider(self) -> &'static str {
-        match self {
-            Self::Yaml => "---\n",
-            _ => "",
-        }
-    }
-
-    /// The value in this form, with a newline at its end. The text of a value without one of its own is pretty JSON.
-    pub(crate) fn write(self, value: &impl Serialize) -> Result<String, Failure> {
-        let written = match self {
-            Self::Text | Self::Wide | Self::Name | Self::Json => {
-                serde_json::to_string_pretty(value).map_err(|cause| cause.to_string())
-            }
-            Self::JsonLine => serde_json::to_string(value).map_err(|cause| cause.to_string()),
-            Self::Yaml => return yaml(value),
-        };
-        match written {
-            Ok(text) => Ok(text + "\n"),
-            Err(cause) => Err(Failure::Other(format!("write the answer as JSON: {cause}"))),
-        }
-    }
-}
-
-/// Annotations are JSON in a string: each stays on one line, whatever its length. Strings that YAML 1.1 would read as
-/// numbers or booleans are quoted, because Kubernetes reads YAML 1.1.
-fn yaml(value: &impl Serialize) -> Result<String, Failure> {
-    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-    serde_saphyr::to_string_with_options(value, options)
-        .map_err(|cause| Failure::Other(format!("write the object as YAML: {cause}")))
-}
-
-/// How an answer is printed, from the command line's options.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct How {
-    pub form: Form,
-    pub look: Look,
-}
-
-impl How {
-    /// Writes the answer.
-    ///
-    /// # Errors
-    /// [`Failure::Partial`] where the answer itself means failure.
-    pub(crate) fn print(self, answer: &impl Render) -> Result<String, Failure> {
-        let printed = match self.form {
-            Form::Text | Form::Wide => answer.text(self.look),
-            Form::Name => answer.pods().iter().map(|pod| format!("{pod}\n")).collect(),
-            form => form.write(answer)?,
-        };
-        match answer.failure() {
-            None => Ok(printed),
-            Some(reason) => Err(Failure::Partial { printed, reason }),
-        }
-    }
-}
-
-/// A command's answer: it serializes for programs and renders as text for people.
-pub(crate) trait Render: Serialize {
-    fn text(&self, look: Look) -> String;
-
-    /// The VMs that the answer is about, for `-o name`.
-    fn pods(&self) -> Vec<Pod> {
-        Vec::new()
-    }
-
-    /// Why the exit code is 1 although there is an answer.
-    fn failure(&self) -> Option<String> {
-        None
-    }
-}
-
-/// `text` with every control character replaced, so that a thread's name cannot control a terminal.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars()
-        .map(|char| if char.is_control() { '?' } else { char })
-        .collect()
-}
+pub(crate) use stelia_table::{
+    Column, Form, How, Look, Meaning, Render, coloured, column, counted, cut, printable, properties, table, width,
+};
 
 pub(crate) fn or_dash(text: &str) -> String {
     if text.is_empty() {
@@ -132,7 +21,7 @@ pub(crate) fn or_dash(text: &str) -> String {
 /// JSON text, reformatted; text that is not JSON is returned unchanged.
 pub(crate) fn json_text(form: Form, text: &str) -> Result<String, Failure> {
     match serde_json::from_str::<Value>(text) {
-        Ok(value) => form.write(&value),
+        Ok(value) => Ok(form.write(&value)?),
         Err(_) => Ok(printable(text) + "\n"),
     }
 }
@@ -218,14 +107,6 @@ pub(crate) fn human(value: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Array(items) => items.iter().map(human).collect::<Vec<_>>().join("; "),
         other => other.to_string(),
-    }
-}
-
-/// "1 instance", "2 instances".
-pub(crate) fn counted(count: u64, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        count => format!("{count} {what}s"),
     }
 }
 
@@ -330,11 +211,6 @@ mod tests {
         let names =
             "exclusive_cpus float_cpus kubelet_problem memory_nodes pod_namespace pod_uid qos registered_us state";
         assert_eq!(snake.join(" "), names);
-    }
-
-    #[test]
-    fn a_name_cannot_steer_the_terminal() {
-        assert_eq!(printable("a\x1b[2J\nb"), "a?[2J?b");
     }
 
     #[test]

@@ -64,7 +64,8 @@ pub(crate) fn apply(
             let mut all = Fields::default();
             owners.iter().for_each(|owner| all.extend(&owner.fields));
             let gone = last.0.iter().filter(|path| !all.reaches(path)).cloned();
-            without(schema, &merged, &Fields(gone.collect()), &mut Vec::new()).unwrap_or_default()
+            let gone = Fields(gone.collect());
+            without(schema, &merged, &gone, &all, &mut Vec::new()).unwrap_or_default()
         }
         None => merged,
     };
@@ -110,6 +111,8 @@ pub(crate) fn update(
 
 /// The owner of everything in an object that was written before ownership was recorded.
 pub(crate) fn before(schema: &Schema, live: &Value, api_version: &str, now: &str) -> Owner {
+    let mut fields = difference(schema, &Value::Object(Map::new()), live).written;
+    strip(&mut fields);
     Owner {
         manager: Manager {
             name: "before-first-apply".into(),
@@ -118,7 +121,7 @@ pub(crate) fn before(schema: &Schema, live: &Value, api_version: &str, now: &str
             subresource: String::new(),
         },
         time: now.to_owned(),
-        fields: owned(schema, live),
+        fields,
     }
 }
 
@@ -181,8 +184,9 @@ fn merge_lists(schema: &Schema, old: &[Value], new: &[Value]) -> Vec<Value> {
     merged
 }
 
-/// The value without the fields, `None` when nothing of it is left.
-fn without(schema: &Schema, value: &Value, gone: &Fields, path: &mut Path) -> Option<Value> {
+/// The value without the fields, `None` when nothing of it is left. What is emptied so and applied as empty is null, as in the real server: its
+/// schema then refuses that.
+fn without(schema: &Schema, value: &Value, gone: &Fields, owned: &Fields, path: &mut Path) -> Option<Value> {
     if !path.is_empty() && gone.0.contains(path.as_slice()) {
         return None;
     }
@@ -192,14 +196,14 @@ fn without(schema: &Schema, value: &Value, gone: &Fields, path: &mut Path) -> Op
     let mut left = Vec::new();
     for (part, below, value) in parts(schema, value) {
         path.push(part);
-        if let Some(value) = without(below, value, gone, path) {
+        if let Some(value) = without(below, value, gone, owned, path) {
             let part = path.last().map(|part| part[2..].to_owned()).unwrap_or_default();
             left.push((part, value));
         }
         path.pop();
     }
     if left.is_empty() && !path.is_empty() {
-        return None;
+        return owned.0.contains(path.as_slice()).then_some(Value::Null);
     }
     Some(match value {
         Value::Array(_) => left.into_iter().map(|(_, value)| value).collect(),

@@ -1,11 +1,13 @@
 //! What is checked of an object that a client sends, in the order and the words of the API server.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::failure::Failure;
 use crate::resources::qualified;
 use crate::rules;
 use crate::write::Write;
+
+const MAY_BE_EMPTY: [&str; 4] = ["labels", "annotations", "finalizers", "ownerReferences"];
 
 impl Write<'_> {
     /// Whether the object is of the kind that the request's path says.
@@ -60,7 +62,8 @@ impl Write<'_> {
         let fault = unknown.or_else(|| faults.iter().find_map(|fault| untyped(fault)));
         let Some(fault) = fault else { return Ok(()) };
         let (name, kind) = (self.name(), &self.resource.kind);
-        let target = format!("{}/{name}; {}, Kind={kind}", self.target.namespace, self.api_version());
+        let namespace = config["metadata"]["namespace"].as_str().unwrap_or_default();
+        let target = format!("{namespace}/{name}; {}, Kind={kind}", self.api_version());
         let message = format!("failed to create typed patch object ({target}): {fault}");
         Err(Failure::plain(message))
     }
@@ -95,7 +98,18 @@ impl Write<'_> {
 
     /// What is checked of an applied object when nobody's fields are in its way.
     pub(crate) fn applicable(&self, live: Option<&Value>, config: &Value) -> Result<(), Failure> {
-        self.place_fits(config)?;
+        let name = &config["metadata"]["name"];
+        match (live, name.as_str().unwrap_or_default()) {
+            // The merged object has the name that there was.
+            (Some(_), "") => {}
+            (None, "") => {
+                let name = self.name();
+                let message =
+                    format!("the name of the object ({name} based on URL) was undeterminable: name must be provided");
+                return Err(Failure::new(400, message));
+            }
+            _ => self.place_fits(config)?,
+        }
         let wanted = config["metadata"]["uid"].as_str().unwrap_or_default();
         let Some(live) = live else {
             let why =
@@ -114,6 +128,7 @@ impl Write<'_> {
     }
 
     pub(crate) fn checked(&self, object: &mut Value) -> Result<(), Failure> {
+        tidied(object);
         let unknown = self.schema.prune(object);
         if self.strict && !unknown.is_empty() {
             let list: Vec<String> = unknown
@@ -141,6 +156,14 @@ impl Write<'_> {
                 Err(Failure::invalid(&self.resource.kind_shown(), name, &faults))
             }
         }
+    }
+}
+
+/// Of the metadata, what is empty is not written.
+pub(crate) fn tidied(object: &mut Value) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        let empty = [Value::Null, Value::Object(Map::new()), Value::Array(Vec::new())];
+        metadata.retain(|name, value| !MAY_BE_EMPTY.contains(&name.as_str()) || !empty.contains(value));
     }
 }
 

@@ -160,7 +160,7 @@ fn compare(schema: &Schema, old: Option<&Value>, new: Option<&Value>, path: &mut
     let item = path.last().is_some_and(|part| !part.starts_with("f:"));
     match (old, new) {
         (Some(old), None) => {
-            if item {
+            if !path.is_empty() {
                 found.removed.0.insert(path.clone());
             }
             collect(schema, old, path, &mut found.removed.0);

@@ -72,7 +72,7 @@ pub(crate) fn read(object: &Value) -> Vec<Owner> {
 }
 
 /// Those who own nothing any more are not written.
-pub(crate) fn write(owners: &[Owner]) -> Value {
+pub(crate) fn write(owners: &[Owner], object: &mut Value) {
     let with_fields = owners.iter().filter(|owner| !owner.fields.is_empty());
     let entries = with_fields.map(|owner| {
         let mut entry = json!({
@@ -85,7 +85,14 @@ pub(crate) fn write(owners: &[Owner]) -> Value {
         }
         entry
     });
-    Value::Array(entries.collect())
+    let entries: Vec<Value> = entries.collect();
+    match entries.is_empty() {
+        true => {
+            let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
+            metadata.map(|metadata| metadata.remove("managedFields"));
+        }
+        false => object["metadata"]["managedFields"] = Value::Array(entries),
+    }
 }
 
 /// Fields that a manager wants to change and others own, by owner as [`Manager::shown`].

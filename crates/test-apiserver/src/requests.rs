@@ -67,15 +67,24 @@ impl Served {
     }
 }
 
+/// A request, whole.
+pub(crate) struct Ask<'a> {
+    pub(crate) parts: &'a Parts,
+    pub(crate) target: &'a Target,
+    pub(crate) query: &'a Query,
+    pub(crate) verb: &'static str,
+    pub(crate) body: &'a Bytes,
+}
+
 impl Server {
-    pub(crate) fn serve(
-        &self,
-        parts: &Parts,
-        target: &Target,
-        query: &Query,
-        verb: &str,
-        body: &Bytes,
-    ) -> Result<Reply, Failure> {
+    pub(crate) fn serve(&self, ask: &Ask<'_>) -> Result<Reply, Failure> {
+        let Ask {
+            parts,
+            target,
+            query,
+            verb,
+            body,
+        } = *ask;
         let mut state = self.state();
         let found = state.resources.iter().find(|one| {
             one.group == target.group && one.plural == target.plural && one.versions.contains_key(&target.version)
@@ -91,6 +100,9 @@ impl Server {
             "binding" => resource.plural == "pods" && verb == "create",
             _ => false,
         };
+        if !subresource && matches!(resource.rules, Rules::Custom { .. }) {
+            return Err(Failure::not_found(&resource, &target.name));
+        }
         if !(placed || all) || !subresource {
             return Ok(Reply::NoSuchPath);
         }
@@ -107,11 +119,17 @@ impl Server {
             "watch" => Watch::new(&state, served, target, query).map(Reply::Watch),
             "list" => lists::list(&state, &served, target, query).map(Reply::Text),
             "get" => match state.store.get(&key) {
+                Some(stored) if wants_metadata(parts) => {
+                    let metadata = &served.object(stored)["metadata"];
+                    let kind = "PartialObjectMetadata";
+                    let partial = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
+                    Ok(Reply::Object(StatusCode::OK, partial))
+                }
                 Some(stored) => Ok(Reply::Text(served.text(stored))),
                 None => Err(Failure::not_found(&served.resource, &target.name)),
             },
             "create" | "update" | "patch" => {
-                let reply = self.change(&mut state, &served, parts, target, query, key, body);
+                let reply = self.change(&mut state, &served, ask, key);
                 self.tell(&state);
                 reply
             }
@@ -127,17 +145,14 @@ impl Server {
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn change(
-        &self,
-        state: &mut State,
-        served: &Served,
-        parts: &Parts,
-        target: &Target,
-        query: &Query,
-        mut key: Key,
-        body: &Bytes,
-    ) -> Result<Reply, Failure> {
+    fn change(&self, state: &mut State, served: &Served, ask: &Ask<'_>, mut key: Key) -> Result<Reply, Failure> {
+        let Ask {
+            parts,
+            target,
+            query,
+            body,
+            ..
+        } = *ask;
         let now = self.now();
         let text = |name: header::HeaderName| {
             parts
@@ -238,6 +253,11 @@ impl Server {
     }
 }
 
+fn wants_metadata(parts: &Parts) -> bool {
+    let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("as=PartialObjectMetadata;"))
+}
+
 fn parsed(body: &Bytes) -> Result<Value, Failure> {
     serde_json::from_slice(body).map_err(|error| Failure::new(400, format!("the body cannot be read: {error}")))
 }
@@ -284,11 +304,11 @@ fn delete(state: &mut State, served: &Served, key: &Key, body: &Bytes, now: &str
             let kind = served.resource.kind_shown();
             let message = format!("Operation cannot be fulfilled on {kind} \"{}\": {why}", key.name);
             return Err(Failure {
-                about: Some([
+                about: Some(Box::new([
                     key.name.clone(),
                     served.resource.group.clone(),
                     served.resource.kind.clone(),
-                ]),
+                ])),
                 ..Failure::new(409, message)
             });
         }

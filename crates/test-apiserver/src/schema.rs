@@ -166,6 +166,12 @@ impl Schema {
                 shown(place),
                 shown(place)
             ));
+            if expected == "integer" && is == "number" {
+                let place = shown(place);
+                found.push(format!(
+                    "<nil>: Invalid value: \"\": Checked value must be of type integer (default format) in {place}"
+                ));
+            }
             return;
         }
         if let (Some(pattern), Value::String(text)) = (&self.pattern, value)
@@ -177,7 +183,12 @@ impl Schema {
             ));
         }
         if !self.choices.is_empty() && !self.choices.contains(value) {
-            found.push(format!("{}: Unsupported value: {value}", shown(place)));
+            let choices: Vec<String> = self.choices.iter().map(Value::to_string).collect();
+            let place = shown(place);
+            let choices = choices.join(", ");
+            found.push(format!(
+                "{place}: Unsupported value: {value}: supported values: {choices}"
+            ));
         }
         match (&self.form, value) {
             (Form::Object { required, .. }, Value::Object(map)) => {

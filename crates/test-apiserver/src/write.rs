@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::apply;
+use crate::checks::tidied;
 use crate::failure::Failure;
 use crate::managers::{self, Manager, Operation, Owner};
 use crate::resources::{Resource, Rules, Target};
@@ -54,7 +55,7 @@ impl Write<'_> {
             &self.as_manager(Operation::Update),
             self.now,
         );
-        object["metadata"]["managedFields"] = managers::write(&owners);
+        managers::write(&owners, &mut object);
         Ok(object)
     }
 
@@ -119,7 +120,11 @@ impl Write<'_> {
             return Err(Failure::new(400, "metadata.managedFields must be nil"));
         }
         if config["kind"] != self.resource.kind {
-            let message = format!("invalid object type: {}, Kind={}", self.api_version(), config["kind"]);
+            let message = format!(
+                "invalid object type: {}, Kind={}",
+                self.api_version(),
+                config["kind"].as_str().unwrap_or_default()
+            );
             return Err(Failure::new(400, message));
         }
         self.kind_fits(&config)?;
@@ -145,7 +150,8 @@ impl Write<'_> {
             None => self.born(&mut object, uid),
             Some(live) => self.kept(live, &mut object),
         }
-        self.checked(&mut object)?;
+        // Null is not dropped here: no client sent it.
+        tidied(&mut object);
         self.valid(live, &object)?;
         Ok(self.ended(live, object, &applied.owners))
     }
@@ -232,7 +238,9 @@ impl Write<'_> {
             {
                 restore(live, object, name);
             }
-            restore(&live["metadata"], &mut object["metadata"], "ownerReferences");
+            if self.resource.plural == "pods" {
+                restore(&live["metadata"], &mut object["metadata"], "ownerReferences");
+            }
         }
         for name in FIXED.iter().chain(&["resourceVersion", "managedFields"]) {
             restore(&live["metadata"], &mut object["metadata"], name);
@@ -248,7 +256,7 @@ impl Write<'_> {
             let generation = live["metadata"]["generation"].as_u64().unwrap_or_default();
             object["metadata"]["generation"] = (generation + 1).into();
         }
-        object["metadata"]["managedFields"] = managers::write(owners);
+        managers::write(owners, &mut object);
         match live {
             Some(live) if timeless(live) == timeless(&object) => None,
             _ => Some(object),
@@ -259,7 +267,7 @@ impl Write<'_> {
 /// Apart from when its managers wrote, which alone is no reason for a write.
 fn timeless(object: &Value) -> Value {
     let mut copy = object.clone();
-    if let Some(entries) = copy["metadata"]["managedFields"].as_array_mut() {
+    if let Some(Value::Array(entries)) = copy.pointer_mut("/metadata/managedFields") {
         entries.iter_mut().for_each(|entry| entry["time"] = Value::Null);
     }
     copy

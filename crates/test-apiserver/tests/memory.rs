@@ -1,4 +1,5 @@
 //! The server in memory answers as the real one did.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod answers;
 mod shared;
@@ -28,7 +29,7 @@ async fn it_answers_as_the_real_server_did() {
         differing.is_empty(),
         "{} answers differ:\n{}",
         differing.len(),
-        differing.join("\n")
+        differing[..differing.len().min(5)].join("\n")
     );
 }
 

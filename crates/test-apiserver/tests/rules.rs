@@ -1,9 +1,10 @@
 //! What the real API server for custom resources has not: nodes, pods, events and leases; and what the server in memory does on request.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
-use http::{Request, Response};
+use http::Request;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
@@ -11,7 +12,6 @@ use kube::client::Body;
 use kube::{Client, Error};
 use serde_json::{Value, json};
 use test_apiserver::{Answer, Fault, Server};
-use tower::{Service, ServiceExt};
 
 fn made() -> (Server, Client) {
     let server = Server::with_topologies().unwrap();
@@ -38,11 +38,13 @@ fn pod(name: &str) -> Value {
 }
 
 async fn ask(server: &Server, request: http::request::Builder, body: &Value) -> (u16, Value) {
-    let mut server = server.clone();
     let request = request.body(Body::from(body.to_string().into_bytes())).unwrap();
-    let response: Response<_> = server.ready().await.unwrap().call(request).await.unwrap();
+    let response = server.answer(request).await.unwrap();
     let code = response.status().as_u16();
-    let text = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
+    let text = http_body_util::BodyExt::collect(response.into_body())
+        .await
+        .unwrap()
+        .to_bytes();
     (code, serde_json::from_slice(&text).unwrap_or_default())
 }
 
@@ -59,19 +61,32 @@ async fn conditions_are_merged_by_type_and_owned_one_by_one() {
     let version = found["metadata"]["resourceVersion"].clone();
 
     nodes.patch_status("n", &apply, &Patch::Apply(&mine)).await.unwrap();
-    assert_eq!(server.object("", "nodes", "", "n").unwrap()["metadata"]["resourceVersion"], version);
+    assert_eq!(
+        server.object("", "nodes", "", "n").unwrap()["metadata"]["resourceVersion"],
+        version
+    );
 
-    let others = json!({"apiVersion": "v1", "kind": "Node", "status": {"conditions": [{"type": "Ready", "status": "False"}]}});
-    let refused = nodes.patch_status("n", &apply, &Patch::Apply(&others)).await.unwrap_err();
+    let others =
+        json!({"apiVersion": "v1", "kind": "Node", "status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    let refused = nodes
+        .patch_status("n", &apply, &Patch::Apply(&others))
+        .await
+        .unwrap_err();
     let (code, message) = code(&refused);
     assert_eq!(code, 409);
     assert!(message.contains("\"before-first-apply\""), "{message}");
-    assert!(message.ends_with(".status.conditions[type=\"Ready\"].status"), "{message}");
+    assert!(
+        message.ends_with(".status.conditions[type=\"Ready\"].status"),
+        "{message}"
+    );
 
-    let none = json!({"apiVersion": "v1", "kind": "Node", "status": {}});
+    let none = json!({"apiVersion": "v1", "kind": "Node"});
     nodes.patch_status("n", &apply, &Patch::Apply(&none)).await.unwrap();
     let found = server.object("", "nodes", "", "n").unwrap();
-    assert_eq!(found["status"]["conditions"], json!([{"type": "Ready", "status": "True"}]));
+    assert_eq!(
+        found["status"]["conditions"],
+        json!([{"type": "Ready", "status": "True"}])
+    );
 }
 
 #[tokio::test]
@@ -80,12 +95,22 @@ async fn a_status_is_written_by_its_own_path_alone() {
     let pods: Api<Pod> = Api::namespaced(client, "default");
     let mut object = pod("p");
     object["status"] = json!({"phase": "Running"});
-    pods.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
-    assert_eq!(server.object("", "pods", "default", "p").unwrap()["status"], json!({"phase": "Pending"}));
+    pods.create(&PostParams::default(), &serde_json::from_value(object).unwrap())
+        .await
+        .unwrap();
+    assert_eq!(
+        server.object("", "pods", "default", "p").unwrap()["status"],
+        json!({"phase": "Pending"})
+    );
     let both = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}});
-    pods.patch_status("p", &PatchParams::default(), &Patch::Merge(&both)).await.unwrap();
+    pods.patch_status("p", &PatchParams::default(), &Patch::Merge(&both))
+        .await
+        .unwrap();
     let found = server.object("", "pods", "default", "p").unwrap();
-    assert_eq!((&found["spec"]["nodeName"], &found["status"]["phase"]), (&Value::Null, &json!("Running")));
+    assert_eq!(
+        (&found["spec"]["nodeName"], &found["status"]["phase"]),
+        (&Value::Null, &json!("Running"))
+    );
 }
 
 #[tokio::test]
@@ -96,17 +121,35 @@ async fn a_pod_is_bound_once() {
         let metadata = json!({"name": "p", "namespace": "default", "uid": uid});
         let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": {"kind": "Node", "name": node}});
         let server = server.clone();
-        async move { ask(&server, Request::post("/api/v1/namespaces/default/pods/p/binding"), &binding).await }
+        async move {
+            ask(
+                &server,
+                Request::post("/api/v1/namespaces/default/pods/p/binding"),
+                &binding,
+            )
+            .await
+        }
     };
     let (code, status) = bind("n", "another").await;
     assert_eq!(code, 409, "{status}");
+    let mut gated = pod("p");
+    gated["spec"]["schedulingGates"] = json!([{"name": "stelia.io/wait"}]);
+    server.put("", "pods", gated);
+    assert_eq!(bind("n", "").await.0, 409);
+    server.put("", "pods", pod("p"));
     assert_eq!(bind("n", "").await.0, 201);
     let found = server.object("", "pods", "default", "p").unwrap();
-    assert_eq!((&found["spec"]["nodeName"], &found["status"]["conditions"][0]["type"]), (&json!("n"), &json!("PodScheduled")));
+    assert_eq!(
+        (&found["spec"]["nodeName"], &found["status"]["conditions"][0]["type"]),
+        (&json!("n"), &json!("PodScheduled"))
+    );
     let (code, status) = bind("m", "").await;
     assert_eq!((code, status["reason"].as_str()), (409, Some("Conflict")));
     let message = status["message"].as_str().unwrap();
-    assert!(message.ends_with("pod p is already assigned to node \"n\""), "{message}");
+    assert!(
+        message.ends_with("pod p is already assigned to node \"n\""),
+        "{message}"
+    );
 }
 
 #[tokio::test]
@@ -139,11 +182,28 @@ async fn an_event_is_checked_and_only_its_series_changes() {
     let path = "/apis/events.k8s.io/v1/namespaces/default/events";
     for (member, value, fault) in [
         ("action", json!(null), "action: Required value"),
-        ("reportingInstance", json!("n".repeat(129)), "reportingInstance: Invalid value"),
+        (
+            "reportingInstance",
+            json!("n".repeat(129)),
+            "reportingInstance: Invalid value",
+        ),
         ("type", json!("Error"), "type: Invalid value"),
         ("note", json!("n".repeat(1025)), "can have at most 1024 characters"),
-        ("regarding", json!({"kind": "Pod", "namespace": "other"}), "does not match event.namespace"),
-        ("series", json!({"count": 1, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}), "should be at least 2"),
+        (
+            "deprecatedCount",
+            json!(2),
+            "count: Invalid value: 2: needs to be unset",
+        ),
+        (
+            "reportingController",
+            json!("a b"),
+            "reportingController: Invalid value",
+        ),
+        (
+            "series",
+            json!({"count": 1, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}),
+            "should be at least 2",
+        ),
     ] {
         let mut wrong = event.clone();
         wrong[member] = value;
@@ -168,11 +228,23 @@ async fn a_lease_is_replaced_only_at_its_version() {
     let (_, client) = made();
     let leases: Api<Lease> = Api::namespaced(client, "kube-system");
     let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15}});
-    let held = leases.create(&PostParams::default(), &serde_json::from_value(lease.clone()).unwrap()).await.unwrap();
-    let without = leases.replace("l", &PostParams::default(), &serde_json::from_value(lease).unwrap()).await.unwrap_err();
+    let held = leases
+        .create(&PostParams::default(), &serde_json::from_value(lease.clone()).unwrap())
+        .await
+        .unwrap();
+    let without = leases
+        .replace("l", &PostParams::default(), &serde_json::from_value(lease).unwrap())
+        .await
+        .unwrap_err();
     assert_eq!(code(&without).0, 422);
-    leases.replace("l", &PostParams::default(), &changed(&held, "b")).await.unwrap();
-    let stale = leases.replace("l", &PostParams::default(), &changed(&held, "c")).await.unwrap_err();
+    leases
+        .replace("l", &PostParams::default(), &changed(&held, "b"))
+        .await
+        .unwrap();
+    let stale = leases
+        .replace("l", &PostParams::default(), &changed(&held, "c"))
+        .await
+        .unwrap_err();
     assert_eq!(code(&stale).0, 409);
 }
 
@@ -204,8 +276,14 @@ async fn lists_come_in_pages_and_selected() {
         }
     }
     assert_eq!(names, (0..25).map(|at| format!("p-{at:02}")).collect::<Vec<_>>());
-    let selected = pods.list(&ListParams::default().fields("spec.nodeName=n-1").labels("vm!=0")).await.unwrap();
-    assert_eq!(selected.items.len(), (0..25).filter(|at| at % 2 == 1 && at % 3 != 0).count());
+    let selected = pods
+        .list(&ListParams::default().fields("spec.nodeName=n-1").labels("vm!=0"))
+        .await
+        .unwrap();
+    assert_eq!(
+        selected.items.len(),
+        (0..25).filter(|at| at % 2 == 1 && at % 3 != 0).count()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -213,7 +291,10 @@ async fn a_watch_sees_what_enters_and_leaves_its_selection() {
     let (server, client) = made();
     server.put("", "pods", pod("before"));
     let pods: Api<Pod> = Api::all(client);
-    let watched = pods.watch(&WatchParams::default().fields("spec.nodeName=n").timeout(200), "0").await.unwrap();
+    let watched = pods
+        .watch(&WatchParams::default().fields("spec.nodeName=n").timeout(200), "0")
+        .await
+        .unwrap();
     let bind = |name: &str, node: &str| {
         let mut object = pod(name);
         object["spec"]["nodeName"] = node.into();
@@ -234,7 +315,10 @@ async fn a_watch_sees_what_enters_and_leaves_its_selection() {
         .try_collect()
         .await
         .unwrap();
-    assert_eq!(events, ["added", "modified", "deleted", "bookmark", "bookmark", "bookmark"]);
+    assert_eq!(
+        events,
+        ["added", "modified", "deleted", "bookmark", "bookmark", "bookmark"]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -244,13 +328,28 @@ async fn faults_meet_the_requests_that_they_are_for() {
     let nodes: Api<Node> = Api::all(client);
     server.fail(Fault::of("patch", "nodes", 1, Answer::Lost));
     server.fail(Fault::of("get", "nodes", 1, Answer::Close));
-    server.fail(Fault::of("get", "nodes", 2, Answer::Status { code: 429, retry_after: Some(7), message: None }));
+    server.fail(Fault::of(
+        "get",
+        "nodes",
+        2,
+        Answer::Status {
+            code: 429,
+            retry_after: Some(7),
+            message: None,
+        },
+    ));
     server.fail(Fault::of("", "nodes", 1, Answer::delay(Duration::from_secs(30))));
 
     assert!(matches!(nodes.get("n").await.unwrap_err(), Error::Service(_)));
     let busy = nodes.get("n").await.unwrap_err();
     let Error::Api(status) = &busy else { panic!("{busy:?}") };
-    assert_eq!((status.code, status.details.as_ref().map(|details| details.retry_after_seconds)), (429, Some(7)));
+    assert_eq!(
+        (
+            status.code,
+            status.details.as_ref().map(|details| details.retry_after_seconds)
+        ),
+        (429, Some(7))
+    );
     let (code, _) = ask(&server, Request::get("/api/v1/nodes/n"), &Value::Null).await;
     assert_eq!(code, 429);
 
@@ -279,7 +378,11 @@ async fn while_it_is_down_nothing_is_answered_and_watches_end() {
     assert!(nodes.list(&ListParams::default()).await.is_err());
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(nodes.list(&ListParams::default()).await.is_ok());
-    let asked: Vec<(u64, u16)> = server.asked().into_iter().map(|asked| (asked.at.as_secs(), asked.code)).collect();
+    let asked: Vec<(u64, u16)> = server
+        .asked()
+        .into_iter()
+        .map(|asked| (asked.at.as_secs(), asked.code))
+        .collect();
     assert_eq!(asked, [(0, 0), (60, 200)]);
 }
 
@@ -302,9 +405,22 @@ async fn a_resource_that_is_taken_away_is_not_found_and_comes_back() {
     let path = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies";
     server.undefine("topology.node.k8s.io", "noderesourcetopologies");
     let (code, body) = ask(&server, Request::get(path), &Value::Null).await;
-    assert_eq!((code, body), (404, Value::Null), "a text, as of a path that no server has");
+    assert_eq!(
+        (code, body),
+        (404, Value::Null),
+        "a text, as of a path that no server has"
+    );
     let definition: Value = serde_saphyr::from_str(test_apiserver::TOPOLOGIES).unwrap();
-    assert_eq!(ask(&server, Request::post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions"), &definition).await.0, 201);
+    assert_eq!(
+        ask(
+            &server,
+            Request::post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions"),
+            &definition
+        )
+        .await
+        .0,
+        201
+    );
     assert_eq!(ask(&server, Request::get(path), &Value::Null).await.0, 200);
 }
 
@@ -318,6 +434,8 @@ async fn an_object_with_a_finalizer_goes_when_that_is_gone() {
     pods.delete("p", &Default::default()).await.unwrap();
     assert!(server.object("", "pods", "default", "p").unwrap()["metadata"]["deletionTimestamp"].is_string());
     let none = json!({"metadata": {"finalizers": null}});
-    pods.patch("p", &PatchParams::default(), &Patch::Merge(&none)).await.unwrap();
+    pods.patch("p", &PatchParams::default(), &Patch::Merge(&none))
+        .await
+        .unwrap();
     assert_eq!(server.object("", "pods", "default", "p"), None);
 }

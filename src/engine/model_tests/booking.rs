@@ -12,6 +12,7 @@ use stelia_ledger::look::{Counters, Look, Seat};
 use stelia_ledger::ring::{Appended, read};
 use stelia_ledger::verdict::Verdict;
 use stelia_quiet::order::Target;
+use stelia_settings::{Every, Sample};
 use tokio::sync::mpsc;
 
 use super::*;
@@ -30,6 +31,8 @@ struct Host {
     others: AtomicU64,
     clock: AtomicU64,
     targets: Mutex<Vec<Target>>,
+    /// Nobody may trace.
+    locked: AtomicBool,
 }
 
 impl Host {
@@ -183,7 +186,10 @@ impl Pages for Slow {
 impl Tracer for Fake {
     fn begin(&self, target: &Target) -> Result<(), String> {
         self.host.targets.lock().unwrap().push(target.clone());
-        Ok(())
+        match self.host.locked.load(Ordering::SeqCst) {
+            true => Err("tracefs is locked".to_owned()),
+            false => Ok(()),
+        }
     }
 
     fn finish(&self) -> Result<Attribution, String> {
@@ -229,6 +235,19 @@ impl Node {
         }
     }
 
+    /// Audited until it is kept who ran, or that nobody knows.
+    async fn attributed(&self, fake: &Fake) -> Vec<(String, Attribution)> {
+        for _ in 0..2_000 {
+            self.reconcile().await;
+            let found = attributed(&fake.events());
+            if !found.is_empty() {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("nobody was named");
+    }
+
     /// Of all its time.
     async fn account(&self, pod: &Pod) -> Account {
         let text = self.handle.account(Some(pod.uid.clone()), 0, None).await.unwrap();
@@ -242,6 +261,15 @@ fn states(events: &[Event]) -> Vec<String> {
         _ => None,
     });
     states.collect()
+}
+
+/// Whose they are, and what was found.
+fn attributed(events: &[Event]) -> Vec<(String, Attribution)> {
+    let attributed = events.iter().filter_map(|event| match event {
+        Event::Attributed { vm, attribution } => Some((vm.clone(), attribution.clone())),
+        _ => None,
+    });
+    attributed.collect()
 }
 
 fn opened(events: &[Event]) -> BTreeMap<u64, String> {
@@ -448,6 +476,102 @@ async fn an_intruder_is_told_and_looked_for_and_its_pod_is_not_told_who() {
     assert_eq!(account.totals.other_tasks.least, 10);
     let busy = own.account(Some(pod.uid.clone()), 0, None).await.unwrap_err();
     assert_eq!(busy.kind, ErrorKind::Busy);
+    kept.end().await;
+}
+
+#[tokio::test]
+async fn where_nobody_may_trace_counts_go_on_and_the_entry_says_that_it_names_nobody() {
+    let mut node = Node::new();
+    let fake = Fake::new(node.directory.path());
+    fake.host.locked.store(true, Ordering::SeqCst);
+    let kept = node.keeping(&fake);
+    let (pod, _) = node.isolated(1, "2-3").await;
+    node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
+        .await;
+    fake.host.others.fetch_add(5, Ordering::SeqCst);
+    node.reconcile().await;
+    node.until("it is kept that nobody is named", |_| {
+        !attributed(&fake.events()).is_empty()
+    })
+    .await;
+    let (vm, attribution) = attributed(&fake.events()).remove(0);
+    assert_eq!(
+        (vm, attribution.cpus.as_str(), attribution.problems),
+        (pod.uid.to_string(), "2-3", vec!["tracefs is locked".to_owned()])
+    );
+    assert!(attribution.tasks.is_empty() && attribution.until_us > 0);
+    fake.host.others.fetch_add(1, Ordering::SeqCst);
+    let account = node.account(&pod).await;
+    assert_eq!(account.totals.other_tasks, Range { least: 12, most: 12 });
+    assert_eq!(account.attributions.len(), 1);
+    kept.end().await;
+}
+
+#[tokio::test]
+async fn a_sample_is_counted_beside_an_audit_and_kept_although_nobody_intruded() {
+    let mut node = Node::new();
+    let fake = Fake::new(node.directory.path());
+    let kept = node.keeping(&fake);
+    let (pod, _) = node.isolated(1, "2-3").await;
+    node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
+        .await;
+    node.reconcile().await;
+    node.until("the audit's look is taken", |_| fake.looks() > 1).await;
+    assert!(fake.host.targets.lock().unwrap().is_empty(), "off by default");
+    let every = Every::Hour;
+    node.settings.ledger.sample = Some(Sample { seconds: 1, every });
+    node.handle.reload(node.settings.clone()).await.unwrap();
+    let sampled = node.attributed(&fake).await;
+    assert_eq!((sampled.len(), sampled[0].0.as_str()), (1, pod.uid.as_str()));
+    assert_eq!(sampled[0].1.tasks[0].name, "payroll");
+    assert_eq!(fake.host.targets.lock().unwrap().len(), 1, "once an hour");
+    kept.end().await;
+}
+
+/// The next head that is signalled: day, number and hash.
+async fn head(kept: &mut Kept) -> (String, u64, String) {
+    loop {
+        let signal = tokio::time::timeout(Duration::from_secs(60), kept.signals.recv());
+        if let Signal::Head(Event::Head { day, seq, hash, .. }) = signal.await.unwrap().unwrap() {
+            return (day, seq, hash);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_day_that_ended_is_signed_once_told_and_still_shown_by_the_next_daemon() {
+    let mut node = Node::new();
+    let fake = Fake::new(node.directory.path());
+    let mut kept = node.keeping(&fake);
+    node.isolated(1, "2-3").await;
+    node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
+        .await;
+    // It ends while the disk is full.
+    fake.host.full.store(true, Ordering::SeqCst);
+    fake.host.clock.fetch_add(86_400, Ordering::SeqCst);
+    node.reconcile().await;
+    node.until("it is said", |node| node.handle.view().ledger.problem.is_some())
+        .await;
+    assert!(kept.signals.try_recv().is_err(), "nothing that is not kept is told");
+    fake.host.full.store(false, Ordering::SeqCst);
+    node.reconcile().await;
+    let told = head(&mut kept).await;
+    let shown = |node: &Node| {
+        let ledger = node.handle.view().ledger.clone();
+        (ledger.day.clone(), ledger.seq, ledger.hash.clone())
+    };
+    node.until("it is shown", |node| shown(node) == told).await;
+    let verdict: Verdict = serde_json::from_str(&node.handle.verify_ledger().await.unwrap()).unwrap();
+    let heads = verdict.heads.iter();
+    let heads: Vec<_> = heads
+        .map(|head| (head.day.clone(), head.seq, head.hash.clone()))
+        .collect();
+    assert_eq!((verdict.is_good(), heads), (true, vec![told.clone()]), "{verdict:?}");
+    kept.end().await;
+    node.restart().await;
+    node.reconcile().await;
+    let kept = node.keeping(&fake);
+    node.until("the next daemon shows it", |node| shown(node) == told).await;
     kept.end().await;
 }
 

@@ -16,6 +16,7 @@ mod linear;
 mod names;
 mod old_tree;
 mod pod_level;
+mod publishing;
 mod quiet;
 mod rebind;
 mod refusals;

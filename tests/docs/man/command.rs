@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use clap::{Arg, ArgAction, Command};
-use steliactl::cli::help::Group;
 
 use super::roff::{Header, escaped, item, paragraphs, see_also};
 
@@ -72,12 +71,15 @@ pub fn section(command: &Command, name: &str) -> String {
     paragraphs(text, true)
 }
 
+/// The title of a group of commands, and their names.
+pub type Group<'a> = (&'a str, &'a [&'a str]);
+
 /// The commands by groups, each with its usage, its options and the end of its help.
-pub fn grouped(command: &Command, groups: &[Group]) -> String {
+pub fn grouped(command: &Command, groups: &[Group<'_>]) -> String {
     let mut page = String::new();
-    for group in groups {
-        writeln!(page, ".SS {}", escaped(group.title)).unwrap();
-        for (place, name) in group.commands.iter().enumerate() {
+    for (title, commands) in groups {
+        writeln!(page, ".SS {}", escaped(title)).unwrap();
+        for (place, name) in commands.iter().enumerate() {
             let sub = command.find_subcommand(name).unwrap();
             if place > 0 {
                 page.push_str(".PP\n");
@@ -242,12 +244,8 @@ fn commands_by_groups_have_their_examples_and_exit_codes_are_a_section() {
         .after_help("Of x.\n\nExit codes:\n  0  good")
         .subcommand(a);
     command.build();
-    let group = Group {
-        title: "Do",
-        commands: &["a"],
-    };
     assert_eq!(
-        grouped(&command, &[group]),
+        grouped(&command, &[("Do", &["a"])]),
         ".SS Do\n\\fBa\\fR\n.RS 4\nDoes a.\n.PP\nAnd more.\n.PP\nExamples:\n.nf\n  # so\n  x a\n.fi\n.RE\n"
     );
     assert_eq!(section(&command, "Exit codes"), ".nf\n  0  good\n.fi\n");

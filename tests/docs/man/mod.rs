@@ -1,50 +1,20 @@
 //! The man pages in `docs/man/`. What the code knows is made from it and held to the page: command lines from clap, settings from
 //! `packaging/steliad.toml`, the D-Bus interface from `dbus-interfaces/`. The rest is written by hand, in the page itself.
-//! `STELIA_WRITE_DOCS=1 cargo test man_page` writes what is made.
+//! `STELIA_WRITE_DOCS=1 cargo test man_page` writes what is made. The pages of the cluster's programs are held by their crates' tests.
 
 mod command;
 mod interface;
+mod page;
 mod roff;
 mod settings;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
 use steliactl::cli::help::GROUPS;
 
+use page::{END, PART, filled, hold, path};
 use roff::Header;
-
-/// Where a made part of a page written by hand begins; its name follows.
-const PART: &str = ".\\\" Made from the code: ";
-/// Where it ends.
-const END: &str = ".\\\" Until here.\n";
-
-fn path(page: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/man").join(page)
-}
-
-/// The page is exactly this; it is written when that is asked for.
-fn hold(page: &str, text: &str) {
-    if std::env::var_os("STELIA_WRITE_DOCS").is_some() {
-        std::fs::write(path(page), text).unwrap();
-    }
-    let written = std::fs::read_to_string(path(page)).unwrap_or_default();
-    assert!(
-        written == text,
-        "docs/man/{page} is not what it should be: STELIA_WRITE_DOCS=1 cargo test man_page"
-    );
-}
-
-/// The page with its made part `name` put anew.
-fn filled(page: &str, name: &str, text: &str) -> String {
-    let begin = format!("{PART}{name}\n");
-    let (before, rest) = page.split_once(&begin).unwrap_or_else(|| panic!("no part {name:?}"));
-    let (_, after) = rest
-        .split_once(END)
-        .unwrap_or_else(|| panic!("part {name:?} has no end"));
-    format!("{before}{begin}{text}{END}{after}")
-}
 
 #[test]
 fn the_man_page_of_the_runner_says_what_help_says() {
@@ -64,8 +34,9 @@ fn the_man_page_of_steliactl_says_what_help_says() {
     let page = std::fs::read_to_string(path("steliactl.1")).unwrap();
     let mut command = steliactl::cli::Cli::command();
     command.build();
+    let groups = GROUPS.map(|group| (group.title, group.commands));
     let page = filled(&page, "options", &command::options(&command, true));
-    let page = filled(&page, "commands", &command::grouped(&command, &GROUPS));
+    let page = filled(&page, "commands", &command::grouped(&command, &groups));
     let page = filled(&page, "exit codes", &command::section(&command, "Exit codes"));
     hold("steliactl.1", &page);
 }

@@ -38,11 +38,21 @@ impl Intruder {
     }
 
     /// The daemon, which would put it out within milliseconds, stands still meanwhile.
-    pub fn intrude(mut self) {
-        let signal = |name: &str| run(&["systemctl", "kill", "--kill-whom=main", name, "steliad.service"]);
+    pub fn intrude(self) {
+        let is_inside = self.into.is_some();
+        if is_inside {
+            signal("STOP");
+        }
+        self.run();
+        if is_inside {
+            signal("CONT");
+        }
+    }
+
+    /// While nobody would put it out.
+    pub fn run(mut self) {
         if let Some((vcpu, cpu)) = &self.into {
             let number = self.child.id().to_string();
-            signal("--signal=STOP");
             let domain = vcpu.parent().expect("its domain");
             fs::write(domain.join("cgroup.procs"), &number).expect("into the domain");
             fs::write(vcpu.join("cgroup.threads"), &number).expect("into vcpu/");
@@ -52,12 +62,15 @@ impl Intruder {
         line.write_all(b"go\n").expect("a line");
         drop(line);
         let status = self.child.wait().expect("the intruder");
-        if self.into.is_some() {
-            signal("--signal=CONT");
-        }
         assert!(status.success(), "{status}");
         let _ = fs::remove_dir("/sys/fs/cgroup/intruder.slice");
     }
+}
+
+/// To the daemon.
+pub fn signal(name: &str) {
+    let signal = format!("--signal={name}");
+    run(&["systemctl", "kill", "--kill-whom=main", &signal, "steliad.service"]);
 }
 
 /// Its children are in the same cgroup, on the same CPU.

@@ -26,6 +26,9 @@ pub enum ManifestError {
     /// It has several Pods, and none of them was named.
     #[error("there are several Pods in it: {0}; name one")]
     SeveralPods(String),
+    /// Two containers in words have the same name.
+    #[error("there are two called {0}")]
+    Twice(String),
     /// The API server would refuse something in the Pod.
     #[error("{path}: {what}")]
     Wrong {

@@ -1,4 +1,4 @@
-//! A container as one argument, as `steliactl plan --container` takes it.
+//! A pod in words: each container is one argument, as `steliactl plan --container` takes it.
 
 use stelia_cpus::quantity::QuantityError;
 use stelia_text::excerpt;
@@ -7,7 +7,7 @@ use stelia_text::excerpt::excerpt;
 use super::error::ManifestError;
 use super::resources::{Owner, ResourceList, Written};
 use super::spec::is_label;
-use crate::pod::{Container, ContainerKind};
+use crate::pod::{Container, ContainerKind, Pod};
 
 /// A container of `key=value` pairs between commas: `name`, `kind` (`app`, `init`, `sidecar`), and resources by their names, of
 /// which `cpus` means `cpu`. Requests are the limits. Without a name it is called `c` and its number.
@@ -60,4 +60,25 @@ pub fn container(text: &str, number: usize) -> Result<Container, ManifestError> 
     };
     written.check(&name, Owner::Container)?;
     Ok(Container::new(&name, kind, written.resources()))
+}
+
+/// A pod of such containers, in the order in which kubelet starts them.
+///
+/// # Errors
+/// As [`container`], and where two have the same name.
+pub fn in_words(containers: &[String]) -> Result<Pod, ManifestError> {
+    let numbered = containers.iter().enumerate();
+    let containers: Result<Vec<Container>, _> = numbered.map(|(at, text)| container(text, at)).collect();
+    let mut containers = containers?;
+    containers.sort_by_key(|container| container.kind == ContainerKind::App);
+    for (at, one) in containers.iter().enumerate() {
+        if containers[..at].iter().any(|other| other.name == one.name) {
+            return Err(ManifestError::Twice(one.name.clone()));
+        }
+    }
+    let pod = Pod {
+        containers,
+        ..Pod::default()
+    };
+    Ok(pod.with_defaults())
 }

@@ -29,7 +29,7 @@ mod tests;
 use serde_json::Value;
 
 pub use error::ManifestError;
-pub use flags::container;
+pub use flags::{container, in_words};
 
 use stelia_kubelet::config::yaml_options;
 use stelia_text::excerpt;

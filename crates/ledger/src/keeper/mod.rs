@@ -30,6 +30,9 @@ use crate::standing::{Between, Known, Open, Standing};
 /// All seats are written this often, microseconds, or at a multiple of it: [`hours_between`].
 const HEARTBEAT: u64 = 3_600_000_000;
 
+/// So many reasons of looks that could not be kept are told; others are told together.
+const REASONS: usize = 4;
+
 /// An entry that is not kept yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Draft {
@@ -58,7 +61,8 @@ pub struct Keeper {
     standing: Standing,
     boot: String,
     notes: Vec<Event>,
-    missed: Option<(u64, String)>,
+    /// How many looks for which reason.
+    missed: Vec<(u64, String)>,
     /// The key in use, told at the beginning of each segment.
     key: String,
     /// Of the last look: `at` and `up`.
@@ -124,8 +128,14 @@ impl Keeper {
 
     /// A look, or an entry of one, was not kept. The counters go on, so only the time in between is coarser.
     pub fn missed(&mut self, why: &str) {
-        let looks = self.missed.as_ref().map_or(0, |(looks, _)| *looks);
-        self.missed = Some((looks.saturating_add(1), why.to_owned()));
+        let why = match self.missed.len() {
+            REASONS.. if !self.missed.iter().any(|(_, known)| known == why) => "other reasons",
+            _ => why,
+        };
+        match self.missed.iter_mut().find(|(_, known)| known == why) {
+            Some((looks, _)) => *looks = looks.saturating_add(1),
+            None => self.missed.push((1, why.to_owned())),
+        }
     }
 
     /// The entry that this look is worth, or none. `starts_segment`: it is the first of a segment, so it says everything.
@@ -158,11 +168,10 @@ impl Keeper {
             still: BTreeSet::new(),
             closed: BTreeMap::new(),
         };
-        page.events
-            .extend(self.missed.as_ref().map(|(looks, why)| Event::Missed {
-                looks: *looks,
-                why: why.clone(),
-            }));
+        page.events.extend(self.missed.iter().map(|(looks, why)| Event::Missed {
+            looks: *looks,
+            why: why.clone(),
+        }));
         let before = (self.standing.boot == self.boot).then_some(&self.standing.states);
         states(&mut page.events, before, vms, starts_segment);
         let open = open_seats(&self.standing, &self.boot);
@@ -296,7 +305,7 @@ impl Keeper {
             ..
         } = draft;
         self.notes.drain(..noted.min(self.notes.len()));
-        self.missed = None;
+        self.missed.clear();
         self.closing.clear();
         for vm in disturbed {
             self.paces.entry(vm).or_default().written(entry.up);

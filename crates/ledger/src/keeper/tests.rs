@@ -606,16 +606,26 @@ fn what_could_not_be_kept_is_told_later() {
             .is_some()
     );
     keeper.missed("the disk is full");
+    // The disk's reason is not lost by another one, and reasons are bounded.
+    ["slow", "slow", "a", "b", "c", "d", "c"]
+        .into_iter()
+        .for_each(|why| keeper.missed(why));
     host.later(AUDIT);
     let entry = looked(&mut host, &mut keeper, &mut ring, "isolated").unwrap();
     let by = i64::try_from(3 * HEARTBEAT).unwrap();
     assert!(entry.events.contains(&Event::Clock { by }), "{entry:#?}");
-    assert!(
-        entry
-            .events
-            .iter()
-            .any(|event| matches!(event, Event::Missed { looks: 1, .. }))
-    );
+    let missed = entry.events.iter().filter_map(|event| match event {
+        Event::Missed { looks, why } => Some((*looks, why.as_str())),
+        _ => None,
+    });
+    let expected = [
+        (1, "the disk is full"),
+        (2, "slow"),
+        (1, "a"),
+        (1, "b"),
+        (3, "other reasons"),
+    ];
+    assert_eq!(missed.collect::<Vec<_>>(), expected);
 }
 
 #[test]

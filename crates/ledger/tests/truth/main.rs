@@ -7,6 +7,8 @@ mod play;
 
 use proptest::prelude::*;
 
+use stelia_ledger::entry::Closed;
+
 use host::{Run, VMS};
 use play::{Played, Step, play};
 
@@ -235,4 +237,60 @@ fn an_upgrade_is_no_time_without_a_look() {
     check(&played).unwrap();
     let told = played.account(VMS[0]).totals.other_tasks;
     assert_eq!((told.least, told.most), (1, 1));
+}
+
+const HOUR: i64 = 3_600_000_000;
+
+/// 31 days of a look every four minutes, and how many foreign switch-ins each VM had in them: each just before a look. The clock is set by
+/// more than a day, forth and back; the host boots twice; the daemon is killed and stopped; a CPU is away, and a VM has no CPUs for a while.
+fn a_month() -> (Vec<Step>, [u64; 2]) {
+    let (mut steps, mut foreign) = (Vec::new(), [0, 0]);
+    for hour in 0..31 * 24 {
+        match hour {
+            70 => steps.push(Step::Clock(26 * HOUR)),
+            120 => steps.push(Step::Clock(-26 * HOUR)),
+            220 => steps.push(Step::Clock(-75 * HOUR)),
+            290 => steps.push(Step::Clock(75 * HOUR)),
+            330 => steps.push(Step::Killed),
+            380 => steps.push(Step::Stopped),
+            420 => steps.push(Step::Hidden(1)),
+            470 | 600 => steps.push(Step::Boot),
+            520 => steps.push(Step::State(1, 2)),
+            523 => steps.push(Step::State(1, 0)),
+            _ => {}
+        }
+        for part in 0..15 {
+            steps.extend([Step::Run(hour % 3, Run::Own), Step::Run((hour + 1) % 3, Run::Bound(0))]);
+            if part == 14 && hour % 7 == 0 && !(520..=523).contains(&hour) {
+                steps.extend([Step::Run(hour % 3, Run::Foreign), Step::Run(hour % 3, Run::Foreign)]);
+                foreign[usize::from(hour % 3 == 2)] += 2;
+            }
+            let [later, mut look] = look(239);
+            if let Step::Look { segment, .. } = &mut look {
+                *segment = part == 0 && hour % 50 == 0;
+            }
+            steps.extend([later, look]);
+        }
+    }
+    (steps, foreign)
+}
+
+#[test]
+fn a_month_with_clocks_set_both_ways_and_boots_adds_up() {
+    let (steps, foreign) = a_month();
+    let played = play(&steps);
+    check(&played).unwrap();
+    for (vm, foreign) in VMS.into_iter().zip(foreign) {
+        let account = played.account(vm);
+        let told = account.totals.other_tasks;
+        assert_eq!((told.least, told.most), (foreign, foreign), "{vm}");
+        let sum = account.days.iter().map(|day| day.other_tasks.most).sum::<u64>();
+        assert_eq!(sum, foreign, "{vm} by day");
+        assert!(account.days.len() >= 28, "{} days", account.days.len());
+        let booted = account.gaps.iter().filter(|gap| gap.why == Closed::Boot).count();
+        assert!(booted >= 2, "{:?}", account.gaps);
+        // At each boot an hour at most is not known, and while the CPU is away.
+        assert!(account.covered_us < account.promised_us);
+        assert!(account.covered_us / 99 >= account.promised_us / 100, "{account:#?}");
+    }
 }

@@ -11,7 +11,7 @@ use crate::numa::{Memory, NumaNode, Pages};
 use crate::object::{Resource, Zone};
 
 /// The NUMA nodes by id. Zones with CPUs alone come from a host whose kernel has no NUMA.
-pub(super) fn numa(object: &NodeResourceTopology) -> Result<BTreeMap<u32, NumaNode>, DescribedError> {
+pub(crate) fn numa(object: &NodeResourceTopology) -> Result<BTreeMap<u32, NumaNode>, DescribedError> {
     let mut nodes = BTreeMap::new();
     for (at, zone) in object.zones.iter().enumerate() {
         let place = format!("zones[{at}]");
@@ -31,7 +31,7 @@ pub(super) fn numa(object: &NodeResourceTopology) -> Result<BTreeMap<u32, NumaNo
     Ok(nodes)
 }
 
-fn node(place: &str, zone: &str) -> Result<u32, DescribedError> {
+pub(crate) fn node(place: &str, zone: &str) -> Result<u32, DescribedError> {
     let id = zone.strip_prefix("node-").and_then(|id| id.parse().ok());
     id.ok_or_else(|| wrong(place, zone, "not the name of a NUMA zone (node-N)"))
 }

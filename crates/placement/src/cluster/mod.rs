@@ -45,11 +45,13 @@ pub struct Cluster {
     requests: Requests,
     reasons: Reasons,
     weights: Weights,
+    /// The last generation of any node.
+    generation: u64,
 }
 
 #[derive(Debug)]
 struct Slot {
-    /// Rises with each change of the node.
+    /// Of the last change; no other node ever had it.
     generation: u64,
     known: Result<Known, NodeError>,
     /// The pods on their way, in the order of the state's arrivals; kept while the object cannot be used.
@@ -157,7 +159,6 @@ impl Cluster {
             }
             slot.known = Err(NodeError::NoAttribute(stelia_node_report::compact::ATTRIBUTE));
             slot.coming.clear();
-            slot.generation += 1;
             self.vacant.push(at);
         }
     }
@@ -287,8 +288,7 @@ impl Cluster {
         (self.states.len(), self.shapes.len())
     }
 
-    /// A request to ask about; an equal one has the same number. Only so many are kept ([`requests::MOST`]): a number is good until as many
-    /// others were asked about.
+    /// A request to ask about; an equal one has the same number. 1024 are kept: a number is good until as many others were asked about.
     pub fn request(&mut self, request: Request) -> RequestId {
         let (id, recycled) = self.requests.enter(request);
         if recycled {
@@ -369,8 +369,9 @@ impl Cluster {
     }
 
     fn changed(&mut self, at: usize, before: Option<StateId>) {
+        self.generation += 1;
         if let Some(slot) = self.nodes.get_mut(at) {
-            slot.generation += 1;
+            slot.generation = self.generation;
         }
         if let Some(state) = before {
             self.states.leave(state);

@@ -25,6 +25,14 @@ use super::*;
 use crate::node::{self, Described};
 use crate::testing::{self, facts_of, published, uid};
 
+/// So many, or as many as are asked for.
+fn cases(few: u32) -> ProptestConfig {
+    match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => ProptestConfig::default(),
+        None => ProptestConfig::with_cases(few),
+    }
+}
+
 /// A node of kubelet's, its topology, and its options as the object has them.
 #[derive(Debug, Clone)]
 struct Real {
@@ -212,7 +220,7 @@ fn coming(request: Request, cpus: Option<CpuSet>) -> Arrival {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(cases(96))]
 
     /// The object has enough for kubelet's own answer, and a reservation leaves what kubelet's next object says.
     #[test]
@@ -398,7 +406,7 @@ fn requester(cpus: u64) -> Requester {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(cases(96))]
 
     /// VMs are placed one after the other. Each gets what the allocator itself gives on the full description, and what is told to the
     /// node is taken there whatever the order in which the VMs register; the reservations leave what the next object says.

@@ -57,11 +57,9 @@ pub(super) fn read(object: &Object, compact: &Compact) -> Result<Zones, NodeErro
             }
             match resource.name.as_str() {
                 "cpu" => cpus(compact, id, resource)?,
-                name if name == MEMORY || name.starts_with(HUGE_PAGES) => {
-                    if is_static {
-                        let kinds = zones.memory.entry(id).or_default();
-                        kinds.insert(name.to_owned(), amount(resource)?);
-                    }
+                name if is_static && (name == MEMORY || name.starts_with(HUGE_PAGES)) => {
+                    let kinds = zones.memory.entry(id).or_default();
+                    kinds.insert(name.to_owned(), amount(resource)?);
                 }
                 name if name.contains('/') => {
                     let amount = amount(resource)?;

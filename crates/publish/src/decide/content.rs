@@ -146,7 +146,12 @@ pub fn condition(told: &Pod) -> Value {
         "message": told.message,
         "lastTransitionTime": time(told.since_us, 0),
     });
-    pod(&told.namespace, &told.name, &told.uid, json!({"conditions": [condition]}))
+    pod(
+        &told.namespace,
+        &told.name,
+        &told.uid,
+        json!({"conditions": [condition]}),
+    )
 }
 
 /// The status of the pod with nothing of ours: the condition is removed.

@@ -85,7 +85,10 @@ impl Events {
             }
             let named = is_name(&event.namespace) && is_name(&event.name);
             if !named || first && event.time_us < oldest {
-                let told = Told { count: event.count, at: now };
+                let told = Told {
+                    count: event.count,
+                    at: now,
+                };
                 self.told.insert(event.number, told);
                 continue;
             }
@@ -160,9 +163,18 @@ impl Events {
     }
 
     /// Returns what is to be said, if anything.
-    pub(crate) fn failed(&mut self, task: EventTask, failure: &Failure, now: Duration, random: &mut Random) -> Option<String> {
+    pub(crate) fn failed(
+        &mut self,
+        task: EventTask,
+        failure: &Failure,
+        now: Duration,
+        random: &mut Random,
+    ) -> Option<String> {
         let event = self.event(task)?.clone();
-        let said = format!("event {} of pod {}/{}: {}", event.reason, event.namespace, event.name, failure.text);
+        let said = format!(
+            "event {} of pod {}/{}: {}",
+            event.reason, event.namespace, event.name, failure.text
+        );
         match failure.kind {
             Kind::Forbidden => self.rest.failed(now, Pause::Long, failure.retry_after, random),
             Kind::Exists => {

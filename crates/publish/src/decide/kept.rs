@@ -70,6 +70,11 @@ impl Kept {
         self.wanted.is_some() && self.wanted != self.standing && self.wanted != self.refused
     }
 
+    /// What is wanted was refused for what it is.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.wanted.is_some() && self.wanted == self.refused
+    }
+
     /// When the next request is due.
     pub(crate) fn due(&self) -> Option<Duration> {
         self.wanted?;

@@ -13,7 +13,6 @@ mod wanted;
 #[cfg(test)]
 mod tests;
 
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,7 +53,7 @@ enum What {
 #[derive(Debug)]
 pub enum Next {
     /// Send this and tell what came of it ([`State::answered`]).
-    Send(Task, Request),
+    Send(Task, Box<Request>),
     /// Wait until then, since the start, or for a reading; without a time only for a reading.
     Wait(Option<Duration>),
 }
@@ -65,6 +64,8 @@ pub struct State {
     random: Random,
     /// Nothing is sent before.
     start_at: Duration,
+    begun: bool,
+    /// The first reading, until there is another.
     first: Option<Reading>,
     /// The API server as a whole.
     api: Rest,
@@ -102,6 +103,7 @@ impl State {
         let mut random = Random::new(options.seed);
         Self {
             start_at: random.below(options.start_spread),
+            begun: false,
             first: None,
             api: Rest::default(),
             told: None,
@@ -153,11 +155,12 @@ impl State {
 
     /// A reading of what the daemon tells.
     pub fn take(&mut self, reading: &Reading, now: Duration) {
-        match &self.first {
-            None => self.first = Some(reading.clone()),
+        if !std::mem::replace(&mut self.begun, true) {
+            self.first = Some(reading.clone());
+        } else if self.first.as_ref().is_some_and(|first| first != reading) {
             // Spread is what begins on all nodes together. What changes now, changes on this one.
-            Some(first) if first != reading => self.start_at = self.start_at.min(now),
-            Some(_) => {}
+            self.start_at = self.start_at.min(now);
+            self.first = None;
         }
         let publication = reading.publication.as_ref();
         let foreign = publication.and_then(|publication| self.foreign(publication));
@@ -191,7 +194,10 @@ impl State {
     fn foreign(&self, publication: &Publication) -> Option<String> {
         let node = &self.options.node;
         if publication.node != *node {
-            return Some(format!("of node {:?}, and this publisher is of {node:?}", publication.node));
+            return Some(format!(
+                "of node {:?}, and this publisher is of {node:?}",
+                publication.node
+            ));
         }
         let object = publication.object.as_ref()?;
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -200,7 +206,10 @@ impl State {
         }
         match (content::object_version(object), &object["kind"]) {
             (Some(version), kind) if pods::is_name(version) && kind == "NodeResourceTopology" => None,
-            (_, kind) => Some(format!("the object is {} {kind}, expected a NodeResourceTopology", object["apiVersion"])),
+            (_, kind) => Some(format!(
+                "the object is {} {kind}, expected a NodeResourceTopology",
+                object["apiVersion"]
+            )),
         }
     }
 
@@ -245,7 +254,7 @@ impl State {
 
     /// What is due now, or when the next thing is.
     pub fn next(&mut self, now: Duration) -> Next {
-        if self.first.is_none() {
+        if !self.begun {
             return Next::Wait(None);
         }
         self.want(now);
@@ -262,7 +271,7 @@ impl State {
         match self.request(&what, now) {
             Some(Ok(request)) => {
                 self.sent(&what, now);
-                Next::Send(Task(what), request)
+                Next::Send(Task(what), Box::new(request))
             }
             failed => {
                 // Nothing to send after all, or nothing that can be: what follows from that is what follows from an answer.
@@ -312,7 +321,12 @@ impl State {
             What::Event(task @ EventTask::Repeat(_)) => {
                 let event = self.events.event(*task)?;
                 let body = serde_json::json!({"series": content::series(event)?});
-                request::merge_event(manager, &event.namespace, &content::event_name(&self.options.boot, event), &body)
+                request::merge_event(
+                    manager,
+                    &event.namespace,
+                    &content::event_name(&self.options.boot, event),
+                    &body,
+                )
             }
         })
     }

@@ -108,16 +108,20 @@ impl State {
         if failure.kind == Kind::Unauthorized && !again {
             self.api.at_once(now);
         } else {
-            self.api.failed(now, Pause::Growing, failure.retry_after, &mut self.random);
+            self.api
+                .failed(now, Pause::Growing, failure.retry_after, &mut self.random);
             self.say(Part::Api, Some(failure.text.clone()));
         }
-        if let Some((kept, _)) = self.kept(what) {
-            kept.interrupted(now);
-        }
         match what {
+            // Not carried out, for certain.
+            _ if failure.kind == Kind::Unauthorized => {}
             What::Taint(_) => self.taint.interrupted(),
             What::Pod(task) => self.pods.interrupted(task, now),
-            _ => {}
+            _ => {
+                if let Some((kept, _)) = self.kept(what) {
+                    kept.interrupted(now);
+                }
+            }
         }
     }
 
@@ -161,7 +165,10 @@ impl State {
             What::Pod(PodTask::Condition(uid, digest)) => self.pods.written(uid, *digest, now, &mut self.random),
             What::Event(task) => self.events.succeeded(*task, now),
         }
-        self.say(what.part(), said);
+        // One pod's success says nothing of another's condition.
+        if said.is_some() || !(matches!(what, What::Pod(_)) && self.pods.is_refused()) {
+            self.say(what.part(), said);
+        }
     }
 
     fn failed(&mut self, what: &What, failure: &Failure, now: Duration) {
@@ -198,11 +205,27 @@ impl State {
             }
             What::Pod(task) => {
                 let text = self.pods.failed(task, failure, now, &mut self.random);
-                said = text.map(|text| problem(what, &Failure { text, ..failure.clone() }));
+                said = text.map(|text| {
+                    problem(
+                        what,
+                        &Failure {
+                            text,
+                            ..failure.clone()
+                        },
+                    )
+                });
             }
             What::Event(task) => {
                 let text = self.events.failed(*task, failure, now, &mut self.random);
-                said = text.map(|text| problem(what, &Failure { text, ..failure.clone() }));
+                said = text.map(|text| {
+                    problem(
+                        what,
+                        &Failure {
+                            text,
+                            ..failure.clone()
+                        },
+                    )
+                });
             }
         }
         // The Node is not the one whose UID is known: it was deleted, or registered anew.

@@ -140,6 +140,11 @@ impl Pods {
         entries.any(|entry| entry.gate != Gate::No && entry.kept.is_pending())
     }
 
+    /// Some pod's condition was refused, and is still wanted.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.by_uid.values().any(|entry| entry.kept.is_refused())
+    }
+
     /// Namespace and name of the pod.
     pub(crate) fn name(&self, uid: &str) -> Option<(&str, &str)> {
         let entry = self.by_uid.get(uid)?;
@@ -191,7 +196,13 @@ impl Pods {
     }
 
     /// Returns what is to be said, if anything: a pod that is gone is nothing to tell of.
-    pub(crate) fn failed(&mut self, task: &PodTask, failure: &Failure, now: Duration, random: &mut Random) -> Option<String> {
+    pub(crate) fn failed(
+        &mut self,
+        task: &PodTask,
+        failure: &Failure,
+        now: Duration,
+        random: &mut Random,
+    ) -> Option<String> {
         let (PodTask::Gate(uid) | PodTask::Condition(uid, _)) = task;
         let entry = self.by_uid.get_mut(uid)?;
         match failure.kind {

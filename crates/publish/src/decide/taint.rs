@@ -84,7 +84,8 @@ pub fn with_removed(node: &NodeView) -> Option<Value> {
 /// What the annotation remembers; nothing if somebody wrote something else there.
 fn removed(node: &NodeView) -> Vec<Value> {
     let text = node.metadata.annotations.get(REMOVED_TAINTS);
-    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    text.and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default()
 }
 
 fn patch(node: &NodeView, taints: Value, remembered: Value) -> Value {

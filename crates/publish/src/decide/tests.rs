@@ -248,7 +248,7 @@ proptest! {
     /// The condition of a pod that is told of stands as it is told, if its requests were not refused for what they are.
     #[test]
     fn conditions_follow(
-        steps in prop::collection::vec((readings(), 0_u64..60_000, prop::collection::vec(0..3, 1..8)), 1..12),
+        steps in prop::collection::vec((readings(), 0_u64..60_000, prop::collection::vec(0_usize..3, 1..8)), 1..12),
     ) {
         let mut run = Run::new(all());
         for (reading, pause, fates) in &steps {
@@ -269,16 +269,16 @@ proptest! {
                 _ => prop_assert_eq!(status, &Value::Null, "removed, or never there"),
             }
         }
-        prop_assert!(run.state.status().settled);
+        prop_assert!(!run.state.pods.is_pending());
     }
 }
 
 #[test]
-fn ten_thousand_nodes_after_an_outage_come_back_one_after_the_other() {
+fn a_thousand_nodes_after_an_outage_come_back_one_after_the_other() {
     // All are cut off at the same moment and have something to write; the API server is back after an hour.
     let mut by_second: BTreeMap<u64, u32> = BTreeMap::new();
     let back = Duration::from_secs(3600);
-    for number in 0..10_000 {
+    for number in 0..1_000 {
         let options = Options {
             node: "worker-1".into(),
             ..Options::new(format!("worker-{number}"))
@@ -291,11 +291,14 @@ fn ten_thousand_nodes_after_an_outage_come_back_one_after_the_other() {
         run.until(back, || Fate::Away);
         let outage = run.server.writes.len();
         run.until(back + Duration::from_secs(301), || Fate::Answered);
-        assert!(outage - before > 5 && run.server.writes.len() - outage == 1, "one request a node");
+        assert!(
+            outage - before > 5 && run.server.writes.len() - outage == 1,
+            "one request a node"
+        );
         *by_second.entry(run.server.writes[outage].as_secs()).or_default() += 1;
     }
     let most = by_second.values().max().unwrap();
-    assert!((34..200).contains(most), "{most} in the busiest second of 300");
+    assert!((4..30).contains(most), "{most} in the busiest second of 300");
 }
 
 #[test]
@@ -322,7 +325,10 @@ fn the_state_is_an_attribute_or_in_v1alpha1_an_annotation() {
     let marked = content::object(&object, Freshness::Away, None);
     assert_eq!(marked["attributes"], json!([{"name": content::STATE, "value": "away"}]));
     let again = content::object(&marked, Freshness::Unusable, None);
-    assert_eq!(again["attributes"], json!([{"name": content::STATE, "value": "unusable"}]));
+    assert_eq!(
+        again["attributes"],
+        json!([{"name": content::STATE, "value": "unusable"}])
+    );
     assert_eq!(content::object(&object, Freshness::Current, None), object);
     let mut old = object;
     old["apiVersion"] = "topology.node.k8s.io/v1alpha1".into();

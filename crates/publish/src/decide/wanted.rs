@@ -47,7 +47,11 @@ impl State {
     /// a resource than the node has.
     pub(super) fn wanted_capacity(&self) -> Option<Value> {
         let told = self.told.as_ref().filter(|_| self.options.vm_capacity)?;
-        Some(content::capacity(&self.options.node, self.node.uid(), Some(told.vm_capacity)))
+        Some(content::capacity(
+            &self.options.node,
+            self.node.uid(),
+            Some(told.vm_capacity),
+        ))
     }
 
     /// What is wanted, anew: of a reading, of the grace that has passed, of the Node's UID.

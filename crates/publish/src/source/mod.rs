@@ -88,7 +88,10 @@ impl Source {
             match event {
                 None => {}
                 Some(Some(Ok(event))) => {
-                    if event.mask.intersects(EventMask::IGNORED | EventMask::MOVE_SELF | EventMask::DELETE_SELF) {
+                    if event
+                        .mask
+                        .intersects(EventMask::IGNORED | EventMask::MOVE_SELF | EventMask::DELETE_SELF)
+                    {
                         return;
                     }
                     next = Instant::now() + AFTER_EVENT;

@@ -93,7 +93,10 @@ async fn a_file_of_no_use_is_named_and_takes_nothing_away() {
     assert_eq!(look.now().problem, None);
     let large = vec![b' '; stelia_publication::LARGEST + 1];
     let texts: [(&[u8], &str); 3] = [
-        (b"{\"version\": 2}", "node.json: version 2, not 1: written by a newer steliad"),
+        (
+            b"{\"version\": 2}",
+            "node.json: version 2, not 1: written by a newer steliad",
+        ),
         (b"{\"version\": 1, \"no", "node.json: EOF"),
         (&large, "node.json: 4194305 bytes, more than 4194304"),
     ];
@@ -101,7 +104,10 @@ async fn a_file_of_no_use_is_named_and_takes_nothing_away() {
         daemon.write(text);
         let reading = look.now();
         assert_eq!(vms(&reading), Some(1));
-        assert!(reading.problem.as_ref().is_some_and(|text| text.contains(problem)), "{reading:?}");
+        assert!(
+            reading.problem.as_ref().is_some_and(|text| text.contains(problem)),
+            "{reading:?}"
+        );
         assert_eq!(look.now(), reading, "and goes on so");
     }
     std::fs::remove_file(folder.path().join(FILE)).unwrap();

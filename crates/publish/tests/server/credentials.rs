@@ -63,7 +63,10 @@ async fn a_kubeconfig_that_is_replaced_is_read_again() {
     ask(&files.renewed(false).unwrap().unwrap()).await;
     assert!(files.renewed(false).is_none());
     ask(&files.renewed(true).unwrap().unwrap()).await;
-    assert_eq!(*seen.lock().unwrap(), ["Bearer first", "Bearer second", "Bearer second"]);
+    assert_eq!(
+        *seen.lock().unwrap(),
+        ["Bearer first", "Bearer second", "Bearer second"]
+    );
 
     // Half written: the old client goes on, and it is tried again.
     std::fs::write(&path, "clusters: [").unwrap();

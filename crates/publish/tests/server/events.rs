@@ -30,7 +30,10 @@ fn with(events: impl IntoIterator<Item = Event>) -> Publication {
 
 fn names(log: &Log) -> Vec<String> {
     let posted = log.of("POST", EVENTS);
-    posted.iter().map(|seen| seen.body["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    posted
+        .iter()
+        .map(|seen| seen.body["metadata"]["name"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -200,7 +203,12 @@ async fn an_event_that_is_refused_or_has_no_namespace_any_more_is_not_sent_again
     let publisher = Running::new(client, posting(), Reading::of(with([event(7, 1), event(8, 1)])));
     pass(250.0).await;
     assert_eq!(log.of("POST", EVENTS).len(), 1, "the right is missing for all");
-    assert!(publisher.problem("events").unwrap().starts_with("no right to create and patch events"));
+    assert!(
+        publisher
+            .problem("events")
+            .unwrap()
+            .starts_with("no right to create and patch events")
+    );
     pass(1000.0).await;
     assert!(log.of("POST", EVENTS).len() >= 3, "and may be given");
 }

@@ -29,7 +29,10 @@ async fn label_and_capacity_are_applied_to_this_node_alone() {
     assert_eq!(label.query, "&fieldManager=steliad");
     let capacity = &log.of("PATCH", "/api/v1/nodes/worker-1/status")[0];
     assert_eq!(capacity.body["status"], json!({"capacity": {"stelia.io/vm": "6"}}));
-    assert_eq!(capacity.query, "&force=true&fieldManager=steliad", "kubelet may have set it to 0");
+    assert_eq!(
+        capacity.query, "&force=true&fieldManager=steliad",
+        "kubelet may have set it to 0"
+    );
     log.clear();
     pass(600.0).await;
     let looks = log.of("PATCH", "/api/v1/nodes/worker-1/status").len();
@@ -54,19 +57,26 @@ async fn capacity_stays_while_no_vm_can_be_admitted() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_applied_to_a_node_that_is_not_there_and_its_uid_is_found_later() {
     let mut registered = false;
-    let (client, log) = server(move |seen| match seen.is("GET", NODE) && !std::mem::replace(&mut registered, true) {
-        true => status(404, "NotFound", "nodes \"worker-1\" not found", json!([])),
-        false => healthy(seen),
-    });
+    let (client, log) = server(
+        move |seen| match seen.is("GET", NODE) && !std::mem::replace(&mut registered, true) {
+            true => status(404, "NotFound", "nodes \"worker-1\" not found", json!([])),
+            false => healthy(seen),
+        },
+    );
     let publisher = Running::new(client, opted(), Reading::of(told(6)));
     pass(0.05).await;
-    assert!(publisher.problem("node").unwrap().starts_with("there is no such Node: 404"));
+    assert!(
+        publisher
+            .problem("node")
+            .unwrap()
+            .starts_with("there is no such Node: 404")
+    );
     assert_eq!(log.of("PATCH", NODE).len(), 0);
     pass(20.0).await;
     assert_eq!(publisher.problem("node"), None);
     assert_eq!(log.of("PATCH", NODE).len(), 1);
-    let owner = &log.objects().last().unwrap().body["metadata"]["ownerReferences"][0]["uid"];
-    assert_eq!(owner, UID);
+    let object = log.objects().pop().unwrap();
+    assert_eq!(object.body["metadata"]["ownerReferences"][0]["uid"], UID);
 }
 
 #[tokio::test(start_paused = true)]
@@ -95,8 +105,10 @@ async fn a_node_that_was_registered_anew_gets_everything_anew() {
     pass(30.0).await;
     assert_eq!(log.of("GET", NODE).len(), 1, "{:?}", log.all());
     assert_eq!(log.of("PATCH", NODE).last().unwrap().body["metadata"]["uid"], "another");
-    let owner = &log.objects()[0].body["metadata"]["ownerReferences"][0]["uid"];
-    assert_eq!(owner, "another");
+    assert_eq!(
+        log.objects()[0].body["metadata"]["ownerReferences"][0]["uid"],
+        "another"
+    );
     assert!(publisher.status.borrow().problems.is_empty());
 }
 
@@ -116,7 +128,10 @@ fn tainted(taints: Value) -> (kube::Client, Log, Arc<Mutex<Value>>) {
         if !seen.is("PATCH", NODE) || seen.content_type != "application/merge-patch+json" {
             return ok();
         }
-        let (now, asked) = (&node["metadata"]["resourceVersion"], &seen.body["metadata"]["resourceVersion"]);
+        let (now, asked) = (
+            &node["metadata"]["resourceVersion"],
+            &seen.body["metadata"]["resourceVersion"],
+        );
         if now != asked {
             return status(409, "Conflict", "the object has been modified", json!([]));
         }
@@ -156,7 +171,10 @@ async fn the_taint_goes_when_vms_can_be_admitted_and_is_remembered() {
     publisher.tell(told(6));
     pass(1.0).await;
     let now = node.lock().unwrap().clone();
-    assert_eq!(now["spec"]["taints"], json!([{"key": "dedicated", "value": "vms", "effect": "NoSchedule"}]));
+    assert_eq!(
+        now["spec"]["taints"],
+        json!([{"key": "dedicated", "value": "vms", "effect": "NoSchedule"}])
+    );
     let remembered = &now["metadata"]["annotations"]["isolation.stelia.io/removed-taints"];
     let remembered: Value = serde_json::from_str(remembered.as_str().unwrap()).unwrap();
     assert_eq!(remembered, json!([{"key": KEY, "effect": "NoSchedule"}]));
@@ -175,7 +193,10 @@ async fn a_node_that_changes_meanwhile_is_read_again() {
         let mut first = true;
         let (service, log) = server(move |seen| {
             let mut node = meanwhile.lock().unwrap();
-            match (seen.is("GET", NODE), seen.content_type == "application/merge-patch+json") {
+            match (
+                seen.is("GET", NODE),
+                seen.content_type == "application/merge-patch+json",
+            ) {
                 (true, _) => Reply::Json(200, node.clone()),
                 (_, true) if std::mem::replace(&mut first, false) => {
                     node["spec"]["taints"] = json!([{"key": KEY, "effect": "NoSchedule"}]);
@@ -189,7 +210,11 @@ async fn a_node_that_changes_meanwhile_is_read_again() {
     drop(client);
     let publisher = Running::new(outer, untainting(), Reading::of(told(6)));
     pass(10.0).await;
-    let patches: Vec<Value> = log.of("PATCH", NODE).iter().map(|seen| seen.body["spec"]["taints"].clone()).collect();
+    let patches: Vec<Value> = log
+        .of("PATCH", NODE)
+        .iter()
+        .map(|seen| seen.body["spec"]["taints"].clone())
+        .collect();
     assert_eq!(patches.len(), 2, "{:?}", log.all());
     assert_eq!(patches[1], json!([]), "of the Node as it is now");
     assert!(publisher.status.borrow().problems.is_empty());

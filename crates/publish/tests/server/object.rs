@@ -75,7 +75,11 @@ async fn a_burst_is_one_write_and_writes_are_two_seconds_apart() {
         pass(0.02).await;
     }
     pass(0.2).await;
-    assert_eq!(log.objects().iter().map(available).collect::<Vec<_>>(), ["4"], "within 300 ms, the last of five");
+    assert_eq!(
+        log.objects().iter().map(available).collect::<Vec<_>>(),
+        ["4"],
+        "within 300 ms, the last of five"
+    );
     // A node that changes without end.
     for free in 0..100 {
         publisher.tell(told(free % 7));
@@ -83,7 +87,10 @@ async fn a_burst_is_one_write_and_writes_are_two_seconds_apart() {
     }
     let times: Vec<Duration> = log.objects().iter().map(|seen| seen.at).collect();
     assert!((5..=6).contains(&times.len()), "{times:?}");
-    assert!(times.windows(2).all(|two| two[1] - two[0] >= Duration::from_secs(2)), "{times:?}");
+    assert!(
+        times.windows(2).all(|two| two[1] - two[0] >= Duration::from_secs(2)),
+        "{times:?}"
+    );
     pass(3.0).await;
     assert_eq!(available(log.objects().last().unwrap()), "1", "the last of all");
 }
@@ -104,7 +111,14 @@ async fn what_was_and_is_again_is_not_written() {
 #[tokio::test(start_paused = true)]
 async fn a_daemon_that_restarts_changes_nothing_and_one_that_is_away_is_told() {
     let (client, log) = server(healthy);
-    let publisher = Running::new(client, Options { ready_label: true, ..options() }, Reading::of(told(6)));
+    let publisher = Running::new(
+        client,
+        Options {
+            ready_label: true,
+            ..options()
+        },
+        Reading::of(told(6)),
+    );
     pass(10.0).await;
     log.clear();
     let away = Reading {
@@ -124,7 +138,10 @@ async fn a_daemon_that_restarts_changes_nothing_and_one_that_is_away_is_told() {
     assert_eq!((objects.len(), state(&objects[0])), (1, Some("away")));
     assert_eq!(available(&objects[0]), "6", "what it has free is as it was known last");
     let labels = log.of("PATCH", NODE);
-    assert_eq!(labels[0].body["metadata"]["labels"], json!({"stelia.io/ready": "false"}));
+    assert_eq!(
+        labels[0].body["metadata"]["labels"],
+        json!({"stelia.io/ready": "false"})
+    );
     publisher.tell(told(6));
     pass(3.0).await;
     assert_eq!(state(log.objects().last().unwrap()), None);
@@ -139,7 +156,14 @@ async fn a_daemon_that_restarts_changes_nothing_and_one_that_is_away_is_told() {
 #[tokio::test(start_paused = true)]
 async fn a_file_of_no_use_leaves_the_last_good_one_standing_and_is_told_after_a_minute() {
     let (client, log) = server(healthy);
-    let publisher = Running::new(client, Options { ready_label: true, ..options() }, Reading::of(told(6)));
+    let publisher = Running::new(
+        client,
+        Options {
+            ready_label: true,
+            ..options()
+        },
+        Reading::of(told(6)),
+    );
     pass(10.0).await;
     log.clear();
     publisher.readings.send_replace(Reading {
@@ -186,8 +210,14 @@ async fn facts_that_cannot_be_used_mark_the_object_also_after_a_restart() {
     assert_eq!((again.len(), log.of("GET", OBJECT).len()), (1, 1));
     assert_eq!((available(&again[0]), state(&again[0])), ("6", Some("unusable")));
     let metadata = &again[0].body["metadata"];
-    assert_eq!(metadata["annotations"], json!({"node.koordinator.sh/cpu-topology": "{}"}));
-    assert_eq!((&metadata["uid"], &metadata["managedFields"]), (&json!(null), &json!(null)));
+    assert_eq!(
+        metadata["annotations"],
+        json!({"node.koordinator.sh/cpu-topology": "{}"})
+    );
+    assert_eq!(
+        (&metadata["uid"], &metadata["managedFields"]),
+        (&json!(null), &json!(null))
+    );
     drop(publisher);
 
     // None stands, or it is somebody else's: nothing is written.
@@ -219,12 +249,20 @@ async fn another_nodes_publication_is_not_published() {
     );
     publisher.tell(other_object);
     pass(5.0).await;
-    assert_eq!(publisher.problem("file").unwrap(), "the object's name is \"worker-2\", expected \"worker-1\"");
+    assert_eq!(
+        publisher.problem("file").unwrap(),
+        "the object's name is \"worker-2\", expected \"worker-1\""
+    );
     let mut other_kind = told(6);
     other_kind.object.as_mut().unwrap()["apiVersion"] = "v1".into();
     publisher.tell(other_kind);
     pass(5.0).await;
-    assert!(publisher.problem("file").unwrap().contains("expected a NodeResourceTopology"));
+    assert!(
+        publisher
+            .problem("file")
+            .unwrap()
+            .contains("expected a NodeResourceTopology")
+    );
     assert_eq!(log.objects().len(), 0);
     publisher.tell(told(6));
     pass(5.0).await;

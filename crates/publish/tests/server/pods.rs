@@ -26,7 +26,10 @@ fn with(isolated: bool) -> Publication {
 
 fn gated(gates: serde_json::Value) -> impl FnMut(&Seen) -> Reply + Send {
     move |seen| match seen.is("GET", POD) {
-        true => Reply::Json(200, json!({"metadata": {"uid": pod(1, true).uid}, "spec": {"readinessGates": gates}})),
+        true => Reply::Json(
+            200,
+            json!({"metadata": {"uid": pod(1, true).uid}, "spec": {"readinessGates": gates}}),
+        ),
         false => healthy(seen),
     }
 }
@@ -44,10 +47,16 @@ async fn a_pods_condition_is_applied_to_the_pod_of_this_uid() {
             "status": {"conditions": [{"type": "stelia.io/isolated", "status": "False", "reason": "Floating", "message": "",
                 "lastTransitionTime": "2023-11-14T22:13:20Z"}]}})
     );
-    assert_eq!((patch.query.as_str(), log.of("GET", POD).len()), ("&fieldManager=steliad", 0));
+    assert_eq!(
+        (patch.query.as_str(), log.of("GET", POD).len()),
+        ("&fieldManager=steliad", 0)
+    );
     publisher.tell(with(true));
     pass(0.25).await;
-    assert_eq!(log.of("PATCH", STATUS)[1].body["status"]["conditions"][0]["status"], "True");
+    assert_eq!(
+        log.of("PATCH", STATUS)[1].body["status"]["conditions"][0]["status"],
+        "True"
+    );
     // The VM has ended, and its pod is still there.
     publisher.tell(told(6));
     pass(1.0).await;
@@ -59,7 +68,9 @@ async fn a_pods_condition_is_applied_to_the_pod_of_this_uid() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_is_asked_once_for_its_readiness_gates() {
-    let (client, log) = server(gated(json!([{"conditionType": "other/x"}, {"conditionType": "stelia.io/isolated"}])));
+    let (client, log) = server(gated(
+        json!([{"conditionType": "other/x"}, {"conditionType": "stelia.io/isolated"}]),
+    ));
     let publisher = Running::new(client, conditions(PodConditions::Gated), Reading::of(with(false)));
     pass(5.0).await;
     publisher.tell(with(true));
@@ -108,25 +119,36 @@ async fn another_pod_of_the_name_is_not_written() {
         publisher.tell(with(true));
         pass(600.0).await;
         assert_eq!(log.of("PATCH", STATUS).len(), 1, "{code}: the pod is gone");
-        assert!(publisher.status.borrow().problems.is_empty() && publisher.status.borrow().settled, "{code}");
+        assert!(
+            publisher.status.borrow().problems.is_empty() && publisher.status.borrow().settled,
+            "{code}"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_condition_that_is_refused_is_named_and_sent_again_when_it_is_another() {
     let mut first = true;
-    let (client, log) = server(move |seen| match seen.is("PATCH", STATUS) && std::mem::replace(&mut first, false) {
-        true => status(422, "Invalid", "reason: Invalid value", json!([])),
-        false => healthy(seen),
-    });
+    let (client, log) = server(
+        move |seen| match seen.is("PATCH", STATUS) && std::mem::replace(&mut first, false) {
+            true => status(422, "Invalid", "reason: Invalid value", json!([])),
+            false => healthy(seen),
+        },
+    );
     let publisher = Running::new(client, conditions(PodConditions::All), Reading::of(with(false)));
     pass(3600.0).await;
     assert_eq!(log.of("PATCH", STATUS).len(), 1);
     let problem = publisher.problem("conditions").unwrap();
-    assert!(problem.starts_with("pod tenant/vm-1: 422") && problem.contains("reason: Invalid value"), "{problem}");
+    assert!(
+        problem.starts_with("pod tenant/vm-1: 422") && problem.contains("reason: Invalid value"),
+        "{problem}"
+    );
     publisher.tell(with(true));
     pass(5.0).await;
-    assert_eq!((log.of("PATCH", STATUS).len(), publisher.problem("conditions")), (2, None));
+    assert_eq!(
+        (log.of("PATCH", STATUS).len(), publisher.problem("conditions")),
+        (2, None)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -144,7 +166,10 @@ async fn a_missing_right_is_missing_for_all_pods() {
     let asked = log.all().iter().filter(|seen| seen.path.contains("/pods/")).count();
     assert_eq!(asked, 1);
     let problem = publisher.problem("conditions").unwrap();
-    assert!(problem.starts_with("no right to patch pods/status: pod tenant/vm-"), "{problem}");
+    assert!(
+        problem.starts_with("no right to patch pods/status: pod tenant/vm-"),
+        "{problem}"
+    );
     assert_eq!(log.objects().len(), 1);
 }
 

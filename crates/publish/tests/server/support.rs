@@ -53,7 +53,10 @@ pub fn ok() -> Reply {
 /// What a healthy API server answers to everything.
 pub fn healthy(seen: &Seen) -> Reply {
     if seen.method == "GET" && seen.path == NODE {
-        return Reply::Json(200, json!({"metadata": {"uid": UID, "name": "worker-1", "resourceVersion": "5"}}));
+        return Reply::Json(
+            200,
+            json!({"metadata": {"uid": UID, "name": "worker-1", "resourceVersion": "5"}}),
+        );
     }
     ok()
 }
@@ -215,7 +218,9 @@ pub fn available(seen: &Seen) -> &str {
 
 pub fn state(seen: &Seen) -> Option<&str> {
     let attributes = seen.body["attributes"].as_array()?;
-    let state = attributes.iter().find(|one| one["name"] == "isolation.stelia.io/state")?;
+    let state = attributes
+        .iter()
+        .find(|one| one["name"] == "isolation.stelia.io/state")?;
     state["value"].as_str()
 }
 

@@ -62,8 +62,15 @@ async fn everything_that_is_there_and_ours_is_taken_back() {
             "spec": {"taints": [{"key": "dedicated", "effect": "NoSchedule"}, {"key": "stelia.io/not-ready", "effect": "NoSchedule"}]},
         })
     );
-    assert_eq!(patches[1].body["metadata"], json!({"name": "worker-1", "uid": UID}), "applied without the label");
-    assert_eq!(log.of("PATCH", "/api/v1/nodes/worker-1/status")[0].body["status"], json!(null));
+    assert_eq!(
+        patches[1].body["metadata"],
+        json!({"name": "worker-1", "uid": UID}),
+        "applied without the label"
+    );
+    assert_eq!(
+        log.of("PATCH", "/api/v1/nodes/worker-1/status")[0].body["status"],
+        json!(null)
+    );
     let deleted = log.of("DELETE", OBJECT);
     assert_eq!(deleted[0].body["preconditions"], json!({"uid": "object-uid"}));
     let condition = log.of("PATCH", "/api/v1/namespaces/tenant/pods/vm-1/status");

@@ -193,3 +193,22 @@ fn an_answer_to_something_else_is_none_and_an_older_program_refuses() {
     let (_, result) = asked(older, |path| begin(path, &Target::default(), PATIENCE));
     assert!(matches!(result, Err(OrderError::Refused(_))), "{result:?}");
 }
+
+#[test]
+fn a_count_whose_beginning_is_not_answered_is_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("quiet.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let peer = thread::spawn(move || {
+        let asked = |stream: &mut UnixStream| line::read(stream, MAX_LINE, PATIENCE).unwrap();
+        let mut slow = listener.accept().unwrap().0;
+        let begun = asked(&mut slow);
+        // Kept open until the other one came.
+        let ended = asked(&mut listener.accept().unwrap().0);
+        (begun, ended)
+    });
+    let error = begin(&path, &Target::default(), SHORT).unwrap_err();
+    assert!(matches!(error, OrderError::NoAnswer(LineError::TimedOut(_))), "{error}");
+    let (begun, ended) = peer.join().unwrap();
+    assert!(begun.contains("begin") && ended.contains("finish"), "{begun} {ended}");
+}

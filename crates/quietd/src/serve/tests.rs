@@ -18,6 +18,8 @@ use stelia_record::{Record, Tree};
 use super::*;
 
 const SHORT: Duration = Duration::from_millis(300);
+/// What a slow machine does not miss.
+const LONG: Duration = Duration::from_secs(60);
 const POD: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
 
 /// Cgroups with records, each with processes or without.
@@ -92,6 +94,7 @@ impl Cgroups for Records {
 struct Node {
     kernel: FakeKernel,
     records: Records,
+    patience: Duration,
 }
 
 impl Node {
@@ -108,7 +111,11 @@ impl Node {
         drop(tree);
         let mut records = Records::default();
         records.add(&record(), true);
-        Self { kernel, records }
+        Self {
+            kernel,
+            records,
+            patience: LONG,
+        }
     }
 
     fn value(&self, path: &str) -> String {
@@ -133,7 +140,7 @@ impl Node {
             cgroups: &self.records,
             sockets: Path::new("/nonexistent"),
             admit,
-            patience: SHORT,
+            patience: self.patience,
             clock: &|| 1,
             state: State::default(),
         })
@@ -253,7 +260,7 @@ fn an_instance_in_place_is_found_by_the_record_on_its_container() {
 fn what_is_no_order_is_refused_by_name_and_nothing_is_written() {
     let node = Node::new();
     let good = serde_json::to_string(&order()).unwrap();
-    let cases: [(&[u8], &str); 6] = [
+    let cases: [(&[u8], &str); 5] = [
         (b"\n", "it is not JSON that is understood"),
         (b"{\"steer\":tru\n", "it is not JSON that is understood"),
         (b"{\"steer\":true,\"restart\":true}\n", "unknown field `restart`"),
@@ -262,12 +269,17 @@ fn what_is_no_order_is_refused_by_name_and_nothing_is_written() {
             "it is not JSON that is understood",
         ),
         (b"\xff\xfe\n", "no order was received: the line is not UTF-8"),
-        (&good.as_bytes()[..20], "no order was received: it took longer than 0 s"),
     ];
     for (bytes, expected) in cases {
         let reason = node.refused(bytes);
         assert!(reason.contains(expected), "{reason}");
     }
+    let impatient = Node {
+        patience: SHORT,
+        ..node
+    };
+    let reason = impatient.refused(&good.as_bytes()[..20]);
+    assert_eq!(reason, "no order was received: it took longer than 0 s");
 }
 
 #[test]
@@ -422,6 +434,21 @@ fn who_runs_on_a_vms_cpus_is_counted_between_two_lines() {
         panic!("refused")
     };
     assert_eq!((attribution.cpus.as_str(), attribution.tasks[0].count), ("3", 4));
+    assert_eq!(instances(), 0);
+}
+
+#[test]
+fn a_count_that_nobody_waits_for_any_more_is_not_left_behind() {
+    let node = Node::new();
+    node.kernel.tree().tracefs = Some(Tracefs::with(&["sched/sched_switch"]));
+    let instances = || node.kernel.tree().tracefs.as_mut().unwrap().instances().len();
+    let begin = "{\"attribute\":{\"begin\":{\"cpus\":\"3\",\"own\":[7]}}}\n";
+    node.said(begin.as_bytes());
+    assert_eq!(instances(), 1);
+    let (mut client, server) = UnixStream::pair().unwrap();
+    client.write_all(begin.as_bytes()).unwrap();
+    drop(client);
+    node.with(|serving| serving.attend(server));
     assert_eq!(instances(), 0);
 }
 

@@ -1,106 +1,11 @@
 //! What the commands print as JSON has the members of `docs/json.md`, all of them and no others.
 
-use std::collections::BTreeMap;
-
-use serde_json::Value;
+use stelia_table::testing::Documented;
 
 use super::*;
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md");
-
-/// A member's types, and whether it may be missing.
-struct Member {
-    types: Vec<String>,
-    optional: bool,
-}
-
-/// The members of each command, by the path of each.
-fn documented() -> BTreeMap<String, BTreeMap<String, Member>> {
-    let page = fs::read_to_string(PAGE).expect(PAGE);
-    let mut commands: BTreeMap<String, BTreeMap<String, Member>> = BTreeMap::new();
-    for section in page.split("\n## ").skip(1) {
-        let (name, text) = section.split_once('\n').expect("a heading");
-        let members = commands.entry(name.to_owned()).or_default();
-        for line in text.lines().filter(|line| line.starts_with("| `")) {
-            let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
-            let path = cells[0].trim_matches('`');
-            let paths: Vec<String> = match path.strip_suffix("pod_*") {
-                Some(before) => ["pod_uid", "pod_namespace", "pod_name"]
-                    .map(|name| format!("{before}{name}"))
-                    .into(),
-                None => vec![path.to_owned()],
-            };
-            for path in paths {
-                let types = cells[1].split(" or ").map(str::to_owned).collect();
-                let optional = cells.get(2).is_some_and(|meaning| meaning.starts_with("optional"));
-                assert!(
-                    members.insert(path, Member { types, optional }).is_none(),
-                    "{name}: {line}"
-                );
-            }
-        }
-    }
-    commands
-}
-
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "list",
-        Value::Object(_) => "object",
-    }
-}
-
-/// Whether the page has members of the objects at `path`.
-fn has_members(path: &str, members: &BTreeMap<String, Member>) -> bool {
-    let mut names = members.keys();
-    names.any(|known| known.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
-}
-
-/// What is wrong with a value at `path`.
-fn compare(value: &Value, path: &str, members: &BTreeMap<String, Member>, wrong: &mut Vec<String>) {
-    if let Some(member) = members.get(path) {
-        if member.types == ["any"] {
-            return;
-        }
-        if !member.types.iter().any(|one| one == kind(value)) {
-            wrong.push(format!("{path} is {value}, not {}", member.types.join(" or ")));
-        }
-    } else if !(path.is_empty() || path.ends_with("[]") && value.is_object() && has_members(path, members)) {
-        wrong.push(format!("{path} is not documented: {value}"));
-        return;
-    }
-    let below = |name: &str| match path {
-        "" => name.to_owned(),
-        path => format!("{path}.{name}"),
-    };
-    match value {
-        Value::Array(items) => items
-            .iter()
-            .for_each(|item| compare(item, &format!("{path}[]"), members, wrong)),
-        Value::Object(object) if members.contains_key(&below("*")) => object
-            .values()
-            .for_each(|value| compare(value, &below("*"), members, wrong)),
-        Value::Object(object) => {
-            for (name, value) in object {
-                compare(value, &below(name), members, wrong);
-            }
-            for (known, member) in members {
-                let name = match path {
-                    "" => Some(known.as_str()),
-                    path => known.strip_prefix(path).and_then(|rest| rest.strip_prefix('.')),
-                };
-                let own = name.filter(|name| !name.is_empty() && !name.contains(['.', '[', '*']));
-                if own.is_some_and(|name| !member.optional && !object.contains_key(name)) {
-                    wrong.push(format!("{known} is missing"));
-                }
-            }
-        }
-        _ => {}
-    }
+fn documented() -> Documented {
+    Documented::of(include_str!("../../../../docs/json.md"))
 }
 
 /// The files of a VM that did not register, without kubelet's.
@@ -197,31 +102,11 @@ fn every_member_that_is_printed_is_documented() {
             &[words, &["--json=short"]].concat(),
         );
         let value = serde_json::from_slice(&out.stdout).unwrap_or_else(|cause| panic!("{words:?}: {cause}: {out:?}"));
-        let members = documented
-            .get(name)
-            .unwrap_or_else(|| panic!("{name} is not documented"));
-        let mut here = Vec::new();
-        compare(&value, "", members, &mut here);
+        let here = documented.wrong(name, &value);
         wrong.extend(here.into_iter().map(|what| format!("{name}: {what}")));
         seen += 1;
     }
     assert!(seen >= 20);
     wrong.dedup();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn a_member_that_is_missing_or_new_or_of_another_type_is_found() {
-    let documented = documented();
-    let found = |text: &str| {
-        let mut wrong = Vec::new();
-        let value = serde_json::from_str(text).expect("JSON");
-        compare(&value, "", &documented["doctor"], &mut wrong);
-        wrong.join("; ")
-    };
-    assert_eq!(found(r#"[{"check":"a","verdict":"ok","found":"","cure":""}]"#), "");
-    assert_eq!(
-        found(r#"[{"check":1,"verdict":"ok","found":"","more":""}]"#),
-        "[].check is 1, not string; [].more is not documented: \"\"; [].cure is missing"
-    );
 }

@@ -102,9 +102,9 @@ impl Preview {
 }
 
 impl Render for Preview {
-    fn pods(&self) -> Vec<Pod> {
+    fn names(&self) -> Vec<String> {
         let adopted = self.vms.iter().filter(|one| one.would_be_adopted);
-        adopted.map(|one| one.pod.clone()).collect()
+        adopted.map(|one| one.pod.to_string()).collect()
     }
 
     fn text(&self, look: Look) -> String {

@@ -40,7 +40,7 @@ pub const GROUPS: [Group; 5] = [
     },
     Group {
         title: "Node and integration",
-        commands: &["node-topology", "metrics", "completions"],
+        commands: &["node-topology", "cluster", "metrics", "completions"],
     },
 ];
 
@@ -177,6 +177,7 @@ fn examples_of(command: &str) -> Examples {
                 "steliactl node-topology > node2.yaml",
             ),
         ],
+        "cluster" => &[("free cores over a cluster", "steliactl cluster nodes")],
         "metrics" => &[
             ("to standard output", "steliactl metrics"),
             (

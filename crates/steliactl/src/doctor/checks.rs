@@ -10,7 +10,7 @@ use stelia_settings::isolated_is_safe;
 
 use super::merge::merge;
 use super::start::start;
-use super::{Check, Facts, Verdict, home, ledger, locality, noise, quiet};
+use super::{Check, Facts, Verdict, home, ledger, locality, noise, publish, quiet};
 
 /// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
 const SYSTEMD: u32 = 252;
@@ -18,7 +18,7 @@ const SYSTEMD: u32 = 252;
 type Named = (&'static str, fn(&Facts) -> Finding);
 
 /// The checks by name, the most basic first.
-const CHECKS: [Named; 19] = [
+const CHECKS: [Named; 20] = [
     ("cgroup", cgroup),
     ("kernel", kernel),
     ("systemd", systemd),
@@ -36,6 +36,7 @@ const CHECKS: [Named; 19] = [
     ("irq-steering", quiet::steering),
     ("irqbalance", quiet::irqbalance),
     ("ledger", ledger::check),
+    ("publish", publish::check),
     ("runner-socket", socket),
     ("daemon", daemon),
 ];

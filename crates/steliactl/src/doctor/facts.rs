@@ -6,6 +6,7 @@ use std::path::Path;
 
 use stelia_allocator::{AllocatorPolicies, CpuSource};
 use stelia_api::ledger::LedgerSummary;
+use stelia_api::publishing::Publishing;
 use stelia_api::quiet::Quiet;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
@@ -16,6 +17,7 @@ use stelia_node::locality::Localities;
 use stelia_settings::Settings;
 
 use super::noise::{Noise, is_domain, isolcpus_list};
+use super::publish::Published;
 use super::{KubeletFiles, KubeletHome, locality};
 
 /// Plain values; an error says why one could not be read.
@@ -66,6 +68,10 @@ pub struct Facts {
     pub(crate) quiet: Option<Quiet>,
     /// What it says of the ledger; `None` also where it is older.
     pub(crate) ledger: Option<LedgerSummary>,
+    /// What it says of the file for the cluster's publisher; `None` also where it is older.
+    pub(crate) publishing: Option<Publishing>,
+    /// That file.
+    pub(crate) published: Published,
     /// Whether tracefs is there and may be used: `/sys/kernel/tracing/events`.
     pub(crate) tracing: bool,
     /// What was counted on the CPUs of VMs; `None` where there are none, or the daemon does not say which.
@@ -132,6 +138,8 @@ impl Facts {
             virtualization: virtualizes(&text(&root.join("proc/cpuinfo")).unwrap_or_default()),
             quiet: None,
             ledger: None,
+            publishing: None,
+            published: Published::read(root),
             tracing: sys.join("kernel/tracing/events").is_dir(),
             noise: None,
         }

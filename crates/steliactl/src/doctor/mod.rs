@@ -8,6 +8,7 @@ mod ledger;
 mod locality;
 mod merge;
 mod noise;
+mod publish;
 mod quiet;
 mod start;
 
@@ -84,6 +85,7 @@ pub(crate) async fn gather(root: &Path, described: Option<Description>) -> Exami
         }
         facts.quiet = Some(described.node.quiet);
         facts.ledger = described.node.ledger;
+        facts.publishing = described.node.publishing;
     }
     Examined(checks(&facts))
 }

@@ -10,11 +10,11 @@ use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
 use stelia_kubelet::config::KubeletConfig;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, MemoryManagerState};
+use stelia_node_plan::{machine, settings};
 
 use super::Facts;
 use super::checks::{Finding, failed, ok, warning};
 use super::kubelet::KUBEADM;
-use crate::plan;
 
 pub(super) fn start(facts: &Facts) -> Finding {
     let (kubelet, place) = match (&facts.kubelet, &facts.files.stopped) {
@@ -58,7 +58,7 @@ fn refused(facts: &Facts, kubelet: &KubeletConfig, stored: Option<&CpuManagerSta
         let setting = "memoryManagerPolicy";
         return Some(by_policy(kubelet, MEMORY_MANAGER_STATE, words, setting, &stored.policy));
     }
-    let settings = match plan::settings(kubelet, memory) {
+    let settings = match settings::settings(kubelet, memory) {
         Ok(settings) => settings,
         Err(why) => {
             return Some(warning(
@@ -121,7 +121,7 @@ fn by_machine(
         memory: memory.map(memory::MemoryState::from).unwrap_or_default(),
         devices: Default::default(),
     };
-    let machine = plan::machine(topology, &facts.files.caches, numa);
+    let machine = machine(topology, &facts.files.caches, numa);
     let why = Node::start(machine, settings, state).err()?;
     let text = why.to_string();
     Some(match why {

@@ -224,10 +224,13 @@ fn attribution(out: &mut String, one: &Attribution) {
         between(one.from_us, one.until_us),
         clean(&one.cpus)
     );
+    let incomplete = words::incomplete(one);
     let mut rows = words::who(one);
     rows.truncate(DOERS);
     match rows.is_empty() {
-        true => out.push_str("<p>Nothing but the VM's own.</p>\n"),
+        true => {
+            let _ = writeln!(out, "<p>{}</p>", words::nobody(&incomplete));
+        }
         false => {
             let rows = rows.iter().map(|who| {
                 vec![
@@ -241,7 +244,7 @@ fn attribution(out: &mut String, one: &Attribution) {
             table(out, &["What", "Name", "CPUs", "#How often", "#Ran"], rows);
         }
     }
-    for problem in words::incomplete(one) {
+    for problem in incomplete {
         let _ = writeln!(out, "<p class=\"bad\">{}</p>", clean(&problem));
     }
 }

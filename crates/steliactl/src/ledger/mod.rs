@@ -204,8 +204,8 @@ impl Render for Told {
         text::one(self, look)
     }
 
-    fn pods(&self) -> Vec<Pod> {
-        vec![self.pod.clone()]
+    fn names(&self) -> Vec<String> {
+        vec![self.pod.to_string()]
     }
 }
 
@@ -219,8 +219,8 @@ impl Render for All {
         text::all(&self.0, look)
     }
 
-    fn pods(&self) -> Vec<Pod> {
-        self.0.iter().map(|told| told.pod.clone()).collect()
+    fn names(&self) -> Vec<String> {
+        self.0.iter().map(|told| told.pod.to_string()).collect()
     }
 }
 
@@ -260,7 +260,7 @@ pub(crate) async fn run(
             let report = report::gather(&source, vm, since, until, roots).await?;
             match kind {
                 Kind::Html => Ok(html::page(&report)),
-                Kind::Json => view::Form::Json.write(&report),
+                Kind::Json => Ok(view::Form::Json.write(&report)?),
             }
         }
     }

@@ -1,5 +1,6 @@
 //! What people see of accounts.
 
+use stelia_api::attribution::Attribution;
 use stelia_ledger::account::{Account, Range};
 use stelia_ledger::verdict::{Fault, Verdict};
 
@@ -43,7 +44,7 @@ fn each_vm_is_a_line() {
     (unnamed.vm, unnamed.name) = ("0123".to_owned(), String::new());
     let all = All(vec![Told::of(october()), Told::of(unnamed)]);
     insta::assert_snapshot!(all.text(wide()));
-    assert_eq!(all.pods().len(), 2);
+    assert_eq!(all.names().len(), 2);
     assert!(All(Vec::new()).text(Look::from(true)).starts_with("No VM had"));
 }
 
@@ -188,6 +189,23 @@ fn who_ran_is_told_over_all_cpus_and_what_was_dropped_too() {
         attribution: october().attributions.remove(0),
     };
     insta::assert_snapshot!(watched.text(Look::from(true)));
+}
+
+#[test]
+fn an_attribution_that_failed_says_nothing_of_who_ran() {
+    let locked = "tracefs is locked (lockdown)".to_owned();
+    let mut account = october();
+    account.attributions = vec![Attribution {
+        cpus: "4-11".to_owned(),
+        problems: vec![locked.clone()],
+        ..Attribution::default()
+    }];
+    let html = page(account.clone(), good());
+    let table = Told::of(account).text(wide());
+    for text in [html, table] {
+        assert!(text.contains("Not known.") && text.contains(&locked), "{text}");
+        assert!(!text.contains("Nothing but the VM"), "{text}");
+    }
 }
 
 #[test]

@@ -177,7 +177,7 @@ pub(super) fn between(from_us: u64, until_us: u64) -> String {
 /// Who ran, and why that may not be all.
 pub(super) fn who(rows: &[Who], incomplete: &[String], look: Look) -> String {
     let mut text = match rows.is_empty() {
-        true => "Nothing but the VM's own.\n".to_owned(),
+        true => format!("{}\n", words::nobody(incomplete)),
         false => table(&WHO, rows, look),
     };
     for problem in incomplete {

@@ -340,6 +340,14 @@ fn merged(what: &'static str, doers: &[Doer]) -> Vec<Who> {
     by_name.into_values().collect()
 }
 
+/// What an attribution without any row says. Of one that is incomplete nothing follows.
+pub(super) fn nobody(incomplete: &[String]) -> &'static str {
+    match incomplete.is_empty() {
+        true => "Nothing but the VM's own.",
+        false => "Not known.",
+    }
+}
+
 /// Why an attribution is not the whole truth; empty where it is.
 pub(super) fn incomplete(attribution: &Attribution) -> Vec<String> {
     let dropped = match attribution.dropped {

@@ -80,7 +80,7 @@ pub(super) const UP: Definition = Definition::gauge("stelia_up", &[], "Whether t
 });
 
 /// All metrics, in the order in which they are printed.
-pub const ALL: [Definition; 46] = [
+pub const ALL: [Definition; 47] = [
     UP,
     Definition::gauge(
         "stelia_build_info",
@@ -354,6 +354,16 @@ pub const ALL: [Definition; 46] = [
     ledger::PROMISED,
     ledger::COVERED,
     ledger::INTRUSIONS,
+    Definition::gauge(
+        "stelia_published",
+        &[],
+        "Whether the file for the cluster's publisher says how things are: 1 or 0. Absent where it is switched off.",
+        |seen| {
+            let publishing = seen.described.node.publishing.as_ref();
+            let publishing = publishing.filter(|publishing| publishing.profile.is_some());
+            one(publishing.map(|publishing| Value::Count(u64::from(publishing.problem.is_none()))))
+        },
+    ),
     Definition::counter("stelia_vcpu_run_seconds", VCPU, "Time a vCPU thread ran.", |seen| {
         threads(seen, |thread| thread.run_ns.map(nanoseconds))
     }),

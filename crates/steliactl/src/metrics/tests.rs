@@ -29,6 +29,7 @@ fn description() -> String {
         "caches":{{"{POD}":{{"class":"","llc_bytes":1048576,"memory_bytes":9000000}}}}}},
         "ledger":{{"enabled":true,"key":"q1w2","seq":40112,"hash":"8f3a","day":"2026-10-31","bytes":5242880,"vms":{{"{POD}":{{"other_tasks_least":3,
         "other_tasks_most":7,"devices":12,"delay_ns":41000000,"promised_us":172800000000,"covered_us":172799000000,"intruded":2}}}}}},
+        "publishing":{{"profile":"nrt","problem":null,"written_us":1700000000000000}},
         "instances":{{"{POD}":{{"pod_namespace":"team-a","pod_name":"vm","container":"v\"m\\\n","state":"isolated","degraded":["CPUs 5 are offline"],"exclusive":"4-5",
         "float":"0-1","scope":"/stelia.slice/a.scope","registered_us":1700000000000000,"isolated_us":1700000001500000,"vcpus":[
         {{"index":0,"task":{{"id":70,"start":9}},"cpu":4}},{{"index":1,"task":{{"id":71,"start":9}},"cpu":null}},
@@ -313,6 +314,21 @@ fn a_ledger_that_is_not_kept_counts_nothing() {
     assert_eq!(series(&described), ["stelia_ledger_kept 0"]);
     described.node.ledger = None;
     assert_eq!(series(&described), [""; 0]);
+}
+
+#[test]
+fn what_the_cluster_is_told_is_measured_only_where_it_is_told() {
+    let published = |described: &Description| {
+        let text = openmetrics(families(described, &sampled())).unwrap();
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix("stelia_published "));
+        lines.next().map(str::to_owned)
+    };
+    let mut described = described();
+    assert_eq!(published(&described).as_deref(), Some("1"));
+    described.node.publishing.as_mut().unwrap().problem = Some("no space left".to_owned());
+    assert_eq!(published(&described).as_deref(), Some("0"));
+    described.node.publishing.as_mut().unwrap().profile = None;
+    assert_eq!(published(&described), None);
 }
 
 #[test]

@@ -9,10 +9,10 @@ use kubelet_planner::{
 };
 use serde::Serialize;
 use stelia_cpus::CpuSet;
+use stelia_node_plan::settings::options_on;
+use stelia_node_plan::{Subject, why};
 
-use super::settings::options_on;
-use super::subject::Subject;
-use super::{text, why};
+use super::text;
 use crate::view::{Look, Render};
 
 #[derive(Debug, Clone, Default, Serialize)]

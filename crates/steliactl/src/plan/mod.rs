@@ -2,17 +2,13 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `subject` | the node that is asked about: this one, or a described one |
-//! | `settings` | kubelet's settings as the planner takes them |
+//! | `subject` | this node; one that is only described is read by `stelia-node-plan` |
 //! | `answer` | what kubelet would do, as values |
-//! | `why` | why the answer is not better |
 //! | `text` | the answer as text |
 
 mod answer;
-mod settings;
 mod subject;
 mod text;
-mod why;
 
 #[cfg(test)]
 mod tests;
@@ -20,18 +16,16 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use kubelet_planner::manifest::container;
-use kubelet_planner::{ContainerKind, Node, Pod, manifest, until_full};
+use kubelet_planner::{Node, Pod, manifest, until_full};
+use stelia_node_plan::Subject;
 use stelia_node_report::described;
 
 use super::client::Failure;
 use super::input;
 use super::view::How;
 use answer::{Answer, Fits, features, other};
-use subject::Subject;
 
-pub(super) use settings::settings;
-pub(super) use subject::{machine, state};
+pub(super) use subject::state;
 
 /// The limit of `--until-full`: more than any node runs (`maxPods` is 110 by default).
 const MOST: usize = 256;
@@ -76,7 +70,7 @@ pub(crate) fn run(asked: &PlanOptions, root: &Path, how: How) -> Result<String, 
             let facts = described::read(&text).map_err(|cause| Failure::about(path, &cause))?;
             Subject::described(&facts).map_err(|cause| Failure::about(path, &cause))?
         }
-        None => Subject::here(root).map_err(Failure::Other)?,
+        None => subject::here(root).map_err(Failure::Other)?,
     };
     let mut answer = Answer::new(&name, &pod, &subject);
     if asked.until_full {
@@ -94,7 +88,7 @@ pub(crate) fn run(asked: &PlanOptions, root: &Path, how: How) -> Result<String, 
 /// # Errors
 /// The node's files or kubelet's cannot be read, or kubelet would not start on them.
 pub(super) fn here(root: &Path) -> Result<(Node, Vec<String>), Failure> {
-    let subject = Subject::here(root).map_err(Failure::Other)?;
+    let subject = subject::here(root).map_err(Failure::Other)?;
     Ok((subject.node, subject.notes))
 }
 
@@ -106,26 +100,9 @@ fn pod(asked: &PlanOptions) -> Result<(String, Pod), Failure> {
             manifest::read(&text, asked.pod.as_deref()).map_err(|cause| Failure::about(path, &cause))?
         }
         None => {
-            let numbered = asked.containers.iter().enumerate();
-            let containers = numbered
-                .map(|(at, text)| container(text, at))
-                .collect::<Result<Vec<_>, _>>();
-            let mut containers = containers.map_err(|cause| Failure::Usage(format!("--container: {cause}")))?;
-            // The order in which kubelet starts them.
-            containers.sort_by_key(|container| container.kind == ContainerKind::App);
-            for (at, one) in containers.iter().enumerate() {
-                if containers[..at].iter().any(|other| other.name == one.name) {
-                    return Err(Failure::Usage(format!(
-                        "--container: there are two called {}",
-                        one.name
-                    )));
-                }
-            }
-            let pod = Pod {
-                containers,
-                ..Pod::default()
-            };
-            ("pod".to_owned(), pod.with_defaults())
+            let pod = manifest::in_words(&asked.containers);
+            let pod = pod.map_err(|cause| Failure::Usage(format!("--container: {cause}")))?;
+            ("pod".to_owned(), pod)
         }
     };
     // The question is about one more pod: with a UID that kubelet knows the answer would be what that pod has.

@@ -20,12 +20,12 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use super::client::{Client, Failure};
-use super::layout::Column;
 use super::sample::Sample;
 use super::signals::{self, End};
 use super::threads::Roots;
 use super::view::{self, How, Look, Render, column};
 use rates::{Model, rates};
+use stelia_table::Column;
 use table::{Row, number_text};
 
 #[derive(Debug, Clone, Copy)]
@@ -140,7 +140,8 @@ async fn batch(client: &Client, roots: &Roots, pace: Pace, how: How) -> Result<(
         let model = rates(&before, &now);
         before = now;
         printed += 1;
-        if !signals::print(&(how.form.divider().to_owned() + &how.print(&model)?))? {
+        let text = how.print::<Failure>(&model)?;
+        if !signals::print(&(how.form.divider().to_owned() + &text))? {
             return Ok(());
         }
     }

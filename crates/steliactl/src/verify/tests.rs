@@ -1,4 +1,5 @@
 use serde_json::json;
+use stelia_ledger::account::Range;
 
 use super::*;
 use crate::node::testing::{PODS, node};
@@ -47,6 +48,38 @@ fn where_every_promise_holds_the_states_are_counted_and_a_wait_is_told() {
     Every promise of these states holds: CPU lists, partitions, pinning, limits, and the NUMA nodes of the memory
     ");
     assert_eq!(verified.failure(), None);
+}
+
+#[test]
+fn the_last_day_of_the_ledger_is_below_what_holds() {
+    let web = Brief {
+        pod: Pod {
+            pod_uid: PODS[0].to_owned(),
+            pod_namespace: "team-a".to_owned(),
+            pod_name: "web".to_owned(),
+        },
+        other_tasks: Range { least: 3, most: 7 },
+        devices: 1200,
+        promised_us: 8,
+        covered_us: 6,
+    };
+    let unread = Brief {
+        pod: Pod::unnamed(PODS[1]),
+        covered_us: 0,
+        ..web.clone()
+    };
+    let verified = Verified {
+        ledger: Some(vec![web, unread]),
+        ..verified(&waiting(), &whole(), None, None, NOW)
+    };
+    let (text, failure) = printed(&verified, Form::Text);
+    let (_, below) = text.split_once("\n\n").unwrap();
+    insta::assert_snapshot!(below, @"
+    The last 24 hours by the ledger:
+    team-a/web: other tasks 3…7, other devices' interrupts 1,200, 75.00% covered
+    bbbbbbbb: nothing is known
+    ");
+    assert_eq!(failure, None);
 }
 
 #[test]

@@ -38,12 +38,14 @@ impl RealServer {
         let nowhere = kubeconfig(folder.path(), "https://127.0.0.1:1");
         std::fs::write(folder.path().join("nowhere"), &nowhere).unwrap();
         let ports = free_ports();
-        let own = kubeconfig(folder.path(), &format!("https://127.0.0.1:{}", ports[2]));
-        let own = Kubeconfig::from_yaml(&own).unwrap();
+        let own =
+            Kubeconfig::from_yaml(&kubeconfig(folder.path(), &format!("https://127.0.0.1:{}", ports[2]))).unwrap();
         let mut config = Config::from_custom_kubeconfig(own, &KubeConfigOptions::default())
             .await
             .unwrap();
         config.read_timeout = Some(Duration::from_secs(60));
+        // As the publisher has it: what is tried again, and when, it decides.
+        config.default_retry = false;
         let mut server = Self {
             folder,
             programs,
@@ -60,6 +62,11 @@ impl RealServer {
 
     pub fn client(&self) -> Client {
         Client::try_from(self.config.clone()).unwrap()
+    }
+
+    /// Of a client with every right.
+    pub fn kubeconfig(&self) -> String {
+        kubeconfig(self.folder.path(), &format!("https://127.0.0.1:{}", self.ports[2]))
     }
 
     pub fn start_etcd(&mut self) {

@@ -1,6 +1,11 @@
 //! What both servers are asked that takes more than one request.
+#![allow(dead_code)] // Each test uses a part of it.
 
-use futures_util::TryStreamExt;
+pub mod counting;
+pub mod process;
+pub mod publishers;
+
+use futures_util::{StreamExt, TryStreamExt};
 use http::Request;
 use kube::Client;
 use kube::api::{
@@ -81,13 +86,11 @@ pub async fn a_watch_tells_everything_in_order(client: &Client) {
 
 pub async fn a_watch_from_too_old_a_version_is_told(client: &Client) {
     let request = Request::get("/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies?watch=1&resourceVersion=1");
-    let events: Vec<WatchEvent<DynamicObject>> = client
-        .request_events(request.body(Vec::new()).unwrap())
-        .await
-        .unwrap()
-        .try_collect()
+    let events = client
+        .request_events::<DynamicObject>(request.body(Vec::new()).unwrap())
         .await
         .unwrap();
+    let events: Vec<WatchEvent<_>> = events.map(|event| event.unwrap()).collect().await;
     let [WatchEvent::Error(status)] = events.as_slice() else {
         panic!("{events:?}")
     };

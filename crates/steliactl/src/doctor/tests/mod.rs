@@ -1,5 +1,6 @@
 mod ledger;
 mod merge;
+mod publish;
 mod quiet;
 mod start;
 
@@ -91,6 +92,8 @@ fn fit() -> Facts {
         cmdline: String::new(),
         quiet: None,
         ledger: None,
+        publishing: None,
+        published: publish::nothing(),
         tracing: true,
         noise: None,
     }

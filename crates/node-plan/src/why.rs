@@ -5,13 +5,13 @@ use kubelet_planner::{Admission, Container, ContainerAllocation, CpuManager, Cpu
 use stelia_cpus::CpuSet;
 use stelia_kubelet::QosClass;
 
-use super::subject::Subject;
+use crate::Subject;
 
 /// At most this many sets of NUMA nodes are named.
 const NAMED: usize = 8;
 
 /// A sentence for each thing that an admitted pod could have had and does not get.
-pub(super) fn not_better(subject: &Subject, pod: &Pod, admission: &Admission) -> Vec<String> {
+pub fn not_better(subject: &Subject, pod: &Pod, admission: &Admission) -> Vec<String> {
     let policy = subject.node.settings().topology_policy;
     let mut told: Vec<String> = admission
         .merges
@@ -108,7 +108,7 @@ fn disagreement(merge: &Merge, policy: Policy) -> Option<String> {
 }
 
 /// What keeps a merged hint from being preferred: one resource, or two that do not agree.
-pub(super) fn cause(merge: &Merge, policy: Policy) -> Option<String> {
+pub fn cause(merge: &Merge, policy: Policy) -> Option<String> {
     let preferred = |hints: &[Hint]| -> Vec<String> {
         let preferred = hints.iter().filter(|hint| hint.preferred);
         let mut wishes: Vec<String> = preferred

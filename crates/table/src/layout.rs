@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::view::printable;
+use crate::printable;
 
 /// Blanks between two columns.
 const GAP: usize = 2;
@@ -14,7 +14,7 @@ const LEAST: usize = 8;
 
 /// How text is laid out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Look {
+pub struct Look {
     /// Whether header lines are printed.
     pub legend: bool,
     /// Whether the columns of `-o wide` are shown.
@@ -26,7 +26,7 @@ pub(crate) struct Look {
 
 impl Look {
     /// For standard output: what reads a pipe gets everything, without colours.
-    pub(crate) fn of_stdout(legend: bool, wide: bool, full: bool) -> Self {
+    pub fn of_stdout(legend: bool, wide: bool, full: bool) -> Self {
         let is_terminal = std::io::stdout().is_terminal();
         Self {
             legend,
@@ -48,7 +48,7 @@ impl From<bool> for Look {
 }
 
 /// The width from COLUMNS, else the terminal's, else 80.
-pub(crate) fn width() -> usize {
+pub fn width() -> usize {
     let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let terminal = || {
         let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
@@ -58,13 +58,13 @@ pub(crate) fn width() -> usize {
 }
 
 /// Whether standard output is a terminal and NO_COLOR is not set (no-color.org).
-pub(crate) fn coloured() -> bool {
+pub fn coloured() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && std::io::stdout().is_terminal()
 }
 
 /// What a text means, for its colour: that of systemd's programs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Meaning {
+pub enum Meaning {
     #[default]
     Plain,
     Good,
@@ -75,7 +75,7 @@ pub(crate) enum Meaning {
 
 impl Meaning {
     /// Of an instance's state.
-    pub(crate) fn of_state(state: &str) -> Self {
+    pub fn of_state(state: &str) -> Self {
         match state {
             "isolated" => Self::Good,
             // Its CPUs are kept free by restricting others, or not at all.
@@ -83,7 +83,7 @@ impl Meaning {
         }
     }
 
-    pub(crate) fn paint(self, text: &str, look: Look) -> String {
+    pub fn paint(self, text: &str, look: Look) -> String {
         let code = match self {
             Self::Good => "32",
             Self::Attention => "33",
@@ -99,7 +99,7 @@ impl Meaning {
 }
 
 /// A column of a table with rows of type `T`.
-pub(crate) struct Column<T> {
+pub struct Column<T> {
     heading: &'static str,
     right: bool,
     wide: bool,
@@ -111,7 +111,7 @@ pub(crate) struct Column<T> {
 }
 
 /// A column that is aligned to the left. No cell is empty, so that awk finds each column.
-pub(crate) const fn column<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<T> {
+pub const fn column<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<T> {
     Column {
         heading,
         right: false,
@@ -124,32 +124,32 @@ pub(crate) const fn column<T>(heading: &'static str, cell: fn(&T) -> String) -> 
 }
 
 impl<T> Column<T> {
-    #[cfg(test)]
-    pub(crate) const fn heading(&self) -> &'static str {
+    /// Its heading.
+    pub const fn heading(&self) -> &'static str {
         self.heading
     }
 
     /// Aligned to the right.
-    pub(crate) const fn right(self) -> Self {
+    pub const fn right(self) -> Self {
         Self { right: true, ..self }
     }
 
     /// Shown with `-o wide` only.
-    pub(crate) const fn wide(self) -> Self {
+    pub const fn wide(self) -> Self {
         Self { wide: true, ..self }
     }
 
     /// On a narrow terminal the columns with the highest rank are cut first, and those without one last.
-    pub(crate) const fn yields(self, rank: u8) -> Self {
+    pub const fn yields(self, rank: u8) -> Self {
         Self { yields: rank, ..self }
     }
 
-    pub(crate) const fn means(self, meaning: fn(&T) -> Meaning) -> Self {
+    pub const fn means(self, meaning: fn(&T) -> Meaning) -> Self {
         Self { meaning, ..self }
     }
 
     /// For the last column only: nothing is printed for an empty value.
-    pub(crate) const fn or_nothing(self) -> Self {
+    pub const fn or_nothing(self) -> Self {
         Self { empty: "", ..self }
     }
 }
@@ -160,11 +160,7 @@ struct Cell {
 }
 
 /// The rows below the columns' headings; without rows only the headings are printed.
-pub(crate) fn table<'a, T: 'a>(
-    columns: &[Column<T>],
-    rows: impl IntoIterator<Item = &'a T>,
-    look: impl Into<Look>,
-) -> String {
+pub fn table<'a, T: 'a>(columns: &[Column<T>], rows: impl IntoIterator<Item = &'a T>, look: impl Into<Look>) -> String {
     let look: Look = look.into();
     let columns: Vec<&Column<T>> = columns.iter().filter(|column| look.wide || !column.wide).collect();
     let cell = |column: &Column<T>, row| match (column.cell)(row) {
@@ -234,7 +230,7 @@ fn shrink(widths: &mut [usize], ranks: &[u8], width: usize) {
 }
 
 /// At most `width` columns of the text, the last of which is an ellipsis where something is missing.
-pub(crate) fn cut(text: &str, width: usize) -> String {
+pub fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }
@@ -254,7 +250,7 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
 }
 
 /// `Name: value`, one per line.
-pub(crate) fn properties<N: Display>(rows: impl IntoIterator<Item = (N, String)>, look: impl Into<Look>) -> String {
+pub fn properties<N: Display>(rows: impl IntoIterator<Item = (N, String)>, look: impl Into<Look>) -> String {
     let columns = [
         column("", |(name, _): &(String, String)| name.clone()),
         column("", |(_, value): &(String, String)| value.clone()).yields(1),
@@ -295,6 +291,11 @@ mod tests {
             width: Some(width),
             ..Look::default()
         }
+    }
+
+    #[test]
+    fn a_name_cannot_steer_the_terminal() {
+        assert_eq!(printable("a\x1b[2J\nb"), "a?[2J?b");
     }
 
     #[test]

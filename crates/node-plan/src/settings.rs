@@ -8,8 +8,11 @@ use kubelet_planner::{CpuManager, MemoryManager, Settings, merge};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{KubeletConfig, MemoryManagerState};
 
-/// Converts kubelet's configuration.
-pub(crate) fn settings(config: &KubeletConfig, memory: Option<&MemoryManagerState>) -> Result<Settings, String> {
+/// Converts kubelet's configuration; `memory`: the state file that has its `reservedMemory`.
+///
+/// # Errors
+/// A policy or an option is not known.
+pub fn settings(config: &KubeletConfig, memory: Option<&MemoryManagerState>) -> Result<Settings, String> {
     let gate = |name: &str, default: bool| config.feature_gates.get(name).copied().unwrap_or(default);
     Ok(Settings {
         cpu_manager: match by_amount(config)? {
@@ -39,11 +42,10 @@ pub(crate) fn settings(config: &KubeletConfig, memory: Option<&MemoryManagerStat
 }
 
 /// `cpuManagerPolicy`, with these CPUs reserved.
-pub(super) fn cpu_manager(
-    policy: &str,
-    options: &BTreeMap<String, String>,
-    reserved: &CpuSet,
-) -> Result<CpuManager, String> {
+///
+/// # Errors
+/// The policy or an option is not known.
+pub fn cpu_manager(policy: &str, options: &BTreeMap<String, String>, reserved: &CpuSet) -> Result<CpuManager, String> {
     match policy {
         "none" | "" => Ok(CpuManager::None),
         "static" => {
@@ -71,12 +73,18 @@ fn by_amount(config: &KubeletConfig) -> Result<Option<CpuManager>, String> {
 }
 
 /// `topologyManagerPolicy`
-pub(super) fn policy(name: &str) -> Result<Policy, String> {
+///
+/// # Errors
+/// It is not known.
+pub fn policy(name: &str) -> Result<Policy, String> {
     Policy::parse(name).ok_or_else(|| format!("there is no Topology Manager policy {name:?}"))
 }
 
 /// `topologyManagerScope`
-pub(super) fn scope(name: &str) -> Result<Scope, String> {
+///
+/// # Errors
+/// It is not known.
+pub fn scope(name: &str) -> Result<Scope, String> {
     Scope::parse(name).ok_or_else(|| format!("there is no Topology Manager scope {name:?}"))
 }
 
@@ -93,7 +101,8 @@ fn reserved(state: &MemoryManagerState) -> BTreeMap<u32, BTreeMap<String, u64>> 
     kinds.collect()
 }
 
-pub(super) fn options_on(manager: &CpuManager) -> Vec<&'static str> {
+/// The options of the CPU manager that are on.
+pub fn options_on(manager: &CpuManager) -> Vec<&'static str> {
     match manager {
         CpuManager::Static { options, .. } => options.on().collect(),
         CpuManager::None => Vec::new(),

@@ -1,0 +1,14 @@
+//! What Describe tells of the file for the cluster's publisher.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Publishing {
+    /// The setting `publish`; `None`: off.
+    pub profile: Option<String>,
+    /// Why the file does not say how things are; `None` where it does.
+    pub problem: Option<String>,
+    /// When the file was last written, microseconds since the epoch; 0: not by this daemon.
+    pub written_us: u64,
+}

@@ -1,0 +1,132 @@
+//! The cluster: each node with its Node object, its description, and what the pods bound to it request.
+
+use std::collections::BTreeMap;
+use std::num::NonZero;
+
+use kube::core::{Selector, SelectorExt};
+
+use crate::eligible::Used;
+use crate::objects::{NodeObject, Objects, PodKey, PodObject, Problems, Report};
+use crate::room::Chooser;
+
+/// A node, as far as anything tells of it.
+#[derive(Debug)]
+pub struct Member {
+    pub name: String,
+    /// `None` where no Node of that name was read.
+    pub node: Option<NodeObject>,
+    /// `None` where nobody published the node's description.
+    pub report: Option<Report>,
+    /// What its pods request; without the pods that are asked about.
+    pub used: Used,
+}
+
+/// What was read, by node.
+#[derive(Debug)]
+pub struct Cluster {
+    pub members: Vec<Member>,
+    /// Whether there were Nodes among the objects; without them labels, taints and requests are not known.
+    pub has_nodes: bool,
+    pub problems: Problems,
+    /// The pods by UID: namespace and name, and how many CPUs they have of their own.
+    pub pods: BTreeMap<String, (PodKey, u64)>,
+}
+
+/// Which nodes a command is about.
+#[derive(Debug, Default)]
+pub struct Chosen<'a> {
+    pub names: &'a [String],
+    pub selector: Option<&'a Selector>,
+    /// A pod whose requests do not count, because the question is where it could be.
+    pub without: Option<&'a PodKey>,
+}
+
+impl Cluster {
+    /// # Errors
+    /// Nodes are chosen by labels and no Node was read, or one that is named does not exist.
+    pub fn of(objects: Objects, chosen: &Chosen<'_>) -> Result<Self, String> {
+        let Objects {
+            mut nodes,
+            mut reports,
+            pods,
+            problems,
+            ..
+        } = objects;
+        let has_nodes = !nodes.is_empty();
+        if chosen.selector.is_some() && !has_nodes {
+            return Err("-l needs Nodes, and none was read: their labels are not known".to_owned());
+        }
+        let mut names: Vec<String> = nodes.keys().chain(reports.keys()).cloned().collect();
+        names.sort_unstable();
+        names.dedup();
+        if let Some(missing) = chosen.names.iter().find(|name| !names.contains(name)) {
+            return Err(format!("there is no node {missing:?}"));
+        }
+        let mut used: BTreeMap<&str, Used> = BTreeMap::new();
+        for (key, pod) in &pods {
+            if let Some(node) = pod
+                .node
+                .as_deref()
+                .filter(|_| !pod.ended && chosen.without != Some(key))
+            {
+                used.entry(node).or_default().add(&pod.requests);
+            }
+        }
+        let is_chosen = |name: &String| chosen.names.is_empty() || chosen.names.contains(name);
+        let member = |name: String| Member {
+            node: nodes.remove(&name),
+            report: reports.remove(&name),
+            used: used.remove(name.as_str()).unwrap_or_default(),
+            name,
+        };
+        let mut members: Vec<Member> = names.into_iter().filter(is_chosen).map(member).collect();
+        if let Some(selector) = chosen.selector {
+            members.retain(|member| member.node.as_ref().is_some_and(|node| selector.matches(&node.labels)));
+        }
+        let by_uid = |(key, pod): (PodKey, PodObject)| (pod.uid, (key, pod.own_cpus));
+        Ok(Self {
+            members,
+            has_nodes,
+            problems,
+            pods: pods.into_iter().map(by_uid).collect(),
+        })
+    }
+}
+
+impl Member {
+    /// Who chooses its CPUs.
+    pub fn chooser(&self) -> Chooser {
+        match &self.report {
+            Some(report) => Chooser::of(&report.stored),
+            None => Chooser::Nobody("it has no NodeResourceTopology".to_owned()),
+        }
+    }
+
+    /// Why its CPUs must not be used, by its own word.
+    pub fn unusable(&self) -> Option<&str> {
+        let state = self.report.as_ref()?.stored.state.as_deref()?;
+        (state != "ready").then_some(state)
+    }
+}
+
+/// What `of` says of each, in their order, computed on all CPUs.
+pub fn each<T: Sync, R: Send>(items: &[T], of: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let share = items.len().div_ceil(threads).max(1);
+    let of = &of;
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = items
+            .chunks(share)
+            .map(|chunk| scope.spawn(move || chunk.iter().map(of).collect::<Vec<R>>()))
+            .collect();
+        let mut all = Vec::with_capacity(items.len());
+        for worker in workers {
+            match worker.join() {
+                Ok(part) => all.extend(part),
+                // What one thread cannot do, no other can.
+                Err(cause) => std::panic::resume_unwind(cause),
+            }
+        }
+        all
+    })
+}

@@ -1,0 +1,198 @@
+use k8s_openapi::api::core::v1::NodeSelector;
+use serde_json::{Value, json};
+use stelia_allocator::AllocationRequest;
+
+use super::*;
+
+fn node(spec: Value) -> NodeObject {
+    let labels = spec["labels"].as_object().into_iter().flatten();
+    let amounts = spec["allocatable"].as_object().into_iter().flatten();
+    NodeObject {
+        labels: labels
+            .map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned()))
+            .collect(),
+        taints: serde_json::from_value(spec["taints"].clone()).unwrap_or_default(),
+        cordoned: spec["cordoned"] == true,
+        allocatable: amounts
+            .map(|(key, value)| (key.clone(), value.as_str().unwrap().parse().unwrap()))
+            .collect(),
+    }
+}
+
+fn ask(spec: Value) -> Ask {
+    let mut spec = spec;
+    if spec["containers"].is_null() {
+        spec["containers"] = json!([{ "name": "c", "resources": { "limits": { "cpu": "2", "memory": "1Gi" } } }]);
+    }
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "vm" }, "spec": spec });
+    Ask::of_manifest(&pod.to_string(), None, &AllocationRequest::default()).unwrap()
+}
+
+fn told(ask: &Ask, node: &NodeObject) -> Vec<String> {
+    rules(ask, "w", node).into_iter().map(|refusal| refusal.what).collect()
+}
+
+#[test]
+fn taints_are_tolerated_as_kubernetes_does_it() {
+    let tainted = |effect: &str| node(json!({ "taints": [{ "key": "dedicated", "value": "db", "effect": effect }] }));
+    for (tolerations, tolerated) in [
+        (json!([]), false),
+        (json!([{ "operator": "Exists" }]), true),
+        (json!([{ "key": "dedicated", "operator": "Exists" }]), true),
+        (json!([{ "key": "dedicated", "value": "db" }]), true),
+        (
+            json!([{ "key": "dedicated", "operator": "Equal", "value": "web" }]),
+            false,
+        ),
+        (
+            json!([{ "key": "dedicated", "value": "db", "effect": "NoExecute" }]),
+            false,
+        ),
+        (
+            json!([{ "key": "dedicated", "value": "db", "effect": "NoSchedule" }]),
+            true,
+        ),
+        (json!([{ "operator": "Equal", "value": "db" }]), false),
+        (json!([{ "key": "dedicated", "operator": "Gt", "value": "1" }]), false),
+    ] {
+        let ask = ask(json!({ "tolerations": tolerations }));
+        assert_eq!(
+            told(&ask, &tainted("NoSchedule")).is_empty(),
+            tolerated,
+            "{tolerations}"
+        );
+    }
+    assert_eq!(told(&ask(json!({})), &tainted("PreferNoSchedule")), [""; 0]);
+    assert_eq!(
+        told(&ask(json!({})), &tainted("NoExecute")),
+        ["taint dedicated=db:NoExecute is not tolerated"]
+    );
+    let cordoned = node(json!({ "cordoned": true }));
+    assert_eq!(
+        told(&ask(json!({})), &cordoned),
+        ["taint node.kubernetes.io/unschedulable:NoSchedule is not tolerated"]
+    );
+    assert_eq!(
+        told(&ask(json!({ "tolerations": [{ "operator": "Exists" }] })), &cordoned),
+        [""; 0]
+    );
+}
+
+#[test]
+fn labels_names_and_required_affinity_are_asked_for() {
+    let there = node(json!({ "labels": { "zone": "a", "size": "12" } }));
+    assert_eq!(told(&ask(json!({ "nodeSelector": { "zone": "a" } })), &there), [""; 0]);
+    assert_eq!(
+        told(&ask(json!({ "nodeSelector": { "zone": "b" } })), &there),
+        ["it has not the labels of spec.nodeSelector"]
+    );
+    assert_eq!(
+        told(&ask(json!({ "nodeName": "v" })), &there),
+        ["spec.nodeName names another node"]
+    );
+    assert_eq!(told(&ask(json!({ "nodeName": "w" })), &there), [""; 0]);
+    let expression =
+        |operator: &str, key: &str, values: Value| json!({ "key": key, "operator": operator, "values": values });
+    for (terms, matches) in [
+        (
+            json!([{ "matchExpressions": [expression("In", "zone", json!(["a", "b"]))] }]),
+            true,
+        ),
+        (
+            json!([{ "matchExpressions": [expression("NotIn", "zone", json!(["a"]))] }]),
+            false,
+        ),
+        (
+            json!([{ "matchExpressions": [expression("NotIn", "gpu", json!(["a"]))] }]),
+            true,
+        ),
+        (
+            json!([{ "matchExpressions": [expression("Exists", "gpu", json!(null))] }]),
+            false,
+        ),
+        (
+            json!([{ "matchExpressions": [expression("DoesNotExist", "gpu", json!([]))] }]),
+            true,
+        ),
+        (
+            json!([{ "matchExpressions": [expression("Gt", "size", json!(["11"]))] }]),
+            true,
+        ),
+        (
+            json!([{ "matchExpressions": [expression("Lt", "size", json!(["11"]))] }]),
+            false,
+        ),
+        (
+            json!([{ "matchExpressions": [expression("Gt", "zone", json!(["1"]))] }]),
+            false,
+        ),
+        (
+            json!([{ "matchExpressions": [expression("Near", "zone", json!(["1"]))] }]),
+            false,
+        ),
+        (
+            json!([{ "matchFields": [expression("In", "metadata.name", json!(["w"]))] }]),
+            true,
+        ),
+        // Terms are alternatives, requirements of one are not, and a term without any matches nothing.
+        (
+            json!([{ "matchExpressions": [expression("Exists", "gpu", json!([]))] }, { "matchExpressions": [expression("Exists", "zone", json!([]))] }]),
+            true,
+        ),
+        (
+            json!([{ "matchExpressions": [expression("Exists", "gpu", json!([])), expression("Exists", "zone", json!([]))] }]),
+            false,
+        ),
+        (json!([{}]), false),
+        (json!([]), false),
+    ] {
+        let _: NodeSelector = serde_json::from_value(json!({ "nodeSelectorTerms": terms })).unwrap();
+        let required = json!({ "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } });
+        let ask = ask(json!({ "affinity": { "nodeAffinity": required } }));
+        assert_eq!(told(&ask, &there).is_empty(), matches, "{terms}");
+    }
+}
+
+#[test]
+fn what_pods_request_is_taken_off_what_the_node_allows() {
+    let node = node(json!({ "allocatable": { "cpu": "7900m", "memory": "8Gi", "pods": "3", "example.com/nic": "2" } }));
+    let limits = json!({ "cpu": "2", "memory": "1Gi", "example.com/nic": "1" });
+    let ask = ask(json!({ "containers": [{ "name": "c", "resources": { "limits": limits } }] }));
+    let mut used = Used::default();
+    assert_eq!(fit(&ask.requests, &node, &used), (2, "example.com/nic".to_owned()));
+    assert_eq!(requests(&ask.requests, &node, &used), []);
+    used.add(&ask.requests);
+    used.add(&ask.requests);
+    let told: Vec<String> = requests(&ask.requests, &node, &used)
+        .iter()
+        .map(|one| format!("{}: {}", one.what, one.detail))
+        .collect();
+    assert_eq!(
+        told,
+        ["too little example.com/nic is left of what pods may request: 1 requested, 0 left"]
+    );
+    used.add(&Amounts {
+        milli_cpus: Some(u64::MAX),
+        memory: Some(u64::MAX),
+        ..Amounts::default()
+    });
+    let told: Vec<String> = requests(&ask.requests, &node, &used)
+        .into_iter()
+        .map(|one| one.detail)
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "2 requested, 0 left",
+            "1Gi requested, 0 left",
+            "1 requested, 0 left",
+            ""
+        ]
+    );
+    assert_eq!(fit(&ask.requests, &node, &used).0, 0);
+    // A node that does not tell what it allows has room for nothing that is requested, and for any number of pods.
+    assert_eq!(
+        fit(&Amounts::default(), &NodeObject::default(), &Used::default()).0,
+        u64::MAX
+    );
+}

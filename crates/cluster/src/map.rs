@@ -1,0 +1,224 @@
+//! `map`: free cores as a picture, NUMA nodes beside each other, nodes below each other. Where nodes are many, those that look
+//! alike are one line.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use stelia_table::{Column, Look, Render, column, counted, table};
+
+use crate::nodes::{Nodes, Numa, Row};
+use crate::objects::Problem;
+
+/// Signs of a NUMA node's bar, at most.
+const WIDTH: u64 = 16;
+/// The same where lines stand for many nodes.
+const NARROW: u64 = 8;
+/// NUMA nodes beside each other, at most.
+const BESIDE: usize = 8;
+/// Names of a line that stands for many nodes.
+const NAMED: usize = 3;
+
+/// A line of the picture.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Line {
+    /// How many nodes it stands for.
+    pub count: u64,
+    /// Their names, of many only the first.
+    pub nodes: Vec<String>,
+    /// The NUMA nodes; where the line stands for many nodes those of the first, the one with the most free first.
+    pub numa: Vec<Numa>,
+    #[serde(skip)]
+    bars: Vec<String>,
+}
+
+/// The picture.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Map {
+    /// How many nodes tell of their CPUs.
+    pub nodes: u64,
+    /// Of the nodes whose cores are known.
+    pub cores: u64,
+    pub free_cores: u64,
+    /// Nodes that tell nothing.
+    pub unknown: u64,
+    /// Whether a line may stand for many nodes.
+    pub aggregated: bool,
+    pub lines: Vec<Line>,
+    /// Nodes that are in none of the lines, because these are as many as asked for.
+    pub more: u64,
+    pub problems: Vec<Problem>,
+}
+
+impl Map {
+    /// At most `most` lines.
+    pub fn of(nodes: &Nodes, most: usize) -> Self {
+        let known: Vec<&Row> = nodes.nodes.iter().filter(|row| !row.numa.is_empty()).collect();
+        let sum = |of: fn(&Numa) -> Option<u64>| {
+            let numa = known.iter().flat_map(|row| &row.numa);
+            numa.filter_map(of).fold(0, u64::saturating_add)
+        };
+        let aggregated = known.len() > most;
+        let mut lines = match aggregated {
+            false => known.iter().map(|row| Line::of(row)).collect(),
+            true => alike(&known),
+        };
+        let more = lines.iter().skip(most).map(|line| line.count).sum();
+        lines.truncate(most);
+        Self {
+            nodes: known.len() as u64,
+            cores: sum(|numa| numa.cores),
+            free_cores: sum(|numa| numa.free_cores),
+            unknown: (nodes.nodes.len() - known.len()) as u64,
+            aggregated,
+            lines,
+            more,
+            problems: nodes.problems.clone(),
+        }
+    }
+}
+
+impl Line {
+    fn of(row: &Row) -> Self {
+        Self {
+            count: 1,
+            nodes: vec![row.name.clone()],
+            bars: row
+                .numa
+                .iter()
+                .map(|numa| format!("{} {}", bar(numa, WIDTH), counts(numa)))
+                .collect(),
+            numa: row.numa.clone(),
+        }
+    }
+}
+
+/// Free and all, of cores or, where these are not known, of CPUs.
+fn shares(numa: &Numa) -> (u64, u64) {
+    match (numa.free_cores, numa.cores) {
+        (Some(free), Some(all)) => (free, all),
+        _ => (numa.free_cpus, numa.cpus),
+    }
+}
+
+fn counts(numa: &Numa) -> String {
+    let (free, all) = shares(numa);
+    match numa.cores {
+        Some(_) => format!("{free}/{all}"),
+        None => format!("{free}/{all} CPUs"),
+    }
+}
+
+/// `#` for taken and `.` for free ones, a sign for each or for as many as the width asks for. A bar has a free sign if and only if
+/// something is free, and a taken one likewise.
+fn bar(numa: &Numa, width: u64) -> String {
+    let (free, all) = shares(numa);
+    let free = free.min(all);
+    let signs = all.min(width);
+    let mut dots = u128::from(free) * u128::from(signs) / u128::from(all.max(1));
+    if free > 0 {
+        dots = dots.max(1);
+    }
+    if free < all && signs > 1 {
+        dots = dots.min(u128::from(signs) - 1);
+    }
+    let dots = usize::try_from(dots).unwrap_or(0);
+    let signs = usize::try_from(signs).unwrap_or(0);
+    "#".repeat(signs.saturating_sub(dots)) + &".".repeat(dots)
+}
+
+/// Nodes whose bars are the same, whatever the order of their NUMA nodes; those with the most free first.
+fn alike(rows: &[&Row]) -> Vec<Line> {
+    let mut groups: BTreeMap<Vec<String>, Line> = BTreeMap::new();
+    for row in rows {
+        let mut numa = row.numa.clone();
+        numa.sort_by_key(|numa| (std::cmp::Reverse(shares(numa).0), numa.node));
+        let bars: Vec<String> = numa.iter().map(|numa| bar(numa, NARROW)).collect();
+        let line = groups.entry(bars.clone()).or_insert_with(|| Line {
+            count: 0,
+            nodes: Vec::new(),
+            numa,
+            bars,
+        });
+        line.count += 1;
+        if line.nodes.len() < NAMED {
+            line.nodes.push(row.name.clone());
+        }
+    }
+    let mut lines: Vec<Line> = groups.into_values().collect();
+    let free = |line: &Line| line.bars.iter().map(|bar| bar.matches('.').count()).collect::<Vec<_>>();
+    lines.sort_by(|one, other| free(other).cmp(&free(one)).then_with(|| one.nodes.cmp(&other.nodes)));
+    lines
+}
+
+const NUMA: [&str; BESIDE] = [
+    "NUMA 0", "NUMA 1", "NUMA 2", "NUMA 3", "NUMA 4", "NUMA 5", "NUMA 6", "NUMA 7",
+];
+/// In lines that stand for many nodes the NUMA nodes are sorted.
+const SORTED: [&str; BESIDE] = ["MOST FREE", "2ND", "3RD", "4TH", "5TH", "6TH", "7TH", "8TH"];
+
+fn cell<const AT: usize>(line: &Line) -> String {
+    let more = line.bars.len() > BESIDE && AT == BESIDE - 1;
+    let bar = line.bars.get(AT).cloned().unwrap_or_default();
+    if more { format!("{bar} …") } else { bar }
+}
+
+const CELLS: [fn(&Line) -> String; BESIDE] = [
+    cell::<0>, cell::<1>, cell::<2>, cell::<3>, cell::<4>, cell::<5>, cell::<6>, cell::<7>,
+];
+
+impl Render for Map {
+    fn text(&self, look: Look) -> String {
+        if self.nodes == 0 {
+            return "No nodes with CPUs that are known.\n".to_owned();
+        }
+        let beside = self
+            .lines
+            .iter()
+            .map(|line| line.bars.len())
+            .max()
+            .unwrap_or(0)
+            .min(BESIDE);
+        let dense = self
+            .lines
+            .iter()
+            .all(|line| line.numa.iter().enumerate().all(|(at, numa)| numa.node as usize == at));
+        let headings = if self.aggregated || !dense { SORTED } else { NUMA };
+        let headings = match (self.aggregated, dense) {
+            (false, false) => ["FIRST NUMA", "2ND", "3RD", "4TH", "5TH", "6TH", "7TH", "8TH"],
+            _ => headings,
+        };
+        let mut columns: Vec<Column<Line>> = match self.aggregated {
+            true => vec![column("NODES", |line: &Line| line.count.to_string()).right()],
+            false => vec![column("NODE", |line: &Line| line.nodes.concat()).yields(1)],
+        };
+        let cells = headings.into_iter().zip(CELLS).take(beside);
+        columns.extend(cells.map(|(heading, cell)| column(heading, cell)));
+        if self.aggregated {
+            columns.push(column("SUCH AS", |line: &Line| line.nodes.join(", ")).yields(1));
+        }
+        let mut text = table(&columns, &self.lines, look);
+        if self.more > 0 {
+            text += &format!("… and {} in other lines (--rows)\n", counted(self.more, "node"));
+        }
+        if look.legend {
+            text += &format!(
+                "\n{}: {} of {} whole cores free. # taken or reserved, . free{}\n",
+                counted(self.nodes, "node"),
+                self.free_cores,
+                self.cores,
+                match self.unknown {
+                    0 => String::new(),
+                    unknown => format!("; nothing is known of {}", counted(unknown, "node")),
+                }
+            );
+        }
+        text
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.lines.iter().flat_map(|line| line.nodes.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! `nodes`: a line a node.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use stelia_cpus::{CpuSet, Topology};
+use stelia_node_report::Facts;
+use stelia_node_report::profile::Profile;
+use stelia_table::{Column, Look, Meaning, Render, column, counted, table};
+use stelia_text::excerpt;
+
+use crate::cluster::{Cluster, Member, each};
+use crate::objects::Problem;
+use crate::room::whole_cores;
+
+/// A node's CPUs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Row {
+    pub name: String,
+    /// Whether VMs can be admitted on it, as its label says; null where nobody sets that.
+    pub ready: Option<bool>,
+    /// `usable`; `unusable` or another word of its own; `unreadable`; `unpublished`.
+    pub state: String,
+    /// How exact the rest is; null without a description.
+    pub profile: Option<&'static str>,
+    /// Who chooses exclusive CPUs: `kubelet`, `steliad`; null where that is not known.
+    pub cpu_source: Option<&'static str>,
+    /// The CPU manager's policy and options, or the allocator's class and bind policy.
+    pub cpu_policy: String,
+    /// The Topology Manager's policy and scope, or the allocator's alignment.
+    pub topology_policy: String,
+    /// Online CPUs.
+    pub cpus: Option<u64>,
+    pub free_cpus: Option<u64>,
+    /// Cores all of whose CPUs are free.
+    pub free_cores: Option<u64>,
+    pub numa: Vec<Numa>,
+    pub largest_vm_cpus: Option<u64>,
+    /// Pods that have CPUs of their own.
+    pub vms: Option<u64>,
+    pub written_us: Option<u64>,
+    pub warnings: Vec<String>,
+    #[serde(skip)]
+    pub(crate) age: Option<String>,
+}
+
+/// A NUMA node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Numa {
+    pub node: u32,
+    pub cpus: u64,
+    pub free_cpus: u64,
+    /// Null where only amounts are told.
+    pub cores: Option<u64>,
+    pub free_cores: Option<u64>,
+}
+
+/// All nodes, and what could not be read.
+#[derive(Debug, Serialize)]
+pub struct Nodes {
+    pub nodes: Vec<Row>,
+    pub problems: Vec<Problem>,
+}
+
+/// The columns of the table.
+pub const COLUMNS: [Column<Row>; 13] = [
+    column("NODE", |row: &Row| row.name.clone()).yields(1),
+    column("READY", |row: &Row| yes_or_no(row.ready)).means(|row| match row.ready {
+        Some(true) => Meaning::Good,
+        Some(false) => Meaning::Broken,
+        None => Meaning::Plain,
+    }),
+    column("STATE", |row: &Row| row.state.clone()).means(|row| match row.state.as_str() {
+        "usable" => Meaning::Good,
+        _ => Meaning::Attention,
+    }),
+    column("PROFILE", |row: &Row| row.profile.unwrap_or_default().to_owned()).wide(),
+    column("CPU POLICY", |row: &Row| row.cpu_policy.clone())
+        .wide()
+        .yields(3),
+    column("TOPOLOGY POLICY", |row: &Row| row.topology_policy.clone())
+        .wide()
+        .yields(3),
+    column("CPUS", |row: &Row| number(row.cpus)).right(),
+    column("FREE", |row: &Row| number(row.free_cpus)).right(),
+    column("FREE CORES", cores).yields(2),
+    column("LARGEST", |row: &Row| number(row.largest_vm_cpus)).right(),
+    column("VMS", |row: &Row| number(row.vms)).right(),
+    column("AGE", |row: &Row| row.age.clone().unwrap_or_default()).wide(),
+    column("WARNINGS", |row: &Row| row.warnings.join("; "))
+        .yields(4)
+        .means(|_| Meaning::Attention)
+        .or_nothing(),
+];
+
+fn yes_or_no(value: Option<bool>) -> String {
+    match value {
+        Some(true) => "yes".to_owned(),
+        Some(false) => "no".to_owned(),
+        None => String::new(),
+    }
+}
+
+fn number(value: Option<u64>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+/// At most this many NUMA nodes are listed in a cell.
+const LISTED: usize = 8;
+
+/// `0:12 1:8`, by NUMA node.
+fn cores(row: &Row) -> String {
+    let cell = |numa: &Numa| Some(format!("{}:{}", numa.node, numa.free_cores?));
+    let mut cells: Vec<String> = row.numa.iter().take(LISTED).filter_map(cell).collect();
+    if row.numa.len() > LISTED && !cells.is_empty() {
+        cells.push("…".to_owned());
+    }
+    cells.join(" ")
+}
+
+impl Nodes {
+    /// `now_us`: microseconds since the epoch.
+    pub fn of(cluster: &Cluster, now_us: u64) -> Self {
+        Self {
+            nodes: each(&cluster.members, |member| Row::of(member, now_us)),
+            problems: cluster.problems.kept().to_vec(),
+        }
+    }
+}
+
+impl Row {
+    pub fn of(member: &Member, now_us: u64) -> Self {
+        let mut row = Self {
+            name: member.name.clone(),
+            ready: member.node.as_ref().and_then(crate::objects::NodeObject::is_ready),
+            state: "unpublished".to_owned(),
+            ..Self::default()
+        };
+        let Some(report) = &member.report else {
+            return row;
+        };
+        let stored = &report.stored;
+        let chooser = member.chooser();
+        row.state = match (member.unusable(), &stored.problem) {
+            (Some(state), _) => excerpt::name(state),
+            (None, Some(_)) => "unreadable".to_owned(),
+            (None, None) => "usable".to_owned(),
+        };
+        row.profile = Some(stored.profile.name());
+        row.cpu_source = chooser.name();
+        row.written_us = report.written_us;
+        row.age = report.written_us.map(|written| age(now_us.saturating_sub(written)));
+        row.warnings.extend(stored.warnings.iter().cloned());
+        row.warnings.extend(stored.problem.clone());
+        row.topology_policy = stored.alignment.as_ref().map(topology).unwrap_or_default();
+        row.largest_vm_cpus = chooser.largest();
+        match &stored.facts {
+            Some(facts) => {
+                row.describe(facts, &chooser.free().unwrap_or_default());
+                row.vms = Some(stored.holders.len() as u64);
+                if let crate::room::Chooser::Nobody(why) = &chooser {
+                    row.warnings.push(why.clone());
+                }
+            }
+            None => row.count(&stored.zones),
+        }
+        row
+    }
+
+    fn describe(&mut self, facts: &Facts, free: &CpuSet) {
+        self.cpu_policy = match &facts.allocator {
+            Some(allocator) => {
+                let policies = &allocator.policies;
+                self.topology_policy = policies.alignment.name().to_owned();
+                format!("{} {}", policies.qos.name(), policies.bind.name())
+            }
+            None => {
+                let options = facts.kubelet.cpu_options.iter().filter(|(_, value)| *value == "true");
+                let options: Vec<&str> = options.map(|(name, _)| name.as_str()).collect();
+                match options.is_empty() {
+                    true => facts.kubelet.cpu_policy.clone(),
+                    false => format!("{} {}", facts.kubelet.cpu_policy, options.join(",")),
+                }
+            }
+        };
+        self.cpus = Some(facts.topology.cpus.len() as u64);
+        self.free_cpus = Some(free.len() as u64);
+        self.numa = by_node(&facts.topology, free);
+        self.free_cores = Some(self.numa.iter().filter_map(|numa| numa.free_cores).sum());
+    }
+
+    /// By amounts only.
+    fn count(&mut self, zones: &BTreeMap<u32, BTreeMap<String, stelia_node_report::stored::Amounts>>) {
+        let numa = |(node, resources): (&u32, &BTreeMap<_, stelia_node_report::stored::Amounts>)| {
+            let cpu = resources.get("cpu")?;
+            Some(Numa {
+                node: *node,
+                cpus: cpu.capacity.value(),
+                free_cpus: cpu.available.milli() / 1000,
+                ..Numa::default()
+            })
+        };
+        self.numa = zones.iter().filter_map(numa).collect();
+        let sum = |of: fn(&Numa) -> u64| self.numa.iter().map(of).fold(0, u64::saturating_add);
+        self.cpus = Some(sum(|numa| numa.cpus));
+        self.free_cpus = Some(sum(|numa| numa.free_cpus));
+    }
+
+    /// Whether more than amounts is known.
+    pub fn is_exact(&self) -> bool {
+        self.profile.is_some_and(|profile| profile != Profile::Nrt.name())
+    }
+}
+
+fn topology(alignment: &stelia_node_report::Alignment) -> String {
+    match alignment.policy.as_str() {
+        "none" => "none".to_owned(),
+        policy => format!("{} {}", excerpt::name(policy), excerpt::name(&alignment.scope)),
+    }
+}
+
+/// CPUs and cores of each NUMA node.
+fn by_node(topology: &Topology, free: &CpuSet) -> Vec<Numa> {
+    let whole = whole_cores(topology, free);
+    let mut nodes: BTreeMap<u32, Numa> = BTreeMap::new();
+    // A core's first CPU stands for it.
+    let mut cores: BTreeMap<(u32, u32), (u32, bool)> = BTreeMap::new();
+    for (number, cpu) in &topology.cpus {
+        let numa = nodes.entry(cpu.node).or_default();
+        numa.node = cpu.node;
+        numa.cpus += 1;
+        numa.free_cpus += u64::from(free.contains(*number));
+        cores
+            .entry((cpu.package, cpu.core))
+            .or_insert((cpu.node, whole.contains(*number)));
+    }
+    for (node, is_free) in cores.into_values() {
+        if let Some(numa) = nodes.get_mut(&node) {
+            *numa.cores.get_or_insert(0) += 1;
+            *numa.free_cores.get_or_insert(0) += u64::from(is_free);
+        }
+    }
+    nodes.into_values().collect()
+}
+
+/// As kubectl prints ages: `5s`, `12m`, `3h`, `9d`.
+fn age(microseconds: u64) -> String {
+    let seconds = microseconds / 1_000_000;
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+impl Render for Nodes {
+    fn text(&self, look: Look) -> String {
+        match self.nodes.is_empty() {
+            true => "No nodes.\n".to_owned(),
+            false => {
+                let mut text = table(&COLUMNS, &self.nodes, look);
+                let amounts = self
+                    .nodes
+                    .iter()
+                    .filter(|row| row.profile.is_some() && !row.is_exact())
+                    .count();
+                if look.legend && amounts > 0 {
+                    text += &format!(
+                        "\n{} by amounts only (profile nrt): free cores are not known, and LARGEST is the most that the CPUs allow.\n",
+                        counted(amounts as u64, "node")
+                    );
+                }
+                text
+            }
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.nodes.iter().map(|row| row.name.clone()).collect()
+    }
+}

@@ -1,0 +1,308 @@
+//! Nodes and pods, as far as they are needed. Of each object only these fields are read.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{NodeSelector, Taint, Toleration};
+use k8s_openapi::jiff::Timestamp;
+use kubelet_planner::{Amounts, ContainerKind, Pod, manifest};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, json};
+use stelia_cpus::quantity::Quantity;
+use stelia_kubelet::QosClass;
+use stelia_text::excerpt;
+
+/// The label by which a node says that VMs can be admitted on it.
+const READY: &str = "stelia.io/ready";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: String,
+    #[serde(default)]
+    namespace: Option<String>,
+    #[serde(default)]
+    uid: Option<String>,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+/// A Node.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NodeObject {
+    pub labels: BTreeMap<String, String>,
+    pub taints: Vec<Taint>,
+    /// `spec.unschedulable`
+    pub cordoned: bool,
+    /// `status.allocatable`; amounts that cannot be read are left out.
+    pub allocatable: BTreeMap<String, Quantity>,
+}
+
+impl NodeObject {
+    /// The node's name, and what is kept of it.
+    pub(super) fn read(text: &str) -> Result<(String, Self), String> {
+        #[derive(Deserialize)]
+        struct Written {
+            metadata: Metadata,
+            #[serde(default)]
+            spec: Option<Spec>,
+            #[serde(default)]
+            status: Option<Status>,
+        }
+        #[derive(Default, Deserialize)]
+        struct Spec {
+            #[serde(default)]
+            taints: Option<Vec<Taint>>,
+            #[serde(default)]
+            unschedulable: Option<bool>,
+        }
+        #[derive(Default, Deserialize)]
+        struct Status {
+            #[serde(default)]
+            allocatable: Option<BTreeMap<String, Amount>>,
+        }
+        let written: Written = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
+        let (spec, status) = (written.spec.unwrap_or_default(), written.status.unwrap_or_default());
+        let name = stelia_node_report::name::check(written.metadata.name).map_err(|cause| cause.to_string())?;
+        let amounts = status.allocatable.unwrap_or_default().into_iter();
+        let node = Self {
+            labels: written.metadata.labels.unwrap_or_default(),
+            taints: spec.taints.unwrap_or_default(),
+            cordoned: spec.unschedulable.unwrap_or(false),
+            allocatable: amounts
+                .filter_map(|(name, Amount(amount))| Some((name, amount?)))
+                .collect(),
+        };
+        Ok((name, node))
+    }
+
+    /// Whether VMs can be admitted, as its label says; `None` where nobody sets it.
+    pub fn is_ready(&self) -> Option<bool> {
+        self.labels.get(READY).map(|value| value == "true")
+    }
+}
+
+/// A quantity, where it is one.
+struct Amount(Option<Quantity>);
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Ok(Self(match Value::deserialize(from)? {
+            Value::String(text) => text.parse().ok(),
+            Value::Number(number) => number.to_string().parse().ok(),
+            _ => None,
+        }))
+    }
+}
+
+/// A pod, as one that others have to make room for.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PodObject {
+    pub uid: String,
+    /// Where it is bound.
+    pub node: Option<String>,
+    /// Whether it has ended: its requests count no more.
+    pub ended: bool,
+    /// What the scheduler counts for it.
+    pub requests: Amounts,
+    /// How many CPUs of its own it would have where exclusive CPUs are given out.
+    pub own_cpus: u64,
+    /// Why its requests are not known.
+    pub problem: Option<String>,
+}
+
+/// The fields of a pod's `spec` that decide where it may run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSpec {
+    pub node_name: Option<String>,
+    pub node_selector: Option<BTreeMap<String, String>>,
+    pub tolerations: Option<Vec<Toleration>>,
+    pub affinity: Option<Affinity>,
+    pub scheduling_gates: Option<Vec<Value>>,
+    pub overhead: Option<Value>,
+    pub containers: Value,
+    pub init_containers: Option<Value>,
+    pub resources: Option<Value>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Affinity {
+    pub node_affinity: Option<NodeAffinity>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeAffinity {
+    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
+    pub required: Option<NodeSelector>,
+}
+
+/// A pod that is asked about.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AskedPod {
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    pub spec: PodSpec,
+    pub pod: Pod,
+    /// `status`: phase, reason, message, and the scheduler's words where it found no node.
+    pub phase: Option<String>,
+    pub reason: Option<String>,
+    pub message: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct WrittenPod {
+    metadata: Metadata,
+    #[serde(default)]
+    spec: PodSpec,
+    #[serde(default)]
+    status: Option<PodStatus>,
+}
+
+#[derive(Default, Deserialize)]
+struct PodStatus {
+    #[serde(default)]
+    phase: Option<String>,
+    #[serde(default)]
+    reason: Option<String>,
+    #[serde(default)]
+    message: Option<String>,
+    #[serde(default)]
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    status: String,
+    #[serde(default)]
+    message: Option<String>,
+}
+
+impl PodObject {
+    /// The pod's namespace and name, and what is kept of it.
+    pub(super) fn read(text: &str) -> Result<((String, String), Self), String> {
+        let written: WrittenPod = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
+        let status = written.status.unwrap_or_default();
+        let (pod, problem) = match planned(&written.spec) {
+            Ok(pod) => (pod, None),
+            Err(cause) => (Pod::default(), Some(cause)),
+        };
+        let kept = Self {
+            uid: written.metadata.uid.unwrap_or_default(),
+            node: written.spec.node_name.clone().filter(|node| !node.is_empty()),
+            ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            requests: with_overhead(pod.requests(), written.spec.overhead.as_ref()),
+            own_cpus: own_cpus(&pod),
+            problem,
+        };
+        let namespace = written.metadata.namespace.unwrap_or_else(|| "default".to_owned());
+        Ok(((namespace, written.metadata.name), kept))
+    }
+}
+
+impl AskedPod {
+    /// Reads a pod that is asked about.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let written: WrittenPod = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
+        let status = written.status.unwrap_or_default();
+        let unscheduled = status.conditions.into_iter().flatten();
+        let unscheduled = unscheduled
+            .filter(|condition| condition.kind == "PodScheduled" && condition.status == "False")
+            .find_map(|condition| condition.message);
+        Ok(Self {
+            pod: planned(&written.spec)?,
+            labels: written.metadata.labels.unwrap_or_default(),
+            annotations: written.metadata.annotations.unwrap_or_default(),
+            spec: written.spec,
+            phase: status.phase,
+            reason: status.reason,
+            message: status.message.or(unscheduled),
+        })
+    }
+}
+
+/// The pod as kubelet's planner takes it.
+fn planned(spec: &PodSpec) -> Result<Pod, String> {
+    let mut fields = json!({ "containers": reduced(&spec.containers) });
+    if let Some(containers) = &spec.init_containers {
+        fields["initContainers"] = reduced(containers);
+    }
+    if let Some(resources) = &spec.resources {
+        fields["resources"] = resources.clone();
+    }
+    manifest::pod(&json!({ "metadata": {}, "spec": fields })).map_err(|cause| cause.to_string())
+}
+
+/// The containers without the fields that no resource depends on.
+fn reduced(containers: &Value) -> Value {
+    let Value::Array(containers) = containers else {
+        return containers.clone();
+    };
+    let fields = ["name", "resources", "restartPolicy"];
+    let reduced = containers.iter().map(|container| match container {
+        Value::Object(all) => {
+            let kept = fields
+                .iter()
+                .filter_map(|name| Some(((*name).to_owned(), all.get(*name)?.clone())));
+            Value::Object(kept.collect())
+        }
+        other => other.clone(),
+    });
+    reduced.collect()
+}
+
+/// `spec.overhead`, which the scheduler counts too.
+pub(crate) fn with_overhead(mut requests: Amounts, overhead: Option<&Value>) -> Amounts {
+    let amount = |name: &str| overhead?.get(name)?.as_str()?.parse::<Quantity>().ok();
+    if let Some(cpu) = amount("cpu") {
+        requests.milli_cpus = Some(requests.milli_cpus.unwrap_or(0).saturating_add(cpu.milli()));
+    }
+    if let Some(memory) = amount("memory") {
+        requests.memory = Some(requests.memory.unwrap_or(0).saturating_add(memory.value()));
+    }
+    requests
+}
+
+/// The whole CPUs that the containers of a Guaranteed pod request, init containers aside.
+pub(crate) fn own_cpus(pod: &Pod) -> u64 {
+    if pod.qos() != QosClass::Guaranteed {
+        return 0;
+    }
+    let lasting = pod.containers.iter().filter(|one| one.kind != ContainerKind::Init);
+    let milli = lasting.filter_map(|one| one.resources.requests.milli_cpus);
+    milli
+        .filter(|milli| milli.is_multiple_of(1000))
+        .fold(0, |all: u64, milli| all.saturating_add(milli / 1000))
+}
+
+/// When the object was last written by who publishes it.
+pub(super) fn written_us(text: &str) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Written {
+        metadata: Fields,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Fields {
+        #[serde(default)]
+        managed_fields: Option<Vec<Manager>>,
+    }
+    #[derive(Deserialize)]
+    struct Manager {
+        #[serde(default)]
+        time: Option<String>,
+    }
+    let written: Written = serde_json::from_str(text).ok()?;
+    let managers = written.metadata.managed_fields?.into_iter();
+    let times = managers.filter_map(|manager| manager.time?.parse::<Timestamp>().ok());
+    u64::try_from(times.max()?.as_microsecond()).ok()
+}

@@ -1,0 +1,209 @@
+//! Nodes, pods and NodeResourceTopologies, as the API server and `kubectl get -o json` print them.
+//!
+//! Each object stands for itself: one that cannot be read is a [`Problem`] with its name, and the others are read all the same.
+
+mod kinds;
+mod problem;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use stelia_kubelet::config::yaml_options;
+use stelia_node_report::stored::Stored;
+use stelia_text::excerpt;
+
+pub use kinds::{AskedPod, NodeObject, PodObject, PodSpec};
+pub(crate) use kinds::{own_cpus, with_overhead};
+pub use problem::{Problem, Problems};
+
+/// Lists in lists are read to this depth; `kubectl` prints one list.
+const DEPTH: u32 = 4;
+
+/// A pod's namespace and name.
+pub type PodKey = (String, String);
+
+/// What is kept of the objects that are read.
+#[derive(Debug, Default)]
+pub struct Wanted {
+    /// Whether pods are read at all.
+    pub pods: bool,
+    /// Pods whose whole text is kept: of this name, in this namespace or in any.
+    pub pod: Option<(Option<String>, String)>,
+}
+
+/// A node's published description.
+#[derive(Debug)]
+pub struct Report {
+    pub stored: Stored,
+    /// When its writer last wrote it, microseconds since the epoch, where `managedFields` tells.
+    pub written_us: Option<u64>,
+}
+
+/// All objects by name. Of one that is there twice the later counts.
+#[derive(Debug, Default)]
+pub struct Objects {
+    wanted: Wanted,
+    pub nodes: BTreeMap<String, NodeObject>,
+    pub reports: BTreeMap<String, Report>,
+    pub pods: BTreeMap<PodKey, PodObject>,
+    /// The text of the pods that are asked for.
+    pub texts: BTreeMap<PodKey, Box<str>>,
+    pub problems: Problems,
+}
+
+/// An object as far as it says what it is.
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(borrow, default, rename = "apiVersion")]
+    version: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    kind: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    metadata: Option<HeadMetadata<'a>>,
+    #[serde(borrow, default)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct HeadMetadata<'a> {
+    #[serde(borrow, default)]
+    name: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    namespace: Option<Cow<'a, str>>,
+    #[serde(borrow, default, rename = "continue")]
+    next: Option<Cow<'a, str>>,
+}
+
+impl Head<'_> {
+    /// As messages name the object.
+    fn named(&self, kind: &str) -> String {
+        let text = |text: &Option<Cow<'_, str>>| text.as_deref().map(excerpt::name);
+        let metadata = self.metadata.as_ref();
+        let name = metadata.and_then(|metadata| text(&metadata.name));
+        let namespace = metadata.and_then(|metadata| text(&metadata.namespace));
+        let kind = excerpt::name(kind);
+        match (namespace, name) {
+            (Some(namespace), Some(name)) => format!("{kind} {namespace}/{name}"),
+            (None, Some(name)) => format!("{kind} {name}"),
+            (_, None) => format!("{kind} without a name"),
+        }
+    }
+}
+
+impl Objects {
+    pub fn new(wanted: Wanted) -> Self {
+        Self {
+            wanted,
+            ..Self::default()
+        }
+    }
+
+    /// Keeps the whole text of this pod alone.
+    pub fn want(&mut self, namespace: &str, name: &str) {
+        self.wanted.pod = Some((Some(namespace.to_owned()), name.to_owned()));
+    }
+
+    /// Reads a text of one or more documents, JSON or YAML; `source` is what messages call it.
+    pub fn read(&mut self, source: &str, text: &str) {
+        let text = text.trim_start_matches('\u{feff}');
+        if !text.trim_start().starts_with(['{', '[']) {
+            return self.read_yaml(source, text);
+        }
+        for document in serde_json::Deserializer::from_str(text).into_iter::<&RawValue>() {
+            match document {
+                Ok(document) => self.object(source, document.get(), "", DEPTH),
+                // Where the text is broken the rest of it is lost.
+                Err(cause) => return self.problems.add(source, "", &excerpt::cause(&cause)),
+            }
+        }
+    }
+
+    fn read_yaml(&mut self, source: &str, text: &str) {
+        let documents: Result<Vec<serde_json::Value>, _> =
+            serde_saphyr::from_multiple_with_options(text, yaml_options());
+        match documents {
+            Ok(documents) => {
+                for document in documents.iter().filter(|document| !document.is_null()) {
+                    self.object(source, &document.to_string(), "", DEPTH);
+                }
+            }
+            Err(cause) => self.problems.add(source, "", &excerpt::cause(&cause)),
+        }
+    }
+
+    /// Reads a page of a list whose items are of this kind, and returns the token of the next page.
+    pub fn read_page(&mut self, source: &str, text: &str, kind: &str) -> Option<String> {
+        self.object(source, text, kind, DEPTH);
+        let head: Head<'_> = serde_json::from_str(text).ok()?;
+        let next = head.metadata?.next?;
+        (!next.is_empty()).then(|| next.into_owned())
+    }
+
+    /// Reads an object, or those of a list; `kind` where an item does not say its own.
+    fn object(&mut self, source: &str, text: &str, kind: &str, depth: u32) {
+        let head: Head<'_> = match serde_json::from_str(text) {
+            Ok(head) => head,
+            Err(cause) => return self.problems.add(source, kind, &excerpt::cause(&cause)),
+        };
+        let own = head.kind.as_deref().filter(|own| !own.is_empty()).unwrap_or(kind);
+        if let Some(items) = &head.items {
+            let of = own.strip_suffix("List").unwrap_or(own);
+            if depth == 0 {
+                return self.problems.add(source, own, "lists in lists, too deep");
+            }
+            for item in items {
+                self.object(source, item.get(), of, depth - 1);
+            }
+            return;
+        }
+        let group = head.version.as_deref().unwrap_or_default();
+        let read = match own {
+            "Node" => self.node(text),
+            "Pod" if self.wanted.pods => self.pod(text),
+            "NodeResourceTopology" if group.is_empty() || group.starts_with("topology.node.k8s.io/") => {
+                self.report(text)
+            }
+            // Others are of no interest, and no error in a dump of everything.
+            _ => Ok(()),
+        };
+        if let Err(cause) = read {
+            self.problems.add(source, &head.named(own), &cause);
+        }
+    }
+
+    fn node(&mut self, text: &str) -> Result<(), String> {
+        let (name, node) = NodeObject::read(text)?;
+        self.nodes.insert(name, node);
+        Ok(())
+    }
+
+    fn report(&mut self, text: &str) -> Result<(), String> {
+        let stored = Stored::read(text).map_err(|cause| cause.to_string())?;
+        let report = Report {
+            written_us: kinds::written_us(text),
+            stored,
+        };
+        self.reports.insert(report.stored.name.clone(), report);
+        Ok(())
+    }
+
+    fn pod(&mut self, text: &str) -> Result<(), String> {
+        let (key, pod) = PodObject::read(text)?;
+        let (namespace, name) = &key;
+        let is_wanted = self.wanted.pod.as_ref().is_some_and(|(wanted, wanted_name)| {
+            wanted_name == name && wanted.as_ref().is_none_or(|wanted| wanted == namespace)
+        });
+        if is_wanted {
+            self.texts.insert(key.clone(), text.into());
+        }
+        if let Some(problem) = &pod.problem {
+            self.problems.add("", &format!("Pod {}/{}", key.0, key.1), problem);
+        }
+        self.pods.insert(key, pod);
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! What could not be read.
+
+use serde::Serialize;
+
+/// At most this many are kept one by one: a dump may hold anything.
+const KEPT: usize = 200;
+/// At most this many are printed.
+const PRINTED: usize = 10;
+
+/// An object that could not be read, or not wholly.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// The file; empty for an object of the API server.
+    pub source: String,
+    /// Its kind and name, as far as it says them.
+    pub object: String,
+    pub what: String,
+}
+
+/// All of them; those beyond the first two hundred are counted only.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Problems {
+    kept: Vec<Problem>,
+    more: usize,
+}
+
+impl Problems {
+    pub fn add(&mut self, source: &str, object: &str, what: &str) {
+        if self.kept.len() == KEPT {
+            self.more += 1;
+            return;
+        }
+        self.kept.push(Problem {
+            source: source.to_owned(),
+            object: object.to_owned(),
+            what: what.to_owned(),
+        });
+    }
+
+    pub fn kept(&self) -> &[Problem] {
+        &self.kept
+    }
+
+    /// A line each, for standard error.
+    pub fn lines(&self) -> Vec<String> {
+        let line = |problem: &Problem| {
+            let parts = [&problem.source, &problem.object, &problem.what];
+            let parts: Vec<&str> = parts
+                .into_iter()
+                .map(String::as_str)
+                .filter(|part| !part.is_empty())
+                .collect();
+            parts.join(": ")
+        };
+        let mut lines: Vec<String> = self.kept.iter().take(PRINTED).map(line).collect();
+        let more = self.kept.len().saturating_sub(PRINTED) + self.more;
+        if more > 0 {
+            lines.push(format!("{more} more objects could not be read"));
+        }
+        lines
+    }
+}

@@ -1,0 +1,244 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use stelia_cpus::quantity::Quantity;
+use stelia_node_report::fingerprint::Method;
+use stelia_node_report::profile::{Profile, object};
+use stelia_node_report::testing::facts;
+use stelia_node_report::{ApiVersion, Facts};
+
+use super::*;
+
+fn topology(name: &str) -> Value {
+    let facts = Facts {
+        name: name.to_owned(),
+        ..facts()
+    };
+    serde_json::to_value(object(&facts, Profile::Stelia, ApiVersion::V1Alpha2, Method::default())).unwrap()
+}
+
+fn node(name: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name }, "status": { "allocatable": { "cpu": "4" } } })
+}
+
+fn pod(name: &str, cpu: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": "a", "uid": name },
+        "spec": { "nodeName": "w", "containers": [{ "name": "c", "resources": { "limits": { "cpu": cpu, "memory": "1Gi" } } }] },
+    })
+}
+
+fn read(text: &str) -> Objects {
+    let mut objects = Objects::new(Wanted {
+        pods: true,
+        pod: Some((None, "web".to_owned())),
+    });
+    objects.read("dump", text);
+    objects
+}
+
+fn counts(objects: &Objects) -> [usize; 4] {
+    [
+        objects.nodes.len(),
+        objects.reports.len(),
+        objects.pods.len(),
+        objects.problems.lines().len(),
+    ]
+}
+
+#[test]
+fn lists_documents_and_both_forms_are_read() {
+    let items = json!([node("w"), topology("w"), pod("web", "2"), { "kind": "Secret", "metadata": { "name": "x" } }]);
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+    for text in [
+        list.to_string(),
+        serde_json::to_string_pretty(&list).unwrap(),
+        format!("\u{feff} {}\n{}\n{}", node("w"), topology("w"), pod("web", "2")),
+        serde_saphyr::to_string(&list).unwrap(),
+        format!(
+            "{}---\n---\n{}",
+            serde_saphyr::to_string(&node("w")).unwrap(),
+            serde_saphyr::to_string(&json!({ "kind": "PodList", "items": [topology("w"), pod("web", "2")] })).unwrap(),
+        ),
+    ] {
+        let objects = read(&text);
+        assert_eq!(counts(&objects), [1, 1, 1, 0], "{:?}", objects.problems.lines());
+        assert_eq!(objects.pods[&("a".to_owned(), "web".to_owned())].own_cpus, 2);
+        assert!(objects.texts.contains_key(&("a".to_owned(), "web".to_owned())));
+        assert_eq!(objects.nodes["w"].allocatable["cpu"], Quantity::units(4));
+    }
+}
+
+#[test]
+fn a_page_of_the_api_server_has_items_without_a_kind() {
+    let bare = |mut object: Value| {
+        object
+            .as_object_mut()
+            .unwrap()
+            .retain(|name, _| !["kind", "apiVersion"].contains(&name.as_str()));
+        object
+    };
+    let mut objects = Objects::new(Wanted::default());
+    let page = json!({ "kind": "NodeList", "metadata": { "continue": "next" }, "items": [bare(node("w"))] });
+    assert_eq!(
+        objects.read_page("", &page.to_string(), "Node").as_deref(),
+        Some("next")
+    );
+    let page = json!({ "metadata": { "continue": "" }, "items": [bare(topology("w"))] });
+    assert_eq!(objects.read_page("", &page.to_string(), "NodeResourceTopology"), None);
+    let page = json!({ "kind": "NodeList", "metadata": {}, "items": null });
+    assert_eq!(objects.read_page("", &page.to_string(), "Node"), None);
+    assert_eq!(counts(&objects), [1, 1, 0, 0]);
+}
+
+#[test]
+fn one_that_cannot_be_read_costs_a_line_with_its_name_and_the_others_are_read() {
+    let broken = |change: &dyn Fn(&mut Value)| {
+        let mut object = topology("bad");
+        change(&mut object);
+        object
+    };
+    let attribute = |value: &'static str| {
+        move |object: &mut Value| {
+            let attributes = object["attributes"].as_array_mut().unwrap();
+            attributes
+                .iter_mut()
+                .filter(|one| one["name"] == "isolation.stelia.io/node")
+                .for_each(|one| one["value"] = json!(value));
+        }
+    };
+    let items = [
+        (node("w"), ""),
+        (
+            json!({ "kind": "Node", "metadata": { "name": "Not A Name" } }),
+            "Node Not A Name",
+        ),
+        (json!({ "kind": "Node", "metadata": { "name": 7 } }), ""),
+        (json!({ "kind": "Node" }), "Node without a name"),
+        (
+            json!({ "kind": "Node", "metadata": { "name": "x", "labels": [] } }),
+            "Node x",
+        ),
+        (
+            broken(&|object| object["zones"] = json!("all")),
+            "NodeResourceTopology bad",
+        ),
+        (
+            broken(&|object| object["zones"][0]["resources"][0]["available"] = json!("-1")),
+            "NodeResourceTopology bad",
+        ),
+        (pod("lots", "1000000000000"), ""),
+        (pod("odd", "a few"), "Pod a/odd"),
+        (
+            json!({ "kind": "Pod", "metadata": { "name": "empty" }, "spec": {} }),
+            "Pod default/empty",
+        ),
+        (
+            json!({ "kind": "Pod", "metadata": { "name": "none", "namespace": "a" }, "spec": 3 }),
+            "Pod a/none",
+        ),
+        (json!(7), ""),
+        (json!(null), ""),
+        // These are read, and say less.
+        (
+            broken(&attribute(
+                "{\"v\":1,\"topology\":\"0x1000000000:0:0:0\",\"policy\":\"static\"}",
+            )),
+            "",
+        ),
+        (topology("w"), ""),
+    ];
+    let list = json!({ "kind": "List", "items": items.iter().map(|(item, _)| item).collect::<Vec<_>>() });
+    let objects = read(&list.to_string());
+    let lines: Vec<String> = objects
+        .problems
+        .kept()
+        .iter()
+        .map(|one| format!("{}: {}", one.object, one.what))
+        .collect();
+    for (item, named) in items.iter().filter(|(_, named)| !named.is_empty()) {
+        assert!(lines.iter().any(|line| line.starts_with(named)), "{item}: {lines:#?}");
+    }
+    assert!(objects.nodes.contains_key("w") && objects.reports.contains_key("w"));
+    assert_eq!(
+        objects.pods[&("a".to_owned(), "lots".to_owned())].own_cpus,
+        1_000_000_000_000
+    );
+    let problem = objects.reports["bad"].stored.problem.as_deref().unwrap();
+    assert!(problem.contains("not a run of CPUs"), "{problem}");
+}
+
+#[test]
+fn a_broken_text_is_told_and_what_was_before_it_is_kept() {
+    for (text, nodes) in [
+        (format!("{}{{\"kind\": ", node("w")), 1),
+        ("{".to_owned(), 0),
+        ("[1, 2".to_owned(), 0),
+        ("\u{0}\u{1}: [".to_owned(), 0),
+        (
+            format!("{{\"items\":{}1{}}}", "[{\"items\":".repeat(300), "}]".repeat(300)),
+            0,
+        ),
+    ] {
+        let objects = read(&text);
+        assert_eq!(objects.nodes.len(), nodes, "{text}");
+        assert_eq!(objects.problems.lines().len(), 1, "{text}");
+    }
+    let nested = json!({ "items": [{ "items": [{ "items": [{ "items": [{ "items": [node("w")] }] }] }] }] });
+    assert_eq!(read(&nested.to_string()).problems.lines().len(), 1);
+}
+
+#[test]
+fn of_very_many_problems_the_number_is_told() {
+    let items = vec![json!({ "kind": "Node" }); 1000];
+    let objects = read(&json!({ "items": items }).to_string());
+    let lines = objects.problems.lines();
+    assert_eq!((lines.len(), objects.problems.kept().len()), (11, 200));
+    assert_eq!(lines.last().unwrap(), "990 more objects could not be read");
+}
+
+#[test]
+fn when_an_object_was_written_is_what_its_managers_say() {
+    let mut object = topology("w");
+    object["metadata"]["managedFields"] = json!([
+        { "manager": "steliad", "time": "2026-10-01T10:00:00Z" }, { "manager": "x", "time": "yesterday" }, { "manager": "y" },
+    ]);
+    assert_eq!(kinds::written_us(&object.to_string()), Some(1_790_848_800_000_000));
+    object["metadata"]["managedFields"] = json!(null);
+    assert_eq!(kinds::written_us(&object.to_string()), None);
+}
+
+#[test]
+fn what_a_pod_uses_ends_with_it_and_overhead_counts() {
+    let mut running = pod("web", "2");
+    running["spec"]["overhead"] = json!({ "cpu": "250m", "memory": "64Mi" });
+    let (_, kept) = PodObject::read(&running.to_string()).unwrap();
+    assert_eq!(
+        (kept.requests.milli_cpus, kept.requests.memory, kept.ended),
+        (Some(2250), Some((1 << 30) + (64 << 20)), false)
+    );
+    running["status"] = json!({ "phase": "Failed" });
+    assert!(PodObject::read(&running.to_string()).unwrap().1.ended);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever is in a dump, reading it ends, and never in a panic.
+    #[test]
+    fn a_dump_with_any_bytes_anywhere_is_read_or_refused(
+        places in proptest::collection::vec((any::<u32>(), ".{0,6}"), 1..4)
+    ) {
+        let list = json!({ "kind": "List", "items": [node("w"), topology("w"), pod("web", "2"), topology("v")] });
+        let mut text = list.to_string();
+        for (at, with) in places {
+            let at = at as usize % text.len();
+            let at = (0..=at).rev().find(|at| text.is_char_boundary(*at)).unwrap();
+            text.insert_str(at, &with);
+        }
+        let objects = read(&text);
+        prop_assert!(objects.nodes.len() <= 2 && objects.reports.len() <= 3);
+        let cluster = crate::cluster::Cluster::of(objects, &crate::cluster::Chosen::default()).unwrap();
+        let nodes = crate::nodes::Nodes::of(&cluster, 0);
+        prop_assert_eq!(nodes.nodes.len(), cluster.members.len());
+    }
+}

@@ -1,0 +1,185 @@
+//! `plan`: how many more of a pod fit, by node and in all, and what stops the next one.
+
+#[cfg(test)]
+mod tests;
+
+use serde::Serialize;
+use stelia_table::{Column, Look, Render, column, counted, properties, table};
+
+use crate::ask::Ask;
+use crate::cluster::{Cluster, Member, each};
+use crate::eligible;
+use crate::objects::{Problem, own_cpus};
+use crate::room::{Chooser, Refusal};
+use crate::verdict::{Group, Verdict, groups, table_of};
+use crate::why::assumed;
+
+/// The limit of a node: more than any runs (`maxPods` is 110 by default).
+pub const MOST: u64 = 256;
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    pub pod: String,
+    /// Kubernetes' QoS class.
+    pub qos: &'static str,
+    /// CPUs of its own that each would have.
+    pub cpus: u64,
+    /// Whether nodes were filled; else each was asked for one.
+    pub until_full: bool,
+    /// How many fit on all nodes together, each filled by itself.
+    pub fits: u64,
+    /// There is a node that may have room for more.
+    pub or_more: bool,
+    /// Nodes of which it is not known.
+    pub unknown: u64,
+    pub nodes: Vec<Filled>,
+    /// What stops the next one.
+    pub stops: Vec<Group>,
+    pub assumed: Vec<String>,
+    pub problems: Vec<Problem>,
+}
+
+/// A node, filled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Filled {
+    pub name: String,
+    /// Null where it is not known.
+    pub fits: Option<u64>,
+    pub or_more: bool,
+    /// How exact that is; null without a description.
+    pub profile: Option<&'static str>,
+    /// What stops the next one; null where nothing was found that does.
+    pub stopped_by: Option<String>,
+    pub detail: Option<String>,
+}
+
+impl Plan {
+    pub fn of(ask: &Ask, cluster: &Cluster, until_full: bool) -> Self {
+        let most = if until_full { MOST } else { 1 };
+        let filled = each(&cluster.members, |member| {
+            let verdict = Verdict::of(ask, member);
+            let (fits, stop) = fill(ask, member, &verdict, most);
+            (verdict, fits, stop)
+        });
+        let nodes: Vec<Filled> = cluster
+            .members
+            .iter()
+            .zip(&filled)
+            .map(|(member, (_, fits, stop))| Filled {
+                name: member.name.clone(),
+                fits: *fits,
+                or_more: until_full && fits.is_some() && stop.is_none(),
+                profile: member.report.as_ref().map(|report| report.stored.profile.name()),
+                stopped_by: stop.as_ref().map(|stop| stop.what.clone()),
+                detail: stop.as_ref().map(|stop| stop.detail.clone()),
+            })
+            .collect();
+        let stops = cluster.members.iter().zip(&filled);
+        let stops = stops.filter_map(|(member, (_, _, stop))| Some((member.name.as_str(), stop.as_ref()?)));
+        let stops = groups(stops);
+        let verdicts: Vec<Verdict> = filled.into_iter().map(|(verdict, ..)| verdict).collect();
+        Self {
+            pod: ask.name.clone(),
+            qos: ask.pod.qos().name(),
+            cpus: own_cpus(&ask.pod),
+            until_full,
+            fits: nodes.iter().filter_map(|node| node.fits).fold(0, u64::saturating_add),
+            or_more: nodes.iter().any(|node| node.or_more),
+            unknown: nodes.iter().filter(|node| node.fits.is_none()).count() as u64,
+            stops,
+            assumed: assumed(ask, cluster, &verdicts),
+            nodes,
+            problems: cluster.problems.kept().to_vec(),
+        }
+    }
+}
+
+/// How many fit on a node, at most `most`, and what stops the next; `None` where it is not known.
+fn fill(ask: &Ask, member: &Member, verdict: &Verdict, most: u64) -> (Option<u64>, Option<Refusal>) {
+    let refused = verdict.fixed.first().or(verdict.requests.first());
+    if let Some(refusal) = refused {
+        return (Some(0), Some(refusal.clone()));
+    }
+    if let (Chooser::Nobody(_), Err(refusal)) = (&verdict.chooser, &verdict.placement) {
+        return (None, Some(refusal.clone()));
+    }
+    let by_requests = member
+        .node
+        .as_ref()
+        .map(|node| eligible::fit(&ask.requests, node, &member.used));
+    let bound = by_requests.as_ref().map_or(most, |(count, _)| most.min(*count));
+    let fits = verdict.chooser.until_full(ask, bound);
+    let stop = fits.then.or_else(|| {
+        let (count, resource) = by_requests.filter(|(count, _)| *count < most || *count == fits.count)?;
+        (count == fits.count).then(|| eligible::too_little(&resource))
+    });
+    (Some(fits.count), stop)
+}
+
+const FILLED: [Column<Filled>; 5] = [
+    column("NODE", |node: &Filled| node.name.clone()).yields(1),
+    column("FIT", |node: &Filled| match (node.fits, node.or_more) {
+        (Some(fits), true) => format!("{fits}+"),
+        (Some(fits), false) => fits.to_string(),
+        (None, _) => "?".to_owned(),
+    })
+    .right(),
+    column("PROFILE", |node: &Filled| node.profile.unwrap_or_default().to_owned()).wide(),
+    column("STOPPED BY", |node: &Filled| {
+        node.stopped_by.clone().unwrap_or_default()
+    })
+    .yields(2),
+    column("DETAIL", |node: &Filled| node.detail.clone().unwrap_or_default())
+        .wide()
+        .yields(3),
+];
+
+impl Render for Plan {
+    fn text(&self, look: Look) -> String {
+        let with_room = self
+            .nodes
+            .iter()
+            .filter(|node| node.fits.is_some_and(|fits| fits > 0))
+            .count();
+        let mut fit = format!(
+            "{}{} on {} of {}",
+            self.fits,
+            if self.or_more { " or more" } else { "" },
+            with_room,
+            counted(self.nodes.len() as u64, "node")
+        );
+        if !self.until_full {
+            fit = format!("one on {with_room} of {}", counted(self.nodes.len() as u64, "node"));
+        }
+        if self.unknown > 0 {
+            fit += &format!("; {} cannot tell", self.unknown);
+        }
+        let mut lines = vec![
+            (
+                "Pod",
+                format!("{} ({}, {} CPUs of its own)", self.pod, self.qos, self.cpus),
+            ),
+            ("Fit", fit),
+        ];
+        lines.extend(self.assumed.iter().map(|assumed| ("Assumed", assumed.clone())));
+        let mut parts = vec![properties(lines, look)];
+        let is_shown = |node: &&Filled| look.wide || node.fits.is_some_and(|fits| fits > 0);
+        let shown: Vec<&Filled> = self.nodes.iter().filter(is_shown).collect();
+        if !shown.is_empty() {
+            parts.push(table(&FILLED, shown, look));
+        }
+        parts.push(table_of(&self.stops, look));
+        parts.retain(|part| !part.is_empty());
+        parts.join("\n")
+    }
+
+    fn names(&self) -> Vec<String> {
+        let with_room = self.nodes.iter().filter(|node| node.fits.is_some_and(|fits| fits > 0));
+        with_room.map(|node| node.name.clone()).collect()
+    }
+
+    fn failure(&self) -> Option<String> {
+        (self.fits == 0).then(|| format!("no node has room for {}", self.pod))
+    }
+}

@@ -1,0 +1,109 @@
+use serde_json::{Value, json};
+use stelia_allocator::AllocationRequest;
+use stelia_node_report::fingerprint::Method;
+use stelia_node_report::profile::{Profile, object};
+use stelia_node_report::testing::{facts, large};
+use stelia_node_report::{ApiVersion, Facts};
+
+use super::*;
+use crate::cluster::Chosen;
+use crate::objects::{Objects, Wanted};
+
+fn topology(facts: &Facts) -> Value {
+    serde_json::to_value(object(facts, Profile::Stelia, ApiVersion::V1Alpha2, Method::default())).unwrap()
+}
+
+fn node(name: &str, memory: &str, pods: &str) -> Value {
+    json!({
+        "kind": "Node", "metadata": { "name": name },
+        "status": { "allocatable": { "cpu": "256", "memory": memory, "pods": pods } },
+    })
+}
+
+fn cluster(items: &[Value]) -> Cluster {
+    let mut objects = Objects::new(Wanted { pods: true, pod: None });
+    objects.read("", &json!({ "items": items }).to_string());
+    Cluster::of(objects, &Chosen::default()).unwrap()
+}
+
+fn ask(words: &str) -> Ask {
+    Ask::in_words(&[words.to_owned()], &AllocationRequest::default()).unwrap()
+}
+
+/// How many fit on the one node, whether there may be more, and what stops the next.
+fn filled(items: &[Value], words: &str, until_full: bool) -> (Option<u64>, bool, String) {
+    let plan = Plan::of(&ask(words), &cluster(items), until_full);
+    let [node] = plan.nodes.as_slice() else {
+        panic!("{plan:?}")
+    };
+    assert_eq!(plan.fits, node.fits.unwrap_or(0));
+    (node.fits, node.or_more, node.stopped_by.clone().unwrap_or_default())
+}
+
+#[test]
+fn a_node_is_full_by_its_cpus_or_by_what_pods_may_request() {
+    let vms = topology(&large());
+    // 28 free CPUs on whole cores: 120 of 128 cores are not reserved, 96 are VMs'.
+    let free = filled(std::slice::from_ref(&vms), "cpus=2,memory=1Gi", true);
+    assert!(
+        free.0.is_some_and(|count| count > 10) && free.2.contains("NotAllocated"),
+        "{free:?}"
+    );
+    let with = |memory, pods| {
+        filled(
+            &[vms.clone(), node("worker-1", memory, pods)],
+            "cpus=2,memory=1Gi",
+            true,
+        )
+    };
+    assert_eq!(
+        with("3Gi", "110"),
+        (
+            Some(3),
+            false,
+            "too little memory is left of what pods may request".to_owned()
+        )
+    );
+    assert_eq!(
+        with("1Ti", "2"),
+        (Some(2), false, "it has as many pods as it may".to_owned())
+    );
+    assert_eq!(
+        with("1Ti", "0"),
+        (Some(0), false, "it has as many pods as it may".to_owned())
+    );
+    assert_eq!(with("1Ti", "1000"), free);
+}
+
+#[test]
+fn without_filling_each_node_is_asked_for_one() {
+    let node = topology(&facts());
+    assert_eq!(
+        filled(std::slice::from_ref(&node), "cpus=2,memory=1Gi", false),
+        (Some(1), false, String::new())
+    );
+    let (fits, _, stop) = filled(std::slice::from_ref(&node), "cpus=4,memory=1Gi", false);
+    assert_eq!(
+        (fits, stop.as_str()),
+        (Some(0), "kubelet would reject it: TopologyAffinityError")
+    );
+}
+
+#[test]
+fn where_nothing_stops_a_pod_the_limit_does() {
+    // On the shared pool nothing is used up, and no Node tells what pods may request.
+    let plan = Plan::of(&ask("cpus=500m,memory=1Gi"), &cluster(&[topology(&facts())]), true);
+    assert_eq!((plan.fits, plan.or_more), (MOST, true));
+    let text = plan.text(Look::from(true));
+    assert!(
+        text.contains("256 or more on 1 of 1 node") && text.contains("256+"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_node_without_an_object_is_not_known() {
+    let plan = Plan::of(&ask("cpus=2,memory=1Gi"), &cluster(&[node("a", "1Ti", "110")]), true);
+    assert_eq!((plan.nodes[0].fits, plan.unknown, plan.fits), (None, 1, 0));
+    assert_eq!(plan.failure().unwrap(), "no node has room for pod");
+}

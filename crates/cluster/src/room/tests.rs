@@ -1,0 +1,213 @@
+use kubelet_planner::manifest::in_words;
+use proptest::prelude::*;
+use stelia_allocator::{AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus};
+use stelia_cpus::testing::{Shape, shapes};
+use stelia_node_report::testing::facts;
+use stelia_node_report::{Alignment, Allocator};
+
+use super::*;
+
+/// A node of this shape of which a core is reserved and some CPUs are taken; kubelet chooses, with these policies.
+fn kubelets(shape: Shape, taken: &CpuSet, policy: &str, whole: bool) -> Facts {
+    let topology = shape.topology();
+    let reserved = topology.siblings(0);
+    let exclusive = taken.intersection(&topology.online()).difference(&reserved);
+    let mut node = Facts {
+        shared: topology.online().difference(&exclusive),
+        numa: stelia_node_report::testing::numa(shape.nodes),
+        reserved: reserved.clone(),
+        exclusive,
+        allocations: Vec::new(),
+        topology,
+        ..facts()
+    };
+    node.kubelet.reserved = reserved;
+    node.kubelet.cpu_options = [("full-pcpus-only".to_owned(), whole.to_string())].into();
+    node.kubelet.alignment = Some(Alignment {
+        policy: policy.to_owned(),
+        scope: "container".to_owned(),
+    });
+    node
+}
+
+fn steliads(mut node: Facts, alignment: NumaTopologyAlignmentPolicy, required: RequiredBind) -> Facts {
+    node.allocator = Some(Allocator {
+        policies: AllocatorPolicies {
+            source: CpuSource::Steliad,
+            reserved: node.reserved.clone(),
+            alignment,
+            required,
+            ..AllocatorPolicies::default()
+        },
+        held: HeldCpus::default(),
+        lsr: CpuSet::new(),
+    });
+    node
+}
+
+fn chooser(facts: &Facts) -> Chooser {
+    match facts.allocator_node() {
+        Ok(node) => Chooser::Steliad(Box::new((facts.clone(), node))),
+        Err(_) => Chooser::Kubelet(Box::new(Subject::described(facts).unwrap())),
+    }
+}
+
+fn ask(cpus: u64) -> Ask {
+    let words = format!("cpus={cpus},memory=1Mi");
+    Ask::in_words(&[words], &AllocationRequest::default()).unwrap()
+}
+
+const SMALL: Shape = Shape {
+    nodes: 2,
+    cores: 4,
+    threads: 2,
+    interleaved: true,
+};
+
+#[test]
+fn the_largest_vm_is_of_one_numa_node_where_it_must_be() {
+    // Node 0: 0-3,8-11; node 1: 4-7,12-15. CPUs 0 and 8 are reserved.
+    let taken: CpuSet = "1,5-6".parse().unwrap();
+    let largest = |policy, whole| chooser(&kubelets(SMALL, &taken, policy, whole)).largest();
+    // Free are 2-3,9-11 and 4,7,12-15.
+    assert_eq!(largest("single-numa-node", false), Some(6));
+    // kubelet's full-pcpus-only wants the CPUs of whole cores in number, and takes broken ones where there are no others.
+    assert_eq!(largest("single-numa-node", true), Some(6));
+    assert_eq!(largest("none", false), Some(11));
+    assert_eq!(largest("none", true), Some(10));
+    let mut none = kubelets(SMALL, &taken, "none", false);
+    none.kubelet.cpu_policy = "none".to_owned();
+    none.exclusive = CpuSet::new();
+    assert_eq!(chooser(&none).largest(), None);
+}
+
+#[test]
+fn the_allocator_is_filled_as_instances_would_register() {
+    let node = kubelets(SMALL, &CpuSet::new(), "none", false);
+    let node = steliads(
+        node,
+        NumaTopologyAlignmentPolicy::SingleNumaNode,
+        RequiredBind::FullPcpusOnly,
+    );
+    let fits = chooser(&node).until_full(&ask(4), 256);
+    assert_eq!(
+        fits.count, 3,
+        "one on node 0, where a core is reserved, and two on node 1"
+    );
+    assert!(fits.then.unwrap().what.contains("NotAllocated"));
+    assert_eq!(chooser(&node).until_full(&ask(4), 2), Fits { count: 2, then: None });
+
+    // Whoever avoids others of its kind on a core gets a core of its own.
+    let spread = steliads(
+        kubelets(SMALL, &CpuSet::new(), "none", false),
+        NumaTopologyAlignmentPolicy::None,
+        RequiredBind::None,
+    );
+    let mut alone = ask(1);
+    alone.allocation.cpu_bind_policy = Some(CpuBindPolicy::SpreadByPcpus);
+    alone.allocation.cpu_exclusive_policy = Some(CpuExclusivePolicy::PcpuLevel);
+    let fits = chooser(&spread).until_full(&alone, 256).count;
+    assert!((7..=14).contains(&fits), "{fits}");
+
+    // On a shared pool nothing is used up.
+    let mut shared = ask(1);
+    shared.allocation.qos = Some(Qos::Ls);
+    assert_eq!(chooser(&spread).until_full(&shared, 9), Fits { count: 9, then: None });
+}
+
+#[test]
+fn a_refusal_is_in_the_words_of_who_chooses() {
+    let node = kubelets(SMALL, &CpuSet::new(), "single-numa-node", true);
+    let refusal = chooser(&node).admit(&ask(3)).unwrap_err();
+    assert_eq!(refusal.what, "kubelet would reject it: SMTAlignmentError");
+    let refusal = chooser(&node).admit(&ask(10)).unwrap_err();
+    assert_eq!(refusal.what, "kubelet would reject it: TopologyAffinityError");
+    assert!(refusal.detail.contains("on no single NUMA node"), "{}", refusal.detail);
+    let node = steliads(node, NumaTopologyAlignmentPolicy::SingleNumaNode, RequiredBind::None);
+    let refusal = chooser(&node).admit(&ask(10)).unwrap_err();
+    assert_eq!(refusal.what, "steliad would refuse it: NotAllocated");
+    let mut burstable = ask(2);
+    burstable.pod = in_words(&["cpus=2".to_owned()]).unwrap();
+    burstable.allocation.qos = Some(Qos::Lse);
+    assert_eq!(
+        chooser(&node).admit(&burstable).unwrap_err().what,
+        "steliad would refuse it: NotGuaranteed"
+    );
+}
+
+#[test]
+fn amounts_answer_with_the_most_that_they_allow() {
+    let zones = |policy: &str| {
+        Chooser::Amounts(Zones {
+            free: [(0, 5), (7, 9)].into(),
+            policy: Some(policy.to_owned()),
+        })
+    };
+    let single = zones("single-numa-node");
+    assert_eq!((single.largest(), single.until_full(&ask(4), 256).count), (Some(9), 3));
+    assert_eq!(
+        single.admit(&ask(10)).unwrap_err().detail,
+        "10 are wanted; free by NUMA node: 5 on 0, 9 on 7"
+    );
+    let any = zones("best-effort");
+    assert_eq!(
+        (any.largest(), any.until_full(&ask(4), 2)),
+        (Some(14), Fits { count: 2, then: None })
+    );
+    assert!(any.admit(&ask(14)).is_ok());
+    // A pod without CPUs of its own fits wherever requests do.
+    assert_eq!(single.until_full(&ask(0), 7).count, 7);
+}
+
+#[test]
+fn absurd_nodes_are_refused_and_nothing_overflows() {
+    let mut node = kubelets(SMALL, &CpuSet::new(), "single-numa-node", true);
+    // Seventeen NUMA nodes, with ids as high as they go.
+    node.topology
+        .cpus
+        .iter_mut()
+        .for_each(|(number, cpu)| cpu.node = u32::MAX - number);
+    assert!(Subject::described(&node).is_err() || chooser(&node).largest().is_some());
+    let huge = Chooser::Amounts(Zones {
+        free: (0..1024).map(|id| (id, u64::MAX)).collect(),
+        policy: None,
+    });
+    assert_eq!(huge.largest(), Some(u64::MAX));
+    assert_eq!(huge.until_full(&ask(3), u64::MAX).count, u64::MAX / 3);
+    let most = ask(1 << 40);
+    assert!(
+        chooser(&kubelets(SMALL, &CpuSet::new(), "none", false))
+            .admit(&most)
+            .is_err()
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// What is found from the top on is what trying every size finds.
+    #[test]
+    fn the_largest_vm_is_the_largest_that_is_admitted(
+        shape in shapes().prop_filter("small", |shape| shape.nodes <= 4 && shape.nodes * shape.cores * shape.threads <= 64),
+        taken in proptest::collection::btree_set(0u32..64, 0..40),
+        policy in prop_oneof![Just("none"), Just("best-effort"), Just("restricted"), Just("single-numa-node")],
+        whole in any::<bool>(),
+        alignment in prop_oneof![
+            Just(NumaTopologyAlignmentPolicy::None), Just(NumaTopologyAlignmentPolicy::BestEffort),
+            Just(NumaTopologyAlignmentPolicy::Restricted), Just(NumaTopologyAlignmentPolicy::SingleNumaNode),
+        ],
+        required in prop_oneof![Just(RequiredBind::None), Just(RequiredBind::FullPcpusOnly), Just(RequiredBind::SpreadByPcpus)],
+        allocates in any::<bool>(),
+    ) {
+        let node = kubelets(shape, &taken.into_iter().collect(), policy, whole);
+        let node = if allocates { steliads(node, alignment, required) } else { node };
+        let chooser = chooser(&node);
+        let all = node.topology.cpus.len() as u64;
+        let tried = (1..=all).rev().find(|count| {
+            let mut ask = ask(*count);
+            ask.allocation.qos = allocates.then_some(Qos::Lse);
+            chooser.admit(&ask).is_ok()
+        });
+        prop_assert_eq!(chooser.largest(), Some(tried.unwrap_or(0)));
+    }
+}

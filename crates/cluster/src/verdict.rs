@@ -1,0 +1,138 @@
+//! What one node says to a pod, and the reasons of many nodes together.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use stelia_table::{Column, Look, column, table};
+
+use crate::ask::Ask;
+use crate::cluster::Member;
+use crate::eligible;
+use crate::room::{Chooser, Refusal};
+
+/// Nodes that are named for a reason.
+const NAMED: usize = 3;
+
+/// A node's answer.
+#[derive(Debug)]
+pub struct Verdict {
+    /// What more room would not change: labels, taints, its own word.
+    pub fixed: Vec<Refusal>,
+    /// What the scheduler counts.
+    pub requests: Vec<Refusal>,
+    /// Who chooses its CPUs.
+    pub chooser: Chooser,
+    /// That one's answer.
+    pub placement: Result<(), Refusal>,
+}
+
+impl Verdict {
+    pub fn of(ask: &Ask, member: &Member) -> Self {
+        let chooser = member.chooser();
+        let mut fixed = Vec::new();
+        let mut requests = Vec::new();
+        if let Some(node) = &member.node {
+            fixed = eligible::rules(ask, &member.name, node);
+            requests = eligible::requests(&ask.requests, node, &member.used);
+        }
+        fixed.extend(member.unusable().map(|state| Refusal {
+            what: "its CPUs must not be used, it says".to_owned(),
+            detail: stelia_text::excerpt::name(state),
+        }));
+        Self {
+            placement: chooser.admit(ask),
+            fixed,
+            requests,
+            chooser,
+        }
+    }
+
+    /// Whether the pod has room; `None` where nobody can tell.
+    pub fn has_room(&self) -> Option<bool> {
+        match (&self.chooser, self.fixed.is_empty() && self.requests.is_empty()) {
+            (_, false) => Some(false),
+            (Chooser::Nobody(_), true) => None,
+            (_, true) => Some(self.placement.is_ok()),
+        }
+    }
+
+    /// Every reason against it.
+    pub fn refusals(&self) -> Vec<Refusal> {
+        let placement = self.placement.as_ref().err();
+        self.fixed
+            .iter()
+            .chain(&self.requests)
+            .chain(placement)
+            .cloned()
+            .collect()
+    }
+}
+
+/// A reason and the nodes that it is the reason of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Group {
+    pub reason: String,
+    pub nodes: u64,
+    /// The first of them, and what the reason is there.
+    pub examples: Vec<Example>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Example {
+    pub node: String,
+    pub detail: String,
+}
+
+/// The reasons, those of the most nodes first.
+pub fn groups<'a>(reasons: impl IntoIterator<Item = (&'a str, &'a Refusal)>) -> Vec<Group> {
+    let mut found: BTreeMap<&str, Group> = BTreeMap::new();
+    for (node, refusal) in reasons {
+        let group = found.entry(&refusal.what).or_insert_with(|| Group {
+            reason: refusal.what.clone(),
+            nodes: 0,
+            examples: Vec::new(),
+        });
+        group.nodes += 1;
+        if group.examples.len() < NAMED {
+            group.examples.push(Example {
+                node: node.to_owned(),
+                detail: refusal.detail.clone(),
+            });
+        }
+    }
+    let mut groups: Vec<Group> = found.into_values().collect();
+    groups.sort_by_key(|group| std::cmp::Reverse(group.nodes));
+    groups
+}
+
+const COLUMNS: [Column<Group>; 3] = [
+    column("REASON", |group: &Group| group.reason.clone()).yields(1),
+    column("NODES", |group: &Group| group.nodes.to_string()).right(),
+    column("SUCH AS", such_as).yields(2),
+];
+
+fn such_as(group: &Group) -> String {
+    let mut details = group.examples.iter().map(|example| &example.detail);
+    let first = details.next();
+    let same = details.all(|detail| Some(detail) == first);
+    let names: Vec<&str> = group.examples.iter().map(|example| example.node.as_str()).collect();
+    let more = if group.nodes as usize > names.len() {
+        ", …"
+    } else {
+        ""
+    };
+    match (first, same) {
+        (Some(detail), _) if detail.is_empty() => format!("{}{more}", names.join(", ")),
+        (Some(detail), true) => format!("{}{more}: {detail}", names.join(", ")),
+        (Some(detail), false) => format!("{}: {detail}", names.first().copied().unwrap_or_default()),
+        (None, _) => String::new(),
+    }
+}
+
+/// The reasons as a table; empty where there are none.
+pub fn table_of(groups: &[Group], look: Look) -> String {
+    match groups.is_empty() {
+        true => String::new(),
+        false => table(&COLUMNS, groups, look),
+    }
+}

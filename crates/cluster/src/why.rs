@@ -1,0 +1,226 @@
+//! `why`: why a pod has room on no node, or on which it has; and who has the CPUs that it needs.
+
+mod closest;
+#[cfg(test)]
+mod tests;
+
+use serde::Serialize;
+use stelia_table::{Column, Look, Meaning, Render, column, properties, table};
+
+use crate::ask::Ask;
+use crate::cluster::{Cluster, each};
+use crate::objects::{Problem, own_cpus};
+use crate::room::Chooser;
+use crate::verdict::{Group, Verdict, groups, table_of};
+pub use closest::{Closest, Held};
+
+/// Nodes with room that are named.
+const NAMED: usize = 5;
+/// Assumptions that hold for every answer.
+const ASSUMED: &str =
+    "kubelet's Memory Manager, NUMA nodes of devices, other pods' affinity, volumes and quotas are not looked at";
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Why {
+    pub pod: String,
+    /// Kubernetes' QoS class.
+    pub qos: &'static str,
+    /// CPUs of its own that it would have.
+    pub cpus: u64,
+    /// Of a pod of the cluster.
+    pub phase: Option<String>,
+    pub node: Option<String>,
+    pub status_reason: Option<String>,
+    pub status_message: Option<String>,
+    /// How many nodes were asked.
+    pub asked: u64,
+    /// How many have room.
+    pub room: u64,
+    /// How many cannot tell.
+    pub unknown: u64,
+    pub reasons: Vec<Group>,
+    /// The nodes that lack the fewest CPUs.
+    pub closest: Vec<Closest>,
+    pub nodes: Vec<Answer>,
+    pub assumed: Vec<String>,
+    pub problems: Vec<Problem>,
+}
+
+/// A node's answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Answer {
+    pub name: String,
+    /// Null where it is not known.
+    pub room: Option<bool>,
+    /// How exact that is; null without a description.
+    pub profile: Option<&'static str>,
+    pub reasons: Vec<Reason>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Reason {
+    pub reason: String,
+    pub detail: String,
+}
+
+impl Why {
+    pub fn of(ask: &Ask, cluster: &Cluster) -> Self {
+        let verdicts = each(&cluster.members, |member| Verdict::of(ask, member));
+        let room = |wanted: Option<bool>| verdicts.iter().filter(|verdict| verdict.has_room() == wanted).count() as u64;
+        let answers = cluster.members.iter().zip(&verdicts).map(|(member, verdict)| Answer {
+            name: member.name.clone(),
+            room: verdict.has_room(),
+            profile: member.report.as_ref().map(|report| report.stored.profile.name()),
+            reasons: verdict
+                .refusals()
+                .into_iter()
+                .map(|refusal| Reason {
+                    reason: refusal.what,
+                    detail: refusal.detail,
+                })
+                .collect(),
+        });
+        let refusals = cluster.members.iter().zip(&verdicts);
+        let refusals: Vec<_> = refusals
+            .flat_map(|(member, verdict)| {
+                verdict
+                    .refusals()
+                    .into_iter()
+                    .map(|refusal| (member.name.as_str(), refusal))
+            })
+            .collect();
+        let node = ask.key.as_ref().and(ask.spec.node_name.clone());
+        Self {
+            pod: ask.name.clone(),
+            qos: ask.pod.qos().name(),
+            cpus: own_cpus(&ask.pod),
+            phase: ask.status.phase.clone(),
+            node: node.filter(|node| !node.is_empty()),
+            status_reason: ask.status.reason.clone(),
+            status_message: ask.status.message.clone(),
+            asked: verdicts.len() as u64,
+            room: room(Some(true)),
+            unknown: room(None),
+            reasons: groups(refusals.iter().map(|(node, refusal)| (*node, refusal))),
+            closest: closest::of(ask, cluster, &verdicts),
+            nodes: answers.collect(),
+            assumed: assumed(ask, cluster, &verdicts),
+            problems: cluster.problems.kept().to_vec(),
+        }
+    }
+}
+
+/// What the answer takes for granted.
+pub(crate) fn assumed(ask: &Ask, cluster: &Cluster, verdicts: &[Verdict]) -> Vec<String> {
+    let mut assumed = vec![ASSUMED.to_owned()];
+    if !cluster.has_nodes {
+        assumed.push("no Nodes were read: labels, taints and what pods request are not looked at".to_owned());
+    }
+    let amounts = verdicts
+        .iter()
+        .filter(|verdict| matches!(verdict.chooser, Chooser::Amounts(_)))
+        .count();
+    if amounts > 0 {
+        assumed.push(format!(
+            "{amounts} of the nodes publish amounts only (profile nrt): whether their free CPUs are whole cores is not known"
+        ));
+    }
+    if ask
+        .spec
+        .scheduling_gates
+        .as_ref()
+        .is_some_and(|gates| !gates.is_empty())
+    {
+        assumed.push("the pod has scheduling gates: it is not scheduled before they are removed".to_owned());
+    }
+    assumed
+}
+
+const NODES: [Column<Answer>; 4] = [
+    column("NODE", |answer: &Answer| answer.name.clone()).yields(1),
+    column("ROOM", |answer: &Answer| match answer.room {
+        Some(true) => "yes".to_owned(),
+        Some(false) => "no".to_owned(),
+        None => "?".to_owned(),
+    })
+    .means(|answer| match answer.room {
+        Some(true) => Meaning::Good,
+        Some(false) => Meaning::Broken,
+        None => Meaning::Attention,
+    }),
+    column("PROFILE", |answer: &Answer| {
+        answer.profile.unwrap_or_default().to_owned()
+    }),
+    column("WHY NOT", |answer: &Answer| {
+        let words = answer.reasons.iter().map(|one| match one.detail.is_empty() {
+            true => one.reason.clone(),
+            false => format!("{} ({})", one.reason, one.detail),
+        });
+        words.collect::<Vec<_>>().join("; ")
+    })
+    .yields(2)
+    .or_nothing(),
+];
+
+impl Render for Why {
+    fn text(&self, look: Look) -> String {
+        let mut lines = vec![(
+            "Pod",
+            format!("{} ({}, {} CPUs of its own)", self.pod, self.qos, self.cpus),
+        )];
+        if let Some(phase) = &self.phase {
+            let node = self.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
+            lines.push(("Phase", format!("{phase}{node}")));
+        }
+        let told = [&self.status_reason, &self.status_message];
+        let told: Vec<&str> = told
+            .into_iter()
+            .flatten()
+            .map(String::as_str)
+            .filter(|text| !text.is_empty())
+            .collect();
+        if !told.is_empty() {
+            lines.push(("Told", told.join(": ")));
+        }
+        lines.push(("Room", self.room_in_words()));
+        lines.extend(self.assumed.iter().map(|assumed| ("Assumed", assumed.clone())));
+        let mut parts = vec![properties(lines, look)];
+        if look.wide {
+            parts.push(table(&NODES, &self.nodes, look));
+        } else {
+            parts.push(table_of(&self.reasons, look));
+        }
+        parts.push(self.closest.iter().map(|one| format!("{}\n", one.in_words())).collect());
+        parts.retain(|part| !part.is_empty());
+        parts.join("\n")
+    }
+
+    fn names(&self) -> Vec<String> {
+        let with_room = self.nodes.iter().filter(|answer| answer.room == Some(true));
+        with_room.map(|answer| answer.name.clone()).collect()
+    }
+
+    fn failure(&self) -> Option<String> {
+        (self.room == 0).then(|| match self.unknown {
+            0 => format!("no node has room for {}", self.pod),
+            unknown => format!("no node is known to have room for {}; {unknown} cannot tell", self.pod),
+        })
+    }
+}
+
+impl Why {
+    fn room_in_words(&self) -> String {
+        let mut words = format!("on {} of {} nodes", self.room, self.asked);
+        let names = self.names();
+        if !names.is_empty() {
+            let more = if names.len() > NAMED { ", …" } else { "" };
+            let names: Vec<String> = names.into_iter().take(NAMED).collect();
+            words += &format!(": {}{more}", names.join(", "));
+        }
+        if self.unknown > 0 {
+            words += &format!("; {} cannot tell", self.unknown);
+        }
+        words
+    }
+}

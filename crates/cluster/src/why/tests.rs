@@ -1,0 +1,113 @@
+use serde_json::{Value, json};
+use stelia_allocator::AllocationRequest;
+use stelia_node_report::fingerprint::Method;
+use stelia_node_report::profile::{Profile, object};
+use stelia_node_report::testing::facts;
+use stelia_node_report::{ApiVersion, Facts};
+
+use super::*;
+use crate::cluster::Chosen;
+use crate::objects::{Objects, Wanted};
+
+const UID: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
+
+fn topology(name: &str, profile: Profile) -> Value {
+    let facts = Facts {
+        name: name.to_owned(),
+        ..facts()
+    };
+    serde_json::to_value(object(&facts, profile, ApiVersion::V1Alpha2, Method::default())).unwrap()
+}
+
+fn cluster(items: &[Value]) -> Cluster {
+    let mut objects = Objects::new(Wanted { pods: true, pod: None });
+    objects.read("", &json!({ "items": items }).to_string());
+    Cluster::of(objects, &Chosen::default()).unwrap()
+}
+
+fn ask(words: &str) -> Ask {
+    Ask::in_words(&[words.to_owned()], &AllocationRequest::default()).unwrap()
+}
+
+#[test]
+fn who_has_the_cpus_is_told_with_the_lists_where_these_are_known() {
+    let pod = json!({
+        "kind": "Pod", "metadata": { "name": "web", "namespace": "team-a", "uid": UID },
+        "spec": { "nodeName": "b", "containers": [{ "name": "c", "resources": { "limits": { "cpu": "2", "memory": "1Gi" } } }] },
+    });
+    // Free are 1 on node 0, and 6-7 on node 1.
+    let cluster = cluster(&[topology("a", Profile::Koordinator), topology("b", Profile::Stelia), pod]);
+    let why = Why::of(&ask("cpus=4,memory=1Gi"), &cluster);
+    assert_eq!((why.asked, why.room, why.unknown), (2, 0, 0));
+    assert_eq!(why.reasons.len(), 1);
+    assert_eq!(
+        (why.reasons[0].reason.as_str(), why.reasons[0].nodes),
+        ("kubelet would reject it: TopologyAffinityError", 2)
+    );
+    let words: Vec<String> = why.closest.iter().map(Closest::in_words).collect();
+    assert_eq!(
+        words,
+        [
+            "a has room for 2 of 4 CPUs on one NUMA node (free whole cores: 0 on NUMA node 0, 1 on NUMA node 1): \
+             416de7c2-21de-472d-817c-fa9d4306cb7d has 2 (4-5)",
+            "b has room for 2 of 4 CPUs on one NUMA node (free whole cores: 0 on NUMA node 0, 1 on NUMA node 1): \
+             team-a/web has 2, 416de7c2-21de-472d-817c-fa9d4306cb7d has some",
+        ]
+    );
+    assert_eq!(why.failure().unwrap(), "no node has room for pod");
+    let room = Why::of(&ask("cpus=2,memory=1Gi"), &cluster);
+    assert_eq!(
+        (room.room, room.names(), room.failure()),
+        (2, vec!["a".to_owned(), "b".to_owned()], None)
+    );
+    assert!(room.closest.is_empty());
+}
+
+#[test]
+fn a_node_that_cannot_tell_is_neither_full_nor_free() {
+    let node = json!({ "kind": "Node", "metadata": { "name": "a" }, "status": { "allocatable": { "cpu": "8", "memory": "8Gi" } } });
+    let mut broken = topology("b", Profile::Stelia);
+    broken["attributes"] = json!([{ "name": "isolation.stelia.io/node", "value": "?" }]);
+    broken["zones"] = json!([]);
+    let cluster = cluster(&[node.clone(), broken]);
+    let why = Why::of(&ask("cpus=2,memory=1Gi"), &cluster);
+    assert_eq!((why.asked, why.room, why.unknown), (2, 0, 2));
+    assert_eq!(
+        why.failure().unwrap(),
+        "no node is known to have room for pod; 2 cannot tell"
+    );
+    // One that refuses for another reason is full, whatever its CPUs are.
+    let why = Why::of(&ask("cpus=9,memory=1Gi"), &self::cluster(&[node]));
+    assert_eq!((why.room, why.unknown, why.nodes[0].room), (0, 0, Some(false)));
+}
+
+#[test]
+fn a_node_that_says_that_it_is_unusable_is_not_used() {
+    let mut unusable = topology("a", Profile::Stelia);
+    let state = json!({ "name": "isolation.stelia.io/state", "value": "unusable" });
+    unusable["attributes"].as_array_mut().unwrap().push(state.clone());
+    let mut ready = topology("b", Profile::Stelia);
+    let mut state = state;
+    state["value"] = json!("ready");
+    ready["attributes"].as_array_mut().unwrap().push(state);
+    let why = Why::of(&ask("cpus=2,memory=1Gi"), &cluster(&[unusable, ready]));
+    assert_eq!(why.names(), ["b"]);
+    assert!(
+        why.nodes[0].reasons[0].reason.contains("must not be used"),
+        "{:?}",
+        why.nodes[0]
+    );
+}
+
+#[test]
+fn what_is_taken_for_granted_is_told() {
+    let why = Why::of(&ask("cpus=2,memory=1Gi"), &cluster(&[topology("a", Profile::Nrt)]));
+    let assumed = why.assumed.join("\n");
+    assert!(
+        assumed.contains("no Nodes were read") && assumed.contains("1 of the nodes publish amounts only"),
+        "{assumed}"
+    );
+    assert_eq!(why.room, 1);
+    let text = why.text(Look::from(true));
+    assert!(text.contains("Room:     on 1 of 1 nodes: a"), "{text}");
+}

@@ -1,0 +1,209 @@
+//! A small cluster: six nodes, of every profile, and the pods on them.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use stelia_allocator::{AllocatorPolicies, CpuSource, HeldCpus, NumaTopologyAlignmentPolicy};
+use stelia_cpus::CpuSet;
+use stelia_cpus::testing::Shape;
+use stelia_kubelet::{PodName, PodUid};
+use stelia_node_report::fingerprint::Method;
+use stelia_node_report::profile::{Profile, object};
+use stelia_node_report::testing::numa;
+use stelia_node_report::{Alignment, Allocator, Facts, Kubelet, Pod, PodAllocation};
+
+/// A pod: namespace, name, node, CPUs, and the CPUs that it has.
+type Running = (&'static str, &'static str, &'static str, u32, &'static str);
+
+const PODS: [Running; 5] = [
+    ("team-a", "db", "worker-1", 8, "1-4,17-20"),
+    ("team-a", "web", "worker-1", 6, "8-10,24-26"),
+    ("team-b", "build", "worker-2", 4, "1-2,17-18"),
+    ("team-b", "cache", "worker-2", 8, "8-11,24-27"),
+    ("team-b", "index", "worker-3", 12, "8-13,24-29"),
+];
+
+fn cpus(text: &str) -> CpuSet {
+    text.parse().unwrap()
+}
+
+fn uid(number: usize) -> String {
+    format!("416de7c2-21de-472d-817c-fa9d4306cb{number:02x}")
+}
+
+/// Two NUMA nodes of eight cores with two threads; CPUs 0 and 16, a core, are reserved.
+fn facts(name: &str) -> Facts {
+    let topology = Shape {
+        nodes: 2,
+        cores: 8,
+        threads: 2,
+        interleaved: true,
+    }
+    .topology();
+    let here = PODS.iter().enumerate().filter(|(_, (.., node, _, _))| *node == name);
+    let allocations: Vec<PodAllocation> = here
+        .map(|(at, (namespace, pod, _, _, list))| PodAllocation {
+            pod: PodUid::parse(&uid(at)).unwrap(),
+            name: PodName::new(namespace, pod),
+            cpus: cpus(list),
+            by_kubelet: true,
+        })
+        .collect();
+    let exclusive = allocations.iter().fold(CpuSet::new(), |all, one| all.union(&one.cpus));
+    let pods: BTreeMap<PodUid, Pod> = allocations
+        .iter()
+        .map(|one| {
+            let pod = Pod {
+                name: one.name.clone(),
+                exclusive: true,
+            };
+            (one.pod.clone(), pod)
+        })
+        .collect();
+    Facts {
+        name: name.to_owned(),
+        numa: numa(2),
+        reserved: cpus("0,16"),
+        shared: topology.online().difference(&exclusive),
+        exclusive,
+        allocations,
+        kubelet: Kubelet {
+            cpu_policy: "static".to_owned(),
+            cpu_options: BTreeMap::from([("full-pcpus-only".to_owned(), "true".to_owned())]),
+            reserved: cpus("0,16"),
+            alignment: Some(Alignment {
+                policy: "single-numa-node".to_owned(),
+                scope: "container".to_owned(),
+            }),
+            max_numa_nodes: Some(8),
+            ..Kubelet::default()
+        },
+        allocator: None,
+        pods: Some(pods),
+        devices: BTreeMap::new(),
+        problems: Vec::new(),
+        topology,
+    }
+}
+
+fn topology(facts: &Facts, profile: Profile) -> Value {
+    let version = profile.versions()[0];
+    let mut object = serde_json::to_value(object(facts, profile, version, Method::default())).unwrap();
+    object["metadata"]["resourceVersion"] = json!("1207");
+    object["metadata"]["managedFields"] = json!([
+        { "manager": "steliad", "operation": "Apply", "time": "2026-10-01T10:00:00Z" },
+    ]);
+    object
+}
+
+/// NodeResourceTopologies; worker-5 has none.
+pub fn topologies() -> Vec<Value> {
+    let mut steliads = facts("worker-2");
+    steliads.allocator = Some(Allocator {
+        policies: AllocatorPolicies {
+            source: CpuSource::Steliad,
+            reserved: steliads.reserved.clone(),
+            alignment: NumaTopologyAlignmentPolicy::SingleNumaNode,
+            ..AllocatorPolicies::default()
+        },
+        held: HeldCpus::default(),
+        lsr: CpuSet::new(),
+    });
+    steliads.allocations.iter_mut().for_each(|one| one.by_kubelet = false);
+    let mut lean = facts("worker-4");
+    lean.exclusive = cpus("1-5,17-21,8-12,24-28");
+    lean.problems = vec!["the name of a pod is not known: no fingerprint of the pods".to_owned()];
+    let mut unusable = topology(&facts("worker-6"), Profile::Stelia);
+    let state = json!({ "name": "isolation.stelia.io/state", "value": "unusable" });
+    unusable["attributes"].as_array_mut().unwrap().push(state);
+    vec![
+        topology(&facts("worker-1"), Profile::Stelia),
+        topology(&steliads, Profile::Stelia),
+        topology(&facts("worker-3"), Profile::Koordinator),
+        topology(&lean, Profile::Nrt),
+        unusable,
+    ]
+}
+
+/// Nodes: worker-3 is tainted, worker-5 cordoned.
+pub fn nodes() -> Vec<Value> {
+    let node = |number: u32| {
+        let name = format!("worker-{number}");
+        let mut spec = json!({});
+        match number {
+            3 => spec["taints"] = json!([{ "key": "dedicated", "value": "db", "effect": "NoSchedule" }]),
+            5 => spec["unschedulable"] = json!(true),
+            _ => {}
+        }
+        let zone = if number < 4 { "a" } else { "b" };
+        json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {
+                "name": name,
+                "labels": {
+                    "kubernetes.io/arch": "amd64",
+                    "stelia.io/ready": if number == 6 { "false" } else { "true" },
+                    "topology.kubernetes.io/zone": zone,
+                },
+            },
+            "spec": spec,
+            "status": {
+                "allocatable": { "cpu": "30", "memory": "28Gi", "pods": "110", "hugepages-2Mi": "4Gi" },
+                "capacity": { "cpu": "32", "memory": "32Gi", "pods": "110", "hugepages-2Mi": "4Gi" },
+            },
+        })
+    };
+    (1..=6).map(node).collect()
+}
+
+fn pod(namespace: &str, name: &str, number: usize, cpus: &str, status: Value) -> Value {
+    let amounts = json!({ "cpu": cpus, "memory": "2Gi" });
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "namespace": namespace, "name": name, "uid": uid(number) },
+        "spec": {
+            "containers": [{
+                "name": "vm",
+                "image": "example.com/vm",
+                "resources": { "limits": amounts, "requests": amounts },
+            }],
+        },
+        "status": status,
+    })
+}
+
+/// Pods: five that run, one that waits, one that kubelet refused.
+pub fn pods() -> Vec<Value> {
+    let running = PODS.iter().enumerate().map(|(at, (namespace, name, node, cpus, _))| {
+        let mut pod = pod(namespace, name, at, &cpus.to_string(), json!({ "phase": "Running" }));
+        pod["spec"]["nodeName"] = json!(node);
+        pod
+    });
+    let message = "0/6 nodes are available: 1 node(s) had untolerated taint {dedicated: db}, 1 node(s) were unschedulable, \
+                   4 cannot align pod.";
+    let conditions = json!([
+        { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message },
+    ]);
+    let waiting = pod(
+        "team-a",
+        "big",
+        5,
+        "12",
+        json!({ "phase": "Pending", "conditions": conditions }),
+    );
+    let mut refused = pod(
+        "team-b",
+        "odd",
+        6,
+        "3",
+        json!({
+            "phase": "Failed",
+            "reason": "SMTAlignmentError",
+            "message": "Pod was rejected: SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2",
+        }),
+    );
+    refused["spec"]["nodeName"] = json!("worker-1");
+    running.chain([waiting, refused]).collect()
+}

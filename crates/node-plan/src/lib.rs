@@ -1,0 +1,13 @@
+#![doc = include_str!("../README.md")]
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `subject` | [`Subject`]: a node, and what is assumed of it |
+//! | [`settings`] | kubelet's settings as the planner takes them |
+//! | [`why`] | why an answer is not better |
+
+pub mod settings;
+mod subject;
+pub mod why;
+
+pub use subject::{Subject, machine};

@@ -1,0 +1,155 @@
+//! The node that is asked about.
+
+use std::collections::BTreeMap;
+
+use kubelet_planner::cpus::CpuTopology;
+use kubelet_planner::{CpuManager, Machine, Node, NodeState, NumaNode, Settings, cpus};
+use stelia_cpus::{CpuSet, Topology};
+use stelia_node_report::{Facts, numa};
+
+use crate::settings::{cpu_manager, policy, scope};
+
+/// A node, and which of its facts are assumed.
+#[derive(Debug, Clone)]
+pub struct Subject {
+    /// The described node's name; `None` for this node.
+    pub name: Option<String>,
+    pub topology: Topology,
+    pub node: Node,
+    /// Assumptions, where neither the node nor the description has the fact.
+    pub notes: Vec<String>,
+    /// The feature gates in kubelet's configuration; `None` where that is not known.
+    pub gates: Option<BTreeMap<String, bool>>,
+}
+
+impl Subject {
+    /// A node as `steliactl node-topology` printed it.
+    ///
+    /// # Errors
+    /// kubelet would not start with what is described.
+    pub fn described(facts: &Facts) -> Result<Self, String> {
+        let mut notes = vec![
+            "a described node tells nothing of the memory manager, of devices, L3 caches and feature gates: none is looked at"
+                .to_owned(),
+        ];
+        let kubelet = &facts.kubelet;
+        let reserved = match kubelet.reserved.is_empty() {
+            true => &facts.reserved,
+            false => &kubelet.reserved,
+        };
+        let mut settings = Settings {
+            cpu_manager: cpu_manager(&kubelet.cpu_policy, &kubelet.cpu_options, reserved)?,
+            ..Settings::default()
+        };
+        match &kubelet.alignment {
+            Some(alignment) => {
+                settings.topology_policy = policy(&alignment.policy)?;
+                settings.topology_scope = scope(&alignment.scope)?;
+            }
+            None => notes.push("the Topology Manager's policy is not told: none is assumed".to_owned()),
+        }
+        let state = NodeState {
+            cpus: given(facts, &settings.cpu_manager, reserved),
+            ..NodeState::default()
+        };
+        let (name, topology) = (facts.name.clone(), facts.topology.clone());
+        Self::new(
+            Some(name),
+            topology,
+            &BTreeMap::new(),
+            &facts.numa,
+            settings,
+            state,
+            notes,
+        )
+    }
+
+    /// A node whose kubelet has these settings and this state.
+    ///
+    /// # Errors
+    /// kubelet would not start.
+    pub fn new(
+        name: Option<String>,
+        topology: Topology,
+        caches: &BTreeMap<u32, u32>,
+        numa: &BTreeMap<u32, numa::NumaNode>,
+        settings: Settings,
+        state: NodeState,
+        notes: Vec<String>,
+    ) -> Result<Self, String> {
+        let machine = machine(&topology, caches, numa);
+        let node =
+            Node::start(machine, settings, state).map_err(|cause| format!("kubelet would not start: {cause}"))?;
+        Ok(Self {
+            name,
+            topology,
+            node,
+            notes,
+            gates: None,
+        })
+    }
+
+    /// The NUMA nodes of these CPUs.
+    pub fn nodes(&self, cpus: &CpuSet) -> CpuSet {
+        let found = cpus.iter().filter_map(|cpu| self.topology.cpus.get(&cpu));
+        found.map(|cpu| cpu.node).collect()
+    }
+}
+
+/// The hardware as the planner takes it; `caches`: the L3 cache of each CPU.
+pub fn machine(topology: &Topology, caches: &BTreeMap<u32, u32>, numa: &BTreeMap<u32, numa::NumaNode>) -> Machine {
+    let node = |(id, node): (&u32, &numa::NumaNode)| {
+        let pages = node.huge_pages.iter();
+        let described = NumaNode {
+            memory: node.memory.map_or(0, |memory| memory.total),
+            huge_pages: pages.map(|(size, pages)| (*size, pages.total)).collect(),
+            distances: node.distances.values().map(|distance| u64::from(*distance)).collect(),
+        };
+        (*id, described)
+    };
+    let mut numa: BTreeMap<u32, NumaNode> = numa.iter().map(node).collect();
+    // A kernel without NUMA lists no nodes.
+    for cpu in topology.cpus.values() {
+        numa.entry(cpu.node).or_default();
+    }
+    Machine {
+        cpus: CpuTopology::new(topology, caches),
+        numa,
+    }
+}
+
+/// The assigned CPUs of a described node. CPUs that the description shows as assigned without an owner count as
+/// assigned.
+fn given(facts: &Facts, manager: &CpuManager, reserved: &CpuSet) -> cpus::CpuState {
+    let CpuManager::Static { options, .. } = manager else {
+        return cpus::CpuState::default();
+    };
+    let online = facts.topology.online();
+    let entry = |cpus: &CpuSet| BTreeMap::from([("-".to_owned(), cpus.clone())]);
+    let listed = facts.allocations.iter();
+    let mut entries: BTreeMap<String, BTreeMap<String, CpuSet>> = listed
+        .map(|one| (one.pod.as_str().to_owned(), entry(&one.cpus)))
+        .collect();
+    let listed = facts
+        .allocations
+        .iter()
+        .fold(CpuSet::new(), |all, one| all.union(&one.cpus));
+    let held = facts
+        .exclusive
+        .union(&listed)
+        .intersection(&online)
+        .difference(reserved);
+    let nobodys = held.difference(&listed);
+    if !nobodys.is_empty() {
+        entries.insert("-".to_owned(), entry(&nobodys));
+    }
+    let default = online.difference(&held);
+    cpus::CpuState {
+        default: match options.strict_cpu_reservation {
+            true => default.difference(reserved),
+            false => default,
+        },
+        entries,
+        ..cpus::CpuState::default()
+    }
+}

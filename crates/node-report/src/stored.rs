@@ -1,0 +1,364 @@
+//! The object as the API server keeps it, of whatever profile: with fields of its own, and with labels, annotations and
+//! attributes of others. What others add is passed over; what was written here is read as strictly as in [`described`].
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer};
+use stelia_cpus::CpuSet;
+use stelia_cpus::quantity::Quantity;
+use stelia_kubelet::{PodName, PodUid};
+use stelia_text::excerpt;
+
+use crate::annotations::{ALLOCATOR, CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, POD_CPU_ALLOCS, WARNINGS};
+use crate::compact::{self, Compact};
+use crate::described::{self, ALIGNMENT, MAX_ZONES};
+use crate::object::{ApiVersion, Attribute, Cost, KIND, Metadata, NodeResourceTopology, Resource, Zone};
+use crate::profile::Profile;
+use crate::{Alignment, Facts, MANAGED_BY, name};
+
+/// The attribute in which a node says that it must not be used, and why, in a word; who publishes the object sets it.
+pub const STATE: &str = "isolation.stelia.io/state";
+/// The annotations that a description has.
+const DESCRIBED: [&str; 6] = [
+    CPU_MANAGER_POLICY,
+    CPU_TOPOLOGY,
+    POD_CPU_ALLOCS,
+    CPU_SHARED_POOLS,
+    ALLOCATOR,
+    WARNINGS,
+];
+
+/// What a stored object tells of its node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stored {
+    pub name: String,
+    /// By what was read: `Nrt` has no more than amounts by zone, `Stelia` every CPU, `Koordinator` also whose each is.
+    pub profile: Profile,
+    /// Every CPU of the node; `None` where the object has amounts only.
+    pub facts: Option<Facts>,
+    /// The topology manager's configuration.
+    pub alignment: Option<Alignment>,
+    /// The amounts of each NUMA node.
+    pub zones: BTreeMap<u32, BTreeMap<String, Amounts>>,
+    /// The pods that have CPUs of their own.
+    pub holders: Vec<Holder>,
+    /// [`STATE`].
+    pub state: Option<String>,
+    /// Who is named as the object's writer (`app.kubernetes.io/managed-by`).
+    pub manager: Option<String>,
+    /// What the writer warns of.
+    pub warnings: Vec<String>,
+    /// Why the object tells less than its profile would.
+    pub problem: Option<String>,
+}
+
+/// A resource of a NUMA node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Amounts {
+    pub capacity: Quantity,
+    pub allocatable: Quantity,
+    pub available: Quantity,
+}
+
+/// A pod that has CPUs of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    pub pod: PodUid,
+    /// `None` where the object does not tell it.
+    pub name: Option<PodName>,
+    /// `None` where the object does not tell it.
+    pub cpus: Option<CpuSet>,
+}
+
+/// Why an object is not read at all.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoredError {
+    #[error("the object has {0} bytes, more than {max}", max = described::MAX_BYTES)]
+    TooLarge(usize),
+    #[error("not a NodeResourceTopology: {0}")]
+    Text(String),
+    #[error(transparent)]
+    Name(#[from] name::NameError),
+    #[error("it has {0} zones, more than {MAX_ZONES}")]
+    TooManyZones(usize),
+    #[error("{place} is {found:?}: {why}")]
+    Value { place: String, found: String, why: String },
+}
+
+/// The fields that are read; all others are passed over.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Kept {
+    #[serde(default)]
+    api_version: String,
+    metadata: KeptMetadata,
+    #[serde(default)]
+    topology_policies: Option<Vec<String>>,
+    #[serde(default)]
+    attributes: Option<Vec<KeptAttribute>>,
+    #[serde(default)]
+    zones: Option<Vec<KeptZone>>,
+}
+
+#[derive(Deserialize)]
+struct KeptMetadata {
+    name: String,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+struct KeptAttribute {
+    name: String,
+    value: String,
+}
+
+#[derive(Deserialize)]
+struct KeptZone {
+    name: String,
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    costs: Option<Vec<KeptCost>>,
+    #[serde(default)]
+    resources: Option<Vec<KeptResource>>,
+}
+
+#[derive(Deserialize)]
+struct KeptCost {
+    name: String,
+    value: i64,
+}
+
+#[derive(Deserialize)]
+struct KeptResource {
+    name: String,
+    #[serde(deserialize_with = "quantity")]
+    capacity: String,
+    #[serde(deserialize_with = "quantity")]
+    allocatable: String,
+    #[serde(deserialize_with = "quantity")]
+    available: String,
+}
+
+/// The API server keeps a quantity as it was written: as a string or as a number.
+fn quantity<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Text(String),
+        Number(u64),
+    }
+    Ok(match Written::deserialize(from)? {
+        Written::Text(text) => text,
+        Written::Number(number) => number.to_string(),
+    })
+}
+
+impl Stored {
+    /// Reads an object, JSON.
+    ///
+    /// # Errors
+    /// What is wrong with it. It may come from anyone.
+    pub fn read(text: &str) -> Result<Self, StoredError> {
+        if text.len() > described::MAX_BYTES {
+            return Err(StoredError::TooLarge(text.len()));
+        }
+        let kept: Kept = serde_json::from_str(text).map_err(|cause| StoredError::Text(excerpt::cause(&cause)))?;
+        let Kept {
+            api_version,
+            metadata,
+            topology_policies,
+            attributes,
+            zones,
+        } = kept;
+        let name = name::check(metadata.name)?;
+        let (mut kept_zones, attributes) = (zones.unwrap_or_default(), attributes.unwrap_or_default());
+        if kept_zones.len() > MAX_ZONES {
+            return Err(StoredError::TooManyZones(kept_zones.len()));
+        }
+        // Zones of another type are others'.
+        kept_zones.retain(|zone| zone.kind == "Node");
+        let labels = metadata.labels.unwrap_or_default();
+        let annotations = metadata.annotations.unwrap_or_default();
+        let mut stored = Self {
+            profile: Profile::Nrt,
+            facts: None,
+            alignment: None,
+            zones: amounts(&kept_zones)?,
+            holders: Vec::new(),
+            state: value_of(&attributes, STATE),
+            manager: labels.get(MANAGED_BY.0).cloned(),
+            warnings: annotations.get(WARNINGS).map(|text| warnings(text)).unwrap_or_default(),
+            problem: None,
+            name: name.clone(),
+        };
+        let own = value_of(&attributes, compact::ATTRIBUTE);
+        let is_described = annotations.contains_key(CPU_TOPOLOGY);
+        let object = described_part(
+            name,
+            api_version,
+            topology_policies,
+            attributes,
+            annotations,
+            kept_zones,
+        );
+        stored.alignment = match object.api_version == ApiVersion::V1Alpha1.api_version() {
+            true => described::of_policies(object.topology_policies.as_deref()),
+            false => described::of_attributes(&object),
+        }
+        .ok()
+        .flatten();
+        match own {
+            Some(value) => stored.take_compact(&value, object),
+            None if is_described => stored.take_described(&object),
+            None => {}
+        }
+        Ok(stored)
+    }
+
+    fn take_compact(&mut self, value: &str, mut object: NodeResourceTopology) {
+        let compact = match Compact::parse(value) {
+            Ok(compact) => compact,
+            Err(cause) => {
+                self.problem = Some(cause.to_string());
+                return;
+            }
+        };
+        let holder = |pod: &PodUid| Holder {
+            pod: pod.clone(),
+            name: None,
+            cpus: None,
+        };
+        self.holders = compact.pods.iter().map(holder).collect();
+        for zone in &mut object.zones {
+            let is_memory = |name: &str| ["cpu", "memory"].contains(&name) || name.starts_with("hugepages-");
+            zone.resources.retain(|resource| is_memory(&resource.name));
+        }
+        // Without memory and distances the CPUs are told all the same.
+        let numa = described::zones::numa(&object).unwrap_or_else(|cause| {
+            self.problem = Some(cause.to_string());
+            BTreeMap::new()
+        });
+        self.facts = Some(compact.facts(self.name.clone(), self.alignment.clone(), numa));
+        self.profile = Profile::Stelia;
+    }
+
+    fn take_described(&mut self, object: &NodeResourceTopology) {
+        match described::of_object(object) {
+            Ok(facts) => {
+                let holders = facts.allocations.iter().map(|one| Holder {
+                    pod: one.pod.clone(),
+                    name: one.name.clone(),
+                    cpus: Some(one.cpus.clone()),
+                });
+                self.holders = holders.collect();
+                self.facts = Some(facts);
+                self.profile = Profile::Koordinator;
+            }
+            Err(cause) => self.problem = Some(cause.to_string()),
+        }
+    }
+}
+
+fn value_of(attributes: &[KeptAttribute], name: &str) -> Option<String> {
+    let found = attributes.iter().find(|attribute| attribute.name == name);
+    found.map(|attribute| attribute.value.clone())
+}
+
+fn warnings(text: &str) -> Vec<String> {
+    serde_json::from_str(text).unwrap_or_else(|_| vec![excerpt::name(text)])
+}
+
+/// The object without what others added. A description that was written as v1alpha1 keeps its policies when it is asked for as
+/// v1alpha2, because the API server converts nothing but the version's name.
+fn described_part(
+    name: String,
+    api_version: String,
+    policies: Option<Vec<String>>,
+    attributes: Vec<KeptAttribute>,
+    mut annotations: BTreeMap<String, String>,
+    zones: Vec<KeptZone>,
+) -> NodeResourceTopology {
+    annotations.retain(|name, _| DESCRIBED.contains(&name.as_str()));
+    let attributes = attributes
+        .into_iter()
+        .filter(|one| ALIGNMENT.contains(&one.name.as_str()));
+    let attributes: Vec<Attribute> = attributes.map(|one| Attribute::new(&one.name, &one.value)).collect();
+    let by_policies = policies.is_some() && attributes.is_empty();
+    let version = match by_policies {
+        true => ApiVersion::V1Alpha1.api_version(),
+        false if policies.is_some() => ApiVersion::V1Alpha2.api_version(),
+        false => api_version,
+    };
+    let (label, manager) = MANAGED_BY;
+    let zone = |zone: KeptZone| Zone {
+        name: zone.name,
+        kind: zone.kind,
+        costs: zone
+            .costs
+            .unwrap_or_default()
+            .into_iter()
+            .map(|KeptCost { name, value }| Cost { name, value })
+            .collect(),
+        resources: zone
+            .resources
+            .unwrap_or_default()
+            .into_iter()
+            .map(|one| Resource {
+                name: one.name,
+                capacity: one.capacity,
+                allocatable: one.allocatable,
+                available: one.available,
+            })
+            .collect(),
+    };
+    NodeResourceTopology {
+        api_version: version,
+        kind: KIND.to_owned(),
+        metadata: Metadata {
+            name,
+            labels: BTreeMap::from([(label.to_owned(), manager.to_owned())]),
+            annotations,
+        },
+        topology_policies: policies.filter(|_| by_policies),
+        attributes,
+        zones: zones.into_iter().map(zone).collect(),
+    }
+}
+
+/// What each NUMA node has.
+fn amounts(zones: &[KeptZone]) -> Result<BTreeMap<u32, BTreeMap<String, Amounts>>, StoredError> {
+    let mut all: BTreeMap<u32, BTreeMap<String, Amounts>> = BTreeMap::new();
+    for (at, zone) in zones.iter().enumerate() {
+        let wrong = |field: &str, found: &str, why: &dyn ToString| StoredError::Value {
+            place: format!("zones[{at}].{field}"),
+            found: excerpt::excerpt(found),
+            why: why.to_string(),
+        };
+        let id = described::zones::node("", &zone.name)
+            .map_err(|_| wrong("name", &zone.name, &"not the name of a NUMA zone (node-N)"))?;
+        let mut resources = BTreeMap::new();
+        for (number, one) in zone.resources.iter().flatten().enumerate() {
+            let amount = |field: &str, text: &str| {
+                let place = format!("resources[{number}].{field}");
+                text.parse::<Quantity>().map_err(|cause| wrong(&place, text, &cause))
+            };
+            let amounts = Amounts {
+                capacity: amount("capacity", &one.capacity)?,
+                allocatable: amount("allocatable", &one.allocatable)?,
+                available: amount("available", &one.available)?,
+            };
+            resources.insert(one.name.clone(), amounts);
+        }
+        if all.insert(id, resources).is_some() {
+            return Err(wrong("name", &zone.name, &"the zone is there twice"));
+        }
+    }
+    Ok(all)
+}

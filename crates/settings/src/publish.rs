@@ -1,0 +1,20 @@
+//! What the node tells the cluster.
+
+use stelia_text::named;
+
+/// As which profile of the node's object (`docs/node-topology.md`) the daemon tells what is written to the API server, if at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Publish {
+    #[default]
+    Off,
+    Nrt,
+    Koordinator,
+    Stelia,
+}
+
+named!(Publish {
+    Off = "off",
+    Nrt = "nrt",
+    Koordinator = "koordinator",
+    Stelia = "stelia"
+});

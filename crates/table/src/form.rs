@@ -1,0 +1,131 @@
+//! The forms of an answer, and what prints it.
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use serde::Serialize;
+
+use crate::Look;
+
+/// In which form an answer is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Text,
+    /// Text with more columns.
+    Wide,
+    /// A name a line, of what the answer is about.
+    Name,
+    /// JSON for the eye.
+    Json,
+    /// JSON on one line.
+    JsonLine,
+    Yaml,
+}
+
+/// An answer cannot be written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("write the answer as {form}: {cause}")]
+pub struct WriteError {
+    form: &'static str,
+    cause: String,
+}
+
+impl Form {
+    /// Whether programs read it.
+    pub fn is_data(self) -> bool {
+        matches!(self, Self::Json | Self::JsonLine | Self::Yaml)
+    }
+
+    /// Parses an option's value: one of these words, each with its help.
+    pub fn parser<const N: usize>(
+        words: [(&'static str, &'static str, Self); N],
+    ) -> impl TypedValueParser<Value = Self> {
+        let values = words.map(|(word, help, _)| PossibleValue::new(word).help(help));
+        PossibleValuesParser::new(values).try_map(move |given| {
+            let found = words.iter().find(|(word, ..)| *word == given);
+            found.map(|(.., form)| *form).ok_or("not a form")
+        })
+    }
+
+    /// What stands before each of several answers.
+    pub fn divider(self) -> &'static str {
+        match self {
+            Self::Yaml => "---\n",
+            _ => "",
+        }
+    }
+
+    /// The value in this form, with a newline at its end. The text of a value without one of its own is pretty JSON.
+    ///
+    /// # Errors
+    /// The value cannot be serialized.
+    pub fn write(self, value: &impl Serialize) -> Result<String, WriteError> {
+        let failed = |form, cause: &dyn ToString| WriteError {
+            form,
+            cause: cause.to_string(),
+        };
+        let json = |cause: serde_json::Error| failed("JSON", &cause);
+        match self {
+            Self::Text | Self::Wide | Self::Name | Self::Json => serde_json::to_string_pretty(value)
+                .map(|text| text + "\n")
+                .map_err(json),
+            Self::JsonLine => serde_json::to_string(value).map(|text| text + "\n").map_err(json),
+            Self::Yaml => yaml(value).map_err(|cause| failed("YAML", &cause)),
+        }
+    }
+}
+
+/// Annotations are JSON in a string: each stays on one line, whatever its length. Strings that YAML 1.1 would read as
+/// numbers or booleans are quoted, because Kubernetes reads YAML 1.1.
+fn yaml(value: &impl Serialize) -> Result<String, impl ToString> {
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    serde_saphyr::to_string_with_options(value, options)
+}
+
+/// How an answer is printed, from the command line's options.
+#[derive(Debug, Clone, Copy)]
+pub struct How {
+    pub form: Form,
+    pub look: Look,
+}
+
+/// Why printing an answer fails the command.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PrintError {
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The answer is printed, and the command fails all the same.
+    #[error("{reason}")]
+    Partial { printed: String, reason: String },
+}
+
+impl How {
+    /// Writes the answer.
+    ///
+    /// # Errors
+    /// [`PrintError::Partial`] where the answer itself means failure.
+    pub fn print<E: From<PrintError>>(self, answer: &impl Render) -> Result<String, E> {
+        let printed = match self.form {
+            Form::Text | Form::Wide => answer.text(self.look),
+            Form::Name => answer.names().iter().map(|name| format!("{name}\n")).collect(),
+            form => form.write(answer).map_err(PrintError::from)?,
+        };
+        match answer.failure() {
+            None => Ok(printed),
+            Some(reason) => Err(PrintError::Partial { printed, reason }.into()),
+        }
+    }
+}
+
+/// A command's answer: it serializes for programs and renders as text for people.
+pub trait Render: Serialize {
+    fn text(&self, look: Look) -> String;
+
+    /// The names of what the answer is about, for `-o name`.
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Why the exit code is 1 although there is an answer.
+    fn failure(&self) -> Option<String> {
+        None
+    }
+}

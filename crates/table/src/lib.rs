@@ -1,0 +1,33 @@
+#![doc = include_str!("../README.md")]
+//!
+//! | module | what is there |
+//! |---|---|
+//! | `layout` | tables: [`Column`], [`table`], [`properties`] |
+//! | `form` | table, JSON or YAML: [`Form`], and what every answer can do: [`Render`] |
+//! | `completion` | the completion script of a shell |
+//! | `testing` | what is printed as JSON, compared with the page that documents it |
+
+mod completion;
+mod form;
+mod layout;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use completion::completion_script;
+pub use form::{Form, How, PrintError, Render, WriteError};
+pub use layout::{Column, Look, Meaning, coloured, column, cut, properties, table, width};
+
+/// `text` with every control character replaced, so that a name cannot control a terminal.
+pub fn printable(text: &str) -> String {
+    text.chars()
+        .map(|char| if char.is_control() { '?' } else { char })
+        .collect()
+}
+
+/// "1 instance", "2 instances".
+pub fn counted(count: u64, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    }
+}

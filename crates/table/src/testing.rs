@@ -1,0 +1,141 @@
+//! JSON that a program prints, compared with the page that documents it: each command is a section (`## plan`) with a table of
+//! members, types and meanings, as in `docs/json.md`.
+#![allow(clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+type Members = BTreeMap<String, Member>;
+
+/// The members of each command that a page documents.
+#[derive(Debug)]
+pub struct Documented(BTreeMap<String, Members>);
+
+impl Documented {
+    /// Reads the page; a table that cannot be understood is a panic.
+    pub fn of(page: &str) -> Self {
+        Self(sections(page))
+    }
+
+    /// What of a value is not as the section `command` has it.
+    pub fn wrong(&self, command: &str, value: &Value) -> Vec<String> {
+        let Self(commands) = self;
+        let members = commands.get(command);
+        let members = members.unwrap_or_else(|| panic!("{command} is not documented"));
+        let mut wrong = Vec::new();
+        compare(value, "", members, &mut wrong);
+        wrong
+    }
+}
+
+/// A member's types, and whether it may be missing.
+#[derive(Debug)]
+struct Member {
+    types: Vec<String>,
+    optional: bool,
+}
+
+/// The members of each command, by the path of each.
+fn sections(page: &str) -> BTreeMap<String, Members> {
+    let mut commands: BTreeMap<String, Members> = BTreeMap::new();
+    for section in page.split("\n## ").skip(1) {
+        let (name, text) = section.split_once('\n').expect("a heading");
+        let members = commands.entry(name.to_owned()).or_default();
+        for line in text.lines().filter(|line| line.starts_with("| `")) {
+            let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+            let path = cells[0].trim_matches('`');
+            let paths: Vec<String> = match path.strip_suffix("pod_*") {
+                Some(before) => ["pod_uid", "pod_namespace", "pod_name"]
+                    .map(|name| format!("{before}{name}"))
+                    .into(),
+                None => vec![path.to_owned()],
+            };
+            for path in paths {
+                let types = cells[1].split(" or ").map(str::to_owned).collect();
+                let optional = cells.get(2).is_some_and(|meaning| meaning.starts_with("optional"));
+                assert!(
+                    members.insert(path, Member { types, optional }).is_none(),
+                    "{name}: {line}"
+                );
+            }
+        }
+    }
+    commands
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "list",
+        Value::Object(_) => "object",
+    }
+}
+
+/// Whether the page has members of the objects at `path`.
+fn has_members(path: &str, members: &Members) -> bool {
+    let mut names = members.keys();
+    names.any(|known| known.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// What is wrong with a value at `path`.
+fn compare(value: &Value, path: &str, members: &Members, wrong: &mut Vec<String>) {
+    if let Some(member) = members.get(path) {
+        if member.types == ["any"] {
+            return;
+        }
+        if !member.types.iter().any(|one| one == kind(value)) {
+            wrong.push(format!("{path} is {value}, not {}", member.types.join(" or ")));
+        }
+    } else if !(path.is_empty() || path.ends_with("[]") && value.is_object() && has_members(path, members)) {
+        wrong.push(format!("{path} is not documented: {value}"));
+        return;
+    }
+    let below = |name: &str| match path {
+        "" => name.to_owned(),
+        path => format!("{path}.{name}"),
+    };
+    match value {
+        Value::Array(items) => items
+            .iter()
+            .for_each(|item| compare(item, &format!("{path}[]"), members, wrong)),
+        Value::Object(object) if members.contains_key(&below("*")) => object
+            .values()
+            .for_each(|value| compare(value, &below("*"), members, wrong)),
+        Value::Object(object) => {
+            for (name, value) in object {
+                compare(value, &below(name), members, wrong);
+            }
+            for (known, member) in members {
+                let name = match path {
+                    "" => Some(known.as_str()),
+                    path => known.strip_prefix(path).and_then(|rest| rest.strip_prefix('.')),
+                };
+                let own = name.filter(|name| !name.is_empty() && !name.contains(['.', '[', '*']));
+                if own.is_some_and(|name| !member.optional && !object.contains_key(name)) {
+                    wrong.push(format!("{known} is missing"));
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn a_member_that_is_missing_or_new_or_of_another_type_is_found() {
+    let page = "# JSON\n\n## doctor\n\n| member | type | meaning |\n|---|---|---|\n| `[].check` | string | a |\n\
+                | `[].verdict` | string | b |\n| `[].cure` | string or null | optional: c |\n";
+    let documented = Documented::of(page);
+    let found = |text: &str| {
+        let value = serde_json::from_str(text).expect("JSON");
+        documented.wrong("doctor", &value).join("; ")
+    };
+    assert_eq!(found(r#"[{"check":"a","verdict":"ok","cure":null}]"#), "");
+    assert_eq!(
+        found(r#"[{"check":1,"more":""}]"#),
+        "[].check is 1, not string; [].more is not documented: \"\"; [].verdict is missing"
+    );
+}

@@ -1,0 +1,93 @@
+//! Publishers against a server: what they are told, and what must stand.
+
+use serde_json::Value;
+use stelia_node_report::ApiVersion;
+use stelia_node_report::fingerprint::Method;
+use stelia_node_report::profile::{Profile, object};
+use stelia_node_report::testing::large;
+use stelia_publication::{Pod, Publication, Ready, VERSION};
+use stelia_publish::{Options, Publisher, Reading, Status};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// A node of 256 CPUs and 32 VMs, in the lean profile.
+pub fn node() -> Publication {
+    let facts = large();
+    let pods = facts.allocations.iter().enumerate();
+    Publication {
+        version: VERSION,
+        node: facts.name.clone(),
+        ready: Ready {
+            status: true,
+            reason: "Ready".into(),
+            message: String::new(),
+        },
+        object: Some(
+            serde_json::to_value(object(&facts, Profile::Nrt, ApiVersion::V1Alpha2, Method::default())).unwrap(),
+        ),
+        vm_capacity: 80,
+        pods: pods
+            .map(|(number, one)| Pod {
+                uid: one.pod.to_string(),
+                namespace: "tenant-a".into(),
+                name: format!("virt-launcher-vm-{number:02}-x7k2p"),
+                container: "compute".into(),
+                state: "isolated".into(),
+                isolated: true,
+                reason: "Isolated".into(),
+                message: "no other task runs on this VM's CPUs".into(),
+                since_us: 1_700_000_000_000_000,
+            })
+            .collect(),
+        events: Vec::new(),
+    }
+}
+
+/// The same of another node, with other free CPUs.
+pub fn told(like: &Publication, name: &str, free: u64) -> Publication {
+    let mut told = like.clone();
+    told.node = name.to_owned();
+    if let Some(object) = &mut told.object {
+        object["metadata"]["name"] = name.into();
+        *free_cpus(object) = free.to_string().into();
+    }
+    told
+}
+
+/// Of the first zone's CPUs what is free.
+pub fn free_cpus(object: &mut Value) -> &mut Value {
+    let resources = object["zones"][0]["resources"].as_array_mut().unwrap();
+    let cpu = resources.iter_mut().find(|resource| resource["name"] == "cpu");
+    &mut cpu.unwrap()["available"]
+}
+
+/// A publisher that runs until it is dropped.
+pub struct Running {
+    readings: watch::Sender<Reading>,
+    pub status: watch::Receiver<Status>,
+    cancel: CancellationToken,
+}
+
+impl Running {
+    pub fn new(client: kube::Client, options: Options, first: Publication) -> Self {
+        let publisher = Publisher::new(client, options);
+        let (readings, receiver) = watch::channel(Reading::of(first));
+        let (status, cancel) = (publisher.status(), CancellationToken::new());
+        tokio::spawn(publisher.run(receiver, cancel.clone()));
+        Self {
+            readings,
+            status,
+            cancel,
+        }
+    }
+
+    pub fn tell(&self, publication: Publication) {
+        self.readings.send_replace(Reading::of(publication));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}

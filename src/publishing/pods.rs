@@ -1,0 +1,177 @@
+//! What each pod is told of its VM, and which changes of it are events. Pure: the former file's pods and the engine's view give the new ones.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stelia_api::reason::{joined, visible_to};
+use stelia_api::{Amiss, Reason};
+use stelia_kubelet::PodUid;
+use stelia_publication::{Kind, Pod};
+use stelia_record::Phase;
+
+use super::events::Happened;
+use crate::decide::ContainedReason;
+use crate::engine::InstanceView;
+
+/// An instance without vCPUs is said to float too long after so many microseconds: no runner needs half of it.
+const FLOATS_TOO_LONG: u64 = 120_000_000;
+
+pub(super) type Instances = BTreeMap<PodUid, Arc<InstanceView>>;
+
+/// How an instance is, in its pod's own terms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Standing {
+    isolated: bool,
+    reason: &'static str,
+    message: String,
+    /// Whether it is an event to have become so.
+    event: Option<Kind>,
+}
+
+/// The pods as they are now, by UID, and what happened to each since `before`.
+pub(super) fn update(before: &[Pod], instances: &Instances, now_us: u64) -> (Vec<Pod>, Vec<Happened>) {
+    let mut happened = Vec::new();
+    let mut formers: BTreeMap<&str, &Pod> = before.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
+    let pods = instances.values().filter_map(|instance| {
+        let former = formers.remove(instance.pod.as_str());
+        let standing = standing(instance, now_us);
+        let pod = pod(instance, former, &standing, now_us)?;
+        let same = |former: &&Pod| former.reason == pod.reason && former.message == pod.message;
+        if let Some(kind) = standing.event.filter(|_| former.filter(same).is_none()) {
+            happened.push(Happened::to(&pod, kind, now_us));
+        }
+        Some(pod)
+    });
+    let pods: Vec<Pod> = pods.collect();
+    for gone in formers.into_values() {
+        let pod = Pod {
+            reason: "Released".to_owned(),
+            message: "it ended or was deregistered: it has no CPUs of its own any more".to_owned(),
+            ..gone.clone()
+        };
+        happened.push(Happened::to(&pod, Kind::Normal, now_us));
+    }
+    (pods, happened)
+}
+
+/// `None` where nobody knows its name. What was known of it stays known.
+fn pod(instance: &InstanceView, former: Option<&Pod>, standing: &Standing, now_us: u64) -> Option<Pod> {
+    let named = instance.pod_name.as_ref();
+    let named = named.map(|name| (name.namespace().to_owned(), name.name().to_owned()));
+    let (namespace, name) = named.or_else(|| former.map(|former| (former.namespace.clone(), former.name.clone())))?;
+    let since_us = match former {
+        Some(former) if former.isolated == standing.isolated && former.reason == standing.reason => former.since_us,
+        Some(_) => now_us,
+        None => instance.registered_us.max(instance.isolated_us),
+    };
+    Some(Pod {
+        uid: instance.pod.to_string(),
+        namespace,
+        name,
+        container: instance.container.clone(),
+        state: instance.state.to_owned(),
+        isolated: standing.isolated,
+        reason: standing.reason.to_owned(),
+        message: standing.message.clone(),
+        since_us,
+    })
+}
+
+fn standing(instance: &InstanceView, now_us: u64) -> Standing {
+    let cpus = &instance.exclusive;
+    let of = |reason, message: &str, event| Standing {
+        isolated: false,
+        reason,
+        message: message.to_owned(),
+        event,
+    };
+    let phase = Phase::parse(instance.state);
+    if phase == Some(Phase::Leaving) {
+        return of("Leaving", "it is being deregistered", None);
+    }
+    if let Some(broken) = broken(instance) {
+        return broken;
+    }
+    match phase {
+        Some(Phase::Isolated) => Standing {
+            isolated: true,
+            ..of(
+                "Isolated",
+                &format!("its vCPUs have the CPUs {cpus} to themselves"),
+                Some(Kind::Normal),
+            )
+        },
+        Some(Phase::Contained) => {
+            let why = instance.contained_reason.and_then(ContainedReason::parse);
+            let kind = match why.is_none_or(ContainedReason::is_wanted) {
+                true => Kind::Normal,
+                false => Kind::Warning,
+            };
+            let because = why.map(|why| format!(": {}", why.in_words())).unwrap_or_default();
+            let message =
+                format!("its vCPUs are pinned to the CPUs {cpus}, without a partition that keeps others off{because}");
+            of("Contained", &message, Some(kind))
+        }
+        Some(Phase::Registered) => of("Registering", "its processes are being moved", None),
+        _ if shares(instance) => of("Shared", "its class has no CPUs of its own", None),
+        _ if now_us.saturating_sub(instance.registered_us) > FLOATS_TOO_LONG => of(
+            "FloatingTooLong",
+            "more than 120 s after its registration its vCPUs have no CPUs of their own: it runs on shared CPUs",
+            Some(Kind::Warning),
+        ),
+        _ => of(
+            "Floating",
+            "it runs on shared CPUs until its vCPUs are handed over",
+            None,
+        ),
+    }
+}
+
+/// Whether it is of a class that is never isolated.
+fn shares(instance: &InstanceView) -> bool {
+    let allocation = instance.allocation.as_ref();
+    allocation.is_some_and(|allocation| !allocation.qos.is_exclusive())
+}
+
+/// The first of its reasons of degradation that the promise does not survive, with all such reasons in words.
+fn broken(instance: &InstanceView) -> Option<Standing> {
+    let breaking = |reason: &&Reason| breaks(reason.kind, reason.pod.as_ref() == Some(&instance.pod)).is_some();
+    let reasons: Vec<Reason> = instance.degraded.iter().filter(breaking).cloned().collect();
+    let first = reasons.first()?;
+    Some(Standing {
+        isolated: false,
+        reason: breaks(first.kind, true)?,
+        message: joined(&visible_to(&reasons, &instance.pod)),
+        event: Some(Kind::Warning),
+    })
+}
+
+/// What it is called where, for this reason, others may run on the vCPUs' CPUs, or they elsewhere. `own`: the reason is of this pod alone.
+fn breaks(kind: Amiss, own: bool) -> Option<&'static str> {
+    match kind {
+        Amiss::Evicted => Some("Evicted"),
+        Amiss::CpusOffline => Some("CpusOffline"),
+        Amiss::PartitionDiffers => Some("PartitionInvalid"),
+        // Which one is not told by its kind. Of what all share the partition shows whether it matters.
+        Amiss::NotDone if own => Some("StepFailed"),
+        Amiss::NotDone
+        | Amiss::KubeletUnusable
+        | Amiss::NothingShared
+        | Amiss::NodesPoolEmpty
+        | Amiss::EntryGone
+        | Amiss::OriginGone
+        | Amiss::AnchorEnded
+        | Amiss::OriginDiffers
+        | Amiss::MemoryHeld
+        | Amiss::ThreadEnded
+        | Amiss::CpusShared
+        | Amiss::Unwatched
+        | Amiss::NotSteered
+        | Amiss::Interrupts
+        | Amiss::NotQuiet
+        | Amiss::Detail => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+use stelia_allocator::Allocation;
+use stelia_kubelet::PodName;
+
+use super::*;
+
+const SECOND: u64 = 1_000_000;
+/// When the instances were registered.
+const THEN: u64 = 1000 * SECOND;
+
+fn uid(number: u32) -> PodUid {
+    PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
+}
+
+fn floating(number: u32) -> InstanceView {
+    InstanceView {
+        pod_name: PodName::new("team-a", &format!("vm-{number}")),
+        container: "vm".to_owned(),
+        exclusive: "2-3".parse().unwrap(),
+        registered_us: THEN,
+        ..InstanceView::registered(uid(number))
+    }
+}
+
+fn isolated(number: u32) -> InstanceView {
+    InstanceView {
+        state: Phase::Isolated.name(),
+        isolated_us: THEN + SECOND,
+        ..floating(number)
+    }
+}
+
+fn degraded(instance: InstanceView, reasons: impl IntoIterator<Item = Reason>) -> InstanceView {
+    InstanceView {
+        degraded: reasons.into_iter().collect(),
+        ..instance
+    }
+}
+
+fn instances(all: impl IntoIterator<Item = InstanceView>) -> Instances {
+    all.into_iter().map(|one| (one.pod.clone(), Arc::new(one))).collect()
+}
+
+/// A pod's life, state by state, each at its own second after [`THEN`]: how it is told, and the events.
+fn life(states: impl IntoIterator<Item = (u64, Option<InstanceView>)>) -> (Vec<Pod>, Vec<Happened>) {
+    let (mut pods, mut all) = (Vec::new(), Vec::new());
+    for (second, instance) in states {
+        let (now, happened) = update(&pods, &instances(instance), THEN + second * SECOND);
+        pods = now;
+        all.extend(happened);
+    }
+    (pods, all)
+}
+
+fn reasons(happened: &[Happened]) -> Vec<String> {
+    happened.iter().map(|one| one.reason.clone()).collect()
+}
+
+fn told(instance: InstanceView) -> (bool, String, String) {
+    let (pods, _) = life([(1, Some(instance))]);
+    let pod = &pods[0];
+    (pod.isolated, pod.reason.clone(), pod.message.clone())
+}
+
+#[test]
+fn a_vm_is_told_isolated_and_released_once_each() {
+    let (pods, happened) = life([
+        (1, Some(floating(1))),
+        (2, Some(isolated(1))),
+        (3, Some(isolated(1))),
+        (4, None),
+        (5, None),
+    ]);
+    assert_eq!(reasons(&happened), ["Isolated", "Released"]);
+    assert_eq!(pods, []);
+    let (pods, _) = life([(1, Some(floating(1))), (2, Some(isolated(1))), (9, Some(isolated(1)))]);
+    let pod = &pods[0];
+    assert_eq!(
+        (pod.namespace.as_str(), pod.name.as_str(), pod.state.as_str()),
+        ("team-a", "vm-1", "isolated")
+    );
+    assert_eq!((pod.isolated, pod.since_us), (true, THEN + 2 * SECOND));
+    assert_eq!(pod.message, "its vCPUs have the CPUs 2-3 to themselves");
+}
+
+#[test]
+fn a_daemon_without_a_former_file_knows_since_when() {
+    let (pods, _) = life([(500, Some(isolated(1)))]);
+    assert_eq!(pods[0].since_us, THEN + SECOND);
+    let (pods, _) = life([(5, Some(floating(1)))]);
+    assert_eq!((pods[0].since_us, pods[0].reason.as_str()), (THEN, "Floating"));
+}
+
+#[test]
+fn a_vm_whose_vcpus_are_not_handed_over_floats_too_long_and_that_is_an_event_once() {
+    let states = [1, 60, 119, 121, 300, 3000].map(|second| (second, Some(floating(1))));
+    let (pods, happened) = life(states);
+    assert_eq!(reasons(&happened), ["FloatingTooLong"]);
+    assert_eq!((pods[0].isolated, pods[0].since_us), (false, THEN + 121 * SECOND));
+}
+
+#[test]
+fn a_class_without_cpus_of_its_own_never_floats_too_long() {
+    let allocation = r#"{"qos":"LS","cpus":0,"bind":"FullPCPUs","required":false,"exclusive":"None","strategy":"MostAllocated",
+        "alignment":"None","limit_milli":0,"numa_node":0,"exclusivity":"not-asked","explanation":[]}"#;
+    let allocation: Allocation = serde_json::from_str(allocation).unwrap();
+    let shared = InstanceView {
+        allocation: Some(allocation),
+        ..floating(1)
+    };
+    let (pods, happened) = life([(1, Some(shared.clone())), (500, Some(shared))]);
+    assert_eq!(reasons(&happened), Vec::<String>::new());
+    assert_eq!((pods[0].isolated, pods[0].reason.as_str()), (false, "Shared"));
+}
+
+#[test]
+fn what_breaks_the_promise_is_told_and_what_does_not_is_not() {
+    let own = |kind, text: &str| Reason::of(&uid(1), kind, text);
+    let offline = degraded(isolated(1), [own(Amiss::CpusOffline, "CPUs 3 are offline")]);
+    assert_eq!(
+        told(offline.clone()),
+        (false, "CpusOffline".to_owned(), "CPUs 3 are offline".to_owned())
+    );
+    let (_, happened) = life([(1, Some(isolated(1))), (2, Some(offline)), (3, Some(isolated(1)))]);
+    assert_eq!(reasons(&happened), ["Isolated", "CpusOffline", "Isolated"]);
+    let steady = [
+        own(Amiss::AnchorEnded, "the anchor (process 7) ended"),
+        Reason::of_node(Amiss::NotSteered, "steliad-quiet"),
+        Reason::of_node(Amiss::KubeletUnusable, "no file"),
+        Reason::of_node(Amiss::NotDone, "write \"2-5\""),
+    ];
+    assert!(told(degraded(isolated(1), steady)).0);
+    let failed = degraded(isolated(1), [own(Amiss::NotDone, "write \"2-3\" to vcpu/cpuset.cpus")]);
+    assert_eq!(told(failed).1, "StepFailed");
+}
+
+#[test]
+fn a_pod_is_told_nothing_of_another() {
+    let evicted = Reason::of(
+        &uid(2),
+        Amiss::Evicted,
+        format!("kubelet gave the CPUs 2-3 to pod {}", uid(2)),
+    );
+    let now = degraded(floating(1), [evicted]);
+    let (isolated, reason, message) = told(now);
+    assert_eq!((isolated, reason.as_str()), (false, "Evicted"));
+    assert_eq!(message, Amiss::Evicted.in_general().unwrap());
+}
+
+#[test]
+fn a_contained_vm_is_told_why_and_warned_of_where_nobody_wanted_it() {
+    for why in ContainedReason::ALL {
+        let contained = InstanceView {
+            state: Phase::Contained.name(),
+            contained_reason: Some(why.name()),
+            ..floating(1)
+        };
+        let (pods, happened) = life([(1, Some(contained))]);
+        assert!(
+            pods[0].message.ends_with(why.in_words()) && !pods[0].isolated,
+            "{pods:?}"
+        );
+        assert_eq!(happened[0].kind == Kind::Warning, !why.is_wanted());
+    }
+}
+
+#[test]
+fn a_name_that_is_not_known_yet_makes_no_pod_and_one_that_was_is_kept() {
+    let unnamed = InstanceView {
+        pod_name: None,
+        ..isolated(1)
+    };
+    let (pods, happened) = life([(1, Some(unnamed.clone()))]);
+    assert_eq!((pods.len(), happened.len()), (0, 0));
+    let (pods, happened) = life([(1, Some(isolated(1))), (2, Some(unnamed))]);
+    assert_eq!(
+        (pods[0].name.as_str(), reasons(&happened)),
+        ("vm-1", vec!["Isolated".to_owned()])
+    );
+}
+
+#[test]
+fn other_cpus_are_an_event_and_no_other_condition() {
+    let resized = InstanceView {
+        exclusive: "2-5".parse().unwrap(),
+        ..isolated(1)
+    };
+    let (pods, happened) = life([(2, Some(isolated(1))), (9, Some(resized))]);
+    assert_eq!(reasons(&happened), ["Isolated", "Isolated"]);
+    assert_eq!(pods[0].since_us, THEN + SECOND);
+}

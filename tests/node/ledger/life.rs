@@ -1,0 +1,155 @@
+//! What becomes of the ledger while something happens to the daemon or to the VM: nothing is lost, and nothing is booked twice.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use stelia_ledger::account::{Gap, Range};
+use stelia_ledger::entry::{Closed, Event};
+use stelia_ledger::ring::read;
+
+use super::intruder::{Intruder, TIMES, signal};
+use super::{DIRECTORY, account, difference, exact, wait_booked};
+use crate::crash::{kill_daemon, wait_state};
+use crate::guest::Accel;
+use crate::host::{Thread, run, wait_until};
+use crate::linux_guest::{topology, words};
+use crate::noise;
+use crate::pods::{Pod, on_node};
+use crate::promise::{assert_isolated, is_isolated};
+use crate::runner::{OTHER, qmp, start_on};
+
+/// Switch-ins of others that were recorded.
+fn traced(pod: &Pod, vcpus: &[Thread]) -> u64 {
+    let foreign = noise::foreign(&noise::recorded(&pod.exclusive()), vcpus);
+    foreign.values().map(|times| u64::from(*times)).sum()
+}
+
+fn exactly(count: u64) -> Range {
+    Range {
+        least: count,
+        most: count,
+    }
+}
+
+#[test]
+fn what_ran_while_the_daemon_was_away_is_booked_once_by_the_next_one() {
+    on_node(|| {
+        let pod = Pod::vm("away", 2);
+        let vcpus = assert_isolated(&pod, 2).vcpus;
+        let cpu = pod.exclusive().iter().next().expect("a CPU");
+        wait_booked(&pod);
+        let booked_while = |what: &str, away: &dyn Fn(Intruder)| {
+            let before = exact(&pod);
+            let intruder = Intruder::in_vcpu(&pod, cpu, "intruder");
+            noise::start(&pod.exclusive());
+            away(intruder);
+            wait_state(&pod, "isolated");
+            noise::stop();
+            let after = exact(&pod);
+            let traced = traced(&pod, &vcpus);
+            let booked = difference(after.totals.other_tasks, before.totals.other_tasks);
+            println!("  {what}: traced {traced}, booked {booked:?}");
+            assert!(traced >= TIMES, "it did not intrude: {traced}");
+            assert_eq!(booked, exactly(traced), "{what}");
+            assert_eq!(after.gaps, [], "{what}");
+        };
+        booked_while("it sees nothing and is killed", &|intruder| {
+            signal("STOP");
+            intruder.run();
+            kill_daemon();
+        });
+        booked_while("it is told to end", &|intruder| {
+            run(&["systemctl", "stop", "steliad"]);
+            intruder.run();
+            run(&["systemctl", "start", "steliad"]);
+        });
+    });
+}
+
+/// vCPU threads of seats of this VM that were opened.
+fn opened(pod: &Pod) -> BTreeSet<u32> {
+    let entries = read::entries(Path::new(DIRECTORY), None).expect(DIRECTORY);
+    let events = entries.flatten().flat_map(|(entry, _)| entry.events);
+    let threads = events.filter_map(|event| match event {
+        Event::Opened { vm, threads, .. } if vm == pod.uid => Some(threads),
+        _ => None,
+    });
+    threads.flatten().map(|thread| thread.id.unsigned_abs()).collect()
+}
+
+/// The seat of the one that was there goes on.
+#[test]
+fn a_plugged_vcpu_is_booked_from_then_on_and_no_total_changes() {
+    on_node(|| {
+        let (accel, model) = match Accel::of_node() {
+            Accel::Kvm => (Accel::Kvm, "host"),
+            Accel::Tcg => (Accel::Tcg, "qemu64"),
+        };
+        let machine = ["-machine", "pc", "-smp", "1,sockets=2,maxcpus=2"];
+        let pod = start_on(accel, "grown", "2", &[], &[&machine, &OTHER[..]].concat());
+        pod.wait_running();
+        let first = assert_isolated(&pod, 1).vcpus.remove(0);
+        wait_booked(&pod);
+        let cpu = first.allowed.iter().next().expect("a CPU");
+        Intruder::in_vcpu(&pod, cpu, "intruder").intrude();
+        let before = exact(&pod);
+        assert!(before.totals.other_tasks.least >= TIMES, "{before:#?}");
+
+        let all = crate::host::cpus(pod.cpus.as_deref().expect("CPUs of its own"));
+        noise::start(&all);
+        let plug = format!(
+            r#"{{"execute":"device_add","arguments":{{"driver":"{model}-x86_64-cpu","id":"c1","socket-id":1,"core-id":0,"thread-id":0}}}}"#
+        );
+        let answer = qmp(&pod, &plug);
+        assert!(answer.contains("return"), "{answer}");
+        wait_until("the second vCPU is pinned", || is_isolated(&pod, 2).then_some(()));
+        let vcpus = assert_isolated(&pod, 2).vcpus;
+        let both: BTreeSet<u32> = vcpus.iter().map(|vcpu| vcpu.tid).collect();
+        wait_until("both are booked", || {
+            run(&["steliactl", "reconcile"]);
+            both.is_subset(&opened(&pod)).then_some(())
+        });
+        noise::stop();
+        let after = exact(&pod);
+        let traced = traced(&pod, &vcpus);
+        let booked = difference(after.totals.other_tasks, before.totals.other_tasks);
+        println!(
+            "  traced {traced}, booked {booked:?}, before {:?}",
+            before.totals.other_tasks
+        );
+        assert!(booked.most <= traced, "booked twice: {after:#?}");
+        assert!(after.totals.other_tasks.least >= before.totals.other_tasks.least);
+        assert!(after.totals.own.ns >= before.totals.own.ns && after.covered_us > before.covered_us);
+        // Until the new one is pinned the VM is not isolated, which is said.
+        let said = |gap: &Gap| matches!(gap.why, Closed::Moved | Closed::NotIsolated);
+        assert!(after.gaps.iter().all(said), "{:?}", after.gaps);
+    });
+}
+
+/// Threads that begin to run while they are read make an interval, where five tries do not help; but never one without the truth.
+#[test]
+fn guests_that_sleep_and_wake_are_booked_as_nobody_or_as_an_interval_with_0_in_it() {
+    on_node(|| {
+        let runner = ["--qmp", "/run/qmp"];
+        let pod = Pod::start_qemu(Accel::of_node(), "asleep", &["--cpus", "4"], &runner, &words());
+        pod.wait_running();
+        topology(&pod);
+        wait_booked(&pod);
+        let vcpus = pod.threads().vcpus;
+        let before = exact(&pod);
+        noise::start(&pod.exclusive());
+        let told: Vec<Range> = (0..20).map(|_| account(&pod).totals.other_tasks).collect();
+        let after = exact(&pod);
+        noise::stop();
+        assert_eq!(traced(&pod, &vcpus), 0);
+        let told = told.into_iter().map(|told| difference(told, before.totals.other_tasks));
+        let (exact, intervals): (Vec<Range>, Vec<Range>) = told.partition(|told| told.most == 0);
+        let woke = after.totals.own.count - before.totals.own.count;
+        println!("  woke {woke} times; {} looks say 0, others {intervals:?}", exact.len());
+        assert!(woke > 100, "the guest did not wake");
+        assert!(!exact.is_empty());
+        assert!(intervals.iter().all(|told| told.least == 0), "{intervals:?}");
+        let others = difference(after.totals.other_tasks, before.totals.other_tasks);
+        assert_eq!(others, Range::default());
+    });
+}
