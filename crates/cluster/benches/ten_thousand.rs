@@ -22,13 +22,13 @@ fn facts(number: usize) -> Facts {
     let mut bits = (number as u32).wrapping_mul(0x9e37_79b1) | 1;
     facts.allocations.retain(|_| {
         bits = bits.rotate_left(7).wrapping_mul(0x85eb_ca6b);
-        bits % 4 != 0
+        !bits.is_multiple_of(4)
     });
     facts.exclusive = facts.allocations.iter().flat_map(|one| one.cpus.iter()).collect();
     facts.shared = facts.topology.online().difference(&facts.exclusive);
     let exclusive = facts.exclusive.clone();
     match &mut facts.allocator {
-        Some(allocator) if number % 2 == 0 => allocator.held.pcpu_level = exclusive,
+        Some(allocator) if number.is_multiple_of(2) => allocator.held.pcpu_level = exclusive,
         _ => facts.allocator = None,
     }
     facts
