@@ -211,7 +211,7 @@ bench-peers: ## what 512 connected runners cost the daemon's memory, held to bar
 bench-publishers: ## what 10,000 publishers ask of an API server, and one's memory, held to bars (NODES=n others, PRINT=1 holds none)
 	@$(STATIC) $(CARGO) build --quiet --locked -p stelia-publish --profile $(PROFILE) --target $(TARGET)
 	@$(if $(NODES),STELIA_NODES="$(NODES)") $(if $(PRINT),STELIA_PRINT=1) STELIA_PUBLISH=$(CURDIR)/target/$(TARGET)/$(PROFILE)/stelia-publish \
-	  $(CARGO) bench --quiet --locked -p test-apiserver --bench publishers
+	  $(STATIC) $(CARGO) bench --quiet --locked -p test-apiserver --bench publishers --target $(TARGET)
 
 api-test: ## publishers against a real API server, built once from Debian's packages (WRITE=1 records its answers anew)
 	@packaging/setup mmdebstrap openssl

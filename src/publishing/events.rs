@@ -108,23 +108,31 @@ impl Log {
         &self.events
     }
 
-    /// What is too much goes: the oldest of the pod that has most, so that nobody's push out another's.
+    /// What is too much goes: the oldest of the pod that has most, so that nobody's push out another's. One was added since the last time.
     fn forget(&mut self) {
+        let Some(newest) = self.events.last() else { return };
+        let is_own = |event: &Event| event.uid == newest.uid;
+        let oldest = if self.events.iter().filter(|event| is_own(event)).count() > OF_POD {
+            self.events.iter().position(is_own)
+        } else if self.events.len() > ALL {
+            self.oldest_of_most()
+        } else {
+            None
+        };
+        if let Some(oldest) = oldest {
+            self.events.remove(oldest);
+        }
+    }
+
+    fn oldest_of_most(&self) -> Option<usize> {
         let mut of: BTreeMap<&str, usize> = BTreeMap::new();
         for event in &self.events {
             *of.entry(&event.uid).or_default() += 1;
         }
-        let most = of.values().copied().max().unwrap_or_default();
-        if most <= OF_POD && self.events.len() <= ALL {
-            return;
-        }
-        let oldest = self
-            .events
+        let most = of.values().copied().max();
+        self.events
             .iter()
-            .position(|event| of.get(event.uid.as_str()) == Some(&most));
-        if let Some(oldest) = oldest {
-            self.events.remove(oldest);
-        }
+            .position(|event| of.get(event.uid.as_str()).copied() == most)
     }
 }
 

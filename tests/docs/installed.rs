@@ -20,10 +20,13 @@ fn installed() -> BTreeSet<String> {
     for asset in assets {
         let [source, place] = [0, 1].map(|number| asset[number].as_str().expect("a path"));
         let names = match source.split_once('*') {
-            Some((folder, ending)) => {
+            Some((before, ending)) => {
+                let (folder, beginning) = before.rsplit_once('/').unwrap_or(("", before));
                 let files = fs::read_dir(root().join(folder)).expect(folder).flatten();
                 let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
-                names.filter(|name| name.ends_with(ending)).collect()
+                names
+                    .filter(|name| name.starts_with(beginning) && name.ends_with(ending))
+                    .collect()
             }
             None => vec![source.rsplit('/').next().unwrap_or(source).to_owned()],
         };

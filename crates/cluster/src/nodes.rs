@@ -247,9 +247,9 @@ fn by_node(topology: &Topology, free: &CpuSet) -> Vec<Numa> {
 fn age(microseconds: u64) -> String {
     let seconds = microseconds / 1_000_000;
     match seconds {
-        ..120 => format!("{seconds}s"),
-        ..7_200 => format!("{}m", seconds / 60),
-        ..172_800 => format!("{}h", seconds / 3_600),
+        0..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3_600),
         _ => format!("{}d", seconds / 86_400),
     }
 }

@@ -185,7 +185,7 @@ impl Chooser {
                     RequiredBind::FullPcpusOnly => whole_cores(&facts.topology, &free),
                     RequiredBind::None | RequiredBind::SpreadByPcpus => free,
                 };
-                // With one CPU of a core an empty NUMA node has room for fewer than it has CPUs.
+                // Spread over cores, a VM may need more nodes than as many CPUs would do on.
                 let strict = policies.alignment.is_strict() && policies.required != RequiredBind::SpreadByPcpus;
                 let fits = |count: u64| {
                     let wanted = u32::try_from(count).unwrap_or(u32::MAX);

@@ -113,7 +113,7 @@ pub fn groups<'a>(reasons: impl IntoIterator<Item = (&'a str, &'a Refusal)>) -> 
         }
     }
     let mut groups: Vec<Group> = found.into_values().collect();
-    groups.sort_by(|one, other| other.nodes.cmp(&one.nodes));
+    groups.sort_by_key(|group| std::cmp::Reverse(group.nodes));
     groups
 }
 

@@ -63,9 +63,10 @@ impl Stub {
 
     fn command(&self, words: &[&str]) -> Command {
         let path = format!("{}:{}", self.folder.path().display(), std::env::var("PATH").unwrap());
-        let mut command = Command::new("sh");
+        // Whoever runs the tests in the background has them ignore some signals, and a shell cannot trap what it was started to ignore.
+        let mut command = Command::new("env");
         command
-            .arg(PLUGIN)
+            .args(["--default-signal=HUP,INT,TERM", "sh", PLUGIN])
             .args(words)
             .env("PATH", path)
             .env("RECORD", self.folder.path());

@@ -66,6 +66,10 @@ pub struct Arguments {
     /// Post what happens to VMs as events of their pods.
     #[arg(long, env = "STELIA_POD_EVENTS")]
     pod_events: bool,
+    /// The id of this boot, a part of events' names: they are numbered anew after each boot. Without this option the kernel's, where /proc/sys can
+    /// be read.
+    #[arg(long, value_name = "ID", env = "STELIA_BOOT_ID")]
+    boot_id: Option<String>,
     /// Publish what there is and end: 1 if something could not be published within 60 s.
     #[arg(long, conflicts_with = "withdraw")]
     once: bool,
@@ -101,13 +105,19 @@ impl Arguments {
             remove_taint: self.remove_taint.clone(),
             pod_conditions: self.pod_conditions,
             pod_events: self.pod_events,
-            boot: std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned(),
+            boot: self.boot_id.clone().unwrap_or_else(kernels_boot_id),
             started_us: SystemTime::UNIX_EPOCH
                 .elapsed()
                 .map_or(0, |since| since.as_micros() as u64),
             ..Options::new(node)
         }
     }
+}
+
+/// As systemd writes it (`%b`); empty where it is not shown.
+fn kernels_boot_id() -> String {
+    let id = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
+    id.trim().replace('-', "")
 }
 
 /// Our own messages alone: kube tells of each failed request, and what matters of that is told here once.
@@ -144,8 +154,11 @@ pub fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let (client, files) =
-        Files::client(arguments.kubeconfig.clone()).context("the API server's address and credentials")?;
+    let (client, files) = match Files::client(arguments.kubeconfig.clone()) {
+        Ok(made) => made,
+        // Its text has its causes.
+        Err(error) => bail!("the API server's address and credentials: {error}"),
+    };
     let source = Source::new(arguments.directory.clone());
     let readings = source.readings();
     if arguments.withdraw {

@@ -32,22 +32,23 @@ fn request(stream: &mut impl Read) -> Option<String> {
     }
 }
 
-/// An API server that answers so, one connection after the other.
+/// An API server that answers so. Each connection has a thread: the client may open one and send nothing on it.
 fn server(answer: fn(&str) -> (u16, &'static str)) -> (u16, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let Some(line) = request(&mut stream) else { continue };
-            let (code, body) = answer(&line);
-            let length = body.len();
-            let head = format!("HTTP/1.1 {code} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
-            stream.write_all((head + body).as_bytes()).unwrap();
-            if sender.send(line).is_err() {
-                return;
-            }
+            let (mut stream, sender) = (stream.unwrap(), sender.clone());
+            std::thread::spawn(move || {
+                let Some(line) = request(&mut stream) else { return };
+                let (code, body) = answer(&line);
+                let length = body.len();
+                let head = format!("HTTP/1.1 {code} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+                // Before the answer, so that who has the answer finds the request.
+                let _ = sender.send(line);
+                stream.write_all((head + body).as_bytes()).unwrap();
+            });
         }
     });
     (port, receiver)
@@ -119,7 +120,7 @@ fn once_publishes_and_ends() {
 fn withdrawing_says_what_was_taken_back() {
     let folder = tempfile::tempdir().unwrap();
     let (port, requests) = server(healthy);
-    let _lock = node(folder.path(), port);
+    let lock = node(folder.path(), port);
     let output = program(folder.path()).arg("--withdraw").output().unwrap();
     assert!(output.status.success(), "{}", standard_error(&output));
     assert_eq!(
@@ -128,6 +129,8 @@ fn withdrawing_says_what_was_taken_back() {
     );
     assert!(requests.try_iter().any(|line| line.starts_with("DELETE ")));
 
+    // A lock is held until its file is closed.
+    drop(lock);
     let (port, _requests) = server(|_| (403, r#"{"kind": "Status", "code": 403, "message": "not for you"}"#));
     let _lock = node(folder.path(), port);
     let output = program(folder.path()).arg("--withdraw").output().unwrap();

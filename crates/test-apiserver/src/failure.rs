@@ -13,7 +13,7 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     pub(crate) causes: Vec<Value>,
     /// Name, group and kind.
-    pub(crate) about: Option<[String; 3]>,
+    pub(crate) about: Option<Box<[String; 3]>>,
     pub(crate) retry_after: Option<u64>,
 }
 
@@ -91,12 +91,12 @@ impl Failure {
             })
             .collect();
         let (kind, group) = kind.split_once('.').unwrap_or((kind, ""));
-        failure.about = Some([name, group, kind].map(str::to_owned));
+        failure.about = Some(Box::new([name, group, kind].map(str::to_owned)));
         failure
     }
 
     pub(crate) fn about(mut self, resource: &Resource, name: &str) -> Self {
-        self.about = Some([name, &resource.group, &resource.plural].map(str::to_owned));
+        self.about = Some(Box::new([name, &resource.group, &resource.plural].map(str::to_owned)));
         self
     }
 
@@ -112,7 +112,7 @@ impl Failure {
         if !self.reason.is_empty() {
             status["reason"] = self.reason.into();
         }
-        if let Some([name, group, kind]) = &self.about {
+        if let Some([name, group, kind]) = self.about.as_deref() {
             status["details"] = json!({"group": group, "kind": kind});
             if !name.is_empty() {
                 status["details"]["name"] = name.clone().into();

@@ -67,15 +67,24 @@ impl Served {
     }
 }
 
+/// A request, whole.
+pub(crate) struct Ask<'a> {
+    pub(crate) parts: &'a Parts,
+    pub(crate) target: &'a Target,
+    pub(crate) query: &'a Query,
+    pub(crate) verb: &'static str,
+    pub(crate) body: &'a Bytes,
+}
+
 impl Server {
-    pub(crate) fn serve(
-        &self,
-        parts: &Parts,
-        target: &Target,
-        query: &Query,
-        verb: &str,
-        body: &Bytes,
-    ) -> Result<Reply, Failure> {
+    pub(crate) fn serve(&self, ask: &Ask<'_>) -> Result<Reply, Failure> {
+        let Ask {
+            parts,
+            target,
+            query,
+            verb,
+            body,
+        } = *ask;
         let mut state = self.state();
         let found = state.resources.iter().find(|one| {
             one.group == target.group && one.plural == target.plural && one.versions.contains_key(&target.version)
@@ -120,7 +129,7 @@ impl Server {
                 None => Err(Failure::not_found(&served.resource, &target.name)),
             },
             "create" | "update" | "patch" => {
-                let reply = self.change(&mut state, &served, parts, target, query, key, body);
+                let reply = self.change(&mut state, &served, ask, key);
                 self.tell(&state);
                 reply
             }
@@ -136,17 +145,14 @@ impl Server {
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn change(
-        &self,
-        state: &mut State,
-        served: &Served,
-        parts: &Parts,
-        target: &Target,
-        query: &Query,
-        mut key: Key,
-        body: &Bytes,
-    ) -> Result<Reply, Failure> {
+    fn change(&self, state: &mut State, served: &Served, ask: &Ask<'_>, mut key: Key) -> Result<Reply, Failure> {
+        let Ask {
+            parts,
+            target,
+            query,
+            body,
+            ..
+        } = *ask;
         let now = self.now();
         let text = |name: header::HeaderName| {
             parts
@@ -298,11 +304,11 @@ fn delete(state: &mut State, served: &Served, key: &Key, body: &Bytes, now: &str
             let kind = served.resource.kind_shown();
             let message = format!("Operation cannot be fulfilled on {kind} \"{}\": {why}", key.name);
             return Err(Failure {
-                about: Some([
+                about: Some(Box::new([
                     key.name.clone(),
                     served.resource.group.clone(),
                     served.resource.kind.clone(),
-                ]),
+                ])),
                 ..Failure::new(409, message)
             });
         }

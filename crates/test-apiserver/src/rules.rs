@@ -14,7 +14,7 @@ const EVENT_TEXTS: [(&str, usize); 4] = [
 ];
 const LONGEST_NOTE: usize = 1024;
 /// What of an event never changes; its series may.
-const EVENT_FIXED: [&str; 8] = [
+const EVENT_FIXED: [&str; 9] = [
     "regarding",
     "related",
     "reason",
@@ -23,6 +23,14 @@ const EVENT_FIXED: [&str; 8] = [
     "eventTime",
     "action",
     "reportingController",
+    "reportingInstance",
+];
+/// What events had in an earlier API.
+const EVENT_UNSET: [(&str, &str); 4] = [
+    ("deprecatedFirstTimestamp", "firstTimestamp"),
+    ("deprecatedLastTimestamp", "lastTimestamp"),
+    ("deprecatedCount", "count"),
+    ("deprecatedSource", "source"),
 ];
 
 pub(crate) fn faults(rules: Rules, live: Option<&Value>, object: &Value) -> Vec<String> {
@@ -57,7 +65,7 @@ pub(crate) fn faults(rules: Rules, live: Option<&Value>, object: &Value) -> Vec<
     found
 }
 
-/// Of events.k8s.io/v1, as kubernetes/pkg/apis/core/validation/events.go has it.
+/// Of events.k8s.io/v1: `ValidateEventCreate` and `ValidateEventUpdate` (kubernetes, pkg/apis/core/validation/events.go).
 fn event(live: Option<&Value>, object: &Value) -> Vec<String> {
     let mut found = Vec::new();
     for (name, longest) in EVENT_TEXTS {
@@ -69,34 +77,42 @@ fn event(live: Option<&Value>, object: &Value) -> Vec<String> {
             _ => {}
         }
     }
-    if object["eventTime"].as_str().is_none_or(str::is_empty) {
-        found.push("eventTime: Required value".into());
-    }
-    if !["Normal", "Warning"].iter().any(|kind| object["type"] == *kind) {
-        found.push(format!("type: Invalid value: {}: has invalid value", object["type"]));
+    let controller = object["reportingController"].as_str().unwrap_or_default();
+    if !controller.is_empty() && !is_qualified(controller) {
+        found.push(format!(
+            "reportingController: Invalid value: {controller:?}: name part must consist of alphanumeric characters"
+        ));
     }
     if object["note"].as_str().is_some_and(|note| note.len() > LONGEST_NOTE) {
         found.push(format!(
             "message: Invalid value: \"\": can have at most {LONGEST_NOTE} characters"
         ));
     }
-    let (about, own) = (
-        &object["regarding"]["namespace"],
-        object["metadata"]["namespace"].as_str().unwrap_or_default(),
-    );
-    let fits = match about.as_str().unwrap_or_default() {
-        "" => ["default", "kube-system"].contains(&own),
-        about => about == own,
-    };
-    if !fits {
-        found.push(format!(
-            "involvedObject.namespace: Invalid value: {about}: does not match event.namespace"
-        ));
+    // Another namespace than the event's is refused of events without eventTime alone.
+    let about = object["regarding"]["namespace"].as_str().unwrap_or_default();
+    let own = object["metadata"]["namespace"].as_str().unwrap_or_default();
+    if about.is_empty() && !["default", "kube-system"].contains(&own) {
+        found.push("involvedObject.namespace: Invalid value: \"\": does not match event.namespace".into());
     }
     let series = &object["series"];
-    let counted = series["count"].as_u64().is_some_and(|count| count >= 2) && series["lastObservedTime"].is_string();
-    if !series.is_null() && !counted {
-        found.push("series.count: Invalid value: \"\": should be at least 2".into());
+    if !series.is_null() && live.is_none_or(|live| live["series"] != *series) {
+        if series["count"].as_u64().unwrap_or_default() < 2 {
+            found.push("series.count: Invalid value: \"\": should be at least 2".into());
+        }
+        if !series["lastObservedTime"].is_string() {
+            found.push("series.lastObservedTime: Required value".into());
+        }
+    }
+    if object["eventTime"].as_str().is_none_or(str::is_empty) {
+        found.push("eventTime: Required value".into());
+    }
+    let kind = object["type"].as_str().unwrap_or_default();
+    if !["Normal", "Warning"].contains(&kind) {
+        found.push(format!("type: Invalid value: \"\": has invalid value: {kind}"));
+    }
+    for (name, shown) in EVENT_UNSET.iter().filter(|(name, _)| !object[*name].is_null()) {
+        let is = &object[*name];
+        found.push(format!("{shown}: Invalid value: {is}: needs to be unset"));
     }
     if let Some(live) = live {
         let changed = EVENT_FIXED.iter().filter(|name| live[**name] != object[**name]);
@@ -116,6 +132,18 @@ pub(crate) fn content(object: &Value) -> Value {
     copy
 }
 
+/// A name with or without a subdomain before it: `stelia.io/steliad`.
+fn is_qualified(text: &str) -> bool {
+    let (prefix, name) = text.split_once('/').unwrap_or(("prefix", text));
+    let outer = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let inner = |c: char| c.is_ascii_alphanumeric() || ['-', '_', '.'].contains(&c);
+    is_subdomain(prefix)
+        && name.len() <= 63
+        && name.chars().all(inner)
+        && outer(name.chars().next())
+        && outer(name.chars().last())
+}
+
 fn is_subdomain(name: &str) -> bool {
     let label = |label: &str| {
         let inner = label
@@ -126,7 +154,7 @@ fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// A pod that a Binding gives to a node.
+/// A pod that a Binding gives to a node: `BindingREST` (kubernetes, pkg/registry/core/pod/storage).
 pub(crate) fn bind(pods: &Resource, pod: &Value, binding: &Value, now: &str) -> Result<Value, Failure> {
     let name = pod["metadata"]["name"].as_str().unwrap_or_default();
     let refuse = |why: String| {
@@ -140,14 +168,13 @@ pub(crate) fn bind(pods: &Resource, pod: &Value, binding: &Value, now: &str) -> 
             &["target.name: Required value".into()],
         ));
     };
-    let (wanted, has) = (
-        binding["metadata"]["uid"].as_str().unwrap_or_default(),
-        pod["metadata"]["uid"].as_str().unwrap_or_default(),
-    );
-    if !wanted.is_empty() && wanted != has {
-        return Err(refuse(format!(
-            "Precondition failed: UID in precondition: {wanted}, UID in object meta: {has}"
-        )));
+    for (member, what) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
+        let text = |object: &Value| object["metadata"][member].as_str().unwrap_or_default().to_owned();
+        let (wanted, has) = (text(binding), text(pod));
+        if !wanted.is_empty() && wanted != has {
+            let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {has}");
+            return Err(refuse(why));
+        }
     }
     if !pod["metadata"]["deletionTimestamp"].is_null() {
         return Err(refuse(format!(
@@ -157,8 +184,17 @@ pub(crate) fn bind(pods: &Resource, pod: &Value, binding: &Value, now: &str) -> 
     if let Some(assigned) = pod["spec"]["nodeName"].as_str().filter(|node| !node.is_empty()) {
         return Err(refuse(format!("pod {name} is already assigned to node {assigned:?}")));
     }
+    if pod["spec"]["schedulingGates"]
+        .as_array()
+        .is_some_and(|gates| !gates.is_empty())
+    {
+        return Err(refuse(format!("pod {name} has non-empty .spec.schedulingGates")));
+    }
     let mut bound = pod.clone();
     bound["spec"]["nodeName"] = node.into();
+    for (name, value) in binding["metadata"]["annotations"].as_object().into_iter().flatten() {
+        bound["metadata"]["annotations"][name.as_str()] = value.clone();
+    }
     let scheduled = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now});
     match bound["status"]["conditions"].as_array_mut() {
         Some(conditions) => {

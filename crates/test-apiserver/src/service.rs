@@ -17,7 +17,7 @@ use crate::counts::Asked;
 use crate::failure::Failure;
 use crate::faults::Answer;
 use crate::query::Query;
-use crate::requests::Reply;
+use crate::requests::{Ask, Reply};
 use crate::resources::Target;
 use crate::server::Server;
 use crate::{discovery, watch};
@@ -104,7 +104,13 @@ impl Server {
             _ => match self.checked(&parts, body).await {
                 Ok(body) => {
                     asked.bytes.0 = body.len();
-                    self.serve(&parts, &target, &query, verb, &body)
+                    self.serve(&Ask {
+                        parts: &parts,
+                        target: &target,
+                        query: &query,
+                        verb,
+                        body: &body,
+                    })
                 }
                 Err(failure) => Err(failure),
             },

@@ -238,7 +238,9 @@ impl Write<'_> {
             {
                 restore(live, object, name);
             }
-            restore(&live["metadata"], &mut object["metadata"], "ownerReferences");
+            if self.resource.plural == "pods" {
+                restore(&live["metadata"], &mut object["metadata"], "ownerReferences");
+            }
         }
         for name in FIXED.iter().chain(&["resourceVersion", "managedFields"]) {
             restore(&live["metadata"], &mut object["metadata"], name);

@@ -1,4 +1,5 @@
 //! What the real API server for custom resources has not: nodes, pods, events and leases; and what the server in memory does on request.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::time::Duration;
 
@@ -131,6 +132,11 @@ async fn a_pod_is_bound_once() {
     };
     let (code, status) = bind("n", "another").await;
     assert_eq!(code, 409, "{status}");
+    let mut gated = pod("p");
+    gated["spec"]["schedulingGates"] = json!([{"name": "stelia.io/wait"}]);
+    server.put("", "pods", gated);
+    assert_eq!(bind("n", "").await.0, 409);
+    server.put("", "pods", pod("p"));
     assert_eq!(bind("n", "").await.0, 201);
     let found = server.object("", "pods", "default", "p").unwrap();
     assert_eq!(
@@ -166,9 +172,14 @@ async fn an_event_is_checked_and_only_its_series_changes() {
         ("type", json!("Error"), "type: Invalid value"),
         ("note", json!("n".repeat(1025)), "can have at most 1024 characters"),
         (
-            "regarding",
-            json!({"kind": "Pod", "namespace": "other"}),
-            "does not match event.namespace",
+            "deprecatedCount",
+            json!(2),
+            "count: Invalid value: 2: needs to be unset",
+        ),
+        (
+            "reportingController",
+            json!("a b"),
+            "reportingController: Invalid value",
         ),
         (
             "series",

@@ -84,9 +84,11 @@ fn a_text_is_no_longer_than_the_api_server_takes() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
     #[test]
     fn whatever_happens_it_is_bounded_and_in_order(
-        all in prop::collection::vec((0..400usize, 0..3usize, 0..40u32, 0..3 * MINUTE), 1..1200)
+        all in prop::collection::vec((0..400usize, 0..3usize, 0..40u32, 0..3 * MINUTE), 1..700)
     ) {
         let mut log = Log::after(Vec::new(), 5);
         let (mut time, mut given) = (0, BTreeSet::new());

@@ -18,6 +18,8 @@ use stelia_record::{Record, Tree};
 use super::*;
 
 const SHORT: Duration = Duration::from_millis(300);
+/// What a slow machine does not miss.
+const LONG: Duration = Duration::from_secs(60);
 const POD: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
 
 /// Cgroups with records, each with processes or without.
@@ -92,6 +94,7 @@ impl Cgroups for Records {
 struct Node {
     kernel: FakeKernel,
     records: Records,
+    patience: Duration,
 }
 
 impl Node {
@@ -108,7 +111,11 @@ impl Node {
         drop(tree);
         let mut records = Records::default();
         records.add(&record(), true);
-        Self { kernel, records }
+        Self {
+            kernel,
+            records,
+            patience: LONG,
+        }
     }
 
     fn value(&self, path: &str) -> String {
@@ -133,7 +140,7 @@ impl Node {
             cgroups: &self.records,
             sockets: Path::new("/nonexistent"),
             admit,
-            patience: SHORT,
+            patience: self.patience,
             clock: &|| 1,
             state: State::default(),
         })
@@ -253,7 +260,7 @@ fn an_instance_in_place_is_found_by_the_record_on_its_container() {
 fn what_is_no_order_is_refused_by_name_and_nothing_is_written() {
     let node = Node::new();
     let good = serde_json::to_string(&order()).unwrap();
-    let cases: [(&[u8], &str); 6] = [
+    let cases: [(&[u8], &str); 5] = [
         (b"\n", "it is not JSON that is understood"),
         (b"{\"steer\":tru\n", "it is not JSON that is understood"),
         (b"{\"steer\":true,\"restart\":true}\n", "unknown field `restart`"),
@@ -262,12 +269,17 @@ fn what_is_no_order_is_refused_by_name_and_nothing_is_written() {
             "it is not JSON that is understood",
         ),
         (b"\xff\xfe\n", "no order was received: the line is not UTF-8"),
-        (&good.as_bytes()[..20], "no order was received: it took longer than 0 s"),
     ];
     for (bytes, expected) in cases {
         let reason = node.refused(bytes);
         assert!(reason.contains(expected), "{reason}");
     }
+    let impatient = Node {
+        patience: SHORT,
+        ..node
+    };
+    let reason = impatient.refused(&good.as_bytes()[..20]);
+    assert_eq!(reason, "no order was received: it took longer than 0 s");
 }
 
 #[test]

@@ -205,7 +205,8 @@ fn the_manifests_are_guaranteed_pods_that_the_runner_and_the_daemon_take(#[case]
 #[test]
 fn a_manifest_emulates_its_guest_only_where_it_says_that_it_is_for_tests() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/kubernetes");
-    for file in std::fs::read_dir(folder).unwrap().flatten() {
+    let files = std::fs::read_dir(folder).unwrap().flatten();
+    for file in files.filter(|file| file.file_type().unwrap().is_file()) {
         let text = std::fs::read_to_string(file.path()).unwrap();
         if text.contains("kind: Pod") {
             let for_tests = text.starts_with("# For tests only");

@@ -204,7 +204,7 @@ fn by_rules_a_vm_is_adopted_or_the_reason_is_said() {
 
     1 exclusive CPU beyond the vCPUs: once they are adopted these VMs need none for KubeVirt's isolateEmulatorThread (docs/kubevirt.md).
     ");
-    let names: Vec<String> = preview.pods().iter().map(ToString::to_string).collect();
+    let names = preview.names();
     assert_eq!(names, ["a/virt-launcher-web-x7k2p", "c/micro"]);
     let web = &preview.vms[0];
     assert_eq!(

@@ -44,7 +44,7 @@ fn each_vm_is_a_line() {
     (unnamed.vm, unnamed.name) = ("0123".to_owned(), String::new());
     let all = All(vec![Told::of(october()), Told::of(unnamed)]);
     insta::assert_snapshot!(all.text(wide()));
-    assert_eq!(all.pods().len(), 2);
+    assert_eq!(all.names().len(), 2);
     assert!(All(Vec::new()).text(Look::from(true)).starts_with("No VM had"));
 }
 

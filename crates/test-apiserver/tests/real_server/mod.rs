@@ -44,6 +44,8 @@ impl RealServer {
             .await
             .unwrap();
         config.read_timeout = Some(Duration::from_secs(60));
+        // As the publisher has it: what is tried again, and when, it decides.
+        config.default_retry = false;
         let mut server = Self {
             folder,
             programs,

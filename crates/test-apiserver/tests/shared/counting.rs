@@ -24,7 +24,7 @@ impl fmt::Display for Counts {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             to,
-            "{} requests for objects, {} of them succeeded",
+            "{} requests for objects were sent, {} succeeded",
             self.sent, self.succeeded
         )
     }
