@@ -95,4 +95,7 @@ fn main() {
         status("VmHWM:")
     );
     assert!(plan.fits > 0);
+    let most = status("VmHWM:");
+    let kilobytes: u64 = most.trim_end_matches(" kB").parse().expect("a number of kB");
+    assert!(kilobytes < 400_000, "{most}");
 }
