@@ -134,8 +134,9 @@ $(RPM_DONE): $(DEB_DONE) $(SELINUX)/steliad.pp.bz2 LICENSE | $(TOOLS)/bin/cargo-
 	@cp $(SELINUX)/steliad.pp.bz2 $(RPM_TREE)/$(SELINUX)/
 	@cd target/$(TARGET)/$(PROFILE) && cp steliad steliad-quiet steliactl stelia-runner stelia-publish stelia-cluster \
 	  $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(PROFILE)/
-	@for package in $(DEB_DIR)/*.deb; do \
-	  dpkg-deb --fsys-tarfile $$package | tar -xm -C $(RPM_TREE)/$(RPM_DIR)/man --strip-components=4 ./usr/share/man || exit; \
+	@for package in $(PACKAGES); do \
+	  pages=$(RPM_TREE)/$(RPM_DIR)/man; [ $$package = steliad ] || pages=$$pages/$$package; mkdir -p $$pages; \
+	  dpkg-deb --fsys-tarfile $(DEB_DIR)/$${package}_*.deb | tar -xm -C $$pages --strip-components=4 ./usr/share/man || exit; \
 	done
 	@cd $(RPM_TREE) && export SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH"; $(foreach package,$(PACKAGES),$(CARGO) generate-rpm \
 	  $(if $(filter steliad,$(package)),,-p $(call folder_of,$(package))) --profile $(PROFILE) --target $(TARGET) \
@@ -240,14 +241,13 @@ package-test: package-lint dist $(SELINUX)/base.pp.bz2 ## the .rpm held to the D
 node-test: deb ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid, NODE_GUEST=tcg)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
 	@$(if $(FROM_DEB),cp "$(FROM_DEB)" $(NODE_JOB)/from.deb)
-	@$(CARGO) build --locked -p steliad --test node -p stelia-simulator -p test-apiserver --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
+	@$(CARGO) build --locked -p steliad --test node -p stelia-simulator --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
 	@cp "$$(packaging/test-binary node < $(NODE_JOB)/.built)" $(NODE_JOB)/node-tests
-	@for program in steliad-failpoints stelia-simulate test-apiserver; do \
+	@for program in steliad-failpoints stelia-simulate; do \
 	  strip -o $(NODE_JOB)/$$program "$$(packaging/test-binary $$program < $(NODE_JOB)/.built)" || exit; \
 	done
 	@$(STATIC) $(CARGO) build --locked -p test-vmm --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(NODE_JOB)/.built-vmm
 	@cp "$$(packaging/test-binary test-vmm < $(NODE_JOB)/.built-vmm)" $(NODE_JOB)/test-vmm
-	@cp $(call newest_deb,stelia-publish) $(NODE_JOB)/stelia-publish.deb
 	@cp tests/node/libvirt/launcher $(NODE_JOB)/libvirt-launcher
 	@cp tests/node/run.sh packaging/kubernetes/*.yaml docs/cookbook.md docs/first-vm.md $(NODE_JOB)/
 	@for sector in boot button; do \
