@@ -198,10 +198,11 @@ test: ## unit tests and the integration tests that need no node
 vectors: ## recorded answers of others' code held against ours (DIR=folder: other cases than tests/data/vectors)
 	@STELIA_VECTORS="$(DIR)" $(CARGO) test --quiet --locked --test vectors
 
-bench: ## how long a merge of topology hints and an assignment of CPUs take, beside kubelet's own ways; answers for schedulers; the ledger's look and ring, and the bytes of what is written for schedulers
+bench: ## how long a merge of topology hints and an assignment of CPUs take, beside kubelet's own ways; answers for schedulers; the ledger's look and ring; the bytes of what is written for schedulers; and a cluster of 10,000 nodes looked at
 	$(CARGO) bench --locked --bench merge --bench cpus --bench evaluate
 	$(CARGO) bench --locked -p stelia-ledger --bench look --bench ring
 	$(CARGO) bench --locked -p stelia-node-report --features testing --bench bytes
+	$(CARGO) bench --locked -p stelia-cluster --bench ten_thousand
 
 bench-scale: ## what 8 to 512 VMs on one node cost the daemon, held to bars (SIZES="8 64" others, PRINT=1 holds none)
 	@$(if $(SIZES),STELIA_SCALE="$(SIZES)") $(if $(PRINT),STELIA_SCALE_PRINT=1) $(CARGO) bench --quiet --locked --bench scale
