@@ -134,8 +134,9 @@ $(RPM_DONE): $(DEB_DONE) $(SELINUX)/steliad.pp.bz2 LICENSE | $(TOOLS)/bin/cargo-
 	@cp $(SELINUX)/steliad.pp.bz2 $(RPM_TREE)/$(SELINUX)/
 	@cd target/$(TARGET)/$(PROFILE) && cp steliad steliad-quiet steliactl stelia-runner stelia-publish stelia-cluster \
 	  $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(PROFILE)/
-	@for package in $(DEB_DIR)/*.deb; do \
-	  dpkg-deb --fsys-tarfile $$package | tar -xm -C $(RPM_TREE)/$(RPM_DIR)/man --strip-components=4 ./usr/share/man || exit; \
+	@for package in $(PACKAGES); do \
+	  pages=$(RPM_TREE)/$(RPM_DIR)/man; [ $$package = steliad ] || pages=$$pages/$$package; mkdir -p $$pages; \
+	  dpkg-deb --fsys-tarfile $(DEB_DIR)/$${package}_*.deb | tar -xm -C $$pages --strip-components=4 ./usr/share/man || exit; \
 	done
 	@cd $(RPM_TREE) && export SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH"; $(foreach package,$(PACKAGES),$(CARGO) generate-rpm \
 	  $(if $(filter steliad,$(package)),,-p $(call folder_of,$(package))) --profile $(PROFILE) --target $(TARGET) \
@@ -197,10 +198,11 @@ test: ## unit tests and the integration tests that need no node
 vectors: ## recorded answers of others' code held against ours (DIR=folder: other cases than tests/data/vectors)
 	@STELIA_VECTORS="$(DIR)" $(CARGO) test --quiet --locked --test vectors
 
-bench: ## how long a merge of topology hints and an assignment of CPUs take, beside kubelet's own ways; answers for schedulers; the ledger's look and ring, and the bytes of what is written for schedulers
+bench: ## how long a merge of topology hints and an assignment of CPUs take, beside kubelet's own ways; answers for schedulers; the ledger's look and ring; the bytes of what is written for schedulers; and a cluster of 10,000 nodes looked at
 	$(CARGO) bench --locked --bench merge --bench cpus --bench evaluate
 	$(CARGO) bench --locked -p stelia-ledger --bench look --bench ring
 	$(CARGO) bench --locked -p stelia-node-report --features testing --bench bytes
+	$(CARGO) bench --locked -p stelia-cluster --bench ten_thousand
 
 bench-scale: ## what 8 to 512 VMs on one node cost the daemon, held to bars (SIZES="8 64" others, PRINT=1 holds none)
 	@$(if $(SIZES),STELIA_SCALE="$(SIZES)") $(if $(PRINT),STELIA_SCALE_PRINT=1) $(CARGO) bench --quiet --locked --bench scale
@@ -245,14 +247,13 @@ package-test: package-lint dist $(SELINUX)/base.pp.bz2 ## the .rpm held to the D
 node-test: deb ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid, NODE_GUEST=tcg)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
 	@$(if $(FROM_DEB),cp "$(FROM_DEB)" $(NODE_JOB)/from.deb)
-	@$(CARGO) build --locked -p steliad --test node -p stelia-simulator -p test-apiserver --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
+	@$(CARGO) build --locked -p steliad --test node -p stelia-simulator --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
 	@cp "$$(packaging/test-binary node < $(NODE_JOB)/.built)" $(NODE_JOB)/node-tests
-	@for program in steliad-failpoints stelia-simulate test-apiserver; do \
+	@for program in steliad-failpoints stelia-simulate; do \
 	  strip -o $(NODE_JOB)/$$program "$$(packaging/test-binary $$program < $(NODE_JOB)/.built)" || exit; \
 	done
 	@$(STATIC) $(CARGO) build --locked -p test-vmm --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(NODE_JOB)/.built-vmm
 	@cp "$$(packaging/test-binary test-vmm < $(NODE_JOB)/.built-vmm)" $(NODE_JOB)/test-vmm
-	@cp $(call newest_deb,stelia-publish) $(NODE_JOB)/stelia-publish.deb
 	@cp tests/node/libvirt/launcher $(NODE_JOB)/libvirt-launcher
 	@cp tests/node/run.sh packaging/kubernetes/*.yaml docs/cookbook.md docs/first-vm.md $(NODE_JOB)/
 	@for sector in boot button; do \

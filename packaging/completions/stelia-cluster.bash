@@ -1,2 +1,2 @@
-# Completion of stelia-cluster for bash; the program knows its commands, options and instances itself.
+# Completion of stelia-cluster for bash; the program knows its commands and options itself.
 eval "$(stelia-cluster completions bash)"

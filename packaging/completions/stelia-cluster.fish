@@ -1,2 +1,2 @@
-# Completion of stelia-cluster for fish; the program knows its commands, options and instances itself.
+# Completion of stelia-cluster for fish; the program knows its commands and options itself.
 stelia-cluster completions fish | source

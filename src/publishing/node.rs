@@ -141,7 +141,7 @@ mod tests {
             (ready.status, ready.reason, ready.message)
         };
         let not = |reason: &str, message: &str| (false, reason.to_owned(), message.to_owned());
-        assert_eq!(told(&view(), &object).0, true);
+        assert!(told(&view(), &object).0);
         let slow = View {
             systemd_problem: Some("no answer".to_owned()),
             ..view()

@@ -74,7 +74,7 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
         });
         let (before, units, pid) = (isolated(), kept(&pods.each_ref()), daemon());
         assert_ne!(changed(), Vec::<String>::new(), "no interrupt was moved");
-        pods.each_ref().map(wait_booked);
+        pods.iter().for_each(wait_booked);
         let booked = pods.each_ref().map(exact);
         // The kernel's counters go on, whichever daemon reads them.
         let nobody_ran = |when: &str| {

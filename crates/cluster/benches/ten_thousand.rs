@@ -1,13 +1,17 @@
-//! `nodes` for 10,000 nodes of 256 CPUs, from what kubectl would print: how long, and how much memory. A copy of the dump is
-//! written where the first argument that is a path says.
+//! `nodes`, `why` and `plan` for 10,000 nodes of 256 CPUs, from what kubectl would print: how long, and how much memory. A copy of the
+//! dump is written where an argument that is a path says.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::fmt::Write;
 use std::time::Instant;
 
+use stelia_allocator::AllocationRequest;
+use stelia_cluster::ask::Ask;
 use stelia_cluster::cluster::{Chosen, Cluster};
 use stelia_cluster::nodes::Nodes;
 use stelia_cluster::objects::{Objects, Wanted};
+use stelia_cluster::plan::Plan;
+use stelia_cluster::why::Why;
 use stelia_node_report::fingerprint::Method;
 use stelia_node_report::profile::{Profile, object};
 use stelia_node_report::testing::large;
@@ -22,13 +26,13 @@ fn facts(number: usize) -> Facts {
     let mut bits = (number as u32).wrapping_mul(0x9e37_79b1) | 1;
     facts.allocations.retain(|_| {
         bits = bits.rotate_left(7).wrapping_mul(0x85eb_ca6b);
-        bits % 4 != 0
+        !bits.is_multiple_of(4)
     });
     facts.exclusive = facts.allocations.iter().flat_map(|one| one.cpus.iter()).collect();
     facts.shared = facts.topology.online().difference(&facts.exclusive);
     let exclusive = facts.exclusive.clone();
     match &mut facts.allocator {
-        Some(allocator) if number % 2 == 0 => allocator.held.pcpu_level = exclusive,
+        Some(allocator) if number.is_multiple_of(2) => allocator.held.pcpu_level = exclusive,
         _ => facts.allocator = None,
     }
     facts
@@ -70,4 +74,28 @@ fn main() {
     let nodes = Nodes::of(&cluster, 0);
     println!("nodes: {:.2?}, {} at most", start.elapsed(), status("VmHWM:"));
     assert!(nodes.nodes.iter().all(|row| row.largest_vm_cpus.is_some()));
+    let ask = |cpus: u32| {
+        let words = [format!("cpus={cpus},memory=1Gi")];
+        Ask::in_words(&words, &AllocationRequest::default()).expect("a pod")
+    };
+    let start = Instant::now();
+    let why = Why::of(&ask(120), &cluster);
+    println!(
+        "why: {:.2?}, {} of {} nodes have room",
+        start.elapsed(),
+        why.room,
+        why.asked
+    );
+    let start = Instant::now();
+    let plan = Plan::of(&ask(8), &cluster, true);
+    println!(
+        "plan --until-full: {:.2?}, {} fit; {} at most",
+        start.elapsed(),
+        plan.fits,
+        status("VmHWM:")
+    );
+    assert!(plan.fits > 0);
+    let most = status("VmHWM:");
+    let kilobytes: u64 = most.trim_end_matches(" kB").parse().expect("a number of kB");
+    assert!(kilobytes < 400_000, "{most}");
 }

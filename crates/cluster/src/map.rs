@@ -79,17 +79,27 @@ impl Map {
 
 impl Line {
     fn of(row: &Row) -> Self {
+        let is_dense = is_dense(&row.numa);
+        let bar = |numa: &Numa| {
+            let id = if is_dense {
+                String::new()
+            } else {
+                format!("{}: ", numa.node)
+            };
+            format!("{id}{} {}", bar(numa, WIDTH), counts(numa))
+        };
         Self {
             count: 1,
             nodes: vec![row.name.clone()],
-            bars: row
-                .numa
-                .iter()
-                .map(|numa| format!("{} {}", bar(numa, WIDTH), counts(numa)))
-                .collect(),
+            bars: row.numa.iter().map(bar).collect(),
             numa: row.numa.clone(),
         }
     }
+}
+
+/// Whether each id is its place.
+fn is_dense(numa: &[Numa]) -> bool {
+    numa.iter().zip(0..).all(|(numa, place)| numa.node == place)
 }
 
 /// Free and all, of cores or, where these are not known, of CPUs.
@@ -150,10 +160,13 @@ fn alike(rows: &[&Row]) -> Vec<Line> {
     lines
 }
 
+/// The NUMA nodes of a line, beside each other.
 const NUMA: [&str; BESIDE] = [
     "NUMA 0", "NUMA 1", "NUMA 2", "NUMA 3", "NUMA 4", "NUMA 5", "NUMA 6", "NUMA 7",
 ];
-/// In lines that stand for many nodes the NUMA nodes are sorted.
+/// The same where their ids have gaps: each has its own then.
+const SPARSE: [&str; BESIDE] = ["NUMA", "", "", "", "", "", "", ""];
+/// The same in lines that stand for many nodes, where they are sorted.
 const SORTED: [&str; BESIDE] = ["MOST FREE", "2ND", "3RD", "4TH", "5TH", "6TH", "7TH", "8TH"];
 
 fn cell<const AT: usize>(line: &Line) -> String {
@@ -178,14 +191,11 @@ impl Render for Map {
             .max()
             .unwrap_or(0)
             .min(BESIDE);
-        let dense = self
-            .lines
-            .iter()
-            .all(|line| line.numa.iter().enumerate().all(|(at, numa)| numa.node as usize == at));
-        let headings = if self.aggregated || !dense { SORTED } else { NUMA };
-        let headings = match (self.aggregated, dense) {
-            (false, false) => ["FIRST NUMA", "2ND", "3RD", "4TH", "5TH", "6TH", "7TH", "8TH"],
-            _ => headings,
+        let mut lines = self.lines.iter();
+        let headings = match self.aggregated {
+            true => SORTED,
+            false if lines.all(|line| is_dense(&line.numa)) => NUMA,
+            false => SPARSE,
         };
         let mut columns: Vec<Column<Line>> = match self.aggregated {
             true => vec![column("NODES", |line: &Line| line.count.to_string()).right()],

@@ -11,7 +11,7 @@ use crate::cluster::{Cluster, Member, each};
 use crate::eligible;
 use crate::objects::{Problem, own_cpus};
 use crate::room::{Chooser, Refusal};
-use crate::verdict::{Group, Verdict, groups, table_of};
+use crate::verdict::{Basis, Group, Verdict, groups, table_of};
 use crate::why::assumed;
 
 /// The limit of a node: more than any runs (`maxPods` is 110 by default).
@@ -58,8 +58,9 @@ impl Plan {
     pub fn of(ask: &Ask, cluster: &Cluster, until_full: bool) -> Self {
         let most = if until_full { MOST } else { 1 };
         let filled = each(&cluster.members, |member| {
-            let verdict = Verdict::of(ask, member);
-            let (fits, stop) = fill(ask, member, &verdict, most);
+            let chooser = member.chooser();
+            let verdict = Verdict::of(ask, member, &chooser);
+            let (fits, stop) = fill(ask, member, &chooser, &verdict, most);
             (verdict, fits, stop)
         });
         let nodes: Vec<Filled> = cluster
@@ -96,20 +97,20 @@ impl Plan {
 }
 
 /// How many fit on a node, at most `most`, and what stops the next; `None` where it is not known.
-fn fill(ask: &Ask, member: &Member, verdict: &Verdict, most: u64) -> (Option<u64>, Option<Refusal>) {
+fn fill(ask: &Ask, member: &Member, chooser: &Chooser, verdict: &Verdict, most: u64) -> (Option<u64>, Option<Refusal>) {
     let refused = verdict.fixed.first().or(verdict.requests.first());
     if let Some(refusal) = refused {
         return (Some(0), Some(refusal.clone()));
     }
-    if let (Chooser::Nobody(_), Err(refusal)) = (&verdict.chooser, &verdict.placement) {
-        return (None, Some(refusal.clone()));
+    if verdict.basis == Basis::Nothing {
+        return (None, verdict.placement.clone().err());
     }
     let by_requests = member
         .node
         .as_ref()
         .map(|node| eligible::fit(&ask.requests, node, &member.used));
     let bound = by_requests.as_ref().map_or(most, |(count, _)| most.min(*count));
-    let fits = verdict.chooser.until_full(ask, bound);
+    let fits = chooser.until_full(ask, bound);
     let stop = fits.then.or_else(|| {
         let (count, resource) = by_requests.filter(|(count, _)| *count < most || *count == fits.count)?;
         (count == fits.count).then(|| eligible::too_little(&resource))

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use stelia_table::{Column, Look, column, table};
+use stelia_text::excerpt;
 
 use crate::ask::Ask;
 use crate::cluster::Member;
@@ -14,21 +15,28 @@ use crate::room::{Chooser, Refusal};
 const NAMED: usize = 3;
 
 /// A node's answer.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// What more room would not change: labels, taints, its own word.
     pub fixed: Vec<Refusal>,
     /// What the scheduler counts.
     pub requests: Vec<Refusal>,
-    /// Who chooses its CPUs.
-    pub chooser: Chooser,
-    /// That one's answer.
+    /// The answer of who chooses its CPUs.
     pub placement: Result<(), Refusal>,
+    /// How much that answer says.
+    pub basis: Basis,
+}
+
+/// By what a node's CPUs are judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Basis {
+    Cpus,
+    Amounts,
+    Nothing,
 }
 
 impl Verdict {
-    pub fn of(ask: &Ask, member: &Member) -> Self {
-        let chooser = member.chooser();
+    pub fn of(ask: &Ask, member: &Member, chooser: &Chooser) -> Self {
         let mut fixed = Vec::new();
         let mut requests = Vec::new();
         if let Some(node) = &member.node {
@@ -36,22 +44,26 @@ impl Verdict {
             requests = eligible::requests(&ask.requests, node, &member.used);
         }
         fixed.extend(member.unusable().map(|state| Refusal {
-            what: "its CPUs must not be used, it says".to_owned(),
-            detail: stelia_text::excerpt::name(state),
+            what: "the node says that its CPUs must not be used".to_owned(),
+            detail: excerpt::name(state),
         }));
         Self {
-            placement: chooser.admit(ask),
             fixed,
             requests,
-            chooser,
+            placement: chooser.admit(ask),
+            basis: match chooser {
+                Chooser::Kubelet(_) | Chooser::Steliad(_) => Basis::Cpus,
+                Chooser::Amounts(_) => Basis::Amounts,
+                Chooser::Nobody(_) => Basis::Nothing,
+            },
         }
     }
 
     /// Whether the pod has room; `None` where nobody can tell.
     pub fn has_room(&self) -> Option<bool> {
-        match (&self.chooser, self.fixed.is_empty() && self.requests.is_empty()) {
+        match (self.basis, self.fixed.is_empty() && self.requests.is_empty()) {
             (_, false) => Some(false),
-            (Chooser::Nobody(_), true) => None,
+            (Basis::Nothing, true) => None,
             (_, true) => Some(self.placement.is_ok()),
         }
     }

@@ -10,8 +10,8 @@ use stelia_table::{Column, Look, Meaning, Render, column, properties, table};
 use crate::ask::Ask;
 use crate::cluster::{Cluster, each};
 use crate::objects::{Problem, own_cpus};
-use crate::room::Chooser;
-use crate::verdict::{Group, Verdict, groups, table_of};
+use crate::verdict::{Basis, Group, Verdict, groups, table_of};
+use closest::Short;
 pub use closest::{Closest, Held};
 
 /// Nodes with room that are named.
@@ -66,7 +66,13 @@ pub struct Reason {
 
 impl Why {
     pub fn of(ask: &Ask, cluster: &Cluster) -> Self {
-        let verdicts = each(&cluster.members, |member| Verdict::of(ask, member));
+        let answered = each(&cluster.members, |member| {
+            let chooser = member.chooser();
+            let verdict = Verdict::of(ask, member, &chooser);
+            let short = Short::of(ask, &verdict, &chooser);
+            (verdict, short)
+        });
+        let (verdicts, short): (Vec<Verdict>, Vec<Option<Short>>) = answered.into_iter().unzip();
         let room = |wanted: Option<bool>| verdicts.iter().filter(|verdict| verdict.has_room() == wanted).count() as u64;
         let answers = cluster.members.iter().zip(&verdicts).map(|(member, verdict)| Answer {
             name: member.name.clone(),
@@ -103,7 +109,7 @@ impl Why {
             room: room(Some(true)),
             unknown: room(None),
             reasons: groups(refusals.iter().map(|(node, refusal)| (*node, refusal))),
-            closest: closest::of(ask, cluster, &verdicts),
+            closest: closest::of(ask, cluster, &short),
             nodes: answers.collect(),
             assumed: assumed(ask, cluster, &verdicts),
             problems: cluster.problems.kept().to_vec(),
@@ -119,7 +125,7 @@ pub(crate) fn assumed(ask: &Ask, cluster: &Cluster, verdicts: &[Verdict]) -> Vec
     }
     let amounts = verdicts
         .iter()
-        .filter(|verdict| matches!(verdict.chooser, Chooser::Amounts(_)))
+        .filter(|verdict| verdict.basis == Basis::Amounts)
         .count();
     if amounts > 0 {
         assumed.push(format!(

@@ -58,6 +58,9 @@ fn few_nodes_are_a_line_each() {
          \n\
          2 nodes: 11 of 48 whole cores free. # taken or reserved, . free; nothing is known of 1 node\n"
     );
+    let sparse = self::nodes([("worker-1".to_owned(), vec![numa(0, 3, 8), numa(8, 8, 8)])]);
+    let text = Map::of(&sparse, 50).text(Look::default());
+    assert_eq!(text, "worker-1  0: #####... 3/8  8: ........ 8/8\n");
     assert_eq!(
         Map::of(&self::nodes([]), 50).text(Look::from(true)),
         "No nodes with CPUs that are known.\n"

@@ -82,6 +82,22 @@ fn the_largest_vm_is_of_one_numa_node_where_it_must_be() {
 }
 
 #[test]
+fn a_vm_of_one_cpu_a_core_may_need_two_nodes_where_its_cpus_alone_would_not() {
+    let shape = Shape {
+        interleaved: false,
+        ..SMALL
+    };
+    // Free are 2-7 of node 0 and 9,11-15 of node 1: four cores of one node are too few for seven CPUs.
+    let node = kubelets(shape, &"8,10".parse().unwrap(), "none", false);
+    let node = steliads(
+        node,
+        NumaTopologyAlignmentPolicy::Restricted,
+        RequiredBind::SpreadByPcpus,
+    );
+    assert_eq!(chooser(&node).largest(), Some(7));
+}
+
+#[test]
 fn the_allocator_is_filled_as_instances_would_register() {
     let node = kubelets(SMALL, &CpuSet::new(), "none", false);
     let node = steliads(

@@ -1,5 +1,7 @@
 //! The nodes that lack the fewest CPUs, and who has these.
 
+use std::cmp::Reverse;
+
 use serde::Serialize;
 use stelia_cpus::CpuSet;
 use stelia_table::counted;
@@ -8,6 +10,7 @@ use crate::ask::Ask;
 use crate::cluster::{Cluster, Member};
 use crate::nodes::{Numa, Row};
 use crate::objects::own_cpus;
+use crate::room::Chooser;
 use crate::verdict::Verdict;
 
 /// At most this many nodes.
@@ -52,55 +55,62 @@ impl Held {
     }
 }
 
-pub(super) fn of(ask: &Ask, cluster: &Cluster, verdicts: &[Verdict]) -> Vec<Closest> {
-    let needed = own_cpus(&ask.pod);
-    let mut found: Vec<(u64, &Member, &Verdict)> = Vec::new();
-    for (member, verdict) in cluster.members.iter().zip(verdicts) {
+/// A node that lacks CPUs, and nothing else that more room would not change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Short {
+    /// The CPUs of the largest VM that has room.
+    largest: u64,
+    one_numa_node: bool,
+}
+
+impl Short {
+    pub(super) fn of(ask: &Ask, verdict: &Verdict, chooser: &Chooser) -> Option<Self> {
+        let needed = own_cpus(&ask.pod);
         if needed == 0 || !verdict.fixed.is_empty() || verdict.placement.is_ok() {
-            continue;
+            return None;
         }
-        if let Some(largest) = verdict.chooser.largest().filter(|largest| *largest < needed) {
-            found.push((largest, member, verdict));
-        }
+        let largest = chooser.largest().filter(|largest| *largest < needed)?;
+        Some(Self {
+            largest,
+            one_numa_node: chooser.is_single_node(),
+        })
     }
-    found.sort_by(|(one, first, _), (other, second, _)| other.cmp(one).then_with(|| first.name.cmp(&second.name)));
-    let closest = found.into_iter().take(NODES);
+}
+
+pub(super) fn of(ask: &Ask, cluster: &Cluster, short: &[Option<Short>]) -> Vec<Closest> {
+    let short = cluster.members.iter().zip(short);
+    let mut short: Vec<(&Member, Short)> = short.filter_map(|(member, short)| Some((member, (*short)?))).collect();
+    // Of equal ones in the nodes' order, by name.
+    short.sort_by_key(|(_, short)| Reverse(short.largest));
+    let closest = short.into_iter().take(NODES);
     closest
-        .map(|(largest, member, verdict)| one(needed, largest, cluster, member, verdict))
+        .map(|(member, short)| one(own_cpus(&ask.pod), short, cluster, member))
         .collect()
 }
 
-fn one(needed: u64, largest: u64, cluster: &Cluster, member: &Member, verdict: &Verdict) -> Closest {
+fn one(needed: u64, short: Short, cluster: &Cluster, member: &Member) -> Closest {
     let row = Row::of(member, 0);
-    let one_numa_node = verdict.chooser.is_single_node();
     // Where one NUMA node must have them all: the CPUs of the one with the most free.
-    let near = one_numa_node.then(|| {
-        row.numa
-            .iter()
-            .max_by_key(|numa| (numa.free_cpus, std::cmp::Reverse(numa.node)))
-    });
-    let near = near.flatten().and_then(|numa| {
+    let most_free = row.numa.iter().max_by_key(|numa| (numa.free_cpus, Reverse(numa.node)));
+    let near = most_free.filter(|_| short.one_numa_node).and_then(|numa| {
         let facts = member.report.as_ref()?.stored.facts.as_ref()?;
         let here = facts.topology.cpus.iter().filter(|(_, cpu)| cpu.node == numa.node);
         Some(here.map(|(number, _)| *number).collect::<CpuSet>())
     });
-    let mut held_by = held(cluster, member, near.as_ref());
-    let missing = needed - largest;
-    held_by.sort_by_key(|held| {
-        let cpus = held.cpus.unwrap_or(0);
-        (
-            cpus < missing,
-            if cpus < missing { u64::MAX - cpus } else { cpus },
-            held.called(),
-        )
-    });
+    let missing = needed - short.largest;
+    let (mut enough, mut few): (Vec<Held>, Vec<Held>) = held(cluster, member, near.as_ref())
+        .into_iter()
+        .partition(|held| held.cpus.is_some_and(|cpus| cpus >= missing));
+    enough.sort_by_key(|held| (held.cpus, held.called()));
+    few.sort_by_key(|held| (Reverse(held.cpus), held.called()));
+    let mut held_by = [enough, few].concat();
     let more = held_by.len().saturating_sub(PODS) as u64;
     held_by.truncate(PODS);
     Closest {
         node: member.name.clone(),
         needed_cpus: needed,
-        largest_vm_cpus: largest,
-        one_numa_node,
+        largest_vm_cpus: short.largest,
+        one_numa_node: short.one_numa_node,
         numa: row.numa,
         held_by,
         more,

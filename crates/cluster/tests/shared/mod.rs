@@ -76,7 +76,6 @@ fn facts(name: &str) -> Facts {
                 scope: "container".to_owned(),
             }),
             max_numa_nodes: Some(8),
-            ..Kubelet::default()
         },
         allocator: None,
         pods: Some(pods),

@@ -10,8 +10,11 @@ use crate::kustomization::built;
 use crate::policy::policies;
 use crate::{cluster, documents, folders, kind, name, only, read, repository, strings};
 
+/// Group, resource, verb.
+type Right = (&'static str, &'static str, &'static str);
+
 /// What each component's role allows: group, resource, verb.
-const RIGHTS: [(&str, &str, &[(&str, &str, &str)]); 5] = [
+const RIGHTS: [(&str, &str, &[Right]); 5] = [
     (
         "pod-conditions",
         "--pod-conditions",
