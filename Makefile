@@ -328,6 +328,7 @@ long-browser: # the map's picture and page and the ledger's report in a browser:
 
 long-placement: sim-placement # 10,000 pods placed in a simulated cluster: none refused, none claimed twice, nothing leaked; a leader stopped past its Lease
 	@$(CARGO) test --quiet --locked -p stelia-placement --features stopped --test stopped
+
 long-api: api-test # publishers against a real API server, through its restarts and the loss of its etcd
 
 demo: deb image ## VMs in pods, seen from outside, in the test node (IMAGE=sid)
