@@ -57,7 +57,10 @@ fn question(shape: u32, names: &[String]) -> String {
         "spec": {"containers": [{"name": "vm", "resources": {"limits": limits, "requests": limits}}]},
     });
     let body = json!({"Pod": pod, "Nodes": null, "NodeNames": names}).to_string();
-    format!("POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+    format!(
+        "POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
 }
 
 /// Asks, and reads the answer whole.
@@ -70,7 +73,9 @@ async fn ask(stream: &mut TcpStream, question: &str) -> anyhow::Result<Duration>
         let head = read.windows(4).position(|end| end == b"\r\n\r\n");
         if let Some(at) = head {
             let text = String::from_utf8_lossy(&read[..at]).to_ascii_lowercase();
-            let length = text.lines().find_map(|line| line.strip_prefix("content-length: ").map(str::to_owned));
+            let length = text
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: ").map(str::to_owned));
             let length: usize = length.context("a length")?.parse()?;
             if read.len() >= at + 4 + length {
                 let took = begun.elapsed();
@@ -89,7 +94,12 @@ async fn ask(stream: &mut TcpStream, question: &str) -> anyhow::Result<Duration>
 
 fn tell(what: &str, mut times: Vec<Duration>) {
     times.sort();
-    let at = |percent: usize| times.get((times.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default();
+    let at = |percent: usize| {
+        times
+            .get((times.len() * percent).div_ceil(100).saturating_sub(1))
+            .copied()
+            .unwrap_or_default()
+    };
     println!("| {what} | {:.2?} | {:.2?} | {:.2?} |", at(50), at(99), at(100));
 }
 
@@ -113,7 +123,12 @@ async fn measure(nodes: usize) -> anyhow::Result<()> {
     for number in 0..nodes {
         server.put("topology.node.k8s.io", "noderesourcetopologies", object(number, 0)?);
     }
-    let placer = Placer::new(Api::new(Client::new(server.clone(), "default")), "one".to_owned(), 1, Options::default());
+    let placer = Placer::new(
+        Api::new(Client::new(server.clone(), "default")),
+        "one".to_owned(),
+        1,
+        Options::default(),
+    );
     let seat = Seat {
         namespace: "default".to_owned(),
         name: "one".to_owned(),
@@ -124,7 +139,10 @@ async fn measure(nodes: usize) -> anyhow::Result<()> {
     while placer.ready().is_err() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    println!("{nodes} nodes: read in {:.2?}, the API server's own time and the Lease included\n", begun.elapsed());
+    println!(
+        "{nodes} nodes: read in {:.2?}, the API server's own time and the Lease included\n",
+        begun.elapsed()
+    );
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let mut stream = TcpStream::connect(listener.local_addr()?).await?;
     stream.set_nodelay(true)?;
@@ -135,7 +153,9 @@ async fn measure(nodes: usize) -> anyhow::Result<()> {
     };
     tokio::spawn(serve(placer.clone(), listener, service, ended.clone()));
 
-    let both = [1, 2].into_iter().flat_map(|turn| (0..400.min(nodes)).map(move |number| object(number, turn)));
+    let both = [1, 2]
+        .into_iter()
+        .flat_map(|turn| (0..400.min(nodes)).map(move |number| object(number, turn)));
     let pool: Vec<Value> = both.collect::<anyhow::Result<_>>()?;
     let changing = server.clone();
     tokio::spawn(async move {
@@ -164,12 +184,21 @@ async fn measure(nodes: usize) -> anyhow::Result<()> {
         }
         tell(what, times);
     }
-    println!("\n{} updates were read meanwhile", placer.counts().updates.load(std::sync::atomic::Ordering::Relaxed));
+    println!(
+        "\n{} updates were read meanwhile",
+        placer.counts().updates.load(std::sync::atomic::Ordering::Relaxed)
+    );
     Ok(())
 }
 
 fn main() -> anyhow::Result<()> {
     let nodes = std::env::var("STELIA_NODES").ok();
-    let nodes = nodes.and_then(|nodes| nodes.split_whitespace().last()?.parse().ok()).unwrap_or(10_000);
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(measure(nodes))
+    let nodes = nodes
+        .and_then(|nodes| nodes.split_whitespace().last()?.parse().ok())
+        .unwrap_or(10_000);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?
+        .block_on(measure(nodes))
 }

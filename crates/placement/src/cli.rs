@@ -62,7 +62,8 @@ pub struct Cli {
 }
 
 fn strategy(text: &str) -> Result<ScoringStrategy, String> {
-    ScoringStrategy::parse(text).ok_or_else(|| "expected MostAllocated, BalancedAllocation or LeastAllocated".to_owned())
+    ScoringStrategy::parse(text)
+        .ok_or_else(|| "expected MostAllocated, BalancedAllocation or LeastAllocated".to_owned())
 }
 
 impl Cli {

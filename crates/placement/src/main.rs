@@ -13,10 +13,18 @@ fn main() -> ExitCode {
             Err(_) => ExitCode::FAILURE,
         };
     }
-    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).init();
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .init();
     // One thread for what waits, and one beside it, so that a long answer delays neither the Lease nor the watches.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let outcome = runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(run(cli)));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let outcome = runtime
+        .map_err(anyhow::Error::from)
+        .and_then(|runtime| runtime.block_on(run(cli)));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(cause) => {

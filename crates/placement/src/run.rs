@@ -33,7 +33,10 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         _ => None,
     };
     if tls.is_none() && !cli.listen.ip().is_loopback() {
-        bail!("--listen {} is not on loopback: --tls-cert and --tls-key are needed", cli.listen);
+        bail!(
+            "--listen {} is not on loopback: --tls-cert and --tls-key are needed",
+            cli.listen
+        );
     }
     let config = match &cli.kubeconfig {
         Some(path) => {
@@ -41,10 +44,14 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
             let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
             config.with_context(|| format!("use {}", path.display()))?
         }
-        None => Config::infer().await.context("find out how the API server is reached")?,
+        None => Config::infer()
+            .await
+            .context("find out how the API server is reached")?,
     };
     let api = Api::new(Client::try_from(config).context("make a client of the API server")?);
-    let listener = TcpListener::bind(cli.listen).await.with_context(|| format!("listen on {}", cli.listen))?;
+    let listener = TcpListener::bind(cli.listen)
+        .await
+        .with_context(|| format!("listen on {}", cli.listen))?;
     let (identity, number) = identity(cli.identity)?;
     let seat = Seat {
         namespace: cli.lease_namespace,
@@ -60,7 +67,9 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     let ended = CancellationToken::new();
     let tasks = start(&placer, &seat, &ended);
     if let Some(address) = cli.probes {
-        let listener = TcpListener::bind(address).await.with_context(|| format!("listen on {address}"))?;
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("listen on {address}"))?;
         let probes = Service {
             paths: Paths::Probes,
             tls: None,
@@ -99,12 +108,18 @@ pub fn start(placer: &Arc<Placer>, seat: &Seat, ended: &CancellationToken) -> Ca
     let seat = seat.clone();
     let (holder, giving_up) = (placer.clone(), ended.clone());
     // While it ends the Lease is not taken again; what it has left is enough for the binds that are under way.
-    tokio::spawn(async move { giving_up.run_until_cancelled(seat.hold(holder.api(), holder.leadership())).await });
+    tokio::spawn(async move {
+        giving_up
+            .run_until_cancelled(seat.hold(holder.api(), holder.leadership()))
+            .await
+    });
     for feed in feeds(placer) {
         let (stopped, follower) = (tasks.clone(), placer.clone());
         tokio::spawn(async move {
             let terms = follower.leadership().terms();
-            stopped.run_until_cancelled(follow(follower.api(), feed.source, feed.follower, terms)).await
+            stopped
+                .run_until_cancelled(follow(follower.api(), feed.source, feed.follower, terms))
+                .await
         });
     }
     let (stopped, resolver) = (tasks.clone(), placer.clone());

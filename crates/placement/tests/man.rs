@@ -1,4 +1,5 @@
 //! stelia-placement(8) names what the program has: options, paths.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use std::path::Path;
 
@@ -13,7 +14,15 @@ fn the_man_page_names_every_option_and_every_path() {
     for option in command.get_arguments().filter_map(|argument| argument.get_long()) {
         assert!(page.contains(&format!("--{option}")), "--{option}");
     }
-    for path in ["/filter", "/prioritize", "/bind", "/explain", "/healthz", "/readyz", "/metrics"] {
+    for path in [
+        "/filter",
+        "/prioritize",
+        "/bind",
+        "/explain",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+    ] {
         assert!(page.contains(path), "{path}");
     }
 }

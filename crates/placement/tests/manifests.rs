@@ -1,4 +1,5 @@
 //! The manifests: what they name is there, what the program asks for is granted and no more, and its options are its own.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,12 @@ fn documents(path: &Path) -> Vec<Value> {
 fn objects(name: &str) -> Vec<Value> {
     let folder = folder().join(name);
     let kustomization = documents(&folder.join("kustomization.yaml")).remove(0);
-    let listed: BTreeSet<String> = kustomization["resources"].as_array().unwrap().iter().map(text).collect();
+    let listed: BTreeSet<String> = kustomization["resources"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(text)
+        .collect();
     listed.iter().flat_map(|file| documents(&folder.join(file))).collect()
 }
 
@@ -29,7 +35,9 @@ fn text(value: &Value) -> String {
 }
 
 fn one<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
-    let found = objects.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
+    let found = objects
+        .iter()
+        .find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
     found.unwrap_or_else(|| panic!("no {kind} {name}"))
 }
 
@@ -42,18 +50,28 @@ fn every_file_is_of_a_kustomization_and_every_object_of_the_project() {
     for (name, apart) in [("base", vec![]), ("scheduler", vec!["vms.yaml", "whole-cpus.yaml"])] {
         let folder = folder().join(name);
         let kustomization = documents(&folder.join("kustomization.yaml")).remove(0);
-        let mut listed: BTreeSet<String> = kustomization["resources"].as_array().unwrap().iter().map(text).collect();
+        let mut listed: BTreeSet<String> = kustomization["resources"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(text)
+            .collect();
         listed.extend(apart.into_iter().map(str::to_owned));
         listed.insert("kustomization.yaml".to_owned());
-        let there: BTreeSet<String> =
-            std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        let there: BTreeSet<String> = std::fs::read_dir(&folder)
+            .unwrap()
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
         assert_eq!(there, listed);
         for object in objects(name) {
             let labels = &object["metadata"]["labels"];
             assert_eq!(labels["app.kubernetes.io/part-of"], "steliad", "{object}");
             let of_cluster = ["ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"];
             let kind = text(&object["kind"]);
-            assert!(of_cluster.contains(&kind.as_str()) || object["metadata"]["namespace"].is_string(), "{object}");
+            assert!(
+                of_cluster.contains(&kind.as_str()) || object["metadata"]["namespace"].is_string(),
+                "{object}"
+            );
         }
     }
 }
@@ -66,18 +84,37 @@ fn the_deployments_options_are_the_programs() {
     let arguments = container["args"].as_array().unwrap().iter().map(text);
     let cli = Cli::try_parse_from(std::iter::once("stelia-placement".to_owned()).chain(arguments)).unwrap();
     assert!(cli.tls_client_ca.is_some(), "anybody could bind pods");
-    let ports: Vec<u64> = container["ports"].as_array().unwrap().iter().map(|port| port["containerPort"].as_u64().unwrap()).collect();
-    assert_eq!(ports, [u64::from(cli.listen.port()), u64::from(cli.probes.unwrap().port())]);
+    let ports: Vec<u64> = container["ports"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|port| port["containerPort"].as_u64().unwrap())
+        .collect();
+    assert_eq!(
+        ports,
+        [u64::from(cli.listen.port()), u64::from(cli.probes.unwrap().port())]
+    );
     let mounted = text(&container["volumeMounts"][0]["mountPath"]);
     for file in [cli.tls_cert, cli.tls_key, cli.tls_client_ca].into_iter().flatten() {
         assert_eq!(file.parent().unwrap(), Path::new(&mounted));
     }
     let context = &container["securityContext"];
-    assert_eq!((&context["readOnlyRootFilesystem"], &context["allowPrivilegeEscalation"]), (&true.into(), &false.into()));
+    assert_eq!(
+        (&context["readOnlyRootFilesystem"], &context["allowPrivilegeEscalation"]),
+        (&true.into(), &false.into())
+    );
     assert_eq!(deployment["spec"]["replicas"], 2);
     let selected = &deployment["spec"]["selector"]["matchLabels"];
-    for (kind, at) in [("PodDisruptionBudget", "/spec/selector/matchLabels"), ("NetworkPolicy", "/spec/podSelector/matchLabels"), ("Service", "/spec/selector")] {
-        assert_eq!(one(&objects, kind, "stelia-placement").pointer(at), Some(selected), "{kind}");
+    for (kind, at) in [
+        ("PodDisruptionBudget", "/spec/selector/matchLabels"),
+        ("NetworkPolicy", "/spec/podSelector/matchLabels"),
+        ("Service", "/spec/selector"),
+    ] {
+        assert_eq!(
+            one(&objects, kind, "stelia-placement").pointer(at),
+            Some(selected),
+            "{kind}"
+        );
     }
 }
 
@@ -85,10 +122,17 @@ fn the_deployments_options_are_the_programs() {
 fn what_it_asks_of_the_api_server_is_granted_and_no_more() {
     let objects = objects("base");
     let mut granted = BTreeSet::new();
-    for object in objects.iter().filter(|object| ["ClusterRole", "Role"].contains(&object["kind"].as_str().unwrap())) {
+    for object in objects
+        .iter()
+        .filter(|object| ["ClusterRole", "Role"].contains(&object["kind"].as_str().unwrap()))
+    {
         for rule in object["rules"].as_array().unwrap() {
             for (resource, verb) in rule["resources"].as_array().unwrap().iter().flat_map(|resource| {
-                rule["verbs"].as_array().unwrap().iter().map(move |verb| (resource, verb))
+                rule["verbs"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(move |verb| (resource, verb))
             }) {
                 granted.insert(format!("{} {}", text(verb), text(resource)));
             }
@@ -115,7 +159,12 @@ fn what_it_asks_of_the_api_server_is_granted_and_no_more() {
     let granted: Vec<&str> = granted.iter().map(String::as_str).collect();
     assert_eq!(granted, asked);
     let lease = one(&objects, "Role", "stelia-placement-lease");
-    let named = lease["rules"].as_array().unwrap().iter().find(|rule| rule["resourceNames"].is_array()).unwrap();
+    let named = lease["rules"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|rule| rule["resourceNames"].is_array())
+        .unwrap();
     let usual = Cli::try_parse_from(["stelia-placement"]).unwrap();
     assert_eq!(named["resourceNames"][0], usual.lease_name.as_str());
 }
@@ -133,18 +182,37 @@ fn the_schedulers_configuration_leads_to_the_service() {
         assert_eq!(configuration["apiVersion"], "kubescheduler.config.k8s.io/v1");
         assert_eq!(configuration["profiles"][0]["percentageOfNodesToScore"], 100);
         let extender = &configuration["extenders"][0];
-        assert_eq!(extender["urlPrefix"], format!("https://stelia-placement.{namespace}.svc:{port}"));
-        for (verb, path) in [("filterVerb", "filter"), ("prioritizeVerb", "prioritize"), ("bindVerb", "bind")] {
+        assert_eq!(
+            extender["urlPrefix"],
+            format!("https://stelia-placement.{namespace}.svc:{port}")
+        );
+        for (verb, path) in [
+            ("filterVerb", "filter"),
+            ("prioritizeVerb", "prioritize"),
+            ("bindVerb", "bind"),
+        ] {
             assert_eq!(extender[verb], path);
         }
-        assert_eq!((&extender["nodeCacheCapable"], &extender["ignorable"]), (&true.into(), &false.into()));
+        assert_eq!(
+            (&extender["nodeCacheCapable"], &extender["ignorable"]),
+            (&true.into(), &false.into())
+        );
         let resource = &extender["managedResources"][0];
         let expected = managed.then_some((stelia_placement::request::VM, true));
-        assert_eq!(resource["name"].as_str().map(|name| (name, resource["ignoredByScheduler"] == true)), expected);
+        assert_eq!(
+            resource["name"]
+                .as_str()
+                .map(|name| (name, resource["ignoredByScheduler"] == true)),
+            expected
+        );
         let files = &extender["tlsConfig"];
         for file in ["caFile", "certFile", "keyFile"] {
             let path = text(&files[file]);
-            let is_mounted = mounts.as_array().unwrap().iter().any(|mount| path.starts_with(&text(&mount["mountPath"])));
+            let is_mounted = mounts
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|mount| path.starts_with(&text(&mount["mountPath"])));
             assert!(is_mounted, "{path}");
         }
         // It must wait for longer than a bind may take.
@@ -155,9 +223,16 @@ fn the_schedulers_configuration_leads_to_the_service() {
 
 #[test]
 fn help_names_every_path_and_the_completion_every_option() {
-    for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish] {
+    for shell in [
+        clap_complete::Shell::Bash,
+        clap_complete::Shell::Zsh,
+        clap_complete::Shell::Fish,
+    ] {
         let script = String::from_utf8(Cli::completion(shell)).unwrap();
-        assert!(script.contains("tls-client-ca") && script.contains("lease-namespace"), "{shell}");
+        assert!(
+            script.contains("tls-client-ca") && script.contains("lease-namespace"),
+            "{shell}"
+        );
     }
     let wrong = [
         vec!["--tls-cert", "a"],

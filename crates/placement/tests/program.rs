@@ -1,18 +1,26 @@
 //! The program itself, as a process.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use std::process::Command;
 
 use assert_cmd::assert::OutputAssertExt;
 
 fn program(arguments: &[&str]) -> std::process::Output {
-    Command::new(env!("CARGO_BIN_EXE_stelia-placement")).args(arguments).env_remove("KUBECONFIG").output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_stelia-placement"))
+        .args(arguments)
+        .env_remove("KUBECONFIG")
+        .output()
+        .unwrap()
 }
 
 #[test]
 fn without_certificates_it_listens_on_loopback_only() {
     let output = program(&["--listen", "0.0.0.0:0"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("not on loopback: --tls-cert and --tls-key are needed"), "{said}");
+    assert!(
+        said.contains("not on loopback: --tls-cert and --tls-key are needed"),
+        "{said}"
+    );
     output.assert().code(1);
 }
 
@@ -22,7 +30,12 @@ fn files_that_are_missing_are_named() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("read /nonexistent/kubeconfig"), "{said}");
     output.assert().code(1);
-    let output = program(&["--tls-cert", "/nonexistent/tls.crt", "--tls-key", "/nonexistent/tls.key"]);
+    let output = program(&[
+        "--tls-cert",
+        "/nonexistent/tls.crt",
+        "--tls-key",
+        "/nonexistent/tls.key",
+    ]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("/nonexistent/tls."), "{said}");
     output.assert().code(1);
@@ -32,7 +45,16 @@ fn files_that_are_missing_are_named() {
 fn help_and_completions() {
     let output = program(&["--help"]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    for named in ["/filter", "/prioritize", "/bind", "/healthz", "/readyz", "/metrics", "/explain", "--tls-client-ca"] {
+    for named in [
+        "/filter",
+        "/prioritize",
+        "/bind",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/explain",
+        "--tls-client-ca",
+    ] {
         assert!(said.contains(named), "{named}");
     }
     output.assert().success();

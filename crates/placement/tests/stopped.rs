@@ -1,5 +1,6 @@
 //! Two processes, of which the one that leads is stopped (SIGSTOP) in the midst of a bind, past its Lease. Takes 45 s, so it is built with
 //! the feature `stopped` alone: `make long-placement`.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -28,7 +29,13 @@ impl Process {
         // Free a moment ago; nobody else here asks for ports.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_stelia-placement"))
-            .args(["--listen", &address.to_string(), "--lease-namespace", "stelia-system", "--kubeconfig"])
+            .args([
+                "--listen",
+                &address.to_string(),
+                "--lease-namespace",
+                "stelia-system",
+                "--kubeconfig",
+            ])
             .arg(kubeconfig)
             .spawn()
             .unwrap();
@@ -41,7 +48,10 @@ impl Process {
 
     fn ask(&self, method: &str, path: &str, body: &str) -> Option<String> {
         let mut stream = TcpStream::connect(self.address).ok()?;
-        let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
         stream.write_all(request.as_bytes()).ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
@@ -49,7 +59,10 @@ impl Process {
     }
 
     fn becomes_ready(&self) {
-        until("it is ready", || self.ask("GET", "/readyz", "").is_some_and(|answer| answer.starts_with("HTTP/1.1 200")));
+        until("it is ready", || {
+            self.ask("GET", "/readyz", "")
+                .is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
+        });
     }
 
     fn bind(&self, name: &str, uid: &str) -> Option<String> {
@@ -96,7 +109,11 @@ fn yaml(text: &str) -> Value {
 #[test]
 fn a_leader_that_is_stopped_past_its_lease_binds_nothing_when_it_wakes_up() {
     let server = Server::new().unwrap();
-    server.define(&yaml(include_str!("../../../packaging/kubernetes/placement/base/crd.yaml"))).unwrap();
+    server
+        .define(&yaml(include_str!(
+            "../../../packaging/kubernetes/placement/base/crd.yaml"
+        )))
+        .unwrap();
     let topologies = json!({
         "metadata": {"name": "noderesourcetopologies.topology.node.k8s.io"},
         "spec": {
@@ -107,10 +124,17 @@ fn a_leader_that_is_stopped_past_its_lease_binds_nothing_when_it_wakes_up() {
     });
     server.define(&topologies).unwrap();
     server.put("topology.node.k8s.io", "noderesourcetopologies", node());
-    let (one, other) = ("00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002");
+    let (one, other) = (
+        "00000000-0000-0000-0000-000000000001",
+        "00000000-0000-0000-0000-000000000002",
+    );
     server.put("", "pods", pod("one", one));
     server.put("", "pods", pod("other", other));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
     let api = listener.local_addr().unwrap();
     runtime.spawn(test_apiserver::serve(server.clone(), listener));
@@ -128,23 +152,41 @@ fn a_leader_that_is_stopped_past_its_lease_binds_nothing_when_it_wakes_up() {
     first.becomes_ready();
     let second = Process::start(&kubeconfig);
     // The first one's binding is on its way for so long.
-    server.fail(Fault::of("create", "pods/binding", 1, Answer::delay(Duration::from_secs(40))));
+    server.fail(Fault::of(
+        "create",
+        "pods/binding",
+        1,
+        Answer::delay(Duration::from_secs(40)),
+    ));
     std::thread::scope(|scope| {
         let bind = scope.spawn(|| first.bind("one", one));
-        until("the claim is written", || server.object("stelia.io", "nodeclaims", "", "worker-1").is_some());
+        until("the claim is written", || {
+            server.object("stelia.io", "nodeclaims", "", "worker-1").is_some()
+        });
         first.signal(Signal::STOP);
         second.becomes_ready();
         // What the first one claimed is kept until its binding is impossible; there is room for one of the two only.
-        until("the second one binds", || second.bind("other", other).is_some_and(|answer| answer.ends_with("{\"Error\":\"\"}")));
+        until("the second one binds", || {
+            second
+                .bind("other", other)
+                .is_some_and(|answer| answer.ends_with("{\"Error\":\"\"}"))
+        });
         let claimed = server.object("", "pods", "vms", "one").unwrap();
         assert_eq!(claimed["status"]["conditions"][0]["reason"], "Released");
         first.signal(Signal::CONT);
         let answer = bind.join().unwrap();
-        assert!(answer.as_ref().is_none_or(|answer| !answer.ends_with("{\"Error\":\"\"}")), "{answer:?}");
+        assert!(
+            answer
+                .as_ref()
+                .is_none_or(|answer| !answer.ends_with("{\"Error\":\"\"}")),
+            "{answer:?}"
+        );
     });
     until("the first one's binding arrives", || {
         let counts = server.counts();
-        counts.iter().any(|((verb, resource), count)| *verb == "create" && resource == "pods/binding" && count.requests >= 2)
+        counts
+            .iter()
+            .any(|((verb, resource), count)| *verb == "create" && resource == "pods/binding" && count.requests >= 2)
     });
     std::thread::sleep(Duration::from_secs(1));
     let node_of = |name: &str| server.object("", "pods", "vms", name).unwrap()["spec"]["nodeName"].clone();

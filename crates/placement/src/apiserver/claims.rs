@@ -74,12 +74,21 @@ pub(super) fn read(text: &str) -> Result<Claims, String> {
             name: claim.pod.as_str().into(),
             attempt: u128::from_str_radix(&claim.attempt, 16).map_err(|_| wrong("its attempt"))?,
             version: claim.pod_version.parse().map_err(|_| wrong("its pod's version"))?,
-            cpus: claim.cpus.as_ref().map(|cpus| cpus.parse()).transpose().map_err(|_| wrong("its CPUs"))?,
+            cpus: claim
+                .cpus
+                .as_ref()
+                .map(|cpus| cpus.parse())
+                .transpose()
+                .map_err(|_| wrong("its CPUs"))?,
         })
     });
     Ok(Claims {
         node: object.metadata.name.as_str().into(),
-        version: object.metadata.resource_version.parse().map_err(|_| "its resourceVersion".to_owned())?,
+        version: object
+            .metadata
+            .resource_version
+            .parse()
+            .map_err(|_| "its resourceVersion".to_owned())?,
         entries: entries.collect::<Result<_, String>>()?,
     })
 }
@@ -139,5 +148,6 @@ impl Api {
 
 fn version_of(object: &Value) -> Result<Version, Failure> {
     let text = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-    text.parse().map_err(|_| Failure::lost(format!("resourceVersion {text:?}")))
+    text.parse()
+        .map_err(|_| Failure::lost(format!("resourceVersion {text:?}")))
 }

@@ -112,7 +112,10 @@ fn now_text() -> String {
 
 impl Seat {
     fn path(&self) -> String {
-        format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", escaped(&self.namespace))
+        format!(
+            "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
+            escaped(&self.namespace)
+        )
     }
 
     fn lease(&self, version: Option<&str>, before: Option<&Record>) -> Value {
@@ -143,7 +146,9 @@ impl Seat {
         let current = match api.call(Method::GET, &own, None).await {
             Ok(current) => current,
             Err(Failure::Missing(_)) => {
-                let made = api.call(Method::POST, &self.path(), Some((JSON, &self.lease(None, None)))).await;
+                let made = api
+                    .call(Method::POST, &self.path(), Some((JSON, &self.lease(None, None))))
+                    .await;
                 return made.map(|_| true);
             }
             Err(failure) => return Err(failure),

@@ -50,7 +50,9 @@ impl Api {
             let body = response.into_body().collect().await.map_err(Failure::lost)?;
             Ok(body.to_bytes())
         };
-        let text = tokio::time::timeout(PATIENCE, text).await.map_err(|_| Failure::silent(PATIENCE))??;
+        let text = tokio::time::timeout(PATIENCE, text)
+            .await
+            .map_err(|_| Failure::silent(PATIENCE))??;
         serde_json::from_slice(&text).map_err(Failure::lost)
     }
 
@@ -58,7 +60,9 @@ impl Api {
     async fn send(&self, method: Method, path: &str, body: Option<(&str, &Value)>) -> Result<Response<Body>, Failure> {
         let request = Request::builder().method(method).uri(path);
         let request = match body {
-            Some((kind, value)) => request.header(http::header::CONTENT_TYPE, kind).body(Body::from(value.to_string().into_bytes())),
+            Some((kind, value)) => request
+                .header(http::header::CONTENT_TYPE, kind)
+                .body(Body::from(value.to_string().into_bytes())),
             None => request.body(Body::empty()),
         };
         let request = request.map_err(|cause| Failure::Refused(400, format!("{path}: {cause}")))?;
@@ -67,8 +71,16 @@ impl Api {
             return Ok(response);
         }
         let code = response.status().as_u16();
-        let after = response.headers().get(http::header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-        let body = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        let after = response
+            .headers()
+            .get(http::header::RETRY_AFTER)
+            .and_then(|value| value.to_str().ok()?.parse().ok());
+        let body = response
+            .into_body()
+            .collect()
+            .await
+            .map(|body| body.to_bytes())
+            .unwrap_or_default();
         Err(Failure::of(code, after.map(Duration::from_secs), &body))
     }
 }

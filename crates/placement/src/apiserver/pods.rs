@@ -36,8 +36,11 @@ impl Api {
     /// # Errors
     /// [`Failure::Conflict`]: it is bound, it is another pod, or it has another version.
     pub async fn bind(&self, binding: &Binding<'_>) -> Result<(), Failure> {
-        let annotations: Map<String, Value> =
-            binding.chosen.map(|chosen| (STATUS.to_owned(), Value::from(chosen))).into_iter().collect();
+        let annotations: Map<String, Value> = binding
+            .chosen
+            .map(|chosen| (STATUS.to_owned(), Value::from(chosen)))
+            .into_iter()
+            .collect();
         let mut body = json!({
             "apiVersion": "v1",
             "kind": "Binding",

@@ -123,7 +123,10 @@ struct Chosen {
 fn whole(cpu: &Value) -> bool {
     let milli = match cpu {
         Value::String(text) => text.parse::<Quantity>().ok().map(|quantity| quantity.milli()),
-        Value::Number(number) => number.as_u64().map(|cpus| i128::from(cpus) * 1000).and_then(|milli| milli.try_into().ok()),
+        Value::Number(number) => number
+            .as_u64()
+            .map(|cpus| i128::from(cpus) * 1000)
+            .and_then(|milli| milli.try_into().ok()),
         _ => None,
     };
     milli.is_some_and(|milli| milli > 0 && milli % 1000 == 0)
@@ -132,7 +135,9 @@ fn whole(cpu: &Value) -> bool {
 impl Resources {
     fn concerns(&self) -> bool {
         let limits = [&self.limits, &self.requests];
-        limits.into_iter().any(|limits| limits.vm.is_some() || limits.cpu.as_ref().is_some_and(whole))
+        limits
+            .into_iter()
+            .any(|limits| limits.vm.is_some() || limits.cpu.as_ref().is_some_and(whole))
     }
 }
 
@@ -141,7 +146,11 @@ pub fn pod(text: &str) -> Option<Pod> {
     debug_assert_eq!(VM, "stelia.io/vm");
     let Object { metadata, spec, status } = serde_json::from_str(text).ok()?;
     let uid = metadata.annotations.mirror.as_deref().and_then(Uid::parse);
-    let containers = spec.containers.iter().chain(&spec.init_containers).map(|container| &container.resources);
+    let containers = spec
+        .containers
+        .iter()
+        .chain(&spec.init_containers)
+        .map(|container| &container.resources);
     let chosen = metadata.annotations.status.as_deref().unwrap_or_default();
     let chosen: Chosen = serde_json::from_str(chosen).unwrap_or_default();
     Some(Pod {
@@ -149,7 +158,12 @@ pub fn pod(text: &str) -> Option<Pod> {
         name: format!("{}/{}", metadata.namespace, metadata.name).into(),
         version: metadata.resource_version.parse().ok()?,
         node: spec.node_name.filter(|node| !node.is_empty()).map(Into::into),
-        cpus: chosen.cpuset.trim().parse().ok().filter(|cpus: &CpuSet| !cpus.is_empty()),
+        cpus: chosen
+            .cpuset
+            .trim()
+            .parse()
+            .ok()
+            .filter(|cpus: &CpuSet| !cpus.is_empty()),
         running: status.phase == "Running",
         ending: metadata.deletion_timestamp.is_some(),
         failed: (status.phase == "Failed").then_some(status.reason),

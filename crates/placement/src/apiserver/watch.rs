@@ -142,9 +142,16 @@ async fn list(api: &Api, source: Source, follower: &dyn Follower) -> Result<Stri
         }
         let text = async {
             let response = api.send(Method::GET, &path, None).await?;
-            response.into_body().collect().await.map(|body| body.to_bytes()).map_err(Failure::lost)
+            response
+                .into_body()
+                .collect()
+                .await
+                .map(|body| body.to_bytes())
+                .map_err(Failure::lost)
         };
-        let text = tokio::time::timeout(LONGEST_PAUSE, text).await.map_err(|_| Failure::silent(LONGEST_PAUSE))??;
+        let text = tokio::time::timeout(LONGEST_PAUSE, text)
+            .await
+            .map_err(|_| Failure::silent(LONGEST_PAUSE))??;
         let page: Page<'_> = serde_json::from_slice(&text).map_err(Failure::lost)?;
         page.items.into_iter().for_each(|object| follower.changed(object));
         if page.metadata.r#continue.is_empty() {
@@ -165,15 +172,21 @@ async fn watch_from(api: &Api, source: Source, version: &mut String, follower: &
         path = format!("{path}&fieldSelector={}", escaped(source.fields));
     }
     let begun = api.send(Method::GET, &path, None);
-    let begun = tokio::time::timeout(LONGEST_PAUSE, begun).await.map_err(|_| Failure::silent(LONGEST_PAUSE))??;
+    let begun = tokio::time::timeout(LONGEST_PAUSE, begun)
+        .await
+        .map_err(|_| Failure::silent(LONGEST_PAUSE))??;
     let mut body = begun.into_body();
     let mut kept = Vec::new();
     let end = tokio::time::Instant::now() + Duration::from_secs(WATCH_SECONDS) + LONGEST_PAUSE;
     loop {
         // A connection that died without a word ends here.
-        let frame = tokio::time::timeout_at(end, body.frame()).await.map_err(|_| Failure::silent(LONGEST_PAUSE))?;
+        let frame = tokio::time::timeout_at(end, body.frame())
+            .await
+            .map_err(|_| Failure::silent(LONGEST_PAUSE))?;
         let Some(frame) = frame else { return Ok(()) };
-        let Ok(data) = frame.map_err(Failure::lost)?.into_data() else { continue };
+        let Ok(data) = frame.map_err(Failure::lost)?.into_data() else {
+            continue;
+        };
         let mut rest = &data[..];
         while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
             let (line, after) = rest.split_at(at);
@@ -189,7 +202,10 @@ async fn watch_from(api: &Api, source: Source, version: &mut String, follower: &
         }
         kept.extend_from_slice(rest);
         if kept.len() > LONGEST {
-            return Err(Failure::lost(format!("{}: an event of more than {LONGEST} bytes", source.path)));
+            return Err(Failure::lost(format!(
+                "{}: an event of more than {LONGEST} bytes",
+                source.path
+            )));
         }
     }
 }

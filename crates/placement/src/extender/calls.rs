@@ -42,7 +42,9 @@ fn read<'a>(placer: &Placer, body: &'a [u8]) -> Result<(Vec<&'a str>, Option<Req
         return Err(CallError::TooMany(names.len()));
     }
     placer.ready()?;
-    let request = placer.asked_for(args.pod.get()).map_err(|cause| CallError::Pod(excerpt::excerpt(&cause.to_string())))?;
+    let request = placer
+        .asked_for(args.pod.get())
+        .map_err(|cause| CallError::Pod(excerpt::excerpt(&cause.to_string())))?;
     Ok((names, request))
 }
 

@@ -22,7 +22,11 @@ pub(super) fn text(placer: &Placer) -> Result<String, Error> {
     let leader = i64::from(placer.leadership().is_held());
     registry.register("leader", "Whether it holds the Lease", ConstGauge::new(leader));
     registry.register("nodes", "Nodes with an object", ConstGauge::new(whole(placer.nodes())));
-    registry.register("silent_nodes", "Nodes whose objects do not show what was bound", ConstGauge::new(whole(census.silent_nodes)));
+    registry.register(
+        "silent_nodes",
+        "Nodes whose objects do not show what was bound",
+        ConstGauge::new(whole(census.silent_nodes)),
+    );
     let claims: Family<Labels, Gauge> = Family::default();
     for (state, number) in [
         ("binding", census.binding),
@@ -33,16 +37,40 @@ pub(super) fn text(placer: &Placer) -> Result<String, Error> {
     ] {
         claims.get_or_create(&[("state", state)]).set(whole(number));
     }
-    registry.register("claims", "Pods that hold CPUs beside what the nodes' objects show; foreign ones are unseen too", claims);
+    registry.register(
+        "claims",
+        "Pods that hold CPUs beside what the nodes' objects show; foreign ones are unseen too",
+        claims,
+    );
     let counter = |of: &AtomicU64| ConstCounter::new(of.load(Ordering::Relaxed));
     for (name, help, of) in [
         ("binds", "Pods that were bound", &counts.bound),
-        ("binds_rejected", "Binds that the node would have refused", &counts.rejected),
+        (
+            "binds_rejected",
+            "Binds that the node would have refused",
+            &counts.rejected,
+        ),
         ("binds_failed", "Binds that failed otherwise", &counts.failed),
-        ("binds_undecided", "Binds whose outcome was not known at first", &counts.lost),
-        ("binds_given_up", "Binds that were made impossible because their outcome stayed unknown", &counts.fenced),
-        ("refused_foreign", "Pods that their node refused after another scheduler bound one there", &counts.refused_foreign),
-        ("refused", "Pods that their node refused, and no other scheduler was there", &counts.refused_own),
+        (
+            "binds_undecided",
+            "Binds whose outcome was not known at first",
+            &counts.lost,
+        ),
+        (
+            "binds_given_up",
+            "Binds that were made impossible because their outcome stayed unknown",
+            &counts.fenced,
+        ),
+        (
+            "refused_foreign",
+            "Pods that their node refused after another scheduler bound one there",
+            &counts.refused_foreign,
+        ),
+        (
+            "refused",
+            "Pods that their node refused, and no other scheduler was there",
+            &counts.refused_own,
+        ),
         ("updates", "Changes of pods and nodes' objects", &counts.updates),
         ("unreadable", "Objects that could not be read", &counts.unreadable),
     ] {

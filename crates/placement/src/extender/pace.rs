@@ -93,7 +93,10 @@ impl<S> Paced<S> {
                 self.timer.as_mut().reset(deadline);
             }
             if self.timer.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Err(Error::new(ErrorKind::TimedOut, "the client was silent for too long")));
+                return Poll::Ready(Err(Error::new(
+                    ErrorKind::TimedOut,
+                    "the client was silent for too long",
+                )));
             }
         }
         Poll::Pending

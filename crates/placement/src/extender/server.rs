@@ -90,7 +90,12 @@ pub async fn serve(placer: Arc<Placer>, listener: TcpListener, service: Service,
         };
         let (placer, tls, ended) = (placer.clone(), tls.clone(), ended.clone());
         tokio::spawn(async move {
-            let client = Client { placer, paths, bounds, ended };
+            let client = Client {
+                placer,
+                paths,
+                bounds,
+                ended,
+            };
             client.connection(stream, tls).await;
             drop(permit);
         });
@@ -168,11 +173,18 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 fn response(code: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = code;
-    response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static(kind));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, http::HeaderValue::from_static(kind));
     response
 }
 
-async fn answer(placer: &Arc<Placer>, request: Request<Incoming>, paths: Paths, bounds: Bounds) -> Response<Full<Bytes>> {
+async fn answer(
+    placer: &Arc<Placer>,
+    request: Request<Incoming>,
+    paths: Paths,
+    bounds: Bounds,
+) -> Response<Full<Bytes>> {
     let path = request.uri().path().to_owned();
     let probe = ["/healthz", "/readyz", "/metrics"].contains(&path.as_str());
     if paths == Paths::Probes && !probe {
@@ -184,7 +196,11 @@ async fn answer(placer: &Arc<Placer>, request: Request<Incoming>, paths: Paths, 
             let body = match tokio::time::timeout(bounds.body, body).await {
                 Ok(Ok(body)) => body.to_bytes(),
                 Ok(Err(cause)) if cause.is::<http_body_util::LengthLimitError>() => {
-                    return response(StatusCode::PAYLOAD_TOO_LARGE, TEXT, format!("more than {} bytes\n", bounds.body_bytes));
+                    return response(
+                        StatusCode::PAYLOAD_TOO_LARGE,
+                        TEXT,
+                        format!("more than {} bytes\n", bounds.body_bytes),
+                    );
                 }
                 Ok(Err(cause)) => return response(StatusCode::BAD_REQUEST, TEXT, format!("{cause}\n")),
                 Err(_) => return response(StatusCode::REQUEST_TIMEOUT, TEXT, "the body took too long\n"),
@@ -235,7 +251,10 @@ fn explain(placer: &Arc<Placer>, query: &str) -> Response<Full<Bytes>> {
     let Some(pod) = pod.map(|pod| pod.replace("%2F", "/").replace("%2f", "/")) else {
         return response(StatusCode::BAD_REQUEST, TEXT, "?pod=NAMESPACE/NAME is missing\n");
     };
-    match placer.explain(&pod).map(|explanation| serde_json::to_vec_pretty(&explanation)) {
+    match placer
+        .explain(&pod)
+        .map(|explanation| serde_json::to_vec_pretty(&explanation))
+    {
         Some(Ok(text)) => response(StatusCode::OK, JSON, text),
         Some(Err(cause)) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{cause}\n")),
         None => response(StatusCode::NOT_FOUND, TEXT, "this pod was not asked about\n"),

@@ -62,7 +62,11 @@ fn quick() -> Bounds {
 
 async fn served(paths: Paths, tls: Option<Tls>, bounds: Bounds) -> Served {
     let server = Server::new().unwrap();
-    server.define(&definition(include_str!("../../../../packaging/kubernetes/placement/base/crd.yaml"))).unwrap();
+    server
+        .define(&definition(include_str!(
+            "../../../../packaging/kubernetes/placement/base/crd.yaml"
+        )))
+        .unwrap();
     server.define(&topologies()).unwrap();
     for (name, kind) in [("steliad", Kind::Steliad), ("kubelet", Kind::Single)] {
         let object = Machine::new(name.to_owned(), kind).object();
@@ -70,7 +74,12 @@ async fn served(paths: Paths, tls: Option<Tls>, bounds: Bounds) -> Served {
     }
     let args: Value = serde_json::from_str(&text("filter-args.json")).unwrap();
     server.put("", "pods", args["Pod"].clone());
-    let placer = Placer::new(Api::new(Client::new(server.clone(), "default")), "one".to_owned(), 1, Options::default());
+    let placer = Placer::new(
+        Api::new(Client::new(server.clone(), "default")),
+        "one".to_owned(),
+        1,
+        Options::default(),
+    );
     let seat = Seat {
         namespace: "stelia-system".to_owned(),
         name: "stelia-placement".to_owned(),
@@ -80,7 +89,12 @@ async fn served(paths: Paths, tls: Option<Tls>, bounds: Bounds) -> Served {
     crash::run(&placer, seat, &dead, None);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(serve(placer.clone(), listener, Service { paths, tls, bounds }, ended.clone()));
+    tokio::spawn(serve(
+        placer.clone(),
+        listener,
+        Service { paths, tls, bounds },
+        ended.clone(),
+    ));
     while placer.ready().is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -107,7 +121,11 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, request: &[
         read.extend_from_slice(&part[..count]);
         let text = String::from_utf8_lossy(&read).into_owned();
         if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let length = head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ").map(str::to_owned));
+            let length = head.lines().find_map(|line| {
+                line.to_ascii_lowercase()
+                    .strip_prefix("content-length: ")
+                    .map(str::to_owned)
+            });
             let length: usize = length.map_or(0, |length| length.parse().unwrap());
             if body.len() >= length {
                 let code = head.split(' ').nth(1).unwrap().parse().unwrap();
@@ -119,7 +137,11 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, request: &[
 }
 
 fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
-    format!("{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
 }
 
 impl Served {
@@ -142,10 +164,23 @@ async fn kube_schedulers_calls_are_answered_as_it_expects() {
     assert_eq!((code, json(&body)), (200, json(&text("filter-result.json"))));
     let (code, body) = exchange(&mut stream, &request("POST", "/prioritize", &text("filter-args.json"))).await;
     assert_eq!(code, 200, "{body}");
-    let hosts: Vec<String> = json(&body).as_array().unwrap().iter().map(|host| host["Host"].as_str().unwrap().to_owned()).collect();
+    let hosts: Vec<String> = json(&body)
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|host| host["Host"].as_str().unwrap().to_owned())
+        .collect();
     assert_eq!(hosts, ["steliad", "kubelet", "worker-without-object"]);
-    let scores: Vec<i64> = json(&body).as_array().unwrap().iter().map(|host| host["Score"].as_i64().unwrap()).collect();
-    assert!(scores[..2].iter().all(|score| (1..=10).contains(score)) && scores[2] == 0, "{scores:?}");
+    let scores: Vec<i64> = json(&body)
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|host| host["Score"].as_i64().unwrap())
+        .collect();
+    assert!(
+        scores[..2].iter().all(|score| (1..=10).contains(score)) && scores[2] == 0,
+        "{scores:?}"
+    );
     let (code, body) = exchange(&mut stream, &request("POST", "/bind", &text("binding-args.json"))).await;
     assert_eq!((code, json(&body)), (200, json(&text("binding-result.json"))));
     // To another node: it is bound.
@@ -165,14 +200,27 @@ async fn it_tells_of_itself() {
     let (code, body) = served.ask("GET", "/explain?pod=tenant-a%2Fvm-1", "").await;
     let explained = json(&body);
     assert_eq!((code, &explained["fit"]), (200, &Value::from(2)), "{body}");
-    assert_eq!(explained["best"][0]["placement"]["score"]["total"], explained["best"][0]["score"]);
+    assert_eq!(
+        explained["best"][0]["placement"]["score"]["total"],
+        explained["best"][0]["score"]
+    );
     served.ask("POST", "/bind", &text("binding-args.json")).await;
     let (_, body) = served.ask("GET", "/explain?pod=tenant-a/vm-1", "").await;
     let claim = &json(&body)["claims"][0];
-    assert_eq!((claim["state"].as_str(), claim["cpus"].as_str()), (Some("unseen"), Some("2-5")), "{body}");
+    assert_eq!(
+        (claim["state"].as_str(), claim["cpus"].as_str()),
+        (Some("unseen"), Some("2-5")),
+        "{body}"
+    );
     let (code, metrics) = served.ask("GET", "/metrics", "").await;
     assert_eq!(code, 200);
-    for line in ["stelia_placement_binds_total 1", "stelia_placement_ready 1", "stelia_placement_nodes 2", "stelia_placement_claims{state=\"unseen\"} 1", "# EOF"] {
+    for line in [
+        "stelia_placement_binds_total 1",
+        "stelia_placement_ready 1",
+        "stelia_placement_nodes 2",
+        "stelia_placement_claims{state=\"unseen\"} 1",
+        "# EOF",
+    ] {
         assert!(metrics.lines().any(|found| found == line), "{line}\n{metrics}");
     }
     assert_eq!(served.ask("GET", "/explain?pod=tenant-a/none", "").await.0, 404);
@@ -212,8 +260,15 @@ async fn nonsense_is_an_error_and_nothing_else() {
     for body in &hostile {
         let (code, answer) = served.ask("POST", "/filter", body).await;
         let result = json(&answer);
-        let refused = result["Error"] != "" || result["NodeNames"].as_array().is_some_and(|names| !names.contains(&"steliad".into()));
-        assert!(code == 200 && (refused || body.contains("\"container\"")), "{code} {answer} to {:.200}", body);
+        let refused = result["Error"] != ""
+            || result["NodeNames"]
+                .as_array()
+                .is_some_and(|names| !names.contains(&"steliad".into()));
+        assert!(
+            code == 200 && (refused || body.contains("\"container\"")),
+            "{code} {answer} to {:.200}",
+            body
+        );
         assert_eq!(served.ask("POST", "/bind", body).await.0, 200);
         served.ask("POST", "/prioritize", body).await;
     }
@@ -221,7 +276,10 @@ async fn nonsense_is_an_error_and_nothing_else() {
     assert!(answer.contains("nodeCacheCapable must be true"), "{answer}");
     // Nothing was bound by it, and the next one is answered.
     assert_eq!(served.placer.census(), Default::default());
-    assert_eq!(json(&served.ask("POST", "/filter", &args).await.1), json(&text("filter-result.json")));
+    assert_eq!(
+        json(&served.ask("POST", "/filter", &args).await.1),
+        json(&text("filter-result.json"))
+    );
 }
 
 #[tokio::test]
@@ -229,7 +287,11 @@ async fn slow_and_broken_clients_cost_themselves_alone() {
     let served = served(Paths::All, None, quick()).await;
     // As many as there are places for: they say nothing, a part of a header, a part of a body.
     let mut slow = Vec::new();
-    for begin in ["", "POST /fil", "POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{\"Pod\""] {
+    for begin in [
+        "",
+        "POST /fil",
+        "POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{\"Pod\"",
+    ] {
         for _ in 0..3 {
             let mut stream = TcpStream::connect(served.address).await.unwrap();
             stream.write_all(begin.as_bytes()).await.unwrap();
@@ -253,7 +315,9 @@ async fn slow_and_broken_clients_cost_themselves_alone() {
     assert_eq!(kept.read(&mut [0u8; 1]).await.unwrap_or(0), 0);
     // One that closes in the midst of it.
     let mut gone = TcpStream::connect(served.address).await.unwrap();
-    gone.write_all(b"POST /bind HTTP/1.1\r\nContent-Length: 9\r\n\r\n{").await.unwrap();
+    gone.write_all(b"POST /bind HTTP/1.1\r\nContent-Length: 9\r\n\r\n{")
+        .await
+        .unwrap();
     drop(gone);
     let (code, _) = served.ask("POST", "/filter", &" ".repeat((1 << 20) + 1)).await;
     assert_eq!(code, 413);
@@ -267,7 +331,12 @@ async fn slow_and_broken_clients_cost_themselves_alone() {
 #[tokio::test]
 async fn at_the_end_what_was_begun_is_finished() {
     let served = plain().await;
-    served.server.fail(test_apiserver::Fault::of("create", "pods/binding", 1, test_apiserver::Answer::delay(Duration::from_millis(300))));
+    served.server.fail(test_apiserver::Fault::of(
+        "create",
+        "pods/binding",
+        1,
+        test_apiserver::Answer::delay(Duration::from_millis(300)),
+    ));
     let address = served.address;
     let bind = tokio::spawn(async move {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -291,15 +360,26 @@ fn files(clients: bool) -> Files {
 
 fn connector(with_certificate: bool) -> TlsConnector {
     let mut roots = RootCertStore::empty();
-    let ca: Vec<_> = CertificateDer::pem_file_iter(data("tls/ca.crt")).unwrap().map(Result::unwrap).collect();
+    let ca: Vec<_> = CertificateDer::pem_file_iter(data("tls/ca.crt"))
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
     roots.add_parsable_certificates(ca);
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let builder = builder.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+    let builder = builder
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
     let config = match with_certificate {
         false => builder.with_no_client_auth(),
         true => {
-            let own = CertificateDer::pem_file_iter(data("tls/client.crt")).unwrap().map(Result::unwrap).collect();
-            builder.with_client_auth_cert(own, PrivateKeyDer::from_pem_file(data("tls/client.key")).unwrap()).unwrap()
+            let own = CertificateDer::pem_file_iter(data("tls/client.crt"))
+                .unwrap()
+                .map(Result::unwrap)
+                .collect();
+            builder
+                .with_client_auth_cert(own, PrivateKeyDer::from_pem_file(data("tls/client.key")).unwrap())
+                .unwrap()
         }
     };
     TlsConnector::from(Arc::new(config))

@@ -44,7 +44,11 @@ impl Asked {
     }
 
     pub(crate) fn named(&self, name: &str) -> Option<(Uid, &AskedPod)> {
-        let newest = self.order.iter().rev().filter_map(|uid| Some((*uid, self.pods.get(uid)?)));
+        let newest = self
+            .order
+            .iter()
+            .rev()
+            .filter_map(|uid| Some((*uid, self.pods.get(uid)?)));
         newest.into_iter().find(|(_, pod)| &*pod.name == name)
     }
 }

@@ -86,7 +86,9 @@ impl Placer {
         let outcome = self.try_bind(to).await;
         let (counter, text) = match &outcome {
             Ok(()) => (&self.counts.bound, "bound".to_owned()),
-            Err(error @ (BindError::Rejected(..) | BindError::Unavailable(..))) => (&self.counts.rejected, error.to_string()),
+            Err(error @ (BindError::Rejected(..) | BindError::Unavailable(..))) => {
+                (&self.counts.rejected, error.to_string())
+            }
             Err(error @ BindError::Unknown(..)) => (&self.counts.lost, error.to_string()),
             Err(error) => (&self.counts.failed, error.to_string()),
         };
@@ -164,19 +166,36 @@ impl Placer {
     /// Writes the promise to the node's claim object. One write of a node at a time, so that the writes of this process do not refuse
     /// each other.
     async fn write(&self, promise: &Promise<'_>) -> Result<Written, Failure> {
-        let Some(ticket) = &promise.ticket else { return Ok(Written::Again) };
-        let writer = self.writers.lock().unwrap_or_else(std::sync::PoisonError::into_inner).entry(ticket.node.clone()).or_default().clone();
+        let Some(ticket) = &promise.ticket else {
+            return Ok(Written::Again);
+        };
+        let writer = self
+            .writers
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .entry(ticket.node.clone())
+            .or_default()
+            .clone();
         let _one = writer.lock().await;
         let (rewrite, owner) = {
             let state = self.state();
-            (state.reservations.rewrite(ticket), state.owners.get(&ticket.node).cloned())
+            (
+                state.reservations.rewrite(ticket),
+                state.owners.get(&ticket.node).cloned(),
+            )
         };
-        let Some(rewrite) = rewrite else { return Ok(Written::Again) };
+        let Some(rewrite) = rewrite else {
+            return Ok(Written::Again);
+        };
         // A process that was stopped may have been succeeded meanwhile.
         if self.ready().is_err() {
             return Ok(Written::Again);
         }
-        match self.api.write_claims(&ticket.node, &rewrite, owner.as_ref(), &self.identity).await {
+        match self
+            .api
+            .write_claims(&ticket.node, &rewrite, owner.as_ref(), &self.identity)
+            .await
+        {
             Ok(version) => {
                 self.state().reservations.wrote(&ticket.node, version);
                 Ok(Written::Yes)
@@ -190,9 +209,13 @@ impl Placer {
                 let mut state = self.state();
                 match read {
                     Some(claims) => {
-                        state.reservations.claims(&ticket.node, claims.version, &claims.entries, now);
+                        state
+                            .reservations
+                            .claims(&ticket.node, claims.version, &claims.entries, now);
                     }
-                    None => state.reservations.claims_gone(&ticket.node, rewrite.base.unwrap_or_default()),
+                    None => state
+                        .reservations
+                        .claims_gone(&ticket.node, rewrite.base.unwrap_or_default()),
                 }
                 Ok(Written::Again)
             }
@@ -233,7 +256,9 @@ impl Placer {
                 Err(failure) => failure,
             };
             match failure {
-                Failure::Conflict(_) | Failure::Missing(_) => return self.conflicted(to, promise, &ticket, failure).await,
+                Failure::Conflict(_) | Failure::Missing(_) => {
+                    return self.conflicted(to, promise, &ticket, failure).await;
+                }
                 Failure::Unknown(_) => uncertain = true,
                 Failure::Busy { .. } => {}
                 Failure::Refused(..) | Failure::Expired(_) if !uncertain => {
@@ -289,7 +314,10 @@ impl Placer {
             node: &to.node,
             chosen: None,
         };
-        self.api.bind(&binding).await.map_err(|failure| BindError::Bind(to.pod(), to.node.clone(), failure))
+        self.api
+            .bind(&binding)
+            .await
+            .map_err(|failure| BindError::Bind(to.pod(), to.node.clone(), failure))
     }
 }
 

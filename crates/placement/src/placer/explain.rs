@@ -62,7 +62,12 @@ impl Placer {
         let mut state = self.state();
         let (uid, asked) = state.asked.named(name)?;
         let asked = asked.clone();
-        let claims = state.reservations.standings(uid).into_iter().map(|standing| claimed(standing, now)).collect();
+        let claims = state
+            .reservations
+            .standings(uid)
+            .into_iter()
+            .map(|standing| claimed(standing, now))
+            .collect();
         let mut explanation = Explanation {
             pod: asked.name,
             uid: uid.to_string(),
@@ -71,22 +76,28 @@ impl Placer {
             refused: BTreeMap::new(),
             best: Vec::new(),
         };
-        let Some(request) = asked.request else { return Some(explanation) };
+        let Some(request) = asked.request else {
+            return Some(explanation);
+        };
         state.reservations.pass(now);
         state.reservations.refresh(NodeRules::expect);
         let number = state.reservations.rules_mut().number(&request);
         let names: Vec<String> = state.reservations.rules().cluster.names().map(str::to_owned).collect();
-        let closed: Vec<_> =
-            names.iter().map(|name| state.reservations.available(name, now).err().and_then(reason)).collect();
+        let closed: Vec<_> = names
+            .iter()
+            .map(|name| state.reservations.available(name, now).err().and_then(reason))
+            .collect();
         let mut closed = closed.into_iter();
         let mut fits: Vec<(u16, &str)> = Vec::new();
         let rules = state.reservations.rules_mut();
-        rules.cluster.verdicts(number, names.iter().map(String::as_str), |name, verdict| {
-            match answer(closed.next().flatten(), verdict, request.0.vm.is_some()) {
-                Answer::Fits(score) => fits.push((score, name)),
-                Answer::Full(why) | Answer::Closed(why) => *explanation.refused.entry(why).or_default() += 1,
-            }
-        });
+        rules
+            .cluster
+            .verdicts(number, names.iter().map(String::as_str), |name, verdict| {
+                match answer(closed.next().flatten(), verdict, request.0.vm.is_some()) {
+                    Answer::Fits(score) => fits.push((score, name)),
+                    Answer::Full(why) | Answer::Closed(why) => *explanation.refused.entry(why).or_default() += 1,
+                }
+            });
         explanation.fit = fits.len();
         fits.sort_by(|one, other| other.0.cmp(&one.0).then(one.1.cmp(other.1)));
         let best = fits.into_iter().take(BEST).map(|(score, node)| Candidate {

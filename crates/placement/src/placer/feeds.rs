@@ -63,7 +63,11 @@ fn begin<T>(listed: &Listed<T>) {
 }
 
 fn end<T>(listed: &Listed<T>) -> HashSet<T> {
-    listed.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+    listed
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take()
+        .unwrap_or_default()
 }
 
 struct Pods {
@@ -117,7 +121,9 @@ impl Placer {
             }
         };
         let mut state = self.state();
-        let Some(request) = state.shared(request) else { return Some(uid) };
+        let Some(request) = state.shared(request) else {
+            return Some(uid);
+        };
         let pod = SeenPod {
             uid,
             name: pod.name,
@@ -138,7 +144,9 @@ impl Placer {
             match refused.foreign {
                 Some(foreign) => {
                     count(&self.counts.refused_foreign);
-                    warn!("node {node} refused pod {pod} ({reason}): pod {foreign} was bound there by another scheduler");
+                    warn!(
+                        "node {node} refused pod {pod} ({reason}): pod {foreign} was bound there by another scheduler"
+                    );
                 }
                 None => {
                     count(&self.counts.refused_own);
@@ -213,7 +221,9 @@ impl Follower for Objects {
     }
 
     fn gone(&self, object: &RawValue) {
-        let Some(named) = seen::node_object(object.get()) else { return };
+        let Some(named) = seen::node_object(object.get()) else {
+            return;
+        };
         let now = self.placer.now();
         let mut state = self.placer.state();
         state.owners.remove(&named.name);
@@ -242,7 +252,9 @@ impl Follower for ClaimObjects {
             Ok(claims) => {
                 note(&self.listed, claims.node.clone());
                 let mut state = self.placer.state();
-                state.reservations.claims(&claims.node, claims.version, &claims.entries, now);
+                state
+                    .reservations
+                    .claims(&claims.node, claims.version, &claims.entries, now);
             }
             Err(cause) => {
                 count(&self.placer.counts.unreadable);
@@ -253,7 +265,10 @@ impl Follower for ClaimObjects {
 
     fn gone(&self, object: &RawValue) {
         let Ok(claims) = seen::claims(object.get()) else { return };
-        self.placer.state().reservations.claims_gone(&claims.node, claims.version);
+        self.placer
+            .state()
+            .reservations
+            .claims_gone(&claims.node, claims.version);
     }
 
     fn list_begins(&self) {

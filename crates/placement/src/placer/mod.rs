@@ -32,8 +32,8 @@ use crate::request::{Request, RequestError};
 use crate::reservations::{Census, Moment, NodeName, Reservations, Unavailable};
 
 use asked::{Asked, AskedPod};
-pub use bind::{BindError, ToBind};
 pub(crate) use bind::to_its_end;
+pub use bind::{BindError, ToBind};
 pub use explain::Explanation;
 pub use feeds::{Feed, feeds};
 pub use rules::NodeRules;
@@ -186,7 +186,10 @@ impl Placer {
     pub(crate) fn request(&self, pod: &str) -> Result<Option<Request>, PodError> {
         match seen::pod(pod) {
             Some(seen) if !seen.concerns => Ok(None),
-            _ => Ok(Some(Request::of_pod(&serde_json::from_str(pod)?, self.options.strategy)?)),
+            _ => Ok(Some(Request::of_pod(
+                &serde_json::from_str(pod)?,
+                self.options.strategy,
+            )?)),
         }
     }
 
@@ -216,14 +219,19 @@ impl Placer {
         let state = &mut *state;
         let number = state.number(request, now);
         let reservations = &mut state.reservations;
-        let closed: Vec<Option<&'static str>> =
-            names.iter().map(|name| reservations.available(name, now).err().and_then(reason)).collect();
+        let closed: Vec<Option<&'static str>> = names
+            .iter()
+            .map(|name| reservations.available(name, now).err().and_then(reason))
+            .collect();
         let mut closed = closed.into_iter();
         let has_vm = request.vm.is_some();
-        reservations.rules_mut().cluster.verdicts(number, names.iter().copied(), |name, verdict| {
-            let closed = closed.next().flatten();
-            told(name, answer(closed, verdict, has_vm));
-        });
+        reservations
+            .rules_mut()
+            .cluster
+            .verdicts(number, names.iter().copied(), |name, verdict| {
+                let closed = closed.next().flatten();
+                told(name, answer(closed, verdict, has_vm));
+            });
     }
 }
 

@@ -33,8 +33,14 @@ impl Placer {
         }
         let due = self.state().reservations.to_fence(self.now());
         for (uid, name) in due.into_iter().take(AT_ONCE) {
-            let Some((namespace, pod)) = name.split_once('/') else { continue };
-            let why = format!("{} gives up a bind that was not finished, after {:?}", self.identity, self.now());
+            let Some((namespace, pod)) = name.split_once('/') else {
+                continue;
+            };
+            let why = format!(
+                "{} gives up a bind that was not finished, after {:?}",
+                self.identity,
+                self.now()
+            );
             match self.api.fence(namespace, pod, &uid.to_string(), &why).await {
                 Ok(()) => {
                     count(&self.counts.fenced);
@@ -48,7 +54,9 @@ impl Placer {
 
     /// Reads the pod, and tells the reservations. Whether it was read.
     pub(super) async fn read_pod(&self, uid: Uid, name: &str) -> bool {
-        let Some((namespace, pod)) = name.split_once('/') else { return false };
+        let Some((namespace, pod)) = name.split_once('/') else {
+            return false;
+        };
         let found = match self.api.pod(namespace, pod).await {
             Ok(found) => found.to_string(),
             Err(Failure::Missing(_)) => String::new(),

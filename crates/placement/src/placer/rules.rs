@@ -17,7 +17,10 @@ pub struct NodeRules {
 impl NodeRules {
     /// Lets the node's answers count what is held there.
     pub fn expect(&mut self, node: &str, held: &[Held<'_, Shared>]) {
-        let same = self.cluster.on_their_way(node).eq(held.iter().map(|held| (held.pod, held.cpus)));
+        let same = self
+            .cluster
+            .on_their_way(node)
+            .eq(held.iter().map(|held| (held.pod, held.cpus)));
         if same {
             return;
         }
@@ -72,6 +75,8 @@ impl Rules for NodeRules {
     }
 
     fn at_start(&self, node: &str, request: &Shared) -> bool {
-        self.cluster.owns(node, &request.0).is_some_and(|(_, at_start)| at_start)
+        self.cluster
+            .owns(node, &request.0)
+            .is_some_and(|(_, at_start)| at_start)
     }
 }

@@ -79,7 +79,12 @@ impl Cluster {
             async move { sent.await.unwrap() }
         });
         let identity = format!("instance-{number}");
-        let placer = Placer::new(Api::new(Client::new(service, "default")), identity.clone(), number, Options::default());
+        let placer = Placer::new(
+            Api::new(Client::new(service, "default")),
+            identity.clone(),
+            number,
+            Options::default(),
+        );
         let seat = Seat {
             namespace: "stelia-system".to_owned(),
             name: "stelia-placement".to_owned(),
@@ -101,13 +106,20 @@ impl Cluster {
     }
 
     fn claims(&self, node: &str) -> Vec<String> {
-        let object = self.server.object("stelia.io", "nodeclaims", "", node).unwrap_or_default();
+        let object = self
+            .server
+            .object("stelia.io", "nodeclaims", "", node)
+            .unwrap_or_default();
         let claims = object["spec"]["claims"].as_array().cloned().unwrap_or_default();
-        claims.iter().map(|claim| claim["pod"].as_str().unwrap().to_owned()).collect()
+        claims
+            .iter()
+            .map(|claim| claim["pod"].as_str().unwrap().to_owned())
+            .collect()
     }
 
     fn fail(&self, verb: &str, resource: &str, times: u32, answer: Fault) {
-        self.server.fail(test_apiserver::Fault::of(verb, resource, times, answer));
+        self.server
+            .fail(test_apiserver::Fault::of(verb, resource, times, answer));
     }
 }
 
@@ -129,12 +141,16 @@ impl Instance {
     fn held(&self, node: &str) -> Vec<String> {
         let state = self.placer.state();
         let held = state.reservations.held(node);
-        held.iter().map(|held| held.cpus.map_or("-".to_owned(), ToString::to_string)).collect()
+        held.iter()
+            .map(|held| held.cpus.map_or("-".to_owned(), ToString::to_string))
+            .collect()
     }
 }
 
 fn annotation(pod: &Value) -> &str {
-    pod["metadata"]["annotations"]["scheduling.koordinator.sh/resource-status"].as_str().unwrap_or_default()
+    pod["metadata"]["annotations"]["scheduling.koordinator.sh/resource-status"]
+        .as_str()
+        .unwrap_or_default()
 }
 
 #[tokio::test(start_paused = true)]
@@ -150,8 +166,12 @@ async fn a_bind_is_claimed_then_bound_and_ends_when_the_node_shows_it() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(instance.held("steliad"), ["2-5"]);
 
-    cluster.machines[0].register(&to.uid, 4, Some("2-5".parse().unwrap())).unwrap();
-    cluster.server.put(OBJECTS, "noderesourcetopologies", cluster.machines[0].object());
+    cluster.machines[0]
+        .register(&to.uid, 4, Some("2-5".parse().unwrap()))
+        .unwrap();
+    cluster
+        .server
+        .put(OBJECTS, "noderesourcetopologies", cluster.machines[0].object());
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!((instance.census(), instance.held("steliad").len()), ([0; 4], 0));
     // Again: the scheduler did not hear the answer.
@@ -168,7 +188,10 @@ async fn where_kubelet_chooses_nothing_is_told() {
     };
     instance.placer.bind(&to).await.unwrap();
     let bound = cluster.server.object("", "pods", "vms", "vm").unwrap();
-    assert_eq!((bound["spec"]["nodeName"].as_str(), annotation(&bound)), (Some("kubelet"), ""));
+    assert_eq!(
+        (bound["spec"]["nodeName"].as_str(), annotation(&bound)),
+        (Some("kubelet"), "")
+    );
     assert_eq!(instance.held("kubelet"), ["-"]);
 }
 
@@ -176,8 +199,14 @@ async fn where_kubelet_chooses_nothing_is_told() {
 async fn binds_at_once_get_different_cpus() {
     let cluster = Cluster::new();
     let instance = cluster.ready(1).await;
-    let all: Vec<ToBind> = (1..=5).map(|number| cluster.make(&format!("vm-{number}"), number, 6)).collect();
-    let tasks: Vec<_> = all.iter().cloned().map(|to| tokio::spawn(to_its_end(instance.placer.clone(), to))).collect();
+    let all: Vec<ToBind> = (1..=5)
+        .map(|number| cluster.make(&format!("vm-{number}"), number, 6))
+        .collect();
+    let tasks: Vec<_> = all
+        .iter()
+        .cloned()
+        .map(|to| tokio::spawn(to_its_end(instance.placer.clone(), to)))
+        .collect();
     let mut bound = 0;
     for task in tasks {
         match task.await.unwrap() {
@@ -188,7 +217,12 @@ async fn binds_at_once_get_different_cpus() {
     }
     // Two NUMA nodes of 14 CPUs.
     assert_eq!(bound, 4);
-    let mut told: Vec<String> = cluster.server.objects("", "pods").iter().map(|pod| annotation(pod).to_owned()).collect();
+    let mut told: Vec<String> = cluster
+        .server
+        .objects("", "pods")
+        .iter()
+        .map(|pod| annotation(pod).to_owned())
+        .collect();
     told.retain(|told| !told.is_empty());
     told.sort();
     told.dedup();
@@ -214,7 +248,10 @@ async fn what_stays_unknown_holds_its_cpus_until_it_is_given_up() {
     cluster.fail("create", "pods/binding", 1000, Fault::status(500));
     let error = instance.placer.bind(&to).await.unwrap_err();
     assert!(matches!(error, BindError::Unknown(..)), "{error}");
-    assert_eq!((instance.census(), instance.held("steliad")), ([0, 1, 0, 0], vec!["2-5".to_owned()]));
+    assert_eq!(
+        (instance.census(), instance.held("steliad")),
+        ([0, 1, 0, 0], vec!["2-5".to_owned()])
+    );
     // The binding may still come: to the same node it is refused, and nobody else gets these CPUs.
     let error = instance.placer.bind(&to).await.unwrap_err();
     assert!(matches!(error, BindError::UnderWay(..)), "{error}");
@@ -267,7 +304,10 @@ async fn without_everything_read_nothing_is_answered() {
     let to = cluster.make("vm", 1, 4);
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(instance.placer.ready(), Err(NotReady::NotRead));
-    assert_eq!(instance.placer.bind(&to).await, Err(BindError::NotReady(NotReady::NotRead)));
+    assert_eq!(
+        instance.placer.bind(&to).await,
+        Err(BindError::NotReady(NotReady::NotRead))
+    );
     let waiting = cluster.start(2);
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(waiting.placer.ready(), Err(NotReady::NotLeader));
@@ -297,7 +337,11 @@ async fn a_leader_that_wakes_up_is_refused_by_the_claim_objects_version() {
     let error = bind.await.unwrap().unwrap_err();
     assert_eq!(cluster.node_of("one"), None, "{error}");
     let asked = cluster.server.asked();
-    let codes: Vec<u16> = asked.iter().filter(|asked| asked.resource == "nodeclaims" && asked.verb == "update").map(|asked| asked.code).collect();
+    let codes: Vec<u16> = asked
+        .iter()
+        .filter(|asked| asked.resource == "nodeclaims" && asked.verb == "update")
+        .map(|asked| asked.code)
+        .collect();
     // It had chosen the same CPUs, as nobody had told it otherwise.
     assert_eq!(codes, [409], "{error}");
     second.placer.bind(&one).await.unwrap();
@@ -320,7 +364,10 @@ async fn a_leader_that_wakes_up_cannot_bind_what_was_given_up() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(cluster.claims("steliad"), ["vms/one"]);
     first.stopped.send(true).unwrap();
-    assert_eq!((second.census(), second.held("steliad")), ([0, 1, 0, 0], vec!["2-15".to_owned()]));
+    assert_eq!(
+        (second.census(), second.held("steliad")),
+        ([0, 1, 0, 0], vec!["2-15".to_owned()])
+    );
 
     second.becomes_ready().await;
     tokio::time::sleep(Duration::from_secs(15)).await;
@@ -329,7 +376,10 @@ async fn a_leader_that_wakes_up_cannot_bind_what_was_given_up() {
     first.stopped.send(false).unwrap();
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(bind.await.unwrap().is_err());
-    assert_eq!((cluster.node_of("one"), cluster.node_of("other")), (None, Some("steliad".to_owned())));
+    assert_eq!(
+        (cluster.node_of("one"), cluster.node_of("other")),
+        (None, Some("steliad".to_owned()))
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -337,11 +387,14 @@ async fn the_lease_is_taken_over_after_it_ended_and_given_back_at_the_end() {
     let cluster = Cluster::new();
     let first = cluster.ready(1).await;
     let second = cluster.start(2);
-    let begun = tokio::time::Instant::now();
+    let begun = Instant::now();
     first.stopped.send(true).unwrap();
     second.becomes_ready().await;
     let waited = begun.elapsed();
-    assert!(waited >= Duration::from_secs(13) && waited < Duration::from_secs(22), "{waited:?}");
+    assert!(
+        waited >= Duration::from_secs(13) && waited < Duration::from_secs(22),
+        "{waited:?}"
+    );
     first.stopped.send(false).unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(first.placer.ready(), Err(NotReady::NotLeader));
@@ -351,9 +404,11 @@ async fn the_lease_is_taken_over_after_it_ended_and_given_back_at_the_end() {
         name: "stelia-placement".to_owned(),
         identity: "instance-2".to_owned(),
     };
-    seat.release(second.placer.api(), second.placer.leadership()).await.unwrap();
+    seat.release(second.placer.api(), second.placer.leadership())
+        .await
+        .unwrap();
     second.dead.cancel();
-    let begun = tokio::time::Instant::now();
+    let begun = Instant::now();
     first.becomes_ready().await;
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
 }
@@ -364,10 +419,17 @@ async fn watches_go_on_after_410_after_outages_and_after_nonsense() {
     let instance = cluster.ready(1).await;
     cluster.server.down(Duration::from_secs(3));
     cluster.machines[0].register(&uid(7, 0), 4, None).unwrap();
-    cluster.server.put(OBJECTS, "noderesourcetopologies", cluster.machines[0].object());
+    cluster
+        .server
+        .put(OBJECTS, "noderesourcetopologies", cluster.machines[0].object());
     cluster.server.compact();
-    cluster.server.put(OBJECTS, "noderesourcetopologies", serde_json::json!({"metadata": {"name": "hostile"}, "zones": 7}));
-    let endless = serde_json::json!({"v": 1, "topology": "0x1000000000:0:0:0", "policy": "static", "free": "0-999999999"});
+    cluster.server.put(
+        OBJECTS,
+        "noderesourcetopologies",
+        serde_json::json!({"metadata": {"name": "hostile"}, "zones": 7}),
+    );
+    let endless =
+        serde_json::json!({"v": 1, "topology": "0x1000000000:0:0:0", "policy": "static", "free": "0-999999999"});
     let absurd = serde_json::json!({
         "metadata": {"name": "absurd"},
         "attributes": [{"name": "isolation.stelia.io/node", "value": endless.to_string()}],
@@ -376,7 +438,15 @@ async fn watches_go_on_after_410_after_outages_and_after_nonsense() {
     cluster.server.put(OBJECTS, "noderesourcetopologies", absurd);
     tokio::time::sleep(Duration::from_secs(40)).await;
     instance.becomes_ready().await;
-    assert!(instance.placer.state().reservations.rules().cluster.shows("steliad", crate::node::Uid::parse(&uid(7, 0)).unwrap()));
+    assert!(
+        instance
+            .placer
+            .state()
+            .reservations
+            .rules()
+            .cluster
+            .shows("steliad", crate::node::Uid::parse(&uid(7, 0)).unwrap())
+    );
     let to = ToBind {
         node: "hostile".into(),
         ..cluster.make("vm", 1, 4)

@@ -150,15 +150,22 @@ impl<R: Rules> Reservations<R> {
     /// This bind of it has not bound it, and cannot any more. Where the API server refused because the pod is bound already or
     /// has another version, the pod is to be told first ([`Reservations::pod`]): an earlier bind's answer may have been lost.
     pub fn failed(&mut self, ticket: &Ticket) {
-        let Some(record) = self.pods.get_mut(&ticket.pod) else { return };
+        let Some(record) = self.pods.get_mut(&ticket.pod) else {
+            return;
+        };
         record.intents.retain(|intent| intent.attempt != ticket.attempt);
         self.leave(ticket.pod, &ticket.node);
     }
 
     /// Whether it is bound is not known: it holds what it was promised until that is decided.
     pub fn lost(&mut self, ticket: &Ticket, now: Moment) {
-        let Some(record) = self.pods.get_mut(&ticket.pod) else { return };
-        let own = record.intents.iter_mut().find(|intent| intent.attempt == ticket.attempt);
+        let Some(record) = self.pods.get_mut(&ticket.pod) else {
+            return;
+        };
+        let own = record
+            .intents
+            .iter_mut()
+            .find(|intent| intent.attempt == ticket.attempt);
         if let Some(own) = own {
             (own.open, own.since) = (false, now);
             self.undecided.insert(ticket.pod);
@@ -176,8 +183,14 @@ impl<R: Rules> Reservations<R> {
     /// demands a version of the pod, so once the pod has another one it cannot succeed.
     pub fn to_fence(&self, now: Moment) -> Vec<(Uid, Arc<str>)> {
         let due = |pod: &Uid| {
-            let intents = self.pods.get(pod).map(|record| record.intents.as_slice()).unwrap_or_default();
-            intents.iter().any(|intent| !intent.open && now >= intent.since + FENCED_AFTER)
+            let intents = self
+                .pods
+                .get(pod)
+                .map(|record| record.intents.as_slice())
+                .unwrap_or_default();
+            intents
+                .iter()
+                .any(|intent| !intent.open && now >= intent.since + FENCED_AFTER)
         };
         let mut pods = self.undecided();
         pods.retain(|(pod, _)| due(pod));

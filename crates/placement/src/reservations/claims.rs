@@ -80,7 +80,9 @@ impl<R: Rules> Reservations<R> {
     fn forget(&mut self, node: &NodeName, pod: Uid, written: &HashSet<Attempt>) {
         let Some(record) = self.pods.get_mut(&pod) else { return };
         let before = record.intents.len();
-        record.intents.retain(|intent| intent.node != *node || intent.open || written.contains(&intent.attempt));
+        record
+            .intents
+            .retain(|intent| intent.node != *node || intent.open || written.contains(&intent.attempt));
         if record.intents.len() == before {
             return;
         }
@@ -100,7 +102,10 @@ impl<R: Rules> Reservations<R> {
 
     /// A list of all claim objects, of that version: nodes that are not in it have none.
     pub fn only_claims(&mut self, listed: &HashSet<NodeName>, version: Version) {
-        let nodes = self.nodes.iter().filter(|(node, slot)| slot.claims != 0 && !listed.contains(*node));
+        let nodes = self
+            .nodes
+            .iter()
+            .filter(|(node, slot)| slot.claims != 0 && !listed.contains(*node));
         let gone: Vec<NodeName> = nodes.map(|(node, _)| node.clone()).collect();
         for node in gone {
             self.claims_gone(&node, version);
@@ -138,7 +143,11 @@ fn entries<Q>(pod: Uid, record: &Record<Q>, on: &str) -> Vec<Entry> {
         version,
         cpus: cpus.clone(),
     };
-    let intents = record.intents(on).map(|intent| entry(intent.attempt, intent.version, &intent.cpus));
+    let intents = record
+        .intents(on)
+        .map(|intent| entry(intent.attempt, intent.version, &intent.cpus));
     let bound = record.unseen().filter(|bound| bound.ours && &*bound.node == on);
-    intents.chain(bound.map(|_| entry(0, record.version, &record.cpus))).collect()
+    intents
+        .chain(bound.map(|_| entry(0, record.version, &record.cpus)))
+        .collect()
 }

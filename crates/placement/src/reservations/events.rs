@@ -120,7 +120,9 @@ impl<R: Rules> Reservations<R> {
     fn blame(&mut self, foreign: Uid, node: &NodeName) {
         let pods = self.nodes.get(node).map(|slot| slot.pods.clone()).unwrap_or_default();
         for pod in pods.into_iter().filter(|pod| *pod != foreign) {
-            let Some(record) = self.pods.get_mut(&pod) else { continue };
+            let Some(record) = self.pods.get_mut(&pod) else {
+                continue;
+            };
             for intent in record.intents.iter_mut().filter(|intent| intent.node == *node) {
                 intent.foreign = Some(foreign);
             }
@@ -163,7 +165,11 @@ impl<R: Rules> Reservations<R> {
     /// A list of all pods, of that version: those that are not in it are gone, unless a newer version of them was seen.
     pub fn only_pods(&mut self, listed: &HashSet<Uid>, version: Version, now: Moment) {
         let gone = self.pods.iter().filter(|(uid, record)| {
-            let newest = record.intents.iter().map(|intent| intent.version).fold(record.version, Version::max);
+            let newest = record
+                .intents
+                .iter()
+                .map(|intent| intent.version)
+                .fold(record.version, Version::max);
             record.gone.is_none() && newest <= version && !listed.contains(*uid)
         });
         let gone: Vec<Uid> = gone.map(|(uid, _)| *uid).collect();
@@ -184,7 +190,9 @@ impl<R: Rules> Reservations<R> {
         let pods = slot.pods.clone();
         for pod in pods {
             let shown = self.shows(node, pod);
-            let Some(record) = self.pods.get_mut(&pod) else { continue };
+            let Some(record) = self.pods.get_mut(&pod) else {
+                continue;
+            };
             let Some(bound) = record.bound.as_mut().filter(|bound| bound.node == *node) else {
                 continue;
             };
@@ -223,7 +231,10 @@ impl<R: Rules> Reservations<R> {
 
     /// A list of all objects, of that version: nodes that are not in it have none.
     pub fn only_objects(&mut self, listed: &HashSet<NodeName>, version: Version, now: Moment) {
-        let nodes = self.nodes.iter().filter(|(node, slot)| slot.version != 0 && !listed.contains(*node));
+        let nodes = self
+            .nodes
+            .iter()
+            .filter(|(node, slot)| slot.version != 0 && !listed.contains(*node));
         let gone: Vec<NodeName> = nodes.map(|(node, _)| node.clone()).collect();
         for node in gone {
             self.object_gone(&node, version, now);
@@ -242,7 +253,9 @@ impl<R: Rules> Reservations<R> {
     pub(super) fn touch_all(&mut self, pod: Uid) {
         let Some(record) = self.pods.get(&pod) else { return };
         let intents = record.intents.iter().map(|intent| intent.node.clone());
-        let nodes: Vec<NodeName> = intents.chain(record.bound.as_ref().map(|bound| bound.node.clone())).collect();
+        let nodes: Vec<NodeName> = intents
+            .chain(record.bound.as_ref().map(|bound| bound.node.clone()))
+            .collect();
         for node in nodes {
             self.touch(&node);
         }

@@ -27,11 +27,11 @@ use std::time::Duration;
 
 use stelia_cpus::CpuSet;
 
+pub use crate::node::Uid;
 pub use binds::{AskedToBind, Begun, NotBegun, Ticket};
 pub use claims::{Entry, Rewrite};
 pub use events::{Refused, SeenPod};
 use records::{Record, Slot};
-pub use crate::node::Uid;
 
 /// Since any moment before all others, such as the program's start.
 pub type Moment = Duration;
@@ -179,7 +179,11 @@ impl<R: Rules> Reservations<R> {
     /// # Errors
     /// Why not.
     pub fn available(&self, node: &str, now: Moment) -> Result<(), Unavailable> {
-        let slot = self.nodes.get(node).filter(|slot| slot.usable).ok_or(Unavailable::NoObject)?;
+        let slot = self
+            .nodes
+            .get(node)
+            .filter(|slot| slot.usable)
+            .ok_or(Unavailable::NoObject)?;
         if slot.unknown {
             return Err(Unavailable::UnknownClaim);
         }
@@ -204,7 +208,9 @@ impl<R: Rules> Reservations<R> {
 
     /// Where the pod is, or may come to be.
     pub fn standings(&self, pod: Uid) -> Vec<Standing> {
-        let Some(record) = self.pods.get(&pod) else { return Vec::new() };
+        let Some(record) = self.pods.get(&pod) else {
+            return Vec::new();
+        };
         let intents = record.intents.iter().map(|intent| Standing {
             node: intent.node.clone(),
             state: if intent.open { "binding" } else { "undecided" },
@@ -294,10 +300,18 @@ impl<R: Rules> Reservations<R> {
     fn touch(&mut self, node: &NodeName) {
         self.changed.insert(node.clone());
         let Some(slot) = self.nodes.get(node) else { return };
-        let pods = || slot.pods.iter().filter_map(|pod| self.pods.get(pod)).filter(|record| record.holds(node));
+        let pods = || {
+            slot.pods
+                .iter()
+                .filter_map(|pod| self.pods.get(pod))
+                .filter(|record| record.holds(node))
+        };
         let unknown = pods().any(|record| record.request.is_none());
         let due = |record: &Record<R::Request>| {
-            let request = record.request.as_ref().filter(|_| slot.usable && record.gone.is_none())?;
+            let request = record
+                .request
+                .as_ref()
+                .filter(|_| slot.usable && record.gone.is_none())?;
             let bound = record.unseen()?;
             let since = match self.rules.at_start(node, request) {
                 true => bound.started?,

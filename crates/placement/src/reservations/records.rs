@@ -142,7 +142,10 @@ impl<Q> Record<Q> {
 
     /// The CPUs that were chosen, of each claim on the node.
     pub(super) fn claims(&self, node: &str) -> impl Iterator<Item = Option<&CpuSet>> {
-        let bound = self.unseen().filter(|bound| &*bound.node == node).map(|_| self.cpus.as_ref());
+        let bound = self
+            .unseen()
+            .filter(|bound| &*bound.node == node)
+            .map(|_| self.cpus.as_ref());
         self.intents(node).map(|intent| intent.cpus.as_ref()).chain(bound)
     }
 }

@@ -76,7 +76,11 @@ pub(crate) fn start(server: &Server, number: u64, lives: Option<(i64, bool)>, la
 
 pub(crate) fn run(placer: &Arc<Placer>, seat: Seat, dead: &CancellationToken, late: Option<Random>) {
     let (stopped, holder) = (dead.clone(), placer.clone());
-    tokio::spawn(async move { stopped.run_until_cancelled(seat.hold(holder.api(), holder.leadership())).await });
+    tokio::spawn(async move {
+        stopped
+            .run_until_cancelled(seat.hold(holder.api(), holder.leadership()))
+            .await
+    });
     let mut late = late;
     for (place, feed) in feeds(placer).into_iter().enumerate() {
         let (stopped, follower) = (dead.clone(), placer.clone());
@@ -92,7 +96,9 @@ pub(crate) fn run(placer: &Arc<Placer>, seat: Seat, dead: &CancellationToken, la
         };
         tokio::spawn(async move {
             let terms = follower.leadership().terms();
-            stopped.run_until_cancelled(follow(follower.api(), feed.source, told, terms)).await
+            stopped
+                .run_until_cancelled(follow(follower.api(), feed.source, told, terms))
+                .await
         });
     }
     let (stopped, resolver) = (dead.clone(), placer.clone());

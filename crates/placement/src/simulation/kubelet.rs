@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
 use serde_json::json;
 use serde_json::value::RawValue;
-use serde_json::Value;
 use stelia_cpus::CpuSet;
 
 use super::node::overlap;
@@ -41,7 +41,11 @@ impl World {
                 match &wanted {
                     Some(wanted) => {
                         let mut state = self.state();
-                        state.machines.get_mut(&node).unwrap().register(&uid, wanted.cpus, pod.cpus.clone())
+                        state
+                            .machines
+                            .get_mut(&node)
+                            .unwrap()
+                            .register(&uid, wanted.cpus, pod.cpus.clone())
                     }
                     None => Ok(()),
                 }
@@ -51,8 +55,13 @@ impl World {
         self.change(&node);
         match outcome {
             Ok(()) => {
-                assert!(!overlap(&self.state().machines[&node].given()), "{node} gave a CPU twice");
-                let lives = wanted.as_ref().map_or_else(|| random.between(20_000, 60_000), |wanted| wanted.lives);
+                assert!(
+                    !overlap(&self.state().machines[&node].given()),
+                    "{node} gave a CPU twice"
+                );
+                let lives = wanted
+                    .as_ref()
+                    .map_or_else(|| random.between(20_000, 60_000), |wanted| wanted.lives);
                 tokio::time::sleep(lives).await;
                 if let Some(mut pod) = self.pod(&name, &uid) {
                     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
@@ -93,7 +102,12 @@ impl World {
 
     /// Whether another pod on the node is told one of these CPUs too.
     fn told_twice(&self, state: &State, node: &str, uid: &str, cpus: &CpuSet) -> bool {
-        let others = state.used.get(node).into_iter().flat_map(|pods| pods.keys()).filter(|other| *other != uid);
+        let others = state
+            .used
+            .get(node)
+            .into_iter()
+            .flat_map(|pods| pods.keys())
+            .filter(|other| *other != uid);
         let given = state.machines[node].given();
         let mut given = others.filter_map(|other| given.get(other));
         given.any(|theirs| !theirs.is_disjoint(cpus))

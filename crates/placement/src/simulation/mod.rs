@@ -21,7 +21,8 @@ fn placements(usual: usize) -> usize {
 
 /// In a cluster of so many nodes; `STELIA_PLACEMENT_NODES` says another number.
 fn nodes() -> usize {
-    std::env::var("STELIA_PLACEMENT_NODES").map_or(12, |number| number.parse().expect("STELIA_PLACEMENT_NODES: a number"))
+    std::env::var("STELIA_PLACEMENT_NODES")
+        .map_or(12, |number| number.parse().expect("STELIA_PLACEMENT_NODES: a number"))
 }
 
 /// What came of a plan, told.

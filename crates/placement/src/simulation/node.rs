@@ -51,7 +51,9 @@ impl Machine {
 
     /// steliad's answer to a VM that starts: `told` are the CPUs in its annotation.
     pub(crate) fn register(&mut self, uid: &str, cpus: u32, told: Option<CpuSet>) -> Result<(), String> {
-        let Some(policies) = machine::policies(self.kind) else { return Ok(()) };
+        let Some(policies) = machine::policies(self.kind) else {
+            return Ok(());
+        };
         let topology = machine::topology();
         let pools = Pools::new(&topology, &policies.reserved, &self.taken(), &CpuSet::new());
         let node = AllocatorNode::new(&topology, pools, &HeldCpus::default(), policies);
@@ -68,7 +70,9 @@ impl Machine {
             bound: true,
             memory: None,
         };
-        let (given, _) = node.allot(&request, &requester).map_err(|refusal| refusal.kind.name().to_owned())?;
+        let (given, _) = node
+            .allot(&request, &requester)
+            .map_err(|refusal| refusal.kind.name().to_owned())?;
         self.chosen.insert(uid.to_owned(), given);
         Ok(())
     }
@@ -92,18 +96,30 @@ impl Machine {
     /// Free CPUs by NUMA node.
     pub(crate) fn free(&self) -> Vec<usize> {
         let topology = machine::topology();
-        let free = topology.online().difference(&machine::reserved()).difference(&self.taken());
-        [0, 1].map(|node| free.iter().filter(|cpu| topology.cpus[cpu].node == node).count()).to_vec()
+        let free = topology
+            .online()
+            .difference(&machine::reserved())
+            .difference(&self.taken());
+        [0, 1]
+            .map(|node| free.iter().filter(|cpu| topology.cpus[cpu].node == node).count())
+            .to_vec()
     }
 
     /// Its object as it would be published now.
     pub(crate) fn object(&self) -> Value {
-        let facts = facts_of(&self.name, &self.kubelet, &machine::topology(), machine::option_texts(self.kind));
+        let facts = facts_of(
+            &self.name,
+            &self.kubelet,
+            &machine::topology(),
+            machine::option_texts(self.kind),
+        );
         serde_json::from_str(&published(&self.with_chosen(facts))).unwrap()
     }
 
     fn with_chosen(&self, facts: Facts) -> Facts {
-        let Some(policies) = machine::policies(self.kind) else { return facts };
+        let Some(policies) = machine::policies(self.kind) else {
+            return facts;
+        };
         let allocations = self.chosen.iter().map(|(uid, cpus)| PodAllocation {
             pod: PodUid::parse(uid).unwrap(),
             name: None,
@@ -145,4 +161,3 @@ pub(crate) fn overlap(sets: &BTreeMap<String, CpuSet>) -> bool {
         twice
     })
 }
-

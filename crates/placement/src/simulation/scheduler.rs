@@ -66,10 +66,17 @@ pub(super) async fn schedule(world: Arc<World>) {
         world.state().outcome.attempts += 1;
         // As long as a scheduler needs for a pod.
         tokio::time::sleep(Duration::from_millis(3)).await;
-        let Some(document) = world.pod(&waiting.name, &waiting.uid) else { continue };
+        let Some(document) = world.pod(&waiting.name, &waiting.uid) else {
+            continue;
+        };
         match choose(&world, &waiting, &document) {
             Some(node) => {
-                world.state().used.entry(node.clone()).or_default().insert(waiting.uid.clone(), waiting.cpus);
+                world
+                    .state()
+                    .used
+                    .entry(node.clone())
+                    .or_default()
+                    .insert(waiting.uid.clone(), waiting.cpus);
                 let world = world.clone();
                 tokio::spawn(async move { bind(world, waiting, node).await });
             }
@@ -108,7 +115,11 @@ fn choose(world: &World, waiting: &Waiting, document: &Value) -> Option<String> 
         }
     };
     let best = scored.iter().map(|(score, _)| *score).max()?;
-    let best: Vec<&str> = scored.into_iter().filter(|(score, _)| *score == best).map(|(_, node)| node).collect();
+    let best: Vec<&str> = scored
+        .into_iter()
+        .filter(|(score, _)| *score == best)
+        .map(|(_, node)| node)
+        .collect();
     Some((*world.state().random.of(&best)).to_owned())
 }
 
@@ -142,7 +153,9 @@ async fn bind(world: Arc<World>, waiting: Waiting, node: String) {
         }
     };
     // Whatever was answered: the scheduler watches pods.
-    let bound_to = world.pod(&waiting.name, &waiting.uid).and_then(|pod| pod["spec"]["nodeName"].as_str().map(str::to_owned));
+    let bound_to = world
+        .pod(&waiting.name, &waiting.uid)
+        .and_then(|pod| pod["spec"]["nodeName"].as_str().map(str::to_owned));
     let mut state = world.state();
     if bound_to.as_ref() != Some(&node)
         && let Some(pods) = state.used.get_mut(&node)
@@ -151,7 +164,11 @@ async fn bind(world: Arc<World>, waiting: Waiting, node: String) {
     }
     match bound_to {
         Some(on) => {
-            state.used.entry(on).or_default().insert(waiting.uid.clone(), waiting.cpus);
+            state
+                .used
+                .entry(on)
+                .or_default()
+                .insert(waiting.uid.clone(), waiting.cpus);
             if bound {
                 state.outcome.waited += waiting.since.elapsed();
             }

@@ -11,7 +11,12 @@ fn way(plan: Plan) -> &'static str {
 }
 
 fn trouble(plan: Plan) -> String {
-    let all = [(plan.kills, "killed"), (plan.late, "late watches"), (plan.dying, "dying publishers"), (plan.foreign, "another scheduler")];
+    let all = [
+        (plan.kills, "killed"),
+        (plan.late, "late watches"),
+        (plan.dying, "dying publishers"),
+        (plan.foreign, "another scheduler"),
+    ];
     let all: Vec<&str> = all.into_iter().filter(|(is, _)| *is).map(|(_, text)| text).collect();
     match all.is_empty() {
         true => "none".to_owned(),
@@ -24,7 +29,11 @@ const HEAD: &str = "| placed by | trouble | pods | bound | refused by their node
 
 fn row(outcome: &Outcome) -> String {
     let plan = outcome.plan;
-    let reasons: Vec<String> = outcome.reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    let reasons: Vec<String> = outcome
+        .reasons
+        .iter()
+        .map(|(reason, count)| format!("{count} {reason}"))
+        .collect();
     let refused = match reasons.is_empty() {
         true => "0".to_owned(),
         false => format!("{} ({})", outcome.refused, reasons.join(", ")),

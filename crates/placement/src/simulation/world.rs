@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::crash::{self, Instance};
+use super::kubelet::{BOUND, Kubelets};
 use super::load::{self, Wanted};
 use super::machine::KINDS;
-use super::kubelet::{BOUND, Kubelets};
 use super::node::Machine;
 use super::random::Random;
 use super::scheduler::{Waiting, schedule};
@@ -118,7 +118,11 @@ const LONGEST: Duration = Duration::from_secs(6 * 3600);
 
 /// Runs a plan.
 pub(super) fn run(plan: Plan) -> Outcome {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
     runtime.block_on(async { World::new(plan).run().await })
 }
 
@@ -129,7 +133,11 @@ pub(crate) fn definition(text: &str) -> Value {
 impl World {
     fn new(plan: Plan) -> Arc<Self> {
         let server = Server::new().unwrap();
-        server.define(&definition(include_str!("../../../../packaging/kubernetes/placement/base/crd.yaml"))).unwrap();
+        server
+            .define(&definition(include_str!(
+                "../../../../packaging/kubernetes/placement/base/crd.yaml"
+            )))
+            .unwrap();
         server.define(&topologies()).unwrap();
         let mut random = Random::new(plan.seed);
         let machines: BTreeMap<String, Machine> = (0..plan.nodes)
@@ -157,7 +165,10 @@ impl World {
             random: random.fork(),
             queue: VecDeque::new(),
             used: BTreeMap::new(),
-            zones: machines.iter().map(|(name, machine)| (name.clone(), machine.free())).collect(),
+            zones: machines
+                .iter()
+                .map(|(name, machine)| (name.clone(), machine.free()))
+                .collect(),
             outcome,
             changed: names.iter().map(|name| (name.clone(), watch::Sender::new(0))).collect(),
             machines,
@@ -191,7 +202,9 @@ impl World {
     pub(super) fn ready(&self) -> Option<Arc<Placer>> {
         let state = self.state();
         let alive = state.instances.iter().filter(|one| !one.dead.is_cancelled());
-        alive.map(|one| one.placer.clone()).find(|placer| placer.ready().is_ok())
+        alive
+            .map(|one| one.placer.clone())
+            .find(|placer| placer.ready().is_ok())
     }
 
     async fn run(self: Arc<Self>) -> Outcome {
@@ -260,7 +273,8 @@ impl World {
         let uid = load::uid(state.made, 0);
         let name = format!("vm-{}-{}", wanted.number, state.made);
         state.lives.insert(uid.clone(), wanted.clone());
-        self.server.put(PODS.0, PODS.1, load::pod(&name, &uid, wanted.cpus, true));
+        self.server
+            .put(PODS.0, PODS.1, load::pod(&name, &uid, wanted.cpus, true));
         state.queue.push_back(Waiting::new(name, uid, wanted.cpus));
     }
 
@@ -273,7 +287,10 @@ impl World {
                 state.instances.retain(|one| !one.dead.is_cancelled());
                 while state.instances.len() < 2 {
                     number += 1;
-                    let lives = self.plan.kills.then(|| (1 + state.random.below(40) as i64, state.random.chance(50)));
+                    let lives = self
+                        .plan
+                        .kills
+                        .then(|| (1 + state.random.below(40) as i64, state.random.chance(50)));
                     let late = self.plan.late.then(|| state.random.fork());
                     state.outcome.kills += usize::from(number > 2);
                     state.instances.push(crash::start(&self.server, number, lives, late));

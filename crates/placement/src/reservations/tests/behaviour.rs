@@ -7,7 +7,10 @@ fn a_claim_lasts_until_the_object_shows_the_pod() {
     assert_eq!(begun.cpus.unwrap().to_string(), "0-3");
     let next = all.begin(asked(2, 6, 4), &node("a"), seconds(1)).unwrap();
     assert_eq!(next.cpus.unwrap().to_string(), "4-7");
-    assert!(matches!(all.begin(asked(3, 7, 1), &node("a"), seconds(1)), Err(NotBegun::Rejected(_))));
+    assert!(matches!(
+        all.begin(asked(3, 7, 1), &node("a"), seconds(1)),
+        Err(NotBegun::Rejected(_))
+    ));
 
     all.bound(&begun.ticket, seconds(2));
     all.failed(&next.ticket);
@@ -25,8 +28,14 @@ fn one_bind_of_a_pod_at_a_time() {
     let again = all.begin(asked(1, 5, 4), &node("b"), seconds(1));
     assert!(matches!(again, Err(NotBegun::UnderWay(on)) if &*on == "a"));
     all.bound(&begun.ticket, seconds(1));
-    assert!(matches!(all.begin(asked(1, 5, 4), &node("a"), seconds(1)), Err(NotBegun::Already)));
-    assert!(matches!(all.begin(asked(1, 5, 4), &node("b"), seconds(1)), Err(NotBegun::Elsewhere(_))));
+    assert!(matches!(
+        all.begin(asked(1, 5, 4), &node("a"), seconds(1)),
+        Err(NotBegun::Already)
+    ));
+    assert!(matches!(
+        all.begin(asked(1, 5, 4), &node("b"), seconds(1)),
+        Err(NotBegun::Elsewhere(_))
+    ));
 }
 
 #[test]
@@ -50,7 +59,13 @@ fn a_lost_answer_that_was_yes() {
     all.lost(&begun.ticket, seconds(1));
     all.pod(pod(1, 6, Some("a"), 4), seconds(2));
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
-    assert_eq!(all.census(seconds(2)), Census { unseen: 1, ..Census::default() });
+    assert_eq!(
+        all.census(seconds(2)),
+        Census {
+            unseen: 1,
+            ..Census::default()
+        }
+    );
 }
 
 #[test]
@@ -89,12 +104,21 @@ fn a_node_whose_object_does_not_show_its_pods_is_silent_until_it_changes() {
 #[test]
 fn where_cpus_are_given_at_the_start_a_pull_that_takes_long_is_no_silence() {
     let mut all = Reservations::new(Lowest::default(), 1);
-    let late = Plain { at_start: true, ..plain("0-7", &[]) };
+    let late = Plain {
+        at_start: true,
+        ..plain("0-7", &[])
+    };
     all.object(&node("a"), 1, late, seconds(0));
     let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
     all.bound(&begun.ticket, seconds(1));
     assert!(all.available("a", seconds(500)).is_ok());
-    all.pod(SeenPod { running: true, ..pod(1, 6, Some("a"), 4) }, seconds(500));
+    all.pod(
+        SeenPod {
+            running: true,
+            ..pod(1, 6, Some("a"), 4)
+        },
+        seconds(500),
+    );
     assert!(all.available("a", seconds(530)).is_ok());
     assert_eq!(all.available("a", seconds(531)), Err(Unavailable::Silent));
 }
@@ -109,7 +133,10 @@ fn pods_bound_by_others_hold_and_are_blamed() {
     all.pod_gone(uid(1), Some("TopologyAffinityError"), seconds(3));
     let refused = all.take_refused();
     assert_eq!(refused.len(), 1);
-    assert_eq!((refused[0].reason.as_str(), refused[0].foreign), ("TopologyAffinityError", Some(uid(9))));
+    assert_eq!(
+        (refused[0].reason.as_str(), refused[0].foreign),
+        ("TopologyAffinityError", Some(uid(9)))
+    );
     assert_eq!(all.take_refused(), []);
 }
 
@@ -151,7 +178,11 @@ fn a_container_that_restarts_keeps_its_cpus() {
     all.object(&node("a"), 9, plain("0-7", &[]), seconds(3));
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
     all.pod_gone(uid(1), None, seconds(4));
-    assert_eq!(held(&all, "a"), [], "it was there, so the node has nothing more to say of it");
+    assert_eq!(
+        held(&all, "a"),
+        [],
+        "it was there, so the node has nothing more to say of it"
+    );
 }
 
 #[test]
@@ -160,11 +191,24 @@ fn a_name_that_is_used_again_is_another_pod() {
     let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
     all.pod_gone(uid(1), None, seconds(2));
     assert!(!all.is_open(&begun.ticket));
-    let again = AskedToBind { name: Arc::from("ns/pod-1"), ..asked(2, 9, 4) };
-    assert_eq!(all.begin(again, &node("a"), seconds(2)).unwrap().cpus.unwrap().to_string(), "0-3");
+    let again = AskedToBind {
+        name: Arc::from("ns/pod-1"),
+        ..asked(2, 9, 4)
+    };
+    assert_eq!(
+        all.begin(again, &node("a"), seconds(2))
+            .unwrap()
+            .cpus
+            .unwrap()
+            .to_string(),
+        "0-3"
+    );
     all.bound(&begun.ticket, seconds(3));
     assert_eq!(held(&all, "a").len(), 1);
-    assert!(matches!(all.begin(asked(1, 5, 4), &node("a"), seconds(3)), Err(NotBegun::Gone)));
+    assert!(matches!(
+        all.begin(asked(1, 5, 4), &node("a"), seconds(3)),
+        Err(NotBegun::Gone)
+    ));
 }
 
 #[test]
@@ -176,9 +220,17 @@ fn a_node_that_is_deleted_and_made_again() {
     all.object_gone(&node("a"), 10, seconds(3));
     assert_eq!(all.available("a", seconds(3)), Err(Unavailable::NoObject));
     all.object(&node("a"), 9, plain("4-7", &[1]), seconds(3));
-    assert_eq!(all.available("a", seconds(3)), Err(Unavailable::NoObject), "older than the deletion");
+    assert_eq!(
+        all.available("a", seconds(3)),
+        Err(Unavailable::NoObject),
+        "older than the deletion"
+    );
     all.object(&node("a"), 12, plain("0-7", &[]), seconds(4));
-    assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())], "until the API server says that the pod is gone");
+    assert_eq!(
+        held(&all, "a"),
+        [(1, "0-3".to_owned())],
+        "until the API server says that the pod is gone"
+    );
     all.pod_gone(uid(1), None, seconds(5));
     assert_eq!(held(&all, "a"), []);
 }
@@ -204,7 +256,11 @@ fn a_former_writers_claim_holds_until_it_is_known_better() {
     let mut all = one_node("0-7");
     let begun = all.begin(asked(2, 6, 4), &node("a"), seconds(1)).unwrap();
     assert!(all.claims(&node("a"), 30, &[entry(1, 5)], seconds(1)));
-    assert_eq!(all.rewrite(&begun.ticket), None, "it was promised without knowing the other");
+    assert_eq!(
+        all.rewrite(&begun.ticket),
+        None,
+        "it was promised without knowing the other"
+    );
     assert_eq!(all.available("a", seconds(1)), Err(Unavailable::UnknownClaim));
     all.failed(&begun.ticket);
 

@@ -84,7 +84,7 @@ pub(super) fn plain(free: &str, pods: &[u128]) -> Plain {
 
 pub(super) fn pod(uid: u128, version: Version, on: Option<&str>, request: usize) -> SeenPod<usize> {
     SeenPod {
-        uid: super::tests::uid(uid),
+        uid: tests::uid(uid),
         name: Arc::from(format!("ns/pod-{uid}")),
         version,
         node: on.map(node),
@@ -97,7 +97,7 @@ pub(super) fn pod(uid: u128, version: Version, on: Option<&str>, request: usize)
 
 pub(super) fn asked(uid: u128, version: Version, request: usize) -> AskedToBind<usize> {
     AskedToBind {
-        uid: super::tests::uid(uid),
+        uid: tests::uid(uid),
         name: Arc::from(format!("ns/pod-{uid}")),
         version,
         request,
@@ -111,7 +111,11 @@ pub(super) fn seconds(seconds: u64) -> Moment {
 /// Which pods hold which CPUs on the node; `-` where the node will choose.
 pub(super) fn held(reservations: &Reservations<Lowest>, on: &str) -> Vec<(u128, String)> {
     let cpus = |cpus: Option<&CpuSet>| cpus.map_or("-".to_owned(), CpuSet::to_string);
-    let mut held: Vec<_> = reservations.held(on).iter().map(|held| (number(held.pod), cpus(held.cpus))).collect();
+    let mut held: Vec<_> = reservations
+        .held(on)
+        .iter()
+        .map(|held| (number(held.pod), cpus(held.cpus)))
+        .collect();
     held.sort();
     held
 }

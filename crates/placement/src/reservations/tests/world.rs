@@ -116,7 +116,7 @@ impl World {
         let used = given.values().fold(CpuSet::new(), |used, cpus| used.union(cpus));
         let object = Plain {
             free: CpuSet::below(CPUS).difference(&used),
-            pods: given.keys().map(|pod| super::uid(*pod)).collect(),
+            pods: given.keys().map(|pod| uid(*pod)).collect(),
             at_start: false,
         };
         self.objects.insert(on.clone(), (version, object.clone()));
@@ -169,20 +169,37 @@ impl World {
 
     fn fresh(&self) -> Reservations<Lowest> {
         let mut writer = Reservations::new(Lowest::default(), self.clock);
-        let claims = self.claims.iter().map(|(on, (version, all))| Event::Claims(on.clone(), *version, all.clone()));
-        let pods = self.pods.iter().filter(|(_, pod)| !pod.failed).map(|(uid, pod)| Event::Pod(*uid, pod.clone()));
-        let objects = self.objects.iter().map(|(on, (version, all))| Event::Object(on.clone(), *version, all.clone()));
+        let claims = self
+            .claims
+            .iter()
+            .map(|(on, (version, all))| Event::Claims(on.clone(), *version, all.clone()));
+        let pods = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| !pod.failed)
+            .map(|(uid, pod)| Event::Pod(*uid, pod.clone()));
+        let objects = self
+            .objects
+            .iter()
+            .map(|(on, (version, all))| Event::Object(on.clone(), *version, all.clone()));
         for event in claims.chain(pods).chain(objects) {
             Self::hear(&mut writer, &event, self.now);
         }
-        let listed = self.pods.iter().filter(|(_, pod)| !pod.failed).map(|(uid, _)| super::uid(*uid)).collect();
+        let listed = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| !pod.failed)
+            .map(|(uid, _)| super::uid(*uid))
+            .collect();
         writer.only_pods(&listed, self.clock, self.now);
         writer.pass(self.now + SETTLE);
         writer
     }
 
     fn read_on(&mut self, log: usize, again: bool) {
-        let Some(event) = self.logs[log].get(self.read[log]) else { return };
+        let Some(event) = self.logs[log].get(self.read[log]) else {
+            return;
+        };
         Self::hear(&mut self.writer, event, self.now);
         if again {
             // A late answer to another question.
@@ -194,7 +211,12 @@ impl World {
     }
 
     fn begin(&mut self, choice: usize) {
-        let waiting: Vec<u128> = self.pods.iter().filter(|(_, pod)| pod.node.is_none()).map(|(uid, _)| *uid).collect();
+        let waiting: Vec<u128> = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| pod.node.is_none())
+            .map(|(uid, _)| *uid)
+            .collect();
         let Some(uid) = pick(&waiting, choice) else { return };
         let truth = &self.pods[uid];
         let version = [truth.made, truth.version][choice % 2];
@@ -227,7 +249,10 @@ impl World {
                 return;
             }
             match self.writer.rewrite(&task.ticket) {
-                Some(rewrite) => self.tasks.push(Task { rewrite: Some(rewrite), ..task }),
+                Some(rewrite) => self.tasks.push(Task {
+                    rewrite: Some(rewrite),
+                    ..task
+                }),
                 None => self.writer.failed(&task.ticket),
             }
             return;
@@ -273,7 +298,7 @@ impl World {
             }
             _ => self.posts.push(post),
         }
-        if task.awake && choice % 3 != 0 {
+        if task.awake && !choice.is_multiple_of(3) {
             self.writer.lost(&task.ticket, self.now);
         }
     }
@@ -288,7 +313,9 @@ impl World {
 
     /// The API server's rule: the version that is demanded, and not bound.
     fn land(&mut self, post: Post) -> bool {
-        let Some(pod) = self.pods.get_mut(&post.pod) else { return false };
+        let Some(pod) = self.pods.get_mut(&post.pod) else {
+            return false;
+        };
         if pod.version != post.version || pod.node.is_some() || pod.ending {
             return false;
         }
@@ -301,7 +328,12 @@ impl World {
         });
         for (uid, other) in others {
             let theirs = other.cpus.clone().unwrap_or_default();
-            assert!(own.is_disjoint(&theirs), "pod {} has {own}, pod {uid} {theirs} on {}", post.pod, post.node);
+            assert!(
+                own.is_disjoint(&theirs),
+                "pod {} has {own}, pod {uid} {theirs} on {}",
+                post.pod,
+                post.node
+            );
         }
         true
     }
@@ -329,7 +361,10 @@ impl World {
                 given.insert(*uid, cpus);
             }
             None => {
-                let others = self.pods.values().any(|other| other.foreign && other.node.as_ref() == Some(&on));
+                let others = self
+                    .pods
+                    .values()
+                    .any(|other| other.foreign && other.node.as_ref() == Some(&on));
                 assert!(others, "pod {uid} was refused on {on} without other schedulers");
                 self.pods.get_mut(uid).unwrap().failed = true;
                 self.changed(*uid);
@@ -346,13 +381,11 @@ impl World {
             0..=12 => self.make(choice % 4 + 1, None),
             13..=45 => self.begin(choice),
             46..=115 => self.step(choice),
-            116..=130 => {
-                if !self.posts.is_empty() {
-                    let post = self.posts.swap_remove(choice % self.posts.len());
-                    self.land(post);
-                }
+            116..=130 if !self.posts.is_empty() => {
+                let post = self.posts.swap_remove(choice % self.posts.len());
+                self.land(post);
             }
-            131..=180 => self.read_on(choice % 3, choice % 5 == 0),
+            131..=180 => self.read_on(choice % 3, choice.is_multiple_of(5)),
             181..=200 => self.admit(choice),
             201..=215 => self.publish(&on),
             216..=225 => {
@@ -365,7 +398,12 @@ impl World {
             237..=239 if foreign => self.make(choice % 3 + 1, Some(on)),
             240..=241 => self.take_over(),
             242..=245 => {
-                let pods: Vec<u128> = self.pods.iter().filter(|(_, pod)| !pod.failed).map(|(uid, _)| *uid).collect();
+                let pods: Vec<u128> = self
+                    .pods
+                    .iter()
+                    .filter(|(_, pod)| !pod.failed)
+                    .map(|(uid, _)| *uid)
+                    .collect();
                 if let Some(uid) = pick(&pods, choice) {
                     self.changed(*uid);
                 }
@@ -452,14 +490,24 @@ fn run(acts: &[(u8, usize)], foreign: bool) -> usize {
     for (uid, _) in fresh.undecided() {
         // The claim object may have one that is known to have failed; who does not know changes the pod.
         world.changed(number(uid));
-        World::hear(&mut fresh, &Event::Pod(number(uid), world.pods[&number(uid)].clone()), world.now);
+        World::hear(
+            &mut fresh,
+            &Event::Pod(number(uid), world.pods[&number(uid)].clone()),
+            world.now,
+        );
     }
     world.read_all();
     assert_eq!(all_held(&world.writer), all_held(&fresh), "a restart knows the same");
     for on in NODES {
-        let bound = world.pods.iter().filter(|(_, pod)| !pod.failed && pod.node.as_deref() == Some(on));
+        let bound = world
+            .pods
+            .iter()
+            .filter(|(_, pod)| !pod.failed && pod.node.as_deref() == Some(on));
         let shown = &world.objects[on].1.pods;
-        let unseen: Vec<u128> = bound.filter(|(uid, _)| !shown.contains(&super::uid(**uid))).map(|(uid, _)| *uid).collect();
+        let unseen: Vec<u128> = bound
+            .filter(|(uid, _)| !shown.contains(&super::uid(**uid)))
+            .map(|(uid, _)| *uid)
+            .collect();
         let holds: Vec<u128> = held(&world.writer, on).into_iter().map(|(uid, _)| uid).collect();
         assert_eq!(holds, unseen, "{on}: who holds, and who is bound and unseen");
     }
@@ -493,7 +541,9 @@ proptest! {
 fn binds_happen() {
     let mut state = 7u64;
     let mut next = move || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize
     };
     let acts: Vec<(u8, usize)> = (0..8000).map(|_| (next() as u8, next())).collect();
