@@ -247,13 +247,14 @@ package-test: package-lint dist $(SELINUX)/base.pp.bz2 ## the .rpm held to the D
 node-test: deb ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid, NODE_GUEST=tcg)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
 	@$(if $(FROM_DEB),cp "$(FROM_DEB)" $(NODE_JOB)/from.deb)
-	@$(CARGO) build --locked -p steliad --test node -p stelia-simulator --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
+	@$(CARGO) build --locked -p steliad --test node -p stelia-simulator -p test-apiserver --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
 	@cp "$$(packaging/test-binary node < $(NODE_JOB)/.built)" $(NODE_JOB)/node-tests
-	@for program in steliad-failpoints stelia-simulate; do \
+	@for program in steliad-failpoints stelia-simulate test-apiserver; do \
 	  strip -o $(NODE_JOB)/$$program "$$(packaging/test-binary $$program < $(NODE_JOB)/.built)" || exit; \
 	done
 	@$(STATIC) $(CARGO) build --locked -p test-vmm --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(NODE_JOB)/.built-vmm
 	@cp "$$(packaging/test-binary test-vmm < $(NODE_JOB)/.built-vmm)" $(NODE_JOB)/test-vmm
+	@cp $(call newest_deb,stelia-publish) $(NODE_JOB)/stelia-publish.deb
 	@cp tests/node/libvirt/launcher $(NODE_JOB)/libvirt-launcher
 	@cp tests/node/run.sh packaging/kubernetes/*.yaml docs/cookbook.md docs/first-vm.md $(NODE_JOB)/
 	@for sector in boot button; do \

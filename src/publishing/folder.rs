@@ -82,30 +82,23 @@ impl Directory {
         same.unwrap_or_default()
     }
 
-    /// Open the lock's file, or make it; locked.
+    /// A new file in place of the lock's, locked before it has the name: whoever watches the folder is told, and nobody who may read the
+    /// former one, and so lock it, is in the way.
     fn take_lock(&self) -> Result<File, String> {
-        let path = self.path.join(LOCK);
+        let (temporary, path) = (self.temporary(LOCK), self.path.join(LOCK));
         if !self.path.is_dir() {
             fs::create_dir_all(&self.path).map_err(in_words("make", &self.path))?;
         }
-        let file = open(&path)?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            return Ok(file);
-        }
-        // Whoever may read it may lock it. Readers look for the name: another file gets it.
-        let temporary = self.temporary(LOCK);
-        let file = open(&temporary)?;
+        // One that a daemon left which died just here.
+        let _ = fs::remove_file(&temporary);
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create_new(true).mode(0o644);
+        let file = options.open(&temporary).map_err(in_words("make", &temporary))?;
         let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
         locked.map_err(|cause| in_words("lock", &temporary)(cause.into()))?;
         fs::rename(&temporary, &path).map_err(in_words("replace", &path))?;
         Ok(file)
     }
-}
-
-fn open(path: &Path) -> Result<File, String> {
-    let mut options = OpenOptions::new();
-    let options = options.write(true).create(true).truncate(false).mode(0o644);
-    options.open(path).map_err(in_words("open", path))
 }
 
 fn in_words(what: &str, path: &Path) -> impl Fn(std::io::Error) -> String {

@@ -45,6 +45,7 @@ mod pod_level;
 mod pods;
 mod promise;
 mod publish;
+mod published;
 mod quiet;
 mod runner;
 mod scale;

@@ -8,7 +8,8 @@ pub const DIRECTORY: &str = "/run/stelia/publish";
 /// The file in [`DIRECTORY`]; never changed in place.
 pub const FILE: &str = "node.json";
 /// A file in [`DIRECTORY`] that the daemon has locked (flock(2), exclusively) while it lives and [`FILE`] says how things are. It is open for
-/// writing, so inotify tells of the end by `IN_CLOSE_WRITE`. It may become another file (renamed over it): look for it by its name each time.
+/// writing, so inotify tells of the end by `IN_CLOSE_WRITE`. It is locked before it gets this name, by a rename (`IN_MOVED_TO`), over the former
+/// one: look for it by its name each time.
 pub const LOCK: &str = "lock";
 /// Another number means that a member changed its meaning; members only get more otherwise.
 pub const VERSION: u32 = 1;

@@ -88,6 +88,10 @@ impl Files {
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         // Trying again is decided here, once for all requests of the node.
         config.default_retry = false;
+        // Without TLS no root certificates are needed, and a node may have none: they would be looked for all the same.
+        if config.cluster_url.scheme_str() == Some("http") {
+            config.root_cert.get_or_insert_default();
+        }
         let client = Client::try_from(config).map_err(Box::new)?;
         self.valid_until = *client.valid_until();
         Ok(client)

@@ -35,13 +35,16 @@ struct Bars {
     start: f64,
     /// The same while nothing changes.
     idle: f64,
+    /// While VMs start and end.
+    vms: f64,
     /// In the busiest second of and after an outage.
     outage: f64,
 }
 
 const BARS: Bars = Bars {
-    start: 0.06,
+    start: 0.045,
     idle: 0.01,
+    vms: 0.01,
     outage: 0.02,
 };
 /// KiB.
@@ -187,7 +190,7 @@ async fn simulate(table: &mut Table) {
     };
     let changed = told_of.an_hour_of_vms(1).await;
     let load = Load::of(&server.asked());
-    table.row("VMs start and end, 1 h", HOUR, &load, BARS.idle * 2.0);
+    table.row("VMs start and end, 1 h", HOUR, &load, BARS.vms);
     let (written, day) = (changes(&server), 24.0 / 1e6);
     println!(
         "{:<42} {changed:>9} changes, {written} writes that changed an object; in a day {:.0} MB in, {:.0} MB out",
@@ -288,12 +291,12 @@ impl Telling<'_> {
         let is_last = number + nodes >= all && number * 7919 % nodes == node;
         match is_last {
             true => self.free(node, round),
-            false => 1000 * round + 100 + number % 50,
+            false => 1_000_000 * round + 100 + number,
         }
     }
 
     fn free(&self, node: u64, round: u64) -> u64 {
-        1000 * round + node % 97
+        1_000_000 * round + node % 97
     }
 }
 

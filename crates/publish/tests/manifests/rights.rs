@@ -228,6 +228,7 @@ fn every_option_that_writes_more_is_a_component() {
         "withdraw",
         "metrics",
         "log-format",
+        "boot-id",
     ];
     let command = Arguments::command();
     let options: BTreeSet<String> = command
