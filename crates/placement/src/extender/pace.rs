@@ -3,14 +3,16 @@
 //! hyper's own timeout counts both as one, and kube-scheduler keeps an idle connection for 90 s: one that was closed here meanwhile, and is
 //! used there at that moment, fails a bind.
 
-use std::io::{Error, ErrorKind, Result};
+use std::future::pending;
+use std::io::Result;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 /// Where a connection stands.
 #[derive(Debug, Clone, Copy)]
@@ -19,14 +21,14 @@ enum Phase {
     Headers(Instant),
     /// It is being answered.
     Busy,
-    /// The next one is to begin by then.
+    /// The answer is to be taken by then, and the next request to begin.
     Idle(Instant),
 }
 
 /// Shared by a connection and the service behind it.
 #[derive(Debug, Clone)]
 pub(super) struct Pace {
-    phase: Arc<Mutex<Phase>>,
+    phase: Arc<watch::Sender<Phase>>,
     headers: Duration,
     idle: Duration,
 }
@@ -35,71 +37,65 @@ impl Pace {
     /// A new connection, whose first request must begin at once.
     pub(super) fn new(headers: Duration, idle: Duration) -> Self {
         Self {
-            phase: Arc::new(Mutex::new(Phase::Headers(Instant::now() + headers))),
+            phase: Arc::new(watch::Sender::new(Phase::Headers(Instant::now() + headers))),
             headers,
             idle,
         }
     }
 
-    fn phase(&self) -> Phase {
-        *self.phase.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, phase: Phase) {
-        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
-    }
-
     /// A request's headers are there.
     pub(super) fn begins(&self) {
-        self.set(Phase::Busy);
+        self.phase.send_replace(Phase::Busy);
     }
 
     /// It is answered.
     pub(super) fn ends(&self) {
-        self.set(Phase::Idle(Instant::now() + self.idle));
+        self.phase.send_replace(Phase::Idle(Instant::now() + self.idle));
     }
 
     fn reads(&self) {
-        if let Phase::Idle(_) = self.phase() {
-            self.set(Phase::Headers(Instant::now() + self.headers));
-        }
+        let begins = Phase::Headers(Instant::now() + self.headers);
+        self.phase.send_if_modified(|phase| {
+            let idle = matches!(phase, Phase::Idle(_));
+            if idle {
+                *phase = begins;
+            }
+            idle
+        });
     }
 
-    fn deadline(&self) -> Option<Instant> {
-        match self.phase() {
-            Phase::Headers(deadline) | Phase::Idle(deadline) => Some(deadline),
-            Phase::Busy => None,
+    /// Returns once the client was silent for too long.
+    pub(super) async fn overdue(&self) {
+        let mut phases = self.phase.subscribe();
+        loop {
+            let deadline = match *phases.borrow_and_update() {
+                Phase::Headers(deadline) | Phase::Idle(deadline) => Some(deadline),
+                Phase::Busy => None,
+            };
+            let passed = async {
+                match deadline {
+                    Some(deadline) => sleep_until(deadline).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                _ = phases.changed() => {}
+                () = passed => return,
+            }
         }
     }
 }
 
-/// A connection that keeps to it.
+/// A connection of which it is seen when something comes.
 pub(super) struct Paced<S> {
     inner: S,
     pace: Pace,
-    timer: Pin<Box<Sleep>>,
 }
 
 impl<S> Paced<S> {
     pub(super) fn new(inner: S, pace: Pace) -> Self {
-        let timer = Box::pin(tokio::time::sleep(pace.headers));
-        Self { inner, pace, timer }
-    }
-
-    /// Where nothing moves: an error once it has been so for too long.
-    fn waits<T>(&mut self, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        if let Some(deadline) = self.pace.deadline() {
-            if self.timer.deadline() != deadline {
-                self.timer.as_mut().reset(deadline);
-            }
-            if self.timer.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Err(Error::new(
-                    ErrorKind::TimedOut,
-                    "the client was silent for too long",
-                )));
-            }
-        }
-        Poll::Pending
+        Self { inner, pace }
     }
 }
 
@@ -110,27 +106,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
         if buffer.filled().len() > before {
             self.pace.reads();
         }
-        match read {
-            Poll::Pending => self.waits(cx),
-            ready => ready,
-        }
+        read
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
-        match Pin::new(&mut self.inner).poll_write(cx, bytes) {
-            // It does not take the answer.
-            Poll::Pending => self.waits(cx),
-            ready => ready,
-        }
+        Pin::new(&mut self.inner).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        match Pin::new(&mut self.inner).poll_flush(cx) {
-            Poll::Pending => self.waits(cx),
-            ready => ready,
-        }
+        Pin::new(&mut self.inner).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {

@@ -135,6 +135,7 @@ impl Client {
         } = self;
         let pace = Pace::new(bounds.headers, bounds.idle);
         let stream = Paced::new(stream, pace.clone());
+        let clock = pace.clone();
         let service = service_fn(move |request| {
             let (placer, pace) = (placer.clone(), pace.clone());
             pace.begins();
@@ -147,7 +148,8 @@ impl Client {
         let mut builder = hyper::server::conn::http1::Builder::new();
         builder.header_read_timeout(None).max_headers(64);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
-        tokio::pin!(connection);
+        let overdue = clock.overdue();
+        tokio::pin!(connection, overdue);
         let mut ending = false;
         loop {
             tokio::select! {
@@ -155,6 +157,10 @@ impl Client {
                     if let Err(cause) = done {
                         debug!("a connection: {cause}");
                     }
+                    return;
+                }
+                () = overdue.as_mut() => {
+                    debug!("a connection: the client was silent for too long");
                     return;
                 }
                 () = ended.cancelled(), if !ending => {

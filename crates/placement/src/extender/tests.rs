@@ -34,8 +34,13 @@ fn text(name: &str) -> String {
     std::fs::read_to_string(data(name)).unwrap()
 }
 
+/// The version of the pod in the recorded calls.
+const RECORDED: &str = "184467";
+
 /// A service with two nodes, and its address.
 struct Served {
+    /// The pod's version in the API server, in as many digits as the recorded one has.
+    version: String,
     address: std::net::SocketAddr,
     server: Server,
     placer: Arc<Placer>,
@@ -53,8 +58,8 @@ impl Drop for Served {
 fn quick() -> Bounds {
     Bounds {
         connections: 8,
-        headers: Duration::from_millis(300),
-        idle: Duration::from_millis(900),
+        headers: Duration::from_millis(500),
+        idle: Duration::from_secs(4),
         body: Duration::from_millis(600),
         body_bytes: 1 << 20,
     }
@@ -73,7 +78,9 @@ async fn served(paths: Paths, tls: Option<Tls>, bounds: Bounds) -> Served {
         server.put("topology.node.k8s.io", "noderesourcetopologies", object);
     }
     let args: Value = serde_json::from_str(&text("filter-args.json")).unwrap();
-    server.put("", "pods", args["Pod"].clone());
+    let pod = server.put("", "pods", args["Pod"].clone());
+    let version = pod["metadata"]["resourceVersion"].as_str().unwrap();
+    let version = format!("{version:0>width$}", width = RECORDED.len());
     let placer = Placer::new(
         Api::new(Client::new(server.clone(), "default")),
         "one".to_owned(),
@@ -99,6 +106,7 @@ async fn served(paths: Paths, tls: Option<Tls>, bounds: Bounds) -> Served {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     Served {
+        version,
         address,
         server,
         placer,
@@ -145,6 +153,11 @@ fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
 }
 
 impl Served {
+    /// A recorded call about the pod, with the version that the pod has here.
+    fn recorded(&self, name: &str) -> String {
+        text(name).replace(RECORDED, &self.version)
+    }
+
     async fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         exchange(&mut stream, &request(method, path, body)).await
@@ -160,9 +173,13 @@ async fn kube_schedulers_calls_are_answered_as_it_expects() {
     let served = plain().await;
     // One connection for all, as Go's client keeps it.
     let mut stream = TcpStream::connect(served.address).await.unwrap();
-    let (code, body) = exchange(&mut stream, &std::fs::read(data("filter.http")).unwrap()).await;
+    let (code, body) = exchange(&mut stream, served.recorded("filter.http").as_bytes()).await;
     assert_eq!((code, json(&body)), (200, json(&text("filter-result.json"))));
-    let (code, body) = exchange(&mut stream, &request("POST", "/prioritize", &text("filter-args.json"))).await;
+    let (code, body) = exchange(
+        &mut stream,
+        &request("POST", "/prioritize", &served.recorded("filter-args.json")),
+    )
+    .await;
     assert_eq!(code, 200, "{body}");
     let hosts: Vec<String> = json(&body)
         .as_array()
@@ -196,7 +213,9 @@ async fn it_tells_of_itself() {
     let served = plain().await;
     assert_eq!(served.ask("GET", "/healthz", "").await, (200, "ok\n".to_owned()));
     assert_eq!(served.ask("GET", "/readyz", "").await, (200, "ok\n".to_owned()));
-    served.ask("POST", "/filter", &text("filter-args.json")).await;
+    served
+        .ask("POST", "/filter", &served.recorded("filter-args.json"))
+        .await;
     let (code, body) = served.ask("GET", "/explain?pod=tenant-a%2Fvm-1", "").await;
     let explained = json(&body);
     assert_eq!((code, &explained["fit"]), (200, &Value::from(2)), "{body}");
@@ -310,7 +329,7 @@ async fn slow_and_broken_clients_cost_themselves_alone() {
     let mut kept = TcpStream::connect(served.address).await.unwrap();
     for _ in 0..3 {
         assert_eq!(exchange(&mut kept, &request("GET", "/healthz", "")).await.0, 200);
-        tokio::time::sleep(Duration::from_millis(400)).await;
+        tokio::time::sleep(Duration::from_millis(700)).await;
     }
     assert_eq!(kept.read(&mut [0u8; 1]).await.unwrap_or(0), 0);
     // One that closes in the midst of it.

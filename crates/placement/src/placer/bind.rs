@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tracing::{debug, info};
 
 use super::asked::AskedPod;
+use super::promise::Promise;
 use super::{NotReady, Placer, State, count};
 use crate::apiserver::{Binding, Failure, seen};
 use crate::evaluate::{Placement, Refusal};
@@ -114,11 +115,7 @@ impl Placer {
                 Err(refusal) => return Err(not_begun(refusal, to)),
             };
             // From here on each way out says what becomes of the promise; if the caller goes away it is kept, and decided later.
-            let mut promise = Promise {
-                placer: self,
-                ticket: Some(ticket),
-                sent: false,
-            };
+            let mut promise = Promise::new(self, ticket);
             match self.write(&promise).await {
                 Ok(Written::Yes) => {
                     let chosen = cpus.as_ref().map(seen::status);
@@ -139,8 +136,13 @@ impl Placer {
 
     /// The pod as it is known best; `None` of one that gets no CPUs of its own.
     async fn asked(&self, uid: Uid, to: &ToBind) -> Result<Option<AskedToBind<Shared>>, BindError> {
+        // Of a pod that was only watched the name is not kept.
+        let named = |asked: AskedToBind<Shared>| AskedToBind {
+            name: to.pod().into(),
+            ..asked
+        };
         if let Some(asked) = self.state().asked_to_bind(uid) {
-            return Ok(asked);
+            return Ok(asked.map(named));
         }
         // The watch is late, and the filter call was another instance's.
         let read = self.api.pod(&to.namespace, &to.name).await;
@@ -160,13 +162,13 @@ impl Placer {
             request,
         };
         state.asked.put(uid, asked);
-        Ok(state.asked_to_bind(uid).flatten())
+        Ok(state.asked_to_bind(uid).flatten().map(named))
     }
 
     /// Writes the promise to the node's claim object. One write of a node at a time, so that the writes of this process do not refuse
     /// each other.
     async fn write(&self, promise: &Promise<'_>) -> Result<Written, Failure> {
-        let Some(ticket) = &promise.ticket else {
+        let Some(ticket) = promise.ticket() else {
             return Ok(Written::Again);
         };
         let writer = self
@@ -225,7 +227,7 @@ impl Placer {
 
     /// Sends the binding.
     async fn send(&self, to: &ToBind, promise: &mut Promise<'_>, chosen: Option<&str>) -> Result<(), BindError> {
-        let Some(ticket) = promise.ticket.clone() else {
+        let Some(ticket) = promise.ticket().cloned() else {
             return Err(BindError::Crowded(to.node.clone()));
         };
         let binding = Binding {
@@ -357,53 +359,8 @@ impl State {
         let seen = self.reservations.asked(uid);
         match (asked, seen) {
             (Some(Some(asked)), Some(seen)) if seen.version < asked.version => Some(Some(asked)),
-            (Some(Some(asked)), Some(seen)) => Some(Some(AskedToBind {
-                name: asked.name,
-                ..seen
-            })),
-            (Some(None), None) => Some(None),
             (asked, None) => asked,
             (_, Some(seen)) => Some(Some(seen)),
-        }
-    }
-}
-
-/// A promise that is open. One that is dropped, because the caller closed the connection or the task was ended, is kept as one whose
-/// outcome is not known: the binding may be on its way.
-struct Promise<'a> {
-    placer: &'a Placer,
-    ticket: Option<Ticket>,
-    /// The binding was sent at least once.
-    sent: bool,
-}
-
-impl Promise<'_> {
-    fn failed(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.placer.state().reservations.failed(&ticket);
-        }
-    }
-
-    fn bound(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            let now = self.placer.now();
-            self.placer.state().reservations.bound(&ticket, now);
-        }
-    }
-
-    fn lost(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            let now = self.placer.now();
-            self.placer.state().reservations.lost(&ticket, now);
-        }
-    }
-}
-
-impl Drop for Promise<'_> {
-    fn drop(&mut self) {
-        match self.sent {
-            true => self.lost(),
-            false => self.failed(),
         }
     }
 }

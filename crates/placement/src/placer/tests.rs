@@ -334,7 +334,9 @@ async fn a_leader_that_wakes_up_is_refused_by_the_claim_objects_version() {
 
     cluster.server.asked();
     first.stopped.send(false).unwrap();
+    // Its own patience is over meanwhile; what it sent arrives now.
     let error = bind.await.unwrap().unwrap_err();
+    tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(cluster.node_of("one"), None, "{error}");
     let asked = cluster.server.asked();
     let codes: Vec<u16> = asked

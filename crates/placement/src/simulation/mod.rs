@@ -87,5 +87,5 @@ fn the_same_load_by_counting_beside_it() {
     println!("{}", table::whole(&outcomes));
     let [placement, zones, counting] = &outcomes;
     assert_eq!(placement.refused, 0);
-    assert!(counting.refused > zones.refused && zones.refused > 0, "{outcomes:?}");
+    assert!(counting.refused > zones.refused, "{outcomes:?}");
 }
