@@ -6,7 +6,7 @@ use std::num::NonZero;
 use kube::core::{Selector, SelectorExt};
 
 use crate::eligible::Used;
-use crate::objects::{NodeObject, Objects, PodKey, PodObject, Problems, Report};
+use crate::objects::{NodeObject, Objects, PodKey, PodObject, Problems, Report, Whole};
 use crate::room::Chooser;
 
 /// A node, as far as anything tells of it.
@@ -30,6 +30,8 @@ pub struct Cluster {
     pub problems: Problems,
     /// The pods by UID: namespace and name, and how many CPUs they have of their own.
     pub pods: BTreeMap<String, (PodKey, u64)>,
+    /// Empty where nobody asked for it.
+    pub whole: Whole,
 }
 
 /// Which nodes a command is about.
@@ -50,6 +52,7 @@ impl Cluster {
             mut reports,
             pods,
             problems,
+            whole,
             ..
         } = objects;
         let has_nodes = !nodes.is_empty();
@@ -88,6 +91,7 @@ impl Cluster {
             members,
             has_nodes,
             problems,
+            whole: whole.unwrap_or_default(),
             pods: pods.into_iter().map(by_uid).collect(),
         })
     }

@@ -9,7 +9,7 @@
 //! | [`room`] | what a node's CPUs have room for, by who chooses them |
 //! | [`eligible`] | labels, taints and requests |
 //! | [`ask`], [`verdict`] | a pod, and a node's answer to it |
-//! | [`nodes`], [`map`], [`why`], [`plan`] | a command each: a value that serializes and renders as text |
+//! | [`nodes`], [`map`], [`why`], [`plan`], [`rebalance`] | a command each: a value that serializes and renders as text |
 
 mod api;
 pub mod ask;
@@ -21,6 +21,7 @@ pub mod map;
 pub mod nodes;
 pub mod objects;
 pub mod plan;
+pub mod rebalance;
 pub mod room;
 mod selector;
 mod source;
@@ -39,6 +40,7 @@ use cli::{Cli, Command};
 use map::Map;
 use nodes::Nodes;
 use plan::Plan;
+use rebalance::{May, Rebalance};
 use why::Why;
 
 /// Why a command failed. The exit code follows from the variant.
@@ -99,7 +101,8 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             chosen,
             asked,
         } => {
-            let (ask, cluster) = source::ask(cli, pod.as_deref(), namespace.as_deref(), chosen, asked)?;
+            let pod = source::Named::of(pod.as_deref(), namespace.as_deref());
+            let (ask, cluster) = source::ask(cli, pod, chosen, asked)?;
             how.print(&Why::of(&ask, &cluster))
         }
         Command::Plan {
@@ -107,8 +110,32 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             chosen,
             asked,
         } => {
-            let (ask, cluster) = source::ask(cli, None, None, chosen, asked)?;
+            let (ask, cluster) = source::ask(cli, source::Named::default(), chosen, asked)?;
             how.print(&Plan::of(&ask, &cluster, *until_full))
+        }
+        Command::Rebalance {
+            dry_run: _,
+            pod,
+            namespace,
+            no_rebind,
+            no_migrate,
+            moves,
+            plans,
+            chosen,
+            asked,
+        } => {
+            let pod = source::Named {
+                whole: true,
+                ..source::Named::of(pod.as_deref(), namespace.as_deref())
+            };
+            let (ask, cluster) = source::ask(cli, pod, chosen, asked)?;
+            let may = May {
+                rebind: !no_rebind,
+                migrate: !no_migrate,
+                moves: usize::from(*moves),
+                plans: usize::from(*plans),
+            };
+            how.print(&Rebalance::of(&ask, &cluster, may))
         }
         Command::Completions { shell } => stelia_table::completion_script("stelia-cluster", shell)
             .map_err(|cause| Failure::Other(format!("completions for {shell}: {cause}"))),

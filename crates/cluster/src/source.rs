@@ -12,18 +12,38 @@ use crate::{Failure, api, input};
 
 /// The nodes, without pods.
 pub(crate) fn nodes(cli: &Cli, names: &[String], chosen: &BySelector) -> Result<Cluster, Failure> {
-    let objects = read(cli, Wanted::default(), chosen, None)?;
+    let objects = read(cli, Wanted::default(), false, chosen, None)?;
     cluster(objects, names, chosen, None)
+}
+
+/// A pod of the cluster, as it is named.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Named<'a> {
+    /// `None` of one that is given otherwise.
+    pub(crate) pod: Option<&'a str>,
+    pub(crate) namespace: Option<&'a str>,
+    /// Whether the objects of the cluster are kept as they are written.
+    pub(crate) whole: bool,
+}
+
+impl<'a> Named<'a> {
+    pub(crate) fn of(pod: Option<&'a str>, namespace: Option<&'a str>) -> Self {
+        Self {
+            pod,
+            namespace,
+            whole: false,
+        }
+    }
 }
 
 /// The pod that is asked about, and the cluster with its pods.
 pub(crate) fn ask(
     cli: &Cli,
-    pod: Option<&str>,
-    namespace: Option<&str>,
+    named: Named<'_>,
     chosen: &BySelector,
     asked: &PodOptions,
 ) -> Result<(Ask, Cluster), Failure> {
+    let Named { pod, namespace, whole } = named;
     let wanted = pod.map(|pod| match pod.split_once('/') {
         Some((namespace, name)) => (Some(namespace.to_owned()), name.to_owned()),
         None => (namespace.map(str::to_owned), pod.to_owned()),
@@ -48,6 +68,7 @@ pub(crate) fn ask(
             pods: true,
             pod: wanted.clone(),
         },
+        whole,
         chosen,
         wanted.as_ref(),
     )?;
@@ -90,11 +111,15 @@ fn of_cluster(objects: &Objects, named: &str, asked: &PodOptions) -> Result<Ask,
 fn read(
     cli: &Cli,
     wanted: Wanted,
+    whole: bool,
     chosen: &BySelector,
     pod: Option<&(Option<String>, String)>,
 ) -> Result<Objects, Failure> {
     let pods = wanted.pods;
     let mut objects = Objects::new(wanted);
+    if whole {
+        objects.keep_whole();
+    }
     if !cli.from.is_empty() {
         input::read(&mut objects, &cli.from).map_err(Failure::Other)?;
         return Ok(objects);

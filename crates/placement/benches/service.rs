@@ -118,7 +118,7 @@ fn topologies() -> Value {
 async fn measure(nodes: usize) -> anyhow::Result<()> {
     let server = Server::new()?;
     server.define(&topologies())?;
-    let claims = include_str!("../../../packaging/kubernetes/placement/base/crd.yaml");
+    let claims = include_str!("../../../packaging/kubernetes/cluster/placement/base/crd.yaml");
     server.define(&serde_saphyr::from_str(claims)?)?;
     for number in 0..nodes {
         server.put("topology.node.k8s.io", "noderesourcetopologies", object(number, 0)?);

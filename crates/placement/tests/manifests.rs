@@ -9,7 +9,7 @@ use serde_json::Value;
 use stelia_placement::cli::Cli;
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/kubernetes/placement")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/kubernetes/cluster/placement")
 }
 
 fn documents(path: &Path) -> Vec<Value> {

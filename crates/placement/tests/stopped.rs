@@ -111,7 +111,7 @@ fn a_leader_that_is_stopped_past_its_lease_binds_nothing_when_it_wakes_up() {
     let server = Server::new().unwrap();
     server
         .define(&yaml(include_str!(
-            "../../../packaging/kubernetes/placement/base/crd.yaml"
+            "../../../packaging/kubernetes/cluster/placement/base/crd.yaml"
         )))
         .unwrap();
     let topologies = json!({

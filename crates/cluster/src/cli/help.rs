@@ -42,6 +42,16 @@ fn examples_of(command: &str) -> Examples {
                 "stelia-cluster plan --until-full -c cpus=8,memory=16Gi --from cluster.json",
             ),
         ],
+        "rebalance" => &[
+            (
+                "room for a manifest's pod",
+                "stelia-cluster rebalance --dry-run -f vm.yaml",
+            ),
+            (
+                "for a pod that waits, without live migrations",
+                "stelia-cluster rebalance --dry-run --no-migrate team-a/big",
+            ),
+        ],
         "completions" => &[("in this shell", "source <(stelia-cluster completions bash)")],
         _ => &[],
     }

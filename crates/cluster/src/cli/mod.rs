@@ -18,11 +18,11 @@ Objects are read from the API server (lists only: nothing is written), or from f
   kubectl get nodes,pods,noderesourcetopologies -A -o json > cluster.json
   stelia-cluster nodes --from cluster.json
 
-Whoever may list Nodes and NodeResourceTopologies can use nodes and map; why and plan list Pods too.
+Whoever may list Nodes and NodeResourceTopologies can use nodes and map; why, plan and rebalance list Pods too.
 
 Exit codes:
-  0  done; why, plan: a node has room
-  1  the API server or a file cannot be read; why, plan: no node has room
+  0  done; why, plan: a node has room; rebalance: one has, or would have
+  1  the API server or a file cannot be read; why, plan: no node has room; rebalance: and no move was found that makes some
   2  wrong usage
   3  no such pod
 
@@ -127,6 +127,38 @@ pub enum Command {
         /// Fill each node with it: how many fit by node and in all, and what stops the next one
         #[arg(long)]
         until_full: bool,
+        #[command(flatten)]
+        chosen: BySelector,
+        #[command(flatten)]
+        asked: PodOptions,
+    },
+    /// Print which VMs would have to move so that a pod finds room
+    ///
+    /// Where no node has room it searches for as few VMs as possible that would go to other CPUs of their node (a rebind) or to another
+    /// node (a live migration), in which order, and what that brings. Every step is asked of the nodes' own rules. It is printed, and
+    /// nothing is done. Nodes must be published with profile stelia.
+    Rebalance {
+        /// Nothing is done by this command, and one that does it must ask for more
+        #[arg(long, required = true)]
+        dry_run: bool,
+        /// A pod of the cluster: namespace/name, or a name (see -n)
+        #[arg(value_name = "POD", required_unless_present_any = ["file", "containers"], conflicts_with_all = ["file", "containers"])]
+        pod: Option<String>,
+        /// The namespace of a pod that is given by its name alone [default: that of the kubeconfig's context; with --from any]
+        #[arg(short, long, value_name = "NAMESPACE")]
+        namespace: Option<String>,
+        /// VMs keep their CPUs as long as they stay on their node
+        #[arg(long)]
+        no_rebind: bool,
+        /// VMs stay on their nodes
+        #[arg(long)]
+        no_migrate: bool,
+        /// VMs that move in one plan, at most
+        #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u8).range(1..=8))]
+        moves: u8,
+        /// Plans that are printed, the best ones
+        #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u8).range(1..=20))]
+        plans: u8,
         #[command(flatten)]
         chosen: BySelector,
         #[command(flatten)]

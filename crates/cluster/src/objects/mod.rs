@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use stelia_kubelet::config::yaml_options;
 use stelia_node_report::stored::Stored;
+use stelia_placement::request::VM;
 use stelia_text::excerpt;
 
 pub use kinds::{AskedPod, NodeObject, PodObject, PodSpec};
@@ -43,6 +44,14 @@ pub struct Report {
     pub written_us: Option<u64>,
 }
 
+/// Objects as they are written, for who asks the nodes' own rules.
+#[derive(Debug, Default)]
+pub struct Whole {
+    pub reports: BTreeMap<String, Box<str>>,
+    /// Of the pods those that are bound and name [`VM`].
+    pub pods: BTreeMap<PodKey, Box<str>>,
+}
+
 /// All objects by name. Of one that is there twice the later counts.
 #[derive(Debug, Default)]
 pub struct Objects {
@@ -52,6 +61,8 @@ pub struct Objects {
     pub pods: BTreeMap<PodKey, PodObject>,
     /// The text of the pods that are asked for.
     pub texts: BTreeMap<PodKey, Box<str>>,
+    /// `None` where they are not kept.
+    pub whole: Option<Whole>,
     pub problems: Problems,
 }
 
@@ -100,6 +111,11 @@ impl Objects {
             wanted,
             ..Self::default()
         }
+    }
+
+    /// Keeps descriptions and VMs' pods as they are written.
+    pub fn keep_whole(&mut self) {
+        self.whole = Some(Whole::default());
     }
 
     /// Keeps the whole text of this pod alone.
@@ -187,6 +203,9 @@ impl Objects {
             written_us: kinds::written_us(text),
             stored,
         };
+        if let Some(whole) = &mut self.whole {
+            whole.reports.insert(report.stored.name.clone(), text.into());
+        }
         self.reports.insert(report.stored.name.clone(), report);
         Ok(())
     }
@@ -199,6 +218,10 @@ impl Objects {
         });
         if is_wanted {
             self.texts.insert(key.clone(), text.into());
+        }
+        let has_vm = pod.node.is_some() && !pod.ended && text.contains(VM);
+        if let Some(whole) = self.whole.as_mut().filter(|_| has_vm) {
+            whole.pods.insert(key.clone(), text.into());
         }
         if let Some(problem) = &pod.problem {
             self.problems.add("", &format!("Pod {}/{}", key.0, key.1), problem);

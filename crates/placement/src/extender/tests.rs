@@ -69,7 +69,7 @@ async fn served(paths: Paths, tls: Option<Tls>, bounds: Bounds) -> Served {
     let server = Server::new().unwrap();
     server
         .define(&definition(include_str!(
-            "../../../../packaging/kubernetes/placement/base/crd.yaml"
+            "../../../../packaging/kubernetes/cluster/placement/base/crd.yaml"
         )))
         .unwrap();
     server.define(&topologies()).unwrap();

@@ -41,7 +41,7 @@ impl Drop for Instance {
 impl Cluster {
     fn new() -> Self {
         let server = Server::new().unwrap();
-        let claims = include_str!("../../../../packaging/kubernetes/placement/base/crd.yaml");
+        let claims = include_str!("../../../../packaging/kubernetes/cluster/placement/base/crd.yaml");
         server.define(&definition(claims)).unwrap();
         server.define(&topologies()).unwrap();
         let machines = [("steliad", Kind::Steliad), ("kubelet", Kind::Single)];

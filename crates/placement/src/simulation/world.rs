@@ -135,7 +135,7 @@ impl World {
         let server = Server::new().unwrap();
         server
             .define(&definition(include_str!(
-                "../../../../packaging/kubernetes/placement/base/crd.yaml"
+                "../../../../packaging/kubernetes/cluster/placement/base/crd.yaml"
             )))
             .unwrap();
         server.define(&topologies()).unwrap();

@@ -20,6 +20,24 @@ struct Kustomization {
     patches: Vec<Patch>,
     #[serde(default)]
     images: Vec<Image>,
+    #[serde(default)]
+    config_map_generator: Vec<Generator>,
+}
+
+/// A ConfigMap of files.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Generator {
+    name: String,
+    namespace: String,
+    /// `key=file`.
+    files: Vec<String>,
+}
+
+impl Generator {
+    fn files(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.files.iter().map(|file| file.split_once('=').expect("key=file"))
+    }
 }
 
 #[derive(Deserialize)]
@@ -106,14 +124,20 @@ fn build_as(of: Kustomization, folder: &Path, objects: &mut Vec<Value>) {
             }
         }
     }
+    // kubectl adds a hash to the name, and to whoever names it.
+    for generator in &of.config_map_generator {
+        let content = |(key, file): (&str, &str)| (key.to_owned(), Value::from(read(&folder.join(file))));
+        let data: serde_json::Map<String, Value> = generator.files().map(content).collect();
+        let metadata = json!({"name": generator.name, "namespace": generator.namespace});
+        objects.push(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}));
+    }
     for image in &of.images {
-        let daemonset = objects
-            .iter_mut()
-            .find(|object| kind(object) == "DaemonSet")
-            .expect("one");
-        let named = &mut daemonset["spec"]["template"]["spec"]["containers"][0]["image"];
-        let (repository, _) = named.as_str().and_then(|image| image.split_once(':')).expect("a tag");
-        assert_eq!(repository, image.name);
+        let image_of = |object: &Value| {
+            let named = object.pointer("/spec/template/spec/containers/0/image")?.as_str()?;
+            Some(named.split_once(':').expect("a tag").0 == image.name)
+        };
+        let with_it = objects.iter_mut().find(|object| image_of(object) == Some(true));
+        let named = &mut with_it.expect("the image")["spec"]["template"]["spec"]["containers"][0]["image"];
         *named = json!(format!("{}:{}", image.new_name, image.new_tag));
     }
 }
@@ -121,17 +145,23 @@ fn build_as(of: Kustomization, folder: &Path, objects: &mut Vec<Value>) {
 #[test]
 fn every_file_of_a_folder_is_in_its_kustomization() {
     let every = ["base".into()].into_iter().chain(
-        ["components", "overlays"]
+        ["components", "overlays", "placement"]
             .into_iter()
             .flat_map(|of| folders(&cluster(of))),
     );
     for folder in every.map(|folder: PathBuf| cluster("").join(folder)) {
         let of = kustomization(&folder);
         let patches = of.patches.into_iter().filter_map(|patch| patch.path);
+        let generated = of.config_map_generator.iter().flat_map(Generator::files);
+        let generated: Vec<PathBuf> = generated.map(|(_, file)| file.into()).collect();
+        // Instead of vms.yaml.
+        let other = generated.contains(&"vms.yaml".into()).then(|| "whole-cpus.yaml".into());
         let mut listed: Vec<PathBuf> = of
             .resources
             .into_iter()
             .chain(patches)
+            .chain(generated)
+            .chain(other)
             .filter(|path| !path.starts_with(".."))
             .collect();
         listed.push("kustomization.yaml".into());

@@ -6,6 +6,7 @@
 mod admission;
 mod kustomization;
 mod objects;
+mod placement;
 mod policy;
 mod rights;
 

@@ -1,11 +1,13 @@
 //! Every manifest as the type that the API server has for it.
 
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
-use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Namespace, Pod, Service, ServiceAccount};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::api::flowcontrol::v1::{FlowSchema, PriorityLevelConfiguration};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -42,7 +44,13 @@ fn check(object: &Value) -> Result<(), String> {
         ("v1", "Pod") => kept::<Pod>(object),
         ("v1", "Service") => kept::<Service>(object),
         ("v1", "ServiceAccount") => kept::<ServiceAccount>(object),
+        ("v1", "ConfigMap") => kept::<ConfigMap>(object),
         ("apps/v1", "DaemonSet") => kept::<DaemonSet>(object),
+        ("apps/v1", "Deployment") => kept::<Deployment>(object),
+        ("policy/v1", "PodDisruptionBudget") => kept::<PodDisruptionBudget>(object),
+        ("rbac.authorization.k8s.io/v1", "Role") => kept::<Role>(object),
+        ("rbac.authorization.k8s.io/v1", "RoleBinding") => kept::<RoleBinding>(object),
+        ("apiextensions.k8s.io/v1", "CustomResourceDefinition") => kept::<CustomResourceDefinition>(object),
         ("networking.k8s.io/v1", "NetworkPolicy") => kept::<NetworkPolicy>(object),
         ("rbac.authorization.k8s.io/v1", "ClusterRole") => kept::<ClusterRole>(object),
         ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding") => kept::<ClusterRoleBinding>(object),
@@ -59,7 +67,7 @@ fn check(object: &Value) -> Result<(), String> {
 #[test]
 fn every_object_has_only_fields_of_its_type() {
     let mut seen = 0;
-    for folder in ["base", "overlays/full", "overlays/units"] {
+    for folder in ["base", "overlays/full", "overlays/units", "overlays/placement"] {
         for object in built(&cluster(folder)) {
             check(&object).unwrap_or_else(|e| panic!("{folder}: {} {}: {e}", kind(&object), name(&object)));
             seen += 1;
@@ -69,7 +77,7 @@ fn every_object_has_only_fields_of_its_type() {
         check(&object).unwrap_or_else(|e| panic!("{} {}: {e}", kind(&object), name(&object)));
         seen += 1;
     }
-    assert!(seen >= 50, "{seen}");
+    assert!(seen >= 80, "{seen}");
 }
 
 #[test]

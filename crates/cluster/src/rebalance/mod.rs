@@ -1,0 +1,253 @@
+//! `rebalance`: which VMs would have to move, in which order, so that a pod finds room. It is told, and nothing is done.
+//!
+//! The search is that of `stelia_placement::rebalance`, on the nodes as they are published with profile stelia. Here it is told which nodes and
+//! which VMs there are, and what the scheduler counts is looked at besides.
+
+mod found;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use stelia_cpus::CpuSet;
+use stelia_cpus::quantity::bytes::of_bytes;
+use stelia_placement::Uid;
+use stelia_placement::rebalance::{How, Limits, rebalance};
+use stelia_table::{Column, Look, Render, column, counted, properties, table};
+
+use crate::ask::Ask;
+use crate::cluster::Cluster;
+use crate::eligible;
+use crate::objects::Problem;
+use crate::objects::own_cpus;
+use crate::verdict::{Group, table_of};
+use found::Found;
+
+/// Of so many plans those are told that the scheduler's sums allow.
+const LOOKED_AT: usize = 4;
+const ASSUMED: [&str; 2] = [
+    "a VM can go wherever the pod could: its own labels, taints, volumes and migration's own conditions are not looked at",
+    "devices of a VM that leaves are not counted as given back",
+];
+
+/// What may be planned.
+#[derive(Debug, Clone, Copy)]
+pub struct May {
+    pub rebind: bool,
+    pub migrate: bool,
+    /// VMs of one plan.
+    pub moves: usize,
+    /// Plans that are told.
+    pub plans: usize,
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Rebalance {
+    pub pod: String,
+    /// CPUs of its own that it would have.
+    pub cpus: u64,
+    /// A node that has room already; null where something has to move.
+    pub fits: Option<String>,
+    /// The best first: fewest migrations, then least memory to copy, then fewest moves.
+    pub plans: Vec<Plan>,
+    /// Nodes that were searched for VMs to move.
+    pub searched: u64,
+    /// VMs that may move.
+    pub vms: u64,
+    /// Whether the search ended before it had looked at everything.
+    pub cut: bool,
+    /// Why other nodes were not searched.
+    pub passed_over: Vec<Group>,
+    pub assumed: Vec<String>,
+    pub problems: Vec<Problem>,
+}
+
+/// What would make room on a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    pub node: String,
+    /// The pod's CPUs afterwards.
+    pub cpus: CpuSet,
+    pub moves: Vec<Move>,
+    /// CPUs of VMs that move.
+    pub moved_cpus: u64,
+    /// Bytes that migrations copy.
+    pub copied: u64,
+    /// Whole free cores of the node now, and when all is done.
+    pub free_cores: (u64, u64),
+}
+
+/// One VM's move. A plan's moves are made one after the other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Move {
+    pub step: u64,
+    /// `namespace/name`.
+    pub vm: String,
+    pub uid: String,
+    /// `rebind` (other CPUs of its node) or `migrate`.
+    pub how: &'static str,
+    pub from: String,
+    pub from_cpus: CpuSet,
+    pub to: String,
+    pub to_cpus: CpuSet,
+    /// Bytes that are copied: what the pod requests.
+    pub memory: u64,
+}
+
+impl Rebalance {
+    pub fn of(ask: &Ask, cluster: &Cluster, may: May) -> Self {
+        let Found {
+            mut nodes,
+            residents,
+            vms,
+            refused,
+        } = Found::of(ask, cluster, may);
+        let limits = Limits {
+            moves: may.moves,
+            plans: may.plans.saturating_mul(LOOKED_AT),
+            ..Limits::default()
+        };
+        let answer = rebalance(&mut nodes, &residents, &found::request(ask), limits);
+        let mut passed_over = refused;
+        passed_over.extend(answer.search.passed_over.into_iter().map(|(reason, nodes)| Group {
+            reason: reason.to_owned(),
+            nodes: nodes as u64,
+            examples: Vec::new(),
+        }));
+        let mut plans: Vec<Plan> = Vec::new();
+        let mut too_little = 0;
+        for plan in answer.plans {
+            match found::is_within_requests(ask, cluster, &vms, &plan) {
+                true => plans.push(Plan::told(plan, &vms)),
+                false => too_little += 1,
+            }
+        }
+        plans.truncate(may.plans);
+        let mut assumed: Vec<String> = ASSUMED.iter().map(|text| (*text).to_owned()).collect();
+        if !cluster.has_nodes {
+            assumed.push("no Nodes were read: labels, taints and what pods request are not looked at".to_owned());
+        }
+        if too_little > 0 {
+            let what = counted(too_little, "plan");
+            assumed.push(format!(
+                "{what} left out: the scheduler's sums of requests would not allow what moves"
+            ));
+        }
+        Self {
+            pod: ask.name.clone(),
+            cpus: own_cpus(&ask.pod),
+            fits: answer.fits,
+            plans,
+            searched: answer.search.nodes as u64,
+            vms: vms.len() as u64,
+            cut: answer.search.cut,
+            passed_over,
+            assumed,
+            problems: cluster.problems.kept().to_vec(),
+        }
+    }
+}
+
+impl Plan {
+    fn told(plan: stelia_placement::rebalance::Plan, vms: &BTreeMap<Uid, found::Vm>) -> Self {
+        let node = plan.node;
+        let moves = (1..).zip(plan.moves).map(|(step, one)| Move {
+            step,
+            vm: vms.get(&one.uid).map(|vm| vm.name.clone()).unwrap_or_default(),
+            uid: one.uid.to_string(),
+            how: match one.how {
+                How::Rebind => "rebind",
+                How::Migrate => "migrate",
+            },
+            from: node.clone(),
+            from_cpus: one.from_cpus,
+            to: one.to,
+            to_cpus: one.cpus,
+            memory: one.memory,
+        });
+        Self {
+            moves: moves.collect(),
+            cpus: plan.placement.cpus,
+            moved_cpus: plan.gain.moved_cpus as u64,
+            copied: plan.gain.copied,
+            free_cores: (plan.gain.free_cores.0 as u64, plan.gain.free_cores.1 as u64),
+            node,
+        }
+    }
+
+    fn in_words(&self) -> String {
+        let migrations = self.moves.iter().filter(|one| one.how == "migrate").count() as u64;
+        let rebinds = self.moves.len() as u64 - migrations;
+        let kinds = [(migrations, "migration"), (rebinds, "rebind")];
+        let kinds = kinds.into_iter().filter(|(count, _)| *count > 0);
+        let kinds: Vec<String> = kinds.map(|(count, what)| counted(count, what)).collect();
+        let copied = match self.copied {
+            0 => String::new(),
+            bytes => format!(", {} to copy", of_bytes(bytes)),
+        };
+        let (before, after) = self.free_cores;
+        format!(
+            "{} on CPUs {} after {}{copied}; whole free cores there: {before} now, {after} then",
+            self.node,
+            self.cpus,
+            kinds.join(" and ")
+        )
+    }
+}
+
+const MOVES: [Column<Move>; 7] = [
+    column("STEP", |one: &Move| one.step.to_string()).right(),
+    column("VM", |one: &Move| one.vm.clone()).yields(1),
+    column("HOW", |one: &Move| one.how.to_owned()),
+    column("FROM", |one: &Move| format!("{}:{}", one.from, one.from_cpus)).yields(2),
+    column("TO", |one: &Move| format!("{}:{}", one.to, one.to_cpus)).yields(2),
+    column("COPIES", |one: &Move| match one.memory {
+        0 => String::new(),
+        bytes => of_bytes(bytes),
+    })
+    .right(),
+    column("UID", |one: &Move| one.uid.clone()).wide(),
+];
+
+impl Render for Rebalance {
+    fn text(&self, look: Look) -> String {
+        let mut lines = vec![("Pod", format!("{} ({} CPUs of its own)", self.pod, self.cpus))];
+        let room = match (&self.fits, self.plans.len() as u64) {
+            (Some(node), _) => format!("on {node}, without any move"),
+            (None, 0) => "none, and no plan was found".to_owned(),
+            (None, plans) => format!("none now; {}, nothing is done by itself", counted(plans, "plan")),
+        };
+        lines.push(("Room", room));
+        if self.fits.is_none() {
+            let cut = if self.cut { ", not to the end" } else { "" };
+            let (vms, nodes) = (counted(self.vms, "VM"), counted(self.searched, "node"));
+            lines.push(("Searched", format!("{nodes} with {vms} that may move{cut}")));
+        }
+        lines.extend((1..).zip(&self.plans).map(|(number, plan)| match number {
+            1 => ("Best", plan.in_words()),
+            _ => ("Or", plan.in_words()),
+        }));
+        if !self.plans.is_empty() {
+            lines.extend(self.assumed.iter().map(|assumed| ("Assumed", assumed.clone())));
+        }
+        let mut parts = vec![properties(lines, look)];
+        parts.extend(self.plans.iter().map(|plan| table(&MOVES, &plan.moves, look)));
+        if self.fits.is_none() && (self.plans.is_empty() || look.wide) {
+            parts.push(table_of(&self.passed_over, look));
+        }
+        parts.retain(|part| !part.is_empty());
+        parts.join("\n")
+    }
+
+    fn names(&self) -> Vec<String> {
+        let planned = self.plans.iter().map(|plan| plan.node.clone());
+        self.fits.iter().cloned().chain(planned).collect()
+    }
+
+    fn failure(&self) -> Option<String> {
+        let is_none = self.fits.is_none() && self.plans.is_empty();
+        is_none.then(|| format!("no move was found that makes room for {}", self.pod))
+    }
+}
