@@ -9,7 +9,7 @@ FILTER  ?=
 # Where `make install` installs.
 DESTDIR ?=
 PREFIX  ?= /usr
-# Which package's files: stelia-publish and stelia-cluster are the others.
+# Which package's files: stelia-publish, stelia-cluster and stelia-placement are the others.
 PACKAGE ?= steliad
 # The test node's system: trixie, bookworm or sid.
 IMAGE   ?= trixie
@@ -37,11 +37,11 @@ VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # What the packages hold; nothing else of the workspace is built for them. Those of the cluster are built apart: what they ask of crates that both use
 # is none of the daemon's.
 PROGRAMS := --bins -p steliad -p steliad-quiet -p steliactl -p stelia-runner
-CLUSTER  := --bins -p stelia-publish -p stelia-cluster
+CLUSTER  := --bins -p stelia-publish -p stelia-cluster -p stelia-placement
 # Each a .deb, an .rpm and an SBOM.
-PACKAGES := steliad stelia-publish stelia-cluster
+PACKAGES := steliad stelia-publish stelia-cluster stelia-placement
 # What `systemd-analyze security` may say of each unit, times ten.
-EXPOSURE := steliad=18 steliad-quiet=13 steliad-metrics=11 steliad-try-runtime@=11 stelia-publish=13
+EXPOSURE := steliad=18 steliad-quiet=13 steliad-metrics=11 steliad-try-runtime@=11 stelia-publish=13 stelia-placement=13
 # Relative relocations packed: unpacked they are half a megabyte that every start reads and that stays resident.
 STATIC   := RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs"
 DEB_DIR  := target/debian
@@ -97,10 +97,12 @@ $(DEB_DONE): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb
 	done
 	@echo $(EPOCH) > $@
 
-image: deb ## OCI image archives in target/image: one holds only the runner, one only the publisher
+image: deb ## OCI image archives in target/image: one holds only the runner, one only the publisher, one only the placement
 	@mkdir -p target/image
 	@packaging/image target/$(TARGET)/$(PROFILE)/stelia-runner $(VERSION) target/image/stelia-runner.tar
-	@packaging/image target/$(TARGET)/$(PROFILE)/stelia-publish $(VERSION) target/image/stelia-publish.tar
+	@for program in stelia-publish stelia-placement; do \
+	  packaging/image target/$(TARGET)/$(PROFILE)/$$program $(VERSION) target/image/$$program.tar || exit; \
+	done
 
 sbom: deb ## what the packaged programs are made of, crate by crate, in target/dist (CycloneDX), one document a package
 	@mkdir -p $(DIST)
@@ -116,7 +118,7 @@ dist: deb rpm image
 	@rm -rf $(DIST)
 	@$(MAKE) --no-print-directory sbom > /dev/null
 	@cp $(foreach package,$(PACKAGES),$(call newest_deb,$(package)) $(call newest_rpm,$(package))) $(DIST)/
-	@for image in stelia-runner stelia-publish; do cp target/image/$$image.tar $(DIST)/$$image-$(VERSION).tar || exit; done
+	@for image in stelia-runner stelia-publish stelia-placement; do cp target/image/$$image.tar $(DIST)/$$image-$(VERSION).tar || exit; done
 	@cd $(DIST) && sha256sum -- * > ../SHA256SUMS && mv ../SHA256SUMS . && cat SHA256SUMS
 
 $(TOOLS)/bin/cargo-deb:
@@ -128,11 +130,11 @@ rpm: $(RPM_DONE) ## the .rpms in target/rpm, of the same binaries as the Debian 
 # From a copy: cargo-generate-rpm lowers the time of a file to SOURCE_DATE_EPOCH and raises none, and everything copied is newer.
 $(RPM_DONE): $(DEB_DONE) $(SELINUX)/steliad.pp.bz2 LICENSE | $(TOOLS)/bin/cargo-generate-rpm
 	@mkdir -p $(RPM_DIR) && rm -rf $(RPM_DIR)/tree $(RPM_DIR)/.done-* $(RPM_DIR)/*.rpm
-	@mkdir -p $(RPM_TREE)/$(RPM_DIR)/man $(RPM_TREE)/$(SELINUX) $(RPM_TREE)/target/$(TARGET)/$(PROFILE) $(RPM_TREE)/crates/publish $(RPM_TREE)/crates/cluster
+	@mkdir -p $(RPM_TREE)/$(RPM_DIR)/man $(RPM_TREE)/$(SELINUX) $(RPM_TREE)/target/$(TARGET)/$(PROFILE) $(RPM_TREE)/crates/publish $(RPM_TREE)/crates/cluster $(RPM_TREE)/crates/placement
 	@cp -r Cargo.toml LICENSE systemd-units packaging dbus-interfaces docs $(RPM_TREE)/
-	@for crate in publish cluster; do cp crates/$$crate/Cargo.toml $(RPM_TREE)/crates/$$crate/ || exit; done
+	@for crate in publish cluster placement; do cp crates/$$crate/Cargo.toml $(RPM_TREE)/crates/$$crate/ || exit; done
 	@cp $(SELINUX)/steliad.pp.bz2 $(RPM_TREE)/$(SELINUX)/
-	@cd target/$(TARGET)/$(PROFILE) && cp steliad steliad-quiet steliactl stelia-runner stelia-publish stelia-cluster \
+	@cd target/$(TARGET)/$(PROFILE) && cp steliad steliad-quiet steliactl stelia-runner stelia-publish stelia-cluster stelia-placement \
 	  $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(PROFILE)/
 	@for package in $(PACKAGES); do \
 	  pages=$(RPM_TREE)/$(RPM_DIR)/man; [ $$package = steliad ] || pages=$$pages/$$package; mkdir -p $$pages; \
@@ -276,7 +278,7 @@ node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(QUICK)"
 
 # What is too dear for every change. A section is seen whole, by hand, when what it is about changes.
-check-long: ## what is too dear for every change, by section (SECTIONS="sid soak emulated laws scale upgrade linux libvirt release browser api")
+check-long: ## what is too dear for every change, by section (SECTIONS="sid soak emulated laws scale upgrade linux libvirt release browser api placement")
 	@packaging/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo

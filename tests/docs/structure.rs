@@ -167,6 +167,7 @@ fn nothing_that_talks_to_an_api_server_is_in_the_nodes_programs() {
             "kube",
             "k8s-openapi",
             "stelia-cluster",
+            "stelia-placement",
             "stelia-publish",
             "rustls",
             "openssl",

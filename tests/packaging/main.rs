@@ -5,6 +5,7 @@
 
 mod cluster;
 mod install;
+mod placement;
 mod publish;
 mod release;
 mod root;
@@ -52,7 +53,7 @@ fn rpm(name: &str) -> PathBuf {
 }
 
 /// Every package that is built.
-const PACKAGES: [&str; 3] = ["steliad", "stelia-publish", "stelia-cluster"];
+const PACKAGES: [&str; 4] = ["steliad", "stelia-publish", "stelia-cluster", "stelia-placement"];
 
 /// What the command printed; it must succeed and complain of nothing.
 fn run(command: &[&str]) -> String {

@@ -19,6 +19,7 @@ fn programs(package: &str) -> &'static [(&'static str, &'static str)] {
             ("stelia-runner", "usr/bin/stelia-runner"),
         ],
         "stelia-publish" => &[("stelia-publish", "usr/libexec/stelia/stelia-publish")],
+        "stelia-placement" => &[("stelia-placement", "usr/libexec/stelia/stelia-placement")],
         _ => &[("stelia-cluster", "usr/bin/stelia-cluster")],
     }
 }
@@ -81,10 +82,11 @@ fn the_sboms_list_what_was_compiled_for_the_programs_and_nothing_else() {
     let node = compiled("STELIA_BUILT");
     assert!(node.len() >= 100, "{node:?}");
     assert_eq!(crates(&sbom("steliad")), node);
-    // One build, two packages.
+    // One build, three packages.
     let cluster = compiled("STELIA_CLUSTER_BUILT");
     assert!(cluster.len() >= 100, "{cluster:?}");
-    let listed = &crates(&sbom("stelia-publish")) | &crates(&sbom("stelia-cluster"));
+    let of_cluster = PACKAGES.into_iter().filter(|package| *package != "steliad");
+    let listed: BTreeSet<String> = of_cluster.flat_map(|package| crates(&sbom(package))).collect();
     assert_eq!(listed, cluster);
 }
 
@@ -220,8 +222,8 @@ fn the_checksums_are_of_every_file_and_notice_a_changed_one() {
     let mut listed: BTreeSet<String> = listed.map(|(_, name)| name.to_owned()).collect();
     assert!(listed.insert("SHA256SUMS".to_owned()));
     assert_eq!(listed, names(&dist));
-    // Two images: of the runner and of the publisher.
-    for (ending, count) in [(".deb", 3), (".rpm", 3), (".tar", 2), (".cdx.json", 3)] {
+    // Three images: of the runner, of the publisher and of the placement.
+    for (ending, count) in [(".deb", 4), (".rpm", 4), (".tar", 3), (".cdx.json", 4)] {
         let found = listed.iter().filter(|name| name.ends_with(ending)).count();
         assert_eq!(found, count, "{ending}: {listed:?}");
     }

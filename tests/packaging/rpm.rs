@@ -7,10 +7,11 @@ use std::path::Path;
 use crate::{PACKAGES, deb, given, rpm, run, text};
 
 /// What only the .rpms have.
-const ADDED: [&str; 6] = [
+const ADDED: [&str; 7] = [
     "/usr/share/licenses/steliad/LICENSE",
     "/usr/share/licenses/stelia-publish/LICENSE",
     "/usr/share/licenses/stelia-cluster/LICENSE",
+    "/usr/share/licenses/stelia-placement/LICENSE",
     "/usr/share/selinux/devel/include/distributed/steliad.if",
     "/usr/share/selinux/packages/steliad.pp.bz2",
     "/usr/share/zsh/site-functions/_steliactl",
@@ -93,12 +94,14 @@ fn the_same_files_with_the_same_modes_owners_and_sizes_and_the_module() {
         ("/usr/libexec/stelia/steliad", "-rwxr-xr-x"),
         ("/usr/libexec/stelia/steliad-quiet", "-rwxr-xr-x"),
         ("/usr/libexec/stelia/stelia-publish", "-rwxr-xr-x"),
+        ("/usr/libexec/stelia/stelia-placement", "-rwxr-xr-x"),
         ("/usr/bin/stelia-runner", "-rwxr-xr-x"),
         ("/usr/bin/steliactl", "-rwxr-xr-x"),
         ("/usr/bin/stelia-cluster", "-rwxr-xr-x"),
         ("/usr/bin/kubectl-stelia", "-rwxr-xr-x"),
         ("/usr/lib/systemd/system/stelia.slice", "-rw-r--r--"),
         ("/usr/lib/systemd/system/stelia-publish.service", "-rw-r--r--"),
+        ("/usr/lib/systemd/system/stelia-placement.service", "-rw-r--r--"),
         ("/usr/lib/stelia/steliad.toml.d/50-publish.toml", "-rw-r--r--"),
         ("/etc/stelia/steliad.toml", "-rw-r--r--"),
         ("/usr/share/man/man1/steliactl.1.gz", "-rw-r--r--"),
@@ -107,6 +110,7 @@ fn the_same_files_with_the_same_modes_owners_and_sizes_and_the_module() {
         ("/usr/share/man/man7/stelia.7.gz", "-rw-r--r--"),
         ("/usr/share/man/man8/steliad.8.gz", "-rw-r--r--"),
         ("/usr/share/man/man8/stelia-publish.8.gz", "-rw-r--r--"),
+        ("/usr/share/man/man8/stelia-placement.8.gz", "-rw-r--r--"),
         (
             "/usr/share/stelia-cluster/kubernetes/base/kustomization.yaml",
             "-rw-r--r--",
@@ -119,9 +123,11 @@ fn the_same_files_with_the_same_modes_owners_and_sizes_and_the_module() {
 #[test]
 fn no_file_is_in_two_packages() {
     let of = |package: &str| in_deb(package).into_keys().collect::<BTreeSet<_>>();
-    let [node, publish, cluster] = PACKAGES.map(of);
-    for (one, other) in [(&node, &publish), (&node, &cluster), (&publish, &cluster)] {
-        assert!(one.is_disjoint(other), "{:?}", one.intersection(other));
+    let all = PACKAGES.map(of);
+    for (place, one) in all.iter().enumerate() {
+        for other in &all[place + 1..] {
+            assert!(one.is_disjoint(other), "{:?}", one.intersection(other));
+        }
     }
 }
 
@@ -160,6 +166,7 @@ fn they_need_systemd_252_a_bus_and_a_shell_and_no_library() {
     assert_eq!(needs("steliad"), all(&["/bin/sh", "dbus", "systemd >= 252"]));
     assert_eq!(needs("stelia-publish"), all(&["/bin/sh", "steliad", "systemd >= 252"]));
     assert_eq!(needs("stelia-cluster"), all(&[]));
+    assert_eq!(needs("stelia-placement"), all(&["/bin/sh", "systemd >= 252"]));
 }
 
 #[test]

@@ -23,6 +23,9 @@ const QUIETS_PROGRAM: &str = "system_u:object_r:steliad_quiet_exec_t:s0";
 const PUBLISH: &str = "system_u:system_r:stelia_publish_t:s0";
 const PUBLISHS_PROGRAM: &str = "system_u:object_r:stelia_publish_exec_t:s0";
 const PUBLISHS_KUBECONFIG: &str = "system_u:object_r:stelia_publish_etc_t:s0";
+const PLACEMENT: &str = "system_u:system_r:stelia_placement_t:s0";
+const PLACEMENTS_PROGRAM: &str = "system_u:object_r:stelia_placement_exec_t:s0";
+const PLACEMENTS_KUBECONFIG: &str = "system_u:object_r:stelia_placement_etc_t:s0";
 const LEDGER: &str = "system_u:object_r:steliad_var_lib_t:s0";
 const OTHER_SERVICE: &str = "system_u:system_r:other_service_t:s0";
 
@@ -383,6 +386,30 @@ fn the_publisher_reads_what_it_is_told_and_its_key_connects_to_the_api_server_an
 }
 
 #[test]
+fn placement_listens_and_reads_its_keys_and_has_no_way_to_the_daemon() {
+    let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
+    assert!(policy.becomes(SYSTEMD, PLACEMENTS_PROGRAM, "process", PLACEMENT));
+    assert!(policy.allows(SYSTEMD, PLACEMENT, "process2", &["nnp_transition"]));
+    assert!(policy.allows(PLACEMENT, PLACEMENTS_PROGRAM, "file", &["entrypoint"]));
+    assert!(policy.allows(PLACEMENT, PLACEMENTS_KUBECONFIG, "file", &["open", "read"]));
+    assert!(!policy.allows(PLACEMENT, PLACEMENTS_KUBECONFIG, "file", &["write"]));
+    let port = "system_u:object_r:http_port_t:s0";
+    assert!(policy.allows(PLACEMENT, port, "tcp_socket", &["name_bind", "name_connect"]));
+    for socket in [DAEMON, QUIET, OTHER_SERVICE] {
+        let connects = policy.allows(PLACEMENT, socket, "unix_stream_socket", &["connectto"]);
+        assert!(!connects, "{socket}");
+    }
+    assert!(!policy.allows(PLACEMENT, PUBLISHED, "file", &["read"]));
+    assert!(policy.allowed(PLACEMENT, PLACEMENT, "capability").is_empty());
+    for reader in [CONTAINER, OTHER_SERVICE, QUIET, PUBLISH] {
+        assert!(
+            !policy.allows(reader, PLACEMENTS_KUBECONFIG, "file", &["read"]),
+            "{reader}"
+        );
+    }
+}
+
+#[test]
 fn the_ledger_is_the_daemons_alone_and_only_steliad_quiet_may_trace() {
     let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
     for path in ["/var/lib/stelia", "/var/lib/stelia/ledger"] {
@@ -429,7 +456,11 @@ fn only_our_own_domains_are_permissive() {
         .map(str::trim)
         .filter(|line| line.ends_with("_t"))
         .collect();
-    assert_eq!(types, ["stelia_publish_t", "steliad_quiet_t", "steliad_t"], "{said}");
+    assert_eq!(
+        types,
+        ["stelia_placement_t", "stelia_publish_t", "steliad_quiet_t", "steliad_t"],
+        "{said}"
+    );
 }
 
 #[test]
@@ -462,5 +493,8 @@ fn the_socket_and_its_directory_are_labelled_below_run_and_below_var_run() {
         PUBLISHS_KUBECONFIG
     );
     assert_ne!(policy.label("file", "/etc/stelia/steliad.toml"), PUBLISHS_KUBECONFIG);
+    let label = |path: &str| policy.label("file", path);
+    assert_eq!(label("/usr/libexec/stelia/stelia-placement"), PLACEMENTS_PROGRAM);
+    assert_eq!(label("/etc/stelia/placement/kubeconfig"), PLACEMENTS_KUBECONFIG);
     assert_ne!(policy.label("file", "/usr/bin/steliactl"), PROGRAM);
 }

@@ -74,6 +74,11 @@ fn every_member_that_is_printed_is_documented() {
         ("JSON of why", &["why", "-f", "vm.yaml"]),
         ("JSON of plan", &["plan", "-f", "vm.yaml", "--until-full"]),
         ("JSON of plan", &["plan", "-c", "cpus=64,memory=1Gi"]),
+        (
+            "JSON of rebalance",
+            &["rebalance", "--dry-run", "-c", "cpus=12,memory=8Gi", "--from=vms"],
+        ),
+        ("JSON of rebalance", &["rebalance", "--dry-run", "team-a/big"]),
     ] {
         let out = Command::new(env!("CARGO_BIN_EXE_stelia-cluster"))
             .args(words)
@@ -96,7 +101,7 @@ fn the_man_page_says_what_help_says() {
     command.build();
     let groups = [
         ("Of the cluster", &["nodes", "map"][..]),
-        ("Of a pod", &["why", "plan"]),
+        ("Of a pod", &["why", "plan", "rebalance"]),
         ("Of the shell", &["completions"]),
     ];
     let page = filled(&page, "options", &command::options(&command, true));

@@ -121,7 +121,7 @@ pub(super) fn request(ask: &Ask) -> Request {
     let with_vm = lasting.max_by_key(|one| (asks(&one.resources.limits), limit_of(&one.resources.limits)));
     let vm = with_vm.map(|one| OfVm {
         container: one.name.clone(),
-        allocation: ask.request().allocation,
+        allocation: ask.allocation.clone(),
         follows: false,
     });
     for container in &mut pod.containers {

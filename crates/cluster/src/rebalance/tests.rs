@@ -30,7 +30,7 @@ fn node(name: &str, profile: Profile, vms: &[(usize, &str)]) -> Vec<Value> {
     facts.reserved = "0-1".parse().unwrap();
     facts.kubelet.reserved = facts.reserved.clone();
     let allocation = |(number, cpus): &(usize, &str)| PodAllocation {
-        pod: uid(*number).parse().unwrap(),
+        pod: stelia_kubelet::PodUid::parse(&uid(*number)).unwrap(),
         name: None,
         cpus: cpus.parse().unwrap(),
         by_kubelet: false,
