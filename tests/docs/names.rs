@@ -137,7 +137,7 @@ fn every_drop_in_that_is_shown_is_one_the_daemon_takes() {
 
 /// Words with a hyphen that are neither a setting, nor a command of `steliactl` or a check of its `doctor`, nor a file, and what
 /// they are.
-const OTHERS: [&str; 17] = [
+const OTHERS: [&str; 18] = [
     // kubelet's options
     "full-pcpus-only",
     "strict-cpu-reservation",
@@ -153,6 +153,7 @@ const OTHERS: [&str; 17] = [
     "cpu-partitioning",
     "stelia-runner",
     "stelia-publish",
+    "stelia-placement",
     "qemu-system-x",
     "origin-cgroup",
     // k3s's configuration.
