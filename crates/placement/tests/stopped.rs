@@ -7,6 +7,11 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use http::Request;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use test_apiserver::{Answer, Fault, Server};
@@ -106,6 +111,27 @@ fn yaml(text: &str) -> Value {
     serde_saphyr::from_str(text).unwrap()
 }
 
+/// As `test_apiserver::serve`, but what has arrived is carried out, also where nobody waits for the answer any more.
+async fn serve(server: Server, listener: tokio::net::TcpListener) {
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let server = server.clone();
+        tokio::spawn(async move {
+            let service = service_fn(move |request: Request<Incoming>| {
+                let server = server.clone();
+                async move {
+                    let (head, body) = request.into_parts();
+                    let body = body.collect().await.unwrap().to_bytes();
+                    let request = Request::from_parts(head, Full::new(body));
+                    tokio::spawn(async move { server.answer(request).await }).await.unwrap()
+                }
+            });
+            let http = hyper::server::conn::http1::Builder::new();
+            let _ = http.serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
 #[test]
 fn a_leader_that_is_stopped_past_its_lease_binds_nothing_when_it_wakes_up() {
     let server = Server::new().unwrap();
@@ -137,7 +163,7 @@ fn a_leader_that_is_stopped_past_its_lease_binds_nothing_when_it_wakes_up() {
         .unwrap();
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
     let api = listener.local_addr().unwrap();
-    runtime.spawn(test_apiserver::serve(server.clone(), listener));
+    runtime.spawn(serve(server.clone(), listener));
     let folder = tempfile::tempdir().unwrap();
     let kubeconfig = folder.path().join("kubeconfig");
     let cluster = json!({

@@ -303,7 +303,9 @@ impl World {
     async fn another_scheduler(self: Arc<Self>) {
         let mut random = self.state().random.fork();
         loop {
-            tokio::time::sleep(random.between(1000, 6000)).await;
+            // On each node as often, however many there are.
+            let nodes = self.names.len() as u64;
+            tokio::time::sleep(random.between(12_000 / nodes, 72_000 / nodes)).await;
             let (node, cpus) = (random.of(&self.names).clone(), 2 + 2 * random.below(3) as u32);
             let (name, uid) = {
                 let mut state = self.state();
