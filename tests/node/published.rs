@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use stelia_node_report::compact;
 
 use crate::host::{output, run, wait_until, wait_until_or};
 use crate::pods::{Pod, on_node_undoing};
@@ -60,9 +61,11 @@ fn attribute(object: &Value, name: &str) -> Option<String> {
 
 /// How many pods of the node have CPUs of their own.
 fn pods(object: &Value) -> usize {
-    let node = attribute(object, "isolation.stelia.io/node").expect("the compact attribute");
-    let node: Value = serde_json::from_str(&node).expect("JSON");
-    node["pods"].as_array().map_or(0, Vec::len)
+    let node = attribute(object, compact::ATTRIBUTE).expect("the compact attribute");
+    compact::Compact::parse(&node)
+        .expect("what NodeTopology wrote")
+        .pods
+        .len()
 }
 
 fn condition(pod: &Pod) -> Option<Value> {
