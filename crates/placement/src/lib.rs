@@ -13,19 +13,24 @@
 //! | [`placer`] | the two together: what is answered, and what a bind does |
 //! | [`extender`] | the HTTP service that kube-scheduler calls |
 
+#[cfg(feature = "service")]
 pub mod apiserver;
+#[cfg(feature = "service")]
 pub mod cli;
 pub mod cluster;
 pub mod evaluate;
+#[cfg(feature = "service")]
 pub mod extender;
 pub mod node;
+#[cfg(feature = "service")]
 pub mod placer;
 pub mod rebalance;
 pub mod request;
 pub mod reservations;
+#[cfg(feature = "service")]
 pub mod run;
 pub mod score;
-#[cfg(test)]
+#[cfg(all(test, feature = "service"))]
 mod simulation;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
