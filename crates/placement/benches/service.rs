@@ -30,7 +30,7 @@ const LONG_ROUNDS: usize = 100;
 /// Objects that change in a second.
 const UPDATES: u64 = 1_000;
 
-/// A node of 256 CPUs with some 30 VMs; no two are alike.
+/// A node of 256 CPUs with some 30 VMs; there are 36 states.
 fn facts(number: usize, turn: usize) -> Facts {
     let mut facts = testing::large();
     facts.name = format!("node-{number:05}");
