@@ -287,10 +287,12 @@ impl World {
                 state.instances.retain(|one| !one.dead.is_cancelled());
                 while state.instances.len() < 2 {
                     number += 1;
+                    // In a large cluster as many writes more, so that it is as long in time.
+                    let most = 40 * (self.names.len() as u64).div_ceil(12);
                     let lives = self
                         .plan
                         .kills
-                        .then(|| (1 + state.random.below(40) as i64, state.random.chance(50)));
+                        .then(|| (1 + state.random.below(most) as i64, state.random.chance(50)));
                     let late = self.plan.late.then(|| state.random.fork());
                     state.outcome.kills += usize::from(number > 2);
                     state.instances.push(crash::start(&self.server, number, lives, late));
