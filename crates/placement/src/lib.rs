@@ -30,7 +30,8 @@ pub mod reservations;
 #[cfg(feature = "service")]
 pub mod run;
 pub mod score;
-#[cfg(all(test, feature = "service"))]
+#[cfg(feature = "service")]
+#[cfg(test)]
 mod simulation;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
