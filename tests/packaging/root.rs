@@ -33,7 +33,7 @@ pub struct Root {
 }
 
 impl Root {
-    /// A root with a shell, rm, rmdir, find, and a systemd that runs.
+    /// A root with a shell, rm, rmdir, find, unlink, and a systemd that runs.
     pub fn new(package: &'static str) -> Self {
         let root = Self {
             directory: tempfile::tempdir().expect("root"),
@@ -45,7 +45,7 @@ impl Root {
         for link in ["bin", "sbin"] {
             std::os::unix::fs::symlink(format!("usr/{link}"), root.at(link)).expect("link");
         }
-        for program in ["/bin/sh", "/bin/rm", "/bin/rmdir", "/usr/bin/find"] {
+        for program in ["/bin/sh", "/bin/rm", "/bin/rmdir", "/usr/bin/find", "/usr/bin/unlink"] {
             root.copy(program);
         }
         for tool in TOOLS {

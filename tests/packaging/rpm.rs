@@ -165,7 +165,7 @@ fn they_need_systemd_252_a_bus_and_a_shell_and_no_library() {
     let all = |needed: &[&str]| needed.iter().map(|need| (*need).to_owned()).collect::<BTreeSet<_>>();
     assert_eq!(needs("steliad"), all(&["/bin/sh", "dbus", "systemd >= 252"]));
     assert_eq!(needs("stelia-publish"), all(&["/bin/sh", "steliad", "systemd >= 252"]));
-    assert_eq!(needs("stelia-cluster"), all(&[]));
+    assert_eq!(needs("stelia-cluster"), all(&["/bin/sh"]));
     assert_eq!(needs("stelia-placement"), all(&["/bin/sh", "systemd >= 252"]));
 }
 
