@@ -155,17 +155,31 @@ async fn a_pod_is_bound_once() {
 #[tokio::test]
 async fn a_binding_may_demand_the_pods_version_and_gives_it_annotations() {
     let (server, _) = made();
-    let version = server.put("", "pods", pod("p"))["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    let version = server.put("", "pods", pod("p"))["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let bind = |version: &str| {
-        let metadata = json!({"name": "p", "namespace": "default", "resourceVersion": version, "annotations": {"a": "b"}});
+        let metadata =
+            json!({"name": "p", "namespace": "default", "resourceVersion": version, "annotations": {"a": "b"}});
         let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": {"kind": "Node", "name": "n"}});
         let server = server.clone();
-        async move { ask(&server, Request::post("/api/v1/namespaces/default/pods/p/binding"), &binding).await }
+        async move {
+            ask(
+                &server,
+                Request::post("/api/v1/namespaces/default/pods/p/binding"),
+                &binding,
+            )
+            .await
+        }
     };
     assert_eq!(bind("1").await.0, 409);
     assert_eq!(bind(&version).await.0, 201);
     let found = server.object("", "pods", "default", "p").unwrap();
-    assert_eq!((&found["spec"]["nodeName"], &found["metadata"]["annotations"]["a"]), (&json!("n"), &json!("b")));
+    assert_eq!(
+        (&found["spec"]["nodeName"], &found["metadata"]["annotations"]["a"]),
+        (&json!("n"), &json!("b"))
+    );
     server.remove("", "pods", "default", "p");
     assert_eq!(server.object("", "pods", "default", "p"), None);
 }
