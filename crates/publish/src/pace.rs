@@ -44,7 +44,8 @@ pub(crate) enum Pause {
     /// Doubled with every failure, from 1 s to [`LONGEST_PAUSE`], and of that a part by chance ("full jitter"): clients that failed
     /// together do not come back together.
     Growing,
-    /// [`LONG_PAUSE`], a tenth more or less.
+    /// [`LONG_PAUSE`], a tenth more or less. A tenth of that the first time: an API server that has just started may refuse for a moment,
+    /// or not know of the CRD yet.
     Long,
 }
 
@@ -63,6 +64,7 @@ impl Rest {
     /// It failed. `retry_after` is what the server asked for: at least that long.
     pub(crate) fn failed(&mut self, now: Duration, pause: Pause, retry_after: Option<Duration>, random: &mut Random) {
         let pause = match pause {
+            Pause::Long if self.failures == 0 => random.around(LONG_PAUSE / 10),
             Pause::Long => random.around(LONG_PAUSE),
             Pause::Growing => {
                 let most = Duration::from_secs(1 << self.failures.min(9)).min(LONGEST_PAUSE);

@@ -174,12 +174,13 @@ async fn a_second_writer_is_named_and_never_overridden() {
     );
     // A change does not make it better.
     publisher.tell(told(3));
-    pass(200.0).await;
+    pass(15.0).await;
     assert_eq!(log.objects().len(), 1);
     pass(HOUR).await;
     let pauses = pauses(&log);
+    assert!((27.0..=33.0).contains(&pauses[0]), "{pauses:?}");
     assert!(
-        pauses.len() >= 3 && pauses[..3].iter().all(|pause| (270.0..=330.0).contains(pause)),
+        pauses.len() >= 3 && pauses[1..3].iter().all(|pause| (270.0..=330.0).contains(pause)),
         "{pauses:?}"
     );
     assert!(
@@ -228,15 +229,17 @@ async fn without_the_crd_the_other_parts_go_on() {
     );
     assert_eq!(log.of("PATCH", NODE).len(), 1);
     pass(15.0 * 60.0).await;
-    assert!(pauses(&log).iter().all(|pause| *pause >= 270.0), "{:?}", pauses(&log));
+    // Soon once, because an API server that has just started answers so, too.
+    let pauses = pauses(&log);
+    assert!((27.0..=33.0).contains(&pauses[0]) && pauses[1] >= 270.0, "{pauses:?}");
     assert_eq!((log.objects().len(), publisher.problem("object")), (3, None));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_version_that_is_gone_is_as_one_that_never_was() {
     let (publisher, log) = objects(|_| status(410, "Gone", "the API version is no longer served", json!([])));
-    pass(200.0).await;
-    assert_eq!(log.objects().len(), 1);
+    pass(250.0).await;
+    assert_eq!(log.objects().len(), 2);
     assert!(publisher.problem("object").unwrap().contains("410 Gone"));
 }
 
@@ -266,7 +269,7 @@ async fn a_missing_right_is_named_and_the_other_parts_go_on() {
     assert!(label.starts_with("no right to patch nodes: "), "{label}");
     assert_eq!(publisher.problem("capacity"), None);
     pass(250.0).await;
-    assert_eq!(log.of("PATCH", NODE).len(), 1);
+    assert_eq!(log.of("PATCH", NODE).len(), 2);
     assert_eq!(log.of("GET", NODE).len(), 1, "asked for again with the next look only");
 }
 

@@ -202,7 +202,7 @@ async fn an_event_that_is_refused_or_has_no_namespace_any_more_is_not_sent_again
     });
     let publisher = Running::new(client, posting(), Reading::of(with([event(7, 1), event(8, 1)])));
     pass(250.0).await;
-    assert_eq!(log.of("POST", EVENTS).len(), 1, "the right is missing for all");
+    assert_eq!(log.of("POST", EVENTS).len(), 2, "the right is missing for all");
     assert!(
         publisher
             .problem("events")
