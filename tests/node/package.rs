@@ -4,11 +4,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use stelia_cpus::CpuSet;
-use stelia_ledger::account::Range;
 
 use crate::contained::{configure, unconfigure};
 use crate::host::{CGROUP, cpus, kind, partitioned, read, run, wait_until};
-use crate::ledger::{difference, exact, wait_booked};
+use crate::ledger::{account, difference, wait_booked};
 use crate::pods::{Pod, on_node, on_node_undoing};
 use crate::promise::{assert_isolated, is_isolated, state};
 use crate::quiet::interrupts::changed;
@@ -75,13 +74,15 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
         let (before, units, pid) = (isolated(), kept(&pods.each_ref()), daemon());
         assert_ne!(changed(), Vec::<String>::new(), "no interrupt was moved");
         pods.iter().for_each(wait_booked);
-        let booked = pods.each_ref().map(exact);
+        let booked = pods.each_ref().map(account);
         // The kernel's counters go on, whichever daemon reads them.
         let nobody_ran = |when: &str| {
             for (pod, before) in pods.iter().zip(&booked) {
-                let now = exact(pod);
+                let now = account(pod);
                 let others = difference(now.totals.other_tasks, before.totals.other_tasks);
-                assert_eq!((others, &now.gaps[..]), (Range::default(), &[][..]), "{when}: {now:#?}");
+                assert_eq!((others.least, &now.gaps[..]), (0, &[][..]), "{when}: {now:#?}");
+                // A guest that wakes just while it is read leaves one or two open, and that stays; who came in would be hundreds.
+                assert!(others.most <= 8, "{when}: {now:#?}");
                 assert!(now.covered_us > before.covered_us && now.totals.own.ns >= before.totals.own.ns);
             }
         };

@@ -226,7 +226,8 @@ impl Render for Verified {
             ),
             (false, _) => format!("{summary}\n\n{}", table(&COLUMNS, &self.findings, look)),
         };
-        let ledger = self.ledger.iter().flatten();
+        // Of a VM that has just started, or that ended before it was read twice, nothing is known.
+        let ledger = self.ledger.iter().flatten().filter(|told| told.covered_us > 0);
         let lines: String = ledger
             .map(|told| format!("{}: {}\n", view::printable(&told.pod.to_string()), told.line()))
             .collect();

@@ -194,14 +194,17 @@ fn interrupts_leave_the_cpus_of_vms_and_come_back() {
 fn the_kernels_own_queue(queue: &Interrupt, own: &CpuSet) {
     let (mask, watch) = (queue.mask(), Watch::start(own));
     let reader = mask.difference(own).iter().next().expect("a shared CPU of its node");
-    read_blocks_on(reader, NVME, 50);
-    let fired = watch.risen();
-    assert_eq!(fired.keys().collect::<Vec<_>>(), [queue]);
-    let report = round().report;
-    let told = report.remaining.iter().find(|one| one.irq == queue.irq);
-    let told = told.unwrap_or_else(|| panic!("{:#?}", report.remaining));
-    assert_eq!((told.why, told.name.as_str()), (Remains::Managed, "nvme0q1"));
-    assert!(told.count >= 50 && told.cpus.is_subset(own), "{told:?}");
+    // A look of the daemon's own may come in the midst of it, and count the rest by itself.
+    let told = wait_until("told, with all that fired", || {
+        read_blocks_on(reader, NVME, 50);
+        let report = round().report;
+        let told = report.remaining.into_iter().find(|one| one.irq == queue.irq);
+        let told = told.unwrap_or_else(|| panic!("{queue:?} is not told"));
+        assert_eq!((told.why, told.name.as_str()), (Remains::Managed, "nvme0q1"));
+        (told.count >= 50).then_some(told)
+    });
+    assert!(told.cpus.is_subset(own), "{told:?}");
+    assert_eq!(watch.risen().keys().collect::<Vec<_>>(), [queue]);
     assert_eq!(queue.mask(), mask);
     // What is left makes the command fail, so that a script sees it.
     let said = output(&["steliactl", "--json", "quiet"]);

@@ -21,8 +21,8 @@ pub(super) trait Files: Send {
     /// its end.
     fn piece(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()>;
 
-    /// A look has ended: files that it did not read need not stay open.
-    fn ended(&self) {}
+    /// A look has ended: files that it did not read need not stay open, and none where it looked at `nothing`.
+    fn ended(&self, _nothing: bool) {}
 }
 
 /// The system's files, or others below a folder.
@@ -72,8 +72,12 @@ impl Files for Below {
         read
     }
 
-    fn ended(&self) {
+    fn ended(&self, nothing: bool) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if nothing {
+            // The next look may be far.
+            open.clear();
+        }
         open.values_mut().for_each(|known| known.unread += 1);
         open.retain(|_, known| known.unread <= UNREAD);
         open.shrink_to_fit();
@@ -140,5 +144,11 @@ mod tests {
             assert_eq!(buffer, text);
         }
         assert!(is_gone(&files.text("/none", &mut buffer).expect_err("no file")));
+
+        let open = || files.open.lock().expect("files").len();
+        files.ended(false);
+        assert_eq!(open(), 1);
+        files.ended(true);
+        assert_eq!(open(), 0, "nothing is looked at: perhaps not for a long time");
     }
 }

@@ -77,7 +77,6 @@ fn the_last_day_of_the_ledger_is_below_what_holds() {
     insta::assert_snapshot!(below, @"
     The last 24 hours by the ledger:
     team-a/web: other tasks 3…7, other devices' interrupts 1,200, 75.00% covered
-    bbbbbbbb: nothing is known
     ");
     assert_eq!(failure, None);
 }

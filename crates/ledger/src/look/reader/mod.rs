@@ -120,7 +120,7 @@ impl Reader {
         fill::fill(&*self.files, &mut look.seats, &mut buffer)?;
         before.retain(|seat, _| look.seats.contains_key(seat));
         self.before = before;
-        self.files.ended();
+        self.files.ended(seats.is_empty());
         Ok(look)
     }
 }
