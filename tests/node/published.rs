@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command};
 use std::sync::Mutex;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -186,8 +187,13 @@ fn a_vm_and_its_end_are_in_the_api_server_and_an_outage_costs_one_write() {
             events(&pod).contains(&"Isolated".to_owned()).then_some(())
         });
 
-        // The daemon restarted: nothing changed, so nothing is written.
-        let before = written("noderesourcetopologies");
+        // The daemon restarted: nothing changed, so nothing is written. What the VM's start changed last may be written 2 s after what
+        // it changed first.
+        let before = wait_until("all that the VM changed is written", || {
+            let now = written("noderesourcetopologies");
+            sleep(Duration::from_secs(3));
+            (written("noderesourcetopologies") == now).then_some(now)
+        });
         run(&["systemctl", "restart", "steliad"]);
         assert_eq!(assert_isolated(&pod, 2), threads);
 
