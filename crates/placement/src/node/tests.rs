@@ -13,6 +13,10 @@ fn object() -> Value {
 
 /// The object with the attribute's own field changed.
 fn with_field(field: &str, value: Value) -> Value {
+    with_fields([(field, value)])
+}
+
+fn with_fields<const N: usize>(changed: [(&str, Value); N]) -> Value {
     let mut object = object();
     let attributes = object["attributes"].as_array_mut().unwrap();
     let own = attributes
@@ -20,7 +24,9 @@ fn with_field(field: &str, value: Value) -> Value {
         .find(|one| one["name"] == compact::ATTRIBUTE)
         .unwrap();
     let mut fields: Value = serde_json::from_str(own["value"].as_str().unwrap()).unwrap();
-    fields[field] = value;
+    for (field, value) in changed {
+        fields[field] = value;
+    }
     own["value"] = fields.to_string().into();
     object
 }
@@ -107,15 +113,13 @@ fn an_absurd_attribute_is_named(#[case] field: &str, #[case] value: Value, #[cas
 
 #[test]
 fn static_policy_with_options_that_exclude_each_other_is_named() {
-    let mut object = with_field("policy", json!("static"));
-    let attributes = object["attributes"].as_array_mut().unwrap();
-    let own = attributes
-        .iter_mut()
-        .find(|one| one["name"] == compact::ATTRIBUTE)
-        .unwrap();
-    let mut fields: Value = serde_json::from_str(own["value"].as_str().unwrap()).unwrap();
-    fields["options"] = json!({"full-pcpus-only": "true", "distribute-cpus-across-cores": "true"});
-    own["value"] = fields.to_string().into();
+    let object = with_fields([
+        ("policy", json!("static")),
+        (
+            "options",
+            json!({"full-pcpus-only": "true", "distribute-cpus-across-cores": "true"}),
+        ),
+    ]);
     assert_eq!(refused(&object).name(), "KubeletUnknown");
 }
 
