@@ -7,11 +7,11 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use stelia_cpus::CpuSet;
-use stelia_ledger::account::{Account, Range};
+use stelia_ledger::account::Account;
 
 use crate::guest::Accel;
 use crate::host::{Thread, all_pids, cpus, output, read, run, thread};
-use crate::ledger::{difference, exact, wait_booked};
+use crate::ledger::{more, settled, wait_booked};
 use crate::linux_guest::{alive, topology, words};
 use crate::pods::{Pod, on_node};
 use crate::promise::assert_isolated;
@@ -218,21 +218,21 @@ fn of_eight_vms_under_a_minute_of_noise_none_sees_anybody_on_its_cpus() {
         let ran = || -> Vec<u64> { vcpus.concat().iter().map(|vcpu| run_time(vcpu.tid)).collect() };
         let before = ran();
         pods.iter().for_each(|pod| wait_booked(pod));
-        let booked: Vec<Account> = pods.iter().map(|pod| exact(pod)).collect();
+        let booked: Vec<Account> = pods.iter().map(|pod| settled(pod)).collect();
         record(&exclusive, LONG);
         let after = ran();
         let loud = run(&["systemctl", "show", "-P", "CPUUsageNSec", "noise"]);
         drop(noise);
         for (pod, before) in pods.iter().zip(&booked) {
-            let now = exact(pod);
-            let others = difference(now.totals.other_tasks, before.totals.other_tasks);
+            let now = settled(pod);
+            let others = more(now.totals.other_tasks, before.totals.other_tasks);
             println!(
                 "  the ledger of {}: other tasks {others:?}, kernel threads {:?}, covered {} ms",
                 pod.name,
                 now.totals.kernel_threads,
                 (now.covered_us - before.covered_us) / 1000
             );
-            assert_eq!(others, Range::default(), "{now:#?}");
+            assert_eq!(others, Some(0), "{now:#?}");
             assert!(now.covered_us > before.covered_us);
         }
         let seen = recorded(&exclusive);

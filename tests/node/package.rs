@@ -7,7 +7,7 @@ use stelia_cpus::CpuSet;
 
 use crate::contained::{configure, unconfigure};
 use crate::host::{CGROUP, cpus, kind, partitioned, read, run, wait_until};
-use crate::ledger::{account, difference, wait_booked};
+use crate::ledger::{difference, more, settled, wait_booked};
 use crate::pods::{Pod, on_node, on_node_undoing};
 use crate::promise::{assert_isolated, is_isolated, state};
 use crate::quiet::interrupts::changed;
@@ -74,15 +74,19 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
         let (before, units, pid) = (isolated(), kept(&pods.each_ref()), daemon());
         assert_ne!(changed(), Vec::<String>::new(), "no interrupt was moved");
         pods.iter().for_each(wait_booked);
-        let booked = pods.each_ref().map(account);
+        let booked = pods.each_ref().map(settled);
         // The kernel's counters go on, whichever daemon reads them.
         let nobody_ran = |when: &str| {
             for (pod, before) in pods.iter().zip(&booked) {
-                let now = account(pod);
+                let now = settled(pod);
                 let others = difference(now.totals.other_tasks, before.totals.other_tasks);
                 assert_eq!((others.least, &now.gaps[..]), (0, &[][..]), "{when}: {now:#?}");
-                // A guest that wakes just while it is read leaves one or two open, and that stays; who came in would be hundreds.
-                assert!(others.most <= 8, "{when}: {now:#?}");
+                // What a bound kernel thread that ended meanwhile ran last may be anybody's; who came in would be hundreds.
+                let more = more(now.totals.other_tasks, before.totals.other_tasks);
+                assert!(
+                    more == Some(0) || more.is_none() && others.most <= 8,
+                    "{when}: {now:#?}"
+                );
                 assert!(now.covered_us > before.covered_us && now.totals.own.ns >= before.totals.own.ns);
             }
         };

@@ -8,7 +8,7 @@ use stelia_ledger::entry::{Closed, Event};
 use stelia_ledger::ring::read;
 
 use super::intruder::{Intruder, TIMES, signal};
-use super::{DIRECTORY, account, difference, exact, wait_booked};
+use super::{DIRECTORY, account, booked_as_traced, difference, more, settled, wait_booked};
 use crate::crash::{kill_daemon, wait_state};
 use crate::guest::Accel;
 use crate::host::{Thread, run, wait_until};
@@ -24,13 +24,6 @@ fn traced(pod: &Pod, vcpus: &[Thread]) -> u64 {
     foreign.values().map(|times| u64::from(*times)).sum()
 }
 
-fn exactly(count: u64) -> Range {
-    Range {
-        least: count,
-        most: count,
-    }
-}
-
 #[test]
 fn what_ran_while_the_daemon_was_away_is_booked_once_by_the_next_one() {
     on_node(|| {
@@ -39,18 +32,16 @@ fn what_ran_while_the_daemon_was_away_is_booked_once_by_the_next_one() {
         let cpu = pod.exclusive().iter().next().expect("a CPU");
         wait_booked(&pod);
         let booked_while = |what: &str, away: &dyn Fn(Intruder)| {
-            let before = exact(&pod);
-            let intruder = Intruder::in_vcpu(&pod, cpu, "intruder");
-            noise::start(&pod.exclusive());
-            away(intruder);
-            wait_state(&pod, "isolated");
-            noise::stop();
-            let after = exact(&pod);
-            let traced = traced(&pod, &vcpus);
-            let booked = difference(after.totals.other_tasks, before.totals.other_tasks);
-            println!("  {what}: traced {traced}, booked {booked:?}");
-            assert!(traced >= TIMES, "it did not intrude: {traced}");
-            assert_eq!(booked, exactly(traced), "{what}");
+            let after = booked_as_traced(&pod, what, || {
+                let intruder = Intruder::in_vcpu(&pod, cpu, "intruder");
+                noise::start(&pod.exclusive());
+                away(intruder);
+                wait_state(&pod, "isolated");
+                noise::stop();
+                let traced = traced(&pod, &vcpus);
+                assert!(traced >= TIMES, "it did not intrude: {traced}");
+                traced
+            });
             assert_eq!(after.gaps, [], "{what}");
         };
         booked_while("it sees nothing and is killed", &|intruder| {
@@ -92,7 +83,7 @@ fn a_plugged_vcpu_is_booked_from_then_on_and_no_total_changes() {
         wait_booked(&pod);
         let cpu = first.allowed.iter().next().expect("a CPU");
         Intruder::in_vcpu(&pod, cpu, "intruder").intrude();
-        let before = exact(&pod);
+        let before = settled(&pod);
         assert!(before.totals.other_tasks.least >= TIMES, "{before:#?}");
 
         let all = crate::host::cpus(pod.cpus.as_deref().expect("CPUs of its own"));
@@ -110,14 +101,16 @@ fn a_plugged_vcpu_is_booked_from_then_on_and_no_total_changes() {
             both.is_subset(&opened(&pod)).then_some(())
         });
         noise::stop();
-        let after = exact(&pod);
+        let after = settled(&pod);
         let traced = traced(&pod, &vcpus);
-        let booked = difference(after.totals.other_tasks, before.totals.other_tasks);
-        println!(
-            "  traced {traced}, booked {booked:?}, before {:?}",
-            before.totals.other_tasks
+        let (booked, booked_before) = (after.totals.other_tasks, before.totals.other_tasks);
+        println!("  traced {traced}, booked {booked:?}, before {booked_before:?}");
+        // What a bound kernel thread that ended ran last; twice would be what the intruder ran once more.
+        let unknown = (TIMES / 2).min(booked.most - booked.least);
+        assert!(
+            booked.most - booked_before.most <= traced + unknown,
+            "booked twice: {after:#?}"
         );
-        assert!(booked.most <= traced, "booked twice: {after:#?}");
         assert!(after.totals.other_tasks.least >= before.totals.other_tasks.least);
         assert!(after.totals.own.ns >= before.totals.own.ns && after.covered_us > before.covered_us);
         // Until the new one is pinned the VM is not isolated, which is said.
@@ -136,20 +129,23 @@ fn guests_that_sleep_and_wake_are_booked_as_nobody_or_as_an_interval_with_0_in_i
         topology(&pod);
         wait_booked(&pod);
         let vcpus = pod.threads().vcpus;
-        let before = exact(&pod);
-        noise::start(&pod.exclusive());
-        let told: Vec<Range> = (0..20).map(|_| account(&pod).totals.other_tasks).collect();
-        let after = exact(&pod);
-        noise::stop();
-        assert_eq!(traced(&pod, &vcpus), 0);
-        let told = told.into_iter().map(|told| difference(told, before.totals.other_tasks));
-        let (exact, intervals): (Vec<Range>, Vec<Range>) = told.partition(|told| told.most == 0);
-        let woke = after.totals.own.count - before.totals.own.count;
-        println!("  woke {woke} times; {} looks say 0, others {intervals:?}", exact.len());
-        assert!(woke > 100, "the guest did not wake");
-        assert!(!exact.is_empty());
-        assert!(intervals.iter().all(|told| told.least == 0), "{intervals:?}");
-        let others = difference(after.totals.other_tasks, before.totals.other_tasks);
-        assert_eq!(others, Range::default());
+        booked_as_traced(&pod, "guests that sleep", || {
+            let before = settled(&pod);
+            noise::start(&pod.exclusive());
+            let told: Vec<Range> = (0..20).map(|_| account(&pod).totals.other_tasks).collect();
+            let after = settled(&pod);
+            noise::stop();
+            let is_nobody = |told: &Range| more(*told, before.totals.other_tasks) == Some(0);
+            let (nobody, others): (Vec<Range>, Vec<Range>) = told.into_iter().partition(is_nobody);
+            let woke = after.totals.own.count - before.totals.own.count;
+            println!("  woke {woke} times; {} looks say 0, others {others:?}", nobody.len());
+            assert!(woke > 100, "the guest did not wake");
+            assert!(!nobody.is_empty());
+            let intervals = others.iter().map(|told| difference(*told, before.totals.other_tasks));
+            assert!(intervals.clone().all(|told| told.least == 0), "{others:?}");
+            let traced = traced(&pod, &vcpus);
+            assert_eq!(traced, 0);
+            traced
+        });
     });
 }

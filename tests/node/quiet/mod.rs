@@ -61,9 +61,16 @@ fn wait_steered(vms: &CpuSet) {
     });
 }
 
-/// Each interrupt moves when it fires next: give those that do fire the time.
-fn settle() {
+/// The kernel moves an interrupt when it fires next, there where it was: have those fire that do under load, until they left these CPUs.
+fn settle(card: &Card, vms: &CpuSet) {
+    // What a VM's own threads read while it started.
     sleep(Duration::from_secs(1));
+    let ours = [&card.input, &card.output];
+    let placed = || format!(": {:?}", ours.map(|one| (one, one.mask(), one.placed())));
+    wait_until_or("what fires has moved", placed, || {
+        card.hear();
+        ours.iter().all(|one| one.placed().is_disjoint(vms)).then_some(())
+    });
 }
 
 fn assert_silent(watch: &Watch, when: &str) {
@@ -155,7 +162,7 @@ fn interrupts_leave_the_cpus_of_vms_and_come_back() {
             card.output.mask(),
             pool()
         );
-        settle();
+        settle(&card, &own);
         let watch = Watch::start(&own);
         sleep(Duration::from_secs(5));
         assert_silent(&watch, "under load");
@@ -170,7 +177,7 @@ fn interrupts_leave_the_cpus_of_vms_and_come_back() {
         killed_programs_leave_all_as_it_is([&first, &second]);
 
         // One ends: the other's CPUs are left alone all the while, and nothing is written twice.
-        settle();
+        settle(&card, &both);
         let watch = Watch::start(&other);
         run(&["kubelet-standin", "pod", "delete", "first", "--grace", "1"]);
         let expected = before.without(&other);
@@ -288,7 +295,7 @@ fn restored_by_hand(before: &Masks, vms: &CpuSet) {
 /// irqbalance starts before and after a VM, and forgets what it was told. It moves interrupts by itself, to where it may.
 #[test]
 fn beside_irqbalance_nothing_fires_on_a_vms_cpus_for_a_minute() {
-    Card::up();
+    let card = Card::up();
     on_node_undoing(masks_back(), || {
         systemctl("start");
         wait_until("it bans nothing", || banned()?.is_empty().then_some(()));
@@ -303,7 +310,7 @@ fn beside_irqbalance_nothing_fires_on_a_vms_cpus_for_a_minute() {
             wait_until("it bans the VM's CPUs", || (banned()? == own).then_some(()));
         };
         wait_steered(&own);
-        settle();
+        settle(&card, &own);
         let (watch, began) = (Watch::start(&own), Instant::now());
         told();
         for verbs in [&["restart"][..], &["stop", "start"]] {
