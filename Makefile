@@ -256,7 +256,8 @@ node-test: deb ## the tests in the test node (FILTER="names" for some of them, I
 	done
 	@$(STATIC) $(CARGO) build --locked -p test-vmm --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(NODE_JOB)/.built-vmm
 	@cp "$$(packaging/test-binary test-vmm < $(NODE_JOB)/.built-vmm)" $(NODE_JOB)/test-vmm
-	@cp $(call newest_deb,stelia-publish) $(NODE_JOB)/stelia-publish.deb
+	@for package in stelia-publish stelia-placement; do cp $$(ls -1t $(DEB_DIR)/$${package}_*.deb | head -n 1) $(NODE_JOB)/$$package.deb || exit; done
+	@cp packaging/kubernetes/cluster/placement/base/crd.yaml $(NODE_JOB)/nodeclaims.yaml
 	@cp tests/node/libvirt/launcher $(NODE_JOB)/libvirt-launcher
 	@cp tests/node/run.sh packaging/kubernetes/*.yaml docs/cookbook.md docs/first-vm.md $(NODE_JOB)/
 	@for sector in boot button; do \

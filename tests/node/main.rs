@@ -5,6 +5,7 @@
 mod adopt_vmm;
 mod adopted;
 mod allocator;
+mod apiserver;
 mod attack;
 mod bad_input;
 mod bookworm;
@@ -40,6 +41,7 @@ mod movers;
 mod namespaces;
 mod noise;
 mod package;
+mod placed;
 mod plan;
 mod pod_level;
 mod pods;

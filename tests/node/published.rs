@@ -1,50 +1,19 @@
 //! The package of the publisher beside the daemon: its unit, in its sandbox, against an API server on the node.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, Command};
-use std::sync::Mutex;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use stelia_node_report::compact;
 
+use crate::apiserver::{self, TOPOLOGIES, get, order};
 use crate::host::{output, run, wait_until, wait_until_or};
 use crate::pods::{Pod, on_node_undoing};
 use crate::promise::assert_isolated;
 
-const SERVER: &str = "127.0.0.1:6443";
-const TOPOLOGIES: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies";
 /// How long changes are gathered: by the daemon (`src/publishing/`), then by the publisher (`DEBOUNCE`).
 const GATHERED: Duration = Duration::from_millis(100 + 200);
-
-static RUNNING: Mutex<Option<Child>> = Mutex::new(None);
-
-/// One request, by HTTP/1.0: the answer ends with the connection.
-fn ask(method: &str, path: &str, body: &str) -> Option<Value> {
-    let mut stream = TcpStream::connect(SERVER).ok()?;
-    let length = body.len();
-    write!(
-        stream,
-        "{method} {path} HTTP/1.0\r\nHost: {SERVER}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-    )
-    .ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    let is_found = head.split_whitespace().nth(1).is_some_and(|code| code.starts_with('2'));
-    is_found.then(|| serde_json::from_str(body).expect("JSON"))
-}
-
-fn get(path: &str) -> Option<Value> {
-    ask("GET", path, "")
-}
-
-fn order(order: &Value) {
-    ask("POST", "/control", &order.to_string()).expect("an order is carried out");
-}
 
 /// How often objects of this resource were written.
 fn written(resource: &str) -> u64 {
@@ -61,7 +30,7 @@ fn attribute(object: &Value, name: &str) -> Option<String> {
 }
 
 /// How many pods of the node have CPUs of their own.
-fn pods(object: &Value) -> usize {
+pub fn pods(object: &Value) -> usize {
     let node = attribute(object, compact::ATTRIBUTE).expect("the compact attribute");
     compact::Compact::parse(&node)
         .expect("what NodeTopology wrote")
@@ -89,11 +58,8 @@ fn events(pod: &Pod) -> Vec<String> {
 
 fn undo() {
     output(&["dpkg", "--purge", "stelia-publish"]);
-    if let Some(mut server) = RUNNING.lock().expect("a server").take() {
-        let _ = server.kill();
-        let _ = server.wait();
-    }
-    let _ = fs::remove_file("/etc/stelia/steliad.toml.d/60-profile.toml");
+    apiserver::stop();
+    let _ = fs::remove_file(apiserver::DROP_IN);
     output(&["systemctl", "reload", "steliad"]);
 }
 
@@ -114,32 +80,15 @@ fn known((name, uid): (&str, &str)) -> Value {
 #[test]
 fn a_vm_and_its_end_are_in_the_api_server_and_an_outage_costs_one_write() {
     on_node_undoing(undo, || {
-        let server = Command::new("/job/test-apiserver").args(["--listen", SERVER]).spawn();
-        *RUNNING.lock().expect("no server") = Some(server.expect("an API server"));
-        wait_until("the API server answers", || get("/control"));
+        apiserver::start(&[]);
 
         // The package, then what an administrator adds: the kubeconfig, what more is published.
         run(&["dpkg", "-i", "/job/stelia-publish.deb"]);
-        fs::create_dir_all("/etc/stelia/steliad.toml.d").expect("drop-ins");
-        fs::write("/etc/stelia/steliad.toml.d/60-profile.toml", "publish = \"stelia\"\n").expect("a drop-in");
-        run(&["systemctl", "reload", "steliad"]);
-        let kubeconfig = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "node",
-            "clusters": [{"name": "cluster", "cluster": {"server": format!("http://{SERVER}")}}],
-            "contexts": [{"name": "node", "context": {"cluster": "cluster", "user": "node"}}],
-            "users": [{"name": "node", "user": {"token": "t"}}],
-        });
-        fs::write("/etc/stelia/publish/kubeconfig", kubeconfig.to_string()).expect("a kubeconfig");
-        run(&["chown", "root:stelia-publish", "/etc/stelia/publish/kubeconfig"]);
+        apiserver::kubeconfig("stelia-publish");
         let options = "STELIA_START_SPREAD=0\nSTELIA_READY_LABEL=true\nSTELIA_VM_CAPACITY=true\n\
                        STELIA_POD_CONDITIONS=gated\nSTELIA_POD_EVENTS=true\n";
         fs::write("/etc/stelia/publish/environment", options).expect("an environment");
-        let told = wait_until("the daemon tells", || {
-            let text = fs::read_to_string("/run/stelia/publish/node.json").ok()?;
-            let told: Value = serde_json::from_str(&text).ok()?;
-            told["object"].is_object().then_some(told)
-        });
-        let node = told["node"].as_str().expect("the Node's name").to_owned();
+        let node = apiserver::publish();
         let [first, second] = PODS;
         let the_node = json!(["", "nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}]);
         order(&json!({"put": [the_node, known(first), known(second)]}));
