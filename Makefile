@@ -17,12 +17,14 @@ IMAGE   ?= trixie
 QUICK    := isolation:: kubelet:: cold_start:: noise::under drift::every a_container_restarted what_a_pod_may kvm::the_threads crun:: pod_level::
 EMULATED := isolation:: kubelet:: life:: drift:: runner:: contained:: crash:: migration::
 # The sections of check-long.
-SECTIONS ?= sid soak emulated laws scale upgrade linux libvirt release browser api placement
+SECTIONS ?= sid soak crash emulated laws scale upgrade linux libvirt release browser api placement
 # How often the section "laws" tries each property, and those two that act out a node's whole day in every case.
 CASES    ?= 20000
 DAYS     ?= 4000
 # How often a container is registered and deregistered in the test of that.
 CYCLES  ?= 50
+# The daemon is killed at one of so many steps in the tests of that.
+EVERY   ?= 3
 # The release that the section "upgrade" upgrades from: a commit of this clone's history.
 FROM    ?= 8faae6e
 # An older release's package, for the node test of its upgrade.
@@ -66,13 +68,13 @@ NODE_JOB := target/node-test
 OLDER    := target/from/$(FROM)
 # Where the section "release" builds a release once more.
 AGAIN    := target/again
-# Our tools work for seconds: what they are built with asks for minutes of optimising.
-INSTALL  := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+# Our tools work for seconds: what they are built with asks for minutes of optimising. C is what compresses.
+INSTALL  := CFLAGS=-O2 CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
             CARGO_TARGET_DIR=$(TOOLS)/build $(CARGO) install --quiet --locked
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-api long-placement help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-short node-test soak check demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-api long-placement help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -264,7 +266,7 @@ node-test: deb ## the tests in the test node (FILTER="names" for some of them, I
 	  $(CC) -m32 -c -o $(NODE_JOB)/.$$sector.o tests/node/first_vm/$$sector.S && \
 	  ld -m elf_i386 -Ttext 0x7c00 -e _start --oformat binary -o $(NODE_JOB)/first-vm-$$sector.bin $(NODE_JOB)/.$$sector.o || exit; \
 	done
-	@FILTER="$(FILTER)" IMAGE=$(IMAGE) CYCLES=$(CYCLES) tests/node/suite $(NODE_JOB)
+	@FILTER="$(FILTER)" IMAGE=$(IMAGE) CYCLES=$(CYCLES) EVERY=$(EVERY) tests/node/suite $(NODE_JOB)
 
 soak: ## 500 cycles of register and deregister in the test node, instead of check's 50
 	$(MAKE) node-test FILTER=fifty_cycles CYCLES=500
@@ -279,7 +281,7 @@ node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(QUICK)"
 
 # What is too dear for every change. A section is seen whole, by hand, when what it is about changes.
-check-long: ## what is too dear for every change, by section (SECTIONS="sid soak emulated laws scale upgrade linux libvirt release browser api placement")
+check-long: ## what is too dear for every change, by section (SECTIONS="sid soak crash emulated laws scale upgrade linux libvirt release browser api placement")
 	@packaging/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo
@@ -287,6 +289,9 @@ long-sid: # the next Debian: every node test that runs there, and the demo
 	@$(MAKE) --no-print-directory demo IMAGE=sid
 
 long-soak: soak
+
+long-crash: # the daemon killed between any two steps of register, attach and deregister, not at every third
+	@$(MAKE) --no-print-directory node-test EVERY=1 FILTER=crash::killed_between
 
 long-emulated: # every guest emulated, as where the node has no KVM
 	@NODE_GUEST=tcg $(MAKE) --no-print-directory node-test FILTER="$(EMULATED)"

@@ -164,6 +164,15 @@ pub fn main_pid() -> String {
     procs.lines().find(is_daemon).unwrap_or_default().to_owned()
 }
 
+/// The steps that the daemon is killed at: each one, or every so many from one of the first on (`STELIA_EVERY`), another at each run.
+fn steps() -> impl Iterator<Item = u32> {
+    let every = std::env::var("STELIA_EVERY").map_or(1, |text| text.parse().expect("STELIA_EVERY"));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("clock");
+    let first = 1 + now.subsec_micros() % every;
+    println!("  killed at every step of {every}, from step {first} on");
+    (first..).step_by(every as usize)
+}
+
 /// A VM that asks for nothing by itself: one container serves all steps, and root does on the system bus what its runner
 /// would do on the socket.
 pub fn quiet_vm(name: &str) -> Pod {
@@ -214,7 +223,7 @@ fn killed_between_any_two_steps_of_register_and_attach_the_state_is_whole_or_abs
         let pod = quiet_vm("steps");
         let before = pod.threads();
         let failpoints = Failpoints::mount();
-        for n in 1.. {
+        for n in steps() {
             let daemon = failpoints.daemon_that_dies_at(n);
             isolate(&pod);
             let died = main_pid() != daemon;
@@ -222,8 +231,8 @@ fn killed_between_any_two_steps_of_register_and_attach_the_state_is_whole_or_abs
             assert_isolated(&pod, 2);
             pod.assert_alone();
             if !died {
-                println!("  {} steps", n - 1);
-                assert!(n > 20, "only {n} steps");
+                println!("  fewer than {n} steps");
+                assert!(n > 20, "fewer than {n} steps");
                 return;
             }
             run(&["steliactl", "deregister", &pod.uid]);
@@ -240,7 +249,7 @@ fn killed_between_any_two_steps_of_deregister_the_container_is_isolated_or_as_ku
         let origin = pod.threads();
         isolate(&pod);
         let failpoints = Failpoints::mount();
-        for n in 1.. {
+        for n in steps() {
             let before = assert_isolated(&pod, 2);
             let daemon = failpoints.daemon_that_dies_at(n);
             let done = output(&["steliactl", "deregister", &pod.uid]).status.success();
@@ -258,8 +267,8 @@ fn killed_between_any_two_steps_of_deregister_the_container_is_isolated_or_as_ku
                 assert_eq!(assert_isolated(&pod, 2), before);
             }
             if !died {
-                println!("  {} steps", n - 1);
-                assert!(done && left && n > 8, "only {n} steps");
+                println!("  fewer than {n} steps");
+                assert!(done && left && n > 8, "fewer than {n} steps");
                 return;
             }
             if left {
