@@ -24,7 +24,6 @@ use crate::placer::{Options, Placer};
 use crate::simulation::crash;
 use crate::simulation::machine::Kind;
 use crate::simulation::node::Machine;
-use crate::simulation::world::{definition, topologies};
 
 fn data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
@@ -66,13 +65,12 @@ fn quick() -> Bounds {
 }
 
 async fn served(paths: Paths, tls: Option<Tls>, bounds: Bounds) -> Served {
-    let server = Server::new().unwrap();
+    let server = Server::with_topologies().unwrap();
     server
-        .define(&definition(include_str!(
+        .define_yaml(include_str!(
             "../../../../packaging/kubernetes/cluster/placement/base/crd.yaml"
-        )))
+        ))
         .unwrap();
-    server.define(&topologies()).unwrap();
     for (name, kind) in [("steliad", Kind::Steliad), ("kubelet", Kind::Single)] {
         let object = Machine::new(name.to_owned(), kind).object();
         server.put("topology.node.k8s.io", "noderesourcetopologies", object);

@@ -15,7 +15,6 @@ use crate::simulation::crash;
 use crate::simulation::load::{pod, uid};
 use crate::simulation::machine::Kind;
 use crate::simulation::node::Machine;
-use crate::simulation::world::{definition, topologies};
 
 const OBJECTS: &str = "topology.node.k8s.io";
 
@@ -40,10 +39,9 @@ impl Drop for Instance {
 
 impl Cluster {
     fn new() -> Self {
-        let server = Server::new().unwrap();
+        let server = Server::with_topologies().unwrap();
         let claims = include_str!("../../../../packaging/kubernetes/cluster/placement/base/crd.yaml");
-        server.define(&definition(claims)).unwrap();
-        server.define(&topologies()).unwrap();
+        server.define_yaml(claims).unwrap();
         let machines = [("steliad", Kind::Steliad), ("kubelet", Kind::Single)];
         let cluster = Self {
             server,
