@@ -55,6 +55,30 @@ impl Cluster {
         }
     }
 
+    /// Asks one of the nodes that changed, the one that changed first, about each of these requests, so that whoever asks next finds its answers. Whether
+    /// there was one. Without requests there is nothing to ask, and all count as asked.
+    pub fn ask_ahead(&mut self, requests: &[RequestId]) -> bool {
+        if requests.is_empty() {
+            for at in self.stale.drain(..) {
+                if let Some(slot) = self.nodes.get_mut(at) {
+                    slot.stale = false;
+                }
+            }
+            return false;
+        }
+        let Some(at) = self.stale.pop_front() else { return false };
+        if let Some(slot) = self.nodes.get_mut(at) {
+            slot.stale = false;
+        }
+        for request in requests {
+            // What nobody asked about for long is forgotten, and is not kept by being asked here.
+            if self.requests.peek(*request).is_some() {
+                self.verdict(at, *request);
+            }
+        }
+        true
+    }
+
     /// What a node would do, in full, evaluated anew.
     ///
     /// # Errors
@@ -101,7 +125,7 @@ impl Cluster {
             Some(answer) => answer,
             None => {
                 let (Some(asked), Some((shape, standing))) =
-                    (self.requests.shared(request), self.states.of(Some(state)))
+                    (self.requests.peek(request), self.states.of(Some(state)))
                 else {
                     return self.refused(&forgotten());
                 };
