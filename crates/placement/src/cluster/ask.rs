@@ -58,8 +58,8 @@ impl Cluster {
         }
     }
 
-    /// Asks one of the nodes that changed, the one that changed first, about each of these requests, so that whoever asks next finds its answers. Whether
-    /// there was one. Without requests there is nothing to ask, and all count as asked.
+    /// Asks one of the nodes that changed, the one that changed first, about one of these requests, so that whoever asks next finds its answer. Whether
+    /// there may be more to ask. Without requests there is nothing, and all nodes count as asked.
     pub fn ask_ahead(&mut self, requests: &[RequestId]) -> bool {
         if requests.is_empty() {
             for at in self.stale.drain(..) {
@@ -69,14 +69,25 @@ impl Cluster {
             }
             return false;
         }
-        let Some(at) = self.stale.pop_front() else { return false };
-        if let Some(slot) = self.nodes.get_mut(at) {
-            slot.stale = false;
-        }
-        for request in requests {
-            // What nobody asked about for long is forgotten, and is not kept by being asked here.
-            if self.requests.peek(*request).is_some() {
-                self.verdict(at, *request);
+        let Some(at) = self.stale.front().copied() else {
+            return false;
+        };
+        // What nobody asked about for long is forgotten, and is not kept by being asked here.
+        let open = |request: &&RequestId| {
+            let asked = self
+                .state(at)
+                .and_then(|state| self.states.cell(state, **request).answer());
+            self.state(at).is_some() && asked.is_none() && self.requests.peek(**request).is_some()
+        };
+        match requests.iter().find(open).copied() {
+            Some(request) => {
+                self.verdict(at, request);
+            }
+            None => {
+                self.stale.pop_front();
+                if let Some(slot) = self.nodes.get_mut(at) {
+                    slot.stale = false;
+                }
             }
         }
         true

@@ -48,7 +48,7 @@ impl Placer {
         }
     }
 
-    /// One node; whether there may be more.
+    /// One node about one request, so that the lock is held for no longer than a question needs; whether there may be more.
     fn ask_ahead(&self) -> bool {
         // A mutex that is taken again at once is not given to who waits for it, so whoever waits is counted, and goes first.
         let wanted = self.waiting.load(Ordering::Relaxed) > 0;
