@@ -124,8 +124,6 @@ pub fn start(placer: &Arc<Placer>, seat: &Seat, ended: &CancellationToken) -> Ca
     }
     let (stopped, resolver) = (tasks.clone(), placer.clone());
     tokio::spawn(async move { stopped.run_until_cancelled(resolver.resolve_for_ever()).await });
-    let (stopped, ahead) = (tasks.clone(), placer.clone());
-    tokio::spawn(async move { stopped.run_until_cancelled(ahead.ask_ahead_for_ever()).await });
     tasks
 }
 

@@ -58,41 +58,6 @@ impl Cluster {
         }
     }
 
-    /// Asks one of the nodes that changed, the one that changed first, about one of these requests, so that whoever asks next finds its answer. Whether
-    /// there may be more to ask. Without requests there is nothing, and all nodes count as asked.
-    pub fn ask_ahead(&mut self, requests: &[RequestId]) -> bool {
-        if requests.is_empty() {
-            for at in self.stale.drain(..) {
-                if let Some(slot) = self.nodes.get_mut(at) {
-                    slot.stale = false;
-                }
-            }
-            return false;
-        }
-        let Some(at) = self.stale.front().copied() else {
-            return false;
-        };
-        // What nobody asked about for long is forgotten, and is not kept by being asked here.
-        let open = |request: &&RequestId| {
-            let asked = self
-                .state(at)
-                .and_then(|state| self.states.cell(state, **request).answer());
-            self.state(at).is_some() && asked.is_none() && self.requests.peek(**request).is_some()
-        };
-        match requests.iter().find(open).copied() {
-            Some(request) => {
-                self.verdict(at, request);
-            }
-            None => {
-                self.stale.pop_front();
-                if let Some(slot) = self.nodes.get_mut(at) {
-                    slot.stale = false;
-                }
-            }
-        }
-        true
-    }
-
     /// What a node would do, in full, evaluated anew.
     ///
     /// # Errors
@@ -170,7 +135,8 @@ impl Cluster {
         let answer = match cell.answer() {
             Some(answer) => answer,
             None => {
-                let (Some(asked), Some((shape, standing))) = (self.requests.peek(request), self.states.of(Some(state)))
+                let (Some(asked), Some((shape, standing))) =
+                    (self.requests.shared(request), self.states.of(Some(state)))
                 else {
                     return self.refused(&forgotten());
                 };

@@ -17,7 +17,7 @@ mod states;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use stelia_cpus::CpuSet;
@@ -47,8 +47,6 @@ pub struct Cluster {
     weights: Weights,
     /// The last generation of any node.
     generation: u64,
-    /// Places of nodes that changed since they were asked ahead ([`Cluster::ask_ahead`]), each once.
-    stale: VecDeque<usize>,
 }
 
 #[derive(Debug)]
@@ -58,8 +56,6 @@ struct Slot {
     known: Result<Known, NodeError>,
     /// The pods on their way, in the order of the state's arrivals; kept while the object cannot be used.
     coming: Vec<(Uid, Arrival)>,
-    /// Whether it is among those that changed since they were asked ahead.
-    stale: bool,
 }
 
 #[derive(Debug)]
@@ -319,16 +315,11 @@ impl Cluster {
             generation: 0,
             known: Err(NodeError::NoAttribute(stelia_node_report::compact::ATTRIBUTE)),
             coming: Vec::new(),
-            stale: false,
         };
         let at = match self.vacant.pop() {
             Some(at) => {
                 if let Some(place) = self.nodes.get_mut(at) {
-                    // It stays in the queue, where it is once.
-                    *place = Slot {
-                        stale: place.stale,
-                        ..slot
-                    };
+                    *place = slot;
                 }
                 at
             }
@@ -381,9 +372,6 @@ impl Cluster {
         self.generation += 1;
         if let Some(slot) = self.nodes.get_mut(at) {
             slot.generation = self.generation;
-            if !std::mem::replace(&mut slot.stale, true) {
-                self.stale.push_back(at);
-            }
         }
         if let Some(state) = before {
             self.states.leave(state);

@@ -151,33 +151,6 @@ fn a_node_whose_object_cannot_be_used_is_refused_by_its_name_and_keeps_who_is_on
     ));
 }
 
-#[test]
-fn a_node_that_changed_is_asked_ahead_once() {
-    let mut cluster = Cluster::default();
-    put(&mut cluster, "a", &node([60, 60]));
-    put(&mut cluster, "b", &node([8, 0]));
-    // Nobody asked for anything.
-    assert!(!cluster.ask_ahead(&[]) && cluster.stale.is_empty());
-    let id = cluster.request(vm(16));
-    put(&mut cluster, "a", &node([60, 50]));
-    put(&mut cluster, "a", &node([60, 52]));
-    cluster.remove("b");
-    put(&mut cluster, "c", &node([60, 60]));
-    // Each is asked, and then found to have nothing open.
-    let mut steps = 0;
-    while cluster.ask_ahead(&[id]) {
-        steps += 1;
-    }
-    assert_eq!(steps, 4);
-    let cells: Vec<bool> = ["a", "c"]
-        .map(|name| {
-            let state = cluster.known(name).unwrap().state;
-            cluster.states.cell(state, id).answer().unwrap().is_ok()
-        })
-        .into();
-    assert_eq!(cells, [true, false]);
-}
-
 /// A pod that has these CPUs.
 fn tenant(number: u128, cpus: &str) -> PodAllocation {
     PodAllocation {

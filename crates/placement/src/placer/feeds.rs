@@ -172,7 +172,6 @@ impl Follower for Pods {
         if let Some(uid) = self.placer.pod_seen(object.get()) {
             note(&self.listed, uid);
         }
-        self.placer.news.notify_one();
     }
 
     fn gone(&self, object: &RawValue) {
@@ -219,8 +218,6 @@ impl Follower for Objects {
             None => state.owners.remove(&named.name),
         };
         state.reservations.object(&named.name, named.version, described, now);
-        drop(state);
-        self.placer.news.notify_one();
     }
 
     fn gone(&self, object: &RawValue) {

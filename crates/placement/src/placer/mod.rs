@@ -8,10 +8,8 @@
 //! | `preempt` | where the end of other pods makes room |
 //! | `promise` | a promise whose outcome is not told yet |
 //! | `resolve` | binds of which the outcome is not known are decided |
-//! | `ahead` | nodes that change are asked before anybody waits for it |
 //! | `explain` | why a pod waits, or where it is |
 
-mod ahead;
 mod asked;
 mod bind;
 mod explain;
@@ -24,11 +22,10 @@ mod rules;
 mod tests;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stelia_allocator::evaluate::ScoringStrategy;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::apiserver::lease::Leadership;
@@ -38,7 +35,6 @@ use crate::evaluate::By;
 use crate::request::{Request, RequestError};
 use crate::reservations::{Census, Moment, NodeName, Reservations, Unavailable};
 
-use ahead::Lately;
 use asked::{Asked, AskedPod};
 pub(crate) use bind::to_its_end;
 pub use bind::{BindError, ToBind};
@@ -63,10 +59,6 @@ pub struct Placer {
     pub(crate) identity: String,
     /// Which term's list each watch has read: pods, objects, claim objects.
     read: [AtomicU64; 3],
-    /// Something changed that answers may depend on.
-    news: Notify,
-    /// Who waits for `state`.
-    waiting: AtomicUsize,
     options: Options,
     begun: Instant,
     pub(crate) counts: Counts,
@@ -75,7 +67,6 @@ pub struct Placer {
 pub(crate) struct State {
     pub(crate) reservations: Reservations<NodeRules>,
     pub(crate) asked: Asked,
-    pub(crate) lately: Lately,
     /// The Node objects that own claim objects.
     pub(crate) owners: HashMap<NodeName, Owner>,
 }
@@ -134,7 +125,6 @@ impl Placer {
             state: Mutex::new(State {
                 reservations: Reservations::new(NodeRules::default(), number),
                 asked: Asked::default(),
-                lately: Lately::default(),
                 owners: HashMap::new(),
             }),
             writers: Mutex::default(),
@@ -142,8 +132,6 @@ impl Placer {
             leadership: Leadership::default(),
             identity,
             read: Default::default(),
-            news: Notify::new(),
-            waiting: AtomicUsize::new(0),
             options,
             begun: Instant::now(),
             counts: Counts::default(),
@@ -163,13 +151,7 @@ impl Placer {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        if let Ok(state) = self.state.try_lock() {
-            return state;
-        }
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        state
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn now(&self) -> Moment {
@@ -240,7 +222,6 @@ impl Placer {
         let mut state = self.state();
         let state = &mut *state;
         let number = state.number(request, now);
-        state.lately.note(number, now);
         let reservations = &mut state.reservations;
         let closed: Vec<Option<&'static str>> = names
             .iter()
