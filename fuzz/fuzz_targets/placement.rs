@@ -1,9 +1,12 @@
 //! A node's object, as the API server gives it, and behind a NUL a pod that is to be placed there.
 #![no_main]
 
+use std::collections::HashMap;
+
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
 use stelia_cpus::CpuSet;
+use stelia_placement::request::Shared;
 use stelia_placement::{By, Cluster, Request, Uid, Verdict};
 use steliad_fuzz::{fits, same};
 
@@ -34,9 +37,17 @@ fuzz_target!(|text: &str| {
     let (shape, standing) = cluster.standing("n").unwrap();
     let (capacity, free) = (shape.capacity(), standing.published.free.clone());
     assert!(free.is_subset(&capacity), "{free:?} of {capacity:?}");
+    // Whoever has CPUs there, and somebody who has not, with what he asked for or without.
+    let mut gone: HashMap<Uid, Option<Shared>> = cluster.pods("n").iter().map(|uid| (*uid, None)).collect();
+    let nobody: HashMap<Uid, Option<Shared>> = [(Uid(u128::MAX), None)].into();
     let mut told = CpuSet::new();
     for (number, request) in requests.into_iter().enumerate() {
         let id = cluster.request(request);
+        gone.insert(Uid(u128::MAX - 1), cluster.requested(id));
+        gone.values_mut().for_each(|asked| *asked = cluster.requested(id).filter(|_| number % 2 == 0));
+        let _ = cluster.without("n", id, &gone);
+        let (known, unknown) = (cluster.explain("n", id), cluster.without("n", id, &nobody));
+        same(&unknown, &known, "without a pod that is not there");
         let mut short = None;
         cluster.verdicts(id, ["n"], |_, verdict| short = Some(verdict));
         let uid = Uid(number as u128 + 1);

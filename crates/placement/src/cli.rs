@@ -8,7 +8,7 @@ use clap_complete::Shell;
 use stelia_allocator::evaluate::ScoringStrategy;
 
 const AFTER_HELP: &str = "\
-It answers POST /filter, /prioritize and /bind as kube-scheduler calls an extender that is nodeCacheCapable, and GET /healthz,
+It answers POST /filter, /prioritize, /preempt and /bind as kube-scheduler calls an extender that is nodeCacheCapable, and GET /healthz,
 /readyz, /metrics and /explain?pod=NAMESPACE/NAME. Of several instances the one that holds the Lease answers; the others are not
 ready. Without certificates it listens on loopback only.
 

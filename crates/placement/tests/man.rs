@@ -17,6 +17,7 @@ fn the_man_page_names_every_option_and_every_path() {
     for path in [
         "/filter",
         "/prioritize",
+        "/preempt",
         "/bind",
         "/explain",
         "/healthz",

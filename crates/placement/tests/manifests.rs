@@ -189,6 +189,7 @@ fn the_schedulers_configuration_leads_to_the_service() {
         for (verb, path) in [
             ("filterVerb", "filter"),
             ("prioritizeVerb", "prioritize"),
+            ("preemptVerb", "preempt"),
             ("bindVerb", "bind"),
         ] {
             assert_eq!(extender[verb], path);

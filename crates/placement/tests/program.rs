@@ -48,6 +48,7 @@ fn help_and_completions() {
     for named in [
         "/filter",
         "/prioritize",
+        "/preempt",
         "/bind",
         "/healthz",
         "/readyz",

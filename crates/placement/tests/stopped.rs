@@ -107,10 +107,6 @@ fn node() -> Value {
     })
 }
 
-fn yaml(text: &str) -> Value {
-    serde_saphyr::from_str(text).unwrap()
-}
-
 /// As `test_apiserver::serve`, but what has arrived is carried out, also where nobody waits for the answer any more.
 async fn serve(server: Server, listener: tokio::net::TcpListener) {
     loop {
@@ -134,21 +130,12 @@ async fn serve(server: Server, listener: tokio::net::TcpListener) {
 
 #[test]
 fn a_leader_that_is_stopped_past_its_lease_binds_nothing_when_it_wakes_up() {
-    let server = Server::new().unwrap();
+    let server = Server::with_topologies().unwrap();
     server
-        .define(&yaml(include_str!(
+        .define_yaml(include_str!(
             "../../../packaging/kubernetes/cluster/placement/base/crd.yaml"
-        )))
+        ))
         .unwrap();
-    let topologies = json!({
-        "metadata": {"name": "noderesourcetopologies.topology.node.k8s.io"},
-        "spec": {
-            "group": "topology.node.k8s.io", "scope": "Cluster",
-            "names": {"kind": "NodeResourceTopology", "listKind": "NodeResourceTopologyList", "plural": "noderesourcetopologies", "singular": "noderesourcetopology"},
-            "versions": [{"name": "v1alpha2", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}],
-        },
-    });
-    server.define(&topologies).unwrap();
     server.put("topology.node.k8s.io", "noderesourcetopologies", node());
     let (one, other) = (
         "00000000-0000-0000-0000-000000000001",

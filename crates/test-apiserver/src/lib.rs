@@ -39,9 +39,17 @@ impl Server {
     /// None of this program's own definitions has one.
     pub fn with_topologies() -> Result<Self, DefinitionError> {
         let server = Self::new()?;
-        let definition =
-            serde_saphyr::from_str(TOPOLOGIES).map_err(|error| DefinitionError::new(&error.to_string()))?;
-        server.define(&definition)?;
+        server.define_yaml(TOPOLOGIES)?;
         Ok(server)
+    }
+
+    /// Takes over a CustomResourceDefinition as it is in a manifest.
+    ///
+    /// # Errors
+    /// It is not YAML, or not a definition.
+    pub fn define_yaml(&self, definition: &str) -> Result<(), DefinitionError> {
+        let definition =
+            serde_saphyr::from_str(definition).map_err(|error| DefinitionError::new(&error.to_string()))?;
+        self.define(&definition)
     }
 }

@@ -48,6 +48,15 @@ async fn ask(server: &Server, request: http::request::Builder, body: &Value) -> 
     (code, serde_json::from_slice(&text).unwrap_or_default())
 }
 
+/// Binds pod `p`, with these members of the binding's metadata.
+async fn bind(server: &Server, node: &str, mut metadata: Value) -> (u16, Value) {
+    (metadata["name"], metadata["namespace"]) = ("p".into(), "default".into());
+    let target = json!({"kind": "Node", "name": node});
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target});
+    let path = "/api/v1/namespaces/default/pods/p/binding";
+    ask(server, Request::post(path), &binding).await
+}
+
 #[tokio::test]
 async fn conditions_are_merged_by_type_and_owned_one_by_one() {
     let (server, client) = made();
@@ -117,33 +126,20 @@ async fn a_status_is_written_by_its_own_path_alone() {
 async fn a_pod_is_bound_once() {
     let (server, _) = made();
     server.put("", "pods", pod("p"));
-    let bind = |node: &str, uid: &str| {
-        let metadata = json!({"name": "p", "namespace": "default", "uid": uid});
-        let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": {"kind": "Node", "name": node}});
-        let server = server.clone();
-        async move {
-            ask(
-                &server,
-                Request::post("/api/v1/namespaces/default/pods/p/binding"),
-                &binding,
-            )
-            .await
-        }
-    };
-    let (code, status) = bind("n", "another").await;
+    let (code, status) = bind(&server, "n", json!({"uid": "another"})).await;
     assert_eq!(code, 409, "{status}");
     let mut gated = pod("p");
     gated["spec"]["schedulingGates"] = json!([{"name": "stelia.io/wait"}]);
     server.put("", "pods", gated);
-    assert_eq!(bind("n", "").await.0, 409);
+    assert_eq!(bind(&server, "n", json!({})).await.0, 409);
     server.put("", "pods", pod("p"));
-    assert_eq!(bind("n", "").await.0, 201);
+    assert_eq!(bind(&server, "n", json!({})).await.0, 201);
     let found = server.object("", "pods", "default", "p").unwrap();
     assert_eq!(
         (&found["spec"]["nodeName"], &found["status"]["conditions"][0]["type"]),
         (&json!("n"), &json!("PodScheduled"))
     );
-    let (code, status) = bind("m", "").await;
+    let (code, status) = bind(&server, "m", json!({})).await;
     assert_eq!((code, status["reason"].as_str()), (409, Some("Conflict")));
     let message = status["message"].as_str().unwrap();
     assert!(
@@ -159,22 +155,9 @@ async fn a_binding_may_demand_the_pods_version_and_gives_it_annotations() {
         .as_str()
         .unwrap()
         .to_owned();
-    let bind = |version: &str| {
-        let metadata =
-            json!({"name": "p", "namespace": "default", "resourceVersion": version, "annotations": {"a": "b"}});
-        let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": {"kind": "Node", "name": "n"}});
-        let server = server.clone();
-        async move {
-            ask(
-                &server,
-                Request::post("/api/v1/namespaces/default/pods/p/binding"),
-                &binding,
-            )
-            .await
-        }
-    };
-    assert_eq!(bind("1").await.0, 409);
-    assert_eq!(bind(&version).await.0, 201);
+    let demand = |version: &str| json!({"resourceVersion": version, "annotations": {"a": "b"}});
+    assert_eq!(bind(&server, "n", demand("1")).await.0, 409);
+    assert_eq!(bind(&server, "n", demand(&version)).await.0, 201);
     let found = server.object("", "pods", "default", "p").unwrap();
     assert_eq!(
         (&found["spec"]["nodeName"], &found["metadata"]["annotations"]["a"]),

@@ -1,11 +1,14 @@
 //! What nodes answer.
 
+use std::collections::HashMap;
+
 pub use super::reasons::Reason;
 use super::requests::RequestId;
 use super::states::Cell;
 use super::{Cluster, Known, Slot};
-use crate::evaluate::{By, Placement, Refusal, evaluate};
-use crate::node::NodeError;
+use crate::evaluate::{By, Placement, Refusal, Standing, evaluate};
+use crate::node::{NodeError, Uid};
+use crate::request::Shared;
 
 /// A node's answer in short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,16 +66,48 @@ impl Cluster {
         self.placement(name, request).map(|(_, placement)| placement)
     }
 
+    /// What a node would do once these pods have left it, and no others; with what each of them asked for, as far as that is known. A pod that the node's
+    /// object does not show, and that is not on its way there, gives nothing back.
+    ///
+    /// # Errors
+    /// Why it would refuse all the same.
+    pub fn without(
+        &mut self,
+        name: &str,
+        request: RequestId,
+        gone: &HashMap<Uid, Option<Shared>>,
+    ) -> Result<Placement, Refusal> {
+        let (at, request) = self.question(name, request)?;
+        let (shape, standing) = self.states.of(self.state(at)).ok_or_else(no_object)?;
+        let mut published = standing.published.clone();
+        for tenant in self.tenants(name) {
+            if let Some(asked) = gone.get(&tenant.uid) {
+                let pod = asked.as_ref().map(|asked| &asked.0.pod);
+                published = published.freed(shape, &tenant.cpus, pod);
+            }
+        }
+        let coming = self.nodes.get(at).into_iter().flat_map(|slot| &slot.coming);
+        let stay = coming.filter(|(uid, _)| !gone.contains_key(uid));
+        let arrivals = stay.map(|(_, arrival)| arrival.clone()).collect();
+        let (standing, _) = Standing::new(shape, published, arrivals);
+        evaluate(shape, &standing, &request.0, &self.weights)
+    }
+
     pub(super) fn placement(&mut self, name: &str, request: RequestId) -> Result<(usize, Placement), Refusal> {
+        let (at, request) = self.question(name, request)?;
+        let (shape, standing) = self.states.of(self.state(at)).ok_or_else(no_object)?;
+        Ok((at, evaluate(shape, standing, &request.0, &self.weights)?))
+    }
+
+    /// The place of a node that can be asked, and the request.
+    fn question(&mut self, name: &str, request: RequestId) -> Result<(usize, Shared), Refusal> {
         let at = *self.names.get(name).ok_or_else(no_object)?;
         let request = self.requests.shared(request).ok_or_else(forgotten)?;
-        let state = match self.nodes.get(at).map(|slot| &slot.known) {
-            Some(Ok(Known { state, .. })) => *state,
-            Some(Err(cause)) => return Err(unusable(cause)),
-            None => return Err(no_object()),
-        };
-        let (shape, standing) = self.states.of(Some(state)).ok_or_else(no_object)?;
-        Ok((at, evaluate(shape, standing, &request.0, &self.weights)?))
+        match self.nodes.get(at).map(|slot| &slot.known) {
+            Some(Ok(_)) => Ok((at, request)),
+            Some(Err(cause)) => Err(unusable(cause)),
+            None => Err(no_object()),
+        }
     }
 
     fn refused(&self, refusal: &Refusal) -> Verdict {

@@ -151,6 +151,61 @@ fn a_node_whose_object_cannot_be_used_is_refused_by_its_name_and_keeps_who_is_on
     ));
 }
 
+/// A pod that has these CPUs.
+fn tenant(number: u128, cpus: &str) -> PodAllocation {
+    PodAllocation {
+        pod: uid(number),
+        name: None,
+        cpus: cpus.parse().unwrap(),
+        by_kubelet: false,
+    }
+}
+
+#[test]
+fn a_pod_finds_room_without_those_that_leave_and_no_others() {
+    let mut cluster = Cluster::default();
+    let mut full = node([0, 0]);
+    full.allocations = vec![tenant(1, "4-63,132-191"), tenant(2, "64-126,192-254")];
+    for one in &full.allocations {
+        full.exclusive.union_with(&one.cpus);
+    }
+    full.shared = full.topology.online().difference(&full.exclusive);
+    put(&mut cluster, "n", &full);
+    let request = cluster.request(vm(8));
+    let mut without = |gone: &[u128]| {
+        let gone = gone.iter().map(|number| (Uid::of(&uid(*number)), None)).collect();
+        cluster.without("n", request, &gone)
+    };
+    assert_eq!(without(&[]).unwrap_err().name, "NotAllocated");
+    assert_eq!(without(&[77, 78]).unwrap_err().name, "NotAllocated");
+    let there = without(&[1, 77]).unwrap();
+    assert!(there.cpus.is_subset(&full.allocations[0].cpus), "{there:?}");
+    let there = without(&[2]).unwrap();
+    assert!(
+        there
+            .cpus
+            .is_subset(&full.topology.online().difference(&full.allocations[0].cpus))
+    );
+    assert_eq!(
+        cluster.without("none", request, &Default::default()).unwrap_err().name,
+        "NoObject"
+    );
+    // Nothing has left.
+    assert_eq!(cluster.explain("n", request).unwrap_err().name, "NotAllocated");
+}
+
+#[test]
+fn a_pod_that_is_on_its_way_gives_back_what_it_was_promised() {
+    let mut cluster = Cluster::default();
+    put(&mut cluster, "n", &node([60, 60]));
+    let request = cluster.request(vm(8));
+    let (coming, other) = (Uid::of(&uid(77)), Uid::of(&uid(78)));
+    let promised = cluster.reserve("n", coming, request).unwrap();
+    let mut without = |uid: Uid| cluster.without("n", request, &[(uid, None)].into());
+    assert!(without(other).is_err());
+    assert_eq!(without(coming).unwrap().cpus, promised.cpus);
+}
+
 #[test]
 fn requests_that_nobody_asks_give_way() {
     let mut cluster = Cluster::default();

@@ -1,12 +1,18 @@
-//! filter, prioritize, bind.
+//! filter, prioritize, preempt, bind.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde_json::value::RawValue;
 use stelia_text::excerpt;
 
-use super::types::{ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, HostPriority};
+use super::types::{
+    ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionArgs,
+    ExtenderPreemptionResult, HostPriority, MetaVictims,
+};
 use crate::placer::{Answer, Placer, ToBind, to_its_end};
 use crate::request::Request;
+use crate::reservations::Uid;
 use crate::score;
 
 /// Most nodes of a call.
@@ -19,6 +25,8 @@ pub(super) enum CallError {
     Syntax(String),
     #[error("it has no NodeNames: the extender's nodeCacheCapable must be true")]
     NoNames,
+    #[error("it has neither NodeNameToMetaVictims nor NodeNameToVictims")]
+    NoVictims,
     #[error("{0} nodes are more than {MOST_NODES}")]
     TooMany(usize),
     #[error("the pod: {0}")]
@@ -38,14 +46,19 @@ fn read<'a>(placer: &Placer, body: &'a [u8]) -> Result<(Vec<&'a str>, Option<Req
         (Some(names), _) => names,
         (None, _) => return Err(CallError::NoNames),
     };
-    if names.len() > MOST_NODES {
-        return Err(CallError::TooMany(names.len()));
+    let request = asked(placer, names.len(), args.pod)?;
+    Ok((names, request))
+}
+
+/// What the pod asks, where so many nodes are asked about it.
+fn asked(placer: &Placer, nodes: usize, pod: &RawValue) -> Result<Option<Request>, CallError> {
+    if nodes > MOST_NODES {
+        return Err(CallError::TooMany(nodes));
     }
     placer.ready()?;
-    let request = placer
-        .asked_for(args.pod.get())
-        .map_err(|cause| CallError::Pod(excerpt::excerpt(&cause.to_string())))?;
-    Ok((names, request))
+    placer
+        .asked_for(pod.get())
+        .map_err(|cause| CallError::Pod(excerpt::excerpt(&cause.to_string())))
 }
 
 /// `ExtenderFilterResult`, JSON. What is wrong is its `Error`, so the pod waits and the scheduler tells why.
@@ -82,6 +95,40 @@ pub(super) fn prioritize(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallEr
         }),
     }
     serde_json::to_vec(&list).map_err(syntax)
+}
+
+/// `ExtenderPreemptionResult`, JSON: the nodes where the pod finds room once their victims are gone, with these victims. It has no place for an
+/// error.
+pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError> {
+    let args: ExtenderPreemptionArgs<'_> = serde_json::from_slice(body).map_err(syntax)?;
+    let mut all: BTreeMap<&str, MetaVictims<'_>> = match (args.node_name_to_meta_victims, args.node_name_to_victims) {
+        (Some(victims), _) => victims
+            .into_iter()
+            .map(|(name, victims)| (name, victims.unwrap_or_default()))
+            .collect(),
+        (None, Some(victims)) => victims
+            .into_iter()
+            .map(|(name, victims)| (name, victims.unwrap_or_default().into()))
+            .collect(),
+        (None, None) => return Err(CallError::NoVictims),
+    };
+    // A pod that gets no CPUs of its own finds room wherever counting says so.
+    if let Some(request) = asked(placer, all.len(), args.pod)? {
+        let uids = |victims: &MetaVictims<'_>| {
+            let pods = victims.pods.iter().flatten();
+            pods.filter_map(|pod| Uid::parse(pod.uid)).collect()
+        };
+        let nodes: Vec<(&str, Vec<Uid>)> = all.iter().map(|(name, victims)| (*name, uids(victims))).collect();
+        placer.answers_without(&request, nodes, |name, answer| {
+            if !matches!(answer, Answer::Fits(_)) {
+                all.remove(name);
+            }
+        });
+    }
+    let result = ExtenderPreemptionResult {
+        node_name_to_meta_victims: all,
+    };
+    serde_json::to_vec(&result).map_err(syntax)
 }
 
 /// `ExtenderBindingResult`, JSON.

@@ -3,7 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | `types` | what is sent, by kube-scheduler's published types (`k8s.io/kube-scheduler/extender/v1`) |
-//! | `calls` | filter, prioritize, bind |
+//! | `calls` | filter, prioritize, preempt, bind |
 //! | `server` | connections, and what is borne of them |
 //! | `pace` | how long a client may be silent |
 //! | `tls` | certificates, read again when they change |

@@ -196,23 +196,21 @@ async fn answer(
     if paths == Paths::Probes && !probe {
         return response(StatusCode::NOT_FOUND, TEXT, "no such path\n");
     }
+    let verb = Verb::of(&path);
+    if let (&Method::POST, Some(verb)) = (request.method(), verb) {
+        let body = Limited::new(request.into_body(), bounds.body_bytes).collect();
+        return match tokio::time::timeout(bounds.body, body).await {
+            Ok(Ok(body)) => post(placer, verb, body.to_bytes()).await,
+            Ok(Err(cause)) if cause.is::<http_body_util::LengthLimitError>() => response(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                TEXT,
+                format!("more than {} bytes\n", bounds.body_bytes),
+            ),
+            Ok(Err(cause)) => response(StatusCode::BAD_REQUEST, TEXT, format!("{cause}\n")),
+            Err(_) => response(StatusCode::REQUEST_TIMEOUT, TEXT, "the body took too long\n"),
+        };
+    }
     match (request.method(), path.as_str()) {
-        (&Method::POST, "/filter" | "/prioritize" | "/bind") => {
-            let body = Limited::new(request.into_body(), bounds.body_bytes).collect();
-            let body = match tokio::time::timeout(bounds.body, body).await {
-                Ok(Ok(body)) => body.to_bytes(),
-                Ok(Err(cause)) if cause.is::<http_body_util::LengthLimitError>() => {
-                    return response(
-                        StatusCode::PAYLOAD_TOO_LARGE,
-                        TEXT,
-                        format!("more than {} bytes\n", bounds.body_bytes),
-                    );
-                }
-                Ok(Err(cause)) => return response(StatusCode::BAD_REQUEST, TEXT, format!("{cause}\n")),
-                Err(_) => return response(StatusCode::REQUEST_TIMEOUT, TEXT, "the body took too long\n"),
-            };
-            post(placer, &path, body).await
-        }
         (&Method::GET, "/healthz") => response(StatusCode::OK, TEXT, "ok\n"),
         (&Method::GET, "/readyz") => match placer.ready() {
             Ok(()) => response(StatusCode::OK, TEXT, "ok\n"),
@@ -223,30 +221,53 @@ async fn answer(
             Err(cause) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{cause}\n")),
         },
         (&Method::GET, "/explain") => explain(placer, request.uri().query().unwrap_or_default()),
-        (_, "/filter" | "/prioritize" | "/bind" | "/healthz" | "/readyz" | "/metrics" | "/explain") => {
+        (_, "/healthz" | "/readyz" | "/metrics" | "/explain") => {
             response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "another method\n")
         }
+        _ if verb.is_some() => response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "another method\n"),
         _ => response(StatusCode::NOT_FOUND, TEXT, "no such path\n"),
     }
 }
 
-async fn post(placer: &Arc<Placer>, path: &str, body: Bytes) -> Response<Full<Bytes>> {
+/// What a scheduler asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Filter,
+    Prioritize,
+    Preempt,
+    Bind,
+}
+
+impl Verb {
+    fn of(path: &str) -> Option<Self> {
+        match path {
+            "/filter" => Some(Self::Filter),
+            "/prioritize" => Some(Self::Prioritize),
+            "/preempt" => Some(Self::Preempt),
+            "/bind" => Some(Self::Bind),
+            _ => None,
+        }
+    }
+}
+
+async fn post(placer: &Arc<Placer>, verb: Verb, body: Bytes) -> Response<Full<Bytes>> {
     let failed = |cause: String| response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{cause}\n"));
-    if path == "/bind" {
+    if verb == Verb::Bind {
         return match calls::bind(placer, &body).await {
             Ok(text) => response(StatusCode::OK, JSON, text),
             Err(cause) => failed(cause.to_string()),
         };
     }
     // The first question of its kind is evaluated for every node; meanwhile others are answered, and the Lease renewed.
-    let (placer, filter) = (placer.clone(), path == "/filter");
-    let answered = tokio::task::spawn_blocking(move || match filter {
-        true => calls::filter(&placer, &body).map_err(|cause| cause.to_string()),
-        false => calls::prioritize(&placer, &body).map_err(|cause| cause.to_string()),
+    let placer = placer.clone();
+    let answered = tokio::task::spawn_blocking(move || match verb {
+        Verb::Filter => calls::filter(&placer, &body).map_err(|cause| cause.to_string()),
+        Verb::Preempt => calls::preempt(&placer, &body).map_err(|cause| cause.to_string()),
+        Verb::Prioritize | Verb::Bind => calls::prioritize(&placer, &body).map_err(|cause| cause.to_string()),
     });
     match answered.await {
         Ok(Ok(text)) => response(StatusCode::OK, JSON, text),
-        Ok(Err(cause)) if filter => failed(cause),
+        Ok(Err(cause)) if verb == Verb::Filter => failed(cause),
         Ok(Err(cause)) => response(StatusCode::BAD_REQUEST, TEXT, format!("{cause}\n")),
         Err(cause) => failed(cause.to_string()),
     }

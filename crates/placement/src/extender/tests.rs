@@ -22,9 +22,9 @@ use crate::apiserver::Api;
 use crate::apiserver::lease::Seat;
 use crate::placer::{Options, Placer};
 use crate::simulation::crash;
+use crate::simulation::load;
 use crate::simulation::machine::Kind;
 use crate::simulation::node::Machine;
-use crate::simulation::world::{definition, topologies};
 
 fn data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
@@ -66,13 +66,12 @@ fn quick() -> Bounds {
 }
 
 async fn served(paths: Paths, tls: Option<Tls>, bounds: Bounds) -> Served {
-    let server = Server::new().unwrap();
+    let server = Server::with_topologies().unwrap();
     server
-        .define(&definition(include_str!(
+        .define_yaml(include_str!(
             "../../../../packaging/kubernetes/cluster/placement/base/crd.yaml"
-        )))
+        ))
         .unwrap();
-    server.define(&topologies()).unwrap();
     for (name, kind) in [("steliad", Kind::Steliad), ("kubelet", Kind::Single)] {
         let object = Machine::new(name.to_owned(), kind).object();
         server.put("topology.node.k8s.io", "noderesourcetopologies", object);
@@ -206,6 +205,112 @@ async fn kube_schedulers_calls_are_answered_as_it_expects() {
     assert_eq!((code, json(&body)), (200, json(&text("binding-refused.json"))));
     let pod = served.server.object("", "pods", "tenant-a", "vm-1").unwrap();
     assert_eq!(pod["spec"]["nodeName"], "steliad");
+}
+
+/// UIDs of pods in the recorded calls: on the node `steliad`, on no node, on the node `kubelet`.
+const VICTIM: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
+const UNKNOWN: &str = "16fd2706-8baf-433b-82eb-8c7fada847da";
+const KUBELETS: &str = "550e8400-e29b-41d4-a716-446655440000";
+
+/// Two CPUs are left on each NUMA node of both nodes.
+async fn full() -> Served {
+    let served = plain().await;
+    let other = "9b2c3d4e-0000-4000-8000-000000000001";
+    let mut steliad = Machine::new("steliad".to_owned(), Kind::Steliad);
+    let mut kubelet = Machine::new("kubelet".to_owned(), Kind::Single);
+    for (ours, kubelets) in [(VICTIM, KUBELETS), (other, other)] {
+        steliad.register(ours, 12, None).unwrap();
+        kubelet.admit(kubelets, &load::pod("low", kubelets, 12, true)).unwrap();
+    }
+    for machine in [steliad, kubelet] {
+        let object = machine.object();
+        served
+            .server
+            .put("topology.node.k8s.io", "noderesourcetopologies", object);
+    }
+    let args = served.recorded("filter-args.json");
+    while json(&served.ask("POST", "/filter", &args).await.1)["NodeNames"] != serde_json::json!([]) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    served
+}
+
+#[tokio::test]
+async fn victims_are_kept_where_their_end_makes_room() {
+    let served = full().await;
+    let result = text("preempt-result.json");
+    for args in ["preempt-args.json", "preempt-args-victims.json"] {
+        let (code, body) = served.ask("POST", "/preempt", &served.recorded(args)).await;
+        assert_eq!((code, json(&body)), (200, json(&result)), "{args}");
+    }
+    // A pod that kubelet gave its CPUs gives them back too.
+    let args = served.recorded("preempt-args.json").replace(UNKNOWN, KUBELETS);
+    let (_, body) = served.ask("POST", "/preempt", &args).await;
+    let victims = &json(&body)["NodeNameToMetaVictims"];
+    let names: Vec<&String> = victims.as_object().unwrap().keys().collect();
+    assert_eq!(names, ["kubelet", "steliad"]);
+    assert_eq!(
+        victims["kubelet"],
+        serde_json::json!({"Pods": [{"UID": KUBELETS}], "NumPDBViolations": 0})
+    );
+    // A pod without CPUs of its own goes wherever counting says.
+    let shared = args
+        .replace("\"4\"", "\"1500m\"")
+        .replace("stelia.io/vm", "example.com/other");
+    let (_, body) = served.ask("POST", "/preempt", &shared).await;
+    assert_eq!(
+        json(&body)["NodeNameToMetaVictims"].as_object().unwrap().len(),
+        3,
+        "{body}"
+    );
+}
+
+#[tokio::test]
+async fn nonsense_about_victims_is_an_error_and_nothing_else() {
+    let served = full().await;
+    let args = served.recorded("preempt-args.json");
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    for body in [
+        String::new(),
+        "null".to_owned(),
+        "{}".to_owned(),
+        format!("{{\"Pod\":{deep}}}"),
+        args[..args.len() - 2].to_owned(),
+        args.replace("NodeNameToMetaVictims", "Other"),
+        args.replace("\"4\"", "-1"),
+        args.replace("\"NumPDBViolations\":1", "\"NumPDBViolations\":\"1\""),
+        args.replace("{\"UID\"", "{\"Name\""),
+        served.recorded("filter-args.json"),
+    ] {
+        let (code, answer) = served.ask("POST", "/preempt", &body).await;
+        assert_eq!(code, 400, "{answer} to {body:.200}");
+    }
+    // What names nobody frees nothing.
+    for (from, to) in [
+        (format!("{{\"UID\":\"{VICTIM}\"}}"), String::new()),
+        (VICTIM.to_owned(), "nobody".to_owned()),
+        (VICTIM.to_owned(), String::new()),
+        (format!("[{{\"UID\":\"{VICTIM}\"}}]"), "null".to_owned()),
+        (
+            format!("{{\"Pods\":[{{\"UID\":\"{VICTIM}\"}}],\"NumPDBViolations\":1}}"),
+            "null".to_owned(),
+        ),
+    ] {
+        let (code, answer) = served.ask("POST", "/preempt", &args.replace(&from, &to)).await;
+        assert_eq!(
+            (code, json(&answer)),
+            (200, json(r#"{"NodeNameToMetaVictims":{}}"#)),
+            "{to}"
+        );
+    }
+    // The same pod a thousand times leaves once.
+    let often = vec![format!("{{\"UID\":\"{VICTIM}\"}}"); 1000].join(",");
+    let args = args.replace(&format!("{{\"UID\":\"{VICTIM}\"}}"), &often);
+    let (code, answer) = served.ask("POST", "/preempt", &args).await;
+    let pods = &json(&answer)["NodeNameToMetaVictims"]["steliad"]["Pods"];
+    assert_eq!((code, pods.as_array().unwrap().len()), (200, 1000));
+    assert_eq!(served.ask("GET", "/preempt", "").await.0, 405);
+    assert_eq!(served.placer.census(), Default::default());
 }
 
 #[tokio::test]

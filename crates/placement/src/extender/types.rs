@@ -59,3 +59,72 @@ pub(super) struct ExtenderBindingArgs {
 pub(super) struct ExtenderBindingResult {
     pub(super) error: String,
 }
+
+/// `ExtenderPreemptionArgs`. kube-scheduler sets one of the two maps.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct ExtenderPreemptionArgs<'a> {
+    #[serde(borrow)]
+    pub(super) pod: &'a RawValue,
+    /// Sent where `nodeCacheCapable` is false.
+    #[serde(default, borrow)]
+    pub(super) node_name_to_victims: Option<BTreeMap<&'a str, Option<Victims<'a>>>>,
+    #[serde(default, borrow)]
+    pub(super) node_name_to_meta_victims: Option<BTreeMap<&'a str, Option<MetaVictims<'a>>>>,
+}
+
+/// `Victims`, of whose pods the UIDs alone are read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Victims<'a> {
+    #[serde(default, borrow)]
+    pub(super) pods: Option<Vec<Victim<'a>>>,
+    #[serde(default, rename = "NumPDBViolations")]
+    pub(super) pdb_violations: i64,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Victim<'a> {
+    #[serde(borrow)]
+    pub(super) metadata: VictimMetadata<'a>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct VictimMetadata<'a> {
+    pub(super) uid: &'a str,
+}
+
+/// `MetaVictims`.
+#[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct MetaVictims<'a> {
+    #[serde(default, borrow)]
+    pub(super) pods: Option<Vec<MetaPod<'a>>>,
+    #[serde(default, rename = "NumPDBViolations")]
+    pub(super) pdb_violations: i64,
+}
+
+/// `MetaPod`.
+#[derive(Debug, Serialize, Deserialize, PartialEq)]
+pub(super) struct MetaPod<'a> {
+    #[serde(rename = "UID")]
+    pub(super) uid: &'a str,
+}
+
+/// `ExtenderPreemptionResult`.
+#[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct ExtenderPreemptionResult<'a> {
+    #[serde(borrow)]
+    pub(super) node_name_to_meta_victims: BTreeMap<&'a str, MetaVictims<'a>>,
+}
+
+impl<'a> From<Victims<'a>> for MetaVictims<'a> {
+    fn from(victims: Victims<'a>) -> Self {
+        let pods = victims.pods.into_iter().flatten();
+        Self {
+            pods: Some(pods.map(|pod| MetaPod { uid: pod.metadata.uid }).collect()),
+            pdb_violations: victims.pdb_violations,
+        }
+    }
+}

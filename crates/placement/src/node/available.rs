@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use kubelet_planner::cpus::CpuState;
 use kubelet_planner::devices::{Device, DeviceState};
-use kubelet_planner::memory::MemoryState;
-use kubelet_planner::{ContainerAllocation, NodeState};
+use kubelet_planner::memory::{self, MemoryState};
+use kubelet_planner::{Amounts, ContainerAllocation, NodeState, Pod};
 use stelia_allocator::{AllocatorNode, AllocatorPolicies, CpuExclusivePolicy, HeldCpus, Pools, Qos};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::memory::{MemoryTable, NumaNodeState};
@@ -269,6 +269,38 @@ impl Available {
         next
     }
 
+    /// The same after a pod that had these CPUs has left. Memory that kubelet's Memory Manager bound counts as given back on the NUMA node of the CPUs, as
+    /// far as it is known what the pod asked for; where they are on several, not at all, and devices are not either.
+    #[must_use]
+    pub(crate) fn freed(&self, shape: &Shape, cpus: &CpuSet, pod: Option<&Pod>) -> Self {
+        let mut next = self.clone();
+        next.free.union_with(&cpus.difference(shape.reserved()));
+        for set in [
+            &mut next.held,
+            &mut next.kubelets,
+            &mut next.lsr,
+            &mut next.pcpu_level,
+            &mut next.numa_node_level,
+        ] {
+            *set = set.difference(cpus);
+        }
+        let nodes = shape.host.nodes_of(cpus);
+        let one = nodes.first().filter(|_| nodes.len() == 1);
+        let row = one.and_then(|node| shape.nodes().position(|id| id == *node));
+        let (Some(kinds), Some(row), Some(pod)) = (shape.kinds(), row, pod) else {
+            return next;
+        };
+        let own = next.memory.iter_mut().skip(row * kinds.len());
+        for (kind, amount) in kinds.iter().zip(own) {
+            let asked = pod.containers.iter().map(|one| bytes(&one.resources.requests, kind));
+            let back = asked.fold(0, u64::saturating_add);
+            if let Some(amount) = amount {
+                amount.free = amount.free.saturating_add(back).min(amount.all);
+            }
+        }
+        next
+    }
+
     /// The node as the allocator takes it, with these policies.
     pub(crate) fn allocator(&self, shape: &Shape, policies: &AllocatorPolicies) -> AllocatorNode {
         let closed = self.taken(shape).difference(&self.lsr);
@@ -282,4 +314,14 @@ impl Available {
         };
         AllocatorNode::on(Arc::clone(&shape.host), pools, &held, policies.clone())
     }
+}
+
+/// Memory of one of kubelet's kinds.
+fn bytes(amounts: &Amounts, kind: &str) -> u64 {
+    let plain = (kind == memory::kind(None)).then_some(amounts.memory).flatten();
+    let pages = amounts.huge_pages.iter();
+    let pages = pages.filter(|(size, _)| memory::kind(Some(**size)) == kind);
+    pages
+        .map(|(_, bytes)| *bytes)
+        .fold(plain.unwrap_or(0), u64::saturating_add)
 }

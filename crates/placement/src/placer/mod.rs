@@ -5,6 +5,7 @@
 //! | `rules` | the nodes' rules, as the reservations ask them |
 //! | `feeds` | what the watches tell becomes events of the reservations |
 //! | `bind` | a bind: promised, written, bound, in that order |
+//! | `preempt` | where the end of other pods makes room |
 //! | `promise` | a promise whose outcome is not told yet |
 //! | `resolve` | binds of which the outcome is not known are decided |
 //! | `explain` | why a pod waits, or where it is |
@@ -13,6 +14,7 @@ mod asked;
 mod bind;
 mod explain;
 mod feeds;
+mod preempt;
 mod promise;
 mod resolve;
 mod rules;

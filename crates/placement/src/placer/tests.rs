@@ -15,7 +15,6 @@ use crate::simulation::crash;
 use crate::simulation::load::{pod, uid};
 use crate::simulation::machine::Kind;
 use crate::simulation::node::Machine;
-use crate::simulation::world::{definition, topologies};
 
 const OBJECTS: &str = "topology.node.k8s.io";
 
@@ -40,10 +39,9 @@ impl Drop for Instance {
 
 impl Cluster {
     fn new() -> Self {
-        let server = Server::new().unwrap();
+        let server = Server::with_topologies().unwrap();
         let claims = include_str!("../../../../packaging/kubernetes/cluster/placement/base/crd.yaml");
-        server.define(&definition(claims)).unwrap();
-        server.define(&topologies()).unwrap();
+        server.define_yaml(claims).unwrap();
         let machines = [("steliad", Kind::Steliad), ("kubelet", Kind::Single)];
         let cluster = Self {
             server,
@@ -294,6 +292,43 @@ async fn a_pod_that_is_deleted_or_made_anew_while_it_is_bound() {
     assert!(matches!(error, BindError::Gone(_)), "{error}");
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!((instance.census(), cluster.node_of("vm")), ([0; 4], None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_goes_while_its_binding_is_on_the_way_holds_nothing_afterwards() {
+    let cluster = Cluster::new();
+    let instance = cluster.ready(1).await;
+    let to = cluster.make("vm", 1, 4);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    cluster.fail("create", "pods/binding", 1, Fault::delay(Duration::from_secs(2)));
+    let bind = tokio::spawn(to_its_end(instance.placer.clone(), to));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(instance.held("steliad"), ["2-5"]);
+    // Another pod of that name: the binding names the first one's UID.
+    cluster.server.remove("", "pods", "vms", "vm");
+    let again = cluster.make("vm", 2, 4);
+    let error = bind.await.unwrap().unwrap_err();
+    assert!(matches!(error, BindError::Gone(_) | BindError::Bind(..)), "{error}");
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!((instance.census(), instance.held("steliad").len()), ([0; 4], 0));
+    assert_eq!(cluster.node_of("vm"), None);
+    instance.placer.bind(&again).await.unwrap();
+    assert_eq!(cluster.node_of("vm").as_deref(), Some("steliad"));
+    assert_eq!(instance.held("steliad"), ["2-5"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_being_deleted_is_not_bound() {
+    let cluster = Cluster::new();
+    let instance = cluster.ready(1).await;
+    let to = cluster.make("vm", 1, 4);
+    let mut pod = cluster.server.object("", "pods", "vms", "vm").unwrap();
+    pod["metadata"]["deletionTimestamp"] = "2026-05-04T09:12:33Z".into();
+    cluster.server.put("", "pods", pod);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let error = instance.placer.bind(&to).await.unwrap_err();
+    assert!(matches!(error, BindError::Gone(_)), "{error}");
+    assert_eq!((cluster.node_of("vm"), instance.held("steliad").len()), (None, 0));
 }
 
 #[tokio::test(start_paused = true)]

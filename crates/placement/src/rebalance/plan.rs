@@ -102,7 +102,7 @@ impl Searcher<'_> {
         let (shape, now) = (Arc::clone(shape), standing.clone());
         let mut emptied = now.published.clone();
         for victim in set {
-            emptied = freed(&shape, &emptied, victim);
+            emptied = emptied.freed(&shape, &victim.cpus, Some(&victim.resident.request.0.pod));
         }
         let (emptied, refused) = Standing::new(&shape, emptied, now.arrivals.clone());
         if !refused.is_empty() {
@@ -263,55 +263,4 @@ fn next(chosen: &mut [usize], count: usize) -> bool {
         }
     }
     false
-}
-
-/// What is free once a VM has left.
-fn freed(shape: &Shape, available: &Available, victim: &Victim) -> Available {
-    let cpus = &victim.cpus;
-    let mut next = available.clone();
-    next.free.union_with(&cpus.difference(shape.reserved()));
-    for set in [
-        &mut next.held,
-        &mut next.kubelets,
-        &mut next.lsr,
-        &mut next.pcpu_level,
-        &mut next.numa_node_level,
-    ] {
-        *set = set.difference(cpus);
-    }
-    let nodes = shape.host.nodes_of(cpus);
-    let (Some(kinds), Some(node)) = (shape.kinds(), nodes.first().filter(|_| nodes.len() == 1)) else {
-        return next;
-    };
-    let Some(row) = shape.nodes().position(|id| id == *node) else {
-        return next;
-    };
-    let containers = || {
-        victim
-            .resident
-            .request
-            .0
-            .pod
-            .containers
-            .iter()
-            .map(|one| &one.resources.requests)
-    };
-    let own = next.memory.iter_mut().skip(row * kinds.len());
-    for (kind, amount) in kinds.iter().zip(own) {
-        let bytes = |amounts: &kubelet_planner::Amounts| -> u64 {
-            let pages = amounts.huge_pages.iter();
-            let pages = pages.filter(|(size, _)| kubelet_planner::memory::kind(Some(**size)) == *kind);
-            let plain = (*kind == kubelet_planner::memory::kind(None))
-                .then_some(amounts.memory)
-                .flatten();
-            pages
-                .map(|(_, bytes)| *bytes)
-                .fold(plain.unwrap_or(0), u64::saturating_add)
-        };
-        let back = containers().map(bytes).fold(0, u64::saturating_add);
-        if let Some(amount) = amount {
-            amount.free = amount.free.saturating_add(back).min(amount.all);
-        }
-    }
-    next
 }

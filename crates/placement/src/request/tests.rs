@@ -1,4 +1,3 @@
-use clap::{Args, Command};
 use rstest::rstest;
 use serde_json::json;
 use stelia_allocator::{CpuBindPolicy, NumaTopologyAlignmentPolicy, Qos};
@@ -100,14 +99,22 @@ fn a_pod_has_one_vm_or_none() {
     }
 }
 
+/// The names are the command line's, which only the program has.
+#[cfg(feature = "service")]
 #[test]
 fn every_option_of_an_allocation_is_read() {
+    use clap::{Args, Command};
+
     let command = AllocationRequest::augment_args(Command::new("x"));
     let mut options: Vec<&str> = command.get_arguments().filter_map(|option| option.get_long()).collect();
     options.sort_unstable();
     let mut names = options::NAMES.to_vec();
     names.sort_unstable();
     assert_eq!(names, options);
+}
+
+#[test]
+fn limits_and_alignments_are_read() {
     let words = [
         "r",
         "--cpu-limit=2.5",

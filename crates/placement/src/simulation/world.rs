@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use kube::Client;
-use serde_json::{Value, json};
+use serde_json::Value;
 use test_apiserver::Server;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -126,19 +126,14 @@ pub(super) fn run(plan: Plan) -> Outcome {
     runtime.block_on(async { World::new(plan).run().await })
 }
 
-pub(crate) fn definition(text: &str) -> Value {
-    serde_saphyr::from_str(text).unwrap()
-}
-
 impl World {
     fn new(plan: Plan) -> Arc<Self> {
-        let server = Server::new().unwrap();
+        let server = Server::with_topologies().unwrap();
         server
-            .define(&definition(include_str!(
+            .define_yaml(include_str!(
                 "../../../../packaging/kubernetes/cluster/placement/base/crd.yaml"
-            )))
+            ))
             .unwrap();
-        server.define(&topologies()).unwrap();
         let mut random = Random::new(plan.seed);
         let machines: BTreeMap<String, Machine> = (0..plan.nodes)
             .map(|number| {
@@ -375,17 +370,4 @@ impl World {
     pub(super) fn change(&self, node: &str) {
         self.state().changed[node].send_modify(|changes| *changes += 1);
     }
-}
-
-/// The CRD, as far as it matters here: anything goes.
-pub(crate) fn topologies() -> Value {
-    json!({
-        "metadata": {"name": "noderesourcetopologies.topology.node.k8s.io"},
-        "spec": {
-            "group": "topology.node.k8s.io",
-            "scope": "Cluster",
-            "names": {"kind": "NodeResourceTopology", "listKind": "NodeResourceTopologyList", "plural": "noderesourcetopologies", "singular": "noderesourcetopology"},
-            "versions": [{"name": "v1alpha2", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}],
-        },
-    })
 }

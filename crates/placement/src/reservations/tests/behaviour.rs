@@ -212,6 +212,37 @@ fn a_name_that_is_used_again_is_another_pod() {
 }
 
 #[test]
+fn a_pod_that_is_deleted_while_it_is_bound_holds_nothing_whatever_the_answer_is() {
+    for lost in [false, true] {
+        let mut all = one_node("0-7");
+        let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+        assert_eq!(held(&all, "a").len(), 1);
+        all.pod_gone(uid(1), None, seconds(2));
+        assert_eq!(held(&all, "a"), []);
+        match lost {
+            true => all.lost(&begun.ticket, seconds(3)),
+            false => all.failed(&begun.ticket),
+        }
+        assert_eq!((held(&all, "a").len(), all.undecided().len()), (0, 0), "{lost}");
+        // A late event of it does not bring it back.
+        all.pod(pod(1, 6, Some("a"), 4), seconds(4));
+        assert_eq!(held(&all, "a"), []);
+    }
+}
+
+#[test]
+fn a_pod_that_is_being_deleted_is_promised_nothing() {
+    let mut all = one_node("0-7");
+    let mut ending = pod(1, 5, None, 4);
+    ending.ending = true;
+    all.pod(ending, seconds(1));
+    assert!(matches!(
+        all.begin(asked(1, 5, 4), &node("a"), seconds(2)),
+        Err(NotBegun::Gone)
+    ));
+}
+
+#[test]
 fn a_node_that_is_deleted_and_made_again() {
     let mut all = one_node("0-7");
     let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
