@@ -15,7 +15,29 @@ const EXTENDER: &str = "127.0.0.1:8890";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/stelia-placement";
 const UID: &str = "00000000-0000-4000-8000-000000000711";
 
+/// What is found as kubelet: who answers on its socket, with its configuration. It decides nothing; the stand-in does.
+const LISTENER: &str = "kubelet-listener";
+const SOCKET: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
+const CONFIG: &str = "/run/kubelet-listener.yaml";
+
+fn kubelet_listens() {
+    let config = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\ncpuManagerPolicy: static\n\
+                  reservedSystemCPUs: \"7\"\ntopologyManagerPolicy: none\n";
+    fs::write(CONFIG, config).expect("kubelet's configuration");
+    fs::create_dir_all("/var/lib/kubelet/pod-resources").expect("a directory");
+    let listen = format!(
+        "import socket,signal; s = socket.socket(socket.AF_UNIX); s.bind('{SOCKET}'); s.listen(); signal.pause()"
+    );
+    let config = format!("--config={CONFIG}");
+    let unit = format!("--unit={LISTENER}");
+    run(&["systemd-run", "--quiet", &unit, "python3", "-c", &listen, &config]);
+    wait_until("something listens as kubelet", || fs::metadata(SOCKET).ok());
+}
+
 fn undo() {
+    output(&["systemctl", "stop", LISTENER]);
+    let _ = fs::remove_dir_all("/var/lib/kubelet/pod-resources");
+    let _ = fs::remove_file(CONFIG);
     output(&["dpkg", "--purge", "stelia-placement", "stelia-publish"]);
     apiserver::stop();
     let _ = fs::remove_file(apiserver::DROP_IN);
@@ -71,6 +93,7 @@ fn a_vm_is_claimed_bound_and_its_claim_ends_when_the_node_shows_it() {
             .iter()
             .for_each(|name| apiserver::kubeconfig(name));
         fs::write("/etc/stelia/publish/environment", "STELIA_START_SPREAD=0\n").expect("an environment");
+        kubelet_listens();
         let node = apiserver::publish();
         let the_node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
         let vm = pending("placed", UID, 2);
@@ -80,7 +103,11 @@ fn a_vm_is_claimed_bound_and_its_claim_ends_when_the_node_shows_it() {
         wait_until_or("it has read the cluster and leads", told, || {
             apiserver::text(EXTENDER, "GET", "/readyz", "").map(drop)
         });
-        wait_until_or("the node would take the VM", told, || filter(&vm, &node).ok());
+        let why = || {
+            let explained = apiserver::text(EXTENDER, "GET", "/explain?pod=default/placed", "");
+            format!(": {:?}; {explained:?}; {}", filter(&vm, &node), told())
+        };
+        wait_until_or("the node would take the VM", why, || filter(&vm, &node).ok());
         // The largest VM that it would take now; a larger one it would not, and says why.
         let sized = |cpus: u32| pending("sized", "00000000-0000-4000-8000-000000000712", cpus);
         let most = (2..=8)
