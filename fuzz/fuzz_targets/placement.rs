@@ -44,7 +44,8 @@ fuzz_target!(|text: &str| {
     for (number, request) in requests.into_iter().enumerate() {
         let id = cluster.request(request);
         gone.insert(Uid(u128::MAX - 1), cluster.requested(id));
-        gone.values_mut().for_each(|asked| *asked = cluster.requested(id).filter(|_| number % 2 == 0));
+        gone.values_mut()
+            .for_each(|asked| *asked = cluster.requested(id).filter(|_| number % 2 == 0));
         let _ = cluster.without("n", id, &gone);
         let (known, unknown) = (cluster.explain("n", id), cluster.without("n", id, &nobody));
         same(&unknown, &known, "without a pod that is not there");
