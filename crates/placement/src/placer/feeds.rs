@@ -138,8 +138,10 @@ impl Placer {
         Some(uid)
     }
 
+    /// The instance that leads tells it: those that read along see the same.
     fn tell_refused(&self, state: &mut State) {
-        for refused in state.reservations.take_refused() {
+        let refused = state.reservations.take_refused().into_iter();
+        for refused in refused.filter(|_| self.leadership.is_held()) {
             let (pod, node, reason) = (refused.pod, &refused.node, &refused.reason);
             match refused.foreign {
                 Some(foreign) => {

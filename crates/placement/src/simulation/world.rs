@@ -100,6 +100,8 @@ pub(super) struct State {
     pub(super) known: BTreeSet<String>,
     pub(super) lives: BTreeMap<String, Wanted>,
     pub(super) ended: usize,
+    /// All pods have lived: nobody binds any more.
+    over: bool,
     made: u64,
 }
 
@@ -172,6 +174,7 @@ impl World {
             known: BTreeSet::new(),
             lives: BTreeMap::new(),
             ended: 0,
+            over: false,
             made: 0,
         };
         Arc::new(Self {
@@ -231,7 +234,11 @@ impl World {
                 break;
             }
         }
-        self.state().outcome.time = begun.elapsed();
+        {
+            let mut state = self.state();
+            state.outcome.time = begun.elapsed();
+            state.over = true;
+        }
         self.at_the_end().await
     }
 
@@ -306,6 +313,9 @@ impl World {
             let (node, cpus) = (random.of(&self.names).clone(), 2 + 2 * random.below(3) as u32);
             let (name, uid) = {
                 let mut state = self.state();
+                if state.over {
+                    return;
+                }
                 let used: u32 = state.used.get(&node).map_or(0, |pods| pods.values().sum());
                 if used + cpus > super::scheduler::ALLOCATABLE {
                     continue;
