@@ -294,7 +294,7 @@ long-crash: # the daemon killed between any two steps of register, attach and de
 	@$(MAKE) --no-print-directory node-test EVERY=1 FILTER=crash::killed_between
 
 long-emulated: # every guest emulated, as where the node has no KVM
-	@NODE_GUEST=tcg $(MAKE) --no-print-directory node-test FILTER="$(EMULATED)"
+	@NODE_GUEST=tcg $(MAKE) --no-print-directory node-test EVERY=1 FILTER="$(EMULATED)"
 
 # A property that rejects some of its cases rejects as many times more of them. Optimised: so many cases outweigh the build.
 long-laws: export PROPTEST_MAX_GLOBAL_REJECTS = 1000000

@@ -169,7 +169,7 @@ fn steps() -> impl Iterator<Item = u32> {
     let every = std::env::var("STELIA_EVERY").map_or(1, |text| text.parse().expect("STELIA_EVERY"));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("clock");
     let first = 1 + now.subsec_micros() % every;
-    println!("  killed at every step of {every}, from step {first} on");
+    println!("  killed at step {first}, and {every} by {every} steps later");
     (first..).step_by(every as usize)
 }
 
