@@ -4,6 +4,8 @@ CARGO   ?= cargo
 TARGET  ?= $(shell rustc -vV | sed -n 's/^host: //p')
 # FAST=1 builds the package less optimised: for trying things.
 PROFILE := $(if $(FAST),fast,release)
+# The programs of the cluster are built for speed, not for size.
+CLUSTER_PROFILE := $(if $(FAST),fast,cluster)
 # FILTER=name runs only the node tests whose name contains it.
 FILTER  ?=
 # Where `make install` installs.
@@ -51,8 +53,9 @@ DEB_DONE := $(DEB_DIR)/.done-$(PROFILE)
 # What cargo compiled for them, as it says itself.
 BUILT    := $(DEB_DIR)/.built-$(PROFILE)
 BUILT_CLUSTER := $(DEB_DIR)/.built-cluster-$(PROFILE)
-# The folder of a package's Cargo.toml, and its newest files.
+# The folder of a package's Cargo.toml, how its programs are built, and its newest files.
 folder_of = $(if $(filter steliad,$(1)),.,crates/$(1:stelia-%=%))
+profile_of = $(if $(filter steliad,$(1)),$(PROFILE),$(CLUSTER_PROFILE))
 newest_deb = "$$(ls -1t $(DEB_DIR)/$(1)_*.deb | head -n 1)"
 newest_rpm = "$$(ls -1t $(RPM_DIR)/$(1)-[0-9]*.rpm | head -n 1)"
 DEB_FROM := Cargo.toml Cargo.lock $(wildcard build.rs) $(shell find src crates systemd-units packaging dbus-interfaces docs -type f 2> /dev/null)
@@ -92,24 +95,22 @@ deb: $(DEB_DONE) ## the Debian packages in target/debian (FAST=1: quicker, less 
 $(DEB_DONE): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb
 	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.done-* $(DEB_DIR)/.built-* $(DEB_DIR)/*.deb
 	$(STATIC) $(CARGO) build --locked $(PROGRAMS) --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(BUILT)
-	$(STATIC) $(CARGO) build --locked $(CLUSTER) --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(BUILT_CLUSTER)
-	@for package in $(PACKAGES); do \
-	  SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH" $(CARGO) deb -p $$package --quiet --locked --no-build --no-strip --profile $(PROFILE) \
-	    --target $(TARGET) --output $(DEB_DIR)/ || exit; \
-	done
+	$(STATIC) $(CARGO) build --locked $(CLUSTER) --profile $(CLUSTER_PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(BUILT_CLUSTER)
+	@export SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH"; $(foreach package,$(PACKAGES),$(CARGO) deb -p $(package) --quiet --locked \
+	  --no-build --no-strip --profile $(call profile_of,$(package)) --target $(TARGET) --output $(DEB_DIR)/ &&) true
 	@echo $(EPOCH) > $@
 
 image: deb ## OCI image archives in target/image: one holds only the runner, one only the publisher, one only the placement
 	@mkdir -p target/image
 	@packaging/image target/$(TARGET)/$(PROFILE)/stelia-runner $(VERSION) target/image/stelia-runner.tar
 	@for program in stelia-publish stelia-placement; do \
-	  packaging/image target/$(TARGET)/$(PROFILE)/$$program $(VERSION) target/image/$$program.tar || exit; \
+	  packaging/image target/$(TARGET)/$(CLUSTER_PROFILE)/$$program $(VERSION) target/image/$$program.tar || exit; \
 	done
 
 sbom: deb ## what the packaged programs are made of, crate by crate, in target/dist (CycloneDX), one document a package
 	@mkdir -p $(DIST)
 	@export SOURCE_DATE_EPOCH=$(EPOCH) CARGO=$(CARGO); $(foreach package,$(PACKAGES),packaging/sbom $(package) $(VERSION) $(TARGET) \
-	  target/$(TARGET)/$(PROFILE) $(DIST)/$(package)-$(VERSION).cdx.json &&) true
+	  target/$(TARGET)/$(call profile_of,$(package)) $(DIST)/$(package)-$(VERSION).cdx.json &&) true
 
 # What was packaged before a commit has an earlier one's time.
 release: ## a release's files in target/dist: packages, image, SBOM and their checksums
@@ -132,18 +133,19 @@ rpm: $(RPM_DONE) ## the .rpms in target/rpm, of the same binaries as the Debian 
 # From a copy: cargo-generate-rpm lowers the time of a file to SOURCE_DATE_EPOCH and raises none, and everything copied is newer.
 $(RPM_DONE): $(DEB_DONE) $(SELINUX)/steliad.pp.bz2 LICENSE | $(TOOLS)/bin/cargo-generate-rpm
 	@mkdir -p $(RPM_DIR) && rm -rf $(RPM_DIR)/tree $(RPM_DIR)/.done-* $(RPM_DIR)/*.rpm
-	@mkdir -p $(RPM_TREE)/$(RPM_DIR)/man $(RPM_TREE)/$(SELINUX) $(RPM_TREE)/target/$(TARGET)/$(PROFILE) $(RPM_TREE)/crates/publish $(RPM_TREE)/crates/cluster $(RPM_TREE)/crates/placement
+	@mkdir -p $(RPM_TREE)/$(RPM_DIR)/man $(RPM_TREE)/$(SELINUX) $(RPM_TREE)/crates/publish $(RPM_TREE)/crates/cluster $(RPM_TREE)/crates/placement
+	@mkdir -p $(foreach profile,$(sort $(PROFILE) $(CLUSTER_PROFILE)),$(RPM_TREE)/target/$(TARGET)/$(profile))
 	@cp -r Cargo.toml LICENSE systemd-units packaging dbus-interfaces docs $(RPM_TREE)/
 	@for crate in publish cluster placement; do cp crates/$$crate/Cargo.toml $(RPM_TREE)/crates/$$crate/ || exit; done
 	@cp $(SELINUX)/steliad.pp.bz2 $(RPM_TREE)/$(SELINUX)/
-	@cd target/$(TARGET)/$(PROFILE) && cp steliad steliad-quiet steliactl stelia-runner stelia-publish stelia-cluster stelia-placement \
-	  $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(PROFILE)/
+	@cd target/$(TARGET)/$(PROFILE) && cp steliad steliad-quiet steliactl stelia-runner $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(PROFILE)/
+	@cd target/$(TARGET)/$(CLUSTER_PROFILE) && cp stelia-publish stelia-cluster stelia-placement $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(CLUSTER_PROFILE)/
 	@for package in $(PACKAGES); do \
 	  pages=$(RPM_TREE)/$(RPM_DIR)/man; [ $$package = steliad ] || pages=$$pages/$$package; mkdir -p $$pages; \
 	  dpkg-deb --fsys-tarfile $(DEB_DIR)/$${package}_*.deb | tar -xm -C $$pages --strip-components=4 ./usr/share/man || exit; \
 	done
 	@cd $(RPM_TREE) && export SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH"; $(foreach package,$(PACKAGES),$(CARGO) generate-rpm \
-	  $(if $(filter steliad,$(package)),,-p $(call folder_of,$(package))) --profile $(PROFILE) --target $(TARGET) \
+	  $(if $(filter steliad,$(package)),,-p $(call folder_of,$(package))) --profile $(call profile_of,$(package)) --target $(TARGET) \
 	  --output $(CURDIR)/$(RPM_DIR)/ &&) true
 	@rm -rf $(RPM_TREE) && echo $(EPOCH) > $@
 
@@ -160,9 +162,9 @@ $(SELINUX)/steliad.pp.bz2: $(wildcard packaging/selinux/steliad.*)
 
 # Not `deb`: whoever packages this otherwise needs none of its tools. The file list is the .deb's, from Cargo.toml.
 install: ## what a .deb has, below DESTDIR (PREFIX=/usr, PACKAGE=steliad)
-	$(STATIC) $(CARGO) build --locked $(if $(filter steliad,$(PACKAGE)),$(PROGRAMS),--bins -p $(PACKAGE)) --profile $(PROFILE) --target $(TARGET)
+	$(STATIC) $(CARGO) build --locked $(if $(filter steliad,$(PACKAGE)),$(PROGRAMS),--bins -p $(PACKAGE)) --profile $(call profile_of,$(PACKAGE)) --target $(TARGET)
 	@$(CARGO) metadata --locked --no-deps --format-version 1 \
-	  | packaging/install $(PACKAGE) target/$(TARGET)/$(PROFILE) "$(DESTDIR)" "$(PREFIX)"
+	  | packaging/install $(PACKAGE) target/$(TARGET)/$(call profile_of,$(PACKAGE)) "$(DESTDIR)" "$(PREFIX)"
 
 # A whole policy to link the module with, in the tests. It is unpacked, not installed: this host stays without SELinux.
 $(SELINUX)/base.pp.bz2:
@@ -206,7 +208,7 @@ bench: ## how long a merge of topology hints and an assignment of CPUs take, bes
 	$(CARGO) bench --locked --bench merge --bench cpus --bench evaluate
 	$(CARGO) bench --locked -p stelia-ledger --bench look --bench ring
 	$(CARGO) bench --locked -p stelia-node-report --features testing --bench bytes
-	$(CARGO) bench --locked -p stelia-cluster --bench ten_thousand
+	$(CARGO) bench --locked --profile $(CLUSTER_PROFILE) -p stelia-cluster --bench ten_thousand
 
 bench-scale: ## what 8 to 512 VMs on one node cost the daemon, held to bars (SIZES="8 64" others, PRINT=1 holds none)
 	@$(if $(SIZES),STELIA_SCALE="$(SIZES)") $(if $(PRINT),STELIA_SCALE_PRINT=1) $(CARGO) bench --quiet --locked --bench scale
@@ -218,18 +220,18 @@ sim-placement: ## 10,000 pods placed in a simulated cluster of 200 nodes, with c
 	@STELIA_PLACEMENTS=$(or $(PODS),10000) STELIA_PLACEMENT_NODES=$(or $(NODES),200) $(CARGO) test --quiet --locked --profile fast -p stelia-placement --lib simulation:: -- --nocapture --test-threads=1
 
 bench-placement: ## what 100 to 10,000 nodes cost whoever places pods on them, held to bars (NODES="100 1000" others, PRINT=1 holds none)
-	@$(if $(NODES),STELIA_NODES="$(NODES)") $(if $(PRINT),STELIA_NODES_PRINT=1) $(CARGO) bench --quiet --locked -p stelia-placement --features testing --bench placement --bench service
+	@$(if $(NODES),STELIA_NODES="$(NODES)") $(if $(PRINT),STELIA_NODES_PRINT=1) $(CARGO) bench --quiet --locked --profile $(CLUSTER_PROFILE) -p stelia-placement --features testing --bench placement --bench service
 
 bench-publishers: ## what 10,000 publishers ask of an API server, and one's memory, held to bars (NODES=n others, PRINT=1 holds none)
-	@$(STATIC) $(CARGO) build --quiet --locked -p stelia-publish --profile $(PROFILE) --target $(TARGET)
-	@$(if $(NODES),STELIA_NODES="$(NODES)") $(if $(PRINT),STELIA_PRINT=1) STELIA_PUBLISH=$(CURDIR)/target/$(TARGET)/$(PROFILE)/stelia-publish \
+	@$(STATIC) $(CARGO) build --quiet --locked -p stelia-publish --profile $(CLUSTER_PROFILE) --target $(TARGET)
+	@$(if $(NODES),STELIA_NODES="$(NODES)") $(if $(PRINT),STELIA_PRINT=1) STELIA_PUBLISH=$(CURDIR)/target/$(TARGET)/$(CLUSTER_PROFILE)/stelia-publish \
 	  $(STATIC) $(CARGO) bench --quiet --locked -p test-apiserver --bench publishers --target $(TARGET)
 
 api-test: ## publishers against a real API server, built once from Debian's packages (WRITE=1 records its answers anew)
 	@packaging/setup mmdebstrap openssl
 	@tests/api/server build
-	@$(STATIC) $(CARGO) build --quiet --locked -p stelia-publish --profile $(PROFILE) --target $(TARGET)
-	@$(if $(WRITE),STELIA_WRITE_ANSWERS=1) STELIA_API=$(CURDIR)/target/api STELIA_PUBLISH=$(CURDIR)/target/$(TARGET)/$(PROFILE)/stelia-publish \
+	@$(STATIC) $(CARGO) build --quiet --locked -p stelia-publish --profile $(CLUSTER_PROFILE) --target $(TARGET)
+	@$(if $(WRITE),STELIA_WRITE_ANSWERS=1) STELIA_API=$(CURDIR)/target/api STELIA_PUBLISH=$(CURDIR)/target/$(TARGET)/$(CLUSTER_PROFILE)/stelia-publish \
 	  $(CARGO) test --quiet --locked -p test-apiserver --test real -- --test-threads=1 --nocapture
 
 fuzz: setup ## fuzz whatever reads bytes of others, 10 min a target (FUZZ_SECONDS=n, FUZZ_TARGETS=name)
@@ -245,7 +247,8 @@ package-lint: deb rpm ## what lintian and rpmlint say of the packages; everythin
 
 package-test: package-lint dist $(SELINUX)/base.pp.bz2 ## the .rpm held to the Debian package, the SELinux module asked what it allows, the SBOM held to the build
 	STELIA_DEBS=$(DEB_DIR) STELIA_RPMS=$(RPM_DIR) STELIA_SELINUX=$(SELINUX) STELIA_DIST=$(DIST) \
-	STELIA_BIN=target/$(TARGET)/$(PROFILE) STELIA_BUILT=$(BUILT) STELIA_CLUSTER_BUILT=$(BUILT_CLUSTER) \
+	STELIA_BIN=target/$(TARGET)/$(PROFILE) STELIA_BUILT=$(BUILT) \
+	STELIA_CLUSTER_BIN=target/$(TARGET)/$(CLUSTER_PROFILE) STELIA_CLUSTER_BUILT=$(BUILT_CLUSTER) \
 	$(CARGO) test --locked --test packaging
 
 node-test: deb ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid, NODE_GUEST=tcg)
@@ -259,7 +262,7 @@ node-test: deb ## the tests in the test node (FILTER="names" for some of them, I
 	@$(STATIC) $(CARGO) build --locked -p test-vmm --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(NODE_JOB)/.built-vmm
 	@cp "$$(packaging/test-binary test-vmm < $(NODE_JOB)/.built-vmm)" $(NODE_JOB)/test-vmm
 	@for package in stelia-publish stelia-placement; do cp $$(ls -1t $(DEB_DIR)/$${package}_*.deb | head -n 1) $(NODE_JOB)/$$package.deb || exit; done
-	@cp packaging/kubernetes/cluster/placement/base/crd.yaml $(NODE_JOB)/nodeclaims.yaml
+	@mkdir $(NODE_JOB)/crds && cp packaging/kubernetes/cluster/placement/base/crd.yaml $(NODE_JOB)/crds/nodeclaims.yaml
 	@cp tests/node/libvirt/launcher $(NODE_JOB)/libvirt-launcher
 	@cp tests/node/run.sh packaging/kubernetes/*.yaml docs/cookbook.md docs/first-vm.md $(NODE_JOB)/
 	@for sector in boot button; do \
@@ -346,4 +349,4 @@ demo: deb image ## VMs in pods, seen from outside, in the test node (IMAGE=sid)
 	tests/vm/node run --image $(IMAGE) target/demo
 
 clean: ## remove what was built (not the tools, not the node's images)
-	rm -rf target/debug target/release target/fast target/$(TARGET) target/fuzz/build $(DEB_DIR) $(RPM_DIR) $(SELINUX) $(DIST) $(NODE_JOB) target/from $(AGAIN)
+	rm -rf target/debug target/release target/cluster target/fast target/$(TARGET) target/fuzz/build $(DEB_DIR) $(RPM_DIR) $(SELINUX) $(DIST) $(NODE_JOB) target/from $(AGAIN)

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::{PACKAGES, deb, given, run, text};
+use crate::{PACKAGES, built, deb, run, text};
 
 /// Of the Debian package, and not in the list of assets.
 fn is_debians_own(path: &str) -> bool {
@@ -50,7 +50,7 @@ fn installed(package: &str, prefix: &str) -> tempfile::TempDir {
         .spawn()
         .expect("cargo metadata");
     let mut install = Command::new("packaging/install");
-    install.args([package, text(&given("STELIA_BIN")), text(root.path()), prefix]);
+    install.args([package, text(&built(package)), text(root.path()), prefix]);
     install
         .stdin(metadata.stdout.take().expect("its output"))
         .current_dir(here);

@@ -55,6 +55,14 @@ fn rpm(name: &str) -> PathBuf {
 /// Every package that is built.
 const PACKAGES: [&str; 4] = ["steliad", "stelia-publish", "stelia-cluster", "stelia-placement"];
 
+/// The folder of a package's programs, as they were built.
+fn built(package: &str) -> PathBuf {
+    given(match package {
+        "steliad" => "STELIA_BIN",
+        _ => "STELIA_CLUSTER_BIN",
+    })
+}
+
 /// What the command printed; it must succeed and complain of nothing.
 fn run(command: &[&str]) -> String {
     let output = Command::new(command[0]).args(&command[1..]).output();

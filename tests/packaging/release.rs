@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::{PACKAGES, deb, given, run, text};
+use crate::{PACKAGES, built, deb, given, run, text};
 
 /// Each package's programs.
 fn programs(package: &str) -> &'static [(&'static str, &'static str)] {
@@ -53,8 +53,8 @@ fn crates(sbom: &Value) -> BTreeSet<String> {
 
 /// Every crate that cargo reports to have compiled for the programs' own target. What runs while they are built is compiled for the
 /// host, into another folder.
-fn compiled(log: &str) -> BTreeSet<String> {
-    let target = given("STELIA_BIN");
+fn compiled(package: &str, log: &str) -> BTreeSet<String> {
+    let target = built(package);
     let log = fs::read_to_string(given(log)).expect("cargo's messages");
     let messages = log
         .lines()
@@ -79,11 +79,11 @@ fn compiled(log: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_sboms_list_what_was_compiled_for_the_programs_and_nothing_else() {
-    let node = compiled("STELIA_BUILT");
+    let node = compiled("steliad", "STELIA_BUILT");
     assert!(node.len() >= 100, "{node:?}");
     assert_eq!(crates(&sbom("steliad")), node);
     // One build, three packages.
-    let cluster = compiled("STELIA_CLUSTER_BUILT");
+    let cluster = compiled("stelia-publish", "STELIA_CLUSTER_BUILT");
     assert!(cluster.len() >= 100, "{cluster:?}");
     let of_cluster = PACKAGES.into_iter().filter(|package| *package != "steliad");
     let listed: BTreeSet<String> = of_cluster.flat_map(|package| crates(&sbom(package))).collect();
