@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
 use stelia_cpus::CpuSet;
 use stelia_placement::request::Shared;
-use stelia_placement::{By, Cluster, Request, Uid, Verdict};
+use stelia_placement::{By, Cluster, Emptied, Request, Uid, Verdict};
 use steliad_fuzz::{fits, same};
 
 /// A VM of so many CPUs, whose runner follows what a scheduler chose or not.
@@ -46,8 +46,9 @@ fuzz_target!(|text: &str| {
         gone.insert(Uid(u128::MAX - 1), cluster.requested(id));
         gone.values_mut()
             .for_each(|asked| *asked = cluster.requested(id).filter(|_| number % 2 == 0));
-        let _ = cluster.without("n", id, &gone);
-        let (known, unknown) = (cluster.explain("n", id), cluster.without("n", id, &nobody));
+        let _ = cluster.without("n", id, &gone).and_then(Emptied::evaluate);
+        let unknown = cluster.without("n", id, &nobody).and_then(Emptied::evaluate);
+        let known = cluster.explain("n", id);
         same(&unknown, &known, "without a pod that is not there");
         let mut short = None;
         cluster.verdicts(id, ["n"], |_, verdict| short = Some(verdict));

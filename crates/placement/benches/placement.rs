@@ -113,17 +113,21 @@ fn filter<'a>(cluster: &mut Cluster, question: &'a str) -> anyhow::Result<(Strin
     let request = cluster.request(Request::of_pod(&args.pod, Default::default())?);
     let mut answer = Filtered::default();
     let mut best: Option<(u16, &str)> = None;
-    cluster.verdicts(request, args.node_names, |name, verdict| match verdict {
-        Verdict::Fits(total) => {
-            answer.node_names.push(name);
-            if best.is_none_or(|(most, _)| total > most) {
-                best = Some((total, name));
+    cluster.verdicts(
+        request,
+        args.node_names.iter().copied(),
+        |name, verdict| match verdict {
+            Verdict::Fits(total) => {
+                answer.node_names.push(name);
+                if best.is_none_or(|(most, _)| total > most) {
+                    best = Some((total, name));
+                }
             }
-        }
-        Verdict::Refused(reason) => {
-            answer.failed_nodes.insert(name, reason.name);
-        }
-    });
+            Verdict::Refused(reason) => {
+                answer.failed_nodes.insert(name, reason.name);
+            }
+        },
+    );
     Ok((serde_json::to_string(&answer)?, best.map(|(_, name)| name)))
 }
 
@@ -131,7 +135,7 @@ fn prioritize(cluster: &mut Cluster, question: &str) -> anyhow::Result<String> {
     let args: Args<'_> = serde_json::from_str(question)?;
     let request = cluster.request(Request::of_pod(&args.pod, Default::default())?);
     let mut answer = Vec::new();
-    cluster.verdicts(request, args.node_names, |host, verdict| {
+    cluster.verdicts(request, args.node_names.iter().copied(), |host, verdict| {
         if let Verdict::Fits(total) = verdict {
             let score = stelia_placement::score::priority(total);
             answer.push(Priority { host, score });

@@ -26,7 +26,7 @@ Manual: stelia-placement(8)";
 #[derive(Debug, Parser)]
 #[command(name = "stelia-placement", version, after_help = AFTER_HELP)]
 pub struct Cli {
-    /// How the API server is reached; without it as kubectl does, or as a pod
+    /// How the API server is reached; read again when it or a certificate that it names changes. Without it as kubectl does, or as a pod
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Where kube-scheduler finds it

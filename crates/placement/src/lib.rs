@@ -36,7 +36,7 @@ mod simulation;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use cluster::{Change, Cluster, Reason, RequestId, Verdict};
+pub use cluster::{Change, Cluster, Emptied, Question, Reason, RequestId, Verdict};
 pub use evaluate::{By, Placement, Refusal};
 pub use node::{NodeError, Uid};
 pub use request::{Request, RequestError};

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use stelia_credentials::Files;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -38,21 +37,14 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
             cli.listen
         );
     }
-    let mut config = match &cli.kubeconfig {
+    let how = "find out how the API server is reached";
+    let api = match cli.kubeconfig {
         Some(path) => {
-            let read = Kubeconfig::read_from(path).with_context(|| format!("read {}", path.display()))?;
-            let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
-            config.with_context(|| format!("use {}", path.display()))?
+            let (client, files) = Files::client(Some(path)).context(how)?;
+            Api::new(client).with_credentials(files)
         }
-        None => Config::infer()
-            .await
-            .context("find out how the API server is reached")?,
+        None => Api::new(Files::found().await.context(how)?),
     };
-    // Without TLS no root certificates are needed, and a host may have none: they would be looked for all the same.
-    if config.cluster_url.scheme_str() == Some("http") {
-        config.root_cert.get_or_insert_default();
-    }
-    let api = Api::new(Client::try_from(config).context("make a client of the API server")?);
     let listener = TcpListener::bind(cli.listen)
         .await
         .with_context(|| format!("listen on {}", cli.listen))?;

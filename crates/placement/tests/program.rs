@@ -28,7 +28,7 @@ fn without_certificates_it_listens_on_loopback_only() {
 fn files_that_are_missing_are_named() {
     let output = program(&["--kubeconfig", "/nonexistent/kubeconfig"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("read /nonexistent/kubeconfig"), "{said}");
+    assert!(said.contains(": /nonexistent/kubeconfig: "), "{said}");
     output.assert().code(1);
     let output = program(&[
         "--tls-cert",

@@ -9,12 +9,10 @@
 //! | [`publisher`] | carries out what is decided: requests, and waiting for time and readings |
 //! | [`decide`] | which request is due, and what follows from an answer: no I/O, no clock |
 //! | [`answer`] | what an answer of the API server means |
-//! | [`credentials`] | clients, made anew when what they are made of changes |
 //! | [`status`] | what a publisher does and what keeps it from more; [`metrics`] and [`serve`] show it |
 //! | [`withdraw`](mod@withdraw) | takes back what was published |
 
 pub mod answer;
-pub mod credentials;
 pub mod decide;
 pub mod metrics;
 pub mod options;

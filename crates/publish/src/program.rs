@@ -16,7 +16,6 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::credentials::Files;
 use crate::options::{Options, PodConditions};
 use crate::reading::Reading;
 use crate::source::Source;

@@ -7,12 +7,12 @@ use http::header::RETRY_AFTER;
 use http_body_util::{BodyExt, Limited};
 use kube::Client;
 use kube::client::Body;
+use stelia_credentials::Credentials;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::Answer;
-use crate::credentials::Credentials;
 use crate::decide::{Next, State};
 use crate::options::{Options, REQUEST_TIMEOUT};
 use crate::reading::Reading;

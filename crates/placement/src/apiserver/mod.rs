@@ -14,15 +14,20 @@ mod failure;
 pub mod lease;
 mod pods;
 pub mod seen;
+#[cfg(test)]
+mod tests;
 mod watch;
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
+use stelia_credentials::Credentials;
+use tracing::warn;
 
 pub use claims::Owner;
 pub use failure::Failure;
@@ -35,12 +40,54 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// The API server, with a bound on each request.
 #[derive(Clone)]
 pub struct Api {
+    with: Arc<Mutex<With>>,
+}
+
+/// What requests are sent with.
+struct With {
     client: Client,
+    credentials: Option<Box<dyn Credentials>>,
+    /// The API server answered 401 since they were read.
+    refused: bool,
 }
 
 impl Api {
     pub fn new(client: Client) -> Self {
-        Self { client }
+        let with = With {
+            client,
+            credentials: None,
+            refused: false,
+        };
+        Self {
+            with: Arc::new(Mutex::new(with)),
+        }
+    }
+
+    /// Where a new client comes from when credentials change or are not accepted any more.
+    #[must_use]
+    pub fn with_credentials(self, credentials: impl Credentials + 'static) -> Self {
+        self.with().credentials = Some(Box::new(credentials));
+        self
+    }
+
+    fn with(&self) -> MutexGuard<'_, With> {
+        self.with.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The client, with the credentials of this moment. A watch goes on with those that it began with, and ends within five minutes.
+    fn client(&self) -> Client {
+        let mut with = self.with();
+        let refused = std::mem::take(&mut with.refused);
+        let renewed = with
+            .credentials
+            .as_mut()
+            .and_then(|credentials| credentials.renewed(refused));
+        match renewed {
+            Some(Ok(client)) => with.client = client,
+            Some(Err(cause)) => warn!("the credentials cannot be read: {cause}"),
+            None => {}
+        }
+        with.client.clone()
     }
 
     /// Sends a request, and reads the answer as a JSON object.
@@ -66,11 +113,14 @@ impl Api {
             None => request.body(Body::empty()),
         };
         let request = request.map_err(|cause| Failure::Refused(400, format!("{path}: {cause}")))?;
-        let response = self.client.send(request).await.map_err(Failure::lost)?;
+        let response = self.client().send(request).await.map_err(Failure::lost)?;
         if response.status().is_success() {
             return Ok(response);
         }
         let code = response.status().as_u16();
+        if response.status() == StatusCode::UNAUTHORIZED {
+            self.with().refused = true;
+        }
         let after = response
             .headers()
             .get(http::header::RETRY_AFTER)

@@ -8,9 +8,11 @@
 //! | `states` | the states that nodes are in, with the answers of each |
 //! | `requests` | the requests that are asked |
 //! | `reasons` | why nodes refuse, by number |
-//! | `ask` | filter, prioritize, one node's answer in full |
+//! | `question` | a question to many nodes, worked out apart from the cluster |
+//! | `ask` | the same at once, one node's answer in full |
 
 mod ask;
+mod question;
 mod reasons;
 mod requests;
 mod states;
@@ -28,6 +30,7 @@ use crate::request::{Request, Shared};
 use crate::score::Weights;
 
 pub use ask::{Reason, Verdict};
+pub use question::{Emptied, Question};
 use reasons::Reasons;
 pub use requests::RequestId;
 use requests::Requests;

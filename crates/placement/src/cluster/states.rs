@@ -39,9 +39,9 @@ impl Cell {
 }
 
 #[derive(Debug)]
-struct State {
-    shape: Arc<Shape>,
-    standing: Standing,
+pub(super) struct State {
+    pub(super) shape: Arc<Shape>,
+    pub(super) standing: Standing,
 }
 
 /// Equal states are of the same shape and have the same left.
@@ -116,6 +116,16 @@ impl States {
     pub(super) fn of(&self, at: Option<StateId>) -> Option<(&Arc<Shape>, &Standing)> {
         let state = self.entries.get(at?)?.state.as_ref()?;
         Some((&state.shape, &state.standing))
+    }
+
+    pub(super) fn shared(&self, at: StateId) -> Option<Arc<State>> {
+        self.entries.get(at)?.state.clone()
+    }
+
+    /// Whether the place is still this state's.
+    pub(super) fn is(&self, at: StateId, state: &Arc<State>) -> bool {
+        let known = self.entries.get(at).and_then(|entry| entry.state.as_ref());
+        known.is_some_and(|known| Arc::ptr_eq(known, state))
     }
 
     pub(super) fn cell(&self, at: StateId, request: RequestId) -> Cell {

@@ -174,7 +174,7 @@ fn a_pod_finds_room_without_those_that_leave_and_no_others() {
     let request = cluster.request(vm(8));
     let mut without = |gone: &[u128]| {
         let gone = gone.iter().map(|number| (Uid::of(&uid(*number)), None)).collect();
-        cluster.without("n", request, &gone)
+        cluster.without("n", request, &gone).and_then(Emptied::evaluate)
     };
     assert_eq!(without(&[]).unwrap_err().name, "NotAllocated");
     assert_eq!(without(&[77, 78]).unwrap_err().name, "NotAllocated");
@@ -201,9 +201,59 @@ fn a_pod_that_is_on_its_way_gives_back_what_it_was_promised() {
     let request = cluster.request(vm(8));
     let (coming, other) = (Uid::of(&uid(77)), Uid::of(&uid(78)));
     let promised = cluster.reserve("n", coming, request).unwrap();
-    let mut without = |uid: Uid| cluster.without("n", request, &[(uid, None)].into());
+    let mut without = |uid: Uid| {
+        let gone = [(uid, None)].into();
+        cluster.without("n", request, &gone).and_then(Emptied::evaluate)
+    };
     assert!(without(other).is_err());
     assert_eq!(without(coming).unwrap().cpus, promised.cpus);
+}
+
+#[test]
+fn a_question_is_of_the_moment_of_the_look_and_of_no_other_state() {
+    let mut cluster = Cluster::default();
+    for name in ["a", "b", "c"] {
+        put(&mut cluster, name, &node([8, 8]));
+    }
+    let request = cluster.request(vm(8));
+    let names = ["a", "b", "c", "none"];
+    let mut question = cluster.look(request, names);
+    // Equal nodes are one state.
+    assert_eq!(question.open(), 1);
+    // What happens while it is worked out: a is full, b has another state's place, c is gone.
+    put(&mut cluster, "a", &node([60, 64]));
+    put(&mut cluster, "b", &node([59, 64]));
+    cluster.remove("c");
+    question.work_out();
+    assert_eq!(question.open(), 0);
+    let told: Vec<Verdict> = question.verdicts().collect();
+    assert!(
+        told[..3].iter().all(|verdict| matches!(verdict, Verdict::Fits(_))),
+        "{told:?}"
+    );
+    assert!(matches!(told[3], Verdict::Refused(Reason { name: "NoObject", .. })));
+    cluster.learn(&question);
+    for name in ["a", "b"] {
+        let now = verdicts(&mut cluster, request, &[name])[0];
+        assert!(
+            matches!(
+                now,
+                Verdict::Refused(Reason {
+                    name: "NotAllocated",
+                    ..
+                })
+            ),
+            "{now:?}"
+        );
+    }
+    // What was learnt is not worked out again.
+    assert_eq!(cluster.look(request, ["a", "b", "none"]).open(), 0);
+    // One that was not worked out teaches nothing, and tells of no node that it fits.
+    put(&mut cluster, "c", &node([8, 8]));
+    let question = cluster.look(request, ["c"]);
+    cluster.learn(&question);
+    assert!(matches!(question.verdicts().next(), Some(Verdict::Refused(_))));
+    assert_eq!(cluster.look(request, ["c"]).open(), 1);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{Answer, NodeRules, Placer, answer, reason};
+use super::{Answer, Placer};
 use crate::evaluate::Placement;
 use crate::reservations::{Moment, NodeName, Standing};
 
@@ -79,31 +79,23 @@ impl Placer {
         let Some(request) = asked.request else {
             return Some(explanation);
         };
-        state.reservations.pass(now);
-        state.reservations.refresh(NodeRules::expect);
-        let number = state.reservations.rules_mut().number(&request);
         let names: Vec<String> = state.reservations.rules().cluster.names().map(str::to_owned).collect();
-        let closed: Vec<_> = names
-            .iter()
-            .map(|name| state.reservations.available(name, now).err().and_then(reason))
-            .collect();
-        let mut closed = closed.into_iter();
+        let named: Vec<&str> = names.iter().map(String::as_str).collect();
+        drop(state);
         let mut fits: Vec<(u16, &str)> = Vec::new();
-        let rules = state.reservations.rules_mut();
-        rules
-            .cluster
-            .verdicts(number, names.iter().map(String::as_str), |name, verdict| {
-                match answer(closed.next().flatten(), verdict, request.0.vm.is_some()) {
-                    Answer::Fits(score) => fits.push((score, name)),
-                    Answer::Full(why) | Answer::Closed(why) => *explanation.refused.entry(why).or_default() += 1,
-                }
-            });
+        self.answers(&request.0, &named, |name, answer| match answer {
+            Answer::Fits(score) => fits.push((score, name)),
+            Answer::Full(why) | Answer::Closed(why) => *explanation.refused.entry(why).or_default() += 1,
+        });
         explanation.fit = fits.len();
         fits.sort_by(|one, other| other.0.cmp(&one.0).then(one.1.cmp(other.1)));
+        let mut state = self.state();
+        let number = state.number(&request.0, now);
+        let cluster = &mut state.reservations.rules_mut().cluster;
         let best = fits.into_iter().take(BEST).map(|(score, node)| Candidate {
             node: node.into(),
             score,
-            placement: rules.cluster.explain(node, number).ok(),
+            placement: cluster.explain(node, number).ok(),
         });
         explanation.best = best.collect();
         Some(explanation)

@@ -30,7 +30,7 @@ use tokio::time::Instant;
 
 use crate::apiserver::lease::Leadership;
 use crate::apiserver::{Api, Owner, seen};
-use crate::cluster::{RequestId, Verdict};
+use crate::cluster::{Question, RequestId, Verdict};
 use crate::evaluate::By;
 use crate::request::{Request, RequestError};
 use crate::reservations::{Census, Moment, NodeName, Reservations, Unavailable};
@@ -216,26 +216,23 @@ impl Placer {
         Ok(request)
     }
 
-    /// What each of these nodes would do with the pod, in their order.
+    /// What each of these nodes would do with the pod, in their order. Nobody waits while it is evaluated.
     pub fn answers<'n>(&self, request: &Request, names: &[&'n str], mut told: impl FnMut(&'n str, Answer)) {
         let now = self.now();
-        let mut state = self.state();
-        let state = &mut *state;
-        let number = state.number(request, now);
-        let reservations = &mut state.reservations;
-        let closed: Vec<Option<&'static str>> = names
-            .iter()
-            .map(|name| reservations.available(name, now).err().and_then(reason))
-            .collect();
-        let mut closed = closed.into_iter();
+        let (closed, mut question) = {
+            let mut state = self.state();
+            let number = state.number(request, now);
+            state.look(number, names, now)
+        };
+        if question.open() > 0 {
+            question.work_out();
+            self.state().reservations.rules_mut().cluster.learn(&question);
+        }
         let has_vm = request.vm.is_some();
-        reservations
-            .rules_mut()
-            .cluster
-            .verdicts(number, names.iter().copied(), |name, verdict| {
-                let closed = closed.next().flatten();
-                told(name, answer(closed, verdict, has_vm));
-            });
+        let nodes = names.iter().zip(closed).zip(question.verdicts());
+        for ((name, closed), verdict) in nodes {
+            told(name, answer(closed, verdict, has_vm));
+        }
     }
 }
 
@@ -265,6 +262,15 @@ fn answer(closed: Option<&'static str>, verdict: Verdict, has_vm: bool) -> Answe
 }
 
 impl State {
+    /// Why each of these nodes is closed, and what is known of its answer.
+    fn look(&mut self, number: RequestId, names: &[&str], now: Moment) -> (Vec<Option<&'static str>>, Question) {
+        let reservations = &mut self.reservations;
+        let closed = |name: &&str| reservations.available(name, now).err().and_then(reason);
+        let closed = names.iter().map(closed).collect();
+        let question = reservations.rules_mut().cluster.look(number, names.iter().copied());
+        (closed, question)
+    }
+
     /// The request's number; all nodes' answers count what is held there.
     fn number(&mut self, request: &Request, now: Moment) -> RequestId {
         self.reservations.pass(now);

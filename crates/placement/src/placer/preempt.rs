@@ -3,9 +3,16 @@
 use std::collections::HashMap;
 
 use super::{Answer, Placer, answer, reason};
-use crate::cluster::{Reason, Verdict};
+use crate::cluster::{Emptied, Reason, Verdict};
+use crate::evaluate::Refusal;
 use crate::request::Request;
-use crate::reservations::Uid;
+use crate::reservations::{Moment, Uid};
+
+/// Nodes that are taken down at once, so that nobody waits for a question about all of them, and not all of them are in memory twice.
+const AT_ONCE: usize = 256;
+
+/// A node, why nothing is placed there, and what it is without its victims.
+type Candidate<'n> = (&'n str, Option<&'static str>, Result<Emptied, Refusal>);
 
 impl Placer {
     /// What each of these nodes would do with the pod once these pods have left it.
@@ -16,23 +23,33 @@ impl Placer {
         mut told: impl FnMut(&'n str, Answer),
     ) {
         let now = self.now();
+        let nodes: Vec<(&'n str, Vec<Uid>)> = nodes.into_iter().collect();
+        let has_vm = request.vm.is_some();
+        for some in nodes.chunks(AT_ONCE) {
+            for (name, closed, emptied) in self.emptied(request, some, now) {
+                let verdict = match emptied.and_then(Emptied::evaluate) {
+                    Ok(placement) => Verdict::Fits(placement.score.total),
+                    Err(refusal) => Verdict::Refused(Reason {
+                        by: refusal.by,
+                        name: refusal.name,
+                    }),
+                };
+                told(name, answer(closed, verdict, has_vm));
+            }
+        }
+    }
+
+    fn emptied<'n>(&self, request: &Request, nodes: &[(&'n str, Vec<Uid>)], now: Moment) -> Vec<Candidate<'n>> {
         let mut state = self.state();
         let number = state.number(request, now);
         let reservations = &mut state.reservations;
-        for (name, victims) in nodes {
+        let candidates = nodes.iter().map(|(name, victims)| {
             let closed = reservations.available(name, now).err().and_then(reason);
-            let gone: HashMap<_, _> = victims
-                .into_iter()
-                .map(|uid| (uid, reservations.asked(uid).map(|asked| asked.request)))
-                .collect();
-            let verdict = match reservations.rules_mut().cluster.without(name, number, &gone) {
-                Ok(placement) => Verdict::Fits(placement.score.total),
-                Err(refusal) => Verdict::Refused(Reason {
-                    by: refusal.by,
-                    name: refusal.name,
-                }),
-            };
-            told(name, answer(closed, verdict, request.vm.is_some()));
-        }
+            let asked = |uid: &Uid| (*uid, reservations.asked(*uid).map(|asked| asked.request));
+            let gone: HashMap<_, _> = victims.iter().map(asked).collect();
+            let emptied = reservations.rules_mut().cluster.without(name, number, &gone);
+            (*name, closed, emptied)
+        });
+        candidates.collect()
     }
 }

@@ -1,5 +1,4 @@
-//! Where clients come from: a kubeconfig, or the service account of the pod. kube reads a token file and the pod's certificate authority
-//! again by itself; a kubeconfig and the certificates that it names it reads once, so these are looked at before each request.
+#![doc = include_str!("../README.md")]
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -28,8 +27,21 @@ pub enum ClientError {
     },
     #[error("no kubeconfig is given, and this is not a pod with a service account: {0}")]
     InCluster(#[from] kube::config::InClusterError),
+    #[error("no kubeconfig is given: {0}")]
+    Inferred(#[from] Box<kube::config::InferConfigError>),
     #[error("{0}")]
     Client(#[from] Box<kube::Error>),
+}
+
+fn client(mut config: Config) -> Result<Client, Box<kube::Error>> {
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    // Trying again is decided by whoever sends the request.
+    config.default_retry = false;
+    // Without TLS no root certificates are needed, and a host may have none: they would be looked for all the same.
+    if config.cluster_url.scheme_str() == Some("http") {
+        config.root_cert.get_or_insert_default();
+    }
+    Client::try_from(config).map_err(Box::new)
 }
 
 /// What a file was when it was read: its content may be another one when any of these is.
@@ -65,8 +77,17 @@ impl Files {
         Ok((client, files))
     }
 
+    /// As kubectl finds the API server, or by the pod's service account: `$KUBECONFIG`, `~/.kube/config`. What is found is not looked at again.
+    ///
+    /// # Errors
+    /// There is nothing of these, or no client can be made of it.
+    pub async fn found() -> Result<Client, ClientError> {
+        let config = Config::infer().await.map_err(Box::new)?;
+        Ok(client(config)?)
+    }
+
     fn read(&mut self) -> Result<Client, ClientError> {
-        let mut config = match &self.kubeconfig {
+        let config = match &self.kubeconfig {
             None => Config::incluster()?,
             Some(path) => {
                 let of = |cause| ClientError::Kubeconfig {
@@ -85,14 +106,7 @@ impl Files {
                 config
             }
         };
-        config.connect_timeout = Some(CONNECT_TIMEOUT);
-        // Trying again is decided here, once for all requests of the node.
-        config.default_retry = false;
-        // Without TLS no root certificates are needed, and a node may have none: they would be looked for all the same.
-        if config.cluster_url.scheme_str() == Some("http") {
-            config.root_cert.get_or_insert_default();
-        }
-        let client = Client::try_from(config).map_err(Box::new)?;
+        let client = client(config)?;
         self.valid_until = *client.valid_until();
         Ok(client)
     }
