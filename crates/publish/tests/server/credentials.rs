@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
-use stelia_publish::credentials::{Credentials, Files};
+use stelia_credentials::{Credentials, Files};
 use stelia_publish::{Publisher, Reading};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
