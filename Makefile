@@ -46,6 +46,8 @@ CLUSTER  := --bins -p stelia-publish -p stelia-cluster -p stelia-placement
 PACKAGES := steliad stelia-publish stelia-cluster stelia-placement
 # What `systemd-analyze security` may say of each unit, times ten.
 EXPOSURE := steliad=18 steliad-quiet=13 steliad-metrics=11 steliad-try-runtime@=11 stelia-publish=13 stelia-placement=13
+# Features of tests and benchmarks that `make test` leaves out; lint looks at them too.
+RARE     := stelia-simulator/browser,stelia-placement/stopped,stelia-placement/testing
 # Relative relocations packed: unpacked they are half a megabyte that every start reads and that stays resident.
 STATIC   := RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs"
 DEB_DIR  := target/debian
@@ -177,14 +179,13 @@ fmt: ## format the code
 	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
+# The workspace is built as a whole everywhere, and not package by package: what two of them use is compiled once, with what both ask of it.
 lint: deny ## formatting, clippy and rustdoc (warnings are errors), what the dependencies may be, the units' exposure
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	@$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null
-	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --locked --test node --test packaging -- -D warnings
-	$(CARGO) clippy --locked -p test-apiserver --test real -- -D warnings
-	$(CARGO) clippy --locked -p stelia-simulator --features browser --test simulate -- -D warnings
+	$(CARGO) clippy --locked --workspace --features $(RARE) --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --features $(RARE) --test node --test packaging --test real -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --workspace --no-deps
 	@for unit in $(EXPOSURE); do \
 	  report=$$(systemd-analyze security --offline=true --no-pager --threshold=$${unit#*=} systemd-units/$${unit%=*}.service) || \
@@ -249,12 +250,12 @@ package-test: package-lint dist $(SELINUX)/base.pp.bz2 ## the .rpm held to the D
 	STELIA_DEBS=$(DEB_DIR) STELIA_RPMS=$(RPM_DIR) STELIA_SELINUX=$(SELINUX) STELIA_DIST=$(DIST) \
 	STELIA_BIN=target/$(TARGET)/$(PROFILE) STELIA_BUILT=$(BUILT) \
 	STELIA_CLUSTER_BIN=target/$(TARGET)/$(CLUSTER_PROFILE) STELIA_CLUSTER_BUILT=$(BUILT_CLUSTER) \
-	$(CARGO) test --locked --test packaging
+	$(CARGO) test --locked --workspace --test packaging
 
 node-test: deb ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid, NODE_GUEST=tcg)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
 	@$(if $(FROM_DEB),cp "$(FROM_DEB)" $(NODE_JOB)/from.deb)
-	@$(CARGO) build --locked -p steliad --test node -p stelia-simulator -p test-apiserver --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
+	@$(CARGO) build --locked --workspace --test node --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
 	@cp "$$(packaging/test-binary node < $(NODE_JOB)/.built)" $(NODE_JOB)/node-tests
 	@for program in steliad-failpoints stelia-simulate test-apiserver; do \
 	  strip -o $(NODE_JOB)/$$program "$$(packaging/test-binary $$program < $(NODE_JOB)/.built)" || exit; \
