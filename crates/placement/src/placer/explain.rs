@@ -59,7 +59,7 @@ impl Placer {
     /// What is known of a pod that was asked about, `namespace/name`; `None` of others.
     pub fn explain(&self, name: &str) -> Option<Explanation> {
         let now = self.now();
-        let mut state = self.state();
+        let state = self.state();
         let (uid, asked) = state.asked.named(name)?;
         let asked = asked.clone();
         let claims = state
