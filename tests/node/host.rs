@@ -16,7 +16,7 @@ use crate::quiet::trace::remains;
 pub const CGROUP: &str = "/sys/fs/cgroup";
 pub const SLICE: &str = "/sys/fs/cgroup/stelia.slice";
 /// An emulated node on a busy machine can be slow; what is measured is printed.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Run a program; what it says goes into the panic when it fails.
 pub fn run(argv: &[&str]) -> String {
@@ -52,7 +52,17 @@ pub fn wait_until<T>(what: &str, now: impl FnMut() -> Option<T>) -> T {
 }
 
 /// The same; when it comes too late, `seen` says what there was instead.
-pub fn wait_until_or<T>(what: &str, seen: impl Fn() -> String, mut now: impl FnMut() -> Option<T>) -> T {
+pub fn wait_until_or<T>(what: &str, seen: impl Fn() -> String, now: impl FnMut() -> Option<T>) -> T {
+    wait_within(PATIENCE, what, seen, now)
+}
+
+/// The same, no longer than `patience`.
+pub fn wait_within<T>(
+    patience: Duration,
+    what: &str,
+    seen: impl Fn() -> String,
+    mut now: impl FnMut() -> Option<T>,
+) -> T {
     let started = Instant::now();
     loop {
         if let Some(found) = now() {
@@ -60,8 +70,8 @@ pub fn wait_until_or<T>(what: &str, seen: impl Fn() -> String, mut now: impl FnM
             return found;
         }
         assert!(
-            started.elapsed() < PATIENCE,
-            "not within {PATIENCE:?}: {what}{}",
+            started.elapsed() < patience,
+            "not within {patience:?}: {what}{}",
             seen()
         );
         sleep(Duration::from_millis(20));

@@ -1,7 +1,7 @@
 #!/bin/sh
 # What only an old kernel shows is shown on the old kernel, and what needs many CPUs on a node that has them.
 # What needs an older release's package (STELIA_FROM) is shown where there is one.
-# FILTER: names of tests, or parts of them. SHARD=K/N: every N-th of the tests, from the K-th on, without ALONE.
+# FILTER: names of tests, or parts of them. SHARD=K/N: one of N shares of the tests without the DEAR, of about the same length.
 noise=noise::of_eight_vms_under_a_minute_of_noise_none_sees_anybody_on_its_cpus
 # Boots a Linux from the examples' disks: run where it is asked for.
 linux=first_vm::a_linux_in_the_examples
@@ -22,9 +22,11 @@ case ${STELIA_FROM:+upgrade.}$NODE_IMAGE.$(nproc) in
 esac
 case $FILTER in *$libvirt*) ;; *) set -- --skip $libvirt "$@" ;; esac
 if [ -n "$SHARD" ]; then
-  # Runs by itself, when all others have ended.
-  set -- --skip "$ALONE" "$@"
-  set -- --exact $(/job/node-tests --list --format terse --include-ignored "$@" | sed -n 's/: test$//p' | awk -v k="${SHARD%/*}" -v n="${SHARD#*/}" 'NR % n == k % n')
+  for name in $DEAR; do set -- --skip "$name" "$@"; done
+  # The longest first, each to the share that has least so far. The first one has bookworm's before.
+  set -- --exact $(/job/node-tests --list --format terse --include-ignored "$@" | sed -n 's/: test$//p' |
+    awk 'NR == FNR { took[$2] = $1; next } { print ($1 in took ? took[$1] : 5), $1 }' /job/seconds - | sort -k 1,1rn -k 2 |
+    awk -v k="${SHARD%/*}" -v n="${SHARD#*/}" 'BEGIN { sum[1] = 90 } { least = 1; for (at = 2; at <= n; at++) if (sum[at] < sum[least]) least = at; sum[least] += $1; if (least == k) print $2 }')
 fi
 echo "guests run on $NODE_GUEST"
 exec /job/node-tests --test-threads=1 --nocapture --include-ignored "$@"
