@@ -21,7 +21,7 @@ EMULATED := isolation:: kubelet:: life:: drift:: runner:: contained:: crash:: mi
 # Node tests that take a minute or compare times. `make check` leaves them to check-long's section "dear"; others touch what each is about.
 DEAR     := allocator::rebind::a_daemon_killed_in cost::an_audit_and_a_start doors::a_pod_that_attacks quiet::beside_irqbalance ledger::life::what_ran fair::nobody
 # The sections of check-long.
-SECTIONS ?= sid dear soak crash emulated laws scale upgrade linux libvirt release browser api placement
+SECTIONS ?= sid dear fuzz soak crash emulated laws scale upgrade linux libvirt release browser api placement
 # How often the section "laws" tries each property, and those two that act out a node's whole day in every case.
 CASES    ?= 20000
 DAYS     ?= 4000
@@ -81,7 +81,7 @@ INSTALL  := CFLAGS=-O2 CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_L
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-dear long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-api long-placement help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-short node-test soak check demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-dear long-fuzz long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-api long-placement help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -277,8 +277,8 @@ node-test: deb ## the tests in the test node (FILTER="names" for some of them, I
 soak: ## 500 cycles of register and deregister in the test node, instead of check's 50
 	$(MAKE) node-test FILTER=fifty_cycles CYCLES=500
 
-check: ## setup, lint, test, package-test, node-test and fuzz-short, and how long each took
-	@packaging/timed $(MAKE) setup lint test package-test node-test fuzz-short
+check: ## setup, lint, test, package-test and node-test, and how long each took
+	@packaging/timed $(MAKE) setup lint test package-test node-test
 
 check-quick: ## lint, unit tests, packages, and the node tests that a change is most likely to break
 	@packaging/timed $(MAKE) setup lint test package-test node-test-quick
@@ -287,7 +287,7 @@ node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(QUICK)"
 
 # What is too dear for every change. A section is seen whole, by hand, when what it is about changes.
-check-long: ## what is too dear for every change, by section (SECTIONS="sid dear soak crash emulated laws scale upgrade linux libvirt release browser api placement")
+check-long: ## what is too dear for every change, by section (SECTIONS="sid dear fuzz soak crash emulated laws scale upgrade linux libvirt release browser api placement")
 	@packaging/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo
@@ -298,6 +298,8 @@ long-dear: # node tests of a minute and more; eight VMs under noise and floats o
 	@$(MAKE) --no-print-directory node-test FILTER="$(filter-out fair::%,$(DEAR))"
 	@NODE_CPUS=16 $(MAKE) --no-print-directory node-test
 	@$(MAKE) --no-print-directory node-test FILTER="$(filter fair::%,$(DEAR))"
+
+long-fuzz: fuzz-short # each fuzz target for 5 s
 
 long-soak: soak
 
