@@ -188,6 +188,7 @@ lint: deny ## formatting, clippy and rustdoc (warnings are errors), what the dep
 	@$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null
 	$(CARGO) clippy --locked --workspace --features $(RARE) --all-targets -- -D warnings
 	$(CARGO) clippy --locked --workspace --features $(RARE) --test node --test packaging --test real -- -D warnings
+	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz/check
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --workspace --no-deps
 	@for unit in $(EXPOSURE); do \
 	  report=$$(systemd-analyze security --offline=true --no-pager --threshold=$${unit#*=} systemd-units/$${unit%=*}.service) || \
@@ -228,7 +229,7 @@ bench-placement: ## what 100 to 10,000 nodes cost whoever places pods on them, h
 bench-publishers: ## what 10,000 publishers ask of an API server, and one's memory, held to bars (NODES=n others, PRINT=1 holds none)
 	@$(STATIC) $(CARGO) build --quiet --locked -p stelia-publish --profile $(CLUSTER_PROFILE) --target $(TARGET)
 	@$(if $(NODES),STELIA_NODES="$(NODES)") $(if $(PRINT),STELIA_PRINT=1) STELIA_PUBLISH=$(CURDIR)/target/$(TARGET)/$(CLUSTER_PROFILE)/stelia-publish \
-	  $(STATIC) $(CARGO) bench --quiet --locked -p test-apiserver --bench publishers --target $(TARGET)
+	  $(STATIC) $(CARGO) bench --quiet --locked --profile $(CLUSTER_PROFILE) -p test-apiserver --bench publishers --target $(TARGET)
 
 api-test: ## publishers against a real API server, built once from Debian's packages (WRITE=1 records its answers anew)
 	@packaging/setup mmdebstrap openssl
