@@ -81,7 +81,7 @@ INSTALL  := CFLAGS=-O2 CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_L
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-dear long-fuzz long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-api long-placement help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-short node-test soak check demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-dear long-fuzz long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-api long-placement help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -188,7 +188,6 @@ lint: deny ## formatting, clippy and rustdoc (warnings are errors), what the dep
 	@$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null
 	$(CARGO) clippy --locked --workspace --features $(RARE) --all-targets -- -D warnings
 	$(CARGO) clippy --locked --workspace --features $(RARE) --test node --test packaging --test real -- -D warnings
-	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz/check
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --workspace --no-deps
 	@for unit in $(EXPOSURE); do \
 	  report=$$(systemd-analyze security --offline=true --no-pager --threshold=$${unit#*=} systemd-units/$${unit%=*}.service) || \
@@ -241,6 +240,9 @@ api-test: ## publishers against a real API server, built once from Debian's pack
 fuzz: setup ## fuzz whatever reads bytes of others, 10 min a target (FUZZ_SECONDS=n, FUZZ_TARGETS=name)
 	CARGO=$(CARGO) fuzz/run $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
+fuzz-check: ## the fuzz targets compile
+	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz/check
+
 fuzz-short: setup ## the same for 5 s a target
 	CARGO=$(CARGO) fuzz/run 5
 
@@ -281,8 +283,8 @@ soak: ## 500 cycles of register and deregister in the test node, instead of chec
 check: ## setup, lint, test, package-test and node-test, and how long each took
 	@packaging/timed $(MAKE) setup lint test package-test node-test
 
-check-quick: ## lint, unit tests, packages, and the node tests that a change is most likely to break
-	@packaging/timed $(MAKE) setup lint test package-test node-test-quick
+check-quick: ## lint, the fuzz targets compiled, unit tests, packages, and the node tests that a change is most likely to break
+	@packaging/timed $(MAKE) setup lint fuzz-check test package-test node-test-quick
 
 node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(QUICK)"
