@@ -59,5 +59,25 @@ fn help_and_completions() {
         assert!(said.contains(named), "{named}");
     }
     output.assert().success();
-    program(&["--completions", "bash"]).assert().success();
+}
+
+/// It is in no PATH, so what the package installs cannot ask it.
+#[test]
+fn the_packaged_completions_are_what_it_prints() {
+    let packaged = [
+        ("bash", "stelia-placement.bash"),
+        ("zsh", "_stelia-placement"),
+        ("fish", "stelia-placement.fish"),
+    ];
+    for (shell, file) in packaged {
+        let path = format!("{}/../../packaging/completions/{file}", env!("CARGO_MANIFEST_DIR"));
+        let committed = std::fs::read_to_string(&path).unwrap_or_else(|cause| panic!("read {path}: {cause}"));
+        let printed = program(&["--completions", shell]);
+        assert!(printed.status.success(), "{shell}");
+        let printed = String::from_utf8(printed.stdout).unwrap();
+        assert!(
+            printed == committed,
+            "{path}: stelia-placement --completions {shell} prints something else"
+        );
+    }
 }
