@@ -214,11 +214,12 @@ fn of_eight_vms_under_a_minute_of_noise_none_sees_anybody_on_its_cpus() {
         {
             assert!(pit.allowed.is_disjoint(&exclusive), "{pit:?}");
         }
+        // Before the noise: each answer takes seconds beside it, on a node that is emulated.
+        pods.iter().for_each(|pod| wait_booked(pod));
+        let booked: Vec<Account> = pods.iter().map(|pod| settled(pod)).collect();
         let noise = Noise::start(&system);
         let ran = || -> Vec<u64> { vcpus.concat().iter().map(|vcpu| run_time(vcpu.tid)).collect() };
         let before = ran();
-        pods.iter().for_each(|pod| wait_booked(pod));
-        let booked: Vec<Account> = pods.iter().map(|pod| settled(pod)).collect();
         record(&exclusive, LONG);
         let after = ran();
         let loud = run(&["systemctl", "show", "-P", "CPUUsageNSec", "noise"]);
