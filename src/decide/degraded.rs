@@ -5,9 +5,10 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_record::Phase;
 
-use super::entitlement::Entitlement;
+use super::entitlement::{Entitlement, Eviction};
+use super::facts::Blocked;
 use super::steps::too_much_memory;
-use super::{Facts, Instance, Snapshot};
+use super::{Assessment, Facts, Instance, Snapshot};
 
 /// The reasons of one instance as they are found.
 struct Reasons<'a> {
@@ -30,15 +31,14 @@ pub(super) fn degraded(
     snapshot: &Snapshot,
     facts: &Facts,
     instance: &Instance,
-    entitlement: &Entitlement,
-    float: Option<&CpuSet>,
+    assessment: &Assessment,
 ) -> Vec<Reason> {
     let record = &instance.record;
     let mut reasons = Reasons {
         pod: &record.pod,
         found: Vec::new(),
     };
-    match (&snapshot.kubelet, float) {
+    match (&snapshot.kubelet, assessment.float.as_ref()) {
         (Err(reason), _) => reasons.node(
             Amiss::KubeletUnusable,
             format!("kubelet's state cannot be used, float keeps its CPUs: {reason}"),
@@ -46,23 +46,7 @@ pub(super) fn degraded(
         (Ok(_), None) => reasons.node(Amiss::NothingShared, "the shared pool is empty, float keeps its CPUs"),
         (Ok(_), Some(float)) => astray(snapshot, instance, float, &mut reasons),
     }
-    match entitlement {
-        // With the origin gone too, kubelet is not about to write an entry.
-        Entitlement::Gone if snapshot.unsettled.contains(&record.pod) && instance.origin_procs.is_some() => {}
-        Entitlement::Gone => reasons.own(
-            Amiss::EntryGone,
-            format!(
-                "kubelet has no entry for container {} any more; the VM keeps the CPUs {}",
-                record.container, record.exclusive
-            ),
-        ),
-        Entitlement::Lost { cpus, to } => reasons.found.push(Reason::of(
-            to,
-            Amiss::Evicted,
-            format!("kubelet gave the CPUs {cpus} to pod {to}: the vCPUs run on shared CPUs"),
-        )),
-        _ => {}
-    }
+    cpus(snapshot, instance, assessment, &mut reasons);
     container(instance, &mut reasons);
     if record.phase.has_vcpus() && !instance.is_over() {
         vcpus(facts, instance, &mut reasons);
@@ -76,6 +60,41 @@ pub(super) fn degraded(
         (None, None) => {}
     }
     reasons.found
+}
+
+/// The vCPUs do not run on what kubelet's file gives the container.
+fn cpus(snapshot: &Snapshot, instance: &Instance, assessment: &Assessment, reasons: &mut Reasons<'_>) {
+    let record = &instance.record;
+    if let Some(Eviction { cpus, to, .. }) = &assessment.eviction {
+        let text = format!("kubelet gave the CPUs {cpus} to pod {to}: the vCPUs run on shared CPUs");
+        reasons.found.push(Reason::of(to, Amiss::Evicted, text));
+    }
+    if let Some(Blocked { cpus, by, .. }) = &assessment.blocked {
+        let text = format!(
+            "the CPUs {cpus} are given to this VM, and pod {by} has not left them: the vCPUs stay where they were"
+        );
+        reasons.found.push(Reason::of(by, Amiss::Evicted, text));
+    }
+    match &assessment.entitlement {
+        // With the origin gone too, kubelet is not about to write an entry.
+        Entitlement::Gone if snapshot.unsettled.contains(&record.pod) && instance.origin_procs.is_some() => {}
+        Entitlement::Gone if assessment.eviction.is_some() => {}
+        Entitlement::Gone => reasons.own(
+            Amiss::EntryGone,
+            format!(
+                "kubelet has no entry for container {} any more; the VM keeps the CPUs {}",
+                record.container, record.exclusive
+            ),
+        ),
+        Entitlement::Unusable(entry) => reasons.own(
+            Amiss::EntryGone,
+            format!(
+                "kubelet's entry for container {} is {entry} now, and other containers of its pod use all of that; the VM keeps the CPUs {}",
+                record.container, record.exclusive
+            ),
+        ),
+        _ => {}
+    }
 }
 
 /// Reasons in the container: its cgroup, its anchor, its limits.

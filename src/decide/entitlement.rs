@@ -1,5 +1,6 @@
-//! What kubelet's file says of the CPUs an instance was registered with. The file decides; the record says what the cgroups
-//! were built for.
+//! What kubelet's file says of an instance's CPUs. Two questions are answered apart from each other: which CPUs the instance is to
+//! have, by its container's entry ([`Entitlement`]); and which CPUs it must leave, by what its cgroups hold ([`Eviction`]). An
+//! instance may have to leave its former CPUs and be given others at the same time.
 
 use stelia_allocator::CpuSource;
 use stelia_cpus::CpuSet;
@@ -8,25 +9,32 @@ use stelia_record::Record;
 
 use super::{Facts, Instance, Snapshot};
 
-/// kubelet's file compared with an instance's record.
+/// The entry of an instance's container compared with its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Entitlement {
     /// kubelet's state cannot be used: everything stays as it is.
     Unknown,
     Same,
-    /// The entry is gone, and no other entry has the CPUs: the VM keeps them.
+    /// The container has no entry any more. The VM keeps the CPUs that are in no other entry.
     Gone,
+    /// Other containers of the pod use every CPU of this new entry: the record stays as it is.
+    Unusable(CpuSet),
     /// The container has other CPUs now (a resize in place).
     Changed {
         entry: CpuSet,
         /// The CPUs of the entry that are this container's own.
         own: CpuSet,
     },
-    /// Some CPUs are another pod's now: the VM's threads must leave before the new owner runs.
-    Lost {
-        cpus: CpuSet,
-        to: PodUid,
-    },
+}
+
+/// CPUs that are another pod's and that an instance must leave before the new owner runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Eviction {
+    pub cpus: CpuSet,
+    pub to: PodUid,
+    /// They are the CPUs that the instance is to have, so it floats until kubelet says otherwise. Else it floats until its
+    /// cgroups are off them, and then moves to the CPUs that it is to have.
+    pub lasts: bool,
 }
 
 /// The entry of a record's container.
@@ -39,50 +47,42 @@ fn entry<'a>(state: &'a CpuManagerState, record: &Record) -> Option<&'a CpuSet> 
     by_name().or_else(by_id)
 }
 
-/// The CPUs of `wanted` that are in another pod's entry, and that pod.
-fn lost(state: &CpuManagerState, facts: &Facts, record: &Record, wanted: &CpuSet) -> Option<(CpuSet, PodUid)> {
-    let owner = facts.other_owner(&record.pod, wanted)?;
+/// The CPUs of these that are in another pod's entry, and that pod.
+fn assigned_to_other(
+    state: &CpuManagerState,
+    facts: &Facts,
+    record: &Record,
+    cpus: &CpuSet,
+) -> Option<(CpuSet, PodUid)> {
+    let owner = facts.other_owner(&record.pod, cpus)?;
     let containers = state.entries.get(owner).into_iter().flat_map(|own| own.values());
     let named: CpuSet = containers
         .chain(state.pod_entries.get(owner))
         .flat_map(CpuSet::iter)
         .collect();
-    Some((named.intersection(wanted), owner.clone()))
+    Some((named.intersection(cpus), owner.clone()))
 }
 
-/// Compare an instance's record with kubelet's file.
-pub(crate) fn entitlement(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Entitlement {
+/// Which CPUs an instance is to have.
+pub(crate) fn entitlement(snapshot: &Snapshot, instance: &Instance) -> Entitlement {
     let Ok(state) = &snapshot.kubelet else {
         return Entitlement::Unknown;
     };
     let record = &instance.record;
     if record.allocation.is_some() {
-        // steliad chose the CPUs; if kubelet's static policy gave them to another pod, kubelet's file counts, and after it the
-        // other pod's instance, which keeps them.
-        let lost = lost(state, facts, record, &record.exclusive);
-        return match lost.or_else(|| facts.given_to(&record.pod, &record.exclusive)) {
-            Some((cpus, to)) => Entitlement::Lost { cpus, to },
-            None => Entitlement::Same,
-        };
+        return Entitlement::Same;
     }
-    let own = record.own();
-    let entry = entry(state, record);
-    // CPUs that are in this entry and in another pod's are kubelet's contradiction: nothing is taken from either.
-    let without_entry = entry.map_or_else(|| own.clone(), |entry| own.difference(entry));
-    if let Some((cpus, to)) = lost(state, facts, record, &without_entry) {
-        return Entitlement::Lost { cpus, to };
-    }
-    match entry {
+    match entry(state, record) {
         // Assigned before kubelet's policy became `none`: the VM keeps its CPUs.
         None if snapshot.source == CpuSource::Steliad => Entitlement::Same,
         None => Entitlement::Gone,
         Some(entry) if *entry == record.entry => Entitlement::Same,
         Some(entry) => {
             // CPUs of the entry that other containers of the pod use stay theirs.
-            let theirs = record.entry.difference(&own);
+            let theirs = record.entry.difference(&record.own());
             let own = entry.difference(&theirs);
             if own.is_empty() {
-                return Entitlement::Gone;
+                return Entitlement::Unusable(entry.clone());
             }
             Entitlement::Changed {
                 entry: entry.clone(),
@@ -92,18 +92,55 @@ pub(crate) fn entitlement(snapshot: &Snapshot, facts: &Facts, instance: &Instanc
     }
 }
 
+/// Which CPUs an instance must leave; `None` as well while kubelet's file cannot be used.
+pub(crate) fn eviction(
+    snapshot: &Snapshot,
+    facts: &Facts,
+    instance: &Instance,
+    entitlement: &Entitlement,
+) -> Option<Eviction> {
+    let state = snapshot.kubelet.as_ref().ok()?;
+    let record = &instance.record;
+    let anothers = |cpus: &CpuSet| {
+        if record.allocation.is_some() {
+            // steliad chose the CPUs; if kubelet's static policy gave them to another pod, kubelet's file counts, and after it
+            // the other pod's instance, which keeps them.
+            let assigned = assigned_to_other(state, facts, record, cpus);
+            return assigned.or_else(|| facts.given_to(&record.pod, cpus));
+        }
+        // CPUs that are in this entry and in another pod's are kubelet's contradiction: nothing is taken from either.
+        let outside = entry(state, record).map_or_else(|| cpus.clone(), |entry| cpus.difference(entry));
+        assigned_to_other(state, facts, record, &outside)
+    };
+    let next = match entitlement {
+        Entitlement::Changed { own, .. } => Some(record.clone().with_own(own.clone())),
+        _ => None,
+    };
+    let next = next.as_ref().unwrap_or(record);
+    if let Some((cpus, to)) = anothers(&next.own()) {
+        return Some(Eviction { cpus, to, lasts: true });
+    }
+    let held = instance.held();
+    // One that only gives CPUs up does so without leaving its partition.
+    if next.exclusive.is_subset(&held) {
+        return None;
+    }
+    let (cpus, to) = anothers(&held)?;
+    Some(Eviction { cpus, to, lasts: false })
+}
+
 #[cfg(test)]
 mod tests {
     use stelia_record::testing::record;
 
     use super::*;
-    use crate::decide::steps::tests::{instance, snapshot};
+    use crate::decide::steps::tests::{instance, isolated, snapshot};
 
     const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 
-    /// kubelet's state with these entries: (pod, container, CPUs).
-    fn says(entries: &[(&str, &str, &str)]) -> Entitlement {
-        let mut snapshot = snapshot(vec![instance()]);
+    /// Of an instance whose partition is on CPUs 2-3, by kubelet's state with these entries: (pod, container, CPUs).
+    fn says(entries: &[(&str, &str, &str)]) -> (Entitlement, Option<Eviction>) {
+        let mut snapshot = isolated();
         let state = snapshot.kubelet.as_mut().unwrap();
         state.entries.clear();
         for (pod, container, cpus) in entries {
@@ -111,32 +148,40 @@ mod tests {
             let containers = state.entries.entry(pod).or_default();
             containers.insert((*container).to_owned(), cpus.parse().unwrap());
         }
-        entitlement(&snapshot, &snapshot.facts(), snapshot.first())
+        let instance = snapshot.first();
+        let entitled = entitlement(&snapshot, instance);
+        let evicted = eviction(&snapshot, &snapshot.facts(), instance, &entitled);
+        (entitled, evicted)
     }
 
     #[test]
     fn every_word_of_kubelet_is_understood() {
         let own = record().pod.to_string();
-        let other: PodUid = PodUid::parse(OTHER).unwrap();
         let cpus = |text: &str| text.parse::<CpuSet>().unwrap();
-        assert_eq!(says(&[(&own, "instance", "2-3")]), Entitlement::Same);
-        assert_eq!(says(&[]), Entitlement::Gone);
-        let changed = Entitlement::Changed {
-            entry: cpus("2-5"),
-            own: cpus("2-5"),
+        let changed = |entry: &str| Entitlement::Changed {
+            entry: cpus(entry),
+            own: cpus(entry),
         };
-        assert_eq!(says(&[(&own, "instance", "2-5")]), changed);
-        let lost = Entitlement::Lost {
-            cpus: cpus("3"),
-            to: other.clone(),
+        let leaves = |text: &str, lasts: bool| {
+            let to = PodUid::parse(OTHER).unwrap();
+            let cpus = cpus(text);
+            Some(Eviction { cpus, to, lasts })
         };
-        assert_eq!(says(&[(OTHER, "x", "3-4")]), lost);
-        assert_eq!(says(&[(&own, "instance", "2"), (OTHER, "x", "3-4")]), lost);
+        assert_eq!(says(&[(&own, "instance", "2-3")]), (Entitlement::Same, None));
+        assert_eq!(says(&[]), (Entitlement::Gone, None));
+        assert_eq!(says(&[(&own, "instance", "2-5")]), (changed("2-5"), None));
+        assert_eq!(says(&[(OTHER, "x", "3-4")]), (Entitlement::Gone, leaves("3", true)));
+        // The former CPUs are another pod's, and others are this one's.
+        let moved = [(own.as_str(), "instance", "4-5"), (OTHER, "x", "2-3")];
+        assert_eq!(says(&moved), (changed("4-5"), leaves("2-3", false)));
+        let grown = [(own.as_str(), "instance", "2,4-5"), (OTHER, "x", "3")];
+        assert_eq!(says(&grown), (changed("2,4-5"), leaves("3", false)));
+        // It gives CPUs up and needs no others: that is done without floating.
+        let shrunk = [(own.as_str(), "instance", "2"), (OTHER, "x", "3-4")];
+        assert_eq!(says(&shrunk), (changed("2"), None));
         // A contradiction is not acted on.
-        assert_eq!(
-            says(&[(&own, "instance", "2-3"), (OTHER, "x", "3-4")]),
-            Entitlement::Same
-        );
+        let both = [(own.as_str(), "instance", "2-3"), (OTHER, "x", "3-4")];
+        assert_eq!(says(&both), (Entitlement::Same, None));
     }
 
     #[test]
@@ -148,9 +193,17 @@ mod tests {
         let state = snapshot.kubelet.as_mut().unwrap();
         let containers = state.entries.entry(pod).or_default();
         containers.insert("instance".into(), "2-5".parse().unwrap());
-        let Entitlement::Changed { own, .. } = entitlement(&snapshot, &snapshot.facts(), snapshot.first()) else {
+        let Entitlement::Changed { own, .. } = entitlement(&snapshot, snapshot.first()) else {
             panic!("not changed")
         };
         assert_eq!(own.to_string(), "2-3,5");
+        // None is left of this one for the container alone.
+        let four: CpuSet = "4".parse().unwrap();
+        let pod = snapshot.first().record.pod.clone();
+        let state = snapshot.kubelet.as_mut().unwrap();
+        state
+            .entries
+            .insert(pod, [("instance".to_owned(), four.clone())].into());
+        assert_eq!(entitlement(&snapshot, snapshot.first()), Entitlement::Unusable(four));
     }
 }

@@ -11,10 +11,10 @@ use stelia_settings::Policies;
 
 use super::contained::{ContainedReason, contained};
 use super::degraded::degraded;
-use super::entitlement::{Entitlement, entitlement};
+use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
 use super::float::FloatReason;
 use super::float::with_spare;
-use super::steps::{evicted, float_cpus};
+use super::steps::{Course, course, course_of, evicted, float_cpus};
 use super::totals::Totals;
 use super::{Instance, Snapshot, allocator};
 
@@ -47,10 +47,14 @@ struct Open {
 /// What is derived for one instance, once after it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Assessment {
-    /// What kubelet's file says of its CPUs.
+    /// Which CPUs it is to have, by kubelet's file.
     pub entitlement: Entitlement,
-    /// Its vCPU threads float, because kubelet gave its CPUs to another pod.
+    /// Which CPUs it must leave.
+    pub eviction: Option<Eviction>,
+    /// Its vCPU threads float, because they must leave their CPUs.
     pub evicted: bool,
+    /// Other instances' cgroups still have CPUs that it is to have; `None` where its vCPU threads float anyway.
+    pub blocked: Option<Blocked>,
     /// The CPUs it is to float on; `None` while its float keeps what it has.
     pub float: Option<CpuSet>,
     pub float_reason: FloatReason,
@@ -60,22 +64,60 @@ pub(crate) struct Assessment {
     pub degraded: Vec<Reason>,
 }
 
+/// CPUs that an instance is to have and that another one's cgroups still have. The kernel gives an exclusive CPU to one of two
+/// siblings only, so the instance stays where it is meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Blocked {
+    pub cpus: CpuSet,
+    /// One of those that have them.
+    pub by: PodUid,
+    /// That one is about to leave them. Where kubelet's file gives them to both it is not.
+    pub passes: bool,
+}
+
+impl Blocked {
+    fn of(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Option<Self> {
+        let needed = instance.needed();
+        if needed.is_disjoint(facts.totals().listed()) {
+            return None;
+        }
+        let has = |other: &&Instance| !other.listed().is_disjoint(&needed);
+        let other = snapshot.instances.values().find(has)?;
+        let cpus = other.listed().intersection(&needed);
+        let stays = other.populated && course_of(snapshot, facts, other) == Course::Hold;
+        Some(Self {
+            passes: !stays || other.record.exclusive.is_disjoint(&cpus),
+            by: other.record.pod.clone(),
+            cpus,
+        })
+    }
+}
+
 impl Assessment {
     pub(crate) fn of(snapshot: &Snapshot, facts: &Facts, policies: &Policies, instance: &Instance) -> Self {
-        let entitlement = entitlement(snapshot, facts, instance);
-        let float = match entitlement {
-            Entitlement::Lost { .. } => float_cpus(snapshot, facts, policies, instance),
+        let entitlement = entitlement(snapshot, instance);
+        let eviction = eviction(snapshot, facts, instance, &entitlement);
+        let evicted = evicted(instance, &entitlement, eviction.as_ref());
+        let holds = course(instance, evicted) == Course::Hold;
+        let blocked = Blocked::of(snapshot, facts, instance).filter(|_| holds);
+        let float = match &eviction {
+            // Its spare CPUs are another pod's too, or may be.
+            Some(Eviction { lasts: true, .. }) => float_cpus(snapshot, facts, policies, instance),
             _ => with_spare(instance, float_cpus(snapshot, facts, policies, instance)),
         };
         let (float, float_reason) = float.map_or((None, FloatReason::Kept), |(cpus, why)| (Some(cpus), why));
-        Self {
+        let mut assessment = Self {
             float_reason,
             contained: contained(snapshot, policies, instance),
-            evicted: evicted(instance, &entitlement),
-            degraded: degraded(snapshot, facts, instance, &entitlement, float.as_ref()),
+            evicted,
+            degraded: Vec::new(),
             entitlement,
+            eviction,
+            blocked,
             float,
-        }
+        };
+        assessment.degraded = degraded(snapshot, facts, instance, &assessment);
+        assessment
     }
 }
 
@@ -138,7 +180,10 @@ impl Facts {
             given.any(|(_, cpus)| totals.is_contested(cpus))
         };
         let evicts = regiven && contested(&totals);
+        // Whoever is to have CPUs that this one's cgroups have waits for it.
+        let mut awaited = before.is_some_and(|before| totals.is_awaited(before));
         totals.replace(snapshot, self, before, now);
+        awaited |= now.is_some_and(|now| totals.is_awaited(now));
         if regiven && (evicts || contested(&totals)) {
             // Whoever else has these CPUs is evicted now, or is not any more: that is in the totals too.
             *self = Self::of(snapshot, policies);
@@ -149,11 +194,11 @@ impl Facts {
         let changed = owned(&totals) != had;
         self.totals = totals;
         if !changed {
-            return false;
+            return awaited;
         }
         let open = self.open.clone();
         self.divide(snapshot, policies);
-        self.open != open
+        awaited || self.open != open
     }
 
     /// Divide the unassigned CPUs into pools.

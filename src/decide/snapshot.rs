@@ -282,6 +282,36 @@ impl Instance {
         owned
     }
 
+    /// The CPUs that its vCPU threads or its partition are on now, whatever its record says.
+    pub(crate) fn held(&self) -> CpuSet {
+        let Some(vcpu) = self.vcpu() else {
+            return CpuSet::new();
+        };
+        match vcpu.threads.is_empty() {
+            true => vcpu.exclusive.clone(),
+            false => vcpu.exclusive.union(&vcpu.cpus),
+        }
+    }
+
+    /// The CPUs that no other instance can have before its cgroups are off them: those of [`Self::held`], and those of the
+    /// exclusive lists of the levels above, the pod's in place included.
+    pub(crate) fn listed(&self) -> CpuSet {
+        let mut listed = self.held();
+        listed.union_with(&self.scope_exclusive);
+        for list in self.inner.iter().map(|inner| &inner.exclusive) {
+            listed.union_with(list);
+        }
+        if let Some(level) = &self.pod_level {
+            listed.union_with(&level.ours);
+        }
+        listed
+    }
+
+    /// The CPUs that it is to have and that none of its cgroups has yet.
+    pub(crate) fn needed(&self) -> CpuSet {
+        self.record.exclusive.difference(&self.listed())
+    }
+
     /// Whether its cgroups are in the container's own.
     pub(crate) fn is_in_place(&self) -> bool {
         self.record.home == TreeHome::InPlace

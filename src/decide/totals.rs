@@ -71,9 +71,11 @@ enum Of {
     HeldInPlace,
     /// The exclusive CPUs of contained instances, which no partition protects.
     Contained,
+    /// The CPUs that the cgroups of an instance have, its vCPUs' and those of exclusive lists: [`Instance::listed`].
+    Listed,
 }
 
-const SETS: usize = Of::Contained as usize + 1;
+const SETS: usize = Of::Listed as usize + 1;
 
 /// What one instance adds to the totals.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -102,6 +104,7 @@ impl Contribution {
             false => (Of::Growing, Of::Held),
         };
         set(held, instance.scope_exclusive.clone());
+        set(Of::Listed, instance.listed());
         if !instance.populated {
             return Self {
                 cpus,
@@ -204,6 +207,20 @@ impl Totals {
         let counts = &self.cpus[Of::Owned as usize].counts;
         cpus.iter()
             .any(|cpu| counts.get(cpu as usize).is_some_and(|count| *count > 1))
+    }
+
+    /// Whether other instances are to have any of the CPUs that the cgroups of this one have.
+    pub(super) fn is_awaited(&self, instance: &Instance) -> bool {
+        let wanted = |cpu: u32| {
+            let of = |of: Of| self.cpus[of as usize].counts.get(cpu as usize).copied().unwrap_or(0);
+            of(Of::Recorded) + of(Of::RecordedLsr) > u32::from(instance.record.exclusive.contains(cpu))
+        };
+        instance.listed().iter().any(wanted)
+    }
+
+    /// The CPUs that the cgroups of instances have.
+    pub(super) fn listed(&self) -> &CpuSet {
+        self.cpus(Of::Listed)
     }
 
     pub(crate) fn owned(&self) -> &CpuSet {

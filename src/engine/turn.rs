@@ -241,7 +241,7 @@ impl Engine {
                 Some(outcome) => self.took(&who, outcome, now),
                 None => {
                     let waits = match &who {
-                        Some(pod) if waiting.contains(pod) && !self.waits_in_vain(pod) => {
+                        Some(pod) if waiting.contains(pod) && !self.waits_in_vain(pod, assessed.get(pod)) => {
                             self.retries.waiting.insert(pod.clone());
                             true
                         }
@@ -269,9 +269,11 @@ impl Engine {
         move |subject| wants.is_some_and(|(partition, home)| Step::is_needed(subject, partition, home))
     }
 
-    /// Whether a shared step that an instance waits for rests, because it failed.
-    fn waits_in_vain(&self, pod: &PodUid) -> bool {
-        self.retries.shared.any_rests(self.waits_for(pod))
+    /// Whether what an instance waits for rests, because it failed: a shared step, or the instance whose CPUs it is to have.
+    fn waits_in_vain(&self, pod: &PodUid, assessment: Option<&Assessment>) -> bool {
+        let other = assessment.and_then(|assessment| assessment.blocked.as_ref());
+        let other_rests = other.is_some_and(|other| self.retries.instances.rests(&other.by));
+        other_rests || self.retries.shared.any_rests(self.waits_for(pod))
     }
 
     /// A shared step was taken, or failed: plan again for the instances that wait for one.
@@ -329,6 +331,8 @@ impl Engine {
             for failure in self.retries.instances.failures(pod) {
                 self.log_failure(Some(pod), failure);
             }
+            // Whoever waits for it to leave its CPUs would wait for longer than a call may.
+            self.shared_changed();
         }
     }
 

@@ -18,7 +18,7 @@ use stelia_node::cgroup::{CgroupPath, File};
 use stelia_record::Phase;
 use stelia_settings::{Partition, Policies};
 
-use super::entitlement::{Entitlement, entitlement};
+use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
 use super::{Assessment, Facts, Instance, Snapshot};
 use records::record_steps;
 
@@ -31,7 +31,7 @@ pub(super) use tree::float_cpus;
 
 /// Where the threads of an instance belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Course {
+pub(in crate::decide) enum Course {
     /// In the container's own cgroup: it leaves.
     Leave,
     /// The vCPU threads in `vcpu/`, all others in `float/`.
@@ -40,7 +40,7 @@ pub(super) enum Course {
     Float,
 }
 
-fn course(instance: &Instance, evicted: bool) -> Course {
+pub(super) fn course(instance: &Instance, evicted: bool) -> Course {
     match instance.record.phase {
         Phase::Leaving => Course::Leave,
         phase if phase.has_vcpus() && !evicted => Course::Hold,
@@ -52,22 +52,21 @@ pub(super) fn course_of(snapshot: &Snapshot, facts: &Facts, instance: &Instance)
     course(instance, is_evicted(snapshot, facts, instance))
 }
 
-/// Whether the vCPUs of an instance must float, because kubelet gave its CPUs to another pod. While kubelet's file cannot be
-/// used the owner is unknown, and vCPUs that float stay there.
-pub(super) fn evicted(instance: &Instance, entitlement: &Entitlement) -> bool {
-    match entitlement {
-        Entitlement::Lost { .. } => true,
-        Entitlement::Unknown => {
-            let holds = |leaf: &super::Leaf| !leaf.threads.is_empty();
-            instance.record.phase.has_vcpus() && !instance.vcpu().is_some_and(holds)
-        }
-        _ => false,
+/// Whether the vCPUs of an instance must float, because CPUs of theirs are another pod's. While kubelet's file cannot be used the
+/// owner is unknown, and vCPUs that float stay there.
+pub(super) fn evicted(instance: &Instance, entitlement: &Entitlement, eviction: Option<&Eviction>) -> bool {
+    if *entitlement == Entitlement::Unknown {
+        let holds = |leaf: &super::Leaf| !leaf.threads.is_empty();
+        return instance.record.phase.has_vcpus() && !instance.vcpu().is_some_and(holds);
     }
+    eviction.is_some()
 }
 
 /// [`evicted`], of an instance without an assessment.
 pub(super) fn is_evicted(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> bool {
-    evicted(instance, &entitlement(snapshot, facts, instance))
+    let entitlement = entitlement(snapshot, instance);
+    let eviction = eviction(snapshot, facts, instance, &entitlement);
+    evicted(instance, &entitlement, eviction.as_ref())
 }
 
 /// The steps for every live instance; empty when there is nothing to do.
@@ -108,10 +107,16 @@ pub(crate) fn plan_for(
         }
     }
     // What must be recorded before a thread is moved or pinned. Nothing else is planned meanwhile: the owners of CPUs may be
-    // others then.
+    // others then. A VM leaves CPUs of another pod's all the same, so that it does so where its record cannot be written too.
     if !records.0.is_empty() {
+        let evicted = instances.iter().filter(|(_, assessment, _)| assessment.evicted);
+        let mut steps = Steps(Vec::new());
+        for (instance, ..) in evicted.filter(|(_, _, course)| *course == Course::Float) {
+            steps.of(instance, partition::undo(instance));
+        }
+        steps.0.append(&mut records.0);
         return Plan {
-            steps: records.0,
+            steps: steps.0,
             waiting,
         };
     }
@@ -160,13 +165,20 @@ pub(crate) fn plan_for(
         _ if instance.is_in_place() => levels.uncovered(),
         Partition::Isolated | Partition::Root => uncovered,
     };
-    for (instance, _, course) in &instances {
+    let mut blocked = BTreeSet::new();
+    let holding = || instances.iter().filter(|(_, _, course)| *course == Course::Hold);
+    // Those that need no other CPUs come first: they give up what the others are to have.
+    let (giving, taking): (Vec<_>, Vec<_>) = holding().partition(|(instance, ..)| instance.needed().is_empty());
+    for (instance, assessment, _) in giving.into_iter().chain(taking) {
+        let pod = &instance.record.pod;
         let contained = instance.record.partition == Partition::Member;
-        if *course != Course::Hold {
+        if let Some(other) = &assessment.blocked {
+            blocked.insert(pod.clone());
+            waiting.extend(other.passes.then(|| pod.clone()));
             continue;
         }
         if waits(instance) {
-            waiting.insert(instance.record.pod.clone());
+            waiting.insert(pod.clone());
         }
         if !(contained && unrestricted) {
             steps.of(instance, partition::hold(facts, instance));
@@ -193,7 +205,8 @@ pub(crate) fn plan_for(
     for (instance, _, course) in &instances {
         let next = next_phase(instance).filter(|_| *course != Course::Leave);
         let pod = &instance.record.pod;
-        if let Some(phase) = next.filter(|_| !busy.contains(pod) && !waiting.contains(pod)) {
+        let ready = !busy.contains(pod) && !waiting.contains(pod) && !blocked.contains(pod);
+        if let Some(phase) = next.filter(|_| ready) {
             steps.of(instance, vec![Step::Enter(instance.scope().clone(), phase)]);
         }
     }
