@@ -87,7 +87,11 @@ pub(super) fn retry(snapshot: &Snapshot, policies: &Policies, instance: &Instanc
     if other_tree.is_some_and(|list| !list.is_disjoint(&record.exclusive)) {
         return None;
     }
-    let (_, partition) = placed(&record.vcpus, &pins(record), partition_kind(snapshot, policies, instance));
+    let (_, partition) = placed(
+        &record.vcpus,
+        &pins(record),
+        partition_kind(snapshot, policies, instance),
+    );
     Some(partition).filter(|partition| *partition != Partition::Member)
 }
 

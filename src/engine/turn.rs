@@ -346,7 +346,10 @@ impl Engine {
         let record = &instance.record;
         let pod = self.named(&record.pod);
         if record.phase == Phase::Contained {
-            return tracing::debug!("the kernel refused pod {pod} a partition again: it stays contained");
+            let retries = self.picture.retries(&record.pod);
+            return tracing::debug!(
+                "the kernel refused pod {pod} a partition again, retry {retries}: it stays contained"
+            );
         }
         let text = instance.vcpu().map_or("", |vcpu| &vcpu.partition);
         about!(
@@ -362,11 +365,12 @@ impl Engine {
             return;
         };
         let record = &instance.record;
+        let retries = self.picture.retries(&record.pod);
         let pod = self.named(&record.pod);
         about!(
             info, journal::ISOLATED, pod, STELIA_CPUSET = %record.exclusive,
             STELIA_FLOAT = instance.float().map(|leaf| leaf.cpus.to_string()),
-            "isolated pod {pod}: the kernel gives it the partition that it had refused"
+            "isolated pod {pod}: the kernel gives it the partition that it had refused ({retries} retries by audits)"
         );
     }
 }

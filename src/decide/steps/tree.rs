@@ -138,7 +138,10 @@ pub(super) fn float_step(
     instance: &Instance,
     float: Option<&CpuSet>,
 ) -> Option<Step> {
-    float_write(instance, float_list(snapshot, facts, policies, instance, float).as_ref())
+    float_write(
+        instance,
+        float_list(snapshot, facts, policies, instance, float).as_ref(),
+    )
 }
 
 fn float_write(instance: &Instance, list: Option<&CpuSet>) -> Option<Step> {

@@ -41,7 +41,10 @@ impl fmt::Display for Step {
             Self::Contain(scope) => write!(f, "record that {} gets no partition", scope.as_str()),
             Self::Retry(scope, partition) => {
                 let (scope, kind) = (scope.as_str(), partition.name());
-                write!(f, "record that the kernel is asked again for a partition of {scope}, {kind}")
+                write!(
+                    f,
+                    "record that the kernel is asked again for a partition of {scope}, {kind}"
+                )
             }
             Self::Limit(unit, _) => write!(f, "set limits of {unit}"),
             Self::Claim(cgroup, cpus) if cpus.is_empty() => {

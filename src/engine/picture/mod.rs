@@ -183,6 +183,11 @@ impl Picture {
         )
     }
 
+    /// How often the partition that the kernel refused to an instance was asked for again at an audit.
+    pub(super) fn retries(&self, pod: &PodUid) -> u32 {
+        self.refused.retries(pod)
+    }
+
     /// Follow a change of an instance's record; whether that concerns others.
     pub(super) fn record(&mut self, policies: &Policies, before: &Instance) -> bool {
         self.changed(policies, Some(before), &before.record.pod)

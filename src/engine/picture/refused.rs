@@ -32,6 +32,11 @@ impl Refused {
         true
     }
 
+    /// How often the partition was asked for again at an audit.
+    pub(super) fn retries(&self, pod: &PodUid) -> u32 {
+        self.0.get(pod).map_or(0, |pause| pause.retries)
+    }
+
     /// The cause may be gone: the next audit ends every pause.
     pub(super) fn end_pauses(&mut self) {
         self.0.values_mut().for_each(|pause| pause.left = 0);

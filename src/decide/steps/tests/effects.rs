@@ -57,7 +57,10 @@ fn apply_one(instance: &mut Instance, step: &Step) {
         }
         Step::Confine(tid, cpus) => {
             let within = cpus.intersection(&instance.origin_effective);
-            let remaining = instance.origin_threads.iter_mut().find(|remaining| remaining.thread == *tid);
+            let remaining = instance
+                .origin_threads
+                .iter_mut()
+                .find(|remaining| remaining.thread == *tid);
             remaining.unwrap().affinity = within;
         }
         Step::Pin(tid, cpu) => vcpu_now(instance, *tid).unwrap().affinity = [*cpu].into_iter().collect(),
