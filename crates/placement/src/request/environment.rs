@@ -6,6 +6,11 @@ use serde_json::Value;
 use stelia_cpus::quantity::Quantity;
 use stelia_text::excerpt;
 
+/// The longest text that is looked at, in bytes: variables that name each other twice double with each one.
+const MAX_TEXT: usize = 4096;
+/// Variables of a container that are looked at.
+const MAX_VARIABLES: usize = 4096;
+
 /// A variable, or a word in which variables were replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Text {
@@ -30,7 +35,8 @@ impl Environment {
     pub(super) fn of(pod: &Value, container: &Value) -> Self {
         let mut environment = Self::default();
         // A value is expanded by the variables before it in the list, and not by those of `envFrom`.
-        for variable in container["env"].as_array().into_iter().flatten() {
+        let env = container["env"].as_array().map_or(&[][..], Vec::as_slice);
+        for variable in env.iter().take(MAX_VARIABLES) {
             let Some(name) = variable["name"].as_str() else {
                 continue;
             };
@@ -40,14 +46,15 @@ impl Environment {
             };
             environment.variables.insert(name.to_owned(), value);
         }
-        environment.is_open = container["envFrom"].as_array().is_some_and(|all| !all.is_empty());
+        let from = container["envFrom"].as_array();
+        environment.is_open = env.len() > MAX_VARIABLES || from.is_some_and(|all| !all.is_empty());
         environment
     }
 
     /// Kubernetes' expansion: `$(NAME)` is a variable's value, or stays where there is none; `$$` is `$`.
     pub(super) fn expand(&self, text: &str) -> Text {
         let (mut expanded, mut rest, mut unknown) = (String::new(), text, None);
-        while let Some((before, after)) = rest.split_once('$') {
+        while let Some((before, after)) = rest.split_once('$').filter(|_| expanded.len() <= MAX_TEXT) {
             expanded.push_str(before);
             let mut following = after.chars();
             rest = match following.next() {
@@ -85,13 +92,15 @@ impl Environment {
                 }
             };
         }
-        expanded.push_str(rest);
+        if expanded.len() + rest.len() > MAX_TEXT {
+            unknown = unknown.or_else(|| Some(format!("with its variables it is longer than {MAX_TEXT} bytes")));
+        }
         match unknown {
             Some(on) => Text::Unknown {
                 written: text.to_owned(),
                 on,
             },
-            None => Text::Known(expanded),
+            None => Text::Known(expanded + rest),
         }
     }
 }
@@ -103,7 +112,7 @@ fn from_source(pod: &Value, container: &Value, name: &str, source: &Value) -> Te
         (_, reference @ Value::Object(_)) => cpus(pod, container, reference),
         _ => None,
     };
-    known.map_or_else(
+    known.filter(|value| value.len() <= MAX_TEXT).map_or_else(
         || {
             let kind = source.as_object().and_then(|source| source.keys().next());
             let of = source["fieldRef"]["fieldPath"]
@@ -253,6 +262,25 @@ mod tests {
                 Text::Known(known) => panic!("{known}"),
             }
         }
+    }
+
+    /// Kubernetes itself would make terabytes of these.
+    #[test]
+    fn variables_that_double_are_bounded() {
+        let mut env = vec![json!({"name": "V0", "value": "xx"})];
+        let double =
+            |number: usize| json!({"name": format!("V{number}"), "value": format!("$(V{0})$(V{0})", number - 1)});
+        env.extend((1..5000).map(double));
+        let environment = environment(env.into());
+        assert_eq!(environment.expand("$(V3)"), Text::Known("x".repeat(16)));
+        for name in ["V20", "V40", "V4999"] {
+            let Text::Unknown { on, .. } = environment.expand(&format!("$({name})")) else {
+                panic!("{name}")
+            };
+            assert!(on.contains("longer than 4096 bytes") || on.contains("envFrom"), "{on}");
+        }
+        // Long texts that are of no concern are cut nowhere, and passed over.
+        assert!(matches!(environment.expand(&"y".repeat(5000)), Text::Unknown { .. }));
     }
 
     #[test]

@@ -48,7 +48,11 @@ fn by_name(objects: Vec<Value>, names: &BTreeSet<String>) -> BTreeMap<String, Va
         format!("{} {namespace}/{}", kind(object), name(object))
     };
     let objects = objects.into_iter().map(|object| {
+        // kubectl writes a folded text anew, with a line feed more before a line that is indented further. In the policies' expressions these are spaces.
         let mut text = object.to_string();
+        while text.contains("\\n\\n") {
+            text = text.replace("\\n\\n", "\\n");
+        }
         for hash in &hashes {
             let (of, _) = hash.rsplit_once('-').expect("a hash");
             text = text.replace(&format!("\"{hash}\""), &format!("\"{of}-{HASH}\""));
@@ -76,9 +80,10 @@ fn copied(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a folder");
     for entry in fs::read_dir(from).expect("a folder").flatten() {
         let (path, copy) = (entry.path(), to.join(entry.file_name()));
-        match path.is_dir() {
-            true => copied(&path, &copy),
-            false => drop(fs::copy(&path, &copy).expect("a copy")),
+        if path.is_dir() {
+            copied(&path, &copy);
+        } else {
+            fs::copy(&path, &copy).expect("a copy");
         }
     }
 }
