@@ -101,7 +101,7 @@ fn a_vm_is_claimed_bound_and_its_claim_ends_when_the_node_shows_it() {
         run(&["systemctl", "restart", "stelia-publish", "stelia-placement"]);
         let told = || run(&["journalctl", "-u", "stelia-placement", "-n", "20", "--no-pager"]);
         wait_until_or("it has read the cluster and leads", told, || {
-            apiserver::text(EXTENDER, "GET", "/readyz", "").map(drop)
+            apiserver::text(EXTENDER, "GET", "/leader", "").map(drop)
         });
         let why = || {
             let explained = apiserver::text(EXTENDER, "GET", "/explain?pod=default/placed", "");

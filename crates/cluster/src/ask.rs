@@ -3,14 +3,12 @@
 use kubelet_planner::{Amounts, ContainerKind, Pod, manifest};
 use serde_json::Value;
 use stelia_allocator::evaluate::{Request, SchedulerOptions};
-use stelia_allocator::{AllocationRequest, Qos, koordinator};
+use stelia_allocator::{AllocationRequest, koordinator};
 use stelia_kubelet::config::yaml_options;
+use stelia_placement::request::{self, QOS_CLASS};
 use stelia_text::excerpt;
 
 use crate::objects::{AskedPod, PodKey, PodSpec, with_overhead};
-
-/// Koordinator's class of a pod.
-const QOS_CLASS: &str = "koordinator.sh/qosClass";
 
 /// A pod, and what is asked of who chooses its CPUs.
 #[derive(Debug, Clone, Default)]
@@ -95,9 +93,7 @@ impl Ask {
 
     fn of(name: String, asked: AskedPod, given: &AllocationRequest) -> Result<Self, String> {
         let mut allocation = given.clone();
-        if let Some(class) = asked.labels.get(QOS_CLASS) {
-            allocation.qos = allocation.qos.or(Qos::parse(class));
-        }
+        allocation.qos = request::class(allocation.qos, asked.labels.get(QOS_CLASS).map(String::as_str));
         if let Some(text) = asked.annotations.get(koordinator::RESOURCE_SPEC) {
             koordinator::add_spec(&mut allocation, text)
                 .map_err(|cause| format!("annotation {}: {cause}", koordinator::RESOURCE_SPEC))?;

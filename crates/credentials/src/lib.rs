@@ -17,6 +17,41 @@ pub trait Credentials: Send {
     fn renewed(&mut self, refused: bool) -> Option<Result<Client, String>>;
 }
 
+/// A client that is made anew when its credentials change or are not accepted any more.
+pub struct RenewedClient {
+    client: Client,
+    credentials: Option<Box<dyn Credentials>>,
+}
+
+impl RenewedClient {
+    pub fn new(client: Client) -> Self {
+        Self {
+            client,
+            credentials: None,
+        }
+    }
+
+    /// Where a new client comes from.
+    pub fn renewed_by(&mut self, credentials: impl Credentials + 'static) {
+        self.credentials = Some(Box::new(credentials));
+    }
+
+    /// The client with the credentials of this moment. `refused` says that the API server answered 401 since this was asked last. Where new ones cannot be
+    /// read the old client goes on, and its failures are told.
+    pub fn current(&mut self, refused: bool) -> &Client {
+        match self
+            .credentials
+            .as_mut()
+            .and_then(|credentials| credentials.renewed(refused))
+        {
+            Some(Ok(client)) => self.client = client,
+            Some(Err(cause)) => tracing::warn!("the credentials cannot be read: {cause}"),
+            None => {}
+        }
+        &self.client
+    }
+}
+
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {

@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser};
@@ -9,8 +9,9 @@ use stelia_allocator::evaluate::ScoringStrategy;
 
 const AFTER_HELP: &str = "\
 It answers POST /filter, /prioritize, /preempt and /bind as kube-scheduler calls an extender that is nodeCacheCapable, and GET /healthz,
-/readyz, /metrics and /explain?pod=NAMESPACE/NAME. Of several instances the one that holds the Lease answers; the others are not
-ready. Without certificates it listens on loopback only.
+/readyz, /leader, /metrics and /explain?pod=NAMESPACE/NAME. Of several instances the one that holds the Lease answers: /leader says
+which it is, and --service leads a Service to it. /readyz says that an instance has read everything, so that it could take over.
+Without certificates it listens on loopback only.
 
 Examples:
   stelia-placement --kubeconfig /etc/kubernetes/stelia-placement.conf
@@ -41,7 +42,7 @@ pub struct Cli {
     /// Whose certificates clients must have, PEM; without it anybody who reaches the address is answered
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
-    /// Where /healthz, /readyz and /metrics are answered too, without certificates
+    /// Where /healthz, /readyz, /leader and /metrics are answered too, without certificates
     #[arg(long, value_name = "ADDRESS")]
     pub probes: Option<SocketAddr>,
     /// The namespace of the Lease
@@ -53,6 +54,12 @@ pub struct Cli {
     /// This instance's name in the Lease, to which something random is added
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     pub identity: Option<String>,
+    /// A Service without selector that is led to this instance while it places pods, by an EndpointSlice of its name in the Lease's namespace
+    #[arg(long, value_name = "NAME", requires = "address")]
+    pub service: Option<String>,
+    /// This instance's address in that EndpointSlice; the port is --listen's
+    #[arg(long, value_name = "IP", env = "POD_IP")]
+    pub address: Option<IpAddr>,
     /// What the documents' score favours: MostAllocated, BalancedAllocation, LeastAllocated
     #[arg(long, value_name = "STRATEGY", default_value = "MostAllocated", value_parser = strategy)]
     pub scoring_strategy: ScoringStrategy,

@@ -9,6 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::apiserver::endpoint::Endpoint;
 use crate::apiserver::lease::Seat;
 use crate::apiserver::{Api, follow};
 use crate::cli::Cli;
@@ -62,6 +63,22 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
 
     let ended = CancellationToken::new();
     let tasks = start(&placer, &seat, &ended);
+    let endpoint = cli.service.zip(cli.address).map(|(service, address)| Endpoint {
+        namespace: seat.namespace.clone(),
+        service,
+        address,
+        port: listener
+            .local_addr()
+            .map_or(cli.listen.port(), |address| address.port()),
+    });
+    if let Some(endpoint) = endpoint.clone() {
+        let (giving_up, leads) = (ended.clone(), placer.clone());
+        tokio::spawn(async move {
+            giving_up
+                .run_until_cancelled(endpoint.lead_for_ever(leads.api(), || leads.ready().is_ok()))
+                .await
+        });
+    }
     if let Some(address) = cli.probes {
         let listener = TcpListener::bind(address)
             .await
@@ -89,6 +106,12 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     info!("ends");
     // Binds under way are finished first: what is given back afterwards is not used any more.
     ended.cancel();
+    // Whoever calls meanwhile is refused at once, instead of waiting for an address that is gone.
+    if let Some(endpoint) = endpoint.filter(|_| placer.leadership().is_held())
+        && let Err(failure) = endpoint.lead(placer.api(), false).await
+    {
+        warn!("the Service still leads here: {failure}");
+    }
     served.await.context("the service")?;
     if let Err(failure) = seat.release(placer.api(), placer.leadership()).await {
         warn!("the Lease is not given back, and ends by itself: {failure}");
@@ -120,6 +143,8 @@ pub fn start(placer: &Arc<Placer>, seat: &Seat, ended: &CancellationToken) -> Ca
     }
     let (stopped, resolver) = (tasks.clone(), placer.clone());
     tokio::spawn(async move { stopped.run_until_cancelled(resolver.resolve_for_ever()).await });
+    let (stopped, retrier) = (tasks.clone(), placer.clone());
+    tokio::spawn(async move { stopped.run_until_cancelled(retrier.retry_for_ever()).await });
     tasks
 }
 

@@ -22,6 +22,7 @@ fn the_man_page_names_every_option_and_every_path() {
         "/explain",
         "/healthz",
         "/readyz",
+        "/leader",
         "/metrics",
     ] {
         assert!(page.contains(path), "{path}");

@@ -66,7 +66,12 @@ fn every_file_is_of_a_kustomization_and_every_object_of_the_project() {
         for object in objects(name) {
             let labels = &object["metadata"]["labels"];
             assert_eq!(labels["app.kubernetes.io/part-of"], "steliad", "{object}");
-            let of_cluster = ["ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"];
+            let of_cluster = [
+                "ClusterRole",
+                "ClusterRoleBinding",
+                "CustomResourceDefinition",
+                "FlowSchema",
+            ];
             let kind = text(&object["kind"]);
             assert!(
                 of_cluster.contains(&kind.as_str()) || object["metadata"]["namespace"].is_string(),
@@ -82,7 +87,17 @@ fn the_deployments_options_are_the_programs() {
     let deployment = one(&objects, "Deployment", "stelia-placement");
     let container = container(deployment);
     let arguments = container["args"].as_array().unwrap().iter().map(text);
+    // Of the pod's own fields, as the environment has it.
+    let address = container["env"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["name"] == "POD_IP")
+        .unwrap();
+    assert_eq!(address["valueFrom"]["fieldRef"]["fieldPath"], "status.podIP");
+    let arguments = arguments.chain(["--address=10.0.0.1".to_owned()]);
     let cli = Cli::try_parse_from(std::iter::once("stelia-placement".to_owned()).chain(arguments)).unwrap();
+    assert_eq!(cli.service.as_deref(), Some("stelia-placement"));
     assert!(cli.tls_client_ca.is_some(), "anybody could bind pods");
     let ports: Vec<u64> = container["ports"]
         .as_array()
@@ -108,7 +123,6 @@ fn the_deployments_options_are_the_programs() {
     for (kind, at) in [
         ("PodDisruptionBudget", "/spec/selector/matchLabels"),
         ("NetworkPolicy", "/spec/podSelector/matchLabels"),
-        ("Service", "/spec/selector"),
     ] {
         assert_eq!(
             one(&objects, kind, "stelia-placement").pointer(at),
@@ -140,9 +154,12 @@ fn what_it_asks_of_the_api_server_is_granted_and_no_more() {
     }
     // By the sources of apiserver/.
     let asked = [
+        "create endpointslices",
+        "create endpointslices/restricted",
         "create leases",
         "create nodeclaims",
         "create pods/binding",
+        "get endpointslices",
         "get leases",
         "get nodeclaims",
         "get pods",
@@ -150,6 +167,7 @@ fn what_it_asks_of_the_api_server_is_granted_and_no_more() {
         "list noderesourcetopologies",
         "list pods",
         "patch pods/status",
+        "update endpointslices",
         "update leases",
         "update nodeclaims",
         "watch nodeclaims",
@@ -245,5 +263,64 @@ fn help_names_every_path_and_the_completion_every_option() {
     for arguments in wrong {
         let given = std::iter::once("stelia-placement").chain(arguments.iter().copied());
         assert!(Cli::try_parse_from(given).is_err(), "{arguments:?}");
+    }
+}
+
+/// The VM that the page shows goes to the scheduler that is installed, and is read as the page says.
+#[test]
+fn the_pages_vm_is_read_as_it_is_meant() {
+    let page = folder().join("../../../../docs/cluster-placement.md");
+    let text = std::fs::read_to_string(&page).unwrap();
+    let blocks = text.split("\n```").filter_map(|block| block.strip_prefix("yaml\n"));
+    let shown = blocks
+        .into_iter()
+        .find(|block| block.contains("kind: Pod"))
+        .expect("a VM");
+    let pod: Value = serde_saphyr::from_str(shown).unwrap();
+    let configuration = documents(&folder().join("scheduler/vms.yaml")).remove(0);
+    assert_eq!(
+        pod["spec"]["schedulerName"],
+        configuration["profiles"][0]["schedulerName"]
+    );
+    let request = stelia_placement::Request::of_pod(&pod, Default::default()).unwrap();
+    let vm = request.vm.expect("a VM");
+    assert!(vm.follows, "the CPUs that are chosen for it");
+    assert_eq!(vm.allocation.qos, Some(stelia_allocator::Qos::Lsr));
+}
+
+/// The commands of the page make certificates that each side accepts of the other.
+#[test]
+fn the_pages_commands_make_certificates() {
+    let page = std::fs::read_to_string(folder().join("../../../../docs/cluster-placement.md")).unwrap();
+    let blocks = page.split("\n```").filter_map(|block| block.strip_prefix("sh\n"));
+    let commands = blocks
+        .into_iter()
+        .find(|block| block.contains("openssl"))
+        .expect("commands");
+    // A cluster is not needed for that.
+    let commands = commands.replace("kubectl -n", "true -n");
+    let made = tempfile::tempdir().unwrap();
+    let run = |script: &str| {
+        let output = std::process::Command::new("sh")
+            .args(["-ec", script])
+            .current_dir(made.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{script}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    run(&commands);
+    run(
+        "openssl verify -purpose sslserver -verify_hostname stelia-placement.stelia-system.svc -CAfile ca.crt placement.crt",
+    );
+    run("openssl verify -purpose sslclient -CAfile ca.crt scheduler.crt");
+    let files = |name: &str| stelia_placement::extender::TlsFiles {
+        certificate: made.path().join(format!("{name}.crt")),
+        key: made.path().join(format!("{name}.key")),
+        clients: Some(made.path().join("ca.crt")),
+    };
+    for name in ["placement", "scheduler"] {
+        assert!(stelia_placement::extender::Tls::new(files(name)).is_ok(), "{name}");
     }
 }

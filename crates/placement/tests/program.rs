@@ -52,6 +52,7 @@ fn help_and_completions() {
         "/bind",
         "/healthz",
         "/readyz",
+        "/leader",
         "/metrics",
         "/explain",
         "--tls-client-ca",

@@ -65,7 +65,7 @@ impl Process {
 
     fn becomes_ready(&self) {
         until("it is ready", || {
-            self.ask("GET", "/readyz", "")
+            self.ask("GET", "/leader", "")
                 .is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
         });
     }

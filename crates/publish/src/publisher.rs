@@ -7,7 +7,7 @@ use http::header::RETRY_AFTER;
 use http_body_util::{BodyExt, Limited};
 use kube::Client;
 use kube::client::Body;
-use stelia_credentials::Credentials;
+use stelia_credentials::{Credentials, RenewedClient};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -24,8 +24,7 @@ const LONGEST_ANSWER: usize = 1 << 20;
 
 /// Keeps the API server as the readings are. It starts no thread and no task, and waits by tokio's clock.
 pub struct Publisher {
-    client: Client,
-    credentials: Option<Box<dyn Credentials>>,
+    client: RenewedClient,
     state: State,
     started: Option<Instant>,
     status: watch::Sender<Status>,
@@ -34,8 +33,7 @@ pub struct Publisher {
 impl Publisher {
     pub fn new(client: Client, options: Options) -> Self {
         Self {
-            client,
-            credentials: None,
+            client: RenewedClient::new(client),
             state: State::new(options),
             started: None,
             status: watch::Sender::new(Status::default()),
@@ -43,11 +41,10 @@ impl Publisher {
     }
 
     /// Where a new client comes from when credentials change or are not accepted any more.
-    pub fn with_credentials(self, credentials: impl Credentials + 'static) -> Self {
-        Self {
-            credentials: Some(Box::new(credentials)),
-            ..self
-        }
+    #[must_use]
+    pub fn with_credentials(mut self, credentials: impl Credentials + 'static) -> Self {
+        self.client.renewed_by(credentials);
+        self
     }
 
     /// What the publisher does; it changes with every answer.
@@ -79,11 +76,11 @@ impl Publisher {
             }
             match self.state.next(started.elapsed()) {
                 Next::Send(task, request) => {
-                    self.renew(false);
-                    let answer = send(&self.client, *request).await;
+                    let client = self.client.current(false).clone();
+                    let answer = send(&client, *request).await;
                     self.state.answered(&task, answer, started.elapsed());
                     if self.state.take_renewal() {
-                        self.renew(true);
+                        self.client.current(true);
                     }
                     is_told = readings.has_changed().unwrap_or(false);
                     self.tell();
@@ -96,19 +93,6 @@ impl Publisher {
                     }
                 }
             }
-        }
-    }
-
-    fn renew(&mut self, refused: bool) {
-        let renewed = self
-            .credentials
-            .as_mut()
-            .and_then(|credentials| credentials.renewed(refused));
-        match renewed {
-            Some(Ok(client)) => self.client = client,
-            // The old client goes on, and its failures are told.
-            Some(Err(error)) => tracing::warn!("the credentials cannot be read: {error}"),
-            None => {}
         }
     }
 

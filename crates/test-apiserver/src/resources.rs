@@ -179,6 +179,14 @@ pub(crate) fn built_in() -> Result<Vec<Resource>, String> {
         Resource::built_in(events, "events", "Event", true, Rules::Event, none())?,
         Resource::built_in("coordination.k8s.io", "leases", "Lease", true, Rules::Lease, none())?,
         Resource::built_in(
+            "discovery.k8s.io",
+            "endpointslices",
+            "EndpointSlice",
+            true,
+            Rules::Core,
+            none(),
+        )?,
+        Resource::built_in(
             "apiextensions.k8s.io",
             "customresourcedefinitions",
             "CustomResourceDefinition",

@@ -196,3 +196,24 @@ fn what_pods_request_is_taken_off_what_the_node_allows() {
         u64::MAX
     );
 }
+
+/// stelia-placement's VMs run on nodes that do not have the resource; where a node has it, it counts.
+#[test]
+fn vms_are_counted_where_the_node_has_them() {
+    let limits = json!({"cpu": "2", "memory": "1Gi", "stelia.io/vm": "1", "example.com/gpu": "0"});
+    let ask = ask(json!({ "containers": [{ "name": "c", "resources": { "limits": limits } }] }));
+    let with = |vms: Value| {
+        let mut allocatable = json!({"cpu": "8", "memory": "8Gi", "pods": "100"});
+        if let Some(vms) = vms.as_str() {
+            allocatable["stelia.io/vm"] = vms.into();
+        }
+        let node = node(json!({ "allocatable": allocatable }));
+        let short = requests(&ask.requests, &node, &Used::default());
+        let short: Vec<String> = short.into_iter().map(|refusal| refusal.what).collect();
+        (short, fit(&ask.requests, &node, &Used::default()).0)
+    };
+    assert_eq!(with(Value::Null), (vec![], 4));
+    assert_eq!(with("3".into()), (vec![], 3));
+    let none = "too little stelia.io/vm is left of what pods may request".to_owned();
+    assert_eq!(with("0".into()), (vec![none], 0));
+}

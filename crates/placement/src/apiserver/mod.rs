@@ -8,8 +8,10 @@
 //! | `claims` | a node's claim object, written with the version that it was read with |
 //! | `pods` | a pod's binding, a pod read back, a pod's version made another |
 //! | `lease` | which of several instances places pods |
+//! | `endpoint` | the Service leads to that one |
 
 mod claims;
+pub mod endpoint;
 mod failure;
 pub mod lease;
 mod pods;
@@ -26,8 +28,7 @@ use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
-use stelia_credentials::Credentials;
-use tracing::warn;
+use stelia_credentials::{Credentials, RenewedClient};
 
 pub use claims::Owner;
 pub use failure::Failure;
@@ -45,8 +46,7 @@ pub struct Api {
 
 /// What requests are sent with.
 struct With {
-    client: Client,
-    credentials: Option<Box<dyn Credentials>>,
+    client: RenewedClient,
     /// The API server answered 401 since they were read.
     refused: bool,
 }
@@ -54,8 +54,7 @@ struct With {
 impl Api {
     pub fn new(client: Client) -> Self {
         let with = With {
-            client,
-            credentials: None,
+            client: RenewedClient::new(client),
             refused: false,
         };
         Self {
@@ -66,7 +65,7 @@ impl Api {
     /// Where a new client comes from when credentials change or are not accepted any more.
     #[must_use]
     pub fn with_credentials(self, credentials: impl Credentials + 'static) -> Self {
-        self.with().credentials = Some(Box::new(credentials));
+        self.with().client.renewed_by(credentials);
         self
     }
 
@@ -78,16 +77,7 @@ impl Api {
     fn client(&self) -> Client {
         let mut with = self.with();
         let refused = std::mem::take(&mut with.refused);
-        let renewed = with
-            .credentials
-            .as_mut()
-            .and_then(|credentials| credentials.renewed(refused));
-        match renewed {
-            Some(Ok(client)) => with.client = client,
-            Some(Err(cause)) => warn!("the credentials cannot be read: {cause}"),
-            None => {}
-        }
-        with.client.clone()
+        with.client.current(refused).clone()
     }
 
     /// Sends a request, and reads the answer as a JSON object.

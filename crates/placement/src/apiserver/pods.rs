@@ -1,6 +1,7 @@
 //! A pod's binding, a pod read back, a pod's version made another.
 
 use http::Method;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::{Api, Failure, JSON, escaped};
@@ -10,6 +11,9 @@ use crate::reservations::Version;
 pub(super) const STATUS: &str = "scheduling.koordinator.sh/resource-status";
 /// The condition that is written to give a pod another version.
 const CONDITION: &str = "isolation.stelia.io/Claimed";
+/// The condition that is written so that kube-scheduler tries a pod again: every change of a pod that waits makes it do so, and changes of the nodes' objects
+/// do not.
+const RETRY: &str = "isolation.stelia.io/Retry";
 const APPLY: &str = "application/apply-patch+yaml";
 const MANAGER: &str = "stelia-placement";
 
@@ -74,6 +78,22 @@ impl Api {
     /// [`Failure::Conflict`]: it is another pod.
     pub async fn fence(&self, namespace: &str, name: &str, uid: &str, why: &str) -> Result<(), Failure> {
         let condition = json!({"type": CONDITION, "status": "False", "reason": "Released", "message": why});
+        self.condition(namespace, name, uid, &condition).await
+    }
+
+    /// Has kube-scheduler try the pod again.
+    ///
+    /// # Errors
+    /// [`Failure::Conflict`]: it is another pod.
+    pub async fn retry(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Failure> {
+        // New each time: what is unchanged is no change.
+        let why = format!("a node has room for this pod, seen at {:.6}", Timestamp::now());
+        let condition = json!({"type": RETRY, "status": "True", "reason": "RoomOnNode", "message": why});
+        self.condition(namespace, name, uid, &condition).await
+    }
+
+    /// Makes this the only condition of ours.
+    async fn condition(&self, namespace: &str, name: &str, uid: &str, condition: &Value) -> Result<(), Failure> {
         let body = json!({
             "apiVersion": "v1",
             "kind": "Pod",

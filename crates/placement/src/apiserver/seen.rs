@@ -38,6 +38,10 @@ pub struct Pod {
     pub cpus: Option<CpuSet>,
     pub running: bool,
     pub ending: bool,
+    /// `spec.priority`.
+    pub priority: i64,
+    /// kube-scheduler says that it found no node for it.
+    pub unschedulable: bool,
     /// Its status says that it failed, and why.
     pub failed: Option<String>,
     /// Whether it may get CPUs of its own: it asks for a VM, or one of its containers for whole CPUs.
@@ -80,6 +84,7 @@ struct Annotations {
 #[serde(rename_all = "camelCase", default)]
 struct Spec {
     node_name: Option<String>,
+    priority: i64,
     containers: Vec<Container>,
     init_containers: Vec<Container>,
     resources: Option<Resources>,
@@ -111,6 +116,21 @@ struct Limits {
 struct Status {
     phase: String,
     reason: String,
+    conditions: Vec<Condition>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Condition {
+    r#type: String,
+    status: String,
+    reason: String,
+}
+
+impl Condition {
+    fn is_unschedulable(&self) -> bool {
+        (&*self.r#type, &*self.status, &*self.reason) == ("PodScheduled", "False", "Unschedulable")
+    }
 }
 
 /// The annotation's value, as far as it says CPUs.
@@ -165,6 +185,8 @@ pub fn pod(text: &str) -> Option<Pod> {
             .ok()
             .filter(|cpus: &CpuSet| !cpus.is_empty()),
         running: status.phase == "Running",
+        priority: spec.priority,
+        unschedulable: status.conditions.iter().any(Condition::is_unschedulable),
         ending: metadata.deletion_timestamp.is_some(),
         failed: (status.phase == "Failed").then_some(status.reason),
         concerns: containers.chain(&spec.resources).any(Resources::concerns),

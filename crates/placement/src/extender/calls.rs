@@ -10,7 +10,7 @@ use super::types::{
     ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionArgs,
     ExtenderPreemptionResult, HostPriority, MetaVictims,
 };
-use crate::placer::{Answer, Placer, ToBind, to_its_end};
+use crate::placer::{Answer, NotReady, Placer, PodError, ToBind, to_its_end};
 use crate::request::Request;
 use crate::reservations::Uid;
 use crate::score;
@@ -32,48 +32,79 @@ pub(super) enum CallError {
     #[error("the pod: {0}")]
     Pod(String),
     #[error(transparent)]
-    NotReady(#[from] crate::placer::NotReady),
+    NotReady(#[from] NotReady),
+}
+
+impl CallError {
+    /// Whether another instance may answer, or this one later.
+    pub(super) fn is_temporary(&self) -> bool {
+        matches!(self, Self::NotReady(_))
+    }
 }
 
 fn syntax(cause: serde_json::Error) -> CallError {
     CallError::Syntax(excerpt::cause(&cause))
 }
 
-/// The nodes that were named, and what the pod asks; `None` of one that gets no CPUs of its own.
-fn read<'a>(placer: &Placer, body: &'a [u8]) -> Result<(Vec<&'a str>, Option<Request>), CallError> {
+/// What a pod asks.
+enum Wanted {
+    /// No CPUs of its own, and no VM.
+    Nothing,
+    Room(Option<Uid>, Request),
+    /// What no node has: why.
+    Impossible(String),
+}
+
+/// The nodes that are named, and what the pod asks.
+fn read<'a>(placer: &Placer, body: &'a [u8]) -> Result<(Vec<&'a str>, Wanted), CallError> {
     let args: ExtenderArgs<'a> = serde_json::from_slice(body).map_err(syntax)?;
     let names = match (args.node_names, args.nodes) {
         (Some(names), _) => names,
         (None, _) => return Err(CallError::NoNames),
     };
-    let request = asked(placer, names.len(), args.pod)?;
-    Ok((names, request))
+    let wanted = asked(placer, names.len(), args.pod)?;
+    Ok((names, wanted))
 }
 
 /// What the pod asks, where so many nodes are asked about it.
-fn asked(placer: &Placer, nodes: usize, pod: &RawValue) -> Result<Option<Request>, CallError> {
+fn asked(placer: &Placer, nodes: usize, pod: &RawValue) -> Result<Wanted, CallError> {
     if nodes > MOST_NODES {
         return Err(CallError::TooMany(nodes));
     }
     placer.ready()?;
-    placer
-        .asked_for(pod.get())
-        .map_err(|cause| CallError::Pod(excerpt::excerpt(&cause.to_string())))
+    match placer.asked_for(pod.get()) {
+        Ok((_, None)) => Ok(Wanted::Nothing),
+        Ok((uid, Some(request))) => Ok(Wanted::Room(uid, request)),
+        Err(PodError::Request(cause)) => Ok(Wanted::Impossible(excerpt::cause(&cause))),
+        Err(cause) => Err(CallError::Pod(excerpt::cause(&cause))),
+    }
 }
 
-/// `ExtenderFilterResult`, JSON. What is wrong is its `Error`, so the pod waits and the scheduler tells why.
+/// `ExtenderFilterResult`, JSON. What is wrong with the call is its `Error`, and the scheduler tries again after its backoff.
+///
+/// No refusal is one that preemption could resolve: kube-scheduler chooses victims by its own filters, which a node that is asked about here has passed, so it
+/// would find none there, and takes that for an error.
 pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
+    let impossible;
+    let begun = placer.now();
     let mut result = ExtenderFilterResult::default();
     match read(placer, body) {
         Err(cause) => result.error = format!("stelia-placement: {cause}"),
-        Ok((names, None)) => result.node_names = Some(names),
-        Ok((names, Some(request))) => {
+        Ok((names, Wanted::Nothing)) => result.node_names = Some(names),
+        Ok((names, Wanted::Impossible(why))) => {
+            impossible = why;
+            result.node_names = Some(Vec::new());
+            result.failed_and_unresolvable_nodes = names.into_iter().map(|name| (name, &*impossible)).collect();
+        }
+        Ok((names, Wanted::Room(uid, request))) => {
             let mut fit = Vec::with_capacity(names.len());
             placer.answers(&request, &names, |name, answer| match answer {
                 Answer::Fits(_) => fit.push(name),
-                Answer::Full(why) => drop(result.failed_nodes.insert(name, why)),
-                Answer::Closed(why) => drop(result.failed_and_unresolvable_nodes.insert(name, why)),
+                Answer::Refused(why) => drop(result.failed_and_unresolvable_nodes.insert(name, why)),
             });
+            if let Some(uid) = uid.filter(|_| fit.is_empty()) {
+                placer.waits(uid, begun);
+            }
             result.node_names = Some(fit);
         }
     }
@@ -82,14 +113,16 @@ pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, serde_json
 
 /// `HostPriorityList`, JSON.
 pub(super) fn prioritize(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError> {
-    let (names, request) = read(placer, body)?;
+    let (names, wanted) = read(placer, body)?;
     let mut list = Vec::with_capacity(names.len());
-    match request {
-        None => list.extend(names.into_iter().map(|host| HostPriority { host, score: 0 })),
-        Some(request) => placer.answers(&request, &names, |host, answer| {
+    match wanted {
+        Wanted::Nothing | Wanted::Impossible(_) => {
+            list.extend(names.into_iter().map(|host| HostPriority { host, score: 0 }));
+        }
+        Wanted::Room(_, request) => placer.answers(&request, &names, |host, answer| {
             let score = match answer {
                 Answer::Fits(total) => i64::from(score::priority(total)),
-                Answer::Full(_) | Answer::Closed(_) => 0,
+                Answer::Refused(_) => 0,
             };
             list.push(HostPriority { host, score });
         }),
@@ -113,7 +146,11 @@ pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError
         (None, None) => return Err(CallError::NoVictims),
     };
     // A pod that gets no CPUs of its own finds room wherever counting says so.
-    if let Some(request) = asked(placer, all.len(), args.pod)? {
+    let wanted = asked(placer, all.len(), args.pod)?;
+    if let Wanted::Impossible(why) = wanted {
+        return Err(CallError::Pod(why));
+    }
+    if let Wanted::Room(_, request) = wanted {
         let uids = |victims: &MetaVictims<'_>| {
             let pods = victims.pods.iter().flatten();
             pods.filter_map(|pod| Uid::parse(pod.uid)).collect()

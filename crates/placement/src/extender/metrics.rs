@@ -42,6 +42,11 @@ pub(super) fn text(placer: &Placer) -> Result<String, Error> {
         "Pods that hold CPUs beside what the nodes' objects show; foreign ones are unseen too",
         claims,
     );
+    registry.register(
+        "waiting",
+        "Pods that no node had room for when they were asked about last",
+        ConstGauge::new(whole(placer.waiting())),
+    );
     let counter = |of: &AtomicU64| ConstCounter::new(of.load(Ordering::Relaxed));
     for (name, help, of) in [
         ("binds", "Pods that were bound", &counts.bound),
@@ -60,6 +65,11 @@ pub(super) fn text(placer: &Placer) -> Result<String, Error> {
             "binds_given_up",
             "Binds that were made impossible because their outcome stayed unknown",
             &counts.fenced,
+        ),
+        (
+            "retries",
+            "Pods that were told to be tried again because a node has room for them",
+            &counts.retried,
         ),
         (
             "refused_foreign",

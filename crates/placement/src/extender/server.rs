@@ -2,9 +2,10 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::header::CONTENT_TYPE;
+use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -19,7 +20,7 @@ use tracing::{debug, warn};
 use super::pace::{Pace, Paced};
 use super::tls::Tls;
 use super::{calls, metrics};
-use crate::placer::Placer;
+use crate::placer::{NotReady, Placer};
 
 /// What a client may cost.
 #[derive(Debug, Clone, Copy)]
@@ -50,11 +51,14 @@ impl Default for Bounds {
 /// A pause after accept(2) failed, as it does for as long as there are too many open files.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
+/// How often it is looked whether this instance still places pods, of each connection.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+
 /// What is answered on an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Paths {
     All,
-    /// `/healthz`, `/readyz` and `/metrics`.
+    /// `/healthz`, `/readyz`, `/leader` and `/metrics`.
     Probes,
 }
 
@@ -136,11 +140,21 @@ impl Client {
         let pace = Pace::new(bounds.headers, bounds.idle);
         let stream = Paced::new(stream, pace.clone());
         let clock = pace.clone();
+        let (asked, of) = (Arc::new(AtomicBool::new(false)), placer.clone());
+        let was_asked = asked.clone();
         let service = service_fn(move |request| {
             let (placer, pace) = (placer.clone(), pace.clone());
+            was_asked.store(true, Ordering::Relaxed);
             pace.begins();
             async move {
-                let answer = answer(&placer, request, paths, bounds).await;
+                let mut answer = answer(&placer, request, paths, bounds).await;
+                // A scheduler keeps its connections and calls on them for as long as they stand: it is to come back by the Service, which leads to the
+                // instance that places pods.
+                if paths == Paths::All && placer.ready().is_err() {
+                    answer
+                        .headers_mut()
+                        .insert(CONNECTION, http::HeaderValue::from_static("close"));
+                }
                 pace.ends();
                 Ok::<_, Infallible>(answer)
             }
@@ -151,6 +165,7 @@ impl Client {
         let overdue = clock.overdue();
         tokio::pin!(connection, overdue);
         let mut ending = false;
+        let mut look = tokio::time::interval(LOOK_PERIOD);
         loop {
             tokio::select! {
                 done = connection.as_mut() => {
@@ -166,6 +181,13 @@ impl Client {
                 () = ended.cancelled(), if !ending => {
                     ending = true;
                     connection.as_mut().graceful_shutdown();
+                }
+                // One that was of use while this instance placed pods is not any more.
+                _ = look.tick(), if !ending && paths == Paths::All => {
+                    if asked.load(Ordering::Relaxed) && of.ready().is_err() {
+                        ending = true;
+                        connection.as_mut().graceful_shutdown();
+                    }
                 }
             }
         }
@@ -192,7 +214,7 @@ async fn answer(
     bounds: Bounds,
 ) -> Response<Full<Bytes>> {
     let path = request.uri().path().to_owned();
-    let probe = ["/healthz", "/readyz", "/metrics"].contains(&path.as_str());
+    let probe = ["/healthz", "/readyz", "/leader", "/metrics"].contains(&path.as_str());
     if paths == Paths::Probes && !probe {
         return response(StatusCode::NOT_FOUND, TEXT, "no such path\n");
     }
@@ -212,7 +234,15 @@ async fn answer(
     }
     match (request.method(), path.as_str()) {
         (&Method::GET, "/healthz") => response(StatusCode::OK, TEXT, "ok\n"),
-        (&Method::GET, "/readyz") => match placer.ready() {
+        (&Method::GET, "/readyz") => match placer.is_synced() {
+            true => response(StatusCode::OK, TEXT, "ok\n"),
+            false => response(
+                StatusCode::SERVICE_UNAVAILABLE,
+                TEXT,
+                format!("{}\n", NotReady::NotRead),
+            ),
+        },
+        (&Method::GET, "/leader") => match placer.ready() {
             Ok(()) => response(StatusCode::OK, TEXT, "ok\n"),
             Err(cause) => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{cause}\n")),
         },
@@ -221,7 +251,7 @@ async fn answer(
             Err(cause) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{cause}\n")),
         },
         (&Method::GET, "/explain") => explain(placer, request.uri().query().unwrap_or_default()),
-        (_, "/healthz" | "/readyz" | "/metrics" | "/explain") => {
+        (_, "/healthz" | "/readyz" | "/leader" | "/metrics" | "/explain") => {
             response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "another method\n")
         }
         _ if verb.is_some() => response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "another method\n"),
@@ -260,15 +290,20 @@ async fn post(placer: &Arc<Placer>, verb: Verb, body: Bytes) -> Response<Full<By
     }
     // The first question of its kind is evaluated for every node; meanwhile others are answered, and the Lease renewed.
     let placer = placer.clone();
+    let of_call = |cause: calls::CallError| match cause.is_temporary() {
+        true => (StatusCode::SERVICE_UNAVAILABLE, cause.to_string()),
+        false => (StatusCode::BAD_REQUEST, cause.to_string()),
+    };
     let answered = tokio::task::spawn_blocking(move || match verb {
-        Verb::Filter => calls::filter(&placer, &body).map_err(|cause| cause.to_string()),
-        Verb::Preempt => calls::preempt(&placer, &body).map_err(|cause| cause.to_string()),
-        Verb::Prioritize | Verb::Bind => calls::prioritize(&placer, &body).map_err(|cause| cause.to_string()),
+        Verb::Filter => {
+            calls::filter(&placer, &body).map_err(|cause| (StatusCode::INTERNAL_SERVER_ERROR, cause.to_string()))
+        }
+        Verb::Preempt => calls::preempt(&placer, &body).map_err(of_call),
+        Verb::Prioritize | Verb::Bind => calls::prioritize(&placer, &body).map_err(of_call),
     });
     match answered.await {
         Ok(Ok(text)) => response(StatusCode::OK, JSON, text),
-        Ok(Err(cause)) if verb == Verb::Filter => failed(cause),
-        Ok(Err(cause)) => response(StatusCode::BAD_REQUEST, TEXT, format!("{cause}\n")),
+        Ok(Err((code, cause))) => response(code, TEXT, format!("{cause}\n")),
         Err(cause) => failed(cause.to_string()),
     }
 }

@@ -235,6 +235,107 @@ async fn full() -> Served {
     served
 }
 
+/// kube-scheduler would look for victims on a node of `FailedNodes`, find none, and take that for an error.
+#[tokio::test]
+async fn no_refusal_is_one_that_preemption_could_resolve() {
+    let served = full().await;
+    let (_, body) = served
+        .ask("POST", "/filter", &served.recorded("filter-args.json"))
+        .await;
+    let result = json(&body);
+    let refused = result["FailedAndUnresolvableNodes"].as_object().unwrap();
+    assert_eq!(
+        (refused.len(), &result["FailedNodes"]),
+        (3, &serde_json::json!({})),
+        "{body}"
+    );
+    assert_eq!((&result["Error"], served.placer.waiting()), (&"".into(), 1));
+}
+
+/// It is refused by every node, with the whole reason: an error would be retried for ever.
+#[tokio::test]
+async fn a_pod_that_no_node_could_take_is_refused_by_each_with_the_whole_reason() {
+    let served = plain().await;
+    let mut args = json(&served.recorded("filter-args.json"));
+    let containers = args["Pod"]["spec"]["containers"].as_array_mut().unwrap();
+    let name = "a-container-with-a-name-as-long-as-the-api-server-lets-it-be-63";
+    let mut second = containers
+        .iter()
+        .find(|one| one.to_string().contains("stelia.io/vm"))
+        .unwrap()
+        .clone();
+    second["name"] = name.into();
+    containers.push(second);
+    let (code, body) = served.ask("POST", "/filter", &args.to_string()).await;
+    let result = json(&body);
+    assert_eq!(
+        (code, &result["Error"], &result["NodeNames"]),
+        (200, &"".into(), &serde_json::json!([])),
+        "{body}"
+    );
+    let refused = result["FailedAndUnresolvableNodes"].as_object().unwrap();
+    assert_eq!(refused.len(), args["NodeNames"].as_array().unwrap().len());
+    for why in refused.values() {
+        let why = why.as_str().unwrap();
+        assert!(
+            why.contains(name) && why.ends_with("ask for stelia.io/vm: a pod has one VM"),
+            "{why}"
+        );
+    }
+}
+
+/// Until the connection ends: what was answered, headers and all.
+async fn whole(stream: &mut TcpStream, request: &[u8]) -> String {
+    stream.write_all(request).await.unwrap();
+    let mut read = Vec::new();
+    stream.read_to_end(&mut read).await.unwrap();
+    String::from_utf8(read).unwrap()
+}
+
+#[tokio::test]
+async fn an_instance_that_does_not_lead_closes_its_connections_and_stays_ready() {
+    let served = plain().await;
+    let mut kept = TcpStream::connect(served.address).await.unwrap();
+    let (code, _) = exchange(
+        &mut kept,
+        &request("POST", "/filter", &served.recorded("filter-args.json")),
+    )
+    .await;
+    assert_eq!(code, 200);
+    // Another instance takes the Lease.
+    let mut lease = served
+        .server
+        .object("coordination.k8s.io", "leases", "stelia-system", "stelia-placement")
+        .unwrap();
+    lease["spec"]["holderIdentity"] = "another".into();
+    served.server.put("coordination.k8s.io", "leases", lease);
+    while served.placer.ready().is_ok() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // What stands is closed, without another call on it.
+    assert_eq!(kept.read(&mut [0u8; 1]).await.unwrap(), 0);
+    for (verb, code) in [("filter", "200"), ("prioritize", "503"), ("bind", "200")] {
+        let body = match verb {
+            "bind" => text("binding-args.json"),
+            _ => served.recorded("filter-args.json"),
+        };
+        let mut stream = TcpStream::connect(served.address).await.unwrap();
+        let answer = whole(&mut stream, &request("POST", &format!("/{verb}"), &body)).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{answer}");
+        assert!(
+            answer.to_ascii_lowercase().contains("connection: close\r\n"),
+            "{answer}"
+        );
+        assert!(answer.contains("another instance places pods"), "{answer}");
+    }
+    let asked = |path: &'static str| async {
+        let mut stream = TcpStream::connect(served.address).await.unwrap();
+        whole(&mut stream, &request("GET", path, "")).await
+    };
+    assert!(asked("/readyz").await.starts_with("HTTP/1.1 200"));
+    assert!(asked("/leader").await.starts_with("HTTP/1.1 503"));
+}
+
 #[tokio::test]
 async fn victims_are_kept_where_their_end_makes_room() {
     let served = full().await;
@@ -318,6 +419,7 @@ async fn it_tells_of_itself() {
     let served = plain().await;
     assert_eq!(served.ask("GET", "/healthz", "").await, (200, "ok\n".to_owned()));
     assert_eq!(served.ask("GET", "/readyz", "").await, (200, "ok\n".to_owned()));
+    assert_eq!(served.ask("GET", "/leader", "").await, (200, "ok\n".to_owned()));
     served
         .ask("POST", "/filter", &served.recorded("filter-args.json"))
         .await;
@@ -357,6 +459,7 @@ async fn it_tells_of_itself() {
 async fn probes_are_answered_on_an_address_of_their_own() {
     let served = served(Paths::Probes, None, Bounds::default()).await;
     assert_eq!(served.ask("GET", "/readyz", "").await.0, 200);
+    assert_eq!(served.ask("GET", "/leader", "").await.0, 200);
     assert_eq!(served.ask("GET", "/metrics", "").await.0, 200);
     assert_eq!(served.ask("POST", "/bind", &text("binding-args.json")).await.0, 404);
     assert_eq!(served.ask("GET", "/explain?pod=tenant-a/vm-1", "").await.0, 404);

@@ -15,6 +15,8 @@ pub(crate) struct AskedPod {
     /// `namespace/name`.
     pub(crate) name: Arc<str>,
     pub(crate) version: Version,
+    /// `spec.priority`.
+    pub(crate) priority: i64,
     /// `None`: it gets no CPUs of its own.
     pub(crate) request: Option<Shared>,
 }

@@ -159,6 +159,7 @@ impl Placer {
         let asked = AskedPod {
             name: known.name,
             version: known.version,
+            priority: known.priority,
             request,
         };
         state.asked.put(uid, asked);

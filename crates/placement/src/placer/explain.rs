@@ -85,7 +85,7 @@ impl Placer {
         let mut fits: Vec<(u16, &str)> = Vec::new();
         self.answers(&request.0, &named, |name, answer| match answer {
             Answer::Fits(score) => fits.push((score, name)),
-            Answer::Full(why) | Answer::Closed(why) => *explanation.refused.entry(why).or_default() += 1,
+            Answer::Refused(why) => *explanation.refused.entry(why).or_default() += 1,
         });
         explanation.fit = fits.len();
         fits.sort_by(|one, other| other.0.cmp(&one.0).then(one.1.cmp(other.1)));

@@ -90,17 +90,28 @@ impl Placer {
         if let Some(read) = self.read.get(place) {
             read.fetch_max(number, Ordering::AcqRel);
         }
+        if let Some(listed) = self.listed.get(place) {
+            listed.store(true, Ordering::Release);
+        }
         info!("all {what} are read");
     }
 
     /// Takes over a pod, from a watch or read by itself.
     pub(crate) fn pod_seen(&self, text: &str) -> Option<Uid> {
+        self.pod_listed(text, false)
+    }
+
+    /// The same; in a `list` pods are found that a former leader refused, which this instance was not asked about.
+    fn pod_listed(&self, text: &str, list: bool) -> Option<Uid> {
         let now = self.now();
         let Some(pod) = seen::pod(text) else {
             count(&self.counts.unreadable);
             return None;
         };
         let uid = pod.uid;
+        if pod.node.is_some() || pod.ending || pod.failed.is_some() {
+            self.state().waiting.is_over(uid);
+        }
         if let Some(reason) = &pod.failed {
             let refused = (!ADMITTED.contains(&reason.as_str())).then_some(reason.as_str());
             let mut state = self.state();
@@ -124,6 +135,11 @@ impl Placer {
         let Some(request) = state.shared(request) else {
             return Some(uid);
         };
+        // Only those of which it is sure that kube-scheduler asks about them.
+        if list && pod.unschedulable && pod.node.is_none() && !pod.ending && request.0.vm.is_some() {
+            let (name, request) = (pod.name.clone(), request.clone());
+            state.waiting.found(uid, name, request, pod.priority, now);
+        }
         let pod = SeenPod {
             uid,
             name: pod.name,
@@ -171,7 +187,8 @@ impl State {
 impl Follower for Pods {
     fn changed(&self, object: &RawValue) {
         count(&self.placer.counts.updates);
-        if let Some(uid) = self.placer.pod_seen(object.get()) {
+        let list = self.listed.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if let Some(uid) = self.placer.pod_listed(object.get(), list) {
             note(&self.listed, uid);
         }
     }
@@ -180,6 +197,7 @@ impl Follower for Pods {
         let Some(pod) = seen::pod(object.get()) else { return };
         let now = self.placer.now();
         let mut state = self.placer.state();
+        state.waiting.is_over(pod.uid);
         if pod.concerns || state.reservations.asked(pod.uid).is_some() {
             state.reservations.pod_gone(pod.uid, None, now);
         }

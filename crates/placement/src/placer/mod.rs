@@ -8,6 +8,8 @@
 //! | `preempt` | where the end of other pods makes room |
 //! | `promise` | a promise whose outcome is not told yet |
 //! | `resolve` | binds of which the outcome is not known are decided |
+//! | `waiting` | the pods that no node had room for, and the nodes that changed since |
+//! | `retry` | those of them that fit now are tried again |
 //! | `explain` | why a pod waits, or where it is |
 
 mod asked;
@@ -17,12 +19,14 @@ mod feeds;
 mod preempt;
 mod promise;
 mod resolve;
+mod retry;
 mod rules;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stelia_allocator::evaluate::ScoringStrategy;
@@ -31,9 +35,8 @@ use tokio::time::Instant;
 use crate::apiserver::lease::Leadership;
 use crate::apiserver::{Api, Owner, seen};
 use crate::cluster::{Question, RequestId, Verdict};
-use crate::evaluate::By;
 use crate::request::{Request, RequestError};
-use crate::reservations::{Census, Moment, NodeName, Reservations, Unavailable};
+use crate::reservations::{Census, Moment, NodeName, Reservations, Uid, Unavailable};
 
 use asked::{Asked, AskedPod};
 pub(crate) use bind::to_its_end;
@@ -41,6 +44,7 @@ pub use bind::{BindError, ToBind};
 pub use explain::Explanation;
 pub use feeds::{Feed, feeds};
 pub use rules::NodeRules;
+use waiting::Waiting;
 
 /// How the program places.
 #[derive(Debug, Clone, Copy, Default)]
@@ -59,6 +63,10 @@ pub struct Placer {
     pub(crate) identity: String,
     /// Which term's list each watch has read: pods, objects, claim objects.
     read: [AtomicU64; 3],
+    /// Which watches have read a list at all.
+    listed: [AtomicBool; 3],
+    /// The term in which all nodes were looked at for pods that a former leader refused.
+    looked_at: AtomicU64,
     options: Options,
     begun: Instant,
     pub(crate) counts: Counts,
@@ -67,6 +75,7 @@ pub struct Placer {
 pub(crate) struct State {
     pub(crate) reservations: Reservations<NodeRules>,
     pub(crate) asked: Asked,
+    pub(crate) waiting: Waiting,
     /// The Node objects that own claim objects.
     pub(crate) owners: HashMap<NodeName, Owner>,
 }
@@ -79,6 +88,7 @@ pub struct Counts {
     pub failed: AtomicU64,
     pub lost: AtomicU64,
     pub fenced: AtomicU64,
+    pub retried: AtomicU64,
     pub refused_foreign: AtomicU64,
     pub refused_own: AtomicU64,
     pub updates: AtomicU64,
@@ -112,10 +122,8 @@ pub enum PodError {
 pub enum Answer {
     /// The total score, from 0 to 1000.
     Fits(u16),
-    /// Others would have to go.
-    Full(&'static str),
-    /// Nothing is placed there, whoever goes.
-    Closed(&'static str),
+    /// The reason's name.
+    Refused(&'static str),
 }
 
 impl Placer {
@@ -125,6 +133,7 @@ impl Placer {
             state: Mutex::new(State {
                 reservations: Reservations::new(NodeRules::default(), number),
                 asked: Asked::default(),
+                waiting: Waiting::default(),
                 owners: HashMap::new(),
             }),
             writers: Mutex::default(),
@@ -132,6 +141,8 @@ impl Placer {
             leadership: Leadership::default(),
             identity,
             read: Default::default(),
+            listed: Default::default(),
+            looked_at: AtomicU64::new(0),
             options,
             begun: Instant::now(),
             counts: Counts::default(),
@@ -154,11 +165,16 @@ impl Placer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn now(&self) -> Moment {
+    pub fn now(&self) -> Moment {
         self.begun.elapsed()
     }
 
-    /// Whether it answers.
+    /// Whether it has read everything once, so that it could take over.
+    pub fn is_synced(&self) -> bool {
+        self.listed.iter().all(|listed| listed.load(Ordering::Acquire))
+    }
+
+    /// Whether it answers: it leads, and has read everything since it does.
     ///
     /// # Errors
     /// Why not.
@@ -176,6 +192,11 @@ impl Placer {
         let mut state = self.state();
         state.reservations.pass(now);
         state.reservations.census(now)
+    }
+
+    /// How many pods wait that no node had room for.
+    pub fn waiting(&self) -> usize {
+        self.state().waiting.len()
     }
 
     /// How many nodes have an object.
@@ -197,23 +218,26 @@ impl Placer {
         }
     }
 
-    /// What a pod asks that the scheduler asks about; it is remembered for its bind.
+    /// The UID of a pod that the scheduler asks about, and what it asks; both are remembered for its bind.
     ///
     /// # Errors
     /// It fits nowhere.
-    pub fn asked_for(&self, pod: &str) -> Result<Option<Request>, PodError> {
+    pub fn asked_for(&self, pod: &str) -> Result<(Option<Uid>, Option<Request>), PodError> {
         let request = self.request(pod)?;
-        if let Some(seen) = seen::pod(pod) {
+        let seen = seen::pod(pod);
+        let uid = seen.as_ref().map(|seen| seen.uid);
+        if let Some(seen) = seen {
             let mut state = self.state();
             let shared = request.clone().and_then(|request| state.shared(request));
             let asked = AskedPod {
                 name: seen.name,
                 version: seen.version,
+                priority: seen.priority,
                 request: shared,
             };
             state.asked.put(seen.uid, asked);
         }
-        Ok(request)
+        Ok((uid, request))
     }
 
     /// What each of these nodes would do with the pod, in their order. Nobody waits while it is evaluated.
@@ -250,14 +274,11 @@ pub(crate) const NO_OBJECT: &str = "NoObject";
 
 fn answer(closed: Option<&'static str>, verdict: Verdict, has_vm: bool) -> Answer {
     match (closed, verdict) {
-        (Some(closed), _) => Answer::Closed(closed),
+        (Some(closed), _) => Answer::Refused(closed),
         (None, Verdict::Fits(total)) => Answer::Fits(total),
         // A node that does not tell of itself is kubelet's alone, and nothing of it is known to go wrong.
         (None, Verdict::Refused(reason)) if reason.name == NO_OBJECT && !has_vm => Answer::Fits(0),
-        (None, Verdict::Refused(reason)) => match reason.by {
-            By::Scheduler if reason.name != "PodsOnTheirWay" => Answer::Closed(reason.name),
-            _ => Answer::Full(reason.name),
-        },
+        (None, Verdict::Refused(reason)) => Answer::Refused(reason.name),
     }
 }
 

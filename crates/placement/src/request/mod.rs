@@ -1,5 +1,6 @@
 //! What a pod asks of a node: its resources, as kubelet's managers look at them, and what its VM's runner will ask of steliad.
 
+mod environment;
 mod options;
 #[cfg(test)]
 mod tests;
@@ -11,11 +12,15 @@ use kubelet_planner::Pod;
 use kubelet_planner::manifest::{self, ManifestError};
 use serde_json::Value;
 use stelia_allocator::evaluate::{Request as Asked, SchedulerOptions, ScoringStrategy};
-use stelia_allocator::{AllocationRequest, koordinator};
+use stelia_allocator::{AllocationRequest, Qos, koordinator};
 use stelia_text::excerpt;
+
+use environment::{Environment, Text};
 
 /// The extended resource by which a container asks for a VM.
 pub const VM: &str = "stelia.io/vm";
+/// Koordinator's label of a pod, its class.
+pub const QOS_CLASS: &str = "koordinator.sh/qosClass";
 /// The UID under which a pod is tried: nothing on any node has it.
 const TRIED: &str = "tried";
 
@@ -128,22 +133,30 @@ impl Request {
 /// `MinMilliCPUQuota` of kubelet: a quota of 1 ms in 100 ms.
 const LEAST_MILLI: u64 = 10;
 
+/// The class of a pod's VM: what is said on the command line, or else by the pod's label [`QOS_CLASS`]. A label that names no class counts as none.
+pub fn class(said: Option<Qos>, label: Option<&str>) -> Option<Qos> {
+    said.or_else(|| label.and_then(Qos::parse))
+}
+
 fn vm(document: &Value, container: &str) -> Result<Vm, RequestError> {
     let spec = &document["spec"];
     let lists = [&spec["containers"], &spec["initContainers"]];
     let mut all = lists.into_iter().filter_map(Value::as_array).flatten();
     let found = all.find(|one| one["name"].as_str() == Some(container));
+    let found = found.unwrap_or(&Value::Null);
+    let environment = Environment::of(document, found);
     let words = ["command", "args"]
         .into_iter()
-        .filter_map(|list| found?[list].as_array())
-        .flatten();
-    let words: Vec<&str> = words.filter_map(Value::as_str).collect();
+        .filter_map(|list| found[list].as_array());
+    let words = words.flatten().filter_map(Value::as_str);
+    let words: Vec<Text> = words.map(|word| environment.expand(word)).collect();
     let refused = |problem| RequestError::Options {
         container: container.to_owned(),
         problem,
     };
     let read = options::read(&words).map_err(refused)?;
     let mut allocation = read.allocation;
+    allocation.qos = class(allocation.qos, document["metadata"]["labels"][QOS_CLASS].as_str());
     if read.has_spec {
         let text = document["metadata"]["annotations"][koordinator::RESOURCE_SPEC].as_str();
         koordinator::add_spec(&mut allocation, text.unwrap_or_default())

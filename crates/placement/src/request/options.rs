@@ -5,6 +5,8 @@ use stelia_allocator::AllocationRequest;
 use stelia_cpus::quantity::Quantity;
 use stelia_text::excerpt;
 
+use super::environment::Text;
+
 /// The options of [`AllocationRequest`], by their names in its text form and on the command line.
 pub(super) const NAMES: [&str; 8] = [
     "qos",
@@ -27,16 +29,18 @@ pub(super) struct Options {
     pub(super) has_status: bool,
 }
 
-/// Reads the words of a command up to `--`, behind which the VMM's begin. Other options, and commands of other programs, are passed
-/// over: the runner checks its own.
+/// Reads the words of a command, their variables replaced, up to `--`, behind which the VMM's begin. Other options, and commands of other programs, are
+/// passed over: the runner checks its own. So is a word that is unknown from its beginning.
 ///
 /// # Errors
-/// A value that the runner would refuse.
-pub(super) fn read(words: &[&str]) -> Result<Options, String> {
+/// A value that the runner would refuse, or that is not known here.
+pub(super) fn read(words: &[Text]) -> Result<Options, String> {
     let (mut options, mut found) = (Options::default(), Map::new());
-    let mut words = words.iter().take_while(|word| **word != "--");
+    let end = |word: &&Text| matches!(word, Text::Known(text) if text == "--");
+    let mut words = words.iter().take_while(|word| !end(word));
     while let Some(word) = words.next() {
-        let Some(option) = word.strip_prefix("--") else {
+        let (Text::Known(written) | Text::Unknown { written, .. }) = word;
+        let Some(option) = written.strip_prefix("--") else {
             continue;
         };
         let (name, value) = match option.split_once('=') {
@@ -51,8 +55,17 @@ pub(super) fn read(words: &[&str]) -> Result<Options, String> {
         if !NAMES.contains(&name) {
             continue;
         }
-        let value = value.or_else(|| words.next().copied());
-        let value = value.ok_or_else(|| format!("option --{name} has no value"))?;
+        // In the same word, or the next one.
+        let from = match value {
+            Some(_) => Some(word),
+            None => words.next(),
+        };
+        let value = match (from, value) {
+            (None, _) => return Err(format!("option --{name} has no value")),
+            (Some(Text::Unknown { on, .. }), _) => return Err(format!("option --{name}: {on}")),
+            (Some(Text::Known(_)), Some(value)) => value,
+            (Some(Text::Known(value)), None) => value,
+        };
         let parsed = parsed(name, value).ok_or_else(|| format!("option --{name}: {:?}", excerpt::excerpt(value)))?;
         found.insert(name.to_owned(), parsed);
     }

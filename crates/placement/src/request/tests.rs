@@ -121,10 +121,77 @@ fn limits_and_alignments_are_read() {
         "--numa-topology-alignment-policy",
         "SingleNUMANode",
     ];
+    let words = words.map(|word| Text::Known(word.to_owned()));
     let read = options::read(&words).unwrap().allocation;
     assert_eq!(read.cpu_limit, Some(2500));
     assert_eq!(
         read.numa_topology_alignment_policy,
         Some(NumaTopologyAlignmentPolicy::SingleNumaNode)
     );
+}
+
+fn with_env(command: &[&str], labels: Value, env: Value) -> Result<Request, RequestError> {
+    let mut pod = document(command, json!({"cpus": "3"}));
+    pod["metadata"]["labels"] = labels;
+    pod["spec"]["containers"][1]["env"] = env;
+    Request::of_pod(&pod, ScoringStrategy::default())
+}
+
+/// As docs/runner.md shows it.
+#[test]
+fn the_class_and_the_cpus_are_taken_from_variables() {
+    let of = |path: &str| json!({"fieldRef": {"fieldPath": path}});
+    let env = json!([
+        {"name": "QOS", "valueFrom": of("metadata.labels['koordinator.sh/qosClass']")},
+        {"name": "CPUS", "valueFrom": of("metadata.annotations['cpus']")},
+        {"name": "ALL", "value": "--cpu-bind-policy=SpreadByPCPUs"},
+    ]);
+    let command = [
+        "stelia-runner",
+        "run",
+        "--qos=$(QOS)",
+        "--cpus",
+        "$(CPUS)",
+        "$(ALL)",
+        "--",
+        "--qos=$(NONE)",
+    ];
+    let vm = with_env(&command, json!({"koordinator.sh/qosClass": "LSE"}), env)
+        .unwrap()
+        .vm
+        .unwrap();
+    assert_eq!(
+        (vm.allocation.qos, vm.allocation.cpus, vm.allocation.cpu_bind_policy),
+        (Some(Qos::Lse), Some(3), Some(CpuBindPolicy::SpreadByPcpus))
+    );
+}
+
+#[rstest]
+#[case(&["r", "--qos=$(QOS)"], json!([]), r#"its options"#)]
+#[case(&["r", "--qos=$$(QOS)"], json!([{"name": "QOS", "value": "LSE"}]), "its options")]
+#[case(&["r", "--qos=$(QOS)"], json!([{"name": "QOS", "valueFrom": {"secretKeyRef": {"name": "s"}}}]), "option --qos: variable QOS comes from secretKeyRef, which is not read")]
+#[case(&["r", "--cpus", "$(N)"], json!([{"name": "N", "valueFrom": {"configMapKeyRef": {"name": "s"}}}]), "option --cpus: variable N comes from configMapKeyRef")]
+fn a_variable_that_is_not_known_here_is_named(#[case] command: &[&str], #[case] env: Value, #[case] says: &str) {
+    let error = with_env(command, json!({}), env).unwrap_err().to_string();
+    assert!(error.starts_with("container vm: ") && error.contains(says), "{error}");
+}
+
+/// What is of no concern here may be whatever it is.
+#[test]
+fn other_options_may_come_from_secrets() {
+    let env = json!([{"name": "S", "valueFrom": {"secretKeyRef": {"name": "s"}}}]);
+    let command = ["r", "--qmp=/run/$(S)", "$(S)", "--uri", "$(S)", "--qos", "LSR"];
+    let vm = with_env(&command, json!({}), env).unwrap().vm.unwrap();
+    assert_eq!(vm.allocation.qos, Some(Qos::Lsr));
+}
+
+#[test]
+fn the_label_counts_where_the_runner_is_not_told() {
+    let of = |command: &[&str], label: &str| {
+        let labels = json!({QOS_CLASS: label});
+        with_env(command, labels, json!([])).unwrap().vm.unwrap().allocation.qos
+    };
+    assert_eq!(of(&["r"], "LSE"), Some(Qos::Lse));
+    assert_eq!(of(&["r", "--qos=LSR"], "LSE"), Some(Qos::Lsr));
+    assert_eq!(of(&["r"], "SYSTEM"), None);
 }

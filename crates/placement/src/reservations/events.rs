@@ -208,6 +208,7 @@ impl<R: Rules> Reservations<R> {
                 self.leave(pod, node);
             }
         }
+        self.roomier.insert(node.clone());
         self.touch(node);
     }
 

@@ -121,6 +121,8 @@ pub struct Reservations<R: Rules> {
     timers: BTreeMap<Moment, BTreeSet<Uid>>,
     /// Nodes of which something changed that an answer depends on.
     changed: BTreeSet<NodeName>,
+    /// Nodes that may have more room than before.
+    roomier: BTreeSet<NodeName>,
     refused: Vec<Refused>,
     attempts: Attempt,
 }
@@ -161,6 +163,7 @@ impl<R: Rules> Reservations<R> {
             undecided: BTreeSet::new(),
             timers: BTreeMap::new(),
             changed: BTreeSet::new(),
+            roomier: BTreeSet::new(),
             refused: Vec::new(),
             attempts: Attempt::from(process) << 64,
         }
@@ -232,6 +235,11 @@ impl<R: Rules> Reservations<R> {
         Some(bound.node.clone())
     }
 
+    /// The nodes that may have more room than when this was asked last.
+    pub fn take_roomier(&mut self) -> BTreeSet<NodeName> {
+        std::mem::take(&mut self.roomier)
+    }
+
     /// Pods that were bound here and that their nodes refused; each is told once.
     pub fn take_refused(&mut self) -> Vec<Refused> {
         std::mem::take(&mut self.refused)
@@ -284,6 +292,7 @@ impl<R: Rules> Reservations<R> {
         if let Some(slot) = self.nodes.get_mut(node).filter(|_| !stays) {
             slot.pods.retain(|one| *one != pod);
         }
+        self.roomier.insert(node.clone());
         self.touch(node);
     }
 
@@ -321,6 +330,9 @@ impl<R: Rules> Reservations<R> {
         };
         let overdue = pods().filter_map(due).min();
         if let Some(slot) = self.nodes.get_mut(node) {
+            if slot.unknown && !unknown {
+                self.roomier.insert(node.clone());
+            }
             (slot.unknown, slot.overdue) = (unknown, overdue);
             if slot.is_empty() {
                 self.nodes.remove(node);

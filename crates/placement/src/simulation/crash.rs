@@ -103,4 +103,6 @@ pub(crate) fn run(placer: &Arc<Placer>, seat: Seat, dead: &CancellationToken, la
     }
     let (stopped, resolver) = (dead.clone(), placer.clone());
     tokio::spawn(async move { stopped.run_until_cancelled(resolver.resolve_for_ever()).await });
+    let (stopped, retrier) = (dead.clone(), placer.clone());
+    tokio::spawn(async move { stopped.run_until_cancelled(retrier.retry_for_ever()).await });
 }

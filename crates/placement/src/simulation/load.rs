@@ -31,6 +31,18 @@ pub(crate) fn load(random: &mut Random, pods: usize, nodes: usize) -> Vec<Wanted
     (0..pods).map(wanted).collect()
 }
 
+/// Two VMs that fill a node, one of them for long, and a third one that waits for the end of the other.
+pub(crate) fn quiet() -> Vec<Wanted> {
+    let lives = [30, 600, 10];
+    let wanted = |(number, lives)| Wanted {
+        number,
+        cpus: 14,
+        lives: Duration::from_secs(lives),
+        after: Duration::from_secs(8),
+    };
+    lives.into_iter().enumerate().map(wanted).collect()
+}
+
 /// The pod as its author writes it. It follows what is chosen for it.
 pub(crate) fn pod(name: &str, uid: &str, cpus: u32, vm: bool) -> Value {
     let mut limits = json!({"cpu": cpus.to_string(), "memory": "1Gi"});

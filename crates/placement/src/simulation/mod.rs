@@ -89,3 +89,21 @@ fn the_same_load_by_counting_beside_it() {
     assert_eq!(placement.refused, 0);
     assert!(counting.refused > zones.refused, "{outcomes:?}");
 }
+
+/// The end of a VM is seen first by the API server, then in the node's object; nothing happens afterwards that a scheduler watches.
+#[test]
+fn a_vm_that_waits_is_placed_soon_after_its_node_has_room() {
+    for seed in 1..=4 {
+        let plan = Plan {
+            nodes: 1,
+            pods: 3,
+            seed,
+            quiet: true,
+            ..Plan::default()
+        };
+        let outcome = told(plan);
+        assert_eq!((outcome.bound, outcome.refused, outcome.leaked), (3, 0, 0));
+        // It waits for 22 s until the other one ends, up to 8 s until that is published, and as long as a scheduler's longest backoff.
+        assert!(outcome.longest < std::time::Duration::from_secs(60), "{outcome:?}");
+    }
+}

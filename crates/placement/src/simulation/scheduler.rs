@@ -1,15 +1,18 @@
-//! A scheduler's loop, as kube-scheduler's: one pod after the other is given a node, and bound beside that; what fails is queued again.
+//! A scheduler's loop, as kube-scheduler's: one pod after the other is given a node, and bound beside that. A pod that no node takes waits for an event that
+//! may change that, and for its backoff; what it waits for depends on who refused it. What failed is queued again after its backoff.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::world::{Way, World};
-use crate::apiserver::Binding;
+use super::world::{PODS, Way, World};
+use crate::apiserver::{Binding, Failure, Follower, seen};
 use crate::placer::{Answer, ToBind};
+use crate::reservations::Version;
 use crate::score;
 
 /// CPUs that a node's pods can ask for.
@@ -18,6 +21,9 @@ pub(super) const ALLOCATABLE: u32 = 28;
 const PATIENCE: Duration = Duration::from_secs(12);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(10);
+/// A pod for which no event came in so long is tried all the same.
+const FLUSHED_AFTER: Duration = Duration::from_secs(300);
+const FLUSH_PERIOD: Duration = Duration::from_secs(30);
 
 /// A pod in the queue.
 #[derive(Debug, Clone)]
@@ -50,6 +56,110 @@ impl Waiting {
     }
 }
 
+/// Why a pod has no node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NoNode {
+    /// The sum of requests: waits for the end of a pod.
+    Counting,
+    /// The objects, which this scheduler watches: waits for the end of a pod, or a change of an object.
+    Zones,
+    /// The extender, of which kube-scheduler does not know what it decides by: waits for any event of a pod or a Node. It does not watch the nodes' objects.
+    Extender,
+    /// The extender did not answer: waits for its backoff alone.
+    Failed,
+}
+
+/// A pod that waits for an event.
+#[derive(Debug)]
+pub(super) struct Parked {
+    waiting: Waiting,
+    by: NoNode,
+    since: Instant,
+}
+
+impl World {
+    /// Queues those that wait for it.
+    fn wake(&self, meant: impl Fn(&Parked) -> bool) {
+        let mut state = self.state();
+        let parked = std::mem::take(&mut state.parked);
+        let (woken, rest): (Vec<_>, Vec<_>) = parked.into_iter().partition(meant);
+        state.parked = rest;
+        state.queue.extend(woken.into_iter().map(|parked| parked.waiting));
+    }
+
+    /// An object was published.
+    pub(super) fn object_changed(&self) {
+        self.wake(|parked| parked.by == NoNode::Zones);
+    }
+
+    fn park(&self, waiting: Waiting, by: NoNode) {
+        let (name, uid) = (waiting.name.clone(), waiting.uid.clone());
+        let waiting = waiting.again();
+        match by {
+            NoNode::Failed => self.state().queue.push_back(waiting),
+            _ => self.state().parked.push(Parked {
+                waiting,
+                by,
+                since: Instant::now(),
+            }),
+        }
+        // The scheduler says so in the pod's status; being a change of the pod, that wakes it once more.
+        let told = |pod: &Value| {
+            pod["status"]["conditions"]
+                .as_array()
+                .is_some_and(|all| all.iter().any(|one| one["type"] == "PodScheduled"))
+        };
+        if let Some(mut pod) = self.pod(&name, &uid).filter(|pod| !told(pod)) {
+            let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable"});
+            let status = pod["status"].as_object_mut().unwrap();
+            let conditions = status.entry("conditions").or_insert_with(|| json!([]));
+            conditions.as_array_mut().unwrap().push(condition);
+            self.server.put(PODS.0, PODS.1, pod);
+        }
+    }
+
+    /// For ever: pods that no event came for.
+    pub(super) async fn flush(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(FLUSH_PERIOD).await;
+            self.wake(|parked| parked.since.elapsed() >= FLUSHED_AFTER);
+        }
+    }
+}
+
+/// The scheduler's watch of pods.
+pub(super) struct Events {
+    pub(super) world: Arc<World>,
+}
+
+impl Follower for Events {
+    fn changed(&self, object: &RawValue) {
+        let pod = seen::pod(object.get()).unwrap();
+        if pod.failed.is_some() {
+            return self.gone(object);
+        }
+        let uid = pod.uid.to_string();
+        let of_other = pod.node.is_some();
+        self.world
+            .wake(|parked| parked.by == NoNode::Extender && (of_other || parked.waiting.uid == uid));
+    }
+
+    fn gone(&self, object: &RawValue) {
+        let pod = seen::pod(object.get()).unwrap();
+        if pod.node.is_some() {
+            self.world.wake(|_| true);
+        }
+    }
+
+    fn list_begins(&self) {}
+
+    fn list_ends(&self, _: Version, _: u64) {}
+
+    fn failed(&self, failure: &Failure) {
+        panic!("the scheduler's watch: {failure}");
+    }
+}
+
 /// For ever: the pod that waits longest and may be tried, else a short rest.
 pub(super) async fn schedule(world: Arc<World>) {
     loop {
@@ -70,7 +180,7 @@ pub(super) async fn schedule(world: Arc<World>) {
             continue;
         };
         match choose(&world, &waiting, &document) {
-            Some(node) => {
+            Ok(node) => {
                 world
                     .state()
                     .used
@@ -80,13 +190,13 @@ pub(super) async fn schedule(world: Arc<World>) {
                 let world = world.clone();
                 tokio::spawn(async move { bind(world, waiting, node).await });
             }
-            None => world.state().queue.push_back(waiting.again()),
+            Err(by) => world.park(waiting, by),
         }
     }
 }
 
 /// The node with the highest score of those that pass.
-fn choose(world: &World, waiting: &Waiting, document: &Value) -> Option<String> {
+fn choose(world: &World, waiting: &Waiting, document: &Value) -> Result<String, NoNode> {
     let used: BTreeMap<String, u32> = {
         let state = world.state();
         let sum = |node: &String| state.used.get(node).map_or(0, |pods| pods.values().sum());
@@ -94,6 +204,9 @@ fn choose(world: &World, waiting: &Waiting, document: &Value) -> Option<String> 
     };
     let fits = |node: &&String| used[*node] + waiting.cpus <= ALLOCATABLE;
     let nodes: Vec<&str> = world.names.iter().filter(fits).map(String::as_str).collect();
+    if nodes.is_empty() {
+        return Err(NoNode::Counting);
+    }
     let least = |node: &str| u64::from(100 - 100 * used[node] / ALLOCATABLE);
     let scored: Vec<(u64, &str)> = match world.plan.way {
         Way::Counting => nodes.into_iter().map(|node| (least(node), node)).collect(),
@@ -103,24 +216,33 @@ fn choose(world: &World, waiting: &Waiting, document: &Value) -> Option<String> 
             nodes.into_iter().filter(room).map(|node| (least(node), node)).collect()
         }
         Way::Placement => {
-            let placer = world.ready()?;
-            let request = placer.asked_for(&document.to_string()).unwrap()?;
+            let placer = world.ready().ok_or(NoNode::Failed)?;
+            let asked = placer.now();
+            let (uid, request) = placer.asked_for(&document.to_string()).unwrap();
+            let request = request.unwrap();
             let mut scored = Vec::new();
             placer.answers(&request, &nodes, |node, answer| {
                 if let Answer::Fits(total) = answer {
                     scored.push((u64::from(score::priority(total)) * 120 + least(node), node));
                 }
             });
+            if scored.is_empty() {
+                placer.waits(uid.unwrap(), asked);
+            }
             scored
         }
     };
-    let best = scored.iter().map(|(score, _)| *score).max()?;
+    let refused_by = match world.plan.way {
+        Way::Counting | Way::Zones => NoNode::Zones,
+        Way::Placement => NoNode::Extender,
+    };
+    let best = scored.iter().map(|(score, _)| *score).max().ok_or(refused_by)?;
     let best: Vec<&str> = scored
         .into_iter()
         .filter(|(score, _)| *score == best)
         .map(|(_, node)| node)
         .collect();
-    Some((*world.state().random.of(&best)).to_owned())
+    Ok((*world.state().random.of(&best)).to_owned())
 }
 
 async fn bind(world: Arc<World>, waiting: Waiting, node: String) {
@@ -170,7 +292,9 @@ async fn bind(world: Arc<World>, waiting: Waiting, node: String) {
                 .or_default()
                 .insert(waiting.uid.clone(), waiting.cpus);
             if bound {
-                state.outcome.waited += waiting.since.elapsed();
+                let waited = waiting.since.elapsed();
+                state.outcome.waited += waited;
+                state.outcome.longest = state.outcome.longest.max(waited);
             }
         }
         None => state.queue.push_back(waiting.again()),

@@ -24,8 +24,8 @@ fn trouble(plan: Plan) -> String {
     }
 }
 
-const HEAD: &str = "| placed by | trouble | pods | bound | refused by their nodes | of those booked to others | attempts | instances killed | waited on average |\n\
-                    |---|---|---|---|---|---|---|---|---|";
+const HEAD: &str = "| placed by | trouble | pods | bound | refused by their nodes | of those booked to others | attempts | instances killed | waited on average | at most |\n\
+                    |---|---|---|---|---|---|---|---|---|---|";
 
 fn row(outcome: &Outcome) -> String {
     let plan = outcome.plan;
@@ -40,14 +40,15 @@ fn row(outcome: &Outcome) -> String {
     };
     let mean = outcome.waited.as_secs_f64() / outcome.bound.max(1) as f64;
     format!(
-        "| {} | {} | {} | {} | {refused} | {} | {} | {} | {mean:.1} s |",
+        "| {} | {} | {} | {} | {refused} | {} | {} | {} | {mean:.1} s | {:.0} s |",
         way(plan),
         trouble(plan),
         plan.pods,
         outcome.bound,
         outcome.refused_foreign,
         outcome.attempts,
-        outcome.kills
+        outcome.kills,
+        outcome.longest.as_secs_f64()
     )
 }
 

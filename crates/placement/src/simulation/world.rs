@@ -17,8 +17,8 @@ use super::load::{self, Wanted};
 use super::machine::KINDS;
 use super::node::Machine;
 use super::random::Random;
-use super::scheduler::{Waiting, schedule};
-use crate::apiserver::{Api, Binding, follow};
+use super::scheduler::{Events, Parked, Waiting, schedule};
+use crate::apiserver::{Api, Binding, follow, seen};
 use crate::placer::Placer;
 
 /// Who gives pods their nodes.
@@ -47,6 +47,8 @@ pub(super) struct Plan {
     pub(super) dying: bool,
     /// Another scheduler binds pods with whole CPUs by counting.
     pub(super) foreign: bool,
+    /// A full node, and a pod that waits while hardly anything happens: [`load::quiet`].
+    pub(super) quiet: bool,
 }
 
 impl Default for Plan {
@@ -60,6 +62,7 @@ impl Default for Plan {
             late: false,
             dying: false,
             foreign: false,
+            quiet: false,
         }
     }
 }
@@ -81,12 +84,15 @@ pub(super) struct Outcome {
     pub(super) claimed_twice: usize,
     pub(super) leaked: usize,
     pub(super) waited: Duration,
+    pub(super) longest: Duration,
     pub(super) time: Duration,
 }
 
 pub(super) struct State {
     pub(super) random: Random,
     pub(super) queue: VecDeque<Waiting>,
+    /// Pods that wait for an event.
+    pub(super) parked: Vec<Parked>,
     /// What each node's pods ask for, as a scheduler counts.
     pub(super) used: BTreeMap<String, BTreeMap<String, u32>>,
     /// What each node's object says is free, by NUMA node.
@@ -156,11 +162,13 @@ impl World {
             claimed_twice: 0,
             leaked: 0,
             waited: Duration::ZERO,
+            longest: Duration::ZERO,
             time: Duration::ZERO,
         };
         let state = State {
             random: random.fork(),
             queue: VecDeque::new(),
+            parked: Vec::new(),
             used: BTreeMap::new(),
             zones: machines
                 .iter()
@@ -218,12 +226,20 @@ impl World {
         let kubelets = Arc::new(Kubelets { world: self.clone() });
         let api = self.api.clone();
         tokio::spawn(async move { follow(&api, BOUND, kubelets, never).await });
+        let (_open, never) = watch::channel(0);
+        let (api, events) = (self.api.clone(), Arc::new(Events { world: self.clone() }));
+        tokio::spawn(async move { follow(&api, seen::PODS, events, never).await });
         tokio::spawn(schedule(self.clone()));
+        tokio::spawn(self.clone().flush());
         if self.plan.foreign {
             tokio::spawn(self.clone().another_scheduler());
         }
         let mut random = self.state().random.fork();
-        for wanted in load::load(&mut random, self.plan.pods, self.plan.nodes) {
+        let load = match self.plan.quiet {
+            true => load::quiet(),
+            false => load::load(&mut random, self.plan.pods, self.plan.nodes),
+        };
+        for wanted in load {
             tokio::time::sleep(wanted.after).await;
             self.ask(&wanted);
         }
@@ -345,6 +361,8 @@ impl World {
         let (object, free) = (machine.object(), machine.free());
         state.zones.insert(name.to_owned(), free);
         self.server.put(OBJECTS.0, OBJECTS.1, object);
+        drop(state);
+        self.object_changed();
     }
 
     /// Debounced, at most every 2 s; a write that fails is made later.

@@ -1,5 +1,6 @@
 //! What `kubectl kustomize` prints for a folder, for the few things that the folders here use. Anything else in a kustomization.yaml is an error.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -75,11 +76,66 @@ fn kustomization(folder: &Path) -> Kustomization {
     serde_saphyr::from_str(&read(&path)).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
+/// What stands for the hash of a generated object's content, which kustomize adds to its name.
+pub const HASH: &str = "hashhashha";
+
 /// The objects of a folder with what it is built on.
 pub fn built(folder: &Path) -> Vec<Value> {
     let mut objects = Vec::new();
     build(folder, &mut objects);
+    let mut names = BTreeSet::new();
+    generated(folder, &mut names);
+    hashed(&mut objects, &names);
     objects
+}
+
+/// The names of ConfigMaps that a folder generates, with what it is built on.
+pub fn generated(folder: &Path, names: &mut BTreeSet<String>) {
+    let of = kustomization(folder);
+    names.extend(of.config_map_generator.into_iter().map(|generator| generator.name));
+    let folders = of.resources.into_iter().chain(of.components);
+    let folders = folders.map(|path| folder.join(path)).filter(|path| path.is_dir());
+    folders.for_each(|folder| generated(&folder, names));
+}
+
+/// A generated object's name gets a hash, and so does every reference to it.
+pub fn hashed(objects: &mut [Value], names: &BTreeSet<String>) {
+    for object in objects {
+        if kind(object) == "ConfigMap" && names.contains(name(object)) {
+            object["metadata"]["name"] = json!(format!("{}-{HASH}", name(object)));
+        }
+        // kustomize takes what a role names for a ConfigMap's name, whichever resource the rule is about.
+        if ["Role", "ClusterRole"].contains(&kind(object)) {
+            let rules = object["rules"].as_array_mut().into_iter().flatten();
+            let named = rules.filter_map(|rule| rule.get_mut("resourceNames")?.as_array_mut());
+            named.flatten().for_each(|one| refer(one, names));
+        }
+        follow(object, names);
+    }
+}
+
+/// The fields of pods that name a ConfigMap.
+fn follow(value: &mut Value, names: &BTreeSet<String>) {
+    match value {
+        Value::Array(list) => list.iter_mut().for_each(|one| follow(one, names)),
+        Value::Object(members) => {
+            for (key, member) in members {
+                if ["configMap", "configMapRef", "configMapKeyRef"].contains(&key.as_str())
+                    && member["name"].is_string()
+                {
+                    refer(&mut member["name"], names);
+                }
+                follow(member, names);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn refer(value: &mut Value, names: &BTreeSet<String>) {
+    if let Some(named) = value.as_str().filter(|named| names.contains(*named)) {
+        *value = json!(format!("{named}-{HASH}"));
+    }
 }
 
 fn build(folder: &Path, objects: &mut Vec<Value>) {
@@ -124,7 +180,6 @@ fn build_as(of: Kustomization, folder: &Path, objects: &mut Vec<Value>) {
             }
         }
     }
-    // kubectl adds a hash to the name, and to whoever names it.
     for generator in &of.config_map_generator {
         let content = |(key, file): (&str, &str)| (key.to_owned(), Value::from(read(&folder.join(file))));
         let data: serde_json::Map<String, Value> = generator.files().map(content).collect();
@@ -132,13 +187,20 @@ fn build_as(of: Kustomization, folder: &Path, objects: &mut Vec<Value>) {
         objects.push(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}));
     }
     for image in &of.images {
-        let image_of = |object: &Value| {
-            let named = object.pointer("/spec/template/spec/containers/0/image")?.as_str()?;
-            Some(named.split_once(':').expect("a tag").0 == image.name)
-        };
-        let with_it = objects.iter_mut().find(|object| image_of(object) == Some(true));
-        let named = &mut with_it.expect("the image")["spec"]["template"]["spec"]["containers"][0]["image"];
-        *named = json!(format!("{}:{}", image.new_name, image.new_tag));
+        let containers = |object: &mut Value| object["spec"]["template"]["spec"]["containers"].take();
+        for object in objects
+            .iter_mut()
+            .filter(|object| object.pointer("/spec/template/spec/containers").is_some())
+        {
+            let mut all = containers(object);
+            for container in all.as_array_mut().into_iter().flatten() {
+                let named = container["image"].as_str().and_then(|named| named.rsplit_once(':'));
+                if named.is_some_and(|(named, _)| named == image.name) {
+                    container["image"] = json!(format!("{}:{}", image.new_name, image.new_tag));
+                }
+            }
+            object["spec"]["template"]["spec"]["containers"] = all;
+        }
     }
 }
 

@@ -1,9 +1,11 @@
 //! The manifests in `packaging/kubernetes/`: they are objects that the API server knows, they belong together, and each right has its flag. The
-//! admission policies are evaluated over requests. No API server takes part: that one agrees is not shown here.
+//! admission policies are evaluated over requests. No API server takes part: that one agrees is not shown here. What kubectl builds of the folders is compared
+//! with what the tests build of them.
 
 #![allow(clippy::expect_used, clippy::panic)]
 
 mod admission;
+mod kubectl;
 mod kustomization;
 mod objects;
 mod placement;

@@ -1,11 +1,11 @@
-//! The overlay that installs publisher, placement and a scheduler: its parts find each other. That the program takes the options and needs the rights
+//! The overlay that installs placement and a scheduler beside the publisher: its parts find each other. That the program takes the options and needs the rights
 //! is held in `crates/placement/tests/manifests.rs`.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::kustomization::built;
+use crate::kustomization::{HASH, built};
 use crate::{cluster, kind, name, strings};
 
 fn overlay() -> Vec<Value> {
@@ -27,9 +27,9 @@ fn has(labels: &Value, selector: &Value) -> bool {
 }
 
 #[test]
-fn it_has_all_of_the_three_and_no_name_twice() {
+fn it_has_both_parts_no_name_twice_and_nothing_of_the_publishers() {
     let objects = overlay();
-    let parts = ["base", "placement/base", "placement/scheduler"];
+    let parts = ["placement/base", "placement/scheduler"];
     let parts: usize = parts.iter().map(|part| built(&cluster(part)).len()).sum();
     assert_eq!(objects.len(), parts);
     let key = |object: &Value| {
@@ -41,6 +41,11 @@ fn it_has_all_of_the_three_and_no_name_twice() {
     };
     let names: BTreeSet<_> = objects.iter().map(key).collect();
     assert_eq!(names.len(), objects.len());
+    // Applied, it would take the publisher's components away again.
+    let publishers: BTreeSet<_> = built(&cluster("overlays/full")).iter().map(key).collect();
+    assert!(names.is_disjoint(&publishers));
+    let there = key(&json!({"kind": "Namespace", "metadata": {"name": "stelia-system"}}));
+    assert!(publishers.contains(&there), "the namespace that all of it is in");
     for object in &objects {
         let namespace = object["metadata"]["namespace"].as_str();
         // The right to read how clients of extension servers are told apart is one of kube-system's.
@@ -54,10 +59,11 @@ fn it_has_all_of_the_three_and_no_name_twice() {
 fn every_image_of_ours_is_of_the_registry_that_is_named_once() {
     let version = env!("CARGO_PKG_VERSION");
     let objects = overlay();
-    for (of, program) in [("DaemonSet", "stelia-publish"), ("Deployment", "stelia-placement")] {
-        let image = &one(&objects, of, program)["spec"]["template"]["spec"]["containers"][0]["image"];
-        assert_eq!(image, &json!(format!("registry.example.com/{program}:{version}")));
-    }
+    let image = &one(&objects, "Deployment", "stelia-placement")["spec"]["template"]["spec"]["containers"][0]["image"];
+    assert_eq!(
+        image,
+        &json!(format!("registry.example.com/stelia-placement:{version}"))
+    );
     let base = built(&cluster("placement/base"));
     let image = &one(&base, "Deployment", "stelia-placement")["spec"]["template"]["spec"]["containers"][0]["image"];
     assert_eq!(image, &json!(format!("steliad.example/stelia-placement:{version}")));
@@ -83,7 +89,7 @@ fn whoever_is_bound_to_a_role_is_there_and_so_is_the_role() {
             ours += 1;
         }
     }
-    assert!(ours >= 4, "{ours}");
+    assert_eq!(ours, 3);
 }
 
 fn name_of(value: &Value) -> &str {
@@ -128,7 +134,7 @@ fn the_scheduler_reaches_the_extender_and_nobody_else_does() {
 #[test]
 fn the_scheduler_runs_with_the_configuration_that_is_generated() {
     let objects = overlay();
-    let map = one(&objects, "ConfigMap", "stelia-scheduler");
+    let map = one(&objects, "ConfigMap", &format!("stelia-scheduler-config-{HASH}"));
     let pod = &one(&objects, "Deployment", "stelia-scheduler")["spec"]["template"]["spec"];
     let (container, volumes) = (&pod["containers"][0], pod["volumes"].as_array().expect("volumes"));
     let volume = volumes
@@ -164,5 +170,78 @@ fn the_scheduler_runs_with_the_configuration_that_is_generated() {
             scheduler != &configuration["profiles"][0]["schedulerName"] && scheduler.is_string(),
             "{deployment}"
         );
+    }
+}
+
+/// The APF levels of a cluster's own scheduler: by default both accounts are `service-accounts`, at the level workload-low, and their Leases too.
+#[test]
+fn requests_have_the_priority_of_a_clusters_own_scheduler() {
+    let objects = overlay();
+    for account in ["stelia-placement", "stelia-scheduler"] {
+        one(&objects, "ServiceAccount", account);
+        let schema = |name: &str| &one(&objects, "FlowSchema", name)["spec"];
+        let (all, leases) = (schema(account), schema(&format!("{account}-leader-election")));
+        let level = |of: &Value| of["priorityLevelConfiguration"]["name"].as_str().map(str::to_owned);
+        assert_eq!(level(all).as_deref(), Some("workload-high"));
+        assert_eq!(level(leases).as_deref(), Some("leader-election"));
+        let precedence = |of: &Value| of["matchingPrecedence"].as_u64().expect("a number");
+        // service-accounts is 9000.
+        assert!(precedence(leases) < precedence(all) && precedence(all) < 9000);
+        let subject =
+            json!([{"kind": "ServiceAccount", "serviceAccount": {"name": account, "namespace": "stelia-system"}}]);
+        for of in [all, leases] {
+            assert_eq!(of["rules"][0]["subjects"], subject);
+        }
+        let rule = &leases["rules"][0]["resourceRules"][0];
+        assert_eq!(
+            (&rule["apiGroups"], &rule["resources"]),
+            (&json!(["coordination.k8s.io"]), &json!(["leases"]))
+        );
+    }
+}
+
+/// Two instances that are ready: a drain and a rollout replace one after the other, whichever leads, and need no room for a third.
+#[test]
+fn one_instance_is_replaced_at_a_time_and_none_waits_for_ever() {
+    let objects = overlay();
+    let deployment = &one(&objects, "Deployment", "stelia-placement")["spec"];
+    let probe = |name: &str| &deployment["template"]["spec"]["containers"][0][name]["httpGet"]["path"];
+    assert_eq!(
+        (probe("readinessProbe"), probe("livenessProbe")),
+        (&json!("/readyz"), &json!("/healthz"))
+    );
+    assert_eq!(
+        deployment["strategy"]["rollingUpdate"],
+        json!({"maxUnavailable": 1, "maxSurge": 0})
+    );
+    assert_eq!(deployment["replicas"], 2);
+    let budget = &one(&objects, "PodDisruptionBudget", "stelia-placement")["spec"];
+    assert_eq!(
+        (&budget["maxUnavailable"], &budget["unhealthyPodEvictionPolicy"]),
+        (&json!(1), &json!("AlwaysAllow"))
+    );
+    // So it is not readiness that the Service goes by, but the EndpointSlice that the leader writes.
+    let service = &one(&objects, "Service", "stelia-placement")["spec"];
+    assert!(
+        service["selector"].is_null() && service["ports"][0]["targetPort"].is_u64(),
+        "{service}"
+    );
+    let arguments = strings(&deployment["template"]["spec"]["containers"][0]["args"]);
+    assert!(arguments.contains(&"--service=stelia-placement"), "{arguments:?}");
+    let roles = &one(&objects, "Role", "stelia-placement-lease")["rules"];
+    let writes = |rule: &&Value| {
+        strings(&rule["resources"]) == ["endpointslices"] && rule["resourceNames"] == json!(["stelia-placement"])
+    };
+    let rule = roles.as_array().expect("rules").iter().find(writes).expect("a right");
+    assert_eq!(strings(&rule["verbs"]), ["get", "update"]);
+}
+
+/// Pods that wait are placed by counting once the section `extenders` is taken out, although no node has the resource.
+#[test]
+fn without_the_extender_the_resource_is_still_not_counted() {
+    for file in ["vms.yaml", "whole-cpus.yaml"] {
+        let configuration = crate::documents(&cluster("placement/scheduler").join(file)).remove(0);
+        let arguments = json!([{"name": "NodeResourcesFit", "args": {"ignoredResources": ["stelia.io/vm"]}}]);
+        assert_eq!(configuration["profiles"][0]["pluginConfig"], arguments, "{file}");
     }
 }

@@ -1,0 +1,110 @@
+//! The Service leads to the instance that places pods: it has no selector, and an EndpointSlice of its name, which that instance writes.
+//!
+//! Readiness says another thing, that an instance could take over: so a drain and a rollout see two instances that are ready, and replace one at a time.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use http::Method;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::{Api, Failure, JSON, escaped};
+
+/// How often it is looked whether this instance places pods, and whether the slice still says so.
+const PERIOD: Duration = Duration::from_secs(1);
+const CHECK_PERIOD: Duration = Duration::from_secs(10);
+/// The name of the Service's port.
+const PORT: &str = "extender";
+
+/// Where this instance is reached, and by which Service.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    pub namespace: String,
+    pub service: String,
+    pub address: IpAddr,
+    pub port: u16,
+}
+
+impl Endpoint {
+    fn path(&self) -> String {
+        let namespace = escaped(&self.namespace);
+        format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices")
+    }
+
+    /// What the slice says where the Service leads here, or nowhere.
+    fn content(&self, here: bool) -> (Value, Value) {
+        let here = here.then(|| json!({"addresses": [self.address.to_string()], "conditions": {"ready": true}}));
+        let endpoints: Vec<Value> = here.into_iter().collect();
+        let ports = json!([{"name": PORT, "port": self.port, "protocol": "TCP"}]);
+        (endpoints.into(), ports)
+    }
+
+    /// Whether an endpoint of the slice is this instance's, and the only one.
+    fn is_here(&self, slice: &Value) -> bool {
+        let endpoints = slice["endpoints"].as_array().map_or(&[][..], Vec::as_slice);
+        let [one] = endpoints else { return false };
+        one["addresses"] == json!([self.address.to_string()])
+            && slice["ports"][0]["port"] == self.port
+            && slice["ports"][0]["name"] == PORT
+            && one["conditions"]["ready"] != false
+    }
+
+    /// Leads the Service here, or nowhere where it led here. Whether something was written.
+    ///
+    /// # Errors
+    /// [`Failure::Conflict`]: another instance wrote it meanwhile.
+    pub async fn lead(&self, api: &Api, here: bool) -> Result<bool, Failure> {
+        let own = format!("{}/{}", self.path(), escaped(&self.service));
+        let (endpoints, ports) = self.content(here);
+        let mut slice = match api.call(Method::GET, &own, None).await {
+            Ok(slice) if self.is_here(&slice) == here => return Ok(false),
+            Ok(slice) => slice,
+            Err(Failure::Missing(_)) if !here => return Ok(false),
+            Err(Failure::Missing(_)) => json!({
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": {"namespace": self.namespace, "name": self.service},
+                "addressType": if self.address.is_ipv4() { "IPv4" } else { "IPv6" },
+            }),
+            Err(failure) => return Err(failure),
+        };
+        let exists = slice["metadata"]["resourceVersion"].is_string();
+        slice["metadata"]["labels"]["kubernetes.io/service-name"] = self.service.as_str().into();
+        slice["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] = "stelia-placement".into();
+        (slice["endpoints"], slice["ports"]) = (endpoints, ports);
+        match exists {
+            true => api.call(Method::PUT, &own, Some((JSON, &slice))).await,
+            false => api.call(Method::POST, &self.path(), Some((JSON, &slice))).await,
+        }
+        .map(|_| true)
+    }
+
+    /// Leads it here for as long as this instance places pods, for ever. An instance that does so no longer writes nothing: the next one does.
+    pub async fn lead_for_ever(&self, api: &Api, places_pods: impl Fn() -> bool) {
+        let mut checked: Option<Instant> = None;
+        loop {
+            match places_pods() {
+                false => checked = None,
+                true if checked.is_some_and(|checked| checked.elapsed() < CHECK_PERIOD) => {}
+                true => match self.lead(api, true).await {
+                    Ok(written) => {
+                        checked = Some(Instant::now());
+                        if written {
+                            info!(
+                                "the Service {}/{} leads here, to {}",
+                                self.namespace, self.service, self.address
+                            );
+                        }
+                    }
+                    Err(failure) => warn!(
+                        "the Service {}/{} is not led here: {failure}",
+                        self.namespace, self.service
+                    ),
+                },
+            }
+            tokio::time::sleep(PERIOD).await;
+        }
+    }
+}

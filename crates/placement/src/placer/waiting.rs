@@ -1,0 +1,351 @@
+//! The pods that no node had room for when kube-scheduler asked about them last, and the nodes of which an answer may be another one since.
+//!
+//! There is no I/O and no clock here: whoever calls tells the time, and what the nodes answer.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::request::Shared;
+use crate::reservations::{Moment, NodeName, Uid};
+
+/// Pods that are remembered at most; one that comes beyond that is left to kube-scheduler, which tries every pod again after five minutes.
+const MAX_PODS: usize = 10_000;
+/// A pod that was not asked about for so long is forgotten: kube-scheduler tries each that waits at least every five and a half minutes.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(900);
+/// A pod that was refused again after it was to be tried again is not touched for so long after that; doubled each time up to [`MAX_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(32);
+/// Answers that are looked at in one turn: nodes times different requests.
+const MAX_ANSWERS_A_TURN: usize = 2048;
+const MAX_NODES_A_TURN: usize = 64;
+const MAX_REQUESTS_A_TURN: usize = 256;
+/// A node that changed is looked at for so long where there are more different requests than a turn has.
+const MAX_LOOK: Duration = Duration::from_secs(60);
+
+/// A pod that waits.
+#[derive(Debug, Clone)]
+struct Pod {
+    /// `namespace/name`.
+    name: Arc<str>,
+    request: Shared,
+    /// `spec.priority`.
+    priority: i64,
+    since: Moment,
+    /// Since when the answer holds by which it was refused last.
+    asked: Moment,
+    /// When it was told last to be tried again.
+    touched: Option<Moment>,
+    pause: Duration,
+}
+
+impl Pod {
+    /// What changed before is no news to it: it was asked about since, or told to be tried.
+    fn knows_until(&self) -> Moment {
+        self.asked.max(self.touched.unwrap_or_default())
+    }
+
+    /// Whether a change of that moment is news to it.
+    fn is_open(&self, changed: Moment) -> bool {
+        self.knows_until() < changed
+    }
+
+    /// Whether it may be touched now, as far as its pause is concerned.
+    fn is_due(&self, now: Moment) -> bool {
+        self.touched.is_none_or(|touched| now >= touched + self.pause)
+    }
+}
+
+/// What is to be tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Retry {
+    pub(crate) pod: Uid,
+    /// `namespace/name`.
+    pub(crate) name: Arc<str>,
+}
+
+/// The nodes to be asked in a turn, and the different requests of the pods that a change of them may concern.
+#[derive(Debug, Default)]
+pub(crate) struct Open {
+    pub(crate) nodes: Vec<NodeName>,
+    pub(crate) requests: Vec<Shared>,
+    /// Whether these are all requests.
+    all: bool,
+}
+
+/// What a node has room for, of the requests of a turn.
+pub(crate) type Fits = HashSet<Shared>;
+
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    pods: HashMap<Uid, Pod>,
+    /// Nodes whose change is not looked at yet, or not to the end, with its moment.
+    nodes: BTreeMap<NodeName, Moment>,
+    turn: usize,
+}
+
+impl Waiting {
+    pub(crate) fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// A pod that was refused by answers of the moment `asked`.
+    pub(crate) fn refused(&mut self, pod: Uid, name: Arc<str>, request: Shared, priority: i64, asked: Moment) {
+        if let Some(known) = self.pods.get_mut(&pod) {
+            // It was tried again in vain: something else than this program is in its way.
+            if known
+                .touched
+                .is_some_and(|touched| known.asked < touched && touched <= asked)
+            {
+                known.pause = (known.pause * 2).min(MAX_PAUSE);
+            }
+            (known.request, known.asked) = (request, known.asked.max(asked));
+            return;
+        }
+        if self.pods.len() < MAX_PODS {
+            let pod_waits = Pod {
+                name,
+                request,
+                priority,
+                since: asked,
+                asked,
+                touched: None,
+                pause: FIRST_PAUSE,
+            };
+            self.pods.insert(pod, pod_waits);
+        }
+    }
+
+    /// A pod that another instance refused, which led before; nothing changes for one that is known.
+    pub(crate) fn found(&mut self, pod: Uid, name: Arc<str>, request: Shared, priority: i64, now: Moment) {
+        if !self.pods.contains_key(&pod) {
+            self.refused(pod, name, request, priority, Moment::ZERO);
+            if let Some(found) = self.pods.get_mut(&pod) {
+                found.since = now;
+            }
+        }
+    }
+
+    /// It is bound, or gone.
+    pub(crate) fn is_over(&mut self, pod: Uid) {
+        self.pods.remove(&pod);
+    }
+
+    /// The nodes' answers may be others from now on.
+    pub(crate) fn changed(&mut self, nodes: impl IntoIterator<Item = NodeName>, now: Moment) {
+        if self.pods.is_empty() {
+            self.nodes.clear();
+            return;
+        }
+        self.nodes.extend(nodes.into_iter().map(|node| (node, now)));
+    }
+
+    /// What to ask the nodes now; nothing where nothing changed for any pod that waits.
+    pub(crate) fn open(&mut self, now: Moment) -> Open {
+        self.pods
+            .retain(|_, pod| now.saturating_sub(pod.asked.max(pod.since)) < FORGOTTEN_AFTER);
+        let earliest = self.pods.values().map(Pod::knows_until).min();
+        self.nodes
+            .retain(|_, changed| earliest.is_some_and(|earliest| earliest < *changed));
+        let Some(newest) = self.nodes.values().max() else {
+            return Open::default();
+        };
+        let open = self.pods.values().filter(|pod| pod.is_open(*newest));
+        let different: HashSet<&Shared> = open.map(|pod| &pod.request).collect();
+        let mut requests: Vec<Shared> = different.into_iter().cloned().collect();
+        let all = requests.len() <= MAX_REQUESTS_A_TURN;
+        if !all {
+            // Others the next time, in an order that stays.
+            requests.sort_by_key(|request| Arc::as_ptr(&request.0));
+            let first = self.turn.wrapping_mul(MAX_REQUESTS_A_TURN) % requests.len();
+            requests.rotate_left(first);
+            requests.truncate(MAX_REQUESTS_A_TURN);
+            self.turn = self.turn.wrapping_add(1);
+        }
+        let most = (MAX_ANSWERS_A_TURN / requests.len().max(1)).clamp(1, MAX_NODES_A_TURN);
+        // Those first that changed first.
+        let mut nodes: Vec<(&NodeName, &Moment)> = self.nodes.iter().collect();
+        nodes.sort_by_key(|(_, changed)| **changed);
+        let nodes = nodes.into_iter().take(most).map(|(node, _)| node.clone()).collect();
+        Open { nodes, requests, all }
+    }
+
+    /// Of the pods that the node has room for now the one to be tried next: of the highest priority, and of those the one that waits longest. `fits` says
+    /// which requests of this turn it has room for, `is_free` whether nobody binds the pod at this moment. A node that no other pod fits is not looked at
+    /// again before it changes.
+    pub(crate) fn next(
+        &mut self,
+        open: &Open,
+        node: &NodeName,
+        fits: &Fits,
+        is_free: impl Fn(Uid) -> bool,
+        now: Moment,
+    ) -> Option<Retry> {
+        let changed = *self.nodes.get(node)?;
+        let (mut left, mut first) = (0, None);
+        for (uid, pod) in &self.pods {
+            if !pod.is_open(changed) || !fits.contains(&pod.request) {
+                continue;
+            }
+            left += 1;
+            let rank = (-pod.priority, pod.since, *uid);
+            if pod.is_due(now) && first.is_none_or(|first| rank < first) && is_free(*uid) {
+                first = Some(rank);
+            }
+        }
+        let looked_at = open.all || now >= changed + MAX_LOOK;
+        if looked_at && left <= usize::from(first.is_some()) {
+            self.nodes.remove(node);
+        }
+        let (_, _, uid) = first?;
+        let pod = self.pods.get_mut(&uid)?;
+        pod.touched = Some(now);
+        Some(Retry {
+            pod: uid,
+            name: pod.name.clone(),
+        })
+    }
+
+    /// It could not be told; it is tried again with the node's next turn.
+    pub(crate) fn failed(&mut self, retry: &Retry, node: &NodeName, now: Moment) {
+        if let Some(pod) = self.pods.get_mut(&retry.pod) {
+            pod.touched = None;
+            self.nodes.entry(node.clone()).or_insert(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::vm;
+
+    fn at(seconds: u64) -> Moment {
+        Duration::from_secs(seconds)
+    }
+
+    fn uid(number: u128) -> Uid {
+        Uid::parse(&crate::testing::uid(number).to_string()).unwrap()
+    }
+
+    fn shared(cpus: u64) -> Shared {
+        Shared(Arc::new(vm(cpus)))
+    }
+
+    fn node(name: &str) -> NodeName {
+        name.into()
+    }
+
+    fn refused(waiting: &mut Waiting, number: u128, request: &Shared, seconds: u64) {
+        waiting.refused(
+            uid(number),
+            format!("vms/{number}").into(),
+            request.clone(),
+            0,
+            at(seconds),
+        );
+    }
+
+    /// The pods that are touched because the node has room for all of these requests.
+    fn turn(waiting: &mut Waiting, of: &str, fits: &[Shared], seconds: u64) -> Option<u128> {
+        let open = waiting.open(at(seconds));
+        assert!(open.nodes.len() <= MAX_NODES_A_TURN);
+        // What was not asked has no answer.
+        let fits = fits.iter().filter(|fit| open.requests.contains(fit)).cloned().collect();
+        let next = waiting.next(&open, &node(of), &fits, |_| true, at(seconds))?;
+        Some(next.name.strip_prefix("vms/").unwrap().parse().unwrap())
+    }
+
+    #[test]
+    fn a_pod_is_touched_once_a_change() {
+        let (mut waiting, small) = (Waiting::default(), shared(2));
+        refused(&mut waiting, 1, &small, 10);
+        // Nothing changed since it was asked about.
+        assert!(waiting.open(at(11)).nodes.is_empty());
+        waiting.changed([node("a")], at(12));
+        assert_eq!(turn(&mut waiting, "a", std::slice::from_ref(&small), 12), Some(1));
+        assert_eq!(turn(&mut waiting, "a", std::slice::from_ref(&small), 13), None);
+        assert!(waiting.nodes.is_empty());
+        // It was tried, in vain: the next time it waits a little, but the change is not forgotten.
+        refused(&mut waiting, 1, &small, 14);
+        waiting.changed([node("a")], at(15));
+        assert_eq!(turn(&mut waiting, "a", std::slice::from_ref(&small), 15), Some(1));
+        refused(&mut waiting, 1, &small, 16);
+        waiting.changed([node("a")], at(17));
+        assert_eq!(turn(&mut waiting, "a", std::slice::from_ref(&small), 17), None);
+        assert_eq!(turn(&mut waiting, "a", std::slice::from_ref(&small), 20), Some(1));
+    }
+
+    #[test]
+    fn only_pods_that_fit_are_touched_one_after_the_other() {
+        let (mut waiting, small, large) = (Waiting::default(), shared(2), shared(14));
+        for number in 1..=3 {
+            refused(&mut waiting, number, &small, 10 + number as u64);
+        }
+        refused(&mut waiting, 9, &large, 10);
+        waiting.changed([node("a"), node("b")], at(20));
+        assert_eq!(waiting.open(at(20)).requests.len(), 2);
+        let fits = std::slice::from_ref(&small);
+        assert_eq!(turn(&mut waiting, "a", fits, 20), Some(1));
+        assert_eq!(turn(&mut waiting, "a", fits, 21), Some(2));
+        // The third finds no room any more, and the node is not looked at again.
+        assert_eq!(turn(&mut waiting, "a", &[], 22), None);
+        assert!(!waiting.nodes.contains_key(&node("a")) && waiting.nodes.contains_key(&node("b")));
+        // Whoever is bound by now waits no longer.
+        waiting.is_over(uid(3));
+        assert_eq!(turn(&mut waiting, "b", fits, 23), None);
+    }
+
+    #[test]
+    fn a_higher_priority_goes_first_and_a_bind_under_way_is_left_alone() {
+        let (mut waiting, small) = (Waiting::default(), shared(2));
+        refused(&mut waiting, 1, &small, 10);
+        waiting.refused(uid(2), "vms/2".into(), small.clone(), 1000, at(11));
+        waiting.changed([node("a")], at(12));
+        let (open, fits) = (waiting.open(at(12)), Fits::from([small.clone()]));
+        assert!(waiting.next(&open, &node("a"), &fits, |_| false, at(12)).is_none());
+        let next = waiting.next(&open, &node("a"), &fits, |_| true, at(12)).unwrap();
+        assert_eq!(&*next.name, "vms/2");
+        // What could not be told is told again.
+        waiting.failed(&next, &node("a"), at(12));
+        assert_eq!(turn(&mut waiting, "a", &[small], 13), Some(2));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_in_number_and_time() {
+        let (mut waiting, small) = (Waiting::default(), shared(2));
+        for number in 0..MAX_PODS as u128 + 10 {
+            refused(&mut waiting, number + 1, &small, 10);
+        }
+        assert_eq!(waiting.len(), MAX_PODS);
+        let names = (0..1000).map(|number| node(&format!("node-{number}")));
+        waiting.changed(names, at(11));
+        let open = waiting.open(at(11));
+        assert_eq!((open.nodes.len(), open.requests.len()), (MAX_NODES_A_TURN, 1));
+        waiting.open(at(10) + FORGOTTEN_AFTER);
+        assert_eq!((waiting.len(), waiting.nodes.len()), (0, 0));
+        // However many different requests there are, each has its turn.
+        let different: Vec<Shared> = (0..600).map(|_| shared(4)).collect();
+        for (number, request) in different.iter().enumerate() {
+            refused(&mut waiting, number as u128 + 1, request, 1000);
+        }
+        waiting.changed([node("a")], at(1001));
+        let mut asked = HashSet::new();
+        for _ in 0..3 {
+            let open = waiting.open(at(1001));
+            assert_eq!((open.requests.len(), open.nodes.len()), (MAX_REQUESTS_A_TURN, 1));
+            asked.extend(open.requests.iter().cloned());
+            assert!(
+                waiting
+                    .next(&open, &node("a"), &Fits::new(), |_| true, at(1001))
+                    .is_none()
+            );
+        }
+        assert_eq!(asked.len(), 600);
+        waiting.open(at(1000) + FORGOTTEN_AFTER);
+        // Of a former leader's pods the answers are not known, so every node is news.
+        waiting.found(uid(1), "vms/1".into(), small.clone(), 0, at(2000));
+        waiting.changed([node("a")], at(2000));
+        assert_eq!(turn(&mut waiting, "a", &[small], 2000), Some(1));
+    }
+}
