@@ -2,8 +2,10 @@
 
 use serde_json::Value;
 
+use crate::adopt_vmm::TEST_VMM;
 use crate::guest::Accel;
 use crate::host::{output, run, thread, wait_until};
+use crate::kvm::needs_kvm;
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, is_isolated, near_pool, state};
 
@@ -231,6 +233,60 @@ fn a_qemu_without_a_monitor_for_us_is_attached_by_its_threads_names() {
             (&said["paused-start"], &said["isolation"]),
             (&false.into(), &"isolated".into())
         );
+    });
+}
+
+#[test]
+fn a_guest_that_is_shut_down_while_its_vmm_stays_is_not_ready_until_it_boots_again() {
+    needs_kvm();
+    on_node(|| {
+        let script =
+            format!("{TEST_VMM} --like cloud-hypervisor --vcpus 2 & exec stelia-runner attach --state-dir /run");
+        let options = [Accel::Kvm.device(), &["--cpus", "2"]].concat();
+        let pod = Pod::start("shut-down", &options, &["sh", "-c", &script]);
+        let asked = |what: &str| {
+            let exec = ["kubelet-standin", "pod", "exec", &pod.name, "--"];
+            let probe = ["stelia-runner", "probe", what, "--state-dir", "/run"];
+            let out = output(&[&exec[..], &probe].concat());
+            (
+                out.status.success(),
+                String::from_utf8_lossy(&out.stdout).trim().to_owned(),
+            )
+        };
+        let vcpus = || -> Vec<_> {
+            let threads = pod.threads().others.into_iter();
+            threads.filter(|thread| thread.name.starts_with("vcpu")).collect()
+        };
+        let seated = || {
+            let vcpus = vcpus();
+            let alone = |thread: &crate::host::Thread| thread.cgroup == pod.vcpu() && thread.allowed.len() == 1;
+            (vcpus.len() == 2 && vcpus.iter().all(alone)).then_some(vcpus)
+        };
+        let before = wait_until("both vCPUs have CPUs of their own", seated);
+        wait_until("ready", || {
+            (asked("readiness") == (true, "isolated".to_owned())).then_some(())
+        });
+        assert!(pod.logs().contains("Cloud Hypervisor is process"), "{}", pod.logs());
+        let signal = |signal: &str| run(&["pkill", signal, "-x", "cloud-hyperviso"]);
+        signal("-USR1");
+        wait_until("its vCPUs have ended", || vcpus().is_empty().then_some(()));
+        wait_until("not ready", || (!asked("readiness").0).then_some(()));
+        assert!(
+            asked("readiness").1.starts_with("the guest is shut down"),
+            "{:?}",
+            asked("readiness")
+        );
+        let said: Value = serde_json::from_str(&asked("state").1).expect("the state");
+        assert_eq!(said["guest"], "shutdown");
+        assert!(
+            asked("liveness").0 && !pod.logs().contains("debug-threads"),
+            "{}",
+            pod.logs()
+        );
+        signal("-USR2");
+        wait_until("ready again", || asked("readiness").0.then_some(()));
+        let after = wait_until("its new vCPUs have CPUs of their own", seated);
+        assert!(after.iter().all(|new| before.iter().all(|old| old.tid != new.tid)));
     });
 }
 

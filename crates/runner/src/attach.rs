@@ -1,4 +1,4 @@
-//! `stelia-runner attach`: isolates a QEMU that something else started in this container.
+//! `stelia-runner attach`: isolates a VM whose VMM something else started in this container.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -32,9 +32,9 @@ pub(crate) async fn run(mut options: AttachOptions) -> u8 {
         }
     };
     let found = tokio::select! {
-        found = wait_for_qemu(&options) => found,
+        found = wait_for_vmm(&options) => found,
         number = runner.stop.recv() => {
-            tracing::info!("signal {number} before QEMU was found: exiting");
+            tracing::info!("signal {number} before a VM was found: exiting");
             runner.anchor.kill();
             return Exit::Signal(number).code();
         }
@@ -47,15 +47,14 @@ pub(crate) async fn run(mut options: AttachOptions) -> u8 {
             return EXIT_RUNNER;
         }
     };
-    tracing::info!("QEMU is process {pid}");
     match &options.qmp {
-        Some(qmp) => attach(&options, runner, pidfd, Monitor::new(qmp)).await,
-        None => attach(&options, runner, pidfd, ThreadNames::new(Path::new(PROC), pid)).await,
+        Some(qmp) => attach(&options, runner, (pid, pidfd), Monitor::new(qmp)).await,
+        None => attach(&options, runner, (pid, pidfd), ThreadNames::new(Path::new(PROC), pid)).await,
     }
 }
 
-/// Waits up to `--register-timeout` for QEMU's process.
-async fn wait_for_qemu(options: &AttachOptions) -> Result<(i32, OwnedFd), Error> {
+/// Waits up to `--register-timeout` for the VMM's process.
+async fn wait_for_vmm(options: &AttachOptions) -> Result<(i32, OwnedFd), Error> {
     let deadline = Instant::now() + options.common.register_timeout;
     loop {
         match find(options) {
@@ -66,7 +65,9 @@ async fn wait_for_qemu(options: &AttachOptions) -> Result<(i32, OwnedFd), Error>
     }
 }
 
-async fn attach(options: &AttachOptions, mut runner: Runner, pidfd: OwnedFd, vmm: impl Vmm) -> u8 {
+async fn attach(options: &AttachOptions, mut runner: Runner, (pid, pidfd): (i32, OwnedFd), vmm: impl Vmm) -> u8 {
+    let name = vmm.name();
+    tracing::info!("{name} is process {pid}");
     let instance = match runner.register(&options.common).await {
         Ok(instance) => instance,
         Err(code) => return code,
@@ -77,12 +78,12 @@ async fn attach(options: &AttachOptions, mut runner: Runner, pidfd: OwnedFd, vmm
         child: None,
         release: Release::AlreadyRunning,
         instance,
-        // When PID 1 ends, the kernel kills the whole container: QEMU is shut down before.
+        // When PID 1 ends, the kernel kills the whole container: the guest is shut down before.
         ends_vmm: std::process::id() == 1,
     };
     let mut helpers = Helpers::new(Vec::new(), &runner.children, &runner.status);
     if let End::Vmm(_) = supervise(&mut runner, &options.common, &mut helpers, vm).await {
-        tracing::info!("QEMU ended");
+        tracing::info!("{name} ended");
     }
     runner.deregister().await;
     0

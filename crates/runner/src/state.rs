@@ -131,16 +131,21 @@ impl RunnerState {
             Phase::Stopping => return Err("shutting down".into()),
             Phase::Up => {}
         }
+        // First: a guest that has no vCPUs is not isolated either.
+        let incoming = match self.guest.as_str() {
+            "running" | "unknown" => false,
+            "inmigrate" => true,
+            other => return Err(because(&format!("the guest is {}", in_words(other)))),
+        };
         let promise = self.isolation.promise(self.qos);
         let promise = match (self.isolation.is_as_promised(), self.require_isolation) {
             (true, _) => promise.to_owned(),
             (false, false) => format!("degraded, {promise}"),
             (false, true) => return Err(because(promise)),
         };
-        match self.guest.as_str() {
-            "running" | "unknown" => Ok(because(&promise)),
-            "inmigrate" => Ok(because(&format!("{promise}, ready for the migration"))),
-            other => Err(format!("the guest is {other}")),
+        match incoming {
+            false => Ok(because(&promise)),
+            true => Ok(because(&format!("{promise}, ready for the migration"))),
         }
     }
 
@@ -154,6 +159,15 @@ impl RunnerState {
             Phase::Stopping => "stopping",
         };
         Ok(format!("alive, {phase}"))
+    }
+}
+
+/// A run state for people; by its QMP name where that says it.
+pub(crate) fn in_words(guest: &str) -> &str {
+    match guest {
+        "shutdown" => "shut down",
+        "prelaunch" => "not booted",
+        other => other,
     }
 }
 
@@ -243,6 +257,13 @@ mod tests {
 
     #[rstest]
     #[case("paused", false)]
+    #[case("shutdown", false)]
+    #[case("prelaunch", false)]
+    #[case("suspended", false)]
+    #[case("watchdog", false)]
+    #[case("io-error", false)]
+    #[case("guest-panicked", false)]
+    #[case("postmigrate", false)]
     #[case("internal-error", false)]
     #[case("inmigrate", true)]
     #[case("unknown", true)]
@@ -252,6 +273,23 @@ mod tests {
             ..up()
         };
         assert_eq!(state.readiness().is_ok(), ready);
+    }
+
+    #[test]
+    fn of_a_guest_that_was_shut_down_that_is_what_is_said() {
+        let state = RunnerState {
+            guest: "shutdown".into(),
+            isolation: Isolation::Floating,
+            reason: "vCPU 0 has ended".into(),
+            ..up()
+        };
+        let text = "the guest is shut down: vCPU 0 has ended";
+        assert_eq!(state.readiness(), Err(text.into()));
+        let state = RunnerState {
+            require_isolation: false,
+            ..state
+        };
+        assert_eq!(state.readiness(), Err(text.into()));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The guest: each vCPU counts in a word of its own of the guest's memory, in real mode, and never exits by itself.
+//! The guest: each vCPU counts in a word of its own of the guest's memory, in real mode, and never exits by itself until it is shut
+//! down.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -20,6 +21,10 @@ const COUNTERS: u64 = 0x2000;
 
 /// `inc dword [bx]`, and a jump back to it.
 const LOOP: [u8; 5] = [0x66, 0xff, 0x07, 0xeb, 0xfb];
+/// Where the jump is.
+const JUMP: u64 = CODE + 3;
+/// `hlt`: without an interrupt controller in the kernel it ends KVM_RUN.
+const HALT: u8 = 0xf4;
 
 /// A VM's memory, and those of its vCPUs that nobody has taken.
 pub struct Guest {
@@ -52,6 +57,12 @@ impl Guest {
         });
         let vcpus = vcpus.collect::<anyhow::Result<_>>()?;
         Ok(Self { memory, vcpus })
+    }
+
+    /// Has every vCPU halt, as at the end of an operating system's shutdown.
+    pub fn shut_down(&self) -> anyhow::Result<()> {
+        let halted = self.memory.store(HALT, GuestAddress(JUMP), Ordering::SeqCst);
+        halted.context("write the guest's end")
     }
 
     /// The vCPUs, each to be run by a thread of its own.
@@ -128,11 +139,12 @@ fn vcpu(vm: &VmFd, index: u8) -> anyhow::Result<VcpuFd> {
 }
 
 impl Vcpu {
-    /// Run the guest's loop on this thread, until it fails.
+    /// Run the guest's loop on this thread, until it is shut down or fails.
     pub fn run(&mut self) -> anyhow::Result<()> {
         loop {
             match self.vcpu.run() {
                 Ok(VcpuExit::Intr) => {}
+                Ok(VcpuExit::Hlt) => return Ok(()),
                 Ok(exit) => bail!("the guest left its loop: {exit:?}"),
                 Err(error) if io::Error::from_raw_os_error(error.errno()).kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error).context("KVM_RUN"),

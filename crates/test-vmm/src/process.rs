@@ -1,11 +1,11 @@
 //! The process: its names, threads and children, and its end.
 
-use std::convert::Infallible;
 use std::env;
 use std::ffi::CString;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, exit};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, park};
 
 use anyhow::Context;
@@ -19,6 +19,10 @@ use crate::Options;
 use crate::guest::Guest;
 use crate::shape::Vmm;
 
+/// Shuts the guest down: its vCPU threads end.
+const SHUT_DOWN: Signal = Signal::SIGUSR1;
+/// Boots it again, with new threads.
+const BOOT: Signal = Signal::SIGUSR2;
 /// How often it is looked whether the guest runs.
 const LOOK_AGAIN: Timespec = Timespec {
     tv_sec: 0,
@@ -40,9 +44,10 @@ pub fn main(options: &Options) -> anyhow::Result<()> {
     }
     name_this_thread(program)?;
     // Before there are threads, which inherit it. As a container's first process it would not be ended by a signal it ignores.
-    let ends: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
-    ends.thread_block().context("block SIGTERM")?;
-    let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).context("signalfd")?;
+    let signals = [Signal::SIGTERM, Signal::SIGINT, SHUT_DOWN, BOOT];
+    let signals: SigSet = signals.into_iter().collect();
+    signals.thread_block().context("block SIGTERM")?;
+    let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).context("signalfd")?;
 
     for name in options.like.devices() {
         let device = myself(program).args(["--like", program, "--device", name]).spawn();
@@ -51,8 +56,9 @@ pub fn main(options: &Options) -> anyhow::Result<()> {
     for name in options.like.helpers() {
         idle(name)?;
     }
-    let guest = make(options)?;
-    wait_for_the_end(&guest, options.vcpus, &ends)
+    let maker = Maker::new(options)?;
+    let guest = maker.make(options)?;
+    wait_for_the_end(guest, options, &maker, &signals)
 }
 
 fn myself(program: &str) -> Command {
@@ -75,32 +81,49 @@ fn idle(name: &str) -> anyhow::Result<()> {
     thread.map(drop).with_context(|| format!("start the thread {name}"))
 }
 
-/// The VM, made and started by the thread that does so in the VMM that is looked like. KVM's events name that thread.
-fn make(options: &Options) -> anyhow::Result<Guest> {
-    let (like, vcpus, memory) = (options.like, options.vcpus, options.memory.clone());
-    let Some(name) = like.maker() else {
-        let mut guest = Guest::new(vcpus, memory.as_deref())?;
-        start_vcpus(like, &mut guest)?;
-        return Ok(guest);
-    };
-    let (made, answer) = channel();
-    let maker = Builder::new().name(name.into()).spawn(move || {
-        let guest = Guest::new(vcpus, memory.as_deref()).and_then(|mut guest| {
-            start_vcpus(like, &mut guest)?;
-            Ok(guest)
-        });
-        stay(&made, guest)
-    });
-    maker.with_context(|| format!("start the thread {name}"))?;
-    answer.recv().context("the thread that makes the VM ended")?
+/// Who makes the VM and starts it: the thread that does so in the VMM that is looked like. KVM's events name that thread.
+enum Maker {
+    ThisThread,
+    Thread {
+        orders: Sender<()>,
+        made: Receiver<anyhow::Result<Guest>>,
+    },
 }
 
-fn stay<T>(sender: &Sender<T>, value: T) -> Infallible {
-    // Nobody waits for it any more only when the process is ending.
-    let _ = sender.send(value);
-    loop {
-        park();
+impl Maker {
+    fn new(options: &Options) -> anyhow::Result<Self> {
+        let (like, vcpus, memory) = (options.like, options.vcpus, options.memory.clone());
+        let Some(name) = like.maker() else {
+            return Ok(Self::ThisThread);
+        };
+        let (orders, ordered) = channel();
+        let (answer, made) = channel();
+        let thread = Builder::new().name(name.into()).spawn(move || {
+            for () in ordered {
+                // Nobody waits for it any more only when the process is ending.
+                let _ = answer.send(boot(like, vcpus, memory.as_deref()));
+            }
+        });
+        thread.with_context(|| format!("start the thread {name}"))?;
+        Ok(Self::Thread { orders, made })
     }
+
+    fn make(&self, options: &Options) -> anyhow::Result<Guest> {
+        match self {
+            Self::ThisThread => boot(options.like, options.vcpus, options.memory.as_deref()),
+            Self::Thread { orders, made } => {
+                orders.send(()).context("the thread that makes the VM ended")?;
+                made.recv().context("the thread that makes the VM ended")?
+            }
+        }
+    }
+}
+
+/// A VM whose vCPUs run.
+fn boot(like: Vmm, vcpus: u8, memory: Option<&Path>) -> anyhow::Result<Guest> {
+    let mut guest = Guest::new(vcpus, memory)?;
+    start_vcpus(like, &mut guest)?;
+    Ok(guest)
 }
 
 fn start_vcpus(like: Vmm, guest: &mut Guest) -> anyhow::Result<()> {
@@ -116,19 +139,47 @@ fn start_vcpus(like: Vmm, guest: &mut Guest) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says when every vCPU has counted, and returns at SIGTERM. The vCPUs end with the process.
-fn wait_for_the_end(guest: &Guest, vcpus: u8, ends: &SignalFd) -> anyhow::Result<()> {
+/// Says when every vCPU has counted, shuts the guest down and boots it when it is told to, and returns at SIGTERM. The vCPUs end
+/// with the process.
+fn wait_for_the_end(first: Guest, options: &Options, maker: &Maker, signals: &SignalFd) -> anyhow::Result<()> {
+    let mut guest = Some(first);
     let mut runs = false;
     loop {
-        if !runs && guest.has_counted(vcpus)? {
+        if let Some(guest) = &guest
+            && !runs
+            && guest.has_counted(options.vcpus)?
+        {
             println!("guest running");
             runs = true;
         }
-        let limit = (!runs).then_some(&LOOK_AGAIN);
-        match poll(&mut [PollFd::new(ends, PollFlags::IN)], limit) {
-            Ok(0) | Err(Errno::INTR) => {}
-            Ok(_) => return Ok(()),
+        let limit = (!runs && guest.is_some()).then_some(&LOOK_AGAIN);
+        match poll(&mut [PollFd::new(signals, PollFlags::IN)], limit) {
+            Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) => {}
             Err(error) => return Err(error).context("wait for SIGTERM"),
+        }
+        let Some(signal) = signals.read_signal().context("read a signal")? else {
+            continue;
+        };
+        match i32::try_from(signal.ssi_signo)
+            .ok()
+            .and_then(|number| Signal::try_from(number).ok())
+        {
+            Some(SHUT_DOWN) => {
+                if let Some(guest) = guest.take() {
+                    guest.shut_down()?;
+                    println!("guest shut down");
+                }
+                if !options.like.stays_when_shut_down() {
+                    return Ok(());
+                }
+            }
+            Some(BOOT) if guest.is_none() => {
+                guest = Some(maker.make(options)?);
+                runs = false;
+            }
+            Some(BOOT) => {}
+            _ => return Ok(()),
         }
     }
 }

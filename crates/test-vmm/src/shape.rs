@@ -28,6 +28,11 @@ impl Vmm {
         }
     }
 
+    /// Whether the process stays when its guest was shut down, and can boot another. The others end.
+    pub fn stays_when_shut_down(self) -> bool {
+        self == Self::CloudHypervisor
+    }
+
     pub fn vcpu(self, index: u8) -> String {
         match self {
             Self::CloudHypervisor => format!("vcpu{index}"),

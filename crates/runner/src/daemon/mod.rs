@@ -95,6 +95,11 @@ impl Daemon {
         self.next = (Instant::now() + FIRST_RETURN + spread(), FIRST_RETURN);
     }
 
+    /// Whether there is a connection. Without one [`Daemon::event`] makes one, which takes a while.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.link.is_some()
+    }
+
     /// Waits for a signal of the daemon's, the loss of the connection or its return. Cancel-safe.
     pub(crate) async fn event(&mut self) -> DaemonEvent {
         if let Some(link) = &mut self.link {

@@ -10,7 +10,15 @@ use crate::state::Isolation;
 use crate::vmm::Vmm;
 
 impl<V: Vmm> Keeper<'_, V> {
-    pub(crate) async fn on_daemon_event(&mut self, event: DaemonEvent) {
+    /// Follows the instance, once its vCPUs are attached. Before that the attach itself shows whether the daemon still has it.
+    pub(super) async fn on_event(&mut self, event: DaemonEvent) {
+        match self.attached {
+            Some(_) => self.on_daemon_event(event).await,
+            None => self.status.update(|state| state.daemon = event != DaemonEvent::Lost),
+        }
+    }
+
+    async fn on_daemon_event(&mut self, event: DaemonEvent) {
         match event {
             DaemonEvent::Lost => {
                 tracing::warn!("the daemon closed the connection; the guest keeps the CPUs it has");

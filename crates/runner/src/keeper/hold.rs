@@ -8,8 +8,8 @@ use super::{Keeper, VMM_PATIENCE};
 use crate::state::UnpinnedWindow;
 use crate::vmm::{Hold, Vmm, Window};
 
-/// Between two tries: the shorter, the shorter the window. A VM that is booted only later is not asked for so often that it
-/// matters: a thousandth of the time that it took so far, at most `LAST_TRY`.
+/// Between two tries: the shorter, the shorter the window. While there is no vCPU thread a try reads names, and asks the VMM
+/// seldom; for a VM that is booted only later the pause is a thousandth of the time that it took so far, at most `LAST_TRY`.
 const FIRST_TRY: Duration = Duration::from_millis(1);
 const LAST_TRY: Duration = Duration::from_millis(100);
 
@@ -56,7 +56,12 @@ impl<V: Vmm> Keeper<'_, V> {
                 }
                 Err(error) => tracing::debug!("{error}"),
             }
-            sleep((started.elapsed() / 1000).clamp(FIRST_TRY, LAST_TRY)).await;
+            // The pauses are too short to make a connection in; the attach makes one.
+            let followed = self.is_followed() && self.daemon.is_connected();
+            tokio::select! {
+                () = sleep((started.elapsed() / 1000).clamp(FIRST_TRY, LAST_TRY)) => {}
+                event = self.daemon.event(), if followed => self.on_event(event).await,
+            }
         }
     }
 

@@ -19,11 +19,13 @@ use super::cli::CommonOptions;
 use super::daemon::Daemon;
 use super::error::Error;
 use super::qmp::Vcpu;
-use super::state::{Isolation, Phase};
+use super::state::{Isolation, Phase, in_words};
 use super::status::Status;
-use super::vmm::{Change, Release, Threads, Vmm};
+use super::vmm::{Change, Release, SHUT_DOWN, Threads, Vmm};
 
 const VMM_RETRY: Duration = Duration::from_millis(100);
+/// The pause grows up to this while the VMM does not tell its vCPU threads.
+const LAST_VMM_RETRY: Duration = Duration::from_secs(2);
 /// The VMM may take this long to answer before a warning is logged.
 const VMM_PATIENCE: Duration = Duration::from_secs(10);
 const FIRST_RETRY: Duration = Duration::from_secs(5);
@@ -101,7 +103,9 @@ impl<'a, V: Vmm> Keeper<'a, V> {
     pub(crate) async fn keep(&mut self) {
         loop {
             self.hold().await;
-            let threads = self.answering().await;
+            let Some(threads) = self.answering().await else {
+                continue;
+            };
             self.report_paused();
             let done = match self.isolate(&threads).await {
                 Ok(()) => self.release().await,
@@ -118,25 +122,51 @@ impl<'a, V: Vmm> Keeper<'a, V> {
         }
     }
 
-    /// Waits until the VMM answers, and returns the threads.
-    async fn answering(&mut self) -> Threads {
+    /// Waits until the VMM tells its vCPU threads, and returns them. `None`: the guest was shut down before its release, so that
+    /// one that is booted next has to be held anew.
+    async fn answering(&mut self) -> Option<Threads> {
         let started = Instant::now();
         let mut warned = false;
         loop {
-            match self.vmm.threads().await {
+            let error = match self.vmm.threads().await {
                 Ok(threads) => {
                     self.report_iothreads(&threads);
                     self.run_state().await;
-                    return threads;
+                    return Some(threads);
                 }
-                Err(error) if !warned && started.elapsed() > VMM_PATIENCE => {
-                    tracing::warn!("{error}; still trying");
-                    warned = true;
-                }
-                Err(error) => tracing::debug!("{error}"),
+                Err(error) => error,
+            };
+            // The VMM of a guest that was shut down may stay, without vCPUs. That is no failure of its, and probes must see it.
+            self.run_state().await;
+            let is_shut_down = self.status.now().guest == SHUT_DOWN;
+            if is_shut_down && !self.released {
+                self.held = Held::NotYet;
+                return None;
             }
-            sleep(VMM_RETRY).await;
+            if !is_shut_down && !warned && started.elapsed() > VMM_PATIENCE {
+                tracing::warn!("{error}; still trying");
+                warned = true;
+            } else {
+                tracing::debug!("{error}");
+            }
+            let pause = (started.elapsed() / 10).clamp(VMM_RETRY, LAST_VMM_RETRY);
+            let watched = is_shut_down && self.vmm.reports_every_change();
+            let followed = self.is_followed() && (watched || self.daemon.is_connected());
+            tokio::select! {
+                change = self.vmm.change(), if watched => if let Err(error) = change {
+                    tracing::debug!("{error}");
+                    self.vmm.disconnect();
+                    sleep(pause).await;
+                },
+                () = sleep(pause), if !watched => {}
+                event = self.daemon.event(), if followed => self.on_event(event).await,
+            }
         }
+    }
+
+    /// Whether the daemon has an instance whose signals count.
+    fn is_followed(&self) -> bool {
+        self.instance.is_some() && !self.given_up
     }
 
     fn report_iothreads(&self, threads: &Threads) {
@@ -278,11 +308,9 @@ impl<'a, V: Vmm> Keeper<'a, V> {
         loop {
             // Some run states end without an event (`finish-migrate` on the source).
             let settled = matches!(self.status.now().guest.as_str(), "running" | "unknown");
-            let look = if threads.may_grow || !settled {
-                LOOK
-            } else {
-                Duration::MAX
-            };
+            let is_told = self.vmm.reports_every_change() || (settled && !threads.may_grow);
+            let look = if is_told { Duration::MAX } else { LOOK };
+            let followed = self.is_followed();
             tokio::select! {
                 change = self.vmm.change() => match change {
                     Ok(Change::Threads) => {
@@ -303,8 +331,8 @@ impl<'a, V: Vmm> Keeper<'a, V> {
                     }
                     self.run_state().await;
                 }
-                event = self.daemon.event(), if self.instance.is_some() && !self.given_up => {
-                    self.on_daemon_event(event).await;
+                event = self.daemon.event(), if followed => {
+                    self.on_event(event).await;
                     if self.resized {
                         return;
                     }
@@ -318,7 +346,7 @@ impl<'a, V: Vmm> Keeper<'a, V> {
             Ok(guest) => {
                 let before = self.status.now().guest;
                 if before != guest && self.released {
-                    tracing::info!("the guest is {guest}");
+                    tracing::info!("the guest is {}", in_words(&guest));
                 }
                 self.status.update(|state| state.guest = guest);
             }

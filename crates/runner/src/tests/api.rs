@@ -3,6 +3,7 @@
 use rstest::rstest;
 
 use super::*;
+use crate::state::Isolation;
 
 fn bench(daemon: Behaviour, how: &str, args: &str, options: &[&str]) -> Bench {
     let setup = Setup {
@@ -117,9 +118,94 @@ async fn one_that_is_booted_by_others_is_paused_when_it_is(#[case] how: &str) {
     );
 }
 
+#[rstest]
+#[case("firecracker unbooted")]
+#[case("cloud-hypervisor unbooted")]
 #[tokio::test]
-async fn a_restored_guest_did_not_run_and_is_resumed() {
-    let how = "cloud-hypervisor restored";
+async fn one_that_nobody_configures_is_asked_seldom(#[case] how: &str) {
+    let bench = bench(Behaviour::default(), how, "", &[]);
+    bench.state(|state| state.guest == "prelaunch").await;
+    let before = bench.read("asked").lines().count();
+    sleep(Duration::from_secs(3)).await;
+    let asked = bench.read("asked").lines().count() - before;
+    // Every 0.1 s at first. Nobody is asked to pause what is not there.
+    assert!(asked <= 35, "{asked}");
+    assert!(!bench.read("asked").contains(pause(how).split(" {").next().unwrap()));
+}
+
+#[rstest]
+#[case(true)]
+#[case(false)]
+#[tokio::test]
+async fn a_guest_that_was_shut_down_is_not_ready_until_it_is_booted_again(#[case] require: bool) {
+    let option = if require {
+        "--require-isolation=yes"
+    } else {
+        "--require-isolation=no"
+    };
+    let bench = bench(Behaviour::default(), "cloud-hypervisor", "", &[option]);
+    bench.logged("guest running").await;
+    // When another program shuts it down, and Cloud Hypervisor stays
+    bench.write("shutdown", "");
+    let state = bench.state(|state| state.guest == "shutdown").await;
+    assert_eq!(state.readiness(), Err("the guest is shut down".into()));
+    assert!(state.liveness().is_ok());
+    bench.logged("the guest is shut down").await;
+    // Then what becomes of its instance is followed all the same
+    *bench.calls.state.lock().unwrap() = Some("floating".into());
+    bench.calls.tell.notify_one();
+    let state = bench.state(|state| state.isolation == Isolation::Floating).await;
+    let text = state.readiness().unwrap_err();
+    assert!(text.starts_with("the guest is shut down"), "{text}");
+    // And it is asked seldom, and nothing is said of QEMU
+    let before = bench.read("asked").lines().count();
+    sleep(Duration::from_secs(3)).await;
+    let asked = bench.read("asked").lines().count() - before;
+    assert!(asked <= 4, "{asked}");
+    let log = bench.read("log");
+    assert!(!log.contains("debug-threads") && !log.contains("still trying"), "{log}");
+    // When it is booted again
+    *bench.calls.state.lock().unwrap() = None;
+    let attaches = || {
+        bench
+            .calls
+            .names()
+            .iter()
+            .filter(|call| call.starts_with("AttachVcpus"))
+            .count()
+    };
+    assert_eq!(attaches(), 1);
+    bench.write("boot", "");
+    // Then its new threads are attached
+    let state = bench
+        .state(|state| state.guest == "running" && state.isolation == Isolation::Isolated)
+        .await;
+    assert_eq!((state.readiness(), attaches()), (Ok("isolated".into()), 2));
+    // And it was neither paused nor resumed once more
+    assert_eq!(orders(&bench).len(), 2);
+}
+
+#[tokio::test]
+async fn one_that_is_shut_down_before_its_release_is_held_again_when_it_boots() {
+    let behaviour = Behaviour {
+        failing_attaches: 1,
+        ..Behaviour::default()
+    };
+    let how = "cloud-hypervisor";
+    let bench = bench(behaviour, how, "", &[]);
+    bench.logged("the guest stays paused").await;
+    bench.write("shutdown", "");
+    bench.state(|state| state.guest == "shutdown").await;
+    bench.write("boot", "");
+    bench.logged("guest running").await;
+    assert_eq!(orders(&bench), [pause(how), pause(how), resume(how)]);
+}
+
+#[rstest]
+#[case("cloud-hypervisor restored")]
+#[case("firecracker restored")]
+#[tokio::test]
+async fn a_restored_guest_did_not_run_and_is_resumed(#[case] how: &str) {
     let bench = bench(Behaviour::default(), how, "", &[]);
     bench.logged("guest running").await;
     let state = bench.state(|state| state.guest == "running").await;

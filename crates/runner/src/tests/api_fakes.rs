@@ -16,7 +16,8 @@ use std::path::Path;
 /// | `restored` | it is paused from the start |
 /// | `deaf` | the guest and the command to quit are without effect |
 ///
-/// Every request but a GET is appended to the file `commands`. A file `reboot` makes new vCPU threads. Exit codes: 7 powered
+/// Every request but a GET is appended to the file `commands`, every one to `asked`. A file `reboot` makes new vCPU threads; a
+/// file `shutdown` shuts the guest down: its threads end and the VMM stays, until there is a file `boot`. Exit codes: 7 powered
 /// down, 3 quit. Never returns.
 pub fn vmm(dir: &Path) {
     let how = std::env::var("STELIA_TEST_QEMU").unwrap();
@@ -30,9 +31,9 @@ pub fn vmm(dir: &Path) {
         }
     };
     let spawn = |name: String, dir: &Path| {
-        let stop = dir.join("reboot");
+        let stop = ["reboot", "shutdown"].map(|file| dir.join(file));
         let body = move || {
-            while !stop.exists() {
+            while !stop.iter().any(|file| file.exists()) {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
         };
@@ -47,10 +48,19 @@ pub fn vmm(dir: &Path) {
     let mut half = has("half");
     let listener = UnixListener::bind(dir.join("api")).unwrap();
     let mut commands = std::fs::File::create(dir.join("commands")).unwrap();
+    let mut asked = std::fs::File::create(dir.join("asked")).unwrap();
     for stream in listener.incoming() {
         let mut stream = stream.unwrap();
-        if state.is_empty() && dir.join("boot").exists() {
+        if dir.join("shutdown").exists() {
+            vcpus
+                .drain(..)
+                .for_each(|thread: std::thread::JoinHandle<()>| thread.join().unwrap());
+            state = "Created";
+        }
+        let is_down = state.is_empty() || state == "Created";
+        if is_down && dir.join("boot").exists() {
             state = "Running";
+            let _ = std::fs::remove_file(dir.join("shutdown"));
         }
         if dir.join("reboot").exists() {
             vcpus
@@ -58,10 +68,11 @@ pub fn vmm(dir: &Path) {
                 .for_each(|thread: std::thread::JoinHandle<()>| thread.join().unwrap());
             std::fs::remove_file(dir.join("reboot")).unwrap();
         }
-        if vcpus.is_empty() && !state.is_empty() {
+        if vcpus.is_empty() && !state.is_empty() && state != "Created" {
             vcpus.extend((0..2).map(|index| spawn(name(index), dir)));
         }
         let Some((request, body)) = read(&stream) else { continue };
+        writeln!(asked, "{request}").unwrap();
         if !request.starts_with("GET") {
             writeln!(commands, "{}", format!("{request} {body}").trim()).unwrap();
         }
@@ -75,7 +86,9 @@ pub fn vmm(dir: &Path) {
         };
         match (request.as_str(), body.as_str()) {
             ("PUT /api/v1/vm.pause", "") | ("PATCH /vm", r#"{"state":"Paused"}"#) => {
-                if state != "Running" || has("unpausable") {
+                // Firecracker pauses what is paused.
+                let again = firecracker && state == "Paused";
+                if (state != "Running" && !again) || has("unpausable") {
                     refused(&mut stream);
                     continue;
                 }

@@ -229,7 +229,7 @@ pub fn daemon(socket: &Path, behaviour: Behaviour, calls: Calls) {
 }
 
 /// QEMU's side of QMP: one client at a time; every command is appended to the file `commands`; the file `vcpus` has the
-/// number of vCPUs; the text of a file `event` is sent at once. Exit codes: 7 powered down, 3 quit. Never returns.
+/// number of vCPUs; the file `run-state` its run state; the text of a file `event` is sent at once. Exit codes: 7 powered down, 3 quit. Never returns.
 pub fn qemu(dir: &Path) {
     let how = std::env::var("STELIA_TEST_QEMU").unwrap_or_default();
     let listener = UnixListener::bind(dir.join("qmp")).unwrap();
@@ -291,7 +291,11 @@ fn answer(dir: &Path, command: &str, status: &str) -> serde_json::Value {
         "query-iothreads" => serde_json::json!([]),
         "query-hotpluggable-cpus" if dir.join("slots").exists() => serde_json::json!([{"type": "cpu", "props": {}}]),
         "query-hotpluggable-cpus" => serde_json::json!([{"type": "cpu", "qom-path": "/a", "props": {}}]),
-        "query-status" => serde_json::json!({"status": status, "running": status == "running"}),
+        "query-status" => {
+            let set = std::fs::read_to_string(dir.join("run-state"));
+            let status = set.as_deref().unwrap_or(status);
+            serde_json::json!({"status": status, "running": status == "running"})
+        }
         _ => serde_json::json!({}),
     }
 }

@@ -68,6 +68,34 @@ async fn a_reboot_changes_nothing_and_asks_once() {
     assert_eq!(bench.read("commands").matches("query-cpus-fast").count(), 2);
 }
 
+/// As QEMU has them where its guest stops and it stays: with -no-shutdown, -action panic=pause, watchdog=pause, on an error of a disk.
+#[tokio::test]
+async fn a_guest_that_stopped_while_qemu_stays_is_not_ready_until_it_runs() {
+    let bench = Bench::new(Some(Behaviour::default()), "", "");
+    bench.logged("guest running").await;
+    for status in [
+        "shutdown",
+        "internal-error",
+        "watchdog",
+        "guest-panicked",
+        "io-error",
+        "paused",
+        "suspended",
+    ] {
+        bench.write("run-state", status);
+        bench.write("event", "STOP");
+        let state = bench.state(|state| state.guest == status).await;
+        let text = state.readiness().unwrap_err();
+        let said = if status == "shutdown" { "shut down" } else { status };
+        assert_eq!(text, format!("the guest is {said}"));
+        assert!(state.liveness().is_ok());
+        bench.write("run-state", "running");
+        bench.write("event", "RESUME");
+        bench.state(|state| state.readiness().is_ok()).await;
+    }
+    assert_eq!(bench.calls.names()[1..], [TWO]);
+}
+
 #[tokio::test]
 async fn a_migration_with_an_address_comes_in_after_the_vcpus_have_their_cpus() {
     let mut bench = Bench::new(Some(Behaviour::default()), "", "-incoming tcp:0:4444");

@@ -22,10 +22,11 @@ impl VmmKind {
         }
     }
 
-    /// Known by the names of the files that their releases have (`cloud-hypervisor-static`, `firecracker-v1.13.1-x86_64`).
+    /// Known by the names of the files that their releases have (`cloud-hypervisor-static`, `firecracker-v1.13.1-x86_64`), also
+    /// as the kernel cuts them after 15 bytes.
     pub(crate) fn of_program(program: &OsStr) -> Option<VmmKind> {
         let name = Path::new(program).file_name()?.to_str()?;
-        if name.starts_with("cloud-hypervisor") {
+        if name.starts_with("cloud-hyperviso") {
             Some(VmmKind::CloudHypervisor)
         } else if name.starts_with("firecracker") {
             Some(VmmKind::Firecracker)
@@ -45,6 +46,7 @@ mod tests {
     #[rstest]
     #[case("cloud-hypervisor", Some(VmmKind::CloudHypervisor))]
     #[case("/usr/bin/cloud-hypervisor-static", Some(VmmKind::CloudHypervisor))]
+    #[case("cloud-hyperviso", Some(VmmKind::CloudHypervisor))]
     #[case("./firecracker-v1.13.1-x86_64", Some(VmmKind::Firecracker))]
     #[case("/usr/bin/qemu-system-x86_64", Some(VmmKind::Qemu))]
     #[case("/firecracker/run.sh", None)]

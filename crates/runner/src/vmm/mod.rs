@@ -18,6 +18,9 @@ use std::time::Duration;
 use super::error::Error;
 use super::qmp::{Iothread, Vcpu};
 
+/// The run state of a guest that was shut down while its VMM stays: its QMP name.
+pub(crate) const SHUT_DOWN: &str = "shutdown";
+
 /// The threads of a VM, as they were when asked.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Threads {
@@ -109,9 +112,14 @@ pub(crate) trait Vmm {
         }
     }
     fn threads(&mut self) -> impl Future<Output = Result<Threads, Error>>;
+    /// Whether [`Vmm::change`] reports every change of the threads and of the run state, so that nobody has to ask besides.
+    fn reports_every_change(&self) -> bool {
+        false
+    }
     /// Waits for a change. Cancel-safe.
     fn change(&mut self) -> impl Future<Output = Result<Change, Error>>;
-    /// The run state by its QMP name; `unknown` without a monitor.
+    /// The run state by its QMP name; `unknown` without a monitor. A guest that was shut down while its VMM stays is
+    /// [`SHUT_DOWN`], whatever the VMM calls that.
     fn run_state(&mut self) -> impl Future<Output = Result<String, Error>>;
     fn release(&mut self, how: &Release) -> impl Future<Output = Result<(), Error>>;
     /// Asks the guest to end.
@@ -121,6 +129,16 @@ pub(crate) trait Vmm {
     /// Closes the connection, if it has one; the next call opens a new one.
     fn disconnect(&mut self) {}
 }
+
+/// Whether a thread may be executing a guest: it is on a CPU, or sleeps in an ioctl, as KVM_RUN is one. A vCPU's thread whose
+/// guest is paused sleeps in another call. Where the kernel does not say (proc(5), `syscall`), it is not known to.
+fn is_in_guest(proc: &Path, pid: i32, thread: i32) -> bool {
+    let text = std::fs::read_to_string(proc.join(format!("{pid}/task/{thread}/syscall"))).unwrap_or_default();
+    matches!(text.split_whitespace().next(), Some("running" | IOCTL))
+}
+
+/// The number of ioctl(2).
+const IOCTL: &str = if cfg!(target_arch = "x86_64") { "16" } else { "29" };
 
 /// How long a thread was on a CPU since its start: the first number of its schedstat, in nanoseconds (sched-stats.rst).
 fn run_time(proc: &Path, pid: i32, thread: i32) -> Option<Duration> {

@@ -5,14 +5,17 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Change, PowerDown, Quit, Release, Threads, Vmm};
+use super::{Change, PowerDown, Quit, Release, SHUT_DOWN, Threads, Vmm, VmmKind};
 use crate::error::Error;
 use crate::qmp::{Iothread, Vcpu};
 
 /// No event reports a new thread, so the names are read this often.
 const LOOK: Duration = Duration::from_secs(5);
 
+/// For QEMU alone: the others name theirs always.
 const HINT: &str = "QEMU names them with -name …,debug-threads=on";
+/// What a process without vCPU threads is reported with.
+const NONE: &str = "no thread is named as a vCPU";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Role {
@@ -69,7 +72,7 @@ fn sort(names: &[(i32, String)]) -> Result<Threads, Error> {
         }
     }
     if vcpus.is_empty() {
-        return Err(Error::ThreadNames(format!("no thread is named as a vCPU: {HINT}")));
+        return Err(Error::ThreadNames(NONE.into()));
     }
     let vcpus = vcpus.into_iter().map(|(cpu_index, thread_id)| Vcpu {
         cpu_index,
@@ -87,8 +90,14 @@ fn sort(names: &[(i32, String)]) -> Result<Threads, Error> {
 pub(crate) struct ThreadNames {
     proc: PathBuf,
     pid: i32,
-    /// As read last, to notice a change.
+    /// `None`: another program than those that are known.
+    kind: Option<VmmKind>,
+    /// As read last, to notice a change; `None`: no vCPUs that can be told apart.
     seen: Option<Threads>,
+    /// It had vCPU threads once.
+    booted: bool,
+    /// `LOOK`, but for tests.
+    look: Duration,
 }
 
 impl ThreadNames {
@@ -96,30 +105,55 @@ impl ThreadNames {
         ThreadNames {
             proc: proc.to_owned(),
             pid,
+            kind: kind(proc, pid),
             seen: None,
+            booted: false,
+            look: LOOK,
         }
     }
 }
 
 impl Vmm for ThreadNames {
+    fn name(&self) -> &'static str {
+        self.kind.map_or("the VMM", VmmKind::name)
+    }
+
     async fn threads(&mut self) -> Result<Threads, Error> {
-        let found = sort(&names(&self.proc, self.pid)?)?;
-        self.seen = Some(found.clone());
-        Ok(found)
+        let found = sort(&names(&self.proc, self.pid)?);
+        self.seen = found.as_ref().ok().cloned();
+        self.booted |= found.is_ok();
+        match found {
+            Err(Error::ThreadNames(text)) if text == NONE && self.kind.is_none_or(|kind| kind == VmmKind::Qemu) => {
+                Err(Error::ThreadNames(format!("{text}: {HINT}")))
+            }
+            found => found,
+        }
+    }
+
+    fn reports_every_change(&self) -> bool {
+        true
     }
 
     async fn change(&mut self) -> Result<Change, Error> {
         loop {
-            tokio::time::sleep(LOOK).await;
-            let now = sort(&names(&self.proc, self.pid)?)?;
-            if self.seen.as_ref() != Some(&now) {
+            tokio::time::sleep(self.look).await;
+            let now = sort(&names(&self.proc, self.pid)?).ok();
+            if self.seen != now {
                 return Ok(Change::Threads);
             }
         }
     }
 
     async fn run_state(&mut self) -> Result<String, Error> {
-        Ok("unknown".into())
+        let names = names(&self.proc, self.pid)?;
+        let has_vcpus = names.iter().any(|(_, name)| matches!(role(name), Role::Vcpu(_)));
+        // Cloud Hypervisor ends the threads of a guest that is shut down, and stays.
+        let state = if self.booted && !has_vcpus {
+            SHUT_DOWN
+        } else {
+            "unknown"
+        };
+        Ok(state.into())
     }
 
     async fn release(&mut self, _how: &Release) -> Result<(), Error> {
@@ -138,6 +172,20 @@ impl Vmm for ThreadNames {
 /// The vCPU threads of a process, by ascending index and without properties.
 pub(super) fn vcpus(proc: &Path, pid: i32) -> Result<Vec<Vcpu>, Error> {
     Ok(sort(&names(proc, pid)?)?.vcpus)
+}
+
+/// Which VMM a process is: by its name, else by those of its vCPU threads.
+fn kind(proc: &Path, pid: i32) -> Option<VmmKind> {
+    let names = names(proc, pid).ok()?;
+    let process = names.iter().find(|(thread, _)| *thread == pid);
+    let by_process = process.and_then(|(_, name)| VmmKind::of_program(name.as_ref()));
+    let by_vcpu = |name: &str| match (role(name), name) {
+        (Role::Vcpu(_), name) if name.starts_with("CPU ") => Some(VmmKind::Qemu),
+        (Role::Vcpu(_), name) if name.starts_with("fc_vcpu ") => Some(VmmKind::Firecracker),
+        (Role::Vcpu(_), _) => Some(VmmKind::CloudHypervisor),
+        _ => None,
+    };
+    by_process.or_else(|| names.iter().find_map(|(_, name)| by_vcpu(name)))
 }
 
 /// Number and name of every thread. A thread that ends meanwhile is left out.
@@ -254,10 +302,66 @@ mod tests {
         );
     }
 
+    fn remove(proc: &tempfile::TempDir, thread: &str) {
+        std::fs::remove_dir_all(proc.path().join("40/task").join(thread)).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_guest_whose_vcpu_threads_have_ended_was_shut_down_and_is_found_again_when_it_boots() {
+        let threads = [(40, 40, "cloud-hyperviso"), (40, 42, "vcpu0")];
+        let proc = proc(&threads);
+        let mut vmm = ThreadNames::new(proc.path(), 40);
+        vmm.look = Duration::from_millis(1);
+        assert_eq!(
+            (vmm.name(), vmm.run_state().await.unwrap().as_str()),
+            ("Cloud Hypervisor", "unknown")
+        );
+        vmm.threads().await.unwrap();
+        remove(&proc, "42");
+        assert_eq!(vmm.change().await.unwrap(), Change::Threads);
+        let error = vmm.threads().await.unwrap_err().to_string();
+        assert!(error.ends_with("no thread is named as a vCPU"), "{error}");
+        assert_eq!(vmm.run_state().await.unwrap(), SHUT_DOWN);
+        let path = proc.path().join("40/task/43");
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::write(path.join("comm"), "vcpu0\n").unwrap();
+        assert_eq!(vmm.change().await.unwrap(), Change::Threads);
+        assert_eq!(vmm.threads().await.unwrap().vcpus[0].thread_id, 43);
+        assert_eq!(vmm.run_state().await.unwrap(), "unknown");
+    }
+
+    #[rstest]
+    #[case(&[(40, "qemu-system-x86")], "QEMU", true)]
+    #[case(&[(40, "CPU 0/KVM")], "QEMU", true)]
+    #[case(&[(40, "firecracker"), (41, "fc_api")], "Firecracker", false)]
+    #[case(&[(40, "sandbox"), (41, "fc_vcpu 0")], "Firecracker", false)]
+    #[case(&[(40, "sandbox"), (41, "vcpu0")], "Cloud Hypervisor", false)]
+    #[case(&[(40, "sandbox")], "the VMM", true)]
+    #[tokio::test]
+    async fn the_vmm_has_its_own_name_and_only_qemu_a_hint_for_its_command_line(
+        #[case] threads: &[(i32, &str)],
+        #[case] name: &str,
+        #[case] hint: bool,
+    ) {
+        let threads: Vec<_> = threads.iter().map(|(thread, name)| (40, *thread, *name)).collect();
+        let proc = proc(&threads);
+        let mut vmm = ThreadNames::new(proc.path(), 40);
+        assert_eq!(vmm.name(), name);
+        for (_, thread, name) in threads {
+            let path = proc.path().join(format!("40/task/{thread}"));
+            if !matches!(role(name), Role::Other) {
+                std::fs::remove_dir_all(path).unwrap();
+            }
+        }
+        let error = vmm.threads().await.unwrap_err().to_string();
+        assert_eq!(error.contains("debug-threads=on"), hint, "{error}");
+    }
+
     #[test]
     fn none_several_and_oddly_named_ones_are_named_errors() {
         let error = |threads: &[(i32, i32, &str)]| find_vm(proc(threads).path()).unwrap_err().to_string();
-        assert!(error(&[(1, 1, "sh")]).contains("debug-threads=on"));
+        let none = error(&[(1, 1, "sh")]);
+        assert!(none.contains("debug-threads=on"), "{none}");
         assert!(error(&[(5, 6, "CPU 0/KVM"), (7, 8, "CPU 0/TCG")]).contains("[5, 7]"));
         let single = sort(&[(1, "ALL CPUs/TCG".into())]).unwrap_err().to_string();
         assert!(single.contains("thread=single"), "{single}");

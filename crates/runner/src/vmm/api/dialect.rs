@@ -5,6 +5,7 @@
 //! states as texts, so that what a newer version adds is no error.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use hyper::Method;
 use serde::Deserialize;
@@ -117,6 +118,19 @@ impl Dialect {
         }
     }
 
+    /// Whether a guest that is paused already is paused once more without an objection. Cloud Hypervisor refuses.
+    pub(super) fn pauses_twice(self) -> bool {
+        self == Dialect::Firecracker
+    }
+
+    /// Between two questions for the run state of a booted VM, at most. Firecracker logs every request.
+    pub(super) fn asked_within(self) -> Duration {
+        Duration::from_secs(match self {
+            Dialect::CloudHypervisor => 5,
+            Dialect::Firecracker => 60,
+        })
+    }
+
     /// The run state, by its QMP name where QMP has one.
     pub(super) fn run_state(self, answer: &[u8]) -> Result<String, serde_json::Error> {
         let state = serde_json::from_slice::<StateAnswer>(answer)?.state;
@@ -163,8 +177,6 @@ struct VmConfig {
 struct CpusConfig {
     boot_vcpus: u32,
     #[serde(default)]
-    max_vcpus: u32,
-    #[serde(default)]
     topology: Option<Topology>,
 }
 
@@ -194,8 +206,6 @@ struct MachineConfiguration {
 pub(super) struct Shape {
     /// How many there are.
     pub(super) vcpus: u32,
-    /// More could be plugged.
-    pub(super) may_grow: bool,
     topology: Option<Topology>,
     /// Guest NUMA node by vCPU.
     nodes: BTreeMap<u32, u32>,
@@ -237,7 +247,6 @@ impl From<VmInfo> for Shape {
         });
         Shape {
             vcpus: config.cpus.boot_vcpus,
-            may_grow: config.cpus.max_vcpus > config.cpus.boot_vcpus,
             topology: config.cpus.topology,
             nodes: nodes.collect(),
         }
@@ -253,7 +262,6 @@ impl From<MachineConfiguration> for Shape {
         };
         Shape {
             vcpus: machine.vcpu_count,
-            may_grow: false,
             topology: machine.smt.then_some(siblings),
             nodes: BTreeMap::new(),
         }
@@ -311,6 +319,12 @@ mod tests {
         assert_eq!(dialect.run_state(answer.as_bytes()).unwrap(), expected);
     }
 
+    #[test]
+    fn one_that_logs_every_request_is_asked_once_a_minute() {
+        assert_eq!(Firecracker.asked_within(), Duration::from_secs(60));
+        assert!(CloudHypervisor.asked_within() >= Duration::from_secs(5));
+    }
+
     fn props(shape: &Shape, index: u32) -> Vec<(String, u64)> {
         let props = shape.props(index).into_iter();
         props.map(|(name, value)| (name, value.as_u64().unwrap())).collect()
@@ -323,7 +337,7 @@ mod tests {
             "numa":[{"guest_numa_id":0,"cpus":[0,1,2,3]},{"guest_numa_id":1,"cpus":[4,5,6,7]},{"guest_numa_id":2,"cpus":null}]},
             "state":"Paused"}"#;
         let shape = CloudHypervisor.shape(info).unwrap();
-        assert_eq!((shape.vcpus, shape.may_grow), (6, true));
+        assert_eq!(shape.vcpus, 6);
         let expected = [
             ("core-id", 0),
             ("die-id", 0),
@@ -342,7 +356,7 @@ mod tests {
         ] {
             let info = format!(r#"{{"config":{{"cpus":{config},"numa":null}}}}"#);
             let shape = CloudHypervisor.shape(info.as_bytes()).unwrap();
-            assert_eq!((shape.vcpus, shape.may_grow), (2, false));
+            assert_eq!(shape.vcpus, 2);
             assert!(shape.props(1).is_empty());
         }
     }

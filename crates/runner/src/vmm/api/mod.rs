@@ -6,6 +6,7 @@
 
 mod dialect;
 mod http;
+mod pace;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,21 +15,25 @@ use tokio::time::{Instant, sleep, timeout};
 
 pub(crate) use dialect::Dialect;
 
-use super::{Change, Hold, PowerDown, Quit, Release, Threads, Vmm, Window, run_time, thread_names};
+use super::{
+    Change, Hold, PowerDown, Quit, Release, SHUT_DOWN, Threads, Vmm, Window, is_in_guest, run_time, thread_names,
+};
 use crate::error::Error;
 use crate::qmp::Vcpu;
 use dialect::Request;
 use http::Failure;
+use pace::Pace;
 
 /// A VMM answers at once, unless it boots: that allocates the guest's memory.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// No event reports a new thread, so the names are read this often. A reboot of Cloud Hypervisor's guest makes all threads
 /// anew.
 const LOOK: Duration = Duration::from_secs(1);
-/// The run state is asked for at every such look.
-const LOOKS: u32 = 5;
 /// So many refusals to pause a guest that runs are taken for a VMM that cannot.
 const REFUSALS: u32 = 20;
+
+/// The run state before the guest's first boot.
+const PRELAUNCH: &str = "prelaunch";
 
 #[derive(Debug)]
 pub(crate) struct ApiVmm {
@@ -44,12 +49,23 @@ pub(crate) struct ApiVmm {
     /// A request to pause was sent and its answer lost: a pause that is found may be that one.
     lost: bool,
     refusals: u32,
+    /// A VM was seen: if there is none, or none that is booted, then it was shut down.
+    booted: bool,
+    /// Since when the VMM answers that its VM is not booted, and when it was asked last.
+    unbooted: Option<(Instant, Instant)>,
     /// As read last, to notice a change.
     vcpus: Vec<Vcpu>,
     state: String,
+    pace: Pace,
 }
 
 impl ApiVmm {
+    /// Of a guest that is found paused. It did not run, unless the request to pause was carried out and its answer lost.
+    fn found_paused(&mut self) -> Hold {
+        self.held = true;
+        Hold::Paused(self.lost.then(|| self.since.elapsed()))
+    }
+
     /// For a process that was started just now.
     pub(crate) fn new(dialect: Dialect, socket: &Path, proc: &Path, pid: i32) -> ApiVmm {
         ApiVmm {
@@ -62,8 +78,11 @@ impl ApiVmm {
             held: false,
             lost: false,
             refusals: 0,
+            booted: false,
+            unbooted: None,
             vcpus: Vec::new(),
             state: String::new(),
+            pace: Pace::new(dialect.asked_within()),
         }
     }
 
@@ -98,26 +117,42 @@ impl ApiVmm {
         }
     }
 
-    async fn state(&self) -> Result<String, Error> {
+    /// The run state. A VM that is not booted, and was, has been shut down: both VMMs call that what it was before its boot.
+    async fn state(&mut self) -> Result<String, Error> {
+        let asked = Instant::now();
         let request = self.dialect.state();
-        match self.ask(&request).await {
+        let state = match self.ask(&request).await {
             Ok(answer) => self
                 .dialect
                 .run_state(&answer)
-                .map_err(|error| self.failed(request.name, format!("unexpected answer: {error}"))),
+                .map_err(|error| self.failed(request.name, format!("unexpected answer: {error}")))?,
             Err(Error::ApiRefused { status, .. }) if self.dialect.state_when_refused(status).is_some() => {
-                Ok(self.dialect.state_when_refused(status).unwrap_or_default().into())
+                self.dialect.state_when_refused(status).unwrap_or_default().into()
             }
-            Err(error) => Err(error),
+            Err(error) => return Err(error),
+        };
+        if state != PRELAUNCH && state != SHUT_DOWN {
+            self.booted = true;
+            self.unbooted = None;
+            return Ok(state);
         }
+        // Whatever is booted next has not run, and is not paused.
+        (self.held, self.lost, self.refusals) = (false, false, 0);
+        self.since = asked;
+        let since = self.unbooted.map_or(asked, |(since, _)| since);
+        self.unbooted = Some((since, asked));
+        Ok(if self.booted { SHUT_DOWN.into() } else { state })
     }
 
-    async fn find(&self) -> Result<Threads, Error> {
+    async fn find(&mut self) -> Result<Threads, Error> {
+        // Read first: a VM without vCPU threads is not asked anything.
+        let read = thread_names::vcpus(&self.proc, self.pid);
+        self.vcpus = read.as_ref().map(Clone::clone).unwrap_or_default();
+        let mut vcpus = read?;
         let request = self.dialect.configuration();
         let answer = self.ask(&request).await?;
         let shape = self.dialect.shape(&answer);
         let shape = shape.map_err(|error| self.failed(request.name, format!("unexpected answer: {error}")))?;
-        let mut vcpus = thread_names::vcpus(&self.proc, self.pid)?;
         let found = u32::try_from(vcpus.len()).unwrap_or(u32::MAX);
         if found < shape.vcpus {
             let name = self.dialect.name();
@@ -130,8 +165,20 @@ impl ApiVmm {
         Ok(Threads {
             vcpus,
             iothreads: Vec::new(),
-            may_grow: shape.may_grow,
+            // `change` reads the names.
+            may_grow: false,
         })
+    }
+
+    /// Whether the VM is known not to be booted without asking again: it has no vCPU thread, and the VMM answered a moment ago.
+    fn is_unbooted(&self) -> bool {
+        self.unbooted
+            .is_some_and(|(since, asked)| asked.elapsed() < pace::unbooted(asked.duration_since(since)))
+    }
+
+    fn run_time(&self, vcpus: &[Vcpu]) -> Option<Duration> {
+        let times = vcpus.iter().map(|vcpu| run_time(&self.proc, self.pid, vcpu.thread_id));
+        times.sum::<Option<Duration>>().filter(|_| !vcpus.is_empty())
     }
 }
 
@@ -144,10 +191,30 @@ impl Vmm for ApiVmm {
         if self.held {
             return Ok(Hold::Paused(None));
         }
-        // Asked to pause first, and for its state only when it refuses: whatever is asked before makes the window longer.
+        let looked = Instant::now();
+        let vcpus = thread_names::vcpus(&self.proc, self.pid).unwrap_or_default();
+        if vcpus.is_empty() && self.is_unbooted() {
+            self.since = looked;
+            return Ok(Hold::NotYet(self.state.clone()));
+        }
+        // Asked to pause first, and for its state only when it refuses: whatever is asked before makes the window longer. A VM
+        // that executes nothing has no window: it is not booted, or, where a second pause succeeds like the first, it may be
+        // paused already.
+        let executes = vcpus
+            .iter()
+            .any(|vcpu| is_in_guest(&self.proc, self.pid, vcpu.thread_id));
+        if vcpus.is_empty() || (self.dialect.pauses_twice() && !executes) {
+            let state = self.state().await?;
+            self.state.clone_from(&state);
+            match state.as_str() {
+                "paused" => return Ok(self.found_paused()),
+                PRELAUNCH | SHUT_DOWN => return Ok(Hold::NotYet(state)),
+                _ => {}
+            }
+        }
         let refused = match self.ask(&self.dialect.pause()).await {
             Ok(_) => {
-                self.held = true;
+                (self.held, self.booted) = (true, true);
                 return Ok(Hold::Paused(Some(self.since.elapsed())));
             }
             Err(error @ Error::ApiRefused { .. }) => error,
@@ -156,14 +223,12 @@ impl Vmm for ApiVmm {
                 return Err(error);
             }
         };
-        let asked = Instant::now();
         let state = self.state().await?;
+        self.state.clone_from(&state);
         match state.as_str() {
-            "paused" => {
-                self.held = true;
-                Ok(Hold::Paused(self.lost.then(|| self.since.elapsed())))
-            }
-            "running" => {
+            "paused" => Ok(self.found_paused()),
+            PRELAUNCH | SHUT_DOWN => Ok(Hold::NotYet(state)),
+            _ => {
                 // It may have been booted between the two questions.
                 self.refusals += 1;
                 match self.refusals < REFUSALS {
@@ -171,46 +236,48 @@ impl Vmm for ApiVmm {
                     false => Ok(Hold::Runs(refused.to_string())),
                 }
             }
-            _ => {
-                (self.since, self.refusals) = (asked, 0);
-                Ok(Hold::NotYet(state))
-            }
         }
     }
 
     fn window(&self) -> Window {
         let vcpus = thread_names::vcpus(&self.proc, self.pid).unwrap_or_default();
-        let times = vcpus.iter().map(|vcpu| run_time(&self.proc, self.pid, vcpu.thread_id));
         Window {
             wall: self.since.elapsed(),
-            run: times.sum::<Option<Duration>>().filter(|_| !vcpus.is_empty()),
+            run: self.run_time(&vcpus),
         }
     }
 
     async fn threads(&mut self) -> Result<Threads, Error> {
-        let found = self.find().await?;
-        self.vcpus.clone_from(&found.vcpus);
-        Ok(found)
+        self.find().await
+    }
+
+    fn reports_every_change(&self) -> bool {
+        true
     }
 
     async fn change(&mut self) -> Result<Change, Error> {
         loop {
-            for _ in 0..LOOKS {
-                sleep(LOOK).await;
-                // None while a reboot makes them anew.
-                let now = thread_names::vcpus(&self.proc, self.pid).unwrap_or_default();
-                let ids = |vcpus: &[Vcpu]| {
-                    vcpus
-                        .iter()
-                        .map(|one| (one.cpu_index, one.thread_id))
-                        .collect::<Vec<_>>()
-                };
-                if ids(&now) != ids(&self.vcpus) {
-                    return Ok(Change::Threads);
-                }
+            sleep(LOOK).await;
+            // None while a reboot makes them anew.
+            let now = thread_names::vcpus(&self.proc, self.pid).unwrap_or_default();
+            let ids = |vcpus: &[Vcpu]| {
+                vcpus
+                    .iter()
+                    .map(|one| (one.cpu_index, one.thread_id))
+                    .collect::<Vec<_>>()
+            };
+            if ids(&now) != ids(&self.vcpus) {
+                return Ok(Change::Threads);
             }
-            if self.state().await? != self.state {
-                return Ok(Change::RunState);
+            self.pace.look(LOOK, self.run_time(&now));
+            let running = self.state == "running";
+            if self.pace.is_due(running) {
+                let state = self.state().await?;
+                let changed = state != self.state;
+                self.pace.asked(running, changed);
+                if changed {
+                    return Ok(Change::RunState);
+                }
             }
         }
     }

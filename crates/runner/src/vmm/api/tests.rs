@@ -33,6 +33,7 @@ impl Fake {
             std::fs::create_dir_all(&path).unwrap();
             std::fs::write(path.join("comm"), format!("{name}\n")).unwrap();
             std::fs::write(path.join("schedstat"), schedstat).unwrap();
+            std::fs::write(path.join("syscall"), "running\n").unwrap();
         }
         let socket = dir.path().join("api");
         let listener = UnixListener::bind(&socket).unwrap();
@@ -73,6 +74,24 @@ impl Fake {
     fn asked(&self) -> Vec<String> {
         self.asked.lock().unwrap().clone()
     }
+
+    /// A file of a thread's, as the kernel has it.
+    fn write(&self, thread: i32, file: &str, text: &str) {
+        let path = self.dir.path().join(format!("40/task/{thread}"));
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::write(path.join(file), text).unwrap();
+    }
+
+    /// Its threads end.
+    fn end(&self, threads: &[i32]) {
+        for thread in threads {
+            std::fs::remove_dir_all(self.dir.path().join(format!("40/task/{thread}"))).unwrap();
+        }
+    }
+}
+
+fn state(text: &str) -> String {
+    answer("200", &format!(r#"{{"state":"{text}"}}"#))
 }
 
 const TWO: [(i32, &str, &str); 4] = [
@@ -199,7 +218,8 @@ async fn threads_are_complete_and_have_their_places() {
         threads.vcpus.iter().map(of).collect::<Vec<_>>(),
         [(0, 42, Some(0)), (1, 43, Some(1))]
     );
-    assert!(threads.may_grow);
+    // By its names, which `change` reads, and not by asking it.
+    assert!(!threads.may_grow && fake.vmm.reports_every_change());
     let error = fake.vmm.threads().await.unwrap_err().to_string();
     assert!(
         error.contains("Cloud Hypervisor has 3 vCPUs, and 2 threads with their names"),
@@ -212,7 +232,6 @@ async fn threads_are_complete_and_have_their_places() {
 #[tokio::test]
 async fn a_lost_answer_to_resume_is_made_good() {
     let refused = || answer("500", "no");
-    let state = |text: &str| answer("200", &format!(r#"{{"state":"{text}"}}"#));
     let answers = [refused(), state("Running"), refused(), state("Paused")];
     let mut fake = Fake::new(CloudHypervisor, &TWO, &answers);
     fake.vmm.held = true;
@@ -223,7 +242,6 @@ async fn a_lost_answer_to_resume_is_made_good() {
 
 #[tokio::test]
 async fn each_is_ended_in_its_own_way() {
-    let state = |text: &str| answer("200", &format!(r#"{{"state":"{text}"}}"#));
     let answers = [state("Running"), NO_CONTENT.into(), state("Paused"), NO_CONTENT.into()];
     let mut fake = Fake::new(CloudHypervisor, &TWO, &answers);
     assert_eq!(fake.vmm.power_down().await.unwrap(), PowerDown::Requested);
@@ -244,4 +262,94 @@ async fn each_is_ended_in_its_own_way() {
     );
     assert_eq!(fake.asked()[1], r#"PUT /actions {"action_type":"SendCtrlAltDel"}"#);
     assert_eq!(fake.vmm.quit().await.unwrap(), Quit::BySignal);
+}
+
+/// Cloud Hypervisor calls a VM that was shut down what it was before its boot, or has none any more.
+#[rstest::rstest]
+#[case(CloudHypervisor, state("Created"))]
+#[case(CloudHypervisor, answer("404", r#"["Error from API","VM is not created"]"#))]
+#[case(CloudHypervisor, state("Shutdown"))]
+#[case(Firecracker, state("Not started"))]
+#[tokio::test]
+async fn a_guest_that_was_shut_down_is_told_from_one_that_was_never_booted(
+    #[case] dialect: Dialect,
+    #[case] down: String,
+) {
+    let answers = [down.clone(), state("Running"), down.clone(), state("Running")];
+    let mut fake = Fake::new(dialect, &TWO, &answers);
+    let first = fake.vmm.run_state().await.unwrap();
+    assert!(first == "prelaunch" || first == "shutdown", "{first}");
+    assert_eq!(fake.vmm.run_state().await.unwrap(), "running");
+    fake.vmm.held = true;
+    assert_eq!(fake.vmm.run_state().await.unwrap(), "shutdown");
+    // What is booted next is not paused.
+    assert!(!fake.vmm.held);
+    assert_eq!(fake.vmm.run_state().await.unwrap(), "running");
+}
+
+#[tokio::test]
+async fn a_vm_without_vcpu_threads_is_asked_nothing_for_them() {
+    let mut fake = Fake::new(CloudHypervisor, &TWO, &[]);
+    fake.end(&[42, 43]);
+    let error = fake.vmm.threads().await.unwrap_err().to_string();
+    assert_eq!(error, "find vCPU threads by name: no thread is named as a vCPU");
+    assert!(fake.asked().is_empty());
+}
+
+#[tokio::test]
+async fn one_that_nobody_configures_is_asked_seldom_and_paused_once_it_has_threads() {
+    let answers = [state("Not started"), NO_CONTENT.into()];
+    let mut fake = Fake::new(Firecracker, &[(40, "firecracker", "")], &answers);
+    for _ in 0..200 {
+        assert_eq!(fake.vmm.hold().await.unwrap(), Hold::NotYet("prelaunch".into()));
+    }
+    assert_eq!(fake.asked(), ["GET /"]);
+    fake.write(41, "comm", "fc_vcpu 0\n");
+    fake.write(41, "syscall", "running\n");
+    let before = fake.vmm.since;
+    let held = fake.vmm.hold().await.unwrap();
+    // The window is no longer than since the last look at the names.
+    assert!(
+        matches!(held, Hold::Paused(Some(wall)) if wall <= before.elapsed()),
+        "{held:?}"
+    );
+    assert_eq!(fake.asked()[1..], [r#"PATCH /vm {"state":"Paused"}"#]);
+}
+
+/// Firecracker answers 204 to a pause of what is paused. Threads that wait for a command are in no ioctl.
+#[rstest::rstest]
+#[case::paused("202 0x1 0x2", "Paused", true)]
+#[case::unknown("", "Paused", true)]
+#[case::booted_by_others("202 0x1 0x2", "Running", false)]
+#[case::runs("running", "", false)]
+#[case::halted(&format!("{} 0x5 0xae80", crate::vmm::IOCTL), "", false)]
+#[tokio::test]
+async fn a_snapshot_that_is_loaded_paused_has_no_window(
+    #[case] syscall: &str,
+    #[case] told: &str,
+    #[case] never_ran: bool,
+) {
+    let answers = match told {
+        "" => vec![NO_CONTENT.into()],
+        told => vec![state(told), NO_CONTENT.into()],
+    };
+    let mut fake = Fake::new(Firecracker, &[(42, "fc_vcpu 0", "5000 0 1")], &answers);
+    fake.write(42, "syscall", syscall);
+    let held = fake.vmm.hold().await.unwrap();
+    assert!(
+        matches!(held, Hold::Paused(window) if window.is_none() == never_ran),
+        "{held:?}"
+    );
+    // One that executes the guest is asked nothing before.
+    assert_eq!(fake.asked().len(), if never_ran || told.is_empty() { 1 } else { 2 });
+}
+
+#[tokio::test]
+async fn a_lost_answer_to_pause_is_a_window_for_firecracker_too() {
+    let half = "HTTP/1.1 204 No Con".to_owned();
+    let mut fake = Fake::new(Firecracker, &[(42, "fc_vcpu 0", "5000 0 1")], &[half, state("Paused")]);
+    fake.vmm.hold().await.unwrap_err();
+    fake.write(42, "syscall", "202 0x1");
+    let held = fake.vmm.hold().await.unwrap();
+    assert!(matches!(held, Hold::Paused(Some(_))), "{held:?}");
 }
