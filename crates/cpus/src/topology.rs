@@ -41,7 +41,7 @@ impl Topology {
     }
 
     /// Read it below `sys` (`/sys`) as kubelet's library cadvisor does, whatever the kernel says of siblings: CPUs of the same
-    /// NUMA node, socket and `core_id` are one core, and without NUMA each socket is a NUMA node.
+    /// NUMA node, socket and `core_id` are one core (on s390 of the same book and drawer), and without NUMA each socket is a node.
     ///
     /// # Errors
     /// As for [`Self::read`].

@@ -169,8 +169,12 @@ fn binding(bound: &Bound) -> String {
         true => "nothing".to_owned(),
         false => others.join(" or "),
     };
+    let (whose, without) = match cpus.len() {
+        1 => (format!("CPU {cpus} of the pod's init containers is there and has"), "it"),
+        _ => (format!("CPUs {cpus} of the pod's init containers are there and have"), "them"),
+    };
     format!(
-        "cpu is bound to NUMA nodes {{{nodes}}}, because CPUs {cpus} of the pod's init containers are there and have to be used again; without them it would prefer {others}"
+        "cpu is bound to NUMA nodes {{{nodes}}}, because {whose} to be used again; without {without} cpu would prefer {others}"
     )
 }
 

@@ -37,8 +37,8 @@ struct Described {
 enum Core {
     /// The lowest CPU of the kernel's list of siblings.
     Lowest(u32),
-    /// NUMA node, die and `core_id`.
-    Ids(i64, i64, i64),
+    /// NUMA node, die, or book and drawer of s390, and `core_id`.
+    Ids(i64, [i64; 3], i64),
 }
 
 pub(super) fn read(sys: &Path, cores: Cores) -> io::Result<Topology> {
@@ -55,10 +55,11 @@ pub(super) fn read(sys: &Path, cores: Cores) -> io::Result<Topology> {
             (None, Cores::Kernel) => 0,
             (None, Cores::Cadvisor) => package,
         };
+        let part = |name: &str| id(&folder.join(name)).unwrap_or(0);
         let core = match cores {
-            Cores::Cadvisor => Core::Ids(node, 0, core_id),
+            Cores::Cadvisor => Core::Ids(node, [0, part("book_id"), part("drawer_id")], core_id),
             Cores::Kernel => siblings(&folder, cpu, &online).unwrap_or_else(|| match core_id {
-                0.. => Core::Ids(node, id(&folder.join("die_id")).unwrap_or(0), core_id),
+                0.. => Core::Ids(node, ["die_id", "book_id", "drawer_id"].map(part), core_id),
                 // Nothing is known of siblings.
                 _ => Core::Lowest(cpu),
             }),
@@ -85,12 +86,7 @@ fn nodes(folder: &Path) -> io::Result<Option<BTreeMap<u32, u32>>> {
             .and_then(|name| name.strip_prefix("node")?.parse::<u32>().ok());
         if let Some(node) = node {
             found = true;
-            let path = entry.path().join("cpulist");
-            let cpus = list(&path).map_err(|cause| match cause.kind() {
-                io::ErrorKind::InvalidData => cause,
-                kind => io::Error::new(kind, format!("{}: {cause}", path.display())),
-            })?;
-            nodes.extend(cpus.iter().map(|cpu| (cpu, node)));
+            nodes.extend(list(&entry.path().join("cpulist"))?.iter().map(|cpu| (cpu, node)));
         }
     }
     Ok(found.then_some(nodes))

@@ -185,6 +185,13 @@ fn cpus_without_a_socket_are_of_one_and_those_without_a_core_are_each_their_own(
         let found: Vec<Cpu> = topology.cpus.values().copied().collect();
         assert_eq!(found, [cpu(0, 0, 0), cpu(0, 0, 0), cpu(0, 8, 8)]);
     }
+    // s390: a core is told apart by its book as well.
+    let book = |book: u32| vec![("book_id", book.to_string()), ("drawer_id", "0".to_owned())];
+    let books = [book(0), book(0), book(1)];
+    let files: Vec<Files<'_>> = books.iter().map(|book| (-1, 1, None, book.as_slice())).collect();
+    let s390 = made_of(&files);
+    assert_eq!(cores(&Topology::read(s390.path()).unwrap()), ["0-1", "2"]);
+    assert_eq!(cores(&Topology::read_as_kubelet(s390.path()).unwrap()), ["0-1", "2"]);
     // Without NUMA each socket is a node to kubelet, also the one that is none.
     let riscv = made_of(&[(-1, -1, None, &[]), (-1, -1, None, &[])]);
     assert_eq!(cores(&Topology::read(riscv.path()).unwrap()), ["0", "1"]);

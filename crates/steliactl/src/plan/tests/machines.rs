@@ -172,10 +172,10 @@ fn what_init_containers_cpus_do_is_told() {
     let (printed, _) = refused(root.path(), &line);
     assert!(printed.contains("TopologyAffinityError"), "{printed}");
     assert!(
-        printed.contains("cpu is bound to NUMA nodes {0}, because CPUs 2 of the pod's init containers are there"),
+        printed.contains("cpu is bound to NUMA nodes {0}, because CPU 2 of the pod's init containers is there"),
         "{printed}"
     );
-    assert!(printed.contains("it would prefer {1}"), "{printed}");
+    assert!(printed.contains("without it cpu would prefer {1}"), "{printed}");
     // CPU 8 is alone on its core, and the container takes a whole one.
     let root = node("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n");
     let line = [
