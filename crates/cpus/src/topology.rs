@@ -8,12 +8,16 @@ use std::path::Path;
 use crate::CpuSet;
 use crate::files::PAGE;
 
+mod sys;
+#[cfg(test)]
+mod tests;
+
 /// One logical CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Cpu {
-    /// Socket (`physical_package_id`).
+    /// Socket (`physical_package_id`). Where the architecture has none (-1 on POWER, s390 and RISC-V) all CPUs are of one, 0.
     pub package: u32,
-    /// Core; unique within its socket only (`core_id`).
+    /// Core; unique within its socket only: `core_id`, or the core's rank where this does not tell the socket's cores apart.
     pub core: u32,
     /// NUMA node.
     pub node: u32,
@@ -27,40 +31,22 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Read it below `sys` (`/sys`).
+    /// Read it below `sys` (`/sys`). Cores are those of the kernel's lists of siblings; where it has none, CPUs of the same
+    /// NUMA node, socket, die and `core_id` are one core.
     ///
     /// # Errors
     /// The list of online CPUs cannot be read. A CPU without topology files (it went offline meanwhile) is left out.
     pub fn read(sys: &Path) -> io::Result<Self> {
-        let cpus = sys.join("devices/system/cpu");
-        let online = list(&cpus.join("online"))?;
-        let mut nodes = BTreeMap::new();
-        for entry in fs::read_dir(sys.join("devices/system/node"))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            let name = entry.file_name();
-            let node = name
-                .to_str()
-                .and_then(|name| name.strip_prefix("node")?.parse::<u32>().ok());
-            if let Some(node) = node {
-                nodes.extend(list(&entry.path().join("cpulist"))?.iter().map(|cpu| (cpu, node)));
-            }
-        }
-        let describe = |number: u32| {
-            let folder = cpus.join(format!("cpu{number}/topology"));
-            let cpu = Cpu {
-                package: id(&folder.join("physical_package_id"))?,
-                core: id(&folder.join("core_id"))?,
-                // A kernel without NUMA has no node directories: everything is node 0.
-                node: nodes.get(&number).copied().unwrap_or(0),
-            };
-            Some((number, cpu))
-        };
-        Ok(Self {
-            cpus: online.iter().filter_map(describe).collect(),
-        })
+        sys::read(sys, sys::Cores::Kernel)
+    }
+
+    /// Read it below `sys` (`/sys`) as kubelet's library cadvisor does, whatever the kernel says of siblings: CPUs of the same
+    /// NUMA node, socket and `core_id` are one core (on s390 of the same book and drawer), and without NUMA each socket is a node.
+    ///
+    /// # Errors
+    /// As for [`Self::read`].
+    pub fn read_as_kubelet(sys: &Path) -> io::Result<Self> {
+        sys::read(sys, sys::Cores::Cadvisor)
     }
 
     /// The CPUs that are there, offline ones included, below `sys` (`/sys`); the online ones where the kernel says no more.
@@ -129,7 +115,8 @@ fn id(path: &Path) -> Option<u32> {
 
 /// The kernel prints most of its lists into one page, and of a longer one only the beginning: the line feed is missing then.
 fn list(path: &Path) -> io::Result<CpuSet> {
-    let text = fs::read_to_string(path)?;
+    let named = |cause: io::Error| io::Error::new(cause.kind(), format!("{}: {cause}", path.display()));
+    let text = fs::read_to_string(path).map_err(named)?;
     let bad = |cause: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {cause}", path.display()));
     if text.len() + 1 >= PAGE && !text.ends_with('\n') {
         return Err(bad(format!("the kernel cut the list off after {} bytes", text.len())));
@@ -190,100 +177,5 @@ pub mod testing {
             threads,
             interleaved,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The files of a host below a directory, as the kernel prints them.
-    fn written(topology: &Topology) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        let write = |path: String, text: String| {
-            let path = dir.path().join("devices/system").join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, format!("{text}\n")).unwrap();
-        };
-        write("cpu/online".into(), topology.online().to_string());
-        for (number, cpu) in &topology.cpus {
-            let file = |name: &str| format!("cpu/cpu{number}/topology/{name}");
-            write(file("physical_package_id"), cpu.package.to_string());
-            write(file("core_id"), cpu.core.to_string());
-        }
-        let nodes: BTreeSet<u32> = topology.cpus.values().map(|cpu| cpu.node).collect();
-        for node in nodes {
-            let here = topology.cpus.iter().filter(|(_, cpu)| cpu.node == node);
-            let cpus: CpuSet = here.map(|(number, _)| *number).collect();
-            write(format!("node/node{node}/cpulist"), cpus.to_string());
-        }
-        dir
-    }
-
-    #[test]
-    fn hosts_of_the_article_and_of_4096_cpus_are_read() {
-        for (nodes, cores, near, sibling) in [(2, 32, "0-31,64-95", 65), (16, 128, "0-127,2048-2175", 2049)] {
-            let shape = testing::Shape {
-                nodes,
-                cores,
-                threads: 2,
-                interleaved: true,
-            };
-            let host = shape.topology();
-            let dir = written(&host);
-            let read = Topology::read(dir.path()).unwrap();
-            assert_eq!(read, host);
-            assert_eq!(read.near(&"1".parse().unwrap()).to_string(), near);
-            assert_eq!(read.siblings(1), [1, sibling].into_iter().collect());
-        }
-    }
-
-    #[test]
-    fn a_list_that_the_kernel_cut_off_is_not_believed() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("devices/system/cpu/online");
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        // One thread of each core, where siblings are numbered one after the other.
-        let all: CpuSet = (0..4096).step_by(2).collect();
-        let text = all.to_string();
-        fs::write(&path, &text[..PAGE - 1]).unwrap();
-        let error = Topology::read(dir.path()).unwrap_err().to_string();
-        assert!(
-            error.contains("cpu/online") && error.contains("cut the list off"),
-            "{error}"
-        );
-        // A kernel that prints it whole.
-        fs::write(&path, format!("{text}\n")).unwrap();
-        assert_eq!(list(&path).unwrap(), all);
-    }
-
-    #[test]
-    fn a_host_of_two_sockets_is_read() {
-        let dir = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        write("devices/system/cpu/online", "0-3\n");
-        for cpu in 0..4u32 {
-            write(
-                &format!("devices/system/cpu/cpu{cpu}/topology/physical_package_id"),
-                &format!("{}\n", cpu / 2),
-            );
-            write(&format!("devices/system/cpu/cpu{cpu}/topology/core_id"), "0\n");
-        }
-        write("devices/system/node/node0/cpulist", "0-1\n");
-        write("devices/system/node/node1/cpulist", "2-3\n");
-        let topology = Topology::read(dir.path()).unwrap();
-        assert_eq!(
-            topology.cpus[&3],
-            Cpu {
-                package: 1,
-                core: 0,
-                node: 1
-            }
-        );
-        assert_eq!(topology.online().to_string(), "0-3");
     }
 }

@@ -83,9 +83,16 @@ pub enum StartError {
     /// The memory manager.
     #[error(transparent)]
     Memory(#[from] memory::MemoryStartError),
-    /// kubelet looks at every set of NUMA nodes, and so does this: with this many neither ends.
-    #[error("{0} NUMA nodes: the sets of more than {MAX_NODES} cannot be searched")]
-    TooManyNodes(usize),
+    /// Not kubelet's: it starts, and looks at every set of these NUMA nodes when it admits a pod.
+    #[error(
+        "not predicted: {resource} can come from {nodes} NUMA nodes, and this planner looks at the sets of {MAX_NODES} at most; kubelet starts, and looks at all of them for each pod"
+    )]
+    TooManyNodes {
+        /// CPUs, memory, or a resource of devices.
+        resource: String,
+        /// The NUMA nodes that have it.
+        nodes: usize,
+    },
     /// kubelet's masks have 64 bits.
     #[error(transparent)]
     Node(#[from] merge::NodeTooHigh),
@@ -94,8 +101,27 @@ pub enum StartError {
     Topology(#[from] merge::TopologyRefusal),
 }
 
-/// Managers that look at every set of NUMA nodes are refused with more nodes than this.
+/// The sets of more NUMA nodes than this are not looked at: a limit of this planner's, not of kubelet's.
 pub const MAX_NODES: usize = 16;
+
+impl StartError {
+    /// Whether this is a limit of the planner: kubelet starts.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Self::TooManyNodes { .. })
+    }
+
+    /// The error as a sentence that says what becomes of kubelet.
+    pub fn sentence(&self) -> String {
+        match self {
+            Self::TooManyNodes { .. } => self.to_string(),
+            // Its masks are made, and found to be none, when a pod is admitted.
+            Self::Node(_) | Self::Topology(merge::TopologyRefusal::Node(_)) => {
+                format!("kubelet would start, and crash when it admits a pod: {self}")
+            }
+            _ => format!("kubelet would not start: {self}"),
+        }
+    }
+}
 
 impl Node {
     /// Starts kubelet on the states of its files, or on empty ones.
@@ -135,10 +161,6 @@ impl Node {
         state: NodeState,
     ) -> Result<Self, StartError> {
         let (machine, settings) = (machine.into(), settings.into());
-        let searched = searched(&machine, &settings, &state.devices);
-        if searched > MAX_NODES {
-            return Err(StartError::TooManyNodes(searched));
-        }
         if settings.memory_manager != MemoryManager::None {
             merge::NodeMask::try_from(&ids(&machine))?;
         }
@@ -147,6 +169,11 @@ impl Node {
             options.check(&machine.cpus)?;
         }
         cpu_policy(&machine, &settings).transpose()?;
+        // Last, so that it hides nothing that kubelet would say.
+        let searched = searched(&machine, &settings, &state).into_iter();
+        if let Some((resource, nodes)) = searched.filter(|(_, nodes)| *nodes > MAX_NODES).max_by_key(|one| one.1) {
+            return Err(StartError::TooManyNodes { resource, nodes });
+        }
         Ok(Self {
             merger: Arc::new(merger),
             machine,
@@ -163,6 +190,19 @@ impl Node {
             merger: Arc::clone(&self.merger),
             machine: Arc::clone(&self.machine),
             settings: Arc::clone(&self.settings),
+        }
+    }
+
+    /// The same node with a kubelet that differs in its version or its feature gates; allocations stay.
+    #[must_use]
+    pub fn with_kubelet(&self, kubelet: cpus::Kubelet) -> Self {
+        let settings = Settings {
+            kubelet,
+            ..(*self.settings).clone()
+        };
+        Self {
+            settings: Arc::new(settings),
+            ..self.clone()
         }
     }
 
@@ -244,26 +284,31 @@ fn cpu_policy<'a>(
     Some(policy)
 }
 
-/// The largest number of NUMA nodes whose sets a manager looks at: the CPU manager those with CPUs, the memory manager
-/// all, the device manager those with devices of one resource.
-fn searched(machine: &Machine, settings: &Settings, devices: &devices::DeviceState) -> usize {
-    let cpus = match settings.cpu_manager {
-        CpuManager::None => 0,
-        CpuManager::Static { .. } => machine.cpus.nodes().len(),
-    };
-    let memory = match settings.memory_manager {
-        MemoryManager::None => 0,
-        MemoryManager::Static { .. } => machine.numa.len(),
-    };
-    let nodes = |devices: &devices::Devices| -> usize {
-        let nodes = devices.values().flat_map(|device| &device.nodes);
-        nodes.collect::<BTreeSet<_>>().len()
-    };
-    let devices = match settings.topology_policy {
-        merge::Policy::None => 0,
-        _ => devices.resources.values().map(nodes).max().unwrap_or(0),
-    };
-    cpus.max(memory).max(devices)
+/// For each resource how many NUMA nodes have it, where a manager looks at the sets of these. Without a policy nobody asks for
+/// the hints of CPUs and devices, and the memory manager looks at sets all the same.
+fn searched(machine: &Machine, settings: &Settings, state: &NodeState) -> Vec<(String, usize)> {
+    let aligned = settings.topology_policy != merge::Policy::None;
+    let mut found = Vec::new();
+    let with_cpus: BTreeSet<u32> = machine.cpus.nodes().iter().copied().collect();
+    if aligned && settings.cpu_manager != CpuManager::None {
+        found.push(("CPUs".to_owned(), with_cpus.len()));
+    }
+    if settings.memory_manager != MemoryManager::None {
+        let own = |node: &NumaNode| node.memory > 0 || !node.huge_pages.is_empty();
+        let own = machine.numa.iter().filter(|(_, node)| own(node)).map(|(id, _)| *id);
+        let stored = state.memory.nodes.iter();
+        let stored = stored.filter(|(_, node)| memory::has_memory(node)).map(|(id, _)| *id);
+        found.push(("memory".to_owned(), own.chain(stored).collect::<BTreeSet<_>>().len()));
+    }
+    if aligned {
+        let nodes = |devices: &devices::Devices| -> usize {
+            let nodes = devices.values().flat_map(|device| &device.nodes);
+            nodes.collect::<BTreeSet<_>>().len()
+        };
+        let resources = state.devices.resources.iter();
+        found.extend(resources.map(|(name, devices)| (name.clone(), nodes(devices))));
+    }
+    found
 }
 
 fn ids(machine: &Machine) -> CpuSet {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use kubelet_planner::cpus::CpuTopology;
+use kubelet_planner::cpus::{AFFINITY_IS_LEAST_SINCE, CpuTopology};
+use kubelet_planner::merge::Policy;
 use kubelet_planner::{CpuManager, Machine, Node, NodeState, NumaNode, Settings, cpus};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_node_report::{Facts, numa};
@@ -78,8 +79,7 @@ impl Subject {
         notes: Vec<String>,
     ) -> Result<Self, String> {
         let machine = machine(&topology, caches, numa);
-        let node =
-            Node::start(machine, settings, state).map_err(|cause| format!("kubelet would not start: {cause}"))?;
+        let node = Node::start(machine, settings, state).map_err(|cause| cause.sentence())?;
         Ok(Self {
             name,
             topology,
@@ -87,6 +87,25 @@ impl Subject {
             notes,
             gates: None,
         })
+    }
+
+    /// The same node with kubelet 1.`minor`. `None`: the version is not known, and predicted is what releases up to 1.36 do; a note
+    /// says so where later ones differ.
+    #[must_use]
+    pub fn with_version(mut self, minor: Option<u32>) -> Self {
+        let settings = self.node.settings();
+        let distributed = match &settings.cpu_manager {
+            CpuManager::Static { options, .. } => options.distribute_cpus_across_numa,
+            CpuManager::None => false,
+        };
+        match minor {
+            Some(minor) => self.node = self.node.with_kubelet(settings.kubelet.of_version(minor)),
+            None if distributed && settings.topology_policy != Policy::None => self.notes.push(format!(
+                "kubelet's version is not known: CPUs are distributed as before 1.{AFFINITY_IS_LEAST_SINCE}, where a later kubelet takes them from at least as many NUMA nodes as the Topology Manager chose (--kubelet-version)"
+            )),
+            None => {}
+        }
+        self
     }
 
     /// The NUMA nodes of these CPUs.

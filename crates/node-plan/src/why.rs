@@ -1,7 +1,10 @@
 //! Why an answer is not better.
 
-use kubelet_planner::merge::{Hint, Policy};
-use kubelet_planner::{Admission, Container, ContainerAllocation, CpuManager, Cpus, Merge, Pod};
+use kubelet_planner::cpus::Bound;
+use kubelet_planner::merge::{Hint, Policy, effort};
+use kubelet_planner::{
+    Admission, Container, ContainerAllocation, ContainerKind, CpuManager, Cpus, MemoryManager, Merge, Pod,
+};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::QosClass;
 
@@ -9,6 +12,11 @@ use crate::Subject;
 
 /// At most this many sets of NUMA nodes are named.
 const NAMED: usize = 8;
+
+const CPU: &str = "cpu";
+
+/// From so many seconds on kubelet's time is told.
+const SLOW: f64 = 10.0;
 
 /// A sentence for each thing that an admitted pod could have had and does not get.
 pub fn not_better(subject: &Subject, pod: &Pod, admission: &Admission) -> Vec<String> {
@@ -18,6 +26,7 @@ pub fn not_better(subject: &Subject, pod: &Pod, admission: &Admission) -> Vec<St
         .iter()
         .filter_map(|merge| disagreement(merge, policy))
         .collect();
+    told.extend(left_over(pod, admission));
     let mut free = subject
         .node
         .state()
@@ -34,6 +43,47 @@ pub fn not_better(subject: &Subject, pod: &Pod, admission: &Admission) -> Vec<St
         }
     }
     told
+}
+
+/// CPUs of init containers that none of the pod's other containers took. kubelet keeps them for the pod as long as it lives
+/// (Kubernetes issue 112228): it chooses among them and free CPUs alike.
+fn left_over(pod: &Pod, admission: &Admission) -> Vec<String> {
+    let exclusive = |init: bool| {
+        let all = pod.containers.iter().zip(&admission.containers);
+        all.filter_map(move |(container, allocation)| match &allocation.cpus {
+            Cpus::Exclusive(cpus) if (container.kind == ContainerKind::Init) == init => Some((&container.name, cpus)),
+            _ => None,
+        })
+    };
+    let used = exclusive(false).fold(CpuSet::new(), |used, (_, cpus)| used.union(cpus));
+    let lost = exclusive(true).map(|(name, cpus)| (name, cpus.difference(&used)));
+    let lost = lost.filter(|(_, cpus)| !cpus.is_empty());
+    lost.map(|(name, cpus)| {
+        let (noun, verb) = if cpus.len() == 1 { ("CPU", "is") } else { ("CPUs", "are") };
+        format!(
+            "{noun} {cpus} of the init container {name} {verb} lost to the node while the pod lives: no other container took {} over (kubernetes#112228)",
+            if cpus.len() == 1 { "it" } else { "them" }
+        )
+    })
+    .collect()
+}
+
+/// That kubelet takes very long for a pod on this node: its memory manager looks at every set of NUMA nodes, those without
+/// memory included.
+pub fn slow(subject: &Subject, pod: &Pod) -> Option<String> {
+    let nodes = subject.node.machine().numa.len();
+    let sets = effort::sets(nodes);
+    let seconds = effort::seconds(sets);
+    let looks = subject.node.settings().memory_manager != MemoryManager::None && pod.qos() == QosClass::Guaranteed;
+    (looks && seconds >= SLOW).then(|| {
+        let time = match seconds < 7200.0 {
+            true => format!("{:.0} min", (seconds / 60.0).max(1.0)),
+            false => format!("{:.0} h", seconds / 3600.0),
+        };
+        format!(
+            "kubelet looks at all {sets:.1e} sets of {nodes} NUMA nodes for the pod's memory and keeps a hint for most of them: that takes {time} and more, and its memory may not suffice; this is what it would come to"
+        )
+    })
 }
 
 /// Why a container has no exclusive CPUs.
@@ -107,6 +157,27 @@ fn disagreement(merge: &Merge, policy: Policy) -> Option<String> {
     Some(format!("{whose}: {}", cause(merge, policy)?))
 }
 
+/// That CPUs of init containers bind a container to their NUMA nodes.
+fn binding(bound: &Bound) -> String {
+    let Bound { cpus, nodes, otherwise } = bound;
+    let mut others: Vec<String> = otherwise.iter().map(|nodes| format!("{{{nodes}}}")).collect();
+    if others.len() > NAMED {
+        others.truncate(NAMED);
+        others.push("…".to_owned());
+    }
+    let others = match others.is_empty() {
+        true => "nothing".to_owned(),
+        false => others.join(" or "),
+    };
+    let (whose, without) = match cpus.len() {
+        1 => (format!("CPU {cpus} of the pod's init containers is there and has"), "it"),
+        _ => (format!("CPUs {cpus} of the pod's init containers are there and have"), "them"),
+    };
+    format!(
+        "cpu is bound to NUMA nodes {{{nodes}}}, because {whose} to be used again; without {without} cpu would prefer {others}"
+    )
+}
+
 /// What keeps a merged hint from being preferred: one resource, or two that do not agree.
 pub fn cause(merge: &Merge, policy: Policy) -> Option<String> {
     let preferred = |hints: &[Hint]| -> Vec<String> {
@@ -130,6 +201,12 @@ pub fn cause(merge: &Merge, policy: Policy) -> Option<String> {
             return Some(format!("{resource} fits on no single NUMA node, however free"));
         }
         if !hints.iter().any(|hint| hint.preferred) {
+            if resource == CPU
+                && let Some(bound) = &merge.bound
+                && !bound.otherwise.is_empty()
+            {
+                return Some(binding(bound));
+            }
             let best = hints
                 .iter()
                 .filter_map(|hint| hint.nodes)
@@ -141,6 +218,11 @@ pub fn cause(merge: &Merge, policy: Policy) -> Option<String> {
         let wish = preferred(hints);
         if !wish.is_empty() {
             wishes.push(format!("{resource} prefers {}", wish.join(" or ")));
+        }
+        if resource == CPU
+            && let Some(bound) = &merge.bound
+        {
+            wishes.push(binding(bound));
         }
     }
     (!wishes.is_empty()).then(|| wishes.join(", "))

@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use stelia_cpus::CpuSet;
+use stelia_text::excerpt::excerpt;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NumaNode {
@@ -64,7 +65,7 @@ fn node(folder: &Path, online: &CpuSet) -> io::Result<NumaNode> {
         Ok(text(&path)?.map(|text| (text, path)))
     };
     let distances = match parsed("distance")? {
-        Some((text, path)) => distances(&text, online).ok_or_else(|| wrong(&path, &text.trim()))?,
+        Some((text, path)) => distances(&text, online).map_err(|cause| wrong(&path, &cause))?,
         None => BTreeMap::new(),
     };
     let memory = match parsed("meminfo")? {
@@ -79,9 +80,17 @@ fn node(folder: &Path, online: &CpuSet) -> io::Result<NumaNode> {
 }
 
 /// The kernel writes one number for each online node, in the order of their ids.
-fn distances(text: &str, online: &CpuSet) -> Option<BTreeMap<u32, u32>> {
-    let numbers: Vec<u32> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
-    (numbers.len() == online.len()).then(|| online.iter().zip(numbers).collect())
+fn distances(text: &str, online: &CpuSet) -> Result<BTreeMap<u32, u32>, String> {
+    let found = excerpt(text.trim());
+    let numbers: Result<Vec<u32>, _> = text.split_whitespace().map(str::parse).collect();
+    let numbers = numbers.map_err(|cause| format!("{found:?}: {cause}"))?;
+    match numbers.len() == online.len() {
+        true => Ok(online.iter().zip(numbers).collect()),
+        false => Err(format!(
+            "expected a distance to each of the {} NUMA nodes that are online ({online}), found {found:?}",
+            online.len()
+        )),
+    }
 }
 
 /// The line `Node 0 MemTotal:       16384 kB`, which kubelet takes too.
@@ -190,7 +199,11 @@ mod tests {
         write(sys.path(), "online", "0-1\n");
         write(sys.path(), "node0/distance", "10\n");
         let told = read(sys.path()).unwrap_err().to_string();
-        assert!(told.contains("node0/distance: 10"), "{told}");
+        assert!(
+            told.contains("node0/distance: expected a distance to each of the 2 NUMA nodes"),
+            "{told}"
+        );
+        assert!(told.ends_with("(0-1), found \"10\""), "{told}");
         write(sys.path(), "node0/distance", "10 20\n");
         write(sys.path(), "node0/meminfo", "Node 0 MemFree: 1 kB\n");
         let told = read(sys.path()).unwrap_err().to_string();

@@ -46,7 +46,7 @@ fn answer(arguments: &[String]) -> anyhow::Result<CpuSet> {
     let options = Options::parse(&given.context("an option is OPTION=VALUE")?)?;
 
     let sys = Path::new("/sys");
-    let node = Topology::read(sys).context("read /sys")?;
+    let node = Topology::read_as_kubelet(sys).context("read /sys")?;
     let topology = CpuTopology::new(&node, &node.caches(sys));
     options.check(&topology)?;
     let bytes = fs::read(path).with_context(|| format!("read {path}"))?;

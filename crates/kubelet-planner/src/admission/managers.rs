@@ -3,7 +3,7 @@
 use super::{Admission, Cause, ContainerAllocation, Cpus, Merge, Rejection};
 use crate::cpus::Fault;
 use crate::devices::DeviceManager;
-use crate::merge::{HintList, Merged, Policy, Scope};
+use crate::merge::{Hint, HintList, Merged, NodeMask, Policy, Scope};
 use crate::node::{Node, NodeState};
 use crate::pod::{Container, Pod};
 use crate::{cpus, memory};
@@ -88,14 +88,18 @@ impl<'a> Managers<'a> {
             lists.push((CPU.to_owned(), policy.hints(&self.state.cpus, self.pod, container)));
         }
         if let Some(policy) = &self.memory_policy {
-            let hints = policy.hints(&self.state.memory, self.pod, container);
+            let others = lists.iter().filter_map(|(_, hints)| nodes_of(hints.as_deref()?));
+            let others = others.reduce(|some, others| some & others);
+            let hints = policy.hints(&self.state.memory, self.pod, container, others);
             lists.extend(hints.map_err(|refusal| self.refused(refusal, container, Some(MEMORY)))?);
         }
         let (names, hints): (Vec<String>, Vec<HintList>) = lists.into_iter().unzip();
         let merged = self.node.merger.merge(&hints);
         let named = names.into_iter().zip(hints);
+        let policy = self.cpu_policy.as_ref();
         let merge = Merge {
             container: container.map(|container| container.name.clone()),
+            bound: policy.and_then(|policy| policy.bound(&self.state.cpus, self.pod, container?)),
             hints: named.filter_map(|(name, hints)| Some((name, hints?))).collect(),
             merged,
         };
@@ -197,6 +201,14 @@ impl<'a> Managers<'a> {
             merges: std::mem::take(&mut self.merges),
         })
     }
+}
+
+/// The NUMA nodes of a list's masks; `None` where it has none, or a hint for any nodes.
+fn nodes_of(hints: &[Hint]) -> Option<NodeMask> {
+    let all = hints
+        .iter()
+        .try_fold(NodeMask::default(), |all, hint| Some(all | hint.nodes?));
+    all.filter(|_| !hints.is_empty())
 }
 
 const CPU: &str = "cpu";

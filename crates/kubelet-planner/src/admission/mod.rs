@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::memory::MemoryBlock;
 
-use super::cpus::Fault;
+use super::cpus::{Bound, Fault};
 use super::merge::{Hint, Merged, Policy, Scope};
 use super::node::Node;
 use super::pod::Pod;
@@ -68,6 +68,8 @@ pub struct Merge {
     pub hints: Vec<(String, Vec<Hint>)>,
     /// The outcome.
     pub merged: Merged,
+    /// What binds the container's CPUs; `None` where nothing does.
+    pub bound: Option<Bound>,
 }
 
 /// Whether kubelet admits the pod, which must be as [`Pod::with_defaults`] returns it, and what it allocates.

@@ -37,15 +37,26 @@ pub(crate) enum Cause {
 }
 
 impl Rejection {
-    /// `status.reason` of the pod. `None`: kubelet never answers, because it hangs or crashes.
+    /// `status.reason` of the pod. `None`: kubelet never answers, because it hangs or crashes; or its answer is
+    /// [not predicted](Self::is_unknown).
     pub fn reason(&self) -> Option<&'static str> {
         match &self.cause {
             Cause::Topology | Cause::PodTopology => Some("TopologyAffinityError"),
-            Cause::Cpus(cpus::CpuRefusal::WouldNotReturn) => None,
+            Cause::Cpus(cpus::CpuRefusal::WouldNotReturn | cpus::CpuRefusal::NotSearched { .. }) => None,
             Cause::Cpus(refusal) => Some(refusal.reason()),
             Cause::Memory(refusal) => refusal.reason(),
             Cause::Devices(_) => Some(UNEXPECTED),
         }
+    }
+}
+
+impl Rejection {
+    /// Whether nothing is known of kubelet's answer: there are more sets of NUMA nodes than this planner looks at.
+    pub fn is_unknown(&self) -> bool {
+        matches!(
+            self.cause,
+            Cause::Cpus(cpus::CpuRefusal::NotSearched { .. }) | Cause::Memory(memory::MemoryRefusal::NotSearched(_))
+        )
     }
 }
 

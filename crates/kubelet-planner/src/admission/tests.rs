@@ -1,4 +1,5 @@
 mod genuine;
+mod many_nodes;
 mod properties;
 
 use std::time::{Duration, Instant};
@@ -10,8 +11,8 @@ use super::*;
 use crate::cpus::{CpuRefusal, CpuTopology, Options};
 use crate::pod::Container;
 use crate::{
-    Amounts, ContainerKind, CpuManager, Machine, MemoryManager, NodeState, NumaNode, Resources, Settings, StartError,
-    devices, memory,
+    Amounts, ContainerKind, CpuManager, Machine, MemoryManager, NodeState, NumaNode, Resources, Settings, devices,
+    memory,
 };
 
 /// Nodes of 4 cores of 2 threads; cores' first threads are numbered first.
@@ -339,21 +340,6 @@ fn eight_numa_nodes_take_no_time() {
     assert_eq!(counts, [255; 4]);
     // The limit is for a debug build on a busy machine.
     assert!(took < Duration::from_millis(500), "{took:?}");
-}
-
-/// Many NUMA nodes with memory and without CPUs: only managers that look at sets of all of them are refused.
-#[test]
-fn many_numa_nodes_are_refused_to_those_that_search_them() {
-    let many = |settings: Settings| {
-        let mut machine = node(2, Settings::default()).machine;
-        std::sync::Arc::make_mut(&mut machine).numa = (0..36).map(|id| (id, NumaNode::default())).collect();
-        let started = Node::start(machine, settings, NodeState::default());
-        started.map(|node| admit(&node, &pod(vec![container("vm", ContainerKind::App, 2000)])).is_ok())
-    };
-    let mut settings = settings(Policy::Restricted, Scope::Container);
-    settings.topology_options.max_allowable_numa_nodes = 64;
-    assert_eq!(many(settings.clone()), Ok(true));
-    assert_eq!(many(with_memory(settings)), Err(StartError::TooManyNodes(36)));
 }
 
 #[test]

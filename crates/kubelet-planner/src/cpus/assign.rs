@@ -90,7 +90,7 @@ pub fn take(
     available: &CpuSet,
     count: usize,
 ) -> Result<Answer, CpuRefusal> {
-    let taken = take_from(topology, options, kubelet, available, count)?;
+    let taken = take_from(topology, options, kubelet, available, (count, 0))?;
     Ok(Answer::new(taken, available, count))
 }
 
@@ -114,11 +114,21 @@ pub fn allocate(
             false => near,
         };
         let near = free.intersection(&near);
-        taken = take_from(topology, options, kubelet, &near, request.count.min(near.len()))?;
+        let least = match kubelet.affinity_is_least {
+            true => mask.len() as usize,
+            false => 0,
+        };
+        taken = take_from(
+            topology,
+            options,
+            kubelet,
+            &near,
+            (request.count.min(near.len()), least),
+        )?;
     }
     // Kubelet's number goes below zero where the first run took too many: nothing more is taken then.
     let missing = request.count.saturating_sub(taken.cpus.len());
-    let more = take_from(topology, options, kubelet, &free.difference(&taken.cpus), missing)?;
+    let more = take_from(topology, options, kubelet, &free.difference(&taken.cpus), (missing, 0))?;
     let taken = Taken {
         cpus: taken.cpus.union(&more.cpus),
         overwritten: taken.overwritten || more.overwritten,
@@ -132,12 +142,13 @@ struct Taken {
     overwritten: bool,
 }
 
+/// `least`: from at least so many NUMA nodes, where CPUs are distributed over them.
 fn take_from(
     topology: &CpuTopology,
     options: Options,
     kubelet: Kubelet,
     available: &CpuSet,
-    count: usize,
+    (count, least): (usize, usize),
 ) -> Result<Taken, CpuRefusal> {
     let positions = topology.positions(available);
     if count > positions.len() {
@@ -157,6 +168,7 @@ fn take_from(
         },
         packing,
         copied: kubelet.combinations_copied,
+        least,
     };
     let (cpus, overwritten) = match options.distribute_cpus_across_numa {
         true => distributed(topology, &positions, count, how)?,

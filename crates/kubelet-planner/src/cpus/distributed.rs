@@ -15,7 +15,13 @@ pub(super) struct Distribution {
     pub(super) packing: Packing,
     /// See [`Kubelet::combinations_copied`](super::Kubelet::combinations_copied).
     pub(super) copied: bool,
+    /// CPUs are taken from at least so many NUMA nodes, where so many can give some; 0: from as few as possible.
+    pub(super) least: usize,
 }
+
+/// At most this many combinations of NUMA nodes of one size are looked at, each counted with its subsets where CPUs remain to be
+/// given to some of its nodes. It is enough for all combinations of 16 nodes, and for those of four of 64.
+const MAX_COMBINATIONS: u128 = 1 << 24;
 
 /// The NUMA nodes to take from, as positions in the list of those that have free CPUs.
 #[derive(Debug)]
@@ -48,7 +54,24 @@ pub(super) fn distributed(
     let all_groups = topology.len().div_ceil(how.group);
     let wanted = count / how.group;
     let least = wanted.div_ceil(all_groups.div_ceil(topology.count(Level::Node)));
-    for size in least..=wanted.min(nodes.len()) {
+    let most = wanted.min(nodes.len());
+    let least = match how.least <= most {
+        true => least.max(how.least),
+        false => least,
+    };
+    for size in least..=most {
+        let subsets = match count == share(count, size, how.group) * size {
+            true => 0,
+            false => size,
+        };
+        let subsets = 1u128.checked_shl(u32::try_from(subsets).unwrap_or(u32::MAX));
+        let looked_at = combinations(nodes.len(), size).saturating_mul(subsets.unwrap_or(u128::MAX));
+        if looked_at > MAX_COMBINATIONS {
+            return Err(CpuRefusal::NotSearched {
+                nodes: nodes.len(),
+                size,
+            });
+        }
         if let Some(choice) = search.best(size)? {
             return hand_out(topology, accumulator, &nodes, count, how, &choice);
         }
@@ -97,6 +120,14 @@ fn hand_out(
         missing @ 1.. => Err(CpuRefusal::TooFewTaken(missing)),
         surplus => Err(CpuRefusal::TooManyTaken(surplus)),
     }
+}
+
+/// How many sets of `size` there are of `count`.
+fn combinations(count: usize, size: usize) -> u128 {
+    let size = size.min(count - size.min(count)) as u128;
+    (0..size).fold(1u128, |sets, taken| {
+        sets.saturating_mul(count as u128 - taken) / (taken + 1)
+    })
 }
 
 /// The CPUs that each of this many NUMA nodes gives.

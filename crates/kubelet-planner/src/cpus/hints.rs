@@ -12,6 +12,18 @@ use super::topology::{Level, distinct};
 use crate::merge::{Hint, NodeMask};
 use crate::pod::{Container, Pod};
 
+/// CPUs of the pod's init containers that a container has to use again, so that its CPUs are bound to their NUMA nodes: kubelet
+/// makes no hint without all of these nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bound {
+    /// These CPUs.
+    pub cpus: CpuSet,
+    /// Their NUMA nodes.
+    pub nodes: NodeMask,
+    /// The NUMA nodes that the container would prefer without them; never what it prefers with them.
+    pub otherwise: Vec<NodeMask>,
+}
+
 impl StaticPolicy<'_> {
     /// The hints for a container, or for the pod as a whole (Topology Manager's scope pod), in kubelet's order: `None`
     /// where it has no preference, an empty list where it cannot be satisfied. There may be one for each set of NUMA
@@ -39,6 +51,28 @@ impl StaticPolicy<'_> {
         Some(match own.len() == count {
             true => self.hints_for(&own, &CpuSet::new(), count),
             false => self.hints_for(&self.available(state), &self.reusable(&pod.uid).union(&own), count),
+        })
+    }
+
+    /// What binds the hints for a container to NUMA nodes: CPUs of its pod's init containers. `None` where it would prefer the
+    /// same without them.
+    pub(crate) fn bound(&self, state: &CpuState, pod: &Pod, container: &Container) -> Option<Bound> {
+        let reusable = self.reusable(&pod.uid);
+        let count = self.exclusive(pod, container);
+        if reusable.is_empty() || count == 0 || state.entry(&pod.uid, &container.name).is_some() {
+            return None;
+        }
+        let available = self.available(state);
+        let preferred = |hints: Vec<Hint>| -> Vec<NodeMask> {
+            let preferred = hints.into_iter().filter(|hint| hint.preferred);
+            preferred.filter_map(|hint| hint.nodes).collect()
+        };
+        let bound = preferred(self.hints_for(&available, &reusable, count));
+        let otherwise = preferred(self.hints_for(&available.union(&reusable), &CpuSet::new(), count));
+        (bound != otherwise).then(|| Bound {
+            nodes: self.topology.nodes_of(&reusable).iter().collect(),
+            cpus: reusable,
+            otherwise,
         })
     }
 

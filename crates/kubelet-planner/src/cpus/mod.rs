@@ -12,8 +12,8 @@
 //! these cases: they are compared with state files that kubelet wrote.
 //!
 //! On 1,024 CPUs and 8 NUMA nodes an answer takes less than a millisecond. distribute-cpus-across-numa looks at every
-//! combination of NUMA nodes, as kubelet does: with 16 of them that is some tens of milliseconds at worst. [Hints](StaticPolicy::hints)
-//! are as many as there are combinations.
+//! combination of NUMA nodes, as kubelet does: with 16 of them that is some tens of milliseconds at worst, and where
+//! there are too many the answer is refused ([`CpuRefusal::NotSearched`]). [Hints](StaticPolicy::hints) are as many as there are combinations.
 //!
 //! kubelet's faults are predicted too, because a node has to live with them:
 //! - CPUs that are not free ([`Fault::NotFree`]): where cores have different numbers of threads, a core counts as free by
@@ -57,7 +57,8 @@ mod tests;
 mod topology;
 
 pub use assign::{Answer, ExclusiveRequest, Fault, allocate, take};
-pub use options::{CpuOptionsError, Kubelet, Options};
+pub use hints::Bound;
+pub use options::{AFFINITY_IS_LEAST_SINCE, CpuOptionsError, Kubelet, Options};
 pub use policy::StaticPolicy;
 pub use refusal::CpuRefusal;
 pub use state::CpuState;

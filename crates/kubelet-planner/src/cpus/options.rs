@@ -125,6 +125,23 @@ pub struct Kubelet {
     /// The NUMA nodes chosen under distribute-cpus-across-numa are copied, and not overwritten by those considered
     /// later (Kubernetes pull request 141238; no release up to 1.36.3 has it).
     pub combinations_copied: bool,
+    /// distribute-cpus-across-numa takes the CPUs from at least as many NUMA nodes as the Topology Manager chose, where so many
+    /// have free CPUs (Kubernetes pull request 139456, from 1.37 on; before, from as few as can give them).
+    pub affinity_is_least: bool,
     /// The feature gates `PodLevelResources` and `PodLevelResourceManagers` are on.
     pub pod_level_resource_managers: bool,
+}
+
+/// The minor version of Kubernetes from which on [`Kubelet::affinity_is_least`] holds.
+pub const AFFINITY_IS_LEAST_SINCE: u32 = 37;
+
+impl Kubelet {
+    /// The same kubelet in Kubernetes 1.`minor`.
+    #[must_use]
+    pub fn of_version(self, minor: u32) -> Self {
+        Self {
+            affinity_is_least: minor >= AFFINITY_IS_LEAST_SINCE,
+            ..self
+        }
+    }
 }

@@ -25,6 +25,16 @@ pub enum CpuRefusal {
     /// kubelet repeats a step that changes nothing, for ever: the pod stays pending and its CPU manager hangs.
     #[error("kubelet would not return")]
     WouldNotReturn,
+    /// Not kubelet's: distribute-cpus-across-numa has more combinations of NUMA nodes than this planner looks at.
+    #[error(
+        "not predicted: distribute-cpus-across-numa compares all sets of {size} of {nodes} NUMA nodes, more than this planner does; kubelet sets no limit"
+    )]
+    NotSearched {
+        /// NUMA nodes with free CPUs.
+        nodes: usize,
+        /// NUMA nodes that the CPUs would come from.
+        size: usize,
+    },
     /// full-pcpus-only: the request is not a multiple of the CPUs per core (`SMTAlignmentError`).
     #[error("SMT Alignment Error: requested {requested} cpus not multiple cpus per core = {per_core}")]
     NotWholeCores {

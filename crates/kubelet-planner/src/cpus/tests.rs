@@ -1,3 +1,5 @@
+mod machines;
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -52,11 +54,13 @@ const FULL_ACROSS_NUMA: Options = Options {
 
 const COPIED: Kubelet = Kubelet {
     combinations_copied: true,
+    affinity_is_least: false,
     pod_level_resource_managers: false,
 };
 
 const POD_LEVEL: Kubelet = Kubelet {
     combinations_copied: false,
+    affinity_is_least: false,
     pod_level_resource_managers: true,
 };
 

@@ -50,7 +50,8 @@ impl Groups {
 
 /// The node's CPUs with their cores, L3 caches, NUMA nodes and sockets.
 ///
-/// A core's id is the lowest number of its CPUs, whatever the kernel calls it; a CPU of unknown L3 cache counts to that of its socket.
+/// Cores are as in kubelet's library cadvisor: CPUs of the same NUMA node, socket and `core_id`. A core's id is the lowest number
+/// of its CPUs; a CPU of unknown L3 cache counts to that of its socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuTopology {
     /// By position, ascending.
@@ -62,7 +63,7 @@ impl CpuTopology {
     /// The tables of the online CPUs; `caches` are the ids of their L3 caches (`cache/index3/id`), as far as they are known.
     pub fn new(topology: &Topology, caches: &BTreeMap<u32, u32>) -> Self {
         let mut lowest = BTreeMap::new();
-        let core = |(number, cpu): (&u32, &Cpu)| *lowest.entry((cpu.package, cpu.core)).or_insert(*number);
+        let core = |(number, cpu): (&u32, &Cpu)| *lowest.entry((cpu.node, cpu.package, cpu.core)).or_insert(*number);
         let cores: Vec<u32> = topology.cpus.iter().map(core).collect();
         let sockets: Vec<u32> = topology.cpus.values().map(|cpu| cpu.package).collect();
         let nodes: Vec<u32> = topology.cpus.values().map(|cpu| cpu.node).collect();

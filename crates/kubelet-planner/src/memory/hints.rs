@@ -2,18 +2,21 @@
 
 use std::slice;
 
-use stelia_kubelet::memory::{MemoryBlock, NumaNodeState};
+use stelia_kubelet::memory::{MemoryBlock, MemoryTable, NumaNodeState};
 
 use super::policy::StaticPolicy;
 use super::refusal::MemoryRefusal;
 use super::requests::{Requests, of_container, of_pod};
-use super::state::MemoryState;
+use super::state::{MEMORY, MemoryState};
 use crate::merge::{Hint, HintList, NodeMask};
+use crate::node::MAX_NODES;
 use crate::pod::{Container, Pod};
 
 impl StaticPolicy {
     /// The hints for a container, or for the pod as a whole (Topology Manager's scope pod), by kind of memory: `None`
-    /// where it has no preference. If no NUMA nodes have the memory, that is no preference to kubelet.
+    /// where it has no preference. If no NUMA nodes have the memory, that is no preference to kubelet. `others`: the NUMA nodes
+    /// that can be in a merged hint by the lists of all other resources; `None` where these leave it open. Without these nodes
+    /// and without memory a node changes no merged hint ([`Self::node_sets`]).
     ///
     /// # Errors
     /// kubelet crashes.
@@ -22,6 +25,7 @@ impl StaticPolicy {
         state: &MemoryState,
         pod: &Pod,
         container: Option<&Container>,
+        others: Option<NodeMask>,
     ) -> Result<Vec<(String, HintList)>, MemoryRefusal> {
         if !pod.is_guaranteed() || self.hidden(pod) {
             return Ok(Vec::new());
@@ -37,39 +41,70 @@ impl StaticPolicy {
         if let Some(blocks) = entries.find_map(|container| state.entry(&pod.uid, &container.name)) {
             return Ok(again(blocks, &requests));
         }
-        let hints = self.node_sets(state, &pod.uid, &requests)?;
+        let hints = self.node_sets(
+            state,
+            &pod.uid,
+            &requests,
+            (others.unwrap_or_default(), NodeMask::default()),
+        )?;
         let kinds = requests.into_keys().filter(|_| !hints.is_empty());
         Ok(kinds.map(|kind| (kind, Some(hints.clone()))).collect())
     }
 
     /// The sets of NUMA nodes that have all requested memory; they are the same for each kind (`calculateHints`).
+    ///
+    /// kubelet looks at the sets of all nodes. Here a node that has no memory, as most of an NVIDIA GB200's, is looked at only
+    /// if it is one of `also`. Let z be nodes without memory and m be others. If m ∪ z is a hint, so is m: z adds nothing, and a
+    /// node in use forbids z beside it. m ∪ z is never preferred, since m has fewer nodes, and for the same reason it is never
+    /// the narrowest. So it counts only by its AND with masks of other lists. Where a node of z is missing in all masks of one of
+    /// these, the AND has it no more, and is that of m. Where there are no other lists, m itself is better. (Several kinds of
+    /// memory are several lists: then no node is without memory, or kubelet crashes: [`check_kinds`].)
+    ///
+    /// `around`: only sets that include these nodes, of which those without memory need no search.
     pub(super) fn node_sets(
         &self,
         state: &MemoryState,
         pod: &str,
         requests: &Requests,
+        (also, around): (NodeMask, NodeMask),
     ) -> Result<Vec<Hint>, MemoryRefusal> {
         check_kinds(state, requests)?;
-        if requests.is_empty() {
+        if requests.is_empty() || around.nodes().any(|node| !state.nodes.contains_key(&node)) {
             return Ok(Vec::new());
         }
-        let nodes: Vec<(u32, &NumaNodeState)> = state.nodes.iter().map(|(id, node)| (*id, node)).collect();
-        let (mut fewest, mut hints) = (nodes.len(), Vec::new());
+        // What is nothing every node has.
+        let any = requests.values().any(|wanted| *wanted == 0);
+        let searched = |(id, node): &(u32, &NumaNodeState)| any || has_memory(node) || also.contains(*id);
+        let all = state.nodes.iter().map(|(id, node)| (*id, node));
+        let (nodes, empty): (Vec<_>, Vec<_>) = all.partition(searched);
+        if nodes.len() > MAX_NODES {
+            return Err(MemoryRefusal::NotSearched(nodes.len()));
+        }
+        let wanted: NodeMask = nodes
+            .iter()
+            .map(|(id, _)| *id)
+            .filter(|id| around.contains(*id))
+            .collect();
+        let beside: Vec<(u32, &NumaNodeState)> = empty.into_iter().filter(|(id, _)| around.contains(*id)).collect();
+        let (mut fewest, mut hints) = (state.nodes.len(), Vec::new());
         for chosen in 1u64..1 << nodes.len() {
             let chosen = NodeMask::from_bits(chosen).nodes();
-            let chosen: Vec<(u32, &NumaNodeState)> = chosen.map(|position| nodes[position as usize]).collect();
-            let mask: NodeMask = chosen.iter().map(|(id, _)| *id).collect();
-            let has = |kind: &String, wanted: u64, amounts: fn(&NumaNodeState, &str) -> u64, more: u64| {
-                let amounts = chosen.iter().map(|(_, node)| amounts(node, kind));
-                amounts.fold(more, u64::wrapping_add) >= wanted
+            let mut chosen: Vec<(u32, &NumaNodeState)> = chosen.map(|position| nodes[position as usize]).collect();
+            let has = |chosen: &[(u32, &NumaNodeState)], kind: &String, amount: fn(&NumaNodeState, &str) -> u64| {
+                let amounts = chosen.iter().map(|(_, node)| amount(node, kind));
+                amounts.fold(0, u64::wrapping_add)
             };
-            let allocatable = |(kind, wanted): (&String, &u64)| has(kind, *wanted, allocatable, 0);
+            let allocatable = |(kind, wanted): (&String, &u64)| has(&chosen, kind, allocatable) >= *wanted;
             if !requests.iter().all(allocatable) {
                 continue;
             }
             fewest = fewest.min(chosen.len());
-            let free = |(kind, wanted): (&String, &u64)| has(kind, *wanted, free, self.reusable(pod, mask, kind));
-            if may_group(&chosen) && requests.iter().all(free) {
+            chosen.extend(&beside);
+            let mask: NodeMask = chosen.iter().map(|(id, _)| *id).collect();
+            let free = |(kind, wanted): (&String, &u64)| {
+                has(&chosen, kind, free).wrapping_add(self.reusable(pod, mask, kind)) >= *wanted
+            };
+            if mask & wanted == wanted && may_group(&chosen) && requests.iter().all(free) {
                 hints.push((mask, chosen.len()));
             }
         }
@@ -79,6 +114,12 @@ impl StaticPolicy {
         };
         Ok(hints.into_iter().map(hint).collect())
     }
+}
+
+/// Whether a NUMA node has memory of any kind, or is in use.
+pub(crate) fn has_memory(node: &NumaNodeState) -> bool {
+    let some = |(kind, table): (&String, &MemoryTable)| kind != MEMORY || table.allocatable != 0 || table.free != 0;
+    node.assignments > 0 || node.cells.len() > 1 || node.tables.iter().any(some)
 }
 
 /// Whether these NUMA nodes may serve a container together, or a single one by itself.

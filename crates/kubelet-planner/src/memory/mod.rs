@@ -21,6 +21,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use hints::has_memory;
 pub(crate) use policy::StaticPolicy;
 pub(crate) use refusal::MemoryRefusal;
 pub use refusal::MemoryStartError;

@@ -116,7 +116,7 @@ impl StaticPolicy {
         let (mut nodes, preferred) = match hint.nodes {
             Some(nodes) => (nodes, hint.preferred),
             None => {
-                let sets = self.node_sets(state, &pod.uid, requests)?;
+                let sets = self.node_sets(state, &pod.uid, requests, Default::default())?;
                 let found = best(sets.into_iter()).ok_or(MemoryRefusal::NoNodes)?;
                 if hint.preferred && !found.1 {
                     return Err(MemoryRefusal::NotPreferred);
@@ -129,9 +129,8 @@ impl StaticPolicy {
             amounts.fold(0u64, |sum, node| sum.wrapping_add(free(node, kind))) >= *wanted
         };
         if !requests.iter().all(has) {
-            let sets = self.node_sets(state, &pod.uid, requests)?.into_iter();
-            let around = sets.filter(|set| set.nodes.is_some_and(|set| set & nodes == nodes));
-            let found = best(around).ok_or(MemoryRefusal::NoExtension)?;
+            let around = self.node_sets(state, &pod.uid, requests, (NodeMask::default(), nodes))?;
+            let found = best(around.into_iter()).ok_or(MemoryRefusal::NoExtension)?;
             if preferred && !found.1 {
                 return Err(MemoryRefusal::ExtensionNotPreferred);
             }

@@ -35,6 +35,11 @@ pub(crate) enum MemoryRefusal {
         "pod rejected, sum of exclusive container {0} requests equals pod budget, leaving no memory for shared containers"
     )]
     EmptyPodSharedPool(String),
+    /// Not kubelet's: so many NUMA nodes have the memory.
+    #[error(
+        "not predicted: the memory could come from any set of {0} NUMA nodes, and this planner looks at those of 16 at most; kubelet sets no limit"
+    )]
+    NotSearched(usize),
     /// kubelet ends in a panic: it looks up a size of huge pages that a NUMA node does not have.
     #[error("kubelet would crash: NUMA node {node} has no {kind}")]
     WouldCrash { node: u32, kind: String },
@@ -47,7 +52,7 @@ impl MemoryRefusal {
             Self::InitContainerTooLarge { .. } | Self::EmptyPoolOfInitContainers(_) | Self::EmptyPodSharedPool(_) => {
                 Some("EmptyPodSharedPoolError")
             }
-            Self::WouldCrash { .. } => None,
+            Self::WouldCrash { .. } | Self::NotSearched(_) => None,
             _ => Some("UnexpectedAdmissionError"),
         }
     }
@@ -83,7 +88,7 @@ pub enum MemoryStartError {
         container: String,
     },
     /// The NUMA nodes are not those of the machine, of the settings and of the entries: memory, huge pages or
-    /// `reservedMemory` have changed.
-    #[error("[memorymanager] the expected machine state is different from the real one")]
-    Differs,
+    /// `reservedMemory` have changed. kubelet does not say what differs first; this does.
+    #[error("[memorymanager] the expected machine state is different from the real one ({0})")]
+    Differs(String),
 }

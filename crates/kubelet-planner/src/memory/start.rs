@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use stelia_cpus::CpuSet;
 use stelia_kubelet::memory::{MemoryBlock, MemoryTable, NumaNodeState};
 
 use super::refusal::MemoryStartError;
@@ -47,7 +48,7 @@ impl MemoryState {
         }
         match same(&self.nodes, &expected) {
             true => Ok(()),
-            false => Err(MemoryStartError::Differs),
+            false => Err(MemoryStartError::Differs(difference(&self.nodes, &expected))),
         }
     }
 }
@@ -106,6 +107,31 @@ fn expect(
         }
     }
     Ok(())
+}
+
+/// The first difference that kubelet finds, in words.
+fn difference(stored: &BTreeMap<u32, NumaNodeState>, expected: &BTreeMap<u32, NumaNodeState>) -> String {
+    let ids = |nodes: &BTreeMap<u32, NumaNodeState>| nodes.keys().copied().collect::<CpuSet>();
+    if !stored.keys().eq(expected.keys()) {
+        return format!("NUMA nodes {} in the file, {} now", ids(stored), ids(expected));
+    }
+    for ((id, one), other) in stored.iter().zip(expected.values()) {
+        let kinds = |node: &NumaNodeState| node.tables.keys().cloned().collect::<Vec<_>>().join(", ");
+        if !one.tables.keys().eq(other.tables.keys()) {
+            return format!("NUMA node {id}: {} in the file, {} now", kinds(one), kinds(other));
+        }
+        for ((kind, table), now) in one.tables.iter().zip(other.tables.values()) {
+            let amounts = [
+                ("", table.total, now.total),
+                (" reserved for the system", table.system_reserved, now.system_reserved),
+                (" allocatable", table.allocatable, now.allocatable),
+            ];
+            if let Some((what, stored, now)) = amounts.into_iter().find(|(_, stored, now)| stored != now) {
+                return format!("NUMA node {id}: {stored} bytes of {kind}{what} in the file, {now} now");
+            }
+        }
+    }
+    "what is assigned is not what the entries say".to_owned()
 }
 
 /// Whether kubelet takes two states of the NUMA nodes as equal: amounts may be on other nodes of the same group

@@ -99,7 +99,7 @@ fn a_burstable_pod_has_no_memory_here() {
     let before = state.clone();
     assert_eq!(allocate(&mut state, &pod, hint(None, false)), Ok(None));
     assert_eq!(
-        StaticPolicy::new(false).hints(&state, &pod, Some(&pod.containers[0])),
+        StaticPolicy::new(false).hints(&state, &pod, Some(&pod.containers[0]), None),
         Ok(Vec::new())
     );
     assert_eq!(state, before);
@@ -234,7 +234,7 @@ fn memory_of_sidecars_is_not_used_again() {
 }
 
 fn hints(state: &MemoryState, pod: &Pod) -> BTreeMap<String, HintList> {
-    let hints = StaticPolicy::new(false).hints(state, pod, Some(&pod.containers[0]));
+    let hints = StaticPolicy::new(false).hints(state, pod, Some(&pod.containers[0]), None);
     hints.unwrap().into_iter().collect()
 }
 
@@ -351,7 +351,7 @@ fn a_pod_that_leaves_a_container_without_memory_is_rejected(
     let mut state = state([numa((8 * GB, 8 * GB), GB, &[0], 0)]);
     let pod = with_own(4 * GB, containers);
     let mut policy = StaticPolicy::new(true);
-    let hints = policy.hints(&state, &pod, None).unwrap();
+    let hints = policy.hints(&state, &pod, None, None).unwrap();
     assert_eq!(hints, [("memory".to_owned(), Some(Vec::new()))]);
     let refused = policy.allocate_pod(&mut state, &pod, hint(None, true)).unwrap_err();
     assert_eq!(refused.reason(), Some("EmptyPodSharedPoolError"));

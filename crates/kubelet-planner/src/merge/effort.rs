@@ -29,6 +29,11 @@ pub fn permutations(policy: Policy, lists: &[usize]) -> f64 {
     lists.iter().map(hints).product()
 }
 
+/// The sets that the memory manager looks at before any merge: those of all NUMA nodes, with and without memory.
+pub fn sets(nodes: usize) -> f64 {
+    2f64.powf(nodes as f64) - 1.0
+}
+
 /// The time of this many permutations in kubelet, in seconds.
 pub fn seconds(permutations: f64) -> f64 {
     permutations * SECONDS

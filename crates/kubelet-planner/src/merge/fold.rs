@@ -1,4 +1,7 @@
 //! The masks that permutations reach, list by list: the module's documentation says why these are all of them.
+//!
+//! A node that some list's masks do not have is in no AND. The others are counted from 0 on while masks are folded, so that the
+//! table is as small as their number allows, whatever their ids are.
 
 use std::collections::HashSet;
 
@@ -9,12 +12,25 @@ const TABLE_BITS: u32 = 20;
 
 /// The distinct, non-empty ANDs of `nodes` and one mask of each list. The lists' masks have no other nodes.
 pub(super) fn reachable(nodes: NodeMask, lists: impl Iterator<Item = Vec<NodeMask>>) -> Vec<NodeMask> {
-    let mut lists: Vec<Vec<NodeMask>> = lists.map(distinct).collect();
+    let lists: Vec<Vec<NodeMask>> = lists.collect();
+    let all = |list: &Vec<NodeMask>| list.iter().fold(0, |all, mask| all | mask.bits());
+    let nodes = NodeMask::from_bits(lists.iter().fold(nodes.bits(), |nodes, list| nodes & all(list)));
+    let dense = |mask: NodeMask| NodeMask::from_bits(compress(mask, nodes));
+    let lists = lists.into_iter();
+    let lists = lists.map(|list| distinct(list.into_iter().map(dense).collect()));
+    let bits = nodes.len();
+    fold(all_of(bits), bits, lists.collect())
+        .into_iter()
+        .map(|mask| NodeMask::from_bits(expand(mask, nodes)))
+        .collect()
+}
+
+/// The distinct, non-empty ANDs of one mask of each list; the masks are below 2^`bits`.
+fn fold(all: NodeMask, bits: u32, mut lists: Vec<Vec<NodeMask>>) -> Vec<NodeMask> {
     // With the shortest lists first, the set of reached masks stays small longest.
     lists.sort_by_key(Vec::len);
-    let bits = u64::BITS - nodes.bits().leading_zeros();
     let mut lists = lists.into_iter();
-    let mut reached = lists.next().unwrap_or_else(|| vec![nodes]);
+    let mut reached = lists.next().unwrap_or_else(|| vec![all]);
     for list in lists {
         let by_table = bits <= TABLE_BITS && reached.len().saturating_mul(list.len()) > 1 << bits;
         reached = match by_table {
@@ -23,6 +39,29 @@ pub(super) fn reachable(nodes: NodeMask, lists: impl Iterator<Item = Vec<NodeMas
         };
     }
     reached
+}
+
+/// The mask of the lowest `bits` nodes.
+fn all_of(bits: u32) -> NodeMask {
+    NodeMask::from_bits(u64::MAX.checked_shr(u64::BITS - bits).unwrap_or(0))
+}
+
+/// The bits of `mask` at the places of `nodes`, one beside the other.
+fn compress(mask: NodeMask, nodes: NodeMask) -> u64 {
+    if nodes == all_of(nodes.len()) {
+        return mask.bits() & nodes.bits();
+    }
+    let places = (0u32..).zip(nodes.nodes());
+    places.fold(0, |dense, (place, node)| dense | ((mask.bits() >> node & 1) << place))
+}
+
+/// The reverse of [`compress`].
+fn expand(dense: NodeMask, nodes: NodeMask) -> u64 {
+    if nodes == all_of(nodes.len()) {
+        return dense.bits();
+    }
+    let places = (0u32..).zip(nodes.nodes());
+    places.fold(0, |mask, (place, node)| mask | ((dense.bits() >> place & 1) << node))
 }
 
 fn distinct(mut masks: Vec<NodeMask>) -> Vec<NodeMask> {

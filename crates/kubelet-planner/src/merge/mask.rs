@@ -1,7 +1,7 @@
 //! Sets of NUMA nodes as kubelet has them: 64 bits.
 
 use std::fmt;
-use std::ops::BitAnd;
+use std::ops::{BitAnd, BitOr};
 
 use stelia_cpus::CpuSet;
 
@@ -53,6 +53,14 @@ impl NodeMask {
                 node
             })
         })
+    }
+}
+
+impl BitOr for NodeMask {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 }
 

@@ -243,3 +243,17 @@ fn names_are_kubelets() {
 fn a_pod_without_containers_has_no_merge_to_make() {
     assert_eq!(Scope::Pod.groups::<u8>(&[]).count(), 0);
 }
+
+/// With pairs alone this would take an hour: ids beyond the table's size, and three lists of 65,535 masks each.
+#[test]
+fn sixteen_nodes_with_ids_far_apart_are_folded_by_the_table() {
+    let nodes: CpuSet = (0..16).map(|node| node * 4).collect();
+    let far = |mask: NodeMask| mask.nodes().map(|node| node * 4).collect();
+    let list = |width: u32| {
+        let mut hints = all_masks(16, width).unwrap();
+        hints.iter_mut().for_each(|hint| hint.nodes = hint.nodes.map(far));
+        Some(hints)
+    };
+    let merged = merger(Policy::BestEffort, &nodes.to_string()).merge(&[list(1), list(2), list(3)]);
+    assert_eq!(printed(merged), "0, not preferred, admitted");
+}

@@ -143,7 +143,7 @@ fn by_machine(
         ),
         StartError::Topology(_) => by_option(text),
         // Limits of the prediction, not of kubelet: the check `hint-merge` reports too many NUMA nodes.
-        StartError::TooManyNodes(_) | StartError::Node(_) => return None,
+        StartError::TooManyNodes { .. } | StartError::Node(_) => return None,
     })
 }
 

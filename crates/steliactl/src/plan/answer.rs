@@ -28,7 +28,7 @@ pub(super) struct Answer {
     pub(super) rejection: Option<Rejected>,
     pub(super) containers: Vec<Row>,
     pub(super) why_not_better: Vec<String>,
-    /// Faults of kubelet in the CPUs that it would assign.
+    /// Faults of kubelet in the CPUs that it would assign, and in how it finds them.
     pub(super) faults: Vec<String>,
     pub(super) until_full: Option<Fits>,
     pub(super) what_if: Vec<Other>,
@@ -63,6 +63,9 @@ pub(super) struct Rejected {
     /// The resource, where the reason is a single one.
     pub(super) resource: Option<String>,
     pub(super) because: Option<String>,
+    /// kubelet's answer is not predicted.
+    #[serde(skip)]
+    pub(super) unknown: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -164,6 +167,7 @@ impl Answer {
             }
             Err(rejection) => answer.rejection = Some(Rejected::new(&rejection, subject)),
         }
+        answer.faults.extend(why::slow(subject, pod));
         answer
     }
 }
@@ -177,6 +181,7 @@ impl Render for Answer {
         let rejected = self.rejection.as_ref()?;
         Some(match rejected.reason {
             Some(reason) => format!("kubelet would reject the pod: {reason}: {}", rejected.message),
+            None if rejected.unknown => rejected.message.clone(),
             None => format!(
                 "kubelet would never answer, and the pod stay pending: {}",
                 rejected.message
@@ -216,6 +221,7 @@ impl Rejected {
             message: rejection.to_string(),
             container: rejection.container.clone(),
             resource: rejection.resource.clone(),
+            unknown: rejection.is_unknown(),
             because: match rejection.reason() {
                 Some("TopologyAffinityError") => {
                     let policy = subject.node.settings().topology_policy;
@@ -308,8 +314,10 @@ pub(super) fn other(subject: &Subject, pod: &Pod, most: usize) -> Vec<Other> {
                     other.cpus = own(first);
                     other.nodes = subject.nodes(&other.cpus);
                 }
-                let reason =
-                    |rejection: &Rejection| rejection.reason().unwrap_or("kubelet would not return").to_owned();
+                let reason = |rejection: &Rejection| match rejection.is_unknown() {
+                    true => "not predicted".to_owned(),
+                    false => rejection.reason().unwrap_or("kubelet would not return").to_owned(),
+                };
                 other.reason = fill.end.as_deref().filter(|_| !other.admitted).map(reason);
                 (other.fits, other.or_more) = (fill.pods.len(), fill.end.is_none());
             }

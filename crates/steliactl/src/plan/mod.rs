@@ -49,6 +49,10 @@ pub(crate) struct PlanOptions {
     /// Ask a node that is described instead of this one: a file with what node-topology printed there
     #[arg(short, long, value_name = "FILE")]
     pub node: Option<PathBuf>,
+    /// kubelet's version, such as 1.37: from 1.37 on distribute-cpus-across-numa takes CPUs from at least as many NUMA nodes as the
+    /// Topology Manager chose. Without it the version is known only where kubelet's file has the schema of 1.37, else it is 1.36
+    #[arg(long, value_name = "VERSION", value_parser = minor)]
+    pub kubelet_version: Option<u32>,
     /// Print how many of the pod fit, one after the other
     #[arg(long)]
     pub until_full: bool,
@@ -68,9 +72,10 @@ pub(crate) fn run(asked: &PlanOptions, root: &Path, how: How) -> Result<String, 
         Some(path) => {
             let text = input::text(path, described::MAX_BYTES)?;
             let facts = described::read(&text).map_err(|cause| Failure::about(path, &cause))?;
-            Subject::described(&facts).map_err(|cause| Failure::about(path, &cause))?
+            let described = Subject::described(&facts).map_err(|cause| Failure::about(path, &cause))?;
+            described.with_version(asked.kubelet_version)
         }
-        None => subject::here(root).map_err(Failure::Other)?,
+        None => subject::here(root, asked.kubelet_version).map_err(Failure::Other)?,
     };
     let mut answer = Answer::new(&name, &pod, &subject);
     if asked.until_full {
@@ -88,8 +93,15 @@ pub(crate) fn run(asked: &PlanOptions, root: &Path, how: How) -> Result<String, 
 /// # Errors
 /// The node's files or kubelet's cannot be read, or kubelet would not start on them.
 pub(super) fn here(root: &Path) -> Result<(Node, Vec<String>), Failure> {
-    let subject = subject::here(root).map_err(Failure::Other)?;
+    let subject = subject::here(root, None).map_err(Failure::Other)?;
     Ok((subject.node, subject.notes))
+}
+
+/// The minor version in `1.37`, `v1.37.2` or `v1.37.2+k3s1`.
+fn minor(text: &str) -> Result<u32, String> {
+    let parts = text.strip_prefix('v').unwrap_or(text).strip_prefix("1.");
+    let minor = parts.and_then(|parts| parts.split('.').next()?.parse().ok());
+    minor.ok_or_else(|| "expected a version of Kubernetes, such as 1.37".to_owned())
 }
 
 /// The pod of the command line, and its name.

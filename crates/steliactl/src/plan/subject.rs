@@ -6,7 +6,7 @@ use std::path::Path;
 
 use kubelet_planner::{CpuManager, NodeState, cpus};
 use stelia_cpus::{CpuSet, Topology};
-use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, CheckpointError, MAX_BYTES};
+use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, CheckpointError, MAX_BYTES, Schema};
 use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
@@ -15,11 +15,17 @@ use stelia_node_report::numa;
 
 use crate::input;
 
+/// The minor version of the first kubelet that writes [`Schema::V4`].
+const V4_SINCE: u32 = 37;
+
 /// Reads this node, below `root`.
-pub(super) fn here(root: &Path) -> Result<Subject, String> {
+///
+/// `version`: kubelet's minor version. Where it is not given it is known only from a state file of the schema that 1.37 brought.
+pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String> {
     let mut notes = Vec::new();
     let sys = root.join("sys");
-    let topology = Topology::read(&sys).map_err(|cause| format!("read the CPUs below {}: {cause}", sys.display()))?;
+    let topology =
+        Topology::read_as_kubelet(&sys).map_err(|cause| format!("read the CPUs below {}: {cause}", sys.display()))?;
     let numa = numa::read(&sys).map_err(|cause| cause.to_string())?;
     let told = config::read(&root.join("proc"), root);
     let (mut config, known) = match told {
@@ -88,7 +94,8 @@ pub(super) fn here(root: &Path) -> Result<Subject, String> {
     let caches = topology.caches(&sys);
     let mut subject = Subject::new(None, topology, &caches, &numa, settings, state, notes)?;
     subject.gates = known.then_some(config.feature_gates);
-    Ok(subject)
+    let by_file = cpus.filter(|state| state.schema == Schema::V4).map(|_| V4_SINCE);
+    Ok(subject.with_version(version.or(by_file)))
 }
 
 /// A state file of kubelet's; `None` where it does not exist.

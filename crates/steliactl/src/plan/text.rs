@@ -125,9 +125,12 @@ fn kubelet(told: &Kubelet) -> String {
 }
 
 fn reason(rejected: &Rejected) -> &'static str {
-    rejected
-        .reason
-        .unwrap_or("kubelet never answers, the pod stays pending")
+    match rejected.unknown {
+        true => "not predicted",
+        false => rejected
+            .reason
+            .unwrap_or("kubelet never answers, the pod stays pending"),
+    }
 }
 
 fn until_full(fits: &Fits) -> Vec<(&'static str, String)> {

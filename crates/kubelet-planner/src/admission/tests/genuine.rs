@@ -125,7 +125,11 @@ fn every_file_of_kubelets_goes_with_its_node() {
             .unwrap()
             .memory += 1;
         let refused = Node::start(fresh.machine, fresh.settings, state).unwrap_err();
-        assert_eq!(refused, memory::MemoryStartError::Differs.into());
+        let (before, now) = (128 * GB, 128 * GB + 1);
+        let words = format!(
+            "[memorymanager] the expected machine state is different from the real one (NUMA node 1: {before} bytes of memory in the file, {now} now)"
+        );
+        assert_eq!(refused.to_string(), words);
     }
 }
 

@@ -89,6 +89,21 @@ proptest! {
         prop_assert_eq!(merger.merge(&turned), merger.merge(&case.lists));
     }
 
+    /// Nor do the nodes' ids: a node's id matters only beside others', which keep their order here.
+    #[test]
+    fn where_ids_are_far_apart_the_answer_is_the_same(case in cases(), gap in 2u32..8) {
+        let case = Case { closest: false, ..case };
+        let far = |mask: NodeMask| mask.nodes().map(|node| node * gap).collect::<NodeMask>();
+        let mut apart = case.clone();
+        apart.nodes = case.nodes.iter().map(|node| node * gap).collect();
+        for hint in apart.lists.iter_mut().flatten().flatten() {
+            hint.nodes = hint.nodes.map(far);
+        }
+        let merged = case.merger().merge(&case.lists);
+        let expected = Merged { nodes: merged.nodes.map(far), ..merged };
+        prop_assert_eq!(apart.merger().merge(&apart.lists), expected);
+    }
+
     #[test]
     fn the_table_finds_what_the_pairs_find(some in btree_set(1u64..64, 0..24), others in btree_set(1u64..64, 0..24)) {
         let masks = |bits: BTreeSet<u64>| bits.into_iter().map(NodeMask::from_bits).collect::<Vec<_>>();

@@ -84,3 +84,26 @@ fn many_numa_nodes_are_too_many_for_two_resources_already() {
     );
     assert!(check.found.contains("about 15 days"), "{check:?}");
 }
+
+/// NVIDIA GB200: two NUMA nodes with CPUs, 32 without, which no setting of the firmware removes.
+#[rstest]
+#[case("none")]
+#[case("single-numa-node")]
+#[case("best-effort")]
+fn a_gb200_with_static_memory_is_warned_of_with_any_policy(#[case] policy: &str) {
+    let mut facts = fit();
+    facts.files.numa = Ok((0..34).map(|id| (id, NumaNode::default())).collect());
+    told(&mut facts).topology_manager_policy = policy.into();
+    devices(&mut facts, &["nvidia.com/gpu", "kvm"]);
+    assert_eq!(named(&facts, "hint-merge").verdict, Verdict::Ok, "without it");
+    told(&mut facts).memory_manager_policy = "Static".into();
+    let check = named(&facts, "hint-merge");
+    assert_eq!(check.verdict, Verdict::Warning, "{check:?}");
+    assert!(check.found.contains("1.7e10 sets of 34 NUMA nodes"), "{check:?}");
+    assert!(
+        check
+            .cure
+            .starts_with("memoryManagerPolicy: None; the 32 NUMA nodes without CPUs"),
+        "{check:?}"
+    );
+}

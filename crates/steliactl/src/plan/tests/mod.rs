@@ -1,4 +1,5 @@
 mod described;
+mod machines;
 
 use std::fs;
 use std::path::Path;
@@ -354,4 +355,38 @@ fn devices_are_those_of_kubelets_own_record() {
     );
     let (_, reason) = refused(node.path(), &["-c", "cpus=2,memory=1Gi"]);
     assert!(reason.contains("kubelet_internal_checkpoint: "), "{reason}");
+}
+
+#[rstest::rstest]
+#[case("1.37", Ok(37))]
+#[case("v1.36.3", Ok(36))]
+#[case("v1.37.0-rc.1+k3s1", Ok(37))]
+#[case("2.1", Err(()))]
+#[case("1", Err(()))]
+#[case("1.x", Err(()))]
+fn a_version_is_read_as_kubernetes_writes_it(#[case] text: &str, #[case] expected: Result<u32, ()>) {
+    assert_eq!(minor(text).map_err(|_| ()), expected);
+}
+
+/// kubelet up to 1.36 takes as few NUMA nodes as can give the CPUs; 1.37 as many as the Topology Manager chose.
+#[test]
+fn the_version_of_kubelet_decides_how_cpus_are_distributed() {
+    let config = "cpuManagerPolicy: static\nreservedSystemCPUs: '0,8'\ntopologyManagerPolicy: best-effort\n\
+        cpuManagerPolicyOptions: {distribute-cpus-across-numa: 'true'}\n";
+    let root = node(config);
+    let unknown = subject::here(root.path(), None).unwrap();
+    assert!(
+        unknown.notes.iter().any(|note| note.contains("before 1.37")),
+        "{:?}",
+        unknown.notes
+    );
+    for (version, later) in [(36, false), (37, true)] {
+        let subject = subject::here(root.path(), Some(version)).unwrap();
+        assert!(
+            !subject.notes.iter().any(|note| note.contains("version")),
+            "{:?}",
+            subject.notes
+        );
+        assert_eq!(subject.node.settings().kubelet.affinity_is_least, later);
+    }
 }
