@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-# verify-ledger.py FILE.ledger...: the chain, the signed heads (by openssl), and each seat's switch-ins of other tasks, [least, most]
-import base64, hashlib, json, os, subprocess, sys, tempfile
-hashes, boot, seats, every, folder = {}, "", {}, {}, tempfile.TemporaryDirectory()
-for path in sorted(sys.argv[1:], key=os.path.basename):
+# verify-ledger.py [--key KEY]... FILE.ledger...: the chain, the signed heads (by openssl), up to which entry KEY vouches, and each seat's switch-ins of other tasks, [least, most]
+import argparse, base64, hashlib, json, os, subprocess, sys, tempfile, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--key", action="append", default=[]), parser.add_argument("file", nargs="+")
+asked, hashes, boot, seats, every, folder = parser.parse_args(), {}, "", {}, {}, tempfile.TemporaryDirectory()
+faults, keys, ended, today, signed, vouched = [], [], [], None, 0, 0
+for path in sorted(asked.file, key=os.path.basename):
     for seq, line in enumerate(open(path, "rb"), first := int(os.path.basename(path)[:20])):
         text, entry = line[65:-1], json.loads(line[65:])  # the first entry of a segment names the hash before it
         before = entry["before"] if seq == first else hashes[seq - 1]
@@ -10,15 +13,23 @@ for path in sorted(sys.argv[1:], key=os.path.basename):
         known = hashes.get(seq - 1, before if len(hashes) == 1 else None)
         if line != hashes[seq].encode() + b" " + text + b"\n" or (entry["seq"], known) != (seq, before):
             sys.exit(f"{path}: number {seq} is not what was written, or something before it is missing")
+        day, last = today, seq - 1
+        if (today := time.strftime("%Y-%m-%d", time.gmtime(entry["at"] // 1000000))) != day and day: ended.append((day, last))
         for event in entry.get("events", []):
             if (boot := event.get("id", boot)) and event["event"] == "opened": seats[event["seat"]] = every.setdefault(json.dumps([boot, event["seat"], event["threads"]]), {**event, "bound": {}})
+            if event["event"] in ("key", "head"):
+                keys.append(event["key"])
+                if asked.key and event["key"] not in asked.key: faults.append(f"number {seq} names another key: {event['key']}")
             if event["event"] == "head":
                 files = {"text": ("stelia-ledger head 1\n%(day)s\n%(seq)d\n%(hash)s\n" % event).encode(), "sig": base64.b64decode(event["signature"])}
                 files["key"] = bytes.fromhex("302a300506032b6570032100") + base64.b64decode(event["key"])  # DER of RFC 8410
                 for name in files: open(os.path.join(folder.name, name), "wb").write(files[name])
                 openssl = "openssl pkeyutl -verify -pubin -keyform DER -inkey key -rawin -in text -sigfile sig"
                 good = not subprocess.run(openssl, shell=True, cwd=folder.name, stdout=sys.stderr).returncode
-                print("head", event["day"], event["seq"], "good" if good and hashes.get(event["seq"], event["hash"]) == event["hash"] else "BAD")
+                good &= signed < event["seq"] < seq and hashes.get(event["seq"], event["hash"]) == event["hash"] and event["key"] in (asked.key or keys)
+                print("head", event["day"], event["seq"], "good" if good else "BAD")
+                if not good: faults.append(f"the head of {event['day']} is not good")
+                elif (signed := event["seq"]) in hashes and asked.key: vouched, ended = signed, [of for of in ended if of[1] > signed]
         for reading in [event["last"] for event in entry.get("events", []) if event.get("last")] + entry.get("readings", []):
             seat = seats[reading["s"]]
             for thread, ran in (pair for pair in reading.get("b", []) if pair[1]):
@@ -28,3 +39,7 @@ for (cpu, own, more, cpu2, own2, more2), seat in ((seat["to"], seat) for seat in
     least = cpu2 - cpu - (own2 + more2 - own) - sum(bound[-1][1] - bound[0][0] for bound in seat["bound"].values())
     most = cpu2 - cpu - (own2 - own - more) - sum(max(bound[-1][0] - bound[0][1], 0) for bound in seat["bound"].values())
     print(seat["vm"], seat["cpus"], [max(least, 0), max(most, 0)])
+if not asked.key: print("no --key: nobody vouches for this ledger, which names the keys", *dict.fromkeys(keys), file=sys.stderr)
+elif vouched and not ended: print(f"{' or '.join(asked.key)} vouches up to entry {vouched} of {max(hashes)}")
+else: faults.append(f"no such key vouches {'for any entry' if not vouched else 'after entry %d, which is before the end of %s' % (vouched, ended[0][0])}")
+sys.exit("\n".join(faults) if faults else 0)

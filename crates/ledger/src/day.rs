@@ -16,11 +16,11 @@ pub fn day(us: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// The day whose head is to be signed now: that of the last entry, once another has begun. `signed`: the last one that has a head, so that a
-/// clock that is set back and forth does not sign a day twice.
-pub fn ended(last_us: u64, now_us: u64, signed: &str) -> Option<String> {
-    let (last, now) = (day(last_us), day(now_us));
-    (last < now && last.as_str() > signed).then_some(last)
+/// The day whose head is to be signed now: that of the last entry, once the clock shows another day. Days are compared for being the same
+/// only: a clock that was set to a wrong day, and back, must not keep the days after it from being signed.
+pub fn ended(last_us: u64, now_us: u64) -> Option<String> {
+    let last = day(last_us);
+    (last != day(now_us)).then_some(last)
 }
 
 #[cfg(test)]
@@ -50,11 +50,14 @@ mod tests {
     }
 
     #[test]
-    fn a_day_is_signed_once_when_another_has_begun() {
+    fn a_day_has_ended_when_the_clock_shows_another_one() {
         let (first, second) = (us(86_399), us(86_400));
-        assert_eq!(ended(first, first, ""), None);
-        assert_eq!(ended(first, second, "").as_deref(), Some("1970-01-01"));
-        assert_eq!(ended(first, second, "1970-01-01"), None);
-        assert_eq!(ended(second, first, ""), None, "the clock was set back");
+        assert_eq!(ended(first, first), None);
+        assert_eq!(ended(first, second).as_deref(), Some("1970-01-01"));
+        assert_eq!(
+            ended(second, first).as_deref(),
+            Some("1970-01-02"),
+            "the clock was set back: what was written in that day ends there"
+        );
     }
 }

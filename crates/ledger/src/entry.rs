@@ -184,6 +184,10 @@ pub enum Closed {
     Contradicted,
     /// The host booted.
     Boot,
+    /// It was not read yet: a VM's threads settle first.
+    NotRead,
+    /// What was read could not be kept: a full disk. An account alone says so.
+    NotKept,
 }
 
 /// What kind of thing ran.

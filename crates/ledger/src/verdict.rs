@@ -21,6 +21,15 @@ pub struct Verdict {
     pub heads: Vec<SignedHead>,
     /// Public keys that the ring names, base64, in order of their first use.
     pub keys: Vec<String>,
+    /// The last entry that a head vouches for which is signed with a key that is known from elsewhere, the signature being good and the
+    /// hash that of the entry; with that also all entries before it. 0: no such head, or no key is known.
+    pub vouched_seq: u64,
+    /// That key, base64.
+    pub vouched_by: String,
+    /// Days that have ended, of which neither such a head nor one of a later entry covers the end. None where no key is known.
+    pub days_without_head: Vec<String>,
+    /// The entry that is known from elsewhere, where it is there and has its hash; 0: none is known, or it is not.
+    pub compared_seq: u64,
     /// What is not as it was written; empty where everything is.
     pub faults: Vec<Fault>,
 }

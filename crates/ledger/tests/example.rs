@@ -94,8 +94,14 @@ fn files(directory: &Path) -> Vec<PathBuf> {
 }
 
 fn script(files: &[PathBuf]) -> Output {
+    script_with(&[], files)
+}
+
+fn script_with(keys: &[&str], files: &[PathBuf]) -> Output {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/verify-ledger.py");
-    Command::new("python3").arg(script).args(files).output().unwrap()
+    let keys = keys.iter().flat_map(|key| ["--key", key]);
+    let mut command = Command::new("python3");
+    command.arg(script).args(keys).args(files).output().unwrap()
 }
 
 #[test]
@@ -139,15 +145,85 @@ fn the_script_finds_a_change_a_missing_segment_and_a_false_signature() {
         ..Entry::default()
     };
     ring.append(&mut entry).unwrap();
-    let said = String::from_utf8(script(&files(directory.path())).stdout).unwrap();
+    let output = script(&files(directory.path()));
+    assert!(!output.status.success());
+    let said = String::from_utf8(output.stdout).unwrap();
     assert!(
         said.contains("head 2026-11-03 2 BAD\nhead 2026-11-02 2 BAD\n"),
         "{said}"
     );
 }
 
+/// A ring of so many days, and a head of each day but the last that `signs`; the first entry names the key `named`.
+fn days(directory: &Path, days: u64, named: &Key, signs: impl Fn(u64) -> Option<&'static str>) -> Vec<PathBuf> {
+    let limits = Limits {
+        bytes: 1 << 20,
+        segment_bytes: 700,
+    };
+    let (mut ring, _) = Ring::open(&directory.join("ring"), limits).unwrap();
+    let mut events = vec![boot("one"), Event::Key { key: named.public() }];
+    for day in 0..days {
+        let mut entry = Entry {
+            at: (20_000 + day) * 86_400_000_000,
+            events: std::mem::take(&mut events),
+            ..Entry::default()
+        };
+        ring.append(&mut entry).unwrap();
+        let (seq, hash) = ring.head().unwrap();
+        let text = stelia_ledger::day::day(entry.at);
+        let head = signs(day).map(|name| key(directory, name).sign_head(&text, seq, &hash));
+        events.extend(head);
+    }
+    files(&directory.join("ring"))
+}
+
+fn key(directory: &Path, name: &str) -> Key {
+    Key::load_or_make(&directory.join(name), "machine").unwrap().0
+}
+
+#[test]
+fn the_script_says_up_to_which_entry_a_key_vouches_and_fails_as_steliactl_does_where_it_does_not() {
+    use stelia_ledger::ring::verify::{Ring as Checked, verify};
+    type Signs = fn(u64) -> Option<&'static str>;
+    let cases: [(&str, Signs, Option<u64>); 6] = [
+        ("all days", |_| Some("own"), Some(9)),
+        ("a day without a head", |day| (day != 4).then_some("own"), Some(9)),
+        ("nobody", |_| None, None),
+        ("another key", |_| Some("other"), None),
+        ("a new key", |day| Some(if day < 5 { "own" } else { "other" }), None),
+        ("no head after a day", |day| (day < 5).then_some("own"), None),
+    ];
+    for (what, signs, vouched) in cases {
+        let directory = tempfile::tempdir().unwrap();
+        let own = key(directory.path(), "own");
+        let files = days(directory.path(), 10, &own, signs);
+        let output = script_with(&[&own.public()], &files);
+        let said = String::from_utf8(output.stdout).unwrap();
+        let verdict = verify(Checked::Files(&files), &[own.public()], None).unwrap();
+        let good = (output.status.success(), verdict.is_good());
+        assert_eq!(
+            good,
+            (vouched.is_some(), vouched.is_some()),
+            "{what}: {said} {verdict:?}"
+        );
+        if let Some(seq) = vouched {
+            let told = format!("{} vouches up to entry {seq} of 10\n", own.public());
+            assert!(said.ends_with(&told), "{what}: {said}");
+            assert_eq!(verdict.vouched_seq, seq);
+        }
+        // Without a key it is said that nobody vouches.
+        let without = script(&files);
+        let said = String::from_utf8(without.stderr).unwrap();
+        assert!(
+            without.status.success() && said.contains("nobody vouches"),
+            "{what}: {said}"
+        );
+        assert!(said.contains(&own.public()), "{said}");
+    }
+}
+
 #[test]
 fn the_script_is_as_short_as_the_manual_says() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/verify-ledger.py");
-    assert!(fs::read_to_string(script).unwrap().lines().count() <= 30);
+    assert!(fs::read_to_string(script).unwrap().lines().count() <= 50);
 }

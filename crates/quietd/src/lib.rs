@@ -2,6 +2,7 @@
 
 pub mod carry_out;
 pub mod check;
+mod in_force;
 mod journal;
 mod peer;
 pub mod program;

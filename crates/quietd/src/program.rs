@@ -22,6 +22,7 @@ use stelia_quiet::order::Order;
 use stelia_quiet::{threads, trace};
 
 use crate::carry_out::{Memories, carry_out};
+use crate::in_force::InForce;
 use crate::journal::{Priority, say};
 use crate::peer;
 use crate::serve::{End, PATIENCE, Server, State};
@@ -145,6 +146,7 @@ fn restore() -> Result<ExitCode, Failure> {
     // The daemon moves kernel threads itself: the kernel asks for CAP_SYS_NICE there, also of their owner.
     threads::carry_out(system, &nothing, &mut threads::Memory::default(), &mut report);
     let mut left = left(&report);
+    left.extend(InForce::default().save(&store).err());
     left.extend(trace::remove(system).err().map(|error| error.to_string()));
     for line in &left {
         eprintln!("steliad-quiet: not restored: {line}");

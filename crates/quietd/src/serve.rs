@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stelia_api::attribution::Attribution;
-use stelia_api::quiet::Report;
+use stelia_api::quiet::{Problem, Report};
 use stelia_node::cgroup::Cgroups;
 use stelia_quiet::files::System;
 use stelia_quiet::line::{self, LineError};
@@ -23,6 +23,7 @@ use stelia_text::excerpt;
 
 use crate::carry_out::{Memories, carry_out};
 use crate::check::{Checked, Facts, check, check_target, exclusive};
+use crate::in_force::InForce;
 use crate::journal::{Priority, say};
 pub use crate::peer::Stranger;
 
@@ -152,10 +153,23 @@ impl Server<'_> {
 
     fn order(&mut self, order: Order) -> Answer {
         let facts = Facts::read(&order, self.cgroups, self.system.files);
-        let checked = facts.and_then(|facts| check(order, &facts).map_err(|wrong| wrong.to_string()));
+        let checked = facts.and_then(|facts| {
+            let mut checked = check(order, &facts).map_err(|wrong| wrong.to_string())?;
+            let before = InForce::load(self.system.store);
+            before.keep(&mut checked, &facts);
+            Ok((checked, before))
+        });
         match checked {
-            Ok(Checked { order, left_out }) => {
-                let report = carry_out(self.system, self.sockets, &order, &mut self.state.memories);
+            Ok((checked, before)) => {
+                let Checked { order, left_out } = checked;
+                let mut report = carry_out(self.system, self.sockets, &order, &mut self.state.memories);
+                let now = InForce::of(&order);
+                if now != before
+                    && let Err(text) = now.save(self.system.store)
+                {
+                    let pod = String::new();
+                    report.problems.push(Problem { pod, text });
+                }
                 Answer::Done(Report { left_out, ..report })
             }
             Err(reason) => Answer::Refused(reason),

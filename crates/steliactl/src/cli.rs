@@ -32,7 +32,7 @@ Exit codes:
   1  the daemon refused or failed, or could not be reached; a file of kubelet's is refused;
      doctor: a check failed; verify: a promise does not hold, or a VM has less than is required;
      quiet: interrupts or kernel threads are left on VMs' CPUs, or that is not known;
-     ledger verify: the ring is not what was written;
+     ledger verify: the ring is not what was written, or what was given vouches for nothing;
      evaluate: a pod does not fit;
      plan: a pod is not admitted
   2  wrong usage, or a VM that more than one instance fits

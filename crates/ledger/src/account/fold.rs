@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use stelia_cpus::CpuSet;
-
+use super::coverage::{Coverage, Moment, Uncovered};
 use super::sum::Chain;
 use super::{Account, Day, Gap, Range, Window};
 use crate::day::day;
-use crate::entry::{Class, Closed, Entry, Event};
+use crate::entry::{Class, Entry, Event};
 use crate::standing::{Between, Follow, Known, Open, Standing};
 
 /// How many of each an account lists.
@@ -48,8 +47,9 @@ pub struct Folded {
     until_us: u64,
     only: Option<String>,
     vms: BTreeMap<String, Vm>,
+    coverage: Coverage,
     /// Of the entry at hand.
-    at: u64,
+    now: Moment,
 }
 
 /// What is known of one VM so far.
@@ -59,18 +59,8 @@ struct Vm {
     chains: BTreeMap<u64, Chain>,
     day: BTreeMap<u64, (String, Chain)>,
     days: BTreeMap<String, Day>,
-    away: Vec<Away>,
+    gaps: Vec<Gap>,
     state: String,
-}
-
-/// CPUs without readings.
-struct Away {
-    cpus: CpuSet,
-    /// The last reading's time.
-    from: u64,
-    /// When it was kept that they are.
-    told: u64,
-    why: Closed,
 }
 
 impl Folded {
@@ -81,15 +71,38 @@ impl Folded {
             until_us: if until_us == 0 { u64::MAX } else { until_us },
             only: only.map(str::to_owned),
             vms: BTreeMap::new(),
-            at: 0,
+            coverage: Coverage::default(),
+            now: Moment::default(),
         }
     }
 
+    /// All that follows behind what this coverage was made of.
+    pub(crate) fn behind(coverage: Coverage) -> Self {
+        Self {
+            coverage,
+            ..Self::new(0, 0, None)
+        }
+    }
+
+    /// What the entries booked, and how to go on from there: a time without windows that has not ended is not booked yet.
+    pub(crate) fn booked(mut self) -> (BTreeMap<String, Account>, Coverage) {
+        self.coverage.settle();
+        self.take_gaps();
+        let coverage = std::mem::take(&mut self.coverage);
+        (self.accounts(), coverage)
+    }
+
     /// By pod UID, without those of which nothing is known in that time.
-    pub fn finish(self) -> BTreeMap<String, Account> {
-        let (end, until_us) = (self.at.min(self.until_us), self.until_us);
+    pub fn finish(mut self) -> BTreeMap<String, Account> {
+        self.coverage.end(self.now);
+        self.take_gaps();
+        self.accounts()
+    }
+
+    fn accounts(self) -> BTreeMap<String, Account> {
+        let (end, until_us) = (self.now.at.min(self.until_us), self.until_us);
         let finished = self.vms.into_iter().filter_map(|(vm, of)| {
-            let mut account = of.finish(end);
+            let mut account = of.finish();
             account.until_us = if until_us == u64::MAX { end } else { until_us };
             let is_there = account.promised_us > 0 || !account.states.is_empty() || !account.attributions.is_empty();
             is_there.then_some((vm, account))
@@ -135,46 +148,70 @@ impl Folded {
     fn clipped(&self, from: u64, until: u64) -> u64 {
         until.min(self.until_us).saturating_sub(from.max(self.since_us))
     }
+
+    /// How much of a time that lasted `us` was asked for. The wall clock may have been set: how long it was is what the other clock says,
+    /// where it was is told by its end.
+    fn share(&self, us: u64, from: u64, until: u64) -> u64 {
+        let wall = until.saturating_sub(from);
+        let part = self.clipped(from, until).min(wall);
+        match wall {
+            0 => u64::from(self.is_within(until)) * us,
+            _ => u64::try_from(u128::from(us) * u128::from(part) / u128::from(wall)).unwrap_or(u64::MAX),
+        }
+    }
+
+    fn take_gaps(&mut self) {
+        for gap in self.coverage.take_found() {
+            let Uncovered { from, until, .. } = gap;
+            // After a boot the other clock began anew.
+            let wall = until.at.saturating_sub(from.at);
+            let us = until.up.checked_sub(from.up).unwrap_or(wall);
+            let lasted = self.share(us, from.at, until.at);
+            let (since_us, until_us) = (self.since_us, self.until_us);
+            if let (Some(of), true) = (self.vm(&gap.vm, ""), lasted > 0) {
+                of.gap(&gap, lasted, (from.at.max(since_us), until.at.min(until_us)));
+            }
+        }
+    }
 }
 
 impl Follow for Folded {
     fn entry(&mut self, entry: &Entry) {
-        self.at = entry.at;
+        let (at, up) = (entry.at, entry.up);
+        self.now = Moment { at, up };
+        self.coverage.entry(self.now);
+        self.take_gaps();
+        if entry.events.iter().any(|event| matches!(event, Event::Missed { .. })) {
+            self.coverage.missed();
+        }
     }
 
     fn event(&mut self, entry: &Entry, event: &Event, open: Option<&Open>) {
         let (at, within) = (entry.at, self.is_within(entry.at));
-        let (since_us, until_us) = (self.since_us, self.until_us);
         match event {
-            Event::Opened { vm, name, cpus, .. } if open.is_none() => {
-                if let Some(of) = self.vm(vm, name) {
-                    of.back((at, since_us, until_us), |why, of| {
-                        matches!(why, Closed::Moved | Closed::Boot) || !of.is_disjoint(cpus)
-                    });
+            Event::Boot { .. } => self.coverage.booted(),
+            Event::Opened {
+                seat, vm, name, cpus, ..
+            } => {
+                if self.vm(vm, name).is_some() {
+                    self.coverage.opened(vm, *seat, cpus);
                 }
             }
             Event::Closed { seat, why, .. } => {
                 let Some(open) = open else { return };
                 self.cut(*seat, &open.vm);
-                let last = open.last.as_ref().map_or(at, |known| known.at);
-                if let Some(of) = self.vm(&open.vm, &open.name) {
-                    of.closed(open, *why, last, (at, since_us, until_us));
-                }
+                self.coverage.closed(&open.vm, *seat, *why);
             }
             Event::State { vm, state } => {
-                if let Some(of) = self.vm(vm, "") {
-                    if !promises(state) {
-                        of.back((at, since_us, until_us), |_, _| true);
-                    }
-                    // Told anew at the beginning of each segment.
-                    if of.state == *state {
-                        return;
-                    }
+                let Some(of) = self.vm(vm, "") else { return };
+                // Told anew at the beginning of each segment.
+                if of.state != *state {
                     of.state.clone_from(state);
                     if within && of.account.states.len() < STATES {
                         of.account.states.push((at, state.clone()));
                     }
                 }
+                self.coverage.state(vm, state);
             }
             Event::Attributed { vm, attribution } if within => {
                 if let Some(of) = self.vm(vm, "") {
@@ -189,17 +226,15 @@ impl Follow for Folded {
     }
 
     fn reading(&mut self, number: u64, open: &Open, now: &Known) {
-        let Some(before) = &open.last else { return };
+        let Some(before) = &open.last else {
+            return self.coverage.read(&open.vm, &open.seat.cpus, Moment::of(now));
+        };
         let Ok(between) = Between::new(open, before, now) else {
             return self.cut(number, &open.vm);
         };
-        // The wall clock may have been set: how long it was is what the other clock says, where it was is told by its end.
-        let wall = now.at.saturating_sub(before.at);
-        let share = |part: u64| match wall {
-            0 => u64::from(self.is_within(now.at)) * between.us,
-            _ => u64::try_from(u128::from(between.us) * u128::from(part) / u128::from(wall)).unwrap_or(u64::MAX),
-        };
-        let covered = share(self.clipped(before.at, now.at).min(wall));
+        let (begins, ends) = (Moment::of(before), Moment::of(now));
+        self.coverage.covered(&open.vm, &open.seat.cpus, begins, ends);
+        let covered = self.share(between.us, before.at, now.at);
         let covered = covered.saturating_mul(open.seat.cpus.len() as u64);
         let counts = self.is_within(now.at);
         if !counts {
@@ -215,11 +250,6 @@ impl Follow for Folded {
             }
         }
     }
-}
-
-/// States in which a VM has CPUs to itself.
-fn promises(state: &str) -> bool {
-    matches!(state, "isolated" | "contained")
 }
 
 impl Vm {
@@ -292,49 +322,19 @@ impl Vm {
         worst.truncate(WORST);
     }
 
-    /// The times are of the entry that says so, and of what was asked for.
-    fn closed(&mut self, open: &Open, why: Closed, last: u64, (at, since, until): (u64, u64, u64)) {
-        match why {
-            // Nothing more is promised there.
-            Closed::Ended | Closed::NotIsolated => self.gap(&open.seat.cpus, (last.max(since), at.min(until)), why),
-            Closed::Moved | Closed::Offline | Closed::Contradicted | Closed::Boot => self.away.push(Away {
-                cpus: open.seat.cpus.clone(),
-                from: last,
-                told: at,
-                why,
-            }),
-        }
-    }
-
-    /// The CPUs that `ends` says are looked at again, or others instead, or nothing is promised any more.
-    fn back(&mut self, (at, since, until): (u64, u64, u64), ends: impl Fn(Closed, &CpuSet) -> bool) {
-        for away in std::mem::take(&mut self.away) {
-            if ends(away.why, &away.cpus) {
-                self.gap(&away.cpus, (away.from.max(since), at.min(until)), away.why);
-            } else {
-                self.away.push(away);
-            }
-        }
-    }
-
-    fn gap(&mut self, cpus: &CpuSet, (from_us, until_us): (u64, u64), why: Closed) {
-        if from_us >= until_us {
-            return;
-        }
-        let lasted = (until_us - from_us).saturating_mul(cpus.len() as u64);
+    /// It lasted so long, in what was asked for.
+    fn gap(&mut self, gap: &Uncovered, lasted: u64, (from_us, until_us): (u64, u64)) {
+        // Of one that was never read it is not known how many CPUs it had: one at least.
+        let lasted = lasted.saturating_mul(gap.cpus.len().max(1) as u64);
         let of_day = self.days.entry(day(until_us)).or_default();
         for sum in [&mut self.account.promised_us, &mut of_day.promised_us] {
             *sum = sum.saturating_add(lasted);
         }
-        if self.account.gaps.len() == GAPS {
-            self.account.gaps_left_out += 1;
-            return;
-        }
-        self.account.gaps.push(Gap {
-            cpus: cpus.to_string(),
-            from_us,
+        self.gaps.push(Gap {
+            cpus: gap.cpus.to_string(),
+            from_us: from_us.min(until_us),
             until_us,
-            why,
+            why: gap.why,
         });
     }
 
@@ -353,20 +353,15 @@ impl Vm {
         }
     }
 
-    fn finish(mut self, end: u64) -> Account {
+    fn finish(mut self) -> Account {
         for number in self.chains.keys().copied().collect::<Vec<_>>() {
             self.cut(number);
         }
-        let since = self.account.since_us;
-        for away in std::mem::take(&mut self.away) {
-            // After a boot it may be that there is no such VM any more.
-            let until = if away.why == Closed::Boot {
-                away.told.min(end)
-            } else {
-                end
-            };
-            self.gap(&away.cpus, (away.from.max(since), until), away.why);
-        }
+        // One that began early may have ended late.
+        self.gaps.sort_by_key(|gap| (gap.from_us, gap.until_us));
+        self.account.gaps_left_out = self.gaps.len().saturating_sub(GAPS) as u64;
+        self.gaps.truncate(GAPS);
+        self.account.gaps = self.gaps;
         self.account.days = self.days.into_iter().map(|(day, of)| Day { day, ..of }).collect();
         self.account
     }

@@ -1,5 +1,6 @@
 //! What follows from entries for one VM and a time.
 
+mod coverage;
 mod fold;
 mod sum;
 #[cfg(test)]
@@ -12,6 +13,7 @@ use stelia_api::attribution::Attribution;
 
 use crate::entry::{Class, Closed};
 
+pub(crate) use coverage::Coverage;
 pub use fold::{Folded, accounts};
 
 /// The account of one VM. Counts are of whole windows, from one reading to the next; a window is booked where it ends.
@@ -25,7 +27,8 @@ pub struct Account {
     /// What was asked for, microseconds since the epoch.
     pub since_us: u64,
     pub until_us: u64,
-    /// CPUs times time, microseconds: while the VM had CPUs of its own, and how much of that lies in windows.
+    /// CPUs times time, microseconds: while the VM had CPUs of its own, as its states say, and how much of that lies in windows. The rest
+    /// is in [`gaps`](Self::gaps).
     pub promised_us: u64,
     pub covered_us: u64,
     pub totals: Totals,

@@ -21,7 +21,7 @@ pub use pace::hours_between;
 use page::{Found, Page, Read};
 pub use vm::Vm;
 
-use crate::account::{Account, Folded};
+use crate::account::{Account, Coverage, Folded};
 use crate::day::day;
 use crate::entry::{Closed, Entry, Event};
 use crate::look::{Counters, Look, Seat};
@@ -78,6 +78,10 @@ pub struct Keeper {
     latest: BTreeMap<u64, Known>,
     /// Seats whose end could not be kept yet. They are new when they come again: what ran meanwhile is nobody's.
     closing: BTreeMap<u64, Closed>,
+    /// VMs whose seats are opened and not read yet.
+    settling: BTreeSet<String>,
+    /// Of what was kept.
+    coverage: Coverage,
 }
 
 impl Keeper {
@@ -94,6 +98,7 @@ impl Keeper {
         Self {
             looked: same_boot.then_some((standing.at, standing.up)),
             key: standing.key.clone(),
+            coverage: Coverage::of(&standing),
             standing,
             boot: boot_id.to_owned(),
             notes,
@@ -103,9 +108,16 @@ impl Keeper {
         }
     }
 
+    /// From now on the seats of these VMs are opened and not read, until it is called again: what runs there meanwhile is not booked as
+    /// others', and the time is a gap.
+    pub fn settle(&mut self, vms: BTreeSet<String>) {
+        self.settling = vms;
+    }
+
     /// What is to be looked at.
     pub fn wants(&self, vms: &BTreeMap<String, Vm>) -> BTreeSet<Seat> {
-        vms.values().flat_map(Vm::looked_at).cloned().collect()
+        let read = vms.iter().filter(|(vm, _)| !self.settling.contains(*vm));
+        read.flat_map(|(_, vm)| vm.looked_at()).cloned().collect()
     }
 
     /// How many bytes the ring may hold.
@@ -316,7 +328,7 @@ impl Keeper {
             self.paces.retain(|_, pace| !pace.is_quiet(entry.up));
         }
         // It follows from what stands: it was made of it.
-        let mut folded = Folded::new(0, 0, None);
+        let mut folded = Folded::behind(std::mem::take(&mut self.coverage));
         let _ = self.standing.follow(&entry, &mut folded);
         let open = &self.standing.seats;
         self.latest.retain(|seat, _| open.contains_key(seat));
@@ -326,7 +338,9 @@ impl Keeper {
                 self.bound.written(&open.seat);
             }
         }
-        folded.finish()
+        let (booked, coverage) = folded.booked();
+        self.coverage = coverage;
+        booked
     }
 
     /// The last entry of a daemon that was told to end, with its last look; none where it would have to begin a segment, which is for

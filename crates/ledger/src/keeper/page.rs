@@ -47,8 +47,9 @@ impl Keeper {
         seat: &Seat,
         known: Option<(u64, &'a Open)>,
     ) {
-        let Some(counters) = page.look.seats.get(seat) else {
-            return;
+        let read = page.look.seats.get(seat).filter(|_| !self.settling.contains(uid));
+        let Some(counters) = read else {
+            return self.unread(page, found, (uid, vm), seat, known);
         };
         let now = self.bound.completed(
             seat,
@@ -85,10 +86,41 @@ impl Keeper {
             intruded(&mut found.intrusions, uid, seat, &between);
         }
         let last = known.last.as_ref();
+        // The first reading is where the first window begins.
+        found.changed |= last.is_none();
         page.latest.push((number, now.clone()));
         found
             .readings
             .push((number, last.filter(|_| !page.starts_segment), now));
+    }
+
+    /// One that is the VM's and was not read: it settles, or its CPU is offline. Its time counts, so it is opened.
+    fn unread(
+        &self,
+        page: &mut Page<'_>,
+        found: &mut Found<'_>,
+        (uid, vm): (&str, &Vm),
+        seat: &Seat,
+        known: Option<(u64, &Open)>,
+    ) {
+        match known {
+            None => {
+                page.events.push(opened(page.next, uid, vm, seat));
+                found.changed = true;
+                page.next = page.next.saturating_add(1);
+            }
+            Some((number, open)) if open.last.is_none() && !self.closing.contains_key(&number) => {
+                page.still.insert(number);
+                let devices = vm.own_devices.iter();
+                if page.starts_segment || !devices.eq(&open.own_devices) || open.name != vm.name {
+                    page.events.push(opened(number, uid, vm, seat));
+                }
+            }
+            // What it was read as before is not compared with what will be read.
+            Some((number, _)) if self.settling.contains(uid) => self.close(page, number, Closed::NotRead),
+            // It is closed with all that were not there.
+            Some(_) => {}
+        }
     }
 
     /// It is not looked at any more, for this reason or one from before.

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
+
 use super::RingError;
 use super::folder::Folder;
 
@@ -29,10 +31,32 @@ pub trait Disk: Send {
         file.sync_data()
     }
 
+    /// Have room for a file of so many bytes, whose length does not change by it. Where that cannot be had, nothing is taken.
+    fn reserve(&mut self, file: &File, bytes: u64) {
+        reserve(file, bytes);
+    }
+
     /// # Errors
     /// The system's.
     fn cut(&mut self, file: &File, length: u64) -> io::Result<()> {
         file.set_len(length)
+    }
+}
+
+/// A file system that has not this many times as much room left is not asked for it: others need some, too.
+const SPARE: u64 = 4;
+
+/// Not each file system can: then the room is not reserved, and a full disk stops the writer earlier.
+fn reserve(file: &File, bytes: u64) {
+    let Ok(found) = fstatvfs(file) else { return };
+    if found.f_bavail.saturating_mul(found.f_frsize) / SPARE < bytes {
+        return;
+    }
+    if fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes).is_err()
+        && let Ok(there) = file.metadata()
+    {
+        // Some file systems keep the part that they could get: it is behind the file's end.
+        let _ = file.set_len(there.len());
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::RingError;
 use super::key;
 use super::read::Entries;
+use crate::day::day;
 use crate::entry::{Entry, Event};
 use crate::verdict::{Fault, SignedHead, Verdict};
 
@@ -22,15 +23,45 @@ const FAULTS: u64 = 1000;
 /// The hashes of so many entries are held for heads that name them: a head is written soon after its entry.
 const HELD: usize = 4096;
 
-/// Read everything and compare: the chain, the numbers, the files' names, the signed heads.
-///
-/// `known` are public keys, base64: where there are any, a head of another key is a fault. `expected` is the number and the hash of an
-/// entry that is known from elsewhere. Without it nobody sees that entries at the end are missing, as nobody sees it of those at the
-/// beginning, which the ring removes itself.
+/// As [`check`], for whoever has a ring from somebody else. Where keys are known, it is a fault too that none of them vouches for anything,
+/// or not for a day that has ended: whoever made the ring could have left out the heads.
 ///
 /// # Errors
 /// The directory cannot be read. Everything else is a fault.
 pub fn verify(ring: Ring, known: &[String], expected: Option<(u64, &str)>) -> Result<Verdict, RingError> {
+    let mut verdict = check(ring, known, expected)?;
+    let missing = match (
+        known.is_empty(),
+        verdict.vouched_seq,
+        verdict.days_without_head.as_slice(),
+    ) {
+        (true, ..) | (false, 1.., []) => None,
+        (false, 0, _) => {
+            Some("no head that is here is signed with a known key: nobody vouches for any entry".to_owned())
+        }
+        (false, seq, [days @ .., last]) => {
+            let first = days.first().unwrap_or(last);
+            Some(format!(
+                "a known key vouches up to entry {seq} only: the days from {first} to {last} have ended without a head of it"
+            ))
+        }
+    };
+    verdict.faults.extend(missing.map(|text| Fault {
+        text,
+        ..Fault::default()
+    }));
+    Ok(verdict)
+}
+
+/// Read everything and compare: the chain, the numbers, the files' names, the signed heads.
+///
+/// `known` are public keys, base64: where there are any, another key is a fault. `expected` is the number and the hash of an entry that is
+/// known from elsewhere: it is a fault if that cannot be compared. Without it nobody sees that entries at the end are missing, as nobody
+/// sees it of those at the beginning, which the ring removes itself.
+///
+/// # Errors
+/// The directory cannot be read. Everything else is a fault.
+pub fn check(ring: Ring, known: &[String], expected: Option<(u64, &str)>) -> Result<Verdict, RingError> {
     let mut entries = match ring {
         Ring::Directory(directory) => Entries::of_directory(directory)?,
         Ring::Files(files) => Entries::of_files(files),
@@ -62,7 +93,12 @@ struct Check<'a> {
     verdict: Verdict,
     /// The last entries, ascending.
     held: VecDeque<(u64, String)>,
+    /// The day of the entry before; and the days before it that no head covers yet, with the number of the last entry of each.
+    day: String,
+    ended: Vec<(String, u64)>,
     left_out: u64,
+    /// The entry that is expected was there.
+    met: bool,
 }
 
 impl Check<'_> {
@@ -81,18 +117,29 @@ impl Check<'_> {
         if verdict.entries == 0 {
             (verdict.first_seq, verdict.first_us) = (entry.seq, entry.at);
         }
+        let today = day(entry.at);
+        if verdict.entries > 0 && self.day != today {
+            self.ended.push((std::mem::take(&mut self.day), verdict.last_seq));
+        }
+        self.day = today;
         verdict.entries += 1;
         (verdict.last_seq, verdict.last_us) = (entry.seq, entry.at);
         verdict.hash.clone_from(&hash);
-        if let Some((seq, expected)) = self.expected
-            && seq == entry.seq
-            && expected != hash
-        {
-            faults.push(format!("entry {seq} has another hash than the one that is known of it"));
+        if let Some((seq, expected)) = self.expected.filter(|(seq, _)| *seq == entry.seq) {
+            self.met = true;
+            match expected == hash {
+                true => verdict.compared_seq = seq,
+                false => faults.push(format!("entry {seq} has another hash than the one that is known of it")),
+            }
         }
         for event in &entry.events {
             match event {
-                Event::Key { key } => self.name(key),
+                Event::Key { key } => {
+                    self.name(key);
+                    if self.is_strange(key) {
+                        faults.push(format!("it names an unknown key as the one in use: {key}"));
+                    }
+                }
                 Event::Head {
                     day,
                     seq,
@@ -102,6 +149,9 @@ impl Check<'_> {
                 } => {
                     let fault = self.head(entry.seq, (day, *seq, hash), key, signature);
                     self.name(key);
+                    if fault.is_none() {
+                        self.vouch(*seq, key);
+                    }
                     self.verdict.heads.push(SignedHead {
                         day: day.clone(),
                         seq: *seq,
@@ -128,12 +178,30 @@ impl Check<'_> {
         }
     }
 
+    fn is_strange(&self, key: &str) -> bool {
+        !self.known.is_empty() && !self.known.contains(key)
+    }
+
+    /// A good head. One of an entry that is gone shows nothing of those that are here.
+    fn vouch(&mut self, seq: u64, key: &str) {
+        let verdict = &mut self.verdict;
+        if !self.known.is_empty() && seq >= verdict.first_seq {
+            verdict.vouched_seq = seq;
+            key.clone_into(&mut verdict.vouched_by);
+            // A head that was kept back, and comes late, covers no day after its entry.
+            self.ended.retain(|(_, last)| *last > seq);
+        }
+    }
+
     fn head(&self, at: u64, (day, seq, hash): (&str, u64, &str), key: &str, signature: &str) -> Option<&'static str> {
         if !key::is_signed(day, seq, hash, key, signature) {
             return Some("the signature is not that of its key");
         }
-        if !self.known.is_empty() && !self.known.contains(key) {
+        if self.is_strange(key) {
             return Some("it is signed by an unknown key");
+        }
+        if self.verdict.heads.iter().any(|head| head.good && head.seq >= seq) {
+            return Some("a head before it is of the same entry or a later one");
         }
         if seq >= at {
             return Some("it is of an entry that was not written yet");
@@ -149,14 +217,34 @@ impl Check<'_> {
         }
     }
 
+    /// Why an entry that is known cannot be compared. One that has another hash was.
+    fn uncompared(&self, seq: u64) -> Option<String> {
+        let Verdict {
+            entries,
+            first_seq: first,
+            last_seq: last,
+            ..
+        } = self.verdict;
+        let why = match seq {
+            _ if entries == 0 => "the ledger has no entries".to_owned(),
+            _ if seq < first => format!("the ledger begins with number {first}, after it"),
+            _ if seq > last => format!("the ledger ends at number {last}, before number {seq} which is known"),
+            _ if self.met => return None,
+            _ => "it is not there as it was written".to_owned(),
+        };
+        Some(format!("entry {seq}, which is known, cannot be compared: {why}"))
+    }
+
     fn end(mut self) -> Verdict {
-        let last = self.verdict.last_seq;
-        if let Some((seq, _)) = self.expected.filter(|(seq, _)| *seq > last) {
-            let text = format!("the ledger ends at number {last}, before number {seq} which is known");
-            self.fault(Fault {
+        if let Some((seq, _)) = self.expected {
+            let uncompared = self.uncompared(seq);
+            self.verdict.faults.extend(uncompared.map(|text| Fault {
                 text,
                 ..Fault::default()
-            });
+            }));
+        }
+        if !self.known.is_empty() {
+            self.verdict.days_without_head = self.ended.drain(..).map(|(day, _)| day).collect();
         }
         if self.left_out > 0 {
             self.verdict.faults.push(Fault {

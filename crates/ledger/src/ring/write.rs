@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
@@ -17,8 +16,6 @@ use crate::verdict::Fault;
 
 /// Its descriptor is locked while there is a writer.
 const LOCK: &str = "lock";
-/// A full disk takes no more of the ring than leaves these: the one that is written, and one that is whole.
-const AT_LEAST: usize = 2;
 
 /// How much is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,6 +129,9 @@ impl Ring {
             uncut: false,
         };
         let found = ring.find_end()?;
+        if let Some(file) = &ring.file {
+            ring.disk.reserve(file, ring.limits.segment_bytes);
+        }
         Ok((ring, found))
     }
 
@@ -202,9 +202,9 @@ impl Ring {
         self.file.is_none() || self.segments.back().is_none_or(full)
     }
 
-    /// Write one entry, which gets its number, and wait until it is on the disk. The oldest segments are removed first where it would be too
-    /// much with them. Where the disk is full one of them is given for it, as long as two are left: what happened today is asked for
-    /// more often than what happened last month.
+    /// Write one entry, which gets its number, and wait until it is on the disk. Where there is too much with it the oldest segments are
+    /// removed afterwards: nothing is removed for an entry that could not be written. So whoever fills the disk stops the ring, and erases
+    /// nothing of it.
     ///
     /// # Errors
     /// The system's, or the entry is too long. Nothing of the entry is there then, and the next one can be written.
@@ -223,23 +223,14 @@ impl Ring {
             return Err(RingError::TooLong { bytes, longest });
         }
         let bytes = line.len() as u64;
-        let mut removed = 0;
-        while self.bytes() + bytes > self.limits.bytes && self.segments.len() > usize::from(!starts) {
-            self.remove_oldest()?;
-            removed += 1;
-        }
-        let mut given = 0;
-        while let Err(error) = self.put(starts, &line) {
-            let full = matches!(&error, RingError::System { cause, .. } if is_full(cause));
-            if !full || given >= bytes || self.segments.len() <= AT_LEAST {
-                return Err(error);
-            }
-            given += self.remove_oldest()?;
-            removed += 1;
-        }
+        // Limits that became smaller are to make room also where there is none for another entry.
+        let mut removed = self.trim()?;
+        self.put(starts, &line)?;
         let seq = self.next;
         self.next += 1;
         self.hash = hash;
+        // The entry is there, whatever becomes of the oldest ones: they are tried again with the next.
+        removed += self.trim().unwrap_or(0);
         Ok(Appended {
             seq,
             hash: hash.to_string(),
@@ -254,17 +245,16 @@ impl Ring {
             .fold(0, |sum, segment| sum.saturating_add(segment.bytes))
     }
 
-    /// The bytes that it had.
-    fn remove_oldest(&mut self) -> Result<u64, RingError> {
-        let Some(oldest) = self.segments.front().copied() else {
-            return Ok(0);
-        };
-        self.folder.remove(&name_of(oldest.first))?;
-        self.segments.pop_front();
-        if self.segments.is_empty() {
-            self.file = None;
+    /// Remove the oldest segments for as long as all together are too much; the last one stays. Answers how many.
+    fn trim(&mut self) -> Result<u64, RingError> {
+        let mut removed = 0;
+        while self.bytes() > self.limits.bytes && self.segments.len() > 1 {
+            let Some(oldest) = self.segments.front() else { break };
+            self.folder.remove(&name_of(oldest.first))?;
+            self.segments.pop_front();
+            removed += 1;
         }
-        Ok(oldest.bytes)
+        Ok(removed)
     }
 
     /// One line at the end of the last segment, or of a new one.
@@ -272,8 +262,10 @@ impl Ring {
         // What a failed attempt to begin a segment left is an empty file with the right name.
         let begun = |segment: &Segment| segment.bytes == 0 && segment.first == self.next;
         if starts && !(self.file.is_some() && self.segments.back().is_some_and(begun)) {
-            self.file = None;
-            self.file = Some(self.disk.create(&self.folder, &name_of(self.next))?);
+            self.give_back();
+            let file = self.disk.create(&self.folder, &name_of(self.next))?;
+            self.disk.reserve(&file, self.limits.segment_bytes);
+            self.file = Some(file);
             self.segments.push_back(Segment {
                 first: self.next,
                 bytes: 0,
@@ -301,19 +293,25 @@ impl Ring {
         Ok(())
     }
 
+    /// A segment that is full needs no more room than it has.
+    fn give_back(&mut self) {
+        if let (Some(file), Some(segment)) = (self.file.take(), self.segments.back()) {
+            // Where this fails the room stays reserved, until the segment is removed. Nothing that is in the file is cut off.
+            if file.metadata().is_ok_and(|found| found.len() == segment.bytes) {
+                let _ = self.disk.cut(&file, segment.bytes);
+            }
+        }
+    }
+
     /// Remove what is there of an entry that could not be written.
     fn take_back(&mut self) -> Result<(), RingError> {
         if let (true, Some(file), Some(segment)) = (self.uncut, &self.file, self.segments.back()) {
             let path = self.folder.path().join(name_of(segment.first));
             let cut = self.disk.cut(file, segment.bytes);
             cut.map_err(RingError::system("cut", &path))?;
+            self.disk.reserve(file, self.limits.segment_bytes);
         }
         self.uncut = false;
         Ok(())
     }
-}
-
-/// No room, on the file system or in a quota.
-fn is_full(cause: &io::Error) -> bool {
-    matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -152,3 +152,44 @@ fn numbers_of_any_size_make_an_account() {
         other(&[early, late, later, back]);
     }
 }
+
+#[test]
+fn interrupts_are_ones_own_by_the_whole_address_of_the_device_and_on_a_line_of_ones_own() {
+    let seat = Open {
+        own_devices: vec!["0000:03:00.0".to_owned()],
+        ..Open::default()
+    };
+    let known = |count: u32, name: &str| {
+        let mut known = Known::default();
+        let fired = Fired {
+            name: name.to_owned(),
+            count,
+        };
+        known.counters.devices.insert(30, fired);
+        known
+    };
+    for (name, is_own) in [
+        ("vfio-msix[0](0000:03:00.0)", true),
+        ("vfio-intx(0000:03:00.0)", true),
+        // Behind a volume management device, and others whose address is longer or only begins or ends so.
+        ("vfio-msix[0](10000:03:00.0)", false),
+        ("vfio-msix[0](0000:03:00.01)", false),
+        ("vfio-msi[0](0000:03:00.1)", false),
+        // A line that others share, in either order and as either file of the kernel's joins them.
+        ("vfio-intx(0000:03:00.0), ahci[0000:00:1f.2]", false),
+        ("ahci[0000:00:1f.2],vfio-intx(0000:03:00.0)", false),
+        ("vfio-intx(0000:03:00.0), vfio-intx(0000:04:00.0)", false),
+        // A name that a driver chose.
+        ("eth0 vfio-msix[0](0000:03:00.0)", false),
+        ("vfio-0000:03:00.0", false),
+    ] {
+        let between = Between::new(&seat, &known(5, name), &known(1005, name)).unwrap();
+        let (own, others) = (between.own_interrupts.get(name), between.devices.get(name));
+        let expected = if is_own {
+            (Some(&1000), None)
+        } else {
+            (None, Some(&1000))
+        };
+        assert_eq!((own, others), expected, "{name}");
+    }
+}

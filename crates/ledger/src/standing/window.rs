@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stelia_quiet::counts::rise;
+use stelia_quiet::counts::{rise, vfio_device};
 
 use super::{Known, Open, UNSEEN};
 use crate::account::{Ran, Range};
@@ -183,8 +183,9 @@ fn devices(open: &Open, from: &Counters, to: &Counters) -> (BTreeMap<String, u64
         if count == 0 {
             continue;
         }
-        let is_own =
-            now.name.starts_with("vfio-") && open.own_devices.iter().any(|device| now.name.contains(device.as_str()));
+        // A line that it shares with other drivers fires for those as well.
+        let device = vfio_device(&now.name);
+        let is_own = device.is_some_and(|device| open.own_devices.iter().any(|own| own == device));
         let sum = if is_own { &mut own } else { &mut others };
         *sum.entry(now.name.clone()).or_default() += count;
     }

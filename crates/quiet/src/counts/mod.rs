@@ -119,6 +119,14 @@ pub(crate) fn is_legacy_timer(irq: u32) -> bool {
     cfg!(target_arch = "x86_64") && matches!(irq, 0 | 2)
 }
 
+/// The PCI address of the VFIO device that an interrupt with these drivers belongs to, and to nobody else: a line that several drivers share
+/// has their names joined by commas, with or without a space.
+pub fn vfio_device(drivers: &str) -> Option<&str> {
+    let shared = drivers.contains(',');
+    let rest = drivers.strip_prefix("vfio-").filter(|_| !shared)?;
+    rest.split_once('(')?.1.strip_suffix(')')
+}
+
 /// What `/proc/interrupts` says of numbered interrupts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use stelia_cpus::CpuSet;
 use stelia_text::excerpt::cause;
 
-use crate::counts::{Table, is_legacy_timer};
+use crate::counts::{Table, is_legacy_timer, vfio_device};
 use crate::files::Files;
 
 /// The mask that an interrupt is born with.
@@ -39,9 +39,24 @@ impl Identity {
     /// has several drivers. The names are those of the kernel's `vfio_pci_intrs.c`, such as
     /// `vfio-msix[0](0000:3b:00.0)`.
     pub fn vfio_device(&self) -> Option<&str> {
-        let shared = self.actions.contains(',');
-        let rest = self.actions.strip_prefix("vfio-").filter(|_| !shared)?;
-        rest.split_once('(')?.1.strip_suffix(')')
+        vfio_device(&self.actions)
+    }
+
+    /// Whether this, which was recorded, is still the same interrupt now that `now` has its number. Its drivers come and go while it
+    /// lives: a line that several devices share is one interrupt, whoever uses it. Another one at the same place is given away by its
+    /// drivers: none of those before is among them.
+    pub fn lives_on_as(&self, now: &Self) -> bool {
+        let drivers = |identity: &Self| -> BTreeSet<String> {
+            let names = identity
+                .actions
+                .split(',')
+                .map(str::trim)
+                .filter(|name| !name.is_empty());
+            names.map(str::to_owned).collect()
+        };
+        let (before, after) = (drivers(self), drivers(now));
+        let same = (self.irq, &self.hwirq) == (now.irq, &now.hwirq);
+        same && (before.is_empty() || after.is_empty() || !before.is_disjoint(&after))
     }
 }
 

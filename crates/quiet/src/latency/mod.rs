@@ -8,6 +8,7 @@ mod pm_qos;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::io;
 
 use serde::{Deserialize, Serialize};
 use stelia_api::quiet::Report;
@@ -132,6 +133,11 @@ pub fn carry_out(system: System<'_>, order: &Order, report: &mut Report) {
     {
         problem(report, "", failure);
     }
+}
+
+/// Whether a file is gone. Any other error says nothing: a CPU that is offline answers EBUSY, and has its values when it is back.
+fn is_gone(failure: &Failure) -> bool {
+    failure.cause.kind() == io::ErrorKind::NotFound
 }
 
 /// The file's one value.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use stelia_api::quiet::Report;
 use stelia_cpus::CpuSet;
 
-use super::{CPUS, Change, Decision, Write, read};
+use super::{CPUS, Change, Decision, Write, is_gone, read};
 use crate::failure::{Failure, problem};
 use crate::files::Files;
 use crate::order::{Latency, Order};
@@ -97,6 +97,8 @@ pub(super) fn plan(
     for cpu in left {
         let decision = match (record.get(&cpu), read(files, &path(cpu))) {
             (Some(change), Ok(now)) => Decision::undo(change, &now),
+            // It is still to be undone.
+            (change, Err(failure)) if !is_gone(&failure) => Decision::keep(change),
             // A CPU that is no longer there has nothing to restore.
             _ => Decision::keep(None),
         };
@@ -117,10 +119,12 @@ fn take(cpu: u32, decision: Decision, pod: &str, record: &mut BTreeMap<u32, Chan
     }));
 }
 
-/// Without a driver the kernel heeds no such value.
+/// Without a driver the kernel heeds no such value. Where that cannot be read there may be one.
 fn has_idle_driver(files: &dyn Files) -> bool {
-    let driver = read(files, &format!("{CPUS}/cpuidle/current_driver"));
-    driver.is_ok_and(|name| !name.is_empty() && name != "none")
+    match read(files, &format!("{CPUS}/cpuidle/current_driver")) {
+        Ok(name) => !name.is_empty() && name != "none",
+        Err(failure) => !is_gone(&failure),
+    }
 }
 
 #[cfg(test)]

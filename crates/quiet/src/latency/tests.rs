@@ -7,6 +7,7 @@ use crate::order::{Latency, Vm};
 use stelia_cpus::CpuSet;
 
 const EINVAL: i32 = 22;
+const EBUSY: i32 = 16;
 
 /// A machine's CPU files with the kernel's checks, and the store.
 #[derive(Default)]
@@ -17,6 +18,8 @@ struct Machine {
     kept: RefCell<Option<String>>,
     /// The store fails.
     full: bool,
+    /// Files that cannot be read: EBUSY, as those of a policy whose CPUs are all offline.
+    busy: RefCell<Vec<String>>,
 }
 
 /// Four CPUs, each two of which share a policy.
@@ -69,6 +72,9 @@ impl Machine {
 
 impl Files for Machine {
     fn read(&self, path: &str) -> io::Result<String> {
+        if self.busy.borrow().iter().any(|busy| path.contains(busy)) {
+            return Err(io::Error::from_raw_os_error(EBUSY));
+        }
         let found = self.files.borrow().get(path).map(|value| format!("{value}\n"));
         found.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
@@ -302,4 +308,78 @@ fn without_cpufreq_there_is_one_problem_a_vm() {
             .contains("read /sys/devices/system/cpu/cpu0/cpufreq: "),
         "{report:?}"
     );
+}
+
+/// Four CPUs, each with a policy of its own.
+fn separate() -> Machine {
+    let machine = machine();
+    for cpu in 0..4 {
+        let policy = format!("policy{cpu}");
+        machine.put(&format!("cpufreq/{policy}/affected_cpus"), &cpu.to_string());
+        machine.put(
+            &format!("cpufreq/{policy}/scaling_available_governors"),
+            "performance schedutil",
+        );
+        machine.put(&format!("cpufreq/{policy}/scaling_governor"), "schedutil");
+        machine
+            .links
+            .borrow_mut()
+            .insert(format!("{CPUS}/cpu{cpu}/cpufreq"), policy);
+    }
+    machine
+}
+
+#[test]
+fn a_cpu_that_is_offline_takes_no_other_cpu_of_the_vm_its_governor() {
+    for what in [
+        "cpufreq/policy2/",
+        "cpufreq/policy2/affected_cpus",
+        "cpufreq/policy2/scaling_",
+        "cpu2/cpufreq",
+    ] {
+        let machine = separate();
+        let order = [("a", vm("1-3", None, Some("performance")))];
+        machine.carry_out(&order);
+        let all = |machine: &Machine| [1, 2, 3].map(|cpu| machine.governor(&format!("policy{cpu}")));
+        assert_eq!(all(&machine), ["performance"; 3]);
+        let link = machine.links.borrow().clone();
+        match what {
+            "cpu2/cpufreq" => drop(machine.links.borrow_mut().remove(&format!("{CPUS}/{what}"))),
+            _ => machine.busy.borrow_mut().push(what.into()),
+        }
+        let report = machine.carry_out(&order);
+        assert_eq!(report.writes, 0, "{what}: {report:?}");
+        assert_eq!(
+            (report.problems.len(), report.problems[0].pod.as_str()),
+            (1, "a"),
+            "{what}: {report:?}"
+        );
+        assert_eq!(all(&machine), ["performance"; 3], "{what}");
+        // The VM ends while the CPU is offline: the others have theirs back at once, and this one when it is back.
+        machine.carry_out(&[]);
+        assert_eq!(
+            [1, 3].map(|cpu| machine.governor(&format!("policy{cpu}"))),
+            ["schedutil"; 2],
+            "{what}"
+        );
+        machine.busy.borrow_mut().clear();
+        *machine.links.borrow_mut() = link;
+        machine.carry_out(&[]);
+        assert_eq!(all(&machine), ["schedutil"; 3], "{what}");
+    }
+}
+
+#[test]
+fn a_latency_that_cannot_be_read_now_is_undone_later_and_an_unread_driver_undoes_nothing() {
+    let machine = machine();
+    machine.carry_out(&[("a", vm("2-3", LOW, None))]);
+    machine.busy.borrow_mut().push("cpuidle/current_driver".into());
+    machine.carry_out(&[("a", vm("2-3", LOW, None))]);
+    assert_eq!([2, 3].map(|cpu| machine.latency(cpu)), ["20", "20"]);
+    machine.busy.borrow_mut().push("cpu2/power".into());
+    machine.carry_out(&[]);
+    assert_eq!([2, 3].map(|cpu| machine.latency(cpu)), ["20", "0"]);
+    machine.busy.borrow_mut().clear();
+    machine.carry_out(&[]);
+    assert_eq!([2, 3].map(|cpu| machine.latency(cpu)), ["0", "0"]);
 }

@@ -137,9 +137,10 @@ impl Cpus {
 
     /// For an interrupt that is not in the record, found with the mask that our default gave it: the mask that it would
     /// have without us. Else it would stay off CPUs of VMs for ever, long after those have left.
-    fn base_of_new(&self, found: &CpuSet, device: Device<'_>, default: Option<&Kept>) -> CpuSet {
+    /// `None`: it is not found so.
+    fn base_of_born(&self, found: &CpuSet, device: Device<'_>, default: Option<&Kept>) -> Option<CpuSet> {
         let ours = default.filter(|kept| kept.ours.iter().any(|mask| self.born(mask, device) == *found));
-        ours.map_or_else(|| found.clone(), |kept| self.born(&kept.base, device))
+        ours.map(|kept| self.born(&kept.base, device))
     }
 
     /// What to do with an interrupt's mask. `kept` is what the record has of this very interrupt, `default` what it
@@ -149,12 +150,15 @@ impl Cpus {
     /// If it keeps off CPUs of VMs, it stays, and is the base from then on, so it is not undone either. If not, it is
     /// repaired, and the base stays what it was.
     pub fn decide(&self, kept: Option<&Kept>, found: &CpuSet, device: Device<'_>, default: Option<&Kept>) -> Decision {
-        let base = match kept {
-            None => self.base_of_new(found, device, default),
-            Some(kept) if kept.ours.is_empty() => found.clone(),
-            Some(kept) if kept.ours.contains(found) || self.widened_by_hotplug(kept, found) => kept.base.clone(),
-            Some(_) if self.suits(found, device) => found.clone(),
-            Some(kept) => kept.base.clone(),
+        let born = self.base_of_born(found, device, default);
+        let base = match (kept, born) {
+            (None, born) => born.unwrap_or_else(|| found.clone()),
+            (Some(kept), _) if kept.ours.contains(found) || self.widened_by_hotplug(kept, found) => kept.base.clone(),
+            // A driver freed it and requested it again, under the same name.
+            (Some(kept), Some(born)) if kept.base != *found => born,
+            (Some(kept), _) if kept.ours.is_empty() => found.clone(),
+            (Some(_), _) if self.suits(found, device) => found.clone(),
+            (Some(kept), _) => kept.base.clone(),
         };
         let wanted = self.wanted(&base, device);
         self.decided(kept, found, base, wanted)

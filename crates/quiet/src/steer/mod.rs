@@ -36,6 +36,8 @@ struct Task<'a> {
     disturbed: CpuSet,
     /// It has no driver: its mask is kept in mind and left alone.
     asleep: bool,
+    /// The record has it.
+    is_known: bool,
 }
 
 impl Task<'_> {
@@ -113,9 +115,9 @@ fn round(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Re
         }
         memory.end(&cpus.exclusive, &table);
     } else {
-        let order: BTreeMap<&Identity, usize> = before.interrupts.iter().map(|(id, _)| id).zip(0..).collect();
+        let order: BTreeMap<u32, usize> = before.interrupts.iter().map(|(id, _)| id.irq).zip(0..).collect();
         let mut tasks: Vec<&Task<'_>> = tasks.iter().collect();
-        tasks.sort_by_key(|task| std::cmp::Reverse(order.get(&task.interrupt.identity)));
+        tasks.sort_by_key(|task| std::cmp::Reverse(order.get(&task.irq())));
         for task in tasks {
             let outcome = writer.place(task, memory);
             writer.undone(task, &outcome);
@@ -151,21 +153,19 @@ fn tasks<'a>(
     memory: &Memory,
     steering: bool,
 ) -> Vec<Task<'a>> {
-    let all: BTreeMap<&Identity, &Kept> = before
+    let recorded: BTreeMap<u32, (&Identity, &Kept)> = before
         .interrupts
         .iter()
-        .map(|(identity, kept)| (identity, kept))
+        .map(|(identity, kept)| (identity.irq, (identity, kept)))
         .collect();
-    let changed = before.interrupts.iter().filter(|(_, kept)| !kept.ours.is_empty());
-    let by_number: BTreeMap<u32, &Identity> = changed.map(|(identity, _)| (identity.irq, identity)).collect();
-    let task = |mut interrupt: Interrupt| {
+    let task = |interrupt: Interrupt| {
         let asleep = interrupt.identity.actions.is_empty();
-        if asleep {
-            let recorded = by_number.get(&interrupt.identity.irq)?;
-            let same = recorded.hwirq == interrupt.identity.hwirq;
-            interrupt.identity = same.then(|| (*recorded).clone())?;
+        let known = recorded.get(&interrupt.identity.irq);
+        let known = known.filter(|(identity, _)| identity.lives_on_as(&interrupt.identity));
+        let kept = known.map(|(_, kept)| *kept);
+        if asleep && kept.is_none_or(|kept| kept.ours.is_empty()) {
+            return None;
         }
-        let kept = all.get(&interrupt.identity).copied();
         let owner = plan::owner(order, interrupt.identity.vfio_device()).map(|(pod, vm)| (pod, &vm.cpus));
         let device = Device {
             local: &interrupt.local,
@@ -190,6 +190,7 @@ fn tasks<'a>(
         };
         let disturbed = cpus.disturbed(device);
         Some(Task {
+            is_known: kept.is_some(),
             interrupt,
             owner,
             decision,
@@ -200,29 +201,32 @@ fn tasks<'a>(
     found.into_iter().filter_map(task).collect()
 }
 
-/// What the record has to be before anything is written. Those known keep their places, also where they could not be
-/// read now; what went away, or has a number that means something else now, is gone.
+/// What the record has to be before anything is written. Those known keep their places, with the drivers that they have now, also where they
+/// could not be read now; what went away, or has a number that means something else now, is gone.
 fn record(before: &Record, default: &Decision, tasks: &[Task<'_>], unread: &BTreeSet<u32>) -> Record {
-    let mut present: BTreeMap<&Identity, &Kept> = tasks
-        .iter()
-        .map(|task| (&task.interrupt.identity, &task.decision.kept))
-        .collect();
+    let mut present: BTreeMap<u32, &Task<'_>> = tasks.iter().map(|task| (task.irq(), task)).collect();
     let known = before.interrupts.iter().filter_map(|(identity, earlier)| {
-        let now = match present.remove(identity) {
-            Some(now) => now,
-            None => unread.contains(&identity.irq).then_some(earlier)?,
+        let Some(task) = present.get(&identity.irq).copied() else {
+            return unread
+                .contains(&identity.irq)
+                .then(|| (identity.clone(), earlier.clone()));
         };
+        if !task.is_known {
+            return None;
+        }
+        present.remove(&identity.irq);
+        let now = &task.decision.kept;
         // Of a mask never changed it matters only that it is known: others may move it all day, and nothing is saved
         // for it.
         let same = earlier.ours.is_empty() && now.ours.is_empty();
-        Some((identity.clone(), if same { earlier } else { now }.clone()))
+        Some((
+            task.interrupt.identity.clone(),
+            if same { earlier } else { now }.clone(),
+        ))
     });
     let mut interrupts: Vec<(Identity, Kept)> = known.collect();
-    interrupts.extend(
-        present
-            .into_iter()
-            .map(|(identity, kept)| (identity.clone(), kept.clone())),
-    );
+    let new = present.into_values();
+    interrupts.extend(new.map(|task| (task.interrupt.identity.clone(), task.decision.kept.clone())));
     let default = Some(default.kept.clone()).filter(|kept| !kept.ours.is_empty());
     Record { default, interrupts }
 }

@@ -16,6 +16,7 @@ pub mod stat;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 
 use serde::{Deserialize, Serialize};
 use stelia_api::quiet::{Report, Thread};
@@ -105,7 +106,10 @@ fn carry(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Re
     let shared = order.shared.difference(&exclusive);
     let mut wanted = Vec::new();
     let mut alive = BTreeSet::new();
-    for found in scan(system.files, memory, &exclusive, &record)? {
+    let (all, unread) = scan(system.files, memory, &exclusive, &record)?;
+    // What cannot be read now is undone when it can be.
+    alive.extend(unread);
+    for found in all {
         let change = record.get(&found.id).filter(|change| change.start == found.stat.start);
         match decide(&found, change, &exclusive, &shared) {
             Decision::Keep => {
@@ -198,18 +202,30 @@ fn decide(found: &Found, change: Option<&Change>, exclusive: &CpuSet, shared: &C
     Decision::Set { cpus, base }
 }
 
-/// The threads that may have to be moved: whose mask has CPUs of VMs, or that are in the record. One that ends meanwhile is left out.
-fn scan(files: &dyn Files, memory: &mut Memory, exclusive: &CpuSet, record: &Record) -> Result<Vec<Found>, Failure> {
+/// The threads that may have to be moved: whose mask has CPUs of VMs, or that are in the record. One that ends meanwhile is left out. And those in
+/// the record that are there and cannot be read.
+fn scan(
+    files: &dyn Files,
+    memory: &mut Memory,
+    exclusive: &CpuSet,
+    record: &Record,
+) -> Result<(Vec<Found>, BTreeSet<i32>), Failure> {
     let text = files.read(CHILDREN).map_err(Failure::of("read", CHILDREN))?;
     let children: BTreeSet<i32> = text.split_whitespace().filter_map(|id| id.parse().ok()).collect();
     memory.passed.retain(|id| children.contains(id));
     memory.candidates.retain(|id, _| children.contains(id));
-    let mut found = Vec::new();
+    let (mut found, mut unread) = (Vec::new(), BTreeSet::new());
     for id in children {
         if memory.passed.contains(&id) {
             continue;
         }
-        let Ok(mask) = files.affinity(id) else { continue };
+        let mask = match files.affinity(id) {
+            Ok(mask) => mask,
+            Err(cause) => {
+                unread.extend(Some(id).filter(|id| record.contains_key(id) && !has_ended(&cause)));
+                continue;
+            }
+        };
         // What has been looked at once is asked for its mask alone, unless it is to be moved: then it must still be what it was.
         let elsewhere = (mask.is_disjoint(exclusive) || mask.len() == 1) && !record.contains_key(&id);
         match memory.candidates.get(&id) {
@@ -222,9 +238,14 @@ fn scan(files: &dyn Files, memory: &mut Memory, exclusive: &CpuSet, record: &Rec
             _ => {}
         }
         let path = format!("/proc/{id}/stat");
-        let Some(stat) = files.read(&path).ok().as_deref().and_then(stat::parse) else {
-            continue;
+        let text = match files.read(&path) {
+            Ok(text) => text,
+            Err(cause) => {
+                unread.extend(Some(id).filter(|id| record.contains_key(id) && !has_ended(&cause)));
+                continue;
+            }
         };
+        let Some(stat) = stat::parse(&text) else { continue };
         // In a PID namespace 2 is any process.
         let never = !stat.is_kernel_thread() || !stat.may_be_late() || stat.refuses() && mask.len() == 1;
         if never {
@@ -234,7 +255,12 @@ fn scan(files: &dyn Files, memory: &mut Memory, exclusive: &CpuSet, record: &Rec
         memory.candidates.insert(id, stat.clone());
         found.push(Found { id, stat, mask });
     }
-    Ok(found)
+    Ok((found, unread))
+}
+
+/// ESRCH, and ENOENT of its files.
+fn has_ended(cause: &io::Error) -> bool {
+    cause.kind() == io::ErrorKind::NotFound || cause.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
 /// What the thread's mask is afterwards.

@@ -25,6 +25,8 @@ struct Kernel {
     sets: Cell<usize>,
     /// The store's contents when a mask was last set.
     kept_at_set: RefCell<Option<String>>,
+    /// Its files cannot be read now.
+    unread: Cell<i32>,
 }
 
 fn cpus(text: &str) -> CpuSet {
@@ -77,6 +79,9 @@ impl Files for Kernel {
         let parts: Vec<&str> = path.split('/').collect();
         let id: i32 = parts[2].parse().unwrap();
         let task = tasks.get(&id).ok_or(io::ErrorKind::NotFound)?;
+        if id == self.unread.get() {
+            return Err(io::Error::from_raw_os_error(EINVAL));
+        }
         Ok(match parts[3] {
             "stat" => {
                 let fields = (10..22).map(|_| "0 ").collect::<String>();
@@ -257,4 +262,21 @@ fn a_record_that_cannot_be_read_changes_nothing_and_is_told() {
         "{report:?}"
     );
     assert_eq!((kernel.sets.get(), kernel.mask(50)), (0, "0-7".into()));
+}
+
+#[test]
+fn one_that_cannot_be_read_now_is_given_back_its_cpus_when_it_can_be() {
+    let kernel = Kernel::default();
+    kernel.born(70, "napi/eth0-1", 0, "0-3");
+    kernel.carry_out(&["2-3"], &mut Memory::default());
+    assert_eq!(kernel.mask(70), "0-1");
+    kernel.unread.set(70);
+    // The program begins anew: it knows the thread by its record alone.
+    for vms in [&["2-3"][..], &[]] {
+        kernel.carry_out(vms, &mut Memory::default());
+        assert_eq!(kernel.mask(70), "0-1");
+    }
+    kernel.unread.set(0);
+    kernel.carry_out(&[], &mut Memory::default());
+    assert_eq!(kernel.mask(70), "0-3");
 }

@@ -331,6 +331,40 @@ fn a_vm_of_other_cpus_than_the_recorded_ones_is_left_out() {
 }
 
 #[test]
+fn a_vm_whose_record_is_ahead_of_the_order_keeps_what_it_has() {
+    let mut node = Node::new();
+    assert_eq!(node.left_out(&order()), None);
+    let before = node.writes();
+    assert!(before > 0);
+    // CPU 3 is taken from it: the record says so first. The program ends and begins in between, as it does for each order here.
+    node.records = Records::default();
+    node.records.add(
+        &Record {
+            exclusive: set("2"),
+            ..record()
+        },
+        true,
+    );
+    let reason = node.left_out(&order()).unwrap();
+    assert!(reason.ends_with("on CPUs 2 stays"), "{reason}");
+    assert_eq!(
+        (node.value(&latency(2)), node.value(&latency(3))),
+        ("20".to_owned(), "0".to_owned())
+    );
+    // A record that cannot be read is no reason either.
+    let before = node.writes();
+    for (attributes, _) in node.records.0.values_mut() {
+        attributes.insert("schema".into(), "9".into());
+    }
+    assert!(node.left_out(&order()).unwrap().contains("stays"));
+    assert_eq!(node.writes(), before);
+    // It ended.
+    node.records = Records::default();
+    assert_eq!(node.left_out(&order()), Some("it has no live instance".to_owned()));
+    assert_eq!(node.value(&latency(2)), "0");
+}
+
+#[test]
 fn a_record_of_another_version_is_not_guessed_at() {
     let mut node = Node::new();
     for (attributes, _) in node.records.0.values_mut() {

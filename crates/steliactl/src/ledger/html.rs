@@ -290,7 +290,7 @@ fn proof(out: &mut String, held: &Held, account: &Account) {
         "<ol>\n<li>Have the node's key from a source other than this report.</li>\n\
          <li>Have a copy of the node's ledger, the files <code>*.ledger</code>, and check it: \
          <code>steliactl ledger verify --directory DIR --key KEY --expect {}:{}</code>, or without our programs \
-         <code>python3 verify-ledger.py DIR/*.ledger</code>, a script short enough to be read.</li>\n\
+         <code>python3 verify-ledger.py --key KEY DIR/*.ledger</code>, a script short enough to be read.</li>\n\
          <li>Make this report again from the copy: <code>steliactl ledger VM --directory DIR --report html</code>. The numbers and the \
          hash of the last entry are the same.</li>\n</ol>\n\
          <p>Each line of the ledger carries the hash of the line before it, and each day's last hash is signed. So nothing that was \

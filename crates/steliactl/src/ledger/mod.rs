@@ -86,15 +86,16 @@ pub(crate) struct LedgerOptions {
 enum About {
     /// Check that every line of the ring is what was written
     ///
-    /// The chain of hashes over every line and the signature of each day's head. Exit code 1 at a fault. What this does not show:
-    /// what root changed before it was written.
+    /// The chain of hashes over every line and the signature of each day's head, and up to which entry somebody vouches. Exit code 1 at a
+    /// fault; with --key or --expect also where that does not vouch for anything, or not for a day that has ended. What this does not
+    /// show: what root changed before it was written.
     Verify {
         /// Check a copied ring in this folder; needs no daemon
         #[arg(long, value_name = "DIR")]
         directory: Option<PathBuf>,
         /// The public key that the heads must be signed with, as `ledger key` printed it; repeatable. Without: those that the ring
-        /// itself names
-        #[arg(long, value_name = "KEY", requires = "directory")]
+        /// itself names, and nobody vouches
+        #[arg(long, value_name = "KEY", requires = "directory", value_parser = offline::key)]
         key: Vec<String>,
         /// An entry that is known from a report, a metric or a signal: it must be there and have this hash. Without one nobody sees that
         /// entries at the end are missing

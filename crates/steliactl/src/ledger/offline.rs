@@ -59,6 +59,17 @@ pub(super) struct Expected {
     hash: String,
 }
 
+/// A public key as `ledger key` prints it: the base64 of 32 bytes.
+pub(super) fn key(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    let is_key = text.len() == 44 && text.strip_suffix('=').is_some_and(|digits| digits.bytes().all(digit));
+    match is_key {
+        true => Ok(text.to_owned()),
+        false => Err("expected a public key as ledger key prints it, 44 characters that end with =".to_owned()),
+    }
+}
+
 /// `40112:8f3a…`.
 pub(super) fn expected(text: &str) -> Result<Expected, String> {
     let read = || {

@@ -46,9 +46,19 @@ pub(super) struct Proof {
     good: bool,
     #[serde(flatten)]
     verdict: Verdict,
-    /// The keys are the copy's own: whoever made the copy could have chosen them.
     #[serde(skip)]
-    unproved: bool,
+    keys: Keys,
+}
+
+/// Whose keys the heads were compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keys {
+    /// Those that the node itself has.
+    Node,
+    /// None that is known: those that the copy names, which whoever made it could have chosen.
+    Copy,
+    /// Those that were given.
+    Given,
 }
 
 pub(crate) const FAULTS: [Column<Fault>; 3] = [
@@ -67,9 +77,45 @@ impl Proof {
     pub(super) fn of(verdict: Verdict, is_copy: bool, without_keys: bool) -> Self {
         Self {
             good: is_good(&verdict),
-            unproved: is_copy && without_keys,
+            keys: match (is_copy, without_keys) {
+                (false, _) => Keys::Node,
+                (true, true) => Keys::Copy,
+                (true, false) => Keys::Given,
+            },
             verdict,
         }
+    }
+
+    /// Up to which entry somebody vouches, and for what behind it nobody does yet.
+    fn vouched(&self) -> [(&'static str, String); 2] {
+        let verdict = &self.verdict;
+        let whose = match self.keys {
+            Keys::Node => "the node's own key",
+            Keys::Copy | Keys::Given => "the key",
+        };
+        let by_key = match (self.keys, verdict.vouched_seq) {
+            (Keys::Copy, _) | (_, 0) => None,
+            (_, seq) => Some((seq, format!("{whose} {}", verdict.vouched_by))),
+        };
+        let by_entry = Some(verdict.compared_seq).filter(|seq| *seq > 0);
+        let by_entry = by_entry.map(|seq| (seq, "the entry that is known".to_owned()));
+        let all: Vec<(u64, String)> = by_key.into_iter().chain(by_entry).collect();
+        let most = all.iter().map(|(seq, _)| *seq).max();
+        let told = all.iter().map(|(seq, by)| format!("up to entry {seq} by {by}"));
+        let told = match most {
+            None => "nobody vouches for any entry".to_owned(),
+            Some(_) => told.collect::<Vec<_>>().join(", "),
+        };
+        let days = verdict.days_without_head.as_slice();
+        let mut rest = match most {
+            Some(seq) if seq < verdict.last_seq => format!("entries {} to {}", seq + 1, verdict.last_seq),
+            Some(_) => "none".to_owned(),
+            None => "all".to_owned(),
+        };
+        if let (Some(first), Some(last)) = (days.first(), days.last()) {
+            rest += &format!("; days that ended without a head: {first} to {last}");
+        }
+        [("Vouched for", told), ("Not vouched for", rest)]
     }
 
     fn bad_heads(&self) -> Vec<&str> {
@@ -118,6 +164,9 @@ impl Render for Proof {
             ("Keys", verdict.keys.join(", ")),
             ("Signed heads", heads),
         ];
+        // Of a ring that was changed nothing is said but that.
+        let vouched = if self.good { self.vouched().to_vec() } else { Vec::new() };
+        let rows = rows.into_iter().chain(vouched);
         let mut text = properties(rows, look);
         if !verdict.faults.is_empty() {
             text += "\n";
@@ -132,9 +181,16 @@ impl Render for Proof {
                 0 => "\nThe ring is empty.\n",
                 _ => "\nEvery line is what was written, as far as chain and signatures show.\n",
             };
-            if self.unproved {
-                text += "The keys are those that the copy names: compare them with what `steliactl ledger key` printed on the node.\n";
-            }
+            text += match self.keys {
+                Keys::Given => "",
+                Keys::Node => {
+                    "The node's own key is compared with itself: whoever has the key elsewhere, as `steliactl ledger key` printed it, checks a copy with --key.\n"
+                }
+                Keys::Copy => {
+                    "No key was given, so nobody vouches for this copy: the keys are those that it names itself. Give what `steliactl ledger key` printed on the \
+                     node as --key.\n"
+                }
+            };
         }
         text
     }
@@ -144,6 +200,14 @@ impl Render for Proof {
         let what = match (self.verdict.faults.len() as u64, self.bad_heads().len() as u64) {
             (0, 0) => return None,
             (0, heads) => counted(heads, "head") + " not signed by a known key",
+            // What is missing is in no file.
+            (1, _) if self.verdict.faults.iter().all(|fault| fault.segment.is_empty()) => {
+                let text = self.verdict.faults.first().map(|fault| fault.text.as_str());
+                return Some(format!(
+                    "the ring is not proved: {}",
+                    printable(text.unwrap_or_default())
+                ));
+            }
             (faults, _) => counted(faults, "fault"),
         };
         Some(format!("the ring is not what was written: {what}"))

@@ -178,8 +178,40 @@ fn a_ring_that_is_good_succeeds_and_a_copy_without_a_key_is_not_proved() {
     let proof = |is_copy, without| proof::Proof::of(good(), is_copy, without);
     assert_eq!(proof(false, true).failure(), None);
     insta::assert_snapshot!(proof(true, true).text(Look::from(true)));
-    assert!(!proof(true, false).text(Look::from(true)).contains("compare them"));
-    assert!(!proof(true, true).text(Look::from(false)).contains("compare them"));
+    assert!(
+        proof(true, true)
+            .text(Look::from(false))
+            .contains("nobody vouches for any entry")
+    );
+    let by_key = |is_copy| {
+        let verdict = Verdict {
+            vouched_seq: 40_300,
+            vouched_by: "q1w2".to_owned(),
+            ..good()
+        };
+        proof::Proof::of(verdict, is_copy, false).text(Look::from(true))
+    };
+    assert!(
+        by_key(true).contains("up to entry 40300 by the key q1w2"),
+        "{}",
+        by_key(true)
+    );
+    assert!(by_key(true).contains("entries 40301 to 40400"));
+    assert!(!by_key(true).contains("nobody") && by_key(false).contains("by the node's own key"));
+}
+
+#[test]
+fn what_vouches_for_nothing_is_a_failure_with_its_reason() {
+    let mut verdict = good();
+    verdict.faults.push(Fault {
+        text: "no head that is here is signed with a known key: nobody vouches for any entry".to_owned(),
+        ..Fault::default()
+    });
+    let failure = proof::Proof::of(verdict, true, false).failure().unwrap();
+    assert_eq!(
+        failure,
+        "the ring is not proved: no head that is here is signed with a known key: nobody vouches for any entry"
+    );
 }
 
 #[test]

@@ -268,6 +268,8 @@ pub(super) fn why(why: Closed) -> &'static str {
         Closed::Offline => "a CPU was offline",
         Closed::Contradicted => "the counters contradicted each other: a thread of the VM ran elsewhere",
         Closed::Boot => "the host booted",
+        Closed::NotRead => "the VM was not read yet",
+        Closed::NotKept => "what was read could not be kept",
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod counted;
 mod many;
+mod shared;
 mod undone;
 
 use rustix::io::Errno;
