@@ -84,6 +84,9 @@ pub enum MemoryStartError {
     },
     /// The NUMA nodes are not those of the machine, of the settings and of the entries: memory, huge pages or
     /// `reservedMemory` have changed.
-    #[error("[memorymanager] the expected machine state is different from the real one")]
-    Differs,
+    #[error("[memorymanager] the expected machine state is different from the real one: {what}")]
+    Differs {
+        /// Of which NUMA node, and the amounts.
+        what: String,
+    },
 }

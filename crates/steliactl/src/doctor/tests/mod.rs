@@ -54,8 +54,7 @@ fn fit() -> Facts {
         policy: "static".to_owned(),
         default_cpus: cpus("0,2-4,6-7"),
         entries: [(PodUid::parse(POD).unwrap(), [("vm".to_owned(), cpus("1,5"))].into())].into(),
-        container_entries: [].into(),
-        pod_entries: [].into(),
+        ..CpuManagerState::absent()
     };
     Facts {
         kernel: "6.12.9".to_owned(),
