@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use stelia_cpus::CpuSet;
+use stelia_text::excerpt::excerpt;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NumaNode {
@@ -64,7 +65,7 @@ fn node(folder: &Path, online: &CpuSet) -> io::Result<NumaNode> {
         Ok(text(&path)?.map(|text| (text, path)))
     };
     let distances = match parsed("distance")? {
-        Some((text, path)) => distances(&text, online).ok_or_else(|| wrong(&path, &text.trim()))?,
+        Some((text, path)) => distances(&text, online).map_err(|cause| wrong(&path, &cause))?,
         None => BTreeMap::new(),
     };
     let memory = match parsed("meminfo")? {
@@ -79,9 +80,17 @@ fn node(folder: &Path, online: &CpuSet) -> io::Result<NumaNode> {
 }
 
 /// The kernel writes one number for each online node, in the order of their ids.
-fn distances(text: &str, online: &CpuSet) -> Option<BTreeMap<u32, u32>> {
-    let numbers: Vec<u32> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
-    (numbers.len() == online.len()).then(|| online.iter().zip(numbers).collect())
+fn distances(text: &str, online: &CpuSet) -> Result<BTreeMap<u32, u32>, String> {
+    let numbers: Result<Vec<u32>, _> = text.split_whitespace().map(str::parse).collect();
+    let numbers = numbers.map_err(|_| format!("{:?} is not a list of distances", excerpt(text.trim())))?;
+    match numbers.len() == online.len() {
+        true => Ok(online.iter().zip(numbers).collect()),
+        false => Err(format!(
+            "it has {} distances, and {} NUMA nodes are online ({online}): the kernel writes one for each",
+            numbers.len(),
+            online.len()
+        )),
+    }
 }
 
 /// The line `Node 0 MemTotal:       16384 kB`, which kubelet takes too.
@@ -113,7 +122,9 @@ fn huge_pages(folder: &Path) -> io::Result<BTreeMap<u64, Pages>> {
         let count = |name: &str| -> io::Result<u64> {
             let path = path.join(name);
             let text = text(&path)?.unwrap_or_default();
-            text.trim().parse().map_err(|_| wrong(&path, &text.trim()))
+            text.trim()
+                .parse()
+                .map_err(|_| wrong(&path, &format!("{:?} is not a number of pages", excerpt(text.trim()))))
         };
         let (total, free) = (count("nr_hugepages")?, count("free_hugepages")?);
         let reserved = 0;
@@ -146,6 +157,21 @@ mod tests {
     const MEMINFO: &str = "Node 0 MemTotal:       16384 kB\nNode 0 MemFree:         1000 kB\nNode 0 MemUsed: 15384 kB\n\
         Node 0 Active(file):     200 kB\nNode 0 Inactive(file):   100 kB\nNode 0 SReclaimable:      20 kB\n\
         Node 0 HugePages_Total:     8\n";
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_told_with_its_name() {
+        let sys = tempfile::tempdir().unwrap();
+        let folder = "devices/system/node";
+        write(sys.path(), &format!("{folder}/online"), "1\n");
+        write(sys.path(), &format!("{folder}/node1/distance"), "21 10\n");
+        let error = read(sys.path()).unwrap_err().to_string();
+        assert!(
+            error.ends_with(
+                "node1/distance: it has 2 distances, and 1 NUMA nodes are online (1): the kernel writes one for each"
+            ),
+            "{error}"
+        );
+    }
 
     fn write(sys: &Path, path: &str, text: &str) {
         let path = sys.join("devices/system/node").join(path);

@@ -116,7 +116,7 @@ fn threshold(text: &str) -> Result<Threshold, String> {
 pub fn reserved_bytes(config: &KubeletConfig, machine: Option<&Machine>) -> Option<u64> {
     let amounts = [&config.kube_reserved, &config.system_reserved].into_iter();
     let amounts = amounts.filter_map(|reserved| reserved.get(MEMORY));
-    let sum = amounts.map(|text| text.parse::<Quantity>().ok());
+    let mut sum = amounts.map(|text| text.parse::<Quantity>().ok());
     let sum = sum.try_fold(Quantity::default(), |sum, amount| Some(sum.plus(amount?)))?;
     let evicted = match config.eviction_hard.get("memory.available").map(|text| threshold(text)) {
         None | Some(Ok(Threshold::None)) => 0,

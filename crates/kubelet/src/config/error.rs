@@ -111,6 +111,14 @@ impl ConfigError {
         }
     }
 
+    /// The error of reading a file of `/proc`: where it is not there the process has ended.
+    pub(crate) fn of_process(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |cause| match cause.kind() {
+            io::ErrorKind::NotFound => Self::NotRunning,
+            _ => Self::read(path)(cause),
+        }
+    }
+
     /// The error of reading `path`.
     pub(crate) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |cause| Self::Read {

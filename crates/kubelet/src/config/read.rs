@@ -28,7 +28,7 @@ pub fn read(proc: &Path, root: &Path) -> Result<KubeletConfig, ConfigError> {
         let absolute = if path.is_absolute() {
             path.to_owned()
         } else {
-            fs::read_link(&link).map_err(ConfigError::read(&link))?.join(path)
+            fs::read_link(&link).map_err(ConfigError::of_process(&link))?.join(path)
         };
         Ok(root.join(absolute.strip_prefix("/").unwrap_or(&absolute)))
     };

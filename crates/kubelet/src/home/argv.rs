@@ -46,7 +46,7 @@ pub(crate) fn argv(process: &Process, proc: &Path, root: &Path) -> Result<Vec<St
 
 fn own(process: &Process, proc: &Path) -> Result<Vec<String>, ConfigError> {
     let cmdline = proc.join(process.pid.to_string()).join("cmdline");
-    let bytes = fs::read(&cmdline).map_err(ConfigError::read(&cmdline))?;
+    let bytes = fs::read(&cmdline).map_err(ConfigError::of_process(&cmdline))?;
     let mut words: Vec<String> = bytes
         .split(|byte| *byte == 0)
         .map(|word| String::from_utf8_lossy(word).into_owned())
