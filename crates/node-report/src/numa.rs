@@ -86,9 +86,8 @@ fn distances(text: &str, online: &CpuSet) -> Result<BTreeMap<u32, u32>, String> 
     match numbers.len() == online.len() {
         true => Ok(online.iter().zip(numbers).collect()),
         false => Err(format!(
-            "it has {} distances, and {} NUMA nodes are online ({online}): the kernel writes one for each",
-            numbers.len(),
-            online.len()
+            "it has {} distances for the online NUMA nodes {online}, and the kernel writes one for each",
+            numbers.len()
         )),
     }
 }
@@ -161,13 +160,12 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_file_is_told_with_its_name() {
         let sys = tempfile::tempdir().unwrap();
-        let folder = "devices/system/node";
-        write(sys.path(), &format!("{folder}/online"), "1\n");
-        write(sys.path(), &format!("{folder}/node1/distance"), "21 10\n");
+        write(sys.path(), "online", "1\n");
+        write(sys.path(), "node1/distance", "21 10\n");
         let error = read(sys.path()).unwrap_err().to_string();
         assert!(
             error.ends_with(
-                "node1/distance: it has 2 distances, and 1 NUMA nodes are online (1): the kernel writes one for each"
+                "node1/distance: it has 2 distances for the online NUMA nodes 1, and the kernel writes one for each"
             ),
             "{error}"
         );
@@ -216,7 +214,7 @@ mod tests {
         write(sys.path(), "online", "0-1\n");
         write(sys.path(), "node0/distance", "10\n");
         let told = read(sys.path()).unwrap_err().to_string();
-        assert!(told.contains("node0/distance: 10"), "{told}");
+        assert!(told.contains("node0/distance: it has 1 distances for the online NUMA nodes 0-1"), "{told}");
         write(sys.path(), "node0/distance", "10 20\n");
         write(sys.path(), "node0/meminfo", "Node 0 MemFree: 1 kB\n");
         let told = read(sys.path()).unwrap_err().to_string();

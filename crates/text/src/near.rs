@@ -9,29 +9,34 @@
 /// assert_eq!(stelia_text::near::nearest("maxPods", known), None);
 /// ```
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let known: Vec<&str> = known.into_iter().collect();
+    let lower = name.to_ascii_lowercase();
+    let is_left_out = |known: &str| lower.len() * 2 > known.len() && is_within(&lower, &known.to_ascii_lowercase());
+    misspelt(name, known.iter().copied()).or_else(|| {
+        // A word was left out.
+        let mut longer = known
+            .into_iter()
+            .filter(|known| name.len() <= MAX_LENGTH && is_left_out(known));
+        match (longer.next(), longer.next()) {
+            (only, None) => only,
+            _ => None,
+        }
+    })
+}
+
+/// The known name from which this one differs in a character or two; `None` where there is none. Upper and lower case do not matter.
+pub fn misspelt<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // What is longer is no name, and the comparison takes time with the square of the length.
     if name.len() > MAX_LENGTH {
         return None;
     }
     let lower = name.to_ascii_lowercase();
-    let known: Vec<(&str, String)> = known
-        .into_iter()
-        .map(|known| (known, known.to_ascii_lowercase()))
-        .collect();
     let most = lower.len().div_ceil(DIFFERENCES).min(2);
-    let distances = known.iter().map(|(known, other)| (distance(&lower, other), *known));
+    let distances = known
+        .into_iter()
+        .map(|known| (distance(&lower, &known.to_ascii_lowercase()), known));
     let near = distances.filter(|(distance, _)| *distance <= most).min();
-    if let Some((_, known)) = near {
-        return Some(known);
-    }
-    // A word was left out.
-    let mut longer = known
-        .iter()
-        .filter(|(_, other)| lower.len() * 2 > other.len() && is_within(&lower, other));
-    match (longer.next(), longer.next()) {
-        (Some((only, _)), None) => Some(only),
-        _ => None,
-    }
+    near.map(|(_, known)| known)
 }
 
 /// The longest name that is compared, in bytes.
@@ -74,6 +79,11 @@ mod tests {
         assert_eq!(near("cpuManagerPolcy"), Some("cpuManagerPolicy"));
         assert_eq!(near("cpuManagerPolicyOption"), Some("cpuManagerPolicyOptions"));
         assert_eq!(near("ports"), Some("port"));
+        assert_eq!(
+            (near("cpuPolicy"), near("managerPolicy")),
+            (None, Some("cpuManagerPolicy"))
+        );
+        assert_eq!(misspelt("managerPolicy", known), None);
         assert_eq!(near("pods"), None);
         assert_eq!(near(""), None);
         assert_eq!(near(&"x".repeat(1000)), None);

@@ -11,7 +11,7 @@ mod problem;
 mod tests;
 
 use stelia_kubelet::KubeletConfig;
-use stelia_text::near::nearest;
+use stelia_text::near::misspelt;
 
 use crate::cpus::{CpuOptionsError, Options};
 use crate::features::{FEATURES, Gate, KUBELET};
@@ -60,7 +60,7 @@ fn is_unknown(gate: &str) -> bool {
 
 /// The gate that a misspelt one stands for.
 fn like(gate: &str) -> Option<&'static str> {
-    nearest(gate, gates::KNOWN)
+    misspelt(gate, gates::KNOWN)
 }
 
 fn gates(config: &KubeletConfig, problems: &mut Vec<StartProblem>) {

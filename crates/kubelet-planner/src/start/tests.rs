@@ -212,6 +212,39 @@ fn a_gate_that_is_like_no_other_may_be_another_versions() {
 }
 
 #[test]
+fn gates_of_older_kubelets_and_of_openshift_are_like_no_gate_of_1_36() {
+    let others = [
+        "TopologyManager",
+        "MemoryManager",
+        "CPUManager",
+        "DevicePlugins",
+        "DynamicKubeletConfig",
+        "CSIMigrationAWS",
+        "ExpandCSIVolumes",
+        "DownwardAPIHugePages",
+        "APIPriorityAndFairness",
+        "ServiceNodeExclusion",
+        "LegacyNodeRoleBehavior",
+        "NodeDisruptionExclusion",
+        "AlibabaPlatform",
+        "AdminNetworkPolicy",
+        "ExternalCloudProvider",
+        "OpenShiftPodSecurityAdmission",
+        "GatewayAPI",
+        "MachineConfigNodes",
+        "EphemeralContainers",
+        "GRPCContainerProbe",
+        "SupportPodPidsLimit",
+        "CronJobTimeZone",
+        "KubeletPodResources",
+        "IPv6DualStack",
+    ];
+    for gate in others {
+        assert_eq!((is_unknown(gate), like(gate)), (true, None), "{gate}");
+    }
+}
+
+#[test]
 fn the_gates_of_the_features_are_known() {
     for feature in FEATURES.iter().filter_map(|feature| feature.gate(KUBELET)) {
         assert!(gates::KNOWN.contains(&feature.name), "{feature:?}");
