@@ -56,11 +56,7 @@ pub(crate) fn node_object(
     name: String,
     form: ObjectForm,
 ) -> Result<NodeResourceTopology, Error> {
-    let unread = config.err().map(unreadable);
-    if let (Some(problem), CpuSource::Kubelet) = (&unread, view.cpu_source) {
-        return Err(Kind::Failed.because(problem));
-    }
-    let config = config.ok().flatten();
+    let (config, unread) = usable(config, view.cpu_source).map_err(|problem| Kind::Failed.because(problem))?;
     let numa = numa::read(&system.sys).map_err(|cause| Kind::Failed.because(cause.to_string()))?;
     let facts = node_facts(view, config, numa, name);
     let mut facts = facts.map_err(|problem| Kind::KubeletStateUnusable.because(problem))?;
@@ -75,8 +71,21 @@ pub(crate) fn node_object(
     Ok(profile::object(&facts, form.profile, form.version, form.method))
 }
 
-fn unreadable(problem: &str) -> String {
-    format!("kubelet's configuration cannot be used: {problem}")
+/// The configuration, and what is wrong with it where steliad chooses the CPUs.
+///
+/// # Errors
+/// It cannot be read, and kubelet chooses the CPUs by it.
+fn usable(config: Configuration<'_>, source: CpuSource) -> Result<(Option<&KubeletConfig>, Option<String>), String> {
+    match config {
+        Ok(config) => Ok((config, None)),
+        Err(problem) => {
+            let problem = format!("kubelet's configuration cannot be used: {problem}");
+            match source {
+                CpuSource::Kubelet => Err(problem),
+                CpuSource::Steliad => Ok((None, Some(problem))),
+            }
+        }
+    }
 }
 
 /// Where it is read.

@@ -222,7 +222,7 @@ impl Task {
         let kept = self.host.take().map_or(Ok(None), |host| host.config);
         self.host = blocking(move || {
             let config = if anew {
-                node::kubelet_config(&system, kept)
+                node::kubelet_config(system.root(), kept)
             } else {
                 kept
             };

@@ -1,5 +1,7 @@
 //! What the file says of the node: read from the host, and decided from the engine's view.
 
+use std::path::Path;
+
 use serde_json::Value;
 use stelia_allocator::CpuSource;
 use stelia_api::{Error, ErrorKind};
@@ -46,8 +48,7 @@ pub(super) type Read = Result<Option<KubeletConfig>, String>;
 
 /// The running kubelet's configuration; while none runs, that of the one before, or what kubeadm's file says: one that cannot start runs for
 /// moments only. Blocks.
-pub(super) fn kubelet_config(system: &System, before: Read) -> Read {
-    let root = system.root();
+pub(super) fn kubelet_config(root: &Path, before: Read) -> Read {
     match config::read(&root.join("proc"), root) {
         Ok(config) => Ok(Some(config)),
         Err(ConfigError::NotRunning) => match (before, config::kubeadm(root)) {
@@ -183,6 +184,36 @@ mod tests {
             ..slow
         };
         assert_eq!(told(&broken, &unread), not("KubeletStateUnusable", "wrong checksum"));
+    }
+
+    #[test]
+    fn kubelets_configuration_is_read_kept_or_a_problem() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+        let reserved = |read: &Read| read.as_ref().unwrap().as_ref().unwrap().reserved_system_cpus.to_string();
+        assert_eq!(kubelet_config(root.path(), Ok(None)), Ok(None));
+        write("proc/70/comm", "kubelet\n");
+        write("proc/70/status", "Uid:\t0\t0\t0\t0\n");
+        write("proc/70/cgroup", "0::/system.slice/kubelet.service\n");
+        write("proc/70/cmdline", "kubelet\0--config=/etc/k.yaml\0");
+        write("etc/k.yaml", &format!("{head}reservedSystemCPUs: \"0-1\"\n"));
+        let good = kubelet_config(root.path(), Ok(None));
+        assert_eq!(reserved(&good), "0-1");
+        write("etc/k.yaml", &format!("{head}reservedSystemCPUs: 0\n"));
+        let bad = kubelet_config(root.path(), good.clone());
+        let problem = bad.clone().unwrap_err();
+        assert!(problem.contains("kubelet would not start: /etc/k.yaml: reservedSystemCPUs is the number 0"), "{problem}");
+        // Between two starts nothing runs.
+        std::fs::remove_dir_all(root.path().join("proc/70")).unwrap();
+        assert_eq!(kubelet_config(root.path(), bad), Err(problem));
+        assert_eq!(reserved(&kubelet_config(root.path(), good)), "0-1");
+        write("var/lib/kubelet/config.yaml", &format!("{head}reservedSystemCPUs: \"7\"\n"));
+        assert_eq!(reserved(&kubelet_config(root.path(), Ok(None))), "7");
     }
 
     #[test]

@@ -99,8 +99,8 @@ impl Amiss {
                 KUBELET,
             ),
             Self::KubeletStateHasMore => (
-                "upgrade steliad: kubelet is newer. steliactl kubelet-state names the keys",
-                KUBELET,
+                "upgrade steliad; steliactl kubelet-state names the keys",
+                DEGRADED,
             ),
             Self::NothingShared => (
                 "set reservedSystemCPUs; with strict-cpu-reservation leave CPUs unassigned",

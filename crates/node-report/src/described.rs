@@ -14,6 +14,7 @@ pub(crate) mod zones;
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::annotations::{

@@ -6,6 +6,7 @@ use stelia_text::excerpt::name as shown;
 use stelia_text::near::nearest;
 
 use super::schema::{Case, Fields, Kind, field};
+use super::yaml::MAX_NAMED;
 
 /// A value that kubelet does not take: it does not start with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +53,9 @@ impl Decoder<'_> {
         let mut decoded = Map::new();
         for (key, value) in map {
             let Some((name, kind)) = field(fields, key, self.case) else {
+                if self.unknown.len() == MAX_NAMED {
+                    continue;
+                }
                 let names = fields.iter().map(|(name, _)| *name);
                 let like = nearest(key, names);
                 let path = self.at(&shown(key));

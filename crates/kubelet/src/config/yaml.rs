@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 use serde_saphyr::granit_parser::{Event, Options, Parser, ScalarStyle, Span, StrInput};
+use stelia_text::excerpt::name as shown;
 
 use super::ConfigError;
 use scalar::{key, resolve};
@@ -18,6 +19,9 @@ use scalar::{key, resolve};
 /// More values than this are not repeated by aliases, because aliases of aliases grow exponentially and a real file needs few. kubelet's own
 /// limit is another: it counts the share of what is repeated.
 const MAX_REPEATED: usize = 10_000;
+
+/// At most so many keys are named that are twice in a file, and as many that are not known.
+pub(super) const MAX_NAMED: usize = 32;
 
 /// A text's first document.
 #[derive(Debug, Clone, PartialEq)]
@@ -219,8 +223,8 @@ impl<'a> Reader<'a> {
     }
 
     fn set(&mut self, map: &mut Map<String, Value>, name: String, value: Value) {
-        if map.insert(name, value).is_some() {
-            self.twice.push(self.path.join("."));
+        if map.insert(name, value).is_some() && self.twice.len() < MAX_NAMED {
+            self.twice.push(shown(&self.path.join(".")));
         }
     }
 
