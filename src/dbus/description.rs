@@ -18,7 +18,7 @@ pub(super) fn json(engine: &Handle, recent: &mut Recent) -> Result<String, Error
         usage,
         kubelet_config: match recent.kubelet_config() {
             Ok(config) => serde_json::json!(config),
-            Err(problem) => serde_json::json!({ "problem": problem }),
+            Err(unread) => serde_json::json!({ "problem": unread.text }),
         },
         locality: recent.locality(engine.system(), &view).clone(),
         metrics: engine.metrics().read(),

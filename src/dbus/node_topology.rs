@@ -19,11 +19,12 @@ pub(super) async fn json(engine: &Handle, readings: &Readings, given: &Options) 
 }
 
 fn write(engine: &Handle, recent: &mut Recent, named: Option<String>, form: ObjectForm) -> Result<String, Error> {
-    // Without kubelet's configuration the report has less, and nothing wrong.
-    let config = recent.kubelet_config().as_ref().ok();
+    let config = recent.kubelet();
     let name = match named {
         Some(named) => name::check(named).map_err(ErrorKind::InvalidArgument.context("option \"node-name\""))?,
-        None => node_name(config).map_err(ErrorKind::Failed.context("option \"node-name\" is needed"))?,
+        None => {
+            node_name(config.ok().flatten()).map_err(ErrorKind::Failed.context("option \"node-name\" is needed"))?
+        }
     };
     let object = node_object(engine.system(), &engine.view(), config, name, form)?;
     serde_json::to_string(&object).map_err(ErrorKind::Failed.context("write the object"))

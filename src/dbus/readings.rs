@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use stelia_api::{Error, ErrorKind};
-use stelia_kubelet::config::KubeletConfig;
+use stelia_kubelet::config::{ConfigError, KubeletConfig};
 use stelia_kubelet::{PodUid, config};
 use stelia_node::System;
 use stelia_node::cgroup::Cgroups;
@@ -15,7 +15,7 @@ use stelia_node::locality::Localities;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::engine::{Usage, View, localities, usage};
+use crate::engine::{Configuration, Usage, View, localities, usage};
 
 /// How long a reading is used.
 const FRESH: Duration = Duration::from_secs(1);
@@ -84,19 +84,44 @@ impl Drop for Turn {
     }
 }
 
+/// Why kubelet's configuration is not known.
+pub(super) struct Unread {
+    pub(super) text: String,
+    /// Whether a kubelet runs.
+    runs: bool,
+}
+
+impl From<ConfigError> for Unread {
+    fn from(error: ConfigError) -> Self {
+        Self {
+            text: error.in_full(),
+            runs: !matches!(error, ConfigError::NotRunning),
+        }
+    }
+}
+
 /// The last readings.
 #[derive(Default)]
 pub(super) struct Recent {
-    config: Kept<Result<KubeletConfig, String>>,
+    config: Kept<Result<KubeletConfig, Unread>>,
     usage: Kept<BTreeMap<PodUid, Usage>>,
     locality: Kept<Localities>,
 }
 
 impl Recent {
     /// The running kubelet's configuration, or why it is not known. To find kubelet all of `/proc` is looked through.
-    pub(super) fn kubelet_config(&mut self) -> &Result<KubeletConfig, String> {
-        let read = || config::read(Path::new("/proc"), Path::new("/")).map_err(|cause| cause.to_string());
+    pub(super) fn kubelet_config(&mut self) -> &Result<KubeletConfig, Unread> {
+        let read = || config::read(Path::new("/proc"), Path::new("/")).map_err(Unread::from);
         self.config.get(Instant::now(), FRESH, |_| true, read)
+    }
+
+    /// The same for a description of the node, which has less where no kubelet runs, and is not made where its configuration cannot be read.
+    pub(super) fn kubelet(&mut self) -> Configuration<'_> {
+        match self.kubelet_config() {
+            Ok(config) => Ok(Some(config)),
+            Err(unread) if unread.runs => Err(&unread.text),
+            Err(_) => Ok(None),
+        }
     }
 
     /// kubelet's root directory; the default one where its configuration is not known.

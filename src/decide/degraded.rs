@@ -46,6 +46,15 @@ pub(super) fn degraded(
         (Ok(_), None) => reasons.node(Amiss::NothingShared, "the shared pool is empty, float keeps its CPUs"),
         (Ok(_), Some(float)) => astray(snapshot, instance, float, &mut reasons),
     }
+    if let Ok(kubelet) = &snapshot.kubelet
+        && !kubelet.unknown_keys.is_empty()
+    {
+        let keys = kubelet.unknown_keys.join(", ");
+        reasons.node(
+            Amiss::KubeletStateHasMore,
+            format!("kubelet's state has keys that steliad does not know ({keys}); its entries are followed"),
+        );
+    }
     cpus(snapshot, instance, assessment, &mut reasons);
     container(instance, &mut reasons);
     if record.phase.has_vcpus() && !instance.is_over() {

@@ -89,7 +89,7 @@ pub(crate) use pass::{Preview, Report};
 pub(crate) use rebind::JobPhase;
 pub(crate) use rebind::{Job, Made, RebindRequest};
 pub(crate) use report::node_facts;
-pub(crate) use report_rest::{ObjectForm, node_name, node_object};
+pub(crate) use report_rest::{Configuration, ObjectForm, node_name, node_object};
 #[cfg(test)]
 pub(crate) use view::PoolsView;
 pub(crate) use view::{Counters, InstanceView, LastPass, PinnedThread, Unadopted, Usage, View, usage};

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use stelia_allocator::CpuSource;
 use stelia_api::{Error, ErrorKind as Kind};
 use stelia_kubelet::config::{KubeletConfig, parse_bool};
 use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
@@ -39,18 +40,23 @@ pub(crate) fn node_name(config: Option<&KubeletConfig>) -> Result<String, NameEr
     name::check(name::of_host(overridden, &host.nodename().to_string_lossy()))
 }
 
-/// The object of the Node `name`: the view, completed by what is read now. Without kubelet's configuration it has less, and nothing wrong.
+/// kubelet's configuration: `None` where no kubelet is known to run, and why it cannot be read where one does.
+pub(crate) type Configuration<'a> = Result<Option<&'a KubeletConfig>, &'a str>;
+
+/// The object of the Node `name`: the view, completed by what is read now. Where no kubelet runs it has less, and nothing wrong. A kubelet whose
+/// configuration cannot be read reserves CPUs and aligns pods in a way that is not known: where it chooses the CPUs there is no object.
 /// Blocks.
 ///
 /// # Errors
-/// Why the CPUs cannot be told apart, or the NUMA nodes not be read.
+/// Why the CPUs cannot be told apart, kubelet's configuration not be read, or the NUMA nodes not.
 pub(crate) fn node_object(
     system: &System,
     view: &View,
-    config: Option<&KubeletConfig>,
+    config: Configuration<'_>,
     name: String,
     form: ObjectForm,
 ) -> Result<NodeResourceTopology, Error> {
+    let (config, unread) = usable(config, view.cpu_source).map_err(|problem| Kind::Failed.because(problem))?;
     let numa = numa::read(&system.sys).map_err(|cause| Kind::Failed.because(cause.to_string()))?;
     let facts = node_facts(view, config, numa, name);
     let mut facts = facts.map_err(|problem| Kind::KubeletStateUnusable.because(problem))?;
@@ -61,7 +67,25 @@ pub(crate) fn node_object(
         kubelet: &kubelet,
     };
     complete(&mut facts, view, places);
+    facts.problems.extend(unread);
     Ok(profile::object(&facts, form.profile, form.version, form.method))
+}
+
+/// The configuration, and what is wrong with it where steliad chooses the CPUs.
+///
+/// # Errors
+/// It cannot be read, and kubelet chooses the CPUs by it.
+fn usable(config: Configuration<'_>, source: CpuSource) -> Result<(Option<&KubeletConfig>, Option<String>), String> {
+    match config {
+        Ok(config) => Ok((config, None)),
+        Err(problem) => {
+            let problem = format!("kubelet's configuration cannot be used: {problem}");
+            match source {
+                CpuSource::Kubelet => Err(problem),
+                CpuSource::Steliad => Ok((None, Some(problem))),
+            }
+        }
+    }
 }
 
 /// Where it is read.

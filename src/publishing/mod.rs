@@ -20,7 +20,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use stelia_api::publishing::Publishing;
-use stelia_kubelet::KubeletConfig;
 use stelia_node_report::profile::Profile;
 use stelia_publication::{Pod, Publication, VERSION};
 use stelia_settings::{Publish, Settings};
@@ -220,9 +219,13 @@ impl Task {
 
     async fn read(&mut self, anew: bool) {
         let (system, view, profile) = (self.engine.system().clone(), self.seen.clone(), self.profile);
-        let kept: Option<KubeletConfig> = self.host.take().and_then(|host| host.config);
+        let kept = self.host.take().map_or(Ok(None), |host| host.config);
         self.host = blocking(move || {
-            let config = if anew { node::kubelet_config(&system) } else { kept };
+            let config = if anew {
+                node::kubelet_config(system.root(), kept)
+            } else {
+                kept
+            };
             Host::read(&system, &view, config, profile)
         })
         .await;
@@ -238,9 +241,13 @@ impl Task {
         let publication = Publication {
             version: VERSION,
             node: host.name.clone()?,
-            ready: node::ready(&self.seen, &host.object),
+            ready: node::ready(&self.seen, host.config.as_ref().err(), &host.object),
             object: host.object.as_ref().ok().cloned(),
-            vm_capacity: node::vm_capacity(&self.seen, host.config.as_ref(), &settings.policies.allocator.reserved),
+            vm_capacity: node::vm_capacity(
+                &self.seen,
+                host.config.as_ref().ok().and_then(Option::as_ref),
+                &settings.policies.allocator.reserved,
+            ),
             pods: self.pods.clone(),
             events: self.log.events().to_vec(),
         };

@@ -1,24 +1,26 @@
 //! What the file says of the node: read from the host, and decided from the engine's view.
 
+use std::path::Path;
+
 use serde_json::Value;
 use stelia_allocator::CpuSource;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::KubeletConfig;
-use stelia_kubelet::config;
+use stelia_kubelet::config::{self, ConfigError};
 use stelia_node::System;
 use stelia_node_report::ApiVersion;
 use stelia_node_report::fingerprint::Method;
 use stelia_node_report::profile::Profile;
 use stelia_publication::Ready;
 
-use crate::engine::{ObjectForm, View, node_name, node_object};
+use crate::engine::{Configuration, ObjectForm, View, node_name, node_object};
 
 /// What was read of the host.
 #[derive(Debug, Clone)]
 pub(super) struct Host {
-    /// `None` where it is not known: the object has less then, and nothing wrong.
-    pub(super) config: Option<KubeletConfig>,
+    /// kubelet's configuration, or why it cannot be read. `None` where no kubelet is known to run: the object has less then, and nothing wrong.
+    pub(super) config: Read,
     /// What the Node is called, or why nothing can be.
     pub(super) name: Result<String, String>,
     pub(super) object: Result<Value, Error>,
@@ -26,10 +28,11 @@ pub(super) struct Host {
 
 impl Host {
     /// Blocks. `config`: kubelet's configuration as it was read before; to find it all of `/proc` is looked through.
-    pub(super) fn read(system: &System, view: &View, config: Option<KubeletConfig>, profile: Profile) -> Self {
-        let name = node_name(config.as_ref());
+    pub(super) fn read(system: &System, view: &View, config: Read, profile: Profile) -> Self {
+        let known = config.as_ref().map(Option::as_ref).map_err(String::as_str);
+        let name = node_name(known.ok().flatten());
         let object = match &name {
-            Ok(name) => object(system, view, config.as_ref(), name.clone(), profile),
+            Ok(name) => object(system, view, known, name.clone(), profile),
             Err(cause) => Err(ErrorKind::Failed.because(cause.to_string())),
         };
         Self {
@@ -40,16 +43,26 @@ impl Host {
     }
 }
 
-/// The running kubelet's configuration. Blocks.
-pub(super) fn kubelet_config(system: &System) -> Option<KubeletConfig> {
-    let root = system.root();
-    config::read(&root.join("proc"), root).ok()
+/// kubelet's configuration as it was read.
+pub(super) type Read = Result<Option<KubeletConfig>, String>;
+
+/// The running kubelet's configuration; while none runs, that of the one before, or what kubeadm's file says: one that cannot start runs for
+/// moments only. Blocks.
+pub(super) fn kubelet_config(root: &Path, before: Read) -> Read {
+    match config::read(&root.join("proc"), root) {
+        Ok(config) => Ok(Some(config)),
+        Err(ConfigError::NotRunning) => match (before, config::kubeadm(root)) {
+            (Ok(None), Some((_, read))) => read.map(Some).map_err(|cause| cause.in_full()),
+            (before, _) => before,
+        },
+        Err(cause) => Err(cause.in_full()),
+    }
 }
 
 fn object(
     system: &System,
     view: &View,
-    config: Option<&KubeletConfig>,
+    config: Configuration<'_>,
     name: String,
     profile: Profile,
 ) -> Result<Value, Error> {
@@ -63,8 +76,8 @@ fn object(
     serde_json::to_value(&object).map_err(ErrorKind::Failed.context("write the object"))
 }
 
-/// Whether VMs can be admitted.
-pub(super) fn ready(view: &View, object: &Result<Value, Error>) -> Ready {
+/// Whether VMs can be admitted. `unread`: why kubelet's configuration cannot be read.
+pub(super) fn ready(view: &View, unread: Option<&String>, object: &Result<Value, Error>) -> Ready {
     let not = |reason: &str, message: &str| Ready {
         status: false,
         reason: reason.to_owned(),
@@ -75,6 +88,9 @@ pub(super) fn ready(view: &View, object: &Result<Value, Error>) -> Ready {
         (None, Some(problem), _) => not("SystemdNotAnswering", problem),
         (None, None, Err(error)) if error.kind == ErrorKind::KubeletStateUnusable => {
             not("KubeletStateUnusable", &error.to_string())
+        }
+        (None, None, Err(_)) if unread.is_some() && view.cpu_source == CpuSource::Kubelet => {
+            not("KubeletConfigUnreadable", unread.map_or("", String::as_str))
         }
         (None, None, Err(error)) => not("HostNotReadable", &error.to_string()),
         (None, None, Ok(_)) => Ready {
@@ -137,7 +153,7 @@ mod tests {
     fn the_node_is_ready_when_nothing_keeps_a_vm_from_being_admitted() {
         let object: Result<Value, Error> = Ok(Value::Null);
         let told = |view: &View, object| {
-            let ready = ready(view, object);
+            let ready = ready(view, None, object);
             (ready.status, ready.reason, ready.message)
         };
         let not = |reason: &str, message: &str| (false, reason.to_owned(), message.to_owned());
@@ -151,11 +167,53 @@ mod tests {
         assert_eq!(told(&view(), &unread), not("KubeletStateUnusable", "not read yet"));
         let hidden: Result<Value, Error> = Err(ErrorKind::Failed.because("read /sys"));
         assert_eq!(told(&view(), &hidden), not("HostNotReadable", "read /sys"));
+        let told = |view: &View| ready(view, Some(&"kubelet would not start: k.yaml".to_owned()), &hidden).reason;
+        assert_eq!(told(&view()), "KubeletConfigUnreadable");
+        // Where steliad chooses the CPUs another reason is needed.
+        let steliads = View {
+            cpu_source: CpuSource::Steliad,
+            ..view()
+        };
+        assert_eq!(told(&steliads), "HostNotReadable");
+        let told = |view: &View, object| {
+            let ready = ready(view, None, object);
+            (ready.status, ready.reason, ready.message)
+        };
         let broken = View {
             kubelet_problem: Some("wrong checksum".to_owned()),
             ..slow
         };
         assert_eq!(told(&broken, &unread), not("KubeletStateUnusable", "wrong checksum"));
+    }
+
+    #[test]
+    fn kubelets_configuration_is_read_kept_or_a_problem() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+        let reserved = |read: &Read| read.as_ref().unwrap().as_ref().unwrap().reserved_system_cpus.to_string();
+        assert_eq!(kubelet_config(root.path(), Ok(None)), Ok(None));
+        write("proc/70/comm", "kubelet\n");
+        write("proc/70/status", "Uid:\t0\t0\t0\t0\n");
+        write("proc/70/cgroup", "0::/system.slice/kubelet.service\n");
+        write("proc/70/cmdline", "kubelet\0--config=/etc/k.yaml\0");
+        write("etc/k.yaml", &format!("{head}reservedSystemCPUs: \"0-1\"\n"));
+        let good = kubelet_config(root.path(), Ok(None));
+        assert_eq!(reserved(&good), "0-1");
+        write("etc/k.yaml", &format!("{head}reservedSystemCPUs: 0\n"));
+        let bad = kubelet_config(root.path(), good.clone());
+        let problem = bad.clone().unwrap_err();
+        assert!(problem.contains("kubelet would not start: /etc/k.yaml: reservedSystemCPUs is the number 0"), "{problem}");
+        // Between two starts nothing runs.
+        std::fs::remove_dir_all(root.path().join("proc/70")).unwrap();
+        assert_eq!(kubelet_config(root.path(), bad), Err(problem));
+        assert_eq!(reserved(&kubelet_config(root.path(), good)), "0-1");
+        write("var/lib/kubelet/config.yaml", &format!("{head}reservedSystemCPUs: \"7\"\n"));
+        assert_eq!(reserved(&kubelet_config(root.path(), Ok(None))), "7");
     }
 
     #[test]

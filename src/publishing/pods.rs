@@ -156,6 +156,7 @@ fn breaks(kind: Amiss, own: bool) -> Option<&'static str> {
         Amiss::NotDone if own => Some("StepFailed"),
         Amiss::NotDone
         | Amiss::KubeletUnusable
+        | Amiss::KubeletStateHasMore
         | Amiss::NothingShared
         | Amiss::NodesPoolEmpty
         | Amiss::EntryGone

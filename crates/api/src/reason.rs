@@ -19,6 +19,8 @@ pub struct Reason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amiss {
     KubeletUnusable,
+    /// kubelet's state has keys beside its entries that are not known.
+    KubeletStateHasMore,
     /// No CPU is shared.
     NothingShared,
     /// The shared pool of the NUMA node that an LS instance runs on has no CPU.
@@ -57,6 +59,7 @@ pub enum Amiss {
 
 named!(Amiss {
     KubeletUnusable = "kubelet-unusable",
+    KubeletStateHasMore = "kubelet-state-has-more",
     NothingShared = "nothing-shared",
     NodesPoolEmpty = "nodes-pool-empty",
     EntryGone = "entry-gone",
@@ -94,6 +97,10 @@ impl Amiss {
             Self::KubeletUnusable => (
                 "steliactl kubelet-state says more; the cure depends on the message",
                 KUBELET,
+            ),
+            Self::KubeletStateHasMore => (
+                "upgrade steliad; steliactl kubelet-state names the keys",
+                DEGRADED,
             ),
             Self::NothingShared => (
                 "set reservedSystemCPUs; with strict-cpu-reservation leave CPUs unassigned",
@@ -134,6 +141,7 @@ impl Amiss {
     pub fn in_general(self) -> Option<&'static str> {
         match self {
             Self::KubeletUnusable => Some("kubelet's state cannot be used, float keeps its CPUs"),
+            Self::KubeletStateHasMore => Some("kubelet's state has keys that steliad does not know"),
             Self::NothingShared => Some("the shared pool is empty, float keeps its CPUs"),
             Self::Evicted => Some("kubelet gave the CPUs to another pod: the vCPUs run on shared CPUs"),
             Self::Unwatched => Some("not everything on the node is watched, some changes are found by the audit only"),

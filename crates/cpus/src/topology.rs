@@ -115,7 +115,7 @@ fn id(path: &Path) -> Option<u32> {
 
 /// The kernel prints most of its lists into one page, and of a longer one only the beginning: the line feed is missing then.
 fn list(path: &Path) -> io::Result<CpuSet> {
-    let named = |cause: io::Error| io::Error::new(cause.kind(), format!("{}: {cause}", path.display()));
+    let named = |cause: io::Error| io::Error::new(cause.kind(), format!("read {}: {cause}", path.display()));
     let text = fs::read_to_string(path).map_err(named)?;
     let bad = |cause: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {cause}", path.display()));
     if text.len() + 1 >= PAGE && !text.ends_with('\n') {

@@ -9,6 +9,7 @@
 //! | [`memory`] | Memory Manager, static policy: from which NUMA nodes does its memory come? |
 //! | [`devices`] | Device Manager: which devices does it get? |
 //! | [`until_full`] | how many of a pod fit? |
+//! | [`start`] | what keeps kubelet from starting with a configuration? |
 //! | [`restart`] | which running pods would get better CPUs if they were started anew, in which order? |
 //! | [`variants`], [`with_settings`] | the same under other settings of kubelet |
 //! | [`features`] | which versions have the settings, and which feature gates do these need? |
@@ -28,6 +29,7 @@ mod node;
 mod pod;
 pub mod restart;
 mod settings;
+pub mod start;
 mod variants;
 
 pub use admission::{Admission, ContainerAllocation, Cpus, Merge, Rejection, admit};
@@ -35,4 +37,5 @@ pub use fill::{Fill, until_full};
 pub use node::{MAX_NODES, Machine, Node, NodeState, NumaNode, StartError};
 pub use pod::{Amounts, Container, ContainerKind, Pod, Resources};
 pub use settings::{CpuManager, MemoryManager, Settings};
+pub use start::StartProblem;
 pub use variants::{VariantError, go_together, variants, with_settings};

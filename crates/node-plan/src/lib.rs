@@ -4,9 +4,11 @@
 //! |---|---|
 //! | `subject` | [`Subject`]: a node, and what is assumed of it |
 //! | [`settings`] | kubelet's settings as the planner takes them |
+//! | [`start`] | what keeps kubelet from starting, its state files included |
 //! | [`why`] | why an answer is not better |
 
 pub mod settings;
+pub mod start;
 mod subject;
 pub mod why;
 

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use kubelet_planner::cpus::{Kubelet, Options};
 use kubelet_planner::merge::{Policy, Scope};
+use kubelet_planner::start::reserved_memory;
 use kubelet_planner::{CpuManager, MemoryManager, Settings, merge};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{KubeletConfig, MemoryManagerState};
 
-/// Converts kubelet's configuration; `memory`: the state file that has its `reservedMemory`.
+/// Converts kubelet's configuration; `memory`: the state file, which has `reservedMemory` too where the configuration is not known.
 ///
 /// # Errors
 /// A policy or an option is not known.
@@ -26,7 +27,10 @@ pub fn settings(config: &KubeletConfig, memory: Option<&MemoryManagerState>) -> 
         memory_manager: match config.memory_manager_policy.as_str() {
             "None" => MemoryManager::None,
             "Static" => MemoryManager::Static {
-                reserved: memory.map(reserved).unwrap_or_default(),
+                reserved: match (config.reserved_memory.is_empty(), memory) {
+                    (true, Some(state)) => reserved(state),
+                    _ => reserved_memory(config),
+                },
             },
             other => return Err(format!("there is no memory manager policy {other:?}")),
         },

@@ -19,6 +19,8 @@ pub struct Subject {
     pub node: Node,
     /// Assumptions, where neither the node nor the description has the fact.
     pub notes: Vec<String>,
+    /// What is in kubelet's configuration and has no effect.
+    pub warnings: Vec<String>,
     /// The feature gates in kubelet's configuration; `None` where that is not known.
     pub gates: Option<BTreeMap<String, bool>>,
 }
@@ -85,6 +87,7 @@ impl Subject {
             topology,
             node,
             notes,
+            warnings: Vec::new(),
             gates: None,
         })
     }

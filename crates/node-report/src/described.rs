@@ -14,6 +14,7 @@ pub(crate) mod zones;
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::annotations::{
@@ -22,8 +23,8 @@ use super::annotations::{
 };
 use super::object::KIND;
 use super::{
-    Alignment, Allocator, ApiVersion, Facts, Kubelet, Managers, NodeResourceTopology, POLICIES, PodAllocation, name,
-    report,
+    Alignment, Allocator, ApiVersion, Facts, Kubelet, MANAGED_BY, Managers, NodeResourceTopology, POLICIES,
+    PodAllocation, name, report,
 };
 pub use error::DescribedError;
 use stelia_cpus::{Cpu, CpuSet, MAX_CPUS, Topology};
@@ -47,7 +48,41 @@ pub fn read(text: &str) -> Result<Facts, DescribedError> {
     if text.len() > MAX_BYTES {
         return Err(DescribedError::TooLarge(text.len()));
     }
-    of_object(&parse(text)?)
+    parse(text)
+        .and_then(|object| of_object(&object))
+        .map_err(|cause| match other_writer(text) {
+            Some(writer) => DescribedError::OtherWriter(writer),
+            None => cause,
+        })
+}
+
+/// Who wrote an object that is none of steliad's; `None` where it is one of steliad's, or no NodeResourceTopology.
+fn other_writer(text: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Object {
+        kind: String,
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        #[serde(default)]
+        labels: BTreeMap<String, String>,
+    }
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 0 },
+    };
+    let object: Object = match text.trim_start().starts_with('{') {
+        true => serde_json::from_str(text).ok()?,
+        false => serde_saphyr::from_str_with_options(text, options).ok()?,
+    };
+    let (label, ours) = MANAGED_BY;
+    match object.metadata.labels.get(label) {
+        _ if object.kind != KIND => None,
+        Some(writer) if writer == ours => None,
+        Some(writer) => Some(excerpt::name(writer)),
+        None => Some(format!("another program (it has no label {label})")),
+    }
 }
 
 /// Reads an object that has nothing but what a description has.

@@ -81,14 +81,13 @@ fn node(folder: &Path, online: &CpuSet) -> io::Result<NumaNode> {
 
 /// The kernel writes one number for each online node, in the order of their ids.
 fn distances(text: &str, online: &CpuSet) -> Result<BTreeMap<u32, u32>, String> {
-    let found = excerpt(text.trim());
     let numbers: Result<Vec<u32>, _> = text.split_whitespace().map(str::parse).collect();
-    let numbers = numbers.map_err(|cause| format!("{found:?}: {cause}"))?;
+    let numbers = numbers.map_err(|_| format!("{:?} is not a list of distances", excerpt(text.trim())))?;
     match numbers.len() == online.len() {
         true => Ok(online.iter().zip(numbers).collect()),
         false => Err(format!(
-            "expected a distance to each of the {} NUMA nodes that are online ({online}), found {found:?}",
-            online.len()
+            "it has {} distances for the online NUMA nodes {online}, and the kernel writes one for each",
+            numbers.len()
         )),
     }
 }
@@ -122,7 +121,9 @@ fn huge_pages(folder: &Path) -> io::Result<BTreeMap<u64, Pages>> {
         let count = |name: &str| -> io::Result<u64> {
             let path = path.join(name);
             let text = text(&path)?.unwrap_or_default();
-            text.trim().parse().map_err(|_| wrong(&path, &text.trim()))
+            text.trim()
+                .parse()
+                .map_err(|_| wrong(&path, &format!("{:?} is not a number of pages", excerpt(text.trim()))))
         };
         let (total, free) = (count("nr_hugepages")?, count("free_hugepages")?);
         let reserved = 0;
@@ -155,6 +156,20 @@ mod tests {
     const MEMINFO: &str = "Node 0 MemTotal:       16384 kB\nNode 0 MemFree:         1000 kB\nNode 0 MemUsed: 15384 kB\n\
         Node 0 Active(file):     200 kB\nNode 0 Inactive(file):   100 kB\nNode 0 SReclaimable:      20 kB\n\
         Node 0 HugePages_Total:     8\n";
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_told_with_its_name() {
+        let sys = tempfile::tempdir().unwrap();
+        write(sys.path(), "online", "1\n");
+        write(sys.path(), "node1/distance", "21 10\n");
+        let error = read(sys.path()).unwrap_err().to_string();
+        assert!(
+            error.ends_with(
+                "node1/distance: it has 2 distances for the online NUMA nodes 1, and the kernel writes one for each"
+            ),
+            "{error}"
+        );
+    }
 
     fn write(sys: &Path, path: &str, text: &str) {
         let path = sys.join("devices/system/node").join(path);
@@ -199,11 +214,7 @@ mod tests {
         write(sys.path(), "online", "0-1\n");
         write(sys.path(), "node0/distance", "10\n");
         let told = read(sys.path()).unwrap_err().to_string();
-        assert!(
-            told.contains("node0/distance: expected a distance to each of the 2 NUMA nodes"),
-            "{told}"
-        );
-        assert!(told.ends_with("(0-1), found \"10\""), "{told}");
+        assert!(told.contains("node0/distance: it has 1 distances for the online NUMA nodes 0-1"), "{told}");
         write(sys.path(), "node0/distance", "10 20\n");
         write(sys.path(), "node0/meminfo", "Node 0 MemFree: 1 kB\n");
         let told = read(sys.path()).unwrap_err().to_string();

@@ -7,6 +7,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::Quantity;
 use stelia_kubelet::{PodName, PodUid};
@@ -185,7 +186,10 @@ impl Stored {
         // Zones of another type are others'.
         kept_zones.retain(|zone| zone.kind == "Node");
         let labels = metadata.labels.unwrap_or_default();
-        let annotations = metadata.annotations.unwrap_or_default();
+        let mut annotations = metadata.annotations.unwrap_or_default();
+        if labels.get(MANAGED_BY.0).map(String::as_str) != Some(MANAGED_BY.1) {
+            without_unknown_keys(&mut annotations);
+        }
         let mut stored = Self {
             profile: Profile::Nrt,
             facts: None,
@@ -263,6 +267,45 @@ impl Stored {
             }
             Err(cause) => self.problem = Some(cause.to_string()),
         }
+    }
+}
+
+/// Koordinator's annotations with the keys that are read here, each of the object or of the objects in the list that it is.
+const KEYS: [(&str, &[&str]); 4] = [
+    (CPU_MANAGER_POLICY, &["policy", "options", "reservedCPUs"]),
+    (CPU_TOPOLOGY, &["detail"]),
+    (
+        POD_CPU_ALLOCS,
+        &["namespace", "name", "uid", "cpuset", "managedByKubelet"],
+    ),
+    (CPU_SHARED_POOLS, &["socket", "node", "cpuset"]),
+];
+/// Those of each CPU in [`CPU_TOPOLOGY`].
+const KEYS_OF_CPU: [&str; 4] = ["id", "core", "socket", "node"];
+
+/// Another program's annotations may have keys that its next version has: they are passed over.
+fn without_unknown_keys(annotations: &mut BTreeMap<String, String>) {
+    for (name, keys) in KEYS {
+        let Some(text) = annotations.get_mut(name) else {
+            continue;
+        };
+        // What is not JSON is told by whoever reads it.
+        let Ok(mut value) = serde_json::from_str::<Value>(text) else {
+            continue;
+        };
+        retain(&mut value, keys);
+        if let Some(detail) = value.get_mut("detail") {
+            retain(detail, &KEYS_OF_CPU);
+        }
+        *text = value.to_string();
+    }
+}
+
+fn retain(value: &mut Value, keys: &[&str]) {
+    match value {
+        Value::Object(map) => map.retain(|key, _| keys.contains(&key.as_str())),
+        Value::Array(list) => list.iter_mut().for_each(|one| retain(one, keys)),
+        _ => {}
     }
 }
 

@@ -34,7 +34,7 @@ Exit codes:
      quiet: interrupts or kernel threads are left on VMs' CPUs, or that is not known;
      ledger verify: the ring is not what was written, or what was given vouches for nothing;
      evaluate: a pod does not fit;
-     plan: a pod is not admitted
+     plan: a pod is not admitted, kubelet would not start, or the answer is unknown
   2  wrong usage, or a VM that more than one instance fits
   3  no such instance
   255  -H: ssh failed

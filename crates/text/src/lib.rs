@@ -3,3 +3,4 @@
 
 pub mod excerpt;
 mod named;
+pub mod near;

@@ -37,8 +37,7 @@ pub(super) fn kubelet(entries: &[(&str, &str)]) -> Result<CpuManagerState, Strin
         policy: "static".into(),
         default_cpus: "0-1,4-7".parse().unwrap(),
         entries: [(PodUid::parse(POD).unwrap(), containers)].into(),
-        container_entries: BTreeMap::new(),
-        pod_entries: BTreeMap::new(),
+        ..CpuManagerState::absent()
     })
 }
 

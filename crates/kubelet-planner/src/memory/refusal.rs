@@ -88,7 +88,10 @@ pub enum MemoryStartError {
         container: String,
     },
     /// The NUMA nodes are not those of the machine, of the settings and of the entries: memory, huge pages or
-    /// `reservedMemory` have changed. kubelet does not say what differs first; this does.
-    #[error("[memorymanager] the expected machine state is different from the real one ({0})")]
-    Differs(String),
+    /// `reservedMemory` have changed.
+    #[error("[memorymanager] the expected machine state is different from the real one: {what}")]
+    Differs {
+        /// Of which NUMA node, and the amounts.
+        what: String,
+    },
 }

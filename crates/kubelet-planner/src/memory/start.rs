@@ -46,9 +46,9 @@ impl MemoryState {
                 }
             }
         }
-        match same(&self.nodes, &expected) {
-            true => Ok(()),
-            false => Err(MemoryStartError::Differs(difference(&self.nodes, &expected))),
+        match difference(&self.nodes, &expected) {
+            None => Ok(()),
+            Some(what) => Err(MemoryStartError::Differs { what }),
         }
     }
 }
@@ -109,56 +109,61 @@ fn expect(
     Ok(())
 }
 
-/// The first difference that kubelet finds, in words.
-fn difference(stored: &BTreeMap<u32, NumaNodeState>, expected: &BTreeMap<u32, NumaNodeState>) -> String {
-    let ids = |nodes: &BTreeMap<u32, NumaNodeState>| nodes.keys().copied().collect::<CpuSet>();
+/// How the state of the NUMA nodes in kubelet's file differs from the one that it expects; `None`: it takes the two as equal. Amounts may be on
+/// other nodes of the same group (`areMachineStatesEqual`).
+fn difference(stored: &BTreeMap<u32, NumaNodeState>, expected: &BTreeMap<u32, NumaNodeState>) -> Option<String> {
+    let list = |nodes: &BTreeMap<u32, NumaNodeState>| nodes.keys().copied().collect::<CpuSet>();
     if !stored.keys().eq(expected.keys()) {
-        return format!("NUMA nodes {} in the file, {} now", ids(stored), ids(expected));
+        return Some(format!(
+            "this machine has NUMA nodes {}, the file {}",
+            list(expected),
+            list(stored)
+        ));
     }
-    for ((id, one), other) in stored.iter().zip(expected.values()) {
-        let kinds = |node: &NumaNodeState| node.tables.keys().cloned().collect::<Vec<_>>().join(", ");
-        if !one.tables.keys().eq(other.tables.keys()) {
-            return format!("NUMA node {id}: {} in the file, {} now", kinds(one), kinds(other));
-        }
-        for ((kind, table), now) in one.tables.iter().zip(other.tables.values()) {
-            let amounts = [
-                ("", table.total, now.total),
-                (" reserved for the system", table.system_reserved, now.system_reserved),
-                (" allocatable", table.allocatable, now.allocatable),
-            ];
-            if let Some((what, stored, now)) = amounts.into_iter().find(|(_, stored, now)| stored != now) {
-                return format!("NUMA node {id}: {stored} bytes of {kind}{what} in the file, {now} now");
-            }
-        }
-    }
-    "what is assigned is not what the entries say".to_owned()
-}
-
-/// Whether kubelet takes two states of the NUMA nodes as equal: amounts may be on other nodes of the same group
-/// (`areMachineStatesEqual`).
-fn same(some: &BTreeMap<u32, NumaNodeState>, others: &BTreeMap<u32, NumaNodeState>) -> bool {
     let sums = |nodes: &BTreeMap<u32, NumaNodeState>, cells: &[u32], kind: &str| {
         let tables = cells.iter().filter_map(|cell| nodes.get(cell)?.tables.get(kind));
         tables.fold((0u64, 0u64), |(free, reserved), table| {
             (free.wrapping_add(table.free), reserved.wrapping_add(table.reserved))
         })
     };
-    let sorted = |node: &NumaNodeState| {
-        let mut cells = node.cells.clone();
-        cells.sort_unstable();
-        cells
-    };
-    let fixed = |table: &MemoryTable| (table.total, table.system_reserved, table.allocatable);
-    let alike = |(node, other): (&NumaNodeState, &NumaNodeState)| {
-        let tables = || node.tables.iter().zip(&other.tables);
-        node.assignments == other.assignments
-            && sorted(node) == sorted(other)
-            && node.tables.keys().eq(other.tables.keys())
-            && tables().all(|((_, table), (_, other))| fixed(table) == fixed(other))
-            && node
-                .tables
-                .keys()
-                .all(|kind| sums(some, &node.cells, kind) == sums(others, &node.cells, kind))
-    };
-    some.keys().eq(others.keys()) && some.values().zip(others.values()).all(alike)
+    let sorted = |node: &NumaNodeState| node.cells.iter().copied().collect::<CpuSet>();
+    let kinds = |node: &NumaNodeState| node.tables.keys().cloned().collect::<Vec<_>>().join(", ");
+    for ((id, own), other) in stored.iter().zip(expected.values()) {
+        if !own.tables.keys().eq(other.tables.keys()) {
+            return Some(format!("NUMA node {id} has {}, the file {}", kinds(other), kinds(own)));
+        }
+        for ((kind, was), is) in own.tables.iter().zip(other.tables.values()) {
+            let amounts = [
+                ("is", was.total, is.total),
+                ("reserved by reservedMemory is", was.system_reserved, is.system_reserved),
+                ("for pods is", was.allocatable, is.allocatable),
+            ];
+            if let Some((what, was, is)) = amounts.into_iter().find(|(_, was, is)| was != is) {
+                return Some(format!("{kind} of NUMA node {id} {what} {is} bytes, in the file {was}"));
+            }
+        }
+        if own.assignments != other.assignments {
+            let (was, is) = (own.assignments, other.assignments);
+            return Some(format!(
+                "NUMA node {id} is in {is} of the file's entries, by its own count in {was}"
+            ));
+        }
+        if sorted(own) != sorted(other) {
+            let (was, is) = (sorted(own), sorted(other));
+            return Some(format!(
+                "by the file's entries NUMA node {id} is used together with {is}, by its own list with {was}"
+            ));
+        }
+        for kind in own.tables.keys() {
+            let (was, is) = (sums(stored, &own.cells, kind), sums(expected, &own.cells, kind));
+            if was != is {
+                let group = sorted(own);
+                return Some(format!(
+                    "{kind} of NUMA nodes {group}: by the file's entries {} bytes are free and {} taken, by its own count {} and {}",
+                    is.0, is.1, was.0, was.1
+                ));
+            }
+        }
+    }
+    None
 }

@@ -4,22 +4,28 @@
 //! - V3: kubelet 1.36 with that gate: the CPUs of whole pods besides. Without pod entries it differs from V2 in the checksum
 //!   only.
 //! - V4: kubelet 1.37 on: an older schema's keys for older kubelets, and what counts as JSON in a string, with a checksum of
-//!   that string.
+//!   that string. With the gate InPlacePodVerticalScalingExclusiveCPUs the string has `baselines` too: the CPUs that a container was admitted
+//!   with, of which its entry has more after a resize.
+//!
+//! The string's checksum holds whatever keys it has, so a key that is not known here does not make the others doubtful: where `entries` is
+//! there, and every entry of its known shape, the key is named and passed over. Where `entries` is not there, it may be what the entries are
+//! called now, and the file is refused; so is one with a key that is not known beside `data`.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use stelia_text::excerpt::name;
+use serde_json::{Map, Value};
+use stelia_text::excerpt::{cause, name};
 
-use super::error::{CheckpointError, CpuLists, default_place, json, needed, pod_uid, sealed};
+use super::error::{CheckpointError, CpuLists, default_place, json, needed, pod_uid, sealed, unknown};
 use super::{CpuManagerState, Entries, Schema};
 use crate::checksum;
 
 /// Pod UID → container name → CPU list, as in the file.
 pub(crate) type Texts = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The keys of V2 and V3, and of the string in V4.
+/// The keys of V2 and V3, and, without its newer ones, of the string in V4.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct File {
@@ -119,8 +125,8 @@ impl File {
             policy: self.policy_name,
             default_cpus,
             entries,
-            container_entries: BTreeMap::new(),
             pod_entries,
+            ..CpuManagerState::absent()
         })
     }
 }
@@ -144,10 +150,58 @@ pub(super) fn read(bytes: &[u8], has_pod_entries: bool) -> Result<CpuManagerStat
     Err(CheckpointError::Checksum { found, computed })
 }
 
+/// The keys of the string in V4.
+const KEYS: [&str; 5] = ["policyName", "defaultCpuSet", "entries", "podEntries", "checksum"];
+const BASELINES: &str = "baselines";
+
+/// The CPUs that a container was admitted with.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Baseline {
+    baseline: String,
+}
+
 pub(super) fn read_v4(bytes: &[u8]) -> Result<CpuManagerState, CheckpointError> {
     let envelope: Envelope = json(bytes)?;
-    let file = sealed(&envelope.data, envelope.data_checksum, |file: &File| file.checksum)?;
-    file.state(Schema::V4)
+    let mut keys: Map<String, Value> = sealed(&envelope.data, envelope.data_checksum, |keys: &Map<_, _>| {
+        keys.get("checksum").map(|_| 0)
+    })?;
+    let baselines = keys.remove(BASELINES);
+    let others = keys.keys().filter(|key| !KEYS.contains(&key.as_str()));
+    let mut unknown_keys: Vec<String> = others.map(|key| name(key)).collect();
+    if !unknown_keys.is_empty() && !keys.contains_key("entries") {
+        return Err(unknown(&format!(
+            "unknown field `{}` in data, which has no entries",
+            unknown_keys[0]
+        )));
+    }
+    keys.retain(|key, _| KEYS.contains(&key.as_str()));
+    let file: File = serde_json::from_value(keys.into()).map_err(|error| unknown(&cause(&error)))?;
+    let mut state = file.state(Schema::V4)?;
+    match baselines.map(read_baselines).transpose() {
+        Ok(read) => state.baselines = read.unwrap_or_default(),
+        // Nothing is decided by them.
+        Err(_) => unknown_keys.push(BASELINES.to_owned()),
+    }
+    state.unknown_keys = unknown_keys;
+    Ok(state)
+}
+
+fn read_baselines(value: Value) -> Result<Entries, CheckpointError> {
+    let texts: BTreeMap<String, BTreeMap<String, Baseline>> =
+        serde_json::from_value(value).map_err(|error| unknown(&cause(&error)))?;
+    let mut lists = CpuLists::default();
+    let mut baselines = Entries::new();
+    for (pod, containers) in texts {
+        let mut read = BTreeMap::new();
+        for (container, Baseline { baseline }) in containers {
+            let place = || format!("the baseline of {}/{}", name(&pod), name(&container));
+            let cpus = lists.read(&baseline, place)?;
+            read.insert(container, cpus);
+        }
+        baselines.insert(pod_uid(&pod)?, read);
+    }
+    Ok(baselines)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `cpu_manager_state`: kubelet's record of the CPUs it gave away.
 //!
 //! Every schema is read into the same [`CpuManagerState`]. A file with a key that its schema does not have is refused, never
-//! read as "no instances". Source: `pkg/kubelet/cm/cpumanager/state/checkpoint.go`.
+//! read as "no instances"; except that the newest may have keys beside entries that are read whole (`by_pod`). Source: `pkg/kubelet/cm/cpumanager/state/checkpoint.go`.
 
 pub mod by_pod;
 mod error;
@@ -57,6 +57,10 @@ pub struct CpuManagerState {
     pub container_entries: BTreeMap<String, CpuSet>,
     /// A pod's own CPUs, its shared pool included (V3 and V4).
     pub pod_entries: BTreeMap<PodUid, CpuSet>,
+    /// The CPUs that containers were admitted with, where kubelet may resize them in place (V4): a part of their entries. Nothing is decided by them.
+    pub baselines: Entries,
+    /// Keys beside the entries that are not known here: of a kubelet that is newer than this program.
+    pub unknown_keys: Vec<String>,
 }
 
 impl CpuManagerState {
@@ -89,6 +93,8 @@ impl CpuManagerState {
             entries: Entries::new(),
             container_entries: BTreeMap::new(),
             pod_entries: BTreeMap::new(),
+            baselines: Entries::new(),
+            unknown_keys: Vec::new(),
         }
     }
 
@@ -104,6 +110,16 @@ impl CpuManagerState {
             .chain(self.container_entries.values())
             .chain(self.pod_entries.values());
         all.flat_map(CpuSet::iter).collect()
+    }
+
+    /// The first entry that has CPUs of the default set, which kubelet does not start with again: the pod, the container, and these CPUs.
+    pub fn overlap(&self) -> Option<(&PodUid, &str, CpuSet)> {
+        let mut entries = self.entries.iter().flat_map(|(pod, containers)| {
+            containers
+                .iter()
+                .map(move |(container, cpus)| (pod, container.as_str(), cpus.intersection(&self.default_cpus)))
+        });
+        entries.find(|(_, _, both)| !both.is_empty())
     }
 
     /// The shared pool: the default set less everything an entry names. kubelet writes one change as two files, and this

@@ -107,8 +107,8 @@ mod tests {
             policy: "static".into(),
             default_cpus: CpuSet::new(),
             entries: [(pod(), entries.collect())].into(),
-            container_entries: BTreeMap::new(),
             pod_entries: [(pod(), cpus(own))].into(),
+            ..CpuManagerState::absent()
         }
     }
 

@@ -19,7 +19,7 @@ fn pod(uid: &str) -> PodUid {
 }
 
 /// What each genuine file contains: schema, policy, shared pool, all assigned CPUs.
-const GENUINE: [(&str, Schema, &str, &str, &str); 16] = [
+const GENUINE: [(&str, Schema, &str, &str, &str); 17] = [
     ("hash-strings/cpu-v3.json", Schema::V3, "static", "2-11", "0-1,12-13"),
     ("k136-gate-off/00-none", Schema::V2, "none", "", ""),
     ("k136-gate-off/01-static-empty", Schema::V2, "static", "0-127", ""),
@@ -59,6 +59,7 @@ const GENUINE: [(&str, Schema, &str, &str, &str); 16] = [
         PODS.0,
         PODS.1,
     ),
+    ("rebuilt-1.37/06-baselines", Schema::V4, "static", "2-11", "0-1,12-19"),
     (
         "write-sequence/gate-off/036.json",
         Schema::V2,
@@ -226,15 +227,73 @@ fn v4(data: &str) -> String {
 }
 
 #[test]
-fn an_unknown_key_in_v4s_data_is_an_unknown_schema_and_never_no_instances() {
+fn the_cpus_of_a_container_before_its_resize_are_read_and_decide_nothing() {
+    let state = parse("rebuilt-1.37/06-baselines/cpu_manager_state");
+    let uid = pod("3ceda12c-3ee9-40fa-9f42-61428fe654a6");
+    assert_eq!(state.baselines[&uid]["instance"].to_string(), "0-1");
+    assert_eq!(state.entries[&uid]["instance"].to_string(), "0-1,12-13");
+    assert_eq!((state.baselines.len(), state.unknown_keys.len()), (3, 0));
+    let same = parse("rebuilt-1.37/02-article/cpu_manager_state");
+    let without = CpuManagerState {
+        baselines: Entries::new(),
+        ..state
+    };
+    assert_eq!(without, same);
+}
+
+const ENTRIES: &str = r#""entries":{"416de7c2-21de-472d-817c-fa9d4306cb7d":{"vm":"2-3"}}"#;
+
+#[rstest]
+#[case(r#""slices":{}"#, "slices")]
+#[case(r#""baselines":{"x":1}"#, "baselines")]
+#[case(
+    r#""baselines":{"416de7c2-21de-472d-817c-fa9d4306cb7d":{"vm":{"baseline":"2","more":1}}}"#,
+    "baselines"
+)]
+fn an_unknown_key_beside_entries_that_are_read_whole_is_named(#[case] more: &str, #[case] key: &str) {
+    let newer = v4(&format!(
+        r#"{{"policyName":"static","defaultCpuSet":"1",{ENTRIES},{more}}}"#
+    ));
+    let state = CpuManagerState::parse(newer.as_bytes()).unwrap();
+    assert_eq!((state.unknown_keys, state.entries.len()), (vec![key.to_owned()], 1));
+}
+
+#[rstest]
+#[case(r#""slices":{}"#)]
+#[case(r#""podEntries":{},"slices":{}"#)]
+#[case(r#""entries":{"416de7c2-21de-472d-817c-fa9d4306cb7d":{"vm":{"cpus":"2-3"}}}"#)]
+#[case(r#""entries":{"416de7c2-21de-472d-817c-fa9d4306cb7d":{"vm":"2-3"}},"podEntries":{"416de7c2-21de-472d-817c-fa9d4306cb7d":{"more":1}}"#)]
+#[case(r#""entries":[],"slices":{}"#)]
+fn where_the_entries_may_be_elsewhere_the_file_is_of_no_known_schema(#[case] keys: &str) {
     let known = v4(r#"{"policyName":"static","defaultCpuSet":"1"}"#);
     let state = CpuManagerState::parse(known.as_bytes()).unwrap();
     assert_eq!(state.default_cpus.to_string(), "1"); // not what stands beside
-    let newer = v4(r#"{"policyName":"static","defaultCpuSet":"1","slices":{}}"#);
+    let newer = v4(&format!(r#"{{"policyName":"static","defaultCpuSet":"1",{keys}}}"#));
     let error = CpuManagerState::parse(newer.as_bytes()).unwrap_err();
+    assert!(matches!(&error, CheckpointError::UnknownSchema(_)), "{error}");
+    // Beside the string, too.
+    let beside = known.replacen('{', r#"{"newer":"","#, 1);
+    let error = CpuManagerState::parse(beside.as_bytes()).unwrap_err();
     assert!(
-        matches!(&error, CheckpointError::UnknownSchema(text) if text.contains("slices")),
+        matches!(&error, CheckpointError::UnknownSchema(text) if text.contains("newer")),
         "{error}"
+    );
+}
+
+#[test]
+fn an_entry_with_cpus_of_the_default_set_is_found() {
+    let state = |default: &str| CpuManagerState {
+        default_cpus: default.parse().unwrap(),
+        entries: parse("k136-gate-off/02-article/cpu_manager_state").entries,
+        ..CpuManagerState::absent()
+    };
+    assert_eq!(state("2-11").overlap(), None);
+    let overlapping = state("2-14");
+    let (pod, container, cpus) = overlapping.overlap().unwrap();
+    let found = (pod.as_str(), container, cpus.to_string());
+    assert_eq!(
+        found,
+        ("3ceda12c-3ee9-40fa-9f42-61428fe654a6", "instance", "12-13".to_owned())
     );
 }
 

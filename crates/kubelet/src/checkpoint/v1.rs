@@ -47,8 +47,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<CpuManagerState, CheckpointError> {
         schema: file.checksum.map_or(Schema::V0, |_| Schema::V1),
         policy: file.policy_name,
         default_cpus: lists.read(&file.default_cpu_set, default_place)?,
-        entries: BTreeMap::new(),
         container_entries,
-        pod_entries: BTreeMap::new(),
+        ..CpuManagerState::absent()
     })
 }

@@ -33,21 +33,47 @@ pub enum ConfigError {
         #[source]
         cause: io::Error,
     },
-    /// A file is not YAML, or a key of it has another type.
+    /// A file is larger, or repeats more by its aliases, than is read here. kubelet may read it.
     #[error("{place}: {cause}")]
-    Yaml {
+    Limit {
+        /// Which file.
+        place: String,
+        /// Which limit.
+        cause: String,
+    },
+    /// A file is empty, or neither YAML nor JSON.
+    #[error("{place}: {cause}")]
+    Malformed {
         /// Which file.
         place: String,
         /// What is wrong, and on which line.
         cause: String,
     },
-    /// A file's `kind` is not KubeletConfiguration.
-    #[error("{place}: kind is {kind:?}, not \"KubeletConfiguration\"")]
+    /// A file is not a KubeletConfiguration of version v1beta1.
+    #[error("{place}: {cause}")]
     Kind {
         /// Which file.
         place: String,
-        /// The kind it names; empty when it names none.
-        kind: String,
+        /// What it says that it is.
+        cause: String,
+    },
+    /// A key has a value of another type.
+    #[error("{place}: {key} {what}")]
+    Value {
+        /// Which file.
+        place: String,
+        /// The key as its path: `systemReserved.cpu`.
+        key: String,
+        /// What it is, and what it has to be.
+        what: String,
+    },
+    /// A drop-in has a key twice. In the file of `--config` the last counts.
+    #[error("{place}: {key} is there twice, which kubelet takes in the file of --config and not in a drop-in")]
+    Twice {
+        /// Which drop-in.
+        place: String,
+        /// The key as its path.
+        key: String,
     },
     /// A flag of kubelet's has no value, or one that it does not take.
     #[error("kubelet's flag --{flag}: {cause}")]
@@ -58,11 +84,41 @@ pub enum ConfigError {
         cause: String,
     },
     /// The reserved CPUs are not a CPU list.
-    #[error("kubelet's reserved CPUs: {0}")]
+    #[error("reservedSystemCPUs (--reserved-cpus): {0}")]
     ReservedCpus(#[source] ParseError),
 }
 
 impl ConfigError {
+    /// Whether kubelet does not start with what was read.
+    pub fn keeps_kubelet_from_starting(&self) -> bool {
+        match self {
+            Self::NotRunning | Self::Several(_) | Self::Unknown { .. } | Self::Limit { .. } => false,
+            Self::Read { cause, .. } => cause.kind() == io::ErrorKind::NotFound,
+            Self::Malformed { .. }
+            | Self::Kind { .. }
+            | Self::Value { .. }
+            | Self::Twice { .. }
+            | Self::Flag { .. }
+            | Self::ReservedCpus(_) => true,
+        }
+    }
+
+    /// The error, and what kubelet does with such a configuration.
+    pub fn in_full(&self) -> String {
+        match self.keeps_kubelet_from_starting() {
+            true => format!("kubelet would not start: {self}"),
+            false => self.to_string(),
+        }
+    }
+
+    /// The error of reading a file of `/proc`: where it is not there the process has ended.
+    pub(crate) fn of_process(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |cause| match cause.kind() {
+            io::ErrorKind::NotFound => Self::NotRunning,
+            _ => Self::read(path)(cause),
+        }
+    }
+
     /// The error of reading `path`.
     pub(crate) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |cause| Self::Read {

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use stelia_cpus::quantity::{Quantity, QuantityError};
 use stelia_text::excerpt::{excerpt, name as shown};
 
-use super::{ConfigError, Fragment};
+use super::{ConfigError, Given, MemoryReservation};
 
 /// The command line, parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub struct Flags {
     /// `--hostname-override`.
     pub hostname_override: Option<String>,
     /// The flags that stand for keys of the file.
-    pub fragment: Fragment,
+    pub given: Given,
 }
 
 impl Flags {
@@ -27,7 +28,7 @@ impl Flags {
     /// `_` in names. Of a flag given twice the last counts; maps grow.
     ///
     /// # Errors
-    /// A flag without a value, or a map that does not parse.
+    /// A flag without a value, or one that does not parse.
     pub fn parse(argv: &[String]) -> Result<Self, ConfigError> {
         let mut flags = Self::default();
         let mut arguments = argv.iter().map(String::as_str).skip(1);
@@ -40,6 +41,11 @@ impl Flags {
                 None => (flag, None),
             };
             let name = name.replace('_', "-");
+            // A boolean without a value is on, and does not take the next argument.
+            if name == SWITCH {
+                flags.set(&name, own.unwrap_or("true"))?;
+                continue;
+            }
             let value = own.or_else(|| arguments.clone().next());
             // Whether the next argument is this flag's value is known of the flags that are set here.
             if !flags.set(&name, value.unwrap_or_default())? {
@@ -57,7 +63,7 @@ impl Flags {
 
     /// Returns whether there is such a flag here.
     fn set(&mut self, name: &str, value: &str) -> Result<bool, ConfigError> {
-        let keys = &mut self.fragment;
+        let keys = &mut self.given;
         let text = || Some(value.to_owned());
         match name {
             // Empty stands for "not given", as in kubelet.
@@ -70,18 +76,33 @@ impl Flags {
             "topology-manager-policy" => keys.topology_manager_policy = text(),
             "topology-manager-scope" => keys.topology_manager_scope = text(),
             "memory-manager-policy" => keys.memory_manager_policy = text(),
-            "cpu-manager-policy-options" => grow(&mut keys.cpu_manager_policy_options, pairs(name, value)?),
-            "topology-manager-policy-options" => grow(&mut keys.topology_manager_policy_options, pairs(name, value)?),
-            "kube-reserved" => grow(&mut keys.kube_reserved, amounts(name, value)?),
-            "system-reserved" => grow(&mut keys.system_reserved, amounts(name, value)?),
+            "cgroup-root" => keys.cgroup_root = text(),
+            "cgroup-driver" => keys.cgroup_driver = text(),
+            "system-reserved-cgroup" => keys.system_reserved_cgroup = text(),
+            "kube-reserved-cgroup" => keys.kube_reserved_cgroup = text(),
+            SWITCH => keys.cgroups_per_qos = Some(on(name, SWITCH, value)?),
+            // Of this one a comma is part of the value, and each pair has a flag of its own.
+            "cpu-manager-policy-options" => {
+                let (key, value) = pair(name, value, '=')?;
+                keys.cpu_manager_policy_options
+                    .get_or_insert_default()
+                    .insert(key, value);
+            }
+            "topology-manager-policy-options" => {
+                grow(&mut keys.topology_manager_policy_options, pairs(name, value, '=')?);
+            }
+            "kube-reserved" => grow(&mut keys.kube_reserved, pairs(name, value, '=')?),
+            "system-reserved" => grow(&mut keys.system_reserved, pairs(name, value, '=')?),
+            "eviction-hard" => grow(&mut keys.eviction_hard, pairs(name, value, '<')?),
+            "reserved-memory" => keys
+                .reserved_memory
+                .get_or_insert_default()
+                .extend(reservations(name, value)?),
             "feature-gates" => {
-                let mut gates = BTreeMap::new();
-                for (gate, text) in pairs(name, value)? {
-                    let neither = || format!("{}={} is neither on nor off", shown(&gate), shown(&text));
-                    let on = parse_bool(&text).ok_or_else(|| wrong(name, &neither()))?;
-                    gates.insert(gate, on);
+                for (gate, text) in pairs(name, value, '=')? {
+                    let on = on(name, &gate, &text)?;
+                    keys.feature_gates.get_or_insert_default().insert(gate, on);
                 }
-                grow(&mut keys.feature_gates, gates);
             }
             _ => return Ok(false),
         }
@@ -89,29 +110,62 @@ impl Flags {
     }
 }
 
+/// The only boolean among the flags that are read.
+const SWITCH: &str = "cgroups-per-qos";
+
 fn path(value: &str) -> Option<PathBuf> {
     (!value.is_empty()).then(|| PathBuf::from(value))
 }
 
-fn grow<T>(map: &mut Option<BTreeMap<String, T>>, more: BTreeMap<String, T>) {
+fn grow(map: &mut Option<BTreeMap<String, String>>, more: BTreeMap<String, String>) {
     map.get_or_insert_default().extend(more);
 }
 
-/// `key=value` pairs joined by commas; blanks around keys and values are removed.
-fn pairs(flag: &str, text: &str) -> Result<BTreeMap<String, String>, ConfigError> {
-    let mut found = BTreeMap::new();
-    for part in text.split(',').filter(|part| !part.trim().is_empty()) {
-        let (key, value) = part
-            .split_once('=')
-            .ok_or_else(|| wrong(flag, &format!("{:?} is not key=value", excerpt(part))))?;
-        found.insert(key.trim().to_owned(), value.trim().to_owned());
-    }
-    Ok(found)
+/// A key and a value, without the blanks around them.
+fn pair(flag: &str, text: &str, between: char) -> Result<(String, String), ConfigError> {
+    let parts = text.split_once(between);
+    let (key, value) = parts.ok_or_else(|| wrong(flag, &format!("{:?} is not key{between}value", excerpt(text))))?;
+    Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
-fn amounts(flag: &str, text: &str) -> Result<super::Amounts, ConfigError> {
-    let amounts = pairs(flag, text)?.into_iter();
-    Ok(amounts.map(|(name, amount)| (name, Some(amount))).collect())
+/// Pairs joined by commas.
+fn pairs(flag: &str, text: &str, between: char) -> Result<BTreeMap<String, String>, ConfigError> {
+    let parts = text.split(',').filter(|part| !part.is_empty());
+    parts.map(|part| pair(flag, part, between)).collect()
+}
+
+fn on(flag: &str, key: &str, text: &str) -> Result<bool, ConfigError> {
+    parse_bool(text).ok_or_else(|| wrong(flag, &format!("{}={} is neither on nor off", shown(key), shown(text))))
+}
+
+/// `0:memory=1Gi,hugepages-2Mi=2Gi;1:memory=1Gi`
+fn reservations(flag: &str, text: &str) -> Result<Vec<MemoryReservation>, ConfigError> {
+    let parts = text.split(';').filter(|_| !text.is_empty());
+    let one = |part: &str| {
+        let wrong = || {
+            wrong(
+                flag,
+                &format!("{:?} is not like 0:memory=1Gi,hugepages-2Mi=2Gi", excerpt(part)),
+            )
+        };
+        let (node, limits) = part.split_once(':').ok_or_else(wrong)?;
+        let numa_node = node.parse::<i32>().map_err(|_| wrong())?.into();
+        let mut read = BTreeMap::new();
+        for limit in limits.split(',') {
+            let (kind, amount) = limit.split_once('=').ok_or_else(wrong)?;
+            let known = kind == "memory" || kind.starts_with("hugepages-");
+            let amounts = amount.parse::<Quantity>();
+            if !known || matches!(amounts, Err(QuantityError::Malformed(_))) {
+                return Err(wrong());
+            }
+            read.insert(kind.to_owned(), amount.to_owned());
+        }
+        Ok(MemoryReservation {
+            numa_node,
+            limits: read,
+        })
+    };
+    parts.map(one).collect()
 }
 
 /// What Go's `strconv.ParseBool` takes: the booleans of kubelet's flags and policy options.

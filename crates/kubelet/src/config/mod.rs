@@ -1,28 +1,33 @@
-//! kubelet's own configuration, as far as CPUs and their alignment depend on it: the file of `--config`, the drop-ins
+//! kubelet's own configuration, as far as CPUs, memory and their alignment depend on it: the file of `--config`, the drop-ins
 //! of `--config-dir`, and the flags of the running process.
 //!
-//! Flags win over drop-ins, these over the file, and all of it over kubelet's defaults (`cmd/kubelet/app/server.go` of
-//! Kubernetes 1.36). A map is merged key by key, except that flags replace a whole map of policy options, as kubelet's
-//! own flags do.
+//! Flags win over drop-ins, these over the file, and all of it over kubelet's defaults. Files are read as kubelet reads them: whatever keeps
+//! it from starting is an error, whatever it passes over is a [`Warning`] (`cmd/kubelet/app/server.go` of Kubernetes 1.36).
 
+mod decode;
 mod error;
 mod flags;
+mod given;
 mod read;
+mod schema;
+mod source;
+mod yaml;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 pub use error::ConfigError;
 pub use flags::{Flags, parse_bool};
-pub use read::read;
+pub use given::Given;
 pub(super) use read::text;
+pub use read::{kubeadm, read};
+pub use source::{DropIn, File, Warning};
+pub(super) use yaml::values;
 
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::{Quantity, QuantityError};
-use stelia_text::excerpt;
 
 /// The merged configuration, kubelet's defaults included.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -35,10 +40,15 @@ pub struct KubeletConfig {
     /// CPUs for the system and kubelet; empty when only their number is configured, or nothing.
     #[serde(rename = "reservedSystemCPUs")]
     pub reserved_system_cpus: CpuSet,
-    /// The CPUs of `kubeReserved` and `systemReserved`, as quantities are written; without `reservedSystemCPUs` their sum is how
-    /// many kubelet chooses to reserve.
-    #[serde(skip)]
-    pub reserved_amounts: Vec<String>,
+    /// Quantities for kubelet, by resource, as they are written.
+    pub kube_reserved: BTreeMap<String, String>,
+    /// Quantities for the system, by resource, as they are written. Without `reservedSystemCPUs` its CPUs and those of `kubeReserved`
+    /// are how many kubelet chooses to reserve.
+    pub system_reserved: BTreeMap<String, String>,
+    /// Thresholds by signal, as they are written. That of memory counts as reserved.
+    pub eviction_hard: BTreeMap<String, String>,
+    /// The memory of each NUMA node that pods do not get.
+    pub reserved_memory: Vec<MemoryReservation>,
     /// `none`, `best-effort`, `restricted` or `single-numa-node`.
     pub topology_manager_policy: String,
     /// `container` or `pod`.
@@ -47,6 +57,19 @@ pub struct KubeletConfig {
     pub topology_manager_policy_options: BTreeMap<String, String>,
     /// `None` or `Static`.
     pub memory_manager_policy: String,
+    /// The cgroup below which kubelet makes its pods' cgroups, in the form of paths in cgroupfs; `/` where none is configured.
+    pub cgroup_root: String,
+    /// `cgroupfs` or `systemd`, as configured: kubelet 1.34 and later ask the runtime and use this only where it does not answer.
+    pub cgroup_driver: String,
+    /// Whether pods' cgroups are below one for each QoS class and one for all pods.
+    #[serde(rename = "cgroupsPerQOS")]
+    pub cgroups_per_qos: bool,
+    /// The cgroup of the system's services, where kubelet is to limit them; empty otherwise.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub system_reserved_cgroup: String,
+    /// The cgroup of kubelet and the runtime, where kubelet is to limit them; empty otherwise.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub kube_reserved_cgroup: String,
     /// kubelet's root directory, where its checkpoints are.
     pub root_dir: PathBuf,
     /// The name of its Node where that differs from the host's (`--hostname-override`).
@@ -54,84 +77,50 @@ pub struct KubeletConfig {
     pub hostname_override: Option<String>,
     /// Feature gates that are set; those at their defaults are not here.
     pub feature_gates: BTreeMap<String, bool>,
+    /// What is in the files and has no effect.
+    #[serde(skip)]
+    pub warnings: Vec<Warning>,
+}
+
+/// The memory of a NUMA node that pods do not get.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemoryReservation {
+    /// The NUMA node's id, which the node may not have.
+    pub numa_node: i64,
+    /// Quantities, as they are written, of `memory` and of huge pages such as `hugepages-2Mi`.
+    pub limits: BTreeMap<String, String>,
 }
 
 impl Default for KubeletConfig {
-    /// kubelet's defaults.
+    /// kubelet's defaults without any file.
     fn default() -> Self {
         Self {
             cpu_manager_policy: "none".to_owned(),
             cpu_manager_policy_options: BTreeMap::new(),
             reserved_system_cpus: CpuSet::new(),
-            reserved_amounts: Vec::new(),
+            kube_reserved: BTreeMap::new(),
+            system_reserved: BTreeMap::new(),
+            eviction_hard: BTreeMap::new(),
+            reserved_memory: Vec::new(),
             topology_manager_policy: "none".to_owned(),
             topology_manager_scope: "container".to_owned(),
             topology_manager_policy_options: BTreeMap::new(),
             memory_manager_policy: "None".to_owned(),
+            cgroup_root: "/".to_owned(),
+            cgroup_driver: "cgroupfs".to_owned(),
+            cgroups_per_qos: true,
+            system_reserved_cgroup: String::new(),
+            kube_reserved_cgroup: String::new(),
             root_dir: PathBuf::from("/var/lib/kubelet"),
             hostname_override: None,
             feature_gates: BTreeMap::new(),
+            warnings: Vec::new(),
         }
     }
 }
 
-impl KubeletConfig {
-    /// How many CPUs `kubeReserved` and `systemReserved` come to, rounded up: those that kubelet chooses itself where
-    /// `reservedSystemCPUs` names none.
-    ///
-    /// # Errors
-    /// An amount is not a quantity.
-    pub fn reserved_count(&self) -> Result<u32, QuantityError> {
-        let amounts = self.reserved_amounts.iter();
-        let sum = amounts
-            .map(|text| text.parse::<Quantity>())
-            .try_fold(Quantity::default(), |sum, amount| Ok(sum.plus(amount?)))?;
-        Ok(u32::try_from(sum.value()).unwrap_or(u32::MAX))
-    }
-}
-
-/// One source of settings. A key that it omits or sets to null keeps its value; the file's hundreds of other keys are
-/// ignored.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Fragment {
-    kind: Option<String>,
-    cpu_manager_policy: Option<String>,
-    cpu_manager_policy_options: Option<BTreeMap<String, String>>,
-    #[serde(rename = "reservedSystemCPUs")]
-    reserved_system_cpus: Option<String>,
-    kube_reserved: Option<Amounts>,
-    system_reserved: Option<Amounts>,
-    topology_manager_policy: Option<String>,
-    topology_manager_scope: Option<String>,
-    topology_manager_policy_options: Option<BTreeMap<String, String>>,
-    memory_manager_policy: Option<String>,
-    feature_gates: Option<BTreeMap<String, bool>>,
-}
-
-/// Quantities by resource.
-type Amounts = BTreeMap<String, Option<String>>;
-
-const KIND: &str = "KubeletConfiguration";
-
-impl Fragment {
-    /// Parse a KubeletConfiguration, YAML or JSON. `place` names it in errors.
-    ///
-    /// # Errors
-    /// The text does not parse, or is of another kind: kubelet would not start with it.
-    pub fn parse(text: &str, place: &str) -> Result<Self, ConfigError> {
-        let fragment: Self = yaml(text, place)?;
-        match fragment.kind.as_deref() {
-            Some(KIND) => Ok(fragment),
-            kind => Err(ConfigError::Kind {
-                place: place.to_owned(),
-                kind: excerpt::excerpt(kind.unwrap_or_default()),
-            }),
-        }
-    }
-}
-
-/// The options for YAML of others: an error must not quote the file, which may contain secrets, and aliases may repeat
+/// The options for YAML of others than kubelet: an error must not quote the file, which may contain secrets, and aliases may repeat
 /// 10,000 events only, because aliases of aliases grow exponentially, and a real file needs few.
 pub fn yaml_options() -> serde_saphyr::Options {
     serde_saphyr::options! {
@@ -140,59 +129,54 @@ pub fn yaml_options() -> serde_saphyr::Options {
     }
 }
 
-pub(super) fn yaml<T: DeserializeOwned>(text: &str, place: &str) -> Result<T, ConfigError> {
-    serde_saphyr::from_str_with_options(text, yaml_options()).map_err(|cause| ConfigError::Yaml {
-        place: place.to_owned(),
-        cause: excerpt::cause(&cause),
-    })
-}
-
-/// A key that a later source has wins.
-fn set<T>(value: &mut T, given: Option<T>) {
-    if let Some(given) = given {
-        *value = given;
-    }
-}
-
-fn extend<T>(map: &mut BTreeMap<String, T>, given: Option<BTreeMap<String, T>>, replace: bool) {
-    if replace && given.is_some() {
-        map.clear();
-    }
-    map.extend(given.into_iter().flatten());
-}
-
 impl KubeletConfig {
-    /// Merges kubelet's sources: the files from the first to the last, then the flags.
+    /// Merges kubelet's sources: the file, the drop-ins from the first to the last, then the flags.
     ///
     /// # Errors
-    /// The reserved CPUs are not a CPU list.
-    pub fn new(files: impl IntoIterator<Item = Fragment>, flags: Flags) -> Result<Self, ConfigError> {
-        let (mut config, mut reserved) = (Self::default(), String::new());
-        let (mut kube, mut system) = (Amounts::new(), Amounts::new());
-        let files = files.into_iter().map(|file| (file, false));
-        for (source, is_flags) in files.chain([(flags.fragment, true)]) {
-            // A flag replaces a whole map; of the gates it sets only those it names.
-            let options = &mut config.topology_manager_policy_options;
-            extend(options, source.topology_manager_policy_options, is_flags);
-            let options = &mut config.cpu_manager_policy_options;
-            extend(options, source.cpu_manager_policy_options, is_flags);
-            extend(&mut kube, source.kube_reserved, is_flags);
-            extend(&mut system, source.system_reserved, is_flags);
-            extend(&mut config.feature_gates, source.feature_gates, false);
-            set(&mut reserved, source.reserved_system_cpus);
-            set(&mut config.cpu_manager_policy, source.cpu_manager_policy);
-            set(&mut config.topology_manager_policy, source.topology_manager_policy);
-            set(&mut config.topology_manager_scope, source.topology_manager_scope);
-            set(&mut config.memory_manager_policy, source.memory_manager_policy);
-        }
-        set(&mut config.root_dir, flags.root_dir);
-        config.hostname_override = flags.hostname_override;
-        config.reserved_system_cpus = reserved.parse().map_err(ConfigError::ReservedCpus)?;
-        let amounts = [kube, system].into_iter();
-        config.reserved_amounts = amounts
-            .filter_map(|mut amounts| amounts.remove("cpu").flatten())
-            .collect();
-        Ok(config)
+    /// A value has another type, or the reserved CPUs are not a CPU list.
+    pub fn new(file: Option<File>, drop_ins: Vec<DropIn>, flags: Flags) -> Result<Self, ConfigError> {
+        let (keys, warnings) = source::merged(file, drop_ins)?;
+        let given = Given::of_keys(&keys).overridden_by(flags.given);
+        let text = |given: Option<String>, default: String| given.filter(|text| !text.is_empty()).unwrap_or(default);
+        let default = Self::default();
+        let reserved = given.reserved_system_cpus.unwrap_or_default();
+        Ok(Self {
+            cpu_manager_policy: text(given.cpu_manager_policy, default.cpu_manager_policy),
+            cpu_manager_policy_options: given.cpu_manager_policy_options.unwrap_or_default(),
+            reserved_system_cpus: reserved.parse().map_err(ConfigError::ReservedCpus)?,
+            kube_reserved: given.kube_reserved.unwrap_or_default(),
+            system_reserved: given.system_reserved.unwrap_or_default(),
+            eviction_hard: given.eviction_hard.unwrap_or_default(),
+            reserved_memory: given.reserved_memory.unwrap_or_default(),
+            topology_manager_policy: text(given.topology_manager_policy, default.topology_manager_policy),
+            topology_manager_scope: text(given.topology_manager_scope, default.topology_manager_scope),
+            topology_manager_policy_options: given.topology_manager_policy_options.unwrap_or_default(),
+            memory_manager_policy: text(given.memory_manager_policy, default.memory_manager_policy),
+            cgroup_root: text(given.cgroup_root, default.cgroup_root),
+            cgroup_driver: text(given.cgroup_driver, default.cgroup_driver),
+            cgroups_per_qos: given.cgroups_per_qos.unwrap_or(default.cgroups_per_qos),
+            system_reserved_cgroup: given.system_reserved_cgroup.unwrap_or_default(),
+            kube_reserved_cgroup: given.kube_reserved_cgroup.unwrap_or_default(),
+            root_dir: flags.root_dir.unwrap_or(default.root_dir),
+            hostname_override: flags.hostname_override,
+            feature_gates: given.feature_gates.unwrap_or_default(),
+            warnings,
+        })
+    }
+
+    /// How many CPUs `kubeReserved` and `systemReserved` come to, rounded up: those that kubelet chooses itself where
+    /// `reservedSystemCPUs` names none.
+    ///
+    /// # Errors
+    /// An amount is not a quantity.
+    pub fn reserved_count(&self) -> Result<u32, QuantityError> {
+        let amounts = [&self.kube_reserved, &self.system_reserved];
+        let sum = amounts
+            .into_iter()
+            .filter_map(|amounts| amounts.get("cpu"))
+            .map(|text| text.parse::<Quantity>())
+            .try_fold(Quantity::default(), |sum, amount| Ok(sum.plus(amount?)))?;
+        Ok(u32::try_from(sum.value()).unwrap_or(u32::MAX))
     }
 
     /// Whether an option of the CPU manager's policy is on.

@@ -1,10 +1,10 @@
 //! The running kubelet's configuration, read from the system.
 
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use super::{ConfigError, Flags, Fragment, KubeletConfig};
+use super::{ConfigError, DropIn, Flags, KubeletConfig};
 use crate::home;
 
 /// A larger file is not read, in bytes: a real one has some kilobytes.
@@ -16,7 +16,7 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Files that changed since kubelet started are read as they are now: kubelet applies them at its next start.
 ///
 /// # Errors
-/// No kubelet runs or more than one does, or a file of its configuration does not exist or does not parse.
+/// No kubelet runs or more than one does, or it would not start with its configuration.
 pub fn read(proc: &Path, root: &Path) -> Result<KubeletConfig, ConfigError> {
     let process = home::find(proc, root)?;
     let mut flags = Flags::parse(&home::argv(&process, proc, root)?)?;
@@ -28,22 +28,47 @@ pub fn read(proc: &Path, root: &Path) -> Result<KubeletConfig, ConfigError> {
         let absolute = if path.is_absolute() {
             path.to_owned()
         } else {
-            fs::read_link(&link).map_err(ConfigError::read(&link))?.join(path)
+            fs::read_link(&link).map_err(ConfigError::of_process(&link))?.join(path)
         };
         Ok(root.join(absolute.strip_prefix("/").unwrap_or(&absolute)))
     };
-    let mut files = Vec::new();
-    if let Some(path) = &flags.config {
-        files.push(place(path)?);
-    }
+    let file = flags.config.as_deref().map(&place).transpose()?;
+    let file = file
+        .map(|path| super::File::parse(&text(&path)?, &shown(&path, root)))
+        .transpose()?;
+    let mut paths = Vec::new();
     if let Some(path) = &flags.config_dir {
-        drop_ins(&place(path)?, &mut files)?;
+        drop_ins(&place(path)?, &mut paths)?;
     }
-    let mut fragments = Vec::new();
-    for path in files {
-        fragments.push(Fragment::parse(&text(&path)?, &path.display().to_string())?);
+    let mut patches = Vec::new();
+    for path in paths {
+        patches.push(DropIn::parse(&text(&path)?, &shown(&path, root))?);
     }
-    KubeletConfig::new(fragments, flags)
+    KubeletConfig::new(file, patches, flags)
+}
+
+/// A path as the node's own programs have it.
+fn shown(path: &Path, root: &Path) -> String {
+    let below = path.strip_prefix(root);
+    below
+        .map_or_else(|_| path.to_owned(), |below| Path::new("/").join(below))
+        .display()
+        .to_string()
+}
+
+/// The configuration's path on nodes that kubeadm set up.
+const KUBEADM: &str = "/var/lib/kubelet/config.yaml";
+
+/// The configuration of a kubelet that kubeadm set up and that does not run, from its file alone, and that file's path: its flags are not known.
+/// One that cannot start runs only for moments. `None`: there is no such file.
+pub fn kubeadm(root: &Path) -> Option<(&'static str, Result<KubeletConfig, ConfigError>)> {
+    let read = match text(&root.join(KUBEADM.trim_start_matches('/'))) {
+        Err(ConfigError::Read { cause, .. }) if cause.kind() == ErrorKind::NotFound => return None,
+        read => read,
+    };
+    let parsed = read.and_then(|text| super::File::parse(&text, KUBEADM));
+    let config = parsed.and_then(|file| KubeletConfig::new(Some(file), Vec::new(), Flags::default()));
+    Some((KUBEADM, config))
 }
 
 /// Every file `*.conf` in the directory and those below, in the order in which kubelet walks: names sorted bytewise, a
@@ -71,12 +96,12 @@ fn drop_ins(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), ConfigError> 
 /// The text of a configuration file, up to `MAX_BYTES`.
 pub(crate) fn text(path: &Path) -> Result<String, ConfigError> {
     let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text));
+    let read = fs::File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text));
     read.map_err(ConfigError::read(path))?;
     if text.len() as u64 > MAX_BYTES {
-        return Err(ConfigError::Yaml {
+        return Err(ConfigError::Limit {
             place: path.display().to_string(),
-            cause: format!("more than {MAX_BYTES} bytes"),
+            cause: format!("more than {MAX_BYTES} bytes, which steliad does not read"),
         });
     }
     Ok(text)

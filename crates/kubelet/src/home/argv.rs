@@ -4,11 +4,11 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde_json::Value;
 use stelia_text::excerpt;
 
 use super::{Host, Process};
-use crate::config::{ConfigError, text, yaml};
+use crate::config::{ConfigError, text, values};
 
 /// k3s's own configuration, and the folder of its drop-ins.
 const K3S: &str = "etc/rancher/k3s/config.yaml";
@@ -46,7 +46,7 @@ pub(crate) fn argv(process: &Process, proc: &Path, root: &Path) -> Result<Vec<St
 
 fn own(process: &Process, proc: &Path) -> Result<Vec<String>, ConfigError> {
     let cmdline = proc.join(process.pid.to_string()).join("cmdline");
-    let bytes = fs::read(&cmdline).map_err(ConfigError::read(&cmdline))?;
+    let bytes = fs::read(&cmdline).map_err(ConfigError::of_process(&cmdline))?;
     let mut words: Vec<String> = bytes
         .split(|byte| *byte == 0)
         .map(|word| String::from_utf8_lossy(word).into_owned())
@@ -60,31 +60,17 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// The keys of k3s's configuration that are relevant here; a key with a `+` at its end adds to the earlier values.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-struct K3sFile {
-    kubelet_arg: Option<Words>,
-    #[serde(rename = "kubelet-arg+")]
-    more: Option<Words>,
-    data_dir: Option<PathBuf>,
-    node_name: Option<String>,
-}
-
-/// One value, or a list.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Words {
-    One(String),
-    Several(Vec<String>),
-}
-
-impl Words {
-    fn list(self) -> Vec<String> {
-        match self {
-            Self::One(word) => vec![word],
-            Self::Several(words) => words,
-        }
+/// The values of a key of k3s's configuration: one, or a list. `None`: it is a map, or has one.
+fn words(value: &Value) -> Option<Vec<String>> {
+    let text = |value: &Value| match value {
+        Value::Array(_) | Value::Object(_) => None,
+        Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    };
+    match value {
+        Value::Null => Some(Vec::new()),
+        Value::Array(several) => several.iter().map(text).collect(),
+        one => Some(vec![text(one)?]),
     }
 }
 
@@ -98,20 +84,30 @@ fn k3s(root: &Path) -> Result<Vec<String>, ConfigError> {
     let mut drop_ins: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_yaml).collect();
     drop_ins.sort();
     files.extend(drop_ins);
-    let (mut words, mut data, mut name) = (Vec::new(), PathBuf::from(K3S_DATA), None);
+    let (mut args, mut data, mut name) = (Vec::new(), PathBuf::from(K3S_DATA), None);
     for path in files {
         let text = match text(&path) {
             Err(ConfigError::Read { cause, .. }) if cause.kind() == ErrorKind::NotFound => continue,
             read => read?,
         };
-        let file: Option<K3sFile> = yaml(&text, &path.display().to_string())?;
-        let file = file.unwrap_or_default();
-        if let Some(args) = file.kubelet_arg {
-            words = args.list();
+        let file = values(&text, &path.display().to_string())?;
+        // A key with a + at its end adds to the earlier values.
+        let given = |key: &str| {
+            let words = file.get(key).map(|value| {
+                words(value).ok_or_else(|| ConfigError::Malformed {
+                    place: path.display().to_string(),
+                    cause: format!("{key} is neither a text nor a list of texts"),
+                })
+            });
+            words.transpose()
+        };
+        if let Some(given) = given("kubelet-arg")? {
+            args = given;
         }
-        words.extend(file.more.map(Words::list).unwrap_or_default());
-        data = file.data_dir.unwrap_or(data);
-        name = file.node_name.or(name);
+        args.extend(given("kubelet-arg+")?.unwrap_or_default());
+        let text = |key: &str| file.get(key).and_then(Value::as_str);
+        data = text("data-dir").map_or(data, PathBuf::from);
+        name = text("node-name").map(str::to_owned).or(name);
     }
     // Before 1.32 k3s had no such directory and passed everything as flags.
     let drop_ins = data.join("agent/etc/kubelet.conf.d");
@@ -119,7 +115,7 @@ fn k3s(root: &Path) -> Result<Vec<String>, ConfigError> {
     let mut argv = vec!["k3s".to_owned()];
     argv.extend(has_folder.then(|| format!("--config-dir={}", drop_ins.display())));
     argv.extend(name.map(|name| format!("--hostname-override={name}")));
-    argv.extend(words.iter().map(|word| format!("--{}", word.trim_start_matches('-'))));
+    argv.extend(args.iter().map(|word| format!("--{}", word.trim_start_matches('-'))));
     Ok(argv)
 }
 

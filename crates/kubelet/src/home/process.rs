@@ -86,7 +86,7 @@ pub fn find(proc: &Path, root: &Path) -> Result<Process, ConfigError> {
         found.extend(answers);
     }
     if found.is_empty() {
-        for entry in fs::read_dir(proc).map_err(ConfigError::read(proc))? {
+        for entry in fs::read_dir(proc).map_err(ConfigError::of_process(proc))? {
             let entry = entry.map_err(ConfigError::read(proc))?;
             let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
             let named = pid.and_then(|pid| look(proc, pid));

@@ -96,7 +96,10 @@ fn k3s_runs_kubelet_as_a_part_of_itself_and_its_files_say_how() {
     );
     machine.listen(DEFAULT);
     let conf = "root/var/lib/rancher/k3s/agent/etc/kubelet.conf.d/00-k3s-defaults.conf";
-    machine.write(conf, &format!("{HEAD}cgroupDriver: systemd\nreservedSystemCPUs: 0\n"));
+    machine.write(
+        conf,
+        &format!("{HEAD}cgroupDriver: systemd\nreservedSystemCPUs: \"0\"\n"),
+    );
     machine.write(
         "root/etc/rancher/k3s/config.yaml",
         "token: secret\nnode-name: one\nkubelet-arg:\n- cpu-manager-policy=static\n- reserved-cpus=0-1\n",

@@ -14,6 +14,12 @@ pub enum DescribedError {
     TooManyZones(usize),
     #[error("not a NodeResourceTopology as steliactl prints it: {0}")]
     Text(String),
+    /// An object that another program wrote, and that is not a description.
+    #[error(
+        "this NodeResourceTopology was written by {0}: a node is described by what steliactl node-topology prints on it, with its CPUs in \
+         annotations. Of other writers' objects stelia-cluster nodes --from reads the amounts"
+    )]
+    OtherWriter(String),
     #[error("the annotation {0} is missing; the profile koordinator of node-topology has it")]
     Missing(&'static str),
     #[error("annotation {name}: {cause}")]

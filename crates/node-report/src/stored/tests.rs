@@ -158,3 +158,33 @@ proptest! {
         let _ = Stored::read(&text);
     }
 }
+
+#[test]
+fn a_key_of_another_programs_next_version_does_not_make_its_annotations_unreadable() {
+    let mut theirs = kept(&facts(), Profile::Koordinator, ApiVersion::V1Alpha1);
+    let mut add = |name: &str, change: fn(&mut Value)| {
+        let text = theirs["metadata"]["annotations"][name].as_str().unwrap();
+        let mut value: Value = serde_json::from_str(text).unwrap();
+        change(&mut value);
+        theirs["metadata"]["annotations"][name] = json!(value.to_string());
+    };
+    add(POD_CPU_ALLOCS, |value| value[0]["newer"] = json!([1]));
+    add(CPU_TOPOLOGY, |value| {
+        value["newer"] = json!(true);
+        value["detail"][0]["cluster"] = json!(0);
+    });
+    add(CPU_MANAGER_POLICY, |value| value["newer"] = json!({}));
+    // What was written here is read strictly.
+    assert!(read(&theirs).problem.unwrap().contains("unknown field"));
+    theirs["metadata"]["labels"][MANAGED_BY.0] = json!("Koordinator");
+    let stored = read(&theirs);
+    assert_eq!(stored.manager.as_deref(), Some("Koordinator"));
+    assert!(
+        stored
+            .problem
+            .as_deref()
+            .is_none_or(|problem| !problem.contains("unknown field")),
+        "{:?}",
+        stored.problem
+    );
+}

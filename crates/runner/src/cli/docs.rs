@@ -222,8 +222,9 @@ fn a_manifest_emulates_its_guest_only_where_it_says_that_it_is_for_tests() {
 #[test]
 fn kubelets_configuration_is_one_that_gives_whole_cores() {
     let text = include_str!("../../../../packaging/kubernetes/kubelet-config.yaml");
-    let fragment = stelia_kubelet::config::Fragment::parse(text, "kubelet-config.yaml").unwrap();
-    let config = stelia_kubelet::config::KubeletConfig::new([fragment], Default::default()).unwrap();
+    let file = stelia_kubelet::config::File::parse(text, "kubelet-config.yaml").unwrap();
+    let config = stelia_kubelet::config::KubeletConfig::new(Some(file), Vec::new(), Default::default()).unwrap();
+    assert_eq!(config.warnings, []);
     assert_eq!(config.cpu_manager_policy, "static");
     assert!(config.cpu_option("full-pcpus-only"));
     assert!(!config.reserved_system_cpus.is_empty());

@@ -9,8 +9,8 @@ use stelia_node::cgroup::hierarchy::CONTROLLERS;
 use stelia_settings::isolated_is_safe;
 
 use super::merge::merge;
-use super::start::start;
-use super::{Check, Facts, Verdict, home, ledger, locality, noise, publish, quiet};
+use super::start::{CORRECT, start};
+use super::{Check, Facts, Verdict, config, home, ledger, locality, noise, publish, quiet};
 
 /// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
 const SYSTEMD: u32 = 252;
@@ -18,12 +18,13 @@ const SYSTEMD: u32 = 252;
 type Named = (&'static str, fn(&Facts) -> Finding);
 
 /// The checks by name, the most basic first.
-const CHECKS: [Named; 20] = [
+const CHECKS: [Named; 21] = [
     ("cgroup", cgroup),
     ("kernel", kernel),
     ("systemd", systemd),
     ("kvm", kvm),
     ("kubelet-home", home::check),
+    ("kubelet-config", config::check),
     ("kubelet-policy", policy),
     ("kubelet-state", state),
     ("kubelet-start", start),
@@ -164,9 +165,11 @@ fn policy(facts: &Facts) -> Finding {
         return own_policy(facts);
     }
     match &facts.kubelet {
-        Err(error) => failed(
-            error,
-            "start kubelet, or make its configuration readable: steliad acts on what kubelet decided",
+        Err(unread) if unread.keeps_kubelet_from_starting => failed(unread.to_string(), CORRECT),
+        Err(unread) => failed(
+            unread.to_string(),
+            "steliad acts on what kubelet decides: start kubelet where none runs; where one does, what is said of it keeps its settings from \
+             being known (docs/kubelet.md)",
         ),
         Ok(kubelet) if kubelet.cpu_manager_policy != "static" => failed(
             format!("cpuManagerPolicy: {}", kubelet.cpu_manager_policy),
@@ -224,11 +227,24 @@ fn state(facts: &Facts) -> Finding {
             error,
             "steliactl kubelet-state says more; while the file cannot be used no VM is admitted and floats keep their CPUs",
         ),
-        Ok(state) => ok(format!(
-            "shared pool {}, exclusive {}",
-            state.shared_pool(),
-            state.assigned()
-        )),
+        Ok(state) => {
+            let found = format!("shared pool {}, exclusive {}", state.shared_pool(), state.assigned());
+            if let Some((pod, container, cpus)) = state.overlap() {
+                return failed(
+                    format!(
+                        "{found}; CPUs {cpus} of {pod}/{container} are in the default set too, and kubelet does not start with this file"
+                    ),
+                    "drain the node, stop kubelet, remove cpu_manager_state, start kubelet",
+                );
+            }
+            match state.unknown_keys.is_empty() {
+                true => ok(found),
+                false => warning(
+                    format!("{found}; not known: {}", state.unknown_keys.join(", ")),
+                    "kubelet is newer than this steliad, which has read the entries and passed over the rest: upgrade steliad",
+                ),
+            }
+        }
     }
 }
 

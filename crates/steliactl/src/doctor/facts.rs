@@ -18,7 +18,7 @@ use stelia_settings::Settings;
 
 use super::noise::{Noise, is_domain, isolcpus_list};
 use super::publish::Published;
-use super::{KubeletFiles, KubeletHome, locality};
+use super::{KubeletFiles, KubeletHome, Unread, locality};
 
 /// Plain values; an error says why one could not be read.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ pub struct Facts {
     pub(crate) exclusive: Option<bool>,
     pub(crate) topology: Result<Topology, String>,
     /// The running kubelet's configuration.
-    pub(crate) kubelet: Result<KubeletConfig, String>,
+    pub(crate) kubelet: Result<KubeletConfig, Unread>,
     /// The kubelet process, and the root directory that the daemon reads.
     pub(crate) home: KubeletHome,
     /// Who chooses exclusive CPUs, and how: from steliad's configuration, or its defaults where it cannot be read.
@@ -91,7 +91,7 @@ impl Facts {
         let cgroup = sys.join("fs/cgroup");
         let told = config::read(&root.join("proc"), root);
         let stopped = matches!(told, Err(ConfigError::NotRunning));
-        let kubelet = told.map_err(|error| error.to_string());
+        let kubelet = told.map_err(Unread::from);
         let settings = stelia_settings::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
         let home = KubeletHome::find(root, &settings, kubelet.as_ref().ok());
         let kubelet_root = match (&kubelet, &home.read) {

@@ -1,28 +1,56 @@
 //! What kubelet's next start and its admissions depend on: its state files, and the machine as kubelet sees it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 
 use stelia_cpus::Topology;
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
-use stelia_kubelet::config::{Flags, Fragment, KubeletConfig};
+use stelia_kubelet::config::{self, ConfigError, KubeletConfig};
 use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, MemoryManagerState};
 use stelia_node_report::numa;
 
-use crate::{input, plan};
+use crate::plan;
 
-/// The path of kubelet's configuration on nodes set up by kubeadm.
-pub(super) const KUBEADM: &str = "/var/lib/kubelet/config.yaml";
-/// A longer file is not taken for a configuration, in bytes.
-const MAX_BYTES: usize = 1 << 20;
+/// Why kubelet's configuration is not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unread {
+    text: String,
+    /// Whether kubelet does not start with it.
+    pub(crate) keeps_kubelet_from_starting: bool,
+}
+
+impl From<ConfigError> for Unread {
+    fn from(error: ConfigError) -> Self {
+        Self {
+            text: error.in_full(),
+            keeps_kubelet_from_starting: error.keeps_kubelet_from_starting(),
+        }
+    }
+}
+
+impl From<&str> for Unread {
+    fn from(text: &str) -> Self {
+        Self {
+            text: text.to_owned(),
+            keeps_kubelet_from_starting: false,
+        }
+    }
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
 
 /// Plain values; an error says why one could not be read. `None`: the state file does not exist.
 #[derive(Debug, Clone)]
 pub(crate) struct KubeletFiles {
-    /// kubeadm's file, where no kubelet runs: one that cannot start runs only for moments.
-    pub stopped: Option<KubeletConfig>,
+    /// kubeadm's file with its path, where no kubelet runs: one that cannot start runs only for moments.
+    pub stopped: Option<(&'static str, Result<KubeletConfig, Unread>)>,
     pub cpus: Result<Option<CpuManagerState>, String>,
     pub memory: Result<Option<MemoryManagerState>, String>,
     pub devices: Result<Option<DeviceManagerState>, String>,
@@ -46,9 +74,7 @@ impl KubeletFiles {
     }
 }
 
-/// The configuration of a kubelet set up by kubeadm, from its file alone.
-fn kubeadm(root: &Path) -> Option<KubeletConfig> {
-    let text = input::text(&root.join(KUBEADM.trim_start_matches('/')), MAX_BYTES).ok()?;
-    let fragment = Fragment::parse(&text, KUBEADM).ok()?;
-    KubeletConfig::new([fragment], Flags::default()).ok()
+fn kubeadm(root: &Path) -> Option<(&'static str, Result<KubeletConfig, Unread>)> {
+    let (place, read) = config::kubeadm(root)?;
+    Some((place, read.map_err(Unread::from)))
 }

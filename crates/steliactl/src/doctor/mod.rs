@@ -1,6 +1,7 @@
 //! `doctor`: is this node fit for isolated virtual machines? Needs no daemon; one that runs is asked about interrupts.
 
 mod checks;
+mod config;
 mod facts;
 mod home;
 mod kubelet;
@@ -27,7 +28,7 @@ pub use checks::checks;
 pub use facts::Facts;
 pub(crate) use facts::systemd;
 pub(crate) use home::KubeletHome;
-pub(crate) use kubelet::KubeletFiles;
+pub(crate) use kubelet::{KubeletFiles, Unread};
 use noise::Noise;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

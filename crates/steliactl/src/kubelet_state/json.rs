@@ -28,7 +28,13 @@ fn one<T>(file: &Checked<T>, content: impl Fn(&T) -> Value) -> Value {
 
 fn cpu(state: &CpuManagerState, named: &Pods) -> Value {
     let by_pod = state.entries.iter().flat_map(|(pod, containers)| {
-        let entry = move |(name, cpus)| of(named, pod, json!({ "container": name, "cpus": cpus }));
+        let entry = move |(name, cpus): (&String, &CpuSet)| {
+            let mut entry = json!({ "container": name, "cpus": cpus });
+            if let Some(baseline) = state.baselines.get(pod).and_then(|containers| containers.get(name)) {
+                entry["baseline_cpus"] = json!(baseline);
+            }
+            of(named, pod, entry)
+        };
         containers.iter().map(entry)
     });
     let by_id = state
@@ -47,6 +53,7 @@ fn cpu(state: &CpuManagerState, named: &Pods) -> Value {
         "shared_pool": state.shared_pool(),
         "usable": reason.is_none(),
         "reason": reason.unwrap_or_default(),
+        "unknown_keys": state.unknown_keys,
         "entries": by_pod.chain(by_id).collect::<Vec<_>>(),
         "pod_entries": pods.collect::<Vec<_>>(),
     })

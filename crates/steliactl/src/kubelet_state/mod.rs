@@ -165,6 +165,11 @@ fn unusable(state: &CpuManagerState) -> Option<String> {
             state.policy
         ));
     }
+    if let Some((pod, container, cpus)) = state.overlap() {
+        return Some(format!(
+            "the CPUs {cpus} of {pod}/{container} are in the default set too: kubelet does not start with this file"
+        ));
+    }
     // kubelet writes such a file when it starts.
     let empty = state.shared_pool().is_empty();
     empty.then(|| "the shared pool is empty: there is nowhere to float".to_owned())

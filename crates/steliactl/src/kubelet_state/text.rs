@@ -56,6 +56,7 @@ const BLOCKS: [Column<(String, String, MemoryBlock)>; 5] = [
 
 fn cpu(path: &Path, state: &CpuManagerState, named: &Pods, look: Look) -> Vec<String> {
     let usable = unusable(state).map_or_else(|| "yes".to_owned(), |reason| format!("no: {reason}"));
+    let unknown = (!state.unknown_keys.is_empty()).then(|| ("Unknown keys", state.unknown_keys.join(", ")));
     let mut parts = vec![properties(
         [
             ("File", path.display().to_string()),
@@ -64,7 +65,9 @@ fn cpu(path: &Path, state: &CpuManagerState, named: &Pods, look: Look) -> Vec<St
             ("Default set", state.default_cpus.to_string()),
             ("Shared pool", state.shared_pool().to_string()),
             ("Usable", usable),
-        ],
+        ]
+        .into_iter()
+        .chain(unknown),
         look,
     )];
     let by_pod = state.entries.iter().flat_map(|(pod, containers)| {

@@ -24,6 +24,8 @@ pub(super) struct Answer {
     pub(super) kubelet: Kubelet,
     /// Assumptions, where neither the node nor the description has the fact.
     pub(super) assumed: Vec<String>,
+    /// What is in kubelet's configuration and has no effect.
+    pub(super) warnings: Vec<String>,
     pub(super) admitted: bool,
     pub(super) rejection: Option<Rejected>,
     pub(super) containers: Vec<Row>,
@@ -151,6 +153,7 @@ impl Answer {
             node: subject.name.clone(),
             kubelet: Kubelet::of(subject.node.settings(), &subject.node.reserved_cpus()),
             assumed: subject.notes.clone(),
+            warnings: subject.warnings.clone(),
             ..Self::default()
         };
         match admit(&subject.node, pod) {

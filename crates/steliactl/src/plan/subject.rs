@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use kubelet_planner::{CpuManager, NodeState, cpus};
+use kubelet_planner::start::unknown_gates;
+use kubelet_planner::{CpuManager, MemoryManager, NodeState, cpus};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, CheckpointError, MAX_BYTES, Schema};
+use stelia_kubelet::config::ConfigError;
 use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
-use stelia_node_plan::{Subject, settings};
+use stelia_node_plan::start::{self, StateFiles};
+use stelia_node_plan::{Subject, machine, settings};
 use stelia_node_report::numa;
 
 use crate::input;
@@ -24,42 +27,54 @@ const V4_SINCE: u32 = 37;
 pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String> {
     let mut notes = Vec::new();
     let sys = root.join("sys");
-    let topology =
-        Topology::read_as_kubelet(&sys).map_err(|cause| format!("read the CPUs below {}: {cause}", sys.display()))?;
+    let topology = Topology::read_as_kubelet(&sys).map_err(|cause| cause.to_string())?;
     let numa = numa::read(&sys).map_err(|cause| cause.to_string())?;
-    let told = config::read(&root.join("proc"), root);
+    let told = match config::read(&root.join("proc"), root) {
+        Err(ConfigError::NotRunning) => stopped(root, &mut notes),
+        read => Some(read),
+    };
     let (mut config, known) = match told {
-        Ok(config) => (config, true),
-        Err(cause) => {
-            notes.push(format!(
-                "kubelet's settings are not known ({cause}): its defaults are assumed, and what its state files say"
+        Some(Ok(config)) => (config, true),
+        Some(Err(cause)) if cause.keeps_kubelet_from_starting() => return Err(cause.in_full()),
+        Some(Err(cause)) => {
+            return Err(format!(
+                "unknown: kubelet's settings are not known ({cause}), and without them its answer is not either"
             ));
-            (KubeletConfig::default(), false)
         }
+        None => (KubeletConfig::default(), false),
     };
     let folder = root.join(config.root_dir.strip_prefix("/").unwrap_or(&config.root_dir));
     let cpus = state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse)?;
     let memory = state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse)?;
-    if let Some(state) = &cpus {
-        match known {
-            true if state.policy != config.cpu_manager_policy => {
-                return Err(differ(CPU_MANAGER_STATE, &state.policy, &config.cpu_manager_policy));
+    let caches = topology.caches(&sys);
+    match (known, &cpus) {
+        (true, _) => {
+            let files = StateFiles {
+                cpus: cpus.as_ref(),
+                memory: memory.as_ref(),
+            };
+            let machine = machine(&topology, &caches, &numa);
+            let problems = start::problems(&config, Some(&machine), files);
+            if !problems.is_empty() {
+                let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+                return Err(format!("kubelet would not start: {}", problems.join("; ")));
             }
-            true => {}
-            false => notes.extend(infer(&mut config, state, &topology.online())),
         }
-    }
-    if let Some(state) = &memory {
-        match known {
-            true if state.policy != config.memory_manager_policy => {
-                return Err(differ(
-                    MEMORY_MANAGER_STATE,
-                    &state.policy,
-                    &config.memory_manager_policy,
-                ));
+        (false, Some(state)) => {
+            notes.push(
+                "kubelet's settings are not known (no kubelet runs on this node): its defaults are assumed, and what its state files say"
+                    .to_owned(),
+            );
+            notes.extend(infer(&mut config, state, &topology.online()));
+            if let Some(state) = &memory {
+                state.policy.clone_into(&mut config.memory_manager_policy);
             }
-            true => {}
-            false => state.policy.clone_into(&mut config.memory_manager_policy),
+        }
+        (false, None) => {
+            return Err(format!(
+                "unknown: no kubelet runs on this node, and there is neither its configuration nor {}: what it would do cannot be told",
+                folder.join(CPU_MANAGER_STATE).display()
+            ));
         }
     }
     let devices = state(
@@ -71,16 +86,15 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
             "the NUMA nodes of devices that nobody has are in no file: they are taken for aligned to none".to_owned(),
         );
     }
-    if memory.is_none() && config.memory_manager_policy == "Static" {
-        "None".clone_into(&mut config.memory_manager_policy);
-        notes.push(absent(
-            &folder.join(MEMORY_MANAGER_STATE),
-            "the memory manager is taken for off",
-        ));
-    }
     let settings = settings::settings(&config, memory.as_ref())?;
     if cpus.is_none() && settings.cpu_manager != CpuManager::None {
         notes.push(absent(&folder.join(CPU_MANAGER_STATE), "no CPUs are given away yet"));
+    }
+    if memory.is_none() && settings.memory_manager != MemoryManager::None {
+        notes.push(absent(
+            &folder.join(MEMORY_MANAGER_STATE),
+            "no memory is given away yet",
+        ));
     }
     let of_cpus = |state: &CpuManagerState| match settings.cpu_manager {
         CpuManager::None => cpus::CpuState::default(),
@@ -91,11 +105,21 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
         memory: memory.as_ref().map(Into::into).unwrap_or_default(),
         devices: devices.as_ref().map(Into::into).unwrap_or_default(),
     };
-    let caches = topology.caches(&sys);
     let mut subject = Subject::new(None, topology, &caches, &numa, settings, state, notes)?;
+    subject.warnings = config.warnings.iter().map(ToString::to_string).collect();
+    subject.warnings.extend(unknown_gates(&config));
     subject.gates = known.then_some(config.feature_gates);
     let by_file = cpus.filter(|state| state.schema == Schema::V4).map(|_| V4_SINCE);
     Ok(subject.with_version(version.or(by_file)))
+}
+
+/// The configuration of a kubelet that does not run, as far as there is a file of it.
+fn stopped(root: &Path, notes: &mut Vec<String>) -> Option<Result<KubeletConfig, ConfigError>> {
+    let (place, read) = config::kubeadm(root)?;
+    notes.push(format!(
+        "no kubelet runs: its settings are taken from {place}, and flags are not known"
+    ));
+    Some(read)
 }
 
 /// A state file of kubelet's; `None` where it does not exist.
@@ -111,10 +135,6 @@ pub(crate) fn state<T>(path: &Path, parse: impl Fn(&[u8]) -> Result<T, Checkpoin
 
 fn absent(path: &Path, assumed: &str) -> String {
     format!("there is no {}: {assumed}", path.display())
-}
-
-fn differ(file: &str, stored: &str, configured: &str) -> String {
-    format!("kubelet would not start: {file} is of policy {stored:?}, and {configured:?} is configured")
 }
 
 /// Fills in settings that are not known from the CPU manager's state: its policy, and as reserved CPUs those that are

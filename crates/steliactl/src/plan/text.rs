@@ -90,6 +90,7 @@ pub(super) fn answer(answer: &Answer, look: Look) -> String {
         }
     }
     lines.extend(answer.assumed.iter().map(|note| ("Assumed", note.clone())));
+    lines.extend(answer.warnings.iter().map(|warning| ("Warning", warning.clone())));
     lines.extend(answer.faults.iter().map(|fault| ("Fault", fault.clone())));
     lines.extend(answer.why_not_better.iter().map(|why| ("Why not better", why.clone())));
     if let Some(fits) = &answer.until_full {

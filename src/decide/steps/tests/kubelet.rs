@@ -11,6 +11,15 @@ fn float_keeps_what_it_has_while_kubelets_file_cannot_be_used() {
 }
 
 #[test]
+fn keys_that_are_not_known_beside_the_entries_degrade_and_change_nothing() {
+    let mut snapshot = isolated();
+    snapshot.kubelet.as_mut().unwrap().unknown_keys = vec!["slices".to_owned()];
+    assert_eq!(steps(&snapshot), []);
+    let expected = "kubelet's state has keys that steliad does not know (slices); its entries are followed";
+    assert_eq!(reasons(&snapshot), [expected]);
+}
+
+#[test]
 fn cpus_that_became_another_pods_are_left_at_once_and_taken_back_when_given_back() {
     let mut snapshot = isolated();
     kubelet_says(&mut snapshot, "0-1,5-7", None, Some("3-4"));

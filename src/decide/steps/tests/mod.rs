@@ -78,8 +78,7 @@ pub(crate) fn snapshot(instances: Vec<Instance>) -> Snapshot {
             policy: "static".into(),
             default_cpus: cpus("0-1,4-7"),
             entries: BTreeMap::from([(record().pod, entry)]),
-            container_entries: BTreeMap::new(),
-            pod_entries: BTreeMap::new(),
+            ..CpuManagerState::absent()
         }),
         topology: topology("0-7"),
         safe_partition: Partition::Isolated,

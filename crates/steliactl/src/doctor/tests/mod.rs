@@ -54,8 +54,7 @@ fn fit() -> Facts {
         policy: "static".to_owned(),
         default_cpus: cpus("0,2-4,6-7"),
         entries: [(PodUid::parse(POD).unwrap(), [("vm".to_owned(), cpus("1,5"))].into())].into(),
-        container_entries: [].into(),
-        pod_entries: [].into(),
+        ..CpuManagerState::absent()
     };
     Facts {
         kernel: "6.12.9".to_owned(),
@@ -156,6 +155,14 @@ type Change = fn(&mut Facts);
 #[case::old_kernel("kernel", Verdict::Warning, |f: &mut Facts| { f.kernel = "6.1.0-30".into(); f.exclusive = Some(false) })]
 #[case::old_kernel_without_cgroups("kernel", Verdict::Warning, |f: &mut Facts| { f.kernel = "6.6.1".into(); f.exclusive = None })]
 #[case::old_systemd("systemd", Verdict::Failed, |f: &mut Facts| f.systemd = Some(249))]
+#[case::a_misspelt_key("kubelet-config", Verdict::Warning, |f: &mut Facts| {
+    let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nreservedCpus: 0\n";
+    let file = stelia_kubelet::config::File::parse(text, "k.yaml").unwrap();
+    told(f).warnings = KubeletConfig::new(Some(file), Vec::new(), Default::default()).unwrap().warnings;
+})]
+#[case::a_gate_of_another_version("kubelet-config", Verdict::Warning, |f: &mut Facts| { told(f).feature_gates.insert("CPUManager".into(), true); })]
+#[case::cpus_twice("kubelet-state", Verdict::Failed, |f: &mut Facts| f.state.as_mut().unwrap().default_cpus = "0-7".parse().unwrap())]
+#[case::keys_of_a_newer_kubelet("kubelet-state", Verdict::Warning, |f: &mut Facts| f.state.as_mut().unwrap().unknown_keys = vec!["slices".into()])]
 #[case::no_kubelet("kubelet-policy", Verdict::Failed, |f: &mut Facts| f.kubelet = Err("no kubelet runs".into()))]
 #[case::both_choose("kubelet-policy", Verdict::Warning, |f: &mut Facts| ours(f))]
 #[case::nothing_reserved("kubelet-policy", Verdict::Warning, |f: &mut Facts| { ours(f); f.allocator.reserved = CpuSet::new(); f.kubelet = Err("none".into()) })]

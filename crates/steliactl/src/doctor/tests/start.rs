@@ -1,5 +1,7 @@
 //! Would kubelet start?
 
+use stelia_kubelet::config::MemoryReservation;
+
 use super::*;
 
 fn option(facts: &mut Facts, name: &str) {
@@ -41,6 +43,9 @@ const MEMORY_STATE: fn(&str) -> MemoryManagerState = |policy| MemoryManagerState
     "remove /var/lib/kubelet/memory_manager_state",
     |f: &mut Facts| {
         told(f).memory_manager_policy = "Static".into();
+        told(f).kube_reserved = [("memory".to_owned(), "1Gi".to_owned())].into();
+        let limits = [("memory".to_owned(), "1Gi".to_owned())].into();
+        told(f).reserved_memory = vec![MemoryReservation { numa_node: 0, limits }];
         let table = MemoryTable { total: 8 << 30, system_reserved: 1 << 30, ..MemoryTable::default() };
         let node = memory::NumaNodeState { tables: [("memory".to_owned(), table)].into(), cells: vec![0], assignments: 0 };
         let state = MemoryManagerState { nodes: [(0, node)].into(), ..MEMORY_STATE("Static") };
@@ -74,6 +79,24 @@ const MEMORY_STATE: fn(&str) -> MemoryManagerState = |policy| MemoryManagerState
     "the CPUs that are online",
     |f: &mut Facts| { f.topology.as_mut().unwrap().cpus.remove(&7); }
 )]
+#[case::nothing_reserved(
+    Verdict::Failed,
+    "the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero",
+    "set reservedSystemCPUs",
+    |f: &mut Facts| told(f).reserved_system_cpus = CpuSet::new()
+)]
+#[case::options_of_no_policy(Verdict::Failed, "the policy none has no options", "remove cpuManagerPolicyOptions", |f: &mut Facts| {
+    told(f).cpu_manager_policy = "none".into();
+    f.files.cpus = Ok(None);
+})]
+#[case::memory_reserved_for_no_node(Verdict::Failed, "reservedMemory has 0 bytes", "set reservedMemory", |f: &mut Facts| {
+    told(f).memory_manager_policy = "Static".into();
+    told(f).kube_reserved = [("memory".to_owned(), "1Gi".to_owned())].into();
+})]
+#[case::an_unreadable_file(Verdict::Failed, "k.yaml: reservedSystemCPUs is the number 0", "before kubelet is started again", |f: &mut Facts| {
+    let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nreservedSystemCPUs: 0\n";
+    f.kubelet = Err(stelia_kubelet::config::File::parse(text, "k.yaml").unwrap_err().into());
+})]
 #[case::reserved_and_not_there(Verdict::Failed, "9", "CPUs that this node has", |f: &mut Facts| {
     told(f).reserved_system_cpus = "0,9".parse().unwrap();
 })]
@@ -116,7 +139,7 @@ fn a_kubelet_that_would_not_start_is_told_in_its_own_words(
 fn a_kubelet_that_crashes_again_and_again_is_known_by_kubeadms_file() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path();
-    let config = "kind: KubeletConfiguration\ncpuManagerPolicy: static\nreservedSystemCPUs: \"0\"\n";
+    let config = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncpuManagerPolicy: static\nreservedSystemCPUs: \"0\"\n";
     let state = r#"{"policyName":"none","defaultCpuSet":"","checksum":1353318690}"#;
     write(root, "var/lib/kubelet/config.yaml", config);
     write(root, "var/lib/kubelet/cpu_manager_state", state);

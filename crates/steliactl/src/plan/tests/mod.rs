@@ -79,7 +79,7 @@ fn node(config: &str) -> TempDir {
         write(
             root.path(),
             "etc/kubelet.yaml",
-            &format!("kind: KubeletConfiguration\n{config}"),
+            &format!("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{config}"),
         );
     }
     let mut state = Checkpoint::create(&root.path().join("var/lib/kubelet"), &set("0-15")).unwrap();
@@ -281,12 +281,106 @@ fn without_a_kubelet_its_state_file_tells_the_policy() {
 }
 
 #[test]
+fn without_any_kubelet_the_answer_is_not_known() {
+    let node = node("");
+    fs::remove_dir_all(node.path().join("var")).unwrap();
+    let (printed, reason) = refused(node.path(), &["-c", "cpus=4,memory=1Gi"]);
+    assert!(
+        printed.is_empty() && reason.starts_with("unknown: no kubelet runs on this node"),
+        "{reason}"
+    );
+    // One that kubeadm set up and that cannot start runs for moments only.
+    let file = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncpuManagerPolicy: static\n";
+    write(node.path(), "var/lib/kubelet/config.yaml", file);
+    let (_, reason) = refused(node.path(), &["-c", "cpus=4,memory=1Gi"]);
+    assert!(
+        reason.starts_with("kubelet would not start: cpuManagerPolicy static needs CPUs"),
+        "{reason}"
+    );
+    write(
+        node.path(),
+        "var/lib/kubelet/config.yaml",
+        &format!("{file}reservedSystemCPUs: \"0\"\n"),
+    );
+    let answer = answered(node.path(), &["-c", "cpus=4,memory=1Gi"]);
+    assert_eq!(answer["kubelet"]["reserved_cpus"], "0");
+    assert!(
+        answer["assumed"][0]
+            .as_str()
+            .unwrap()
+            .contains("settings are taken from /var/lib/kubelet/config.yaml"),
+        "{answer}"
+    );
+}
+
+#[rstest::rstest]
+#[case("cpuManagerPolicy: static\n", "cpuManagerPolicy static needs CPUs that are reserved")]
+#[case(
+    "cpuManagerPolicy: none\ncpuManagerPolicyOptions: {full-pcpus-only: \"true\"}\n",
+    "the policy none has no options"
+)]
+#[case(
+    "cpuManagerPolicy: static\nreservedSystemCPUs: 0\n",
+    "/etc/kubelet.yaml: reservedSystemCPUs is the number 0, and kubelet takes a text only"
+)]
+#[case(
+    "cpuManagerPolicy: static\nreservedSystemCPUs: 0,8\nmemoryManagerPolicy: Static\n",
+    "reservedMemory has 0 bytes of memory in sum"
+)]
+#[case(
+    "cpuManagerPolicy: static\nreservedSystemCPUs: 0,8\ncpuManagerPolicyOptions: {align-by-socket: \"true\"}\n",
+    "needs the feature gate CPUManagerPolicyAlphaOptions"
+)]
+#[case(
+    "cpuManagerPolicy: static\nreservedSystemCPUs: 0,99\n",
+    "this node has no CPUs 99 online"
+)]
+fn a_kubelet_that_would_not_start_admits_nothing(#[case] config: &str, #[case] why: &str) {
+    let node = node(config);
+    let (printed, reason) = refused(node.path(), &["-c", "cpus=4,memory=1Gi"]);
+    assert!(printed.is_empty(), "{printed}");
+    assert!(
+        reason.starts_with("kubelet would not start: ") && reason.contains(why),
+        "{reason}"
+    );
+}
+
+#[test]
+fn what_kubelet_passes_over_is_a_warning() {
+    let node = node(&format!(
+        "{STATIC}reservedCpus: 0-4\naddress: a\naddress: b\nfeatureGates: {{CPUManager: true}}\n"
+    ));
+    let answer = answered(node.path(), &["-c", "cpus=4,memory=1Gi"]);
+    let warnings = answer["warnings"].to_string();
+    for expected in [
+        "did you mean reservedSystemCPUs?",
+        "address is there twice",
+        "no gate CPUManager",
+    ] {
+        assert!(warnings.contains(expected), "{warnings}");
+    }
+    assert_eq!(answer["admitted"], true);
+}
+
+#[test]
+fn memory_of_a_fresh_memory_manager_is_given_from_what_is_left() {
+    let node = node(&format!(
+        "{STATIC}memoryManagerPolicy: Static\nreservedMemory: [{{numaNode: 0, limits: {{memory: 100Mi}}}}]\n"
+    ));
+    let answer = answered(node.path(), &["-c", "cpus=4,memory=1Gi"]);
+    assert_eq!(answer["kubelet"]["memory_manager_policy"], "Static");
+    assert_eq!(answer["containers"][0]["memory"][0]["nodes"], "0");
+    let (printed, _) = refused(node.path(), &["-c", "cpus=4,memory=33Gi"]);
+    assert!(printed.contains("Admitted:"), "{printed}");
+}
+
+#[test]
 fn files_that_contradict_each_other_are_no_ground_for_an_answer() {
     let node = node("cpuManagerPolicy: none\n");
     let (_, reason) = refused(node.path(), &["-c", "cpus=4,memory=1Gi"]);
     assert_eq!(
         reason,
-        "kubelet would not start: cpu_manager_state is of policy \"static\", and \"none\" is configured"
+        "kubelet would not start: configured policy \"none\" differs from state checkpoint policy \"static\""
     );
     let node = self::node("cpuManagerPolicy: static\nreservedSystemCPUs: 0-1\n");
     let (_, reason) = refused(node.path(), &["-c", "cpus=4,memory=1Gi"]);
@@ -313,7 +407,7 @@ fn cpus_reserved_by_amount_are_those_that_kubelet_chooses() {
     let (_, reason) = refused(node.path(), &["-c", "cpus=4,memory=1Gi"]);
     assert_eq!(
         reason,
-        "kubelet's reserved CPUs: \"much\" is not a quantity, such as 2, 500m or 1Gi"
+        "kubelet would not start: kubeReserved.cpu: \"much\" is not a quantity, such as 2, 500m or 1Gi"
     );
 }
 

@@ -1,0 +1,115 @@
+//! The feature gates of kubelet 1.36 (`pkg/features`, and those of the libraries that register theirs with it).
+
+/// Every gate, and the two that stand for a stage.
+#[rustfmt::skip]
+pub(super) const KNOWN: [&str; 241] = [
+    "APIResponseCompression", "APIServerIdentity", "APIServerTracing", "APIServingWithRoutine", "AggregatedDiscoveryRemoveBetaType",
+    "AllAlpha", "AllBeta", "AllowDNSOnlyNodeCSR", "AllowInsecureKubeletCertificateSigningRequests",
+    "AllowOverwriteTerminationGracePeriodSeconds", "AllowParsingUserUIDFromCertAuth", "AllowServiceExternalIPs",
+    "AllowUnsafeMalformedObjectDeletion", "AnonymousAuthConfigurableEndpoints", "AnyVolumeDataSource", "AtomicFIFO",
+    "AuthorizeNodeWithSelectors", "AuthorizePodWebsocketUpgradeCreatePermission", "AuthorizeWithSelectors", "BtreeWatchCache",
+    "CBORServingAndStorage", "CPUManagerPolicyAlphaOptions", "CPUManagerPolicyBetaOptions", "CPUManagerPolicyOptions",
+    "CRDObservedGenerationTracking", "CRDValidationRatcheting", "CRIListStreaming", "CSIServiceAccountTokenSecrets", "CSIVolumeHealth",
+    "ChangeContainerStatusOnKubeletRestart", "ClearingNominatedNodeNameAfterBinding", "ClientsAllowCARotation", "ClientsAllowCBOR",
+    "ClientsAllowTLSCacheGC", "ClientsPreferCBOR", "CloudControllerManagerWatchBasedRoutesReconciliation", "CloudControllerManagerWebhook",
+    "ClusterTrustBundle", "ClusterTrustBundleProjection", "ComponentFlagz", "ComponentStatusz", "ConcurrentWatchObjectDecode",
+    "ConsistentListFromCache", "ConstrainedImpersonation", "ContainerCheckpoint", "ContainerRestartRules", "ContainerStopSignals",
+    "ContextualLogging", "CoordinatedLeaderElection", "CrossNamespaceVolumeDataSource", "CustomCPUCFSQuotaPeriod",
+    "CustomResourceFieldSelectors", "DRAAdminAccess", "DRAConsumableCapacity", "DRADeviceBindingConditions", "DRADeviceTaintRules",
+    "DRADeviceTaints", "DRAExtendedResource", "DRAListTypeAttributes", "DRANodeAllocatableResources", "DRAPartitionableDevices",
+    "DRAPrioritizedList", "DRAResourceClaimDeviceStatus", "DRAResourceClaimGranularStatusAuthorization", "DRAResourcePoolStatus",
+    "DRASchedulerFilterTimeout", "DRAWorkloadResourceClaims", "DeclarativeValidation", "DeclarativeValidationBeta",
+    "DeclarativeValidationTakeover", "DeploymentReplicaSetTerminatingReplicas", "DetectCacheInconsistency", "DisableAllocatorDualWrite",
+    "DisableCPUQuotaWithExclusiveCPUs", "DisableNodeKubeProxyVersion", "DynamicResourceAllocation", "EnvFiles", "EventedPLEG",
+    "ExecProbeTimeout", "ExtendWebSocketsToKubelet", "ExternalServiceAccountTokenSigner", "GangScheduling", "GenericWorkload",
+    "GitRepoVolumeDriver", "GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority", "HPAConfigurableTolerance", "HPAScaleToZero",
+    "HostnameOverride", "ImageMaximumGCAge", "ImageVolume", "ImageVolumeWithDigest", "InOrderInformers", "InOrderInformersBatchProcess",
+    "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScaling", "InPlacePodVerticalScalingExclusiveCPUs",
+    "InPlacePodVerticalScalingExclusiveMemory", "InPlacePodVerticalScalingInitContainers", "InformerResourceVersion",
+    "JobBackoffLimitPerIndex", "JobManagedBy", "JobPodReplacementPolicy", "JobSuccessPolicy", "KMSv1", "KubeletCgroupDriverFromCRI",
+    "KubeletCrashLoopBackOffMax", "KubeletEnsureSecretPulledImages", "KubeletFineGrainedAuthz", "KubeletInUserNamespace", "KubeletPSI",
+    "KubeletPodResourcesDynamicResources", "KubeletPodResourcesGet", "KubeletPodResourcesListUseActivePods",
+    "KubeletRegistrationGetOnExistsOnly", "KubeletSeparateDiskGC", "KubeletServiceAccountTokenForCredentialProviders", "KubeletTracing",
+    "ListFromCacheSnapshot", "LocalStorageCapacityIsolationFSQuotaMonitoring", "LogarithmicScaleDown", "LoggingAlphaOptions",
+    "LoggingBetaOptions", "ManifestBasedAdmissionControlConfig", "MatchLabelKeysInPodAffinity", "MatchLabelKeysInPodTopologySpread",
+    "MatchLabelKeysInPodTopologySpreadSelectorMerge", "MaxUnavailableStatefulSet", "MemoryQoS", "MultiCIDRServiceAllocator",
+    "MutableCSINodeAllocatableCount", "MutablePVNodeAffinity", "MutablePodResourcesForSuspendedJobs",
+    "MutableSchedulingDirectivesForSuspendedJobs", "MutatingAdmissionPolicy", "NFTablesProxyMode", "NativeHistograms",
+    "NodeDeclaredFeatures", "NodeInclusionPolicyInPodTopologySpread", "NodeLogQuery", "NodeSwap", "NominatedNodeNameForExpectation",
+    "OpenAPIEnums", "OpportunisticBatching", "OrderedNamespaceDeletion", "PLEGOnDemandRelist", "PersistentVolumeClaimUnusedSinceTime",
+    "PodAndContainerStatsFromCRI", "PodCertificateRequest", "PodDeletionCost", "PodLevelResourceManagers", "PodLevelResources",
+    "PodLifecycleSleepAction", "PodLifecycleSleepActionAllowZero", "PodLogsQuerySplitStreams", "PodObservedGenerationTracking",
+    "PodReadyToStartContainersCondition", "PodSchedulingReadiness", "PodTopologyLabelsAdmission", "PodsAPI", "PortForwardWebsockets",
+    "PreferSameTrafficDistribution", "PreventStaticPodAPIReferences", "ProcMountType", "QOSReserved", "RecoverVolumeExpansionFailure",
+    "RecursiveReadOnlyMounts", "ReduceDefaultCrashLoopBackOffDecay", "RelaxedDNSSearchValidation", "RelaxedEnvironmentVariableValidation",
+    "RelaxedServiceNameValidation", "ReloadKubeletClientCAFile", "ReloadKubeletServerCertificateFile", "RemoteRequestHeaderUID",
+    "ResilientWatchCacheInitialization", "ResourceHealthStatus", "ResourceHealthStatusMessage", "RestartAllContainersOnContainerExits",
+    "RetryGenerateName", "RotateKubeletServerCertificate", "RuntimeClassInImageCriApi", "SELinuxChangePolicy", "SELinuxMount",
+    "SELinuxMountReadWriteOncePod", "SchedulerAsyncAPICalls", "SchedulerAsyncPreemption", "SchedulerPopFromBackoffQ",
+    "SchedulerQueueingHints", "SeparateCacheWatchRPC", "SeparateTaintEvictionController", "ServiceAccountNodeAudienceRestriction",
+    "ServiceAccountTokenJTI", "ServiceAccountTokenNodeBinding", "ServiceAccountTokenNodeBindingValidation",
+    "ServiceAccountTokenPodNodeInfo", "ServiceCIDRStatusFieldWiping", "ShardedListAndWatch", "SidecarContainers",
+    "SizeBasedListCostEstimate", "StaleControllerConsistencyDaemonSet", "StaleControllerConsistencyJob",
+    "StaleControllerConsistencyReplicaSet", "StaleControllerConsistencyStatefulSet", "StatefulSetSemanticRevisionComparison",
+    "StorageCapacityScoring", "StorageNamespaceIndex", "StorageVersionAPI", "StorageVersionHash", "StorageVersionMigrator",
+    "StreamingCollectionEncodingToJSON", "StreamingCollectionEncodingToProtobuf", "StrictIPCIDRValidation",
+    "StructuredAuthenticationConfiguration", "StructuredAuthenticationConfigurationEgressSelector",
+    "StructuredAuthenticationConfigurationJWKSMetrics", "SupplementalGroupsPolicy", "SystemdWatchdog", "TaintTolerationComparisonOperators",
+    "TokenRequestServiceAccountUIDValidation", "TopologyAwareWorkloadScheduling", "TopologyManagerPolicyAlphaOptions",
+    "TopologyManagerPolicyBetaOptions", "TopologyManagerPolicyOptions", "TranslateStreamCloseWebsocketRequests",
+    "UnauthenticatedHTTP2DOSMitigation", "UnknownVersionInteroperabilityProxy", "UnlockWhileProcessingFIFO",
+    "UserNamespacesHostNetworkSupport", "UserNamespacesSupport", "VolumeAttributesClass", "VolumeLimitScaling",
+    "WatchCacheInitializationPostStartHook", "WatchList", "WatchListClient", "WinDSR", "WinOverlay", "WindowsCPUAndMemoryAffinity",
+    "WindowsGracefulNodeShutdown", "WindowsHostNetwork", "WorkloadAwarePreemption", "WorkloadWithJob",
+];
+
+/// Those that are on for good: kubelet does not start where one is turned off.
+#[rustfmt::skip]
+pub(super) const LOCKED: [&str; 76] = [
+    "APIServerTracing", "AggregatedDiscoveryRemoveBetaType", "AllowOverwriteTerminationGracePeriodSeconds",
+    "AnonymousAuthConfigurableEndpoints", "AnyVolumeDataSource", "AuthorizeNodeWithSelectors", "AuthorizeWithSelectors", "BtreeWatchCache",
+    "CPUManagerPolicyOptions", "CRDValidationRatcheting", "CSIServiceAccountTokenSecrets", "ConsistentListFromCache",
+    "CustomResourceFieldSelectors", "DRAAdminAccess", "DeclarativeValidation", "DisableAllocatorDualWrite", "DisableNodeKubeProxyVersion",
+    "DynamicResourceAllocation", "ExecProbeTimeout", "ExternalServiceAccountTokenSigner", "GitRepoVolumeDriver", "ImageMaximumGCAge",
+    "ImageVolume", "InOrderInformers", "InPlacePodVerticalScaling", "JobBackoffLimitPerIndex", "JobManagedBy", "JobPodReplacementPolicy",
+    "JobSuccessPolicy", "KubeletCgroupDriverFromCRI", "KubeletFineGrainedAuthz", "KubeletPSI", "KubeletPodResourcesDynamicResources",
+    "KubeletPodResourcesGet", "KubeletTracing", "LogarithmicScaleDown", "MatchLabelKeysInPodAffinity", "MultiCIDRServiceAllocator",
+    "MutableCSINodeAllocatableCount", "NFTablesProxyMode", "NodeInclusionPolicyInPodTopologySpread", "NodeLogQuery", "NodeSwap",
+    "OrderedNamespaceDeletion", "PodLifecycleSleepAction", "PodLifecycleSleepActionAllowZero", "PodObservedGenerationTracking",
+    "PodSchedulingReadiness", "PreferSameTrafficDistribution", "ProcMountType", "RecoverVolumeExpansionFailure", "RecursiveReadOnlyMounts",
+    "RelaxedDNSSearchValidation", "RelaxedEnvironmentVariableValidation", "ResilientWatchCacheInitialization", "RetryGenerateName",
+    "SELinuxChangePolicy", "SELinuxMountReadWriteOncePod", "SchedulerQueueingHints", "SeparateCacheWatchRPC",
+    "SeparateTaintEvictionController", "ServiceAccountTokenJTI", "ServiceAccountTokenNodeBinding",
+    "ServiceAccountTokenNodeBindingValidation", "ServiceAccountTokenPodNodeInfo", "SidecarContainers", "StreamingCollectionEncodingToJSON",
+    "StreamingCollectionEncodingToProtobuf", "StructuredAuthenticationConfiguration", "SupplementalGroupsPolicy", "SystemdWatchdog",
+    "TopologyManagerPolicyOptions", "UserNamespacesSupport", "VolumeAttributesClass", "WinDSR", "WinOverlay",
+];
+
+/// A gate, and those of the managers and of pods' resources that have to be on where it is.
+pub(super) const NEEDS: [(&str, &[&str]); 5] = [
+    (
+        "InPlacePodLevelResourcesVerticalScaling",
+        &["InPlacePodVerticalScaling", "PodLevelResources", "NodeDeclaredFeatures"],
+    ),
+    ("InPlacePodVerticalScalingExclusiveCPUs", &["InPlacePodVerticalScaling"]),
+    (
+        "InPlacePodVerticalScalingExclusiveMemory",
+        &["InPlacePodVerticalScaling"],
+    ),
+    (
+        "InPlacePodVerticalScalingInitContainers",
+        &["InPlacePodVerticalScaling", "NodeDeclaredFeatures"],
+    ),
+    ("PodLevelResourceManagers", &["PodLevelResources"]),
+];
+
+/// The gates of [`NEEDS`], each with its default.
+pub(super) const DEFAULTS: [(&str, bool); 7] = [
+    ("InPlacePodVerticalScaling", true),
+    ("InPlacePodLevelResourcesVerticalScaling", true),
+    ("InPlacePodVerticalScalingExclusiveCPUs", false),
+    ("InPlacePodVerticalScalingExclusiveMemory", false),
+    ("InPlacePodVerticalScalingInitContainers", true),
+    ("NodeDeclaredFeatures", true),
+    ("PodLevelResources", true),
+];

@@ -1,0 +1,203 @@
+//! What keeps kubelet from starting: one list for whoever asks.
+//!
+//! kubelet checks its configuration, then the machine against it, then its state files, and ends at the first thing that is wrong; the list has
+//! as many as can be told at once. It follows kubelet 1.36 (`validation.go`, `container_manager_linux.go` and the managers' `NewManager`). What a
+//! file has that kubelet cannot read is an error of [`stelia_kubelet::config`]; what state files have is found by [`Node::start`](crate::Node::start).
+
+mod amounts;
+mod gates;
+mod problem;
+#[cfg(test)]
+mod tests;
+
+use stelia_kubelet::KubeletConfig;
+use stelia_text::near::misspelt;
+
+use crate::cpus::{CpuOptionsError, Options};
+use crate::features::{FEATURES, Gate, KUBELET};
+use crate::merge::{self, Policy, Scope, TopologyOptionError};
+use crate::node::Machine;
+
+pub use amounts::{reserved_bytes, reserved_memory};
+pub use problem::StartProblem;
+
+/// Why kubelet would not start with this configuration; empty where nothing is known to keep it from it. `machine`: of that node, where it is
+/// known.
+pub fn problems(config: &KubeletConfig, machine: Option<&Machine>) -> Vec<StartProblem> {
+    let mut problems = Vec::new();
+    gates(config, &mut problems);
+    policies(config, &mut problems);
+    amounts::amounts(config, &mut problems);
+    cpus(config, machine, &mut problems);
+    options(config, machine, &mut problems);
+    if config.memory_manager_policy == STATIC_MEMORY {
+        amounts::static_memory(config, machine, &mut problems);
+    }
+    problems
+}
+
+/// The gates that no kubelet of version 1.36 has and that are like none of its gates, with what that means: older and newer kubelets, and
+/// OpenShift's, may know them.
+pub fn unknown_gates(config: &KubeletConfig) -> Vec<String> {
+    let unknown = config
+        .feature_gates
+        .keys()
+        .filter(|gate| is_unknown(gate) && like(gate).is_none());
+    unknown
+        .map(|gate| {
+            let gate = stelia_text::excerpt::name(gate);
+            format!(
+                "featureGates: kubelet 1.{KUBELET} has no gate {gate} and does not start with it; an older or newer one may have it, and \
+                 OpenShift's passes over it"
+            )
+        })
+        .collect()
+}
+
+fn is_unknown(gate: &str) -> bool {
+    !gates::KNOWN.contains(&gate)
+}
+
+/// The gate that a misspelt one stands for.
+fn like(gate: &str) -> Option<&'static str> {
+    misspelt(gate, gates::KNOWN)
+}
+
+fn gates(config: &KubeletConfig, problems: &mut Vec<StartProblem>) {
+    let set = &config.feature_gates;
+    for (gate, on) in set {
+        if is_unknown(gate) {
+            problems.extend(like(gate).map(|like| StartProblem::MisspeltGate {
+                gate: gate.clone(),
+                like,
+            }));
+        } else if !on && gates::LOCKED.contains(&gate.as_str()) {
+            problems.push(StartProblem::LockedGate(gate.clone()));
+        }
+    }
+    // These turn many others on or off.
+    if set.contains_key("AllAlpha") || set.contains_key("AllBeta") {
+        return;
+    }
+    let is_on = |gate: &str| {
+        let default = gates::DEFAULTS.iter().find(|(name, _)| *name == gate);
+        set.get(gate).copied().unwrap_or(default.is_some_and(|(_, on)| *on))
+    };
+    for (gate, needed) in gates::NEEDS.iter().filter(|(gate, _)| is_on(gate)) {
+        let off = needed.iter().filter(|needed| !is_on(needed));
+        problems.extend(off.map(|needs| StartProblem::GateNeeds { gate, needs }));
+    }
+}
+
+const STATIC: &str = "static";
+const STATIC_MEMORY: &str = "Static";
+
+fn policies(config: &KubeletConfig, problems: &mut Vec<StartProblem>) {
+    let one_of = |known: &[&str]| known.join(", ");
+    let settings = [
+        (
+            "cpuManagerPolicy",
+            &config.cpu_manager_policy,
+            one_of(&["none", STATIC]),
+        ),
+        (
+            "memoryManagerPolicy",
+            &config.memory_manager_policy,
+            one_of(&["None", STATIC_MEMORY]),
+        ),
+        (
+            "topologyManagerPolicy",
+            &config.topology_manager_policy,
+            one_of(&Policy::ALL.map(Policy::name)),
+        ),
+        (
+            "topologyManagerScope",
+            &config.topology_manager_scope,
+            one_of(&Scope::ALL.map(Scope::name)),
+        ),
+    ];
+    for (setting, value, known) in settings {
+        if !known.split(", ").any(|name| name == value) {
+            let value = value.clone();
+            problems.push(StartProblem::Policy { setting, value, known });
+        }
+    }
+}
+
+fn cpus(config: &KubeletConfig, machine: Option<&Machine>, problems: &mut Vec<StartProblem>) {
+    let reserved = &config.reserved_system_cpus;
+    let cgroups = [&config.system_reserved_cgroup, &config.kube_reserved_cgroup];
+    if !reserved.is_empty() && cgroups.iter().any(|cgroup| !cgroup.is_empty()) {
+        problems.push(StartProblem::ReservedCgroup);
+    }
+    if let Some(machine) = machine {
+        let online = machine.cpus.cpus();
+        let missing = reserved.difference(&online);
+        if !missing.is_empty() {
+            problems.push(StartProblem::ReservedCpus(missing));
+        }
+    }
+    let is_static = config.cpu_manager_policy == STATIC;
+    if is_static && reserved.is_empty() && config.reserved_count() == Ok(0) {
+        problems.push(StartProblem::NothingReserved);
+    }
+    let options = &config.cpu_manager_policy_options;
+    if config.cpu_manager_policy == "none" && !options.is_empty() {
+        problems.push(StartProblem::OptionsOfNone(options.keys().cloned().collect()));
+    }
+    if is_static {
+        match Options::parse(options) {
+            Err(wrong) => problems.push(StartProblem::CpuOption(wrong)),
+            Ok(parsed) if parsed.align_by_socket && config.topology_manager_policy == Policy::SingleNumaNode.name() => {
+                problems.push(StartProblem::SocketOfOneNode);
+            }
+            Ok(parsed) => {
+                let unfit = machine.and_then(|machine| parsed.check(&machine.cpus).err());
+                problems.extend(unfit.map(StartProblem::CpuOption));
+            }
+        }
+    }
+}
+
+/// Options whose gates are off: kubelet looks at the gate of each that is given, whatever its value. The Topology Manager's are read only where
+/// it has a policy.
+fn options(config: &KubeletConfig, machine: Option<&Machine>, problems: &mut Vec<StartProblem>) {
+    let mut given: Vec<&String> = Vec::new();
+    if config.cpu_manager_policy == STATIC {
+        given.extend(config.cpu_manager_policy_options.keys());
+    }
+    let aligns = config.topology_manager_policy != Policy::None.name();
+    if aligns {
+        given.extend(config.topology_manager_policy_options.keys());
+        match merge::Options::parse(&config.topology_manager_policy_options) {
+            Err(wrong) => problems.push(StartProblem::TopologyOption(wrong)),
+            Ok(parsed) => {
+                let nodes = machine.map_or(0, |machine| machine.numa.len());
+                if nodes > parsed.max_allowable_numa_nodes {
+                    let most = parsed.max_allowable_numa_nodes;
+                    problems.push(StartProblem::NumaNodes { nodes, most });
+                }
+            }
+        }
+    }
+    let features = FEATURES
+        .iter()
+        .filter(|feature| given.iter().any(|name| *name == feature.name));
+    let off = |gate: &Gate| !gate.is_on(&config.feature_gates);
+    let without = features.filter_map(|feature| Some((feature, feature.gate(KUBELET).filter(off)?)));
+    problems.extend(without.map(|(feature, gate)| StartProblem::OptionGate {
+        option: feature.name,
+        history: feature.history(),
+        gate: gate.name,
+    }));
+}
+
+/// Whether an error of an option is that this version does not have it.
+fn is_unknown_option(error: &CpuOptionsError) -> bool {
+    matches!(error, CpuOptionsError::Unknown(_))
+}
+
+/// The same of the Topology Manager's.
+fn is_unknown_topology_option(error: &TopologyOptionError) -> bool {
+    matches!(error, TopologyOptionError::Unknown { .. })
+}
