@@ -47,6 +47,13 @@ pub struct KubeletConfig {
     pub topology_manager_policy_options: BTreeMap<String, String>,
     /// `None` or `Static`.
     pub memory_manager_policy: String,
+    /// The cgroup below which kubelet makes its pods' cgroups, in the form of paths in cgroupfs; `/` where none is configured.
+    pub cgroup_root: String,
+    /// `cgroupfs` or `systemd`, as configured: kubelet 1.34 and later ask the runtime and use this only where it does not answer.
+    pub cgroup_driver: String,
+    /// Whether pods' cgroups are below one for each QoS class and one for all pods.
+    #[serde(rename = "cgroupsPerQOS")]
+    pub cgroups_per_qos: bool,
     /// kubelet's root directory, where its checkpoints are.
     pub root_dir: PathBuf,
     /// The name of its Node where that differs from the host's (`--hostname-override`).
@@ -68,6 +75,9 @@ impl Default for KubeletConfig {
             topology_manager_scope: "container".to_owned(),
             topology_manager_policy_options: BTreeMap::new(),
             memory_manager_policy: "None".to_owned(),
+            cgroup_root: "/".to_owned(),
+            cgroup_driver: "cgroupfs".to_owned(),
+            cgroups_per_qos: true,
             root_dir: PathBuf::from("/var/lib/kubelet"),
             hostname_override: None,
             feature_gates: BTreeMap::new(),
@@ -106,6 +116,10 @@ pub struct Fragment {
     topology_manager_scope: Option<String>,
     topology_manager_policy_options: Option<BTreeMap<String, String>>,
     memory_manager_policy: Option<String>,
+    cgroup_root: Option<String>,
+    cgroup_driver: Option<String>,
+    #[serde(rename = "cgroupsPerQOS")]
+    cgroups_per_qos: Option<bool>,
     feature_gates: Option<BTreeMap<String, bool>>,
 }
 
@@ -184,6 +198,10 @@ impl KubeletConfig {
             set(&mut config.topology_manager_policy, source.topology_manager_policy);
             set(&mut config.topology_manager_scope, source.topology_manager_scope);
             set(&mut config.memory_manager_policy, source.memory_manager_policy);
+            // Empty stands for "not given".
+            set(&mut config.cgroup_root, source.cgroup_root.filter(|root| !root.is_empty()));
+            set(&mut config.cgroup_driver, source.cgroup_driver.filter(|driver| !driver.is_empty()));
+            set(&mut config.cgroups_per_qos, source.cgroups_per_qos);
         }
         set(&mut config.root_dir, flags.root_dir);
         config.hostname_override = flags.hostname_override;

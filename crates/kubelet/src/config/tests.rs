@@ -63,6 +63,9 @@ fn a_file_says_what_it_says_among_hundreds_of_other_keys() {
         topology_manager_scope: "pod".into(),
         topology_manager_policy_options: texts(&[("prefer-closest-numa-nodes", "true")]),
         memory_manager_policy: "Static".into(),
+        cgroup_root: "/".into(),
+        cgroup_driver: "cgroupfs".into(),
+        cgroups_per_qos: true,
         root_dir: "/var/lib/kubelet".into(),
         hostname_override: None,
         feature_gates: [("PodLevelResourceManagers".into(), true), ("MemoryQoS".into(), false)].into(),
@@ -136,12 +139,33 @@ fn flags_win_over_files_gate_by_gate_and_options_as_a_whole() {
         topology_manager_scope: "container".into(),
         topology_manager_policy_options: texts(&[("c", "3")]),
         memory_manager_policy: "None".into(),
+        cgroup_root: "/".into(),
+        cgroup_driver: "cgroupfs".into(),
+        cgroups_per_qos: true,
         root_dir: "/k".into(),
         hostname_override: Some("n1".into()),
         feature_gates: [("PodLevelResourceManagers".into(), true), ("MemoryQoS".into(), true)].into(),
         reserved_amounts: vec!["2".into(), "1".into()],
     };
     assert_eq!(config, expected);
+}
+
+#[test]
+fn where_pods_cgroups_are_is_read_from_file_and_flags() {
+    let file = "cgroupRoot: /pods.slice\ncgroupDriver: systemd\ncgroupsPerQOS: false\n";
+    let config = KubeletConfig::new([fragment(file)], Flags::default()).unwrap();
+    assert_eq!(
+        (config.cgroup_root.as_str(), config.cgroup_driver.as_str(), config.cgroups_per_qos),
+        ("/pods.slice", "systemd", false)
+    );
+    let line = "kubelet --cgroup-root=/k8s-infra --cgroup-driver cgroupfs --cgroups-per-qos=true";
+    let config = KubeletConfig::new([fragment(file)], flags(line).unwrap()).unwrap();
+    assert_eq!(
+        (config.cgroup_root.as_str(), config.cgroup_driver.as_str(), config.cgroups_per_qos),
+        ("/k8s-infra", "cgroupfs", true)
+    );
+    let config = KubeletConfig::new([fragment("cgroupRoot: \"\"\n")], Flags::default()).unwrap();
+    assert_eq!(config.cgroup_root, "/");
 }
 
 #[test]
