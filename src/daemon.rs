@@ -10,7 +10,7 @@ use clap::Parser;
 use sd_notify::NotifyState;
 use stelia_allocator::CpuSource;
 use stelia_node::systemd::DbusSystemd;
-use stelia_node::{System, holder};
+use stelia_node::{System, holder, places};
 use stelia_settings::Settings;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -67,9 +67,6 @@ pub fn main_on(beneath: impl FnOnce(System) -> System) -> ExitCode {
         holder::hold();
         return ExitCode::SUCCESS;
     }
-    if let Some(container_id) = &arguments.try_runtime {
-        return trial::main(container_id);
-    }
     let loaded = match stelia_settings::load(Path::new("/")) {
         Ok(loaded) => loaded,
         Err(error) => {
@@ -77,6 +74,10 @@ pub fn main_on(beneath: impl FnOnce(System) -> System) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    places::look_also_into(loaded.settings.runtime_state.clone());
+    if let Some(container_id) = &arguments.try_runtime {
+        return trial::main(container_id);
+    }
     if arguments.check_config {
         println!("configuration is good");
         if loaded.settings.policies.allocator.source == CpuSource::Steliad {

@@ -7,6 +7,7 @@ pub(super) use stelia_api::client::OwnedDict as Options;
 use stelia_api::client::{InstanceRow, MoveRow};
 use stelia_api::{Error, ErrorKind, instance_path};
 use stelia_kubelet::PodUid;
+use stelia_node::places;
 use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
 use zbus::{Connection, ObjectPath, OwnedObjectPath, interface};
@@ -304,6 +305,7 @@ impl Manager {
             .answer(Operation::Reload, |_| async move {
                 let loaded = stelia_settings::load(Path::new("/"))
                     .map_err(ErrorKind::Failed.context("configuration not changed"))?;
+                places::look_also_into(loaded.settings.runtime_state.clone());
                 self.engine.reload(loaded.settings).await
             })
             .await

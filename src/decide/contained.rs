@@ -17,6 +17,8 @@ pub(crate) enum ContainedReason {
     NoPartitions,
     /// The setting `partition` is `member`.
     Setting,
+    /// The rule that adopted it has `partition` set to `member`.
+    Rule,
     /// The kernel refused it twice; the journal has its words. It is asked for again at audits and at AttachVcpus.
     Refused,
 }
@@ -25,6 +27,7 @@ named!(ContainedReason {
     Class = "class",
     NoPartitions = "no-partitions",
     Setting = "setting",
+    Rule = "rule",
     Refused = "refused"
 });
 
@@ -35,13 +38,14 @@ impl ContainedReason {
             Self::Class => "its class, LSR, lets pods of class BE run there too",
             Self::NoPartitions => "the node's kernel has no partitions of the kind",
             Self::Setting => "the node's setting partition is \"member\"",
+            Self::Rule => "the rule that adopted it wants no partition",
             Self::Refused => "the kernel refused a partition; steliad's journal has its words",
         }
     }
 
     /// Whether somebody decided that it be so.
     pub(crate) fn is_wanted(self) -> bool {
-        matches!(self, Self::Class | Self::Setting)
+        matches!(self, Self::Class | Self::Setting | Self::Rule)
     }
 }
 
@@ -49,6 +53,7 @@ impl ContainedReason {
 pub(super) fn forbidden(snapshot: &Snapshot, policies: &Policies, record: &Record) -> Option<ContainedReason> {
     match policies.partition {
         _ if record.qos() == Some(Qos::Lsr) => Some(ContainedReason::Class),
+        _ if record.adopted.as_ref().is_some_and(|adopted| adopted.contained) => Some(ContainedReason::Rule),
         _ if !snapshot.has_partitions() => Some(ContainedReason::NoPartitions),
         Some(Partition::Member) => Some(ContainedReason::Setting),
         _ => None,
@@ -108,6 +113,8 @@ pub(super) fn contained(snapshot: &Snapshot, policies: &Policies, instance: &Ins
 
 #[cfg(test)]
 mod tests {
+    use stelia_record::Adopted;
+
     use super::*;
     use crate::decide::steps::tests::isolated;
 
@@ -119,6 +126,14 @@ mod tests {
         assert_eq!(why(&snapshot, &policies), None);
         snapshot.first_mut().record.phase = Phase::Contained;
         assert_eq!(why(&snapshot, &policies), Some(ContainedReason::Refused));
+        let adopted = Adopted {
+            rule: "kubevirt".into(),
+            keeps: true,
+            contained: true,
+        };
+        snapshot.first_mut().record.adopted = Some(adopted);
+        assert_eq!(why(&snapshot, &policies), Some(ContainedReason::Rule));
+        snapshot.first_mut().record.adopted = None;
         policies.partition = Some(Partition::Member);
         assert_eq!(why(&snapshot, &policies), Some(ContainedReason::Setting));
         snapshot.slice.exclusive = None;

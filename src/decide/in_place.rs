@@ -5,7 +5,7 @@ use stelia_record::Record;
 use stelia_settings::{Partition, Policies};
 
 use super::Snapshot;
-use super::contained::forbidden;
+use super::contained::{ContainedReason, forbidden};
 
 /// # Errors
 /// Why not.
@@ -15,9 +15,12 @@ pub(crate) fn in_place(snapshot: &Snapshot, policies: &Policies, record: &Record
     if class != QosClass::Guaranteed {
         return Err(format!("its pod is {}, not Guaranteed", class.name()));
     }
-    // Without a partition everything of the container would be confined to the container's own CPUs.
-    if let Some(why) = forbidden(snapshot, policies, record) {
-        return Err(format!("it would get no partition ({})", why.name()));
+    match forbidden(snapshot, policies, record) {
+        // Its other threads have CPUs of their own among the container's: a partition would give them no others.
+        Some(ContainedReason::Rule) if !record.spare.is_empty() => return Ok(()),
+        // Without a partition everything of the container would be confined to the container's own CPUs.
+        Some(why) => return Err(format!("it would get no partition ({})", why.name())),
+        None => {}
     }
     if snapshot.safe_partition == Partition::Member {
         return Err("this kernel makes no partition".to_owned());

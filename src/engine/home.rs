@@ -3,7 +3,7 @@
 
 use stelia_kubelet::ContainerCgroup;
 use stelia_node::System;
-use stelia_node::oci::{Identity, Verdict, runtime_of, verdict_file};
+use stelia_node::oci::{Coping, coping};
 use stelia_record::Record;
 use stelia_settings::{Policies, TreeHome};
 
@@ -43,34 +43,17 @@ impl Home {
             return Home::Slice(Some(format!("{} is no container's cgroup", record.origin)));
         };
         let id = container.container_id;
-        let Some(runtime) = runtime_of(system.root(), &id) else {
-            return Home::Slice(Some(
-                "its OCI runtime is neither runc nor crun of containerd or CRI-O".to_owned(),
-            ));
-        };
-        let binary = runtime.binary.display();
-        let file = system
-            .root()
-            .join(runtime.binary.strip_prefix("/").unwrap_or(&runtime.binary));
-        let identity = match Identity::of(&file) {
-            Ok(identity) => identity,
-            Err(cause) => return Home::Slice(Some(format!("look at {binary}: {cause}"))),
-        };
-        let verdict = std::fs::read_to_string(verdict_file(&system.run, &runtime)).ok();
-        let verdict = verdict.and_then(|text| Verdict::parse(&text));
-        match (verdict.filter(|verdict| verdict.is_of(&runtime, identity)), trial) {
-            (Some(verdict), _) if verdict.copes => Home::InPlace,
-            (Some(verdict), _) => Home::Slice(Some(format!(
-                "{binary} does not cope with threaded cgroups in a container: {}",
-                verdict.words
-            ))),
-            (None, Some(trial)) => {
+        match (coping(system.root(), &system.run, &id), trial) {
+            (Coping::Copes, _) => Home::InPlace,
+            (Coping::No(reason), _) => Home::Slice(Some(reason)),
+            (Coping::Untried(runtime), Some(trial)) => {
                 let failure = trial.as_ref().err().map_or("no verdict was written", String::as_str);
+                let binary = runtime.binary.display();
                 Home::Slice(Some(format!(
                     "whether {binary} copes with it could not be tried: {failure}"
                 )))
             }
-            (None, None) => Home::Untried(format!("steliad-try-runtime@{id}.service")),
+            (Coping::Untried(_), None) => Home::Untried(format!("steliad-try-runtime@{id}.service")),
         }
     }
 }

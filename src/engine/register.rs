@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use stelia_adopt::Movable;
 use stelia_allocator::{Allocation, Exclusivity, Host, Qos};
 use stelia_api::reason::joined;
 use stelia_api::{Error, ErrorKind};
@@ -10,7 +11,7 @@ use stelia_kubelet::{PodName, PodUid};
 use stelia_node::cgroup::{CgroupPath, Limits};
 use stelia_node::holder::Hold;
 use stelia_record::{Adopted, Phase, Record};
-use stelia_settings::{AdoptPlacement, AdoptTree, TreeHome};
+use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptTree, TreeHome};
 
 use super::apply::now_us;
 use super::calls::{Goal, Made, failed, no_instance, undoing};
@@ -157,58 +158,53 @@ impl Engine {
         record.adopted = rule.map(|rule| Adopted {
             rule: rule.name.clone(),
             keeps: rule.placement == AdoptPlacement::Keep,
+            contained: rule.partition == AdoptPartition::Member,
         });
         let wanted = match rule.map(|rule| rule.tree) {
             None => policies.tree,
             Some(AdoptTree::Slice) => TreeHome::Slice,
             Some(AdoptTree::Auto | AdoptTree::InPlace) => TreeHome::InPlace,
         };
-        match Home::choose(&self.system, &self.picture.snapshot, policies, wanted, &record, trial) {
+        let in_place = Record {
+            home: TreeHome::InPlace,
+            anchor: None,
+            ..record.clone()
+        };
+        // With its vCPUs, because their pins decide which of its CPUs are spare.
+        let in_place = match &request.adopting {
+            Some(adopting) => self.with_vcpus(in_place, adopting),
+            None => in_place,
+        };
+        match Home::choose(&self.system, &self.picture.snapshot, policies, wanted, &in_place, trial) {
             Home::InPlace => {
-                record.home = TreeHome::InPlace;
-                record.anchor = None;
-                if let Some(adopting) = &request.adopting {
-                    record = self.with_vcpus(record, adopting);
-                }
                 return Ok(Admitted::New {
-                    record: Box::new(record),
+                    record: Box::new(in_place),
                     pod_name: candidate.pod_name,
                     limits: Box::default(),
                 });
             }
             Home::Untried(unit) => return Ok(Admitted::Untried(record.pod, unit)),
-            Home::Slice(Some(reason)) if rule.is_some_and(|rule| rule.tree == AdoptTree::InPlace) => {
-                let text = format!("its rule wants it in place: {reason}");
-                return Err(ErrorKind::Failed.because(text).of(&record.pod));
-            }
-            Home::Slice(reason) if candidate.housekeeping => {
-                let reason = reason
-                    .map(|reason| format!(", where it cannot be: {reason}"))
-                    .unwrap_or_default();
-                let text = format!(
-                    "KubeVirt moves its threads to a cgroup of its own (isolateEmulatorThread), which works in place only{reason}"
-                );
-                return Err(ErrorKind::Failed.because(text).of(&record.pod));
-            }
-            Home::Slice(reason) if record.anchor.is_none() => {
-                let reason = reason
-                    .map(|reason| format!("it cannot be in place: {reason}; and "))
-                    .unwrap_or_default();
-                let text = format!(
-                    "{reason}its VMM is the container's first process: nothing would stay in the container if it were moved to stelia.slice"
-                );
-                return Err(ErrorKind::NoAnchor.because(text).of(&record.pod));
-            }
-            Home::Slice(None) => {}
-            Home::Slice(Some(reason)) => {
-                let pod = Pod::new(record.pod.as_str(), candidate.pod_name.as_ref());
-                about!(
-                    info,
-                    journal::NOT_IN_PLACE,
-                    pod,
-                    STELIA_REASON = reason,
-                    "pod {pod} is not isolated in place but in stelia.slice: {reason}"
-                );
+            Home::Slice(reason) => {
+                if let Some(rule) = rule {
+                    let movable = Movable {
+                        rule,
+                        housekeeping: candidate.housekeeping,
+                        spare: in_place.spare.clone(),
+                        has_anchor: record.anchor.is_some(),
+                    };
+                    let refused = movable.in_slice(reason.as_deref());
+                    refused.map_err(|(kind, text)| kind.because(text).of(&record.pod))?;
+                }
+                if let Some(reason) = reason {
+                    let pod = Pod::new(record.pod.as_str(), candidate.pod_name.as_ref());
+                    about!(
+                        info,
+                        journal::NOT_IN_PLACE,
+                        pod,
+                        STELIA_REASON = reason,
+                        "pod {pod} is not isolated in place but in stelia.slice: {reason}"
+                    );
+                }
             }
         }
         let scope = CgroupPath::slice().child(&record.pod.scope());

@@ -1,8 +1,10 @@
-//! A VM as KubeVirt runs it, beside what virt-handler does to it. Neither is KubeVirt: the launcher is a shell of its shape, and
-//! the steps are those of `HandleHousekeeping` and `managerPath` in KubeVirt's `pkg/virt-handler`.
+//! A VM as KubeVirt runs it, beside what virt-launcher and virt-handler do to it. Neither is KubeVirt: the launcher is a shell of its
+//! shape; the steps are those of `HandleHousekeeping` and `managerPath` in KubeVirt's `pkg/virt-handler`, and of `GetPodCPUSet` and
+//! the conversion behind it in `pkg/virt-launcher`.
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sched::{CpuSet as Mask, sched_setaffinity};
@@ -12,29 +14,63 @@ use stelia_cpus::CpuSet;
 use crate::adopted::refused;
 use crate::contained::{configure, unconfigure};
 use crate::guest::Accel;
-use crate::host::{Thread, all_pids, container_of, cpus, kind, partitioned, read, run, wait_until, wait_until_or};
+use crate::host::{Thread, all_pids, container_of, cpus, partitioned, read, run, wait_until, wait_until_or};
 use crate::in_place::is_sid;
 use crate::kvm::needs_kvm;
 use crate::pods::{Pod, on_node_undoing};
 use crate::promise::{counters, near_pool, state};
+use crate::runner::{OTHER, qmp};
 
 const RULE: &str = "audit-interval-s = 3600\n[[adopt]]\nuse = \"kubevirt\"\ncontainers = [\"instance\"]\n";
 
-/// `virt-launcher-monitor`, below it `virt-launcher`, below that `virtqemud` and QEMU with two vCPUs; three CPUs.
-fn launched() -> Pod {
-    let qemu = [&Accel::Kvm.qemu()[..], &["-smp", "2"]].concat().join(" ");
-    let launcher = format!("/tmp/virtqemud 100000 & {qemu} & wait");
-    let monitor = format!("/tmp/virt-launcher -c '{launcher}' & wait; sleep 100000");
-    let shell = format!(
-        "cp /bin/sh /tmp/virt-launcher-monitor; cp /bin/sh /tmp/virt-launcher; cp /bin/sleep /tmp/virtqemud; \
-         exec /tmp/virt-launcher-monitor -c \"{monitor}\""
-    );
-    let options = [Accel::Kvm.device(), &["--cpus", "3", "--runtime", "runc"]].concat();
-    Pod::start("virt-launcher-web-x7k2p", &options, &["sh", "-c", &shell])
+/// What of a VM differs.
+#[derive(Clone, Copy)]
+struct Vm {
+    vcpus: usize,
+    /// `isolateEmulatorThread`: one CPU more, and the guest is created paused.
+    isolate: bool,
 }
 
-/// A VM of KubeVirt's with `isolateEmulatorThread`.
+impl Vm {
+    fn cpus(self) -> usize {
+        self.vcpus + usize::from(self.isolate)
+    }
+
+    /// `virt-launcher-monitor`, below it `virt-launcher`, below that `virtqemud` and QEMU.
+    fn launched(self) -> Pod {
+        let (vcpus, count) = (self.vcpus.to_string(), self.cpus().to_string());
+        let held: &[&str] = if self.isolate { &["-S"] } else { &[] };
+        let qemu = [&Accel::Kvm.qemu()[..], &["-smp", &vcpus], &OTHER, held]
+            .concat()
+            .join(" ");
+        let launcher = format!("/tmp/virtqemud 100000 & {qemu} & wait");
+        let monitor = format!("/tmp/virt-launcher -c '{launcher}' & wait; sleep 100000");
+        let shell = format!(
+            "cp /bin/sh /tmp/virt-launcher-monitor; cp /bin/sh /tmp/virt-launcher; cp /bin/sleep /tmp/virtqemud; \
+             exec /tmp/virt-launcher-monitor -c \"{monitor}\""
+        );
+        let options = [Accel::Kvm.device(), &["--cpus", &count, "--runtime", "runc"]].concat();
+        Pod::start("virt-launcher-web-x7k2p", &options, &["sh", "-c", &shell])
+    }
+
+    /// What KubeVirt's conversion plans from the pod's CPUs: one for each vCPU, and for the emulator where it has one of its own.
+    fn plan(self, pod: &CpuSet) -> Result<(Vec<u32>, Option<u32>), String> {
+        let mut free = pod.iter();
+        let pins: Vec<u32> = free.by_ref().take(self.vcpus).collect();
+        let emulator = free.next().filter(|_| self.isolate);
+        let missing = self.cpus() - pins.len() - usize::from(emulator.is_some());
+        match missing {
+            0 => Ok((pins, emulator)),
+            missing => Err(format!(
+                "not enough exclusive threads provided, could not fit {missing} core(s)"
+            )),
+        }
+    }
+}
+
+/// A VM of KubeVirt's.
 struct Web {
+    vm: Vm,
     pod: Pod,
     /// QEMU.
     vmm: u32,
@@ -47,28 +83,47 @@ struct Web {
 
 impl Web {
     /// Its vCPUs pinned as libvirt pins them.
-    fn start() -> Self {
-        let pod = launched();
+    fn start(vm: Vm) -> Self {
+        let pod = vm.launched();
         let (vmm, vcpus) = wait_until("the vCPU threads", || {
             let mut all = container_of(pod.pid).into_iter();
             let is_vcpu = |thread: &Thread| thread.name.starts_with("CPU ");
             let (vmm, threads) = all.find(|(_, threads)| threads.iter().any(is_vcpu))?;
             let vcpus: Vec<Thread> = threads.into_iter().filter(is_vcpu).collect();
-            (vcpus.len() == 2).then_some((vmm, vcpus))
+            (vcpus.len() == vm.vcpus).then_some((vmm, vcpus))
         });
         let exclusive = pod.exclusive();
         let mut own = exclusive.iter();
-        let pinned: Vec<u32> = own.by_ref().take(2).collect();
+        let pinned: Vec<u32> = own.by_ref().take(vm.vcpus).collect();
         let emulator = own.collect();
         for (vcpu, cpu) in vcpus.iter().zip(&pinned) {
             pin(vcpu.tid, *cpu).expect("pinned");
         }
         Self {
+            vm,
             pod,
             vmm,
             vcpus,
             pinned,
             emulator,
+        }
+    }
+
+    /// What virt-launcher does at every sync, and when the number of CPUs changes: it reads the pod's CPUs, plans from them, and
+    /// pins anew. Nothing of it may fail, and what is planned stays the same.
+    fn synced_by_launcher(&self, when: &str) {
+        let effective = read(self.pod.origin().join("cpuset.cpus.effective"));
+        assert_eq!(cpus(&effective), self.pod.exclusive(), "{when}");
+        let (pins, emulator) = self
+            .vm
+            .plan(&cpus(&effective))
+            .unwrap_or_else(|error| panic!("{when}: {error}"));
+        assert_eq!(pins, self.pinned, "{when}");
+        for (vcpu, cpu) in self.vcpus.iter().zip(pins) {
+            assert_eq!(pin(vcpu.tid, cpu), Ok(()), "{when}: vCPU thread {} to {cpu}", vcpu.tid);
+        }
+        if let Some(cpu) = emulator {
+            assert_eq!(pin(self.vmm, cpu), Ok(()), "{when}: the emulator to {cpu}");
         }
     }
 
@@ -121,15 +176,15 @@ impl Web {
                 None => assert_eq!((&thread.cgroup, &thread.allowed), (&pod.float(), &float), "{thread:?}"),
             }
         }
-        assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), kind());
-        assert!(own.is_subset(&partitioned()) && self.emulator.is_disjoint(&partitioned()));
-        run(&["steliactl", "verify", "--require=isolated", &pod.uid]);
+        assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), "member");
+        assert!(own.union(&self.emulator).is_disjoint(&partitioned()));
+        run(&["steliactl", "verify", &pod.uid]);
     }
 
-    fn until_whole(&self) {
+    fn until_contained(&self) {
         let refused = || format!(": {:?}", refused(&self.pod));
-        let isolated = || (state(&self.pod).as_deref() == Some("isolated")).then_some(());
-        wait_until_or("it is adopted", refused, isolated);
+        let contained = || (state(&self.pod).as_deref() == Some("contained")).then_some(());
+        wait_until_or("it is adopted", refused, contained);
         self.assert_whole();
     }
 }
@@ -151,16 +206,64 @@ fn kvm_pit() -> (u32, CpuSet) {
 }
 
 #[test]
-fn isolate_emulator_thread_is_taken_in_in_place_and_its_cpu_is_floats() {
+fn virt_launcher_reads_the_same_cpus_and_pins_as_it_wants_before_and_after_adoption() {
     needs_kvm();
     on_node_undoing(unconfigure, || {
-        let web = Web::start();
-        let own: CpuSet = web.pinned.iter().copied().collect();
+        // The second has more vCPUs than the node has CPUs beside it.
+        for vcpus in [2, 5] {
+            let web = Web::start(Vm { vcpus, isolate: false });
+            web.synced_by_launcher("before");
+            configure(RULE);
+            web.until_contained();
+            for _ in 0..2 {
+                web.synced_by_launcher("adopted");
+                run(&["steliactl", "reconcile"]);
+            }
+            run(&["systemctl", "restart", "steliad"]);
+            web.until_contained();
+            web.synced_by_launcher("after a restart");
+            web.assert_whole();
+            unconfigure();
+            run(&["steliactl", "deregister", &web.pod.uid]);
+            wait_until("given back", || state(&web.pod).is_none().then_some(()));
+            web.synced_by_launcher("given back");
+            web.pod.kill();
+        }
+    });
+}
+
+#[test]
+fn with_isolate_emulator_thread_a_vm_starts_and_is_contained_in_place_or_left_alone() {
+    needs_kvm();
+    on_node_undoing(unconfigure, || {
+        // The rule is there before the guest, which KubeVirt creates paused and resumes when it has looked at it again.
+        configure(RULE);
+        let web = Web::start(Vm {
+            vcpus: 2,
+            isolate: true,
+        });
         web.sync();
+        web.synced_by_launcher("paused");
         let (pit, _) = kvm_pit();
         pin(pit, web.pinned[0]).expect("virt-handler pins kvm-pit");
-        configure(RULE);
-        if !is_sid() {
+        // Some looks later.
+        run(&["steliactl", "reconcile"]);
+        std::thread::sleep(Duration::from_secs(2));
+        assert_eq!(state(&web.pod), None, "its guest has not run");
+        qmp(&web.pod, r#"{"execute":"cont"}"#);
+        if is_sid() {
+            web.until_contained();
+            assert_eq!(web.pod.float(), web.housekeeping());
+            // virt-handler's next looks change nothing, and it finds what it always found.
+            let before = counters();
+            for _ in 0..2 {
+                web.sync();
+                web.synced_by_launcher("adopted");
+                run(&["steliactl", "reconcile"]);
+            }
+            web.assert_whole();
+            assert_eq!(counters(), before, "drift was found");
+        } else {
             // Its processes would have to leave the container, where virt-handler looks for them.
             let (reason, text) = wait_until("it is refused", || refused(&web.pod));
             assert_eq!(reason, "Failed", "{text}");
@@ -168,33 +271,11 @@ fn isolate_emulator_thread_is_taken_in_in_place_and_its_cpu_is_floats() {
                 text.contains("isolateEmulatorThread") && text.contains("does not cope"),
                 "{text}"
             );
-            assert_eq!(web.manager_path(), web.pod.origin());
             assert!(!web.pod.is_in_place() && state(&web.pod).is_none());
-            // The same VM without it.
-            for process in container_of(web.pod.pid).keys() {
-                fs::write(web.pod.origin().join("cgroup.procs"), process.to_string()).expect("moved back");
-            }
-            fs::write(web.pod.origin().join("cgroup.subtree_control"), "-cpuset").expect("the controller");
-            fs::remove_dir(web.housekeeping()).expect("removed");
-            run(&["systemctl", "reload", "steliad"]);
-            web.until_whole();
-        } else {
-            web.until_whole();
-            assert_eq!(web.pod.float(), web.housekeeping());
-            // virt-handler's next looks change nothing, and it finds what it always found.
-            let before = counters();
-            for _ in 0..2 {
-                web.sync();
-                run(&["steliactl", "reconcile"]);
-            }
-            web.assert_whole();
-            assert_eq!(counters(), before, "drift was found");
-            assert_eq!(web.manager_path(), web.pod.origin());
+            web.synced_by_launcher("refused");
         }
-        // Making the partition moved it away, and the kernel keeps it off.
-        let (_, allowed) = kvm_pit();
-        assert!(allowed.is_disjoint(&own), "kvm-pit may run on {allowed}");
-        assert_eq!(pin(pit, web.pinned[0]), Err(Errno::EINVAL));
+        assert_eq!(web.manager_path(), web.pod.origin());
+        assert_eq!(pin(pit, web.pinned[0]), Ok(()), "virt-handler pins kvm-pit again");
         run(&["kill", "-KILL", &web.vmm.to_string()]);
         wait_until("its CPUs are given back", || state(&web.pod).is_none().then_some(()));
         wait_until("its cgroups are gone", || (!web.pod.vcpu().exists()).then_some(()));

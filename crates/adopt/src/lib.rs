@@ -4,12 +4,16 @@
 //! threads and nothing else: who may be adopted is said by the rules, which CPUs by kubelet.
 
 pub mod guest;
+mod home;
+mod others;
 mod rules;
 #[cfg(test)]
 mod tests;
 mod vm;
 mod why;
 
+pub use home::Movable;
+pub use others::Accelerator;
 pub use rules::{Names, is_vcpu, is_vmm, rules_for};
 pub use vm::{Vm, vm};
 pub use why::Why;

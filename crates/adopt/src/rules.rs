@@ -3,7 +3,7 @@
 use stelia_kubelet::PodName;
 use stelia_settings::{AdoptRule, LONGEST_NAME, Pattern};
 
-use crate::Why;
+use crate::{Accelerator, Why};
 
 /// What the runtime's configuration says of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,9 +51,9 @@ pub fn is_vmm(rules: &[&AdoptRule], name: &str, program: &str) -> bool {
     })
 }
 
-/// Whether a thread is named as a vCPU's by one of the rules.
+/// Whether a thread is named as a vCPU's by one of the rules, or as one of a guest that rules do not adopt, which is then said.
 pub fn is_vcpu(rules: &[&AdoptRule], name: &str) -> bool {
-    rules.iter().any(|rule| rule.threads.index(name).is_some())
+    rules.iter().any(|rule| rule.threads.index(name).is_some()) || Accelerator::of(name).is_some()
 }
 
 /// Which of a process's two names a rule names.

@@ -5,7 +5,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::PodName;
 use stelia_node::proc::TaskId;
 use stelia_node::processes::{NamedThread, Process};
-use stelia_settings::{AdoptPlacement, AdoptRule, PlacementPolicy, ReadyMade};
+use stelia_settings::{AdoptPlacement, AdoptRule, PlacementPolicy, ReadyMade, ThreadName};
 
 use super::*;
 
@@ -174,10 +174,8 @@ fn what_is_missing_or_forged_is_said() {
     let many = [("CPU 0/KVM", "2"), ("CPU 1/KVM", "2"), ("CPU 2/KVM", "2")];
     assert_eq!(why(&[process(20, "qemu-kvm", &QEMU, &many)]).name(), "TooManyVcpus");
     let gap = why(&[process(20, "qemu-kvm", &QEMU, &[many[0], many[2]])]);
-    assert_eq!(
-        gap.to_string(),
-        "process 20 has 2 threads named as vCPUs, and none of vCPU 1"
-    );
+    let expected = "process 20 has 2 threads named as vCPUs, and none of vCPU 1";
+    assert!(gap.name() == "Gap" && gap.to_string().starts_with(expected), "{gap}");
     let doubled = why(&[process(20, "qemu-kvm", &QEMU, &[many[0], many[0]])]);
     assert_eq!(
         doubled.to_string(),
@@ -214,12 +212,87 @@ fn a_guest_that_libvirt_has_not_let_run_is_adopted_once_its_vcpus_are_pinned_or_
     let pinned = process(20, "qemu-kvm", &command, &[("CPU 0/KVM", "3"), ("CPU 1/KVM", "2")]);
     let mut running = unpinned.clone();
     running.vcpus[0].has_run = true;
-    let (keep, auto) = (rule(ReadyMade::KubeVirt), rule(ReadyMade::Qemu));
+    let (keep, auto) = (rule(ReadyMade::Libvirt), rule(ReadyMade::Qemu));
+    // KubeVirt's waits until it has run, pinned or not: virt-handler has yet to look at it.
+    assert_eq!(why(std::slice::from_ref(&pinned)).name(), "NotStarted");
+    let mut ran = pinned.clone();
+    ran.vcpus[1].has_run = true;
+    let kubevirt = rule(ReadyMade::KubeVirt);
+    assert!(vm(&[&kubevirt], &[ran], &cpus("2-3")).unwrap().kept.is_some());
     let kept = |rule, process| vm(&[rule], &[process], &cpus("2-3")).unwrap().kept;
     assert_eq!(kept(&keep, pinned).unwrap()[&0], 3);
     assert_eq!(kept(&keep, running), None);
     // Where nothing is kept there is nothing to wait for.
     assert_eq!(kept(&auto, unpinned), None);
+}
+
+#[test]
+fn vcpus_that_were_plugged_from_the_top_are_adopted() {
+    let rule = rule(ReadyMade::Qemu);
+    let plugged = |smp: &str, threads: &[(&str, &str)]| {
+        let processes = [process(20, "qemu-kvm", &["qemu-kvm", "-smp", smp], threads)];
+        let found = vm(&[&rule], &processes, &cpus("2-5"));
+        found.map(|vm| vm.threads.keys().copied().collect::<Vec<_>>())
+    };
+    let kata = [
+        ("CPU 0/KVM", "2-5"),
+        ("CPU 15/KVM", "2-5"),
+        ("CPU 14/KVM", "2-5"),
+        ("CPU 13/KVM", "2-5"),
+    ];
+    let smp = "1,cores=1,threads=1,sockets=16,maxcpus=16";
+    assert_eq!(plugged(smp, &kata).unwrap(), [0, 13, 14, 15]);
+    // Beyond what it may have, and where nothing says that any can be plugged.
+    assert_eq!(plugged("1,maxcpus=8", &kata).unwrap_err().name(), "Gap");
+    let bare = [process(20, "qemu-kvm", &["qemu-kvm"], &kata[..2])];
+    assert_eq!(vm(&[&rule], &bare, &cpus("2-5")).unwrap_err().name(), "Gap");
+    // It starts: those that it begins with are not all there.
+    assert_eq!(plugged("3,maxcpus=16", &kata[..2]).unwrap_err().name(), "TooFewVcpus");
+}
+
+#[test]
+fn released_binaries_are_found_by_their_whole_names() {
+    for (which, name, program, thread) in [
+        (
+            ReadyMade::CloudHypervisor,
+            "cloud-hyperviso",
+            "/opt/cloud-hypervisor-static",
+            "vcpu0",
+        ),
+        (
+            ReadyMade::Firecracker,
+            "firecracker-v1.",
+            "./firecracker-v1.16.1-x86_64",
+            "fc_vcpu 0",
+        ),
+    ] {
+        let rule = rule(which);
+        let processes = [process(20, name, &[program], &[(thread, "2")])];
+        assert!(is_vmm(&[&rule], name, program), "{program}");
+        assert_eq!(vm(&[&rule], &processes, &cpus("2-3")).unwrap().threads.len(), 1);
+    }
+}
+
+#[test]
+fn a_guest_that_is_not_kvms_is_named_as_what_it_is() {
+    for (thread, words) in [
+        ("CPU 0/TCG", "QEMU emulates this guest"),
+        ("ALL CPUs/TCG", "nothing can be isolated"),
+        ("CPU 0/MSHV", "/dev/mshv"),
+    ] {
+        let why = why(&[process(20, "qemu-kvm", &QEMU, &[(thread, "2-3")])]);
+        assert!(why.name() == "OtherAccelerator" && !why.may_pass(), "{why}");
+        assert!(
+            why.to_string().contains(words) && why.to_string().contains("1 thread"),
+            "{why}"
+        );
+    }
+    let emulated = AdoptRule {
+        threads: ThreadName::parse("CPU {n}/TCG").unwrap(),
+        ..rule(ReadyMade::Qemu)
+    };
+    let found = [process(20, "qemu-kvm", &["qemu-kvm"], &[("CPU 0/TCG", "2")])];
+    assert_eq!(vm(&[&emulated], &found, &cpus("2-3")).unwrap().threads.len(), 1);
 }
 
 #[test]
@@ -294,10 +367,12 @@ proptest! {
         let rules: Vec<&AdoptRule> = rules.iter().collect();
         match vm(&rules, &processes, &exclusive) {
             Ok(vm) => {
-                // Every index from 0 on, each a thread of the one process.
-                prop_assert!(vm.threads.keys().copied().eq(0..u32::try_from(vm.threads.len()).unwrap()));
-                prop_assert!(vm.guest.iter().map(|vcpu| vcpu.index).eq(vm.threads.keys().copied()));
                 let process = processes.iter().find(|process| process.task == vm.process).unwrap();
+                // Every index from 0 on, or of those that its command line says can be plugged; each a thread of the one process.
+                let all = vm.threads.keys().copied().eq(0..u32::try_from(vm.threads.len()).unwrap());
+                let most = guest::shape(&process.command).map_or(0, |shape| shape.most);
+                prop_assert!(all || vm.threads.keys().all(|index| *index < most));
+                prop_assert!(vm.guest.iter().map(|vcpu| vcpu.index).eq(vm.threads.keys().copied()));
                 prop_assert!(is_vmm(&[vm.rule], &process.name, &process.command[0]));
                 for thread in vm.threads.values() {
                     prop_assert!(process.vcpus.iter().any(|own| own.task == *thread));

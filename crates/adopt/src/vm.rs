@@ -6,11 +6,11 @@ use stelia_cpus::CpuSet;
 use stelia_node::proc::TaskId;
 use stelia_node::processes::{NamedThread, Process};
 use stelia_record::Vcpu;
-use stelia_settings::{AdoptPlacement, AdoptRule, PlacementPolicy};
+use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, PlacementPolicy};
 
-use crate::Why;
 use crate::guest::{self, Shape};
 use crate::rules::Named;
+use crate::{Accelerator, Why};
 
 /// Most vCPUs of a VM that is adopted.
 const MOST: u32 = 1024;
@@ -21,7 +21,7 @@ pub struct Vm<'r> {
     pub rule: &'r AdoptRule,
     /// The VMM.
     pub process: TaskId,
-    /// Its vCPU threads by index, all of 0 to the last.
+    /// Its vCPU threads by index: all of 0 to the last, but for those that were not plugged.
     pub threads: BTreeMap<u32, TaskId>,
     /// The same with each one's place in the guest, where its command line says; without it each vCPU is a core.
     pub guest: Vec<Vcpu>,
@@ -56,7 +56,7 @@ fn rank(why: &Why) -> u8 {
         Why::ContainerRefuses { .. } => 1,
         Why::NoVmm { .. } => 2,
         Why::NamesDiffer { .. } => 3,
-        Why::NoVcpus { .. } => 4,
+        Why::NoVcpus { .. } | Why::OtherAccelerator { .. } => 4,
         Why::TooFewVcpus { .. } | Why::Gap { .. } => 5,
         Why::Doubled { .. } | Why::TooManyVcpus { .. } | Why::SeveralVmms { .. } => 6,
         Why::NotStarted { .. } => 7,
@@ -72,6 +72,10 @@ fn by_rule<'r>(rule: &'r AdoptRule, processes: &[Process], exclusive: &CpuSet) -
         props: shape.as_ref().map(|shape| shape.place(*index)).unwrap_or_default(),
     };
     let (kept, note) = match (rule.placement, kept(&threads, exclusive)) {
+        // KubeVirt has yet to make its cgroup, and plans pins again before it lets the guest run.
+        _ if rule.partition == AdoptPartition::Member && is_held(process) => {
+            return Err(Why::NotStarted { pid: process.task.id });
+        }
         (AdoptPlacement::Keep, Ok(pins)) => (Some(pins), None),
         (AdoptPlacement::Keep, Err(_)) if is_held(process) => {
             return Err(Why::NotStarted { pid: process.task.id });
@@ -103,7 +107,7 @@ type Vcpus<'p> = Vec<(u32, &'p NamedThread)>;
 /// can do, as libvirt does.
 fn vmm<'p>(rule: &AdoptRule, processes: &'p [Process]) -> Result<(&'p Process, Vcpus<'p>), Why> {
     let mut running = Vec::new();
-    let (mut waiting, mut half) = (None, None);
+    let (mut waiting, mut half, mut other) = (None, None, None);
     for process in processes {
         let program = process.command.first().map(String::as_str).unwrap_or_default();
         let named = Named::of(rule, &process.name, program);
@@ -112,6 +116,7 @@ fn vmm<'p>(rule: &AdoptRule, processes: &'p [Process]) -> Result<(&'p Process, V
                 let index = |thread: &'p NamedThread| Some((rule.threads.index(&thread.name)?, thread));
                 let vcpus: Vcpus<'_> = process.vcpus.iter().filter_map(index).collect();
                 if vcpus.is_empty() {
+                    other = other.or_else(|| other_accelerator(process, rule));
                     waiting = waiting.or(Some(process.task.id));
                 } else {
                     running.push((process, vcpus));
@@ -125,23 +130,38 @@ fn vmm<'p>(rule: &AdoptRule, processes: &'p [Process]) -> Result<(&'p Process, V
         let pids = running.iter().map(|(process, _)| process.task.id).collect();
         return Err(Why::SeveralVmms { pids });
     }
-    running.pop().ok_or_else(|| match (waiting, half) {
-        (Some(pid), _) => Why::NoVcpus {
-            pid,
-            threads: rule.threads.to_string(),
-        },
-        (None, Some((process, program))) => Why::NamesDiffer {
-            pid: process.task.id,
-            name: process.name.clone(),
-            program: program.to_owned(),
-        },
-        (None, None) => Why::NoVmm {
-            rule: rule.name.clone(),
-        },
+    running.pop().ok_or_else(|| {
+        other.unwrap_or_else(|| match (waiting, half) {
+            (Some(pid), _) => Why::NoVcpus {
+                pid,
+                threads: rule.threads.to_string(),
+            },
+            (None, Some((process, program))) => Why::NamesDiffer {
+                pid: process.task.id,
+                name: process.name.clone(),
+                program: program.to_owned(),
+            },
+            (None, None) => Why::NoVmm {
+                rule: rule.name.clone(),
+            },
+        })
     })
 }
 
-/// By index: every one from 0 on, none twice, as many as the command line says.
+/// Threads of vCPUs that are not KVM's, in a VMM that has none of the rule's.
+fn other_accelerator(process: &Process, rule: &AdoptRule) -> Option<Why> {
+    let mut found = process.vcpus.iter().filter_map(|thread| Accelerator::of(&thread.name));
+    let accelerator = found.next()?;
+    Some(Why::OtherAccelerator {
+        pid: process.task.id,
+        accelerator,
+        found: 1 + found.filter(|other| *other == accelerator).count(),
+        threads: rule.threads.to_string(),
+    })
+}
+
+/// By index: every one from 0 on, none twice, as many as the command line says. Where that has more in reserve (`maxcpus`) any of
+/// them may be plugged: Kata's are 0, 15, 14, 13.
 fn indexed<'p>(pid: i32, vcpus: &Vcpus<'p>, shape: Option<&Shape>) -> Result<BTreeMap<u32, &'p NamedThread>, Why> {
     let found = vcpus.len();
     let most = shape.map_or(MOST, |shape| shape.most.min(MOST));
@@ -163,8 +183,9 @@ fn indexed<'p>(pid: i32, vcpus: &Vcpus<'p>, shape: Option<&Shape>) -> Result<BTr
     {
         return Err(Why::TooFewVcpus { pid, found, cpus });
     }
+    let pluggable = shape.is_some_and(|shape| threads.keys().all(|index| *index < shape.most));
     let gap = (0..).zip(threads.keys()).find(|(expected, index)| expected != *index);
-    match gap {
+    match gap.filter(|_| !pluggable) {
         Some((index, _)) => Err(Why::Gap { pid, index, found }),
         None => Ok(threads),
     }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use stelia_text::excerpt;
 
+use crate::Accelerator;
+
 /// Each reason has a name, and a text that says what to change.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Why {
@@ -27,6 +29,13 @@ pub enum Why {
     /// No thread is named as a vCPU: they may not have started yet.
     NoVcpus {
         pid: i32,
+        threads: String,
+    },
+    /// The guest's vCPUs are not KVM's, as the names of its threads say.
+    OtherAccelerator {
+        pid: i32,
+        accelerator: Accelerator,
+        found: usize,
         threads: String,
     },
     /// Fewer than the guest has: they may not have started yet.
@@ -71,6 +80,7 @@ impl Why {
             Self::NoVmm { .. } => "NoVmm",
             Self::NamesDiffer { .. } => "NamesDiffer",
             Self::NoVcpus { .. } => "NoVcpus",
+            Self::OtherAccelerator { .. } => "OtherAccelerator",
             Self::TooFewVcpus { .. } => "TooFewVcpus",
             Self::Gap { .. } => "Gap",
             Self::Doubled { .. } => "Doubled",
@@ -117,6 +127,18 @@ impl fmt::Display for Why {
                 "process {pid} has no thread named \"{threads}\": it has not started its vCPUs, or does not name them (QEMU: \
                  -name …,debug-threads=on)"
             ),
+            Self::OtherAccelerator {
+                pid,
+                accelerator,
+                found,
+                threads,
+            } => write!(
+                f,
+                "{} process {pid} has {found} thread(s) named as {}, and none named \"{threads}\"{}",
+                accelerator.in_words(),
+                accelerator.threads(),
+                accelerator.what_to_do()
+            ),
             Self::TooFewVcpus { pid, found, cpus } => {
                 write!(
                     f,
@@ -126,7 +148,8 @@ impl fmt::Display for Why {
             Self::Gap { pid, index, found } => {
                 write!(
                     f,
-                    "process {pid} has {found} threads named as vCPUs, and none of vCPU {index}"
+                    "process {pid} has {found} threads named as vCPUs, and none of vCPU {index}: a number may be missing only where -smp \
+                     with maxcpus says that vCPUs can be plugged"
                 )
             }
             Self::Doubled {
@@ -144,8 +167,8 @@ impl fmt::Display for Why {
             }
             Self::NotStarted { pid } => write!(
                 f,
-                "process {pid} was started with -S and its guest has not run: its vCPUs are not pinned, which libvirt does before it lets \
-                 the guest run"
+                "process {pid} was started with -S and its guest has not run: who is to let it run pins its vCPUs before (libvirt) or makes \
+                 their cgroups (KubeVirt)"
             ),
             Self::SeveralVmms { pids } => {
                 let pids: Vec<String> = pids.iter().take(4).map(i32::to_string).collect();

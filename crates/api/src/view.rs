@@ -151,7 +151,7 @@ pub struct Instance {
     /// What decided which CPUs these are: `pod-pool`, `near`, `too-few-near`, `pool`, `node-pool`, `be-pool`, `spare`
     /// or `kept`; empty: the daemon is older.
     pub float_reason: String,
-    /// Why it is contained: `class`, `no-partitions`, `setting` or `refused`; `None` unless it is.
+    /// Why it is contained: `class`, `no-partitions`, `setting`, `rule` or `refused`; `None` unless it is.
     pub contained_reason: Option<String>,
     /// The pod's own memory nodes, as `cpuset.mems` has them.
     pub mems: String,

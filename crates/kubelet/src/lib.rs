@@ -7,6 +7,7 @@ pub mod config;
 pub mod devices;
 pub mod home;
 pub mod memory;
+pub mod place;
 pub mod pod;
 mod pod_name;
 mod request;

@@ -88,6 +88,10 @@ impl serde::Serialize for PodUid {
     }
 }
 
+/// What CRI-O's names of containers' cgroups begin with, and behind it those of their monitors.
+const CRIO: &str = "crio-";
+const CONMON: &str = "conmon-";
+
 /// A container's cgroup below kubepods, parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerCgroup {
@@ -107,11 +111,12 @@ impl ContainerCgroup {
     pub const SUBGROUP: &str = "container";
 
     /// Parses a cgroup path such as `/kubepods.slice/kubepods-pod<uid>.slice/cri-containerd-<id>.scope` (systemd
-    /// driver, containerd or CRI-O, any QoS class) or `/kubepods/burstable/pod<uid>/<id>` (cgroupfs driver).
+    /// driver, containerd or CRI-O, any QoS class) or `/kubepods/burstable/pod<uid>/<id>` (cgroupfs driver; of CRI-O
+    /// `crio-<id>`).
     ///
     /// The path must be exactly the container's own cgroup, or [`SUBGROUP`](Self::SUBGROUP) in its scope; nothing else
-    /// below it is a container. CRI-O's `crio-conmon-<id>.scope` is refused: it holds the container's monitor, a
-    /// process of the host.
+    /// below it is a container. CRI-O's `crio-conmon-<id>`, with `.scope` or without, is refused: it holds the
+    /// container's monitor, a process of the host.
     pub fn parse(path: &str) -> Option<Self> {
         let mut parts: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
         let in_subgroup = matches!(
@@ -130,16 +135,16 @@ impl ContainerCgroup {
         let container_id = match top {
             "kubepods.slice" => {
                 let container = container.strip_suffix(".scope")?;
-                let id = ["cri-containerd-", "crio-"]
+                ["cri-containerd-", CRIO]
                     .iter()
-                    .find_map(|prefix| container.strip_prefix(prefix))?;
-                if id.starts_with("conmon-") {
-                    return None;
-                }
-                id
+                    .find_map(|prefix| container.strip_prefix(prefix))?
             }
-            _ => container,
+            // containerd's name is the id alone.
+            _ => container.strip_prefix(CRIO).unwrap_or(container),
         };
+        if container.starts_with(CRIO) && container_id.starts_with(CONMON) {
+            return None;
+        }
         let id_is_plain = (1..=128).contains(&container_id.len())
             && container_id
                 .bytes()
@@ -215,6 +220,8 @@ mod tests {
         "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/crio-50ab.scope"
     )]
     #[case("/kubepods/podb9e4f71c-64a5-4f8d-8574-41363cbaf8e5/50ab")]
+    #[case("/kubepods/podb9e4f71c-64a5-4f8d-8574-41363cbaf8e5/crio-50ab")]
+    #[case("/kubepods/burstable/podb9e4f71c-64a5-4f8d-8574-41363cbaf8e5/crio-50ab")]
     #[case("/kubepods/besteffort/podb9e4f71c-64a5-4f8d-8574-41363cbaf8e5/50ab")]
     fn every_drivers_name_gives_pod_and_container(#[case] path: &str) {
         let cgroup = ContainerCgroup::parse(path).unwrap();
@@ -261,6 +268,8 @@ mod tests {
     #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/other-a.scope/container")]
     #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/crio-conmon-a.scope")]
     #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/crio-conmon-a.scope/container")]
+    #[case("/kubepods/podb9e4f71c-64a5-4f8d-8574-41363cbaf8e5/crio-conmon-a")]
+    #[case("/kubepods/besteffort/podb9e4f71c-64a5-4f8d-8574-41363cbaf8e5/crio-conmon-a")]
     #[case("/kubepods.slice/kubepods-pod..slice/cri-containerd-a.scope")]
     #[case("/kubepods/podb9e4f71c-64a5-4f8d-8574-41363cbaf8e5/..")]
     fn anything_else_is_no_container(#[case] path: &str) {

@@ -9,6 +9,7 @@ pub mod holder;
 pub mod kvm_events;
 pub mod locality;
 pub mod oci;
+pub mod places;
 pub mod proc;
 pub mod processes;
 pub mod runtime;

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 use stelia_kubelet::{ContainerCgroup, PodName, PodUid};
 
+use crate::places;
 use crate::systemd::Devices;
 
 /// The parts of `config.json` that are read.
@@ -110,20 +111,15 @@ struct Rule {
     access: Option<String>,
 }
 
-/// The configuration of a container: containerd's, in any namespace, or CRI-O's. `run` is `/run`.
+/// The configurations of a container, as [`places`] finds them. `run` is `/run`.
+fn configs(run: &Path, id: &str) -> impl Iterator<Item = Config> {
+    let node = run.parent().unwrap_or(run);
+    let bundles = places::bundles(node, id).into_iter();
+    bundles.filter_map(|bundle| Config::parse(&fs::read_to_string(bundle.config()).ok()?))
+}
+
 fn config(run: &Path, id: &str) -> Option<Config> {
-    let tasks = run.join("containerd/io.containerd.runtime.v2.task");
-    let mut files: Vec<_> = fs::read_dir(tasks)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|namespace| namespace.path().join(id).join("config.json"))
-        .collect();
-    let crio = run.join("containers/storage/overlay-containers");
-    files.push(crio.join(id).join("userdata/config.json"));
-    files
-        .into_iter()
-        .find_map(|path| Config::parse(&fs::read_to_string(path).ok()?))
+    configs(run, id).next()
 }
 
 impl Config {
@@ -178,8 +174,14 @@ impl Config {
 
 /// A container of this pod. Empty where the runtime's configuration is not found.
 pub fn container(run: &Path, container: &ContainerCgroup) -> Container {
-    let found = config(run, &container.container_id);
-    found.map(|config| config.container(&container.pod)).unwrap_or_default()
+    let found = configs(run, &container.container_id).map(|config| config.container(&container.pod));
+    let (mut named, mut others) = (None, None);
+    for one in found {
+        // Of several the one that names this pod; a former container's may be left.
+        let place = if one.pod.is_some() { &mut named } else { &mut others };
+        *place = place.take().or(Some(one));
+    }
+    named.or(others).unwrap_or_default()
 }
 
 /// The device nodes that the runtime made in the container, by their paths there. Empty where its configuration is not found.

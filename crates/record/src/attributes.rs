@@ -62,17 +62,26 @@ fn vcpu(text: &str) -> Option<VcpuThread> {
 /// What follows the rule's name where the vCPUs run where others pin them.
 const KEEPS: &str = " keep";
 
+/// What is between the two where the rule wants no partition. A daemon that does not know it reads it as part of the rule's name.
+const CONTAINED: &str = " member";
+
 /// A rule's name has no spaces.
 fn adopted_text(adopted: &Adopted) -> String {
+    let contained = if adopted.contained { CONTAINED } else { "" };
     let keeps = if adopted.keeps { KEEPS } else { "" };
-    format!("{}{keeps}", adopted.rule)
+    format!("{}{contained}{keeps}", adopted.rule)
 }
 
 fn adopted(text: &str) -> Adopted {
-    let rule = text.strip_suffix(KEEPS);
+    let (text, keeps) = match text.strip_suffix(KEEPS) {
+        Some(rest) => (rest, true),
+        None => (text, false),
+    };
+    let rule = text.strip_suffix(CONTAINED);
     Adopted {
         rule: rule.unwrap_or(text).to_owned(),
-        keeps: rule.is_some(),
+        keeps,
+        contained: rule.is_some(),
     }
 }
 

@@ -99,6 +99,8 @@ pub struct Adopted {
     pub rule: String,
     /// The vCPUs run where others pin them, as far as each has a CPU of its own there (placement "keep").
     pub keeps: bool,
+    /// The rule wants no partition: the instance is contained, and stays so when the rule is gone.
+    pub contained: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]

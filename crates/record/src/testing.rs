@@ -80,6 +80,7 @@ pub fn adopted() -> Record {
         adopted: Some(Adopted {
             rule: "kubevirt".into(),
             keeps: true,
+            contained: false,
         }),
         ..in_place()
     }

@@ -14,7 +14,11 @@ fn map(record: &Record) -> BTreeMap<String, String> {
 fn a_record_comes_back_as_it_was_written() {
     let mut by_name = adopted();
     by_name.adopted.as_mut().unwrap().keeps = false;
-    for record in [record(), allocated(), in_place(), adopted(), by_name] {
+    let mut contained = adopted();
+    contained.adopted.as_mut().unwrap().contained = true;
+    let mut both = by_name.clone();
+    both.adopted.as_mut().unwrap().contained = true;
+    for record in [record(), allocated(), in_place(), adopted(), by_name, contained, both] {
         assert_eq!(Record::parse(&map(&record)), Ok(record));
     }
 }

@@ -19,7 +19,9 @@ mod settings;
 mod tests;
 mod tree;
 
-pub use adopt::{AdoptPlacement, AdoptRule, AdoptTree, LONGEST_NAME, Pattern, ReadyMade, ThreadName, is_name};
+pub use adopt::{
+    AdoptPartition, AdoptPlacement, AdoptRule, AdoptTree, LONGEST_NAME, Pattern, ReadyMade, ThreadName, is_name,
+};
 pub use classes::CacheLimits;
 pub use file::{Fragment, Loaded, SettingsError, load};
 pub use float::FloatPolicy;

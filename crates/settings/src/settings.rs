@@ -17,11 +17,16 @@ use crate::{
     QuietSettings, Sample, TreeHome, VfioIrqs,
 };
 
+/// Most folders of `runtime-state`.
+const MAX_RUNTIME_STATES: usize = 16;
+
 /// The configuration in force, set by the rows of `KEYS`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Settings {
     /// kubelet's root directory, in which `cpu_manager_state` lies; [`AUTO`] for the one that is found.
     pub kubelet_root: PathBuf,
+    /// Folders, besides those that are known, in which a container runtime keeps its state.
+    pub runtime_state: Vec<PathBuf>,
     pub policies: Policies,
     pub quiet: QuietSettings,
     pub ledger: LedgerSettings,
@@ -56,6 +61,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             kubelet_root: AUTO.into(),
+            runtime_state: Vec::new(),
             policies: Policies::default(),
             quiet: QuietSettings::default(),
             ledger: LedgerSettings::default(),
@@ -109,7 +115,7 @@ macro_rules! choice {
 }
 
 /// Every key, in the order of `--print-config` and of `packaging/steliad.toml`.
-pub(crate) const KEYS: [Key; 27] = [
+pub(crate) const KEYS: [Key; 28] = [
     Key {
         name: "kubelet-root",
         allowed: &["auto", "an absolute path"],
@@ -119,6 +125,24 @@ pub(crate) const KEYS: [Key; 27] = [
             good.then(|| settings.kubelet_root = path.to_owned())
         },
         get: |settings| settings.kubelet_root.display().to_string().into(),
+    },
+    Key {
+        name: "runtime-state",
+        allowed: &["a list of at most 16 absolute paths"],
+        set: |settings, value| {
+            let words = value.as_array().filter(|words| words.len() <= MAX_RUNTIME_STATES)?;
+            let folders = words.iter().map(|word| {
+                let path = Path::new(word.as_str()?);
+                path.is_absolute().then(|| path.to_owned())
+            });
+            settings.runtime_state = folders.collect::<Option<_>>()?;
+            Some(())
+        },
+        get: |settings| {
+            let folders = settings.runtime_state.iter();
+            let words: Vec<String> = folders.map(|folder| folder.display().to_string()).collect();
+            words.into()
+        },
     },
     choice!("float-policy", FloatPolicy["node", "numa", "pod"], policies.float),
     Key {

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use crate::adopt::RULE_KEYS;
 use crate::settings::KEYS;
-use crate::{AdoptPlacement, AdoptRule, AdoptTree, Fragment, Loaded, Pattern, ReadyMade, Settings, load};
+use crate::{
+    AdoptPartition, AdoptPlacement, AdoptRule, AdoptTree, Fragment, Loaded, Pattern, ReadyMade, Settings, load,
+};
 
 fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -82,6 +84,8 @@ fn a_value_that_is_not_allowed_says_what_is_and_in_which_file() {
         ("float-cpu-max = \"10 1000\"", "period"),
         ("float-min-cpus = 0", "1 to 1024"),
         ("kubelet-root = \"x\"", "absolute"),
+        ("runtime-state = \"/x\"", "absolute"),
+        ("runtime-state = [\"/x\", \"y\"]", "absolute"),
         ("cpu-source = \"both\"", "steliad"),
         ("reserved-cpus = \"3-1\"", "CPU list"),
         ("cpu-bind-policy = \"ConstrainedBurst\"", "FullPCPUs or"),
@@ -211,6 +215,10 @@ fn drop_ins_add_rules_and_replace_those_of_the_same_name() {
     assert!(text.contains("pods = [\"a\", \"b-*\"]\n"), "{text}");
     let printed = Fragment::parse(&text, Path::new("printed")).unwrap().check().unwrap();
     assert_eq!(printed.settings, loaded.settings);
+    // A rule of KubeVirt's that says nothing of it has no partition.
+    let partitions: Vec<AdoptPartition> = rules.iter().map(|rule| rule.partition).collect();
+    let (auto, member) = (AdoptPartition::Auto, AdoptPartition::Member);
+    assert_eq!(partitions, [member, auto, auto]);
     let json = serde_json::to_value(&rules[1]).unwrap();
     assert_eq!(
         (&json["threads"], &json["tree"]),
@@ -273,6 +281,10 @@ fn what_is_wrong_with_a_rule_is_said_with_its_line() {
         (
             "[[adopt]]\nuse = \"qemu\"\ntree = \"here\"",
             "line 3: tree = \"here\": expected auto, in-place or slice",
+        ),
+        (
+            "[[adopt]]\nuse = \"kubevirt\"\npartition = \"isolated\"",
+            "line 3: partition = \"isolated\": expected auto or member",
         ),
         (
             "\n[adopt]\nuse = \"qemu\"",

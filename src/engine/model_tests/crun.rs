@@ -133,6 +133,28 @@ async fn devices_come_from_the_runtimes_configuration_and_are_never_all_by_defau
 }
 
 #[tokio::test]
+async fn whichever_distribution_keeps_the_container_it_registers_with_its_name_and_devices() {
+    for state in [
+        "run/k3s/containerd",
+        "run/k0s/containerd",
+        "var/snap/microk8s/common/run/containerd",
+    ] {
+        let mut node = Node::new();
+        let pod = node.pod_by(Runtime::Crun, 1, "2-3");
+        let tasks = "io.containerd.runtime.v2.task";
+        let state = node.directory.path().join(state);
+        std::fs::create_dir_all(&state).unwrap();
+        let default = node.directory.path().join("run/containerd").join(tasks);
+        std::fs::rename(default, state.join(tasks)).unwrap();
+        node.register(&pod).await.unwrap();
+        let devices = node.model.unit_devices(&pod.uid.scope()).unwrap();
+        let kvm = devices.allow.iter().any(|(device, _)| device == "/dev/char/10:232");
+        assert!(devices.policy == "strict" && kvm, "{}: {devices:?}", state.display());
+        node.check().await;
+    }
+}
+
+#[tokio::test]
 async fn a_container_that_ends_leaves_nothing_and_the_next_one_is_an_instance_anew() {
     let mut node = Node::new();
     let (first, _) = node.crun_vm(1, "2-3").await;

@@ -1,7 +1,7 @@
 //! KubeVirt's `isolateEmulatorThread` beside adoption: the CPU that it costs is float's, and virt-handler's own work changes
 //! nothing. Its steps are those of `configureHousekeepingCgroup` in KubeVirt's `pkg/virt-handler`.
 
-use stelia_settings::{AdoptRule, AdoptTree};
+use stelia_settings::{AdoptRule, AdoptTree, Pattern, ReadyMade};
 
 use super::adopt::rule;
 use super::*;
@@ -109,6 +109,98 @@ async fn a_resize_gives_the_spare_cpus_to_float_again() {
         assert_eq!(known.exclusive.to_string(), "2-3");
         assert_eq!(node.read(&pod.origin.child("housekeeping"), File::Cpus), float);
         assert_eq!(node.pins(&qemu), ["2", "3"]);
+        node.check().await;
+    }
+}
+
+/// The ready-made rule, of any container.
+fn kubevirt() -> AdoptRule {
+    let any = vec![Pattern::parse("*").unwrap()];
+    AdoptRule {
+        pods: any.clone(),
+        containers: any,
+        ..AdoptRule::ready_made(ReadyMade::KubeVirt).unwrap()
+    }
+}
+
+impl Node {
+    async fn until_contained(&self, pod: &Pod) {
+        self.look().await;
+        self.until("the VM is contained", |node| node.phase(pod) == Some("contained"))
+            .await;
+        self.quiet().await;
+        assert_eq!(self.known(pod).unwrap().contained_reason, Some("rule"));
+    }
+
+    /// virt-launcher plans pins from the first, and sets them again: none may be refused.
+    fn assert_launcher_may_pin(&self, pod: &Pod, qemu: &Qemu, entry: &str, pins: [&str; 2]) {
+        assert_eq!(self.read(&pod.origin, File::CpusEffective), entry);
+        for pins in [[pins[1], pins[0]], pins] {
+            for (vcpu, cpu) in qemu.vcpus.iter().zip(pins) {
+                self.model.pin(*vcpu, &cpus(cpu)).unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_vm_of_kubevirt_has_no_partition_and_its_container_keeps_all_its_cpus() {
+    let mut node = Node::adopting(vec![kubevirt()]).await;
+    let (pod, qemu) = node.launched(1, "2-3", &[2, 3]);
+    node.until_contained(&pod).await;
+    node.assert_launcher_may_pin(&pod, &qemu, "2-3", ["2", "3"]);
+    assert_eq!(node.model.cgroup(qemu.vcpus[0]).unwrap(), vcpu(&pod));
+    assert_eq!(node.read(&float(&pod), File::Cpus), "0-1,4-7");
+    assert_eq!(node.read(&vcpu(&pod), File::Partition), "member");
+    node.check().await;
+    // It stays so whatever becomes of the rule and the daemon.
+    node.settings.policies.adopt.clear();
+    node.restart().await;
+    node.until_contained(&pod).await;
+    for _ in 0..3 {
+        node.reconcile().await;
+    }
+    node.until_contained(&pod).await;
+    node.assert_launcher_may_pin(&pod, &qemu, "2-3", ["2", "3"]);
+    node.check().await;
+    node.handle.deregister(pod.uid.clone()).await.unwrap();
+    node.quiet().await;
+    assert_eq!(node.pins(&qemu), ["2", "3"]);
+    node.check().await;
+}
+
+#[tokio::test]
+async fn with_isolate_emulator_thread_a_vm_of_kubevirt_is_contained_in_its_container_or_not_adopted() {
+    for before in [true, false] {
+        let mut node = Node::adopting(vec![kubevirt()]).await;
+        let (pod, qemu) = node.launched(1, "2-4", &[2, 3]);
+        if before {
+            synced(&node, &pod, &qemu, "4");
+        }
+        node.until_contained(&pod).await;
+        node.assert_launcher_may_pin(&pod, &qemu, "2-4", ["2", "3"]);
+        synced(&node, &pod, &qemu, "4");
+        node.reconcile().await;
+        assert_whole(&mut node, &pod, &qemu).await;
+        assert_eq!(node.read(&pod.origin, File::CpusEffective), "2-4");
+        node.restart().await;
+        node.until_contained(&pod).await;
+        assert_whole(&mut node, &pod, &qemu).await;
+    }
+    // virt-handler has yet to make its cgroup: it would make it in the slice.
+    for before in [true, false] {
+        let mut node = Node::adopting(vec![kubevirt()]).await;
+        node.model.set_copes(false);
+        let (pod, qemu) = node.launched(1, "2-4", &[2, 3]);
+        if before {
+            synced(&node, &pod, &qemu, "4");
+        }
+        node.look().await;
+        node.until("it is refused", |node| node.unadopted(&pod).is_some()).await;
+        let refused = node.unadopted(&pod).unwrap();
+        assert_eq!(refused.reason, "Failed");
+        assert!(refused.text.contains("isolateEmulatorThread"), "{}", refused.text);
+        node.assert_launcher_may_pin(&pod, &qemu, "2-4", ["2", "3"]);
         node.check().await;
     }
 }

@@ -6,23 +6,21 @@
 mod binary;
 mod verdict;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::places::{self, Bundle};
+
 pub use binary::Identity;
 pub use verdict::{Verdict, verdict_file};
 
-/// Where containerd's shims keep their containers, by namespace: containerd's own, that of k3s and of k0s.
-const TASKS: [&str; 3] = ["run/containerd", "run/k3s/containerd", "run/k0s/containerd"];
-const TASKS_OF: &str = "io.containerd.runtime.v2.task";
 /// Where the shim has its runtime keep containers, unless its options say otherwise (`RuncRoot` in containerd's runc shim).
 const SHIM_ROOT: &str = "/run/containerd/runc";
 /// The runtime of a shim whose options name none.
 const SHIM_BINARY: &str = "runc";
-/// Where CRI-O keeps what conmon is given of a container.
-const CONMON: &str = "run/containers/storage/overlay-containers";
 
 /// Who asks the runtime about a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,12 +82,43 @@ impl Runtime {
 /// The runtime of a running container of containerd, in any namespace, or of CRI-O. `node` is `/`; the paths of the answer
 /// are the node's. `None` where no such container is found, or its runtime is neither runc nor crun: nothing is known then.
 pub fn runtime_of(node: &Path, container_id: &str) -> Option<Runtime> {
-    let is_name = |c: u8| c.is_ascii_alphanumeric() || b"_.-".contains(&c);
-    // It becomes a part of paths.
-    if container_id.is_empty() || container_id.starts_with('.') || !container_id.bytes().all(is_name) {
-        return None;
+    let bundles = places::bundles(node, container_id).into_iter();
+    bundles.into_iter().find_map(|bundle| match bundle {
+        Bundle::Containerd { namespace, path } => of_containerd(node, container_id, &namespace, &path),
+        Bundle::CriO { path } => of_crio(node, container_id, &path),
+    })
+}
+
+/// What is known of whether a container's runtime copes with threaded cgroups in its container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Coping {
+    Copes,
+    /// Why not, or why it cannot be known.
+    No(String),
+    /// It is to be tried.
+    Untried(Runtime),
+}
+
+/// What the verdict says of a container's runtime. `node` is `/`, `run` is `/run`.
+pub fn coping(node: &Path, run: &Path, container_id: &str) -> Coping {
+    let Some(runtime) = runtime_of(node, container_id) else {
+        return Coping::No("its OCI runtime is neither runc nor crun of containerd or CRI-O".to_owned());
+    };
+    let binary = runtime.binary.display();
+    let identity = match Identity::of(&binary::at(node, &runtime.binary)) {
+        Ok(identity) => identity,
+        Err(cause) => return Coping::No(format!("look at {binary}: {cause}")),
+    };
+    let verdict = fs::read_to_string(verdict_file(run, &runtime)).ok();
+    let verdict = verdict.and_then(|text| Verdict::parse(&text));
+    match verdict.filter(|verdict| verdict.is_of(&runtime, identity)) {
+        Some(verdict) if verdict.copes => Coping::Copes,
+        Some(verdict) => Coping::No(format!(
+            "{binary} does not cope with threaded cgroups in a container: {}",
+            verdict.words
+        )),
+        None => Coping::Untried(runtime),
     }
-    of_containerd(node, container_id).or_else(|| of_crio(node, container_id))
 }
 
 /// What the shim keeps of its options (`Options` of containerd's runc shim) that is read.
@@ -103,15 +132,7 @@ struct ShimOptions {
     systemd_cgroup: bool,
 }
 
-fn of_containerd(node: &Path, id: &str) -> Option<Runtime> {
-    let namespaces = TASKS
-        .iter()
-        .flat_map(|state| fs::read_dir(node.join(state).join(TASKS_OF)))
-        .flatten()
-        .flatten();
-    let (namespace, bundle) = namespaces
-        .map(|namespace| (namespace.file_name(), namespace.path().join(id)))
-        .find(|(_, bundle)| bundle.join("config.json").exists())?;
+fn of_containerd(node: &Path, id: &str, namespace: &OsStr, bundle: &Path) -> Option<Runtime> {
     let text = |file: &str| fs::read_to_string(bundle.join(file)).unwrap_or_default();
     let options: ShimOptions = serde_json::from_str(&text("options.json")).unwrap_or_default();
     // The file `runtime` is older than the options.
@@ -133,8 +154,8 @@ fn of_containerd(node: &Path, id: &str) -> Option<Runtime> {
 }
 
 /// CRI-O's configuration may have changed since the container was made; what its conmon was started with did not.
-fn of_crio(node: &Path, id: &str) -> Option<Runtime> {
-    let pid = fs::read_to_string(node.join(CONMON).join(id).join("userdata/conmon-pidfile")).ok()?;
+fn of_crio(node: &Path, id: &str, userdata: &Path) -> Option<Runtime> {
+    let pid = fs::read_to_string(userdata.join("conmon-pidfile")).ok()?;
     let pid: u32 = pid.trim().parse().ok()?;
     let line = fs::read_to_string(node.join(format!("proc/{pid}/cmdline"))).ok()?;
     let words: Vec<&str> = line.split('\0').collect();

@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::{AdoptPlacement, AdoptRule, AdoptTree, Pattern, ThreadName};
+use super::{AdoptPartition, AdoptPlacement, AdoptRule, AdoptTree, Pattern, ThreadName};
 
 /// Most patterns in one list.
 const MOST: usize = 64;
@@ -30,6 +30,7 @@ struct Draft {
     placement: Option<AdoptPlacement>,
     container_may_refuse: bool,
     tree: AdoptTree,
+    partition: AdoptPartition,
 }
 
 const NAMES: &[&str] = &["a list of 1 to 64 names, in which * stands for anything"];
@@ -50,7 +51,7 @@ macro_rules! patterns {
 }
 
 /// Every key but `use`, in the order of `--print-config`.
-pub(crate) const RULE_KEYS: [RuleKey; 9] = [
+pub(crate) const RULE_KEYS: [RuleKey; 10] = [
     RuleKey {
         name: "name",
         allowed: &["1 to 64 letters, digits and - . _"],
@@ -101,6 +102,15 @@ pub(crate) const RULE_KEYS: [RuleKey; 9] = [
         },
         get: |rule| rule.tree.name().into(),
     },
+    RuleKey {
+        name: "partition",
+        allowed: &["auto", "member"],
+        set: |draft, value| {
+            draft.partition = AdoptPartition::parse(value.as_str()?)?;
+            Some(())
+        },
+        get: |rule| rule.partition.name().into(),
+    },
 ];
 
 /// What a key is where neither the file nor a ready-made rule says; `None`: it must be given.
@@ -110,6 +120,7 @@ pub(super) fn default(key: &str) -> Option<Value> {
         "placement" => Some(AdoptPlacement::Auto.name().into()),
         "container-may-refuse" => Some(true.into()),
         "tree" => Some(AdoptTree::default().name().into()),
+        "partition" => Some(AdoptPartition::default().name().into()),
         _ => None,
     }
 }
@@ -125,7 +136,7 @@ pub(super) fn rule(value: &dyn Fn(&str) -> Option<Value>) -> Result<AdoptRule, &
             .and_then(|value| (key.set)(&mut draft, &value))
             .ok_or(key)?;
     }
-    let [.., threads, placement, _, _] = &RULE_KEYS;
+    let [.., threads, placement, _, _, _] = &RULE_KEYS;
     Ok(AdoptRule {
         name: draft.name,
         namespaces: draft.namespaces,
@@ -136,6 +147,7 @@ pub(super) fn rule(value: &dyn Fn(&str) -> Option<Value>) -> Result<AdoptRule, &
         placement: draft.placement.ok_or(placement)?,
         container_may_refuse: draft.container_may_refuse,
         tree: draft.tree,
+        partition: draft.partition,
     })
 }
 

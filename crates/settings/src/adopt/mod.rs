@@ -31,6 +31,7 @@ pub struct AdoptRule {
     /// `STELIA_ADOPT=no` in the container's environment is heeded.
     pub container_may_refuse: bool,
     pub tree: AdoptTree,
+    pub partition: AdoptPartition,
 }
 
 /// How an adopted VM's vCPUs are placed.
@@ -79,6 +80,22 @@ named!(AdoptTree {
     Slice = "slice"
 });
 
+/// Whether an adopted VM's vCPUs get a cpuset partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AdoptPartition {
+    /// By the setting `partition`.
+    #[default]
+    Auto,
+    /// None, whatever the setting says: a partition takes its CPUs out of `cpuset.cpus.effective` of the container's cgroup, and the
+    /// VM's own management reads that file.
+    Member,
+}
+
+named!(AdoptPartition {
+    Auto = "auto",
+    Member = "member"
+});
+
 /// The rules that can be asked for by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadyMade {
@@ -112,13 +129,16 @@ impl ReadyMade {
             ("pods", Self::KubeVirt) => list(&["virt-launcher-*"]),
             ("containers", Self::KubeVirt) => list(&["compute"]),
             ("vmm", _) if qemu => list(&QEMU),
-            ("vmm", one) => list(&[one.name()]),
+            // Released binaries have version and architecture in their names, as firecracker-v1.16.1-x86_64.
+            ("vmm", one) => list(&[&format!("{}*", one.name())]),
             // Where `-name …,debug-threads=on` is given, as libvirt does.
             ("threads", _) if qemu => "CPU {n}/KVM".into(),
             ("threads", Self::CloudHypervisor) => "vcpu{n}".into(),
             ("threads", Self::Firecracker) => "fc_vcpu {n}".into(),
             ("threads", Self::Crosvm) => "crosvm_vcpu{n}".into(),
             ("placement", Self::KubeVirt | Self::Libvirt) => AdoptPlacement::Keep.name().into(),
+            // virt-launcher plans pins from the container's cpuset.cpus.effective at every sync.
+            ("partition", Self::KubeVirt) => AdoptPartition::Member.name().into(),
             _ => return None,
         })
     }

@@ -3,13 +3,15 @@
 
 use std::collections::BTreeMap;
 
+use stelia_adopt::{Movable, Vm};
 use stelia_api::ErrorKind;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::checkpoint::{Schema, Use};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState};
 use stelia_node::containers::{LiveContainer, uses};
+use stelia_node::oci::Coping;
 use stelia_record::IN_PLACE;
-use stelia_settings::AdoptTree;
+use stelia_settings::{AdoptPartition, AdoptTree};
 
 /// KubeVirt's cgroup for all threads of a VM but its vCPUs (`isolateEmulatorThread`).
 pub(super) const HOUSEKEEPING: &str = IN_PLACE[0];
@@ -37,17 +39,63 @@ fn refusal(kind: ErrorKind, text: String) -> Refusal {
     (kind.name().to_owned(), text)
 }
 
+/// What of the node decides where an adopted VM's cgroups are made.
+#[derive(Debug)]
+pub(super) struct HomeFacts {
+    /// Why no VM gets a partition, whatever its rule says.
+    pub(super) no_partition: Option<&'static str>,
+    /// What is known of the container's OCI runtime.
+    pub(super) coping: Coping,
+}
+
+/// Why the VM is not admitted because of where its cgroups would be made.
+pub(super) fn homeless(looked: &Looked<'_>, vm: &Vm<'_>, cpus: &CpuSet, facts: &HomeFacts) -> Option<Refusal> {
+    let kept: Option<CpuSet> = vm.kept.as_ref().map(|pins| pins.values().copied().collect());
+    let movable = Movable {
+        rule: vm.rule,
+        housekeeping: looked.children.iter().any(|name| name == HOUSEKEEPING),
+        spare: kept.map(|kept| cpus.difference(&kept)).unwrap_or_default(),
+        has_anchor: looked.first().is_some_and(|first| first != vm.process.id),
+    };
+    let by_rule = vm.rule.partition == AdoptPartition::Member;
+    let contained = facts
+        .no_partition
+        .or((by_rule && movable.spare.is_empty()).then_some("rule"));
+    let contained = contained.map(|why| format!("it would get no partition ({why})"));
+    let moved = match (vm.rule.tree, contained.as_deref(), &facts.coping) {
+        (AdoptTree::Slice, ..) => movable.in_slice(None),
+        (_, Some(reason), _) => movable.in_slice(Some(reason)),
+        (_, None, Coping::No(reason)) => movable.in_slice(Some(reason)),
+        (_, None, Coping::Copes) => Ok(()),
+        (_, None, Coping::Untried(runtime)) if movable.only_in_place() => {
+            let text = format!(
+                "not known before {} was tried, when the first VM is adopted: it can be adopted in place only, where the runtime copes \
+                 with threaded cgroups",
+                runtime.binary.display()
+            );
+            return Some(("Untried".to_owned(), text));
+        }
+        (_, None, Coping::Untried(_)) => Ok(()),
+    };
+    moved.err().map(|(kind, text)| refusal(kind, text))
+}
+
+impl Looked<'_> {
+    /// The first process of the container's PID namespace, as this one numbers it.
+    fn first(&self) -> Option<i32> {
+        let depth = self.numbers.iter().map(Vec::len).min()?;
+        let mut first = self.numbers.iter();
+        let first = first.find(|numbers| numbers.len() == depth && numbers.last() == Some(&1))?;
+        first.first().copied()
+    }
+}
+
 /// Why it is not admitted, whatever its CPUs.
-pub(super) fn refused(looked: &Looked<'_>, tree: AdoptTree) -> Option<Refusal> {
+pub(super) fn refused(looked: &Looked<'_>) -> Option<Refusal> {
     if looked.is_instance {
         return Some(refusal(ErrorKind::InstanceExists, "it is an instance already".into()));
     }
     let housekeeping = |name: &&String| *name == HOUSEKEEPING;
-    if tree == AdoptTree::Slice && looked.children.iter().any(|name| housekeeping(&name)) {
-        let text =
-            "KubeVirt moves its threads to a cgroup of its own (isolateEmulatorThread), which works in place only";
-        return Some(refusal(ErrorKind::Failed, text.into()));
-    }
     if let Some(child) = looked.children.iter().find(|name| !housekeeping(name)) {
         let text = format!("it has processes in a cgroup of its own, {child}");
         return Some(refusal(ErrorKind::InvalidArgument, text));

@@ -1,6 +1,6 @@
 //! The containers of this node, their processes, and kubelet's file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use stelia_adopt::{Names, Vm, Why, is_vcpu, is_vmm, rules_for, vm};
 use stelia_cpus::CpuSet;
@@ -10,11 +10,11 @@ use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, KernelCgroups,
 use stelia_node::containers::{self, LiveContainer};
 use stelia_node::proc::{KernelProcs, Procs};
 use stelia_node::processes::{self, Process};
-use stelia_node::runtime;
-use stelia_settings::{AdoptRule, AdoptTree, ReadyMade, Settings};
+use stelia_node::{oci, places, runtime};
+use stelia_settings::{AdoptPartition, AdoptRule, Partition, ReadyMade, Settings};
 
-use super::admission::{HOUSEKEEPING, Looked, Refusal, exclusive, refused};
-use super::{Candidate, Preview};
+use super::admission::{HOUSEKEEPING, HomeFacts, Looked, Refusal, exclusive, homeless, refused};
+use super::{Candidate, Preview, users};
 use crate::client::Failure;
 use crate::input;
 use crate::pod::{Pod, Pods};
@@ -24,12 +24,15 @@ use crate::threads::Roots;
 struct Node {
     cgroups: KernelCgroups,
     procs: KernelProcs,
-    run: std::path::PathBuf,
+    root: PathBuf,
+    run: PathBuf,
     rules: Vec<AdoptRule>,
     /// Those that would find VMs without a rule.
     ready_made: Vec<AdoptRule>,
     kubelet: Result<CpuManagerState, String>,
     pods: Pods,
+    /// Why no VM gets a partition.
+    no_partition: Option<&'static str>,
     /// `placement` of the settings.
     placement: &'static str,
 }
@@ -41,10 +44,13 @@ struct Node {
 pub(crate) fn gather(root: &Path, roots: &Roots) -> Result<Preview, Failure> {
     let loaded = stelia_settings::load(root).map_err(|cause| Failure::Other(cause.to_string()))?;
     let settings = loaded.settings;
+    places::look_also_into(settings.runtime_state.clone());
     let node = Node {
         cgroups: KernelCgroups::new(&roots.cgroup),
         procs: KernelProcs::new(&roots.proc),
+        root: root.to_owned(),
         run: root.join("run"),
+        no_partition: (settings.policies.partition == Some(Partition::Member)).then_some("setting"),
         ready_made: ReadyMade::ALL.into_iter().filter_map(AdoptRule::ready_made).collect(),
         kubelet: kubelet(&settings, root),
         pods: Pods::by_logs(root),
@@ -53,13 +59,35 @@ pub(crate) fn gather(root: &Path, roots: &Roots) -> Result<Preview, Failure> {
     };
     let failed = |cause: CgroupError| Failure::Other(cause.to_string());
     let mut vms = Vec::new();
+    // Containers whose VMs have a line, or are instances.
+    let mut told: Vec<CgroupPath> = vec![CgroupPath::slice()];
     for (origin, cgroup) in containers::all(&node.cgroups).map_err(failed)? {
         match node.candidate(&origin, &cgroup) {
-            Ok(found) => vms.extend(found),
+            Ok(Some(found)) => {
+                vms.push(found);
+                told.push(origin);
+            }
+            Ok(None) if node.is_instance(&origin, &cgroup) => told.push(origin),
+            Ok(None) => {}
             // The container ended meanwhile.
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(failed(error)),
         }
+    }
+    let all: Vec<&AdoptRule> = node.rules.iter().chain(&node.ready_made).collect();
+    for process in users::find(&roots.proc, &node.procs, &all) {
+        if told.iter().any(|told| process.cgroup.is_within(told)) {
+            continue;
+        }
+        told.push(process.cgroup.clone());
+        let refusal = users::misplaced(&process).unwrap_or_else(|| {
+            let text = format!(
+                "process {} runs a VM, and no rule knows it by its names: a rule needs its vmm and threads",
+                process.pid
+            );
+            ("UnknownVmm".to_owned(), text)
+        });
+        vms.push(users::candidate(&process, refusal));
     }
     let rules = node.rules.iter().map(|rule| rule.name.clone()).collect();
     Ok(Preview::new(rules, vms))
@@ -121,13 +149,14 @@ impl Node {
         match self.by_rules(origin, &names, &known) {
             Ok((vm, found)) => {
                 candidate.has(&vm, &found, known.len());
-                match refused(&looked, vm.rule.tree).or_else(|| cpus.err()) {
+                let homeless = || homeless(&looked, &vm, &known, &self.home_facts(cgroup));
+                match refused(&looked).or_else(|| cpus.err()).or_else(homeless) {
                     Some(refusal) => candidate.refused(refusal),
                     None => candidate.adopted(&vm, self.placement),
                 }
             }
             // A registered VM's processes are not in its container's cgroup any more.
-            Err(missing) if looked.is_instance => match refused(&looked, AdoptTree::Auto) {
+            Err(missing) if looked.is_instance => match refused(&looked) {
                 Some(refusal) if !missing.rule.is_empty() => {
                     candidate.rule = missing.rule;
                     candidate.refused(refusal);
@@ -141,8 +170,16 @@ impl Node {
             Err(missing) => {
                 let all: Vec<&AdoptRule> = self.ready_made.iter().collect();
                 let found = self.processes(origin, &all).unwrap_or_default();
-                let Ok(vm) = vm(&all, &found, &known) else {
-                    return Ok(None);
+                let vm = match vm(&all, &found, &known) {
+                    Ok(vm) => vm,
+                    Err(Why::NoRule | Why::NoVmm { .. } | Why::NamesDiffer { .. } | Why::NoVcpus { .. }) => {
+                        return Ok(None);
+                    }
+                    // A VM that the ready-made rules would not adopt either.
+                    Err(why) => {
+                        candidate.refused((why.name().to_owned(), why.to_string()));
+                        return Ok(Some(candidate));
+                    }
                 };
                 candidate.has(&vm, &found, known.len());
                 candidate.ready_made = match missing.is_refused {
@@ -214,10 +251,7 @@ impl Node {
             cpus: set(cgroups, origin, File::Cpus)?,
             request: containers::request(cgroups, origin, written.shares)?,
         };
-        let scope = CgroupPath::slice().child(&cgroup.pod.scope());
-        // In place the record is on the container's own cgroup.
-        let recorded = |cgroup: &CgroupPath| cgroups.attribute(cgroup, "schema").is_ok_and(|found| found.is_some());
-        let is_instance = cgroups.exists(&scope) || recorded(origin) || recorded(&containers::whole(origin));
+        let is_instance = self.is_instance(origin, cgroup);
         let mut children = Vec::new();
         for name in cgroups.children(origin)? {
             if populated(cgroups, &origin.child(&name))? {
@@ -232,6 +266,21 @@ impl Node {
             children,
             numbers: self.numbers(origin),
         })
+    }
+
+    fn is_instance(&self, origin: &CgroupPath, cgroup: &ContainerCgroup) -> bool {
+        let cgroups = &self.cgroups;
+        let scope = CgroupPath::slice().child(&cgroup.pod.scope());
+        // In place the record is on the container's own cgroup.
+        let recorded = |cgroup: &CgroupPath| cgroups.attribute(cgroup, "schema").is_ok_and(|found| found.is_some());
+        cgroups.exists(&scope) || recorded(origin) || recorded(&containers::whole(origin))
+    }
+
+    fn home_facts(&self, cgroup: &ContainerCgroup) -> HomeFacts {
+        HomeFacts {
+            no_partition: self.no_partition,
+            coping: oci::coping(&self.root, &self.root.join("run"), &cgroup.container_id),
+        }
     }
 
     /// The number of each process in every PID namespace. One that ended meanwhile is left out.
@@ -254,7 +303,7 @@ fn is_particular(rule: &AdoptRule) -> bool {
 }
 
 impl Candidate {
-    fn refused(&mut self, (name, text): Refusal) {
+    pub(super) fn refused(&mut self, (name, text): Refusal) {
         self.reason = Some(name);
         self.why = text;
     }
@@ -279,6 +328,9 @@ impl Candidate {
             (None, Some(note)) => format!("placed by {ours}: {note}"),
             (None, None) => format!("placed by {ours}"),
         };
+        if vm.rule.partition == AdoptPartition::Member {
+            self.why += "; contained, without a partition";
+        }
         let kept = vm.kept.as_ref();
         self.placement = kept.map_or(ours, |_| "keep").to_owned();
         self.kept_cpus = kept.map(|pins| pins.values().copied().collect()).unwrap_or_default();

@@ -3,6 +3,7 @@
 
 mod admission;
 mod gather;
+mod users;
 
 #[cfg(test)]
 mod tests;
@@ -59,9 +60,12 @@ const COLUMNS: [Column<Candidate>; 11] = [
         .wide(),
     column("RULE", |one: &Candidate| one.rule.clone()).wide(),
     column("PLACEMENT", |one: &Candidate| one.placement.clone()).wide(),
-    column("WOULD BE ADOPTED", |one: &Candidate| match one.would_be_adopted {
-        true => "yes".to_owned(),
-        false => "no".to_owned(),
+    column("WOULD BE ADOPTED", |one: &Candidate| {
+        match (one.would_be_adopted, one.reason.as_deref()) {
+            (true, _) => "yes".to_owned(),
+            (false, Some("Untried")) => "not known".to_owned(),
+            (false, _) => "no".to_owned(),
+        }
     })
     .means(|one| match one.would_be_adopted {
         true => Meaning::Good,
@@ -108,6 +112,7 @@ impl Render for Preview {
     }
 
     fn text(&self, look: Look) -> String {
+        // A VM that cannot be adopted has a line, too.
         let mut text = match self.vms.is_empty() {
             true => "No VMs to adopt.\n".to_owned(),
             false => table(&COLUMNS, &self.vms, look),

@@ -10,7 +10,7 @@ use stelia_settings::isolated_is_safe;
 
 use super::merge::merge;
 use super::start::{CORRECT, start};
-use super::{Check, Facts, Verdict, config, home, ledger, locality, noise, publish, quiet};
+use super::{Check, Facts, Verdict, cgroups, config, home, ledger, locality, noise, publish, quiet};
 
 /// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
 const SYSTEMD: u32 = 252;
@@ -18,13 +18,14 @@ const SYSTEMD: u32 = 252;
 type Named = (&'static str, fn(&Facts) -> Finding);
 
 /// The checks by name, the most basic first.
-const CHECKS: [Named; 21] = [
+const CHECKS: [Named; 22] = [
     ("cgroup", cgroup),
     ("kernel", kernel),
     ("systemd", systemd),
     ("kvm", kvm),
     ("kubelet-home", home::check),
     ("kubelet-config", config::check),
+    ("kubelet-cgroups", cgroups::check),
     ("kubelet-policy", policy),
     ("kubelet-state", state),
     ("kubelet-start", start),

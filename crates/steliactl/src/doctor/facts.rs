@@ -18,7 +18,7 @@ use stelia_settings::Settings;
 
 use super::noise::{Noise, is_domain, isolcpus_list};
 use super::publish::Published;
-use super::{KubeletFiles, KubeletHome, Unread, locality};
+use super::{KubeletFiles, KubeletHome, Misplaced, Unread, locality};
 
 /// Plain values; an error says why one could not be read.
 #[derive(Debug, Clone)]
@@ -58,6 +58,8 @@ pub struct Facts {
     pub(crate) socket: bool,
     /// Whether a process named `steliad` runs.
     pub(crate) daemon: bool,
+    /// Processes of pods in cgroups that are not looked at.
+    pub(crate) misplaced: Misplaced,
     /// Whether `/dev/kvm` exists.
     pub(crate) kvm: bool,
     /// Whether the CPUs say that they can virtualize: `vmx` or `svm` among the flags of x86.
@@ -134,6 +136,7 @@ impl Facts {
             irqbalance: runs(root, "irqbalance"),
             socket: root.join("run/stelia/runner/socket").exists(),
             daemon: runs(root, "steliad"),
+            misplaced: Misplaced::read(&root.join("proc")),
             kvm: root.join("dev/kvm").exists(),
             virtualization: virtualizes(&text(&root.join("proc/cpuinfo")).unwrap_or_default()),
             quiet: None,

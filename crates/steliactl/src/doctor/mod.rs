@@ -1,5 +1,6 @@
 //! `doctor`: is this node fit for isolated virtual machines? Needs no daemon; one that runs is asked about interrupts.
 
+mod cgroups;
 mod checks;
 mod config;
 mod facts;
@@ -24,6 +25,7 @@ use stelia_cpus::CpuSet;
 
 use super::node::Description;
 use super::view::{Column, Look, Meaning, Render, column, table};
+pub(crate) use cgroups::Misplaced;
 pub use checks::checks;
 pub use facts::Facts;
 pub(crate) use facts::systemd;

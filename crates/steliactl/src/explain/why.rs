@@ -79,6 +79,11 @@ fn contained(instance: &Instance) -> Option<Why> {
             "the setting partition is member",
             "set partition to auto, steliactl reload, then restart the container",
         ),
+        "rule" => Why::new(
+            "the rule that adopted it wants no partition (partition = \"member\"): the VM's own management reads its container's \
+             cpuset.cpus.effective",
+            "none; KubeVirt's VMs are adopted so (docs/kubevirt.md)",
+        ),
         "refused" => Why::new(
             "the kernel refused a partition twice",
             "find what else claims those CPUs (the journal's \"contained instead\" has the kernel's words), then restart the container",
@@ -143,7 +148,7 @@ mod tests {
 
     #[test]
     fn each_reason_of_containment_has_a_cure_and_an_older_daemon_has_none() {
-        for reason in ["class", "no-partitions", "setting", "refused", "newer"] {
+        for reason in ["class", "no-partitions", "setting", "rule", "refused", "newer"] {
             let contained = Instance {
                 contained_reason: Some(reason.to_owned()),
                 ..instance("contained")

@@ -18,6 +18,7 @@ use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, MemoryManagerState, PodUid, home};
 use stelia_node::cgroup::KernelCgroups;
 use stelia_node::containers::{live_containers, uses};
+use stelia_node::places;
 use stelia_settings::Settings;
 
 use crate::client::Failure;
@@ -86,6 +87,7 @@ impl Render for Files {
 /// The directory that the daemon reads, below `root` (`/`).
 fn read_by_the_daemon(root: &Path) -> Result<PathBuf, Failure> {
     let settings = stelia_settings::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
+    places::look_also_into(settings.runtime_state);
     let found = home::by_setting(&settings.kubelet_root, root, None);
     found.map_err(|unclear| Failure::Other(unclear.to_string()))
 }

@@ -85,6 +85,7 @@ fn fit() -> Facts {
         irqbalance: false,
         socket: true,
         daemon: true,
+        misplaced: Misplaced::default(),
         kvm: true,
         virtualization: true,
         localities: Localities::default(),
@@ -150,6 +151,12 @@ type Change = fn(&mut Facts);
 #[case::no_cgroup2("cgroup", Verdict::Failed, |f: &mut Facts| f.controllers = None)]
 #[case::hybrid("cgroup", Verdict::Failed, |f: &mut Facts| f.unfit = Some("a hybrid".into()))]
 #[case::two_homes("kubelet-home", Verdict::Failed, |f: &mut Facts| f.home.read = Err("which is not clear".into()))]
+#[case::cgroup_root("kubelet-cgroups", Verdict::Failed, |f: &mut Facts| f.kubelet.as_mut().unwrap().cgroup_root = "/k8s-infra".into())]
+#[case::cgroup_root_of_a_stopped_kubelet("kubelet-cgroups", Verdict::Failed, |f: &mut Facts| {
+    f.kubelet = Err("no kubelet runs".into());
+    f.files.stopped = Some(KubeletConfig { cgroup_root: "/k8s-infra".into(), ..KubeletConfig::default() });
+})]
+#[case::no_pods_cgroups("kubelet-cgroups", Verdict::Failed, |f: &mut Facts| f.kubelet.as_mut().unwrap().cgroups_per_qos = false)]
 #[case::another_home("kubelet-home", Verdict::Failed, |f: &mut Facts| f.home.is_kubelets = false)]
 #[case::no_cpuset("cgroup", Verdict::Failed, |f: &mut Facts| f.controllers = Some(vec!["cpu".into()]))]
 #[case::old_kernel("kernel", Verdict::Warning, |f: &mut Facts| { f.kernel = "6.1.0-30".into(); f.exclusive = Some(false) })]

@@ -1,7 +1,11 @@
+mod places;
+
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use clap::Parser;
 use stelia_kubelet::PodUid;
+use stelia_node::oci::{Identity, Manager, Verdict};
 use stelia_testnode::kubelet::Checkpoint;
 use tempfile::TempDir;
 
@@ -13,6 +17,8 @@ use crate::threads::Roots;
 struct Node {
     root: TempDir,
     kubelet: Checkpoint,
+    /// containerd's state.
+    state: &'static str,
 }
 
 /// A container's process, or one of its threads: (process, thread, name, command line, CPUs).
@@ -37,7 +43,67 @@ impl Node {
     fn new() -> Self {
         let root = TempDir::new().unwrap();
         let kubelet = Checkpoint::create(&root.path().join("var/lib/kubelet"), &"0-15".parse().unwrap()).unwrap();
-        Self { root, kubelet }
+        let node = Self {
+            root,
+            kubelet,
+            state: "run/containerd",
+        };
+        node.write("usr/sbin/runc", "");
+        let runc = node.root.path().join("usr/sbin/runc");
+        fs::set_permissions(runc, fs::Permissions::from_mode(0o755)).unwrap();
+        node.tried(Some(true));
+        node
+    }
+
+    /// runc was tried, and copes or not; `None`: it was not.
+    fn tried(&self, copes: Option<bool>) {
+        let verdict = Verdict {
+            manager: Manager::Containerd,
+            binary: "/usr/sbin/runc".into(),
+            identity: Identity::of(&self.root.path().join("usr/sbin/runc")).unwrap(),
+            copes: copes.unwrap_or_default(),
+            words: "Operation not supported".into(),
+            tried_us: 1,
+        };
+        let file = self
+            .root
+            .path()
+            .join("run/stelia/runtimes/containerd:usr:sbin:runc.json");
+        verdict.write(&file).unwrap();
+        if copes.is_none() {
+            fs::remove_file(file).unwrap();
+        }
+    }
+
+    /// The container's cgroup is elsewhere.
+    fn moved(&self, uid: &str, to: &str) {
+        let cgroups = self.root.path().join("sys/fs/cgroup");
+        let from = scope(uid);
+        fs::create_dir_all(cgroups.join(to).parent().unwrap()).unwrap();
+        fs::rename(cgroups.join(&from), cgroups.join(to)).unwrap();
+        for entry in fs::read_dir(self.root.path().join("proc")).unwrap() {
+            let file = entry.unwrap().path().join("cgroup");
+            if fs::read_to_string(&file).is_ok_and(|text| text == format!("0::/{from}\n")) {
+                fs::write(file, format!("0::/{to}\n")).unwrap();
+            }
+        }
+    }
+
+    /// A process that is in no container.
+    fn process(&self, pid: i32, name: &str, cgroup: &str, file: &str) {
+        let fields: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
+        let proc = |file: &str| format!("proc/{pid}/{file}");
+        self.write(&proc("comm"), &format!("{name}\n"));
+        self.write(
+            &proc("status"),
+            &format!("Tgid:\t{pid}\nNSpid:\t{pid}\nCpus_allowed_list:\t0-15\n"),
+        );
+        self.write(&proc("stat"), &format!("{pid} ({name}) S {}", fields.join(" ")));
+        self.write(&proc("cgroup"), &format!("0::{cgroup}\n"));
+        self.write(&proc("cmdline"), &format!("{name}\0"));
+        self.write(&proc(&format!("task/{pid}/comm")), &format!("{name}\n"));
+        self.write(&proc("fd/0"), "");
+        std::os::unix::fs::symlink(file, self.root.path().join(proc("fd/11"))).unwrap();
     }
 
     fn write(&self, path: &str, text: &str) {
@@ -74,10 +140,10 @@ impl Node {
             "io.kubernetes.cri.sandbox-uid":"{uid}"}},"linux":{{"resources":{{"cpu":{{"shares":2048}}}}}}}}"#
         );
         let id = &uid[..8];
-        self.write(
-            &format!("run/containerd/io.containerd.runtime.v2.task/k8s.io/{id}/config.json"),
-            &config,
-        );
+        let bundle = format!("{}/io.containerd.runtime.v2.task/k8s.io/{id}", self.state);
+        self.write(&format!("{bundle}/config.json"), &config);
+        self.write(&format!("{bundle}/options.json"), r#"{"binary_name":"/usr/sbin/runc"}"#);
+        self.write(&format!("run/containerd/runc/k8s.io/{id}/state.json"), "{}");
         for (place, (pid, tid, name, command, cpus)) in tasks.iter().enumerate() {
             let fields: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
             for folder in [
@@ -197,7 +263,7 @@ fn by_rules_a_vm_is_adopted_or_the_reason_is_said() {
     let preview = node.preview();
     insta::assert_snapshot!(text(&preview), @r"
     POD                        CONTAINER  VMM          VCPUS  CPUS  WOULD BE ADOPTED  WHY
-    a/virt-launcher-web-x7k2p  compute    qemu-kvm         2  2-4   yes               its vCPUs keep the CPUs that they are pinned to
+    a/virt-launcher-web-x7k2p  compute    qemu-kvm         2  2-4   yes               its vCPUs keep the CPUs that they are pinned to; contained, without a partition
     c/micro                    vmm        firecracker      1  9     yes               placed by linear
     a/vm                       vm         -                -  7-8   no                it is an instance already
     b/virt-launcher-db-9qwcn   compute    qemu-kvm         2  5-6   no                the container has STELIA_ADOPT=no in its environment, which rule kubevirt heeds
@@ -221,7 +287,10 @@ fn by_rules_a_vm_is_adopted_or_the_reason_is_said() {
     let preview = node.preview();
     let db = &preview.vms[0];
     assert!(db.would_be_adopted && db.kept_cpus.is_empty(), "{db:?}");
-    assert_eq!(db.why, "placed by guest: vCPU 0 may run on 5-6, not on one CPU");
+    assert_eq!(
+        db.why,
+        "placed by guest: vCPU 0 may run on 5-6, not on one CPU; contained, without a partition"
+    );
 }
 
 #[test]
