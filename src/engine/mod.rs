@@ -67,6 +67,7 @@ mod siblings;
 mod store;
 mod systemd_calls;
 mod task;
+mod tasks;
 mod turn;
 mod view;
 mod watch;

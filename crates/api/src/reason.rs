@@ -35,6 +35,8 @@ pub enum Amiss {
     /// The container's memory limit is below what the scope holds.
     MemoryHeld,
     ThreadEnded,
+    /// A vCPU thread is in a cgroup that is neither the instance's nor its container's.
+    ThreadElsewhere,
     /// Exclusive CPUs of the instance are offline.
     CpusOffline,
     /// There are more vCPUs than CPUs: none is pinned.
@@ -66,6 +68,7 @@ named!(Amiss {
     OriginDiffers = "origin-differs",
     MemoryHeld = "memory-held",
     ThreadEnded = "thread-ended",
+    ThreadElsewhere = "thread-elsewhere",
     CpusOffline = "cpus-offline",
     CpusShared = "cpus-shared",
     PartitionDiffers = "partition-differs",
@@ -109,6 +112,10 @@ impl Amiss {
             Self::OriginDiffers => ("if it stays: find out what writes there", DEGRADED),
             Self::MemoryHeld => ("none: the new limit follows when the VM has returned memory", DEGRADED),
             Self::ThreadEnded => ("none, if intended", DEGRADED),
+            Self::ThreadElsewhere => (
+                "move the process back to the container's own cgroup, and find what moved it",
+                DEGRADED,
+            ),
             Self::CpusOffline => ("echo 1 > /sys/devices/system/cpu/cpuN/online", DEGRADED),
             Self::CpusShared => ("fewer vCPUs by QEMU's -smp, or more CPUs for the pod", DEGRADED),
             Self::PartitionDiffers => ("find what else claims those CPUs, outside stelia.slice", DEGRADED),
@@ -149,6 +156,7 @@ impl Amiss {
             | Self::OriginDiffers
             | Self::MemoryHeld
             | Self::ThreadEnded
+            | Self::ThreadElsewhere
             | Self::CpusOffline
             | Self::CpusShared
             | Self::PartitionDiffers

@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 use stelia_allocator::{AllocationRequest, CpuSource, Qos};
+use stelia_record::{Record, Tree};
 
+use super::records::{EVERYWHERE, Planted, claim, plant};
 use super::*;
 
 /// What may happen on the node. A slot is a pod that may be there; `vm` its place among the vCPUs.
@@ -36,6 +38,23 @@ enum Event {
     Restart,
     /// The daemon is killed after so many changes.
     Cut(u32),
+    /// Somebody else writes attributes about a pod's container, which the next daemon finds.
+    Forge(usize, Planted, Lie),
+}
+
+/// What forged attributes say.
+#[derive(Debug, Clone, Copy)]
+enum Lie {
+    /// That the first process of the host is the container's vCPU.
+    Host,
+    /// That the first vCPU of another slot is.
+    Others(usize),
+    /// That the CPUs of another slot are the container's.
+    Cpus(usize),
+    /// That it is of another slot's pod.
+    Pod(usize),
+    /// Nothing that can be read.
+    Garbage,
 }
 
 /// The last overlaps the second: kubelet gives it away only after it took that one back.
@@ -74,7 +93,54 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Mend),
         1 => Just(Event::Restart),
         3 => (0..30u32).prop_map(Event::Cut),
+        2 => (slot(), proptest::sample::select(EVERYWHERE.to_vec()), lie())
+            .prop_map(|(slot, planted, lie)| Event::Forge(slot, planted, lie)),
     ]
+}
+
+fn lie() -> impl Strategy<Value = Lie> {
+    let slot = || 0..CPUS.len();
+    prop_oneof![
+        Just(Lie::Host),
+        slot().prop_map(Lie::Others),
+        slot().prop_map(Lie::Cpus),
+        slot().prop_map(Lie::Pod),
+        Just(Lie::Garbage),
+    ]
+}
+
+/// The daemon is not asked: whoever owns a cgroup writes there.
+fn forge(node: &Node, slots: &Slots, slot: usize, planted: Planted, lie: Lie) {
+    let Some((pod, _)) = &slots[slot] else { return };
+    let own = CPUS[slot];
+    let of_own = |task| claim(pod, own, own, task);
+    let host = || node.model.identify(1).unwrap();
+    let record = match lie {
+        Lie::Host => of_own(host()),
+        Lie::Others(other) => match vcpu_of(slots, other, 0).map(|tid| node.model.identify(tid)) {
+            Some(Ok(task)) => of_own(task),
+            _ => return,
+        },
+        Lie::Cpus(other) => claim(pod, CPUS[other], CPUS[other], host()),
+        Lie::Pod(other) => Record {
+            pod: uid(other as u32),
+            ..of_own(host())
+        },
+        Lie::Garbage => of_own(host()),
+    };
+    plant(&node.model, pod, &record, planted);
+    if let Lie::Garbage = lie {
+        let tree = Tree::in_place(pod.origin.clone());
+        let place = match planted {
+            Planted::OnPod => tree.place().cgroup().clone(),
+            _ => tree.outer().clone(),
+        };
+        for (name, _) in record.attributes() {
+            let _ = node
+                .model
+                .set_attribute(&place, &tree.place().name(name), "0-7,x of 99999999999999999999");
+        }
+    }
 }
 
 type Slots = [Option<(Pod, Qemu)>; CPUS.len()];
@@ -163,6 +229,11 @@ async fn happen(node: &mut Node, slots: &mut Slots, event: &Event) {
         Event::Break => node.checkpoint.write_bytes(b"{}").unwrap(),
         Event::Mend => node.checkpoint.write().unwrap(),
         Event::Restart => node.restart().await,
+        Event::Forge(slot, planted, lie) => {
+            node.stop().await;
+            forge(node, slots, *slot, *planted, *lie);
+            node.start();
+        }
         Event::Cut(changes) => {
             // It works on until it is cut off, and whatever it was doing stays half done.
             model.cut_after(*changes);

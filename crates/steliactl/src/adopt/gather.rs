@@ -11,6 +11,7 @@ use stelia_node::containers::{self, LiveContainer};
 use stelia_node::proc::{KernelProcs, Procs};
 use stelia_node::processes::{self, Process};
 use stelia_node::runtime;
+use stelia_record::{RecordPlace, SCHEMA_ATTRIBUTE};
 use stelia_settings::{AdoptRule, AdoptTree, ReadyMade, Settings};
 
 use super::admission::{HOUSEKEEPING, Looked, Refusal, exclusive, refused};
@@ -215,9 +216,10 @@ impl Node {
             request: containers::request(cgroups, origin, written.shares)?,
         };
         let scope = CgroupPath::slice().child(&cgroup.pod.scope());
-        // In place the record is on the container's own cgroup.
-        let recorded = |cgroup: &CgroupPath| cgroups.attribute(cgroup, "schema").is_ok_and(|found| found.is_some());
-        let is_instance = cgroups.exists(&scope) || recorded(origin) || recorded(&containers::whole(origin));
+        // In place the record is on the pod's cgroup.
+        let place = RecordPlace::on_pod(&containers::whole(origin));
+        let schema = cgroups.attribute(place.cgroup(), &place.name(SCHEMA_ATTRIBUTE));
+        let is_instance = cgroups.exists(&scope) || schema.is_ok_and(|found| found.is_some());
         let mut children = Vec::new();
         for name in cgroups.children(origin)? {
             if populated(cgroups, &origin.child(&name))? {
