@@ -5,6 +5,7 @@
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{ContainerCgroup, PodUid};
+use stelia_record::Phase;
 
 use super::entitlement::entry;
 use super::{Instance, Snapshot};
@@ -42,15 +43,22 @@ pub(crate) fn believed(snapshot: &Snapshot, mut instance: Instance, known: &Know
     }
     // What the kernel has in the partition already is taken from nobody by this.
     let in_force = record.exclusive.is_subset(&known.in_force) && record.spare.is_subset(&instance.origin_cpus);
+    let stands = in_force || !instance.is_in_place();
+    // What leaves goes on leaving, and claims nothing besides.
+    if !stands && record.phase == Phase::Leaving {
+        instance.record.exclusive = record.exclusive.intersection(&known.in_force);
+        instance.record.spare = CpuSet::new();
+        return Ok(instance);
+    }
     if record.allocation.is_some() {
-        return match in_force || !instance.is_in_place() {
+        return match stands {
             true => Ok(instance),
             false => is_free(snapshot, &instance).map(|()| instance),
         };
     }
     let state = match &snapshot.kubelet {
         Ok(state) => state,
-        Err(_) if in_force || !instance.is_in_place() => return Ok(instance),
+        Err(_) if stands => return Ok(instance),
         Err(reason) => return Err(format!("kubelet's state cannot be used: {reason}")),
     };
     let named = known.container.as_ref().filter(|name| **name != record.container);
@@ -58,7 +66,7 @@ pub(crate) fn believed(snapshot: &Snapshot, mut instance: Instance, known: &Know
         return Err(format!("it is of container {}, and this is {name}", record.container));
     }
     let Some(entry) = entry(state, record) else {
-        return match in_force || !instance.is_in_place() {
+        return match stands {
             true => Ok(instance),
             false => Err(format!("kubelet has no entry for container {}", record.container)),
         };
@@ -208,6 +216,36 @@ mod tests {
         let mut host = good_one();
         host.record.origin = CgroupPath::root();
         assert!(refused(host, &Known::default()).contains("is no container of pod"));
+    }
+
+    #[test]
+    fn an_instance_that_leaves_goes_on_leaving_and_claims_only_what_the_kernel_has() {
+        let (snapshot, mut instance) = found(None);
+        instance.record.phase = Phase::Leaving;
+        let left = believed(&snapshot, instance.clone(), &in_force("2,6"));
+        assert_eq!(exclusive(left), Ok("2".into()));
+        let nothing = believed(&snapshot, instance, &in_force(""));
+        assert_eq!(exclusive(nothing), Ok(String::new()));
+    }
+
+    #[test]
+    fn cpus_that_steliad_chose_are_believed_unless_kubelet_or_another_instance_has_them() {
+        let (mut snapshot, mut instance) = found(None);
+        instance.record.allocation = stelia_record::testing::allocated().allocation;
+        let now = |snapshot: &Snapshot| exclusive(believed(snapshot, instance.clone(), &Known::default()));
+        assert_eq!(now(&snapshot), Ok("2-3".into()));
+        let mut other = isolated().first().clone();
+        other.record.pod = PodUid::parse("3ceda12c-3ee9-40fa-9f42-61428fe654a6").unwrap();
+        snapshot.instances.insert(other.record.pod.clone(), other.clone());
+        assert!(now(&snapshot).is_err());
+        snapshot.instances.clear();
+        let state = snapshot.kubelet.as_mut().unwrap();
+        let containers = state.entries.entry(other.record.pod).or_default();
+        containers.insert("web".into(), cpus("3-4"));
+        assert_eq!(
+            now(&snapshot),
+            Err("the CPUs 3 that it names are assigned otherwise".into())
+        );
     }
 
     #[test]

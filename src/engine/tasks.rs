@@ -27,9 +27,11 @@ impl From<ForeignTask> for Error {
     }
 }
 
-/// Whether the task is the instance's to touch; false where it ended, so that nothing is to be done.
-fn is_there(system: &System, instance: &Instance, id: i32) -> Result<bool, Error> {
-    let recorded = instance.record.vcpus.iter().find(|vcpu| vcpu.task.id == id);
+/// Whether the task is the instance's to touch; false where it ended, so that nothing is to be done. `as_vcpu`: what is to be done is
+/// for the recorded thread of this number, and not for another that has it now.
+fn is_there(system: &System, instance: &Instance, id: i32, as_vcpu: bool) -> Result<bool, Error> {
+    let mut vcpus = instance.record.vcpus.iter().filter(|_| as_vcpu);
+    let recorded = vcpus.find(|vcpu| vcpu.task.id == id);
     let check = || -> Result<Option<CgroupPath>, ProcError> {
         if let Some(vcpu) = recorded
             && system.procs.identify(id)? != vcpu.task
@@ -67,7 +69,7 @@ pub(super) fn move_task(
         let text = format!("{to} is no cgroup of the instance of pod {}", instance.record.pod);
         return Err(ErrorKind::Failed.because(text));
     }
-    if !is_there(system, instance, id)? {
+    if !is_there(system, instance, id, to == instance.tree.vcpu())? {
         return Ok(());
     }
     match system.cgroups.write(to, file, &id.to_string()) {
@@ -78,7 +80,7 @@ pub(super) fn move_task(
 
 /// Pin a thread of the instance or its container, or let it run wherever its cpuset allows.
 pub(super) fn set_affinity(system: &System, instance: &Instance, tid: i32, cpu: Option<u32>) -> Result<(), Error> {
-    match is_there(system, instance, tid)? {
+    match is_there(system, instance, tid, cpu.is_some())? {
         true => affinity(system, tid, cpu),
         false => Ok(()),
     }
@@ -86,7 +88,7 @@ pub(super) fn set_affinity(system: &System, instance: &Instance, tid: i32, cpu: 
 
 /// Let every thread of a process run wherever its cpuset allows. They are all in the domain that the process is in.
 pub(super) fn reset_process(system: &System, instance: &Instance, pid: i32) -> Result<(), Error> {
-    if !is_there(system, instance, pid)? {
+    if !is_there(system, instance, pid, false)? {
         return Ok(());
     }
     let threads = match system.procs.thread_ids(pid) {

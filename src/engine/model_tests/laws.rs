@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use stelia_allocator::{AllocationRequest, CpuSource, Qos};
-use stelia_record::{Record, Tree};
+use stelia_record::Tree;
 
 use super::records::{EVERYWHERE, Planted, claim, plant};
 use super::*;
@@ -49,7 +49,7 @@ enum Lie {
     Host,
     /// That the first vCPU of another slot is.
     Others(usize),
-    /// That the CPUs of another slot are the container's.
+    /// That the CPUs of another slot are the container's, for a vCPU that is its own.
     Cpus(usize),
     /// That it is of another slot's pod.
     Pod(usize),
@@ -112,22 +112,19 @@ fn lie() -> impl Strategy<Value = Lie> {
 /// The daemon is not asked: whoever owns a cgroup writes there.
 fn forge(node: &Node, slots: &Slots, slot: usize, planted: Planted, lie: Lie) {
     let Some((pod, _)) = &slots[slot] else { return };
+    let identify = |tid: i32| node.model.identify(tid).ok();
+    let first = |slot: usize| vcpu_of(slots, slot, 0).and_then(identify);
     let own = CPUS[slot];
-    let of_own = |task| claim(pod, own, own, task);
-    let host = || node.model.identify(1).unwrap();
-    let record = match lie {
-        Lie::Host => of_own(host()),
-        Lie::Others(other) => match vcpu_of(slots, other, 0).map(|tid| node.model.identify(tid)) {
-            Some(Ok(task)) => of_own(task),
-            _ => return,
-        },
-        Lie::Cpus(other) => claim(pod, CPUS[other], CPUS[other], host()),
-        Lie::Pod(other) => Record {
-            pod: uid(other as u32),
-            ..of_own(host())
-        },
-        Lie::Garbage => of_own(host()),
+    let (vcpu, list) = match lie {
+        Lie::Others(other) => (first(other), own),
+        Lie::Cpus(other) => (first(slot), CPUS[other]),
+        Lie::Host | Lie::Pod(_) | Lie::Garbage => (identify(1), own),
     };
+    let Some(vcpu) = vcpu else { return };
+    let mut record = claim(pod, list, list, vcpu);
+    if let Lie::Pod(other) = lie {
+        record.pod = uid(other as u32);
+    }
     plant(&node.model, pod, &record, planted);
     if let Lie::Garbage = lie {
         let tree = Tree::in_place(pod.origin.clone());
