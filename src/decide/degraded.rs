@@ -161,6 +161,13 @@ fn vcpus(facts: &Facts, instance: &Instance, reasons: &mut Reasons<'_>) {
             let text = format!("the thread {} of {} ended", thread.task.id, thread.role);
             reasons.own(Amiss::ThreadEnded, text);
         }
+        if let Some(now) = now.as_ref().filter(|now| !instance.has(&now.cgroup)) {
+            let text = format!(
+                "the thread {} of {} is in {}, outside of the container: it is not moved",
+                thread.task.id, thread.role, now.cgroup
+            );
+            reasons.own(Amiss::ThreadElsewhere, text);
+        }
     }
     let offline = record.exclusive.difference(facts.online());
     if !offline.is_empty() {

@@ -38,7 +38,7 @@ pub(crate) struct Eviction {
 }
 
 /// The entry of a record's container.
-fn entry<'a>(state: &'a CpuManagerState, record: &Record) -> Option<&'a CpuSet> {
+pub(super) fn entry<'a>(state: &'a CpuManagerState, record: &Record) -> Option<&'a CpuSet> {
     let by_name = || state.entries.get(&record.pod)?.get(&record.container);
     let by_id = || {
         let id = ContainerCgroup::parse(record.origin.as_str())?.container_id;

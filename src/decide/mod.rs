@@ -9,12 +9,14 @@
 //! | [`entitlement`], [`float`], [`pod_pool`] | which pod kubelet's file gives CPUs to; where floats run |
 //! | `steps` | what must be written so that the system is as the records say |
 //! | [`workers`] | where the kernel's unbound workers may run |
+//! | `believed` | what of a record that is found at the start is believed |
 //! | `degraded`, `contained`, [`drift`] | the reasons of degradation, and of no partition; what another program changed |
 //! | [`rebind`] | which instances would have less fragmented CPUs elsewhere |
 
 pub(crate) mod admission;
 pub(crate) mod allocator;
 mod attach;
+mod believed;
 mod contained;
 mod degraded;
 pub(crate) mod drift;
@@ -36,6 +38,7 @@ mod totals;
 pub(crate) mod workers;
 
 pub(crate) use attach::{Wanted, attached};
+pub(crate) use believed::{Known, believed, claim_without_record};
 pub(crate) use contained::ContainedReason;
 pub(crate) use facts::{Assessment, Facts};
 pub(crate) use in_place::in_place;

@@ -6,7 +6,7 @@ use stelia_allocator::CpuSource;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::{CpuManagerState, PodName, PodUid};
 use stelia_node::cgroup::{CgroupPath, Limits};
-use stelia_node::containers::LiveContainer;
+use stelia_node::containers::{LiveContainer, whole};
 use stelia_record::{Phase, Record};
 use stelia_settings::{Partition, TreeHome};
 
@@ -37,7 +37,7 @@ pub(crate) struct Snapshot {
     pub siblings: BTreeMap<PodUid, Vec<LiveContainer>>,
     /// Pods whose entry in kubelet's state has been missing for less than 1 s: kubelet may be about to write it.
     pub unsettled: BTreeSet<PodUid>,
-    /// Scopes whose record cannot be used, with the reason. Nothing is changed in them.
+    /// Scopes, and containers by their path, whose record cannot be used, with the reason. Nothing is changed in them.
     pub unreadable: Vec<(String, String)>,
     /// `cpuset.cpus.exclusive` of those scopes: the slice must go on covering it, or their partitions would break.
     pub left_alone: CpuSet,
@@ -49,9 +49,10 @@ pub(crate) struct Snapshot {
     pub kubepods: Option<Level>,
     /// The pods' cgroups on which CPUs are still claimed for instances in place that ended.
     pub unclaimed: BTreeSet<CgroupPath>,
-    /// Containers with a part of a record: a daemon died while it wrote or removed it.
+    /// Containers of which attributes are left on their pod's cgroup: a daemon died while it wrote or removed the record, or the
+    /// container ended.
     pub half_registered: BTreeSet<CgroupPath>,
-    /// `cpuset.cpus.exclusive` of containers whose record cannot be used: the levels above must go on covering it.
+    /// CPUs of containers whose record cannot be used: the levels above go on covering them. None of another pod's.
     pub left_in_place: CpuSet,
     /// What disturbs VMs' CPUs besides tasks.
     pub disturbances: Disturbances,
@@ -344,7 +345,7 @@ impl Instance {
     pub(crate) fn has_ended(&self) -> bool {
         // A thread that ends has left its cgroup before it has left /proc.
         let left = self.vcpu().is_some_and(|vcpu| vcpu.threads.is_empty());
-        let ends = |now: &VcpuNow| left && now.cgroup == *self.tree.vcpu();
+        let ends = |now: &VcpuNow| left && now.cgroup == *self.tree.vcpu() || !self.has(&now.cgroup);
         let ended = self.vcpus.iter().all(|now| now.as_ref().is_none_or(ends));
         ended && !self.vcpus.is_empty() && self.record.adopted.is_some()
     }
@@ -354,7 +355,12 @@ impl Instance {
         self.has_ended() && self.record.phase.has_vcpus()
     }
 
-    /// The cgroup that has its record: its unit's, or in place the container's own.
+    /// Whether this cgroup is one of the instance's or of its container's: tasks in others are never moved or pinned.
+    pub(crate) fn has(&self, cgroup: &CgroupPath) -> bool {
+        cgroup.is_within(self.tree.outer()) || cgroup.is_within(&whole(&self.record.origin))
+    }
+
+    /// Its unit's cgroup, or in place the one that the container's processes are in.
     pub(crate) fn scope(&self) -> &CgroupPath {
         self.tree.scope()
     }

@@ -13,7 +13,7 @@ use stelia_node::{System, workqueue};
 
 use super::outside::{OWN, TAKEN, outside, saved_attribute, taken};
 use super::pass::Numbers;
-use super::{in_place, store};
+use super::{in_place, store, tasks};
 use crate::decide::{Instance, Planned, Step, Tree, workers};
 
 /// Steps of one instance in one turn. The rest is planned again after other instances had theirs.
@@ -99,32 +99,38 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
         Step::Write(path, file, value) => Ok(cgroups.write(path, *file, value)?),
         // The scope's cgroup goes first: with that gone there is nothing that stopping the unit could kill.
         Step::Remove(path) | Step::Forget(path) => Ok(cgroups.remove(path)?),
-        Step::MoveProcess(id, to) => moved(system, *id, to, File::Procs),
-        Step::MoveThread(id, to) => moved(system, *id, to, File::Threads),
-        Step::ResetThread(tid) => affinity(system, *tid, None),
-        Step::Pin(tid, cpu) => affinity(system, *tid, Some(*cpu)),
-        Step::Confine(tid, cpus) => unless_gone(system.procs.allow_cpus(*tid, cpus)),
-        Step::ResetProcess(pid) => {
-            let threads = match system.procs.thread_ids(*pid) {
-                Ok(threads) => threads,
-                Err(error) if error.is_gone() => return Ok(()),
-                Err(error) => return Err(error.into()),
-            };
-            threads.into_iter().try_for_each(|tid| affinity(system, tid, None))
-        }
+        Step::MoveProcess(..)
+        | Step::MoveThread(..)
+        | Step::ResetThread(_)
+        | Step::ResetProcess(_)
+        | Step::Confine(..)
+        | Step::Pin(..) => instance.map_or(Ok(()), |instance| touch(system, instance, step)),
         Step::Unrecord(unit) => Ok(cgroups.remove_attribute(&CgroupPath::slice(), &saved_attribute(unit))?),
         Step::Claim(path, cpus) => in_place::claim(cgroups, path, cpus),
-        Step::Unregister(scope) => in_place::unregister(cgroups, scope),
+        Step::Unregister(container) => in_place::unregister(cgroups, container),
         Step::KeepWorkersOff(closed) => keep_workers_off(system, closed),
         step => {
             let Some(instance) = instance else { return Ok(()) };
             let Some(next) = step.recorded(&instance.record, now_us()) else {
                 return Ok(());
             };
-            store::write(system, instance.tree.scope(), Some(&instance.record), &next)?;
+            store::write(system, instance.tree.place(), Some(&instance.record), &next)?;
             instance.record = next;
             Ok(())
         }
+    }
+}
+
+/// Take a step that moves or pins a task.
+fn touch(system: &System, instance: &Instance, step: &Step) -> Result<(), Error> {
+    match step {
+        Step::MoveProcess(id, to) => tasks::move_task(system, instance, *id, to, File::Procs),
+        Step::MoveThread(id, to) => tasks::move_task(system, instance, *id, to, File::Threads),
+        Step::ResetThread(tid) => tasks::set_affinity(system, instance, *tid, None),
+        Step::Pin(tid, cpu) => tasks::set_affinity(system, instance, *tid, Some(*cpu)),
+        Step::ResetProcess(pid) => tasks::reset_process(system, instance, *pid),
+        Step::Confine(tid, cpus) => tasks::confine(system, instance, *tid, cpus),
+        _ => Ok(()),
     }
 }
 
@@ -197,25 +203,6 @@ pub async fn release_host(system: System) -> anyhow::Result<Vec<String>> {
     }
     released.extend(in_place::release(&*system.cgroups)?);
     Ok(released)
-}
-
-/// A task that ended meanwhile needs no move; the next look shows whether its cgroup went with it.
-fn moved(system: &System, id: i32, to: &CgroupPath, file: File) -> Result<(), Error> {
-    match system.cgroups.write(to, file, &id.to_string()) {
-        Err(error) if error.cause.raw_os_error() == Some(nix::libc::ESRCH) => Ok(()),
-        result => Ok(result?),
-    }
-}
-
-fn affinity(system: &System, tid: i32, cpu: Option<u32>) -> Result<(), Error> {
-    unless_gone(system.procs.set_affinity(tid, cpu))
-}
-
-fn unless_gone(result: Result<(), ProcError>) -> Result<(), Error> {
-    match result {
-        Err(error) if error.is_gone() => Ok(()),
-        result => Ok(result?),
-    }
 }
 
 /// Microseconds since the epoch.

@@ -18,7 +18,7 @@ use super::handle::Reply;
 use super::inbox::Asker;
 use super::pass::Numbers;
 use super::task::Engine;
-use super::{late, store};
+use super::{in_place, late, store};
 use crate::decide::{Wanted, attached};
 use crate::journal::{self, about};
 
@@ -179,12 +179,17 @@ impl Engine {
         let Some(before) = self.picture.find(pod).cloned() else {
             return Err(no_instance(pod));
         };
-        if let Some(text) = next.too_large() {
+        let place = before.tree.place();
+        let large = match before.is_in_place() {
+            true => place.lacks_room(&next, &in_place::attributes(&*self.system.cgroups, place.cgroup())?),
+            false => next.too_large(),
+        };
+        if let Some(text) = large {
             return Err(ErrorKind::InvalidArgument.because(text));
         }
         self.retries.instances.wake(pod);
         self.dirty.wrote(pod.clone());
-        match store::write(&self.system, before.scope(), Some(&before.record), &next) {
+        match store::write(&self.system, place, Some(&before.record), &next) {
             // It ended, and was not read since.
             Err(error) if error.is_gone() => return Err(no_instance(pod)),
             result => result.map_err(|error| Error::from(error).of(pod))?,

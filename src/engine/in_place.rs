@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_api::Error;
+use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
+use stelia_kubelet::ContainerCgroup;
 use stelia_node::System;
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, cpus, numbers, optional, set};
-use stelia_node::containers::whole;
-use stelia_record::{Record, SCHEMA_ATTRIBUTE};
+use stelia_record::{Record, RecordPlace, SCHEMA_ATTRIBUTE};
+use stelia_settings::Partition;
 
+use super::store;
 use crate::decide::{Level, Stray, Tree};
 
 /// The attribute of a cgroup of kubelet's that keeps which CPUs were added to its `cpuset.cpus.exclusive`.
@@ -84,49 +86,75 @@ pub(super) fn claim(cgroups: &dyn Cgroups, path: &CgroupPath, want: &CpuSet) -> 
     Ok(())
 }
 
-/// Remove the record from a container's cgroup; without its schema, which goes first, the rest says nothing.
-pub(super) fn unregister(cgroups: &dyn Cgroups, scope: &CgroupPath) -> Result<(), Error> {
-    if !cgroups.exists(scope) {
-        return Ok(());
-    }
-    cgroups.remove_attribute(scope, SCHEMA_ATTRIBUTE)?;
-    for name in attributes(cgroups, scope)?.keys() {
-        cgroups.remove_attribute(scope, name)?;
+/// Remove the record of a container, whose whole cgroup is given, from its pod's cgroup; without its schema, which goes first, the
+/// rest says nothing. The container may be gone.
+pub(super) fn unregister(cgroups: &dyn Cgroups, container: &CgroupPath) -> Result<(), Error> {
+    let place = RecordPlace::on_pod(container);
+    let own = place.own(&attributes(cgroups, place.cgroup())?);
+    let schema = own.get_key_value(SCHEMA_ATTRIBUTE).into_iter();
+    let rest = own.iter().filter(|(name, _)| *name != SCHEMA_ATTRIBUTE);
+    for (name, _) in schema.chain(rest) {
+        cgroups.remove_attribute(place.cgroup(), &place.name(name))?;
     }
     Ok(())
 }
 
 /// Whether the record of an instance in place is gone.
-pub(super) fn is_unregistered(cgroups: &dyn Cgroups, scope: &CgroupPath) -> Result<bool, CgroupError> {
-    match cgroups.attribute(scope, SCHEMA_ATTRIBUTE) {
+pub(super) fn is_unregistered(cgroups: &dyn Cgroups, tree: &Tree) -> Result<bool, CgroupError> {
+    let place = tree.place();
+    match cgroups.attribute(place.cgroup(), &place.name(SCHEMA_ATTRIBUTE)) {
         Ok(schema) => Ok(schema.is_none()),
         Err(error) if error.is_gone() => Ok(true),
         Err(error) => Err(error),
     }
 }
 
+/// Write the first record of a container. Whatever of an earlier one is there would be taken for a part of it, and those of
+/// containers that are gone take the room.
+pub(super) fn register(system: &System, record: &Record) -> Result<(), Error> {
+    let (cgroups, tree) = (&*system.cgroups, Tree::of(record));
+    let place = tree.place();
+    let all = attributes(cgroups, place.cgroup())?;
+    for container in RecordPlace::containers(place.cgroup(), &all) {
+        if container == *tree.outer() || !cgroups.exists(&container) {
+            unregister(cgroups, &container)?;
+        }
+    }
+    if let Some(text) = place.lacks_room(record, &attributes(cgroups, place.cgroup())?) {
+        return Err(ErrorKind::Failed.because(text));
+    }
+    let written = store::write(system, place, None, record);
+    if written.is_err() {
+        unregister(cgroups, tree.outer())?;
+    }
+    Ok(written?)
+}
+
 /// What a former daemon left in kubelet's cgroups.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// Containers with a record.
+    /// Containers with a record, by the whole container's cgroup.
     pub(super) containers: Vec<CgroupPath>,
-    /// Containers with a part of a record.
+    /// Containers with a part of a record, and those with any attribute that are gone.
     pub(super) half_registered: BTreeSet<CgroupPath>,
     /// Pods with CPUs added to their list.
     pub(super) pods: BTreeSet<CgroupPath>,
 }
 
+/// Search the pods' cgroups. What a container's own cgroup says is not read: a container may write there.
 pub(super) fn find(cgroups: &dyn Cgroups) -> Result<Found, CgroupError> {
     let mut found = Found::default();
     for pod in stelia_node::containers::pods(cgroups)? {
-        if !claimed(cgroups, &pod)?.is_empty() {
+        let all = attributes(cgroups, &pod)?;
+        if !all.get(CLAIMED).map(|text| cpus(text)).unwrap_or_default().is_empty() {
             found.pods.insert(pod.clone());
         }
-        for (origin, _) in stelia_node::containers::inside(cgroups, &pod)? {
-            if !is_unregistered(cgroups, &origin)? {
-                found.containers.push(origin);
-            } else if !attributes(cgroups, &origin)?.is_empty() {
-                found.half_registered.insert(origin);
+        for container in RecordPlace::containers(&pod, &all) {
+            let schema = RecordPlace::on_pod(&container).name(SCHEMA_ATTRIBUTE);
+            if all.contains_key(&schema) && cgroups.exists(&container) {
+                found.containers.push(container);
+            } else {
+                found.half_registered.insert(container);
             }
         }
     }
@@ -134,33 +162,58 @@ pub(super) fn find(cgroups: &dyn Cgroups) -> Result<Found, CgroupError> {
 }
 
 /// Of a cgroup that may be gone meanwhile.
-fn attributes(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<BTreeMap<String, String>, CgroupError> {
+pub(super) fn attributes(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<BTreeMap<String, String>, CgroupError> {
     match cgroups.attributes(cgroup) {
         Err(error) if error.is_gone() => Ok(BTreeMap::new()),
         result => result,
     }
 }
 
-/// The record of a container.
-pub(super) fn record(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Record, String> {
-    let attributes = cgroups.attributes(origin).map_err(|error| error.to_string())?;
-    let record = Record::parse(&attributes).map_err(|error| error.to_string())?;
-    match Tree::of(&record).scope() == origin {
-        true => Ok(record),
-        false => Err(format!("the record is of {}", record.origin)),
+/// The record of a container, by what its pod's cgroup says; `None` where it has none.
+pub(super) fn record(cgroups: &dyn Cgroups, container: &CgroupPath) -> Result<Option<Record>, String> {
+    let place = RecordPlace::on_pod(container);
+    let all = attributes(cgroups, place.cgroup()).map_err(|error| error.to_string())?;
+    Record::of_container(container, &all).map_err(|error| error.to_string())
+}
+
+/// The CPUs that the kernel has in a partition of this instance. No container can make one: the kernel lets nobody but root of the
+/// host make a partition below a cgroup that is none.
+pub(super) fn in_force(cgroups: &dyn Cgroups, tree: &Tree) -> Result<CpuSet, CgroupError> {
+    let kind = optional(cgroups.read(tree.vcpu(), File::Partition))?.unwrap_or_default();
+    match Partition::parse(&kind) {
+        Some(Partition::Isolated | Partition::Root) => {
+            Ok(optional(cgroups.read(tree.vcpu(), File::CpusExclusiveEffective))?
+                .map(|text| cpus(&text))
+                .unwrap_or_default())
+        }
+        _ => Ok(CpuSet::new()),
     }
 }
 
-/// Take back, on kubepods and the pods, every CPU that no container with a record has in its list. Returns the cgroups that
-/// were changed.
+/// The same of the container with this whole cgroup, wherever its runtime put the processes.
+pub(super) fn in_force_of_container(cgroups: &dyn Cgroups, container: &CgroupPath) -> Result<CpuSet, CgroupError> {
+    let mut all = CpuSet::new();
+    for origin in [container.clone(), container.child(ContainerCgroup::SUBGROUP)] {
+        all.union_with(&in_force(cgroups, &Tree::in_place(origin))?);
+    }
+    Ok(all)
+}
+
+/// Take back, on kubepods and the pods, every CPU that no container with a record has in a partition. Returns the cgroups that were
+/// changed.
 pub(super) fn release(cgroups: &dyn Cgroups) -> Result<Vec<String>, Error> {
     let Found {
-        containers, mut pods, ..
+        containers,
+        half_registered,
+        mut pods,
     } = find(cgroups)?;
+    half_registered
+        .iter()
+        .try_for_each(|container| unregister(cgroups, container))?;
     let mut held: BTreeMap<CgroupPath, CpuSet> = BTreeMap::new();
-    for origin in containers {
-        let list = set(cgroups, &origin, File::CpusExclusive)?;
-        let above = std::iter::successors(whole(&origin).parent(), CgroupPath::parent);
+    for container in containers {
+        let list = in_force_of_container(cgroups, &container)?;
+        let above = std::iter::successors(container.parent(), CgroupPath::parent);
         above.for_each(|level| held.entry(level).or_default().union_with(&list));
     }
     // The pods first: an inner list must not exceed an outer one.

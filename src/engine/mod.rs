@@ -11,6 +11,7 @@
 //! | `lasting`, `late` | conditions that count after a time; threads that appear after the guest has started |
 //! | `turn`, `pass` | one turn; the turns from the first with work to the last, and what they did |
 //! | `apply`, `systemd_calls` | taking steps; those that systemd takes, without waiting for it |
+//! | `tasks` | moving and pinning tasks: none but the instance's and its container's |
 //! | `patience` | how often an instance or a shared step is tried in a row, and how long it then rests |
 //! | `register`, `adopting`, `container`, `attach`, `leave` | what a call checks and records |
 //! | `calls`, `reconcile` | when a call about one instance, or about all, is answered |
@@ -68,6 +69,7 @@ mod siblings;
 mod store;
 mod systemd_calls;
 mod task;
+mod tasks;
 mod turn;
 mod view;
 mod watch;

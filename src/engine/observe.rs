@@ -17,7 +17,7 @@ use stelia_settings::{Partition, TreeHome, isolated_is_safe};
 use super::container::lists;
 use super::in_place;
 use super::limits::{self, KnownLimits, LimitFiles, number, protection};
-use crate::decide::{Inner, Instance, Leaf, Remaining, Slice, Snapshot, Tree, VcpuNow};
+use crate::decide::{Inner, Instance, Known, Leaf, Remaining, Slice, Snapshot, Tree, VcpuNow, believed};
 
 /// Threads of an origin that one look reads. A container's commands can make any number of them; those beyond it are read when
 /// others ended.
@@ -106,8 +106,13 @@ pub(super) enum Adopted {
     Nothing,
 }
 
-/// Read a scope with its record.
-pub(super) fn adopt(system: &System, files: &LimitFiles, name: &str) -> Result<Adopted, CgroupError> {
+/// Read a scope with its record, as far as that is believed.
+pub(super) fn adopt(
+    system: &System,
+    snapshot: &Snapshot,
+    files: &LimitFiles,
+    name: &str,
+) -> Result<Adopted, CgroupError> {
     let cgroups = &*system.cgroups;
     let scope = CgroupPath::slice().child(name);
     let attributes = match cgroups.attributes(&scope) {
@@ -116,10 +121,10 @@ pub(super) fn adopt(system: &System, files: &LimitFiles, name: &str) -> Result<A
         Err(error) => return Ok(Adopted::Unreadable(error.to_string())),
     };
     let record = match Record::parse(&attributes) {
-        Ok(record) if record.pod.scope() == name => record,
+        Ok(record) if record.pod.scope() == name && record.home == TreeHome::Slice => record,
         Ok(record) => {
-            let text = format!("the scope's record is of pod {}", record.pod);
-            return Ok(Adopted::Unreadable(text));
+            let text = RecordError::Foreign(format!("pod {} ({})", record.pod, record.home.name()), name.to_owned());
+            return Ok(Adopted::Unreadable(text.to_string()));
         }
         Err(RecordError::Absent) if populated(cgroups, &scope)? => return Ok(Adopted::Nothing),
         Err(RecordError::Absent) => return Ok(Adopted::Abandoned(scope)),
@@ -127,10 +132,13 @@ pub(super) fn adopt(system: &System, files: &LimitFiles, name: &str) -> Result<A
     };
     let tree = Tree::of(&record);
     match instance(system, record, tree, true, files, None) {
-        Ok(mut instance) => {
-            instance.pod_name = pod_name(system, &instance.record);
-            Ok(Adopted::Instance(Box::new(instance)))
-        }
+        Ok(instance) => match believed(snapshot, instance, &Known::default()) {
+            Ok(mut instance) => {
+                instance.pod_name = pod_name(system, &instance.record);
+                Ok(Adopted::Instance(Box::new(instance)))
+            }
+            Err(reason) => Ok(Adopted::Unreadable(reason)),
+        },
         Err(error) if error.is_gone() => Ok(Adopted::Nothing),
         Err(error) => Ok(Adopted::Unreadable(error.to_string())),
     }
@@ -141,19 +149,40 @@ fn pod_name(system: &System, record: &Record) -> Option<PodName> {
     runtime::container(&system.run, &container).pod
 }
 
-/// Read a container that has a record; `None` where it is gone.
+/// Read a container that has a record on its pod's cgroup, as far as that is believed; `None` where it is gone.
 ///
 /// # Errors
 /// Why the record cannot be used: nothing in the container may be changed.
 pub(super) fn adopt_in_place(
     system: &System,
+    snapshot: &Snapshot,
     files: &LimitFiles,
-    origin: &CgroupPath,
+    container: &CgroupPath,
 ) -> Result<Option<Box<Instance>>, String> {
-    let record = in_place::record(&*system.cgroups, origin)?;
-    let (tree, pod_name) = (Tree::of(&record), pod_name(system, &record));
-    match instance(system, record, tree, true, files, None) {
-        Ok(instance) => Ok(Some(Box::new(Instance { pod_name, ..instance }))),
+    let cgroups = &*system.cgroups;
+    let Some(record) = in_place::record(cgroups, container)? else {
+        return Ok(None);
+    };
+    if snapshot.instances.contains_key(&record.pod) {
+        return Err(format!("pod {} has another instance", record.pod));
+    }
+    let tree = Tree::of(&record);
+    let written = ContainerCgroup::parse(record.origin.as_str())
+        .map(|container| runtime::container(&system.run, &container))
+        .unwrap_or_default();
+    let read = || -> Result<(Instance, Known), CgroupError> {
+        let known = Known {
+            container: written.name.clone(),
+            in_force: in_place::in_force(cgroups, &tree)?,
+        };
+        Ok((instance(system, record, tree.clone(), true, files, None)?, known))
+    };
+    match read() {
+        Ok((instance, known)) => {
+            let instance = believed(snapshot, instance, &known)?;
+            let pod_name = written.pod.clone();
+            Ok(Some(Box::new(Instance { pod_name, ..instance })))
+        }
         Err(error) if error.is_gone() => Ok(None),
         Err(error) => Err(error.to_string()),
     }

@@ -20,8 +20,8 @@ use super::handle::Reply;
 use super::home::{Home, Trial};
 use super::inbox::Asker;
 use super::limits::effective_limits;
-use super::store;
 use super::task::Engine;
+use super::{in_place, store};
 use crate::decide::admission::{CheckedClaim, admit, allow};
 use crate::decide::limits_of_scope;
 use crate::journal::{self, Pod, about};
@@ -267,10 +267,10 @@ impl Engine {
         }
     }
 
-    /// Write the record on the container's own cgroup: the instance is made.
+    /// Write the record on the pod's cgroup: the instance is made.
     fn begin_in_place(&mut self, record: &Record, pod_name: Option<PodName>) -> Result<(), Error> {
         let pod = &record.pod;
-        store::write(&self.system, &record.origin, None, record).map_err(|error| Error::from(error).of(pod))?;
+        in_place::register(&self.system, record).map_err(|error| error.of(pod))?;
         self.dirty.everyone |= self
             .picture
             .admit_in_place(&self.settings.policies, record.clone(), pod_name);
@@ -291,7 +291,7 @@ impl Engine {
                 .instances
                 .get(pod)
                 .ok_or_else(|| no_instance(pod))?;
-            store::write(&self.system, instance.scope(), None, &instance.record)
+            store::write(&self.system, instance.tree.place(), None, &instance.record)
                 .map_err(|error| Error::from(error).of(pod))?;
             Ok(holder)
         });

@@ -1,17 +1,17 @@
 //! The one writer of records.
 
 use stelia_node::System;
-use stelia_node::cgroup::{CgroupError, CgroupPath};
-use stelia_record::Record;
+use stelia_node::cgroup::CgroupError;
+use stelia_record::{Record, RecordPlace};
 
-/// Write what of `next` differs from `former` to the scope's attributes, in the order that leaves something to go on from
-/// wherever it is cut off; all of it for a scope without a record.
+/// Write what of `next` differs from `former` to the record's attributes, in the order that leaves something to go on from
+/// wherever it is cut off; all of it where there is no record.
 ///
 /// # Errors
 /// The kernel refused; what came before is written.
 pub(super) fn write(
     system: &System,
-    scope: &CgroupPath,
+    place: &RecordPlace,
     former: Option<&Record>,
     next: &Record,
 ) -> Result<(), CgroupError> {
@@ -21,11 +21,11 @@ pub(super) fn write(
         if had.iter().any(|(known, was)| known == name && was == value) {
             continue;
         }
-        system.cgroups.set_attribute(scope, name, value)?;
+        system.cgroups.set_attribute(place.cgroup(), &place.name(name), value)?;
     }
     for (name, _) in &had {
         if !attributes.iter().any(|(now, _)| now == name) {
-            system.cgroups.remove_attribute(scope, name)?;
+            system.cgroups.remove_attribute(place.cgroup(), &place.name(name))?;
         }
     }
     Ok(())

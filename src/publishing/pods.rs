@@ -152,6 +152,7 @@ fn breaks(kind: Amiss, own: bool) -> Option<&'static str> {
         Amiss::Evicted => Some("Evicted"),
         Amiss::CpusOffline => Some("CpusOffline"),
         Amiss::PartitionDiffers => Some("PartitionInvalid"),
+        Amiss::ThreadElsewhere => Some("ThreadElsewhere"),
         // Which one is not told by its kind. Of what all share the partition shows whether it matters.
         Amiss::NotDone if own => Some("StepFailed"),
         Amiss::NotDone

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::host::{CGROUP, cpus, read, run, wait_until};
+use crate::host::{cpus, read, run, wait_until};
 use crate::life::degraded;
 use crate::pods::{Pod, on_node, on_node_undoing};
 use crate::promise::{assert_isolated, counters, is_isolated};
@@ -12,7 +12,7 @@ use crate::strace::Strace;
 /// `MESSAGE_ID` of the journal entries that tell of it.
 const DRIFT: &str = "MESSAGE_ID=8e5be1c0b4a84b3f9d2a6f0c7d1e4a52";
 
-fn put(path: PathBuf, text: &str) {
+pub fn put(path: PathBuf, text: &str) {
     fs::write(&path, text).unwrap_or_else(|e| panic!("{text:?} to {}: {e}", path.display()));
 }
 
@@ -49,9 +49,8 @@ fn every_kind_of_drift_is_repaired_at_once_and_told() {
             ("a thread that is no vCPU", &|| {
                 put(pod.vcpu().join("cgroup.threads"), &qemu.to_string())
             }),
-            ("QEMU in another cgroup", &|| {
-                let elsewhere = format!("{CGROUP}/system.slice/steliad.service/cgroup.procs");
-                put(elsewhere.into(), &qemu.to_string());
+            ("QEMU in its container's own cgroup", &|| {
+                put(pod.origin().join("cgroup.procs"), &qemu.to_string());
             }),
             ("slice's list", &|| {
                 run(&["systemctl", "daemon-reload"]);

@@ -22,6 +22,7 @@ mod doors;
 mod drift;
 mod fair;
 mod first_vm;
+mod forged;
 mod guest;
 mod host;
 mod in_place;

@@ -37,6 +37,8 @@ pub enum Amiss {
     /// The container's memory limit is below what the scope holds.
     MemoryHeld,
     ThreadEnded,
+    /// A vCPU thread is in a cgroup that is neither the instance's nor its container's.
+    ThreadElsewhere,
     /// Exclusive CPUs of the instance are offline.
     CpusOffline,
     /// There are more vCPUs than CPUs: none is pinned.
@@ -69,6 +71,7 @@ named!(Amiss {
     OriginDiffers = "origin-differs",
     MemoryHeld = "memory-held",
     ThreadEnded = "thread-ended",
+    ThreadElsewhere = "thread-elsewhere",
     CpusOffline = "cpus-offline",
     CpusShared = "cpus-shared",
     PartitionDiffers = "partition-differs",
@@ -116,6 +119,10 @@ impl Amiss {
             Self::OriginDiffers => ("if it stays: find out what writes there", DEGRADED),
             Self::MemoryHeld => ("none: the new limit follows when the VM has returned memory", DEGRADED),
             Self::ThreadEnded => ("none, if intended", DEGRADED),
+            Self::ThreadElsewhere => (
+                "move the process back to the container's own cgroup, and find what moved it",
+                DEGRADED,
+            ),
             Self::CpusOffline => ("echo 1 > /sys/devices/system/cpu/cpuN/online", DEGRADED),
             Self::CpusShared => ("fewer vCPUs by QEMU's -smp, or more CPUs for the pod", DEGRADED),
             Self::PartitionDiffers => ("find what else claims those CPUs, outside stelia.slice", DEGRADED),
@@ -157,6 +164,7 @@ impl Amiss {
             | Self::OriginDiffers
             | Self::MemoryHeld
             | Self::ThreadEnded
+            | Self::ThreadElsewhere
             | Self::CpusOffline
             | Self::CpusShared
             | Self::PartitionDiffers

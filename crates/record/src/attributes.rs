@@ -18,18 +18,21 @@ const SCHEMA_ALLOCATED: &str = "2";
 /// Written last: a record without it is incomplete.
 pub const SCHEMA_ATTRIBUTE: &str = "schema";
 
-/// Why a scope's attributes cannot be used.
+/// Why attributes cannot be used as a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// No schema attribute: registration did not get far enough to record anything.
-    #[error("the scope has no record")]
+    #[error("there is no record")]
     Absent,
     /// Written by another version.
-    #[error("the scope's record has schema {0:?}, not {SCHEMA} or {SCHEMA_ALLOCATED}: left alone")]
+    #[error("the record has schema {0:?}, not {SCHEMA} or {SCHEMA_ALLOCATED}: left alone")]
     Schema(String),
     /// An attribute is missing or does not parse.
-    #[error("attribute user.stelia.{0} of the scope is missing or does not parse")]
+    #[error("attribute {0} of the record is missing or does not parse")]
     Attribute(&'static str),
+    /// What it says that it is of, and where it was found.
+    #[error("the record is of {0}, and was found as that of {1}")]
+    Foreign(String, String),
 }
 
 fn task(text: &str) -> Option<TaskId> {
@@ -144,6 +147,11 @@ impl Record {
     /// Why the kernel would not take the record; `None` where it does. Some 800 vCPUs with all their properties fit, on CPUs that
     /// are nowhere side by side.
     pub fn too_large(&self) -> Option<String> {
+        self.too_large_beside(0)
+    }
+
+    /// The same where other attributes of the cgroup have so many bytes.
+    pub(crate) fn too_large_beside(&self, others: usize) -> Option<String> {
         let attributes = self.attributes();
         let longest = attributes
             .iter()
@@ -151,7 +159,7 @@ impl Record {
             .max()
             .unwrap_or_default();
         let all: usize = attributes.iter().map(|(_, value)| value.len()).sum();
-        (longest > LONGEST || all + longest > ALL).then(|| {
+        (longest > LONGEST || others + all + longest > ALL).then(|| {
             format!(
                 "the record of {} vCPUs takes {all} bytes, {longest} in one attribute: more than the kernel keeps on a cgroup",
                 self.vcpus.len()

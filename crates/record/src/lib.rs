@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod attributes;
+mod place;
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::unwrap_used)]
 pub mod testing;
@@ -22,6 +23,7 @@ use stelia_settings::{Partition, PlacementPolicy, QuietRequest, TreeHome};
 use stelia_text::named;
 
 pub use attributes::{RecordError, SCHEMA_ATTRIBUTE, is_prop_name};
+pub use place::RecordPlace;
 pub use tree::{IN_PLACE, Tree};
 pub use vcpu::Vcpu;
 

@@ -4,7 +4,7 @@ use stelia_node::cgroup::CgroupPath;
 use stelia_node::containers::whole;
 use stelia_settings::TreeHome;
 
-use crate::Record;
+use crate::{Record, RecordPlace};
 
 /// The cgroups of an instance in a scope: for everything except vCPU threads, and for these.
 const IN_SCOPE: [&str; 2] = ["float", "vcpu"];
@@ -23,6 +23,7 @@ pub struct Tree {
     inner: CgroupPath,
     float: CgroupPath,
     vcpu: CgroupPath,
+    place: RecordPlace,
 }
 
 impl Tree {
@@ -34,7 +35,7 @@ impl Tree {
         }
     }
 
-    /// Where they are, from the cgroup on which the record is.
+    /// Where they are, from the scope, or in place from the cgroup that the container's processes are in.
     pub fn at(scope: CgroupPath) -> Self {
         if scope.is_within(&CgroupPath::slice()) {
             Self::in_scope(scope)
@@ -51,16 +52,19 @@ impl Tree {
             vcpu: inner.child(IN_SCOPE[1]),
             inner,
             outer: scope.clone(),
+            place: RecordPlace::on_scope(scope.clone()),
             scope,
         }
     }
 
     /// In the cgroup that the container's processes are in: `housekeeping/` and `vcpu/`.
     pub fn in_place(origin: CgroupPath) -> Self {
+        let outer = whole(&origin);
         Self {
             float: origin.child(IN_PLACE[0]),
             vcpu: origin.child(IN_PLACE[1]),
-            outer: whole(&origin),
+            place: RecordPlace::on_pod(&outer),
+            outer,
             inner: origin.clone(),
             scope: origin,
         }
@@ -71,7 +75,12 @@ impl Tree {
         &self.outer
     }
 
-    /// The cgroup on which the record is.
+    /// Where the record is.
+    pub fn place(&self) -> &RecordPlace {
+        &self.place
+    }
+
+    /// The scope; in place the cgroup that the container's processes are in.
     pub fn scope(&self) -> &CgroupPath {
         &self.scope
     }

@@ -19,7 +19,13 @@ const HUGETLB: usize = 4;
 const PIDS: usize = 5;
 
 /// `KERNFS_MAX_USER_XATTRS`.
-const MOST_ATTRIBUTES: usize = 128;
+const MAX_ATTRIBUTES: usize = 128;
+/// `XATTR_NAME_MAX`, bytes.
+const MAX_NAME: usize = 255;
+/// `XATTR_SIZE_MAX`, bytes.
+const MAX_VALUE: usize = 64 << 10;
+/// `KERNFS_USER_XATTR_SIZE_LIMIT`, bytes: of all values of a cgroup.
+const MAX_VALUES: usize = 128 << 10;
 
 fn failed(operation: String) -> impl FnOnce(Errno) -> CgroupError {
     move |cause| CgroupError {
@@ -214,6 +220,9 @@ impl Cgroups for Model {
             _ => Call::Write,
         };
         let what = || format!("write {} {value}", Place(cgroup, file.name()));
+        if let (Call::Move, Ok(id)) = (call, value.trim().parse()) {
+            self.touch(id, Some(cgroup));
+        }
         self.change(call, what, |state| state.write_file(cgroup, file, value))
             .map_err(|cause| failed(format!("write {value:?} to {}", Place(cgroup, file.name())))(cause))
     }
@@ -242,11 +251,24 @@ impl Cgroups for Model {
         let what = || format!("set {}{name} {value}", Place(cgroup, "user.stelia."));
         self.change(Call::Write, what, |state| {
             let attributes = &mut state.group_mut(cgroup)?.attributes;
-            if attributes.len() >= MOST_ATTRIBUTES && !attributes.contains_key(name) {
+            if "user.stelia.".len() + name.len() > MAX_NAME {
+                return Err(Errno::ERANGE);
+            }
+            if value.len() > MAX_VALUE {
+                return Err(Errno::E2BIG);
+            }
+            // One that is replaced counts until it is.
+            let bytes: usize = attributes.values().map(String::len).sum();
+            let is_new = !attributes.contains_key(name);
+            if attributes.len() >= MAX_ATTRIBUTES && is_new || bytes + value.len() > MAX_VALUES {
                 return Err(Errno::ENOSPC);
             }
             attributes.insert(name.to_owned(), value.to_owned());
             state.events_change(cgroup);
+            // Of an instance in place the record is on the pod's cgroup.
+            if let Some(container) = name.strip_suffix(".schema") {
+                state.events_change(&cgroup.child(container));
+            }
             Ok(())
         })
         .map_err(|cause| failed(format!("set user.stelia.{name} of {cgroup} to {value:?}"))(cause))

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use rustix::time::{ClockId, clock_gettime};
+use stelia_node::cgroup::CgroupPath;
 
 use super::{Model, State};
 
@@ -35,6 +36,16 @@ impl Counts {
     }
 }
 
+/// A task that a daemon moved or whose affinity it set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Touched {
+    pub id: i32,
+    /// The cgroup it was in.
+    pub from: CgroupPath,
+    /// Where it was to be moved; `None` where its affinity was set.
+    pub to: Option<CgroupPath>,
+}
+
 /// How a call is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
@@ -54,6 +65,8 @@ pub(super) struct Ledger {
     calls: Option<Vec<String>>,
     /// CPU time of the model, while it is measured.
     spent: Option<Duration>,
+    /// The tasks that daemons touched since they were last taken, while they are recorded.
+    touched: Option<Vec<Touched>>,
 }
 
 impl Ledger {
@@ -144,6 +157,28 @@ impl Model {
         let done = change(&mut state);
         state.after();
         done
+    }
+
+    /// Notes that a daemon moves this task or sets its affinity. One that ended is not noted.
+    pub(super) fn touch(&self, id: i32, to: Option<&CgroupPath>) {
+        let mut state = self.lock();
+        let from = state.tasks.get(&id).map(|task| task.cgroup.clone());
+        if let (Some(from), Some(touched), Some(_)) = (from, &mut state.ledger.touched, self.daemon) {
+            let to = to.cloned();
+            touched.push(Touched { id, from, to });
+        }
+    }
+
+    /// Starts recording which tasks daemons move or pin.
+    pub fn record_touched(&self) {
+        self.lock().ledger.touched.get_or_insert_default();
+    }
+
+    /// The tasks that daemons have moved or pinned since this was last asked.
+    pub fn take_touched(&self) -> Vec<Touched> {
+        let mut state = self.lock();
+        let touched = state.ledger.touched.as_mut();
+        touched.map(std::mem::take).unwrap_or_default()
     }
 
     /// How many calls daemons have made since the node was made. Changes that a dead or cut off daemon attempts are not

@@ -49,7 +49,7 @@ use stelia_cpus::{CpuSet, Topology};
 use stelia_node::cgroup::CgroupPath;
 use tokio::sync::watch;
 
-pub use counts::Counts;
+pub use counts::{Counts, Touched};
 pub use freezer::Chain;
 pub use node::{Pod, Qemu, Runtime, topology};
 

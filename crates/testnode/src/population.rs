@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
 
+use stelia_kubelet::ContainerCgroup;
 use stelia_node::cgroup::{CgroupPath, File};
 
 use super::procs::Task;
@@ -17,7 +18,7 @@ pub(super) struct Population {
     emptied: BTreeSet<CgroupPath>,
     /// Names of cgroups in stelia.slice whose events may have changed.
     changed: BTreeSet<String>,
-    /// Cgroups elsewhere that carry a record of an instance, whose events may have changed.
+    /// Cgroups of containers that are instances in place, whose events may have changed.
     recorded: BTreeSet<CgroupPath>,
     /// The current texts of the files of events.
     mirrored: HashMap<CgroupPath, String>,
@@ -119,12 +120,17 @@ impl State {
         }
         if below.is_none() {
             let has_record = |level: &CgroupPath| {
-                let group = self.groups.get(level);
-                let mirrored = || self.population.mirrored.contains_key(level);
-                group.map_or_else(mirrored, |group| group.attributes.contains_key("schema"))
+                let pod = up(level).and_then(|pod| self.groups.get(&pod));
+                let recorded = pod.filter(|pod| !pod.attributes.is_empty());
+                let recorded =
+                    recorded.is_some_and(|pod| pod.attributes.contains_key(&format!("{}.schema", level.name())));
+                recorded || !self.groups.contains_key(level) && self.population.mirrored.contains_key(level)
             };
             let level = std::iter::successors(Some(cgroup.clone()), up).find(has_record);
-            self.population.recorded.extend(level);
+            // With crun the processes are one level lower.
+            let inner = level.iter().map(|level| level.child(ContainerCgroup::SUBGROUP));
+            let inner: Vec<CgroupPath> = inner.collect();
+            self.population.recorded.extend(level.into_iter().chain(inner));
         }
     }
 

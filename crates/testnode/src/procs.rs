@@ -320,6 +320,7 @@ impl Procs for Model {
     fn set_affinity(&self, tid: i32, cpu: Option<u32>) -> Result<(), ProcError> {
         let to = || cpu.map_or_else(|| "all".to_owned(), |cpu| cpu.to_string());
         let what = || format!("set affinity of {tid} to {}", to());
+        self.touch(tid, None);
         self.change(Call::Write, what, |state| {
             let mask = cpu.map_or_else(|| state.cpus.clone(), |cpu| std::iter::once(cpu).collect());
             state.set_mask(tid, &mask)

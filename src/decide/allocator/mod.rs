@@ -49,7 +49,12 @@ pub fn held(snapshot: &Snapshot) -> HeldCpus {
     HeldCpus {
         pcpu_level: with(CpuExclusivePolicy::PcpuLevel),
         numa_node_level: with(CpuExclusivePolicy::NumaNodeLevel),
-        unreadable: snapshot.unreadable.first().cloned(),
+        // Of a container's record only what the kernel has in a partition is closed, and that is known.
+        unreadable: snapshot
+            .unreadable
+            .iter()
+            .find(|(name, _)| !name.starts_with('/'))
+            .cloned(),
     }
 }
 
@@ -74,6 +79,7 @@ pub(super) fn pools(snapshot: &Snapshot, facts: &Facts, reserved: &CpuSet) -> Op
     let owned = facts.totals().owned().difference(lsr).union(others);
     let closed = owned
         .union(&snapshot.left_alone)
+        .union(&snapshot.left_in_place)
         .union(&kubelets(snapshot, facts, state));
     Some(Pools::new(&snapshot.topology, reserved, &closed, lsr))
 }

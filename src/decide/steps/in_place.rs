@@ -103,6 +103,6 @@ pub(super) fn restore(instance: &Instance, inner: &Inner) -> Vec<Step> {
         let domain = instance.tree.inner().clone();
         steps.push(Step::Write(domain, File::SubtreeControl, controllers.join(" ")));
     }
-    steps.push(Step::Unregister(instance.scope().clone()));
+    steps.push(Step::Unregister(instance.tree.outer().clone()));
     steps
 }

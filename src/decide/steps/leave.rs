@@ -74,7 +74,7 @@ fn pinned_as_found(instance: &Instance) -> Vec<Step> {
         .vcpus
         .iter()
         .zip(&instance.vcpus)
-        .filter(|(_, now)| now.is_some());
+        .filter(|(_, now)| now.as_ref().is_some_and(|now| instance.has(&now.cgroup)));
     living
         .filter_map(|(thread, _)| Some(Step::Pin(thread.task.id, thread.cpu?)))
         .collect()

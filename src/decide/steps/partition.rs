@@ -104,8 +104,12 @@ fn levels<'a>(instance: &'a Instance, inner: &'a Inner, vcpu: &'a Leaf) -> Vec<(
 fn seat(instance: &Instance, thread: &VcpuThread, now: &VcpuNow, online: &CpuSet) -> Vec<Step> {
     let mut steps = Vec::new();
     let vcpu_path = instance.tree.vcpu();
+    // Another program moved it out of the container: it is none of the instance's now, whatever the record says.
+    if !instance.has(&now.cgroup) {
+        return steps;
+    }
     if !now.cgroup.is_within(instance.tree.inner()) {
-        // Another program moved the process away. One thread cannot cross into another threaded domain: its process must.
+        // In the container's own cgroup. One thread cannot cross into another threaded domain: its process must.
         return vec![Step::MoveProcess(now.process, instance.tree.float().clone())];
     }
     let moved = now.cgroup != *vcpu_path;

@@ -88,7 +88,7 @@ fn repinned(instance: &Instance) -> Option<Vec<VcpuThread>> {
         return None;
     }
     let now = |(thread, now): (&VcpuThread, &Option<VcpuNow>)| {
-        let affinity = &now.as_ref()?.affinity;
+        let affinity = &now.as_ref().filter(|now| instance.has(&now.cgroup))?.affinity;
         let cpu = affinity.iter().next().filter(|_| affinity.len() == 1)?;
         record.exclusive.contains(cpu).then_some(VcpuThread {
             cpu: Some(cpu),

@@ -68,7 +68,8 @@ pub(crate) enum Step {
     /// Have exactly these CPUs of instances in place in the `cpuset.cpus.exclusive` of a cgroup that is not steliad's; what
     /// others added to it stays.
     Claim(CgroupPath, CpuSet),
-    /// Remove the record from the container's own cgroup: the instance in place is none any more.
+    /// Remove the record of the container with this whole cgroup from its pod's: the instance in place is none any more, or its
+    /// container is gone.
     Unregister(CgroupPath),
     /// Keep the kernel's unbound workers off these CPUs, and give them back all others that were taken from them.
     KeepWorkersOff(CpuSet),

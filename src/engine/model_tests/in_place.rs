@@ -10,7 +10,7 @@ fn kubepods() -> CgroupPath {
 }
 
 /// The cgroup of the pod of a container that runc or crun made.
-fn pod_of(pod: &Pod) -> CgroupPath {
+pub(super) fn pod_of(pod: &Pod) -> CgroupPath {
     stelia_node::containers::whole(&pod.origin).parent().unwrap()
 }
 

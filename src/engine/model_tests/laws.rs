@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 use stelia_allocator::{AllocationRequest, CpuSource, Qos};
+use stelia_record::Tree;
 
+use super::records::{EVERYWHERE, Planted, claim, plant};
 use super::*;
 
 /// What may happen on the node. A slot is a pod that may be there; `vm` its place among the vCPUs.
@@ -46,6 +48,23 @@ enum Event {
     Restart,
     /// The daemon is killed after so many changes.
     Cut(u32),
+    /// Somebody else writes attributes about a pod's container, which the next daemon finds.
+    Forge(usize, Planted, Lie),
+}
+
+/// What forged attributes say.
+#[derive(Debug, Clone, Copy)]
+enum Lie {
+    /// That the first process of the host is the container's vCPU.
+    Host,
+    /// That the first vCPU of another slot is.
+    Others(usize),
+    /// That the CPUs of another slot are the container's, for a vCPU that is its own.
+    Cpus(usize),
+    /// That it is of another slot's pod.
+    Pod(usize),
+    /// Nothing that can be read.
+    Garbage,
 }
 
 /// The last overlaps the second: kubelet gives it away only after it took that one back.
@@ -92,6 +111,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (1..7u32).prop_map(Event::Blink),
         1 => Just(Event::Restart),
         3 => (0..30u32).prop_map(Event::Cut),
+        2 => (slot(), proptest::sample::select(EVERYWHERE.to_vec()), lie())
+            .prop_map(|(slot, planted, lie)| Event::Forge(slot, planted, lie)),
     ]
 }
 
@@ -150,6 +171,48 @@ impl Node {
             false => online.union(&one),
         };
         let _ = self.model.hotplug(&online);
+    }
+}
+
+fn lie() -> impl Strategy<Value = Lie> {
+    let slot = || 0..CPUS.len();
+    prop_oneof![
+        Just(Lie::Host),
+        slot().prop_map(Lie::Others),
+        slot().prop_map(Lie::Cpus),
+        slot().prop_map(Lie::Pod),
+        Just(Lie::Garbage),
+    ]
+}
+
+/// The daemon is not asked: whoever owns a cgroup writes there.
+fn forge(node: &Node, slots: &Slots, slot: usize, planted: Planted, lie: Lie) {
+    let Some((pod, _)) = &slots[slot] else { return };
+    let identify = |tid: i32| node.model.identify(tid).ok();
+    let first = |slot: usize| vcpu_of(slots, slot, 0).and_then(identify);
+    let own = CPUS[slot];
+    let (vcpu, list) = match lie {
+        Lie::Others(other) => (first(other), own),
+        Lie::Cpus(other) => (first(slot), CPUS[other]),
+        Lie::Host | Lie::Pod(_) | Lie::Garbage => (identify(1), own),
+    };
+    let Some(vcpu) = vcpu else { return };
+    let mut record = claim(pod, list, list, vcpu);
+    if let Lie::Pod(other) = lie {
+        record.pod = uid(other as u32);
+    }
+    plant(&node.model, pod, &record, planted);
+    if let Lie::Garbage = lie {
+        let tree = Tree::in_place(pod.origin.clone());
+        let place = match planted {
+            Planted::OnPod => tree.place().cgroup().clone(),
+            _ => tree.outer().clone(),
+        };
+        for (name, _) in record.attributes() {
+            let _ = node
+                .model
+                .set_attribute(&place, &tree.place().name(name), "0-7,x of 99999999999999999999");
+        }
     }
 }
 
@@ -259,6 +322,11 @@ async fn happen(node: &mut Node, slots: &mut Slots, event: &Event) {
         Event::Web(cpu) => node.start_web(*cpu),
         Event::Blink(cpu) => node.blinks(*cpu),
         Event::Restart => node.restart().await,
+        Event::Forge(slot, planted, lie) => {
+            node.stop().await;
+            forge(node, slots, *slot, *planted, *lie);
+            node.start();
+        }
         Event::Cut(changes) => {
             // It works on until it is cut off, and whatever it was doing stays half done.
             model.cut_after(*changes);

@@ -22,6 +22,7 @@ mod pod_level;
 mod publishing;
 mod quiet;
 mod rebind;
+mod records;
 mod refusals;
 mod refused;
 mod remaining;
@@ -97,6 +98,7 @@ impl Node {
     fn on(topology: &Topology, kernel: Kernel) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let model = Model::node(topology, directory.path(), kernel).unwrap();
+        model.record_touched();
         // The NUMA nodes' pools have tests of their own.
         let policies = Policies {
             float: FloatPolicy::Node,
@@ -235,8 +237,21 @@ impl Node {
         self.handle.reconcile().await.unwrap()
     }
 
+    /// No task was ever moved or pinned that was in neither a cgroup of the instance nor of its container.
+    fn check_touched(&self) {
+        let whose = |cgroup: &CgroupPath| {
+            let levels = std::iter::successors(Some(cgroup.clone()), CgroupPath::parent);
+            levels.filter_map(|level| Peer::of(level).pod().cloned()).next()
+        };
+        for touched in self.model.take_touched() {
+            let (from, to) = (whose(&touched.from), touched.to.as_ref().map(whose));
+            assert!(from.is_some() && to.is_none_or(|to| to == from), "{touched:?}");
+        }
+    }
+
     /// What holds whenever nothing is left to do: the laws, read from the model and not from the engine.
     async fn check(&self) {
+        self.check_touched();
         let before = self.model.changes();
         let report = self.reconcile().await;
         // A partition that the kernel refused is asked for again now and then.

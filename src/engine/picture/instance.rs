@@ -49,7 +49,7 @@ impl Picture {
         let limits = self.known_limits(pod, stale.limits);
         // Given back, the container lives on without being an instance.
         let is_given_back =
-            leaves && record.home == TreeHome::InPlace && in_place::is_unregistered(&*system.cgroups, tree.scope())?;
+            leaves && record.home == TreeHome::InPlace && in_place::is_unregistered(&*system.cgroups, &tree)?;
         let mut now = match observe::instance(system, record, tree, leaves, &self.limit_files, limits) {
             Ok(now) if !is_given_back => now,
             Ok(_) => {

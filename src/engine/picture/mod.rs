@@ -135,7 +135,7 @@ impl Picture {
         let pod = instance.record.pod.clone();
         if let Some(level) = instance.tree.outer().parent().filter(|_| instance.is_in_place()) {
             self.snapshot.unclaimed.remove(&level);
-            self.snapshot.half_registered.remove(instance.scope());
+            self.snapshot.half_registered.remove(instance.tree.outer());
         }
         let before = self.snapshot.put(instance);
         self.changed(policies, before.as_ref(), &pod)
@@ -144,7 +144,10 @@ impl Picture {
     /// Remove an instance; whether that concerns others.
     pub(super) fn remove(&mut self, policies: &Policies, pod: &PodUid) -> bool {
         let before = self.snapshot.instances.remove(pod);
-        // A container takes its own list along, not what was added to its pod's.
+        // A container takes its own list along, not what was added to its pod's, nor the record there.
+        let container = before.as_ref().filter(|before| before.is_in_place());
+        let container = container.map(|before| before.tree.outer().clone());
+        self.snapshot.half_registered.extend(container);
         let level = before.as_ref().and_then(|before| before.pod_level.as_ref());
         let claimed = level.filter(|level| !level.ours.is_empty());
         self.snapshot.unclaimed.extend(claimed.map(|level| level.path.clone()));

@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 
 use stelia_allocator::CpuSource;
-use stelia_cpus::Topology;
-use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodUid};
 use stelia_node::System;
-use stelia_node::cgroup::{CgroupError, CgroupPath, File};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File};
 use stelia_settings::{Policies, Settings};
 
 use super::Picture;
 use crate::decide::drift::Finding;
 use crate::decide::workers::Workers;
-use crate::decide::{Facts, Instance, Outside, Slice, drift};
+use crate::decide::{Facts, Instance, Outside, Slice, Snapshot, claim_without_record, drift};
 use crate::engine::dirty::Dirty;
 use crate::engine::observe::{self, Adopted};
 use crate::engine::{in_place, outside};
@@ -56,21 +56,11 @@ impl Picture {
                 self.refused.end_pauses();
             }
         }
+        // An audit, or kubelet's word.
+        let may_have_changed = dirty.scopes || node.kubelet_before.is_some();
         if std::mem::take(&mut dirty.scopes) {
             match observe::scopes(&*system.cgroups) {
                 Ok(names) => self.compare_scopes(names, dirty),
-                Err(error) => self.problems.push(error.to_string()),
-            }
-        }
-        if !self.searched_pods {
-            match self.search_pods(system, policies) {
-                Ok(found) => {
-                    self.searched_pods = true;
-                    node.everyone |= !found.is_empty();
-                    node.found.extend(found);
-                    dirty.slice = true;
-                    dirty.shared = true;
-                }
                 Err(error) => self.problems.push(error.to_string()),
             }
         }
@@ -81,6 +71,21 @@ impl Picture {
             node.found.extend(found);
             dirty.slice = true;
             dirty.shared = true;
+        }
+        if (may_have_changed || !self.searched_pods) && self.search_again() {
+            match self.search_pods(system, policies) {
+                Ok((found, changed)) => {
+                    if !self.searched_pods || changed || !found.is_empty() {
+                        anew |= changed;
+                        dirty.slice = true;
+                        dirty.shared = true;
+                    }
+                    self.searched_pods = true;
+                    node.everyone |= !found.is_empty();
+                    node.found.extend(found);
+                }
+                Err(error) => self.problems.push(error.to_string()),
+            }
         }
         if std::mem::take(&mut dirty.slice) {
             match in_place::kubepods(&*system.cgroups) {
@@ -210,41 +215,61 @@ impl Picture {
         self.facts.has_contained() || was || !self.looked_outside
     }
 
-    /// Find what a former daemon left in kubelet's cgroups: instances in place, and CPUs added to pods' lists.
-    fn search_pods(&mut self, system: &System, policies: &Policies) -> Result<Vec<PodUid>, CgroupError> {
+    /// Find what a former daemon left on kubelet's cgroups: records of instances in place, and CPUs added to pods' lists. Returns the
+    /// pods of the instances, and whether anything else is known now that was not.
+    fn search_pods(&mut self, system: &System, policies: &Policies) -> Result<(Vec<PodUid>, bool), CgroupError> {
         let cgroups = &*system.cgroups;
         let in_place::Found {
             containers,
             half_registered,
             pods,
         } = in_place::find(cgroups)?;
-        self.snapshot.half_registered = half_registered;
-        let mut found = Vec::new();
-        for origin in containers {
-            match observe::adopt_in_place(system, &self.limit_files, &origin) {
+        let (mut found, mut unreadable, mut left) = (Vec::new(), Vec::new(), CpuSet::new());
+        for container in containers {
+            let mut instances = self.snapshot.instances.values();
+            if instances.any(|known| *known.tree.outer() == container) {
+                continue;
+            }
+            match observe::adopt_in_place(system, &self.snapshot, &self.limit_files, &container) {
                 Ok(Some(instance)) => {
                     found.push(instance.record.pod.clone());
                     self.put(policies, *instance);
                 }
                 Ok(None) => {}
                 Err(reason) => {
-                    let list = stelia_node::cgroup::set(cgroups, &origin, File::CpusExclusive)?;
-                    self.snapshot.left_in_place.union_with(&list);
-                    self.snapshot.unreadable.push((origin.as_str().to_owned(), reason));
+                    left.union_with(&left_in_place(cgroups, &self.snapshot, &container)?);
+                    unreadable.push((container.as_str().to_owned(), reason));
                 }
             }
         }
-        let of = |instance: &Instance| instance.pod_level.as_ref().map(|level| level.path.clone());
+        let of = |instance: &Instance| instance.tree.outer().parent().filter(|_| instance.is_in_place());
         let used: BTreeSet<CgroupPath> = self.snapshot.instances.values().filter_map(of).collect();
-        let left = |pod: &CgroupPath| {
-            let mut unreadable = self.snapshot.unreadable.iter();
+        let is_left = |pod: &CgroupPath| {
+            let mut unreadable = unreadable.iter();
             !used.contains(pod) && !unreadable.any(|(name, _)| name.starts_with(pod.as_str()))
         };
-        self.snapshot.unclaimed = pods.into_iter().filter(left).collect();
+        let unclaimed: BTreeSet<CgroupPath> = pods.into_iter().filter(is_left).collect();
         for pod in &found {
             self.read_siblings(system, pod);
         }
-        Ok(found)
+        let snapshot = &mut self.snapshot;
+        let (scopes, was): (Vec<_>, Vec<_>) = std::mem::take(&mut snapshot.unreadable)
+            .into_iter()
+            .partition(|(name, _)| !name.starts_with('/'));
+        let changed = (&was, &snapshot.left_in_place) != (&unreadable, &left)
+            || !unclaimed.is_subset(&snapshot.unclaimed)
+            || !half_registered.is_subset(&snapshot.half_registered);
+        snapshot.unreadable = scopes.into_iter().chain(unreadable).collect();
+        snapshot.unreadable.sort();
+        snapshot.left_in_place = left;
+        snapshot.unclaimed.extend(unclaimed);
+        snapshot.half_registered.extend(half_registered);
+        Ok((found, changed))
+    }
+
+    /// Search again what could not be used, which may have ended, or be used now.
+    fn search_again(&self) -> bool {
+        !self.searched_pods || self.snapshot.unreadable.iter().any(|(name, _)| name.starts_with('/'))
     }
 
     fn compare_scopes(&mut self, names: Vec<String>, dirty: &mut Dirty) {
@@ -285,7 +310,7 @@ impl Picture {
             let name = pod.scope();
             let scope = CgroupPath::slice().child(&name);
             self.bare.remove(&scope);
-            match observe::adopt(system, &self.limit_files, &name) {
+            match observe::adopt(system, &self.snapshot, &self.limit_files, &name) {
                 Ok(Adopted::Instance(instance)) => {
                     self.put(policies, *instance);
                     found.push(pod.clone());
@@ -313,5 +338,21 @@ impl Picture {
         }
         self.list_abandoned();
         found
+    }
+}
+
+/// What stays in the lists above a container whose record cannot be used.
+fn left_in_place(cgroups: &dyn Cgroups, snapshot: &Snapshot, container: &CgroupPath) -> Result<CpuSet, CgroupError> {
+    let Some(known) = ContainerCgroup::parse(container.as_str()) else {
+        return Ok(CpuSet::new());
+    };
+    let read = || -> Result<CpuSet, CgroupError> {
+        let list = stelia_node::cgroup::set(cgroups, container, File::CpusExclusive)?;
+        let in_force = in_place::in_force_of_container(cgroups, container)?;
+        Ok(claim_without_record(snapshot, &known.pod, &list, &in_force))
+    };
+    match read() {
+        Err(error) if error.is_gone() => Ok(CpuSet::new()),
+        result => result,
     }
 }

@@ -84,6 +84,7 @@ kubelet-standin: plays kubelet and containerd on the test node
       --mems LIST                                    cpuset.mems (with a static memory manager a guaranteed pod with --memory has it anyway)
       --env K=V  --mount SRC:DST[:ro]  --cap CAP_X  --device PATH      each repeatable
       --user UID[:GID]  --host-pid  --privileged  --readonly  --no-socket
+      --cgroup-writable                              its own cgroup mounted to be written, as containerd's cgroup_writable has it
       --userns                                       hostUsers: false: user and network namespaces of the container's own
       --netns                                        a network namespace of its own, as every pod has under kubelet
       --restricted                                   no capabilities, no new privileges, a seccomp filter like RuntimeDefault
@@ -750,7 +751,7 @@ def oci_spec(pod, options, cpus):
         mount("mqueue", "/dev/mqueue", "nosuid", "noexec", "nodev"),
         mount("tmpfs", "/dev/shm", "nosuid", "noexec", "nodev", "mode=1777", "size=65536k"),
         mount("sysfs", "/sys", "nosuid", "noexec", "nodev", read),
-        mount("cgroup", "/sys/fs/cgroup", "nosuid", "noexec", "nodev", "relatime", read),
+        mount("cgroup", "/sys/fs/cgroup", "nosuid", "noexec", "nodev", "relatime", "rw" if options["cgroup_writable"] else read),
         # Pods share the node's files but must not meet each other's.
         mount("tmpfs", "/tmp", "nosuid", "nodev", "mode=1777"),
         mount("tmpfs", "/run", "nosuid", "nodev", "mode=755"),
@@ -1105,7 +1106,7 @@ def do_pod_start(args):
     shares = max(request * 1024 // 1000, 2)
     options = {
         key: getattr(args, key)
-        for key in ("command", "env", "mount", "cap", "device", "user", "memory", "mems", "container_pids", "hugepages", "unified", "host_pid", "privileged", "readonly", "userns", "netns", "restricted")
+        for key in ("command", "env", "mount", "cap", "device", "user", "memory", "mems", "container_pids", "hugepages", "unified", "host_pid", "privileged", "readonly", "userns", "netns", "restricted", "cgroup_writable")
     }
     options["runtime"] = args.runtime or settings()["runtime"]
     options["share_pid"] = beside["pid"] if args.share_pid else None
@@ -1523,7 +1524,7 @@ def parser():
     one.add_argument("--user", default="0")
     one.add_argument("--in", dest="beside")
     one.add_argument("--runtime", choices=RUNTIMES)
-    for flag in ("host-pid", "privileged", "readonly", "no-socket", "userns", "netns", "restricted", "share-pid", "shared"):
+    for flag in ("host-pid", "privileged", "readonly", "no-socket", "userns", "netns", "restricted", "share-pid", "shared", "cgroup-writable"):
         one.add_argument(f"--{flag}", action="store_true")
     one.add_argument("--gap", type=float, default=0.04)
     one.add_argument("--json", action="store_true")

@@ -110,7 +110,11 @@ impl Cgroups for KernelCgroups {
                 .collect();
             let mut attributes = BTreeMap::new();
             for name in names {
-                let length = rustix::fs::getxattr(&directory, name.as_str(), &mut buffer)?;
+                let length = match rustix::fs::getxattr(&directory, name.as_str(), &mut buffer) {
+                    // Removed since the names were listed.
+                    Err(rustix::io::Errno::NODATA) => continue,
+                    length => length?,
+                };
                 let value = String::from_utf8_lossy(&buffer[..length]).into_owned();
                 attributes.insert(name[PREFIX.len()..].to_owned(), value);
             }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, populated};
-use stelia_node::containers::{all, of_pod};
+use stelia_node::containers::{all, of_pod, whole};
 use stelia_quiet::files::Files;
 use stelia_quiet::order::Order;
-use stelia_record::{Record, SCHEMA_ATTRIBUTE, Tree};
+use stelia_record::{Record, RecordPlace, SCHEMA_ATTRIBUTE, Tree};
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
@@ -53,12 +53,11 @@ pub fn exclusive(cgroups: &dyn Cgroups) -> Result<CpuSet, String> {
         Err(error) if error.is_gone() => Vec::new(),
         names => names.map_err(|error| error.to_string())?,
     };
-    let scopes = scopes.iter().map(|name| slice.child(name));
+    let scopes = scopes.iter().map(|name| in_scope(cgroups, &slice.child(name)));
     let containers = all(cgroups).map_err(|error| error.to_string())?;
-    for cgroup in scopes.chain(containers.into_iter().map(|(container, _)| container)) {
-        if let Ok(Some(record)) = live_record(cgroups, &cgroup) {
-            exclusive.union_with(&record.exclusive);
-        }
+    let in_place = containers.iter().map(|(origin, _)| in_place(cgroups, origin));
+    for record in scopes.chain(in_place).filter_map(Result::ok).flatten() {
+        exclusive.union_with(&record.exclusive);
     }
     Ok(exclusive)
 }
@@ -72,35 +71,49 @@ fn online(files: &dyn Files) -> Result<CpuSet, String> {
 /// The record of a pod's instance, in its scope or in place, while it has processes.
 fn live(cgroups: &dyn Cgroups, pod: &PodUid) -> Result<Option<Record>, String> {
     let scope = CgroupPath::slice().child(&pod.scope());
-    if let Some(record) = record(cgroups, pod, &scope)? {
+    let own = |record: Option<Record>| record.filter(|record| record.pod == *pod);
+    if let Some(record) = own(in_scope(cgroups, &scope)?) {
         return Ok(Some(record));
     }
-    for (container, _) in of_pod(cgroups, pod).map_err(|error| error.to_string())? {
-        if let Some(record) = record(cgroups, pod, &container)? {
+    for (origin, _) in of_pod(cgroups, pod).map_err(|error| error.to_string())? {
+        if let Some(record) = own(in_place(cgroups, &origin)?) {
             return Ok(Some(record));
         }
     }
     Ok(None)
 }
 
-/// The pod's record on this cgroup; `None` where there is none, or it is not of what is there.
-fn record(cgroups: &dyn Cgroups, pod: &PodUid, cgroup: &CgroupPath) -> Result<Option<Record>, String> {
-    let record = live_record(cgroups, cgroup)?;
-    Ok(record.filter(|record| record.pod == *pod))
+/// The record on a scope of steliad's, whichever pod's it is; `None` where there is none, or it is not of this scope.
+fn in_scope(cgroups: &dyn Cgroups, scope: &CgroupPath) -> Result<Option<Record>, String> {
+    let Some(attributes) = live_attributes(cgroups, scope, RecordPlace::on_scope(scope.clone()))? else {
+        return Ok(None);
+    };
+    let record = Record::parse(&attributes).map_err(|error| format!("{scope}: {error}"))?;
+    Ok((Tree::of(&record).scope() == scope).then_some(record))
 }
 
-/// Whichever pod's it is.
-fn live_record(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Option<Record>, String> {
+/// The record of a container, which is on its pod's cgroup: on its own a container may write what it likes.
+fn in_place(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<Record>, String> {
+    let container = whole(origin);
+    let Some(attributes) = live_attributes(cgroups, &container, RecordPlace::on_pod(&container))? else {
+        return Ok(None);
+    };
+    Record::of_container(&container, &attributes).map_err(|error| format!("{container}: {error}"))
+}
+
+/// The attributes of the cgroup with the record of the instance in `cgroup`, where it has a record there and is alive.
+fn live_attributes(
+    cgroups: &dyn Cgroups,
+    cgroup: &CgroupPath,
+    place: RecordPlace,
+) -> Result<Option<BTreeMap<String, String>>, String> {
     let read = || -> Result<_, CgroupError> {
-        let attributes = cgroups.attributes(cgroup)?;
-        let is_live = attributes.contains_key(SCHEMA_ATTRIBUTE) && populated(cgroups, cgroup)?;
+        let attributes = cgroups.attributes(place.cgroup())?;
+        let is_live = attributes.contains_key(&place.name(SCHEMA_ATTRIBUTE)) && populated(cgroups, cgroup)?;
         Ok(is_live.then_some(attributes))
     };
-    let attributes = match read() {
-        Err(error) if error.is_gone() => return Ok(None),
-        result => result.map_err(|error| error.to_string())?,
-    };
-    let Some(attributes) = attributes else { return Ok(None) };
-    let record = Record::parse(&attributes).map_err(|error| format!("{cgroup}: {error}"))?;
-    Ok((Tree::of(&record).scope() == cgroup).then_some(record))
+    match read() {
+        Err(error) if error.is_gone() => Ok(None),
+        result => result.map_err(|error| error.to_string()),
+    }
 }

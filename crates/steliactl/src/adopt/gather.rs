@@ -11,6 +11,7 @@ use stelia_node::containers::{self, LiveContainer};
 use stelia_node::proc::{KernelProcs, Procs};
 use stelia_node::processes::{self, Process};
 use stelia_node::{oci, places, runtime};
+use stelia_record::{RecordPlace, SCHEMA_ATTRIBUTE};
 use stelia_settings::{AdoptPartition, AdoptRule, Partition, ReadyMade, Settings};
 
 use super::admission::{HOUSEKEEPING, HomeFacts, Looked, Refusal, exclusive, homeless, refused};
@@ -271,9 +272,10 @@ impl Node {
     fn is_instance(&self, origin: &CgroupPath, cgroup: &ContainerCgroup) -> bool {
         let cgroups = &self.cgroups;
         let scope = CgroupPath::slice().child(&cgroup.pod.scope());
-        // In place the record is on the container's own cgroup.
-        let recorded = |cgroup: &CgroupPath| cgroups.attribute(cgroup, "schema").is_ok_and(|found| found.is_some());
-        cgroups.exists(&scope) || recorded(origin) || recorded(&containers::whole(origin))
+        // In place the record is on the pod's cgroup.
+        let place = RecordPlace::on_pod(&containers::whole(origin));
+        let schema = cgroups.attribute(place.cgroup(), &place.name(SCHEMA_ATTRIBUTE));
+        cgroups.exists(&scope) || schema.is_ok_and(|found| found.is_some())
     }
 
     fn home_facts(&self, cgroup: &ContainerCgroup) -> HomeFacts {

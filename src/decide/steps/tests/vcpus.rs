@@ -115,11 +115,11 @@ fn a_cpu_that_is_offline_takes_nobody_and_the_partition_waits_for_one() {
 }
 
 #[test]
-fn a_process_that_somebody_moved_away_comes_back_before_its_threads() {
+fn a_process_that_is_in_the_container_again_comes_back_before_its_threads() {
     let mut snapshot = isolated();
-    let elsewhere = CgroupPath::parse("/system.slice").unwrap();
+    let origin = snapshot.first().record.origin.clone();
     for now in snapshot.first_mut().vcpus.iter_mut().flatten() {
-        now.cgroup = elsewhere.clone();
+        now.cgroup = origin.clone();
     }
     assert!(matches!(&steps(&snapshot)[0], Step::MoveProcess(42, to) if to.name() == "float"));
     settle(&mut snapshot);
@@ -130,5 +130,23 @@ fn a_process_that_somebody_moved_away_comes_back_before_its_threads() {
             .iter()
             .flatten()
             .all(|now| now.cgroup.name() == "vcpu")
+    );
+}
+
+/// Whatever a record says of a thread: which cgroup it is in says whose it is.
+#[test]
+fn a_thread_outside_of_the_instance_and_its_container_is_neither_moved_nor_pinned() {
+    let mut snapshot = isolated();
+    for now in snapshot.first_mut().vcpus.iter_mut().flatten() {
+        now.cgroup = CgroupPath::parse("/init.scope").unwrap();
+        now.affinity = cpus("0-7");
+    }
+    assert_eq!(steps(&snapshot), []);
+    let reasons = snapshot.assess(&Policies::default(), snapshot.first()).degraded;
+    assert!(
+        reasons
+            .iter()
+            .any(|reason| reason.kind == stelia_api::Amiss::ThreadElsewhere),
+        "{reasons:?}"
     );
 }

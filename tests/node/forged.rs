@@ -1,0 +1,220 @@
+//! A container that may write its own cgroup, and writes there what a daemon records of its instances.
+
+use std::fs;
+use std::path::Path;
+
+use crate::drift::put;
+use crate::host::{CGROUP, cpus, output, partitioned, read, run, wait_until};
+use crate::pods::{Pod, on_node};
+use crate::promise::{assert_isolated, describe, is_isolated, state};
+
+/// What may be said of a pod's container: a record by which its only vCPU is this task.
+struct Lie<'a> {
+    pod: &'a Pod,
+    /// Whose it says that it is.
+    uid: &'a str,
+    exclusive: &'a str,
+    task: u32,
+}
+
+impl Lie<'_> {
+    fn attributes(&self) -> Vec<(&'static str, String)> {
+        let stat = read(format!("/proc/{}/stat", self.task));
+        let (_, fields) = stat.rsplit_once(')').expect("a name in parentheses");
+        let start = fields.split_whitespace().nth(19).expect("field 22");
+        let cpu = cpus(self.exclusive).iter().last().expect("a CPU");
+        vec![
+            ("pod-uid", self.uid.to_owned()),
+            ("container", "instance".to_owned()),
+            ("origin", self.pod.cgroup.clone()),
+            ("anchor", String::new()),
+            ("mems", String::new()),
+            ("registered-us", "1".to_owned()),
+            ("tree", "in-place".to_owned()),
+            ("vcpu-props", String::new()),
+            ("placement", "guest".to_owned()),
+            ("partition", "root".to_owned()),
+            ("vcpus", format!("0:{}:{start}:{cpu}", self.task)),
+            ("exclusive-cpus", format!("{0} of {0}", self.exclusive)),
+            ("isolated-us", "1".to_owned()),
+            ("phase", "isolated".to_owned()),
+            ("schema", "1".to_owned()),
+        ]
+    }
+
+    /// The commands that set them on this directory, under both names that they could have.
+    fn commands(&self, directory: &str) -> String {
+        let container = self.pod.cgroup.rsplit('/').next().expect("a name");
+        let one = |(name, value): (&str, String)| {
+            [String::new(), format!("{container}.")]
+                .map(|prefix| format!("setfattr -n 'user.stelia.{prefix}{name}' -v '{value}' {directory}"))
+                .join(" && ")
+        };
+        self.attributes().into_iter().map(one).collect::<Vec<_>>().join(" && ")
+    }
+}
+
+fn attacker() -> Pod {
+    Pod::start(
+        "attacker",
+        &["--cpus", "2", "--cgroup-writable"],
+        &["sleep", "infinity"],
+    )
+}
+
+/// Where a process is and may run.
+fn place(task: u32) -> (String, String) {
+    let status = read(format!("/proc/{task}/status"));
+    let allowed = status.lines().find(|line| line.starts_with("Cpus_allowed_list:"));
+    (
+        read(format!("/proc/{task}/cgroup")),
+        allowed.expect("the line").to_owned(),
+    )
+}
+
+/// The next daemon finds it.
+fn restart() {
+    run(&["systemctl", "restart", "steliad"]);
+    run(&["steliactl", "reconcile"]);
+}
+
+fn assert_victim_is_maintained(victim: &Pod) {
+    assert_isolated(victim, 2);
+    put(victim.vcpu().join("cpuset.cpus.partition"), "member");
+    wait_until("the victim's partition is repaired", || {
+        is_isolated(victim, 2).then_some(())
+    });
+    assert_eq!(partitioned(), victim.exclusive());
+}
+
+#[test]
+fn a_container_that_writes_its_own_cgroup_gains_nothing() {
+    on_node(|| {
+        let victim = Pod::vm("victim", 2);
+        let attacker = attacker();
+        let own = attacker.cpus.clone().expect("CPUs of its own");
+        let within = |command: &str| {
+            let exec = ["kubelet-standin", "pod", "exec", "attacker", "--", "sh", "-c", command];
+            output(&exec)
+        };
+        // It sees its own cgroup at most, and that one it may write.
+        let seen =
+            within("cat /proc/self/cgroup; ls -d /sys/fs/cgroup/kubepods* /sys/fs/cgroup/../cgroup/kubepods* 2>&1");
+        let seen = String::from_utf8_lossy(&seen.stdout).into_owned();
+        assert!(seen.starts_with("0::/\n") && !seen.contains(".slice\n"), "{seen}");
+        let pods_own = attacker.origin().parent().expect("the pod's").to_owned();
+        let names = || {
+            run(&[
+                "getfattr",
+                "--absolute-names",
+                "-d",
+                "-m",
+                "user.stelia",
+                &pods_own.display().to_string(),
+            ])
+        };
+        let before = names();
+
+        let init = place(1);
+        let vcpu = victim.threads().vcpus[0].tid;
+        let shared: String = crate::pods::pool().to_string();
+        let lies = [
+            (
+                "PID 1 of the host",
+                Lie {
+                    pod: &attacker,
+                    uid: &attacker.uid,
+                    exclusive: &own,
+                    task: 1,
+                },
+            ),
+            (
+                "shared CPUs",
+                Lie {
+                    pod: &attacker,
+                    uid: &attacker.uid,
+                    exclusive: &shared,
+                    task: attacker.pid,
+                },
+            ),
+            (
+                "another pod",
+                Lie {
+                    pod: &attacker,
+                    uid: &victim.uid,
+                    exclusive: &own,
+                    task: attacker.pid,
+                },
+            ),
+            (
+                "another VM's vCPU",
+                Lie {
+                    pod: &attacker,
+                    uid: &attacker.uid,
+                    exclusive: &own,
+                    task: vcpu,
+                },
+            ),
+        ];
+        for (what, lie) in &lies {
+            let written = within(&lie.commands("/sys/fs/cgroup"));
+            assert!(written.status.success(), "{what}: {written:?}");
+            assert_eq!(names(), before, "{what}: nothing is on the pod's cgroup");
+            restart();
+            assert_eq!(place(1), init, "{what}");
+            assert_eq!(state(&attacker), None, "{what}");
+            assert_eq!(
+                describe()["node"]["unreadable"].as_array().map(Vec::len),
+                Some(0),
+                "{what}"
+            );
+            assert_victim_is_maintained(&victim);
+        }
+
+        // Whoever may write the pod's cgroup is root. What is there is believed no more than that.
+        for (what, lie) in &lies {
+            let written = output(&["sh", "-c", &lie.commands(&pods_own.display().to_string())]);
+            assert!(written.status.success(), "{what}: {written:?}");
+            restart();
+            assert_eq!(place(1), init, "{what}");
+            assert_eq!(state(&attacker), None, "{what}");
+            let unreadable = describe()["node"]["unreadable"].to_string();
+            println!("  {what}: {unreadable}");
+            assert!(unreadable.contains(&attacker.cgroup), "{what}: {unreadable}");
+            assert_victim_is_maintained(&victim);
+        }
+
+        // It ends with its container.
+        run(&["kubelet-standin", "pod", "delete", "attacker", "--grace", "0"]);
+        assert!(!Path::new(CGROUP).join(attacker.cgroup.trim_start_matches('/')).exists());
+        run(&["steliactl", "reconcile"]);
+        assert_eq!(describe()["node"]["unreadable"].to_string(), "[]");
+        assert_victim_is_maintained(&victim);
+    });
+}
+
+/// As it was before the record moved: a process of the VM that somebody took out of its container is not fetched back.
+#[test]
+fn a_vmm_that_was_moved_out_of_its_container_stays_there_and_that_is_said() {
+    on_node(|| {
+        let pod = Pod::vm("moved-out", 2);
+        let vcpu = pod.threads().vcpus[0].tid;
+        let process = pod
+            .threads()
+            .others
+            .iter()
+            .find(|thread| thread.name.starts_with("qemu-system"));
+        let process = process.expect("QEMU").tid.to_string();
+        let elsewhere = Path::new(CGROUP).join("system.slice/steliad.service/cgroup.procs");
+        put(elsewhere, &process);
+        run(&["steliactl", "reconcile"]);
+        assert!(place(vcpu).0.contains("/system.slice/"), "{:?}", place(vcpu));
+        let shown = run(&["steliactl", "--json", "show", &pod.uid]);
+        assert!(shown.contains("outside of the container"), "{shown}");
+        // Back in its container it is the VM's.
+        fs::write(pod.origin().join("cgroup.procs"), &process).expect("moved back");
+        run(&["steliactl", "reconcile"]);
+        wait_until("isolated", || is_isolated(&pod, 2).then_some(()));
+        assert_isolated(&pod, 2);
+    });
+}
