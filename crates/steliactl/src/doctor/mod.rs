@@ -1,6 +1,7 @@
 //! `doctor`: is this node fit for isolated virtual machines? Needs no daemon; one that runs is asked about interrupts.
 
 mod checks;
+mod dra;
 mod facts;
 mod home;
 mod kubelet;
@@ -10,6 +11,7 @@ mod merge;
 mod noise;
 mod publish;
 mod quiet;
+pub(crate) mod scheduling;
 mod start;
 
 #[cfg(test)]
