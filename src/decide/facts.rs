@@ -13,7 +13,7 @@ use super::contained::{ContainedReason, contained};
 use super::degraded::degraded;
 use super::entitlement::{Entitlement, entitlement};
 use super::float::FloatReason;
-use super::float::with_spare;
+use super::float::{until_attached, with_spare};
 use super::steps::{evicted, float_cpus};
 use super::totals::Totals;
 use super::{Instance, Snapshot, allocator};
@@ -65,7 +65,15 @@ impl Assessment {
         let entitlement = entitlement(snapshot, facts, instance);
         let float = match entitlement {
             Entitlement::Lost { .. } => float_cpus(snapshot, facts, policies, instance),
-            _ => with_spare(instance, float_cpus(snapshot, facts, policies, instance)),
+            _ => {
+                let chosen = with_spare(instance, float_cpus(snapshot, facts, policies, instance));
+                until_attached(
+                    instance,
+                    &facts.near(&instance.record.exclusive),
+                    facts.online(),
+                    chosen,
+                )
+            }
         };
         let (float, float_reason) = float.map_or((None, FloatReason::Kept), |(cpus, why)| (Some(cpus), why));
         Self {

@@ -35,7 +35,7 @@ mod steps;
 mod totals;
 pub(crate) mod workers;
 
-pub(crate) use attach::{Wanted, attached};
+pub(crate) use attach::{Wanted, attached, placement_name};
 pub(crate) use contained::ContainedReason;
 pub(crate) use facts::{Assessment, Facts};
 pub(crate) use in_place::in_place;
