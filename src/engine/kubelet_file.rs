@@ -74,7 +74,7 @@ impl KubeletRoot {
         };
         let (name, file) = drivers.first_key_value()?;
         Some(format!(
-            "the DRA driver {} gives CPUs to containers ({}), and steliad would give the same CPUs again: cpu-source = \"steliad\" is refused \
+            "the DRA driver {:?} gives CPUs to containers ({}), and steliad would give the same CPUs again: cpu-source = \"steliad\" is refused \
              beside it",
             excerpt(name),
             file.display()
@@ -188,7 +188,7 @@ mod tests {
         assert!(before.is_some() && kubelet.version(CpuSource::Steliad) != before);
         let refused = kubelet.state(CpuSource::Steliad).unwrap_err();
         assert!(
-            refused.contains("DRA driver dra.cpu") && refused.contains("plugins_registry"),
+            refused.contains("DRA driver \"dra.cpu\"") && refused.contains("plugins_registry"),
             "{refused}"
         );
         let error = kubelet.state(CpuSource::Kubelet);

@@ -55,10 +55,8 @@ fn driver(socket: &str) -> Option<&str> {
 
 /// Whether the word is one of a name's: `dra.cpu`, `native.cpu`, `cpu.example.com`, not `gpu.example.com`.
 fn is_cpu(name: &str) -> bool {
-    let words = name.split(|c: char| !c.is_ascii_alphanumeric());
-    words
-        .into_iter()
-        .any(|word| word.eq_ignore_ascii_case("cpu") || word.eq_ignore_ascii_case("cpus"))
+    let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
+    words.any(|word| word.eq_ignore_ascii_case("cpu") || word.eq_ignore_ascii_case("cpus"))
 }
 
 /// Whether a CDI specification has devices that are CPUs: its kind is `vendor/class`. Without devices nobody was given any.

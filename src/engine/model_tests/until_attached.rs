@@ -32,7 +32,7 @@ async fn a_vm_has_its_idle_cpus_until_the_attach_and_its_partition_afterwards() 
     let mut node = near().await;
     // All CPUs of its node but one are its own.
     let first = node.numa(0);
-    let rest = first.iter().last().unwrap();
+    let rest = first.iter().next_back().unwrap();
     let own = first.difference(&[rest].into_iter().collect());
     let pod = node.pod(1, &own.to_string());
     node.register(&pod).await.unwrap();
@@ -53,7 +53,7 @@ async fn a_vm_has_its_idle_cpus_until_the_attach_and_its_partition_afterwards() 
 }
 
 #[tokio::test]
-async fn the_attach_costs_one_write_more_and_other_vms_nothing() {
+async fn an_attach_moves_no_other_vms_float() {
     let mut node = near().await;
     let other = node.numa(1);
     let of_other: CpuSet = other.iter().take(2).collect();

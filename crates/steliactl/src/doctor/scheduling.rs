@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use stelia_cpus::{CpuSet, Topology};
-use stelia_node::locality::{Locality, size};
+use stelia_node::locality::{Locality, NodeMemory, size};
 
 use super::Facts;
 use super::checks::{Finding, ok, warning};
@@ -95,7 +95,7 @@ fn vcpus_allowed(process: &Path) -> CpuSet {
 /// Whether the kernel's balancing between NUMA nodes has something to do with a VM: it has CPUs of several, or so much memory
 /// that looking through it is felt.
 pub(crate) fn is_large(locality: &Locality) -> bool {
-    let memory = locality.memory.values().map(|memory| memory.counted()).sum::<u64>();
+    let memory = locality.memory.values().map(NodeMemory::counted).sum::<u64>();
     locality.nodes.len() > 1 || memory >= LARGE_MEMORY
 }
 
