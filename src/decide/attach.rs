@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use stelia_api::ThreadRole;
 use stelia_node::proc::TaskId;
 use stelia_record::{Phase, Record, Vcpu, VcpuThread};
-use stelia_settings::{PlacementPolicy, Policies};
+use stelia_settings::{AdoptPlacement, PlacementPolicy, Policies};
 
 use super::contained::partition_kind;
 use super::placement::{Placement, kept, place};
@@ -18,6 +18,14 @@ pub struct Wanted {
     pub kept: Option<BTreeMap<u32, u32>>,
     /// `None`: that of the settings.
     pub policy: Option<PlacementPolicy>,
+}
+
+/// How the vCPUs of an instance are placed: by its record's policy, or where others pin them, as far as each has a CPU there.
+pub(crate) fn placement_name(record: &Record) -> &'static str {
+    match &record.adopted {
+        Some(adopted) if adopted.keeps => AdoptPlacement::Keep.name(),
+        _ => record.placement.name(),
+    }
 }
 
 /// The record of an instance with these threads attached, and a note if the placement policy could not be kept.

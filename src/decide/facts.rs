@@ -13,7 +13,7 @@ use super::contained::{ContainedReason, contained};
 use super::degraded::degraded;
 use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
 use super::float::FloatReason;
-use super::float::with_spare;
+use super::float::{until_attached, with_spare};
 use super::steps::{Course, course, course_of, evicted, float_cpus};
 use super::totals::Totals;
 use super::{Instance, Snapshot, allocator};
@@ -103,7 +103,19 @@ impl Assessment {
         let float = match &eviction {
             // Its spare CPUs are another pod's too, or may be.
             Some(Eviction { lasts: true, .. }) => float_cpus(snapshot, facts, policies, instance),
-            _ => with_spare(instance, float_cpus(snapshot, facts, policies, instance)),
+            _ => {
+                let chosen = with_spare(instance, float_cpus(snapshot, facts, policies, instance));
+                // Another pod may have its CPUs until it has left them.
+                match eviction.is_none() && blocked.is_none() {
+                    true => until_attached(
+                        instance,
+                        &facts.near(&instance.record.exclusive),
+                        facts.online(),
+                        chosen,
+                    ),
+                    false => chosen,
+                }
+            }
         };
         let (float, float_reason) = float.map_or((None, FloatReason::Kept), |(cpus, why)| (Some(cpus), why));
         let mut assessment = Self {

@@ -1,6 +1,7 @@
 //! Which shared CPUs an instance floats on.
 
 use stelia_cpus::CpuSet;
+use stelia_record::Phase;
 use stelia_settings::FloatPolicy;
 use stelia_text::named;
 
@@ -23,6 +24,8 @@ pub(crate) enum FloatReason {
     BePool,
     /// Where others pin its vCPUs: the container's own CPUs that no vCPU is pinned to; in a scope the shared pool, too.
     Spare,
+    /// Too few near, and its vCPUs are not attached yet: its own CPUs, and what is shared on their NUMA nodes.
+    UntilAttached,
     /// None could be chosen: it keeps what it had. The reasons of degradation say why.
     Kept,
 }
@@ -35,6 +38,7 @@ named!(FloatReason {
     NodePool = "node-pool",
     BePool = "be-pool",
     Spare = "spare",
+    UntilAttached = "until-attached",
     Kept = "kept"
 });
 
@@ -93,12 +97,49 @@ pub(crate) fn with_spare(instance: &Instance, chosen: Option<(CpuSet, FloatReaso
     Some((spare.clone(), FloatReason::Spare))
 }
 
+/// Whether its own CPUs stand idle, because its vCPUs are not attached yet: nobody else may use them, and no partition holds them.
+/// An adopted VM runs already; in place the container has these CPUs anyway.
+pub(crate) fn has_idle_cpus(instance: &Instance) -> bool {
+    let record = &instance.record;
+    let is_new = record.vcpus.is_empty() && matches!(record.phase, Phase::Registered | Phase::Floating);
+    // What an attach that failed has left must be gone first: the kernel takes no list within the exclusive CPUs of a sibling.
+    let inner = instance.inner.as_ref();
+    let is_clear = instance.scope_exclusive.is_empty()
+        && inner.is_none_or(|inner| inner.exclusive.is_empty())
+        && instance.vcpu().is_none_or(|vcpu| {
+            vcpu.exclusive.is_empty() && vcpu.threads.is_empty() && matches!(vcpu.partition.as_str(), "" | "member")
+        });
+    is_new && is_clear && record.adopted.is_none() && !instance.is_in_place() && !record.exclusive.is_empty()
+}
+
+/// The float of an instance whose vCPUs are not attached: what its threads touch first is the guest's memory (a snapshot that is
+/// restored, a migration that comes in, preallocation), and the kernel takes it from the NUMA node of the CPU that touches it. Where the
+/// nodes of its own CPUs, `near`, have too few shared ones it has its own CPUs instead of those of other nodes. At an attach its
+/// record changes first, so its float leaves them before a partition is made of them.
+pub(crate) fn until_attached(
+    instance: &Instance,
+    near: &CpuSet,
+    online: &CpuSet,
+    chosen: Option<(CpuSet, FloatReason)>,
+) -> Option<(CpuSet, FloatReason)> {
+    let (pool, reason) = chosen?;
+    let own = &instance.record.exclusive;
+    if reason != FloatReason::TooFewNear || own.is_disjoint(online) || !has_idle_cpus(instance) {
+        return Some((pool, reason));
+    }
+    Some((pool.intersection(near).union(own), FloatReason::UntilAttached))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use stelia_cpus::testing::{Shape, shapes};
+    use stelia_record::Record;
+    use stelia_settings::TreeHome;
 
     use super::*;
+    use crate::decide::steps::tests::instance;
+    use crate::decide::{Inner, Leaf};
 
     fn cpus(text: &str) -> CpuSet {
         text.parse().unwrap()
@@ -162,6 +203,56 @@ mod tests {
                     None => prop_assert!(pool.difference(&owned).is_empty()),
                 }
             }
+        }
+    }
+
+    #[test]
+    fn until_its_vcpus_are_attached_a_float_has_its_own_cpus_rather_than_those_of_other_nodes() {
+        let (near, online) = (cpus("0-3"), cpus("0-7"));
+        let chosen = |reason| Some((cpus("1,4-7"), reason));
+        let far = || chosen(FloatReason::TooFewNear);
+        let waiting = instance();
+        let own = waiting.record.exclusive.to_string();
+        assert_eq!(own, "2-3");
+        let floats = |instance: &Instance, chosen| until_attached(instance, &near, &online, chosen);
+        let expected = Some((cpus("1-3"), FloatReason::UntilAttached));
+        assert_eq!(floats(&waiting, far()), expected);
+        let floating = Instance {
+            record: Record {
+                phase: Phase::Floating,
+                ..waiting.record.clone()
+            },
+            ..waiting.clone()
+        };
+        assert_eq!(floats(&floating, far()), expected);
+        // Where it is near already, or the setting is the whole pool, or there is none, that stays.
+        for reason in [FloatReason::Near, FloatReason::Pool, FloatReason::PodPool] {
+            assert_eq!(floats(&waiting, chosen(reason)), chosen(reason));
+        }
+        assert_eq!(floats(&waiting, None), None);
+        assert_eq!(until_attached(&waiting, &near, &cpus("0-1,4-7"), far()), far());
+        // One that has vCPUs, had some, leaves, or runs already never has them.
+        let changes: [fn(&mut Instance); 6] = [
+            |one| one.record.phase = Phase::Attaching,
+            |one| one.record.phase = Phase::Leaving,
+            |one| one.record.home = TreeHome::InPlace,
+            |one| one.scope_exclusive = cpus("2-3"),
+            |one| one.record.vcpus = stelia_record::testing::record().vcpus,
+            |one| {
+                let vcpu = Leaf {
+                    partition: "root".into(),
+                    ..Leaf::default()
+                };
+                one.inner = Some(Inner {
+                    vcpu: Some(vcpu),
+                    ..Inner::default()
+                });
+            },
+        ];
+        for (number, change) in changes.iter().enumerate() {
+            let mut other = waiting.clone();
+            change(&mut other);
+            assert_eq!(floats(&other, far()), far(), "{number}");
         }
     }
 }

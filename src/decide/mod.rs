@@ -37,7 +37,7 @@ mod steps;
 mod totals;
 pub(crate) mod workers;
 
-pub(crate) use attach::{Wanted, attached};
+pub(crate) use attach::{Wanted, attached, placement_name};
 pub(crate) use believed::{Known, believed, claim_without_record};
 pub(crate) use contained::ContainedReason;
 pub(crate) use facts::{Assessment, Facts};

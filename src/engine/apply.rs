@@ -8,7 +8,6 @@ use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupPath, File};
-use stelia_node::proc::ProcError;
 use stelia_node::{System, workqueue};
 
 use super::outside::{OWN, TAKEN, outside, saved_attribute, taken};

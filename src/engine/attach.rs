@@ -19,7 +19,7 @@ use super::inbox::Asker;
 use super::pass::Numbers;
 use super::task::Engine;
 use super::{in_place, late, store};
-use crate::decide::{Wanted, attached};
+use crate::decide::{Wanted, attached, placement_name};
 use crate::journal::{self, about};
 
 /// More vCPUs than this in one call are refused: twice what QEMU's largest machine has.
@@ -270,7 +270,7 @@ impl Engine {
         about!(
             info, id, pod, STELIA_CPUSET = %record.exclusive,
             STELIA_FLOAT = now.float().map(|leaf| leaf.cpus.to_string()),
-            "{} pod {pod} ({}): {} moves, {} writes", record.phase.name(), record.placement.name(), did.moves, did.writes
+            "{} pod {pod} ({}): {} moves, {} writes", record.phase.name(), placement_name(record), did.moves, did.writes
         );
     }
 }
@@ -344,7 +344,7 @@ fn resolve(
         .map(|(role, thread)| match by_number.get(&thread) {
             Some(task) => Ok((role, *task)),
             None => Err(foreign(format!(
-                "thread {thread} of {role} is not a thread of the QEMU process handed over"
+                "thread {thread} of {role} is not a thread of the process handed over"
             ))),
         })
         .collect()

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use stelia_allocator::CpuSource;
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, home};
+use stelia_node::dra;
 use stelia_text::excerpt::excerpt;
 
 /// kubelet's root directory.
@@ -19,6 +20,8 @@ pub(super) struct KubeletRoot {
     found: bool,
     /// Why no directory is chosen: more than one looks like kubelet's.
     unclear: Option<String>,
+    /// `/` but in tests.
+    system: PathBuf,
 }
 
 impl KubeletRoot {
@@ -28,11 +31,13 @@ impl KubeletRoot {
             path: home::ROOTS[0].into(),
             found: false,
             unclear: None,
+            system: "/".into(),
         }
     }
 
     /// Look for it below `root` (`/` but in tests), unless `setting` names it.
     pub(super) fn find(&mut self, setting: &Path, root: &Path) {
+        root.clone_into(&mut self.system);
         let before = self.found.then_some(self.path.as_path());
         match home::by_setting(setting, root, before) {
             Ok(path) => {
@@ -50,17 +55,39 @@ impl KubeletRoot {
     }
 
     /// The version of the file that is there.
-    pub(super) fn version(&self) -> Option<Version> {
+    pub(super) fn version(&self, source: CpuSource) -> Option<Version> {
         match self.unclear {
             Some(_) => None,
-            None => version(&self.path),
+            None => version(&self.path).map(|version| Version {
+                has_driver: self.driver(source).is_some(),
+                ..version
+            }),
         }
+    }
+
+    /// Where steliad chooses the CPUs: why it must not, because a DRA driver gives CPUs to containers as well. Neither knows what
+    /// the other gave, so the same CPU would be given twice.
+    fn driver(&self, source: CpuSource) -> Option<String> {
+        let drivers = match source {
+            CpuSource::Steliad => dra::cpu_drivers(&self.system, &self.path),
+            CpuSource::Kubelet => return None,
+        };
+        let (name, file) = drivers.first_key_value()?;
+        Some(format!(
+            "the DRA driver {:?} gives CPUs to containers ({}), and steliad would give the same CPUs again: cpu-source = \"steliad\" is refused \
+             beside it",
+            excerpt(name),
+            file.display()
+        ))
     }
 
     /// The file's content, or why it cannot be used.
     pub(super) fn state(&self, source: CpuSource) -> Result<CpuManagerState, String> {
-        match &self.unclear {
-            Some(unclear) => Err(unclear.clone()),
+        if let Some(unclear) = &self.unclear {
+            return Err(unclear.clone());
+        }
+        match self.driver(source) {
+            Some(refused) => Err(refused),
             None => read(&self.path, source),
         }
     }
@@ -93,6 +120,8 @@ pub(super) struct Version {
     inode: u64,
     length: u64,
     changed: (i64, i64),
+    /// Whether a DRA driver keeps steliad from choosing: then the file is not what is acted on.
+    has_driver: bool,
     pub(super) modified: Option<SystemTime>,
 }
 
@@ -103,6 +132,7 @@ fn version(root: &Path) -> Option<Version> {
         inode: metadata.ino(),
         length: metadata.len(),
         changed: (metadata.ctime(), metadata.ctime_nsec()),
+        has_driver: false,
         modified: metadata.modified().ok(),
     })
 }
@@ -125,19 +155,48 @@ mod tests {
         let auto = Path::new(home::AUTO);
         let mut found = KubeletRoot::new();
         found.find(auto, root.path());
-        assert!(found.path().ends_with("k0s/kubelet") && found.version().is_some());
+        assert!(found.path().ends_with("k0s/kubelet") && found.version(CpuSource::Kubelet).is_some());
         // What was found stays where an older one's comes to light; a daemon that starts now does not know.
         write("/var/lib/kubelet");
         found.find(auto, root.path());
-        assert!(found.path().ends_with("k0s/kubelet") && found.version().is_some());
+        assert!(found.path().ends_with("k0s/kubelet") && found.version(CpuSource::Kubelet).is_some());
         let mut late = KubeletRoot::new();
         late.find(auto, root.path());
-        assert_eq!(late.version(), None);
+        assert_eq!(late.version(CpuSource::Kubelet), None);
         let unclear = late.state(CpuSource::Kubelet).unwrap_err();
         assert!(unclear.contains("set kubelet-root"), "{unclear}");
         // Not even where kubelet is not needed: it may have given CPUs.
         assert_eq!(late.state(CpuSource::Steliad), Err(unclear));
         late.find(&root.path().join("var/lib/kubelet"), root.path());
-        assert!(late.path().ends_with("lib/kubelet") && late.version().is_some());
+        assert!(late.path().ends_with("lib/kubelet") && late.version(CpuSource::Kubelet).is_some());
+    }
+
+    #[test]
+    fn beside_a_dra_driver_of_cpus_steliad_does_not_choose_and_kubelets_file_counts_as_ever() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("var/lib/kubelet");
+        fs::create_dir_all(folder.join("plugins_registry")).unwrap();
+        let none = r#"{"policyName":"none","defaultCpuSet":"","checksum":1353318690}"#;
+        fs::write(folder.join("cpu_manager_state"), none).unwrap();
+        let mut kubelet = KubeletRoot::new();
+        kubelet.find(Path::new(home::AUTO), root.path());
+        let before = kubelet.version(CpuSource::Steliad);
+        let read = kubelet.state(CpuSource::Steliad);
+        let socket = folder.join("plugins_registry/dra.cpu-reg.sock");
+        fs::write(&socket, "").unwrap();
+        // Seen although kubelet's file is the same.
+        assert!(before.is_some() && kubelet.version(CpuSource::Steliad) != before);
+        let refused = kubelet.state(CpuSource::Steliad).unwrap_err();
+        assert!(
+            refused.contains("DRA driver \"dra.cpu\"") && refused.contains("plugins_registry"),
+            "{refused}"
+        );
+        let error = kubelet.state(CpuSource::Kubelet);
+        assert!(!error.is_err_and(|text| text.contains("DRA")));
+        fs::remove_file(&socket).unwrap();
+        assert_eq!(
+            (kubelet.version(CpuSource::Steliad), kubelet.state(CpuSource::Steliad)),
+            (before, read)
+        );
     }
 }

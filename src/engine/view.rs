@@ -19,7 +19,7 @@ use stelia_record::{Phase, Record, VcpuThread};
 use stelia_settings::{Policies, QuietRequest};
 
 use super::rebind::Job;
-use crate::decide::{Assessment, ContainedReason, Facts, Instance, Snapshot, allocator};
+use crate::decide::{Assessment, ContainedReason, Facts, Instance, Snapshot, allocator, placement_name};
 
 /// The whole node as the engine last saw it. In JSON it is [`stelia_api::view::Node`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -309,7 +309,7 @@ impl InstanceView {
                 .map(ContainedReason::name),
             mems: record.mems.clone(),
             partition: instance.vcpu().map(|leaf| leaf.partition.clone()).unwrap_or_default(),
-            placement: record.placement.name(),
+            placement: placement_name(record),
             scope: instance.scope().clone(),
             origin: record.origin.clone(),
             registered_us: record.registered_us,

@@ -106,6 +106,7 @@ pub(crate) async fn run(engine: Handle, orders: Arc<dyn Orders>, cancel: Cancell
     };
     let mut reconciled = engine.reconciled();
     loop {
+        task.show_setting();
         let order = task.wanted();
         if task.is_due(&order, Instant::now()) {
             task.send(order).await;
@@ -175,6 +176,18 @@ impl Task {
             let container = ContainerCgroup::parse(known.origin.as_str());
             let found = container.map(|container| vfio::devices(&system.run, &system.sys, &container));
             self.devices.insert(pod.clone(), found.unwrap_or_default());
+        }
+    }
+
+    /// Shows the setting before anything is ordered: without VMs nothing is, and nothing is known else.
+    fn show_setting(&self) {
+        let steering = self.settings.borrow().quiet.irq_steering.name();
+        let shown = self.engine.view().quiet.clone();
+        if shown.steering != steering {
+            self.engine.show_quiet(Quiet {
+                steering: steering.to_owned(),
+                ..(*shown).clone()
+            });
         }
     }
 

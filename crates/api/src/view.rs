@@ -148,8 +148,8 @@ pub struct Instance {
     pub allocation: Option<Allocation>,
     /// `cpuset.cpus` of its float.
     pub float: CpuSet,
-    /// What decided which CPUs these are: `pod-pool`, `near`, `too-few-near`, `pool`, `node-pool`, `be-pool`, `spare`
-    /// or `kept`; empty: the daemon is older.
+    /// What decided which CPUs these are: `pod-pool`, `near`, `too-few-near`, `pool`, `node-pool`, `be-pool`, `spare`,
+    /// `until-attached` or `kept`; empty: the daemon is older.
     pub float_reason: String,
     /// Why it is contained: `class`, `no-partitions`, `setting`, `rule` or `refused`; `None` unless it is.
     pub contained_reason: Option<String>,

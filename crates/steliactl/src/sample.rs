@@ -82,6 +82,9 @@ pub(crate) struct ThreadCounts {
     pub delay_ns: Option<u64>,
     /// Moves to another CPU (`sched`; only kernels with CONFIG_SCHED_DEBUG have it).
     pub migrations: Option<u64>,
+    /// How long SMT siblings of its CPU stood idle by force while it ran, nanoseconds (`sched`; only kernels with core scheduling
+    /// and schedstats have it).
+    pub forced_idle_ns: Option<u64>,
     /// How often it was preempted (`nonvoluntary_ctxt_switches`).
     pub involuntary: Option<u64>,
 }
@@ -167,7 +170,8 @@ impl ThreadCounts {
             String::from_utf8_lossy(&bytes).into_owned()
         };
         let (run_ns, delay_ns) = schedstat(&read("schedstat"));
-        let migrations = migrations(&read("sched"));
+        let sched = read("sched");
+        let (migrations, forced_idle_ns) = (migrations(&sched), forced_idle(&sched));
         let involuntary = field(&read("status"), "nonvoluntary_ctxt_switches").and_then(|count| count.parse().ok());
         let thread = Self {
             task: (vcpu.task.id, vcpu.task.start),
@@ -183,6 +187,7 @@ impl ThreadCounts {
             run_ns,
             delay_ns,
             migrations,
+            forced_idle_ns,
             involuntary,
             ..thread
         }
@@ -199,6 +204,13 @@ fn schedstat(text: &str) -> (Option<u64>, Option<u64>) {
 fn migrations(sched: &str) -> Option<u64> {
     let line = sched.lines().find_map(|line| line.strip_prefix("se.nr_migrations"))?;
     line.trim_start().strip_prefix(':')?.trim().parse().ok()
+}
+
+/// `core_forceidle_sum   :   12.345678`, in milliseconds with six digits.
+fn forced_idle(sched: &str) -> Option<u64> {
+    let line = sched.lines().find_map(|line| line.strip_prefix("core_forceidle_sum"))?;
+    let milliseconds: f64 = line.trim_start().strip_prefix(':')?.trim().parse().ok()?;
+    (milliseconds >= 0.0).then_some((milliseconds * 1e6) as u64)
 }
 
 /// A line `name number`.
@@ -222,6 +234,10 @@ mod tests {
     fn the_kernels_lines_are_read() {
         assert_eq!(schedstat("5000000000 1250 77\n"), (Some(5_000_000_000), Some(1250)));
         assert_eq!(schedstat("12\n").1, None);
+        let sched = "se.nr_migrations                             :                   12\n\
+                     core_forceidle_sum                           :             2.500000\n";
+        assert_eq!((migrations(sched), forced_idle(sched)), (Some(12), Some(2_500_000)));
+        assert_eq!(forced_idle("se.nr_migrations : 12\n"), None);
         let status = "Name:\tx\nvoluntary_ctxt_switches:\t9\nnonvoluntary_ctxt_switches:\t3\n";
         assert_eq!(field(status, "nonvoluntary_ctxt_switches"), Some("3"));
         assert_eq!(
@@ -250,7 +266,7 @@ mod tests {
         );
         assert_eq!(
             of("floating", &["CPU 2 is offline", "b", "c"], None),
-            "degraded: CPU 2 is offline (and 2 more); floats: QEMU not attached"
+            "degraded: CPU 2 is offline (and 2 more); floats: vCPUs not attached"
         );
         assert!(of("contained", &[], Some("no-partitions")).starts_with("contained: this kernel has no partitions"));
         // An older daemon does not tell why; the others are on their way.

@@ -9,7 +9,7 @@ use stelia_record::Phase;
 use stelia_settings::{FloatPolicy, Partition, Policies};
 
 use super::{Course, Step, in_place, limits, origin};
-use crate::decide::float::{FloatReason, Shared, choose};
+use crate::decide::float::{FloatReason, Shared, choose, has_idle_cpus};
 use crate::decide::{Facts, Inner, Instance, Snapshot, pod_pool};
 
 /// The controllers `float/` and `vcpu/` need.
@@ -161,7 +161,11 @@ fn float_list(
     let now = instance.float().map(|leaf| leaf.cpus.clone()).unwrap_or_default();
     let taken = || {
         let closed = facts.totals().closed_to(instance.record.qos());
-        closed.union(facts.assigned()).union(&snapshot.leftover)
+        let closed = closed.union(facts.assigned()).union(&snapshot.leftover);
+        match has_idle_cpus(instance) {
+            true => closed.difference(&instance.record.exclusive),
+            false => closed,
+        }
     };
     let open = |cpus: &CpuSet| Some(cpus.difference(&taken())).filter(|cpus| !cpus.is_empty());
     // A float whose list has CPUs of instances only (another program wrote it) must leave them even while kubelet's file

@@ -86,6 +86,7 @@ async fn a_vm_that_runs_already_is_adopted_in_place_where_it_was_pinned_and_give
     node.until_adopted(&pod).await;
     assert!(!node.model.exists(&scope(&pod)));
     assert_eq!(node.pins(&qemu), ["3", "2"]);
+    assert_eq!(node.known(&pod).unwrap().placement, "keep");
     node.check().await;
     // A daemon that starts anew knows it by its record, and a rule that is gone is no reason to let go of it.
     node.settings.policies.adopt.clear();

@@ -28,6 +28,7 @@ mod refused;
 mod remaining;
 mod repair;
 mod tenant;
+mod until_attached;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -50,6 +51,7 @@ use super::picture::Picture;
 use super::{AttachRequest, Engine, Handle, Peer, Placed, RegisterRequest, Report, VcpuRequest, Vmm};
 use crate::decide;
 use crate::decide::admission::Claim;
+use crate::decide::float::has_idle_cpus;
 
 /// A node of CPUs 0-7 with a daemon on it.
 struct Node {
@@ -293,7 +295,12 @@ impl Node {
                 assert_eq!(float, instance.record.own(), "{}", instance.record.pod);
                 continue;
             }
-            let closed = snapshot.closed_to(instance.record.qos());
+            // Before its vCPUs are attached it may have its own CPUs, which nobody else may.
+            let idle = match has_idle_cpus(instance) {
+                true => instance.record.exclusive.clone(),
+                false => CpuSet::new(),
+            };
+            let closed = snapshot.closed_to(instance.record.qos()).difference(&idle);
             assert!(float.is_disjoint(&closed), "{} floats on {float}", instance.record.pod);
             let spare = &instance.record.spare;
             if instance.is_in_place() && !spare.is_empty() {
@@ -301,7 +308,13 @@ impl Node {
             }
             if let Ok(state) = &snapshot.kubelet {
                 // Of its own pod's CPUs it may have those that the pod's containers share.
-                let shared = instance.record.pod_pool.clone().unwrap_or_default().union(spare);
+                let shared = instance
+                    .record
+                    .pod_pool
+                    .clone()
+                    .unwrap_or_default()
+                    .union(spare)
+                    .union(&idle);
                 assert!(
                     float.difference(&shared).is_disjoint(&state.assigned()),
                     "{} floats on {float}",

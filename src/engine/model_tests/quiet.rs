@@ -65,6 +65,25 @@ fn vms(order: &Order) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
+async fn the_setting_is_shown_before_there_is_a_vm_and_follows_a_reload() {
+    let node = Node::new();
+    let fake = Arc::new(Fake::default());
+    node.ordering(&fake);
+    let shows = |node: &Node, steering: IrqSteering| {
+        let quiet = node.handle.view().quiet.clone();
+        (quiet.steering.as_str(), quiet.answered_us) == (steering.name(), 0)
+    };
+    node.until("the default is shown", |node| shows(node, IrqSteering::default()))
+        .await;
+    let mut settings = node.settings.clone();
+    settings.quiet.irq_steering = IrqSteering::Off;
+    node.handle.reload(settings).await.unwrap();
+    node.until("the new one is shown", |node| shows(node, IrqSteering::Off))
+        .await;
+    assert!(fake.ordered().is_empty());
+}
+
+#[tokio::test]
 async fn a_vms_cpus_are_ordered_quiet_from_its_registration_to_its_end() {
     let mut node = Node::new();
     let fake = Arc::new(Fake::default());

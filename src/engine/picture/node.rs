@@ -164,7 +164,7 @@ impl Picture {
     /// Read kubelet's file where its version changed; its content before, where that differs.
     fn look_at_kubelet(&mut self, source: CpuSource) -> Option<Result<CpuManagerState, String>> {
         // Before the file itself: a write in between gives another version, which the next look sees.
-        let version = self.kubelet.version();
+        let version = self.kubelet.version(source);
         if version.is_some() && version == self.version {
             return None;
         }

@@ -10,7 +10,7 @@ use stelia_settings::isolated_is_safe;
 
 use super::merge::merge;
 use super::start::{CORRECT, start};
-use super::{Check, Facts, Verdict, cgroups, config, home, ledger, locality, noise, publish, quiet};
+use super::{Check, Facts, Verdict, cgroups, config, dra, home, ledger, locality, noise, publish, quiet, scheduling};
 
 /// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
 const SYSTEMD: u32 = 252;
@@ -18,7 +18,7 @@ const SYSTEMD: u32 = 252;
 type Named = (&'static str, fn(&Facts) -> Finding);
 
 /// The checks by name, the most basic first.
-const CHECKS: [Named; 22] = [
+const CHECKS: [Named; 26] = [
     ("cgroup", cgroup),
     ("kernel", kernel),
     ("systemd", systemd),
@@ -27,11 +27,15 @@ const CHECKS: [Named; 22] = [
     ("kubelet-config", config::check),
     ("kubelet-cgroups", cgroups::check),
     ("kubelet-policy", policy),
+    ("dra-driver", dra::check),
     ("kubelet-state", state),
     ("kubelet-start", start),
     ("hint-merge", merge),
     ("cpus", cores),
     ("whole-cores", alignment),
+    ("core-scheduling", scheduling::core_scheduling),
+    ("numa-balancing", scheduling::numa_balancing),
+    ("sched-ext", scheduling::sched_ext),
     ("isolcpus", isolcpus),
     ("offline", offline),
     ("quiet", quiet::unit),
@@ -64,6 +68,14 @@ pub(super) struct Finding {
     pub(super) verdict: Verdict,
     pub(super) found: String,
     pub(super) cure: String,
+}
+
+/// Why nothing is known of what the daemon tells, where it tells nothing of it.
+pub(super) fn unknown(facts: &Facts) -> &'static str {
+    match facts.quiet {
+        None => "not known: steliad does not answer",
+        Some(_) => "not known: the daemon is older",
+    }
 }
 
 fn finding(verdict: Verdict, found: impl Into<String>, cure: impl Into<String>) -> Finding {

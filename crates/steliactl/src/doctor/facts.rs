@@ -16,8 +16,10 @@ use stelia_node::cgroup::hierarchy;
 use stelia_node::locality::Localities;
 use stelia_settings::Settings;
 
+use super::dra::{self, Drivers};
 use super::noise::{Noise, is_domain, isolcpus_list};
 use super::publish::Published;
+use super::scheduling::Scheduling;
 use super::{KubeletFiles, KubeletHome, Misplaced, Unread, locality};
 
 /// Plain values; an error says why one could not be read.
@@ -44,6 +46,10 @@ pub struct Facts {
     pub(crate) state: Result<CpuManagerState, String>,
     /// The files that kubelet reads when it starts.
     pub(crate) files: KubeletFiles,
+    /// The DRA drivers that give CPUs to containers.
+    pub(crate) dra: Drivers,
+    /// What the kernel's scheduler is told besides cpusets.
+    pub(crate) scheduling: Scheduling,
     /// CPUs that `isolcpus=` takes out of the scheduler's balancing.
     pub(crate) isolcpus: CpuSet,
     /// As the kernel does it.
@@ -107,8 +113,11 @@ impl Facts {
         let topology = Topology::read(&sys).map_err(|error| error.to_string());
         let near = |topology: &Topology| locality::read(root, topology, &folder);
         let cmdline = text(&root.join("proc/cmdline")).unwrap_or_default();
+        let kernel = text(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default();
         Self {
-            kernel: text(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default(),
+            dra: dra::read(root, &folder),
+            scheduling: Scheduling::read(root, &kernel),
+            kernel,
             systemd: systemd(root),
             controllers: text(&cgroup.join("cgroup.controllers"))
                 .map(|text| text.split_whitespace().map(str::to_owned).collect()),

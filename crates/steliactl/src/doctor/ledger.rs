@@ -1,12 +1,12 @@
 //! Whether the ledger is kept, as the daemon says.
 
 use super::Facts;
-use super::checks::{Finding, advice, ok, warning};
+use super::checks::{Finding, advice, ok, unknown, warning};
 
 /// Whether it is on, written and signed.
 pub(super) fn check(facts: &Facts) -> Finding {
     let Some(ledger) = &facts.ledger else {
-        return ok("not known: steliad does not answer, or is older");
+        return ok(unknown(facts));
     };
     if !ledger.enabled {
         return advice(

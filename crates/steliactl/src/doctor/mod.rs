@@ -3,6 +3,7 @@
 mod cgroups;
 mod checks;
 mod config;
+mod dra;
 mod facts;
 mod home;
 mod kubelet;
@@ -12,6 +13,7 @@ mod merge;
 mod noise;
 mod publish;
 mod quiet;
+pub(crate) mod scheduling;
 mod start;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use rustix::fs::{FlockOperation, flock};
 use stelia_publication::{DIRECTORY, FILE, LOCK, Publication};
 
 use super::Facts;
-use super::checks::{Finding, ok, warning};
+use super::checks::{Finding, ok, unknown, warning};
 
 const CURE: &str = "journalctl -u steliad, df /run/stelia/publish; the VMs are not affected, and publishers take the file for an old one";
 
@@ -37,7 +37,7 @@ impl Published {
 /// Whether it is on, and the file true.
 pub(super) fn check(facts: &Facts) -> Finding {
     let Some(publishing) = &facts.publishing else {
-        return ok("not known: steliad does not answer, or is older");
+        return ok(unknown(facts));
     };
     let Some(profile) = &publishing.profile else {
         return ok("off: the cluster is told nothing by this node");

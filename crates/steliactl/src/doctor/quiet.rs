@@ -11,6 +11,11 @@ fn known(facts: &Facts) -> Result<&Quiet, Finding> {
     match &facts.quiet {
         None => Err(ok("not known: steliad does not answer")),
         Some(quiet) if quiet.steering.is_empty() => Err(ok("not known: the daemon is older")),
+        // Without VMs nothing is asked of steliad-quiet, and a daemon that waits for kubelet has none.
+        Some(quiet) if quiet.answered_us == 0 && quiet.problem.is_none() => match quiet.steering.as_str() {
+            "off" => Ok(quiet),
+            steering => Err(ok(format!("{steering}; no VM has had CPUs yet"))),
+        },
         Some(quiet) => Ok(quiet),
     }
 }
@@ -21,6 +26,9 @@ pub(super) fn unit(facts: &Facts) -> Finding {
         Ok(quiet) => quiet,
         Err(finding) => return finding,
     };
+    if quiet.answered_us == 0 && quiet.problem.is_none() {
+        return ok("not asked yet: no VM has had CPUs");
+    }
     if let Some(problem) = &quiet.problem {
         return warning(
             problem,

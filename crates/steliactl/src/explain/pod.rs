@@ -60,7 +60,7 @@ const RECORD: &str = "the instance's scope";
 const KERNEL: &str = "the kernel's cgroup files";
 const SETTINGS: &str = "steliad's settings";
 const CHOICE: &str = "steliad's allocator";
-const QEMU: &str = "QEMU's query-cpus-fast";
+const GUEST: &str = "the vCPUs' properties, as attached";
 const MEMORY: &str = "memory.numa_stat";
 const DEVICES: &str = "kubelet's device file";
 const TOPOLOGY: &str = "/sys/devices/system";
@@ -272,6 +272,9 @@ fn float(instance: &Instance) -> Vec<Fact> {
         "spare" => {
             "the VM's vCPUs are pinned by others: it has the container's CPUs that no vCPU is pinned to; in stelia.slice the shared pool, too"
         }
+        "until-attached" => {
+            "its vCPUs are not attached yet: its own CPUs, which stand idle, and what is shared on their NUMA nodes, so that memory is taken there"
+        }
         "kept" => "no CPUs can be chosen now: it keeps those it had",
         other => {
             facts.say(other, SETTINGS);
@@ -292,7 +295,7 @@ fn or_none(cpus: &CpuSet) -> String {
 fn guest_facts(guest: &[GuestNode]) -> Vec<Fact> {
     let mut facts = Facts::default();
     for node in guest {
-        facts.say(node.in_words(), QEMU);
+        facts.say(node.in_words(), GUEST);
     }
     facts.0
 }

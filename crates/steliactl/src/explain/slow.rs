@@ -15,6 +15,7 @@ use super::cpu::pod_of;
 use super::guest::GuestNode;
 use super::strangers::{self, Stranger, Tasks};
 use super::why::not_isolated;
+use crate::doctor::scheduling::{NUMA_BALANCING, is_large};
 use crate::node::{Description, owner};
 use crate::sample::{Sample, number};
 use crate::threads::{self, Roots};
@@ -31,8 +32,10 @@ const MUCH_OTHERS: f64 = 1.0;
 pub(crate) const MUCH_THROTTLED: f64 = 1.0;
 /// Of the time, in percent, that a hypervisor below this host had the CPUs.
 const MUCH_STOLEN: f64 = 1.0;
-/// Above this, in percent, what QEMU does beside its vCPUs waits for the shared CPUs.
+/// Above this, in percent, what a VMM does beside its vCPUs waits for the shared CPUs.
 const MUCH_LOAD: f64 = 80.0;
+/// Of the time, in percent of one CPU, that core scheduling kept siblings of a vCPU's CPU idle.
+pub(crate) const MUCH_FORCED_IDLE: f64 = 1.0;
 /// So many of the other tasks are named.
 const NAMED: usize = 3;
 
@@ -73,6 +76,7 @@ pub(super) struct Reading {
     tasks: Tasks,
     cpus: BTreeMap<u32, CpuTime>,
     throttled: [Throttled; 2],
+    numa_balancing: bool,
 }
 
 /// A line of `/proc/stat`, in ticks.
@@ -114,6 +118,12 @@ impl Reading {
         Self {
             cpus: stat.lines().filter_map(cpu_time).collect(),
             throttled,
+            numa_balancing: !matches!(
+                fs::read_to_string(roots.proc.join(NUMA_BALANCING))
+                    .unwrap_or_default()
+                    .trim(),
+                "" | "0"
+            ),
             tasks: strangers::read(&roots.proc),
             sample: Sample::read(&one, roots, at),
         }
@@ -176,9 +186,19 @@ pub(super) fn lines(
     ran(&others, seconds, &mut lines);
     throttled(before, now, seconds, &mut lines);
     shares(before, now, instance, &mut lines);
+    forced_idle(&before.sample, &now.sample, pod, seconds, &mut lines);
     spread(description, instance, guest, &mut lines);
     siblings(description, instance, &mut lines);
     if let Some(locality) = description.locality.instances.get(pod) {
+        if now.numa_balancing && is_large(locality) {
+            lines.add(
+                "the kernel balances memory between NUMA nodes (kernel.numa_balancing), and this is a large VM: looking for pages to move stops \
+                 its guest"
+                    .to_owned(),
+                true,
+                "sysctl kernel.numa_balancing=0: its vCPUs stay where they are",
+            );
+        }
         if let Some(problem) = locality.memory_problem() {
             lines.add(problem, true, locality.memory_cure());
         }
@@ -220,6 +240,28 @@ fn waits(rates: &InstanceRates, lines: &mut Lines) {
         ),
         delay(&worst) >= MUCH_DELAY,
         "what took the CPU is in the next lines; steliactl top shows how it goes on",
+    );
+}
+
+/// Core scheduling (Cloud Hypervisor's default) lets nobody else run beside a vCPU: siblings with other tasks stand idle.
+fn forced_idle(before: &Sample, now: &Sample, pod: &str, seconds: f64, lines: &mut Lines) {
+    let (Some(before), Some(now)) = (before.instances.get(pod), now.instances.get(pod)) else {
+        return;
+    };
+    let grown = now.vcpus.iter().filter_map(|(index, now)| {
+        let before = before.vcpus.get(index)?;
+        now.forced_idle_ns?
+            .checked_sub(before.forced_idle_ns.filter(|_| before.task == now.task)?)
+    });
+    let grown: u64 = grown.sum();
+    if grown == 0 || seconds <= 0.0 {
+        return;
+    }
+    let percent = grown as f64 / 1e7 / seconds;
+    lines.add(
+        format!("core scheduling kept siblings of its CPUs idle, {percent:.1} % of one CPU, while its vCPUs ran"),
+        percent >= MUCH_FORCED_IDLE,
+        "whole cores for it (full-pcpus-only of kubelet, FullPCPUs of steliad), or Cloud Hypervisor's --cpus core_scheduling=off",
     );
 }
 
@@ -284,7 +326,7 @@ fn shares(before: &Reading, now: &Reading, instance: &Instance, lines: &mut Line
         let much = load >= MUCH_LOAD;
         lines.add(
             format!(
-                "the shared CPUs that the rest of QEMU runs on, {}, were {load:.0} % busy",
+                "the shared CPUs that the rest of its VMM runs on, {}, were {load:.0} % busy",
                 instance.float
             ),
             much,
@@ -315,7 +357,7 @@ fn spread(description: &Description, instance: &Instance, guest: &[GuestNode], l
     lines.add(
         format!("its CPUs are on the NUMA nodes {}: {words}", list(&host)),
         spread,
-        "NUMA nodes for the guest (QEMU's -numa), or CPUs of one NUMA node: topologyManagerPolicy single-numa-node",
+        "NUMA nodes for the guest (QEMU's -numa, Cloud Hypervisor's --numa), or CPUs of one NUMA node: topologyManagerPolicy single-numa-node",
     );
 }
 

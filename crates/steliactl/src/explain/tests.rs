@@ -83,7 +83,7 @@ fn an_isolated_vm_of_kubelets_has_its_whole_story() {
     float-policy is pod or numa: the shared pool on the NUMA nodes of its CPUs  steliad's settings
 
     The guest
-    guest node 0: vCPUs 0-1 on CPUs 4-5 of NUMA node 1  QEMU's query-cpus-fast
+    guest node 0: vCPUs 0-1 on CPUs 4-5 of NUMA node 1  the vCPUs' properties, as attached
 
     Memory and devices
     1.0 GiB on NUMA node 0, away from its CPUs  memory.numa_stat
@@ -103,10 +103,10 @@ fn a_vm_that_waits_says_since_when_and_for_whom() {
     CPUs 3 share cores with them and are not its own              /sys/devices/system
 
     State
-    registered 2 min ago, at 2025-01-01T00:00:00.000000Z                                                           the instance's scope
-    floating: QEMU not attached for 2 min                                                                          steliad
-    it waits for AttachVcpus, which its container's runner calls                                                   steliad
-    to do: the container's log: the runner attaches the vCPUs once QEMU's QMP socket answers, and tries every 5 s  steliad
+    registered 2 min ago, at 2025-01-01T00:00:00.000000Z                                                          the instance's scope
+    floating: vCPUs not attached for 2 min                                                                        steliad
+    it waits for AttachVcpus, which its container's runner calls                                                  steliad
+    to do: the container's log: the runner attaches the vCPUs once the VMM's socket answers, and tries every 5 s  steliad
 
     Everything but its vCPUs
     runs on 0-1,3,7                                                                                         the kernel's cgroup files
@@ -268,6 +268,7 @@ fn files(root: &std::path::Path, [delay, cron, throttled, busy]: [u64; 4]) {
         write(&format!("{task}/stat"), stat(tid, name, cpu));
         write(&format!("{task}/schedstat"), schedstat);
         write(&format!("{task}/status"), "nonvoluntary_ctxt_switches:\t0\n".to_owned());
+        write(&format!("{task}/sched"), "core_forceidle_sum : 5.000000\n".to_owned());
     }
     let text = format!("nr_throttled {throttled}\nthrottled_usec {}\n", throttled * 100_000);
     write("sys/fs/cgroup/a.scope/cpu.stat", text);
@@ -328,4 +329,29 @@ fn what_is_known_without_a_measurement_is_told_beside_it() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
+}
+
+#[test]
+fn core_scheduling_and_numa_balancing_are_told_where_they_cost_a_vm_something() {
+    let mut node = quiet();
+    let across = Locality {
+        nodes: [0, 1].into(),
+        ..Locality::default()
+    };
+    node.locality.instances.insert(PODS[0].to_owned(), across);
+    let disturbed = |root: &std::path::Path| {
+        std::fs::create_dir_all(root.join("proc/sys/kernel")).unwrap();
+        std::fs::write(root.join("proc/sys/kernel/numa_balancing"), "1\n").unwrap();
+        std::fs::write(root.join("proc/70/task/70/sched"), "core_forceidle_sum : 45.000000\n").unwrap();
+    };
+    let text = measured(&node, disturbed);
+    for part in [
+        "core scheduling kept siblings of its CPUs idle, 4.0 % of one CPU",
+        "core_scheduling=off",
+        "kernel.numa_balancing",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let text = measured(&quiet(), |root| disturbed(root));
+    assert!(!text.contains("numa_balancing"), "{text}");
 }

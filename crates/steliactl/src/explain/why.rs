@@ -57,8 +57,8 @@ fn floating(instance: &Instance) -> Why {
         _ => Why {
             since_us: Some(instance.registered_us).filter(|since| *since > 0),
             ..Why::new(
-                "QEMU not attached",
-                "the container's log: the runner attaches the vCPUs once QEMU's QMP socket answers, and tries every 5 s",
+                "vCPUs not attached",
+                "the container's log: the runner attaches the vCPUs once the VMM's socket answers, and tries every 5 s",
             )
         },
     }
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_float_waits_or_has_no_cpus_or_lost_them() {
         let waiting = instance("floating");
-        assert_eq!(text(&waiting), "QEMU not attached for 3 min");
+        assert_eq!(text(&waiting), "vCPUs not attached for 3 min");
         let qos = Allocation {
             qos: "LS".to_owned(),
             ..Allocation::default()

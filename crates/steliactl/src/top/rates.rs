@@ -81,6 +81,9 @@ pub(crate) struct Rates {
     pub migrations_per_second: Option<f64>,
     /// Preemptions, per second.
     pub involuntary_per_second: Option<f64>,
+    /// Time that core scheduling kept siblings of its CPU idle while it ran, percent. Told by the reason alone.
+    #[serde(skip)]
+    pub forced_idle_percent: Option<f64>,
 }
 
 impl Rates {
@@ -149,6 +152,7 @@ fn thread(before: Option<&ThreadCounts>, now: &ThreadCounts, seconds: f64) -> Ra
         delay_percent: rate(before.delay_ns, now.delay_ns, seconds, percent),
         migrations_per_second: rate(before.migrations, now.migrations, seconds, 1.0),
         involuntary_per_second: rate(before.involuntary, now.involuntary, seconds, 1.0),
+        forced_idle_percent: rate(before.forced_idle_ns, now.forced_idle_ns, seconds, percent),
     }
 }
 
@@ -214,6 +218,7 @@ fn instance(before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64)
             delay_percent: sum(&vcpus, |rates| rates.delay_percent),
             migrations_per_second: sum(&vcpus, |rates| rates.migrations_per_second),
             involuntary_per_second: sum(&vcpus, |rates| rates.involuntary_per_second),
+            forced_idle_percent: sum(&vcpus, |rates| rates.forced_idle_percent),
         },
         vcpus,
     }
@@ -243,6 +248,7 @@ mod tests {
             run_ns: Some(count * 1_000_000_000),
             delay_ns: Some(count * 1_000_000),
             migrations: None,
+            forced_idle_ns: None,
             involuntary: Some(count * 3),
         };
         let instance = InstanceCounts {

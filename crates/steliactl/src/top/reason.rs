@@ -1,7 +1,7 @@
 //! What disturbs a thread or a VM, in words.
 
 use super::rates::{Rates, VcpuRates};
-use crate::explain::slow::{MUCH_DELAY, MUCH_THROTTLED};
+use crate::explain::slow::{MUCH_DELAY, MUCH_FORCED_IDLE, MUCH_THROTTLED};
 
 /// The kernel's own bound threads preempt an isolated vCPU now and then; this often per second it is something else.
 const MUCH_PREEMPTED: f64 = 10.0;
@@ -11,7 +11,9 @@ pub(super) fn of_thread(rates: &Rates) -> Option<String> {
     let much = |value: Option<f64>, much: f64| value.filter(|value| *value >= much);
     let waits = much(rates.delay_percent, MUCH_DELAY).map(|percent| format!("waits {percent:.0} % for a CPU"));
     let preempted = much(rates.involuntary_per_second, MUCH_PREEMPTED).map(|times| format!("preempted {times:.0}/s"));
-    joined(waits.into_iter().chain(preempted), ", ")
+    let idles = much(rates.forced_idle_percent, MUCH_FORCED_IDLE);
+    let idles = idles.map(|percent| format!("keeps siblings idle {percent:.0} % (core scheduling)"));
+    joined(waits.into_iter().chain(preempted).chain(idles), ", ")
 }
 
 /// What the daemon says, then what was measured: of its threads, the one that is disturbed most.
@@ -66,15 +68,20 @@ mod tests {
         assert_eq!(reason(0.0, 30.2).unwrap(), "preempted 30/s");
         assert_eq!(reason(12.3, 10.0).unwrap(), "waits 12 % for a CPU, preempted 10/s");
         assert_eq!(of_thread(&Rates::default()), None);
+        let idles = Rates {
+            forced_idle_percent: Some(40.0),
+            ..rates(0.0, 0.0)
+        };
+        assert_eq!(of_thread(&idles).unwrap(), "keeps siblings idle 40 % (core scheduling)");
     }
 
     #[test]
     fn a_vm_has_what_the_daemon_says_first_and_its_worst_thread_last() {
         let vcpus = [vcpu("0", 3.0, 0.0), vcpu("1", 12.0, 0.0), vcpu("2", 0.0, 99.0)];
-        let told = ["floats: QEMU not attached".to_owned()];
+        let told = ["floats: vCPUs not attached".to_owned()];
         assert_eq!(
             of_instance(&told, Some(5.0), &vcpus).unwrap(),
-            "floats: QEMU not attached; throttled 5 % of the time; vCPU 1 waits 12 % for a CPU"
+            "floats: vCPUs not attached; throttled 5 % of the time; vCPU 1 waits 12 % for a CPU"
         );
         assert_eq!(
             of_instance(&[], Some(0.9), &[vcpu("0", 0.5, 20.0), vcpu("1", 0.5, 40.0)]).unwrap(),

@@ -275,6 +275,7 @@ pub(super) mod testing {
             delay_percent: Some(delay),
             migrations_per_second: None,
             involuntary_per_second: Some(delay * 2.0),
+            forced_idle_percent: None,
         }
     }
 

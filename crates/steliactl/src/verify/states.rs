@@ -86,7 +86,7 @@ impl Looked {
     }
 }
 
-/// `2 isolated, 1 floating (QEMU not attached for 3 min)`
+/// `2 isolated, 1 floating (vCPUs not attached for 3 min)`
 pub(super) fn summary(looked: &[Looked], now: u64) -> String {
     let mut by_state: BTreeMap<(usize, &str), Vec<&Looked>> = BTreeMap::new();
     for one in looked {

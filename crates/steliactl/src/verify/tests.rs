@@ -44,7 +44,7 @@ fn printed(verified: &Verified, form: Form) -> (String, Option<String>) {
 fn where_every_promise_holds_the_states_are_counted_and_a_wait_is_told() {
     let verified = verified(&waiting(), &whole(), None, None, NOW);
     insta::assert_snapshot!(printed(&verified, Form::Text).0, @"
-    1 isolated, 1 floating (QEMU not attached for 3 min)
+    1 isolated, 1 floating (vCPUs not attached for 3 min)
     Every promise of these states holds: CPU lists, partitions, pinning, limits, and the NUMA nodes of the memory
     ");
     assert_eq!(verified.failure(), None);
@@ -121,7 +121,7 @@ fn each_finding_has_a_problem_and_a_cure_and_a_fault_of_the_node_is_one() {
     let all = verified(&node, &preview, None, None, NOW);
     let (text, failure) = printed(&all, Form::Text);
     insta::assert_snapshot!(text, @"
-    1 isolated, 1 floating (QEMU not attached for 3 min)
+    1 isolated, 1 floating (vCPUs not attached for 3 min)
 
     POD        PROBLEM                                                  CURE
     -          kubelet's state cannot be used (2 VMs)                   steliactl kubelet-state says more; the cure depends on the message

@@ -2,6 +2,7 @@ mod ledger;
 mod merge;
 mod publish;
 mod quiet;
+mod scheduling;
 mod start;
 
 use std::fs;
@@ -19,6 +20,7 @@ use stelia_kubelet::{CpuManagerState, DeviceManagerState, MemoryManagerState, Po
 use stelia_node::locality::{Localities, Locality, NodeMemory};
 use stelia_node_report::numa::{NumaNode, Pages};
 
+use super::scheduling::Scheduling;
 use super::*;
 use crate::client::Failure;
 use crate::view::{Form, How, Look};
@@ -79,6 +81,8 @@ fn fit() -> Facts {
             caches: [].into(),
         },
         state: Ok(state),
+        dra: [].into(),
+        scheduling: Scheduling::default(),
         isolcpus: cpus(""),
         nohz_full: cpus(""),
         offline: cpus(""),
@@ -190,6 +194,9 @@ type Change = fn(&mut Facts);
     let vm = Locality { nodes: [0].into(), memory: [(1, memory)].into(), ..Locality::default() };
     f.localities.instances.insert(POD.to_owned(), vm);
 })]
+#[case::two_give_cpus("dra-driver", Verdict::Warning, |f: &mut Facts| { f.dra.insert("dra.cpu".into(), "/x".into()); })]
+#[case::sched_ext("sched-ext", Verdict::Warning, |f: &mut Facts| f.scheduling.extension = Some("scx_rusty".into()))]
+#[case::half_a_core("core-scheduling", Verdict::Warning, |f: &mut Facts| { f.scheduling.with_cookies.insert(7, "2".parse().unwrap()); })]
 #[case::no_kvm("kvm", Verdict::Warning, |f: &mut Facts| f.kvm = false)]
 #[case::no_virtualization("kvm", Verdict::Warning, |f: &mut Facts| { f.kvm = false; f.virtualization = false })]
 #[case::no_daemon("daemon", Verdict::Warning, |f: &mut Facts| f.daemon = false)]

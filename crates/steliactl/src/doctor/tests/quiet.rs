@@ -151,6 +151,23 @@ fn without_vms_nothing_is_advised_and_without_a_daemon_nothing_is_known() {
     );
     let mut facts = fit();
     assert!(named(&facts, "quiet").found.contains("steliad does not answer"));
+    for check in ["ledger", "publish"] {
+        assert_eq!(named(&facts, check).found, "not known: steliad does not answer");
+    }
     facts.quiet = Some(Quiet::default());
-    assert!(named(&facts, "irq-steering").found.contains("the daemon is older"));
+    for check in ["irq-steering", "ledger", "publish"] {
+        assert!(named(&facts, check).found.contains("the daemon is older"), "{check}");
+    }
+    // It has no kubelet yet, so no VM, so it has ordered nothing.
+    facts.quiet = Some(Quiet {
+        steering: "shared".to_owned(),
+        ..Quiet::default()
+    });
+    for check in ["quiet", "irq-steering"] {
+        let check = named(&facts, check);
+        assert!(check.found.contains("no VM has had CPUs"), "{check:?}");
+        assert!(!check.found.contains("older"), "{check:?}");
+    }
+    facts.quiet.as_mut().unwrap().steering = "off".to_owned();
+    assert_eq!(named(&facts, "irq-steering").verdict, Verdict::Advice);
 }
