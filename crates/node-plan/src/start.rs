@@ -86,7 +86,7 @@ fn state(config: &KubeletConfig, machine: &Machine, files: StateFiles<'_>) -> Op
         StartError::Memory(_) => of_file(MEMORY_MANAGER_STATE, ""),
         StartError::Options(_) | StartError::Topology(_) => StartProblem::Other(text),
         // Limits of the prediction, not of kubelet.
-        StartError::TooManyNodes(_) | StartError::Node(_) => return None,
+        StartError::TooManyNodes { .. } | StartError::Node(_) => return None,
     })
 }
 

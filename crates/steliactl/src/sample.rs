@@ -330,6 +330,7 @@ mod tests {
             delay_ns: Some(40),
             migrations: Some(2),
             involuntary: Some(8),
+            forced_idle_ns: None,
         };
         assert_eq!(instance.vcpus[&0], expected);
         assert_eq!((instance.vcpus[&1].run_ns, instance.vcpus[&1].cpu), (None, Some(5)));

@@ -75,12 +75,6 @@ impl Flags {
             "reserved-cpus" => keys.reserved_system_cpus = text(),
             "topology-manager-policy" => keys.topology_manager_policy = text(),
             "topology-manager-scope" => keys.topology_manager_scope = text(),
-            "cgroup-root" => keys.cgroup_root = text(),
-            "cgroup-driver" => keys.cgroup_driver = text(),
-            "cgroups-per-qos" => {
-                let neither = || format!("{} is neither on nor off", shown(value));
-                keys.cgroups_per_qos = Some(parse_bool(value).ok_or_else(|| wrong(name, &neither()))?);
-            }
             "memory-manager-policy" => keys.memory_manager_policy = text(),
             "cgroup-root" => keys.cgroup_root = text(),
             "cgroup-driver" => keys.cgroup_driver = text(),

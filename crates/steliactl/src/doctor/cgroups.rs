@@ -50,7 +50,8 @@ impl Misplaced {
 
 /// Reports the first thing that keeps pods' cgroups from where they are looked for.
 pub(super) fn check(facts: &Facts) -> Finding {
-    let kubelet = facts.kubelet.as_ref().ok().or(facts.files.stopped.as_ref());
+    let stopped = facts.files.stopped.as_ref().and_then(|(_, read)| read.as_ref().ok());
+    let kubelet = facts.kubelet.as_ref().ok().or(stopped);
     let misplaced = &facts.misplaced;
     if let Some(kubelet) = kubelet.filter(|kubelet| !kubelet.cgroup_root.trim_matches('/').is_empty()) {
         return failed(

@@ -158,7 +158,7 @@ type Change = fn(&mut Facts);
 #[case::cgroup_root("kubelet-cgroups", Verdict::Failed, |f: &mut Facts| f.kubelet.as_mut().unwrap().cgroup_root = "/k8s-infra".into())]
 #[case::cgroup_root_of_a_stopped_kubelet("kubelet-cgroups", Verdict::Failed, |f: &mut Facts| {
     f.kubelet = Err("no kubelet runs".into());
-    f.files.stopped = Some(KubeletConfig { cgroup_root: "/k8s-infra".into(), ..KubeletConfig::default() });
+    f.files.stopped = Some(("/var/lib/kubelet/config.yaml", Ok(KubeletConfig { cgroup_root: "/k8s-infra".into(), ..KubeletConfig::default() })));
 })]
 #[case::no_pods_cgroups("kubelet-cgroups", Verdict::Failed, |f: &mut Facts| f.kubelet.as_mut().unwrap().cgroups_per_qos = false)]
 #[case::another_home("kubelet-home", Verdict::Failed, |f: &mut Facts| f.home.is_kubelets = false)]
