@@ -1,5 +1,6 @@
 //! Accounts and verdicts, made of the files and off every thread that has other work. Operators' one at a time, and pods' likewise: of
-//! those each pod is answered once in ten seconds.
+//! those each pod has one question at most, and is answered once in ten seconds. So as many wait as there are pods, in the order in which
+//! they came; one whose caller has left gives its place up.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +17,7 @@ use tokio::sync::{Semaphore, oneshot};
 use super::restrict;
 use crate::engine::{AccountRequest, now_us};
 
-/// How often a pod is answered.
+/// So long after an answer a pod gets the next one.
 const EVERY: Duration = Duration::from_secs(10);
 /// How long a fresh look is waited for: the disk may be slow, and what is there is an answer too.
 const FRESH: Duration = Duration::from_secs(2);
@@ -48,8 +49,33 @@ pub(super) struct Answers {
     shelf: Arc<dyn Shelf>,
     pods: Arc<Semaphore>,
     operators: Arc<Semaphore>,
-    /// When each pod was last answered.
-    answered: Arc<Mutex<BTreeMap<PodUid, Instant>>>,
+    asked: Arc<Mutex<BTreeMap<PodUid, Asked>>>,
+}
+
+/// What became of a pod's last question.
+#[derive(Debug, Clone, Copy)]
+enum Asked {
+    /// It waits, or is answered now.
+    Waits,
+    Answered(Instant),
+}
+
+/// A pod's one question. Where it ends before the answer is made it is as if it had not been asked.
+struct Admitted {
+    asked: Arc<Mutex<BTreeMap<PodUid, Asked>>>,
+    pod: PodUid,
+    /// The answer is being made: that costs what it costs, also where nobody waits for it any more.
+    is_made: bool,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.is_made {
+            true => asked.insert(self.pod.clone(), Asked::Answered(Instant::now())),
+            false => asked.remove(&self.pod),
+        };
+    }
 }
 
 impl Answers {
@@ -59,11 +85,11 @@ impl Answers {
             shelf,
             pods: one(),
             operators: one(),
-            answered: Arc::default(),
+            asked: Arc::default(),
         }
     }
 
-    /// `look` has the counters read first.
+    /// `look` has the counters read first. Whoever drops this before its turn comes has given the turn up.
     ///
     /// # Errors
     /// `Busy` for a pod that asks again too soon; `Failed` with what could not be read.
@@ -72,12 +98,9 @@ impl Answers {
         request: AccountRequest,
         look: impl FnOnce() -> Option<oneshot::Receiver<Option<Entry>>>,
     ) -> Result<String, Error> {
-        let queue = match (&request.pod, request.by_pod) {
-            (Some(pod), true) => {
-                self.admit(pod, Instant::now())?;
-                &self.pods
-            }
-            _ => &self.operators,
+        let (queue, mut admitted) = match (&request.pod, request.by_pod) {
+            (Some(pod), true) => (&self.pods, Some(self.admit(pod, Instant::now())?)),
+            _ => (&self.operators, None),
         };
         let turn = queue.clone().acquire_owned().await;
         let turn = turn.map_err(ErrorKind::Failed.context("the ledger"))?;
@@ -92,9 +115,12 @@ impl Answers {
             None => None,
         };
         let shelf = self.shelf.clone();
+        if let Some(admitted) = &mut admitted {
+            admitted.is_made = true;
+        }
         let made = tokio::task::spawn_blocking(move || {
             // Held here and not by the caller, who may leave before.
-            let _turn = turn;
+            let (_turn, _admitted) = (turn, admitted);
             let until_us = request.until_us.unwrap_or_else(now_us);
             let accounts = shelf.accounts(request.pod.as_ref(), request.since_us, until_us, now);
             let accounts = accounts.map_err(ErrorKind::Failed.context("the ledger"))?;
@@ -126,17 +152,24 @@ impl Answers {
         made.await.map_err(ErrorKind::Failed.context("the ledger"))?
     }
 
-    fn admit(&self, pod: &PodUid, now: Instant) -> Result<(), Error> {
+    fn admit(&self, pod: &PodUid, now: Instant) -> Result<Admitted, Error> {
         // Each call changes it once.
-        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
-        answered.retain(|_, at| now.saturating_duration_since(*at) < EVERY);
-        if answered.contains_key(pod) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.retain(|_, what| match what {
+            Asked::Waits => true,
+            Asked::Answered(at) => now.saturating_duration_since(*at) < EVERY,
+        });
+        if asked.contains_key(pod) {
             let seconds = EVERY.as_secs();
-            let text = format!("the account of a VM is answered once in {seconds} s");
+            let text = format!("the account of a VM is answered once in {seconds} s, and one question at a time");
             return Err(ErrorKind::Busy.because(text));
         }
-        answered.insert(pod.clone(), now);
-        Ok(())
+        asked.insert(pod.clone(), Asked::Waits);
+        Ok(Admitted {
+            asked: self.asked.clone(),
+            pod: pod.clone(),
+            is_made: false,
+        })
     }
 }
 
@@ -154,6 +187,7 @@ mod tests {
     struct Fake {
         now: AtomicUsize,
         most: AtomicUsize,
+        all: AtomicUsize,
     }
 
     impl Shelf for Fake {
@@ -164,6 +198,7 @@ mod tests {
             until_us: u64,
             _: Option<Entry>,
         ) -> Result<Vec<Account>, String> {
+            self.all.fetch_add(1, Ordering::SeqCst);
             self.most
                 .fetch_max(self.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(20));
@@ -208,7 +243,7 @@ mod tests {
         let again = answers.account(request(1, true), || None).await.unwrap_err();
         assert_eq!(again.kind, ErrorKind::Busy);
         assert!(again.visible_to(&pod(1)).text.contains("10 s"), "its pod is told why");
-        answers.admit(&pod(1), Instant::now() + EVERY).unwrap();
+        drop(answers.admit(&pod(1), Instant::now() + EVERY).unwrap());
         // An operator waits for no pod, and asks as often as he likes.
         for _ in 0..2 {
             assert!(
@@ -219,6 +254,57 @@ mod tests {
                     .contains("nvme0")
             );
         }
+    }
+
+    /// As many questions as are answered one after the other, until the test says so.
+    fn blocked(answers: &Answers) -> tokio::sync::OwnedSemaphorePermit {
+        answers.pods.clone().try_acquire_owned().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_pod_has_one_question_in_the_queue_however_often_it_asks_and_leaves() {
+        let fake = Arc::new(Fake::default());
+        let answers = Answers::new(fake.clone());
+        let first = blocked(&answers);
+        let asks = |number| {
+            let answers = answers.clone();
+            tokio::spawn(async move { answers.account(request(number, true), || None).await })
+        };
+        let waits = asks(1);
+        tokio::task::yield_now().await;
+        // It waits for long, and is not answered: that no time passes is not what keeps a second one out.
+        let again = answers.account(request(1, true), || None).await.unwrap_err();
+        assert_eq!(again.kind, ErrorKind::Busy);
+        assert!(answers.admit(&pod(1), Instant::now() + 10 * EVERY).is_err());
+        // Another pod that asks and leaves a thousand times takes no place and no time.
+        for _ in 0..1_000 {
+            let left = asks(2);
+            tokio::task::yield_now().await;
+            left.abort();
+            let _ = left.await;
+        }
+        let other = asks(2);
+        tokio::task::yield_now().await;
+        drop(first);
+        assert!(waits.await.unwrap().is_ok());
+        assert!(other.await.unwrap().is_ok());
+        assert_eq!(fake.all.load(Ordering::SeqCst), 2, "accounts that were made");
+        // From the answer on it is counted, not from the question.
+        assert!(answers.admit(&pod(1), Instant::now()).is_err());
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_being_made_counts_although_its_caller_has_left() {
+        let fake = Arc::new(Fake::default());
+        let answers = Answers::new(fake.clone());
+        let asks = answers.clone();
+        let left = tokio::spawn(async move { asks.account(request(1, true), || None).await });
+        while fake.all.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        left.abort();
+        let again = answers.account(request(1, true), || None).await.unwrap_err();
+        assert_eq!(again.kind, ErrorKind::Busy);
     }
 
     #[tokio::test]

@@ -34,7 +34,7 @@ use stelia_settings::{LedgerSettings, Settings};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::{Handle, LedgerCall, View};
+use crate::engine::{Handle, LedgerCall, View, now_us};
 use answers::{Answers, json};
 use closely::{Closely, Occasions};
 use desk::{Desk, Reason};
@@ -93,6 +93,7 @@ pub(crate) async fn run(
         running: None,
         pending: false,
         rests: Instant::now(),
+        settled: None,
         news: sender,
         engine,
         house,
@@ -102,7 +103,7 @@ pub(crate) async fn run(
     task.closely.clear();
     task.seen();
     loop {
-        let rests = task.pending.then_some(task.rests);
+        let rests = task.pending.then_some(task.rests).into_iter().chain(task.settled).min();
         tokio::select! {
             () = cancel.cancelled() => break,
             changed = task.views.changed() => if changed.is_err() { break },
@@ -156,6 +157,8 @@ struct Task {
     pending: bool,
     /// Until when.
     rests: Instant,
+    /// When counters of a VM that is new can be read.
+    settled: Option<Instant>,
     news: mpsc::UnboundedSender<News>,
     signals: mpsc::UnboundedSender<Signal>,
 }
@@ -204,8 +207,15 @@ impl Task {
     /// Have a look taken where something that matters changed.
     fn seen(&mut self) {
         let view = self.views.borrow_and_update().clone();
-        self.pending |= self.known.update(&view);
         let now = Instant::now();
+        let settled = self.settled.is_some_and(|at| now >= at);
+        let changed = self.known.update(&view);
+        self.pending |= changed || settled;
+        if changed || settled {
+            // The clock that says when they got their CPUs may differ a little from this one.
+            let left = wanted::next_settled(&self.known.vms(), now_us()).filter(|_| self.running.is_some());
+            self.settled = left.map(|left| now + Duration::from_micros(left) + REST);
+        }
         if self.pending && now >= self.rests {
             self.pending = false;
             self.rests = now + REST;
@@ -249,17 +259,27 @@ impl Task {
     fn call(&self, call: LedgerCall) {
         let answers = self.answers.clone();
         match call {
-            LedgerCall::Account(request, reply) => {
+            LedgerCall::Account(request, mut reply) => {
                 let running = self.running.as_ref().map(|running| running.desk.clone());
                 let vms = self.known.vms();
                 tokio::spawn(async move {
                     let look = || running.map(|desk| desk.look_for(vms));
-                    let _ = reply.send(answers.account(request, look).await);
+                    tokio::select! {
+                        biased;
+                        () = reply.closed() => {}
+                        answer = answers.account(request, look) => drop(reply.send(answer)),
+                    }
                 });
             }
-            LedgerCall::Verify(reply) => {
+            LedgerCall::Verify(mut reply) => {
                 let key = self.views.borrow().ledger.key.clone();
-                tokio::spawn(async move { drop(reply.send(answers.verify(key).await)) });
+                tokio::spawn(async move {
+                    tokio::select! {
+                        biased;
+                        () = reply.closed() => {}
+                        verdict = answers.verify(key) => drop(reply.send(verdict)),
+                    }
+                });
             }
             LedgerCall::Attribute(pod, seconds, reply) => self.attribute(pod, seconds, reply),
         }

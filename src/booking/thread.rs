@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::desk::{Desk, Reason, Work};
 use super::told::{self, Problems};
-use super::wanted::{Vms, wanted};
+use super::wanted::{Vms, settling, wanted};
 
 /// Reads the counters.
 pub(crate) trait Meter: Send {
@@ -54,9 +54,8 @@ pub(crate) struct Opened {
     pub(crate) fault: Option<String>,
     /// Number and hash of the last entry.
     pub(crate) last: Option<(u64, String)>,
-    /// What the last segment leaves to go on from, and the last day that has a signed head there.
+    /// What the last segment leaves to go on from.
     pub(crate) standing: Standing,
-    pub(crate) signed: String,
     /// The last signed head: [`Event::Head`].
     pub(crate) head: Option<Event>,
     pub(crate) boot_id: String,
@@ -91,8 +90,8 @@ struct Book {
     pages: Box<dyn Pages>,
     /// Of the last entry: its time, number and hash.
     last: Option<(u64, u64, String)>,
-    /// The last day that has a signed head.
-    signed: String,
+    /// The number of the last entry that a head was signed of, by this daemon.
+    signed: u64,
     /// That is to be kept with the next entry, and is published then.
     head: Option<Event>,
 }
@@ -208,7 +207,7 @@ impl Clerk {
             keeper,
             pages: opened.pages,
             last: opened.last.map(|(seq, hash)| (last_us, seq, hash)),
-            signed: opened.signed,
+            signed: 0,
             head: None,
         });
         opened.head.iter().for_each(|head| self.show_head(head));
@@ -217,8 +216,10 @@ impl Clerk {
     /// What was seen, as an entry, for who waits.
     fn look(&mut self, reason: Reason, vms: &Vms, asked: bool) -> Option<Entry> {
         self.find_devices(vms);
-        let wanted = wanted(vms, &self.devices, self.meter.clocks().0);
+        let wanted = wanted(vms, &self.devices);
+        let settling = settling(vms, self.meter.clocks().0);
         let book = self.book.as_mut()?;
+        book.keeper.settle(settling);
         let look = match self.meter.look(&book.keeper.wants(&wanted)) {
             Ok(look) => look,
             Err(problem) => {
@@ -354,6 +355,7 @@ impl Clerk {
     fn end(mut self) {
         let Some(book) = &mut self.book else { return };
         let (at_us, up_us) = self.meter.clocks();
+        book.sign(at_us);
         let last = book.keeper.stopped(at_us, up_us, book.pages.starts_segment());
         if let Some(Err(problem)) = last.map(|mut entry| book.pages.append(&mut entry)) {
             self.failed(problem);
@@ -364,13 +366,16 @@ impl Clerk {
 impl Book {
     /// Where another day has begun, the head of the one before is kept with the next entry.
     fn sign(&mut self, now_us: u64) {
-        let Some((last_us, seq, hash)) = &self.last else { return };
-        let Some(day) = day::ended(*last_us, now_us, &self.signed) else {
+        // A head that could not be kept yet waits among the keeper's notes: an entry is signed once.
+        let Some((last_us, seq, hash)) = self.last.as_ref().filter(|(_, seq, _)| *seq > self.signed) else {
+            return;
+        };
+        let Some(day) = day::ended(*last_us, now_us) else {
             return;
         };
         let head = self.pages.sign(&day, *seq, hash);
         self.keeper.note(head.clone());
-        self.signed = day;
+        self.signed = *seq;
         self.head = Some(head);
     }
 }

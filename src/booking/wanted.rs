@@ -29,7 +29,8 @@ pub(crate) struct Vm {
 }
 
 /// KVM makes a thread of its own when a vCPU first enters the guest. It begins on that vCPU's CPU, and the engine looks for it for so long
-/// (`engine/late.rs`): the VM's own, and not to be told from another's. So a VM's counters are read from then on.
+/// (`engine/late.rs`): the VM's own, and not to be told from another's. So a VM's counters are read from then on; until then its time is a
+/// gap. Microseconds.
 const SETTLES: u64 = 10_000_000;
 
 /// By pod.
@@ -88,12 +89,10 @@ fn is_same(one: &InstanceView, other: &InstanceView) -> bool {
 }
 
 impl Vm {
-    /// What is to be looked at now. A clock that was set back keeps nobody waiting.
-    pub(super) fn seats_at(&self, now_us: u64) -> BTreeSet<Seat> {
-        match now_us.checked_sub(self.since_us) {
-            Some(age) if age < SETTLES => BTreeSet::new(),
-            _ => self.seats.clone(),
-        }
+    /// How much longer its counters are not read, microseconds. A clock that was set back keeps nobody waiting.
+    fn settles_in(&self, now_us: u64) -> Option<u64> {
+        let age = now_us.checked_sub(self.since_us).filter(|_| !self.seats.is_empty())?;
+        SETTLES.checked_sub(age).filter(|left| *left > 0)
     }
 
     fn of(shown: &InstanceView) -> Self {
@@ -141,11 +140,21 @@ fn seats(exclusive: &CpuSet, pinned: &[PinnedThread]) -> BTreeSet<Seat> {
     exclusive.iter().map(seat).collect()
 }
 
+/// VMs that have CPUs of their own, and whose counters are not read yet.
+pub(super) fn settling(vms: &Vms, now_us: u64) -> BTreeSet<String> {
+    let settling = vms.iter().filter(|(_, vm)| vm.settles_in(now_us).is_some());
+    settling.map(|(pod, _)| pod.to_string()).collect()
+}
+
+/// In how many microseconds the counters of another VM can be read.
+pub(super) fn next_settled(vms: &Vms, now_us: u64) -> Option<u64> {
+    vms.values().filter_map(|vm| vm.settles_in(now_us)).min()
+}
+
 /// As the keeper has them. A device that two containers have is nobody's own.
 pub(super) fn wanted(
     vms: &Vms,
     devices: &BTreeMap<PodUid, (CgroupPath, BTreeSet<String>)>,
-    now_us: u64,
 ) -> BTreeMap<String, keeper::Vm> {
     let mut holders: BTreeMap<&String, usize> = BTreeMap::new();
     for device in devices.values().flat_map(|(_, devices)| devices) {
@@ -162,7 +171,7 @@ pub(super) fn wanted(
         let vm = keeper::Vm {
             name: vm.name.clone(),
             state: vm.state.to_owned(),
-            seats: vm.seats_at(now_us),
+            seats: vm.seats.clone(),
             own_devices: own(pod),
         };
         (pod.to_string(), vm)
@@ -218,6 +227,39 @@ mod tests {
     fn threads_that_may_use_all_cpus_make_them_one_seat() {
         assert_eq!(shown("2-3", &[(12, None), (10, None), (11, None)]), ["2-3: 10 11 12"]);
         assert_eq!(shown("2-4", &[(12, Some(4)), (10, None)]), ["2-4: 10 12"]);
+    }
+
+    #[test]
+    fn a_vm_has_its_seats_at_once_and_they_are_read_when_it_has_settled() {
+        let young = InstanceView {
+            isolated_us: 1_000_000,
+            ..isolated(1)
+        };
+        let old = InstanceView {
+            isolated_us: 500_000,
+            ..isolated(2)
+        };
+        let floating = InstanceView {
+            state: "floating",
+            isolated_us: 1_000_000,
+            ..isolated(3)
+        };
+        let mut known = Known::default();
+        known.update(&view(vec![young, old, floating]));
+        let vms = known.vms();
+        let all = wanted(&vms, &BTreeMap::new());
+        assert_eq!(all.values().map(|vm| vm.seats.len()).collect::<Vec<_>>(), [1, 1, 0]);
+        let at = |now| {
+            (
+                settling(&vms, now).into_iter().collect::<Vec<_>>(),
+                next_settled(&vms, now),
+            )
+        };
+        let (first, second) = (pod(1).to_string(), pod(2).to_string());
+        assert_eq!(at(2_000_000), (vec![first.clone(), second], Some(8_500_000)));
+        assert_eq!(at(10_500_000), (vec![first], Some(500_000)));
+        assert_eq!(at(11_000_000), (vec![], None));
+        assert_eq!(at(0), (vec![], None), "the clock was set back");
     }
 
     fn view(instances: Vec<InstanceView>) -> View {

@@ -33,6 +33,8 @@ struct Host {
     targets: Mutex<Vec<Target>>,
     /// Nobody may trace.
     locked: AtomicBool,
+    /// The clock is the one by which the engine says when a VM got its CPUs.
+    settles: AtomicBool,
 }
 
 impl Host {
@@ -132,6 +134,9 @@ impl Meter for Fake {
 
     fn clocks(&self) -> (u64, u64) {
         let clock = self.host.clock.load(Ordering::SeqCst) * 1_000_000;
+        if self.host.settles.load(Ordering::SeqCst) {
+            return (crate::engine::now_us(), 5_000_000 + clock);
+        }
         (1_793_000_000_000_000 + clock, 5_000_000 + clock)
     }
 
@@ -572,6 +577,79 @@ async fn a_day_that_ended_is_signed_once_told_and_still_shown_by_the_next_daemon
     node.reconcile().await;
     let kept = node.keeping(&fake);
     node.until("the next daemon shows it", |node| shown(node) == told).await;
+    kept.end().await;
+}
+
+#[tokio::test]
+async fn a_clock_that_was_years_in_the_future_ends_no_signing_also_across_a_restart() {
+    const DAY: u64 = 86_400;
+    for restarts in [false, true] {
+        let mut node = Node::new();
+        let fake = Fake::new(node.directory.path());
+        let mut kept = node.keeping(&fake);
+        node.isolated(1, "2-3").await;
+        node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
+            .await;
+        // In another year, for two days.
+        fake.host.clock.fetch_add(1_000 * DAY, Ordering::SeqCst);
+        let mut days = Vec::new();
+        for step in [0, DAY] {
+            fake.host.clock.fetch_add(step, Ordering::SeqCst);
+            node.reconcile().await;
+            days.push(head(&mut kept).await);
+        }
+        if restarts {
+            kept.end().await;
+            node.restart().await;
+            node.reconcile().await;
+            kept = node.keeping(&fake);
+            node.until("the next daemon shows the last head", |node| {
+                node.handle.view().ledger.seq == days[1].1
+            })
+            .await;
+        }
+        // It is right again: what was written in that year is signed at once, and the days from then on as always.
+        fake.host.clock.fetch_sub(1_001 * DAY, Ordering::SeqCst);
+        for step in [0, DAY, DAY] {
+            fake.host.clock.fetch_add(step, Ordering::SeqCst);
+            node.reconcile().await;
+            days.push(head(&mut kept).await);
+        }
+        let numbers: Vec<u64> = days.iter().map(|(_, seq, _)| *seq).collect();
+        assert!(numbers.is_sorted_by(|a, b| a < b), "{days:?}");
+        assert!(days[1].0 > days[3].0 && days[2].0 > days[4].0, "{days:?}");
+        let verdict: Verdict = serde_json::from_str(&node.handle.verify_ledger().await.unwrap()).unwrap();
+        assert!(verdict.is_good() && verdict.vouched_seq == numbers[4], "{verdict:?}");
+        kept.end().await;
+    }
+}
+
+#[tokio::test]
+async fn the_time_before_a_vms_first_reading_is_a_gap() {
+    let mut node = Node::new();
+    let fake = Fake::new(node.directory.path());
+    // It has just got its CPUs, for as long as the test lasts.
+    fake.host.settles.store(true, Ordering::SeqCst);
+    let kept = node.keeping(&fake);
+    let (pod, _) = node.isolated(1, "2-3").await;
+    node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
+        .await;
+    let account = node.account(&pod).await;
+    assert!(account.promised_us > 0 && account.covered_us == 0, "{account:?}");
+    assert!(account.gaps.iter().all(|gap| gap.why == Closed::NotRead), "{account:?}");
+    fake.host.settles.store(false, Ordering::SeqCst);
+    node.reconcile().await;
+    node.until("it is read", |_| {
+        fake.entries().iter().any(|entry| !entry.readings.is_empty())
+    })
+    .await;
+    let account = node.account(&pod).await;
+    assert!(
+        account.covered_us > 0 && account.covered_us < account.promised_us,
+        "{account:?}"
+    );
+    let whys: Vec<Closed> = account.gaps.iter().map(|gap| gap.why).collect();
+    assert_eq!(whys, [Closed::NotRead], "{account:?}");
     kept.end().await;
 }
 

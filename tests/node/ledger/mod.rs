@@ -6,6 +6,7 @@ mod life;
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 use stelia_api::attribution::Attribution;
@@ -409,8 +410,30 @@ fn a_copy_that_was_changed_is_not_good() {
     run(&["cp", "-r", &format!("{DIRECTORY}/."), to]);
     let key = run(&["steliactl", "ledger", "key"]);
     let key = key.split_whitespace().last().expect("a key").to_owned();
-    let check = || output(&["steliactl", "ledger", "verify", "--directory", to, "--key", &key]);
+    let verify = |more: &[&str]| output(&[&["steliactl", "ledger", "verify", "--directory", to], more].concat());
+    let said = |output: &Output| String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
+    // The chain is whole, and that nobody vouches for it is said. On its first day no key does.
+    let alone = verify(&[]);
+    assert!(
+        alone.status.success() && said(&alone).contains("nobody vouches"),
+        "{alone:?}"
+    );
+    let verdict: Verdict = serde_json::from_slice(&verify(&["--json"]).stdout).expect("a verdict");
+    let by_key = verify(&["--key", &key]);
+    let is_signed = verdict.heads.iter().any(|head| head.seq >= verdict.first_seq);
+    assert!(
+        is_signed || !by_key.status.success() && said(&by_key).contains("nobody vouches"),
+        "{by_key:?}"
+    );
+    // Whoever knows an entry knows all before it.
+    let known = format!("{}:{}", verdict.last_seq, verdict.hash);
+    let check = || verify(&["--expect", &known]);
     assert!(check().status.success(), "{:?}", check());
+    let later = verify(&["--expect", &format!("{}:{}", verdict.last_seq + 9, verdict.hash)]);
+    assert!(
+        !later.status.success() && said(&later).contains("cannot be compared"),
+        "{later:?}"
+    );
     let file = fs::read_dir(copy.path()).expect(to).flatten().map(|file| file.path());
     let file = file
         .filter(|file| file.extension().is_some_and(|it| it == "ledger"))
@@ -424,10 +447,19 @@ fn a_copy_that_was_changed_is_not_good() {
     assert!(!changed.status.success(), "{changed:?}");
 }
 
-/// The ring's disk is full: said, and nothing else.
+/// The ring's disk is full: said, and nothing else. What is there stays.
 fn full(pod: &Pod) {
     run(&["systemctl", "stop", "steliad"]);
     run(&["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "ledger", DIRECTORY]);
+    run(&["systemctl", "start", "steliad"]);
+    wait_state(pod, "isolated");
+    wait_booked(pod);
+    run(&["systemctl", "stop", "steliad"]);
+    let whole: Vec<Vec<u8>> = segments()
+        .iter()
+        .map(|file| fs::read(file).expect("a segment"))
+        .collect();
+    assert!(!whole.is_empty());
     output(&[
         "dd",
         "if=/dev/zero",
@@ -442,6 +474,14 @@ fn full(pod: &Pod) {
     println!("  {text}");
     let second = Pod::vm("second", 1);
     assert_isolated(&second, 1);
+    // A page that was begun may have taken some more.
+    for (file, before) in segments().iter().zip(&whole) {
+        assert!(
+            fs::read(file).expect("a segment").starts_with(before),
+            "{}",
+            file.display()
+        );
+    }
     fs::remove_file(format!("{DIRECTORY}/fill")).expect("fill");
     wait_until("it is kept again", || {
         run(&["steliactl", "reconcile"]);
@@ -449,6 +489,15 @@ fn full(pod: &Pod) {
     });
     assert_eq!(state(pod).as_deref(), Some("isolated"));
     wait_booked(&second);
+    let verdict = verdict();
+    assert!(verdict.is_good() && verdict.first_seq == 1, "{verdict:#?}");
+    let kept = segments()
+        .iter()
+        .map(|file| fs::read_to_string(file).expect("a segment"));
+    assert!(
+        kept.collect::<String>().contains("No space left"),
+        "that it was full is not kept"
+    );
 }
 
 /// What holds on every kernel: also where VMs are contained, and where hist triggers are older.
