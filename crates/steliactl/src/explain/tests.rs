@@ -352,6 +352,6 @@ fn core_scheduling_and_numa_balancing_are_told_where_they_cost_a_vm_something() 
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    let text = measured(&quiet(), |root| disturbed(root));
+    let text = measured(&quiet(), disturbed);
     assert!(!text.contains("numa_balancing"), "{text}");
 }
