@@ -2,13 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::time::Instant;
 
 use stelia_kubelet::PodUid;
+
+use super::recent::RecentLooks;
 
 /// Instances read in one turn.
 const PORTION: usize = 32;
 /// Turns in a row in which the audit waits for changed instances.
 const AUDIT_WAITS: u32 = 8;
+/// Turns in a row in which instances whose pods made the engine do much wait for others.
+const MAX_TURNS_BEHIND: u32 = 8;
 
 /// What of an instance may be out of date.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -52,6 +57,8 @@ pub(super) struct Dirty {
     audited: Option<PodUid>,
     /// For how many turns the audit has waited.
     waited: u32,
+    /// For how many turns instances have stood behind others.
+    behind: u32,
     /// Instances to be planned for without being read.
     pub(super) plan: BTreeSet<PodUid>,
     /// All instances are to be planned for.
@@ -136,9 +143,23 @@ impl Dirty {
 
     /// The instances to be read in this turn: those that changed, then some of the audit. Any pod may ask for an audit as often
     /// as its socket lets it, so the audit waits while something changed, but not for ever.
-    pub(super) fn due(&mut self, rests: impl Fn(&PodUid) -> bool) -> Vec<(PodUid, Stale)> {
-        let changed = self.instances.iter().filter(|(pod, _)| !rests(pod)).take(PORTION);
-        let mut due: Vec<(PodUid, Stale)> = changed.map(|(pod, stale)| (pod.clone(), *stale)).collect();
+    ///
+    /// A pod whose processes, threads or calls change its instance all the time would have a share of every turn of a VM that
+    /// starts: it waits while others have changed, and not for ever either.
+    pub(super) fn due(
+        &mut self,
+        rests: impl Fn(&PodUid) -> bool,
+        recent: &RecentLooks,
+        now: Instant,
+    ) -> Vec<(PodUid, Stale)> {
+        let changed = || self.instances.iter().filter(|(pod, _)| !rests(pod));
+        let allowed = recent.allowed(changed().map(|(pod, _)| pod), now);
+        let is_behind = |pod: &PodUid| recent.exceeds(allowed, pod, now);
+        let waits = self.behind < MAX_TURNS_BEHIND;
+        let chosen = changed().filter(|(pod, _)| !(waits && is_behind(pod))).take(PORTION);
+        let mut due: Vec<(PodUid, Stale)> = chosen.map(|(pod, stale)| (pod.clone(), *stale)).collect();
+        let left_behind = waits && changed().any(|(pod, _)| is_behind(pod));
+        self.behind = if left_behind { self.behind + 1 } else { 0 };
         for (pod, _) in &due {
             self.instances.remove(pod);
         }
@@ -167,16 +188,20 @@ impl Dirty {
 mod tests {
     use super::*;
 
+    fn due(dirty: &mut Dirty) -> Vec<(PodUid, Stale)> {
+        dirty.due(|_| false, &RecentLooks::default(), Instant::now())
+    }
+
     #[test]
     fn whoever_asks_for_an_audit_again_and_again_is_not_first_each_time() {
         let pod = |number: u32| PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap();
         let mut dirty = Dirty::default();
         let rude = PORTION as u32;
         dirty.audit.extend((0..=rude).map(pod));
-        let first = dirty.due(|_| false);
+        let first = due(&mut dirty);
         assert_eq!(first.len(), PORTION);
         dirty.audit.extend((0..rude).map(pod));
-        let second = dirty.due(|_| false);
+        let second = due(&mut dirty);
         assert_eq!(second.first().map(|(pod, _)| pod.clone()), Some(pod(rude)));
     }
 
@@ -188,11 +213,30 @@ mod tests {
         let mut turns = 0;
         while !dirty.audit.is_empty() {
             dirty.changed(pod(0));
-            assert_eq!(dirty.due(|_| false).first().map(|(pod, _)| pod.clone()), Some(pod(0)));
+            assert_eq!(due(&mut dirty).first().map(|(pod, _)| pod.clone()), Some(pod(0)));
             turns += 1;
         }
         assert_eq!(turns, AUDIT_WAITS + 1);
         dirty.audit.insert(pod(1));
-        assert_eq!(dirty.due(|_| false).len(), 1);
+        assert_eq!(due(&mut dirty).len(), 1);
+    }
+
+    #[test]
+    fn a_pod_that_changes_all_the_time_waits_for_others_and_not_for_ever() {
+        let pod = |number: u32| PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap();
+        let (mut dirty, mut recent, now) = (Dirty::default(), RecentLooks::default(), Instant::now());
+        (0..500).for_each(|_| recent.add(&pod(1), now));
+        let mut turns = Vec::new();
+        for _ in 0..2 * (MAX_TURNS_BEHIND + 1) {
+            dirty.changed(pod(1));
+            dirty.changed(pod(2));
+            turns.push(dirty.due(|_| false, &recent, now).len());
+        }
+        let waited = vec![1; MAX_TURNS_BEHIND as usize];
+        assert_eq!(turns, [&waited[..], &[2], &waited, &[2]].concat());
+        // Nobody else has changed: it has its turn at once.
+        dirty.instances.clear();
+        dirty.changed(pod(1));
+        assert_eq!(dirty.due(|_| false, &recent, now).len(), 1);
     }
 }

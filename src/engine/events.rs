@@ -57,6 +57,7 @@ impl Engine {
         self.look_outside();
         self.dirty.audit = self.picture.snapshot.instances.keys().cloned().collect();
         self.retries.wake_all();
+        self.recent.forget_old(Instant::now());
         self.watch_node();
         self.audits.send_replace(());
     }

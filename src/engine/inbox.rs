@@ -41,9 +41,12 @@ impl Inbox {
         }
     }
 
-    /// The next call to begin. No other call of its pod is begun before [`Self::release`]. Calls whose callers left are dropped.
-    pub(super) fn next(&mut self) -> Option<(Asker, Command)> {
-        while let Some(asker) = self.turns.pop_front() {
+    /// The next call to begin, of a pod that is not held back. No other call of its pod is begun before [`Self::release`]. Calls
+    /// whose callers left are dropped.
+    pub(super) fn next(&mut self, is_held_back: impl Fn(&PodUid) -> bool) -> Option<(Asker, Command)> {
+        let may_begin = |asker: &Asker| !asker.as_ref().is_some_and(&is_held_back);
+        while let Some(position) = self.turns.iter().position(may_begin) {
+            let asker = self.turns.remove(position)?;
             let Some(queue) = self.waiting.get_mut(&asker) else {
                 continue;
             };
@@ -65,6 +68,11 @@ impl Inbox {
             return Some((asker, command));
         }
         None
+    }
+
+    /// Whether a call waits for its pod's turn.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.turns.is_empty()
     }
 
     /// A registration that waited is to be tried again.
@@ -122,7 +130,7 @@ mod tests {
             answers.push(answer);
         }
         let mut order = Vec::new();
-        while let Some((asker, command)) = inbox.next() {
+        while let Some((asker, command)) = inbox.next(|_| false) {
             let Command::Audit(_, replies) = command else { panic!() };
             order.push((asker.unwrap(), replies.len()));
         }
@@ -135,14 +143,14 @@ mod tests {
         let one = Some(pod(1));
         let (first, _answer) = audit(1);
         inbox.push(one.clone(), first);
-        assert!(inbox.next().is_some());
+        assert!(inbox.next(|_| false).is_some());
         let (second, _answer) = audit(1);
         inbox.push(one.clone(), second);
-        assert!(inbox.next().is_none());
+        assert!(inbox.next(|_| false).is_none());
         inbox.release(&one);
-        assert!(inbox.next().is_some());
+        assert!(inbox.next(|_| false).is_some());
         inbox.release(&one);
-        assert!(inbox.next().is_none());
+        assert!(inbox.next(|_| false).is_none());
     }
 
     #[test]
@@ -152,6 +160,21 @@ mod tests {
         inbox.push(Some(pod(1)), command);
         drop(answer);
         inbox.push(None, preview());
-        assert!(inbox.next().is_none());
+        assert!(inbox.next(|_| false).is_none());
+    }
+
+    #[test]
+    fn a_pod_that_is_held_back_stands_behind_the_others() {
+        let mut inbox = Inbox::default();
+        let mut answers = Vec::new();
+        for number in [1, 2] {
+            let (command, answer) = audit(number);
+            inbox.push(Some(pod(number)), command);
+            answers.push(answer);
+        }
+        let held_back = |one: &PodUid| *one == pod(1);
+        assert_eq!(inbox.next(held_back).unwrap().0, Some(pod(2)));
+        assert!(inbox.next(held_back).is_none() && inbox.has_waiting());
+        assert_eq!(inbox.next(|_| false).unwrap().0, Some(pod(1)));
     }
 }

@@ -60,6 +60,7 @@ mod picture;
 mod publish;
 mod quiet;
 mod rebind;
+mod recent;
 mod reconcile;
 mod register;
 mod report;

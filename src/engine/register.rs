@@ -68,6 +68,10 @@ impl Engine {
         if waiting.reply.is_closed() {
             return self.inbox.release(&waiting.asker);
         }
+        if let Some(own) = &waiting.asker {
+            // Admission reads as much as a look.
+            self.recent.add(own, Instant::now());
+        }
         // kubelet may have written since the last event was read.
         self.dirty.kubelet = true;
         // The cgroup of all pods may be newer than the last look.

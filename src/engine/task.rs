@@ -23,6 +23,7 @@ use super::patience::Retries;
 use super::picture::Picture;
 use super::publish::Publisher;
 use super::rebind::Jobs;
+use super::recent::RecentLooks;
 use super::reported::Reported;
 use super::systemd_calls::SystemdCalls;
 use super::watch::Watcher;
@@ -33,6 +34,9 @@ use crate::decide::quiet::Firing;
 
 /// How long systemd is waited for before anything is begun.
 const BEGIN: Duration = Duration::from_secs(10);
+
+/// How long calls of a pod are held back while other pods' VMs start.
+const MAX_HOLD_BACK: Duration = Duration::from_secs(1);
 
 /// Owns the state and changes the system; doors reach it through a [`Handle`] only.
 pub struct Engine {
@@ -45,6 +49,10 @@ pub struct Engine {
     pub(super) picture: Picture,
     pub(super) dirty: Dirty,
     pub(super) retries: Retries,
+    /// How much each pod made the engine look at.
+    pub(super) recent: RecentLooks,
+    /// Since when a call has been held back.
+    held_back: Option<Instant>,
     pub(super) systemd_calls: SystemdCalls,
     /// Drift that is not repaired yet, with the instance as it was before.
     pub(super) drift: BTreeMap<Option<PodUid>, (Option<Instance>, Vec<Finding>)>,
@@ -93,6 +101,8 @@ impl Engine {
             watcher: Watcher::start()?,
             dirty: Dirty::default(),
             retries: Retries::default(),
+            recent: RecentLooks::default(),
+            held_back: None,
             systemd_calls: SystemdCalls::of(runtime::Handle::current()),
             drift: BTreeMap::new(),
             passes: Passes::default(),
@@ -212,7 +222,7 @@ impl Engine {
         }
         // kubelet's file is read before a call is begun.
         if !self.dirty.kubelet
-            && let Some((asker, command)) = self.inbox.next()
+            && let Some((asker, command)) = self.next_call(Instant::now())
         {
             self.begin(asker, command);
             busy = true;
@@ -227,6 +237,26 @@ impl Engine {
         busy
     }
 
+    /// The next call to begin. While VMs start, a pod that made the engine do much more than theirs of late is held back, so that
+    /// its calls do not stand between the steps of a start, but no longer than [`MAX_HOLD_BACK`].
+    fn next_call(&mut self, now: Instant) -> Option<(Asker, Command)> {
+        let starting = self.calls.starting();
+        let is_over = self
+            .held_back
+            .is_some_and(|since| now.duration_since(since) >= MAX_HOLD_BACK);
+        let allowed = self.recent.allowed(starting.iter().copied(), now);
+        let (recent, others) = (&self.recent, |pod: &PodUid| starting.iter().any(|one| *one != pod));
+        let next = self
+            .inbox
+            .next(|pod| !is_over && others(pod) && recent.exceeds(allowed, pod, now));
+        if next.is_some() || !self.inbox.has_waiting() {
+            self.held_back = None;
+        } else {
+            self.held_back.get_or_insert(now);
+        }
+        next
+    }
+
     /// When to wake next: the first timer, or the watchdog's time, which a timer may pass by `late`.
     fn next_wake(&self, alive: Instant, late: Duration) -> Instant {
         let timers = [
@@ -236,6 +266,7 @@ impl Engine {
             self.systemd_calls.next(),
             self.calls.next(),
             self.jobs.next(),
+            self.held_back.map(|since| since + MAX_HOLD_BACK),
         ];
         let wake = timers.into_iter().flatten().min().unwrap_or(self.next_audit);
         // One wake-up serves both the watchdog and an audit that follows soon.

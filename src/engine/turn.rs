@@ -125,7 +125,8 @@ impl Engine {
     /// Read the instances that are due.
     fn look_at_instances(&mut self, whom: &mut BTreeSet<PodUid>, gone: &mut BTreeSet<PodUid>) -> bool {
         let patience = &self.retries.instances;
-        let due = self.dirty.due(|pod| patience.rests(pod));
+        let now = Instant::now();
+        let due = self.dirty.due(|pod| patience.rests(pod), &self.recent, now);
         let mut everyone = false;
         for (pod, ours) in std::mem::take(&mut self.dirty.floats) {
             let drifted = self.picture.look_at_float(&self.system, &pod, ours, &mut self.dirty);
@@ -135,6 +136,7 @@ impl Engine {
             whom.insert(pod);
         }
         for (pod, stale) in due {
+            self.recent.add(&pod, now);
             everyone |= self.look_at(&pod, stale, gone);
             whom.insert(pod);
         }

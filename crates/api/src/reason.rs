@@ -101,10 +101,7 @@ impl Amiss {
                 "steliactl kubelet-state says more; the cure depends on the message",
                 KUBELET,
             ),
-            Self::KubeletStateHasMore => (
-                "upgrade steliad; steliactl kubelet-state names the keys",
-                DEGRADED,
-            ),
+            Self::KubeletStateHasMore => ("upgrade steliad; steliactl kubelet-state names the keys", DEGRADED),
             Self::NothingShared => (
                 "set reservedSystemCPUs; with strict-cpu-reservation leave CPUs unassigned",
                 KUBELET,

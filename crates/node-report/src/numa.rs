@@ -214,7 +214,10 @@ mod tests {
         write(sys.path(), "online", "0-1\n");
         write(sys.path(), "node0/distance", "10\n");
         let told = read(sys.path()).unwrap_err().to_string();
-        assert!(told.contains("node0/distance: it has 1 distances for the online NUMA nodes 0-1"), "{told}");
+        assert!(
+            told.contains("node0/distance: it has 1 distances for the online NUMA nodes 0-1"),
+            "{told}"
+        );
         write(sys.path(), "node0/distance", "10 20\n");
         write(sys.path(), "node0/meminfo", "Node 0 MemFree: 1 kB\n");
         let told = read(sys.path()).unwrap_err().to_string();

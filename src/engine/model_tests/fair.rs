@@ -317,3 +317,117 @@ fn a_registration_does_not_wait_for_threads_that_other_work_blocks() {
         other_work.await.unwrap().unwrap();
     });
 }
+
+/// How often the daemon asks the model about the victim, and about the rude pod, during `starts` starts of the victim, while the
+/// rude pod calls as fast as it is answered.
+async fn asked_during_starts<F, C>(node: &Node, rude: &Pod, victim: &Pod, qemu: &Qemu, call: C) -> [usize; 2]
+where
+    F: Future<Output = ()> + Send,
+    C: Fn(Handle) -> F + Clone + Send + 'static,
+{
+    let stop = CancellationToken::new();
+    let callers: Vec<_> = (0..3)
+        .map(|_| {
+            let (handle, stop, call) = (node.handle.on_behalf_of(&rude.uid), stop.clone(), call.clone());
+            tokio::spawn(async move {
+                while !stop.is_cancelled() {
+                    call(handle.clone()).await;
+                    tokio::task::yield_now().await;
+                }
+            })
+        })
+        .collect();
+    // The rude pod has made the engine do much by then.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    node.model.record_calls(true);
+    for _ in 0..3 {
+        node.register(victim).await.unwrap();
+        node.attach(victim, qemu).await.unwrap();
+        node.handle.deregister(victim.uid.clone()).await.unwrap();
+    }
+    let calls = node.model.calls();
+    node.model.record_calls(false);
+    stop.cancel();
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    [victim, rude].map(|pod| {
+        let of = |call: &&String| call.contains(pod.uid.as_str()) || call.contains(pod.origin.name());
+        calls.iter().filter(of).count()
+    })
+}
+
+#[tokio::test]
+async fn a_pod_that_audits_itself_beside_chains_adds_little_to_another_pods_start() {
+    for chain in ["none", "processes", "threads"] {
+        let mut node = Node::new();
+        let (rude, rude_qemu) = node.isolated(8, "5").await;
+        let victim = node.pod(1, "2-3");
+        let qemu = node.model.add_qemu(victim.init, 2).unwrap();
+        match chain {
+            "processes" => {
+                let first = node.model.spawn(rude.init, "sh").unwrap();
+                node.model.start_fork_chain(first, 1).unwrap();
+            }
+            "threads" => {
+                let first = node.model.spawn_thread(rude_qemu.vcpus[0], "chain").unwrap();
+                node.model.start_thread_chain(first, 1).unwrap();
+            }
+            _ => {}
+        }
+        let uid = rude.uid.clone();
+        let audit = move |handle: Handle| {
+            let uid = uid.clone();
+            async move { drop(handle.audit(uid).await) }
+        };
+        let [own, others] = asked_during_starts(&node, &rude, &victim, &qemu, audit).await;
+        println!("chain of {chain}: {own} calls about the victim, {others} about the rude pod");
+        assert!(others * 2 < own, "chain of {chain}: {others} of {own}");
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_registers_and_leaves_all_the_time_adds_little_to_another_pods_start() {
+    let mut node = Node::new();
+    let rude = node.pod(8, "5");
+    let victim = node.pod(1, "2-3");
+    let qemu = node.model.add_qemu(victim.init, 2).unwrap();
+    let first = node.model.spawn(rude.init, "sh").unwrap();
+    node.model.start_fork_chain(first, 1).unwrap();
+    let (model, pod) = (node.model.clone(), rude.clone());
+    let cycle = move |handle: Handle| {
+        let (uid, request) = (pod.uid.clone(), request_of(&model, &pod));
+        async move {
+            let _ = handle.register(request).await;
+            let _ = handle.deregister(uid).await;
+        }
+    };
+    let [own, others] = asked_during_starts(&node, &rude, &victim, &qemu, cycle).await;
+    println!("{own} calls about the victim, {others} about the rude pod");
+    assert!(others * 2 < own, "{others} of {own}");
+}
+
+#[tokio::test]
+async fn a_pod_that_is_held_back_has_its_turn_although_the_other_start_hangs() {
+    let mut node = Node::new();
+    let (rude, _) = node.isolated(8, "5").await;
+    for _ in 0..100 {
+        node.handle.audit(rude.uid.clone()).await.unwrap();
+    }
+    let victim = node.pod(1, "2-3");
+    node.model.hang_systemd(true);
+    let (handle, request) = (node.handle.on_behalf_of(&victim.uid), node.request(&victim));
+    let registering = tokio::spawn(async move { handle.register(request).await });
+    node.quiet().await;
+    let report = node
+        .handle
+        .on_behalf_of(&rude.uid)
+        .audit(rude.uid.clone())
+        .await
+        .unwrap();
+    assert_eq!(report.degraded, []);
+    assert!(!registering.is_finished());
+    node.model.hang_systemd(false);
+    registering.await.unwrap().unwrap();
+    node.check().await;
+}

@@ -92,6 +92,18 @@ fn vcpu(pod: &Pod) -> CgroupPath {
     scope(pod).child("instance").child("vcpu")
 }
 
+/// What the runner of `pod` asks, as the door passes it on.
+fn request_of(model: &Model, pod: &Pod) -> RegisterRequest {
+    RegisterRequest {
+        claim: Claim::default(),
+        caller: Some((pod.init, Peer::of(model.cgroup(pod.init).unwrap()))),
+        origin: None,
+        anchor: Some(model.pidfd(pod.anchor).unwrap()),
+        patience: Duration::ZERO,
+        adopting: None,
+    }
+}
+
 impl Node {
     fn of(kernel: Kernel) -> Self {
         Self::on(&topology(2, 2, 2), kernel)
@@ -164,14 +176,7 @@ impl Node {
 
     /// What the runner of `pod` asks, as the door passes it on.
     fn request(&self, pod: &Pod) -> RegisterRequest {
-        RegisterRequest {
-            claim: Claim::default(),
-            caller: Some((pod.init, Peer::of(self.model.cgroup(pod.init).unwrap()))),
-            origin: None,
-            anchor: Some(self.model.pidfd(pod.anchor).unwrap()),
-            patience: Duration::ZERO,
-            adopting: None,
-        }
+        request_of(&self.model, pod)
     }
 
     async fn register(&self, pod: &Pod) -> Result<(PodUid, CgroupPath), Error> {

@@ -1,0 +1,100 @@
+//! How much each pod made the engine do of late: whoever made it do much waits a few turns for whoever did not.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use stelia_kubelet::PodUid;
+
+/// The time in which a count of looks loses half of its weight.
+const HALF_LIFE: Duration = Duration::from_secs(4);
+/// Weights below this are forgotten.
+const MIN_WEIGHT: f64 = 0.5;
+/// Looks that delay no pod: a VM's start takes about a dozen.
+const FREE_LOOKS: f64 = 40.0;
+/// A pod is behind others if its looks outweigh theirs this many times.
+const MAX_RATIO: f64 = 2.0;
+
+#[derive(Debug, Clone, Copy)]
+struct Weight {
+    looks: f64,
+    at: Instant,
+}
+
+impl Weight {
+    fn at(self, now: Instant) -> f64 {
+        let half_lives = now.saturating_duration_since(self.at).div_duration_f64(HALF_LIFE);
+        self.looks * (-half_lives).exp2()
+    }
+}
+
+/// The looks at each pod's instance, each worth less the longer ago it was. An instance that ended is included, or a pod could start
+/// anew by leaving.
+#[derive(Debug, Default)]
+pub(super) struct RecentLooks(BTreeMap<PodUid, Weight>);
+
+impl RecentLooks {
+    /// Count a look at the pod's instance.
+    pub(super) fn add(&mut self, pod: &PodUid, now: Instant) {
+        let weight = Weight {
+            looks: self.of(pod, now) + 1.0,
+            at: now,
+        };
+        self.0.insert(pod.clone(), weight);
+    }
+
+    /// Forget pods at which nobody looked for long.
+    pub(super) fn forget_old(&mut self, now: Instant) {
+        self.0.retain(|_, weight| weight.at(now) >= MIN_WEIGHT);
+    }
+
+    fn of(&self, pod: &PodUid, now: Instant) -> f64 {
+        self.0.get(pod).map_or(0.0, |weight| weight.at(now))
+    }
+
+    /// What a pod may have made the engine do without standing behind these.
+    pub(super) fn allowed<'a>(&self, pods: impl Iterator<Item = &'a PodUid>, now: Instant) -> f64 {
+        let least = pods.map(|pod| self.of(pod, now)).min_by(f64::total_cmp);
+        FREE_LOOKS.max(least.unwrap_or_default() * MAX_RATIO)
+    }
+
+    /// Whether a pod made the engine do more than that.
+    pub(super) fn exceeds(&self, allowed: f64, pod: &PodUid, now: Instant) -> bool {
+        self.of(pod, now) > allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(number: u32) -> PodUid {
+        PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
+    }
+
+    #[test]
+    fn who_made_the_engine_do_much_is_behind_until_it_has_been_quiet() {
+        let (mut recent, now) = (RecentLooks::default(), Instant::now());
+        let both = [pod(1), pod(2)];
+        (0..200).for_each(|_| recent.add(&pod(1), now));
+        (0..12).for_each(|_| recent.add(&pod(2), now));
+        let behind = |pods: &[PodUid], one: &PodUid, now| recent.exceeds(recent.allowed(pods.iter(), now), one, now);
+        assert!(behind(&both, &pod(1), now) && !behind(&both, &pod(2), now));
+        // By itself it is behind nobody.
+        assert!(!behind(&both[..1], &pod(1), now));
+        let later = now + HALF_LIFE * 3;
+        assert!(!behind(&both, &pod(1), later));
+        recent.forget_old(now + HALF_LIFE * 20);
+        assert!(recent.0.is_empty());
+    }
+
+    #[test]
+    fn equals_are_not_behind_each_other() {
+        let (mut recent, now) = (RecentLooks::default(), Instant::now());
+        let pods: Vec<PodUid> = (0..5).map(pod).collect();
+        for one in &pods {
+            (0..300).for_each(|_| recent.add(one, now));
+        }
+        let allowed = recent.allowed(pods.iter(), now);
+        assert!(!pods.iter().any(|pod| recent.exceeds(allowed, pod, now)));
+    }
+}
