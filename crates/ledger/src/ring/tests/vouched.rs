@@ -1,0 +1,230 @@
+//! Up to where somebody vouches for a ring, and that nobody does for one that anybody could have made.
+
+use super::*;
+
+#[test]
+fn an_entry_that_is_known_and_cannot_be_compared_is_a_fault() {
+    let directory = folder();
+    let limits = Limits {
+        bytes: 3000,
+        segment_bytes: 600,
+    };
+    let ring = filled(directory.path(), 60, limits);
+    let zeros = "0".repeat(64);
+    let of = |seq: u64, hash: &str| {
+        let verdict = verify(verify::Ring::Directory(directory.path()), &[], Some((seq, hash))).unwrap();
+        let texts: Vec<String> = verdict.faults.iter().map(|fault| fault.text.clone()).collect();
+        (verdict.compared_seq, texts.join("\n"))
+    };
+    let first = checked(directory.path()).first_seq;
+    assert!(first > 1);
+    for (seq, text) in [
+        (0, "cannot be compared: the ledger begins with number"),
+        (first - 1, "cannot be compared: the ledger begins with number"),
+        (61, "cannot be compared: the ledger ends at number 60"),
+        (u64::MAX, "cannot be compared"),
+        (first, "another hash"),
+    ] {
+        let (compared, fault) = of(seq, &zeros);
+        assert!(compared == 0 && fault.contains(text), "{seq}: {fault}");
+    }
+    let (seq, hash) = ring.head().unwrap();
+    assert_eq!(of(seq, &hash), (60, String::new()));
+    // The entry itself was changed: the chain says so, and that nothing was compared.
+    let file = segments(directory.path()).pop().unwrap();
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replacen("xxx", "xyx", 1)).unwrap();
+    let changed = read(directory.path()).0;
+    let lost = (first..=60).find(|seq| !seqs(&changed).contains(seq)).unwrap();
+    assert!(of(lost, &zeros).1.contains("is not there as it was written"));
+    let empty = folder();
+    let verdict = verify(verify::Ring::Directory(empty.path()), &[], Some((1, &zeros))).unwrap();
+    assert!(verdict.faults[0].text.contains("no entries"), "{verdict:?}");
+}
+
+/// Entries of so many days, two of each, and the heads that `heads` gives for a day that has ended, its last entry's number and hash.
+fn days(directory: &Path, days: u64, first: Vec<Event>, heads: impl Fn(u64, &str, u64, &str) -> Vec<Event>) {
+    let (mut ring, _) = open(directory, WIDE);
+    let mut events = first;
+    for number in 0..days {
+        for part in 1..=2 {
+            let mut entry = Entry {
+                at: (20_000 + number) * 86_400_000_000 + part,
+                events: std::mem::take(&mut events),
+                ..entry(0, 0)
+            };
+            ring.append(&mut entry).unwrap();
+        }
+        let (seq, hash) = ring.head().unwrap();
+        let day = crate::day::day((20_000 + number) * 86_400_000_000);
+        events = heads(number, &day, seq, &hash);
+    }
+}
+
+/// A key, and another.
+fn keys() -> (TempDir, Key, Key) {
+    let place = folder();
+    let of = |name: &str| Key::load_or_make(&place.path().join(name), "m").unwrap().0;
+    let (one, other) = (of("one"), of("other"));
+    (place, one, other)
+}
+
+fn named(key: &Key) -> Event {
+    Event::Key { key: key.public() }
+}
+
+/// What is wrong to whoever knows this key.
+fn faults(directory: &Path, key: &Key) -> Vec<String> {
+    let verdict = verify(verify::Ring::Directory(directory), &[key.public()], None).unwrap();
+    verdict.faults.into_iter().map(|fault| fault.text).collect()
+}
+
+#[test]
+fn a_ledger_that_nobody_signed_is_a_fault_to_whoever_has_a_key() {
+    let (_place, key, _) = keys();
+    let directory = folder();
+    days(directory.path(), 31, vec![named(&key)], |_, _, _, _| Vec::new());
+    assert!(checked(directory.path()).is_good(), "the chain is right");
+    let found = faults(directory.path(), &key);
+    assert!(found.len() == 1 && found[0].contains("nobody vouches"), "{found:?}");
+    // To the node itself a ledger of one day without a head is none.
+    let own = verify::check(verify::Ring::Directory(directory.path()), &[key.public()], None).unwrap();
+    assert!(
+        own.is_good() && own.vouched_seq == 0 && own.days_without_head.len() == 30,
+        "{own:?}"
+    );
+}
+
+#[test]
+fn a_key_vouches_up_to_its_last_head_and_days_that_ended_after_it_are_named() {
+    let (_place, key, _) = keys();
+    let signed = |until: u64, hole: u64| {
+        let directory = folder();
+        days(
+            directory.path(),
+            10,
+            vec![named(&key)],
+            |number, day, seq, hash| match number < until && number != hole {
+                true => vec![key.sign_head(day, seq, hash)],
+                false => Vec::new(),
+            },
+        );
+        verify(verify::Ring::Directory(directory.path()), &[key.public()], None).unwrap()
+    };
+    let whole = signed(10, 99);
+    assert_eq!(
+        (whole.faults.len(), whole.vouched_seq, whole.vouched_by.clone()),
+        (0, 18, key.public()),
+        "{whole:?}"
+    );
+    // A later head covers the day that has none of its own.
+    let hole = signed(10, 4);
+    assert_eq!(
+        (hole.faults.len(), hole.vouched_seq, hole.days_without_head.len()),
+        (0, 18, 0)
+    );
+    // From the seventh day on nobody signed.
+    let stopped = signed(6, 99);
+    assert_eq!(
+        (stopped.vouched_seq, stopped.days_without_head.len()),
+        (12, 3),
+        "{stopped:?}"
+    );
+    assert!(stopped.faults[0].text.contains("up to entry 12 only"), "{stopped:?}");
+}
+
+#[test]
+fn a_ledger_of_another_host_or_key_is_a_fault() {
+    let (_place, key, other) = keys();
+    // Signed by another key throughout, which it names or hides.
+    for first in [vec![named(&other)], vec![named(&key)], Vec::new()] {
+        let directory = folder();
+        days(directory.path(), 5, first, |_, day, seq, hash| {
+            vec![other.sign_head(day, seq, hash)]
+        });
+        let found = faults(directory.path(), &key);
+        assert!(found.iter().any(|text| text.contains("unknown key")), "{found:?}");
+        assert!(found.iter().any(|text| text.contains("nobody vouches")), "{found:?}");
+    }
+    // A second key comes in behind what the first one signed, and the first one does not vouch for it.
+    let directory = folder();
+    days(
+        directory.path(),
+        8,
+        vec![named(&key)],
+        |number, day, seq, hash| match number {
+            0..=3 => vec![key.sign_head(day, seq, hash)],
+            4 => vec![named(&other)],
+            _ => vec![other.sign_head(day, seq, hash)],
+        },
+    );
+    let found = faults(directory.path(), &key);
+    assert!(found[0].contains("unknown key as the one in use"), "{found:?}");
+    assert!(found.last().unwrap().contains("up to entry 8 only"), "{found:?}");
+    let both = [key.public(), other.public()];
+    let verdict = verify(verify::Ring::Directory(directory.path()), &both, None).unwrap();
+    assert!(verdict.is_good() && verdict.vouched_by == other.public(), "{verdict:?}");
+}
+
+#[test]
+fn heads_that_were_signed_before_vouch_for_nothing_that_was_written_later() {
+    let (_place, key, _) = keys();
+    // The host's own heads of entries that a forged ledger does not have, or has others of: no, of another hash, or of gone entries.
+    let directory = folder();
+    days(directory.path(), 5, vec![named(&key)], |_, day, seq, _| {
+        vec![key.sign_head(day, seq, &"a".repeat(64))]
+    });
+    let found = faults(directory.path(), &key);
+    assert!(
+        found.iter().any(|text| text.contains("not that of the entry")),
+        "{found:?}"
+    );
+    assert!(found.iter().any(|text| text.contains("nobody vouches")), "{found:?}");
+    // One that is kept back comes at the end: the days between are as unsigned as before.
+    let directory = folder();
+    let kept = std::cell::RefCell::new(None);
+    days(directory.path(), 9, vec![named(&key)], |number, day, seq, hash| {
+        if number == 1 {
+            *kept.borrow_mut() = Some(key.sign_head(day, seq, hash));
+        }
+        kept.borrow_mut().take_if(|_| number == 7).into_iter().collect()
+    });
+    let found = faults(directory.path(), &key);
+    assert!(found[0].contains("up to entry 4 only"), "{found:?}");
+    // In another order, or twice.
+    for order in [[3, 1], [1, 1]] {
+        let directory = folder();
+        let heads = std::cell::RefCell::new(Vec::new());
+        days(directory.path(), 5, vec![named(&key)], |number, day, seq, hash| {
+            heads.borrow_mut().push(key.sign_head(day, seq, hash));
+            match number {
+                3 => order.map(|at| heads.borrow()[at].clone()).into(),
+                _ => Vec::new(),
+            }
+        });
+        let found = faults(directory.path(), &key);
+        assert!(
+            found[0].contains("a head before it is of the same entry or a later one"),
+            "{found:?}"
+        );
+    }
+    // All of it is there but the entries that were signed: the heads alone are nothing.
+    let directory = folder();
+    days(directory.path(), 30, vec![named(&key)], |_, day, seq, hash| {
+        vec![key.sign_head(day, seq, hash)]
+    });
+    let files = segments(directory.path());
+    for file in &files[..files.len() - 1] {
+        fs::remove_file(file).unwrap();
+    }
+    let rest = verify(verify::Ring::Directory(directory.path()), &[key.public()], None).unwrap();
+    assert!(
+        rest.is_good() && rest.vouched_seq >= rest.first_seq,
+        "as a full ring leaves it: {rest:?}"
+    );
+    let text = fs::read_to_string(files.last().unwrap()).unwrap();
+    let line = text.lines().next().unwrap();
+    fs::write(files.last().unwrap(), format!("{line}\n")).unwrap();
+    let found = faults(directory.path(), &key);
+    assert!(found.iter().any(|text| text.contains("nobody vouches")), "{found:?}");
+}
