@@ -179,7 +179,7 @@ pub fn container(run: &Path, container: &ContainerCgroup) -> Container {
     for one in found {
         // Of several the one that names this pod; a former container's may be left.
         let place = if one.pod.is_some() { &mut named } else { &mut others };
-        *place = place.take().or(Some(one));
+        place.get_or_insert(one);
     }
     named.or(others).unwrap_or_default()
 }

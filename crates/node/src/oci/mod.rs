@@ -82,8 +82,8 @@ impl Runtime {
 /// The runtime of a running container of containerd, in any namespace, or of CRI-O. `node` is `/`; the paths of the answer
 /// are the node's. `None` where no such container is found, or its runtime is neither runc nor crun: nothing is known then.
 pub fn runtime_of(node: &Path, container_id: &str) -> Option<Runtime> {
-    let bundles = places::bundles(node, container_id).into_iter();
-    bundles.into_iter().find_map(|bundle| match bundle {
+    let mut bundles = places::bundles(node, container_id).into_iter();
+    bundles.find_map(|bundle| match bundle {
         Bundle::Containerd { namespace, path } => of_containerd(node, container_id, &namespace, &path),
         Bundle::CriO { path } => of_crio(node, container_id, &path),
     })

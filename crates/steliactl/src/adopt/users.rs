@@ -60,14 +60,15 @@ fn vm_process(proc: &Path, procs: &KernelProcs, rules: &[&AdoptRule], pid: i32) 
         .next()
         .filter(|program| !program.is_empty())
         .unwrap_or(&name);
-    (process == pid && (has_vm || vcpus > 0)).then(|| {
-        Some(VmProcess {
-            pid,
-            program: program.to_owned(),
-            cgroup: procs.cgroup(pid).ok()?,
-            vcpus,
-        })
-    })?
+    if process != pid || !(has_vm || vcpus > 0) {
+        return None;
+    }
+    Some(VmProcess {
+        pid,
+        program: program.to_owned(),
+        cgroup: procs.cgroup(pid).ok()?,
+        vcpus,
+    })
 }
 
 /// Whether it has a VM or a vCPU of KVM's open (`virt/kvm/kvm_main.c`, `anon_inode_getfd`).

@@ -81,8 +81,11 @@ impl Node {
         let from = scope(uid);
         fs::create_dir_all(cgroups.join(to).parent().unwrap()).unwrap();
         fs::rename(cgroups.join(&from), cgroups.join(to)).unwrap();
-        for entry in fs::read_dir(self.root.path().join("proc")).unwrap() {
-            let file = entry.unwrap().path().join("cgroup");
+        let mut folders = vec![self.root.path().join("proc")];
+        while let Some(folder) = folders.pop() {
+            let entries = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+            folders.extend(entries.filter(|path| path.is_dir()));
+            let file = folder.join("cgroup");
             if fs::read_to_string(&file).is_ok_and(|text| text == format!("0::/{from}\n")) {
                 fs::write(file, format!("0::/{to}\n")).unwrap();
             }
@@ -99,7 +102,7 @@ impl Node {
             &format!("Tgid:\t{pid}\nNSpid:\t{pid}\nCpus_allowed_list:\t0-15\n"),
         );
         self.write(&proc("stat"), &format!("{pid} ({name}) S {}", fields.join(" ")));
-        self.write(&proc("cgroup"), &format!("0::{cgroup}\n"));
+        self.write(&proc(&format!("task/{pid}/cgroup")), &format!("0::{cgroup}\n"));
         self.write(&proc("cmdline"), &format!("{name}\0"));
         self.write(&proc(&format!("task/{pid}/comm")), &format!("{name}\n"));
         self.write(&proc("fd/0"), "");

@@ -220,6 +220,22 @@ fn what_is_wrong_is_told_with_its_cure_and_nothing_else_is(
 }
 
 #[test]
+fn the_cgroup_root_of_a_kubelet_that_does_not_run_is_told_too() {
+    let mut facts = fit();
+    facts.kubelet = Err("no kubelet runs".into());
+    facts.files.stopped = Some(KubeletConfig {
+        cgroup_root: "/k8s-infra".into(),
+        ..KubeletConfig::default()
+    });
+    let all = checks(&facts);
+    let check = all.iter().find(|check| check.check == "kubelet-cgroups").unwrap();
+    assert!(
+        check.verdict == Verdict::Failed && check.found.contains("/k8s-infra"),
+        "{check:?}"
+    );
+}
+
+#[test]
 fn an_empty_root_is_an_unfit_node_and_the_text_says_why() {
     let root = tempfile::tempdir().unwrap();
     let how = How {
