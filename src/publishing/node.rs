@@ -195,7 +195,14 @@ mod tests {
             std::fs::write(path, text).unwrap();
         };
         let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
-        let reserved = |read: &Read| read.as_ref().unwrap().as_ref().unwrap().reserved_system_cpus.to_string();
+        let reserved = |read: &Read| {
+            read.as_ref()
+                .unwrap()
+                .as_ref()
+                .unwrap()
+                .reserved_system_cpus
+                .to_string()
+        };
         assert_eq!(kubelet_config(root.path(), Ok(None)), Ok(None));
         write("proc/70/comm", "kubelet\n");
         write("proc/70/status", "Uid:\t0\t0\t0\t0\n");
@@ -207,12 +214,18 @@ mod tests {
         write("etc/k.yaml", &format!("{head}reservedSystemCPUs: 0\n"));
         let bad = kubelet_config(root.path(), good.clone());
         let problem = bad.clone().unwrap_err();
-        assert!(problem.contains("kubelet would not start: /etc/k.yaml: reservedSystemCPUs is the number 0"), "{problem}");
+        assert!(
+            problem.contains("kubelet would not start: /etc/k.yaml: reservedSystemCPUs is the number 0"),
+            "{problem}"
+        );
         // Between two starts nothing runs.
         std::fs::remove_dir_all(root.path().join("proc/70")).unwrap();
         assert_eq!(kubelet_config(root.path(), bad), Err(problem));
         assert_eq!(reserved(&kubelet_config(root.path(), good)), "0-1");
-        write("var/lib/kubelet/config.yaml", &format!("{head}reservedSystemCPUs: \"7\"\n"));
+        write(
+            "var/lib/kubelet/config.yaml",
+            &format!("{head}reservedSystemCPUs: \"7\"\n"),
+        );
         assert_eq!(reserved(&kubelet_config(root.path(), Ok(None))), "7");
     }
 
