@@ -163,7 +163,7 @@ struct Baseline {
 
 pub(super) fn read_v4(bytes: &[u8]) -> Result<CpuManagerState, CheckpointError> {
     let envelope: Envelope = json(bytes)?;
-    let mut keys: Map<String, Value> = sealed(&envelope.data, envelope.data_checksum, |keys: &Map<_, _>| {
+    let mut keys: Map<String, Value> = sealed(&envelope.data, envelope.data_checksum, |keys: &Map<String, Value>| {
         keys.get("checksum").map(|_| 0)
     })?;
     let baselines = keys.remove(BASELINES);

@@ -3,6 +3,7 @@
 
 use kubelet_planner::start::{self as configured, StartProblem};
 use stelia_kubelet::config::KubeletConfig;
+use stelia_kubelet::home::Host;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_node_plan::machine;
 use stelia_node_plan::start::{StateFiles, problems};
@@ -35,7 +36,13 @@ pub(super) fn start(facts: &Facts) -> Finding {
     let mut cures: Vec<String> = found.iter().map(|problem| problem.cure(&kubelet.root_dir)).collect();
     cures.dedup();
     let cures = cures.join("; ");
-    match found.iter().all(StartProblem::is_of_this_version) {
+    // Of k3s the flags that are only on its command line are not known, so a setting that is missing may be there.
+    let hidden = facts
+        .home
+        .process
+        .as_ref()
+        .is_ok_and(|process| process.host == Host::K3s);
+    match hidden || found.iter().all(StartProblem::is_of_this_version) {
         true => warning(words, cures),
         false => failed(words, cures),
     }
