@@ -170,8 +170,14 @@ fn binding(bound: &Bound) -> String {
         false => others.join(" or "),
     };
     let (whose, without) = match cpus.len() {
-        1 => (format!("CPU {cpus} of the pod's init containers is there and has"), "it"),
-        _ => (format!("CPUs {cpus} of the pod's init containers are there and have"), "them"),
+        1 => (
+            format!("CPU {cpus} of the pod's init containers is there and has"),
+            "it",
+        ),
+        _ => (
+            format!("CPUs {cpus} of the pod's init containers are there and have"),
+            "them",
+        ),
     };
     format!(
         "cpu is bound to NUMA nodes {{{nodes}}}, because {whose} to be used again; without {without} cpu would prefer {others}"

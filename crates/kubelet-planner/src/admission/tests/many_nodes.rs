@@ -235,7 +235,9 @@ fn too_many_combinations_are_no_answer_of_kubelets() {
 fn lists(node: &Node, pod: &Pod, all: bool) -> Vec<HintList> {
     let container = &pod.containers[0];
     let state = node.state();
-    let mut lists = DeviceManager::default().hints(&state.devices, node.nodes(), pod, Some(container)).unwrap();
+    let mut lists = DeviceManager::default()
+        .hints(&state.devices, node.nodes(), pod, Some(container))
+        .unwrap();
     let cpus = node.cpu_policy().unwrap();
     lists.push(("cpu".to_owned(), cpus.hints(&state.cpus, pod, Some(container))));
     let own = |hints: &HintList| {
