@@ -83,7 +83,8 @@ impl<'a> Managers<'a> {
     fn merge(&mut self, container: Option<&Container>) -> Result<Merged, Box<Rejection>> {
         let mut lists = self
             .devices
-            .hints(&self.state.devices, self.node.nodes(), self.pod, container);
+            .hints(&self.state.devices, self.node.nodes(), self.pod, container)
+            .map_err(|refusal| self.refused(refusal, container, None))?;
         if let Some(policy) = &self.cpu_policy {
             lists.push((CPU.to_owned(), policy.hints(&self.state.cpus, self.pod, container)));
         }

@@ -45,6 +45,7 @@ impl Rejection {
             Cause::Cpus(cpus::CpuRefusal::WouldNotReturn | cpus::CpuRefusal::NotSearched { .. }) => None,
             Cause::Cpus(refusal) => Some(refusal.reason()),
             Cause::Memory(refusal) => refusal.reason(),
+            Cause::Devices(devices::DeviceRefusal::NotSearched { .. }) => None,
             Cause::Devices(_) => Some(UNEXPECTED),
         }
     }
@@ -55,7 +56,9 @@ impl Rejection {
     pub fn is_unknown(&self) -> bool {
         matches!(
             self.cause,
-            Cause::Cpus(cpus::CpuRefusal::NotSearched { .. }) | Cause::Memory(memory::MemoryRefusal::NotSearched(_))
+            Cause::Cpus(cpus::CpuRefusal::NotSearched { .. })
+                | Cause::Memory(memory::MemoryRefusal::NotSearched(_))
+                | Cause::Devices(devices::DeviceRefusal::NotSearched { .. })
         )
     }
 }

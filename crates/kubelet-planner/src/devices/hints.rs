@@ -4,20 +4,25 @@ use std::collections::BTreeSet;
 use std::slice;
 
 use super::manager::DeviceManager;
+use super::refusal::DeviceRefusal;
 use super::state::DeviceState;
 use crate::merge::{Hint, HintList, NodeMask};
+use crate::node::MAX_NODES;
 use crate::pod::{Container, Pod, together};
 
 impl DeviceManager {
     /// The hints for a container, or for the pod as a whole (Topology Manager's scope pod), by resource. `nodes` are the
     /// machine's NUMA nodes.
+    ///
+    /// # Errors
+    /// The sets of so many NUMA nodes are not looked at.
     pub(crate) fn hints(
         &self,
         state: &DeviceState,
         nodes: NodeMask,
         pod: &Pod,
         container: Option<&Container>,
-    ) -> Vec<(String, HintList)> {
+    ) -> Result<Vec<(String, HintList)>, DeviceRefusal> {
         let containers = container.map_or(pod.containers.as_slice(), slice::from_ref);
         let resources = containers
             .iter()
@@ -41,7 +46,7 @@ impl DeviceManager {
                 &had.map(String::as_str).collect(),
                 &reusable,
             );
-            (resource.clone(), hints)
+            hints.map(|hints| (resource.clone(), hints))
         };
         resources.into_iter().map(of).collect()
     }
@@ -54,19 +59,19 @@ fn hints(
     count: u64,
     had: &BTreeSet<&str>,
     reusable: &BTreeSet<&str>,
-) -> HintList {
+) -> Result<HintList, DeviceRefusal> {
     if !state.is_aligned(resource) {
-        return None;
+        return Ok(None);
     }
     let available = state.available(resource);
     let (devices, reusable, enough) = match had.is_empty() {
         true => (&available, reusable, available.union(reusable).count() as u64 >= count),
         false => (had, &BTreeSet::new(), had.len() as u64 == count),
     };
-    Some(match enough {
-        true => node_sets(state, nodes, resource, count, devices, reusable),
+    Ok(Some(match enough {
+        true => node_sets(state, nodes, resource, count, devices, reusable)?,
         false => Vec::new(),
-    })
+    }))
 }
 
 /// The sets of NUMA nodes that have enough devices, of the nodes that have any (`generateDeviceTopologyHints`). A set
@@ -78,7 +83,7 @@ fn node_sets(
     count: u64,
     available: &BTreeSet<&str>,
     reusable: &BTreeSet<&str>,
-) -> Vec<Hint> {
+) -> Result<Vec<Hint>, DeviceRefusal> {
     let mask = |id: &&str| -> NodeMask { state.nodes(resource, id).into_iter().flatten().copied().collect() };
     let all = state.resources.get(resource).into_iter().flatten();
     let all: Vec<NodeMask> = all.map(|(id, _)| mask(&id.as_str())).collect();
@@ -86,6 +91,11 @@ fn node_sets(
     let with_nodes = reusable.iter().filter(|id| state.nodes(resource, id).is_some());
     let reusable: Vec<NodeMask> = with_nodes.map(mask).collect();
     let bits = all.iter().fold(0, |bits, own| bits | own.bits()) & nodes.bits();
+    let found = bits.count_ones() as usize;
+    if found > MAX_NODES {
+        let (resource, nodes) = (resource.to_owned(), found);
+        return Err(DeviceRefusal::NotSearched { resource, nodes });
+    }
     let touched = |devices: &[NodeMask], set: NodeMask| devices.iter().filter(|own| !(**own & set).is_empty()).count();
     let (mut fewest, mut hints) = (nodes.len(), Vec::new());
     // The subsets of `bits`, ascending.
@@ -108,5 +118,5 @@ fn node_sets(
         nodes: Some(set),
         preferred: set.len() == fewest,
     };
-    hints.into_iter().map(hint).collect()
+    Ok(hints.into_iter().map(hint).collect())
 }

@@ -3,6 +3,11 @@
 /// Why the device manager rejects a pod. The texts are kubelet's own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DeviceRefusal {
+    /// Not kubelet's: so many NUMA nodes have devices of the resource.
+    #[error(
+        "not predicted: {resource} is on {nodes} NUMA nodes, and this planner looks at the sets of 16 at most; kubelet sets no limit"
+    )]
+    NotSearched { resource: String, nodes: usize },
     /// The container has devices already, and not as many as it requests.
     #[error("pod {pod:?} container {container:?} changed request for resource {resource:?} from {had} to {requested}")]
     Changed {

@@ -67,7 +67,9 @@ const FOUR_NODES: NodeMask = NodeMask::from_bits(0b1111);
 
 fn hints(state: &DeviceState, count: u64) -> HintList {
     let pod = pod(&[container("vm", ContainerKind::App, count)]);
-    let mut hints = DeviceManager::default().hints(state, FOUR_NODES, &pod, Some(&pod.containers[0]));
+    let mut hints = DeviceManager::default()
+        .hints(state, FOUR_NODES, &pod, Some(&pod.containers[0]))
+        .unwrap();
     assert_eq!(hints.len(), 1);
     hints.remove(0).1
 }
@@ -121,7 +123,10 @@ fn a_resource_of_no_plugin_is_somebody_elses() {
     let mut state = DeviceState::default();
     let pod = pod(&[container("vm", ContainerKind::App, 1)]);
     let mut manager = DeviceManager::default();
-    assert_eq!(manager.hints(&state, FOUR_NODES, &pod, Some(&pod.containers[0])), []);
+    assert_eq!(
+        manager.hints(&state, FOUR_NODES, &pod, Some(&pod.containers[0])),
+        Ok(Vec::new())
+    );
     assert_eq!(
         manager.allocate(&mut state, "pod", &pod.containers[0], NO_HINT),
         Ok(BTreeMap::new())
@@ -137,7 +142,7 @@ fn a_pods_hints_are_for_what_it_needs_together() {
         container("init", ContainerKind::Init, 2),
         container("vm", ContainerKind::App, 1),
     ]);
-    let hints = DeviceManager::default().hints(&state, FOUR_NODES, &pod, None);
+    let hints = DeviceManager::default().hints(&state, FOUR_NODES, &pod, None).unwrap();
     assert_eq!(hints, [(GPU.to_owned(), masks(&[(0b10, true), (0b11, false)]))]);
 }
 
@@ -224,7 +229,9 @@ fn devices_that_can_be_used_again_bind_the_hints() {
     manager
         .allocate(&mut state, "pod", &pod.containers[0], hint(0b01))
         .unwrap();
-    let hints = manager.hints(&state, FOUR_NODES, &pod, Some(&pod.containers[1]));
+    let hints = manager
+        .hints(&state, FOUR_NODES, &pod, Some(&pod.containers[1]))
+        .unwrap();
     assert_eq!(hints[0].1, masks(&[(0b01, true), (0b11, false)]));
 }
 

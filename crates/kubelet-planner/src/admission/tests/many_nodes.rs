@@ -194,6 +194,23 @@ fn a_limit_of_the_planner_is_told_from_one_of_kubelets() {
     assert_eq!(refused, StartError::Node(NodeTooHigh { node: 255 }));
 }
 
+/// What is known of a running node is not checked at its start: an object that names devices on 40 NUMA nodes ends no search.
+#[test]
+fn devices_on_more_nodes_than_are_searched_are_refused_at_admission() {
+    let nodes: BTreeMap<u32, Numa> = (0..40).map(|id| (id, (u32::from(id < 2) * 4, 4, 0))).collect();
+    let node = start(&nodes, settings(&nodes, Policy::Restricted, false, false)).unwrap();
+    let with_gpus = nodes.iter().map(|(id, (cpus, memory, _))| (*id, (*cpus, *memory, 1)));
+    let (_, state) = machine(&with_gpus.collect());
+    let devices = state.devices;
+    let node = node.with_state(NodeState {
+        devices,
+        ..node.state().clone()
+    });
+    let unknown = admit(&node, &pod(0, 4, 1, 1)).unwrap_err();
+    assert!(unknown.is_unknown() && unknown.reason().is_none(), "{unknown}");
+    assert!(admit(&node, &pod(0, 4, 1, 0)).is_ok());
+}
+
 /// CPUs distributed over 64 NUMA nodes: the sets of a few of them are looked at, those of many are not.
 #[test]
 fn too_many_combinations_are_no_answer_of_kubelets() {
@@ -218,7 +235,9 @@ fn too_many_combinations_are_no_answer_of_kubelets() {
 fn lists(node: &Node, pod: &Pod, all: bool) -> Vec<HintList> {
     let container = &pod.containers[0];
     let state = node.state();
-    let mut lists = DeviceManager::default().hints(&state.devices, node.nodes(), pod, Some(container));
+    let mut lists = DeviceManager::default()
+        .hints(&state.devices, node.nodes(), pod, Some(container))
+        .unwrap();
     let cpus = node.cpu_policy().unwrap();
     lists.push(("cpu".to_owned(), cpus.hints(&state.cpus, pod, Some(container))));
     let own = |hints: &HintList| {
