@@ -81,7 +81,7 @@ mod tests {
             // Another pod does not wait for it.
             assert_eq!(budgets.opens(&pod(2), now), Some(now));
         }
-        assert!(spent <= Duration::from_millis(1100), "{spent:?} in 10 s");
+        assert!(spent <= Duration::from_secs(1) + 2 * look, "{spent:?} in 10 s");
     }
 
     #[test]

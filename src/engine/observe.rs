@@ -242,10 +242,10 @@ pub(super) fn instance(
         true => (in_place::strays(system, scope)?, in_place::pod_level(cgroups, &tree)?),
         false => (Vec::new(), None),
     };
-    // Before a registration is complete they are being moved, and at the end all of them are let go of.
-    let settled = !placed && !matches!(record.phase, Phase::Registered | Phase::Leaving);
-    let (origin_effective, origin_threads) = match origin_procs.as_deref().filter(|_| settled) {
-        Some(remaining) => remaining_threads(system, &record, remaining)?,
+    // At the end all of them are let go of.
+    let remain = !placed && record.phase != Phase::Leaving;
+    let (origin_effective, origin_threads) = match origin_procs.as_deref().filter(|_| remain) {
+        Some(processes) => remaining_threads(system, &record, processes)?,
         None => Default::default(),
     };
     Ok(Instance {
@@ -297,7 +297,11 @@ fn remaining_threads(
     if effective.is_subset(&record.entry) {
         return Ok((effective, Vec::new()));
     }
-    let threads = processes.iter().filter_map(|pid| system.procs.thread_ids(*pid).ok());
+    // Until a registration is complete all others are being moved.
+    let is_anchor = |pid: i32| record.anchor.is_some_and(|anchor| anchor.id == pid);
+    let stays = |pid: &&i32| record.phase != Phase::Registered || is_anchor(**pid);
+    let processes = processes.iter().filter(stays);
+    let threads = processes.filter_map(|pid| system.procs.thread_ids(*pid).ok());
     let remaining = |thread: i32| {
         let affinity = system.procs.affinity(thread).ok()?;
         Some(Remaining { thread, affinity })

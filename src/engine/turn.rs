@@ -223,7 +223,10 @@ impl Engine {
             .collect();
         for planned in &steps {
             match planned.step {
-                Step::Contain(_) => self.tell_refused(planned.pod.as_ref()),
+                Step::Contain(_) => {
+                    self.tell_refused(planned.pod.as_ref());
+                    planned.pod.iter().for_each(|pod| self.picture.was_refused(pod));
+                }
                 Step::Enter(_, Phase::Isolated) => self.tell_made(planned.pod.as_ref()),
                 _ => {}
             }

@@ -49,7 +49,12 @@ impl Node {
                 .get(&record.pod)
                 .and_then(|own| own.get(&record.container));
             // As long as the runtime has not written a container's new CPUs, its own cpuset has those of others.
-            let outdated = !instance.origin_cpus.is_disjoint(&others);
+            let levels = stelia_node::containers::levels(&record.origin);
+            let has_others = |level: &CgroupPath| {
+                let list = self.model.read(level, File::Cpus).unwrap_or_default();
+                !cpus(&list).is_disjoint(&others)
+            };
+            let outdated = levels.iter().any(has_others);
             for (tid, cgroup, runs_on) in self.model.tasks() {
                 let in_origin = cgroup == record.origin;
                 let is_its = in_origin || cgroup.is_within(instance.scope());

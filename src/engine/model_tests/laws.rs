@@ -143,7 +143,12 @@ impl Node {
         for slot in 0..CPUS.len() {
             let entry = self.entry(slots, slot);
             if let (Some((pod, _)), Some(entry)) = (&slots[slot], entry) {
-                let _ = self.model.meddle(&pod.origin, File::Cpus, &entry.to_string());
+                // crun's containers have them on two levels.
+                for level in stelia_node::containers::levels(&pod.origin) {
+                    if !self.read(&level, File::Cpus).is_empty() {
+                        let _ = self.model.meddle(&level, File::Cpus, &entry.to_string());
+                    }
+                }
             }
         }
     }
@@ -162,9 +167,7 @@ impl Node {
     }
 
     fn blinks(&self, cpu: u32) {
-        let online = stelia_cpus::Topology::read(&self.model.system_files())
-            .unwrap()
-            .online();
+        let online = Topology::read(&self.model.system_files()).unwrap().online();
         let one = CpuSet::from_iter([cpu]);
         let online = match online.contains(cpu) {
             true => online.difference(&one),

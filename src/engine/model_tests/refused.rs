@@ -37,20 +37,30 @@ impl Node {
 
 #[tokio::test]
 async fn a_contained_vm_is_isolated_by_an_audit_once_the_kernel_gives_the_partition() {
-    for restarts in [false, true] {
-        let mut node = Node::new();
-        let (pod, _) = node.contained().await;
-        node.claim_elsewhere("");
-        if restarts {
-            node.restart().await;
-        }
-        for _ in 0..3 {
-            node.reconcile().await;
-            node.quiet().await;
-        }
-        node.assert_isolated_after_all(&pod);
-        node.check().await;
+    let mut node = Node::new();
+    let (pod, _) = node.contained().await;
+    node.claim_elsewhere("");
+    for _ in 0..3 {
+        node.reconcile().await;
+        node.quiet().await;
     }
+    node.assert_isolated_after_all(&pod);
+    node.check().await;
+}
+
+/// It may be so by a setting of the former daemon's. Its runner hands the vCPUs over again once a daemon is there.
+#[tokio::test]
+async fn one_that_a_former_daemon_left_as_contained_is_isolated_when_its_vcpus_are_attached_again() {
+    let mut node = Node::new();
+    let (pod, qemu) = node.contained().await;
+    node.claim_elsewhere("");
+    node.restart().await;
+    node.reconcile().await;
+    assert_eq!(node.phase(&pod), Some("contained"));
+    node.attach(&pod, &qemu).await.unwrap();
+    node.quiet().await;
+    node.assert_isolated_after_all(&pod);
+    node.check().await;
 }
 
 #[tokio::test]

@@ -20,9 +20,17 @@ struct Pause {
 }
 
 impl Refused {
-    /// An audit has read such an instance; whether its partition is to be asked for again now.
+    /// The kernel has refused the partition of an instance. One that a former daemon left as contained may be so by a setting of then:
+    /// its partition is asked for by AttachVcpus only.
+    pub(super) fn add(&mut self, pod: &PodUid) {
+        self.0.entry(pod.clone()).or_default();
+    }
+
+    /// An audit has read a contained instance; whether its partition is to be asked for again now.
     pub(super) fn is_due(&mut self, pod: &PodUid) -> bool {
-        let pause = self.0.entry(pod.clone()).or_default();
+        let Some(pause) = self.0.get_mut(pod) else {
+            return false;
+        };
         if let Some(left) = pause.left.checked_sub(1) {
             pause.left = left;
             return false;
@@ -56,11 +64,13 @@ mod tests {
     fn each_pause_is_twice_as_long_up_to_a_bound() {
         let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
         let mut refused = Refused::default();
+        assert!(!refused.is_due(&pod));
+        refused.add(&pod);
         let due: Vec<u32> = (1..400).filter(|_| refused.is_due(&pod)).collect();
         assert_eq!(due, [1, 3, 6, 11, 20, 37, 70, 135, 200, 265, 330, 395]);
         refused.end_pauses();
         assert!(refused.is_due(&pod) && !refused.is_due(&pod));
         refused.forget(&pod);
-        assert!(refused.is_due(&pod));
+        assert!(!refused.is_due(&pod));
     }
 }
