@@ -91,7 +91,8 @@ pub fn main_on(beneath: impl FnOnce(System) -> System) -> ExitCode {
     log();
     let result = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // Blocking work is one reading at a time; the rest is room for the runtime's own.
+        // Readings one at a time, looks at containers, orders and accounts wait here for each other. What a registration needs
+        // has threads of its own.
         .max_blocking_threads(4)
         .build()
         .context("start the runtime")

@@ -4,6 +4,7 @@
 //! | file | its job |
 //! |---|---|
 //! | `birth` | when a container is looked at, and when what is seen there counts as a whole VM |
+//! | `budget` | how much time looks at one pod's containers may take |
 //! | `look` | one look at a container |
 //! | `adopt` | the calls to the engine |
 //!
@@ -12,6 +13,7 @@
 
 mod adopt;
 mod birth;
+mod budget;
 mod look;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::{Handle, Peer, Unadopted};
 use crate::journal::{self, Pod, about};
 use birth::{Birth, Next};
+use budget::Budgets;
 use look::{FoundVm, Looked};
 
 /// Adopt VMs until cancelled.
@@ -39,6 +42,7 @@ pub(crate) async fn run(engine: Handle, cancel: CancellationToken) {
         engine: engine.clone(),
         events: None,
         births: BTreeMap::new(),
+        budgets: Budgets::default(),
         unadopted: BTreeMap::new(),
         undone: BTreeMap::new(),
         strangers: BTreeSet::new(),
@@ -100,6 +104,7 @@ struct Adoption {
     events: Option<KvmEvents>,
     /// Containers that are looked at, by their cgroups.
     births: BTreeMap<CgroupPath, Birth>,
+    budgets: Budgets,
     /// VMs that a rule is of and that are not adopted.
     unadopted: BTreeMap<CgroupPath, Unadopted>,
     /// VMs that were registered and whose vCPUs could not be isolated: they are not moved again before something of them changes.
@@ -147,7 +152,8 @@ impl Adoption {
     }
 
     fn next(&self) -> Option<Instant> {
-        let births = self.births.values().filter_map(Birth::due);
+        let opens = |birth: &Birth| self.budgets.opens(&birth.container.pod, birth.due()?);
+        let births = self.births.values().filter_map(opens);
         births.chain(self.next_audit).min()
     }
 
@@ -223,8 +229,13 @@ impl Adoption {
         if self.next_audit.is_some_and(|audit| audit <= now) {
             self.audit(now);
         }
-        let due = self.births.iter_mut();
-        for (origin, birth) in due.filter(|(_, birth)| birth.due().is_some_and(|due| due <= now)) {
+        for (origin, birth) in &mut self.births {
+            let pod = &birth.container.pod;
+            let opens = birth.due().and_then(|due| self.budgets.opens(pod, due));
+            if opens.is_none_or(|opens| opens > now) {
+                continue;
+            }
+            self.budgets.begin(pod, now);
             birth.look();
             let (engine, settings) = (self.engine.clone(), self.settings.borrow().clone());
             let (origin, container) = (origin.clone(), birth.container.clone());
@@ -277,10 +288,18 @@ impl Adoption {
                         .or_insert_with(|| Birth::swept(container, now));
                 }
             }
-            Ok(Done::Looked(origin, looked)) => self.looked(origin, looked, now),
+            Ok(Done::Looked(origin, looked)) => {
+                if let Some(container) = ContainerCgroup::parse(origin.as_str()) {
+                    self.budgets.end(&container.pod, now);
+                }
+                self.looked(origin, looked, now);
+            }
             Ok(Done::Answered(origin, answer)) => self.answered(&origin, *answer, now),
             // A look that panicked: its container is looked at no more before the next event.
-            Err(error) => tracing::warn!("adoption: {error}"),
+            Err(error) => {
+                self.budgets.clear();
+                tracing::warn!("adoption: {error}");
+            }
         }
     }
 

@@ -52,6 +52,7 @@ mod metrics;
 mod model_tests;
 mod observe;
 mod outside;
+mod own_thread;
 mod pass;
 mod patience;
 mod picture;

@@ -2,7 +2,6 @@
 //! delays only the instances that need it.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::time::{Duration, Instant};
 
 use stelia_api::{Error, ErrorKind};
@@ -17,6 +16,7 @@ use tokio::sync::mpsc;
 
 use super::apply::restore;
 use super::outside::{OWN, saved_attribute};
+use super::own_thread;
 use crate::decide::{OUTSIDE, Step};
 
 /// A call that takes longer than this is shown as a problem of the node.
@@ -190,9 +190,9 @@ async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<
     let listening = async { systemd.listen().await.map_err(refused) };
     let holders = system.holders.clone();
     let holder = async {
-        let started = tokio::task::spawn_blocking(move || holders.start());
-        let started = started.await.unwrap_or_else(|cause| Err(io::Error::other(cause)));
         let failed = ErrorKind::Failed.context("start the scope's holder");
+        let started = own_thread::run("holder", move || holders.start()).await;
+        let started = started.and_then(|started| started);
         started.map_err(|cause| failed(cause).of(pod))
     };
     let (devices, listening, holder) = tokio::try_join!(devices(system, pod, &record.origin), listening, holder)?;

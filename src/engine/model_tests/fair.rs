@@ -300,3 +300,20 @@ async fn a_reload_applies_kubelets_root_and_the_audits_interval() {
     node.handle.reload(former).await.unwrap();
     assert_eq!(node.read(&float(&pod), File::Cpus), "0-1,4-5,7");
 }
+
+/// Orders to steliad-quiet, accounts and looks at containers wait for each other on the runtime's few threads.
+#[test]
+fn a_registration_does_not_wait_for_threads_that_other_work_blocks() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
+    let (release, blocked) = std::sync::mpsc::channel::<()>();
+    runtime.block_on(async {
+        let other_work = tokio::task::spawn_blocking(move || blocked.recv());
+        let mut node = Node::new();
+        let (pod, _) = node.isolated(1, "2-3").await;
+        assert_eq!(node.phase(&pod), Some("isolated"));
+        assert!(!other_work.is_finished());
+        release.send(()).unwrap();
+        other_work.await.unwrap().unwrap();
+    });
+}
