@@ -326,6 +326,14 @@ fn resolve(
             Vmm::Pidfd(_) => Some((*thread.numbers.last()?, thread.task)),
         })
         .collect();
+    // The process may have ended while its threads were read, and another one may have its number.
+    let still = match &request.vmm {
+        Vmm::Pidfd(fd) => identify_pidfd(system, fd),
+        Vmm::Found(task, _) => system.procs.identify(task.id),
+    };
+    if still.map_err(&unclear)? != qemu {
+        return Err(foreign(format!("process {} ended", qemu.id)));
+    }
     asked
         .into_iter()
         .map(|(role, thread)| match by_number.get(&thread) {

@@ -7,6 +7,7 @@ use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 
 use super::Trigger;
+use super::register::Waiting;
 use super::systemd_calls::Done;
 use super::task::Engine;
 use super::watch::{Event, Place, directory};
@@ -119,8 +120,11 @@ impl Engine {
             }
             Done::Tried { pod, unit, result } => {
                 self.systemd_calls.ended(&unit);
-                self.homes.tried(&pod, result.err().map(|error| error.to_string()));
-                self.retry_pod(&pod);
+                let trial = result.map_err(|error| error.to_string());
+                for waiting in self.calls.waiting.remove(&pod).into_iter().flatten() {
+                    let trial = Some(trial.clone());
+                    self.inbox.again(Waiting { trial, ..waiting });
+                }
             }
             Done::Started { pod, result } => {
                 self.systemd_calls.ended(&pod.scope());

@@ -1,9 +1,7 @@
 //! Where the cgroups of a new instance are made: in a scope, or in the container's own cgroup where its OCI runtime copes with
 //! that.
 
-use std::collections::BTreeMap;
-
-use stelia_kubelet::{ContainerCgroup, PodUid};
+use stelia_kubelet::ContainerCgroup;
 use stelia_node::System;
 use stelia_node::oci::{Identity, Verdict, runtime_of, verdict_file};
 use stelia_record::Record;
@@ -21,28 +19,20 @@ pub(super) enum Home {
     Untried(String),
 }
 
-/// Trials of runtimes that ended since, by the pod they were for.
-#[derive(Debug, Default)]
-pub(super) struct Homes {
-    tried: BTreeMap<PodUid, Option<String>>,
-}
+/// A trial of a runtime that ended, with the reason where it failed.
+pub(super) type Trial = Result<(), String>;
 
-impl Homes {
-    /// A trial ended, with the reason where it failed.
-    pub(super) fn tried(&mut self, pod: &PodUid, failure: Option<String>) {
-        self.tried.insert(pod.clone(), failure);
-    }
-
-    /// Where the instance of a container with this record is to be made, by what is wanted.
+impl Home {
+    /// Where the instance of a container with this record is to be made, by what is wanted. `trial`: the one that this
+    /// registration has waited for.
     pub(super) fn choose(
-        &mut self,
         system: &System,
         snapshot: &Snapshot,
         policies: &Policies,
         wanted: TreeHome,
         record: &Record,
-    ) -> Home {
-        let tried = self.tried.remove(&record.pod);
+        trial: Option<&Trial>,
+    ) -> Self {
         if wanted == TreeHome::Slice {
             return Home::Slice(None);
         }
@@ -68,14 +58,14 @@ impl Homes {
         };
         let verdict = std::fs::read_to_string(verdict_file(&system.run, &runtime)).ok();
         let verdict = verdict.and_then(|text| Verdict::parse(&text));
-        match (verdict.filter(|verdict| verdict.is_of(&runtime, identity)), tried) {
+        match (verdict.filter(|verdict| verdict.is_of(&runtime, identity)), trial) {
             (Some(verdict), _) if verdict.copes => Home::InPlace,
             (Some(verdict), _) => Home::Slice(Some(format!(
                 "{binary} does not cope with threaded cgroups in a container: {}",
                 verdict.words
             ))),
-            (None, Some(failure)) => {
-                let failure = failure.unwrap_or_else(|| "no verdict was written".to_owned());
+            (None, Some(trial)) => {
+                let failure = trial.as_ref().err().map_or("no verdict was written", String::as_str);
                 Home::Slice(Some(format!(
                     "whether {binary} copes with it could not be tried: {failure}"
                 )))

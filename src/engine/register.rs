@@ -16,7 +16,7 @@ use super::apply::now_us;
 use super::calls::{Goal, Made, failed, no_instance, undoing};
 use super::container::{self, NOT_THE_CALLERS, Peer, RegisterRequest};
 use super::handle::Reply;
-use super::home::Home;
+use super::home::{Home, Trial};
 use super::inbox::Asker;
 use super::limits::effective_limits;
 use super::store;
@@ -31,6 +31,8 @@ pub(super) struct Waiting {
     pub(super) request: RegisterRequest,
     pub(super) reply: Reply<(PodUid, CgroupPath)>,
     pub(super) deadline: Instant,
+    /// How the trial of the container's runtime ended, if it waited for one.
+    pub(super) trial: Option<Trial>,
 }
 
 /// How long a runtime's trial may take; its unit has the same bound.
@@ -56,6 +58,7 @@ impl Engine {
             request,
             reply,
             deadline,
+            trial: None,
         });
     }
 
@@ -73,7 +76,7 @@ impl Engine {
         self.dirty.everyone |= self.look_at_node(&mut found);
         self.dirty.plan.extend(found);
         let mut pod = None;
-        match self.admit(&waiting.request, &mut pod) {
+        match self.admit(&waiting.request, waiting.trial.as_ref(), &mut pod) {
             Ok(Admitted::Known(pod)) if waiting.request.caller.is_some() && self.is_adopted(&pod) => {
                 let taken_over = self.take_over(&pod);
                 self.finish(&waiting.asker, [waiting.reply], taken_over);
@@ -125,7 +128,12 @@ impl Engine {
     }
 
     /// Whether the container becomes an instance; `whose`: the pod, as soon as it is known.
-    fn admit(&mut self, request: &RegisterRequest, whose: &mut Option<PodUid>) -> Result<Admitted, Error> {
+    fn admit(
+        &mut self,
+        request: &RegisterRequest,
+        trial: Option<&Trial>,
+        whose: &mut Option<PodUid>,
+    ) -> Result<Admitted, Error> {
         let claim = request.claim.check()?;
         if let Some((_, Peer::Instance(pod))) = &request.caller {
             return self.admit_again(pod, &claim);
@@ -155,10 +163,7 @@ impl Engine {
             Some(AdoptTree::Slice) => TreeHome::Slice,
             Some(AdoptTree::Auto | AdoptTree::InPlace) => TreeHome::InPlace,
         };
-        match self
-            .homes
-            .choose(&self.system, &self.picture.snapshot, policies, wanted, &record)
-        {
+        match Home::choose(&self.system, &self.picture.snapshot, policies, wanted, &record, trial) {
             Home::InPlace => {
                 record.home = TreeHome::InPlace;
                 record.anchor = None;

@@ -17,7 +17,6 @@ use super::alarm::Alarm;
 use super::calls::Calls;
 use super::dirty::Dirty;
 use super::handle::{Command, Followers, Handle};
-use super::home::Homes;
 use super::inbox::{Asker, Inbox};
 use super::pass::Passes;
 use super::patience::Retries;
@@ -56,8 +55,6 @@ pub struct Engine {
     pub(super) jobs: Jobs,
     /// Which interrupts fire on VMs' CPUs.
     pub(super) firing: Firing,
-    /// Where new instances are made.
-    pub(super) homes: Homes,
     /// The settings, for the tasks beside the engine that follow them.
     pub(super) shown_settings: watch::Sender<Arc<Settings>>,
     /// Told when everything is about to be audited, for what else is done once for each audit.
@@ -108,7 +105,6 @@ impl Engine {
             reported: Reported::default(),
             jobs: Jobs::default(),
             firing: Firing::default(),
-            homes: Homes::default(),
             shown_settings,
             audits: handle.audits.clone(),
             next_audit: Instant::now(),
