@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use stelia_api::ThreadRole;
 use stelia_node::proc::TaskId;
 use stelia_record::{Phase, Record, Vcpu, VcpuThread};
-use stelia_settings::{Partition, PlacementPolicy, Policies};
+use stelia_settings::{PlacementPolicy, Policies};
 
-use super::contained::forbidden;
+use super::contained::partition_kind;
 use super::placement::{Placement, kept, place};
 use super::{Instance, Snapshot, placed};
 
@@ -41,20 +41,7 @@ pub(crate) fn attached(
         .into_iter()
         .map(|(role, task)| VcpuThread { role, task, cpu: None })
         .collect();
-    // An isolated partition that an earlier version made stays for the VM's life: on a kernel where making one is
-    // dangerous, changing the kind of a live one is as dangerous.
-    let is_isolated = |text: &str| text == Partition::Isolated.name();
-    let kept = former.partition == Partition::Isolated && known.vcpu().is_some_and(|vcpu| is_isolated(&vcpu.partition));
-    let auto = if kept {
-        Partition::Isolated
-    } else {
-        snapshot.safe_partition
-    };
-    let partition = match forbidden(snapshot, policies, former) {
-        Some(_) => Partition::Member,
-        None => policies.partition.unwrap_or(auto),
-    };
-    let (vcpus, partition) = placed(&threads, &placement.pins, partition);
+    let (vcpus, partition) = placed(&threads, &placement.pins, partition_kind(snapshot, policies, known));
     let next = Record {
         vcpus,
         partition,
@@ -64,7 +51,8 @@ pub(crate) fn attached(
     }
     .with_own(own);
     // The same list again moves nothing, nor does one without the threads that ended (a vCPU was unplugged): the
-    // isolation was not interrupted, so the state stays. What was refused a partition stays contained.
+    // isolation was not interrupted, so the state stays. What was refused a partition stays contained while the kernel is asked
+    // for it again.
     let living: Vec<VcpuThread> = former
         .vcpus
         .iter()
@@ -76,6 +64,7 @@ pub(crate) fn attached(
     let next = if same && matches!(former.phase, Phase::Isolated | Phase::Contained) {
         Record {
             vcpus: next.vcpus,
+            partition: next.partition,
             props: next.props,
             exclusive: next.exclusive,
             spare: next.spare,

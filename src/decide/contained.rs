@@ -1,11 +1,12 @@
 //! Why an instance is contained instead of isolated.
 
 use stelia_allocator::Qos;
+use stelia_api::ThreadRole;
 use stelia_record::{Phase, Record};
 use stelia_settings::{Partition, Policies};
 use stelia_text::named;
 
-use super::{Instance, Snapshot};
+use super::{Instance, Snapshot, placed};
 
 /// What keeps an instance from a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +17,7 @@ pub(crate) enum ContainedReason {
     NoPartitions,
     /// The setting `partition` is `member`.
     Setting,
-    /// The kernel refused it twice when the vCPUs were handed over; the journal has its words.
+    /// The kernel refused it twice; the journal has its words. It is asked for again at audits and at AttachVcpus.
     Refused,
 }
 
@@ -52,6 +53,50 @@ pub(super) fn forbidden(snapshot: &Snapshot, policies: &Policies, record: &Recor
         Some(Partition::Member) => Some(ContainedReason::Setting),
         _ => None,
     }
+}
+
+/// The kind of partition that an instance is to have, by the settings and by what the kernel makes without danger; `Member` where
+/// a partition is forbidden. vCPUs that share CPUs have another one: see [`super::placed`].
+pub(super) fn partition_kind(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Partition {
+    let record = &instance.record;
+    if forbidden(snapshot, policies, record).is_some() {
+        return Partition::Member;
+    }
+    // An isolated partition that an earlier version made stays for the VM's life: on a kernel where making one is
+    // dangerous, changing the kind of a live one is as dangerous.
+    let is_isolated = |text: &str| text == Partition::Isolated.name();
+    let has_isolated = instance.vcpu().is_some_and(|vcpu| is_isolated(&vcpu.partition));
+    let auto = match record.partition == Partition::Isolated && has_isolated {
+        true => Partition::Isolated,
+        false => snapshot.safe_partition,
+    };
+    policies.partition.unwrap_or(auto)
+}
+
+/// The kind of partition to ask the kernel for again, of an instance that is contained because the kernel refused it. While another
+/// tree's exclusive lists have CPUs of it the kernel would refuse it again.
+pub(super) fn retry(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Option<Partition> {
+    let record = &instance.record;
+    if !instance.is_refused() || !instance.tries_again {
+        return None;
+    }
+    let other_tree = match instance.is_in_place() {
+        true => snapshot.slice.exclusive.as_ref(),
+        false => snapshot.kubepods.as_ref().and_then(|level| level.exclusive.as_ref()),
+    };
+    if other_tree.is_some_and(|list| !list.is_disjoint(&record.exclusive)) {
+        return None;
+    }
+    let (_, partition) = placed(
+        &record.vcpus,
+        &pins(record),
+        partition_kind(snapshot, policies, instance),
+    );
+    Some(partition).filter(|partition| *partition != Partition::Member)
+}
+
+fn pins(record: &Record) -> Vec<(ThreadRole, Option<u32>)> {
+    record.vcpus.iter().map(|thread| (thread.role, thread.cpu)).collect()
 }
 
 /// By what holds now. The setting may have been another one when the instance was contained.

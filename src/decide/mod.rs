@@ -39,7 +39,7 @@ pub(crate) use attach::{Wanted, attached};
 pub(crate) use contained::ContainedReason;
 pub(crate) use facts::{Assessment, Facts};
 pub(crate) use in_place::in_place;
-pub(crate) use snapshot::{Inner, Instance, Leaf, Level, Outside, Slice, Snapshot, Stray, VcpuNow};
+pub(crate) use snapshot::{Inner, Instance, Leaf, Level, Outside, Remaining, Slice, Snapshot, Stray, VcpuNow};
 pub(crate) use stelia_record::Tree;
 pub(crate) use steps::{
     OUTSIDE, Plan, Planned, Step, is_restricted, is_throttled, limits_are_carried, limits_of_scope, placed, plan,

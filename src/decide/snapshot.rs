@@ -7,7 +7,7 @@ use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::{CpuManagerState, PodName, PodUid};
 use stelia_node::cgroup::{CgroupPath, Limits};
 use stelia_node::containers::LiveContainer;
-use stelia_record::Record;
+use stelia_record::{Phase, Record};
 use stelia_settings::{Partition, TreeHome};
 
 use super::Tree;
@@ -127,6 +127,10 @@ pub(crate) struct Instance {
     pub origin_procs: Option<Vec<i32>>,
     /// `cpuset.cpus` of the origin; empty when it is gone.
     pub origin_cpus: CpuSet,
+    /// `cpuset.cpus.effective` of the origin: where its threads may run. Empty in place and when it is gone.
+    pub origin_effective: CpuSet,
+    /// Threads of the origin, read where they may run elsewhere than on the CPUs of kubelet's entry.
+    pub origin_threads: Vec<Remaining>,
     pub anchor_lives: bool,
     /// For every recorded vCPU thread, in order, what it is now; `None` when it ended.
     pub vcpus: Vec<Option<VcpuNow>>,
@@ -136,6 +140,8 @@ pub(crate) struct Instance {
     pub does_not_freeze: bool,
     /// Why there are no events for its files; `None` when there are.
     pub unwatched: Option<String>,
+    /// The kernel refused its partition when it was last asked for, and is to be asked again.
+    pub tries_again: bool,
     /// Threads that are in the container's own cgroup and in neither of the two below it; always empty in a scope.
     pub strays: Vec<Stray>,
     /// The pod's cgroup; `None` in a scope.
@@ -147,6 +153,14 @@ pub(crate) struct Instance {
 pub(crate) struct Stray {
     pub thread: i32,
     pub process: i32,
+}
+
+/// A thread that stays in the origin of an instance in stelia.slice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Remaining {
+    pub thread: i32,
+    /// Where it may run, within its cpuset.
+    pub affinity: CpuSet,
 }
 
 /// `instance/`: the threaded domain's root.
@@ -250,11 +264,14 @@ impl Instance {
             memory_held: None,
             origin_procs: None,
             origin_cpus: record.entry.clone(),
+            origin_effective: CpuSet::new(),
+            origin_threads: Vec::new(),
             anchor_lives: true,
             vcpus: Vec::new(),
             refusals: 0,
             does_not_freeze: false,
             unwatched: None,
+            tries_again: false,
             strays: Vec::new(),
             pod_level: None,
             record,
@@ -310,6 +327,11 @@ impl Instance {
     /// The CPUs that it is to have and that none of its cgroups has yet.
     pub(crate) fn needed(&self) -> CpuSet {
         self.record.exclusive.difference(&self.listed())
+    }
+
+    /// Whether it is contained and is to have no partition: because the kernel refused it, unless something forbids it.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.record.phase == Phase::Contained && self.record.partition == Partition::Member
     }
 
     /// Whether its cgroups are in the container's own.

@@ -3,6 +3,7 @@
 
 use stelia_allocator::Qos;
 use stelia_cpus::CpuSet;
+use stelia_record::Phase;
 use stelia_settings::Partition;
 
 use super::steps::{Course, course_of, growing_list};
@@ -112,8 +113,12 @@ impl Contribution {
             };
         }
         if course_of(snapshot, facts, instance) == Course::Hold {
+            // Until the kernel has made the partition that is asked for again, nothing else keeps tasks off.
+            if record.partition == Partition::Member || record.phase == Phase::Contained {
+                set(Of::Contained, record.exclusive.clone());
+            }
             match record.partition {
-                Partition::Member => set(Of::Contained, record.exclusive.clone()),
+                Partition::Member => {}
                 Partition::Isolated => set(growing, growing_list(instance)),
                 Partition::Root => {
                     set(growing, growing_list(instance));

@@ -8,6 +8,7 @@ use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupPath, File};
+use stelia_node::proc::ProcError;
 use stelia_node::{System, workqueue};
 
 use super::outside::{OWN, TAKEN, outside, saved_attribute, taken};
@@ -78,7 +79,7 @@ fn count(outcome: &mut Outcome, step: &Step) {
     }
     match step {
         Step::MoveProcess(..) | Step::MoveThread(..) => outcome.did.moves += 1,
-        Step::ResetProcess(_) | Step::ResetThread(_) | Step::Pin(..) => {}
+        Step::ResetProcess(_) | Step::ResetThread(_) | Step::Pin(..) | Step::Confine(..) => {}
         _ => outcome.did.writes += 1,
     }
     outcome.recorded_only = false;
@@ -102,6 +103,7 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
         Step::MoveThread(id, to) => moved(system, *id, to, File::Threads),
         Step::ResetThread(tid) => affinity(system, *tid, None),
         Step::Pin(tid, cpu) => affinity(system, *tid, Some(*cpu)),
+        Step::Confine(tid, cpus) => unless_gone(system.procs.allow_cpus(*tid, cpus)),
         Step::ResetProcess(pid) => {
             let threads = match system.procs.thread_ids(*pid) {
                 Ok(threads) => threads,
@@ -206,7 +208,11 @@ fn moved(system: &System, id: i32, to: &CgroupPath, file: File) -> Result<(), Er
 }
 
 fn affinity(system: &System, tid: i32, cpu: Option<u32>) -> Result<(), Error> {
-    match system.procs.set_affinity(tid, cpu) {
+    unless_gone(system.procs.set_affinity(tid, cpu))
+}
+
+fn unless_gone(result: Result<(), ProcError>) -> Result<(), Error> {
+    match result {
         Err(error) if error.is_gone() => Ok(()),
         result => Ok(result?),
     }

@@ -11,13 +11,17 @@ use stelia_node::cgroup::{
 };
 use stelia_node::proc::TaskId;
 use stelia_node::{System, runtime};
-use stelia_record::{Record, RecordError, VcpuThread};
+use stelia_record::{Phase, Record, RecordError, VcpuThread};
 use stelia_settings::{Partition, TreeHome, isolated_is_safe};
 
 use super::container::lists;
 use super::in_place;
 use super::limits::{self, KnownLimits, LimitFiles, number, protection};
-use crate::decide::{Inner, Instance, Leaf, Slice, Snapshot, Tree, VcpuNow};
+use crate::decide::{Inner, Instance, Leaf, Remaining, Slice, Snapshot, Tree, VcpuNow};
+
+/// Threads of an origin that one look reads. A container's commands can make any number of them; those beyond it are read when
+/// others ended.
+const MAX_ORIGIN_THREADS: usize = 4096;
 
 pub(super) fn empty(kubelet: Result<CpuManagerState, String>, source: CpuSource, topology: Topology) -> Snapshot {
     Snapshot {
@@ -209,6 +213,12 @@ pub(super) fn instance(
         true => (in_place::strays(system, scope)?, in_place::pod_level(cgroups, &tree)?),
         false => (Vec::new(), None),
     };
+    // At the end all of them are let go of.
+    let remain = !placed && record.phase != Phase::Leaving;
+    let (origin_effective, origin_threads) = match origin_procs.as_deref().filter(|_| remain) {
+        Some(processes) => remaining_threads(system, &record, processes)?,
+        None => Default::default(),
+    };
     Ok(Instance {
         pod_name: None,
         populated: is_populated(&cgroups.read(scope, File::Events)?),
@@ -228,6 +238,8 @@ pub(super) fn instance(
             CpuSet::new()
         },
         origin_procs,
+        origin_effective,
+        origin_threads,
         anchor_lives: record.anchor.is_none_or(same),
         vcpus: record
             .vcpus
@@ -237,11 +249,37 @@ pub(super) fn instance(
         refusals: 0,
         does_not_freeze: false,
         unwatched: None,
+        tries_again: false,
         strays,
         pod_level,
         record,
         tree,
     })
+}
+
+/// Where the threads that stayed in the origin may run, each where it is not on the CPUs of kubelet's entry anyway. One that ends
+/// meanwhile is left out.
+fn remaining_threads(
+    system: &System,
+    record: &Record,
+    processes: &[i32],
+) -> Result<(CpuSet, Vec<Remaining>), CgroupError> {
+    let effective = set(&*system.cgroups, &record.origin, File::CpusEffective)?;
+    if effective.is_subset(&record.entry) {
+        return Ok((effective, Vec::new()));
+    }
+    // Until a registration is complete all others are being moved.
+    let is_anchor = |pid: i32| record.anchor.is_some_and(|anchor| anchor.id == pid);
+    let stays = |pid: &&i32| record.phase != Phase::Registered || is_anchor(**pid);
+    let processes = processes.iter().filter(stays);
+    let threads = processes.filter_map(|pid| system.procs.thread_ids(*pid).ok());
+    let remaining = |thread: i32| {
+        let affinity = system.procs.affinity(thread).ok()?;
+        Some(Remaining { thread, affinity })
+    };
+    let found = threads.flatten().take(MAX_ORIGIN_THREADS).filter_map(remaining);
+    let found = found.collect();
+    Ok((effective, found))
 }
 
 fn inner(cgroups: &dyn Cgroups, tree: &Tree, freezes: bool) -> Result<Option<Inner>, CgroupError> {

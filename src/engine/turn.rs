@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use stelia_kubelet::PodUid;
+use stelia_record::Phase;
 
 use super::apply::{self, Outcome, apply};
 use super::dirty::Stale;
@@ -219,8 +220,13 @@ impl Engine {
             .filter_map(|planned| Some((planned.pod.clone()?, instances.get(planned.pod.as_ref()?)?.clone())))
             .collect();
         for planned in &steps {
-            if let Step::Contain(_) = planned.step {
-                self.tell_refused(planned.pod.as_ref());
+            match planned.step {
+                Step::Contain(_) => {
+                    self.tell_refused(planned.pod.as_ref());
+                    planned.pod.iter().for_each(|pod| self.picture.was_refused(pod));
+                }
+                Step::Enter(_, Phase::Isolated) => self.tell_made(planned.pod.as_ref()),
+                _ => {}
             }
         }
         // Such a step was planned alone: plan again once it is taken.
@@ -342,10 +348,32 @@ impl Engine {
         };
         let record = &instance.record;
         let pod = self.named(&record.pod);
+        if record.phase == Phase::Contained {
+            let retries = self.picture.retries(&record.pod);
+            return tracing::debug!(
+                "the kernel refused pod {pod} a partition again, retry {retries}: it stays contained"
+            );
+        }
         let text = instance.vcpu().map_or("", |vcpu| &vcpu.partition);
         about!(
             warn, journal::PARTITION_REFUSED, pod, STELIA_CPUSET = %record.exclusive, STELIA_PARTITION = text,
             "the kernel refused pod {pod} a partition of kind {} ({text:?}): contained instead", record.partition.name()
+        );
+    }
+
+    /// A contained instance has the partition that the kernel had refused.
+    fn tell_made(&self, pod: Option<&PodUid>) {
+        let instance = pod.and_then(|pod| self.picture.find(pod));
+        let Some(instance) = instance.filter(|instance| instance.record.phase == Phase::Contained) else {
+            return;
+        };
+        let record = &instance.record;
+        let retries = self.picture.retries(&record.pod);
+        let pod = self.named(&record.pod);
+        about!(
+            info, journal::ISOLATED, pod, STELIA_CPUSET = %record.exclusive,
+            STELIA_FLOAT = instance.float().map(|leaf| leaf.cpus.to_string()),
+            "isolated pod {pod}: the kernel gives it the partition that it had refused ({retries} retries by audits)"
         );
     }
 }

@@ -75,6 +75,8 @@ pub trait Procs: Send + Sync {
     fn has_run_guest(&self, tid: i32) -> Result<bool, ProcError>;
     /// Pin a thread (`Some`) or let it run wherever its cpuset allows (`None`). EINVAL for a CPU outside its cpuset.
     fn set_affinity(&self, tid: i32, cpu: Option<u32>) -> Result<(), ProcError>;
+    /// Let a thread run on these CPUs, as far as its cpuset has them. EINVAL where it has none of them.
+    fn allow_cpus(&self, tid: i32, cpus: &CpuSet) -> Result<(), ProcError>;
     /// The process a pidfd stands for, numbered as on the host.
     fn pid_of_pidfd(&self, pidfd: BorrowedFd<'_>) -> Result<i32, ProcError>;
 }
@@ -269,6 +271,13 @@ impl Procs for KernelProcs {
         })
     }
 
+    fn allow_cpus(&self, tid: i32, cpus: &CpuSet) -> Result<(), ProcError> {
+        affinity::set(tid, cpus).map_err(|cause| ProcError {
+            operation: format!("set affinity of thread {tid} to CPUs {cpus}"),
+            cause,
+        })
+    }
+
     fn pid_of_pidfd(&self, pidfd: BorrowedFd<'_>) -> Result<i32, ProcError> {
         pid_of_pidfd(pidfd)
     }
@@ -323,6 +332,9 @@ mod tests {
             assert_eq!(pinned, (std::process::id() as i32, std::iter::once(last).collect()));
             procs.set_affinity(me, None).unwrap();
             assert!(all.is_subset(&procs.affinity(me).unwrap()));
+            let two: CpuSet = all.iter().take(2).collect();
+            procs.allow_cpus(me, &two).unwrap();
+            assert_eq!(procs.affinity(me).unwrap(), two);
             // No machine has it.
             assert!(procs.set_affinity(me, Some(MAX_CPUS - 1)).is_err());
         });

@@ -327,6 +327,12 @@ impl Procs for Model {
         .map_err(|cause| failed(what())(cause))
     }
 
+    fn allow_cpus(&self, tid: i32, cpus: &CpuSet) -> Result<(), ProcError> {
+        let what = || format!("set affinity of {tid} to {cpus}");
+        self.change(Call::Write, what, |state| state.set_mask(tid, cpus))
+            .map_err(|cause| failed(what())(cause))
+    }
+
     fn pid_of_pidfd(&self, pidfd: BorrowedFd<'_>) -> Result<i32, ProcError> {
         let operation = "look up a pidfd's process";
         let key = key(pidfd).map_err(|cause| ProcError {

@@ -3,7 +3,7 @@
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::File;
 
-use super::{Step, in_place, partition};
+use super::{Step, in_place, origin, partition};
 use crate::decide::{Instance, Leaf, Snapshot};
 
 pub(super) fn steps(instance: &Instance) -> Vec<Step> {
@@ -49,6 +49,7 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
     if is_populated {
         steps.extend(pinned_as_found(instance));
     }
+    steps.extend(origin::release(instance));
     if inner.vcpu.is_some() {
         steps.push(Step::Remove(instance.tree.vcpu().clone()));
     }

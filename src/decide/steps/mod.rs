@@ -3,6 +3,7 @@
 mod in_place;
 mod leave;
 mod limits;
+mod origin;
 mod outside;
 mod partition;
 mod records;
@@ -102,7 +103,7 @@ pub(crate) fn plan_for(
     let mut records = Steps(Vec::new());
     for (pod, assessment) in assessed {
         if let Some(instance) = snapshot.instances.get(pod).filter(|instance| instance.populated) {
-            records.of(instance, record_steps(snapshot, instance, assessment));
+            records.of(instance, record_steps(snapshot, policies, instance, assessment));
             instances.push((instance, assessment, course(instance, assessment.evicted)));
         }
     }
@@ -236,8 +237,16 @@ fn next_phase(instance: &Instance) -> Option<Phase> {
             .map(|_| Phase::Floating),
         Phase::Attaching if instance.record.partition == Partition::Member => Some(Phase::Contained),
         Phase::Attaching => Some(Phase::Isolated),
+        Phase::Contained if is_made(instance) => Some(Phase::Isolated),
         _ => None,
     }
+}
+
+/// Whether the kernel has made the partition of a contained instance that it had refused.
+fn is_made(instance: &Instance) -> bool {
+    let kind = instance.record.partition;
+    let has_it = |vcpu: &super::Leaf| vcpu.partition == kind.name();
+    kind != Partition::Member && instance.vcpu().is_some_and(has_it)
 }
 
 struct Steps(Vec<Planned>);

@@ -295,7 +295,8 @@ proptest! {
                 break;
             }
             rounds += 1;
-            prop_assert!(rounds < 8, "still planning: {:?}", steps);
+            // One more than the others need is taken by an instance that is to have CPUs which another one gives up.
+            prop_assert!(rounds < 9, "still planning: {:?}", steps);
             // Where every CPU is assigned a float stays where it is, until one is free.
             let facts = Facts::of(&now, &policies);
             let taken = facts.totals().owned().union(facts.assigned());

@@ -4,9 +4,10 @@
 use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
 use stelia_record::{Phase, VcpuThread};
-use stelia_settings::Partition;
+use stelia_settings::{Partition, Policies};
 
 use super::Step;
+use crate::decide::contained::{partition_kind, retry};
 use crate::decide::entitlement::Entitlement;
 use crate::decide::placement::place;
 use crate::decide::{Assessment, Instance, Snapshot, VcpuNow, pod_pool};
@@ -14,7 +15,12 @@ use crate::decide::{Assessment, Instance, Snapshot, VcpuNow, pod_pool};
 /// After so many refusals of a partition in a row the instance is contained instead.
 pub(super) const REFUSALS: u32 = 2;
 
-pub(super) fn record_steps(snapshot: &Snapshot, instance: &Instance, assessment: &Assessment) -> Vec<Step> {
+pub(super) fn record_steps(
+    snapshot: &Snapshot,
+    policies: &Policies,
+    instance: &Instance,
+    assessment: &Assessment,
+) -> Vec<Step> {
     let record = &instance.record;
     if record.phase == Phase::Leaving {
         return Vec::new();
@@ -30,8 +36,12 @@ pub(super) fn record_steps(snapshot: &Snapshot, instance: &Instance, assessment:
             own: own.clone(),
         }];
     }
-    if record.phase == Phase::Attaching && record.partition != Partition::Member && instance.refusals >= REFUSALS {
+    let asks = matches!(record.phase, Phase::Attaching | Phase::Contained) && record.partition != Partition::Member;
+    if asks && instance.refusals >= REFUSALS {
         return vec![Step::Contain(scope())];
+    }
+    if let Some(partition) = retry(snapshot, policies, instance).filter(|_| !assessment.evicted) {
+        return vec![Step::Retry(scope(), partition)];
     }
     if let Some(pool) = pod_pool::of(snapshot, instance)
         && record.pod_pool.as_ref() != Some(&pool)
@@ -57,7 +67,12 @@ pub(super) fn record_steps(snapshot: &Snapshot, instance: &Instance, assessment:
         &record.exclusive,
         &snapshot.topology,
     );
-    let (vcpus, partition) = placed(&record.vcpus, &placement.pins, record.partition);
+    // Not by the last kind: it is `root` where the vCPUs shared CPUs, and `isolated` again once each has one of its own.
+    let kind = match (record.partition, partition_kind(snapshot, policies, instance)) {
+        (Partition::Member, _) | (_, Partition::Member) => record.partition,
+        (_, kind) => kind,
+    };
+    let (vcpus, partition) = placed(&record.vcpus, &placement.pins, kind);
     if vcpus == record.vcpus {
         return Vec::new();
     }

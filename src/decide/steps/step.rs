@@ -19,6 +19,8 @@ pub(crate) enum Step {
     /// Let a thread run wherever its cpuset allows.
     ResetThread(i32),
     Pin(i32, u32),
+    /// Let a thread that stays in the origin run on these CPUs only, as far as its cpuset has them.
+    Confine(i32, CpuSet),
     Remove(CgroupPath),
     /// Record that the instance (its scope is given) has reached a phase.
     Enter(CgroupPath, Phase),
@@ -36,6 +38,9 @@ pub(crate) enum Step {
     Place(CgroupPath, Vec<VcpuThread>, Partition),
     /// Record that the kernel refuses the partition: the instance is to be contained.
     Contain(CgroupPath),
+    /// Record the kind of partition that the kernel refused to a contained instance and is asked for again. It stays contained
+    /// until the kernel has made the partition.
+    Retry(CgroupPath, Partition),
     /// Set limits on a unit, through systemd.
     Limit(String, Box<Limits>),
     /// Set the weight of stelia.slice, through systemd.
@@ -88,6 +93,7 @@ impl Step {
             Self::Share(_, pool) => next.pod_pool = Some(pool.clone()),
             Self::Place(_, vcpus, partition) => (next.vcpus, next.partition) = (vcpus.clone(), *partition),
             Self::Contain(_) => next.partition = Partition::Member,
+            Self::Retry(_, partition) => next.partition = *partition,
             _ => return None,
         }
         Some(next)
@@ -102,7 +108,12 @@ impl Step {
     pub(crate) fn is_of_record(&self) -> bool {
         matches!(
             self,
-            Self::Enter(..) | Self::Entitle { .. } | Self::Share(..) | Self::Place(..) | Self::Contain(_)
+            Self::Enter(..)
+                | Self::Entitle { .. }
+                | Self::Share(..)
+                | Self::Place(..)
+                | Self::Contain(_)
+                | Self::Retry(..)
         )
     }
 

@@ -8,7 +8,7 @@ use stelia_node::cgroup::{CgroupPath, File};
 use stelia_record::Phase;
 use stelia_settings::{FloatPolicy, Partition, Policies};
 
-use super::{Course, Step, in_place, limits};
+use super::{Course, Step, in_place, limits, origin};
 use crate::decide::float::{FloatReason, Shared, choose};
 use crate::decide::{Facts, Inner, Instance, Snapshot, pod_pool};
 
@@ -100,7 +100,9 @@ pub(super) fn steps(
 
     let now = inner.float.as_ref().map(|leaf| &leaf.cpus);
     let now = now.cloned().unwrap_or_default();
-    steps.extend(float_step(snapshot, facts, policies, instance, float));
+    let list = float_list(snapshot, facts, policies, instance, float);
+    steps.extend(float_write(instance, list.as_ref()));
+    steps.extend(origin::confine(instance, list.as_ref().unwrap_or(&now)));
     // The kernel prints a period of its own after "max".
     let limit = inner.float.as_ref().map_or("", |leaf| leaf.cpu_max.as_str());
     let is_limited = |text: &str| !text.is_empty() && !text.starts_with("max");
@@ -136,6 +138,26 @@ pub(super) fn float_step(
     instance: &Instance,
     float: Option<&CpuSet>,
 ) -> Option<Step> {
+    float_write(
+        instance,
+        float_list(snapshot, facts, policies, instance, float).as_ref(),
+    )
+}
+
+fn float_write(instance: &Instance, list: Option<&CpuSet>) -> Option<Step> {
+    let now = instance.float().map(|leaf| leaf.cpus.clone()).unwrap_or_default();
+    let list = list.filter(|list| **list != now)?;
+    Some(Step::Write(instance.tree.float().clone(), File::Cpus, list.to_string()))
+}
+
+/// The list that float is to have; `None` where it has none and none can be chosen.
+fn float_list(
+    snapshot: &Snapshot,
+    facts: &Facts,
+    policies: &Policies,
+    instance: &Instance,
+    float: Option<&CpuSet>,
+) -> Option<CpuSet> {
     let now = instance.float().map(|leaf| leaf.cpus.clone()).unwrap_or_default();
     let taken = || {
         let closed = facts.totals().closed_to(instance.record.qos());
@@ -145,12 +167,10 @@ pub(super) fn float_step(
     // A float whose list has CPUs of instances only (another program wrote it) must leave them even while kubelet's file
     // cannot be used, or no partition of theirs can be valid: to the reserved CPUs, else to any online CPU that is free.
     let anywhere = || open(&policies.allocator.reserved).or_else(|| open(facts.online()));
-    let want = float
+    float
         .cloned()
         .or_else(|| open(&now))
-        .or_else(|| anywhere().filter(|_| !now.is_empty()));
-    let want = want.filter(|want| *want != now)?;
-    Some(Step::Write(instance.tree.float().clone(), File::Cpus, want.to_string()))
+        .or_else(|| anywhere().filter(|_| !now.is_empty()))
 }
 
 /// Whether processes of the origin belong in float: at registration; and while no partition keeps them off the vCPUs' CPUs.

@@ -16,6 +16,7 @@ impl fmt::Display for Step {
             Self::ResetProcess(pid) => write!(f, "let every thread of process {pid} run wherever its cpuset allows"),
             Self::ResetThread(tid) => write!(f, "let thread {tid} run wherever its cpuset allows"),
             Self::Pin(tid, cpu) => write!(f, "pin thread {tid} to CPU {cpu}"),
+            Self::Confine(tid, cpus) => write!(f, "let thread {tid} run on CPUs {cpus} only"),
             Self::Remove(cgroup) => write!(f, "remove cgroup {}", cgroup.as_str()),
             Self::Enter(scope, phase) => write!(f, "record that {} is {}", scope.as_str(), phase.state()),
             Self::Entitle { scope, entry, own } => write!(
@@ -38,6 +39,13 @@ impl fmt::Display for Step {
                 )
             }
             Self::Contain(scope) => write!(f, "record that {} gets no partition", scope.as_str()),
+            Self::Retry(scope, partition) => {
+                let (scope, kind) = (scope.as_str(), partition.name());
+                write!(
+                    f,
+                    "record that the kernel is asked again for a partition of {scope}, {kind}"
+                )
+            }
             Self::Limit(unit, _) => write!(f, "set limits of {unit}"),
             Self::Claim(cgroup, cpus) if cpus.is_empty() => {
                 write!(f, "take back every exclusive CPU that was added to {}", cgroup.as_str())

@@ -85,6 +85,13 @@ impl Picture {
         };
         now.refusals = refusals(known, &now, asked);
         now.does_not_freeze = known.does_not_freeze;
+        now.tries_again = now.is_refused() && {
+            let audited = stale.limits == StaleLimits::Audited;
+            known.tries_again || audited && self.refused.is_due(pod)
+        };
+        if !matches!(now.record.phase, Phase::Attaching | Phase::Contained) {
+            self.refused.forget(pod);
+        }
         now.pod_name.clone_from(&known.pod_name);
         let findings = if stale.ours {
             Vec::new()
@@ -187,7 +194,7 @@ impl Picture {
 /// How often in a row the kernel refused the partition; `asked`: it was written since the last look.
 fn refusals(known: &Instance, now: &Instance, asked: bool) -> u32 {
     let record = &now.record;
-    let wants = record.phase == Phase::Attaching && record.partition != Partition::Member;
+    let wants = matches!(record.phase, Phase::Attaching | Phase::Contained) && record.partition != Partition::Member;
     if !wants || now.vcpu().is_some_and(|vcpu| vcpu.partition == record.partition.name()) {
         return 0;
     }

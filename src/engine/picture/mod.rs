@@ -2,6 +2,7 @@
 
 mod instance;
 mod node;
+mod refused;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use super::observe;
 use crate::decide::entitlement::Entitlement;
 use crate::decide::{Assessment, Facts, Instance, Snapshot, Step, Tree};
 pub(super) use node::NodeLook;
+use refused::Refused;
 
 /// How long a live instance may be without kubelet's entry before it counts: kubelet writes in two steps.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -56,6 +58,8 @@ pub(super) struct Picture {
     freezing: Lasting,
     /// Instances whose partition was written since they were last read.
     asked: BTreeSet<PodUid>,
+    /// Instances whose partition the kernel refused.
+    refused: Refused,
     /// Instances of which the last audit looked at the container's limits: the next one looks at the scope's.
     half_audited: BTreeSet<PodUid>,
     /// What concerns the whole node has changed since [`Self::take_node_changed`] was last called.
@@ -86,6 +90,7 @@ impl Picture {
             empty: Lasting::new(EMPTY),
             freezing: Lasting::new(FREEZE),
             asked: BTreeSet::new(),
+            refused: Refused::default(),
             half_audited: BTreeSet::new(),
             node_changed: true,
         }
@@ -152,6 +157,8 @@ impl Picture {
         }
         self.asked.remove(pod);
         self.half_audited.remove(pod);
+        self.refused.forget(pod);
+        self.refused.end_pauses();
         self.list_abandoned();
         others
     }
@@ -174,6 +181,16 @@ impl Picture {
                 ..instance
             },
         )
+    }
+
+    /// The kernel refused an instance its partition.
+    pub(super) fn was_refused(&mut self, pod: &PodUid) {
+        self.refused.add(pod);
+    }
+
+    /// How often the partition that the kernel refused to an instance was asked for again at an audit.
+    pub(super) fn retries(&self, pod: &PodUid) -> u32 {
+        self.refused.retries(pod)
     }
 
     /// Follow a change of an instance's record; whether that concerns others.

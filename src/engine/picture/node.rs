@@ -52,6 +52,9 @@ impl Picture {
             node.kubelet_before = self.look_at_kubelet(source);
             anew |= node.kubelet_before.is_some();
             dirty.leftover |= node.kubelet_before.is_some();
+            if node.kubelet_before.is_some() {
+                self.refused.end_pauses();
+            }
         }
         if std::mem::take(&mut dirty.scopes) {
             match observe::scopes(&*system.cgroups) {

@@ -55,6 +55,14 @@ fn apply_one(instance: &mut Instance, step: &Step) {
                 now.cgroup = to.clone();
             }
         }
+        Step::Confine(tid, cpus) => {
+            let within = cpus.intersection(&instance.origin_effective);
+            let remaining = instance
+                .origin_threads
+                .iter_mut()
+                .find(|remaining| remaining.thread == *tid);
+            remaining.unwrap().affinity = within;
+        }
         Step::Pin(tid, cpu) => vcpu_now(instance, *tid).unwrap().affinity = [*cpu].into_iter().collect(),
         Step::ResetThread(tid) => {
             let set = instance.record.exclusive.clone();

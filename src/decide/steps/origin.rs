@@ -1,0 +1,31 @@
+//! What stays in the container's own cgroup while its instance is in stelia.slice: the anchor, which is a running program where the
+//! instance was adopted, and what is exec'd into the container.
+//!
+//! Once the partition is made that cgroup's cpuset has no CPU left, and the kernel lets its threads run wherever the parent's may: on
+//! every CPU outside of partitions, those included that kubelet gave to other pods exclusively. `cpuset.cpus` of that cgroup is
+//! kubelet's, so its threads are kept off those CPUs by their affinity.
+
+use stelia_cpus::CpuSet;
+
+use super::Step;
+use crate::decide::Instance;
+
+/// Keep these threads on float's CPUs. While their cpuset has none of these, the kernel would refuse it, and they are on the
+/// container's own CPUs.
+pub(super) fn confine(instance: &Instance, float: &CpuSet) -> Vec<Step> {
+    let within = float.intersection(&instance.origin_effective);
+    let differs = |affinity: &CpuSet| !within.is_empty() && *affinity != within;
+    let threads = instance.origin_threads.iter();
+    threads
+        .filter(|remaining| differs(&remaining.affinity))
+        .map(|remaining| Step::Confine(remaining.thread, float.clone()))
+        .collect()
+}
+
+/// Let them run wherever their cpuset allows, before the instance ends.
+pub(super) fn release(instance: &Instance) -> impl Iterator<Item = Step> + '_ {
+    let confined = instance.origin_procs.iter().flatten();
+    confined
+        .filter(|_| !instance.is_in_place())
+        .map(|pid| Step::ResetProcess(*pid))
+}
