@@ -44,6 +44,11 @@ impl Checkpoint {
         &self.default
     }
 
+    /// The CPUs that are assigned to a container.
+    pub fn entry(&self, pod: &PodUid, container: &str) -> Option<CpuSet> {
+        self.entries.get(pod.as_str())?.get(container)?.parse().ok()
+    }
+
     /// Assigns CPUs to a container: the default set shrinks, then the entry appears.
     pub fn admit(&mut self, pod: &PodUid, container: &str, cpus: &CpuSet) -> io::Result<()> {
         self.default = self.default.difference(cpus);

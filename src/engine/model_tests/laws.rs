@@ -33,6 +33,16 @@ enum Event {
     /// kubelet's file breaks, or is written anew.
     Break,
     Mend,
+    /// kubelet gives a running pod other CPUs, as many as it has; the former ones go to a pod that is no VM, or nowhere.
+    Move(usize, u32, bool),
+    /// Two pods have each other's CPUs.
+    Exchange(usize, usize),
+    /// A pod's last CPU goes to a pod that is no VM.
+    Shrink(usize),
+    /// A pod that is no VM has this CPU, or ends.
+    Web(u32),
+    /// A CPU goes offline, or comes back.
+    Blink(u32),
     Restart,
     /// The daemon is killed after so many changes.
     Cut(u32),
@@ -40,6 +50,9 @@ enum Event {
 
 /// The last overlaps the second: kubelet gives it away only after it took that one back.
 const CPUS: [&str; 5] = ["1", "2-3", "4", "5-6", "3"];
+
+/// Pods that are no VMs have these numbers and one CPU more each.
+const WEBS: u32 = 20;
 
 const MEDDLING: [(&str, File, &str); 10] = [
     ("instance/float", File::Cpus, "0-7"),
@@ -72,9 +85,75 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (slot(), 0..MEDDLING.len()).prop_map(|(slot, which)| Event::Meddle(slot, which)),
         1 => Just(Event::Break),
         1 => Just(Event::Mend),
+        3 => (slot(), 0..6u32, any::<bool>()).prop_map(|(slot, to, given)| Event::Move(slot, to, given)),
+        2 => (slot(), slot()).prop_map(|(one, other)| Event::Exchange(one, other)),
+        1 => slot().prop_map(Event::Shrink),
+        1 => (1..7u32).prop_map(Event::Web),
+        1 => (1..7u32).prop_map(Event::Blink),
         1 => Just(Event::Restart),
         3 => (0..30u32).prop_map(Event::Cut),
     ]
+}
+
+/// What kubelet does with the CPUs of running pods. Nobody looks before all of it is written.
+impl Node {
+    /// The CPUs of kubelet's that a pod of these slots has.
+    fn entry(&self, slots: &Slots, slot: usize) -> Option<CpuSet> {
+        let (pod, _) = slots[slot].as_ref()?;
+        self.checkpoint.entry(&pod.uid, "vm")
+    }
+
+    fn give(&mut self, slots: &Slots, slot: usize, list: &CpuSet) {
+        if let Some((pod, _)) = &slots[slot] {
+            self.checkpoint.release(&pod.uid).unwrap();
+            self.checkpoint.admit(&pod.uid, "vm", list).unwrap();
+        }
+    }
+
+    fn start_web(&mut self, cpu: u32) {
+        let (uid, list) = (uid(WEBS + cpu), CpuSet::from_iter([cpu]));
+        if self.checkpoint.default_cpus().contains(cpu) && self.checkpoint.entry(&uid, "web").is_none() {
+            self.checkpoint.admit(&uid, "web", &list).unwrap();
+        }
+    }
+
+    /// The runtime writes the CPUs of the containers, as far as the kernel lets it.
+    fn follow_entries(&self, slots: &Slots) {
+        for slot in 0..CPUS.len() {
+            let entry = self.entry(slots, slot);
+            if let (Some((pod, _)), Some(entry)) = (&slots[slot], entry) {
+                // crun's containers have them on two levels.
+                for level in stelia_node::containers::levels(&pod.origin) {
+                    if !self.read(&level, File::Cpus).is_empty() {
+                        let _ = self.model.meddle(&level, File::Cpus, &entry.to_string());
+                    }
+                }
+            }
+        }
+    }
+
+    fn moves(&mut self, slots: &Slots, slot: usize, to: u32, given: bool) {
+        let Some(before) = self.entry(slots, slot) else { return };
+        // CPUs 0 and 7 are always shared.
+        let open = self.checkpoint.default_cpus().union(&before).intersection(&cpus("1-6"));
+        let open: Vec<u32> = open.iter().collect();
+        let turned = open.iter().cycle().skip(to as usize).take(before.len());
+        let after: CpuSet = turned.copied().collect();
+        self.give(slots, slot, &after);
+        if given {
+            before.difference(&after).iter().for_each(|cpu| self.start_web(cpu));
+        }
+    }
+
+    fn blinks(&self, cpu: u32) {
+        let online = Topology::read(&self.model.system_files()).unwrap().online();
+        let one = CpuSet::from_iter([cpu]);
+        let online = match online.contains(cpu) {
+            true => online.difference(&one),
+            false => online.union(&one),
+        };
+        let _ = self.model.hotplug(&online);
+    }
 }
 
 type Slots = [Option<(Pod, Qemu)>; CPUS.len()];
@@ -162,6 +241,26 @@ async fn happen(node: &mut Node, slots: &mut Slots, event: &Event) {
         }
         Event::Break => node.checkpoint.write_bytes(b"{}").unwrap(),
         Event::Mend => node.checkpoint.write().unwrap(),
+        Event::Move(slot, to, given) => node.moves(slots, *slot, *to, *given),
+        Event::Exchange(one, other) => {
+            if let (Some(first), Some(second)) = (node.entry(slots, *one), node.entry(slots, *other)) {
+                node.checkpoint.release(&uid(*one as u32)).unwrap();
+                node.give(slots, *other, &first);
+                node.give(slots, *one, &second);
+            }
+        }
+        Event::Shrink(slot) => {
+            if let Some(before) = node.entry(slots, *slot).filter(|before| before.len() > 1) {
+                let last: CpuSet = before.iter().last().into_iter().collect();
+                node.give(slots, *slot, &before.difference(&last));
+                last.iter().for_each(|cpu| node.start_web(cpu));
+            }
+        }
+        Event::Web(cpu) if node.checkpoint.entry(&uid(WEBS + cpu), "web").is_some() => {
+            node.checkpoint.release(&uid(WEBS + cpu)).unwrap();
+        }
+        Event::Web(cpu) => node.start_web(*cpu),
+        Event::Blink(cpu) => node.blinks(*cpu),
         Event::Restart => node.restart().await,
         Event::Cut(changes) => {
             // It works on until it is cut off, and whatever it was doing stays half done.
@@ -230,6 +329,10 @@ proptest! {
             let mut slots = Slots::default();
             for event in &events {
                 happen(&mut node, &mut slots, event).await;
+                node.follow_entries(&slots);
+                node.reconcile().await;
+                // What the kernel refused before the partitions had changed.
+                node.follow_entries(&slots);
                 node.reconcile().await;
                 node.check().await;
             }

@@ -3,9 +3,12 @@
 mod adopt;
 mod allocator;
 mod booking;
+mod check;
 mod crash;
 mod crun;
+mod entitled;
 mod fair;
+mod handed_over;
 mod in_place;
 mod journal;
 mod kubevirt;
@@ -20,6 +23,8 @@ mod publishing;
 mod quiet;
 mod rebind;
 mod refusals;
+mod refused;
+mod remaining;
 mod repair;
 mod tenant;
 mod workers;
@@ -234,16 +239,27 @@ impl Node {
     async fn check(&self) {
         let before = self.model.changes();
         let report = self.reconcile().await;
-        assert_eq!((report.did.steps, self.model.changes()), (0, before), "{report:?}");
+        // A partition that the kernel refused is asked for again now and then.
+        let refused = |node: &Self| {
+            let view = node.handle.view();
+            let mut reasons = view.instances.values().filter_map(|one| one.contained_reason);
+            reasons.any(|reason| reason == decide::ContainedReason::Refused.name())
+        };
+        if !refused(self) {
+            assert_eq!((report.did.steps, self.model.changes()), (0, before), "{report:?}");
+        }
         let system = self.handle.system();
         let mut kubelet = KubeletRoot::new();
         kubelet.find(&self.settings.kubelet_root, system.root());
         let snapshot = Picture::read(system, &self.settings, kubelet).ok().unwrap().snapshot;
         assert_eq!(decide::plan(&snapshot, &self.settings.policies), []);
 
+        self.check_entitlement(&snapshot);
+        self.check_other_pods(&snapshot);
         // An instance that lost its CPUs to another pod floats, and is promised nothing.
         let evicted = |instance: &decide::Instance| snapshot.assess(&self.settings.policies, instance).evicted;
         let live: Vec<_> = snapshot.live().filter(|instance| !evicted(instance)).collect();
+        let online = snapshot.topology.online();
         let isolated = cpus(&self.read(&CgroupPath::root(), File::CpusIsolated));
         let mut owned = CpuSet::new();
         for instance in &live {
@@ -253,6 +269,7 @@ impl Node {
         }
         let (mut promised, mut of_roots, mut of_pods) = (CpuSet::new(), CpuSet::new(), CpuSet::new());
         let mut vcpu_threads = BTreeMap::new();
+        let mut offline = Vec::new();
         for instance in &live {
             let inner = instance.tree.inner().clone();
             let float = cpus(&self.read(instance.tree.float(), File::CpusEffective));
@@ -276,6 +293,11 @@ impl Node {
                     instance.record.pod
                 );
             }
+            // Without a CPU that is online the kernel makes no partition, and its threads run wherever it lets them.
+            if instance.record.exclusive.is_disjoint(&online) {
+                offline.extend(instance.record.vcpus.iter().map(|thread| thread.task.id));
+                continue;
+            }
             if instance.record.phase == Phase::Isolated {
                 promised = promised.union(&instance.record.exclusive);
                 if instance.is_in_place() {
@@ -292,8 +314,13 @@ impl Node {
             }
             if matches!(instance.record.phase, Phase::Isolated | Phase::Contained) {
                 for thread in &instance.record.vcpus {
-                    let cpu = thread.cpu.into_iter().collect::<CpuSet>();
-                    vcpu_threads.insert(thread.task.id, (inner.child("vcpu"), cpu));
+                    // Where there are more vCPUs than CPUs, or its CPU is offline, it is on any of them.
+                    let pinned = thread.cpu.filter(|cpu| online.contains(*cpu));
+                    let wanted = match pinned {
+                        Some(cpu) => CpuSet::from_iter([cpu]),
+                        None => instance.record.exclusive.intersection(&online),
+                    };
+                    vcpu_threads.insert(thread.task.id, (inner.child("vcpu"), wanted));
                 }
             }
         }
@@ -315,6 +342,7 @@ impl Node {
         for (tid, cgroup, runs_on) in self.model.tasks() {
             match vcpu_threads.get(&tid) {
                 Some(wanted) => assert_eq!((&cgroup, &runs_on), (&wanted.0, &wanted.1), "vCPU thread {tid}"),
+                None if offline.contains(&tid) => {}
                 None => assert!(
                     runs_on.is_disjoint(&promised) && cgroup.name() != "vcpu",
                     "thread {tid} of {cgroup} runs on {runs_on}"
