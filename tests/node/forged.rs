@@ -74,6 +74,8 @@ fn place(task: u32) -> (String, String) {
 
 /// The next daemon finds it.
 fn restart() {
+    // systemd limits how often a unit is started in ten seconds.
+    run(&["systemctl", "reset-failed", "steliad"]);
     run(&["systemctl", "restart", "steliad"]);
     run(&["steliactl", "reconcile"]);
 }
