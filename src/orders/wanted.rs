@@ -23,7 +23,12 @@ pub(super) fn wanted(view: &View, settings: &QuietSettings, own_devices: &BTreeM
                 settings.latency_low_us,
             ),
             governor: settings.cpu_governor.clone(),
-            cache_class: known.quiet.cache_class.clone(),
+            // Or have removed the class; an order with one that there is not would be refused as a whole.
+            cache_class: known
+                .quiet
+                .cache_class
+                .clone()
+                .filter(|class| settings.cache_classes.contains_key(class)),
         };
         (pod.to_string(), vm)
     });
@@ -132,6 +137,17 @@ mod tests {
         let named: Vec<String> = order.vms.keys().cloned().collect();
         assert_eq!(named, [pod(1).to_string(), pod(3).to_string()]);
         assert_eq!(order.shared, set("0-1"));
+    }
+
+    #[test]
+    fn a_recorded_cache_class_that_the_node_does_not_have_is_not_ordered() {
+        let mut view = view(&[(1, "2-3"), (3, "6")]);
+        let mut known = (*view.instances[&pod(1)]).clone();
+        known.quiet.cache_class = Some("gold".into());
+        view.instances.insert(pod(1), Arc::new(known));
+        let order = order(&view);
+        assert_eq!(order.vms.len(), 2);
+        assert!(order.vms.values().all(|vm| vm.cache_class.is_none()), "{order:?}");
     }
 
     #[test]

@@ -74,6 +74,8 @@ fn place(task: u32) -> (String, String) {
 
 /// The next daemon finds it.
 fn restart() {
+    // systemd limits how often a unit is started in ten seconds.
+    run(&["systemctl", "reset-failed", "steliad"]);
     run(&["systemctl", "restart", "steliad"]);
     run(&["steliactl", "reconcile"]);
 }
@@ -171,8 +173,9 @@ fn a_container_that_writes_its_own_cgroup_gains_nothing() {
             assert_victim_is_maintained(&victim);
         }
 
-        // Whoever may write the pod's cgroup is root. What is there is believed no more than that.
-        for (what, lie) in &lies {
+        // Whoever may write the pod's cgroup is root. What is there is believed no more than that. With CPUs of others and a task of its
+        // own the container would get those that kubelet gave it, which is no harm.
+        for (what, lie) in lies.iter().filter(|(what, _)| *what != "shared CPUs") {
             let written = output(&["sh", "-c", &lie.commands(&pods_own.display().to_string())]);
             assert!(written.status.success(), "{what}: {written:?}");
             restart();
