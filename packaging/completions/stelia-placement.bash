@@ -23,7 +23,7 @@ _stelia__placement() {
 
     case "${cmd}" in
         stelia__placement)
-            opts="-h -V --kubeconfig --listen --tls-cert --tls-key --tls-client-ca --probes --lease-namespace --lease-name --identity --scoring-strategy --completions --help --version"
+            opts="-h -V --kubeconfig --listen --tls-cert --tls-key --tls-client-ca --probes --lease-namespace --lease-name --identity --service --address --scoring-strategy --completions --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -62,6 +62,14 @@ _stelia__placement() {
                     return 0
                     ;;
                 --identity)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --service)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --address)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -2,6 +2,7 @@
 //!
 //! There is no I/O and no clock here: whoever calls tells the time, and what the nodes answer.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -182,13 +183,14 @@ impl Waiting {
         now: Moment,
     ) -> Option<Retry> {
         let changed = *self.nodes.get(node)?;
-        let (mut left, mut first) = (0, None);
+        let mut left = 0;
+        let mut first: Option<(Reverse<i64>, Moment, Uid)> = None;
         for (uid, pod) in &self.pods {
             if !pod.is_open(changed) || !fits.contains(&pod.request) {
                 continue;
             }
             left += 1;
-            let rank = (-pod.priority, pod.since, *uid);
+            let rank = (Reverse(pod.priority), pod.since, *uid);
             if pod.is_due(now) && first.is_none_or(|first| rank < first) && is_free(*uid) {
                 first = Some(rank);
             }
