@@ -57,6 +57,14 @@ impl Bundle {
         self.path().join("config.json")
     }
 
+    /// Of a container of CRI-O its conmon's number is enough to find its runtime.
+    fn is_there(&self) -> bool {
+        match self {
+            Self::Containerd { .. } => self.config().exists(),
+            Self::CriO { path } => path.exists(),
+        }
+    }
+
     fn is_of_kubernetes(&self) -> bool {
         match self {
             Self::Containerd { namespace, .. } => namespace == OsStr::new(KUBERNETES),
@@ -65,7 +73,7 @@ impl Bundle {
     }
 }
 
-/// The bundles of a container that have a configuration, those of Kubernetes first. `node` is `/`. Two managers on one node do not
+/// The bundles of a container, those of Kubernetes first. `node` is `/`. Two managers on one node do not
 /// make the same id, but what is left of a former one may be there.
 pub(crate) fn bundles(node: &Path, id: &str) -> Vec<Bundle> {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
@@ -92,10 +100,7 @@ pub(crate) fn bundles(node: &Path, id: &str) -> Vec<Bundle> {
             path: path.join(id).join("userdata"),
         })
     });
-    let mut found: Vec<Bundle> = containerd
-        .chain(crio)
-        .filter(|bundle| bundle.config().exists())
-        .collect();
+    let mut found: Vec<Bundle> = containerd.chain(crio).filter(Bundle::is_there).collect();
     found.sort_by_key(|bundle| !bundle.is_of_kubernetes());
     found
 }
