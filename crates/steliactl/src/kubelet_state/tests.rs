@@ -94,7 +94,7 @@ fn json_has_a_name_for_everything() {
         "policy": "static",
         "default_cpus": "0,21-64,85-127",
         "shared_pool": "0,21-64,85-127",
-        "usable": true,
+        "unknown_keys": [], "usable": true,
         "reason": "",
         "entries": [{ "pod_uid": pod, "pod_namespace": "", "pod_name": "", "container": "instance", "cpus": "1-20,65-84" }],
         "pod_entries": [],

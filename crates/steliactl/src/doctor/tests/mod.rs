@@ -183,6 +183,7 @@ type Change = fn(&mut Facts);
 #[case::siblings_apart("cpus", Verdict::Warning, |f: &mut Facts| f.kubelet.as_mut().unwrap().cpu_manager_policy_options.clear())]
 #[case::a_split_core("whole-cores", Verdict::Warning, |f: &mut Facts| {
     let state = f.state.as_mut().unwrap();
+    state.default_cpus = "0,3-7".parse().unwrap();
     state.entries.values_mut().flat_map(|pod| pod.values_mut()).for_each(|cpus| *cpus = "1-2".parse().unwrap());
 })]
 #[case::isolated_at_boot("isolcpus", Verdict::Warning, |f: &mut Facts| f.isolcpus = "1,5".parse().unwrap())]
