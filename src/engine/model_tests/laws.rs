@@ -145,7 +145,7 @@ impl Node {
             if let (Some((pod, _)), Some(entry)) = (&slots[slot], entry) {
                 // crun's containers have them on two levels.
                 for level in stelia_node::containers::levels(&pod.origin) {
-                    if !self.read(&level, File::Cpus).is_empty() {
+                    if self.model.read(&level, File::Cpus).is_ok_and(|list| !list.is_empty()) {
                         let _ = self.model.meddle(&level, File::Cpus, &entry.to_string());
                     }
                 }
