@@ -156,10 +156,6 @@ type Change = fn(&mut Facts);
 #[case::hybrid("cgroup", Verdict::Failed, |f: &mut Facts| f.unfit = Some("a hybrid".into()))]
 #[case::two_homes("kubelet-home", Verdict::Failed, |f: &mut Facts| f.home.read = Err("which is not clear".into()))]
 #[case::cgroup_root("kubelet-cgroups", Verdict::Failed, |f: &mut Facts| f.kubelet.as_mut().unwrap().cgroup_root = "/k8s-infra".into())]
-#[case::cgroup_root_of_a_stopped_kubelet("kubelet-cgroups", Verdict::Failed, |f: &mut Facts| {
-    f.kubelet = Err("no kubelet runs".into());
-    f.files.stopped = Some(("/var/lib/kubelet/config.yaml", Ok(KubeletConfig { cgroup_root: "/k8s-infra".into(), ..KubeletConfig::default() })));
-})]
 #[case::no_pods_cgroups("kubelet-cgroups", Verdict::Failed, |f: &mut Facts| f.kubelet.as_mut().unwrap().cgroups_per_qos = false)]
 #[case::another_home("kubelet-home", Verdict::Failed, |f: &mut Facts| f.home.is_kubelets = false)]
 #[case::no_cpuset("cgroup", Verdict::Failed, |f: &mut Facts| f.controllers = Some(vec!["cpu".into()]))]
@@ -224,10 +220,11 @@ fn what_is_wrong_is_told_with_its_cure_and_nothing_else_is(
 fn the_cgroup_root_of_a_kubelet_that_does_not_run_is_told_too() {
     let mut facts = fit();
     facts.kubelet = Err("no kubelet runs".into());
-    facts.files.stopped = Some(KubeletConfig {
+    let stopped = KubeletConfig {
         cgroup_root: "/k8s-infra".into(),
         ..KubeletConfig::default()
-    });
+    };
+    facts.files.stopped = Some(("/var/lib/kubelet/config.yaml", Ok(stopped)));
     let all = checks(&facts);
     let check = all.iter().find(|check| check.check == "kubelet-cgroups").unwrap();
     assert!(
