@@ -41,39 +41,43 @@ pub(crate) fn believed(snapshot: &Snapshot, mut instance: Instance, known: &Know
     if !own.is_subset(&record.entry) {
         return Err(format!("it has the CPUs {own} of an entry of {}", record.entry));
     }
+    let named = known.container.as_ref().filter(|name| **name != record.container);
+    let by_name = record.allocation.is_none() && instance.is_in_place() && snapshot.kubelet.is_ok();
+    if let Some(name) = named.filter(|_| by_name) {
+        return Err(format!("it is of container {}, and this is {name}", record.container));
+    }
+    let (exclusive, spare) = match believed_cpus(snapshot, &instance, known) {
+        // What leaves goes on leaving, and claims nothing besides what the kernel has.
+        Err(_) if record.phase == Phase::Leaving => (record.exclusive.intersection(&known.in_force), CpuSet::new()),
+        cpus => cpus?,
+    };
+    (instance.record.exclusive, instance.record.spare) = (exclusive, spare);
+    Ok(instance)
+}
+
+/// The exclusive CPUs and the spare ones that are believed.
+fn believed_cpus(snapshot: &Snapshot, instance: &Instance, known: &Known) -> Result<(CpuSet, CpuSet), String> {
+    let record = &instance.record;
+    let recorded = || (record.exclusive.clone(), record.spare.clone());
     // What the kernel has in the partition already is taken from nobody by this.
     let in_force = record.exclusive.is_subset(&known.in_force) && record.spare.is_subset(&instance.origin_cpus);
     let stands = in_force || !instance.is_in_place();
-    // What leaves goes on leaving, and claims nothing besides.
-    if !stands && record.phase == Phase::Leaving {
-        instance.record.exclusive = record.exclusive.intersection(&known.in_force);
-        instance.record.spare = CpuSet::new();
-        return Ok(instance);
-    }
     if record.allocation.is_some() {
         return match stands {
-            true => Ok(instance),
-            false => is_free(snapshot, &instance).map(|()| instance),
+            true => Ok(recorded()),
+            false => is_free(snapshot, instance).map(|()| recorded()),
         };
     }
     let state = match &snapshot.kubelet {
         Ok(state) => state,
-        Err(_) if stands => return Ok(instance),
+        Err(_) if stands => return Ok(recorded()),
         Err(reason) => return Err(format!("kubelet's state cannot be used: {reason}")),
     };
-    let named = known.container.as_ref().filter(|name| **name != record.container);
-    if let Some(name) = named.filter(|_| instance.is_in_place()) {
-        return Err(format!("it is of container {}, and this is {name}", record.container));
+    match entry(state, record) {
+        Some(entry) => Ok((record.exclusive.intersection(entry), record.spare.intersection(entry))),
+        None if stands => Ok(recorded()),
+        None => Err(format!("kubelet has no entry for container {}", record.container)),
     }
-    let Some(entry) = entry(state, record) else {
-        return match stands {
-            true => Ok(instance),
-            false => Err(format!("kubelet has no entry for container {}", record.container)),
-        };
-    };
-    let (exclusive, spare) = (record.exclusive.intersection(entry), record.spare.intersection(entry));
-    (instance.record.exclusive, instance.record.spare) = (exclusive, spare);
-    Ok(instance)
 }
 
 /// Whether CPUs that steliad's allocator chose are neither kubelet's nor another instance's.

@@ -202,11 +202,9 @@ fn a_vmm_that_was_moved_out_of_its_container_stays_there_and_that_is_said() {
     on_node(|| {
         let pod = Pod::vm("moved-out", 2);
         let vcpu = pod.threads().vcpus[0].tid;
-        let process = pod
-            .threads()
-            .others
-            .iter()
-            .find(|thread| thread.name.starts_with("qemu-system"));
+        let threads = pod.threads().others;
+        let mut threads = threads.iter();
+        let process = threads.find(|thread| thread.name.starts_with("qemu-system"));
         let process = process.expect("QEMU").tid.to_string();
         let elsewhere = Path::new(CGROUP).join("system.slice/steliad.service/cgroup.procs");
         put(elsewhere, &process);
