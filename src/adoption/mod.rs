@@ -7,6 +7,7 @@
 //! | `budget` | how much time looks at one pod's containers may take |
 //! | `look` | one look at a container |
 //! | `adopt` | the calls to the engine |
+//! | `tell` | what the journal and the view say of VMs that are adopted, and of those that are not |
 //!
 //! Without a rule nothing is heard, read or timed. The engine alone holds what is adopted, in the instances' records; what is held
 //! here is forgotten at the daemon's end and found again at its start.
@@ -15,6 +16,7 @@ mod adopt;
 mod birth;
 mod budget;
 mod look;
+mod tell;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,7 +31,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::{Handle, Peer, Unadopted};
-use crate::journal::{self, Pod, about};
+use crate::journal;
 use birth::{Birth, Next};
 use budget::Budgets;
 use look::{FoundVm, Looked};
@@ -356,52 +358,6 @@ impl Adoption {
             }
         }
         self.over(origin, now);
-    }
-
-    fn tell_adopted(&self, origin: &CgroupPath, vm: &FoundVm, now: Instant) {
-        let Some(birth) = self.births.get(origin) else { return };
-        let pod = Pod::new(vm.pod.as_str(), vm.pod_name.as_ref());
-        let placed = match vm.is_unpinned {
-            true => "; its vCPUs had not each been pinned to a CPU of its own, and were placed",
-            false => "",
-        };
-        about!(
-            info,
-            journal::ADOPTED,
-            pod,
-            STELIA_RULE = vm.rule.name,
-            "adopted the VM of pod {pod} by rule {}: {} vCPUs, {} ms after it was found{placed}",
-            vm.rule.name,
-            vm.threads.len(),
-            birth.age(now).as_millis()
-        );
-    }
-
-    /// A VM is not adopted: said in the journal once, as long as it is for the same reason. `told`: what its pod may read of that.
-    fn refuse(&mut self, origin: CgroupPath, refused: Unadopted, told: &str) {
-        let known = self.unadopted.get(&origin);
-        let same = known.is_some_and(|known| known.reason == refused.reason && known.text == refused.text);
-        if same {
-            return;
-        }
-        let pod = Pod::new(refused.pod.as_str(), refused.pod_name.as_ref());
-        about!(
-            warn,
-            journal::NOT_ADOPTED,
-            pod,
-            STELIA_RULE = refused.rule,
-            STELIA_ERROR = refused.reason,
-            STELIA_REASON = refused.text,
-            "the VM of pod {pod} is not adopted by rule {}: {}",
-            refused.rule,
-            refused.text
-        );
-        let message = format!("not adopted by rule {}: {}: {told}", refused.rule, refused.reason);
-        self.engine
-            .note(&refused.pod, refused.pod_name.clone(), "Refused", message);
-        let since_us = known.map_or(refused.since_us, |known| known.since_us);
-        self.unadopted.insert(origin, Unadopted { since_us, ..refused });
-        self.show();
     }
 
     /// A container needs no more looks, unless another VM was made there meanwhile.

@@ -14,6 +14,7 @@ use super::attach::Attaching;
 use super::handle::{Command, Reply};
 use super::inbox::Asker;
 use super::leave::tell_deregistered;
+use super::own_audits::OwnAudits;
 use super::pass::Numbers;
 use super::reconcile::{Sweep, SweepAnswer};
 use super::register::Waiting;
@@ -25,17 +26,6 @@ pub(super) const GONE_WITHIN: Duration = Duration::from_secs(20);
 
 /// How long a registration waits where the cause of a refusal may pass: kubelet's second write, an old scope's end.
 pub(crate) const REGISTRATION_PATIENCE: Duration = Duration::from_secs(5);
-
-/// How long after one audit that a pod asked for the next one of that pod begins. An audit reads everything of an instance, and the
-/// socket lets through 20 calls a second.
-pub(super) const MIN_AUDIT_SPACING: Duration = Duration::from_secs(1);
-
-/// An audit that a pod asked for too soon after its last one.
-pub(super) struct LaterAudit {
-    due: Instant,
-    asker: Asker,
-    replies: Vec<Reply<Report>>,
-}
 
 /// What a caller waits for.
 pub(super) enum Goal {
@@ -92,9 +82,7 @@ pub(super) struct Calls {
     gone: Vec<(PodUid, Call)>,
     pub(super) waiting: BTreeMap<PodUid, Vec<Waiting>>,
     pub(super) sweeps: Vec<Sweep>,
-    /// When each pod last asked for an audit.
-    audited: BTreeMap<PodUid, Instant>,
-    later_audits: BTreeMap<PodUid, LaterAudit>,
+    pub(super) own_audits: OwnAudits,
 }
 
 impl Calls {
@@ -105,8 +93,7 @@ impl Calls {
             _ => None,
         });
         let waiting = self.waiting.values().flatten().map(|waiting| waiting.deadline);
-        let audits = self.later_audits.values().map(|audit| audit.due);
-        goals.chain(waiting).chain(audits).min()
+        goals.chain(waiting).chain(self.own_audits.next()).min()
     }
 
     /// The pods whose VMs start.
@@ -114,17 +101,6 @@ impl Calls {
         let starts = |call: &Call| matches!(call.goal, Goal::Registered { .. } | Goal::Attached(_));
         let these = self.of.iter().filter(|(_, calls)| calls.iter().any(starts));
         these.map(|(pod, _)| pod).collect()
-    }
-
-    /// When an audit that a pod asks for now may begin, where that is later.
-    fn audit_due(&mut self, pod: &PodUid, now: Instant) -> Option<Instant> {
-        self.audited
-            .retain(|_, last| now.saturating_duration_since(*last) < MIN_AUDIT_SPACING);
-        let due = self.audited.get(pod).map(|last| *last + MIN_AUDIT_SPACING);
-        if due.is_none() {
-            self.audited.insert(pod.clone(), now);
-        }
-        due
     }
 }
 
@@ -179,15 +155,7 @@ impl Engine {
             Command::Register(request, reply) => self.register(asker, *request, reply),
             Command::Attach(request, reply) => self.attach(asker, *request, reply),
             Command::Deregister(pod, replies) => self.deregister(asker, &pod, replies),
-            Command::Audit(pod, replies) => {
-                match asker.as_ref().and_then(|own| self.calls.audit_due(own, Instant::now())) {
-                    None => self.audit_one(&pod, asker, replies),
-                    Some(due) => {
-                        let later = LaterAudit { due, asker, replies };
-                        self.calls.later_audits.insert(pod, later);
-                    }
-                }
-            }
+            Command::Audit(pod, replies) => self.audit_one_in_time(pod, asker, replies),
             Command::Reconcile(replies) => {
                 self.audit(Trigger::Call);
                 self.sweep(SweepAnswer::Reconcile(replies));
@@ -211,16 +179,6 @@ impl Engine {
                 self.finish(&asker, [reply], planned);
             }
         }
-    }
-
-    /// Read one instance as by the periodic audit, but a rest is not ended, or a tenant could keep the engine busy.
-    fn audit_one(&mut self, pod: &PodUid, asker: Asker, replies: Vec<Reply<Report>>) {
-        if self.picture.find(pod).is_none() {
-            return self.finish(&asker, replies, Err(no_instance(pod)));
-        }
-        self.dirty.audit.insert(pod.clone());
-        let before = self.passes.did_for(pod);
-        self.wait(pod, asker, Goal::Audited { replies, before });
     }
 
     pub(super) fn wait(&mut self, pod: &PodUid, asker: Asker, goal: Goal) {
@@ -332,13 +290,7 @@ impl Engine {
 
     /// Calls whose deadline has passed, and audits whose time has come.
     pub(super) fn calls_in_time(&mut self, now: Instant) {
-        let due = self.calls.later_audits.extract_if(.., |_, audit| audit.due <= now);
-        for (pod, LaterAudit { asker, replies, .. }) in due.collect::<Vec<_>>() {
-            if let Some(own) = &asker {
-                self.calls.audited.insert(own.clone(), now);
-            }
-            self.audit_one(&pod, asker, replies);
-        }
+        self.later_audits_in_time(now);
         let late = |call: &Call| matches!(&call.goal, Goal::Gone { deadline, .. } if *deadline <= now);
         let mut given_up = Vec::new();
         self.calls.of.retain(|pod, calls| {

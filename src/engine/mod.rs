@@ -53,6 +53,7 @@ mod metrics;
 mod model_tests;
 mod observe;
 mod outside;
+mod own_audits;
 mod own_thread;
 mod pass;
 mod patience;

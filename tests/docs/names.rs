@@ -137,8 +137,9 @@ fn every_drop_in_that_is_shown_is_one_the_daemon_takes() {
 
 /// Words with a hyphen that are neither a setting, nor a command of `steliactl` or a check of its `doctor`, nor a file, and what
 /// they are.
-const OTHERS: [&str; 18] = [
+const OTHERS: [&str; 19] = [
     // kubelet's options
+    "max-allowable-numa-nodes",
     "full-pcpus-only",
     "strict-cpu-reservation",
     "distribute-cpus-across-numa",

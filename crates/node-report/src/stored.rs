@@ -1,6 +1,7 @@
 //! The object as the API server keeps it, of whatever profile: with fields of its own, and with labels, annotations and
 //! attributes of others. What others add is passed over; what was written here is read as strictly as in [`described`].
 
+mod amounts;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,7 @@ use crate::described::{self, ALIGNMENT, MAX_ZONES};
 use crate::object::{ApiVersion, Attribute, Cost, KIND, Metadata, NodeResourceTopology, Resource, Zone};
 use crate::profile::Profile;
 use crate::{Alignment, Facts, MANAGED_BY, name};
+use amounts::amounts;
 
 /// The attribute in which a node says that it must not be used, and why, in a word; who publishes the object sets it.
 pub const STATE: &str = "isolation.stelia.io/state";
@@ -373,35 +375,4 @@ fn described_part(
         attributes,
         zones: zones.into_iter().map(zone).collect(),
     }
-}
-
-/// What each NUMA node has.
-fn amounts(zones: &[KeptZone]) -> Result<BTreeMap<u32, BTreeMap<String, Amounts>>, StoredError> {
-    let mut all: BTreeMap<u32, BTreeMap<String, Amounts>> = BTreeMap::new();
-    for (at, zone) in zones.iter().enumerate() {
-        let wrong = |field: &str, found: &str, why: &dyn ToString| StoredError::Value {
-            place: format!("zones[{at}].{field}"),
-            found: excerpt::excerpt(found),
-            why: why.to_string(),
-        };
-        let id = described::zones::node("", &zone.name)
-            .map_err(|_| wrong("name", &zone.name, &"not the name of a NUMA zone (node-N)"))?;
-        let mut resources = BTreeMap::new();
-        for (number, one) in zone.resources.iter().flatten().enumerate() {
-            let amount = |field: &str, text: &str| {
-                let place = format!("resources[{number}].{field}");
-                text.parse::<Quantity>().map_err(|cause| wrong(&place, text, &cause))
-            };
-            let amounts = Amounts {
-                capacity: amount("capacity", &one.capacity)?,
-                allocatable: amount("allocatable", &one.allocatable)?,
-                available: amount("available", &one.available)?,
-            };
-            resources.insert(one.name.clone(), amounts);
-        }
-        if all.insert(id, resources).is_some() {
-            return Err(wrong("name", &zone.name, &"the zone is there twice"));
-        }
-    }
-    Ok(all)
 }

@@ -143,8 +143,9 @@ fn dies<'a>(node: fn(u32) -> u32, more: &'a [Vec<(&'a str, String)>; 4]) -> Vec<
 
 #[test]
 fn cores_of_different_dies_are_told_apart_by_the_kernels_lists_by_dies_and_by_nodes() {
-    let of = |list: fn(u32) -> Vec<(&'static str, String)>| [0, 1, 2, 3].map(list);
-    let lists: [fn(u32) -> Vec<(&'static str, String)>; 4] = [
+    type FilesOfCpu = fn(u32) -> Vec<(&'static str, String)>;
+    let of = |list: FilesOfCpu| [0, 1, 2, 3].map(list);
+    let lists: [FilesOfCpu; 4] = [
         |cpu| vec![("core_cpus_list", format!("{},{}", cpu % 2, cpu % 2 + 2))],
         |cpu| vec![("thread_siblings_list", format!("{},{}", cpu % 2, cpu % 2 + 2))],
         |cpu| vec![("die_id", (cpu % 2).to_string())],

@@ -192,11 +192,7 @@ impl Follow for Folded {
             Event::Boot { .. } => self.coverage.booted(),
             Event::Opened {
                 seat, vm, name, cpus, ..
-            } => {
-                if self.vm(vm, name).is_some() {
-                    self.coverage.opened(vm, *seat, cpus);
-                }
-            }
+            } if self.vm(vm, name).is_some() => self.coverage.opened(vm, *seat, cpus),
             Event::Closed { seat, why, .. } => {
                 let Some(open) = open else { return };
                 self.cut(*seat, &open.vm);

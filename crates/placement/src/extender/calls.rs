@@ -50,7 +50,7 @@ fn syntax(cause: serde_json::Error) -> CallError {
 enum Wanted {
     /// No CPUs of its own, and no VM.
     Nothing,
-    Room(Option<Uid>, Request),
+    Room(Option<Uid>, Box<Request>),
     /// What no node has: why.
     Impossible(String),
 }
@@ -74,7 +74,7 @@ fn asked(placer: &Placer, nodes: usize, pod: &RawValue) -> Result<Wanted, CallEr
     placer.ready()?;
     match placer.asked_for(pod.get()) {
         Ok((_, None)) => Ok(Wanted::Nothing),
-        Ok((uid, Some(request))) => Ok(Wanted::Room(uid, request)),
+        Ok((uid, Some(request))) => Ok(Wanted::Room(uid, Box::new(request))),
         Err(PodError::Request(cause)) => Ok(Wanted::Impossible(excerpt::cause(&cause))),
         Err(cause) => Err(CallError::Pod(excerpt::cause(&cause))),
     }

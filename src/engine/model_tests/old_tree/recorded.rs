@@ -256,7 +256,7 @@ impl Recorded {
         }
         fs::create_dir_all(directory.join("kubelet")).unwrap();
         fs::write(directory.join("kubelet").join(CPU_MANAGER_STATE), self.kubelet).unwrap();
-        self.compare(&model);
+        self.compare(&model, None);
         model
     }
 
@@ -354,10 +354,14 @@ impl Recorded {
         }
     }
 
-    /// Hold the model to what the kernel said of this node: every file, and where each thread is and may run.
-    pub fn compare(&self, model: &Model) {
+    /// Hold the model to what the kernel said of this node: every file, and where each thread is and may run. `float`: but for the
+    /// CPUs of this pod's float.
+    pub fn compare(&self, model: &Model, float: Option<&str>) {
+        let other = |group: &Group| float.is_some_and(|pod| group.path.contains(pod) && group.path.ends_with("/float"));
         for group in &self.groups {
-            for (file, _) in files() {
+            for (file, _) in
+                files().filter(|(file, _)| !(other(group) && matches!(file, File::Cpus | File::CpusEffective)))
+            {
                 if let Some((name, value)) = group.files.iter().find(|(name, _)| name == file.name()) {
                     let now = model.read(&group.cgroup(), file);
                     assert_eq!(now.as_deref().ok(), Some(value.as_str()), "{}/{name}", group.path);
@@ -365,7 +369,7 @@ impl Recorded {
             }
         }
         let tasks = model.tasks();
-        for (group, thread) in self.threads() {
+        for (group, thread) in self.threads().filter(|(group, _)| !other(group)) {
             let expected = (thread.id, group.cgroup(), thread.on.clone());
             assert!(tasks.contains(&expected), "{expected:?}");
         }

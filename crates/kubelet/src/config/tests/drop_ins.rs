@@ -106,7 +106,7 @@ fn case_does_not_matter_in_a_drop_in_for_a_key_that_the_file_does_not_have() {
         ),
         ("1", "none")
     );
-    let wrong = format!("{HEAD}").replace("kind", "Kind");
+    let wrong = HEAD.replace("kind", "Kind");
     assert!(File::parse(&wrong, "x").is_ok());
     assert!(DropIn::parse(&wrong, "x").is_err());
 }
