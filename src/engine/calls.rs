@@ -26,8 +26,8 @@ pub(super) const GONE_WITHIN: Duration = Duration::from_secs(20);
 /// How long a registration waits where the cause of a refusal may pass: kubelet's second write, an old scope's end.
 pub(crate) const REGISTRATION_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long after one audit that a pod asked for the next one of that pod begins. An audit reads everything of an instance, and the
-/// socket lets through 20 calls a second.
+/// The shortest time between the begins of two audits that a pod asks for. An audit reads everything of an instance, and the socket
+/// lets through 20 calls a second.
 pub(super) const MIN_AUDIT_SPACING: Duration = Duration::from_secs(1);
 
 /// An audit that a pod asked for too soon after its last one.
