@@ -225,7 +225,7 @@ mod tests {
         write(sys.path(), "node0/meminfo", MEMINFO);
         write(sys.path(), "node0/hugepages/hugepages-1048576kB/nr_hugepages", "x");
         let told = read(sys.path()).unwrap_err().to_string();
-        assert!(told.contains("hugepages-1048576kB/nr_hugepages: x"), "{told}");
+        assert!(told.contains("hugepages-1048576kB/nr_hugepages: \"x\" is not a number of pages"), "{told}");
     }
 
     #[test]

@@ -567,11 +567,13 @@ fn a_report_is_a_page_or_json_and_nothing_else() {
         let cli = Cli::try_parse_from([&["steliactl"], line].concat());
         assert!(cli.is_err(), "{line:?}");
     }
+    /// 32 bytes as `ledger key` prints them.
+    const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
     for line in [
         &["ledger", "verify", "--json"][..],
         &["--json", "ledger", "verify"],
         &["ledger", "--json", "verify"],
-        &["ledger", "verify", "--directory", "x", "--key", "k"],
+        &["ledger", "verify", "--directory", "x", "--key", KEY],
         &["ledger", "team-a/web", "--since", "-1h30min", "--until", "now"],
     ] {
         let cli = Cli::try_parse_from([&["steliactl"], line].concat());

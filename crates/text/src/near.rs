@@ -81,7 +81,8 @@ mod tests {
         assert_eq!(near("ports"), Some("port"));
         assert_eq!(
             (near("cpuPolicy"), near("managerPolicy")),
-            (None, Some("cpuManagerPolicy"))
+            (Some("cpuManagerPolicy"), None),
+            "the second is like two of them"
         );
         assert_eq!(misspelt("managerPolicy", known), None);
         assert_eq!(near("pods"), None);

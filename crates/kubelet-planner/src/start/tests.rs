@@ -119,7 +119,7 @@ fn with_these_it_starts(#[case] keys: &str) {
     "CPUManagerPolicyOptions is on for good"
 )]
 #[case(
-    "featureGates: {PodLevelResourceManagers: true, PodLevelResources: false}\n",
+    "featureGates: {PodLevelResourceManagers: true, PodLevelResources: false, InPlacePodLevelResourcesVerticalScaling: false}\n",
     "PodLevelResourceManagers is on and needs PodLevelResources, which is off"
 )]
 fn without_any_other_fault_this_one_is_found(#[case] keys: &str, #[case] reason: &str) {

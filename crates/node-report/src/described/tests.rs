@@ -106,7 +106,7 @@ fn spoiled(pointer: &str, value: Value) -> String {
 #[case("/apiVersion", json!("topology.node.k8s.io/v1"), "apiVersion is \"topology.node.k8s.io/v1\": that version")]
 #[case("/kind", json!("Node"), "kind is \"Node\"")]
 #[case("/metadata/name", json!("A\n"), "metadata.name is \"A\\n\"")]
-#[case("/metadata/labels", json!({"a": "b"}), "metadata.labels.app.kubernetes.io/managed-by is not there")]
+#[case("/metadata/labels", json!({"a": "b"}), "written by another program (it has no label app.kubernetes.io/managed-by)")]
 #[case("/topologyPolicies", json!(["Some"]), "topologyPolicies[0] is \"Some\"")]
 #[case("/topologyPolicies", json!(["None", "None"]), "topologyPolicies[1]")]
 #[case("/topologyPolicies", json!(7), "not a NodeResourceTopology")]

@@ -327,7 +327,7 @@ fn a_good_node_verifies_and_has_nothing_to_do() {
     let simulation = Simulation::start(&scenario(""));
     let whole = simulation.ctl(&["verify"]);
     assert!(
-        whole.starts_with("1 isolated, 1 floating (QEMU not attached for ")
+        whole.starts_with("1 isolated, 1 floating (vCPUs not attached for ")
             && whole.contains("\nEvery promise of these states holds"),
         "{whole}"
     );

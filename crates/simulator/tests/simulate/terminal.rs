@@ -98,7 +98,7 @@ fn top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
     );
     // Why a VM is not isolated is said in words.
     assert!(
-        screen.contains("BUSY") && screen.contains("floats: QEMU not"),
+        screen.contains("BUSY") && screen.contains("floats: vCPUs not"),
         "{screen}"
     );
     // There are rates from the second sample on.

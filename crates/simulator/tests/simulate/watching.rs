@@ -212,7 +212,7 @@ fn top_without_a_terminal_is_tables() {
     let (_, table) = text.split_once('\n').expect("a time");
     insta::assert_snapshot!(table, @"
     POD                                   VCPU  STATE     CPUS  UTIL%  DELAY%  MIGR/S  INVOL/S  FLOAT%  THROT%  IRQ/S  REASON
-    416de7c2-21de-472d-817c-fa9d4306cb7d  -     floating  4-5   -      -       -       -        -       -       -      floats: QEMU not attached
+    416de7c2-21de-472d-817c-fa9d4306cb7d  -     floating  4-5   -      -       -       -        -       -       -      floats: vCPUs not attached
     b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  -     isolated  2-3   0.0    0.0     -       0.0      0.0     0.0     -      -
     b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  0     isolated  2     0.0    0.0     -       0.0      -       -       -      -
     b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  1     isolated  3     0.0    0.0     -       0.0      -       -       -      -
@@ -227,7 +227,7 @@ fn top_without_a_terminal_is_tables() {
     let of = |uid: &str| instances.iter().find(|one| one["pod_uid"] == uid).expect("the VM");
     assert_eq!(of(VM)["vcpus"][1]["involuntary_per_second"], 0.0);
     assert_eq!(of(VM)["reason"], serde_json::Value::Null);
-    assert_eq!(of(WAITING)["reason"], "floats: QEMU not attached");
+    assert_eq!(of(WAITING)["reason"], "floats: vCPUs not attached");
     let wrong = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["top", "-d", "0"]);
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
 }

@@ -125,7 +125,7 @@ fn which_cpus_the_host_takes_for_siblings(#[case] name: &str, #[case] cpu: u32, 
 #[case(
     "best-effort",
     "",
-    Err("34 NUMA nodes are more than max-allowable-numa-nodes, which is 8")
+    Err("34 NUMA nodes are more than the 8 of max-allowable-numa-nodes")
 )]
 fn static_memory_on_a_gb200(#[case] policy: &str, #[case] options: &str, #[case] expected: Result<&str, &str>) {
     let config = "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\nmemoryManagerPolicy: Static\n";
