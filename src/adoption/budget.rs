@@ -1,14 +1,15 @@
-//! How much of the daemon's time looks at the containers of one pod may take. A look reads every process and thread of a container,
-//! and a pod decides how many it has and how often a VM is made there.
+//! How much time looks at the containers of one pod may take. A look reads every process and thread of a container, and the pod
+//! decides how many there are and how often a VM is made there.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use stelia_kubelet::PodUid;
 
-/// After a look its pod's next one waits for this many times as long as it took: one pod's looks take a tenth of a thread at most.
+/// After a look the next one at the same pod waits for this many times as long as the look took: one pod's looks take a tenth of a
+/// thread at most.
 const REST: u32 = 9;
-/// Looks at a time, whichever pods they are at: other work that blocks has threads left.
+/// So many looks are made at a time for all pods, so that threads are left for other work that blocks.
 const MAX_LOOKS: usize = 2;
 
 /// The looks of each pod.
@@ -37,7 +38,7 @@ impl Budgets {
 
     /// A look at a container of this pod begins.
     pub(super) fn begin(&mut self, pod: &PodUid, now: Instant) {
-        // Whoever has rested needs no entry any more.
+        // A pod that has rested needs no entry.
         self.0
             .retain(|_, one| !matches!(one, Budget::Rests { until } if *until <= now));
         self.0.insert(pod.clone(), Budget::Looking { since: now });

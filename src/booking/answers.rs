@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, oneshot};
 use super::restrict;
 use crate::engine::{AccountRequest, now_us};
 
-/// So long after an answer a pod gets the next one.
+/// The shortest time between two answers to a pod.
 const EVERY: Duration = Duration::from_secs(10);
 /// How long a fresh look is waited for: the disk may be slow, and what is there is an answer too.
 const FRESH: Duration = Duration::from_secs(2);
@@ -60,11 +60,11 @@ enum Asked {
     Answered(Instant),
 }
 
-/// A pod's one question. Where it ends before the answer is made it is as if it had not been asked.
+/// A pod's one question. If it is dropped before the answer is begun, it counts as not asked.
 struct Admitted {
     asked: Arc<Mutex<BTreeMap<PodUid, Asked>>>,
     pod: PodUid,
-    /// The answer is being made: that costs what it costs, also where nobody waits for it any more.
+    /// The answer is being made. It counts even if nobody waits for it any more, because it costs the same.
     is_made: bool,
 }
 

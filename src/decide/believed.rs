@@ -1,5 +1,5 @@
-//! What of a record that the daemon finds when it starts is believed: nothing that kubelet's state, the kernel or the cgroup's own
-//! path does not say too. Whose record it is, [`Record::of_container`] has compared with the path already.
+//! Which part of a record the daemon believes when it starts: only what kubelet's state, the kernel or the cgroup's own path confirm.
+//! [`Record::of_container`] has already compared the path with whose record it is.
 //!
 //! [`Record::of_container`]: stelia_record::Record::of_container
 
@@ -10,7 +10,7 @@ use stelia_record::Phase;
 use super::entitlement::entry;
 use super::{Instance, Snapshot};
 
-/// What is known of an instance without its record.
+/// What is known of an instance apart from its record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Known {
     /// The container's name by the runtime's configuration, where that was found.
@@ -19,7 +19,7 @@ pub(crate) struct Known {
     pub in_force: CpuSet,
 }
 
-/// The instance with what of its record is believed.
+/// The instance with the part of its record that is believed.
 ///
 /// # Errors
 /// Why the record cannot be used.
@@ -47,7 +47,7 @@ pub(crate) fn believed(snapshot: &Snapshot, mut instance: Instance, known: &Know
         return Err(format!("it is of container {}, and this is {name}", record.container));
     }
     let (exclusive, spare) = match believed_cpus(snapshot, &instance, known) {
-        // What leaves goes on leaving, and claims nothing besides what the kernel has.
+        // An instance that leaves goes on leaving, and claims only the CPUs that the kernel has in its partition.
         Err(_) if record.phase == Phase::Leaving => (record.exclusive.intersection(&known.in_force), CpuSet::new()),
         cpus => cpus?,
     };
@@ -59,7 +59,7 @@ pub(crate) fn believed(snapshot: &Snapshot, mut instance: Instance, known: &Know
 fn believed_cpus(snapshot: &Snapshot, instance: &Instance, known: &Known) -> Result<(CpuSet, CpuSet), String> {
     let record = &instance.record;
     let recorded = || (record.exclusive.clone(), record.spare.clone());
-    // What the kernel has in the partition already is taken from nobody by this.
+    // CPUs that the kernel has in the partition already are taken from nobody by this.
     let in_force = record.exclusive.is_subset(&known.in_force) && record.spare.is_subset(&instance.origin_cpus);
     let stands = in_force || !instance.is_in_place();
     if record.allocation.is_some() {

@@ -12,7 +12,7 @@ use super::recent::RecentLooks;
 const PORTION: usize = 32;
 /// Turns in a row in which the audit waits for changed instances.
 const AUDIT_WAITS: u32 = 8;
-/// Turns in a row in which instances whose pods made the engine do much wait for others.
+/// For at most so many turns in a row instances at which the engine looked often wait for others.
 const MAX_TURNS_BEHIND: u32 = 8;
 
 /// What of an instance may be out of date.
@@ -57,7 +57,7 @@ pub(super) struct Dirty {
     audited: Option<PodUid>,
     /// For how many turns the audit has waited.
     waited: u32,
-    /// For how many turns instances have stood behind others.
+    /// For how many turns in a row instances have waited for others.
     behind: u32,
     /// Instances to be planned for without being read.
     pub(super) plan: BTreeSet<PodUid>,
@@ -144,8 +144,8 @@ impl Dirty {
     /// The instances to be read in this turn: those that changed, then some of the audit. Any pod may ask for an audit as often
     /// as its socket lets it, so the audit waits while something changed, but not for ever.
     ///
-    /// A pod whose processes, threads or calls change its instance all the time would have a share of every turn of a VM that
-    /// starts: it waits while others have changed, and not for ever either.
+    /// The instance of a pod whose processes, threads or calls change it all the time would be looked at in every turn of a VM that
+    /// starts. So it waits while others have changed, for [`MAX_TURNS_BEHIND`] turns at most.
     pub(super) fn due(
         &mut self,
         rests: impl Fn(&PodUid) -> bool,

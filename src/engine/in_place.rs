@@ -109,8 +109,8 @@ pub(super) fn is_unregistered(cgroups: &dyn Cgroups, tree: &Tree) -> Result<bool
     }
 }
 
-/// Write the first record of a container. Whatever of an earlier one is there would be taken for a part of it, and those of
-/// containers that are gone take the room.
+/// Write the first record of a container. Attributes of an earlier record are removed first: they would be taken for a part of this
+/// one, and those of containers that are gone take its room.
 pub(super) fn register(system: &System, record: &Record) -> Result<(), Error> {
     let (cgroups, tree) = (&*system.cgroups, Tree::of(record));
     let place = tree.place();
@@ -176,8 +176,8 @@ pub(super) fn record(cgroups: &dyn Cgroups, container: &CgroupPath) -> Result<Op
     Record::of_container(container, &all).map_err(|error| error.to_string())
 }
 
-/// The CPUs that the kernel has in a partition of this instance. No container can make one: the kernel lets nobody but root of the
-/// host make a partition below a cgroup that is none.
+/// The CPUs that the kernel has in a partition of this instance. No container can make a partition there: below a cgroup that is no
+/// partition the kernel lets only root of the host make one.
 pub(super) fn in_force(cgroups: &dyn Cgroups, tree: &Tree) -> Result<CpuSet, CgroupError> {
     let kind = optional(cgroups.read(tree.vcpu(), File::Partition))?.unwrap_or_default();
     match Partition::parse(&kind) {

@@ -6,14 +6,16 @@
 //! | `handle`, `inbox` | how doors call the engine; the queue of calls, pods in turn |
 //! | `task`, `alarm` | the loop; its one timer |
 //! | `watch`, `events`, `dirty` | inotify; what an event puts out of date; what is to be read again |
+//! | `recent` | how often the engine looked at each pod's instance of late; pods with many looks wait for others |
 //! | `picture` (`node`, `instance`) | what is known, and its parts read again |
 //! | `observe`, `outside`, `limits`, `siblings`, `kubelet_file` | reading cgroups, units outside and workers, limits, other containers, kubelet's file |
 //! | `lasting`, `late` | conditions that count after a time; threads that appear after the guest has started |
 //! | `turn`, `pass` | one turn; the turns from the first with work to the last, and what they did |
 //! | `apply`, `systemd_calls` | taking steps; those that systemd takes, without waiting for it |
-//! | `tasks` | moving and pinning tasks: none but the instance's and its container's |
+//! | `tasks` | moving and pinning tasks, only those of the instance and its container |
 //! | `patience` | how often an instance or a shared step is tried in a row, and how long it then rests |
 //! | `register`, `adopting`, `container`, `attach`, `leave` | what a call checks and records |
+//! | `own_thread` | work of a registration that may block, on a thread of its own |
 //! | `calls`, `reconcile` | when a call about one instance, or about all, is answered |
 //! | `store` | the one writer of records |
 //! | `publish`, `view` | the view that doors read |

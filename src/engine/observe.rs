@@ -19,8 +19,8 @@ use super::in_place;
 use super::limits::{self, KnownLimits, LimitFiles, number, protection};
 use crate::decide::{Inner, Instance, Known, Leaf, Remaining, Slice, Snapshot, Tree, VcpuNow, believed};
 
-/// Threads of an origin that one look reads. A container's commands can make any number of them; those beyond it are read when
-/// others ended.
+/// At most so many threads of an origin are read at one look. A container's commands can make any number of them; further ones are
+/// read when others have ended.
 const MAX_ORIGIN_THREADS: usize = 4096;
 
 pub(super) fn empty(kubelet: Result<CpuManagerState, String>, source: CpuSource, topology: Topology) -> Snapshot {

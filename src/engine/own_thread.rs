@@ -1,5 +1,5 @@
-//! Work of a registration that may block, on a thread of its own. The runtime's threads for such work are few, and orders to
-//! steliad-quiet, accounts and looks at containers wait there for each other.
+//! Work of a registration that may block, on a thread of its own. The runtime has few threads for such work, and orders to
+//! steliad-quiet, accounts and looks at containers wait for each other there.
 
 use std::io;
 

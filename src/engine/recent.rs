@@ -1,17 +1,17 @@
-//! How much each pod made the engine do of late: whoever made it do much waits a few turns for whoever did not.
+//! How often the engine looked at each pod's instance of late. A pod with many looks waits a few turns for pods with few.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use stelia_kubelet::PodUid;
 
-/// The time in which a count of looks loses half of its weight.
+/// The time in which a look loses half of its weight.
 const HALF_LIFE: Duration = Duration::from_secs(4);
 /// Weights below this are forgotten.
 const MIN_WEIGHT: f64 = 0.5;
-/// Looks that delay no pod: a VM's start takes about a dozen.
+/// So many looks never make a pod wait: a VM's start takes about a dozen.
 const FREE_LOOKS: f64 = 40.0;
-/// A pod is behind others if its looks outweigh theirs this many times.
+/// A pod waits for others if the weight of its looks is more than this many times theirs.
 const MAX_RATIO: f64 = 2.0;
 
 #[derive(Debug, Clone, Copy)]
@@ -27,8 +27,8 @@ impl Weight {
     }
 }
 
-/// The looks at each pod's instance, each worth less the longer ago it was. An instance that ended is included, or a pod could start
-/// anew by leaving.
+/// The looks at each pod's instance; the older a look is, the less it weighs. Looks at an instance that ended are kept, because
+/// otherwise a pod could clear its count by leaving.
 #[derive(Debug, Default)]
 pub(super) struct RecentLooks(BTreeMap<PodUid, Weight>);
 
@@ -51,13 +51,13 @@ impl RecentLooks {
         self.0.get(pod).map_or(0.0, |weight| weight.at(now))
     }
 
-    /// What a pod may have made the engine do without standing behind these.
+    /// The weight of looks up to which a pod does not wait for these pods.
     pub(super) fn allowed<'a>(&self, pods: impl Iterator<Item = &'a PodUid>, now: Instant) -> f64 {
         let least = pods.map(|pod| self.of(pod, now)).min_by(f64::total_cmp);
         FREE_LOOKS.max(least.unwrap_or_default() * MAX_RATIO)
     }
 
-    /// Whether a pod made the engine do more than that.
+    /// Whether the looks at a pod's instance weigh more than that.
     pub(super) fn exceeds(&self, allowed: f64, pod: &PodUid, now: Instant) -> bool {
         self.of(pod, now) > allowed
     }

@@ -48,7 +48,7 @@ pub(crate) type Configuration<'a> = Result<Option<&'a KubeletConfig>, &'a str>;
 /// Blocks.
 ///
 /// # Errors
-/// Why the CPUs cannot be told apart, kubelet's configuration not be read, or the NUMA nodes not.
+/// The CPUs cannot be told apart, or kubelet's configuration or the NUMA nodes cannot be read.
 pub(crate) fn node_object(
     system: &System,
     view: &View,

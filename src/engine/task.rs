@@ -35,7 +35,7 @@ use crate::decide::quiet::Firing;
 /// How long systemd is waited for before anything is begun.
 const BEGIN: Duration = Duration::from_secs(10);
 
-/// How long calls of a pod are held back while other pods' VMs start.
+/// How long calls of a pod are held back at most while other pods' VMs start.
 const MAX_HOLD_BACK: Duration = Duration::from_secs(1);
 
 /// Owns the state and changes the system; doors reach it through a [`Handle`] only.
@@ -237,8 +237,8 @@ impl Engine {
         busy
     }
 
-    /// The next call to begin. While VMs start, a pod that made the engine do much more than theirs of late is held back, so that
-    /// its calls do not stand between the steps of a start, but no longer than [`MAX_HOLD_BACK`].
+    /// The next call to begin. While VMs start, a pod at whose instance the engine looked much more often of late than at theirs is
+    /// held back, so that its calls do not come between the steps of a start, but no longer than [`MAX_HOLD_BACK`].
     fn next_call(&mut self, now: Instant) -> Option<(Asker, Command)> {
         let starting = self.calls.starting();
         let is_over = self

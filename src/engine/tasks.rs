@@ -1,8 +1,8 @@
-//! Moving tasks and setting their affinity: no step touches a task but through here, and none touches one that is neither in the
-//! instance's cgroups nor in its container's. A record names vCPU threads by number, and a number says nothing of whose it is.
+//! Moving tasks and setting their affinity. Steps do so only through this file, and only for tasks in the cgroups of the instance
+//! or of its container. A record names vCPU threads by number, and a number does not say whose task it is.
 //!
-//! The task's cgroup is read right before the write. In between its number could be given to another task, for which the kernel must
-//! have gone through all numbers first; it takes no cgroup to compare with, so this cannot be closed.
+//! The task's cgroup is read right before the write. Between the two the number could be given to another task, if the kernel went
+//! through all other numbers meanwhile. That cannot be excluded, because no system call takes a cgroup to compare with.
 
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
@@ -28,8 +28,8 @@ impl From<ForeignTask> for Error {
     }
 }
 
-/// Whether the task is the instance's to touch; false where it ended, so that nothing is to be done. `as_vcpu`: what is to be done is
-/// for the recorded thread of this number, and not for another that has it now.
+/// Whether the task may be moved or pinned; false where it ended, so that nothing is to be done. `as_vcpu`: the task has to be the
+/// recorded vCPU thread, not another one that has its number now.
 fn is_there(system: &System, instance: &Instance, id: i32, as_vcpu: bool) -> Result<bool, Error> {
     let mut vcpus = instance.record.vcpus.iter().filter(|_| as_vcpu);
     let recorded = vcpus.find(|vcpu| vcpu.task.id == id);

@@ -10,8 +10,8 @@ use stelia_cpus::CpuSet;
 use super::Step;
 use crate::decide::Instance;
 
-/// Keep these threads on float's CPUs. While their cpuset has none of these, the kernel would refuse it, and they are on the
-/// container's own CPUs.
+/// Keep these threads on float's CPUs. While their cpuset has none of float's CPUs nothing is done: the kernel would refuse such an
+/// affinity, and the threads are on the container's own CPUs.
 pub(super) fn confine(instance: &Instance, float: &CpuSet) -> Vec<Step> {
     let within = float.intersection(&instance.origin_effective);
     let differs = |affinity: &CpuSet| !within.is_empty() && *affinity != within;
