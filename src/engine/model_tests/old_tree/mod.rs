@@ -2,6 +2,8 @@
 
 mod recorded;
 
+use std::collections::BTreeSet;
+
 use recorded::Recorded;
 
 use super::*;
