@@ -68,20 +68,34 @@ fn believed_cpus(snapshot: &Snapshot, instance: &Instance, known: &Known) -> Res
             false => is_free(snapshot, instance).map(|()| recorded()),
         };
     }
+    // A VM that never had a partition, or has none any more, keeps those of its container's CPUs that nobody else has, as it does while
+    // the daemon runs: kubelet wrote that list. A record that says isolated without a partition says what is not so.
+    let keeps = || match record.phase != Phase::Isolated && record.own().is_subset(&instance.origin_cpus) {
+        true => unclaimed(snapshot, instance).map(|()| recorded()),
+        false => Err(format!("it has no partition of the CPUs {}", record.own())),
+    };
     let state = match &snapshot.kubelet {
         Ok(state) => state,
         Err(_) if stands => return Ok(recorded()),
-        Err(reason) => return Err(format!("kubelet's state cannot be used: {reason}")),
+        Err(reason) => return keeps().map_err(|why| format!("kubelet's state cannot be used ({reason}), and {why}")),
     };
     match entry(state, record) {
         Some(entry) => Ok((record.exclusive.intersection(entry), record.spare.intersection(entry))),
         None if stands => Ok(recorded()),
-        None => Err(format!("kubelet has no entry for container {}", record.container)),
+        None => keeps().map_err(|why| format!("kubelet has no entry for container {}, and {why}", record.container)),
     }
 }
 
 /// Whether CPUs that steliad's allocator chose are neither kubelet's nor another instance's.
 fn is_free(snapshot: &Snapshot, instance: &Instance) -> Result<(), String> {
+    match &snapshot.kubelet {
+        Ok(_) => unclaimed(snapshot, instance),
+        Err(reason) => Err(format!("kubelet's state cannot be used: {reason}")),
+    }
+}
+
+/// Whether the CPUs of the record are neither another instance's nor, as far as kubelet's state is known, in one of its entries.
+fn unclaimed(snapshot: &Snapshot, instance: &Instance) -> Result<(), String> {
     let record = &instance.record;
     let others = snapshot
         .instances
@@ -90,11 +104,10 @@ fn is_free(snapshot: &Snapshot, instance: &Instance) -> Result<(), String> {
     let mut taken: CpuSet = others
         .flat_map(|other| other.owned().iter().collect::<Vec<_>>())
         .collect();
-    match &snapshot.kubelet {
-        Ok(state) => taken.union_with(&state.assigned()),
-        Err(reason) => return Err(format!("kubelet's state cannot be used: {reason}")),
+    if let Ok(state) = &snapshot.kubelet {
+        taken.union_with(&state.assigned());
     }
-    let twice = record.exclusive.intersection(&taken);
+    let twice = record.own().intersection(&taken);
     match twice.is_empty() {
         true => Ok(()),
         false => Err(format!("the CPUs {twice} that it names are assigned otherwise")),

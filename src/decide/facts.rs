@@ -99,14 +99,15 @@ impl Assessment {
         let eviction = eviction(snapshot, facts, instance, &entitlement);
         let evicted = evicted(instance, &entitlement, eviction.as_ref());
         let holds = course(instance, evicted) == Course::Hold;
-        let blocked = Blocked::of(snapshot, facts, instance).filter(|_| holds);
+        let held_by_another = Blocked::of(snapshot, facts, instance);
+        let blocked = held_by_another.clone().filter(|_| holds);
         let float = match &eviction {
             // Its spare CPUs are another pod's too, or may be.
             Some(Eviction { lasts: true, .. }) => float_cpus(snapshot, facts, policies, instance),
             _ => {
                 let chosen = with_spare(instance, float_cpus(snapshot, facts, policies, instance));
                 // Another pod may have its CPUs until it has left them.
-                match eviction.is_none() && blocked.is_none() {
+                match eviction.is_none() && held_by_another.is_none() {
                     true => until_attached(
                         instance,
                         &facts.near(&instance.record.exclusive),

@@ -11,6 +11,8 @@ const HALF_LIFE: Duration = Duration::from_secs(4);
 const MIN_WEIGHT: f64 = 0.5;
 /// So many looks never make a pod wait: a VM's start takes about a dozen.
 const FREE_LOOKS: f64 = 40.0;
+/// So many steps count as one look.
+const STEPS_PER_LOOK: f64 = 64.0;
 /// A pod waits for others if the weight of its looks is more than this many times theirs.
 const MAX_RATIO: f64 = 2.0;
 
@@ -35,8 +37,17 @@ pub(super) struct RecentLooks(BTreeMap<PodUid, Weight>);
 impl RecentLooks {
     /// Count a look at the pod's instance.
     pub(super) fn add(&mut self, pod: &PodUid, now: Instant) {
+        self.add_weight(pod, 1.0, now);
+    }
+
+    /// Count steps that were taken for the pod's instance.
+    pub(super) fn add_steps(&mut self, pod: &PodUid, steps: u32, now: Instant) {
+        self.add_weight(pod, f64::from(steps) / STEPS_PER_LOOK, now);
+    }
+
+    fn add_weight(&mut self, pod: &PodUid, looks: f64, now: Instant) {
         let weight = Weight {
-            looks: self.of(pod, now) + 1.0,
+            looks: self.of(pod, now) + looks,
             at: now,
         };
         self.0.insert(pod.clone(), weight);

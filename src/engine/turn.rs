@@ -321,6 +321,7 @@ impl Engine {
             self.dirty.wrote_shared = true;
             return self.shared_changed();
         };
+        self.recent.add_steps(pod, outcome.did.steps, now);
         self.retries
             .instances
             .tried(pod, outcome.did.steps as usize, outcome.errors.clone(), now);

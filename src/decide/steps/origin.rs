@@ -12,9 +12,11 @@ use crate::decide::Instance;
 
 /// Keep these threads on float's CPUs. While their cpuset has none of float's CPUs nothing is done: the kernel would refuse such an
 /// affinity, and the threads are on the container's own CPUs.
-pub(super) fn confine(instance: &Instance, float: &CpuSet) -> Vec<Step> {
+///
+/// `changes`: float's list is written now, and what the kernel gives the container changes with it.
+pub(super) fn confine(instance: &Instance, float: &CpuSet, changes: bool) -> Vec<Step> {
     let within = float.intersection(&instance.origin_effective);
-    let differs = |affinity: &CpuSet| !within.is_empty() && *affinity != within;
+    let differs = |affinity: &CpuSet| !within.is_empty() && (changes || *affinity != within);
     let threads = instance.origin_threads.iter();
     threads
         .filter(|remaining| differs(&remaining.affinity))

@@ -101,8 +101,10 @@ pub(super) fn steps(
     let now = inner.float.as_ref().map(|leaf| &leaf.cpus);
     let now = now.cloned().unwrap_or_default();
     let list = float_list(snapshot, facts, policies, instance, float);
-    steps.extend(float_write(instance, list.as_ref()));
-    steps.extend(origin::confine(instance, list.as_ref().unwrap_or(&now)));
+    let write = float_write(instance, list.as_ref());
+    let changes = write.is_some();
+    steps.extend(write);
+    steps.extend(origin::confine(instance, list.as_ref().unwrap_or(&now), changes));
     // The kernel prints a period of its own after "max".
     let limit = inner.float.as_ref().map_or("", |leaf| leaf.cpu_max.as_str());
     let is_limited = |text: &str| !text.is_empty() && !text.starts_with("max");

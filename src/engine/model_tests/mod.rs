@@ -362,14 +362,14 @@ impl Node {
             promised.difference(&of_roots),
             "isolated by the kernel, and promised"
         );
+        // What is offline is nobody's to run on.
+        let online_of = |list: &CpuSet| list.intersection(&online);
         assert_eq!(
-            self.workers(),
-            self.model.cpus().difference(&of_roots),
+            online_of(&self.workers()),
+            online_of(&self.model.cpus().difference(&of_roots)),
             "the kernel's unbound workers"
         );
         let slice = cpus(&self.read(&CgroupPath::slice(), File::CpusExclusive));
-        // What is offline is nobody's to run on.
-        let online_of = |list: &CpuSet| list.intersection(&online);
         assert_eq!(
             online_of(&slice),
             online_of(&promised.difference(&of_pods)),
