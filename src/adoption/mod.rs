@@ -297,9 +297,10 @@ impl Adoption {
                 self.looked(origin, looked, now);
             }
             Ok(Done::Answered(origin, answer)) => self.answered(&origin, *answer, now),
-            // A look that panicked: its container is looked at no more before the next event.
+            // A look or a call that panicked. Which one is not known: those that are under way are begun anew by the next audit.
             Err(error) => {
                 self.budgets.clear();
+                self.births.retain(|_, birth| birth.due().is_some());
                 tracing::warn!("adoption: {error}");
             }
         }

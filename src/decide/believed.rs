@@ -206,6 +206,30 @@ mod tests {
     }
 
     #[test]
+    fn without_an_entry_a_vm_without_a_partition_keeps_what_its_container_has_and_nobody_else() {
+        for broken in [false, true] {
+            let (mut snapshot, mut instance) = found(None);
+            instance.record.phase = Phase::Contained;
+            instance.origin_cpus = cpus("2-4");
+            if broken {
+                snapshot.kubelet = Err("broken".into());
+            }
+            let now = |snapshot: &Snapshot, instance: &Instance| {
+                exclusive(believed(snapshot, instance.clone(), &Known::default()))
+            };
+            assert_eq!(now(&snapshot, &instance), Ok("2-3".into()));
+            let other = PodUid::parse("416de7c2-21de-472d-817c-fa9d4306cb7d").unwrap();
+            if let Ok(state) = &mut snapshot.kubelet {
+                let containers = state.entries.entry(other).or_default();
+                containers.insert("web".into(), cpus("3"));
+                assert!(now(&snapshot, &instance).is_err());
+            }
+            instance.origin_cpus = cpus("3-4");
+            assert!(now(&snapshot, &instance).is_err());
+        }
+    }
+
+    #[test]
     fn a_record_that_contradicts_itself_or_names_others_is_not_used() {
         let (snapshot, good) = found(Some("2-3"));
         let good_one = || good.clone();

@@ -131,8 +131,7 @@ impl Render for Preview {
         if self.spare_cpus > 0 {
             let cpus = counted(self.spare_cpus as u64, "exclusive CPU");
             text += &format!(
-                "\n{cpus} beyond the vCPUs: once they are adopted these VMs need none for KubeVirt's isolateEmulatorThread \
-                 (docs/kubevirt.md).\n"
+                "\n{cpus} beyond the vCPUs, for what else these VMs run: KubeVirt's isolateEmulatorThread (docs/kubevirt.md).\n"
             );
         }
         text

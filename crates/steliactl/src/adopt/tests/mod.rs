@@ -255,7 +255,7 @@ fn without_a_rule_the_vms_are_shown_and_the_rules_that_would_find_them() {
 
     Ready-made rules would find VMs that have none: use = "firecracker", use = "kubevirt".
 
-    1 exclusive CPU beyond the vCPUs: once they are adopted these VMs need none for KubeVirt's isolateEmulatorThread (docs/kubevirt.md).
+    1 exclusive CPU beyond the vCPUs, for what else these VMs run: KubeVirt's isolateEmulatorThread (docs/kubevirt.md).
     "#);
 }
 
@@ -271,7 +271,7 @@ fn by_rules_a_vm_is_adopted_or_the_reason_is_said() {
     a/vm                       vm         -                -  7-8   no                it is an instance already
     b/virt-launcher-db-9qwcn   compute    qemu-kvm         2  5-6   no                the container has STELIA_ADOPT=no in its environment, which rule kubevirt heeds
 
-    1 exclusive CPU beyond the vCPUs: once they are adopted these VMs need none for KubeVirt's isolateEmulatorThread (docs/kubevirt.md).
+    1 exclusive CPU beyond the vCPUs, for what else these VMs run: KubeVirt's isolateEmulatorThread (docs/kubevirt.md).
     ");
     let names = preview.names();
     assert_eq!(names, ["a/virt-launcher-web-x7k2p", "c/micro"]);
