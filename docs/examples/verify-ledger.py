@@ -5,36 +5,41 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--key", action="append", default=[]), parser.add_argument("file", nargs="+")
 asked, hashes, boot, seats, every, folder = parser.parse_args(), {}, "", {}, {}, tempfile.TemporaryDirectory()
 faults, keys, ended, today, signed, vouched = [], [], [], None, 0, 0
-for path in sorted(asked.file, key=os.path.basename):
-    for seq, line in enumerate(open(path, "rb"), first := int(os.path.basename(path)[:20])):
-        text, entry = line[65:-1], json.loads(line[65:])  # the first entry of a segment names the hash before it
-        before = entry["before"] if seq == first else hashes[seq - 1]
-        hashes[seq] = hashlib.sha256(before.encode() + b"\n" + text).hexdigest()
-        known = hashes.get(seq - 1, before if len(hashes) == 1 else None)
-        if line != hashes[seq].encode() + b" " + text + b"\n" or (entry["seq"], known) != (seq, before):
-            sys.exit(f"{path}: number {seq} is not what was written, or something before it is missing")
-        day, last = today, seq - 1
-        if (today := time.strftime("%Y-%m-%d", time.gmtime(entry["at"] // 1000000))) != day and day: ended.append((day, last))
-        for event in entry.get("events", []):
-            if (boot := event.get("id", boot)) and event["event"] == "opened": seats[event["seat"]] = every.setdefault(json.dumps([boot, event["seat"], event["threads"]]), {**event, "bound": {}})
-            if event["event"] in ("key", "head"):
-                keys.append(event["key"])
-                if asked.key and event["key"] not in asked.key: faults.append(f"number {seq} names another key: {event['key']}")
-            if event["event"] == "head":
-                files = {"text": ("stelia-ledger head 1\n%(day)s\n%(seq)d\n%(hash)s\n" % event).encode(), "sig": base64.b64decode(event["signature"])}
-                files["key"] = bytes.fromhex("302a300506032b6570032100") + base64.b64decode(event["key"])  # DER of RFC 8410
-                for name in files: open(os.path.join(folder.name, name), "wb").write(files[name])
-                openssl = "openssl pkeyutl -verify -pubin -keyform DER -inkey key -rawin -in text -sigfile sig"
-                good = not subprocess.run(openssl, shell=True, cwd=folder.name, stdout=sys.stderr).returncode
-                good &= signed < event["seq"] < seq and hashes.get(event["seq"], event["hash"]) == event["hash"] and event["key"] in (asked.key or keys)
-                print("head", event["day"], event["seq"], "good" if good else "BAD")
-                if not good: faults.append(f"the head of {event['day']} is not good")
-                elif (signed := event["seq"]) in hashes and asked.key: vouched, ended = signed, [of for of in ended if of[1] > signed]
-        for reading in [event["last"] for event in entry.get("events", []) if event.get("last")] + entry.get("readings", []):
-            seat = seats[reading["s"]]
-            for thread, ran in (pair for pair in reading.get("b", []) if pair[1]):
-                seat["bound"].setdefault(str(thread), [[0, 0] if "to" in seat else ran["switches"]])[1:] = [ran["switches"]]
-            seat["to"] = seat.get("to", reading["n"])[:3] + reading["n"][:3]
+try:
+    for path in sorted(asked.file, key=os.path.basename):
+        number = 0
+        first = int(os.path.basename(path)[:20])
+        for number, line in enumerate(open(path, "rb"), 1):
+            seq, text, entry = first + number - 1, line[65:-1], json.loads(line[65:])  # the first entry of a segment names the hash before it
+            before = entry["before"] if seq == first else hashes[seq - 1]
+            hashes[seq] = hashlib.sha256(before.encode() + b"\n" + text).hexdigest()
+            known = hashes.get(seq - 1, before if len(hashes) == 1 else None)
+            if line != hashes[seq].encode() + b" " + text + b"\n" or (entry["seq"], known) != (seq, before):
+                sys.exit(f"{path}: line {number}: number {seq} is not what was written, or something before it is missing")
+            day, last = today, seq - 1
+            if (today := time.strftime("%Y-%m-%d", time.gmtime(entry["at"] // 1000000))) != day and day: ended.append((day, last))
+            for event in entry.get("events", []):
+                if (boot := event.get("id", boot)) and event["event"] == "opened": seats[event["seat"]] = every.setdefault(json.dumps([boot, event["seat"], event["threads"]]), {**event, "bound": {}})
+                if event["event"] in ("key", "head"):
+                    keys.append(event["key"])
+                    if asked.key and event["key"] not in asked.key: faults.append(f"number {seq} names another key: {event['key']}")
+                if event["event"] == "head":
+                    files = {"text": ("stelia-ledger head 1\n%(day)s\n%(seq)d\n%(hash)s\n" % event).encode(), "sig": base64.b64decode(event["signature"])}
+                    files["key"] = bytes.fromhex("302a300506032b6570032100") + base64.b64decode(event["key"])  # DER of RFC 8410
+                    for name in files: open(os.path.join(folder.name, name), "wb").write(files[name])
+                    openssl = "openssl pkeyutl -verify -pubin -keyform DER -inkey key -rawin -in text -sigfile sig"
+                    good = not subprocess.run(openssl, shell=True, cwd=folder.name, stdout=sys.stderr).returncode
+                    good &= signed < event["seq"] < seq and hashes.get(event["seq"], event["hash"]) == event["hash"] and event["key"] in (asked.key or keys)
+                    print("head", event["day"], event["seq"], "good" if good else "BAD")
+                    if not good: faults.append(f"the head of {event['day']} is not good")
+                    elif (signed := event["seq"]) in hashes and asked.key: vouched, ended = signed, [of for of in ended if of[1] > signed]
+            for reading in [event["last"] for event in entry.get("events", []) if event.get("last")] + entry.get("readings", []):
+                seat = seats[reading["s"]]
+                for thread, ran in (pair for pair in reading.get("b", []) if pair[1]):
+                    seat["bound"].setdefault(str(thread), [[0, 0] if "to" in seat else ran["switches"]])[1:] = [ran["switches"]]
+                seat["to"] = seat.get("to", reading["n"])[:3] + reading["n"][:3]
+except Exception as error:  # a line that is cut or not of a ledger, a name that is no number, a file that cannot be read
+    sys.exit(f"{path}: line {number}: this cannot be read as a ledger: {error!r}")
 for (cpu, own, more, cpu2, own2, more2), seat in ((seat["to"], seat) for seat in every.values() if "to" in seat):
     least = cpu2 - cpu - (own2 + more2 - own) - sum(bound[-1][1] - bound[0][0] for bound in seat["bound"].values())
     most = cpu2 - cpu - (own2 - own - more) - sum(max(bound[-1][0] - bound[0][1], 0) for bound in seat["bound"].values())

@@ -26,7 +26,8 @@ pub struct Verdict {
     pub vouched_seq: u64,
     /// That key, base64.
     pub vouched_by: String,
-    /// Days that have ended, of which neither such a head nor one of a later entry covers the end. None where no key is known.
+    /// Days that have ended, of which neither such a head nor one of a later entry covers the end; where no key is known, but an entry is,
+    /// those that ended after that entry. None where neither is known.
     pub days_without_head: Vec<String>,
     /// The entry that is known from elsewhere, where it is there and has its hash; 0: none is known, or it is not.
     pub compared_seq: u64,

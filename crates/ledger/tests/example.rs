@@ -154,6 +154,44 @@ fn the_script_finds_a_change_a_missing_segment_and_a_false_signature() {
     );
 }
 
+#[test]
+fn the_script_names_file_and_line_of_what_is_cut_or_foreign() {
+    let directory = tempfile::tempdir().unwrap();
+    let own = key(directory.path(), "own");
+    let files = days(directory.path(), 3, &own, |_| None);
+    let text = fs::read_to_string(&files[0]).unwrap();
+    let start = text.trim_end().rfind('\n').map_or(0, |end| end + 1);
+    let (before, last) = text.split_at(start);
+    let number = before.lines().count() + 1;
+    let zeros = "0".repeat(64);
+    for foreign in [
+        last[..80].to_owned(),
+        last[..10].to_owned(),
+        "\n".to_owned(),
+        "notes of somebody\n".to_owned(),
+        format!("{zeros} [1]\n"),
+        format!("{zeros} {{\"seq\":1}}\n"),
+        last.replace(':', "\u{fffd}"),
+    ] {
+        fs::write(&files[0], format!("{before}{foreign}")).unwrap();
+        let output = script(&files);
+        let said = String::from_utf8(output.stderr).unwrap();
+        let told = format!("{}: line {number}: ", files[0].display());
+        assert!(
+            said.starts_with(&told) && !said.contains("Traceback"),
+            "{foreign:?}: {said}"
+        );
+        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    }
+    let named = directory.path().join("notes.ledger");
+    fs::write(&named, &text).unwrap();
+    let said = String::from_utf8(script(&[named]).stderr).unwrap();
+    assert!(
+        said.contains("notes.ledger: line 0: ") && !said.contains("Traceback"),
+        "{said}"
+    );
+}
+
 /// A ring of so many days, and a head of each day but the last that `signs`; the first entry names the key `named`.
 fn days(directory: &Path, days: u64, named: &Key, signs: impl Fn(u64) -> Option<&'static str>) -> Vec<PathBuf> {
     let limits = Limits {

@@ -24,7 +24,8 @@ const FAULTS: u64 = 1000;
 const HELD: usize = 4096;
 
 /// As [`check`], for whoever has a ring from somebody else. Where keys are known, it is a fault too that none of them vouches for anything,
-/// or not for a day that has ended: whoever made the ring could have left out the heads.
+/// or not for a day that has ended: whoever made the ring could have left out the heads. Where only an entry is known, it is a fault that a
+/// day has ended after it: anybody can go on from that entry.
 ///
 /// # Errors
 /// The directory cannot be read. Everything else is a fault.
@@ -35,22 +36,34 @@ pub fn verify(ring: Ring, known: &[String], expected: Option<(u64, &str)>) -> Re
         verdict.vouched_seq,
         verdict.days_without_head.as_slice(),
     ) {
-        (true, ..) | (false, 1.., []) => None,
         (false, 0, _) => {
             Some("no head that is here is signed with a known key: nobody vouches for any entry".to_owned())
         }
-        (false, seq, [days @ .., last]) => {
-            let first = days.first().unwrap_or(last);
-            Some(format!(
-                "a known key vouches up to entry {seq} only: the days from {first} to {last} have ended without a head of it"
-            ))
-        }
+        (.., []) => None,
+        (false, seq, [first, ..]) => Some(format!(
+            "a known key vouches up to entry {seq} only: {} without a head of it",
+            ended(first, &verdict)
+        )),
+        (true, _, [first, ..]) => match verdict.compared_seq {
+            // That it cannot be compared is a fault already.
+            0 => None,
+            seq => Some(format!(
+                "the entry that is known vouches up to entry {seq} only: {} after it",
+                ended(first, &verdict)
+            )),
+        },
     };
     verdict.faults.extend(missing.map(|text| Fault {
         text,
         ..Fault::default()
     }));
     Ok(verdict)
+}
+
+/// The days that have ended and that nobody vouches for, from this one on.
+fn ended(first: &str, verdict: &Verdict) -> String {
+    let last = verdict.days_without_head.last().map_or(first, String::as_str);
+    format!("the days from {first} to {last} have ended")
 }
 
 /// Read everything and compare: the chain, the numbers, the files' names, the signed heads.
@@ -93,7 +106,7 @@ struct Check<'a> {
     verdict: Verdict,
     /// The last entries, ascending.
     held: VecDeque<(u64, String)>,
-    /// The day of the entry before; and the days before it that no head covers yet, with the number of the last entry of each.
+    /// The day of the entry before; and the days before it that no head of a known key covers yet, with the number of the last entry of each.
     day: String,
     ended: Vec<(String, u64)>,
     left_out: u64,
@@ -243,7 +256,11 @@ impl Check<'_> {
                 ..Fault::default()
             }));
         }
-        if !self.known.is_empty() {
+        let compared = self.verdict.compared_seq;
+        if self.known.is_empty() {
+            self.ended.retain(|(_, last)| *last > compared);
+        }
+        if !self.known.is_empty() || self.expected.is_some() {
             self.verdict.days_without_head = self.ended.drain(..).map(|(day, _)| day).collect();
         }
         if self.left_out > 0 {

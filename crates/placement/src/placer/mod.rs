@@ -9,11 +9,13 @@
 //! | `promise` | a promise whose outcome is not told yet |
 //! | `resolve` | binds of which the outcome is not known are decided |
 //! | `waiting` | the pods that no node had room for, and the nodes that changed since |
-//! | `retry` | those of them that fit now are tried again |
+//! | `crowd` | which namespace has the most of those pods, which gives way where there are too many |
+//! | `retry` | the pods of `waiting` that fit now are tried again |
 //! | `explain` | why a pod waits, or where it is |
 
 mod asked;
 mod bind;
+mod crowd;
 mod explain;
 mod feeds;
 mod preempt;

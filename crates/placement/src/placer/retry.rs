@@ -104,8 +104,12 @@ impl Placer {
             // Nothing is known of whether it waits still.
             Err(failure @ (Failure::Busy { .. } | Failure::Unknown(_))) => {
                 debug!("pod {}: it could not be told to be tried again: {failure}", retry.name);
+                let after = match failure {
+                    Failure::Busy { after, .. } => after,
+                    _ => None,
+                };
                 let now = self.now();
-                self.state().waiting.failed(retry, node, now);
+                self.state().waiting.failed(retry, node, after, now);
             }
             Err(failure) => {
                 info!("pod {}: it could not be told to be tried again: {failure}", retry.name);

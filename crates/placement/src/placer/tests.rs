@@ -606,7 +606,10 @@ async fn what_could_not_be_told_is_told_again_and_a_pod_that_is_gone_is_forgotte
     cluster.fail("patch", "pods/status", 3, Fault::status(503));
     cluster.machines[0].end(&uid(901, 0));
     cluster.publish(0);
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    // Pauses of 1, 2 and 4 s.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert!(cluster.retried("vm").is_none(), "it is not told again at once");
+    tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(cluster.retried("vm").is_some());
     cluster.server.remove("", "pods", "vms", "vm");
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -7,16 +7,20 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::crowd::Crowd;
 use crate::request::Shared;
 use crate::reservations::{Moment, NodeName, Uid};
 
-/// Pods that are remembered at most; one that comes beyond that is left to kube-scheduler, which tries every pod again after five minutes.
+/// Pods that are remembered at most. One that comes beyond that takes the place of the youngest of the namespace that has the most, if
+/// that still has no fewer then; otherwise it is left to kube-scheduler, which tries every pod again after five minutes.
 const MAX_PODS: usize = 10_000;
 /// A pod that was not asked about for so long is forgotten: kube-scheduler tries each that waits at least every five and a half minutes.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(900);
 /// A pod that was refused again after it was to be tried again is not touched for so long after that; doubled each time up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(32);
+/// The API server is not waited for longer, whatever it asks for: by then kube-scheduler tries the pod by itself.
+const MAX_REST: Duration = Duration::from_secs(300);
 /// Answers that are looked at in one turn: nodes times different requests.
 const MAX_ANSWERS_A_TURN: usize = 2048;
 const MAX_NODES_A_TURN: usize = 64;
@@ -38,6 +42,9 @@ struct Pod {
     /// When it was told last to be tried again.
     touched: Option<Moment>,
     pause: Duration,
+    /// It could not be told, and is not told before this moment; how long it waits if that fails once more, doubled each time up to [`MAX_PAUSE`].
+    not_before: Moment,
+    rest: Duration,
 }
 
 impl Pod {
@@ -53,7 +60,7 @@ impl Pod {
 
     /// Whether it may be touched now, as far as its pause is concerned.
     fn is_due(&self, now: Moment) -> bool {
-        self.touched.is_none_or(|touched| now >= touched + self.pause)
+        now >= self.not_before && self.touched.is_none_or(|touched| now >= touched + self.pause)
     }
 }
 
@@ -80,6 +87,10 @@ pub(crate) type Fits = HashSet<Shared>;
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     pods: HashMap<Uid, Pod>,
+    /// The same pods by namespace.
+    crowd: Crowd,
+    /// The API server asked for rest until then: nobody is told anything before.
+    busy_until: Moment,
     /// Nodes whose change is not looked at yet, or not to the end, with its moment.
     nodes: BTreeMap<NodeName, Moment>,
     turn: usize,
@@ -99,37 +110,49 @@ impl Waiting {
                 .is_some_and(|touched| known.asked < touched && touched <= asked)
             {
                 known.pause = (known.pause * 2).min(MAX_PAUSE);
+                known.rest = FIRST_PAUSE;
             }
             (known.request, known.asked) = (request, known.asked.max(asked));
             return;
         }
-        if self.pods.len() < MAX_PODS {
-            let pod_waits = Pod {
-                name,
-                request,
-                priority,
-                since: asked,
-                asked,
-                touched: None,
-                pause: FIRST_PAUSE,
-            };
-            self.pods.insert(pod, pod_waits);
-        }
+        self.add(pod, name, request, priority, asked, asked);
     }
 
     /// A pod that another instance refused, which led before; nothing changes for one that is known.
     pub(crate) fn found(&mut self, pod: Uid, name: Arc<str>, request: Shared, priority: i64, now: Moment) {
         if !self.pods.contains_key(&pod) {
-            self.refused(pod, name, request, priority, Moment::ZERO);
-            if let Some(found) = self.pods.get_mut(&pod) {
-                found.since = now;
-            }
+            self.add(pod, name, request, priority, now, Moment::ZERO);
         }
+    }
+
+    /// A pod that is not known yet.
+    fn add(&mut self, pod: Uid, name: Arc<str>, request: Shared, priority: i64, since: Moment, asked: Moment) {
+        if self.pods.len() >= MAX_PODS {
+            let Some(out) = self.crowd.gives_way_to(&name) else {
+                return;
+            };
+            self.is_over(out);
+        }
+        self.crowd.add(&name, since, pod);
+        let pod_waits = Pod {
+            name,
+            request,
+            priority,
+            since,
+            asked,
+            touched: None,
+            pause: FIRST_PAUSE,
+            not_before: Moment::ZERO,
+            rest: FIRST_PAUSE,
+        };
+        self.pods.insert(pod, pod_waits);
     }
 
     /// It is bound, or gone.
     pub(crate) fn is_over(&mut self, pod: Uid) {
-        self.pods.remove(&pod);
+        if let Some(over) = self.pods.remove(&pod) {
+            self.crowd.remove(&over.name, over.since, pod);
+        }
     }
 
     /// The nodes' answers may be others from now on.
@@ -143,8 +166,14 @@ impl Waiting {
 
     /// What to ask the nodes now; nothing where nothing changed for any pod that waits.
     pub(crate) fn open(&mut self, now: Moment) -> Open {
-        self.pods
-            .retain(|_, pod| now.saturating_sub(pod.asked.max(pod.since)) < FORGOTTEN_AFTER);
+        let crowd = &mut self.crowd;
+        self.pods.retain(|uid, pod| {
+            let stays = now.saturating_sub(pod.asked.max(pod.since)) < FORGOTTEN_AFTER;
+            if !stays {
+                crowd.remove(&pod.name, pod.since, *uid);
+            }
+            stays
+        });
         let earliest = self.pods.values().map(Pod::knows_until).min();
         self.nodes
             .retain(|_, changed| earliest.is_some_and(|earliest| earliest < *changed));
@@ -184,6 +213,7 @@ impl Waiting {
     ) -> Option<Retry> {
         let changed = *self.nodes.get(node)?;
         let mut left = 0;
+        let is_busy = now < self.busy_until;
         let mut first: Option<(Reverse<i64>, Moment, Uid)> = None;
         for (uid, pod) in &self.pods {
             if !pod.is_open(changed) || !fits.contains(&pod.request) {
@@ -191,7 +221,7 @@ impl Waiting {
             }
             left += 1;
             let rank = (Reverse(pod.priority), pod.since, *uid);
-            if pod.is_due(now) && first.is_none_or(|first| rank < first) && is_free(*uid) {
+            if !is_busy && pod.is_due(now) && first.is_none_or(|first| rank < first) && is_free(*uid) {
                 first = Some(rank);
             }
         }
@@ -208,10 +238,15 @@ impl Waiting {
         })
     }
 
-    /// It could not be told; it is tried again with the node's next turn.
-    pub(crate) fn failed(&mut self, retry: &Retry, node: &NodeName, now: Moment) {
+    /// It could not be told. It is told again with a later turn of the node, after a pause that grows; where the API server asked for rest of the length
+    /// `after`, no pod is told anything before that is over.
+    pub(crate) fn failed(&mut self, retry: &Retry, node: &NodeName, after: Option<Duration>, now: Moment) {
+        let after = after.unwrap_or_default().min(MAX_REST);
+        self.busy_until = self.busy_until.max(now + after);
         if let Some(pod) = self.pods.get_mut(&retry.pod) {
             pod.touched = None;
+            pod.not_before = now + after.max(pod.rest);
+            pod.rest = (pod.rest * 2).min(MAX_PAUSE);
             self.nodes.entry(node.clone()).or_insert(now);
         }
     }
@@ -309,7 +344,7 @@ mod tests {
         let next = waiting.next(&open, &node("a"), &fits, |_| true, at(12)).unwrap();
         assert_eq!(&*next.name, "vms/2");
         // What could not be told is told again.
-        waiting.failed(&next, &node("a"), at(12));
+        waiting.failed(&next, &node("a"), None, at(12));
         assert_eq!(turn(&mut waiting, "a", &[small], 13), Some(2));
     }
 
@@ -349,5 +384,78 @@ mod tests {
         waiting.found(uid(1), "vms/1".into(), small.clone(), 0, at(2000));
         waiting.changed([node("a")], at(2000));
         assert_eq!(turn(&mut waiting, "a", &[small], 2000), Some(1));
+    }
+
+    #[test]
+    fn a_namespace_that_fills_the_list_gives_way_to_others() {
+        let (mut waiting, small) = (Waiting::default(), shared(2));
+        let most = MAX_PODS as u128;
+        for number in 1..=most {
+            refused(&mut waiting, number, &small, 10 + number as u64 / 1000);
+        }
+        waiting.refused(uid(most + 1), "other/vm".into(), small.clone(), 0, at(30));
+        assert_eq!(waiting.len(), MAX_PODS);
+        assert!(waiting.pods.contains_key(&uid(most + 1)));
+        // The youngest is gone, and the pods that wait longest stay.
+        assert!(!waiting.pods.contains_key(&uid(most)) && waiting.pods.contains_key(&uid(1)));
+        // The namespace itself takes no place of another.
+        refused(&mut waiting, most + 2, &small, 31);
+        assert!(!waiting.pods.contains_key(&uid(most + 2)));
+        // Half of the places are the other's, and then neither takes one of the other.
+        for number in 0..most {
+            waiting.refused(uid(2 * most + number), "other/vm".into(), small.clone(), 0, at(32));
+        }
+        let of_other = |waiting: &Waiting| waiting.pods.values().filter(|pod| &*pod.name == "other/vm").count();
+        assert_eq!((waiting.len(), of_other(&waiting)), (MAX_PODS, MAX_PODS / 2));
+        // Whoever is bound or forgotten makes room for anybody.
+        waiting.is_over(uid(1));
+        refused(&mut waiting, most + 2, &small, 33);
+        assert!(waiting.pods.contains_key(&uid(most + 2)));
+        waiting.open(at(33) + FORGOTTEN_AFTER);
+        assert!(waiting.pods.is_empty() && waiting.crowd.is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_could_not_be_told_is_told_again_after_a_pause_that_grows() {
+        let (mut waiting, small) = (Waiting::default(), shared(2));
+        let fits = std::slice::from_ref(&small);
+        refused(&mut waiting, 1, &small, 10);
+        waiting.changed([node("a")], at(11));
+        let mut told = Vec::new();
+        for seconds in 11..150 {
+            if turn(&mut waiting, "a", fits, seconds).is_some() {
+                told.push(seconds - 11);
+                let retry = Retry {
+                    pod: uid(1),
+                    name: "vms/1".into(),
+                };
+                waiting.failed(&retry, &node("a"), None, at(seconds));
+            }
+        }
+        assert_eq!(told, [0, 1, 3, 7, 15, 31, 63, 95, 127]);
+    }
+
+    #[test]
+    fn an_api_server_that_asks_for_rest_has_it() {
+        let (mut waiting, small) = (Waiting::default(), shared(2));
+        let fits = std::slice::from_ref(&small);
+        refused(&mut waiting, 1, &small, 10);
+        refused(&mut waiting, 2, &small, 10);
+        waiting.changed([node("a")], at(11));
+        assert_eq!(turn(&mut waiting, "a", fits, 11), Some(1));
+        let retry = Retry {
+            pod: uid(1),
+            name: "vms/1".into(),
+        };
+        waiting.failed(&retry, &node("a"), Some(at(20)), at(11));
+        for seconds in 11..31 {
+            assert_eq!(turn(&mut waiting, "a", fits, seconds), None, "{seconds}");
+        }
+        assert_eq!(turn(&mut waiting, "a", fits, 31), Some(1));
+        assert_eq!(turn(&mut waiting, "a", fits, 31), Some(2));
+        // It cannot ask for any length.
+        waiting.failed(&retry, &node("a"), Some(Duration::MAX), at(31));
+        assert_eq!(turn(&mut waiting, "a", fits, 330), None);
+        assert_eq!(turn(&mut waiting, "a", fits, 331), Some(1));
     }
 }

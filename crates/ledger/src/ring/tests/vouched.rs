@@ -228,3 +228,101 @@ fn heads_that_were_signed_before_vouch_for_nothing_that_was_written_later() {
     let found = faults(directory.path(), &key);
     assert!(found.iter().any(|text| text.contains("nobody vouches")), "{found:?}");
 }
+
+#[test]
+fn an_entry_that_is_known_vouches_for_no_day_that_ended_after_it() {
+    let (_place, key, _) = keys();
+    let ring = |text: &str, heads: bool| {
+        let directory = folder();
+        days(directory.path(), 1, vec![named(&key)], |_, _, _, _| Vec::new());
+        let (mut ring, _) = open(directory.path(), WIDE);
+        let mut events = vec![Event::Key { key: text.to_owned() }];
+        for number in 1..39 {
+            for part in 1..=2 {
+                let mut entry = Entry {
+                    at: (20_000 + number) * 86_400_000_000 + part,
+                    events: std::mem::take(&mut events),
+                    ..entry(0, 0)
+                };
+                ring.append(&mut entry).unwrap();
+            }
+            let (seq, hash) = ring.head().unwrap();
+            if heads {
+                let day = crate::day::day((20_000 + number) * 86_400_000_000);
+                events.push(key.sign_head(&day, seq, &hash));
+            }
+        }
+        directory
+    };
+    let hash_of = |directory: &TempDir, seq: u64| {
+        let line = segments(directory.path())
+            .iter()
+            .flat_map(|file| {
+                let text = fs::read_to_string(file).unwrap();
+                text.lines().map(str::to_owned).collect::<Vec<_>>()
+            })
+            .nth(usize::try_from(seq).unwrap() - 1);
+        line.unwrap().split(' ').next().unwrap().to_owned()
+    };
+    let of = |directory: &TempDir, known: &[String], seq: u64| {
+        let hash = hash_of(directory, seq);
+        verify(verify::Ring::Directory(directory.path()), known, Some((seq, &hash))).unwrap()
+    };
+    // Anybody can write 38 days after the first two entries, whose hashes stay what they are.
+    let (written, forged) = (ring("one", true), ring("two", false));
+    assert_eq!(hash_of(&written, 2), hash_of(&forged, 2));
+    assert_ne!(hash_of(&written, 3), hash_of(&forged, 3));
+    for seq in [1, 2] {
+        let verdict = of(&forged, &[], seq);
+        let [fault] = verdict.faults.as_slice() else {
+            panic!("{verdict:?}")
+        };
+        assert!(
+            fault.text.contains(&format!("vouches up to entry {seq} only")),
+            "{fault:?}"
+        );
+        assert_eq!(
+            (verdict.days_without_head.len() as u64, verdict.compared_seq),
+            (39 - seq, seq)
+        );
+    }
+    // The newest entry, and one of the day that has not ended, vouch for every day that has.
+    for (seq, good) in [(78, true), (77, true), (76, true), (75, false)] {
+        assert_eq!(of(&forged, &[], seq).is_good(), good, "{seq}");
+    }
+    // One that cannot be compared is one fault.
+    let zeros = "0".repeat(64);
+    let other = verify(verify::Ring::Directory(forged.path()), &[], Some((1, &zeros))).unwrap();
+    assert_eq!(other.faults.len(), 1, "{other:?}");
+}
+
+#[test]
+fn a_key_vouches_for_the_days_after_an_old_entry_that_is_known_and_an_entry_not_for_those_after_the_head() {
+    let (_place, key, _) = keys();
+    let ring = |signed: u64| {
+        let directory = folder();
+        days(directory.path(), 10, vec![named(&key)], |number, day, seq, hash| {
+            let head = (number < signed).then(|| key.sign_head(day, seq, hash));
+            head.into_iter().collect()
+        });
+        let (ring, _) = open(directory.path(), WIDE);
+        (directory, ring.head().unwrap())
+    };
+    let (directory, _) = ring(10);
+    let text = fs::read_to_string(&segments(directory.path())[0]).unwrap();
+    let hash = text.split(' ').next().unwrap();
+    let of = |directory: &TempDir, known: (u64, &str)| {
+        verify(verify::Ring::Directory(directory.path()), &[key.public()], Some(known)).unwrap()
+    };
+    let old = of(&directory, (1, hash));
+    assert!(old.is_good() && old.days_without_head.is_empty(), "{old:?}");
+    // Both have to hold: the newest entry does not stand in for heads that are not there.
+    let (directory, (seq, hash)) = ring(5);
+    let newest = of(&directory, (seq, &hash));
+    assert!(
+        newest.faults[0]
+            .text
+            .contains("a known key vouches up to entry 10 only"),
+        "{newest:?}"
+    );
+}
