@@ -241,11 +241,11 @@ impl Task {
         let publication = Publication {
             version: VERSION,
             node: host.name.clone()?,
-            ready: node::ready(&self.seen, host.config.as_ref().err(), &host.object),
+            ready: node::ready(&self.seen, host.known.as_ref().err(), &host.object),
             object: host.object.as_ref().ok().cloned(),
             vm_capacity: node::vm_capacity(
                 &self.seen,
-                host.config.as_ref().ok().and_then(Option::as_ref),
+                host.known.as_ref().ok().and_then(Option::as_ref),
                 &settings.policies.allocator.reserved,
             ),
             pods: self.pods.clone(),

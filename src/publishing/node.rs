@@ -21,6 +21,8 @@ use crate::engine::{Configuration, ObjectForm, View, node_name, node_object};
 pub(super) struct Host {
     /// kubelet's configuration, or why it cannot be read. `None` where no kubelet is known to run: the object has less then, and nothing wrong.
     pub(super) config: Read,
+    /// The same, or why it is not the one that kubelet has.
+    pub(super) known: Read,
     /// What the Node is called, or why nothing can be.
     pub(super) name: Result<String, String>,
     pub(super) object: Result<Value, Error>,
@@ -29,16 +31,18 @@ pub(super) struct Host {
 impl Host {
     /// Blocks. `config`: kubelet's configuration as it was read before; to find it all of `/proc` is looked through.
     pub(super) fn read(system: &System, view: &View, config: Read, profile: Profile) -> Self {
-        let known = config.as_ref().map(Option::as_ref).map_err(String::as_str);
-        let name = node_name(known.ok().flatten());
+        let name = node_name(config.as_ref().ok().and_then(Option::as_ref));
+        let known = certain(config.clone(), view.kubelet_policy.as_deref());
+        let told = known.as_ref().map(Option::as_ref).map_err(String::as_str);
         let object = match &name {
-            Ok(name) => object(system, view, known, name.clone(), profile),
+            Ok(name) => object(system, view, told, name.clone(), profile),
             Err(cause) => Err(ErrorKind::Failed.because(cause.to_string())),
         };
         Self {
             name: name.map_err(|cause| cause.to_string()),
             object,
             config,
+            known,
         }
     }
 }
@@ -56,6 +60,19 @@ pub(super) fn kubelet_config(root: &Path, before: Read) -> Read {
             (before, _) => before,
         },
         Err(cause) => Err(cause.in_full()),
+    }
+}
+
+/// An error where the policy of kubelet's state file shows that a flag is hidden which overrides the configuration.
+fn certain(config: Read, stored: Option<&str>) -> Read {
+    match config {
+        Ok(Some(config)) if config.is_overridden(stored) => Err(format!(
+            "kubelet's settings are not known: {}; cpuManagerPolicy is {} there, and {} in cpu_manager_state",
+            config::HIDDEN,
+            config.cpu_manager_policy,
+            stored.unwrap_or_default()
+        )),
+        config => config,
     }
 }
 
@@ -227,6 +244,29 @@ mod tests {
             &format!("{head}reservedSystemCPUs: \"7\"\n"),
         );
         assert_eq!(reserved(&kubelet_config(root.path(), Ok(None))), "7");
+    }
+
+    #[test]
+    fn a_policy_that_a_hidden_flag_overrides_is_a_problem() {
+        let read = |hidden| {
+            let config = KubeletConfig {
+                hidden,
+                ..KubeletConfig::default()
+            };
+            Ok(Some(config))
+        };
+        let problem = certain(read(true), Some("static")).unwrap_err();
+        assert!(
+            problem.contains("k3s hides its command line") && problem.contains("static in cpu_manager_state"),
+            "{problem}"
+        );
+        for (config, stored) in [
+            (read(true), Some("none")),
+            (read(true), None),
+            (read(false), Some("static")),
+        ] {
+            assert_eq!(certain(config.clone(), stored), config);
+        }
     }
 
     #[test]

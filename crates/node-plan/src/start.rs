@@ -33,13 +33,22 @@ pub fn problems(config: &KubeletConfig, machine: Option<&Machine>, files: StateF
         configured,
         stored,
     ));
-    // kubelet looks at its files after everything else, and the planner knows no settings that are wrong.
-    if problems.is_empty()
+    // kubelet looks at its files after everything else, and the planner knows no settings that are wrong. What is wrong with the reservation of
+    // memory does not matter to it where there is a file.
+    let goes_on = |problem: &StartProblem| files.memory.is_some() && problem.is_of_reserved_memory();
+    if problems.iter().all(goes_on)
         && let Some(machine) = machine
     {
         problems.extend(state(config, machine, files));
     }
     problems
+}
+
+/// Whether the reservation of memory is known from the state file alone: the configuration has none, and the file has some.
+pub fn is_reserved_in_file(config: &KubeletConfig, memory: Option<&MemoryManagerState>) -> bool {
+    let nodes = memory.into_iter().flat_map(|state| state.nodes.values());
+    let mut tables = nodes.flat_map(|node| node.tables.values());
+    config.reserved_memory.is_empty() && tables.any(|table| table.system_reserved > 0)
 }
 
 fn policy(
@@ -165,11 +174,10 @@ mod tests {
         );
     }
 
-    #[test]
-    fn memory_that_is_another_after_a_reboot_is_told_with_node_and_amounts() {
+    fn memory(total: u64, system_reserved: u64) -> MemoryManagerState {
         let table = MemoryTable {
-            total: 42 << 20,
-            system_reserved: 100 << 20,
+            total,
+            system_reserved,
             allocatable: 0,
             reserved: 0,
             free: 0,
@@ -179,19 +187,47 @@ mod tests {
             cells: vec![0],
             tables: [("memory".to_owned(), table)].into(),
         };
-        let stored = MemoryManagerState {
+        MemoryManagerState {
             schema: MemorySchema::V1,
             policy: "Static".to_owned(),
             nodes: [(0, node)].into(),
             entries: [].into(),
             pod_entries: [].into(),
-        };
-        let found = found(&config(KEYS), None, Some(&stored));
+        }
+    }
+
+    #[test]
+    fn memory_that_is_another_after_a_reboot_is_told_with_node_and_amounts() {
+        let found = found(&config(KEYS), None, Some(&memory(42 << 20, 100 << 20)));
         assert_eq!(
             found,
             [
                 "[memorymanager] the expected machine state is different from the real one: memory of NUMA node 0 is 45088768 bytes, in the file 44040192"
             ]
+        );
+    }
+
+    #[test]
+    fn a_missing_reservation_does_not_hide_what_is_wrong_with_the_file() {
+        let keys = "cpuManagerPolicy: static\nreservedSystemCPUs: \"0\"\nmemoryManagerPolicy: Static\n";
+        let missing = config(keys);
+        let stored = memory(42 << 20, 100 << 20);
+        assert!(is_reserved_in_file(&missing, Some(&stored)));
+        let both = found(&missing, None, Some(&stored));
+        assert!(
+            both.len() == 2
+                && both[0].starts_with("reservedMemory has 0 bytes")
+                && both[1].contains("in the file 44040192"),
+            "{both:?}"
+        );
+        // Without a file, or with one that reserves nothing, the reservation is not known.
+        assert!(!is_reserved_in_file(&missing, None));
+        assert!(!is_reserved_in_file(&missing, Some(&memory(43 << 20, 0))));
+        assert!(!is_reserved_in_file(&config(KEYS), Some(&stored)));
+        let alone = found(&missing, None, None);
+        assert!(
+            alone.len() == 1 && alone[0].starts_with("reservedMemory has 0 bytes"),
+            "{alone:?}"
         );
     }
 }

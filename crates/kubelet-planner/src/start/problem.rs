@@ -136,6 +136,11 @@ impl StartProblem {
         }
     }
 
+    /// Whether it is that memory is not reserved on NUMA nodes as it is in all, or not at all.
+    pub fn is_of_reserved_memory(&self) -> bool {
+        matches!(self, Self::NoReservedMemory | Self::MemorySum { .. })
+    }
+
     /// What to do, whether kubelet runs or not: one that runs goes on until it is restarted. `root`: kubelet's root directory.
     pub fn cure(&self, root: &std::path::Path) -> String {
         match self {

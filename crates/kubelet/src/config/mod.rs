@@ -77,10 +77,19 @@ pub struct KubeletConfig {
     pub hostname_override: Option<String>,
     /// Feature gates that are set; those at their defaults are not here.
     pub feature_gates: BTreeMap<String, bool>,
+    /// Whether flags may be missing here, because the program that kubelet is a part of hides its command line ([`HIDDEN`]).
+    #[serde(skip)]
+    pub hidden: bool,
+    /// Whether a file or a flag has the CPU manager's policy; else it is kubelet's default.
+    #[serde(skip)]
+    pub has_cpu_policy: bool,
     /// What is in the files and has no effect.
     #[serde(skip)]
     pub warnings: Vec<Warning>,
 }
+
+/// Why settings are not known, and what to do about it.
+pub const HIDDEN: &str = "k3s hides its command line; put kubelet-arg into /etc/rancher/k3s/config.yaml";
 
 /// The memory of a NUMA node that pods do not get.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -115,6 +124,8 @@ impl Default for KubeletConfig {
             root_dir: PathBuf::from("/var/lib/kubelet"),
             hostname_override: None,
             feature_gates: BTreeMap::new(),
+            hidden: false,
+            has_cpu_policy: false,
             warnings: Vec::new(),
         }
     }
@@ -135,12 +146,20 @@ impl KubeletConfig {
     /// # Errors
     /// A value has another type, or the reserved CPUs are not a CPU list.
     pub fn new(file: Option<File>, drop_ins: Vec<DropIn>, flags: Flags) -> Result<Self, ConfigError> {
+        let in_files = source::has(file.as_ref(), &drop_ins, "cpuManagerPolicy");
         let (keys, warnings) = source::merged(file, drop_ins)?;
+        let in_flags = flags
+            .given
+            .cpu_manager_policy
+            .as_ref()
+            .is_some_and(|text| !text.is_empty());
         let given = Given::of_keys(&keys).overridden_by(flags.given);
         let text = |given: Option<String>, default: String| given.filter(|text| !text.is_empty()).unwrap_or(default);
         let default = Self::default();
         let reserved = given.reserved_system_cpus.unwrap_or_default();
         Ok(Self {
+            hidden: false,
+            has_cpu_policy: in_files || in_flags,
             cpu_manager_policy: text(given.cpu_manager_policy, default.cpu_manager_policy),
             cpu_manager_policy_options: given.cpu_manager_policy_options.unwrap_or_default(),
             reserved_system_cpus: reserved.parse().map_err(ConfigError::ReservedCpus)?,
@@ -162,6 +181,11 @@ impl KubeletConfig {
             feature_gates: given.feature_gates.unwrap_or_default(),
             warnings,
         })
+    }
+
+    /// Whether the CPU manager has the policy of its state file and not the one that is here, which some hidden flag overrides.
+    pub fn is_overridden(&self, stored: Option<&str>) -> bool {
+        self.hidden && stored.is_some_and(|stored| stored != self.cpu_manager_policy)
     }
 
     /// How many CPUs `kubeReserved` and `systemReserved` come to, rounded up: those that kubelet chooses itself where

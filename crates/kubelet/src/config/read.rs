@@ -21,6 +21,7 @@ pub fn read(proc: &Path, root: &Path) -> Result<KubeletConfig, ConfigError> {
     let process = home::find(proc, root)?;
     let mut flags = Flags::parse(&home::argv(&process, proc, root)?)?;
     flags.root_dir = flags.root_dir.or(process.root);
+    let hidden = process.host == home::Host::K3s;
     let process = proc.join(process.pid.to_string());
     // A relative path is relative to the directory kubelet was started in.
     let place = |path: &Path| -> Result<PathBuf, ConfigError> {
@@ -44,7 +45,8 @@ pub fn read(proc: &Path, root: &Path) -> Result<KubeletConfig, ConfigError> {
     for path in paths {
         patches.push(DropIn::parse(&text(&path)?, &shown(&path, root))?);
     }
-    KubeletConfig::new(file, patches, flags)
+    let config = KubeletConfig::new(file, patches, flags)?;
+    Ok(KubeletConfig { hidden, ..config })
 }
 
 /// A path as the node's own programs have it.

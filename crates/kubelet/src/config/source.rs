@@ -214,6 +214,13 @@ const EVICTION_HARD: [(&str, &str); 5] = [
     ("imagefs.inodesFree", "5%"),
 ];
 
+/// Whether a file or a drop-in has the key.
+pub(super) fn has(file: Option<&File>, drop_ins: &[DropIn], name: &str) -> bool {
+    let maps = file.map(|file| &file.keys).into_iter();
+    let mut keys = maps.chain(drop_ins.iter().map(|drop_in| &drop_in.patch)).flatten();
+    keys.any(|(key, value)| key.eq_ignore_ascii_case(name) && !value.is_null() && value != "")
+}
+
 /// The keys of all sources, and what has no effect in them.
 ///
 /// # Errors

@@ -115,6 +115,7 @@ fn k3s_runs_kubelet_as_a_part_of_itself_and_its_files_say_how() {
     );
     let config = machine.config().unwrap();
     assert_eq!(config.cpu_manager_policy, "static");
+    assert!(config.hidden && config.has_cpu_policy, "{config:?}");
     assert_eq!(config.reserved_system_cpus.to_string(), "0-1");
     assert_eq!(config.topology_manager_policy, "restricted");
     assert_eq!(config.hostname_override.as_deref(), Some("one"));
@@ -128,6 +129,7 @@ fn k3s_runs_kubelet_as_a_part_of_itself_and_its_files_say_how() {
         (config.cpu_manager_policy.as_str(), config.reserved_system_cpus.len()),
         ("none", 0)
     );
+    assert!(config.hidden && !config.has_cpu_policy, "{config:?}");
     machine.write("root/etc/rancher/k3s/config.yaml", "token: secret\nkubelet-arg: {}\n");
     let error = machine.config().unwrap_err().to_string();
     assert!(error.contains("config.yaml") && !error.contains("secret"), "{error}");

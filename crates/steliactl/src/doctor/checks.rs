@@ -9,7 +9,7 @@ use stelia_node::cgroup::hierarchy::CONTROLLERS;
 use stelia_settings::isolated_is_safe;
 
 use super::merge::merge;
-use super::start::{CORRECT, start};
+use super::start::{CORRECT, hidden_policy, start};
 use super::{Check, Facts, Verdict, cgroups, config, dra, home, ledger, locality, noise, publish, quiet, scheduling};
 
 /// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
@@ -176,6 +176,9 @@ fn kvm(facts: &Facts) -> Finding {
 fn policy(facts: &Facts) -> Finding {
     if facts.allocator.source == CpuSource::Steliad {
         return own_policy(facts);
+    }
+    if let Some(unknown) = hidden_policy(facts) {
+        return unknown;
     }
     match &facts.kubelet {
         Err(unread) if unread.keeps_kubelet_from_starting => failed(unread.to_string(), CORRECT),

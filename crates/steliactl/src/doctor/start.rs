@@ -2,8 +2,7 @@
 //! again, and the node is lost to the cluster until an operator finds the reason.
 
 use kubelet_planner::start::{self as configured, StartProblem};
-use stelia_kubelet::config::KubeletConfig;
-use stelia_kubelet::home::Host;
+use stelia_kubelet::config::{HIDDEN, KubeletConfig};
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_node_plan::machine;
 use stelia_node_plan::start::{StateFiles, problems};
@@ -14,6 +13,10 @@ use super::checks::{Finding, failed, ok, warning};
 /// What to do about a configuration that cannot be read.
 pub(super) const CORRECT: &str =
     "correct it before kubelet is started again: one that runs goes on with what it read when it started";
+
+/// What to do where k3s hides flags.
+const UNHIDE: &str =
+    "kubelet-arg in /etc/rancher/k3s/config.yaml instead of --kubelet-arg on the command line, restart k3s";
 
 pub(super) fn start(facts: &Facts) -> Finding {
     let (kubelet, place) = match (&facts.kubelet, &facts.files.stopped) {
@@ -32,20 +35,36 @@ pub(super) fn start(facts: &Facts) -> Finding {
         };
     }
     let words: Vec<String> = found.iter().map(ToString::to_string).collect();
-    let words = format!("kubelet would not start: {}{place}", words.join("; "));
+    let words = words.join("; ");
+    // Flags that are only on its command line are not known, so a setting that is missing may be there.
+    let words = match kubelet.hidden {
+        true => format!("unknown: {HIDDEN}; with what is in files alone kubelet would not start: {words}{place}"),
+        false => format!("kubelet would not start: {words}{place}"),
+    };
     let mut cures: Vec<String> = found.iter().map(|problem| problem.cure(&kubelet.root_dir)).collect();
     cures.dedup();
-    let cures = cures.join("; ");
-    // Of k3s the flags that are only on its command line are not known, so a setting that is missing may be there.
-    let hidden = facts
-        .home
-        .process
-        .as_ref()
-        .is_ok_and(|process| process.host == Host::K3s);
-    match hidden || found.iter().all(StartProblem::is_of_this_version) {
+    let cures = match kubelet.hidden {
+        true => format!("{UNHIDE}; if that changes nothing: {}", cures.join("; ")),
+        false => cures.join("; "),
+    };
+    match kubelet.hidden || found.iter().all(StartProblem::is_of_this_version) {
         true => warning(words, cures),
         false => failed(words, cures),
     }
+}
+
+/// The CPU manager's policy as far as it is known where flags are hidden; `None`: nothing shows that it is another than that of the files.
+pub(super) fn hidden_policy(facts: &Facts) -> Option<Finding> {
+    let kubelet = facts.kubelet.as_ref().ok()?;
+    let stored = facts.files.cpus.as_ref().ok().and_then(Option::as_ref);
+    let policy = match stored.map(|state| state.policy.as_str()) {
+        None if kubelet.hidden && !kubelet.has_cpu_policy => "which policy it has nothing says".to_owned(),
+        Some(stored) if kubelet.is_overridden(Some(stored)) => {
+            format!("cpuManagerPolicy: {stored} by its state file, what is reserved nothing says")
+        }
+        _ => return None,
+    };
+    Some(warning(format!("unknown: {HIDDEN}; {policy}"), UNHIDE))
 }
 
 fn found(facts: &Facts, kubelet: &KubeletConfig) -> Vec<StartProblem> {

@@ -5,10 +5,10 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use kubelet_planner::start::unknown_gates;
-use kubelet_planner::{CpuManager, MemoryManager, NodeState, cpus};
+use kubelet_planner::{CpuManager, Machine, MemoryManager, NodeState, cpus};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, CheckpointError, MAX_BYTES, Schema};
-use stelia_kubelet::config::ConfigError;
+use stelia_kubelet::config::{ConfigError, HIDDEN};
 use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
@@ -47,6 +47,8 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
     let cpus = state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse)?;
     let memory = state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse)?;
     let caches = topology.caches(&sys);
+    let mut warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+    warnings.extend(unknown_gates(&config));
     match (known, &cpus) {
         (true, _) => {
             let files = StateFiles {
@@ -54,11 +56,7 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
                 memory: memory.as_ref(),
             };
             let machine = machine(&topology, &caches, &numa);
-            let problems = start::problems(&config, Some(&machine), files);
-            if !problems.is_empty() {
-                let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-                return Err(format!("kubelet would not start: {}", problems.join("; ")));
-            }
+            warnings.extend(starts(&config, &machine, files)?);
         }
         (false, Some(state)) => {
             notes.push(
@@ -106,11 +104,36 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
         devices: devices.as_ref().map(Into::into).unwrap_or_default(),
     };
     let mut subject = Subject::new(None, topology, &caches, &numa, settings, state, notes)?;
-    subject.warnings = config.warnings.iter().map(ToString::to_string).collect();
-    subject.warnings.extend(unknown_gates(&config));
+    subject.warnings = warnings;
     subject.gates = known.then_some(config.feature_gates);
     let by_file = cpus.filter(|state| state.schema == Schema::V4).map(|_| V4_SINCE);
     Ok(subject.with_version(version.or(by_file)))
+}
+
+/// Why there is no answer: kubelet would not start, or what it would start with is not known. `Ok`: what keeps only another start from the
+/// configuration, as a warning; the state file has the reservation of memory then.
+fn starts(config: &KubeletConfig, machine: &Machine, files: StateFiles<'_>) -> Result<Option<String>, String> {
+    let problems = start::problems(config, Some(machine), files);
+    let in_words = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let by_file = start::is_reserved_in_file(config, files.memory);
+    if config.hidden && (!problems.is_empty() || files.cpus.is_none() && !config.has_cpu_policy) {
+        let otherwise = match problems.is_empty() {
+            true => String::new(),
+            false => format!(" (with what is in files alone, kubelet would not start: {in_words})"),
+        };
+        return Err(format!("unknown: {HIDDEN}{otherwise}"));
+    }
+    if !problems
+        .iter()
+        .all(|problem| by_file && problem.is_of_reserved_memory())
+    {
+        return Err(format!("kubelet would not start: {in_words}"));
+    }
+    Ok((!problems.is_empty()).then(|| {
+        format!(
+            "kubelet would not start anew with this configuration: {in_words}; answered with the reservation in {MEMORY_MANAGER_STATE}"
+        )
+    }))
 }
 
 /// The configuration of a kubelet that does not run, as far as there is a file of it.

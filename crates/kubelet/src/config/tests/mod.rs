@@ -91,6 +91,7 @@ fn a_file_says_what_it_says_among_hundreds_of_other_keys() {
             numa_node: 0,
             limits: texts(&[("memory", "2Gi")]),
         }],
+        has_cpu_policy: true,
         ..KubeletConfig::default()
     };
     assert_eq!(config, expected);
@@ -249,6 +250,7 @@ fn flags_win_over_files_gate_by_gate_and_options_as_a_whole() {
                 limits: texts(&[("memory", "512Mi")]),
             },
         ],
+        has_cpu_policy: true,
         ..KubeletConfig::default()
     };
     assert_eq!(config, expected);

@@ -158,3 +158,33 @@ fn a_kubelet_that_crashes_again_and_again_is_known_by_kubeadms_file() {
         (Verdict::Ok, "nothing to look at")
     );
 }
+
+#[test]
+fn what_a_hidden_flag_may_say_is_unknown_and_no_failure() {
+    let told = |change: Change| {
+        let mut facts = fit();
+        facts.kubelet = Ok(KubeletConfig {
+            hidden: true,
+            ..KubeletConfig::default()
+        });
+        change(&mut facts);
+        let checks = checks(&facts).into_iter();
+        let both = checks.filter(|check| ["kubelet-policy", "kubelet-start"].contains(&check.check));
+        both.map(|check| (check.verdict, check.found)).collect::<Vec<_>>()
+    };
+    let overridden = told(|_| ());
+    for (verdict, found) in &overridden {
+        assert_eq!(*verdict, Verdict::Warning, "{found}");
+        assert!(found.starts_with("unknown: k3s hides its command line"), "{found}");
+    }
+    assert!(
+        overridden.len() == 2 && overridden[0].1.contains("cpuManagerPolicy: static by its state file"),
+        "{overridden:?}"
+    );
+    let nothing = told(|facts| facts.files.cpus = Ok(None));
+    assert_eq!(nothing[0].0, Verdict::Warning, "{nothing:?}");
+    assert!(nothing[0].1.contains("nothing says"), "{nothing:?}");
+    // The state file confirms the policy.
+    let none = told(|facts| facts.files.cpus.as_mut().unwrap().as_mut().unwrap().policy = "none".into());
+    assert_eq!(none[0], (Verdict::Failed, "cpuManagerPolicy: none".to_owned()));
+}

@@ -62,16 +62,7 @@ fn memory_of(root: &Path, gib: u64) {
             tables.join(",")
         )
     };
-    let wrong = stelia_kubelet::MemoryManagerState::parse(text(1).as_bytes())
-        .unwrap_err()
-        .to_string();
-    let right = wrong.split("gives ").nth(1).unwrap();
-    let right: String = right.chars().take_while(char::is_ascii_digit).collect();
-    write(
-        root,
-        "var/lib/kubelet/memory_manager_state",
-        &text(right.parse().unwrap()),
-    );
+    write_memory(root, text);
 }
 
 #[rstest]

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use clap::Parser;
-use serde_json::Value;
+use serde_json::{Value, json};
 use stelia_cpus::testing::Shape;
 use stelia_cpus::{Cpu, CpuSet, Topology};
 use stelia_kubelet::PodUid;
@@ -89,6 +89,17 @@ fn node(config: &str) -> TempDir {
 
 const DEVICE: &str = "nvidia.com/gpu";
 const STATIC: &str = "cpuManagerPolicy: static\nreservedSystemCPUs: 0,8\n";
+
+/// The memory manager's state file with the checksum that fits; `text`: the file with a given one.
+fn write_memory(root: &Path, text: impl Fn(u64) -> String) {
+    let wrong = stelia_kubelet::MemoryManagerState::parse(text(1).as_bytes())
+        .unwrap_err()
+        .to_string();
+    let right = wrong.split("gives ").nth(1).unwrap();
+    let right: String = right.chars().take_while(char::is_ascii_digit).collect();
+    let text = text(right.parse().unwrap());
+    write(root, "var/lib/kubelet/memory_manager_state", &text);
+}
 
 fn steliactl(root: &Path, line: &[&str]) -> Result<String, Failure> {
     let cli = Cli::try_parse_from([&["steliactl", "plan"], line].concat()).unwrap();
@@ -483,4 +494,74 @@ fn the_version_of_kubelet_decides_how_cpus_are_distributed() {
         );
         assert_eq!(subject.node.settings().kubelet.affinity_is_least, later);
     }
+}
+
+#[test]
+fn a_reservation_that_only_the_state_file_has_is_answered_with_and_warned_of() {
+    let root = node(&format!("{STATIC}memoryManagerPolicy: Static\n"));
+    let line = ["-c", "cpus=2,memory=1Gi"];
+    let Err(Failure::Other(why)) = steliactl(root.path(), &line) else {
+        panic!("nothing says what is reserved");
+    };
+    assert!(
+        why.starts_with("kubelet would not start: reservedMemory has 0 bytes"),
+        "{why}"
+    );
+    let table = |total: u64| {
+        let free = total - (1 << 30);
+        json!({"memory": {"total": total, "systemReserved": 1 << 30, "allocatable": free, "reserved": 0, "free": free}})
+    };
+    let of_node = |id: u32, total| json!({"numberOfAssignments": 0, "memoryMap": table(total), "cells": [id]});
+    let write_state = |total: u64| {
+        let nodes = json!({"0": of_node(0, 16 << 30), "1": of_node(1, total)});
+        let state =
+            |checksum: u64| json!({"policyName": "Static", "machineState": nodes, "checksum": checksum}).to_string();
+        write_memory(root.path(), state);
+    };
+    write_state(16 << 30);
+    let answer = answered(root.path(), &line);
+    assert_eq!(answer["admitted"], true, "{answer}");
+    let warnings = answer["warnings"].to_string();
+    assert!(
+        warnings.contains("would not start anew")
+            && warnings.contains("answered with the reservation in memory_manager_state"),
+        "{warnings}"
+    );
+    write_state(15 << 30);
+    let Err(Failure::Other(why)) = steliactl(root.path(), &line) else {
+        panic!("the file has other memory than the node");
+    };
+    assert!(
+        why.contains("memory of NUMA node 1 is 17179869184 bytes, in the file 16106127360"),
+        "{why}"
+    );
+}
+
+#[test]
+fn k3s_that_hides_its_command_line_is_answered_for_only_where_files_agree() {
+    let root = node("{}");
+    write(root.path(), "proc/77/comm", "k3s-server\n");
+    write(root.path(), "proc/77/cmdline", "/usr/local/bin/k3s server\0");
+    let line = ["-c", "cpus=2,memory=1Gi"];
+    let unknown = || match steliactl(root.path(), &line) {
+        Err(Failure::Other(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    let why = unknown();
+    assert!(
+        why.starts_with("unknown: k3s hides its command line; put kubelet-arg"),
+        "{why}"
+    );
+    assert!(why.contains("differs from state checkpoint policy"), "{why}");
+    let state = root.path().join("var/lib/kubelet/cpu_manager_state");
+    let kept = fs::read(&state).unwrap();
+    fs::remove_file(&state).unwrap();
+    assert_eq!(
+        unknown(),
+        "unknown: k3s hides its command line; put kubelet-arg into /etc/rancher/k3s/config.yaml"
+    );
+    fs::write(&state, kept).unwrap();
+    let arguments = "kubelet-arg: [cpu-manager-policy=static, 'reserved-cpus=0,8']\n";
+    write(root.path(), "etc/rancher/k3s/config.yaml", arguments);
+    assert_eq!(answered(root.path(), &line)["admitted"], true);
 }
