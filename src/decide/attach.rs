@@ -81,6 +81,7 @@ pub(crate) fn attached(
     } else {
         Record {
             phase: Phase::Attaching,
+            refused: false,
             ..next
         }
     };

@@ -60,6 +60,13 @@ pub(super) fn forbidden(snapshot: &Snapshot, policies: &Policies, record: &Recor
     }
 }
 
+/// What forbids a contained instance the partition that the kernel is being asked for again. Something else was the setting when
+/// that was recorded.
+pub(super) fn forbidden_by_now(snapshot: &Snapshot, policies: &Policies, record: &Record) -> Option<ContainedReason> {
+    let asks = record.phase == Phase::Contained && record.partition != Partition::Member;
+    asks.then(|| forbidden(snapshot, policies, record)).flatten()
+}
+
 /// The kind of partition that an instance is to have, by the settings and by what the kernel makes without danger; `Member` where
 /// a partition is forbidden. vCPUs that share CPUs have another one: see [`super::placed`].
 pub(super) fn partition_kind(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Partition {

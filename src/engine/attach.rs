@@ -246,6 +246,7 @@ impl Engine {
             props: former.props.clone(),
             placement: former.placement,
             partition: former.partition,
+            refused: former.refused,
             ..now.record.clone()
         };
         match self.write_record(pod, back) {

@@ -14,7 +14,7 @@ use super::pass::Pass;
 use super::picture;
 use super::task::Engine;
 use crate::decide;
-use crate::decide::{Assessment, Instance, Plan, Planned, Step, plan_for};
+use crate::decide::{Assessment, ContainedReason, Instance, Plan, Planned, Step, plan_for};
 use crate::journal::{self, about};
 
 impl Engine {
@@ -223,10 +223,7 @@ impl Engine {
             .collect();
         for planned in &steps {
             match planned.step {
-                Step::Contain(_) => {
-                    self.tell_refused(planned.pod.as_ref());
-                    planned.pod.iter().for_each(|pod| self.picture.was_refused(pod));
-                }
+                Step::Contain(_, ContainedReason::Refused) => self.tell_refused(planned.pod.as_ref()),
                 Step::Enter(_, Phase::Isolated) => self.tell_made(planned.pod.as_ref()),
                 _ => {}
             }

@@ -196,6 +196,7 @@ impl Record {
             ("allocation", self.allocation.as_ref().and_then(text)),
             ("pod-pool", self.pod_pool.as_ref().map(CpuSet::to_string)),
             ("scheduled", self.scheduled.then(|| "yes".to_owned())),
+            ("refused", self.refused.then(|| "yes".to_owned())),
             ("quiet", Some(self.quiet.text()).filter(|text| !text.is_empty())),
         ];
         attributes.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
@@ -262,6 +263,7 @@ impl Record {
             allocation,
             pod_pool,
             scheduled: attributes.contains_key("scheduled"),
+            refused: attributes.contains_key("refused"),
             quiet,
             pod: field(attributes, "pod-uid", |text| PodUid::parse(text).ok())?,
             container: field(attributes, "container", |text| Some(text.to_owned()))?,

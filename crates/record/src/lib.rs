@@ -145,6 +145,8 @@ pub struct Record {
     pub props: BTreeMap<u32, BTreeMap<String, i64>>,
     pub placement: PlacementPolicy,
     pub partition: Partition,
+    /// Whether the kernel refused the partition, and has not made it since: one of a contained instance is asked for again.
+    pub refused: bool,
     /// Microseconds since the epoch.
     pub registered_us: u64,
     /// Microseconds since the epoch; 0 before isolation.

@@ -44,6 +44,7 @@ pub fn record() -> Record {
         props: BTreeMap::from([(0, BTreeMap::from([("core-id".into(), 1), ("socket-id".into(), 0)]))]),
         placement: PlacementPolicy::Linear,
         partition: Partition::Isolated,
+        refused: false,
         registered_us: 7,
         isolated_us: 8,
     }

@@ -18,7 +18,20 @@ fn a_record_comes_back_as_it_was_written() {
     contained.adopted.as_mut().unwrap().contained = true;
     let mut both = by_name.clone();
     both.adopted.as_mut().unwrap().contained = true;
-    for record in [record(), allocated(), in_place(), adopted(), by_name, contained, both] {
+    let refused = Record {
+        refused: true,
+        ..record()
+    };
+    for record in [
+        record(),
+        allocated(),
+        in_place(),
+        adopted(),
+        by_name,
+        contained,
+        both,
+        refused,
+    ] {
         assert_eq!(Record::parse(&map(&record)), Ok(record));
     }
 }

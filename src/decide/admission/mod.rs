@@ -321,6 +321,7 @@ fn blank(candidate: &Candidate, anchor: Option<TaskId>) -> Record {
         props: BTreeMap::new(),
         placement: PlacementPolicy::default(),
         partition: Partition::default(),
+        refused: false,
         registered_us: 0,
         isolated_us: 0,
     }

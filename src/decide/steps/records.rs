@@ -7,7 +7,7 @@ use stelia_record::{Phase, VcpuThread};
 use stelia_settings::{Partition, Policies};
 
 use super::Step;
-use crate::decide::contained::{partition_kind, retry};
+use crate::decide::contained::{ContainedReason, forbidden_by_now, partition_kind, retry};
 use crate::decide::entitlement::Entitlement;
 use crate::decide::placement::place;
 use crate::decide::{Assessment, Instance, Snapshot, VcpuNow, pod_pool};
@@ -36,9 +36,12 @@ pub(super) fn record_steps(
             own: own.clone(),
         }];
     }
+    if let Some(why) = forbidden_by_now(snapshot, policies, record) {
+        return vec![Step::Contain(scope(), why)];
+    }
     let asks = matches!(record.phase, Phase::Attaching | Phase::Contained) && record.partition != Partition::Member;
     if asks && instance.refusals >= REFUSALS {
-        return vec![Step::Contain(scope())];
+        return vec![Step::Contain(scope(), ContainedReason::Refused)];
     }
     if let Some(partition) = retry(snapshot, policies, instance).filter(|_| !assessment.evicted) {
         return vec![Step::Retry(scope(), partition)];

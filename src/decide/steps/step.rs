@@ -6,6 +6,8 @@ use stelia_node::cgroup::{CgroupPath, File, Limits};
 use stelia_record::{Phase, Record, VcpuThread};
 use stelia_settings::{Partition, TreeHome};
 
+use crate::decide::ContainedReason;
+
 /// One change to the system. Each is idempotent. `docs/architecture.md`, "A step", has what to touch for a new one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -36,8 +38,8 @@ pub(crate) enum Step {
     Share(CgroupPath, CpuSet),
     /// Record the CPU of each vCPU thread, and the kind of partition that follows.
     Place(CgroupPath, Vec<VcpuThread>, Partition),
-    /// Record that the kernel refuses the partition: the instance is to be contained.
-    Contain(CgroupPath),
+    /// Record that the instance is to have no partition and why: the kernel refuses it, or something forbids it by now.
+    Contain(CgroupPath, ContainedReason),
     /// Record the kind of partition that the kernel refused to a contained instance and is asked for again. It stays contained
     /// until the kernel has made the partition.
     Retry(CgroupPath, Partition),
@@ -86,6 +88,7 @@ impl Step {
                     next.isolated_us = now_us;
                 }
                 next.phase = *phase;
+                next.refused &= *phase != Phase::Isolated;
             }
             Self::Entitle { entry, own, .. } => {
                 next.entry = entry.clone();
@@ -93,7 +96,11 @@ impl Step {
             }
             Self::Share(_, pool) => next.pod_pool = Some(pool.clone()),
             Self::Place(_, vcpus, partition) => (next.vcpus, next.partition) = (vcpus.clone(), *partition),
-            Self::Contain(_) => next.partition = Partition::Member,
+            // What forbids the partition may go: it is asked for again then if the kernel had refused it.
+            Self::Contain(_, why) => {
+                next.partition = Partition::Member;
+                next.refused |= *why == ContainedReason::Refused;
+            }
             Self::Retry(_, partition) => next.partition = *partition,
             _ => return None,
         }
@@ -113,7 +120,7 @@ impl Step {
                 | Self::Entitle { .. }
                 | Self::Share(..)
                 | Self::Place(..)
-                | Self::Contain(_)
+                | Self::Contain(..)
                 | Self::Retry(..)
         )
     }

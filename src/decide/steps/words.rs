@@ -38,7 +38,7 @@ impl fmt::Display for Step {
                     partition.name()
                 )
             }
-            Self::Contain(scope) => write!(f, "record that {} gets no partition", scope.as_str()),
+            Self::Contain(scope, _) => write!(f, "record that {} gets no partition", scope.as_str()),
             Self::Retry(scope, partition) => {
                 let (scope, kind) = (scope.as_str(), partition.name());
                 write!(

@@ -1,5 +1,8 @@
 //! A partition that the kernel refused, and what becomes of it once the cause is gone.
 
+use stelia_settings::{AdoptRule, AdoptTree};
+
+use super::adopt::rule;
 use super::*;
 
 fn elsewhere() -> CgroupPath {
@@ -23,6 +26,18 @@ impl Node {
         (pod, qemu)
     }
 
+    fn recorded(&self, pod: &Pod, attribute: &str) -> Option<String> {
+        self.model.attributes(&scope(pod)).unwrap().remove(attribute)
+    }
+
+    /// As many audits as a first pause takes, and more.
+    async fn audits(&self) {
+        for _ in 0..3 {
+            self.reconcile().await;
+            self.quiet().await;
+        }
+    }
+
     fn assert_isolated_after_all(&self, pod: &Pod) {
         assert_eq!(self.phase(pod), Some("isolated"));
         assert_eq!(self.read(&vcpu(pod), File::Partition), "isolated");
@@ -40,25 +55,97 @@ async fn a_contained_vm_is_isolated_by_an_audit_once_the_kernel_gives_the_partit
     let mut node = Node::new();
     let (pod, _) = node.contained().await;
     node.claim_elsewhere("");
-    for _ in 0..3 {
-        node.reconcile().await;
-        node.quiet().await;
-    }
+    node.audits().await;
     node.assert_isolated_after_all(&pod);
     node.check().await;
 }
 
-/// It may be so by a setting of the former daemon's. Its runner hands the vCPUs over again once a daemon is there.
 #[tokio::test]
-async fn one_that_a_former_daemon_left_as_contained_is_isolated_when_its_vcpus_are_attached_again() {
+async fn one_that_was_refused_under_a_former_daemon_is_isolated_by_an_audit_too() {
     let mut node = Node::new();
-    let (pod, qemu) = node.contained().await;
+    let (pod, _) = node.contained().await;
+    assert_eq!(node.recorded(&pod, "refused").as_deref(), Some("yes"));
+    node.restart().await;
+    node.audits().await;
+    assert_eq!(node.phase(&pod), Some("contained"), "the cause is there");
+    node.restart().await;
+    node.claim_elsewhere("");
+    node.audits().await;
+    node.assert_isolated_after_all(&pod);
+    assert_eq!(node.recorded(&pod, "refused"), None);
+    node.check().await;
+}
+
+/// Nobody attaches the vCPUs of such a VM a second time.
+async fn an_adopted_vm_that_was_refused_under_a_former_daemon_is_isolated_by_an_audit(tree: AdoptTree) {
+    let rule = AdoptRule { tree, ..rule() };
+    let mut node = Node::adopting(vec![rule]).await;
+    node.claim_elsewhere("2");
+    let (pod, qemu) = node.launched(1, "2-3", &[2, 3]);
+    node.look().await;
+    node.until("the VM is contained", |node| node.phase(&pod) == Some("contained"))
+        .await;
+    node.quiet().await;
+    // No adoption runs beside this daemon.
+    node.restart().await;
+    node.audits().await;
+    assert_eq!(node.phase(&pod), Some("contained"), "the cause is there");
     node.claim_elsewhere("");
     node.restart().await;
-    node.reconcile().await;
+    node.audits().await;
+    assert_eq!(node.phase(&pod), Some("isolated"));
+    assert_eq!(node.pins(&qemu), ["2", "3"]);
+    node.check().await;
+}
+
+#[tokio::test]
+async fn an_adopted_vm_in_a_scope_is_isolated_after_a_restart() {
+    an_adopted_vm_that_was_refused_under_a_former_daemon_is_isolated_by_an_audit(AdoptTree::Slice).await;
+}
+
+#[tokio::test]
+async fn an_adopted_vm_in_place_is_isolated_after_a_restart() {
+    an_adopted_vm_that_was_refused_under_a_former_daemon_is_isolated_by_an_audit(AdoptTree::InPlace).await;
+}
+
+#[tokio::test]
+async fn one_that_the_setting_of_a_former_daemon_contained_is_isolated_only_when_its_vcpus_are_attached_again() {
+    let mut node = Node::new();
+    node.settings.policies.partition = Some(Partition::Member);
+    node.restart().await;
+    let (pod, qemu) = node.isolated(1, "2-3").await;
     assert_eq!(node.phase(&pod), Some("contained"));
+    assert_eq!(node.recorded(&pod, "refused"), None);
+    node.settings.policies.partition = None;
+    node.restart().await;
+    node.audits().await;
+    assert_eq!(node.phase(&pod), Some("contained"));
+    assert_eq!(node.recorded(&pod, "partition").as_deref(), Some("member"));
     node.attach(&pod, &qemu).await.unwrap();
     node.quiet().await;
+    node.assert_isolated_after_all(&pod);
+    node.check().await;
+}
+
+#[tokio::test]
+async fn a_partition_that_the_setting_forbids_by_now_is_not_made_although_the_kernel_was_to_be_asked_again() {
+    let mut node = Node::new();
+    let (pod, _) = node.contained().await;
+    node.claim_elsewhere("");
+    node.stop().await;
+    // The former daemon recorded this and came no further.
+    node.model.set_attribute(&scope(&pod), "partition", "isolated").unwrap();
+    node.settings.policies.partition = Some(Partition::Member);
+    node.start();
+    node.audits().await;
+    assert_eq!(node.phase(&pod), Some("contained"));
+    assert_eq!(node.recorded(&pod, "partition").as_deref(), Some("member"));
+    assert_ne!(node.read(&vcpu(&pod), File::Partition), "isolated");
+    node.check().await;
+    // It is still one that the kernel refused.
+    node.settings.policies.partition = None;
+    node.restart().await;
+    node.audits().await;
     node.assert_isolated_after_all(&pod);
     node.check().await;
 }

@@ -85,13 +85,15 @@ impl Picture {
         };
         now.refusals = refusals(known, &now, asked);
         now.does_not_freeze = known.does_not_freeze;
+        match now.record.phase {
+            Phase::Contained if now.record.refused => self.refused.add(pod),
+            Phase::Attaching => {}
+            _ => self.refused.forget(pod),
+        }
         now.tries_again = now.is_refused() && {
             let audited = stale.limits == StaleLimits::Audited;
             known.tries_again || audited && self.refused.is_due(pod)
         };
-        if !matches!(now.record.phase, Phase::Attaching | Phase::Contained) {
-            self.refused.forget(pod);
-        }
         now.pod_name.clone_from(&known.pod_name);
         let findings = if stale.ours {
             Vec::new()

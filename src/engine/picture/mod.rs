@@ -186,11 +186,6 @@ impl Picture {
         )
     }
 
-    /// The kernel refused an instance its partition.
-    pub(super) fn was_refused(&mut self, pod: &PodUid) {
-        self.refused.add(pod);
-    }
-
     /// How often the partition that the kernel refused to an instance was asked for again at an audit.
     pub(super) fn retries(&self, pod: &PodUid) -> u32 {
         self.refused.retries(pod)

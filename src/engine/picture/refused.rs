@@ -20,8 +20,8 @@ struct Pause {
 }
 
 impl Refused {
-    /// The kernel has refused the partition of an instance. One that a former daemon left as contained may be so by a setting of then:
-    /// its partition is asked for by AttachVcpus only.
+    /// The record of a contained instance has that the kernel refused its partition. The pauses begin anew with each daemon; one that is
+    /// known goes on with its own.
     pub(super) fn add(&mut self, pod: &PodUid) {
         self.0.entry(pod.clone()).or_default();
     }

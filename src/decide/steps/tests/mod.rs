@@ -21,7 +21,7 @@ use stelia_settings::FloatPolicy;
 use super::records::REFUSALS;
 use super::*;
 use crate::decide::workers::{Workers, masks};
-use crate::decide::{Inner, Leaf, Outside, Slice, Tree, VcpuNow};
+use crate::decide::{ContainedReason, Inner, Leaf, Outside, Slice, Tree, VcpuNow};
 
 pub(crate) use effects::{apply, settle};
 

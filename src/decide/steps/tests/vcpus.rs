@@ -22,7 +22,45 @@ fn a_partition_that_the_kernel_refuses_again_and_again_is_given_up() {
     settle(&mut snapshot);
     attach(&mut snapshot, Partition::Isolated, &[Some(2), Some(3)]);
     snapshot.first_mut().refusals = REFUSALS;
-    assert_eq!(steps(&snapshot), [Step::Contain(snapshot.first().scope().clone())]);
+    let scope = snapshot.first().scope().clone();
+    assert_eq!(steps(&snapshot), [Step::Contain(scope, ContainedReason::Refused)]);
+}
+
+/// Also where the kernel has made it already.
+#[test]
+fn a_contained_instance_gets_no_partition_that_is_forbidden_by_now() {
+    let mut snapshot = isolated();
+    snapshot.first_mut().record.phase = Phase::Contained;
+    let member = Policies {
+        partition: Some(Partition::Member),
+        ..policies()
+    };
+    let scope = snapshot.first().scope().clone();
+    assert!(steps(&snapshot).contains(&Step::Enter(scope.clone(), Phase::Isolated)));
+    let planned = plan(&snapshot, &member);
+    let taken: Vec<&Step> = planned.iter().map(|planned| &planned.step).collect();
+    assert_eq!(taken, [&Step::Contain(scope, ContainedReason::Setting)]);
+    apply(&mut snapshot, &planned);
+    let record = &snapshot.first().record;
+    assert_eq!((record.partition, record.refused), (Partition::Member, false));
+}
+
+/// The kernel's refusal is recorded until it has made the partition, also while it is asked again.
+#[test]
+fn a_refusal_is_recorded_until_the_partition_is_made() {
+    let scope = || CgroupPath::parse(SCOPE).unwrap();
+    let mut record = record();
+    let life = [
+        (Step::Contain(scope(), ContainedReason::Refused), true),
+        (Step::Enter(scope(), Phase::Contained), true),
+        (Step::Retry(scope(), Partition::Isolated), true),
+        (Step::Contain(scope(), ContainedReason::Setting), true),
+        (Step::Enter(scope(), Phase::Isolated), false),
+    ];
+    for (step, refused) in life {
+        record = step.recorded(&record, 0).unwrap();
+        assert_eq!(record.refused, refused, "{step:?}");
+    }
 }
 
 #[test]
