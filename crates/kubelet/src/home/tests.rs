@@ -146,7 +146,12 @@ fn k3s_without_any_file_is_found_by_its_name() {
     );
     let found = machine.find().unwrap();
     assert_eq!((found.pid, found.host, found.root), (70, Host::K3s, None));
-    assert_eq!(machine.config().unwrap(), KubeletConfig::default());
+    // What it hands to kubelet cannot be read.
+    let hidden = KubeletConfig {
+        hidden: true,
+        ..KubeletConfig::default()
+    };
+    assert_eq!(machine.config().unwrap(), hidden);
 }
 
 #[test]
