@@ -63,8 +63,11 @@ impl Engine {
 
     /// Begin the audits whose time has come.
     pub(super) fn later_audits_in_time(&mut self, now: Instant) {
-        let due = self.calls.own_audits.later.extract_if(.., |_, audit| audit.due <= now);
-        for (pod, LaterAudit { asker, replies, .. }) in due.collect::<Vec<_>>() {
+        let later = &mut self.calls.own_audits.later;
+        let is_due = |(pod, audit): (&PodUid, &LaterAudit)| (audit.due <= now).then(|| pod.clone());
+        let due: Vec<PodUid> = later.iter().filter_map(is_due).collect();
+        let due: Vec<(PodUid, LaterAudit)> = due.iter().filter_map(|pod| later.remove_entry(pod)).collect();
+        for (pod, LaterAudit { asker, replies, .. }) in due {
             if let Some(own) = &asker {
                 self.calls.own_audits.began.insert(own.clone(), now);
             }
