@@ -491,9 +491,8 @@ fn full(pod: &Pod) {
     wait_booked(&second);
     let verdict = verdict();
     assert!(verdict.is_good() && verdict.first_seq == 1, "{verdict:#?}");
-    let kept = segments()
-        .iter()
-        .map(|file| fs::read_to_string(file).expect("a segment"));
+    let segments = segments();
+    let kept = segments.iter().map(|file| fs::read_to_string(file).expect("a segment"));
     assert!(
         kept.collect::<String>().contains("No space left"),
         "that it was full is not kept"
