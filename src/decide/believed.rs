@@ -70,7 +70,8 @@ fn believed_cpus(snapshot: &Snapshot, instance: &Instance, known: &Known) -> Res
     }
     // A VM that never had a partition, or has none any more, keeps those of its container's CPUs that nobody else has, as it does while
     // the daemon runs: kubelet wrote that list. A record that says isolated without a partition says what is not so.
-    let keeps = || match record.phase != Phase::Isolated && record.own().is_subset(&instance.origin_cpus) {
+    let may_keep = !matches!(record.phase, Phase::Isolated | Phase::Leaving);
+    let keeps = || match may_keep && record.own().is_subset(&instance.origin_cpus) {
         true => unclaimed(snapshot, instance).map(|()| recorded()),
         false => Err(format!("it has no partition of the CPUs {}", record.own())),
     };
