@@ -28,7 +28,10 @@ fuzz_target!(|text: &str| {
     let config = match read(drop_ins.clone()) {
         Ok(config) => config,
         Err(error) => {
-            assert!(matches!(error, ConfigError::ReservedCpus(_) | ConfigError::Value { .. }), "{error}");
+            assert!(
+                matches!(error, ConfigError::ReservedCpus(_) | ConfigError::Value { .. }),
+                "{error}"
+            );
             return fits(&error);
         }
     };
@@ -37,7 +40,11 @@ fuzz_target!(|text: &str| {
     same(&read(twice).unwrap(), &config, "the drop-in twice");
     let empty = DropIn::parse(EMPTY, "20.conf").unwrap();
     if !drop_ins.is_empty() {
-        same(&read([drop_ins, vec![empty]].concat()).unwrap(), &config, "with an empty one");
+        same(
+            &read([drop_ins, vec![empty]].concat()).unwrap(),
+            &config,
+            "with an empty one",
+        );
     }
     // Flags given twice are the same flags, but for the list.
     let doubled: Vec<String> = argv.iter().chain(&argv[1..]).cloned().collect();
