@@ -65,7 +65,7 @@ pub(super) enum Goal {
 pub(super) enum Made {
     /// A scope, which the holder keeps alive.
     Scope { _holder: Box<dyn Hold> },
-    /// The record on the container's own cgroup.
+    /// The record on the pod's cgroup.
     InPlace,
 }
 
