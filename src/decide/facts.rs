@@ -105,9 +105,9 @@ impl Assessment {
             // Its spare CPUs are another pod's too, or may be.
             Some(Eviction { lasts: true, .. }) => float_cpus(snapshot, facts, policies, instance),
             _ => {
-                let chosen = with_spare(instance, float_cpus(snapshot, facts, policies, instance));
+                let chosen = float_cpus(snapshot, facts, policies, instance);
                 // Another pod may have its CPUs until it has left them.
-                match eviction.is_none() && held_by_another.is_none() {
+                let chosen = match eviction.is_none() && held_by_another.is_none() {
                     true => until_attached(
                         instance,
                         &facts.near(&instance.record.exclusive),
@@ -115,7 +115,8 @@ impl Assessment {
                         chosen,
                     ),
                     false => chosen,
-                }
+                };
+                with_spare(instance, chosen)
             }
         };
         let (float, float_reason) = float.map_or((None, FloatReason::Kept), |(cpus, why)| (Some(cpus), why));

@@ -135,10 +135,10 @@ mod tests {
     use proptest::prelude::*;
     use stelia_cpus::testing::{Shape, shapes};
     use stelia_record::Record;
-    use stelia_settings::TreeHome;
+    use stelia_settings::{Policies, TreeHome};
 
     use super::*;
-    use crate::decide::steps::tests::instance;
+    use crate::decide::steps::tests::{instance, snapshot};
     use crate::decide::{Inner, Leaf};
 
     fn cpus(text: &str) -> CpuSet {
@@ -231,6 +231,23 @@ mod tests {
         }
         assert_eq!(floats(&waiting, None), None);
         assert_eq!(until_attached(&waiting, &near, &cpus("0-1,4-7"), far()), far());
+        // Spare CPUs of its container come on top.
+        let mut with_more = snapshot(vec![floating.clone()]);
+        let one = with_more.instances.values_mut().next().unwrap();
+        one.record.spare = cpus("1");
+        one.record.entry = cpus("1-3");
+        let state = with_more.kubelet.as_mut().unwrap();
+        (
+            state.default_cpus,
+            *state.entries.values_mut().next().unwrap().values_mut().next().unwrap(),
+        ) = (cpus("0,4-7"), cpus("1-3"));
+        let policies = Policies {
+            float: FloatPolicy::Numa,
+            float_min_cpus: 2,
+            ..Policies::default()
+        };
+        let chosen = with_more.assess(&policies, with_more.instances.values().next().unwrap());
+        assert_eq!(chosen.float, Some(cpus("0-3")));
         // One that has vCPUs, had some, leaves, or runs already never has them.
         let changes: [fn(&mut Instance); 6] = [
             |one| one.record.phase = Phase::Attaching,

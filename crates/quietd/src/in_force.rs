@@ -48,7 +48,7 @@ impl InForce {
     }
 
     /// Put each VM that was left out although it is alive back into the order, with what is in force for it, on those of its CPUs that
-    /// still are recorded as its own and are no other VM's.
+    /// are no other VM's and still are recorded as its own. Where its record cannot be read: on those that the order does not call shared.
     pub fn keep(&self, checked: &mut Checked, facts: &Facts) {
         let Checked { order, left_out } = checked;
         let mut others = CpuSet::new();
@@ -57,10 +57,11 @@ impl InForce {
             let (Some(recorded), Some(vm)) = (facts.recorded.get(pod), self.0.vms.get(pod)) else {
                 continue;
             };
-            let mut cpus = vm.cpus.difference(&others);
-            if let Ok(recorded) = recorded {
-                cpus = cpus.intersection(recorded);
-            }
+            let cpus = vm.cpus.difference(&others);
+            let cpus = match recorded {
+                Ok(recorded) => cpus.intersection(recorded),
+                Err(_) => cpus.difference(&order.shared),
+            };
             if cpus.is_empty() {
                 continue;
             }

@@ -5,6 +5,7 @@
 //! file has that kubelet cannot read is an error of [`stelia_kubelet::config`]; what state files have is found by [`Node::start`](crate::Node::start).
 
 mod amounts;
+mod enforcement;
 mod gates;
 mod problem;
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub fn problems(config: &KubeletConfig, machine: Option<&Machine>) -> Vec<StartP
     gates(config, &mut problems);
     policies(config, &mut problems);
     amounts::amounts(config, &mut problems);
+    problems.extend(enforcement::problems(config));
     cpus(config, machine, &mut problems);
     options(config, machine, &mut problems);
     if config.memory_manager_policy == STATIC_MEMORY {

@@ -50,6 +50,9 @@ pub enum StartProblem {
     /// `reservedSystemCPUs` is set together with a cgroup for what is reserved.
     #[error("reservedSystemCPUs does not go with systemReservedCgroup or kubeReservedCgroup")]
     ReservedCgroup,
+    /// An entry of `enforceNodeAllocatable`.
+    #[error("enforceNodeAllocatable: {0}")]
+    Enforcement(String),
     /// The node does not have reserved CPUs, or they are offline.
     #[error("reservedSystemCPUs: this node has no CPUs {0} online")]
     ReservedCpus(CpuSet),
@@ -150,6 +153,9 @@ impl StartProblem {
             Self::Policy { setting, known, .. } => format!("set {setting} to one of {known}"),
             Self::Amount { key, .. } => format!("correct {key}"),
             Self::ReservedCgroup => "leave out systemReservedCgroup and kubeReservedCgroup, or reserve CPUs by amount".to_owned(),
+            Self::Enforcement(_) => "correct enforceNodeAllocatable: pods, and system-reserved or kube-reserved where the cgroup of each is set; \
+                with cgroupsPerQOS: false an empty list"
+                .to_owned(),
             Self::ReservedCpus(_) => "set reservedSystemCPUs to CPUs that this node has and that are online".to_owned(),
             Self::NothingReserved => "set reservedSystemCPUs to whole cores, in quotation marks: \"0-1\"".to_owned(),
             Self::OptionsOfNone(_) => "remove cpuManagerPolicyOptions, or set cpuManagerPolicy: static".to_owned(),

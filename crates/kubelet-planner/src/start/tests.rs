@@ -57,6 +57,9 @@ const MEMORY: &str = "memoryManagerPolicy: Static\nkubeReserved: {memory: 1Gi}\n
 #[case(
     "memoryManagerPolicy: Static\nevictionHard: {memory.available: 0%}\nkubeReserved: {memory: 1Gi}\nreservedMemory: [{numaNode: 1, limits: {memory: 512Mi}}, {numaNode: 0, limits: {memory: 512Mi}}]\n"
 )]
+#[case("cgroupsPerQOS: false\nenforceNodeAllocatable: [none]\n")]
+#[case("cgroupsPerQOS: false\nenforceNodeAllocatable: []\n")]
+#[case("enforceNodeAllocatable: [pods, kube-reserved-compressible]\nkubeReservedCgroup: /kube\n")]
 #[case("featureGates: {AllAlpha: true, PodLevelResourceManagers: true, CPUManager: true}\n")]
 fn with_these_it_starts(#[case] keys: &str) {
     assert_eq!(wrong(keys), Vec::<String>::new());
@@ -78,6 +81,21 @@ fn with_these_it_starts(#[case] keys: &str) {
     "topologyManagerPolicy is \"strict\", and kubelet has none, best-effort, restricted, single-numa-node"
 )]
 #[case("topologyManagerScope: node\n", "topologyManagerScope is \"node\"")]
+#[case(
+    "cgroupsPerQOS: false\n",
+    "enforceNodeAllocatable: pods does not go with cgroupsPerQOS: false"
+)]
+#[case("enforceNodeAllocatable: [pods, pods]\n", "pods is there twice")]
+#[case("enforceNodeAllocatable: [none, pods]\n", "none does not go with other entries")]
+#[case("enforceNodeAllocatable: [pod]\n", "there is no pod, kubelet has pods, ")]
+#[case(
+    "enforceNodeAllocatable: [system-reserved]\n",
+    "system-reserved needs systemReservedCgroup"
+)]
+#[case(
+    "enforceNodeAllocatable: [kube-reserved, kube-reserved-compressible]\nkubeReservedCgroup: /kube\n",
+    "kube-reserved does not go with kube-reserved-compressible"
+)]
 #[case(
     "cpuManagerPolicyOptions: {full-pcpus-only: \"false\"}\n",
     "the policy none has no options, and full-pcpus-only is given"

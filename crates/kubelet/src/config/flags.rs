@@ -80,6 +80,10 @@ impl Flags {
             "cgroup-driver" => keys.cgroup_driver = text(),
             "system-reserved-cgroup" => keys.system_reserved_cgroup = text(),
             "kube-reserved-cgroup" => keys.kube_reserved_cgroup = text(),
+            "enforce-node-allocatable" => {
+                let entries = value.split(',').filter(|_| !value.is_empty()).map(str::to_owned);
+                keys.enforce_node_allocatable.get_or_insert_default().extend(entries);
+            }
             SWITCH => keys.cgroups_per_qos = Some(on(name, SWITCH, value)?),
             // Of this one a comma is part of the value, and each pair has a flag of its own.
             "cpu-manager-policy-options" => {

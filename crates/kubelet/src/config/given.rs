@@ -27,6 +27,7 @@ pub struct Given {
     pub(super) cgroups_per_qos: Option<bool>,
     pub(super) system_reserved_cgroup: Option<String>,
     pub(super) kube_reserved_cgroup: Option<String>,
+    pub(super) enforce_node_allocatable: Option<Vec<String>>,
     pub(super) feature_gates: Option<BTreeMap<String, bool>>,
 }
 
@@ -36,7 +37,7 @@ impl Given {
         let text = |name: &str| keys.get(name)?.as_str().map(str::to_owned);
         let texts = |name: &str| Some(texts(keys.get(name)?.as_object()?));
         let gates = keys.get("featureGates").and_then(Value::as_object);
-        let reserved = keys.get("reservedMemory").and_then(Value::as_array);
+        let list = |name: &str| keys.get(name)?.as_array();
         Self {
             cpu_manager_policy: text("cpuManagerPolicy"),
             cpu_manager_policy_options: texts("cpuManagerPolicyOptions"),
@@ -44,7 +45,7 @@ impl Given {
             kube_reserved: texts("kubeReserved"),
             system_reserved: texts("systemReserved"),
             eviction_hard: texts("evictionHard"),
-            reserved_memory: reserved.map(|list| list.iter().map(reservation).collect()),
+            reserved_memory: list("reservedMemory").map(|list| list.iter().map(reservation).collect()),
             topology_manager_policy: text("topologyManagerPolicy"),
             topology_manager_scope: text("topologyManagerScope"),
             topology_manager_policy_options: texts("topologyManagerPolicyOptions"),
@@ -54,6 +55,7 @@ impl Given {
             cgroups_per_qos: keys.get("cgroupsPerQOS").and_then(Value::as_bool),
             system_reserved_cgroup: text("systemReservedCgroup"),
             kube_reserved_cgroup: text("kubeReservedCgroup"),
+            enforce_node_allocatable: list("enforceNodeAllocatable").map(|list| list.iter().map(in_text).collect()),
             feature_gates: gates.map(|gates| {
                 let gates = gates.iter();
                 gates
@@ -88,6 +90,7 @@ impl Given {
             cgroups_per_qos: flags.cgroups_per_qos.or(self.cgroups_per_qos),
             system_reserved_cgroup: flags.system_reserved_cgroup.or(self.system_reserved_cgroup),
             kube_reserved_cgroup: flags.kube_reserved_cgroup.or(self.kube_reserved_cgroup),
+            enforce_node_allocatable: flags.enforce_node_allocatable.or(self.enforce_node_allocatable),
             feature_gates,
         }
     }

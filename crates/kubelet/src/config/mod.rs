@@ -70,6 +70,9 @@ pub struct KubeletConfig {
     /// The cgroup of kubelet and the runtime, where kubelet is to limit them; empty otherwise.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kube_reserved_cgroup: String,
+    /// What kubelet limits to what is allocatable or reserved: `pods`, `system-reserved`, `kube-reserved`, or `none` alone.
+    #[serde(skip)]
+    pub enforce_node_allocatable: Vec<String>,
     /// kubelet's root directory, where its checkpoints are.
     pub root_dir: PathBuf,
     /// The name of its Node where that differs from the host's (`--hostname-override`).
@@ -121,6 +124,7 @@ impl Default for KubeletConfig {
             cgroups_per_qos: true,
             system_reserved_cgroup: String::new(),
             kube_reserved_cgroup: String::new(),
+            enforce_node_allocatable: vec!["pods".to_owned()],
             root_dir: PathBuf::from("/var/lib/kubelet"),
             hostname_override: None,
             feature_gates: BTreeMap::new(),
@@ -176,6 +180,9 @@ impl KubeletConfig {
             cgroups_per_qos: given.cgroups_per_qos.unwrap_or(default.cgroups_per_qos),
             system_reserved_cgroup: given.system_reserved_cgroup.unwrap_or_default(),
             kube_reserved_cgroup: given.kube_reserved_cgroup.unwrap_or_default(),
+            enforce_node_allocatable: given
+                .enforce_node_allocatable
+                .unwrap_or(default.enforce_node_allocatable),
             root_dir: flags.root_dir.unwrap_or(default.root_dir),
             hostname_override: flags.hostname_override,
             feature_gates: given.feature_gates.unwrap_or_default(),

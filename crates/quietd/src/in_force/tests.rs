@@ -71,6 +71,10 @@ fn what_is_in_force_stays_where_order_and_record_differ() {
     let (kept, text) = carried_out(order("2-5"), &facts(Some(Err("schema 9"))));
     assert_eq!(kept, Some(vm("2-5")));
     assert!(text.starts_with("schema 9; "), "{text}");
+    // CPUs that are shared by now are kept for nobody.
+    let mut shrunk = order("2-3");
+    shrunk.shared = set("0-1,4-5");
+    assert_eq!(carried_out(shrunk, &facts(Some(Err("schema 9")))).0, Some(vm("2-3")));
 }
 
 #[test]

@@ -4,6 +4,20 @@
 
 use super::*;
 
+/// The plan without what the kernel refuses in this state: a mask of no CPU at all for the unbound workers. The engine degrades the node
+/// then and takes the other steps.
+pub(crate) fn possible_plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
+    let mut steps = plan(snapshot, policies);
+    steps.retain(|planned| match &planned.step {
+        Step::KeepWorkersOff(closed) => {
+            let now = snapshot.slice.workers.as_ref().unwrap();
+            masks(&now.cpus, &now.isolated, &now.taken, closed).is_some()
+        }
+        _ => true,
+    });
+    steps
+}
+
 pub(crate) fn apply(snapshot: &mut Snapshot, steps: &[Planned]) {
     for Planned { pod, step } in steps {
         if let Some(pod) = pod {
@@ -172,11 +186,11 @@ pub(crate) fn settle(snapshot: &mut Snapshot) {
     // As many rounds as a pass of the engine takes.
     for _ in 0..8 {
         snapshot.instances.retain(|_, instance| instance.populated);
-        let steps = plan(snapshot, &policies());
+        let steps = possible_plan(snapshot, &policies());
         if steps.is_empty() {
             return;
         }
         apply(snapshot, &steps);
     }
-    panic!("still planning: {:?}", plan(snapshot, &policies()));
+    panic!("still planning: {:?}", possible_plan(snapshot, &policies()));
 }

@@ -23,7 +23,7 @@ use super::*;
 use crate::decide::workers::{Workers, masks};
 use crate::decide::{ContainedReason, Inner, Leaf, Outside, Slice, Tree, VcpuNow};
 
-pub(crate) use effects::{apply, settle};
+pub(crate) use effects::{apply, possible_plan, settle};
 
 const SCOPE: &str = "/stelia.slice/stelia-instance-b9e4f71c-64a5-4f8d-8574-41363cbaf8e5.scope";
 const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";

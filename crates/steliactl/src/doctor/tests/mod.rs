@@ -156,7 +156,11 @@ type Change = fn(&mut Facts);
 #[case::hybrid("cgroup", Verdict::Failed, |f: &mut Facts| f.unfit = Some("a hybrid".into()))]
 #[case::two_homes("kubelet-home", Verdict::Failed, |f: &mut Facts| f.home.read = Err("which is not clear".into()))]
 #[case::cgroup_root("kubelet-cgroups", Verdict::Failed, |f: &mut Facts| f.kubelet.as_mut().unwrap().cgroup_root = "/k8s-infra".into())]
-#[case::no_pods_cgroups("kubelet-cgroups", Verdict::Failed, |f: &mut Facts| f.kubelet.as_mut().unwrap().cgroups_per_qos = false)]
+#[case::no_pods_cgroups("kubelet-cgroups", Verdict::Failed, |f: &mut Facts| {
+    let kubelet = f.kubelet.as_mut().unwrap();
+    kubelet.cgroups_per_qos = false;
+    kubelet.enforce_node_allocatable = Vec::new();
+})]
 #[case::another_home("kubelet-home", Verdict::Failed, |f: &mut Facts| f.home.is_kubelets = false)]
 #[case::no_cpuset("cgroup", Verdict::Failed, |f: &mut Facts| f.controllers = Some(vec!["cpu".into()]))]
 #[case::old_kernel("kernel", Verdict::Warning, |f: &mut Facts| { f.kernel = "6.1.0-30".into(); f.exclusive = Some(false) })]
