@@ -227,7 +227,8 @@ fn virt_launcher_reads_the_same_cpus_and_pins_as_it_wants_before_and_after_adopt
             run(&["steliactl", "deregister", &web.pod.uid]);
             wait_until("given back", || state(&web.pod).is_none().then_some(()));
             web.synced_by_launcher("given back");
-            web.pod.kill();
+            // The next one has its name.
+            run(&["kubelet-standin", "pod", "delete", &web.pod.name, "--grace", "0"]);
         }
     });
 }

@@ -86,7 +86,7 @@ fn contained(instance: &Instance) -> Option<Why> {
         ),
         "refused" => Why::new(
             "the kernel refused a partition twice",
-            "find what else claims those CPUs (the journal's \"contained instead\" has the kernel's words), then restart the container",
+            "find what else claims those CPUs (the journal's \"contained instead\" has the kernel's words); the daemon tries again by itself",
         ),
         other => Why::new(other, "docs/troubleshooting.md"),
     })
