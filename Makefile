@@ -11,7 +11,7 @@ FILTER  ?=
 # Where `make install` installs.
 DESTDIR ?=
 PREFIX  ?= /usr
-# Which package's files: stelia-publish, stelia-cluster and stelia-placement are the others.
+# Which package `make deb` builds and `make install` installs: stelia-publish, stelia-cluster and stelia-placement are the others, built together.
 PACKAGE ?= steliad
 # The test node's system: trixie, bookworm or sid.
 IMAGE   ?= trixie
@@ -45,7 +45,9 @@ VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 PROGRAMS := --bins -p steliad -p steliad-quiet -p steliactl -p stelia-runner
 CLUSTER  := --bins -p stelia-publish -p stelia-cluster -p stelia-placement
 # Each a .deb, an .rpm and an SBOM.
-PACKAGES := steliad stelia-publish stelia-cluster stelia-placement
+CLUSTER_PACKAGES := stelia-publish stelia-cluster stelia-placement
+PACKAGES := steliad $(CLUSTER_PACKAGES)
+RUNNER_IMAGE := target/image/stelia-runner.tar
 # What `systemd-analyze security` may say of each unit, times ten.
 EXPOSURE := steliad=18 steliad-quiet=13 steliad-metrics=11 steliad-try-runtime@=11 stelia-publish=13 stelia-placement=13
 # Features of tests and benchmarks that `make test` leaves out; lint looks at them too.
@@ -53,7 +55,10 @@ RARE     := stelia-simulator/browser,stelia-placement/stopped,stelia-placement/t
 # Relative relocations packed: unpacked they are half a megabyte that every start reads and that stays resident.
 STATIC   := RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs"
 DEB_DIR  := target/debian
-DEB_DONE := $(DEB_DIR)/.done-$(PROFILE)
+# The node's package, and those of the cluster: each kind is built when it is asked for.
+DEB_NODE := $(DEB_DIR)/.done-node-$(PROFILE)
+DEB_CLUSTER := $(DEB_DIR)/.done-cluster-$(CLUSTER_PROFILE)
+DEB_DONE := $(DEB_NODE) $(DEB_CLUSTER)
 # What cargo compiled for them, as it says itself.
 BUILT    := $(DEB_DIR)/.built-$(PROFILE)
 BUILT_CLUSTER := $(DEB_DIR)/.built-cluster-$(PROFILE)
@@ -92,26 +97,38 @@ setup: ## install the host packages that building and testing need
 build: ## the programs, for trying
 	$(CARGO) build --locked --workspace
 
-deb: $(DEB_DONE) ## the Debian packages in target/debian (FAST=1: quicker, less optimised)
-	@ls -1 $(DEB_DIR)/*.deb
+deb: $(if $(filter steliad,$(PACKAGE)),$(DEB_NODE),$(DEB_CLUSTER)) ## the node's Debian package in target/debian (PACKAGE=stelia-publish: the cluster's; FAST=1: quicker, less optimised)
+	@ls -1 $(if $(filter steliad,$(PACKAGE)),$(DEB_DIR)/steliad_*.deb,$(CLUSTER_PACKAGES:%=$(DEB_DIR)/%_*.deb))
 
 # The binaries are static, so the package runs on any libc.
-$(DEB_DONE): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb
-	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.done-* $(DEB_DIR)/.built-* $(DEB_DIR)/*.deb
+$(DEB_NODE): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb
+	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.done-node-* $(DEB_DIR)/.built-$(PROFILE) $(DEB_DIR)/steliad_*.deb
 	$(STATIC) $(CARGO) build --locked $(PROGRAMS) --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(BUILT)
-	$(STATIC) $(CARGO) build --locked $(CLUSTER) --profile $(CLUSTER_PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(BUILT_CLUSTER)
-	@export SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH"; $(foreach package,$(PACKAGES),$(CARGO) deb -p $(package) --quiet --locked \
-	  --no-build --no-strip --profile $(call profile_of,$(package)) --target $(TARGET) --output $(DEB_DIR)/ &&) true
+	@$(call debian,steliad)
 	@echo $(EPOCH) > $@
 
-image: deb ## OCI image archives in target/image: one holds only the runner, one only the publisher, one only the placement
-	@mkdir -p target/image
-	@packaging/image target/$(TARGET)/$(PROFILE)/stelia-runner $(VERSION) target/image/stelia-runner.tar
+$(DEB_CLUSTER): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb
+	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.done-cluster-* $(BUILT_CLUSTER) $(CLUSTER_PACKAGES:%=$(DEB_DIR)/%_*.deb)
+	$(STATIC) $(CARGO) build --locked $(CLUSTER) --profile $(CLUSTER_PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(BUILT_CLUSTER)
+	@$(call debian,$(CLUSTER_PACKAGES))
+	@echo $(EPOCH) > $@
+
+# The named packages, of programs that are built.
+define debian
+export SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH"; $(foreach package,$(1),$(CARGO) deb -p $(package) --quiet --locked \
+	  --no-build --no-strip --profile $(call profile_of,$(package)) --target $(TARGET) --output $(DEB_DIR)/ &&) true
+endef
+
+image: $(RUNNER_IMAGE) $(DEB_CLUSTER) ## OCI image archives in target/image: one holds only the runner, one only the publisher, one only the placement
 	@for program in stelia-publish stelia-placement; do \
 	  packaging/image target/$(TARGET)/$(CLUSTER_PROFILE)/$$program $(VERSION) target/image/$$program.tar || exit; \
 	done
 
-sbom: deb ## what the packaged programs are made of, crate by crate, in target/dist (CycloneDX), one document a package
+$(RUNNER_IMAGE): $(DEB_NODE)
+	@mkdir -p $(dir $@)
+	@packaging/image target/$(TARGET)/$(PROFILE)/stelia-runner $(VERSION) $@
+
+sbom: $(DEB_DONE) ## what the packaged programs are made of, crate by crate, in target/dist (CycloneDX), one document a package
 	@mkdir -p $(DIST)
 	@export SOURCE_DATE_EPOCH=$(EPOCH) CARGO=$(CARGO); $(foreach package,$(PACKAGES),packaging/sbom $(package) $(VERSION) $(TARGET) \
 	  target/$(TARGET)/$(call profile_of,$(package)) $(DIST)/$(package)-$(VERSION).cdx.json &&) true
@@ -121,7 +138,7 @@ release: ## a release's files in target/dist: packages, image, SBOM and their ch
 	@[ "$$(cat $(DEB_DONE) $(RPM_DONE) 2> /dev/null | sort -u)" = $(EPOCH) ] || rm -f $(DEB_DONE) $(RPM_DONE)
 	@$(MAKE) --no-print-directory dist
 
-dist: deb rpm image
+dist: $(DEB_DONE) rpm image
 	@rm -rf $(DIST)
 	@$(MAKE) --no-print-directory sbom > /dev/null
 	@cp $(foreach package,$(PACKAGES),$(call newest_deb,$(package)) $(call newest_rpm,$(package))) $(DIST)/
@@ -246,7 +263,7 @@ fuzz-check: ## the fuzz targets compile
 fuzz-short: setup ## the same for 5 s a target
 	CARGO=$(CARGO) fuzz/run 5
 
-package-lint: deb rpm ## what lintian and rpmlint say of the packages; everything is an error but what is overridden with its reason
+package-lint: $(DEB_DONE) rpm ## what lintian and rpmlint say of the packages; everything is an error but what is overridden with its reason
 	@lintian --allow-root --fail-on error,warning $(DEB_DIR)/*.deb
 	@report=$$(rpmlint --strict -c packaging/rpmlint.toml $(RPM_DIR)/*.rpm) || \
 	  { echo "$$report"; exit 1; }; echo "$$report" | tail -n 1
@@ -257,7 +274,7 @@ package-test: package-lint dist $(SELINUX)/base.pp.bz2 ## the .rpm held to the D
 	STELIA_CLUSTER_BIN=target/$(TARGET)/$(CLUSTER_PROFILE) STELIA_CLUSTER_BUILT=$(BUILT_CLUSTER) \
 	$(CARGO) test --locked --workspace --test packaging
 
-node-test: deb ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid, NODE_GUEST=tcg)
+node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid, NODE_GUEST=tcg)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
 	@$(if $(FROM_DEB),cp "$(FROM_DEB)" $(NODE_JOB)/from.deb)
 	@$(CARGO) build --locked --workspace --test node --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
@@ -356,9 +373,9 @@ long-placement: sim-placement # 10,000 pods placed in a simulated cluster: none 
 
 long-api: api-test # publishers against a real API server, through its restarts and the loss of its etcd
 
-demo: deb image ## VMs in pods, seen from outside, in the test node (IMAGE=sid)
+demo: $(DEB_NODE) $(RUNNER_IMAGE) ## VMs in pods, seen from outside, in the test node (IMAGE=sid)
 	@rm -rf target/demo && cp -r tests/vm/jobs/demo target/demo
-	@cp target/image/stelia-runner.tar packaging/kubernetes/vm-emulated.yaml target/demo/
+	@cp $(RUNNER_IMAGE) packaging/kubernetes/vm-emulated.yaml target/demo/
 	tests/vm/node run --image $(IMAGE) target/demo
 
 clean: ## remove what was built (not the tools, not the node's images)
