@@ -15,10 +15,7 @@ fn examples_of(command: &str) -> Examples {
                 "Show the nodes of a zone, with policies",
                 "stelia-cluster nodes -l topology.kubernetes.io/zone=a -o wide",
             ),
-            (
-                "Work offline",
-                "kubectl get nodes,noderesourcetopologies -o json | stelia-cluster nodes --from -",
-            ),
+            ("Work offline", "stelia-cluster nodes --from cluster.json"),
         ],
         "map" => &[
             ("Draw all nodes", "stelia-cluster map"),
