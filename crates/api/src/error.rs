@@ -120,7 +120,7 @@ kinds! {
     InvalidArgument = "an argument cannot be parsed or contradicts another argument",
     NoSuchPod = "kubelet knows no such pod, or the pod has no container cgroup",
     NoSuchInstance = "there is no such instance, or the caller may not see it",
-    InstanceExists = "the pod already has an instance, for another container",
+    InstanceExists = "the pod has an instance already, for another container",
     NoAnchor = "no anchor was passed, or the anchor is not where it must be",
     AmbiguousContainer = "more than one container of the pod matches",
     NotGuaranteed = "kubelet assigned no exclusive CPUs to the container",
