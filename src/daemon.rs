@@ -32,25 +32,25 @@ const ROOT: u32 = 0;
 const TAKE_OVER: &str = "cpu-source is steliad: a Guaranteed pod that is no VM has CPUs of its own only while kubelet's \
                          cpuManagerPolicy is static; with the policy none it runs on the shared pool (allocator.md)";
 
-/// Gives virtual machines inside Kubernetes pods their CPUs to themselves.
+/// Gives virtual machines inside Kubernetes pods exclusive CPUs.
 #[derive(Debug, Parser)]
 #[command(name = "steliad", version)]
 pub struct Arguments {
-    /// Check the configuration files and end.
+    /// Check the configuration files and exit.
     #[arg(long)]
     check_config: bool,
-    /// Print every setting with its value and where it comes from, and end.
+    /// Print every setting with its value and its source, and exit.
     #[arg(long)]
     print_config: bool,
-    /// Give units outside stelia.slice the CPUs back that contained instances took from them, and end (used when the
-    /// package is removed).
+    /// Give back the CPUs that contained instances took from units outside stelia.slice, and exit (used when the package is
+    /// removed).
     #[arg(long)]
     release_host: bool,
-    /// Hold a new scope open until standard input ends (used by the daemon itself).
+    /// Hold a new scope open until the end of standard input (used by the daemon itself).
     #[arg(long = "hold-scope", hide = true)]
     hold_scope: bool,
-    /// Try whether the OCI runtime of this running container copes with a container whose cgroups are threaded, keep the
-    /// verdict, and end (used by steliad-try-runtime@.service).
+    /// Check whether the OCI runtime of this running container copes with a container whose cgroups are threaded, record the
+    /// verdict, and exit (used by steliad-try-runtime@.service).
     #[arg(long = "try-runtime", value_name = "CONTAINER_ID", hide = true)]
     try_runtime: Option<String>,
 }

@@ -117,14 +117,14 @@ macro_rules! kinds {
 }
 
 kinds! {
-    InvalidArgument = "an argument does not parse or contradicts another",
+    InvalidArgument = "an argument cannot be parsed or contradicts another argument",
     NoSuchPod = "kubelet knows no such pod, or the pod has no container cgroup",
-    NoSuchInstance = "no such instance, or none that the caller may see",
-    InstanceExists = "the pod has an instance already, of another container",
-    NoAnchor = "no anchor was handed over, or it is not where it must be",
-    AmbiguousContainer = "more than one container of the pod fits",
-    NotGuaranteed = "kubelet gave the container no exclusive CPUs",
-    CpusetMismatch = "the CPUs named are not the CPUs kubelet gave",
+    NoSuchInstance = "there is no such instance, or the caller may not see it",
+    InstanceExists = "the pod has an instance already, for another container",
+    NoAnchor = "no anchor was passed, or the anchor is not where it must be",
+    AmbiguousContainer = "more than one container of the pod matches",
+    NotGuaranteed = "kubelet assigned no exclusive CPUs to the container",
+    CpusetMismatch = "the given CPUs are not the CPUs that kubelet assigned",
     CpusetConflict = "the CPUs belong to another instance",
     NotAllocated = "steliad's own allocator has no CPUs, or no pool, that satisfy the request",
     SharedPidNamespace = "the container has no PID namespace of its own",
@@ -132,7 +132,7 @@ kinds! {
     KubeletStateUnusable = "kubelet's state file is absent or not understood",
     Busy = "the daemon is at its limit; try again",
     NotPermitted = "the caller may not do this",
-    Failed = "the node could not do it; steliad's journal has operation, path and cause",
+    Failed = "the operation failed on the node; steliad's journal has the operation, path and cause",
 }
 
 impl ErrorKind {

@@ -100,9 +100,9 @@ fn the_man_page_says_what_help_says() {
     let mut command = Cli::command();
     command.build();
     let groups = [
-        ("Of the cluster", &["nodes", "map"][..]),
-        ("Of a pod", &["why", "plan", "rebalance"]),
-        ("Of the shell", &["completions"]),
+        ("Cluster", &["nodes", "map"][..]),
+        ("Pods", &["why", "plan", "rebalance"]),
+        ("Shell", &["completions"]),
     ];
     let page = filled(&page, "options", &command::options(&command, true));
     let page = filled(&page, "commands", &command::grouped(&command, &groups));

@@ -29,12 +29,12 @@ pub const EVENTS_KEPT: usize = 256;
 /// Whose conditions are written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum PodConditions {
-    /// No pod's.
+    /// No pods.
     #[default]
     Off,
-    /// Those of pods whose readiness gates name the condition. Each pod is asked for once.
+    /// Pods whose readiness gates name the condition. Each pod is read once.
     Gated,
-    /// Those of all VMs' pods.
+    /// The pods of all VMs.
     All,
 }
 

@@ -29,66 +29,67 @@ const ONCE: Duration = Duration::from_secs(60);
 /// The id of this boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Publishes in the Kubernetes API server what steliad tells of its node.
+/// Publishes the state of a node, as steliad reports it, in the Kubernetes API server.
 ///
-/// It writes the node's NodeResourceTopology; everything else is asked for by an option. Each option has an environment variable.
+/// Writes the node's NodeResourceTopology object. Everything else must be enabled by an option. Most options can also be set by an
+/// environment variable.
 #[derive(Debug, Parser)]
 #[command(name = "stelia-publish", version)]
 pub struct Arguments {
-    /// The folder in which steliad writes what it tells.
+    /// Directory in which steliad writes its report.
     #[arg(long, value_name = "DIR", env = "STELIA_DIRECTORY", default_value = stelia_publication::DIRECTORY)]
     directory: PathBuf,
-    /// The Node's name. What steliad tells of another one is not published. Without this option the name that steliad tells.
+    /// Name of the Node. A report about another node is not published. Default: the name in steliad's report.
     #[arg(long, value_name = "NAME", env = "STELIA_NODE_NAME")]
     node_name: Option<String>,
-    /// The API server and the credentials; read again when the file or the certificates that it names change. Without this option the
-    /// service account of the pod that this runs in.
+    /// File with the address of the API server and the credentials. It is read again when it or a certificate that it names changes.
+    /// Default: the service account of the pod in which the program runs.
     #[arg(long, value_name = "FILE", env = "STELIA_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
-    /// The name under which the API server keeps what is written.
+    /// Name of the field manager in the API server.
     #[arg(long, value_name = "NAME", env = "STELIA_FIELD_MANAGER", default_value = "steliad")]
     field_manager: String,
-    /// Over how many seconds the first requests of all nodes are spread; each node's name decides its place.
+    /// Time over which the first requests of all nodes are spread, in seconds. The name of a node decides its place.
     #[arg(long, value_name = "SECONDS", env = "STELIA_START_SPREAD", default_value_t = 60)]
     start_spread: u32,
-    /// Label the Node stelia.io/ready=true, or false while no VM can be admitted.
+    /// Set the label stelia.io/ready of the Node: true while VMs can be admitted, otherwise false.
     #[arg(long, env = "STELIA_READY_LABEL")]
     ready_label: bool,
-    /// Tell how many VMs the node has room for, as the Node's resource stelia.io/vm.
+    /// Set the resource stelia.io/vm of the Node to the number of VMs for which the node has room.
     #[arg(long, env = "STELIA_VM_CAPACITY")]
     vm_capacity: bool,
-    /// Take this taint off the Node once VMs can be admitted, such as stelia.io/not-ready.
+    /// Remove this taint, such as stelia.io/not-ready, from the Node once VMs can be admitted.
     #[arg(long, value_name = "KEY", env = "STELIA_REMOVE_TAINT")]
     remove_taint: Option<String>,
-    /// Whose condition stelia.io/isolated to write.
+    /// Pods whose condition stelia.io/isolated is written.
     #[arg(long, value_name = "PODS", env = "STELIA_POD_CONDITIONS", default_value = "off")]
     pod_conditions: PodConditions,
-    /// Post what happens to VMs as events of their pods.
+    /// Post events of VMs as events of their pods.
     #[arg(long, env = "STELIA_POD_EVENTS")]
     pod_events: bool,
-    /// The id of this boot, a part of events' names: they are numbered anew after each boot. Without this option the kernel's, where /proc/sys can
-    /// be read.
+    /// Id of this boot, a part of the names of events, whose numbers begin again after each boot. Default: the kernel's boot id, if /proc/sys
+    /// can be read.
     #[arg(long, value_name = "ID", env = "STELIA_BOOT_ID")]
     boot_id: Option<String>,
-    /// Publish what there is and end: 1 if something could not be published within 60 s.
+    /// Publish once and exit. The exit code is 1 if something could not be published within 60 s.
     #[arg(long, conflicts_with = "withdraw")]
     once: bool,
-    /// Take back everything that was published of this node, and end: 1 if something is left.
+    /// Remove everything that was published about this node and exit. The exit code is 1 if something remains.
     #[arg(long)]
     withdraw: bool,
     /// Serve /metrics, /healthz and /readyz on this address.
     #[arg(long, value_name = "ADDRESS:PORT", env = "STELIA_METRICS")]
     metrics: Option<SocketAddr>,
-    /// How messages are written to standard error.
+    /// Format of the messages on standard error.
     #[arg(long, value_name = "FORMAT", env = "STELIA_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum LogFormat {
-    /// A line of text.
+    /// One line of text per message.
     Text,
-    /// A line of JSON.
+    /// One JSON object per message.
     Json,
 }
 

@@ -33,11 +33,11 @@ const SOCKET_NAME: &str = "quiet";
 /// The daemon orders at each of its audits while it has VMs: every 30 s, if nothing else is set.
 const IDLE: Duration = Duration::from_secs(120);
 
-/// Keeps device interrupts off the CPUs of virtual machines, as steliad orders.
+/// Keeps device interrupts off the CPUs of virtual machines, on behalf of steliad.
 #[derive(Debug, Parser)]
 #[command(name = "steliad-quiet", version)]
 pub struct Arguments {
-    /// Undo everything that was changed for VMs, without the daemon, and end (used when the package is removed).
+    /// Undo all changes that were made for VMs, without the daemon, and exit (used when the package is removed).
     #[arg(long)]
     restore: bool,
 }

@@ -22,25 +22,34 @@ use super::verify::Required;
 use super::view::{Form, How, Look};
 
 const AFTER_HELP: &str = "\
-`steliactl COMMAND --help` has the command's own options and examples, steliactl(1) what each column and event means.
+`steliactl COMMAND --help` shows the options and examples of a command.
+steliactl(1) explains every column and event.
 
-VM is a pod's namespace/name as `list` prints it, its name where that is unambiguous, its UID, or the beginning of the UID
-where that is unambiguous.
+VM is the namespace/name of the VM's pod as `list` prints it, the pod's name,
+the pod's UID, or the beginning of the UID. A name or the beginning of a UID
+must be unambiguous.
 
 Exit codes:
-  0  done; monitor, top, node-topology --watch: also when a signal or the reader ended them
-  1  the daemon refused or failed, or could not be reached; a file of kubelet's is refused;
-     doctor: a check failed; verify: a promise does not hold, or a VM has less than is required;
-     quiet: interrupts or kernel threads are left on VMs' CPUs, or that is not known;
-     ledger verify: the ring is not what was written, or what was given vouches for nothing;
-     evaluate: a pod does not fit;
-     plan: a pod is not admitted, kubelet would not start, or the answer is unknown
-  2  wrong usage, or a VM that more than one instance fits
-  3  no such instance
-  255  -H: ssh failed
+  0    success; also when a signal or the end of the reader ends monitor, top,
+       or node-topology --watch
+  1    the daemon refuses, fails or cannot be reached; a file of kubelet's is
+       refused; or a check of the command fails:
+       doctor: a check fails
+       verify: a promise does not hold, or a VM has less than is required
+       quiet: interrupts or kernel threads remain on VMs' CPUs, or this is
+       unknown
+       ledger verify: the ring was changed, or nothing that was given vouches
+       for it
+       evaluate: a pod does not fit
+       plan: the pod is not admitted, kubelet would not start, or the answer
+       is unknown
+  2    wrong usage, or VM matches more than one instance
+  3    no such instance
+  255  with -H: ssh failed
 
-Standard output is data only; messages go to standard error. Output longer than the terminal goes through $SYSTEMD_PAGER,
-$PAGER or less; NO_COLOR turns colours off.";
+Standard output has data only; messages go to standard error. Output longer
+than the terminal goes through $SYSTEMD_PAGER, $PAGER or less. NO_COLOR turns
+colours off.";
 
 /// Above the options that every command has, in the help of each.
 const EVERYWHERE: &str = "Options of every command";
@@ -50,34 +59,34 @@ const EVERYWHERE: &str = "Options of every command";
 #[command(name = "steliactl", version, after_help = AFTER_HELP, help_template = help::template(),
           mut_subcommands(help::with_examples))]
 pub struct Cli {
-    /// Print JSON: pretty, short (a line each) or off; --json alone is pretty
+    /// Print JSON: pretty, short (one object per line) or off. --json alone means pretty
     #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "FORMAT", num_args = 0..=1, require_equals = true,
-          value_parser = Form::parser([("pretty", "JSON for the eye", Form::Json), ("short", "JSON, one line each", Form::JsonLine),
+          value_parser = Form::parser([("pretty", "Indented JSON", Form::Json), ("short", "JSON, one object per line", Form::JsonLine),
                                        ("off", "Text", Form::Text)]),
           default_value = "off", default_missing_value = "pretty", hide_default_value = true, hide_possible_values = true)]
     pub(crate) json: Form,
-    /// How to print: table, wide (more columns), json, yaml or name (a VM a line)
+    /// Output format: table, wide (more columns), json, yaml or name (one VM per line)
     #[arg(short, long, global = true, help_heading = EVERYWHERE, value_name = "FORMAT",
           value_parser = Form::parser([("table", "Text", Form::Text), ("wide", "Text with more columns", Form::Wide),
                                        ("json", "JSON", Form::Json), ("yaml", "YAML", Form::Yaml),
-                                       ("name", "A VM a line", Form::Name)]), hide_possible_values = true)]
+                                       ("name", "One VM per line", Form::Name)]), hide_possible_values = true)]
     pub(crate) output: Option<Form>,
-    /// Cut nothing to the terminal's width
+    /// Do not truncate output to the terminal's width
     #[arg(short = 'l', long, global = true, help_heading = EVERYWHERE)]
     pub(crate) full: bool,
     /// Do not pipe output into a pager
     #[arg(long, global = true, help_heading = EVERYWHERE)]
     pub(crate) no_pager: bool,
-    /// Print no header lines
+    /// Do not print header lines
     #[arg(long, global = true, help_heading = EVERYWHERE)]
     pub(crate) no_legend: bool,
-    /// Run the same command on another host, by ssh; files that it names are that host's
+    /// Run the command on another host over ssh. File names refer to that host
     #[arg(short = 'H', long, global = true, help_heading = EVERYWHERE, value_name = "[USER@]HOST[:PORT]", value_parser = Host::parse)]
     pub(crate) host: Option<Host>,
-    /// Talk to a peer-to-peer D-Bus address instead of the system bus, e.g. unix:path=/run/stelia/runner/socket
+    /// Use a peer-to-peer D-Bus address instead of the system bus, such as unix:path=/run/stelia/runner/socket
     #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "ADDR")]
     pub(crate) address: Option<String>,
-    /// Read /proc and /sys/fs/cgroup below this folder: of a simulated node
+    /// Read /proc and /sys/fs/cgroup of a simulated node below this directory
     #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "DIR", hide = true)]
     pub(crate) root: Option<PathBuf>,
     /// What to do.
@@ -116,150 +125,154 @@ pub(crate) enum Command {
     Status,
     /// List the instances
     List,
-    /// Show one instance and every thread of it
+    /// Show one instance and all its threads
     ///
-    /// Its properties, on which NUMA nodes its memory and devices are and how much of it is away from its CPUs, and every thread
-    /// of it with the CPUs it may run on. Devices of VFIO are shown to root only.
+    /// Shows the properties of the instance, the NUMA nodes of its memory and devices, how much of that is remote from its CPUs,
+    /// and each thread with the CPUs on which it may run. VFIO devices are shown to root only.
     Show {
-        /// Its pod: namespace/name, name, UID, or the beginning of the UID
+        /// The VM's pod, given as namespace/name, name, UID or the beginning of the UID
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
         vm: String,
-        /// Also print on which NUMA nodes the pages are that each process has mapped; root only. The kernel walks all its page
-        /// tables for it: seconds for a large VM without huge pages
+        /// Also show on which NUMA nodes the mapped pages of each process are (root only). The kernel walks all page tables of the
+        /// process for this, which takes seconds for a large VM without huge pages
         #[arg(long)]
         numa_maps: bool,
     },
-    /// Print the daemon's whole view as JSON
+    /// Print everything the daemon knows as JSON
     Describe,
     /// Print the node's NodeResourceTopology object
     ///
-    /// As kubectl apply -f - takes it: NUMA nodes, CPUs, memory, CPU owners.
+    /// The object lists the NUMA nodes, CPUs, memory and CPU owners. kubectl apply -f - accepts it.
     NodeTopology(TopologyOptions),
     /// Print what steliad's allocator would answer for a pod
     ///
-    /// Where steliad chooses the CPUs: whether a pod fits, its CPUs and the score; or many pods, each as if it were the only one.
+    /// For nodes on which steliad chooses the CPUs. Prints whether the pod fits, its CPUs and its score. With --requests, evaluates
+    /// many pods, each as if it were the only one.
     Evaluate(EvaluateOptions),
-    /// Show live how busy the vCPU threads are and what disturbs them
+    /// Show the load of vCPU threads and what disturbs them, live
     ///
-    /// The key h shows the keys.
+    /// Press h for a list of the keys.
     Top {
-        /// Print plain tables instead, as without a terminal or with --json
+        /// Print plain tables. This is the default without a terminal and with --json
         #[arg(short, long)]
         batch: bool,
         /// Exit after N tables
         #[arg(short = 'n', value_name = "N")]
         count: Option<u32>,
-        /// Seconds between two samples
+        /// Time between two samples, in seconds
         #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
         delay: Duration,
     },
-    /// Print what changes as it changes, one event a line
+    /// Print changes as they happen, one event per line
     ///
-    /// The daemon's signals, until interrupted.
+    /// Prints the daemon's signals until interrupted.
     Monitor,
-    /// Compare every promise with the kernel and repair what differs
+    /// Compare every promise with the kernel and repair differences
     Reconcile {
-        /// Print the steps that a pass would begin with, change nothing
+        /// Only print the steps with which a pass would begin
         #[arg(long)]
         dry_run: bool,
     },
     /// Move instances to better CPUs while they run
     ///
-    /// Where steliad chose the CPUs; waits for the end. Where kubelet chose them, --dry-run advises which VMs to restart, in
-    /// which order, and what each gains; it reads kubelet's files: root only.
+    /// Works where steliad chose the CPUs, and waits until the job ends. Where kubelet chose them, only --dry-run works: it advises
+    /// which VMs to restart, in which order, and what each restart gains. The advice needs root, because it reads kubelet's files.
     Rebind {
-        /// Only this one: namespace/name, name, UID, or the beginning of the UID
+        /// Move only this VM, given as namespace/name, name, UID or the beginning of the UID. Default: all
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
         vm: Option<String>,
-        /// Print what would move, or which restarts would help, and what is gained; change nothing
+        /// Only print the moves, or the restarts that would help, and what each gains
         #[arg(long)]
         dry_run: bool,
-        /// Begin no move after this time
+        /// Start no move after this many seconds
         #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = clap::value_parser!(u32).range(1..=86_400))]
         deadline: u32,
     },
-    /// Print the whole node in one text, for a ticket
+    /// Print a report on the whole node, for a ticket
     ///
-    /// Host, versions, pools, kubelet's configuration, every thread of every VM with its cgroup, where it may run and where it
-    /// ran, memory and devices by NUMA node, and what verify finds. Of the guests' processes it has the names only. Devices of
-    /// VFIO and verify's findings are for root only.
+    /// Contains the host, versions, pools, kubelet's configuration, every thread of every VM with its cgroup, the CPUs on which it
+    /// may run and did run, memory and devices by NUMA node, and the findings of verify. Processes of VMs are given by name only.
+    /// VFIO devices and the findings of verify are included for root only.
     Report {
-        /// Watch the threads for this long
+        /// How long to watch the threads, in seconds
         #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
         seconds: Duration,
     },
-    /// Check that every promise holds; print what does not, and cures
+    /// Check that every promise holds; print violations and cures
     ///
-    /// Counts the VMs by state and compares every promise of these states with the kernel now; changes nothing. A VM with more
-    /// than a tenth of its memory, and 64 MiB, on other NUMA nodes than its CPUs' is printed too.
+    /// Counts the VMs by state and compares every promise of these states with the kernel. Changes nothing. Also prints VMs that
+    /// have more than a tenth of their memory, and more than 64 MiB, on other NUMA nodes than their CPUs.
     Verify {
-        /// Only of this one: namespace/name, name, UID, or the beginning of the UID
+        /// Check only this VM, given as namespace/name, name, UID or the beginning of the UID. Default: all
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
         vm: Option<String>,
-        /// Fail also where a VM has less than this state
+        /// Also fail if the state of a VM is less than this
         #[arg(long, value_name = "STATE")]
         require: Option<Required>,
     },
-    /// Show what besides tasks disturbs VMs' CPUs, and what is left
+    /// Show interrupts and kernel threads that disturb VMs' CPUs
     ///
-    /// Device interrupts on the CPUs of each VM, measured for a second; those that were moved away and those that are left, and
-    /// kernel threads that are left, each with why and what to do about it. Exit code 1 where something is left.
+    /// Counts device interrupts on the CPUs of each VM for one second. Prints how many interrupts were moved away, and lists the
+    /// interrupts and kernel threads that remain, each with the reason and a cure. The exit code is 1 if any remain.
     Quiet {
-        /// Only of this one: namespace/name, name, UID, or the beginning of the UID
+        /// Show only this VM, given as namespace/name, name, UID or the beginning of the UID. Default: all
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
         vm: Option<String>,
     },
-    /// Print who ran on VMs' CPUs, when, and for how long
+    /// Print what else ran on VMs' CPUs, when, and for how long
     ///
-    /// What the daemon booked of the kernel's counters since it keeps the ledger: other tasks and other devices' interrupts, of
-    /// which 0 is promised, and all that is not the VM's besides. Without a VM a line for each; with one its totals, the worst
-    /// windows, and the times that no reading covers. All times are UTC.
+    /// The daemon's ledger records this from kernel counters: other tasks and other devices' interrupts (both promised to be 0),
+    /// and everything else that is not the VM's, such as kernel upkeep. Without VM, prints one line per VM. With VM, prints its
+    /// totals, the worst windows, and the periods that no reading covers. All times are UTC.
     Ledger(LedgerOptions),
-    /// Give an instance's CPUs back; its VM runs on without isolation
+    /// Release an instance's CPUs; its VM runs on without isolation
     Deregister {
-        /// Its pod: namespace/name, name, UID, or the beginning of the UID
+        /// The VM's pod, given as namespace/name, name, UID or the beginning of the UID
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
         vm: String,
     },
-    /// Print what is understood of kubelet's checkpoint files
+    /// Print what steliad reads from kubelet's checkpoint files
     ///
-    /// Or why one is refused. Needs no daemon.
+    /// Prints the reason if a file is refused. Does not need the daemon.
     KubeletState {
-        /// cpu_manager_state, memory_manager_state, or a folder with both [default: kubelet's, as the daemon reads it]
+        /// cpu_manager_state, memory_manager_state, or a directory with both. Default: the directory that the daemon reads
         path: Option<PathBuf>,
     },
     /// Print what kubelet would do with a pod
     ///
-    /// On this node or a described one: which CPUs and NUMA nodes, or the exact rejection. Needs no daemon.
+    /// Prints the CPUs and NUMA nodes that kubelet would assign, or its exact rejection, on this node or on a node described with
+    /// --node. Does not need the daemon.
     Plan(PlanOptions),
-    /// Print which VMs that did not register the rules would adopt
+    /// Print which unregistered VMs the rules would adopt
     ///
-    /// And which not, and why: the VMs in this node's containers, by the rules of [[adopt]] in the daemon's configuration. Changes
-    /// nothing, and needs no daemon; root only, because the container runtimes' files are root's.
+    /// Applies the [[adopt]] rules of the daemon's configuration to the VMs in this node's containers. Prints which VMs would be
+    /// adopted and why the others would not. Changes nothing and does not need the daemon. Needs root, because only root can read
+    /// the container runtimes' files.
     Adopt {
-        /// Only print it: who is adopted is for the daemon's configuration to say
+        /// Required. This command only prints; the daemon adopts VMs as its configuration says
         #[arg(long, required = true)]
         dry_run: bool,
     },
     /// Draw the node: every CPU with its owner
     ///
-    /// Sockets, NUMA nodes, L3 caches, cores and their CPUs, each marked with its owner and the owner's state, and the devices of
-    /// VMs.
+    /// Shows sockets, NUMA nodes, L3 caches, cores and CPUs, marks each CPU with its owner and the owner's state, and lists the
+    /// devices of VMs.
     Map {
-        /// Write a picture (SVG) instead, to this file or, without one or with -, to standard output
+        /// Write an SVG picture to FILE instead. Without FILE, or if FILE is -, writes to standard output
         #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", conflicts_with_all = ["html", "json"])]
         svg: Option<PathBuf>,
-        /// Write a page (HTML) that needs no other file instead, in the same way; pointing at a CPU shows its VM
+        /// Write a self-contained HTML page to FILE instead, in which pointing at a CPU shows its VM. Without FILE, or if FILE is -,
+        /// writes to standard output
         #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", conflicts_with = "json")]
         html: Option<PathBuf>,
     },
-    /// Explain who has which CPUs, and why; or one instance, or a CPU
+    /// Explain who has which CPUs and why
     ///
-    /// Who chooses CPUs, the pools and what each instance asked for; or one instance: its CPUs, states, shared CPUs, NUMA nodes
-    /// and, measured for a second, what may slow it down; or the owner of a CPU.
+    /// Without an argument, explains who chooses CPUs, the pools, and what each instance asked for. With a VM, explains its CPUs,
+    /// states, shared CPUs and NUMA nodes, and what may slow it down, measured for one second. With a CPU, explains who owns it.
     Explain {
-        /// A number is a CPU: its owner, with the source of each fact. Otherwise an instance, by namespace/name, name, UID, or the
-        /// beginning of the UID: its story
+        /// A number is a CPU: its owner is printed with the source of each fact. Anything else is a VM, given as namespace/name,
+        /// name, UID or the beginning of the UID
         #[arg(value_name = "VM|CPU", add = ArgValueCandidates::new(vms))]
         what: Option<String>,
     },
@@ -267,29 +280,29 @@ pub(crate) enum Command {
     ///
     /// Does not start the daemon.
     Metrics {
-        /// Write them to this file instead, for node-exporter's textfile collector
+        /// Write the metrics to this file, for node-exporter's textfile collector
         #[arg(long, value_name = "PATH")]
         textfile: Option<PathBuf>,
     },
     /// Check whether this node is fit for isolated VMs
     ///
-    /// With a cure for what is not, and advice on what only a boot or the administrator can take off the VMs' CPUs, measured for a
-    /// second. Needs no daemon; one that runs is asked about interrupts.
+    /// Prints a cure for each failed check. Also measures for one second what disturbs the VMs' CPUs and advises what only boot
+    /// options or the administrator can keep off them. Does not need the daemon, but asks a running one about interrupts.
     Doctor,
-    /// Make the daemon read its configuration again
+    /// Make the daemon reload its configuration
     Reload,
-    /// Show a cluster's nodes, by stelia-cluster(1)
+    /// Show a cluster's nodes with stelia-cluster(1)
     ///
-    /// Runs stelia-cluster, a program of the package of the same name, with the words that follow: nodes, map, why, plan.
+    /// Runs stelia-cluster, which is in a package of its own, with the given arguments, such as nodes, map, why or plan.
     #[command(disable_help_flag = true)]
     Cluster {
-        /// Its command and options
+        /// Command and options of stelia-cluster
         #[arg(value_name = "ARGUMENTS", trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
-    /// Print the completion script of a shell
+    /// Print a completion script for a shell
     Completions {
-        /// Which shell
+        /// The shell
         #[arg(value_parser = PossibleValuesParser::new([("bash", "bash(1)"), ("zsh", "zsh(1)"), ("fish", "fish(1)")]
               .map(|(shell, help)| PossibleValue::new(shell).help(help))))]
         shell: String,

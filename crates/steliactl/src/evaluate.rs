@@ -19,17 +19,18 @@ use super::view::{self, Look, Render, column};
 
 #[derive(Debug, Args)]
 pub(crate) struct EvaluateOptions {
-    /// Kubernetes' class of the pod, which bounds what it may have; without it nothing does
+    /// Kubernetes' QoS class of the pod, which limits the classes of steliad it may have. Without it, nothing is limited
     #[arg(long, value_name = "CLASS", value_parser = names(QosClass::ALL.map(QosClass::name), QosClass::parse))]
     kubernetes_class: Option<QosClass>,
-    /// What the score favours [default: MostAllocated]
+    /// What the score favours. Default: MostAllocated
     #[arg(long, value_name = "STRATEGY",
           value_parser = names(ScoringStrategy::ALL.map(ScoringStrategy::name), ScoringStrategy::parse))]
     scoring_strategy: Option<ScoringStrategy>,
-    /// Ask about every pod of a JSON list instead, whose names are those of the options; - is standard input
+    /// Evaluate every pod of a JSON list, whose members have the names of the options. - is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["AllocationRequest", "kubernetes_class", "scoring_strategy"])]
     requests: Option<PathBuf>,
-    /// Ask a node that is only described, by what node-topology printed there; - is standard input. Needs no daemon
+    /// Evaluate for the node that this file describes, which `steliactl node-topology` printed on that node. - is standard input. Does
+    /// not need the daemon. Default: this node
     #[arg(long, value_name = "FILE")]
     pub(crate) node: Option<PathBuf>,
     /// The pod. At the end: its heading holds for all options that follow.

@@ -24,23 +24,23 @@ const SETTLE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
 pub(crate) struct TopologyOptions {
-    /// Whom the object is for: koordinator, the default, which also evaluate and plan read; nrt, kube-scheduler's
-    /// NodeResourceTopologyMatch; stelia, nrt with one attribute more
+    /// The consumer of the object: koordinator, also read by evaluate and plan; nrt, for kube-scheduler's NodeResourceTopologyMatch;
+    /// stelia, which is nrt with one more attribute. Default: koordinator
     #[arg(long, value_name = "PROFILE", hide_possible_values = true,
           value_parser = PossibleValuesParser::new(Profile::ALL.map(Profile::name)))]
     profile: Option<String>,
-    /// The version of topology.node.k8s.io [default: v1alpha1 with the profile koordinator, v1alpha2 with the others]
+    /// The version of topology.node.k8s.io. Default: v1alpha1 for the profile koordinator, v1alpha2 for the others
     #[arg(long, value_name = "VERSION",
           value_parser = PossibleValuesParser::new(ApiVersion::ALL.map(ApiVersion::name)))]
     api_version: Option<String>,
-    /// Which pods the fingerprint in the profiles nrt and stelia is of [default: with-exclusive-resources]
+    /// The pods that the fingerprint in the profiles nrt and stelia covers. Default: with-exclusive-resources
     #[arg(long, value_name = "METHOD",
           value_parser = PossibleValuesParser::new(Method::ALL.map(Method::name)))]
     pods_fingerprint: Option<String>,
-    /// The Node's name [default: as kubelet calls it, by its --hostname-override or the host's name]
+    /// The name of the Node. Default: the name that kubelet uses, from its --hostname-override or the host name
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
-    /// Print it again whenever it changed, until interrupted: YAML documents, or JSON objects on a line each
+    /// Print the object again whenever it changes, until interrupted, as YAML documents or as one JSON object per line
     #[arg(short, long)]
     watch: bool,
 }

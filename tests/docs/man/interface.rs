@@ -163,13 +163,13 @@ pub fn page() -> String {
         page.push_str(&flowing(&text));
         of("method").for_each(|method| page.push_str(&member(method)));
         if of("property").next().is_some() {
-            page.push_str(".SS Properties\nAll can be read only. What is constant is never told as changed; every other change is.\n");
+            page.push_str(".SS Properties\nAll properties are read\\-only. PropertiesChanged is sent for every change of a property that is not constant.\n");
         }
         of("property").for_each(|property| page.push_str(&member(property)));
         of("signal").for_each(|signal| page.push_str(&member(signal)));
     }
     page.push_str(
-        ".SH ERRORS\nAll begin with io.stelia.Isolation1.Error. The text stands alone: busctl prints nothing else.\n",
+        ".SH ERRORS\nAll names begin with io.stelia.Isolation1.Error. The text is complete by itself, because busctl prints nothing else.\n",
     );
     for (name, text) in errors() {
         write!(page, ".TP\n\\fB{name}\\fR\n{}", flowing(&text)).unwrap();
@@ -195,7 +195,7 @@ fn every_member_of_the_contract_is_found() {
     assert_eq!(register.args.len(), 5);
     let (text, args) = described(register);
     assert!(
-        text.starts_with("move the caller's container") && args.len() == 5,
+        text.starts_with("moves the caller's container") && args.len() == 5,
         "{text} {args:?}"
     );
 }

@@ -15,7 +15,7 @@ impl Header {
     /// A comment and `.TH`. The date is that of the newest entry of Debian's changelog: the same at every build.
     pub fn text(&self) -> String {
         format!(
-            ".\\\" Made from {}: see src/man\n.TH {} {} {} \"steliad\" \"{}\"\n",
+            ".\\\" Made from {}: see tests/docs/man\n.TH {} {} {} \"steliad\" \"{}\"\n",
             self.source,
             escaped(self.title),
             self.section,

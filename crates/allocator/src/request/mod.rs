@@ -25,35 +25,35 @@ use crate::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopolog
     command(next_help_heading = "Options of a node whose cpu-source is steliad")
 )]
 pub struct AllocationRequest {
-    /// QoS class. LSE: CPUs of its own; LSR: the same, and BE may run there; LS: the shared pool; BE: the BE shared pool
+    /// QoS class. LSE: exclusive CPUs. LSR: exclusive CPUs on which BE may run. LS: the shared pool. BE: the BE shared pool
     #[cfg_attr(feature = "command-line", arg(long, value_name = "CLASS"))]
     pub qos: Option<Qos>,
-    /// How many CPUs (LSE, LSR): at most the container's CPU limit, which it is when not given
+    /// Number of CPUs for LSE and LSR, at most the container's CPU limit. Default: the CPU limit
     #[cfg_attr(
         feature = "command-line",
         arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))
     )]
     pub cpus: Option<u32>,
-    /// How the CPUs lie on cores; ConstrainedBurst (LS): the shared pool of one NUMA node
+    /// How CPUs are spread over cores. ConstrainedBurst, for LS only, uses the shared pool of one NUMA node
     #[cfg_attr(feature = "command-line", arg(long, value_name = "POLICY"))]
     pub cpu_bind_policy: Option<CpuBindPolicy>,
-    /// The same, or no CPUs at all (LSE, LSR)
+    /// Like --cpu-bind-policy, but the request fails if the policy cannot be met (LSE and LSR)
     #[cfg_attr(feature = "command-line", arg(long, value_name = "POLICY"))]
     pub required_cpu_bind_policy: Option<CpuBindPolicy>,
     // In thousandths of a CPU.
-    /// The pod's CPU limit, for ConstrainedBurst (2, 2.5 or 2500m)
+    /// The pod's CPU limit for ConstrainedBurst, such as 2, 2.5 or 2500m
     #[cfg_attr(
         feature = "command-line",
         arg(long, value_name = "QUANTITY", value_parser = command_line::thousandths)
     )]
     pub cpu_limit: Option<u32>,
-    /// Whose company is avoided, if that can be: that of instances with the same policy, on a core or on a NUMA node
+    /// Avoid sharing cores (PCPULevel) or NUMA nodes (NUMANodeLevel) with instances of the same policy, if possible
     #[cfg_attr(feature = "command-line", arg(long, value_name = "POLICY"))]
     pub cpu_exclusive_policy: Option<CpuExclusivePolicy>,
-    /// Which NUMA nodes the CPUs come from
+    /// Which NUMA nodes are preferred
     #[cfg_attr(feature = "command-line", arg(long, value_name = "STRATEGY"))]
     pub numa_allocate_strategy: Option<NumaAllocateStrategy>,
-    /// How few NUMA nodes they must come from
+    /// The constraint on the number of NUMA nodes from which the CPUs come
     #[cfg_attr(feature = "command-line", arg(long, value_name = "POLICY"))]
     pub numa_topology_alignment_policy: Option<NumaTopologyAlignmentPolicy>,
     /// What a scheduler chose for it already. Only RegisterInstance takes it, as options of its own beside these: whoever asks

@@ -10,49 +10,49 @@ type Examples = &'static [(&'static str, &'static str)];
 fn examples_of(command: &str) -> Examples {
     match command {
         "nodes" => &[
-            ("all nodes", "stelia-cluster nodes"),
+            ("Show all nodes", "stelia-cluster nodes"),
             (
-                "those of a zone, with policies",
+                "Show the nodes of a zone, with policies",
                 "stelia-cluster nodes -l topology.kubernetes.io/zone=a -o wide",
             ),
-            (
-                "offline",
-                "kubectl get nodes,noderesourcetopologies -o json | stelia-cluster nodes --from -",
-            ),
+            ("Work offline", "stelia-cluster nodes --from cluster.json"),
         ],
         "map" => &[
-            ("all nodes", "stelia-cluster map"),
+            ("Draw all nodes", "stelia-cluster map"),
             (
-                "offline, at most 20 lines",
+                "Work offline, with at most 20 lines",
                 "stelia-cluster map --from cluster.json --rows 20",
             ),
         ],
         "why" => &[
-            ("a pod that waits", "stelia-cluster why team-a/web"),
-            ("a manifest, before it is created", "stelia-cluster why -f vm.yaml"),
-            ("each node's answer", "stelia-cluster why team-a/web -o wide"),
+            ("Explain why a pod waits", "stelia-cluster why team-a/web"),
+            ("Check a manifest before it is created", "stelia-cluster why -f vm.yaml"),
+            ("Show each node's answer", "stelia-cluster why team-a/web -o wide"),
         ],
         "plan" => &[
             (
-                "how many more of a manifest's pod",
+                "Print how many more pods of a manifest fit",
                 "stelia-cluster plan --until-full -f vm.yaml",
             ),
             (
-                "of a pod in words, offline",
+                "Describe the pod by options, and work offline",
                 "stelia-cluster plan --until-full -c cpus=8,memory=16Gi --from cluster.json",
             ),
         ],
         "rebalance" => &[
             (
-                "room for a manifest's pod",
+                "Make room for the pod of a manifest",
                 "stelia-cluster rebalance --dry-run -f vm.yaml",
             ),
             (
-                "for a pod that waits, without live migrations",
+                "Make room for a pod that waits, without live migrations",
                 "stelia-cluster rebalance --dry-run --no-migrate team-a/big",
             ),
         ],
-        "completions" => &[("in this shell", "source <(stelia-cluster completions bash)")],
+        "completions" => &[(
+            "Enable completion in this shell",
+            "source <(stelia-cluster completions bash)",
+        )],
         _ => &[],
     }
 }

@@ -2,67 +2,96 @@
 
 pub(crate) const ENVIRONMENT: &str = "\
 Environment:
-  RUST_LOG           what is logged (info)
+  RUST_LOG           log filter, by default info
   STELIA_LOG_FORMAT  as --log-format
   STELIA_STATE_DIR   as --state-dir";
 
 pub(crate) const RUN: &str = "\
-With QEMU the guest executes nothing before its CPUs are verified to be its own: QEMU is started with -S, and continued when
-the daemon says isolated or contained. Cloud Hypervisor and Firecracker cannot start paused: the guest boots, is paused as soon
-as the API takes that, and resumed when the daemon says so. How long its vCPUs ran on shared CPUs before the pause is logged, and
-in the state (window). With -incoming ADDRESS, QEMU waits (-incoming defer) and is given the address when its
-vCPUs are in place; with -incoming defer, whoever drives the migration waits for readiness. The runner continues neither.
+QEMU is started paused (-S) and continued when the daemon reports the state
+isolated or contained. The guest executes nothing before its CPUs are verified
+to be exclusive. Cloud Hypervisor and Firecracker cannot start paused: the guest
+boots, is paused as soon as the API accepts this, and is resumed when the daemon
+reports the state. The time for which its vCPUs ran on shared CPUs before the
+pause is logged and is part of the runner's state (window).
 
---fd: a file or device opened for reading and writing (/dev/vhost-net, /dev/vfio/N, a macvtap's /dev/tapN), a connection to a
-UNIX stream socket, or a queue of a tap interface with virtio headers. The VMM alone inherits it, under the number that takes
-the place of {fd:NAME}: --fd net=tap:tap0 --fd vhost=/dev/vhost-net … -netdev tap,id=n,fd={fd:net},vhostfd={fd:vhost}. It is
-opened when the helpers that start before the VMM are ready.
+With -incoming ADDRESS, QEMU is started with -incoming defer and gets the
+address when its vCPUs are in place. With -incoming defer, the program that
+drives the migration has to wait for readiness. In both cases the runner does
+not continue the guest.
 
---qos, --cpus and the policies are for a node whose cpu-source is steliad; elsewhere the daemon refuses them. What is not given
-is the node's default. A VM of class LS or BE has no CPUs of its own: on its pool it is whole.
+--fd opens a file or device for reading and writing (/dev/vhost-net,
+/dev/vfio/N, the /dev/tapN of a macvtap), a connection to a UNIX stream socket,
+or a queue of a tap interface with virtio headers. Only the VMM inherits the
+descriptor. Its number replaces {fd:NAME} in the arguments of the VMM:
 
---resource-spec and --resource-status are Koordinator's annotations of the pod, as files of a downward API volume. An empty file
-asks nothing; one that cannot be read, is not understood or contradicts the command line ends the runner (71) before anything is
-started. The CPUs that koord-scheduler chose are followed, or the registration is refused with the reason (69).
+  --fd net=tap:tap0 --fd vhost=/dev/vhost-net
+  -netdev tap,id=n,fd={fd:net},vhostfd={fd:vhost}
 
---require-isolation=yes: a registration that fails ends the runner (69, 75); vCPUs that cannot be attached leave the guest
-paused and not ready, and are tried again every 5 s. no: the guest runs all the same, degraded, and the runner goes on
-trying. A guest that was let run is never paused again, whatever becomes of the daemon.
+Descriptors are opened when the helpers that start before the VMM are ready.
 
-A helper starts before the VMM, or when the VMM answers; it is started again when it ends (0.5 s later, then ever more seldom, 30 s
-at most), or its end shuts the guest down (exit code 70), or is ignored. wait-for=PATH: the VMM starts when PATH is there. What
-helpers print is logged under their names.
+--qos, --cpus and the policies are for nodes whose cpu-source is steliad; on
+other nodes the daemon refuses them. An option that is not given has the node's
+default. A VM of the class LS or BE has no exclusive CPUs and counts as complete
+on its shared pool.
 
-SIGTERM, SIGINT, SIGQUIT: power the guest down (Firecracker: Ctrl+Alt+Del); the VMM is told to quit after --grace (at once if
-the guest does not run), and killed 3 s later. Helpers end after the VMM. SIGHUP, SIGUSR1, SIGUSR2 are ignored.
+--resource-spec and --resource-status take annotations of Koordinator as files
+of a downward API volume. An empty file requests nothing. If a file cannot be
+read or parsed, or contradicts the command line, the runner exits with 71 before
+it starts anything. The CPUs that koord-scheduler chose are used, or the
+registration is refused with the reason (69).
+
+With --require-isolation=yes, a failed registration ends the runner (69, 75). If
+the vCPUs cannot be attached, the guest stays paused and not ready, and the
+runner tries again every 5 s. With --require-isolation=no, the guest runs in
+both cases, degraded, and the runner keeps trying. A guest that has started to
+run is never paused again, whatever happens to the daemon.
+
+A helper starts before the VMM, or when the VMM answers. When a helper ends, it
+is started again (after 0.5 s, then at growing intervals of at most 30 s), or
+the guest is shut down (exit code 70), or nothing happens, as on-exit says. With
+wait-for=PATH, the VMM starts when PATH exists. The output of a helper is logged
+under the helper's name.
+
+SIGTERM, SIGINT and SIGQUIT power the guest down (Firecracker: Ctrl+Alt+Del).
+After --grace, or at once if the guest does not run, the VMM is told to quit,
+and 3 s later it is killed. Helpers end after the VMM. SIGHUP, SIGUSR1 and
+SIGUSR2 are ignored.
 
 Exit codes:
-  0..255   the VMM's own; 128 + N when signal N ended it
-  2        wrong usage: also options of the VMM and of the runner that do not go together
-  69       registration refused by the daemon (the D-Bus error's name and text are on stderr)
-  70       a helper with on-exit=fatal ended, or one did not get ready
-  71       the runner failed: anchor, control socket, --fd, helpers file, annotation, system call
+  0..255   exit code of the VMM; 128 + N if signal N ended the VMM
+  2        wrong usage, also if options of the VMM and of the runner conflict
+  69       the daemon refused the registration (the name and text of the D-Bus
+           error are on standard error)
+  70       a helper with on-exit=fatal ended, or a helper did not become ready
+  71       the runner failed: anchor, control socket, --fd, helpers file,
+           annotation, system call
   75       the daemon was not reachable within --register-timeout
   126      the VMM cannot be executed
-  127      the VMM not found
-  128+N    signal N came before the VMM was started";
+  127      the VMM was not found
+  128+N    signal N arrived before the VMM was started";
 
 pub(crate) const ATTACH: &str = "\
-There is no paused start: the guest ran before, and the state says so (paused-start: false).
+The guest was not started paused and ran before, which the runner's state shows
+(paused-start: false).
 
-Without --qmp, vCPUs are told by the names of their threads: QEMU needs -name NAME,debug-threads=on (libvirt gives it), Cloud
-Hypervisor and Firecracker name theirs always. One
-process in this container may have such threads, or --pid picks it.
+Without --qmp, vCPU threads are identified by their names. QEMU needs
+-name NAME,debug-threads=on, which libvirt sets; Cloud Hypervisor and
+Firecracker always name their threads. Either only one process in this container
+has such threads, or --pid selects the process.
 
-As PID 1, SIGTERM shuts the guest down as in `run` (without --qmp by SIGTERM to QEMU). Else the container is deregistered and
-QEMU left to whoever started it.
+As PID 1, the runner shuts the guest down on SIGTERM as in `run` (without --qmp,
+by sending SIGTERM to QEMU). Otherwise, it deregisters the container on SIGTERM
+and leaves QEMU to the program that started it.
 
-KubeVirt's virt-launcher is not supported: its handler edits the cgroup it finds QEMU in.
+KubeVirt's virt-launcher is not supported, because its handler changes the
+cgroup in which it finds QEMU.
 
-Exit codes: 0 when QEMU ended or was left; else as in `run`.";
+Exit codes: 0 if QEMU ended or was left running, otherwise as in `run`.";
 
 pub(crate) const PROBE: &str = "\
-Exit code 0 is yes; the reason is on standard output. A process that the container's runtime starts for a probe runs on
-shared CPUs, like everything in the container but the vCPUs.
+Exit code 0 means yes. The reason is on standard output. A process that the
+container runtime starts for a probe runs on shared CPUs, like everything in the
+container except the vCPUs.
 
-Liveness fails only when the runner does not answer: restarting the container would cost the guest its life.";
+Liveness fails only if the runner does not answer, because a restart of the
+container ends the guest.";

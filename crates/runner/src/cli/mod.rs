@@ -21,11 +21,11 @@ use super::vmm::VmmKind;
 #[command(
     name = "stelia-runner",
     version,
-    about = "PID 1 of a VM's container: registers it, starts its VMM, hands over its vCPUs",
+    about = "First process of a VM's container: registers it, starts the VMM, isolates vCPUs",
     after_help = help::ENVIRONMENT
 )]
 pub struct Cli {
-    /// How messages are written to standard error, one a line
+    /// Format of the messages on standard error, one message per line
     #[arg(
         long,
         global = true,
@@ -41,7 +41,7 @@ pub struct Cli {
 /// How messages are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// Time, level, words
+    /// Time, level and message
     Text,
     /// One JSON object
     Json,
@@ -49,20 +49,30 @@ pub(crate) enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Register the container, run QEMU, Cloud Hypervisor or Firecracker in it, and leave when that ends
+    /// Register the container, run its VMM, and exit when the VMM ends
+    ///
+    /// The VMM is QEMU, Cloud Hypervisor or Firecracker.
     #[command(after_help = help::RUN)]
     Run(RunOptions),
-    /// Register the container of a QEMU that something else started, and keep its vCPUs isolated until it ends
+    /// Register and isolate a VM that another program started
+    ///
+    /// Registers the container of a running QEMU and keeps its vCPUs isolated until QEMU ends.
     #[command(after_help = help::ATTACH)]
     Attach(AttachOptions),
-    /// Ask the runner of this container how it is; exit code 0 is yes
+    /// Query the runner of this container; exit code 0 means yes
     #[command(after_help = help::PROBE)]
     Probe(ProbeOptions),
-    /// Send the runner of this container SIGTERM and wait for its end (for preStop)
+    /// Stop the runner of this container and wait for its end
+    ///
+    /// Sends SIGTERM to the runner. Use this as a preStop hook.
     Stop(WhereOptions),
-    /// Copy this program into a directory, for images that do not hold it (as an init container)
+    /// Copy this program to a directory, for images that lack it
+    ///
+    /// Use this in an init container.
     Install(InstallOptions),
-    /// Sleep until killed: holds the container's own cgroup while the VM lives elsewhere (started by `run` and `attach`)
+    /// Sleep until killed; used by `run` and `attach`
+    ///
+    /// Keeps the container's own cgroup in existence while the VM is in another cgroup.
     Anchor(AnchorOptions),
 }
 
@@ -73,19 +83,19 @@ pub(crate) enum Command {
 pub(crate) struct RunOptions {
     #[command(flatten)]
     pub(crate) control: ControlOptions,
-    /// What the program is; known by its file's name where that begins with qemu, cloud-hypervisor or firecracker
+    /// The kind of VMM. Default: by the name of the program file, if it begins with qemu, cloud-hypervisor or firecracker
     #[arg(long, value_name = "VMM")]
     pub(crate) vmm: Option<VmmKind>,
-    /// A descriptor that the VMM inherits, {fd:NAME} in its arguments: NAME=/PATH, NAME=socket:/PATH or NAME=tap:INTERFACE
+    /// Pass an open descriptor to the VMM as {fd:NAME} in its arguments: NAME=/PATH, NAME=socket:/PATH or NAME=tap:INTERFACE
     #[arg(long = "fd", value_name = "NAME=WHAT", value_parser = descriptors::parse)]
     pub(crate) descriptors: Vec<DescriptorSpec>,
-    /// A program beside the VMM: name=NAME[,start=before|after][,on-exit=restart|fatal|ignore][,wait-for=PATH],command=LINE
+    /// Run a program beside the VMM: name=NAME[,start=before|after][,on-exit=restart|fatal|ignore][,wait-for=PATH],command=LINE
     #[arg(long = "helper", value_name = "SPEC", value_parser = parse_argument)]
     pub(crate) helper: Vec<HelperSpec>,
-    /// A TOML file of [[helper]] tables with the same keys
+    /// A TOML file with [[helper]] tables that have the keys of --helper
     #[arg(long, value_name = "FILE")]
     pub(crate) helpers: Option<PathBuf>,
-    /// QEMU, Cloud Hypervisor or Firecracker, and its arguments
+    /// The VMM (QEMU, Cloud Hypervisor or Firecracker) and its arguments
     #[arg(last = true, required = true, value_name = "VMM ARGS")]
     pub(crate) program: Vec<OsString>,
     /// What `run` and `attach` share. At the end: the heading in it holds for all options that follow.
@@ -97,10 +107,10 @@ pub(crate) struct RunOptions {
 #[derive(Debug, Clone, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct ControlOptions {
-    /// QEMU: a QMP socket of the runner's own; -qmp is added to QEMU's arguments unless they name this path already
+    /// QEMU: a QMP socket that only the runner uses. Adds -qmp to QEMU's arguments unless they already name this path
     #[arg(long, value_name = "PATH")]
     pub(crate) qmp: Option<PathBuf>,
-    /// Cloud Hypervisor, Firecracker: the socket of its API; --api-socket or --api-sock is added to its arguments unless they have it
+    /// Cloud Hypervisor, Firecracker: the API socket. Adds --api-socket or --api-sock to the VMM's arguments unless they have it
     #[arg(long, value_name = "PATH")]
     pub(crate) api_socket: Option<PathBuf>,
 }
@@ -130,10 +140,10 @@ impl RunOptions {
 /// Options of `attach`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AttachOptions {
-    /// A QMP socket of QEMU's that nobody else uses; without it the vCPUs are found by the names of QEMU's threads
+    /// A QMP socket of QEMU that no other program uses. Without it, vCPUs are identified by the names of the threads
     #[arg(long, value_name = "PATH")]
     pub(crate) qmp: Option<PathBuf>,
-    /// QEMU's process; found by itself when it listens on --qmp, or is the only one whose threads are named
+    /// QEMU's process. Default: the process that listens on --qmp, or the only process with named vCPU threads
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pid: Option<i32>,
     /// What `run` and `attach` share.
@@ -144,43 +154,45 @@ pub(crate) struct AttachOptions {
 /// Options of `run` and `attach`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CommonOptions {
-    /// The daemon's socket; mount its directory into the container
+    /// The daemon's socket. Mount its directory into the container
     #[arg(long, value_name = "PATH", default_value = RUNNER_SOCKET)]
     pub(crate) socket: PathBuf,
-    /// yes: the guest stays paused until its CPUs are its own. no: it runs on shared CPUs meanwhile, and that is said
+    /// yes keeps the guest paused until its CPUs are exclusive. no lets it run on shared CPUs meanwhile and reports this
     #[arg(long, value_name = "yes|no", default_value = "yes", action = clap::ArgAction::Set, value_parser = yes_or_no)]
     pub(crate) require_isolation: bool,
-    /// Give I/O threads the exclusive CPUs that the vCPUs leave over, one each; yes needs a container with more CPUs than vCPUs
+    /// Give each I/O thread one of the exclusive CPUs that the vCPUs do not use. yes needs a container with more CPUs than vCPUs
     #[arg(long, value_name = "yes|no", default_value = "no", action = clap::ArgAction::Set, value_parser = yes_or_no)]
     pub(crate) iothread_cpus: bool,
-    /// How long the guest may take to power down (5 or 5s); keep it 5 s below the pod's terminationGracePeriodSeconds
+    /// How long the guest may take to power down, such as 5 or 5s. Must be at least 5 s less than the pod's
+    /// terminationGracePeriodSeconds
     #[arg(long, value_name = "SECONDS", default_value = "25s", value_parser = seconds)]
     pub(crate) grace: Duration,
-    /// How long to wait for the daemon (`attach`: and for QEMU) before giving up or going on without (60 or 60s)
+    /// How long to wait for the daemon, and in `attach` for QEMU, before giving up or going on without it, such as 60 or 60s
     #[arg(long, value_name = "SECONDS", default_value = "60s", value_parser = seconds)]
     pub(crate) register_timeout: Duration,
-    /// Where the socket for `probe` and `stop` is made; the directory of --qmp or --api-socket when not given
+    /// Directory of the socket for `probe` and `stop`. Default: the directory of --qmp or --api-socket
     #[arg(long, value_name = "DIR", env = "STELIA_STATE_DIR")]
     pub(crate) state_dir: Option<PathBuf>,
-    /// The pod's UID, checked by the daemon; it knows by itself
+    /// The pod's UID, which the daemon checks. Not needed, because the daemon determines it
     #[arg(long, value_name = "UID", default_value = "", hide_default_value = true)]
     pub(crate) pod_uid: String,
-    /// The container's exclusive CPUs, checked by the daemon; it knows by itself
+    /// The container's exclusive CPUs, which the daemon checks. Not needed, because the daemon determines them
     #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
     pub(crate) cpuset: String,
-    /// How fast the VM's CPUs wake up, as far as the node's administrator allows it
+    /// Wake-up latency of the VM's CPUs, as far as the node's administrator allows it
     #[arg(long, value_name = "LEVEL", value_parser = ["default", "low", "polling"])]
     pub(crate) latency: Option<String>,
-    /// The node's class of L3 cache and memory bandwidth that the VM is in
+    /// Class of L3 cache and memory bandwidth for the VM, as the node defines it
     #[arg(long, value_name = "NAME")]
     pub(crate) cache_class: Option<String>,
     /// What is asked of steliad's own allocator.
     #[command(flatten)]
     pub(crate) allocation: AllocationRequest,
-    /// The pod's annotation scheduling.koordinator.sh/resource-spec, as a file of a downward API volume; an empty one asks nothing
+    /// File of a downward API volume with the pod's annotation scheduling.koordinator.sh/resource-spec. An empty file requests nothing
     #[arg(long, value_name = "FILE")]
     pub(crate) resource_spec: Option<PathBuf>,
-    /// The annotation scheduling.koordinator.sh/resource-status, the same way: the CPUs that koord-scheduler chose
+    /// File of a downward API volume with the pod's annotation scheduling.koordinator.sh/resource-status: the CPUs that
+    /// koord-scheduler chose
     #[arg(long, value_name = "FILE")]
     pub(crate) resource_status: Option<PathBuf>,
     /// The anchor's program and first arguments; the tests have their own.
@@ -210,7 +222,7 @@ impl CommonOptions {
 /// Options of `install`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct InstallOptions {
-    /// Where to: a volume that the VM's container mounts too
+    /// Target directory, on a volume that the VM's container also mounts
     #[arg(value_name = "DIRECTORY")]
     pub(crate) directory: PathBuf,
 }
@@ -222,10 +234,10 @@ pub(crate) struct WhereOptions {
     /// The runner's --state-dir
     #[arg(long, value_name = "DIR", env = "STELIA_STATE_DIR")]
     pub(crate) state_dir: Option<PathBuf>,
-    /// The runner's --qmp, beside which its socket is when it has no --state-dir
+    /// The runner's --qmp, if the runner has no --state-dir: the runner's socket is in the same directory
     #[arg(long, value_name = "PATH")]
     pub(crate) qmp: Option<PathBuf>,
-    /// The runner's --api-socket, likewise
+    /// The runner's --api-socket, if the runner has no --state-dir: the runner's socket is in the same directory
     #[arg(long, value_name = "PATH")]
     pub(crate) api_socket: Option<PathBuf>,
 }
@@ -241,7 +253,7 @@ impl WhereOptions {
 /// Options of `probe`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ProbeOptions {
-    /// What is asked
+    /// What to query
     #[arg(value_name = "WHAT", default_value = "readiness")]
     pub(crate) what: What,
     #[command(flatten)]
@@ -251,18 +263,18 @@ pub(crate) struct ProbeOptions {
 /// What a probe asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum What {
-    /// The guest runs, with what its class promises (isolated) unless --require-isolation=no, or is ready for its migration
+    /// The guest runs, with what its class promises (isolated) unless --require-isolation=no, or is ready for an incoming migration
     Readiness,
     /// The runner answers
     Liveness,
-    /// Everything it knows, as one line of JSON
+    /// The whole state of the runner, as one line of JSON
     State,
 }
 
 /// Options of `anchor`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AnchorOptions {
-    /// The runner's PID: leave at once if it is not the parent any more
+    /// The runner's PID. Exits at once if the runner is no longer the parent
     #[arg(long, value_name = "PID")]
     pub(crate) parent: Option<i32>,
 }

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Parser;
 
-/// Play a scenario (TOML) on a node in memory, on the bus of DBUS_SYSTEM_BUS_ADDRESS, until told to end.
+/// Runs steliad on a simulated node that plays a scenario, on the bus of DBUS_SYSTEM_BUS_ADDRESS, until it is terminated.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// The node, its pods, and what happens to them.
+    /// TOML file with the node, its pods, and what happens to them.
     scenario: PathBuf,
 }
 

@@ -15,7 +15,7 @@ pub struct Group {
 /// Every command is in exactly one.
 pub const GROUPS: [Group; 5] = [
     Group {
-        title: "See",
+        title: "View",
         commands: &["status", "list", "show", "top", "map", "monitor", "describe"],
     },
     Group {
@@ -50,142 +50,163 @@ type Examples = &'static [(&'static str, &'static str)];
 fn examples_of(command: &str) -> Examples {
     match command {
         "status" => &[
-            ("this node", "steliactl status"),
-            ("another node", "steliactl -H root@node2 status"),
+            ("Show this node", "steliactl status"),
+            ("Show another node", "steliactl -H root@node2 status"),
         ],
         "list" => &[
-            ("the instances", "steliactl list"),
-            ("with UIDs and D-Bus objects", "steliactl list -o wide"),
+            ("List the instances", "steliactl list"),
+            ("Include UIDs and D-Bus objects", "steliactl list -o wide"),
             (
-                "the state of each, for a script",
+                "Print the state of each instance, for a script",
                 "steliactl list -o json | jq -r '.[].state'",
             ),
         ],
         "show" => &[
-            ("by name", "steliactl show team-a/web"),
-            ("with the pages of each process", "steliactl show web --numa-maps"),
+            ("Show an instance by name", "steliactl show team-a/web"),
+            (
+                "Include the mapped pages of each process",
+                "steliactl show web --numa-maps",
+            ),
         ],
         "top" => &[
-            ("live", "steliactl top"),
-            ("two tables, five seconds apart", "steliactl top --batch -n 2 -d 5"),
+            ("Watch live", "steliactl top"),
+            (
+                "Print two tables, five seconds apart",
+                "steliactl top --batch -n 2 -d 5",
+            ),
         ],
         "map" => &[
-            ("on the terminal", "steliactl map"),
-            ("a picture", "steliactl map --svg=node.svg"),
-            ("a page for a browser", "steliactl map --html=node.html"),
+            ("Draw on the terminal", "steliactl map"),
+            ("Write a picture", "steliactl map --svg=node.svg"),
+            ("Write a page for a browser", "steliactl map --html=node.html"),
         ],
         "monitor" => &[
-            ("everything, until Ctrl-C", "steliactl monitor"),
+            ("Print all events until Ctrl-C", "steliactl monitor"),
             (
-                "changes only, as JSON",
+                "Print only changes, as JSON",
                 "steliactl monitor -o json | jq -c 'select(.event == \"PropertiesChanged\")'",
             ),
         ],
-        "describe" => &[("how often others interfered", "steliactl describe | jq .node.counters")],
+        "describe" => &[(
+            "Print how often others interfered",
+            "steliactl describe | jq .node.counters",
+        )],
         "explain" => &[
-            ("who chooses CPUs, and the pools", "steliactl explain"),
+            ("Explain who chooses CPUs, and the pools", "steliactl explain"),
             (
-                "one instance, and what may slow it down",
+                "Explain one instance and what may slow it down",
                 "steliactl explain team-a/web",
             ),
-            ("whose CPU 7 is, and who says so", "steliactl explain 7"),
+            ("Explain who owns CPU 7", "steliactl explain 7"),
         ],
         "verify" => &[
-            ("all instances", "steliactl verify"),
+            ("Check all VMs", "steliactl verify"),
             (
-                "one, which must be isolated",
+                "Check one VM, which must be isolated",
                 "steliactl verify team-a/web --require=isolated",
             ),
         ],
         "quiet" => &[
-            ("all VMs", "steliactl quiet"),
-            ("one, for a script", "steliactl quiet team-a/web -o json"),
+            ("Show all VMs", "steliactl quiet"),
+            ("Show one VM, for a script", "steliactl quiet team-a/web -o json"),
         ],
         "ledger" => &[
-            ("all VMs, the last week", "steliactl ledger --since -7d"),
+            ("Print all VMs in the last week", "steliactl ledger --since -7d"),
             (
-                "a month of one, to hand out",
+                "Write a month's report on one VM",
                 "steliactl ledger team-a/web --report html --month 2026-10 > web.html",
             ),
-            ("who runs there now", "steliactl ledger team-a/web --watch 60s"),
-        ],
-        "doctor" => &[("before the first VM", "steliactl doctor")],
-        "report" => &[
-            ("for a ticket", "steliactl report > node.txt"),
             (
-                "with threads watched for 10 s",
+                "Print what runs on a VM's CPUs now",
+                "steliactl ledger team-a/web --watch 60s",
+            ),
+        ],
+        "doctor" => &[("Check the node before the first VM starts", "steliactl doctor")],
+        "report" => &[
+            ("Write a report for a ticket", "steliactl report > node.txt"),
+            (
+                "Watch the threads for 10 seconds",
                 "steliactl report --seconds 10 > node.txt",
             ),
         ],
         "kubelet-state" => &[
-            ("kubelet's own files", "steliactl kubelet-state"),
-            ("a copy", "steliactl kubelet-state ./cpu_manager_state"),
+            ("Print kubelet's own files", "steliactl kubelet-state"),
+            ("Print a copy", "steliactl kubelet-state ./cpu_manager_state"),
         ],
         "plan" => &[
-            ("the pod of a manifest", "steliactl plan vm.yaml"),
+            ("Plan the pod of a manifest", "steliactl plan vm.yaml"),
             (
-                "a container without a manifest: how many fit",
+                "Print how many pods with one such container fit",
                 "steliactl plan -c cpus=4,memory=8Gi --until-full",
             ),
             (
-                "on another node, with kubelet's other policies",
+                "Plan for another node, and with kubelet's other policies",
                 "steliactl plan vm.yaml --node node2.yaml --what-if",
             ),
         ],
         "evaluate" => &[
             (
-                "four CPUs on whole cores",
+                "Evaluate four CPUs on whole cores",
                 "steliactl evaluate --qos LSE --cpus 4 --cpu-bind-policy FullPCPUs",
             ),
             (
-                "many pods on another node",
+                "Evaluate many pods on another node",
                 "steliactl evaluate --node node2.yaml --requests pods.json",
             ),
         ],
         "adopt" => &[
-            ("before and after a change of the rules", "steliactl adopt --dry-run"),
             (
-                "only the names of those that would be",
+                "Compare before and after a change of the rules",
+                "steliactl adopt --dry-run",
+            ),
+            (
+                "Print only the names of VMs that would be adopted",
                 "steliactl adopt --dry-run -o name",
             ),
             (
-                "the reasons of the others, for a script",
+                "Print why the other VMs would not be adopted, for a script",
                 "steliactl adopt --dry-run -o json | jq -r '.vms[] | select(.reason) | .reason'",
             ),
         ],
         "reconcile" => &[
-            ("what a pass would do", "steliactl reconcile --dry-run"),
-            ("a pass", "steliactl reconcile"),
+            ("Print what a pass would do", "steliactl reconcile --dry-run"),
+            ("Run a pass", "steliactl reconcile"),
         ],
         "rebind" => &[
-            ("what would move, and what is gained", "steliactl rebind --dry-run"),
+            ("Print the moves and what each gains", "steliactl rebind --dry-run"),
             (
-                "one instance, within a minute",
+                "Move one instance within a minute",
                 "steliactl rebind team-a/web --deadline 60",
             ),
         ],
-        "deregister" => &[("one instance", "steliactl deregister team-a/web")],
-        "reload" => &[("after a change of steliad.toml", "steliactl reload")],
+        "deregister" => &[("Deregister one instance", "steliactl deregister team-a/web")],
+        "reload" => &[("Apply a change of steliad.toml", "steliactl reload")],
         "node-topology" => &[
-            ("into the cluster", "steliactl node-topology | kubectl apply -f -"),
             (
-                "for kube-scheduler's plugin",
+                "Write the object to the cluster",
+                "steliactl node-topology | kubectl apply -f -",
+            ),
+            (
+                "Write the object for kube-scheduler's plugin",
                 "steliactl node-topology --profile nrt | kubectl apply -f -",
             ),
             (
-                "for plan and evaluate elsewhere",
+                "Save the object for plan and evaluate on another host",
                 "steliactl node-topology > node2.yaml",
             ),
         ],
-        "cluster" => &[("free cores over a cluster", "steliactl cluster nodes")],
+        "cluster" => &[("Show the free cores of a cluster's nodes", "steliactl cluster nodes")],
         "metrics" => &[
-            ("to standard output", "steliactl metrics"),
+            ("Print to standard output", "steliactl metrics"),
             (
-                "for node-exporter",
+                "Write for node-exporter",
                 "steliactl metrics --textfile /var/lib/prometheus/node-exporter/stelia.prom",
             ),
         ],
-        "completions" => &[("in this shell", "source <(steliactl completions bash)")],
+        "completions" => &[(
+            "Enable completion in this shell",
+            "source <(steliactl completions bash)",
+        )],
         _ => &[],
     }
 }
@@ -271,7 +292,7 @@ mod tests {
     fn help_has_the_groups_and_ends_with_examples_and_a_line_of_a_command_fits_a_terminal() {
         let help = Cli::command().render_long_help().to_string();
         let begins = [
-            "\nSee:\n  status ",
+            "\nView:\n  status ",
             "\nExplain and check:\n  explain ",
             "\nPlan:\n  plan ",
             "\nChange:\n  reconcile ",

@@ -53,28 +53,28 @@ use when::{Month, When};
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct LedgerOptions {
-    /// Of this one, also where it has ended: namespace/name, name, UID, or the beginning of the UID
+    /// Show only this VM, which may have ended, given as namespace/name, name, UID or the beginning of the UID. Default: all
     #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
     vm: Option<String>,
-    /// From then on, in UTC: 2026-10-01, "2026-10-01 12:30", 2026-10, today, yesterday, month (its first day), -7d. Without: from
-    /// the ring's beginning
+    /// Start of the period (UTC): 2026-10-01, "2026-10-01 12:30", 2026-10, today, yesterday, month (the first day of this month) or
+    /// -7d. Default: the beginning of the ring
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true, value_parser = parse_when)]
     since: Option<When>,
-    /// Until then; a day or a month is its beginning. Without: until now
+    /// End of the period (UTC), in the forms of --since. A day or a month means its first instant. Default: now
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true, value_parser = parse_when)]
     until: Option<When>,
-    /// Of this month of UTC, such as 2026-10
+    /// Show this month (UTC), such as 2026-10
     #[arg(long, value_name = "MONTH", value_parser = parse_month, conflicts_with_all = ["since", "until"])]
     month: Option<Month>,
-    /// Write a report of one VM to standard output, by default of this month: html, one page that needs no other file and prints
-    /// well; or json, the same for programs
+    /// Write a report on one VM to standard output: html, a self-contained page that prints well, or json, the same data for
+    /// programs. Without --since, --until or --month, the report covers this month
     #[arg(long, value_name = "FORM", requires = "vm", value_parser = Kind::parser(), hide_possible_values = true)]
     report: Option<Kind>,
-    /// Look closely for so long instead, such as 60s, and print who ran
+    /// Count for this long, such as 60s, which tasks and interrupts run on the VM's CPUs, and print them
     #[arg(long, value_name = "TIME", requires = "vm", value_parser = parse_span,
           conflicts_with_all = ["since", "until", "month", "report", "directory"])]
     watch: Option<Duration>,
-    /// Of a copied ring in this folder; needs no daemon
+    /// Read a copied ring in this directory. Does not need the daemon
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
     #[command(subcommand)]
@@ -84,25 +84,25 @@ pub(crate) struct LedgerOptions {
 /// What is asked of the ledger itself.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 enum About {
-    /// Check that every line of the ring is what was written
+    /// Check that no line of the ring was changed after it was written
     ///
-    /// The chain of hashes over every line and the signature of each day's head, and up to which entry somebody vouches. Exit code 1 at a
-    /// fault; with --key or --expect also where that does not vouch for anything, or not for a day that has ended. What this does not
-    /// show: what root changed before it was written.
+    /// Checks the chain of hashes over all lines and the signature of each day's head, and prints up to which entry a key or a known
+    /// entry vouches for the ring. The exit code is 1 if there is a fault, and with --key or --expect also if these vouch for no entry or
+    /// not for a day that has ended. The check cannot show what root changed before it was written.
     Verify {
-        /// Check a copied ring in this folder; needs no daemon
+        /// Check a copied ring in this directory. Does not need the daemon
         #[arg(long, value_name = "DIR")]
         directory: Option<PathBuf>,
-        /// The public key that the heads must be signed with, as `ledger key` printed it; repeatable. Without: those that the ring
-        /// itself names, and nobody vouches
+        /// The public key with which the heads must be signed, as `ledger key` printed it on the node. May be repeated. Without it,
+        /// the keys that the copy itself names are used, and they vouch for nothing
         #[arg(long, value_name = "KEY", requires = "directory", value_parser = offline::key)]
         key: Vec<String>,
-        /// An entry that is known from a report, a metric or a signal: it must be there and have this hash. Without one nobody sees that
-        /// entries at the end are missing
+        /// An entry that is known from a report, a metric or a signal. It must exist in the ring and have this hash. Without it, missing
+        /// entries at the end of the ring go unnoticed
         #[arg(long, value_name = "NUMBER:HASH", requires = "directory", value_parser = offline::expected)]
         expect: Option<offline::Expected>,
     },
-    /// Print the public key that this node signs with, base64
+    /// Print the public key with which this node signs, in base64
     Key,
 }
 

@@ -32,32 +32,32 @@ const MOST: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct PlanOptions {
-    /// A manifest with the pod, YAML or JSON; - is standard input
+    /// A manifest with the pod, as YAML or JSON. - is standard input
     #[arg(
         value_name = "FILE",
         required_unless_present = "containers",
         conflicts_with = "containers"
     )]
     pub manifest: Option<PathBuf>,
-    /// Which Pod of the manifest, where it has several
+    /// The name of the Pod, if the manifest has several
     #[arg(long, value_name = "NAME", conflicts_with = "containers")]
     pub pod: Option<String>,
-    /// A container of a pod without a manifest: resources by their names, which are requests and limits, such as
-    /// cpus=4,memory=8Gi,hugepages-2Mi=1Gi,example.com/nic=1; also name=NAME and kind=app|init|sidecar. Repeatable
+    /// A container of a pod that has no manifest: its resources, which are both requests and limits, such as
+    /// cpus=4,memory=8Gi,hugepages-2Mi=1Gi,example.com/nic=1, and optionally name=NAME and kind=app|init|sidecar. May be repeated
     #[arg(short, long = "container", value_name = "KEY=VALUE,...")]
     pub containers: Vec<String>,
-    /// Ask a node that is described instead of this one: a file with what node-topology printed there
+    /// Plan for the node that this file describes, which `steliactl node-topology` printed on that node. Default: this node
     #[arg(short, long, value_name = "FILE")]
     pub node: Option<PathBuf>,
-    /// kubelet's version, such as 1.37: from 1.37 on distribute-cpus-across-numa takes CPUs from at least as many NUMA nodes as the
-    /// Topology Manager chose. Without it the version is known only where kubelet's file has the schema of 1.37, else it is 1.36
+    /// kubelet's version, such as 1.37. From 1.37 on, distribute-cpus-across-numa takes CPUs from at least as many NUMA nodes as the
+    /// Topology Manager chose. Default: 1.37 if kubelet's file has the schema of 1.37, otherwise 1.36
     #[arg(long, value_name = "VERSION", value_parser = minor)]
     pub kubelet_version: Option<u32>,
-    /// Print how many of the pod fit, one after the other
+    /// Print how many pods of this kind fit, one after the other
     #[arg(long)]
     pub until_full: bool,
-    /// Print the same for other policies and scopes of the Topology Manager, and other options of the CPU manager, each with its feature
-    /// gate and the versions that have it
+    /// Also print the answer for other policies and scopes of the Topology Manager and other options of the CPU manager, each with its
+    /// feature gate and the versions that have it
     #[arg(long)]
     pub what_if: bool,
 }

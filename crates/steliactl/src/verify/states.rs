@@ -15,9 +15,9 @@ use crate::pod::Pod;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Required {
-    /// Registered, whatever its vCPUs run on
+    /// The VM is registered, on whatever CPUs its vCPUs run
     Floating,
-    /// Its vCPUs are pinned, other tasks are kept off
+    /// Its vCPUs are pinned and other tasks are kept off their CPUs
     Contained,
     /// The kernel keeps every other task off its CPUs
     Isolated,
