@@ -1,8 +1,8 @@
-//! Kernel threads that were born after a VM's partition, and may run on its CPUs.
+//! Kernel threads that were created after a VM's partition, and may run on its CPUs.
 //!
-//! A kernel moves the threads that exist when a partition is made. Up to 6.13 it gives those born later, such as `napi/*`
-//! of a device that is plugged, the CPUs of the boot; later kernels give them none of a partition's. Which kernel this is is
-//! not asked: threads are looked at, and where none may run on a VM's CPUs there is nothing to do.
+//! A kernel moves the threads that exist when a partition is made. Kernels before 7.0 allow those that are created later, such as
+//! `napi/*` of a device that is plugged in, the CPUs of the boot; 7.0 and later keep them off partitions. The kernel's version is not
+//! asked: the threads' masks are read, and where none has a VM's CPUs there is nothing to do.
 //!
 //! Left alone, and not told: threads of one CPU (`ksoftirqd/2`, `cpuhp/2`), whose CPU is what they are for; `irq/*`, which
 //! follow their interrupt; `kworker/*`, which follow the workqueues' mask. Told, and left: those that the kernel lets
