@@ -83,8 +83,8 @@ As PID 1, the runner shuts the guest down on SIGTERM as in `run` (without --qmp,
 by sending SIGTERM to QEMU). Otherwise, it deregisters the container on SIGTERM
 and leaves QEMU to the program that started it.
 
-KubeVirt's virt-launcher is not supported, because its handler changes the
-cgroup in which it finds QEMU.
+attach does not support KubeVirt's virt-launcher, because its handler changes
+the cgroup in which it finds QEMU; docs/kubevirt.md describes adoption.
 
 Exit codes: 0 if QEMU ended or was left running, otherwise as in `run`.";
 

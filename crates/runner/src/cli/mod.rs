@@ -157,7 +157,8 @@ pub(crate) struct CommonOptions {
     /// The daemon's socket. Mount its directory into the container
     #[arg(long, value_name = "PATH", default_value = RUNNER_SOCKET)]
     pub(crate) socket: PathBuf,
-    /// yes keeps the guest paused until its CPUs are exclusive. no lets it run on shared CPUs meanwhile and reports this
+    /// yes: the runner is not ready until the CPUs are exclusive, and keeps a guest that it starts paused until then. no: the guest runs on
+    /// shared CPUs meanwhile, and the state says so
     #[arg(long, value_name = "yes|no", default_value = "yes", action = clap::ArgAction::Set, value_parser = yes_or_no)]
     pub(crate) require_isolation: bool,
     /// Give each I/O thread one of the exclusive CPUs that the vCPUs do not use. yes needs a container with more CPUs than vCPUs
