@@ -7,7 +7,7 @@ use stelia_allocator::CpuSource;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::PodUid;
-use stelia_node::cgroup::{CgroupPath, File};
+use stelia_node::cgroup::{CgroupPath, File, optional};
 use stelia_node::{System, workqueue};
 
 use super::outside::{OWN, TAKEN, outside, saved_attribute, taken};
@@ -94,7 +94,19 @@ fn count(outcome: &mut Outcome, step: &Step) {
 fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result<(), Error> {
     let cgroups = &*system.cgroups;
     match step {
-        Step::Create(path) => Ok(cgroups.create(path)?),
+        Step::Create(path) => {
+            cgroups.create(path)?;
+            match instance.is_some_and(|instance| is_leaf(instance, path)) {
+                true => Ok(cgroups.write(path, File::MaxDescendants, "0")?),
+                false => Ok(()),
+            }
+        }
+        Step::Remove(path) if instance.as_ref().is_some_and(|instance| is_leaf(instance, path)) => {
+            for child in optional(cgroups.children(path))?.unwrap_or_default() {
+                cgroups.remove(&path.child(&child))?;
+            }
+            Ok(cgroups.remove(path)?)
+        }
         Step::Write(path, file, value) => Ok(cgroups.write(path, *file, value)?),
         // The scope's cgroup goes first: with that gone there is nothing that stopping the unit could kill.
         Step::Remove(path) | Step::Forget(path) => Ok(cgroups.remove(path)?),
@@ -118,6 +130,12 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
             Ok(())
         }
     }
+}
+
+/// Whether the path is the instance's cgroup for threads. No cgroup may be made in it: a container may be able to make some in the cgroup that it
+/// is in (in a user namespace with a cgroup namespace of its own), and threads in those would be in none of the lists that are read here.
+fn is_leaf(instance: &Instance, path: &CgroupPath) -> bool {
+    [instance.tree.float(), instance.tree.vcpu()].contains(&path)
 }
 
 /// Take a step that moves or pins a task.

@@ -53,6 +53,10 @@ pub(super) fn kubepods(cgroups: &dyn Cgroups) -> Result<Option<Level>, CgroupErr
     Ok(None)
 }
 
+/// Threads of a container's own cgroup that are read at one look. A container's commands can make any number of them; the others are read when
+/// these have been moved.
+const MAX_STRAYS: usize = 1024;
+
 /// Threads that are in the cgroup itself. One that ends meanwhile is left out.
 pub(super) fn strays(system: &System, scope: &CgroupPath) -> Result<Vec<Stray>, CgroupError> {
     let threads = numbers(&system.cgroups.read(scope, File::Threads)?);
@@ -60,7 +64,7 @@ pub(super) fn strays(system: &System, scope: &CgroupPath) -> Result<Vec<Stray>, 
         let (process, _) = system.procs.process_and_affinity(thread).ok()?;
         Some(Stray { thread, process })
     };
-    Ok(threads.into_iter().filter_map(stray).collect())
+    Ok(threads.into_iter().take(MAX_STRAYS).filter_map(stray).collect())
 }
 
 /// Have exactly these CPUs added to a cgroup's list. What is added is recorded before, and what is taken back is removed from

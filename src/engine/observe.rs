@@ -348,8 +348,9 @@ fn inner(cgroups: &dyn Cgroups, tree: &Tree, freezes: bool) -> Result<Option<Inn
         procs: numbers(&cgroups.read(path, File::Procs)?),
         freeze,
         frozen: freeze && frozen()?,
-        float: leaf(tree.float())?,
-        vcpu: leaf(tree.vcpu())?,
+        // One that is removed while it is read is not the end of the instance.
+        float: optional(leaf(tree.float()))?.flatten(),
+        vcpu: optional(leaf(tree.vcpu()))?.flatten(),
     }))
 }
 

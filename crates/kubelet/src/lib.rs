@@ -17,5 +17,5 @@ pub use config::KubeletConfig;
 pub use devices::DeviceManagerState;
 pub use memory::MemoryManagerState;
 pub use pod::{ContainerCgroup, PodUid, QosClass};
-pub use pod_name::PodName;
+pub use pod_name::{PodName, is_label};
 pub use request::CpuRequest;

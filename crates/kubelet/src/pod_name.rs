@@ -39,7 +39,8 @@ impl fmt::Display for PodName {
     }
 }
 
-fn is_label(text: &str) -> bool {
+/// Whether Kubernetes takes the text as a DNS label (RFC 1123): the name of a namespace or of a container.
+pub fn is_label(text: &str) -> bool {
     text.len() <= 63 && is_subdomain_part(text)
 }
 

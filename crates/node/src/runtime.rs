@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;
-use stelia_kubelet::{ContainerCgroup, PodName, PodUid};
+use stelia_kubelet::{ContainerCgroup, PodName, PodUid, is_label};
 
-use crate::places;
+use crate::places::{self, Bundle};
 use crate::systemd::Devices;
 
 /// The parts of `config.json` that are read.
@@ -112,14 +112,49 @@ struct Rule {
 }
 
 /// The configurations of a container, as [`places`] finds them. `run` is `/run`.
-fn configs(run: &Path, id: &str) -> impl Iterator<Item = Config> {
+fn configs(run: &Path, id: &str) -> impl Iterator<Item = (Keys, Config)> {
     let node = run.parent().unwrap_or(run);
     let bundles = places::bundles(node, id).into_iter();
-    bundles.filter_map(|bundle| Config::parse(&fs::read_to_string(bundle.config()).ok()?))
+    bundles.filter_map(|bundle| {
+        let config = Config::parse(&fs::read_to_string(bundle.config()).ok()?)?;
+        Some((Keys::of(&bundle), config))
+    })
 }
 
 fn config(run: &Path, id: &str) -> Option<Config> {
-    configs(run, id).next()
+    configs(run, id).next().map(|(_, config)| config)
+}
+
+/// The annotations by which a manager says whose container it is. Each manager writes its own keys over a pod's annotations of these names.
+/// The other manager's keys are not read: CRI-O copies all annotations of a pod, and with them whatever its tenant wrote.
+#[derive(Debug, Clone, Copy)]
+struct Keys {
+    namespace: &'static str,
+    pod: &'static str,
+    uid: &'static str,
+    container: &'static str,
+}
+
+const CONTAINERD: Keys = Keys {
+    namespace: "io.kubernetes.cri.sandbox-namespace",
+    pod: "io.kubernetes.cri.sandbox-name",
+    uid: "io.kubernetes.cri.sandbox-uid",
+    container: "io.kubernetes.cri.container-name",
+};
+const CRI_O: Keys = Keys {
+    namespace: "io.kubernetes.pod.namespace",
+    pod: "io.kubernetes.pod.name",
+    uid: "io.kubernetes.pod.uid",
+    container: "io.kubernetes.container.name",
+};
+
+impl Keys {
+    fn of(bundle: &Bundle) -> Self {
+        match bundle {
+            Bundle::Containerd { .. } => CONTAINERD,
+            Bundle::CriO { .. } => CRI_O,
+        }
+    }
 }
 
 impl Config {
@@ -128,39 +163,23 @@ impl Config {
         serde_json::from_str(text).ok()
     }
 
-    /// The container's name by the annotations of containerd or CRI-O.
-    pub fn annotated_name(&self) -> Option<String> {
-        ["io.kubernetes.cri.container-name", "io.kubernetes.container.name"]
-            .iter()
-            .find_map(|key| self.annotations.get(*key).cloned())
+    /// The container's name, unless Kubernetes would not accept it.
+    fn name(&self, keys: Keys) -> Option<String> {
+        let name = self.annotations.get(keys.container)?;
+        is_label(name).then(|| name.clone())
     }
 
-    /// The pod's name by the annotations of containerd or CRI-O, unless they are another pod's. The runtimes write these keys
-    /// over whatever a pod's own annotations say.
-    fn pod_name(&self, pod: &PodUid) -> Option<PodName> {
+    /// The pod's name, unless the annotations are another pod's.
+    fn pod_name(&self, keys: Keys, pod: &PodUid) -> Option<PodName> {
         let get = |key: &str| self.annotations.get(key).map(String::as_str);
-        let keys = [
-            [
-                "io.kubernetes.cri.sandbox-namespace",
-                "io.kubernetes.cri.sandbox-name",
-                "io.kubernetes.cri.sandbox-uid",
-            ],
-            [
-                "io.kubernetes.pod.namespace",
-                "io.kubernetes.pod.name",
-                "io.kubernetes.pod.uid",
-            ],
-        ];
-        keys.into_iter().find_map(|[namespace, name, uid]| {
-            let same = get(uid).is_none_or(|uid| uid == pod.as_str());
-            PodName::new(get(namespace)?, get(name)?).filter(|_| same)
-        })
+        let same = get(keys.uid).is_none_or(|uid| uid == pod.as_str());
+        PodName::new(get(keys.namespace)?, get(keys.pod)?).filter(|_| same)
     }
 
-    fn container(&self, pod: &PodUid) -> Container {
+    fn container(&self, keys: Keys, pod: &PodUid) -> Container {
         Container {
-            pod: self.pod_name(pod),
-            name: self.annotated_name(),
+            pod: self.pod_name(keys, pod),
+            name: self.name(keys),
             shares: self.linux.resources.cpu.shares,
             refuses_adoption: self.process.adopt.as_deref() == Some(REFUSED),
         }
@@ -174,7 +193,7 @@ impl Config {
 
 /// A container of this pod. Empty where the runtime's configuration is not found.
 pub fn container(run: &Path, container: &ContainerCgroup) -> Container {
-    let found = configs(run, &container.container_id).map(|config| config.container(&container.pod));
+    let found = configs(run, &container.container_id).map(|(keys, config)| config.container(keys, &container.pod));
     let (mut named, mut others) = (None, None);
     for one in found {
         // Of several the one that names this pod; a former container's may be left.
@@ -304,25 +323,48 @@ mod tests {
         assert_eq!(devices.allow.len(), ALWAYS.len() + 2);
     }
 
+    const POD: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
+
+    /// The pod and the container by these annotations.
+    fn named(keys: Keys, json: &str) -> (Option<String>, Option<String>) {
+        let config = Config::parse(&format!(r#"{{"annotations":{json}}}"#)).unwrap();
+        let container = config.container(keys, &PodUid::parse(POD).unwrap());
+        (container.pod.map(|name| name.to_string()), container.name)
+    }
+
     #[test]
     fn the_pods_name_is_what_the_runtime_says_of_this_pod() {
-        let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
-        let name = |json: &str| {
-            let config = Config::parse(&format!(r#"{{"annotations":{json}}}"#)).unwrap();
-            config.pod_name(&pod).map(|name| name.to_string())
-        };
+        let name = |keys, json: &str| named(keys, json).0;
         let containerd = r#"{"io.kubernetes.cri.sandbox-namespace":"team-a","io.kubernetes.cri.sandbox-name":"vm",
             "io.kubernetes.cri.sandbox-uid":"b9e4f71c-64a5-4f8d-8574-41363cbaf8e5"}"#;
-        assert_eq!(name(containerd).as_deref(), Some("team-a/vm"));
+        assert_eq!(name(CONTAINERD, containerd).as_deref(), Some("team-a/vm"));
         let crio = r#"{"io.kubernetes.pod.namespace":"team-a","io.kubernetes.pod.name":"vm"}"#;
-        assert_eq!(name(crio).as_deref(), Some("team-a/vm"));
-        assert_eq!(name(&containerd.replace("b9e4", "b9e5")), None, "another pod's");
+        assert_eq!(name(CRI_O, crio).as_deref(), Some("team-a/vm"));
         assert_eq!(
-            name(&containerd.replace("team-a", "team a")),
+            name(CONTAINERD, &containerd.replace("b9e4", "b9e5")),
             None,
-            "no namespace of Kubernetes'"
+            "another pod's"
         );
-        assert_eq!(name(r#"{"io.kubernetes.cri.sandbox-name":"vm"}"#), None);
+        let no_namespace = containerd.replace("team-a", "team a");
+        assert_eq!(name(CONTAINERD, &no_namespace), None, "no namespace of Kubernetes'");
+        assert_eq!(name(CONTAINERD, r#"{"io.kubernetes.cri.sandbox-name":"vm"}"#), None);
+    }
+
+    #[test]
+    fn a_tenants_annotations_of_the_other_managers_keys_are_not_read() {
+        // What CRI-O writes for a pod whose tenant wrote containerd's keys into its annotations.
+        let crio = r#"{"io.kubernetes.pod.namespace":"team-evil","io.kubernetes.pod.name":"vm","io.kubernetes.container.name":"compute",
+            "io.kubernetes.cri.sandbox-namespace":"bank","io.kubernetes.cri.sandbox-name":"payments",
+            "io.kubernetes.cri.container-name":"x\n\u001b[31mY"}"#;
+        assert_eq!(
+            named(CRI_O, crio),
+            (Some("team-evil/vm".into()), Some("compute".into()))
+        );
+        let only_theirs = r#"{"io.kubernetes.pod.namespace":"bank","io.kubernetes.pod.name":"vm","io.kubernetes.container.name":"x"}"#;
+        assert_eq!(named(CONTAINERD, only_theirs), (None, None));
+        // A name is a DNS label, whoever wrote it.
+        let escape = r#"{"io.kubernetes.container.name":"x\n\u001b[31mY"}"#;
+        assert_eq!(named(CRI_O, escape).1, None);
     }
 
     #[test]
@@ -331,7 +373,7 @@ mod tests {
         let refuses = |process: &str| {
             let config = Config::parse(&format!(r#"{{"process":{process}}}"#)).unwrap();
             assert!(!format!("{config:?}").contains("secret"), "{config:?}");
-            config.container(&pod).refuses_adoption
+            config.container(CONTAINERD, &pod).refuses_adoption
         };
         assert!(refuses(r#"{"env":["TOKEN=secret","STELIA_ADOPT=no","PATH=/bin"]}"#));
         assert!(refuses(r#"{"env":["STELIA_ADOPT=yes","STELIA_ADOPT=\u006eo"]}"#));
@@ -344,7 +386,10 @@ mod tests {
         ] {
             assert!(!refuses(other), "{other}");
         }
-        assert_eq!(Config::parse("{}").unwrap().container(&pod), Container::default());
+        assert_eq!(
+            Config::parse("{}").unwrap().container(CONTAINERD, &pod),
+            Container::default()
+        );
     }
 
     #[test]

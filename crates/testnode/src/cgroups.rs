@@ -72,6 +72,7 @@ impl State {
             File::HugetlbMax(size) | File::HugetlbReservedMax(size) => {
                 !root && size == HugePage::Mb2 && self.has_controller(cgroup, HUGETLB)
             }
+            File::MaxDescendants => !root,
             File::MemoryMax
             | File::MemoryHigh
             | File::MemoryMin
@@ -107,7 +108,8 @@ impl State {
             File::CpusIsolated => self.isolated().to_string(),
             File::Partition => cpuset.partition.text(),
             File::Mems => cpuset.mems.to_string(),
-            File::PidsMax
+            File::MaxDescendants
+            | File::PidsMax
             | File::MemoryMax
             | File::MemoryHigh
             | File::MemoryMin
@@ -153,7 +155,7 @@ impl State {
             File::Partition => self.write_partition(cgroup, value),
             File::Mems => self.write_mems(cgroup, value),
             File::CpuMax if value.starts_with("max") => self.store(cgroup, file, default(file)),
-            File::CpuMax | File::MemoryOomGroup => self.store(cgroup, file, value),
+            File::CpuMax | File::MemoryOomGroup | File::MaxDescendants => self.store(cgroup, file, value),
             File::IoMax => {
                 let (device, _) = value.split_once(' ').ok_or(Errno::EINVAL)?;
                 let mut all = IoMax::parse(&self.read_file(cgroup, file)?);

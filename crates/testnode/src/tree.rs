@@ -70,6 +70,9 @@ impl State {
             return Ok(());
         }
         let parent = self.group_mut(&up(path).ok_or(Errno::EEXIST)?)?;
+        if parent.stored.get(&File::MaxDescendants).is_some_and(|most| most == "0") {
+            return Err(Errno::EAGAIN);
+        }
         parent.children.insert(path.name().to_owned());
         self.groups.insert(path.clone(), Group::default());
         self.may_be_empty(path);

@@ -35,6 +35,7 @@ files! {
     SubtreeControl = "cgroup.subtree_control",
     Events = "cgroup.events",
     Freeze = "cgroup.freeze",
+    MaxDescendants = "cgroup.max.descendants",
     Cpus = "cpuset.cpus",
     CpusEffective = "cpuset.cpus.effective",
     CpusExclusive = "cpuset.cpus.exclusive",

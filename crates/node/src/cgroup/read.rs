@@ -16,7 +16,7 @@ pub fn is_populated(events: &str) -> bool {
 }
 
 /// `None` for a file that is absent because its controller is not enabled, or the kernel does not have it.
-pub fn optional(result: Result<String, CgroupError>) -> Result<Option<String>, CgroupError> {
+pub fn optional<T>(result: Result<T, CgroupError>) -> Result<Option<T>, CgroupError> {
     match result {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.is_gone() => Ok(None),

@@ -102,7 +102,9 @@ pub enum Coping {
 /// What the verdict says of a container's runtime. `node` is `/`, `run` is `/run`.
 pub fn coping(node: &Path, run: &Path, container_id: &str) -> Coping {
     let Some(runtime) = runtime_of(node, container_id) else {
-        return Coping::No("no container of containerd or CRI-O with the runtime runc or crun was found for it".to_owned());
+        return Coping::No(
+            "no container of containerd or CRI-O with the runtime runc or crun was found for it".to_owned(),
+        );
     };
     let binary = runtime.binary.display();
     let identity = match Identity::of(&binary::at(node, &runtime.binary)) {
