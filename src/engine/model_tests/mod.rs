@@ -2,7 +2,6 @@
 
 mod adopt;
 mod allocator;
-mod booking;
 mod check;
 mod crash;
 mod crun;
@@ -14,6 +13,7 @@ mod journal;
 mod kubevirt;
 mod large;
 mod laws;
+mod ledger;
 mod life;
 mod linear;
 mod names;

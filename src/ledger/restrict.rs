@@ -1,5 +1,5 @@
-//! What a pod may know of its own VM's account: every count, and no name of what else is on the node. Kernel threads that are bound to the
-//! CPUs, softirqs and the VM's own interrupts are the kernel's words, and told.
+//! What a pod may read of its own VM's account: every count, but no name of other tasks and devices of the node. Names of kernel threads
+//! that are bound to the CPUs, of softirqs and of the VM's own interrupts come from the kernel, and stay.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,14 @@ use stelia_cpus::CpuSet;
 use stelia_ledger::account::Account;
 use stelia_ledger::entry::{Class, Event};
 
+/// The name of every task in a pod's account.
 const TASK: &str = "another task";
+/// The name of every device in a pod's account, except its VM's own.
 const DEVICE: &str = "a device";
 
-/// The kernel's threads with a CPU's number in their names, as in `kthread_create_on_cpu` and `kernel/workqueue.c`. A task that gives itself
-/// such a name has told no more than that.
-const BOUND: [&str; 7] = [
+/// Kernel threads that have a CPU's number in their names (`kthread_create_on_cpu`, `kernel/workqueue.c`). A task that gives itself such a
+/// name reveals no more than this.
+const BOUND_THREADS: [&str; 7] = [
     "kworker",
     "ksoftirqd",
     "migration",
@@ -23,6 +25,7 @@ const BOUND: [&str; 7] = [
     "backlog_napi",
 ];
 
+/// The account without names that the VM's pod may not read.
 pub(super) fn for_pod(account: Account) -> Account {
     let mut account = account;
     let count = account
@@ -43,7 +46,7 @@ pub(super) fn for_pod(account: Account) -> Account {
     account
 }
 
-/// What the events of one entry say to the pod whose CPUs they are of; how often it was is in its account. `None`: nothing.
+/// The text about the intrusions of one entry for the pod whose CPUs they are on; the counts are in its account. `None` without intrusions.
 pub(super) fn intrusions(events: &[Event]) -> Option<String> {
     let on = |of: Class| {
         let cpus = events.iter().filter_map(|event| match event {
@@ -55,47 +58,47 @@ pub(super) fn intrusions(events: &[Event]) -> Option<String> {
     };
     let tasks = on(Class::OtherTasks).map(|cpus| format!("other tasks ran on its CPUs {cpus}"));
     let devices = on(Class::Devices).map(|cpus| format!("interrupts of other devices reached its CPUs {cpus}"));
-    let told: Vec<String> = tasks.into_iter().chain(devices).collect();
-    (!told.is_empty()).then(|| told.join("; "))
+    let texts: Vec<String> = tasks.into_iter().chain(devices).collect();
+    (!texts.is_empty()).then(|| texts.join("; "))
 }
 
-fn attribution(told: Attribution) -> Attribution {
+fn attribution(whole: Attribution) -> Attribution {
     Attribution {
-        // Operation, path and cause are the operator's.
-        problems: match told.problems.is_empty() {
+        // Operation, path and cause are for operators only.
+        problems: match whole.problems.is_empty() {
             true => Vec::new(),
             false => vec!["not everything could be counted".to_owned()],
         },
-        tasks: merged(told.tasks, |name| bound(name).unwrap_or(TASK).to_owned()),
-        interrupts: merged(told.interrupts, |_| DEVICE.to_owned()),
-        ..told
+        tasks: merged(whole.tasks, |name| bound_kind(name).unwrap_or(TASK).to_owned()),
+        interrupts: merged(whole.interrupts, |_| DEVICE.to_owned()),
+        ..whole
     }
 }
 
-/// The kind of a bound thread of the kernel's.
-fn bound(comm: &str) -> Option<&str> {
+/// The kind of a bound kernel thread, from its name.
+fn bound_kind(comm: &str) -> Option<&str> {
     let (kind, cpu) = comm.split_once('/')?;
     let is_number = cpu.bytes().next().is_some_and(|byte| byte.is_ascii_digit());
-    (is_number && BOUND.contains(&kind)).then_some(kind)
+    (is_number && BOUND_THREADS.contains(&kind)).then_some(kind)
 }
 
-/// Those of one CPU that have one name now are one.
+/// Rename them, and add up those of one CPU that have the same name afterwards.
 fn merged(doers: Vec<Doer>, name: impl Fn(&str) -> String) -> Vec<Doer> {
-    let mut of: BTreeMap<(u32, String), Doer> = BTreeMap::new();
+    let mut merged: BTreeMap<(u32, String), Doer> = BTreeMap::new();
     for doer in doers {
         let named = name(&doer.name);
-        let sum = of.entry((doer.cpu, named.clone())).or_insert_with(|| Doer {
+        let sum = merged.entry((doer.cpu, named.clone())).or_insert_with(|| Doer {
             cpu: doer.cpu,
             name: named,
             ns: Some(0),
             ..Doer::default()
         });
         sum.count = sum.count.saturating_add(doer.count);
-        // Of which a part was not measured, the sum was not.
+        // The sum is unknown where a part of it is.
         sum.ns = sum.ns.zip(doer.ns).map(|(sum, ns)| sum.saturating_add(ns));
         sum.estimated |= doer.estimated;
     }
-    of.into_values().collect()
+    merged.into_values().collect()
 }
 
 #[cfg(test)]
@@ -143,10 +146,10 @@ mod tests {
             softirqs: vec![doer(2, "net_rx", 1, Some(2))],
             ..Attribution::default()
         }];
-        let told = for_pod(account);
-        assert_eq!(told.totals.devices, [("a device".to_owned(), 7)].into());
-        assert_eq!(told.worst[0].count.least, 4);
-        let named = &told.attributions[0];
+        let restricted = for_pod(account);
+        assert_eq!(restricted.totals.devices, [("a device".to_owned(), 7)].into());
+        assert_eq!(restricted.worst[0].count.least, 4);
+        let named = &restricted.attributions[0];
         let expected = vec![
             doer(2, "another task", 7, Some(11)),
             doer(2, "kworker", 1, Some(1)),
@@ -154,7 +157,7 @@ mod tests {
         ];
         assert_eq!(named.tasks, expected);
         assert_eq!(named.softirqs, [doer(2, "net_rx", 1, Some(2))]);
-        let text = serde_json::to_string(&told).unwrap();
+        let text = serde_json::to_string(&restricted).unwrap();
         for name in ["bash", "payroll", "evil", "nvme", "eth0", "tracing"] {
             assert!(!text.contains(name), "{name}: {text}");
         }
@@ -162,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_intrusion_is_told_by_cpus_without_a_name_or_a_count() {
+    fn a_pod_reads_the_cpus_of_an_intrusion_without_a_name_or_a_count() {
         let event = |cpus: &str, class, name: &str| Event::Intruded {
             vm: "own".to_owned(),
             cpus: cpus.to_owned(),
@@ -175,8 +178,8 @@ mod tests {
             event("3", Class::Devices, "nvme0q3"),
             event("5", Class::OtherTasks, ""),
         ];
-        let told = "other tasks ran on its CPUs 2,5; interrupts of other devices reached its CPUs 3";
-        assert_eq!(intrusions(&events).as_deref(), Some(told));
+        let expected = "other tasks ran on its CPUs 2,5; interrupts of other devices reached its CPUs 3";
+        assert_eq!(intrusions(&events).as_deref(), Some(expected));
         assert_eq!(intrusions(&[]), None);
     }
 }

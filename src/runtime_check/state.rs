@@ -1,35 +1,37 @@
-//! The copy of a container's state: the stand in the container's place, everything else as it is.
+//! The copy of a container's state, in which the stand-in replaces the container.
 
 use anyhow::Context;
 use serde_json::{Value, json};
 use stelia_node::oci::Kind;
 
-/// What stands for a container's first process.
+/// The process that replaces a container's first one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Process {
     pub pid: u32,
-    /// In clock ticks since boot: by it the runtimes know that the number is still this process's.
+    /// In clock ticks since boot: it tells runtimes that the number still belongs to this process.
     pub start: u64,
     /// The container's cgroup, below the hierarchy's root; begins with `/`.
     pub cgroup: String,
 }
 
+/// The state with the stand-in's cgroup and process.
+///
 /// # Errors
 /// The state has not the form that runc (libcontainer's `State`) or crun (`libcrun_container_status_t`) gives it on
-/// cgroup v2. A member that is not there is none that the runtime would read.
-pub(super) fn with_stand(kind: Kind, state: &str, stand: &Process) -> anyhow::Result<String> {
+/// cgroup v2. A missing member is not added: the runtime would not read it.
+pub(super) fn with_stand_in(kind: Kind, state: &str, stand_in: &Process) -> anyhow::Result<String> {
     let mut state: Value = serde_json::from_str(state).context("not JSON")?;
     let members = match kind {
-        // The only path of cgroup v2 has no controller's name.
+        // On cgroup v2 the only path has an empty controller name.
         Kind::Runc => [
-            ("/cgroup_paths/", json!(format!("/sys/fs/cgroup{}", stand.cgroup))),
-            ("/init_process_pid", json!(stand.pid)),
-            ("/init_process_start", json!(stand.start)),
+            ("/cgroup_paths/", json!(format!("/sys/fs/cgroup{}", stand_in.cgroup))),
+            ("/init_process_pid", json!(stand_in.pid)),
+            ("/init_process_start", json!(stand_in.start)),
         ],
         Kind::Crun => [
-            ("/cgroup-path", json!(stand.cgroup)),
-            ("/pid", json!(stand.pid)),
-            ("/process-start-time", json!(stand.start)),
+            ("/cgroup-path", json!(stand_in.cgroup)),
+            ("/pid", json!(stand_in.pid)),
+            ("/process-start-time", json!(stand_in.start)),
         ],
     };
     for (member, value) in members {
@@ -46,7 +48,7 @@ pub(super) fn with_stand(kind: Kind, state: &str, stand: &Process) -> anyhow::Re
 mod tests {
     use super::*;
 
-    fn stand() -> Process {
+    fn stand_in() -> Process {
         Process {
             pid: 4711,
             start: 90_017,
@@ -55,11 +57,11 @@ mod tests {
     }
 
     fn rewritten(kind: Kind, state: &str) -> Value {
-        serde_json::from_str(&with_stand(kind, state, &stand()).unwrap()).unwrap()
+        serde_json::from_str(&with_stand_in(kind, state, &stand_in()).unwrap()).unwrap()
     }
 
     #[test]
-    fn of_runcs_state_cgroup_and_process_are_the_stands_and_the_rest_is_the_containers() {
+    fn runcs_state_has_the_stand_ins_cgroup_and_process_and_the_rest_unchanged() {
         let state = r#"{"id":"9c","init_process_pid":812,"init_process_start":5000,"created":"2026-11-20T10:00:00.1Z",
             "config":{"cgroups":{"path":"","scope_prefix":"cri-containerd","systemd":true},"rlimits":null},
             "rootless":false,"cgroup_paths":{"":"/sys/fs/cgroup/kubepods.slice/x.scope"},
@@ -72,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn of_cruns_status_too() {
+    fn cruns_status_has_the_stand_ins_cgroup_and_process() {
         let state = r#"{"pid":812,"process-start-time":5000,"cgroup-path":"/kubepods.slice/x.scope/container",
             "scope":"x.scope","rootfs":"/r","systemd-cgroup":true,"bundle":"/b","created":"2026","owner":"","detached":true,
             "external_descriptors":"[\"/dev/null\"]"}"#;
@@ -93,7 +95,7 @@ mod tests {
             (Kind::Runc, ""),
             (Kind::Crun, r#"{"pid":1,"process-start-time":1,"cgroup-path":null}"#),
         ] {
-            assert!(with_stand(kind, state, &stand()).is_err(), "{kind:?} {state}");
+            assert!(with_stand_in(kind, state, &stand_in()).is_err(), "{kind:?} {state}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Which VMs' CPUs are to be looked at, from the engine's view. It changes often, and seldom in what matters here: instances that are the
-//! same value in memory are not compared.
+//! Which VMs' CPUs are read, derived from the engine's view. The view changes often, and seldom in what the ledger needs: instances that
+//! are the same value in memory are not compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,54 +13,55 @@ use stelia_record::Phase;
 
 use crate::engine::{InstanceView, PinnedThread, View};
 
-/// What matters of an instance.
+/// What the ledger needs of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Vm {
-    /// `namespace/name`; empty where the runtime does not tell it.
+pub(crate) struct VmTarget {
+    /// `namespace/name`; empty where the runtime does not say it.
     pub(crate) name: String,
-    /// As D-Bus has it.
+    /// The phase, as on D-Bus.
     pub(crate) state: &'static str,
-    /// Empty unless its CPUs are its own now.
+    /// Its CPUs and vCPU threads; empty unless the VM is isolated or contained now.
     pub(crate) seats: BTreeSet<Seat>,
-    /// The container's cgroup, by which its devices are found.
+    /// The container's cgroup, from which its devices are read.
     pub(crate) origin: CgroupPath,
-    /// When it got CPUs of its own, microseconds since the epoch.
+    /// When the VM got CPUs of its own, microseconds since the epoch.
     pub(crate) since_us: u64,
 }
 
-/// KVM makes a thread of its own when a vCPU first enters the guest. It begins on that vCPU's CPU, and the engine looks for it for so long
-/// (`engine/late.rs`): the VM's own, and not to be told from another's. So a VM's counters are read from then on; until then its time is a
-/// gap. Microseconds.
-const SETTLES: u64 = 10_000_000;
+/// How long a VM's counters are not read after it got its CPUs, microseconds. KVM makes a thread of its own when a vCPU first enters the
+/// guest. That thread begins on the vCPU's CPU, the engine looks for it this long (`engine/kvm_threads.rs`), and counters do not tell it
+/// from a foreign task. The VM's time until then is a gap in the ledger.
+const SETTLE_TIME_US: u64 = 10_000_000;
 
-/// By pod.
-pub(crate) type Vms = BTreeMap<PodUid, Arc<Vm>>;
+/// The targets by pod.
+pub(crate) type Targets = BTreeMap<PodUid, Arc<VmTarget>>;
 
-/// What was wanted last.
+/// The targets of the engine's last view.
 #[derive(Debug, Default)]
-pub(super) struct Known {
-    of: BTreeMap<PodUid, (Arc<InstanceView>, Arc<Vm>)>,
+pub(super) struct TargetTracker {
+    by_pod: BTreeMap<PodUid, (Arc<InstanceView>, Arc<VmTarget>)>,
 }
 
-impl Known {
-    /// Whether anything that matters is different in this view.
+impl TargetTracker {
+    /// Take over a new view. Returns whether any target changed.
     pub(super) fn update(&mut self, view: &View) -> bool {
-        let before = self.of.len();
-        self.of.retain(|pod, _| view.instances.contains_key(pod));
-        let mut changed = self.of.len() != before;
+        let before = self.by_pod.len();
+        self.by_pod.retain(|pod, _| view.instances.contains_key(pod));
+        let mut changed = self.by_pod.len() != before;
         for (pod, shown) in &view.instances {
-            match self.of.get_mut(pod) {
+            match self.by_pod.get_mut(pod) {
                 Some((seen, _)) if Arc::ptr_eq(seen, shown) => {}
                 Some((seen, vm)) => {
                     if !is_same(seen, shown) {
-                        let now = Vm::of(shown);
+                        let now = VmTarget::from_view(shown);
                         changed |= **vm != now;
                         *vm = Arc::new(now);
                     }
                     *seen = shown.clone();
                 }
                 None => {
-                    self.of.insert(pod.clone(), (shown.clone(), Arc::new(Vm::of(shown))));
+                    self.by_pod
+                        .insert(pod.clone(), (shown.clone(), Arc::new(VmTarget::from_view(shown))));
                     changed = true;
                 }
             }
@@ -68,14 +69,23 @@ impl Known {
         changed
     }
 
-    pub(super) fn vms(&self) -> Vms {
-        self.of.iter().map(|(pod, (_, vm))| (pod.clone(), vm.clone())).collect()
+    pub(super) fn all(&self) -> Targets {
+        self.by_pod
+            .iter()
+            .map(|(pod, (_, vm))| (pod.clone(), vm.clone()))
+            .collect()
+    }
+
+    /// The target of this pod's VM; empty where it has none.
+    pub(super) fn of_pod(&self, pod: &PodUid) -> Targets {
+        let target = self.by_pod.get(pod);
+        target.map(|(_, vm)| (pod.clone(), vm.clone())).into_iter().collect()
     }
 
     /// Whether any VM has CPUs of its own.
     #[cfg(test)]
     pub(super) fn has_seats(&self) -> bool {
-        self.of.values().any(|(_, vm)| !vm.seats.is_empty())
+        self.by_pod.values().any(|(_, vm)| !vm.seats.is_empty())
     }
 }
 
@@ -88,14 +98,14 @@ fn is_same(one: &InstanceView, other: &InstanceView) -> bool {
         && one.pod_name == other.pod_name
 }
 
-impl Vm {
-    /// How much longer its counters are not read, microseconds. A clock that was set back keeps nobody waiting.
+impl VmTarget {
+    /// How much longer the VM's counters are not read, microseconds. `None` too where the clock was set back.
     fn settles_in(&self, now_us: u64) -> Option<u64> {
-        let age = now_us.checked_sub(self.since_us).filter(|_| !self.seats.is_empty())?;
-        SETTLES.checked_sub(age).filter(|left| *left > 0)
+        let age_us = now_us.checked_sub(self.since_us).filter(|_| !self.seats.is_empty())?;
+        SETTLE_TIME_US.checked_sub(age_us).filter(|left_us| *left_us > 0)
     }
 
-    fn of(shown: &InstanceView) -> Self {
+    fn from_view(shown: &InstanceView) -> Self {
         let has_cpus = [Phase::Isolated.name(), Phase::Contained.name()].contains(&shown.state);
         Self {
             name: shown.pod_name.as_ref().map(PodName::to_string).unwrap_or_default(),
@@ -110,8 +120,8 @@ impl Vm {
     }
 }
 
-/// One for each CPU, with the threads that are pinned to it. A thread that may use all of the CPUs makes them one seat: what else ran on one
-/// of them cannot be told from that thread. Spare CPUs of an adopted VM are not among `exclusive`: its other threads run there.
+/// One seat for each CPU, with the threads that are pinned to it. A thread that may use all of the CPUs makes them one seat: the counters of
+/// one CPU do not tell that thread from a foreign task. `exclusive` lacks the spare CPUs of an adopted VM: its other threads run there.
 fn seats(exclusive: &CpuSet, pinned: &[PinnedThread]) -> BTreeSet<Seat> {
     let threads = |of: &dyn Fn(Option<u32>) -> bool| {
         let threads = pinned
@@ -140,20 +150,20 @@ fn seats(exclusive: &CpuSet, pinned: &[PinnedThread]) -> BTreeSet<Seat> {
     exclusive.iter().map(seat).collect()
 }
 
-/// VMs that have CPUs of their own, and whose counters are not read yet.
-pub(super) fn settling(vms: &Vms, now_us: u64) -> BTreeSet<String> {
+/// VMs that have CPUs of their own and whose counters are not read yet.
+pub(super) fn settling(vms: &Targets, now_us: u64) -> BTreeSet<String> {
     let settling = vms.iter().filter(|(_, vm)| vm.settles_in(now_us).is_some());
     settling.map(|(pod, _)| pod.to_string()).collect()
 }
 
-/// In how many microseconds the counters of another VM can be read.
-pub(super) fn next_settled(vms: &Vms, now_us: u64) -> Option<u64> {
+/// In how many microseconds the next VM's counters may be read.
+pub(super) fn next_settled(vms: &Targets, now_us: u64) -> Option<u64> {
     vms.values().filter_map(|vm| vm.settles_in(now_us)).min()
 }
 
-/// As the keeper has them. A device that two containers have is nobody's own.
-pub(super) fn wanted(
-    vms: &Vms,
+/// The targets as the ledger's keeper takes them. A device that two containers have is no VM's own.
+pub(super) fn keeper_vms(
+    vms: &Targets,
     devices: &BTreeMap<PodUid, (CgroupPath, BTreeSet<String>)>,
 ) -> BTreeMap<String, keeper::Vm> {
     let mut holders: BTreeMap<&String, usize> = BTreeMap::new();
@@ -167,7 +177,7 @@ pub(super) fn wanted(
             .cloned()
             .collect()
     };
-    let one = |(pod, vm): (&PodUid, &Arc<Vm>)| {
+    let keeper_vm = |(pod, vm): (&PodUid, &Arc<VmTarget>)| {
         let vm = keeper::Vm {
             name: vm.name.clone(),
             state: vm.state.to_owned(),
@@ -176,7 +186,7 @@ pub(super) fn wanted(
         };
         (pod.to_string(), vm)
     };
-    vms.iter().map(one).collect()
+    vms.iter().map(keeper_vm).collect()
 }
 
 #[cfg(test)]
@@ -244,10 +254,10 @@ mod tests {
             isolated_us: 1_000_000,
             ..isolated(3)
         };
-        let mut known = Known::default();
-        known.update(&view(vec![young, old, floating]));
-        let vms = known.vms();
-        let all = wanted(&vms, &BTreeMap::new());
+        let mut targets = TargetTracker::default();
+        targets.update(&view(vec![young, old, floating]));
+        let vms = targets.all();
+        let all = keeper_vms(&vms, &BTreeMap::new());
         assert_eq!(all.values().map(|vm| vm.seats.len()).collect::<Vec<_>>(), [1, 1, 0]);
         let at = |now| {
             (
@@ -280,29 +290,29 @@ mod tests {
     }
 
     #[test]
-    fn only_what_matters_is_a_change() {
-        let mut known = Known::default();
-        assert!(!known.update(&View::default()));
+    fn only_what_the_ledger_needs_is_a_change() {
+        let mut targets = TargetTracker::default();
+        assert!(!targets.update(&View::default()));
         let mut now = view(vec![isolated(1)]);
-        assert!(known.update(&now));
-        assert!(known.has_seats());
-        assert!(!known.update(&now), "nothing changed");
+        assert!(targets.update(&now));
+        assert!(targets.has_seats());
+        assert!(!targets.update(&now), "nothing changed");
         now.instances.insert(pod(1), Arc::new(isolated(1)));
-        assert!(!known.update(&now), "another value that is the same");
+        assert!(!targets.update(&now), "another value that is the same");
         let float = InstanceView {
             float: cpus("0-1"),
             ..isolated(1)
         };
         now.instances.insert(pod(1), Arc::new(float));
-        assert!(!known.update(&now), "where it floats does not matter");
+        assert!(!targets.update(&now), "the ledger does not need where it floats");
         let leaving = InstanceView {
             state: "leaving",
             ..isolated(1)
         };
         now.instances.insert(pod(1), Arc::new(leaving));
-        assert!(known.update(&now));
-        assert!(!known.has_seats(), "it leaves: its CPUs are not its own");
-        assert!(known.update(&View::default()), "it is gone");
-        assert!(known.vms().is_empty());
+        assert!(targets.update(&now));
+        assert!(!targets.has_seats(), "it leaves: its CPUs are not its own");
+        assert!(targets.update(&View::default()), "it is gone");
+        assert!(targets.all().is_empty());
     }
 }

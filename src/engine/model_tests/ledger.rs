@@ -1,4 +1,4 @@
-//! The ledger beside the engine: what is kept of a VM's life, and that nobody waits for whoever keeps it.
+//! The ledger beside the engine: what it records of a VM's life, and that neither the engine nor callers wait for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,16 +16,19 @@ use stelia_settings::{Every, Sample};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::booking::{self, Files, House, Meter, Office, Opened, Pages, Shelf, Signal, Tracer};
+use crate::ledger::{
+    self, AccountReader, CounterReader, LedgerBackend, OpenedRing, RingDirectory, RingOpener, RingWriter, Signal,
+    Tracer,
+};
 
 /// What the kernel counts, and what the disk does.
 #[derive(Default)]
 struct Host {
-    /// Looks that were begun.
-    looks: AtomicU64,
+    /// Readings that were begun.
+    readings: AtomicU64,
     /// A disk that does not answer.
     hangs: Mutex<bool>,
-    bell: Condvar,
+    changed: Condvar,
     full: AtomicBool,
     /// Switch-ins of others since boot, on each CPU.
     others: AtomicU64,
@@ -40,13 +43,13 @@ struct Host {
 impl Host {
     fn hang(&self, hangs: bool) {
         *self.hangs.lock().unwrap() = hangs;
-        self.bell.notify_all();
+        self.changed.notify_all();
     }
 
     fn wait(&self) {
         let mut hangs = self.hangs.lock().unwrap();
         while *hangs {
-            hangs = self.bell.wait(hangs).unwrap();
+            hangs = self.changed.wait(hangs).unwrap();
         }
     }
 }
@@ -72,8 +75,8 @@ impl Fake {
         }
     }
 
-    fn files(&self) -> Files {
-        Files::new(&self.root, &self.root.join("ledger"))
+    fn files(&self) -> RingDirectory {
+        RingDirectory::new(&self.root, &self.root.join("ledger"))
     }
 
     fn entries(&self) -> Vec<Entry> {
@@ -87,21 +90,21 @@ impl Fake {
         self.entries().into_iter().flat_map(|entry| entry.events).collect()
     }
 
-    fn looks(&self) -> u64 {
-        self.host.looks.load(Ordering::SeqCst)
+    fn readings(&self) -> u64 {
+        self.host.readings.load(Ordering::SeqCst)
     }
 }
 
-impl House for Fake {
-    fn meter(&self) -> Box<dyn Meter> {
+impl LedgerBackend for Fake {
+    fn counter_reader(&self) -> Box<dyn CounterReader> {
         Box::new(self.clone())
     }
 
-    fn office(&self) -> Box<dyn Office> {
+    fn ring_opener(&self) -> Box<dyn RingOpener> {
         Box::new(self.clone())
     }
 
-    fn shelf(&self) -> Arc<dyn Shelf> {
+    fn account_reader(&self) -> Arc<dyn AccountReader> {
         Arc::new(self.files())
     }
 
@@ -110,9 +113,9 @@ impl House for Fake {
     }
 }
 
-impl Meter for Fake {
-    fn look(&mut self, seats: &BTreeSet<Seat>) -> Result<Look, String> {
-        self.host.looks.fetch_add(1, Ordering::SeqCst);
+impl CounterReader for Fake {
+    fn read(&mut self, seats: &BTreeSet<Seat>) -> Result<Look, String> {
+        self.host.readings.fetch_add(1, Ordering::SeqCst);
         self.host.wait();
         // Each look is a second after the one before.
         let clock = self.host.clock.fetch_add(1, Ordering::SeqCst) * 1_000_000;
@@ -145,15 +148,15 @@ impl Meter for Fake {
     }
 }
 
-impl Office for Fake {
-    fn open(&mut self, bytes: u64) -> Result<Opened, String> {
+impl RingOpener for Fake {
+    fn open(&mut self, bytes: u64) -> Result<OpenedRing, String> {
         self.host.wait();
         let opened = self.files().open(bytes)?;
-        let pages = Box::new(Slow {
-            pages: opened.pages,
+        let writer = Box::new(SlowWriter {
+            writer: opened.writer,
             host: self.host.clone(),
         });
-        Ok(Opened { pages, ..opened })
+        Ok(OpenedRing { writer, ..opened })
     }
 
     fn bytes(&self) -> u64 {
@@ -161,30 +164,30 @@ impl Office for Fake {
     }
 }
 
-struct Slow {
-    pages: Box<dyn Pages>,
+struct SlowWriter {
+    writer: Box<dyn RingWriter>,
     host: Arc<Host>,
 }
 
-impl Pages for Slow {
+impl RingWriter for SlowWriter {
     fn append(&mut self, entry: &mut Entry) -> Result<Appended, String> {
         self.host.wait();
         if self.host.full.load(Ordering::SeqCst) {
             return Err("write /var/lib/stelia/ledger: No space left on device".to_owned());
         }
-        self.pages.append(entry)
+        self.writer.append(entry)
     }
 
     fn starts_segment(&self) -> bool {
-        self.pages.starts_segment()
+        self.writer.starts_segment()
     }
 
     fn limit(&mut self, bytes: u64) {
-        self.pages.limit(bytes);
+        self.writer.limit(bytes);
     }
 
     fn sign(&self, day: &str, seq: u64, hash: &str) -> Event {
-        self.pages.sign(day, seq, hash)
+        self.writer.sign(day, seq, hash)
     }
 }
 
@@ -215,13 +218,13 @@ impl Tracer for Fake {
 }
 
 /// The ledger beside a node's daemon.
-struct Kept {
+struct RunningLedger {
     cancel: CancellationToken,
     running: JoinHandle<()>,
     signals: mpsc::UnboundedReceiver<Signal>,
 }
 
-impl Kept {
+impl RunningLedger {
     async fn end(self) {
         self.cancel.cancel();
         self.running.await.unwrap();
@@ -229,18 +232,18 @@ impl Kept {
 }
 
 impl Node {
-    fn keeping(&self, fake: &Fake) -> Kept {
+    fn keep_ledger(&self, fake: &Fake) -> RunningLedger {
         let (sender, signals) = mpsc::unbounded_channel();
         let cancel = CancellationToken::new();
-        let running = booking::run(self.handle.clone(), Arc::new(fake.clone()), sender, cancel.clone());
-        Kept {
+        let running = ledger::run(self.handle.clone(), Arc::new(fake.clone()), sender, cancel.clone());
+        RunningLedger {
             cancel,
             running: tokio::spawn(running),
             signals,
         }
     }
 
-    /// Audited until it is kept who ran, or that nobody knows.
+    /// Audit until an attribution is recorded, with names or with the reason why there are none.
     async fn attributed(&self, fake: &Fake) -> Vec<(String, Attribution)> {
         for _ in 0..2_000 {
             self.reconcile().await;
@@ -253,7 +256,7 @@ impl Node {
         panic!("nobody was named");
     }
 
-    /// Of all its time.
+    /// The VM's account over all its time.
     async fn account(&self, pod: &Pod) -> Account {
         let text = self.handle.account(Some(pod.uid.clone()), 0, None).await.unwrap();
         serde_json::from_str(&text).unwrap()
@@ -268,7 +271,7 @@ fn states(events: &[Event]) -> Vec<String> {
     states.collect()
 }
 
-/// Whose they are, and what was found.
+/// The attributions among these events, with their VMs.
 fn attributed(events: &[Event]) -> Vec<(String, Attribution)> {
     let attributed = events.iter().filter_map(|event| match event {
         Event::Attributed { vm, attribution } => Some((vm.clone(), attribution.clone())),
@@ -289,7 +292,7 @@ fn opened(events: &[Event]) -> BTreeMap<u64, String> {
 async fn of_a_vms_life_its_seats_are_opened_read_and_closed() {
     let mut node = Node::new();
     let fake = Fake::new(node.directory.path());
-    let kept = node.keeping(&fake);
+    let running = node.keep_ledger(&fake);
     let (pod, _) = node.isolated(1, "2-3").await;
     node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
         .await;
@@ -313,7 +316,7 @@ async fn of_a_vms_life_its_seats_are_opened_read_and_closed() {
     let verdict: Verdict = serde_json::from_str(&node.handle.verify_ledger().await.unwrap()).unwrap();
     assert!(verdict.is_good() && verdict.entries > 1, "{verdict:?}");
     assert_eq!(verdict.keys, [node.handle.view().ledger.key.clone()]);
-    kept.end().await;
+    running.end().await;
     assert!(matches!(fake.events().last(), Some(Event::Stopped {})));
 }
 
@@ -322,7 +325,7 @@ async fn neither_engine_nor_callers_wait_for_a_disk_that_hangs() {
     let mut node = Node::new();
     let fake = Fake::new(node.directory.path());
     fake.host.hang(true);
-    let kept = node.keeping(&fake);
+    let running = node.keep_ledger(&fake);
     let (pod, _) = node.isolated(1, "2-3").await;
     node.check().await;
     assert_eq!(
@@ -332,7 +335,7 @@ async fn neither_engine_nor_callers_wait_for_a_disk_that_hangs() {
     );
     node.handle.deregister(pod.uid.clone()).await.unwrap();
     node.check().await;
-    kept.end().await;
+    running.end().await;
     // For the thread, which nobody waits for.
     fake.host.hang(false);
 }
@@ -341,14 +344,14 @@ async fn neither_engine_nor_callers_wait_for_a_disk_that_hangs() {
 async fn what_changes_while_it_is_at_work_is_one_look() {
     let mut node = Node::new();
     let fake = Fake::new(node.directory.path());
-    let kept = node.keeping(&fake);
+    let running = node.keep_ledger(&fake);
     // Where there is no VM it does not look.
     node.isolated(1, "2-3").await;
     node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
         .await;
     node.quiet().await;
     fake.host.hang(true);
-    let before = fake.looks();
+    let before = fake.readings();
     for (number, list) in [(2, "4-5"), (3, "6-7")] {
         node.isolated(number, list).await;
     }
@@ -356,23 +359,24 @@ async fn what_changes_while_it_is_at_work_is_one_look() {
     node.until("all seats are opened", |_| opened(&fake.events()).len() == 6)
         .await;
     // One that hung, one for all that came meanwhile, and one if the last change was not seen by then.
-    assert!(fake.looks() - before <= 3, "{} looks", fake.looks() - before);
-    kept.end().await;
+    assert!(fake.readings() - before <= 3, "{} readings", fake.readings() - before);
+    running.end().await;
 }
 
 #[tokio::test]
 async fn what_no_view_shows_differently_is_not_looked_at() {
     let mut node = Node::new();
     let fake = Fake::new(node.directory.path());
-    let kept = node.keeping(&fake);
+    let running = node.keep_ledger(&fake);
     node.isolated(1, "2-3").await;
     node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
         .await;
     node.quiet().await;
-    let before = fake.looks();
+    let before = fake.readings();
     node.reconcile().await;
-    node.until("it looks beside the audit", |_| fake.looks() > before).await;
-    let before = fake.looks();
+    node.until("it readings beside the audit", |_| fake.readings() > before)
+        .await;
+    let before = fake.readings();
     // A container that is no VM has CPUs now: every float has fewer.
     let float = node.handle.view().instances[&uid(1)].float.clone();
     node.checkpoint.admit(&uid(9), "other", &cpus("4-5")).unwrap();
@@ -381,15 +385,15 @@ async fn what_no_view_shows_differently_is_not_looked_at() {
     })
     .await;
     node.quiet().await;
-    assert_eq!(fake.looks(), before);
-    kept.end().await;
+    assert_eq!(fake.readings(), before);
+    running.end().await;
 }
 
 #[tokio::test]
 async fn a_full_disk_is_said_hurts_no_vm_and_loses_no_count() {
     let mut node = Node::new();
     let fake = Fake::new(node.directory.path());
-    let kept = node.keeping(&fake);
+    let running = node.keep_ledger(&fake);
     let (pod, _) = node.isolated(1, "2-3").await;
     node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
         .await;
@@ -412,14 +416,14 @@ async fn a_full_disk_is_said_hurts_no_vm_and_loses_no_count() {
         .await;
     let others = node.account(&pod).await.totals.other_tasks;
     assert_eq!((others.least, others.most), (14, 14), "seven on each of two CPUs");
-    kept.end().await;
+    running.end().await;
 }
 
 #[tokio::test]
 async fn a_daemon_that_was_killed_loses_and_books_nothing_twice() {
     let mut node = Node::new();
     let fake = Fake::new(node.directory.path());
-    let kept = node.keeping(&fake);
+    let running = node.keep_ledger(&fake);
     let (pod, _) = node.isolated(1, "2-3").await;
     node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
         .await;
@@ -430,12 +434,12 @@ async fn a_daemon_that_was_killed_loses_and_books_nothing_twice() {
     );
     // It does not come to write that it ends.
     fake.host.full.store(true, Ordering::SeqCst);
-    kept.end().await;
+    running.end().await;
     fake.host.full.store(false, Ordering::SeqCst);
     fake.host.others.fetch_add(1, Ordering::SeqCst);
     node.restart().await;
     node.reconcile().await;
-    let kept = node.keeping(&fake);
+    let running = node.keep_ledger(&fake);
     node.until("the next one began", |_| {
         let started = fake
             .events()
@@ -448,20 +452,20 @@ async fn a_daemon_that_was_killed_loses_and_books_nothing_twice() {
     let account = node.account(&pod).await;
     assert_eq!(account.totals.other_tasks, Range { least: 12, most: 12 }, "{account:?}");
     assert_eq!(account.gaps, [], "nothing is unknown");
-    kept.end().await;
+    running.end().await;
 }
 
 #[tokio::test]
 async fn an_intruder_is_told_and_looked_for_and_its_pod_is_not_told_who() {
     let mut node = Node::new();
     let fake = Fake::new(node.directory.path());
-    let mut kept = node.keeping(&fake);
+    let mut running = node.keep_ledger(&fake);
     let (pod, qemu) = node.isolated(1, "2-3").await;
     node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
         .await;
     fake.host.others.fetch_add(5, Ordering::SeqCst);
     node.reconcile().await;
-    let signal = tokio::time::timeout(Duration::from_secs(60), kept.signals.recv())
+    let signal = tokio::time::timeout(Duration::from_secs(60), running.signals.recv())
         .await
         .unwrap();
     let Some(Signal::Intruded(intruded, events)) = signal else {
@@ -481,7 +485,7 @@ async fn an_intruder_is_told_and_looked_for_and_its_pod_is_not_told_who() {
     assert_eq!(account.totals.other_tasks.least, 10);
     let busy = own.account(Some(pod.uid.clone()), 0, None).await.unwrap_err();
     assert_eq!(busy.kind, ErrorKind::Busy);
-    kept.end().await;
+    running.end().await;
 }
 
 #[tokio::test]
@@ -489,7 +493,7 @@ async fn where_nobody_may_trace_counts_go_on_and_the_entry_says_that_it_names_no
     let mut node = Node::new();
     let fake = Fake::new(node.directory.path());
     fake.host.locked.store(true, Ordering::SeqCst);
-    let kept = node.keeping(&fake);
+    let running = node.keep_ledger(&fake);
     let (pod, _) = node.isolated(1, "2-3").await;
     node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
         .await;
@@ -509,19 +513,19 @@ async fn where_nobody_may_trace_counts_go_on_and_the_entry_says_that_it_names_no
     let account = node.account(&pod).await;
     assert_eq!(account.totals.other_tasks, Range { least: 12, most: 12 });
     assert_eq!(account.attributions.len(), 1);
-    kept.end().await;
+    running.end().await;
 }
 
 #[tokio::test]
 async fn a_sample_is_counted_beside_an_audit_and_kept_although_nobody_intruded() {
     let mut node = Node::new();
     let fake = Fake::new(node.directory.path());
-    let kept = node.keeping(&fake);
+    let running = node.keep_ledger(&fake);
     let (pod, _) = node.isolated(1, "2-3").await;
     node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
         .await;
     node.reconcile().await;
-    node.until("the audit's look is taken", |_| fake.looks() > 1).await;
+    node.until("the audit's look is taken", |_| fake.readings() > 1).await;
     assert!(fake.host.targets.lock().unwrap().is_empty(), "off by default");
     let every = Every::Hour;
     node.settings.ledger.sample = Some(Sample { seconds: 1, every });
@@ -530,13 +534,13 @@ async fn a_sample_is_counted_beside_an_audit_and_kept_although_nobody_intruded()
     assert_eq!((sampled.len(), sampled[0].0.as_str()), (1, pod.uid.as_str()));
     assert_eq!(sampled[0].1.tasks[0].name, "payroll");
     assert_eq!(fake.host.targets.lock().unwrap().len(), 1, "once an hour");
-    kept.end().await;
+    running.end().await;
 }
 
 /// The next head that is signalled: day, number and hash.
-async fn head(kept: &mut Kept) -> (String, u64, String) {
+async fn head(running: &mut RunningLedger) -> (String, u64, String) {
     loop {
-        let signal = tokio::time::timeout(Duration::from_secs(60), kept.signals.recv());
+        let signal = tokio::time::timeout(Duration::from_secs(60), running.signals.recv());
         if let Signal::Head(Event::Head { day, seq, hash, .. }) = signal.await.unwrap().unwrap() {
             return (day, seq, hash);
         }
@@ -547,7 +551,7 @@ async fn head(kept: &mut Kept) -> (String, u64, String) {
 async fn a_day_that_ended_is_signed_once_told_and_still_shown_by_the_next_daemon() {
     let mut node = Node::new();
     let fake = Fake::new(node.directory.path());
-    let mut kept = node.keeping(&fake);
+    let mut running = node.keep_ledger(&fake);
     node.isolated(1, "2-3").await;
     node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
         .await;
@@ -557,10 +561,10 @@ async fn a_day_that_ended_is_signed_once_told_and_still_shown_by_the_next_daemon
     node.reconcile().await;
     node.until("it is said", |node| node.handle.view().ledger.problem.is_some())
         .await;
-    assert!(kept.signals.try_recv().is_err(), "nothing that is not kept is told");
+    assert!(running.signals.try_recv().is_err(), "nothing that is not kept is told");
     fake.host.full.store(false, Ordering::SeqCst);
     node.reconcile().await;
-    let told = head(&mut kept).await;
+    let told = head(&mut running).await;
     let shown = |node: &Node| {
         let ledger = node.handle.view().ledger.clone();
         (ledger.day.clone(), ledger.seq, ledger.hash.clone())
@@ -572,12 +576,12 @@ async fn a_day_that_ended_is_signed_once_told_and_still_shown_by_the_next_daemon
         .map(|head| (head.day.clone(), head.seq, head.hash.clone()))
         .collect();
     assert_eq!((verdict.is_good(), heads), (true, vec![told.clone()]), "{verdict:?}");
-    kept.end().await;
+    running.end().await;
     node.restart().await;
     node.reconcile().await;
-    let kept = node.keeping(&fake);
+    let running = node.keep_ledger(&fake);
     node.until("the next daemon shows it", |node| shown(node) == told).await;
-    kept.end().await;
+    running.end().await;
 }
 
 #[tokio::test]
@@ -586,7 +590,7 @@ async fn a_clock_that_was_years_in_the_future_ends_no_signing_also_across_a_rest
     for restarts in [false, true] {
         let mut node = Node::new();
         let fake = Fake::new(node.directory.path());
-        let mut kept = node.keeping(&fake);
+        let mut running = node.keep_ledger(&fake);
         node.isolated(1, "2-3").await;
         node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
             .await;
@@ -596,13 +600,13 @@ async fn a_clock_that_was_years_in_the_future_ends_no_signing_also_across_a_rest
         for step in [0, DAY] {
             fake.host.clock.fetch_add(step, Ordering::SeqCst);
             node.reconcile().await;
-            days.push(head(&mut kept).await);
+            days.push(head(&mut running).await);
         }
         if restarts {
-            kept.end().await;
+            running.end().await;
             node.restart().await;
             node.reconcile().await;
-            kept = node.keeping(&fake);
+            running = node.keep_ledger(&fake);
             node.until("the next daemon shows the last head", |node| {
                 node.handle.view().ledger.seq == days[1].1
             })
@@ -613,14 +617,14 @@ async fn a_clock_that_was_years_in_the_future_ends_no_signing_also_across_a_rest
         for step in [0, DAY, DAY] {
             fake.host.clock.fetch_add(step, Ordering::SeqCst);
             node.reconcile().await;
-            days.push(head(&mut kept).await);
+            days.push(head(&mut running).await);
         }
         let numbers: Vec<u64> = days.iter().map(|(_, seq, _)| *seq).collect();
         assert!(numbers.is_sorted_by(|a, b| a < b), "{days:?}");
         assert!(days[1].0 > days[3].0 && days[2].0 > days[4].0, "{days:?}");
         let verdict: Verdict = serde_json::from_str(&node.handle.verify_ledger().await.unwrap()).unwrap();
         assert!(verdict.is_good() && verdict.vouched_seq == numbers[4], "{verdict:?}");
-        kept.end().await;
+        running.end().await;
     }
 }
 
@@ -630,7 +634,7 @@ async fn the_time_before_a_vms_first_reading_is_a_gap() {
     let fake = Fake::new(node.directory.path());
     // It has just got its CPUs, for as long as the test lasts.
     fake.host.settles.store(true, Ordering::SeqCst);
-    let kept = node.keeping(&fake);
+    let running = node.keep_ledger(&fake);
     let (pod, _) = node.isolated(1, "2-3").await;
     node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
         .await;
@@ -650,7 +654,7 @@ async fn the_time_before_a_vms_first_reading_is_a_gap() {
     );
     let whys: Vec<Closed> = account.gaps.iter().map(|gap| gap.why).collect();
     assert_eq!(whys, [Closed::NotRead], "{account:?}");
-    kept.end().await;
+    running.end().await;
 }
 
 #[tokio::test]
@@ -659,11 +663,11 @@ async fn switched_off_nothing_is_looked_at_and_a_reload_switches_it() {
     node.settings.ledger.kept = false;
     node.restart().await;
     let fake = Fake::new(node.directory.path());
-    let kept = node.keeping(&fake);
+    let running = node.keep_ledger(&fake);
     node.isolated(1, "2-3").await;
     node.reconcile().await;
     tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!((fake.looks(), node.handle.view().ledger.enabled), (0, false));
+    assert_eq!((fake.readings(), node.handle.view().ledger.enabled), (0, false));
     node.settings.ledger.kept = true;
     node.handle.reload(node.settings.clone()).await.unwrap();
     node.until("it is switched on", |_| opened(&fake.events()).len() == 2)
@@ -674,5 +678,5 @@ async fn switched_off_nothing_is_looked_at_and_a_reload_switches_it() {
         .await;
     let ended = || matches!(fake.events().last(), Some(Event::Stopped {}));
     node.until("and says so", |_| ended()).await;
-    kept.end().await;
+    running.end().await;
 }

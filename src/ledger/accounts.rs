@@ -1,6 +1,6 @@
-//! Accounts and verdicts, made of the files and off every thread that has other work. Operators' one at a time, and pods' likewise: of
-//! those each pod has one question at most, and is answered once in ten seconds. So as many wait as there are pods, in the order in which
-//! they came; one whose caller has left gives its place up.
+//! Accounts and verdicts, made from the ledger's files on threads that may block. Operators are answered one at a time, and so are pods.
+//! Each pod has at most one query in the queue, and is answered at most once in ten seconds: so the queue is no longer than there are
+//! pods. A query whose caller has left is removed from it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,14 +18,14 @@ use super::restrict;
 use crate::engine::{AccountRequest, now_us};
 
 /// The shortest time between two answers to a pod.
-const EVERY: Duration = Duration::from_secs(10);
-/// How long a fresh look is waited for: the disk may be slow, and what is there is an answer too.
-const FRESH: Duration = Duration::from_secs(2);
+const POD_ANSWER_INTERVAL: Duration = Duration::from_secs(10);
+/// How long an account waits for a fresh reading: the disk may be slow, and the entries in the files are an answer too.
+const FRESH_READING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What entries are read from.
-pub(crate) trait Shelf: Send + Sync {
-    /// The accounts of one VM, or of all, by pod UID, and of a time, microseconds since the epoch. `now` comes behind what is there.
-    /// Blocks.
+/// Reads accounts and verdicts from the ledger's files.
+pub(crate) trait AccountReader: Send + Sync {
+    /// The accounts of one pod's VM, or of all VMs, over a period in microseconds since the epoch. `reading` counts as an entry behind the
+    /// last one. Blocks.
     ///
     /// # Errors
     /// What cannot be read, and why.
@@ -34,95 +34,98 @@ pub(crate) trait Shelf: Send + Sync {
         pod: Option<&PodUid>,
         since_us: u64,
         until_us: u64,
-        now: Option<Entry>,
+        reading: Option<Entry>,
     ) -> Result<Vec<Account>, String>;
 
-    /// `key`: the public key in use, base64; where it is empty heads are those of any key. Blocks.
+    /// Verify the ring. `key`: the public key in use, base64; where it is empty any key may have signed the heads. Blocks.
     ///
     /// # Errors
-    /// As above.
+    /// What cannot be read, and why.
     fn verify(&self, key: &str) -> Result<Verdict, String>;
 }
 
+/// AccountService queries for accounts and verdicts.
 #[derive(Clone)]
-pub(super) struct Answers {
-    shelf: Arc<dyn Shelf>,
+pub(super) struct AccountService {
+    reader: Arc<dyn AccountReader>,
+    /// The turn of pods' queries: one permit.
     pods: Arc<Semaphore>,
+    /// The turn of operators' queries: one permit.
     operators: Arc<Semaphore>,
-    asked: Arc<Mutex<BTreeMap<PodUid, Asked>>>,
+    queries: Arc<Mutex<BTreeMap<PodUid, PodQuery>>>,
 }
 
-/// What became of a pod's last question.
+/// The state of a pod's last query.
 #[derive(Debug, Clone, Copy)]
-enum Asked {
-    /// It waits, or is answered now.
-    Waits,
+enum PodQuery {
+    /// It waits, or is being answered.
+    Waiting,
     Answered(Instant),
 }
 
-/// A pod's one question. If it is dropped before the answer is begun, it counts as not asked.
-struct Admitted {
-    asked: Arc<Mutex<BTreeMap<PodUid, Asked>>>,
+/// The permit of a pod's query. If it is dropped before the answer is begun, the query does not count.
+struct QueryPermit {
+    queries: Arc<Mutex<BTreeMap<PodUid, PodQuery>>>,
     pod: PodUid,
-    /// The answer is being made. It counts even if nobody waits for it any more, because it costs the same.
-    is_made: bool,
+    /// Whether the answer is begun. It counts then even if the caller has left, because it costs the same.
+    is_begun: bool,
 }
 
-impl Drop for Admitted {
+impl Drop for QueryPermit {
     fn drop(&mut self) {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.is_made {
-            true => asked.insert(self.pod.clone(), Asked::Answered(Instant::now())),
-            false => asked.remove(&self.pod),
+        let mut queries = self.queries.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.is_begun {
+            true => queries.insert(self.pod.clone(), PodQuery::Answered(Instant::now())),
+            false => queries.remove(&self.pod),
         };
     }
 }
 
-impl Answers {
-    pub(super) fn new(shelf: Arc<dyn Shelf>) -> Self {
-        let one = || Arc::new(Semaphore::new(1));
+impl AccountService {
+    pub(super) fn new(reader: Arc<dyn AccountReader>) -> Self {
+        let one_permit = || Arc::new(Semaphore::new(1));
         Self {
-            shelf,
-            pods: one(),
-            operators: one(),
-            asked: Arc::default(),
+            reader,
+            pods: one_permit(),
+            operators: one_permit(),
+            queries: Arc::default(),
         }
     }
 
-    /// `look` has the counters read first. Whoever drops this before its turn comes has given the turn up.
+    /// An account as JSON. `read` has the counters read first. A caller that drops the future before its turn gives the turn up.
     ///
     /// # Errors
     /// `Busy` for a pod that asks again too soon; `Failed` with what could not be read.
     pub(super) async fn account(
         &self,
         request: AccountRequest,
-        look: impl FnOnce() -> Option<oneshot::Receiver<Option<Entry>>>,
+        read: impl FnOnce() -> Option<oneshot::Receiver<Option<Entry>>>,
     ) -> Result<String, Error> {
-        let (queue, mut admitted) = match (&request.pod, request.by_pod) {
+        let (queue, mut permit) = match (&request.pod, request.by_pod) {
             (Some(pod), true) => (&self.pods, Some(self.admit(pod, Instant::now())?)),
             _ => (&self.operators, None),
         };
         let turn = queue.clone().acquire_owned().await;
         let turn = turn.map_err(ErrorKind::Failed.context("the ledger"))?;
-        let taken = request.until_us.is_none().then(look).flatten();
-        let now = match taken {
-            // In time or not: the files have what was read before.
-            Some(taken) => tokio::time::timeout(FRESH, taken)
+        let reading = request.until_us.is_none().then(read).flatten();
+        let reading = match reading {
+            // Without a reading in time the account ends with the last entry.
+            Some(reading) => tokio::time::timeout(FRESH_READING_TIMEOUT, reading)
                 .await
                 .ok()
                 .and_then(Result::ok)
                 .flatten(),
             None => None,
         };
-        let shelf = self.shelf.clone();
-        if let Some(admitted) = &mut admitted {
-            admitted.is_made = true;
+        let reader = self.reader.clone();
+        if let Some(permit) = &mut permit {
+            permit.is_begun = true;
         }
         let made = tokio::task::spawn_blocking(move || {
-            // Held here and not by the caller, who may leave before.
-            let (_turn, _admitted) = (turn, admitted);
+            // They are held until the answer is made, also where the caller leaves before.
+            let (_turn, _permit) = (turn, permit);
             let until_us = request.until_us.unwrap_or_else(now_us);
-            let accounts = shelf.accounts(request.pod.as_ref(), request.since_us, until_us, now);
+            let accounts = reader.accounts(request.pod.as_ref(), request.since_us, until_us, reading);
             let accounts = accounts.map_err(ErrorKind::Failed.context("the ledger"))?;
             let Some(pod) = &request.pod else {
                 return json(&accounts);
@@ -139,36 +142,38 @@ impl Answers {
         made.await.map_err(ErrorKind::Failed.context("the ledger"))?
     }
 
+    /// The ring's verdict as JSON.
+    ///
     /// # Errors
     /// `Failed` with what could not be read.
     pub(super) async fn verify(&self, key: String) -> Result<String, Error> {
         let turn = self.operators.clone().acquire_owned().await;
         let turn = turn.map_err(ErrorKind::Failed.context("the ledger"))?;
-        let shelf = self.shelf.clone();
+        let reader = self.reader.clone();
         let made = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            json(&shelf.verify(&key).map_err(ErrorKind::Failed.context("the ledger"))?)
+            json(&reader.verify(&key).map_err(ErrorKind::Failed.context("the ledger"))?)
         });
         made.await.map_err(ErrorKind::Failed.context("the ledger"))?
     }
 
-    fn admit(&self, pod: &PodUid, now: Instant) -> Result<Admitted, Error> {
-        // Each call changes it once.
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.retain(|_, what| match what {
-            Asked::Waits => true,
-            Asked::Answered(at) => now.saturating_duration_since(*at) < EVERY,
+    fn admit(&self, pod: &PodUid, now: Instant) -> Result<QueryPermit, Error> {
+        // A panic leaves no half-made change: each call changes the map once.
+        let mut queries = self.queries.lock().unwrap_or_else(PoisonError::into_inner);
+        queries.retain(|_, query| match query {
+            PodQuery::Waiting => true,
+            PodQuery::Answered(at) => now.saturating_duration_since(*at) < POD_ANSWER_INTERVAL,
         });
-        if asked.contains_key(pod) {
-            let seconds = EVERY.as_secs();
+        if queries.contains_key(pod) {
+            let seconds = POD_ANSWER_INTERVAL.as_secs();
             let text = format!("the account of a VM is answered once in {seconds} s, and one question at a time");
             return Err(ErrorKind::Busy.because(text));
         }
-        asked.insert(pod.clone(), Asked::Waits);
-        Ok(Admitted {
-            asked: self.asked.clone(),
+        queries.insert(pod.clone(), PodQuery::Waiting);
+        Ok(QueryPermit {
+            queries: self.queries.clone(),
             pod: pod.clone(),
-            is_made: false,
+            is_begun: false,
         })
     }
 }
@@ -185,12 +190,14 @@ mod tests {
 
     #[derive(Default)]
     struct Fake {
-        now: AtomicUsize,
-        most: AtomicUsize,
-        all: AtomicUsize,
+        /// Accounts that are being made.
+        running: AtomicUsize,
+        /// The greatest number that were being made at a time.
+        max_running: AtomicUsize,
+        made: AtomicUsize,
     }
 
-    impl Shelf for Fake {
+    impl AccountReader for Fake {
         fn accounts(
             &self,
             pod: Option<&PodUid>,
@@ -198,11 +205,11 @@ mod tests {
             until_us: u64,
             _: Option<Entry>,
         ) -> Result<Vec<Account>, String> {
-            self.all.fetch_add(1, Ordering::SeqCst);
-            self.most
-                .fetch_max(self.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            self.made.fetch_add(1, Ordering::SeqCst);
+            self.max_running
+                .fetch_max(self.running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(20));
-            self.now.fetch_sub(1, Ordering::SeqCst);
+            self.running.fetch_sub(1, Ordering::SeqCst);
             let mut account = Account {
                 vm: pod.map(PodUid::to_string).unwrap_or_default(),
                 since_us,
@@ -234,16 +241,16 @@ mod tests {
     #[tokio::test]
     async fn a_pod_asks_once_in_ten_seconds_and_pods_one_at_a_time() {
         let fake = Arc::new(Fake::default());
-        let answers = Answers::new(fake.clone());
+        let answers = AccountService::new(fake.clone());
         let asked = (1..=3).map(|number| answers.account(request(number, true), || None));
         for answer in futures_util::future::join_all(asked).await {
             assert!(!answer.unwrap().contains("nvme0"));
         }
-        assert_eq!(fake.most.load(Ordering::SeqCst), 1, "pods at a time");
+        assert_eq!(fake.max_running.load(Ordering::SeqCst), 1, "pods at a time");
         let again = answers.account(request(1, true), || None).await.unwrap_err();
         assert_eq!(again.kind, ErrorKind::Busy);
         assert!(again.visible_to(&pod(1)).text.contains("10 s"), "its pod is told why");
-        drop(answers.admit(&pod(1), Instant::now() + EVERY).unwrap());
+        drop(answers.admit(&pod(1), Instant::now() + POD_ANSWER_INTERVAL).unwrap());
         // An operator waits for no pod, and asks as often as he likes.
         for _ in 0..2 {
             assert!(
@@ -256,15 +263,15 @@ mod tests {
         }
     }
 
-    /// As many questions as are answered one after the other, until the test says so.
-    fn blocked(answers: &Answers) -> tokio::sync::OwnedSemaphorePermit {
+    /// Keeps the pods' turn until the test drops it.
+    fn blocked(answers: &AccountService) -> tokio::sync::OwnedSemaphorePermit {
         answers.pods.clone().try_acquire_owned().unwrap()
     }
 
     #[tokio::test]
-    async fn a_pod_has_one_question_in_the_queue_however_often_it_asks_and_leaves() {
+    async fn a_pod_has_one_query_in_the_queue_however_often_it_asks_and_leaves() {
         let fake = Arc::new(Fake::default());
-        let answers = Answers::new(fake.clone());
+        let answers = AccountService::new(fake.clone());
         let first = blocked(&answers);
         let asks = |number| {
             let answers = answers.clone();
@@ -272,11 +279,15 @@ mod tests {
         };
         let waits = asks(1);
         tokio::task::yield_now().await;
-        // It waits for long, and is not answered: that no time passes is not what keeps a second one out.
+        // A second query is refused while the first one waits, however long that takes.
         let again = answers.account(request(1, true), || None).await.unwrap_err();
         assert_eq!(again.kind, ErrorKind::Busy);
-        assert!(answers.admit(&pod(1), Instant::now() + 10 * EVERY).is_err());
-        // Another pod that asks and leaves a thousand times takes no place and no time.
+        assert!(
+            answers
+                .admit(&pod(1), Instant::now() + 10 * POD_ANSWER_INTERVAL)
+                .is_err()
+        );
+        // A pod that asks and leaves a thousand times has no place in the queue and no answer.
         for _ in 0..1_000 {
             let left = asks(2);
             tokio::task::yield_now().await;
@@ -288,18 +299,18 @@ mod tests {
         drop(first);
         assert!(waits.await.unwrap().is_ok());
         assert!(other.await.unwrap().is_ok());
-        assert_eq!(fake.all.load(Ordering::SeqCst), 2, "accounts that were made");
-        // From the answer on it is counted, not from the question.
+        assert_eq!(fake.made.load(Ordering::SeqCst), 2, "accounts that were made");
+        // The interval begins with the answer, not with the query.
         assert!(answers.admit(&pod(1), Instant::now()).is_err());
     }
 
     #[tokio::test]
     async fn an_answer_that_is_being_made_counts_although_its_caller_has_left() {
         let fake = Arc::new(Fake::default());
-        let answers = Answers::new(fake.clone());
+        let answers = AccountService::new(fake.clone());
         let asks = answers.clone();
         let left = tokio::spawn(async move { asks.account(request(1, true), || None).await });
-        while fake.all.load(Ordering::SeqCst) == 0 {
+        while fake.made.load(Ordering::SeqCst) == 0 {
             tokio::task::yield_now().await;
         }
         left.abort();
@@ -308,14 +319,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_account_of_now_is_made_after_a_fresh_look_and_without_one_in_time_too() {
-        let answers = Answers::new(Arc::<Fake>::default());
+    async fn an_account_of_now_waits_for_a_fresh_reading_with_a_bound() {
+        let answers = AccountService::new(Arc::<Fake>::default());
         let now = AccountRequest {
             until_us: None,
             ..request(1, false)
         };
         let before = now_us();
-        // Nobody takes it.
+        // No thread makes the reading.
         let answer = answers.account(now, || Some(oneshot::channel().1)).await.unwrap();
         let account: Account = serde_json::from_str(&answer).unwrap();
         assert!(account.until_us >= before);

@@ -1,5 +1,5 @@
-//! Looking closely for a while: who else runs on VMs' CPUs, by name, as the kernel counts it for `steliad-quiet`. One at a time on the node.
-//! An operator's comes first: one that began by itself ends early for it.
+//! Attributions: who else runs on VMs' CPUs, by name, as `steliad-quiet` has the kernel count it for a while. The node has one at a time.
+//! An operator's comes first: one that began automatically ends early for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,39 +15,41 @@ use stelia_quiet::order::{SOCKET, Target};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::wanted::{Vm, Vms};
+use super::target::{Targets, VmTarget};
 use crate::engine::now_us;
 
-/// How long it is looked where the counters say that a task ran.
-pub(super) const SHORT: Duration = Duration::from_secs(5);
-/// How often that is done for one VM.
-const AGAIN: Duration = Duration::from_secs(3600);
+/// How long an attribution after an intrusion takes.
+pub(super) const INTRUSION_TRACE_DURATION: Duration = Duration::from_secs(5);
+/// The shortest time between two attributions after intrusions on one VM's CPUs.
+const INTRUSION_TRACE_INTERVAL: Duration = Duration::from_secs(3600);
+/// Tasks that a message names at most.
+const MAX_NAMED_TASKS: usize = 4;
 
-/// Who counts.
+/// Has the kernel count who runs on CPUs.
 pub(crate) trait Tracer: Send + Sync {
-    /// Blocks until counting begins.
+    /// Begin to count. Blocks until counting has begun.
     ///
     /// # Errors
     /// Why nothing is counted.
     fn begin(&self, target: &Target) -> Result<(), String>;
 
-    /// Blocks until counting has ended.
+    /// End counting. Blocks until it has ended.
     ///
     /// # Errors
-    /// Why nothing is known.
+    /// Why there is no result.
     fn finish(&self) -> Result<Attribution, String>;
 
-    /// Whether the kernel may still be counting for a daemon that was before.
+    /// Whether the kernel may still be counting for a former daemon.
     fn may_be_counting(&self) -> bool;
 }
 
-/// The instance of tracefs that `steliad-quiet` makes and removes.
-const INSTANCE: &str = "/sys/kernel/tracing/instances/steliad-quiet";
+/// The tracefs instance that `steliad-quiet` makes and removes.
+const TRACEFS_INSTANCE: &str = "/sys/kernel/tracing/instances/steliad-quiet";
 
-/// `steliad-quiet`, behind its socket.
-pub(crate) struct Program;
+/// Counts by `steliad-quiet`, through its socket.
+pub(crate) struct QuietTracer;
 
-impl Tracer for Program {
+impl Tracer for QuietTracer {
     fn begin(&self, target: &Target) -> Result<(), String> {
         client::begin(Path::new(SOCKET), target, client::PATIENCE).map_err(|error| error.to_string())
     }
@@ -57,96 +59,99 @@ impl Tracer for Program {
     }
 
     fn may_be_counting(&self) -> bool {
-        Path::new(INSTANCE).is_dir()
+        Path::new(TRACEFS_INSTANCE).is_dir()
     }
 }
 
-/// The one that may be under way.
+/// Makes attributions, one at a time.
 #[derive(Clone)]
-pub(super) struct Closely {
+pub(super) struct Attributor {
     tracer: Arc<dyn Tracer>,
-    /// Of whoever looks.
+    /// One permit: the attribution that is under way.
     turn: Arc<Semaphore>,
-    /// Of operators.
+    /// One permit: an operator's attribution, under way or waiting for the turn.
     operators: Arc<Semaphore>,
-    /// Ends the one that began by itself.
-    early: Arc<Mutex<CancellationToken>>,
+    /// Ends the last automatic attribution early.
+    end_automatic: Arc<Mutex<CancellationToken>>,
 }
 
-impl Closely {
+impl Attributor {
     pub(super) fn new(tracer: Arc<dyn Tracer>) -> Self {
         Self {
             tracer,
             turn: Arc::new(Semaphore::new(1)),
             operators: Arc::new(Semaphore::new(1)),
-            early: Arc::default(),
+            end_automatic: Arc::default(),
         }
     }
 
-    /// End what a daemon that was before left. Whoever looks next waits for that.
-    pub(super) fn clear(&self) {
+    /// End counting that a former daemon began. The next attribution waits for that.
+    pub(super) fn end_former(&self) {
         let Ok(turn) = self.turn.clone().try_acquire_owned() else {
             return;
         };
         let tracer = self.tracer.clone();
         tokio::spawn(async move {
-            let clear = move || match tracer.may_be_counting() {
+            let end = move || match tracer.may_be_counting() {
                 true => tracer.finish().map(drop),
                 false => Ok(()),
             };
-            if let Err(problem) = blocking(clear).await {
+            if let Err(problem) = blocking(end).await {
                 tracing::debug!("what counted before: {problem}");
             }
             drop(turn);
         });
     }
 
-    /// An operator's: `given_up` ends it early.
+    /// An operator's attribution. `given_up` ends it early.
     ///
     /// # Errors
-    /// `Busy` while another operator's is under way; `Failed` with the words of `steliad-quiet`.
+    /// `Busy` while another operator's is under way; `Failed` with the problem that `steliad-quiet` reports.
     pub(super) async fn for_operator(
         &self,
         target: Target,
-        lasts: Duration,
+        duration: Duration,
         given_up: impl Future<Output = ()>,
     ) -> Result<Attribution, Error> {
         let busy = || ErrorKind::Busy.because("an attribution is under way on this node: one at a time");
-        let _alone = self.operators.clone().try_acquire_owned().map_err(|_| busy())?;
-        self.early.lock().unwrap_or_else(PoisonError::into_inner).cancel();
+        let _permit = self.operators.clone().try_acquire_owned().map_err(|_| busy())?;
+        self.end_automatic
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .cancel();
         let turn = self.turn.clone().acquire_owned().await.map_err(|_| busy())?;
-        let looked = self.look(turn, target, lasts, given_up).await;
-        looked.map_err(ErrorKind::Failed.context("attribution"))
+        let attributed = self.attribute(turn, target, duration, given_up).await;
+        attributed.map_err(ErrorKind::Failed.context("attribution"))
     }
 
-    /// One that begins by itself, unless another is under way: then nothing.
-    pub(super) async fn by_itself(&self, target: Target, lasts: Duration) -> Option<Result<Attribution, String>> {
+    /// An automatic attribution; `None` while another one is under way.
+    pub(super) async fn automatic(&self, target: Target, duration: Duration) -> Option<Result<Attribution, String>> {
         if self.operators.available_permits() == 0 {
             return None;
         }
         let turn = self.turn.clone().try_acquire_owned().ok()?;
         let early = CancellationToken::new();
-        *self.early.lock().unwrap_or_else(PoisonError::into_inner) = early.clone();
-        Some(self.look(turn, target, lasts, early.cancelled()).await)
+        *self.end_automatic.lock().unwrap_or_else(PoisonError::into_inner) = early.clone();
+        Some(self.attribute(turn, target, duration, early.cancelled()).await)
     }
 
-    async fn look(
+    async fn attribute(
         &self,
         turn: OwnedSemaphorePermit,
         target: Target,
-        lasts: Duration,
+        duration: Duration,
         early: impl Future<Output = ()>,
     ) -> Result<Attribution, String> {
         let tracer = self.tracer.clone();
         blocking(move || tracer.begin(&target)).await?;
         tokio::select! {
-            () = tokio::time::sleep(lasts) => {}
+            () = tokio::time::sleep(duration) => {}
             () = early => {}
         }
         let tracer = self.tracer.clone();
-        let looked = blocking(move || tracer.finish()).await;
+        let attributed = blocking(move || tracer.finish()).await;
         drop(turn);
-        looked
+        attributed
     }
 }
 
@@ -155,8 +160,8 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, String> + 
     done.unwrap_or_else(|panicked| Err(panicked.to_string()))
 }
 
-/// What is looked at: the CPUs of these VMs and their threads.
-pub(super) fn target<'a>(vms: impl Iterator<Item = &'a Arc<Vm>>) -> Target {
+/// What is counted: the CPUs of these VMs, without their own threads.
+pub(super) fn trace_target<'a>(vms: impl Iterator<Item = &'a Arc<VmTarget>>) -> Target {
     let mut target = Target::default();
     for seat in vms.flat_map(|vm| &vm.seats) {
         target.cpus = target.cpus.union(&seat.cpus);
@@ -165,7 +170,7 @@ pub(super) fn target<'a>(vms: impl Iterator<Item = &'a Arc<Vm>>) -> Target {
     target
 }
 
-/// One that could not be made now, for this reason.
+/// An attribution that could not be made, for this reason.
 pub(super) fn failed(problem: String) -> Attribution {
     let now_us = now_us();
     Attribution {
@@ -177,7 +182,7 @@ pub(super) fn failed(problem: String) -> Attribution {
 }
 
 /// The part of an attribution that is one VM's.
-pub(super) fn of_vm(attribution: &Attribution, vm: &Vm) -> Attribution {
+pub(super) fn of_vm(attribution: &Attribution, vm: &VmTarget) -> Attribution {
     let cpus: CpuSet = vm.seats.iter().flat_map(|seat| seat.cpus.iter()).collect();
     let part = |doers: &[Doer]| doers.iter().filter(|doer| cpus.contains(doer.cpu)).cloned().collect();
     Attribution {
@@ -190,45 +195,46 @@ pub(super) fn of_vm(attribution: &Attribution, vm: &Vm) -> Attribution {
     }
 }
 
-/// When one begins by itself: not more often than is worth it.
+/// When automatic attributions are due.
 #[derive(Debug, Default)]
-pub(super) struct Occasions {
-    began: BTreeMap<PodUid, Instant>,
-    sampled: Option<Instant>,
+pub(super) struct AttributionSchedule {
+    /// When the last attribution after an intrusion on each VM's CPUs began.
+    after_intrusions: BTreeMap<PodUid, Instant>,
+    last_sample: Option<Instant>,
 }
 
-impl Occasions {
-    /// A task ran on this VM's CPUs: whether it is looked who.
-    pub(super) fn intruded(&mut self, pod: &PodUid, now: Instant) -> bool {
-        self.began
-            .retain(|_, began| now.saturating_duration_since(*began) < AGAIN);
-        let is_first = !self.began.contains_key(pod);
-        if is_first {
-            self.began.insert(pod.clone(), now);
+impl AttributionSchedule {
+    /// Whether an attribution is due after another task ran on this VM's CPUs. It counts as begun then.
+    pub(super) fn intrusion_is_due(&mut self, pod: &PodUid, now: Instant) -> bool {
+        self.after_intrusions
+            .retain(|_, began| now.saturating_duration_since(*began) < INTRUSION_TRACE_INTERVAL);
+        let is_due = !self.after_intrusions.contains_key(pod);
+        if is_due {
+            self.after_intrusions.insert(pod.clone(), now);
         }
-        is_first
+        is_due
     }
 
-    /// An audit's time: whether a sample is due.
-    pub(super) fn is_due(&mut self, interval: Duration, now: Instant) -> bool {
+    /// Whether a sample is due at this audit. It counts as begun then.
+    pub(super) fn sample_is_due(&mut self, interval: Duration, now: Instant) -> bool {
         let due = self
-            .sampled
+            .last_sample
             .is_none_or(|sampled| now.saturating_duration_since(sampled) >= interval);
         if due {
-            self.sampled = Some(now);
+            self.last_sample = Some(now);
         }
         due
     }
 }
 
-/// VMs that have CPUs of their own.
-pub(super) fn with_seats(vms: &Vms) -> BTreeSet<&PodUid> {
-    let with = vms.iter().filter(|(_, vm)| !vm.seats.is_empty());
+/// The pods whose VMs have CPUs of their own.
+pub(super) fn with_seats(targets: &Targets) -> BTreeSet<&PodUid> {
+    let with = targets.iter().filter(|(_, vm)| !vm.seats.is_empty());
     with.map(|(pod, _)| pod).collect()
 }
 
-/// The names of those that ran most, for a message: at most four.
-pub(super) fn named(attribution: &Attribution) -> String {
+/// The tasks that ran most often, with their counts, for a message.
+pub(super) fn most_frequent(attribution: &Attribution) -> String {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for task in &attribution.tasks {
         let count = counts.entry(&task.name).or_default();
@@ -238,7 +244,7 @@ pub(super) fn named(attribution: &Attribution) -> String {
     most.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let most = most
         .into_iter()
-        .take(4)
+        .take(MAX_NAMED_TASKS)
         .map(|(name, count)| format!("{name} ({count})"));
     most.collect::<Vec<_>>().join(", ")
 }
@@ -247,7 +253,7 @@ pub(super) fn named(attribution: &Attribution) -> String {
 mod tests {
     use super::*;
 
-    /// Says what was counted, and when.
+    /// Notes what was to be counted, and how often that ended.
     #[derive(Default)]
     struct Fake {
         begun: Mutex<Vec<Target>>,
@@ -273,64 +279,64 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_operators_comes_first_and_two_operators_do_not_wait_for_each_other() {
+    async fn an_operators_attribution_comes_first_and_a_second_operator_is_refused() {
         let fake = Arc::new(Fake::default());
-        let closely = Closely::new(fake.clone());
+        let attributor = Attributor::new(fake.clone());
         let long = Duration::from_secs(3600);
         let never = std::future::pending::<()>;
-        let own = tokio::spawn({
-            let closely = closely.clone();
-            async move { closely.by_itself(Target::default(), long).await }
+        let automatic = tokio::spawn({
+            let attributor = attributor.clone();
+            async move { attributor.automatic(Target::default(), long).await }
         });
         while fake.begun.lock().unwrap().is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!(
-            closely.by_itself(Target::default(), long).await.is_none(),
+            attributor.automatic(Target::default(), long).await.is_none(),
             "one at a time"
         );
         let first = tokio::spawn({
-            let closely = closely.clone();
-            async move { closely.for_operator(Target::default(), long, never()).await }
+            let attributor = attributor.clone();
+            async move { attributor.for_operator(Target::default(), long, never()).await }
         });
         // It ends although its hour is not over.
-        assert_eq!(own.await.unwrap(), Some(Ok(Attribution::default())));
+        assert_eq!(automatic.await.unwrap(), Some(Ok(Attribution::default())));
         while fake.begun.lock().unwrap().len() < 2 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let refused = closely.for_operator(Target::default(), long, never()).await;
+        let refused = attributor.for_operator(Target::default(), long, never()).await;
         assert_eq!(refused.unwrap_err().kind, ErrorKind::Busy);
-        assert!(closely.by_itself(Target::default(), long).await.is_none());
+        assert!(attributor.automatic(Target::default(), long).await.is_none());
         first.abort();
         assert!(first.await.is_err());
     }
 
     #[tokio::test]
-    async fn one_that_is_given_up_ends_and_the_next_may_begin() {
+    async fn an_attribution_that_is_given_up_ends_and_the_next_may_begin() {
         let fake = Arc::new(Fake::default());
-        let closely = Closely::new(fake.clone());
+        let attributor = Attributor::new(fake.clone());
         for _ in 0..2 {
-            let looked = closely.for_operator(Target::default(), Duration::from_secs(3600), async {});
-            looked.await.unwrap();
+            let attributed = attributor.for_operator(Target::default(), Duration::from_secs(3600), async {});
+            attributed.await.unwrap();
         }
         assert_eq!(*fake.finished.lock().unwrap(), 2);
     }
 
     #[test]
-    fn by_itself_it_is_looked_once_an_hour_for_each_vm() {
+    fn intrusions_on_one_vm_are_attributed_once_an_hour() {
         let pod = |number: u32| PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap();
-        let (mut occasions, now) = (Occasions::default(), Instant::now());
-        assert!(occasions.intruded(&pod(1), now));
-        assert!(!occasions.intruded(&pod(1), now + AGAIN / 2));
-        assert!(occasions.intruded(&pod(2), now + AGAIN / 2));
-        assert!(occasions.intruded(&pod(1), now + AGAIN));
-        assert!(occasions.is_due(AGAIN, now));
-        assert!(!occasions.is_due(AGAIN, now + AGAIN / 2));
-        assert!(occasions.is_due(AGAIN, now + AGAIN));
+        let (mut schedule, now) = (AttributionSchedule::default(), Instant::now());
+        assert!(schedule.intrusion_is_due(&pod(1), now));
+        assert!(!schedule.intrusion_is_due(&pod(1), now + INTRUSION_TRACE_INTERVAL / 2));
+        assert!(schedule.intrusion_is_due(&pod(2), now + INTRUSION_TRACE_INTERVAL / 2));
+        assert!(schedule.intrusion_is_due(&pod(1), now + INTRUSION_TRACE_INTERVAL));
+        assert!(schedule.sample_is_due(INTRUSION_TRACE_INTERVAL, now));
+        assert!(!schedule.sample_is_due(INTRUSION_TRACE_INTERVAL, now + INTRUSION_TRACE_INTERVAL / 2));
+        assert!(schedule.sample_is_due(INTRUSION_TRACE_INTERVAL, now + INTRUSION_TRACE_INTERVAL));
     }
 
     #[test]
-    fn the_message_names_those_that_ran_most() {
+    fn the_message_names_the_tasks_that_ran_most_often() {
         let doer = |cpu: u32, name: &str, count: u64| Doer {
             cpu,
             name: name.to_owned(),
@@ -349,6 +355,6 @@ mod tests {
             tasks,
             ..Attribution::default()
         };
-        assert_eq!(named(&attribution), "a (8), b (5), c (1), d (1)");
+        assert_eq!(most_frequent(&attribution), "a (8), b (5), c (1), d (1)");
     }
 }

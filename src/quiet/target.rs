@@ -1,4 +1,4 @@
-//! What is wanted of `steliad-quiet`: a function of the view and the settings.
+//! The order for `steliad-quiet`: a pure function of the engine's view and the settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,22 +9,29 @@ use stelia_settings::{CacheLimits, IrqSteering, LatencyLevel, QuietSettings};
 
 use crate::engine::View;
 
-/// Of each instance that has CPUs, from its registration on: what is to be done is done before the guest runs. `own_devices`: by pod, the
-/// VFIO devices whose interrupts go to its own CPUs.
-pub(super) fn wanted(view: &View, settings: &QuietSettings, own_devices: &BTreeMap<PodUid, BTreeSet<String>>) -> Order {
-    let with_cpus = view.instances.iter().filter(|(_, known)| !known.exclusive.is_empty());
-    let vms = with_cpus.map(|(pod, known)| {
+/// The order for every instance that has CPUs, from its registration on: it is carried out before the guest runs. `own_devices`: by pod, the
+/// VFIO devices whose interrupts go to the VM's own CPUs.
+pub(super) fn order_for(
+    view: &View,
+    settings: &QuietSettings,
+    own_devices: &BTreeMap<PodUid, BTreeSet<String>>,
+) -> Order {
+    let with_cpus = view
+        .instances
+        .iter()
+        .filter(|(_, instance)| !instance.exclusive.is_empty());
+    let vms = with_cpus.map(|(pod, instance)| {
         let vm = Vm {
-            cpus: known.exclusive.clone(),
+            cpus: instance.exclusive.clone(),
             own_devices: own_devices.get(pod).cloned().unwrap_or_default(),
-            // The administrator may have lowered it since.
+            // The administrator may have lowered the limit since the VM was registered.
             latency: latency(
-                known.quiet.latency.min(settings.latency_allowed),
+                instance.quiet.latency.min(settings.latency_allowed),
                 settings.latency_low_us,
             ),
             governor: settings.cpu_governor.clone(),
-            // Or have removed the class; an order with one that there is not would be refused as a whole.
-            cache_class: known
+            // The administrator may have removed the class since, and an order with an unknown class is refused as a whole.
+            cache_class: instance
                 .quiet
                 .cache_class
                 .clone()
@@ -33,13 +40,13 @@ pub(super) fn wanted(view: &View, settings: &QuietSettings, own_devices: &BTreeM
         (pod.to_string(), vm)
     });
     let steer = settings.irq_steering == IrqSteering::Shared;
-    // Where nothing is wanted, what may be in force is undone once and nobody is asked again.
+    // A VM for which nothing is to be done is left out. Without VMs the order undoes what is in force, once.
     let asks = |vm: &Vm| steer || settings.cache_monitoring || vm.asks();
     let vms: BTreeMap<String, Vm> = vms.filter(|(_, vm)| asks(vm)).collect();
     let exclusive: CpuSet = vms.values().flat_map(|vm| vm.cpus.iter()).collect();
     let online = view.topology.online();
     let free = online.difference(&exclusive);
-    // While kubelet's file cannot be used: whatever is no VM's and was not kubelet's to give away.
+    // Where kubelet's file cannot be used, the CPUs that neither a VM nor kubelet has.
     let unassigned = || free.difference(&view.kubelet_cpus);
     let pool = view
         .pool
@@ -70,10 +77,10 @@ fn class((name, limits): (&String, &CacheLimits)) -> (String, CacheClass) {
     (name.clone(), class)
 }
 
-/// A device that several containers have, as privileged ones do, is nobody's own.
-pub(super) fn without_shared(found: BTreeMap<PodUid, BTreeSet<String>>) -> BTreeMap<PodUid, BTreeSet<String>> {
+/// The devices that one container alone has. Privileged containers have all of them.
+pub(super) fn without_shared(devices: BTreeMap<PodUid, BTreeSet<String>>) -> BTreeMap<PodUid, BTreeSet<String>> {
     let mut times: BTreeMap<&str, u32> = BTreeMap::new();
-    for device in found.values().flatten() {
+    for device in devices.values().flatten() {
         *times.entry(device).or_default() += 1;
     }
     let once: BTreeSet<String> = times
@@ -81,7 +88,7 @@ pub(super) fn without_shared(found: BTreeMap<PodUid, BTreeSet<String>>) -> BTree
         .filter(|(_, times)| **times == 1)
         .map(|(device, _)| (*device).to_owned())
         .collect();
-    let own = found.into_iter().map(|(pod, devices)| (pod, &devices & &once));
+    let own = devices.into_iter().map(|(pod, devices)| (pod, &devices & &once));
     own.filter(|(_, devices)| !devices.is_empty()).collect()
 }
 
@@ -127,7 +134,7 @@ mod tests {
     }
 
     fn order(view: &View) -> Order {
-        wanted(view, &QuietSettings::default(), &BTreeMap::new())
+        order_for(view, &QuietSettings::default(), &BTreeMap::new())
     }
 
     #[test]
@@ -151,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn without_kubelets_file_the_rest_is_what_nobody_was_given() {
+    fn without_kubelets_file_the_shared_cpus_are_those_that_nobody_was_given() {
         let mut view = view(&[(1, "2-3")]);
         view.pool = None;
         assert_eq!(order(&view).shared, set("0-1,6-7"));
@@ -165,11 +172,11 @@ mod tests {
             irq_steering: IrqSteering::Off,
             ..QuietSettings::default()
         };
-        assert!(!wanted(&view(&[(1, "2-3")]), &off, &BTreeMap::new()).steer);
+        assert!(!order_for(&view(&[(1, "2-3")]), &off, &BTreeMap::new()).steer);
     }
 
     #[test]
-    fn a_device_that_two_containers_have_is_nobodys_own() {
+    fn a_device_that_two_containers_have_is_no_vms_own() {
         let devices = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
         let found = [(pod(1), devices(&["a", "b"])), (pod(2), devices(&["b"]))];
         assert_eq!(without_shared(found.into()), [(pod(1), devices(&["a"]))].into());

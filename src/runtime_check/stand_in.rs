@@ -1,4 +1,4 @@
-//! What stands for a container: cgroups in our own one, with sleeping processes in them.
+//! The stand-in for a container: cgroups below the unit's own one, with sleeping processes in them.
 
 use std::fs;
 
@@ -14,14 +14,14 @@ const HIERARCHY: &str = "/sys/fs/cgroup";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// A container that nobody has touched: a cgroup with a process in it.
+    /// A container as its runtime made it: a cgroup with a process in it.
     Plain,
-    /// One that is isolated in place: a threaded domain, with a process in each of `housekeeping` and `vcpu`.
+    /// A container that is isolated in place: a threaded domain, with a process in each of `housekeeping` and `vcpu`.
     Threaded,
 }
 
 impl Shape {
-    /// Cgroups in the container's own that its processes are in.
+    /// The cgroups below the container's own, which have its processes.
     fn children(self) -> &'static [&'static str] {
         match self {
             Self::Plain => &[],
@@ -30,35 +30,35 @@ impl Shape {
     }
 }
 
-pub(super) struct Stand {
+pub(super) struct StandIn {
     cgroups: KernelCgroups,
-    /// Whole subtree, outer levels first.
+    /// Its cgroups, outer levels first.
     levels: Vec<CgroupPath>,
-    /// They end with this.
+    /// The processes in the cgroups; they end when this is dropped.
     sleepers: Vec<Box<dyn Hold>>,
 }
 
-impl Stand {
-    /// Two levels below the unit: threaded cgroups directly in it would make the unit's own a threaded domain.
+impl StandIn {
+    /// Make the cgroups and processes. Threaded cgroups are two levels below the unit's cgroup, or that would become a threaded domain.
     pub(super) fn make(shape: Shape) -> anyhow::Result<Self> {
         let own = own_cgroup()?;
         let container = own.child("container");
-        let mut stand = Self {
+        let mut stand_in = Self {
             cgroups: KernelCgroups::new(HIERARCHY),
             levels: vec![container],
             sleepers: Vec::new(),
         };
-        match stand.furnish(shape) {
-            Ok(()) => Ok(stand),
+        match stand_in.fill(shape) {
+            Ok(()) => Ok(stand_in),
             Err(error) => {
-                // What failed first is what is told.
-                let _ = stand.remove();
+                // The first error is reported, not one of removing.
+                let _ = stand_in.remove();
                 Err(error)
             }
         }
     }
 
-    fn furnish(&mut self, shape: Shape) -> anyhow::Result<()> {
+    fn fill(&mut self, shape: Shape) -> anyhow::Result<()> {
         let container = self.levels[0].clone();
         self.cgroups.create(&container)?;
         for name in shape.children() {
@@ -80,10 +80,10 @@ impl Stand {
         Ok(())
     }
 
-    /// The first of its processes, as the container's first one.
+    /// The process that replaces the container's first one.
     pub(super) fn process(&self) -> anyhow::Result<Process> {
         let pid = self.sleepers.first().map(|sleeper| sleeper.pid());
-        let pid = pid.context("the stand has no process")?;
+        let pid = pid.context("the stand-in has no process")?;
         let path = format!("/proc/{pid}/stat");
         let stat = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
         let start = start_time(&stat).with_context(|| format!("read {path}: unexpected form"))?;
@@ -91,7 +91,10 @@ impl Stand {
         Ok(Process { pid, start, cgroup })
     }
 
-    /// End the processes and remove the cgroups: all that can be; the first error.
+    /// End the processes and remove every cgroup that can be removed.
+    ///
+    /// # Errors
+    /// The first error.
     pub(super) fn remove(self) -> anyhow::Result<()> {
         drop(self.sleepers);
         let removed = self.levels.iter().rev().map(|level| self.cgroups.remove(level));
@@ -101,14 +104,14 @@ impl Stand {
     }
 }
 
-/// Our own cgroup, if systemd has left it to us. In another one it would mind what we make there.
+/// The unit's own cgroup, which systemd must have delegated: systemd interferes with cgroups that are made in any other.
 fn own_cgroup() -> anyhow::Result<CgroupPath> {
     let path = "/proc/self/cgroup";
     let text = fs::read_to_string(path).with_context(|| format!("read {path}"))?;
     let own = unified_cgroup(&text).with_context(|| format!("read {path}: no cgroup v2 path"))?;
     let directory = KernelCgroups::new(HIERARCHY).directory(&own);
     let mut mark = [0; 1];
-    // systemd's mark, since 251.
+    // systemd sets this attribute on delegated cgroups since 251.
     let marked = rustix::fs::getxattr(&directory, "user.delegate", &mut mark);
     if marked != Ok(1) || mark != *b"1" {
         bail!("{own} is not delegated: steliad-try-runtime@.service runs this in a cgroup that is");

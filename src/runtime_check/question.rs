@@ -1,4 +1,4 @@
-//! What a manager asks its runtime about each container when it is restarted, and what it takes for an answer.
+//! What a manager asks its runtime about each container when the manager is restarted, and what it accepts as an answer.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use stelia_node::oci::{Manager, Runtime};
 use stelia_text::excerpt;
 
-/// containerd asks its shim for the container's processes (`Pids` in `loadShim`), and the shim the runtime (`Ps` of go-runc);
+/// The command by which the manager asks. containerd asks its shim for the container's processes (`Pids` in `loadShim`), and the shim the runtime (`Ps` of go-runc);
 /// CRI-O asks the runtime for the container's state (`UpdateContainerStatus`).
 pub(super) fn command(runtime: &Runtime, root: &Path, log: &Path, container_id: &str) -> Command {
     let mut command = Command::new(&runtime.binary);
@@ -25,17 +25,19 @@ pub(super) fn command(runtime: &Runtime, root: &Path, log: &Path, container_id: 
     command
 }
 
-/// Whether the manager finds the container alive, by its process `pid`; else in one line why not, with the runtime's words.
-/// `logged` is what the runtime wrote to its log.
+/// Whether the manager takes the container with the process `pid` for alive. `logged` is what the runtime wrote to its log.
+///
+/// # Errors
+/// Why not, in one line, with what the runtime printed.
 pub(super) fn answer(manager: Manager, output: &Output, logged: &str, pid: u32) -> Result<(), String> {
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
         let errors = String::from_utf8_lossy(&output.stderr);
-        let words = [errors.trim(), said.trim(), logged.trim()];
+        let words = [errors.trim(), printed.trim(), logged.trim()];
         let words = words.into_iter().find(|words| !words.is_empty());
         return Err(excerpt::cause(&words.map_or(output.status.to_string(), str::to_owned)));
     }
-    let found: Option<Value> = serde_json::from_str(said.trim()).ok();
+    let found: Option<Value> = serde_json::from_str(printed.trim()).ok();
     let is_alive = found.is_some_and(|found| match manager {
         // An empty list is a container that containerd removes.
         Manager::Containerd => found.as_array().is_some_and(|pids| pids.contains(&pid.into())),
@@ -45,7 +47,7 @@ pub(super) fn answer(manager: Manager, output: &Output, logged: &str, pid: u32) 
         true => Ok(()),
         false => Err(excerpt::cause(&format!(
             "process {pid} is not found in {:?}",
-            said.trim()
+            printed.trim()
         ))),
     }
 }

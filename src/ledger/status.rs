@@ -1,4 +1,4 @@
-//! What the journal is told of the ledger.
+//! The journal's messages about the ledger.
 
 use std::fmt::Write as _;
 
@@ -8,15 +8,15 @@ use stelia_ledger::entry::{Class, Event};
 
 use crate::journal::{self, Pod, about};
 
-/// In the journal once, as long as it is for the same reason.
+/// Logs why the ledger is not kept: once, until the reason changes.
 #[derive(Debug, Default)]
-pub(super) struct Problems {
-    told: Option<String>,
+pub(super) struct ProblemLog {
+    logged: Option<String>,
 }
 
-impl Problems {
+impl ProblemLog {
     pub(super) fn failed(&mut self, problem: &str) {
-        if self.told.as_deref() == Some(problem) {
+        if self.logged.as_deref() == Some(problem) {
             return;
         }
         tracing::warn!(
@@ -24,17 +24,17 @@ impl Problems {
             STELIA_REASON = problem,
             "the ledger is not kept: {problem}"
         );
-        self.told = Some(problem.to_owned());
+        self.logged = Some(problem.to_owned());
     }
 
     pub(super) fn works(&mut self) {
-        if self.told.take().is_some() {
+        if self.logged.take().is_some() {
             tracing::info!(MESSAGE_ID = journal::LEDGER_KEPT, "the ledger is kept again");
         }
     }
 }
 
-/// What the events of one entry say of one VM: the CPUs, and words.
+/// The CPUs of the intrusions of one entry, and the message's text.
 fn intrusions(events: &[Event]) -> (CpuSet, String) {
     let (mut all, mut text) = (CpuSet::new(), String::new());
     for event in events {
@@ -64,7 +64,7 @@ fn intrusions(events: &[Event]) -> (CpuSet, String) {
     (all, text)
 }
 
-/// `name` is `namespace/name`, or empty.
+/// Log the intrusions of one entry on one VM's CPUs. `name` is `namespace/name`, or empty.
 pub(super) fn intruded(pod: &str, name: &str, events: &[Event]) {
     let (cpus, reason) = intrusions(events);
     let cpus = cpus.to_string();
@@ -80,6 +80,7 @@ pub(super) fn intruded(pod: &str, name: &str, events: &[Event]) {
     );
 }
 
+/// Log who ran on a VM's CPUs. `name` is `namespace/name`, or empty.
 pub(super) fn attributed(pod: &str, name: &str, cpus: &str, reason: &str) {
     let name = pod_name(name);
     let pod = Pod::new(pod, name.as_ref());
@@ -106,7 +107,7 @@ pub(super) fn cut(bytes: u64) {
     );
 }
 
-/// `reason`: a sentence.
+/// Log that the heads are signed with a new key. `reason`: a sentence.
 pub(super) fn key(key: &str, reason: &str) {
     tracing::warn!(
         MESSAGE_ID = journal::LEDGER_KEY,

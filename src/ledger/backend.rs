@@ -1,4 +1,4 @@
-//! The real thing: the kernel's counters, and files.
+//! The ledger's backend: the kernel's counters, and the ring's files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,62 +17,63 @@ use stelia_ledger::verdict::Verdict;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::{System, vfio};
 
-use super::House;
-use super::answers::Shelf;
-use super::closely::{Program, Tracer};
-use super::thread::{Meter, Office, Opened, Pages};
+use super::LedgerBackend;
+use super::accounts::AccountReader;
+use super::attribution::{QuietTracer, Tracer};
+use super::thread::{CounterReader, OpenedRing, RingOpener, RingWriter};
 use crate::engine::now_us;
 
-/// Where the unit's `StateDirectory=` is.
-const DIRECTORY: &str = "/var/lib/stelia/ledger";
-/// Of so many segments the oldest is removed for a new one.
-const SEGMENTS: u64 = 16;
-/// Microseconds. Of a ring that is written there is a head in the last two days.
-const TWO_DAYS: u64 = 2 * 86_400_000_000;
+/// The unit's `StateDirectory=`, for a daemon that systemd did not start.
+const DEFAULT_DIRECTORY: &str = "/var/lib/stelia/ledger";
+/// Segments of a full ring: the oldest is removed for a new one.
+const MAX_SEGMENTS: u64 = 16;
+/// How far back the last head is searched, microseconds: a ring that is written has a head in its last two days.
+const HEAD_SEARCH_US: u64 = 2 * 86_400_000_000;
 
-pub(crate) struct Kernel {
+/// The kernel of this host, and the ring in the state directory.
+pub(crate) struct KernelBackend {
     system: System,
     directory: PathBuf,
 }
 
-impl Kernel {
+impl KernelBackend {
     pub(crate) fn new(system: &System) -> Self {
         let given = std::env::var_os("STATE_DIRECTORY").filter(|given| !given.is_empty());
         Self {
             system: system.clone(),
-            directory: given.map_or_else(|| DIRECTORY.into(), PathBuf::from),
+            directory: given.map_or_else(|| DEFAULT_DIRECTORY.into(), PathBuf::from),
         }
     }
 }
 
-impl House for Kernel {
-    fn meter(&self) -> Box<dyn Meter> {
-        Box::new(Counters {
+impl LedgerBackend for KernelBackend {
+    fn counter_reader(&self) -> Box<dyn CounterReader> {
+        Box::new(KernelCounters {
             reader: Reader::new(self.system.root()),
             system: self.system.clone(),
         })
     }
 
-    fn office(&self) -> Box<dyn Office> {
-        Box::new(Files::new(self.system.root(), &self.directory))
+    fn ring_opener(&self) -> Box<dyn RingOpener> {
+        Box::new(RingDirectory::new(self.system.root(), &self.directory))
     }
 
-    fn shelf(&self) -> Arc<dyn Shelf> {
-        Arc::new(Files::new(self.system.root(), &self.directory))
+    fn account_reader(&self) -> Arc<dyn AccountReader> {
+        Arc::new(RingDirectory::new(self.system.root(), &self.directory))
     }
 
     fn tracer(&self) -> Arc<dyn Tracer> {
-        Arc::new(Program)
+        Arc::new(QuietTracer)
     }
 }
 
-struct Counters {
+struct KernelCounters {
     reader: Reader,
     system: System,
 }
 
-impl Meter for Counters {
-    fn look(&mut self, seats: &BTreeSet<Seat>) -> Result<Look, String> {
+impl CounterReader for KernelCounters {
+    fn read(&mut self, seats: &BTreeSet<Seat>) -> Result<Look, String> {
         self.reader.look(seats).map_err(|error| error.to_string())
     }
 
@@ -84,19 +85,19 @@ impl Meter for Counters {
 
     fn devices(&self, origin: &CgroupPath) -> BTreeSet<String> {
         let container = ContainerCgroup::parse(origin.as_str());
-        let found = container.map(|container| vfio::devices(&self.system.run, &self.system.sys, &container));
-        found.unwrap_or_default()
+        let devices = container.map(|container| vfio::devices(&self.system.run, &self.system.sys, &container));
+        devices.unwrap_or_default()
     }
 }
 
 /// A directory with a ring and a key.
-pub(crate) struct Files {
-    /// `/`, for what tells which machine and which boot this is.
+pub(crate) struct RingDirectory {
+    /// `/`, from which the ids of the machine and the boot are read.
     root: PathBuf,
     directory: PathBuf,
 }
 
-impl Files {
+impl RingDirectory {
     pub(crate) fn new(root: &Path, directory: &Path) -> Self {
         Self {
             root: root.to_owned(),
@@ -104,7 +105,8 @@ impl Files {
         }
     }
 
-    fn line(&self, path: &str) -> Result<String, String> {
+    /// A file below the root, without the white space around it.
+    fn read_trimmed(&self, path: &str) -> Result<String, String> {
         let path = self.root.join(path);
         let text = fs::read_to_string(&path).map_err(|cause| format!("read {}: {cause}", path.display()))?;
         Ok(text.trim().to_owned())
@@ -114,38 +116,38 @@ impl Files {
 fn limits(bytes: u64) -> Limits {
     Limits {
         bytes,
-        segment_bytes: bytes / SEGMENTS,
+        segment_bytes: bytes / MAX_SEGMENTS,
     }
 }
 
-impl Office for Files {
-    fn open(&mut self, bytes: u64) -> Result<Opened, String> {
-        let words = |error: &dyn std::fmt::Display| error.to_string();
-        let boot_id = self.line("proc/sys/kernel/random/boot_id")?;
-        let (ring, found) = Ring::open(&self.directory, limits(bytes)).map_err(|error| words(&error))?;
-        // Without one a key of another machine cannot be told from this one's.
-        let machine = self.line("etc/machine-id").unwrap_or_default();
-        let (key, made) = Key::load_or_make(&self.directory, &machine).map_err(|error| words(&error))?;
-        // The last segment says all that is needed to go on; of a line that is not as it was written nothing follows.
-        let entries = read::entries(&self.directory, Some(u64::MAX)).map_err(|error| words(&error))?;
+impl RingOpener for RingDirectory {
+    fn open(&mut self, bytes: u64) -> Result<OpenedRing, String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let boot_id = self.read_trimmed("proc/sys/kernel/random/boot_id")?;
+        let (ring, state) = Ring::open(&self.directory, limits(bytes)).map_err(|error| text(&error))?;
+        // Without a machine id, the key of another machine cannot be recognized.
+        let machine = self.read_trimmed("etc/machine-id").unwrap_or_default();
+        let (key, made) = Key::load_or_make(&self.directory, &machine).map_err(|error| text(&error))?;
+        // The keeper resumes from the last segment. A line that was changed after it was written is skipped.
+        let entries = read::entries(&self.directory, Some(u64::MAX)).map_err(|error| text(&error))?;
         let (mut standing, mut head) = (Standing::default(), None);
         for (entry, _) in entries.flatten() {
-            // Of what does not follow nothing is taken over; verifying says which it is.
+            // An entry that does not follow the one before is skipped; `verify` names it.
             let _ = standing.apply(&entry);
             head = last_head(&entry).or(head);
         }
         if head.is_none() {
-            // A segment that was just begun has none.
-            let since_us = standing.at.saturating_sub(TWO_DAYS);
-            let entries = read::entries(&self.directory, Some(since_us)).map_err(|error| words(&error))?;
+            // A new segment has no head yet.
+            let since_us = standing.at.saturating_sub(HEAD_SEARCH_US);
+            let entries = read::entries(&self.directory, Some(since_us)).map_err(|error| text(&error))?;
             head = entries.flatten().filter_map(|(entry, _)| last_head(&entry)).last();
         }
-        Ok(Opened {
-            cut: found.cut,
-            fault: found
+        Ok(OpenedRing {
+            cut_bytes: state.cut,
+            fault: state
                 .fault
                 .map(|fault| format!("{}: line {}: {}", fault.segment, fault.line, fault.text)),
-            last: found.last,
+            last: state.last,
             standing,
             head,
             boot_id,
@@ -157,14 +159,14 @@ impl Office for Files {
                     Some("the one before was another machine's, whose disk this one was copied from.".to_owned())
                 }
             },
-            pages: Box::new(Signed { ring, key }),
+            writer: Box::new(SignedRing { ring, key }),
         })
     }
 
     fn bytes(&self) -> u64 {
-        let found = fs::read_dir(&self.directory).into_iter().flatten().flatten();
-        let sizes = found.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "ledger"));
-        sizes.filter_map(|entry| Some(entry.metadata().ok()?.len())).sum()
+        let files = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let segments = files.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "ledger"));
+        segments.filter_map(|entry| Some(entry.metadata().ok()?.len())).sum()
     }
 }
 
@@ -173,12 +175,13 @@ fn last_head(entry: &Entry) -> Option<Event> {
     heads.next_back().cloned()
 }
 
-struct Signed {
+/// The open ring with the key that signs its heads.
+struct SignedRing {
     ring: Ring,
     key: Key,
 }
 
-impl Pages for Signed {
+impl RingWriter for SignedRing {
     fn append(&mut self, entry: &mut Entry) -> Result<Appended, String> {
         self.ring.append(entry).map_err(|error| error.to_string())
     }
@@ -196,32 +199,32 @@ impl Pages for Signed {
     }
 }
 
-impl Shelf for Files {
+impl AccountReader for RingDirectory {
     fn accounts(
         &self,
         pod: Option<&PodUid>,
         since_us: u64,
         until_us: u64,
-        now: Option<Entry>,
+        reading: Option<Entry>,
     ) -> Result<Vec<Account>, String> {
         let entries = match read::entries(&self.directory, Some(since_us)) {
             Ok(entries) => Some(entries),
-            // Nothing was kept yet.
+            // No entry was written yet.
             Err(_) if !self.directory.exists() => None,
             Err(error) => return Err(error.to_string()),
         };
-        // Of a line that is not as it was written nothing follows; verifying says which.
+        // A line that was changed after it was written is skipped; `verify` names it.
         let entries = entries.into_iter().flatten().flatten();
-        let entries = entries.chain(now.map(|now| (now, String::new())));
+        let entries = entries.chain(reading.map(|reading| (reading, String::new())));
         let all = accounts(entries, since_us, until_us, pod.map(PodUid::as_str));
         Ok(all.into_values().collect())
     }
 
     fn verify(&self, key: &str) -> Result<Verdict, String> {
-        // The key that is used, and those that were before: a head of any other is a fault.
-        let mut known = key::retired(&self.directory).unwrap_or_default();
-        known.extend(Some(key.to_owned()).filter(|key| !key.is_empty()));
-        // Not as whoever has a copy from somebody else: on the first day there is no head yet.
-        verify::check(verify::Ring::Directory(&self.directory), &known, None).map_err(|error| error.to_string())
+        // A head that neither the current key nor a retired one signed is a fault.
+        let mut keys = key::retired(&self.directory).unwrap_or_default();
+        keys.extend(Some(key.to_owned()).filter(|key| !key.is_empty()));
+        // A head is not required, as it is of a copy: on the first day there is none yet.
+        verify::check(verify::Ring::Directory(&self.directory), &keys, None).map_err(|error| error.to_string())
     }
 }
