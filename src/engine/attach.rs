@@ -18,7 +18,7 @@ use super::handle::Reply;
 use super::inbox::Asker;
 use super::pass::Numbers;
 use super::task::Engine;
-use super::{in_place, late, store};
+use super::{in_place, kvm_threads, store};
 use crate::decide::{Wanted, attached, placement_name};
 use crate::journal::{self, about};
 
@@ -47,10 +47,10 @@ pub struct AttachRequest {
 /// The process whose threads are attached.
 #[derive(Debug)]
 pub enum Vmm {
-    /// As its pod handed it over, with threads as the container's PID namespace numbers them.
+    /// A process that its pod handed over, with threads as the container's PID namespace numbers them.
     Pidfd(OwnedFd),
-    /// As it was found on the host, with threads as the host numbers them, and how they are to be placed.
-    Found(TaskId, Wanted),
+    /// A process that was found on the host, with threads as the host numbers them, and how they are placed.
+    OnHost(TaskId, Wanted),
 }
 
 impl AttachRequest {
@@ -158,7 +158,7 @@ impl Engine {
         let (snapshot, policies) = (&self.picture.snapshot, &self.settings.policies);
         let wanted = match request.vmm {
             Vmm::Pidfd(_) => Wanted::default(),
-            Vmm::Found(_, wanted) => wanted,
+            Vmm::OnHost(_, wanted) => wanted,
         };
         let (next, note) = attached(snapshot, policies, known, tasks, guest, &wanted);
         if let Some(note) = note {
@@ -207,9 +207,9 @@ impl Engine {
         let Some(now) = self.picture.find(pod) else { return };
         let alive = now.vcpus.iter().all(Option::is_some);
         if alive && matches!(now.record.phase, Phase::Isolated | Phase::Contained) {
-            self.tell_attached(pod, attaching.before);
+            self.log_attached(pod, attaching.before);
             let attached = attaching.threads.iter().map(|thread| thread.task.id).collect();
-            late::look(
+            kvm_threads::watch_for(
                 self.system.clone(),
                 now.tree.vcpu().clone(),
                 attached,
@@ -259,7 +259,7 @@ impl Engine {
         }
     }
 
-    fn tell_attached(&self, pod: &PodUid, before: Numbers) {
+    fn log_attached(&self, pod: &PodUid, before: Numbers) {
         let Some(now) = self.picture.find(pod) else { return };
         let record = &now.record;
         let id = match record.phase {
@@ -313,7 +313,7 @@ fn resolve(
     let unclear = ErrorKind::ForeignProcess.context("qemu_pidfd");
     let qemu = match &request.vmm {
         Vmm::Pidfd(fd) => identify_pidfd(system, fd).map_err(&unclear)?,
-        Vmm::Found(task, _) => match system.procs.identify(task.id) {
+        Vmm::OnHost(task, _) => match system.procs.identify(task.id) {
             Ok(now) if now == *task => now,
             Ok(_) => return Err(foreign(format!("process {} ended", task.id))),
             Err(error) => return Err(unclear(error)),
@@ -328,14 +328,14 @@ fn resolve(
     let by_number: BTreeMap<i32, TaskId> = threads
         .iter()
         .filter_map(|thread| match request.vmm {
-            Vmm::Found(..) => Some((thread.task.id, thread.task)),
+            Vmm::OnHost(..) => Some((thread.task.id, thread.task)),
             Vmm::Pidfd(_) => Some((*thread.numbers.last()?, thread.task)),
         })
         .collect();
     // The process may have ended while its threads were read, and another one may have its number.
     let still = match &request.vmm {
         Vmm::Pidfd(fd) => identify_pidfd(system, fd),
-        Vmm::Found(task, _) => system.procs.identify(task.id),
+        Vmm::OnHost(task, _) => system.procs.identify(task.id),
     };
     if still.map_err(&unclear)? != qemu {
         return Err(foreign(format!("process {} ended", qemu.id)));

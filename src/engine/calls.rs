@@ -13,7 +13,7 @@ use stelia_record::Phase;
 use super::attach::Attaching;
 use super::handle::{Command, Reply};
 use super::inbox::Asker;
-use super::leave::tell_deregistered;
+use super::leave::log_deregistered;
 use super::own_audits::OwnAudits;
 use super::pass::Numbers;
 use super::reconcile::{Sweep, SweepAnswer};
@@ -22,10 +22,10 @@ use super::task::Engine;
 use super::{Report, Trigger};
 
 /// How long a call of Deregister is kept waiting; below the 25 s after which busctl gives up.
-pub(super) const GONE_WITHIN: Duration = Duration::from_secs(20);
+pub(super) const DEREGISTRATION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a registration waits where the cause of a refusal may pass: kubelet's second write, an old scope's end.
-pub(crate) const REGISTRATION_PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a caller waits for.
 pub(super) enum Goal {
@@ -121,16 +121,16 @@ impl Engine {
 
     pub(super) fn come_in(&mut self, asker: Asker, command: Command) {
         if let Command::ShowUnadopted(unadopted) = command {
-            return self.publisher.show_unadopted(unadopted);
+            return self.view_writer.show_unadopted(unadopted);
         }
         if let Command::ShowQuiet(quiet) = command {
             return self.show_quiet(*quiet);
         }
         if let Command::ShowLedger(ledger) = command {
-            return self.publisher.show_ledger(*ledger);
+            return self.view_writer.show_ledger(*ledger);
         }
         if let Command::ShowPublishing(publishing) = command {
-            return self.publisher.show_publishing(publishing);
+            return self.view_writer.show_publishing(publishing);
         }
         // A second Deregister waits with the first.
         if let Command::Deregister(pod, more) = command {
@@ -170,10 +170,10 @@ impl Engine {
                 self.sweep(SweepAnswer::Reload(reply));
                 self.inbox.release(&asker);
             }
-            Command::ShowUnadopted(unadopted) => self.publisher.show_unadopted(unadopted),
+            Command::ShowUnadopted(unadopted) => self.view_writer.show_unadopted(unadopted),
             Command::ShowQuiet(quiet) => self.show_quiet(*quiet),
-            Command::ShowLedger(ledger) => self.publisher.show_ledger(*ledger),
-            Command::ShowPublishing(publishing) => self.publisher.show_publishing(publishing),
+            Command::ShowLedger(ledger) => self.view_writer.show_ledger(*ledger),
+            Command::ShowPublishing(publishing) => self.view_writer.show_publishing(publishing),
             Command::Rebind(request, reply) => {
                 let planned = self.rebind(&request);
                 self.finish(&asker, [reply], planned);
@@ -278,7 +278,7 @@ impl Engine {
                 name,
                 ..
             } => {
-                tell_deregistered(pod, name.as_ref(), &exclusive);
+                log_deregistered(pod, name.as_ref(), &exclusive);
                 self.finish(&call.asker, replies, Ok(()));
             }
             Goal::Undone { reply, causes } => {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use stelia_kubelet::PodUid;
 
-use super::recent::RecentLooks;
+use super::recent_looks::RecentLooks;
 
 /// Instances read in one turn.
 const PORTION: usize = 32;

@@ -57,7 +57,7 @@ impl Engine {
         self.look_outside();
         self.dirty.audit = self.picture.snapshot.instances.keys().cloned().collect();
         self.retries.wake_all();
-        self.recent.forget_old(Instant::now());
+        self.recent_looks.forget_old(Instant::now());
         self.watch_node();
         self.audits.send_replace(());
     }
@@ -121,10 +121,13 @@ impl Engine {
             }
             Done::Tried { pod, unit, result } => {
                 self.systemd_calls.ended(&unit);
-                let trial = result.map_err(|error| error.to_string());
+                let check = result.map_err(|error| error.to_string());
                 for waiting in self.calls.waiting.remove(&pod).into_iter().flatten() {
-                    let trial = Some(trial.clone());
-                    self.inbox.again(Waiting { trial, ..waiting });
+                    let runtime_check = Some(check.clone());
+                    self.inbox.again(Waiting {
+                        runtime_check,
+                        ..waiting
+                    });
                 }
             }
             Done::Started { pod, result } => {

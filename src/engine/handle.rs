@@ -14,11 +14,11 @@ use stelia_settings::Settings;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::attach::{AttachRequest, Placed};
-use super::audience::{Restrict, restricted};
 use super::inbox::Asker;
 use super::incidents::Incidents;
 use super::ledger::LedgerCall;
 use super::rebind::{RebindAnswer, RebindRequest};
+use super::restrict::{Restrict, restricted};
 use super::{InstanceView, Metrics, Preview, RegisterRequest, Report, Unadopted, View};
 
 /// Where an answer goes.
@@ -201,7 +201,7 @@ impl Handle {
         answer.await.map_err(|_| gone())?
     }
 
-    /// Register a container. A refusal whose cause may pass is held back for [`RegisterRequest::patience`].
+    /// Register a container. A refusal whose cause may pass is held back for [`RegisterRequest::timeout`].
     ///
     /// # Errors
     /// The [`Error`]; nothing has changed then.

@@ -7,7 +7,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_record::{Phase, Record};
 
-use super::calls::{Call, GONE_WITHIN, Goal, failed, no_instance};
+use super::calls::{Call, DEREGISTRATION_TIMEOUT, Goal, failed, no_instance};
 use super::handle::Reply;
 use super::inbox::Asker;
 use super::task::Engine;
@@ -23,7 +23,7 @@ impl Engine {
         });
         match begun {
             Ok((exclusive, name)) => {
-                let deadline = Instant::now() + GONE_WITHIN;
+                let deadline = Instant::now() + DEREGISTRATION_TIMEOUT;
                 let goal = Goal::Gone {
                     replies,
                     exclusive,
@@ -40,7 +40,7 @@ impl Engine {
 
     /// Record that an instance leaves; the turns undo it.
     pub(super) fn leave(&mut self, pod: &PodUid) -> Result<(), Error> {
-        self.reported.forget(pod);
+        self.instance_log.forget(pod);
         let Some(known) = self.picture.find(pod) else {
             return Ok(());
         };
@@ -78,7 +78,7 @@ impl Engine {
         if let Goal::Gone { replies, .. } = call.goal {
             let text = format!(
                 "the instance of pod {pod} is not gone after {} s and goes on leaving",
-                GONE_WITHIN.as_secs()
+                DEREGISTRATION_TIMEOUT.as_secs()
             );
             let refusal = ErrorKind::Busy.because(text).of(pod).with(self.amiss(pod));
             self.finish(&call.asker, replies, Err(refusal));
@@ -87,7 +87,7 @@ impl Engine {
 }
 
 /// Its name is passed in, because the instance is gone.
-pub(super) fn tell_deregistered(pod: &PodUid, name: Option<&PodName>, exclusive: &CpuSet) {
+pub(super) fn log_deregistered(pod: &PodUid, name: Option<&PodName>, exclusive: &CpuSet) {
     let pod = Pod::new(pod.as_str(), name);
     about!(info, journal::DEREGISTERED, pod, STELIA_CPUSET = %exclusive, "deregistered pod {pod}");
 }

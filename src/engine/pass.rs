@@ -186,7 +186,7 @@ impl Engine {
             );
         }
         let took = pass.began.elapsed();
-        self.publisher.show_pass(LastPass {
+        self.view_writer.show_pass(LastPass {
             number: self.passes.count,
             trigger: pass.trigger.name().to_owned(),
             ended_us: apply::now_us(),

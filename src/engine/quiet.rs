@@ -10,7 +10,7 @@ impl Engine {
     pub(super) fn show_quiet(&mut self, quiet: Quiet) {
         self.firing.saw(&quiet);
         let now = Disturbances::new(&quiet, &self.firing);
-        self.publisher.show_quiet(quiet);
+        self.view_writer.show_quiet(quiet);
         let before = std::mem::replace(&mut self.picture.snapshot.disturbances, now);
         let now = &self.picture.snapshot.disturbances;
         if before == *now {

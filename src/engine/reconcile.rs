@@ -85,7 +85,7 @@ impl Engine {
 
     /// What was done since `before`, and what is degraded.
     fn report(&self, before: Numbers) -> Report {
-        let view = self.publisher.view();
+        let view = self.view_writer.view();
         let instances = view.instances.iter();
         let reasons = instances.flat_map(|(pod, instance)| {
             let reasons = instance.degraded.iter().cloned();
@@ -118,7 +118,7 @@ impl Engine {
 
     /// Why one instance is degraded, and what could not be done for it.
     pub(super) fn amiss(&self, pod: &PodUid) -> Vec<Reason> {
-        let view = self.publisher.view();
+        let view = self.view_writer.view();
         let reasons = view.instances.get(pod).map(|instance| instance.degraded.clone());
         let mut all = reasons.unwrap_or_default();
         let own = self.retries.instances.failures(pod).iter();

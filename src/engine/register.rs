@@ -17,7 +17,7 @@ use super::apply::now_us;
 use super::calls::{Goal, Made, failed, no_instance, undoing};
 use super::container::{self, NOT_THE_CALLERS, Peer, RegisterRequest};
 use super::handle::Reply;
-use super::home::{Home, Trial};
+use super::home::{Home, RuntimeCheck};
 use super::inbox::Asker;
 use super::limits::effective_limits;
 use super::task::Engine;
@@ -32,12 +32,12 @@ pub(super) struct Waiting {
     pub(super) request: RegisterRequest,
     pub(super) reply: Reply<(PodUid, CgroupPath)>,
     pub(super) deadline: Instant,
-    /// How the trial of the container's runtime ended, if it waited for one.
-    pub(super) trial: Option<Trial>,
+    /// How the check of the container's runtime ended, if the registration waited for one.
+    pub(super) runtime_check: Option<RuntimeCheck>,
 }
 
-/// How long a runtime's trial may take; its unit has the same bound.
-const TRIAL: Duration = Duration::from_secs(60);
+/// How long a runtime's check may take; its unit has the same bound.
+const RUNTIME_CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
 enum Admitted {
     /// The pod has this instance already, for the same container.
@@ -53,13 +53,13 @@ enum Admitted {
 
 impl Engine {
     pub(super) fn register(&mut self, asker: Asker, request: RegisterRequest, reply: Reply<(PodUid, CgroupPath)>) {
-        let deadline = Instant::now() + request.patience;
+        let deadline = Instant::now() + request.timeout;
         self.try_to_register(Waiting {
             asker,
             request,
             reply,
             deadline,
-            trial: None,
+            runtime_check: None,
         });
     }
 
@@ -70,7 +70,7 @@ impl Engine {
         }
         if let Some(own) = &waiting.asker {
             // Admission reads as much as a look.
-            self.recent.add(own, Instant::now());
+            self.recent_looks.add(own, Instant::now());
         }
         // kubelet may have written since the last event was read.
         self.dirty.kubelet = true;
@@ -81,7 +81,7 @@ impl Engine {
         self.dirty.everyone |= self.look_at_node(&mut found);
         self.dirty.plan.extend(found);
         let mut pod = None;
-        match self.admit(&waiting.request, waiting.trial.as_ref(), &mut pod) {
+        match self.admit(&waiting.request, waiting.runtime_check.as_ref(), &mut pod) {
             Ok(Admitted::Known(pod)) if waiting.request.caller.is_some() && self.is_adopted(&pod) => {
                 let taken_over = self.take_over(&pod);
                 self.finish(&waiting.asker, [waiting.reply], taken_over);
@@ -119,7 +119,7 @@ impl Engine {
                 if !self.systemd_calls.has(&unit) {
                     self.systemd_calls.try_runtime(&self.system, pod.clone(), unit);
                 }
-                let deadline = Instant::now() + TRIAL;
+                let deadline = Instant::now() + RUNTIME_CHECK_TIMEOUT;
                 let waiting = Waiting { deadline, ..waiting };
                 self.calls.waiting.entry(pod).or_default().push(waiting);
             }
@@ -136,7 +136,7 @@ impl Engine {
     fn admit(
         &mut self,
         request: &RegisterRequest,
-        trial: Option<&Trial>,
+        runtime_check: Option<&RuntimeCheck>,
         whose: &mut Option<PodUid>,
     ) -> Result<Admitted, Error> {
         let claim = request.claim.check()?;
@@ -179,7 +179,14 @@ impl Engine {
             Some(adopting) => self.with_vcpus(in_place, adopting),
             None => in_place,
         };
-        match Home::choose(&self.system, &self.picture.snapshot, policies, wanted, &in_place, trial) {
+        match Home::choose(
+            &self.system,
+            &self.picture.snapshot,
+            policies,
+            wanted,
+            &in_place,
+            runtime_check,
+        ) {
             Home::InPlace => {
                 return Ok(Admitted::New {
                     record: Box::new(in_place),
@@ -328,7 +335,7 @@ impl Engine {
         let first = made.is_some();
         if phase >= Phase::Floating && phase != Phase::Leaving {
             if first {
-                self.tell_registered(pod);
+                self.log_registered(pod);
             }
             return self.finish(&asker, [reply], Ok((pod.clone(), scope)));
         }
@@ -355,7 +362,7 @@ impl Engine {
         }
     }
 
-    fn tell_registered(&self, pod: &PodUid) {
+    fn log_registered(&self, pod: &PodUid) {
         let Some(instance) = self.picture.find(pod) else { return };
         let record = &instance.record;
         let did = self.passes.did_for(pod);
@@ -371,12 +378,12 @@ impl Engine {
             STELIA_QOS = record.qos().map(Qos::name), STELIA_RULE = rule,
             "registered pod {pod}{class}{by}: {} moves, {} writes", did.moves, did.writes
         );
-        tell_company(pod, record.allocation.as_ref());
+        log_downgraded_policy(pod, record.allocation.as_ref());
     }
 }
 
 /// Log an exclusive policy that could not be kept.
-fn tell_company(pod: Pod<'_>, allocation: Option<&Allocation>) {
+fn log_downgraded_policy(pod: Pod<'_>, allocation: Option<&Allocation>) {
     let Some(allocation) = allocation else { return };
     if matches!(allocation.exclusivity, Exclusivity::Downgraded | Exclusivity::Dropped) {
         let reason = allocation.explanation.last().map_or("", String::as_str);

@@ -13,27 +13,27 @@ use tokio::runtime;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::alarm::Alarm;
 use super::calls::Calls;
 use super::dirty::Dirty;
 use super::handle::{Command, Followers, Handle};
 use super::inbox::{Asker, Inbox};
+use super::instance_log::InstanceLog;
 use super::pass::Passes;
-use super::patience::Retries;
 use super::picture::Picture;
-use super::publish::Publisher;
 use super::rebind::Jobs;
-use super::recent::RecentLooks;
-use super::reported::Reported;
+use super::recent_looks::RecentLooks;
+use super::retries::Retries;
 use super::systemd_calls::SystemdCalls;
+use super::timer::Timer;
+use super::view_writer::ViewWriter;
 use super::watch::Watcher;
 use super::{Counters, Metrics, Trigger};
 use crate::decide::Instance;
 use crate::decide::drift::Finding;
 use crate::decide::quiet::Firing;
 
-/// How long systemd is waited for before anything is begun.
-const BEGIN: Duration = Duration::from_secs(10);
+/// How long the start waits for systemd before any turn.
+const STARTUP_SYSTEMD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long calls of a pod are held back at most while other pods' VMs start.
 const MAX_HOLD_BACK: Duration = Duration::from_secs(1);
@@ -49,8 +49,8 @@ pub struct Engine {
     pub(super) picture: Picture,
     pub(super) dirty: Dirty,
     pub(super) retries: Retries,
-    /// How much each pod made the engine look at.
-    pub(super) recent: RecentLooks,
+    /// How often the engine looked at each pod's instance recently.
+    pub(super) recent_looks: RecentLooks,
     /// Since when a call has been held back.
     held_back: Option<Instant>,
     pub(super) systemd_calls: SystemdCalls,
@@ -58,17 +58,17 @@ pub struct Engine {
     pub(super) drift: BTreeMap<Option<PodUid>, (Option<Instance>, Vec<Finding>)>,
     pub(super) passes: Passes,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) publisher: Publisher,
-    pub(super) reported: Reported,
+    pub(super) view_writer: ViewWriter,
+    pub(super) instance_log: InstanceLog,
     pub(super) jobs: Jobs,
     /// Which interrupts fire on VMs' CPUs.
     pub(super) firing: Firing,
     /// The settings, for the tasks beside the engine that follow them.
     pub(super) shown_settings: watch::Sender<Arc<Settings>>,
-    /// Told when everything is about to be audited, for what else is done once for each audit.
+    /// Notified when an audit of everything begins, for the tasks that work once for each audit.
     pub(super) audits: watch::Sender<()>,
     next_audit: Instant,
-    alarm: Alarm,
+    timer: Timer,
 }
 
 impl Engine {
@@ -101,24 +101,24 @@ impl Engine {
             watcher: Watcher::start()?,
             dirty: Dirty::default(),
             retries: Retries::default(),
-            recent: RecentLooks::default(),
+            recent_looks: RecentLooks::default(),
             held_back: None,
             systemd_calls: SystemdCalls::of(runtime::Handle::current()),
             drift: BTreeMap::new(),
             passes: Passes::default(),
             metrics: handle.metrics.clone(),
-            publisher: Publisher {
+            view_writer: ViewWriter {
                 view,
                 followers: handle.followers.clone(),
                 counters: Counters::default(),
             },
-            reported: Reported::default(),
+            instance_log: InstanceLog::default(),
             jobs: Jobs::default(),
             firing: Firing::default(),
             shown_settings,
             audits: handle.audits.clone(),
             next_audit: Instant::now(),
-            alarm: Alarm::new()?,
+            timer: Timer::new()?,
             system,
             settings,
         };
@@ -136,9 +136,9 @@ impl Engine {
 
     /// Run until cancelled. `alive` is called every `heartbeat`, or up to three quarters of that earlier: it feeds the watchdog.
     pub async fn run(mut self, cancel: CancellationToken, heartbeat: Duration, alive: impl Fn()) {
-        // Before anything is planned, or systemd would make the cgroup of such a unit again; but no longer than
-        // `BEGIN`.
-        let stopped = tokio::time::timeout(BEGIN, self.stop_bare_scopes());
+        // This comes before the first plan, or systemd would make the cgroup of such a unit again. The wait is bounded by
+        // `STARTUP_SYSTEMD_TIMEOUT`.
+        let stopped = tokio::time::timeout(STARTUP_SYSTEMD_TIMEOUT, self.stop_bare_scopes());
         let mut stopped = std::pin::pin!(stopped);
         loop {
             alive();
@@ -153,7 +153,7 @@ impl Engine {
                 () = cancel.cancelled() => return,
             }
         }
-        self.recall_job();
+        self.read_recorded_job();
         let mut said = Instant::now();
         loop {
             // Not at every turn: each notification wakes systemd, on which VMs that start depend.
@@ -179,7 +179,7 @@ impl Engine {
                 },
                 Some(done) = self.systemd_calls.done.recv() => self.done(done),
                 () = self.watcher.changed() => {}
-                () = self.alarm.until(wake) => {}
+                () = self.timer.until(wake) => {}
             }
         }
     }
@@ -196,15 +196,15 @@ impl Engine {
             self.happened(event);
         }
         let now = Instant::now();
-        self.picture.ripen(now, &mut self.dirty);
+        self.picture.apply_delayed(now, &mut self.dirty);
         for pod in self.retries.instances.rested(now) {
             self.dirty.again(pod);
         }
         self.dirty.shared |= !self.retries.shared.rested(now).is_empty();
         if let Some(text) = self.systemd_calls.slow(now) {
-            self.publisher.show_systemd(Some(text));
+            self.view_writer.show_systemd(Some(text));
         } else if self.systemd_calls.is_idle() {
-            self.publisher.show_systemd(None);
+            self.view_writer.show_systemd(None);
         }
         self.calls_in_time(now);
         if now >= self.next_audit {
@@ -244,8 +244,10 @@ impl Engine {
         let is_over = self
             .held_back
             .is_some_and(|since| now.duration_since(since) >= MAX_HOLD_BACK);
-        let allowed = self.recent.allowed(starting.iter().copied(), now);
-        let (recent, others) = (&self.recent, |pod: &PodUid| starting.iter().any(|one| *one != pod));
+        let allowed = self.recent_looks.allowed(starting.iter().copied(), now);
+        let (recent, others) = (&self.recent_looks, |pod: &PodUid| {
+            starting.iter().any(|one| *one != pod)
+        });
         let next = self
             .inbox
             .next(|pod| !is_over && others(pod) && recent.exceeds(allowed, pod, now));

@@ -99,7 +99,7 @@ fn request_of(model: &Model, pod: &Pod) -> RegisterRequest {
         caller: Some((pod.init, Peer::of(model.cgroup(pod.init).unwrap()))),
         origin: None,
         anchor: Some(model.pidfd(pod.anchor).unwrap()),
-        patience: Duration::ZERO,
+        timeout: Duration::ZERO,
         adopting: None,
     }
 }

@@ -1,4 +1,4 @@
-//! A job as its D-Bus object shows it, and how the last one is kept across restarts.
+//! A job as its D-Bus object shows it, and the record of the last one on stelia.slice.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use stelia_cpus::CpuSet;
 use stelia_node::cgroup::CgroupPath;
 use stelia_text::named;
 
-use super::Moving;
+use super::PendingMove;
 use crate::decide::rebind::{Move, RebindScope};
 use crate::engine::apply::now_us;
 use crate::engine::task::Engine;
@@ -16,7 +16,7 @@ use crate::journal;
 /// The attribute of stelia.slice that keeps the last job.
 const JOB_ATTRIBUTE: &str = "rebind-job";
 
-/// Where a job is, by the names of Koordinator's RebindResource.
+/// The phase of a job, named as in Koordinator's RebindResource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobPhase {
     Pending,
@@ -24,7 +24,7 @@ pub enum JobPhase {
     Succeed,
     /// A move failed and was taken back, or the deadline passed. Moves made before stay.
     Failed,
-    /// The daemon ended in the middle of it.
+    /// The daemon ended before the job did.
     Unknown,
 }
 
@@ -35,16 +35,16 @@ named!(JobPhase {
     Unknown = "Unknown"
 });
 
-/// A move that was made.
+/// A move that is planned or was made.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Made {
+pub struct JobMove {
     pub pod: String,
     pub from: CpuSet,
     pub to: CpuSet,
     pub gain: String,
 }
 
-impl Made {
+impl JobMove {
     pub(super) fn of(step: &Move) -> Self {
         Self {
             pod: step.pod.to_string(),
@@ -63,7 +63,7 @@ pub struct Job {
     pub scope: String,
     pub phase: JobPhase,
     pub reason: String,
-    pub moves: Vec<Made>,
+    pub moves: Vec<JobMove>,
     /// When it began, microseconds since the epoch.
     pub began_us: u64,
     /// When it ended; 0 before.
@@ -76,7 +76,7 @@ pub(in crate::engine) struct Jobs {
     pub(in crate::engine) list: Vec<Job>,
     pub(super) running: Option<(RebindScope, Instant)>,
     /// The move that is being made.
-    pub(super) moving: Option<Moving>,
+    pub(super) pending: Option<PendingMove>,
     pub(super) began: Option<Instant>,
 }
 
@@ -97,7 +97,7 @@ impl Jobs {
 impl Engine {
     pub(super) fn end_job(&mut self, phase: JobPhase, reason: String) {
         self.jobs.running = None;
-        self.jobs.moving = None;
+        self.jobs.pending = None;
         if let Some(job) = self.jobs.list.last_mut() {
             tracing::info!(
                 MESSAGE_ID = journal::REBIND_ENDED,
@@ -108,14 +108,14 @@ impl Engine {
             );
             (job.phase, job.reason, job.ended_us) = (phase, reason, now_us());
         }
-        if let Err(refusal) = self.keep_job() {
+        if let Err(refusal) = self.record_job() {
             tracing::warn!("{refusal}");
         }
-        self.publisher.show_jobs(self.jobs.list.clone());
+        self.view_writer.show_jobs(self.jobs.list.clone());
     }
 
     /// Record the last job on stelia.slice. Without the slice there are no instances, and nothing is recorded.
-    pub(super) fn keep_job(&self) -> Result<(), Error> {
+    pub(super) fn record_job(&self) -> Result<(), Error> {
         let Some(text) = self.jobs.list.last().and_then(|job| serde_json::to_string(job).ok()) else {
             return Ok(());
         };
@@ -129,7 +129,7 @@ impl Engine {
     }
 
     /// Read the last job of a former daemon.
-    pub(in crate::engine) fn recall_job(&mut self) {
+    pub(in crate::engine) fn read_recorded_job(&mut self) {
         let attributes = self.system.cgroups.attributes(&CgroupPath::slice()).unwrap_or_default();
         let text = attributes.get(JOB_ATTRIBUTE);
         let Some(mut job) = text.and_then(|text| serde_json::from_str::<Job>(text).ok()) else {
@@ -141,9 +141,9 @@ impl Engine {
             job.ended_us = now_us();
         }
         self.jobs.list.push(job);
-        if let Err(refusal) = self.keep_job() {
+        if let Err(refusal) = self.record_job() {
             tracing::warn!("{refusal}");
         }
-        self.publisher.show_jobs(self.jobs.list.clone());
+        self.view_writer.show_jobs(self.jobs.list.clone());
     }
 }

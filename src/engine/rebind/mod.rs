@@ -16,7 +16,7 @@ use crate::decide::rebind;
 use crate::decide::rebind::{Move, RebindScope};
 use crate::journal::{self, about};
 pub(super) use job::Jobs;
-pub use job::{Job, JobPhase, Made};
+pub use job::{Job, JobMove, JobPhase};
 use stelia_api::reason::joined;
 use stelia_api::{Error, ErrorKind, Reason};
 use stelia_cpus::CpuSet;
@@ -24,7 +24,7 @@ use stelia_kubelet::PodUid;
 use stelia_record::Record;
 
 /// Jobs that are remembered.
-const KEPT: usize = 16;
+const MAX_JOBS: usize = 16;
 /// The longest deadline, seconds.
 const MAX_DEADLINE_S: u32 = 86_400;
 
@@ -39,14 +39,14 @@ pub struct RebindRequest {
 }
 
 /// What Rebind answers: the job's number, none for a dry run; and the moves that are planned.
-pub type RebindAnswer = (Option<u32>, Vec<Made>);
+pub type RebindAnswer = (Option<u32>, Vec<JobMove>);
 
 /// The default deadline, that of Koordinator.
-const DEADLINE: Duration = Duration::from_secs(600);
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(600);
 
 /// A move that is being made, or taken back.
 #[derive(Debug)]
-pub(super) struct Moving {
+pub(super) struct PendingMove {
     step: Move,
     former: Record,
     /// The reasons of degradation from before the move, which do not count against it.
@@ -74,7 +74,7 @@ impl Engine {
             self.picture.find(pod).ok_or_else(|| no_instance(pod))?;
         }
         let moves = rebind::all(&self.picture.snapshot, &self.settings.policies, &scope);
-        let planned = moves.iter().map(Made::of).collect();
+        let planned = moves.iter().map(JobMove::of).collect();
         if request.dry_run {
             return Ok((None, planned));
         }
@@ -96,7 +96,7 @@ impl Engine {
             return Err(ErrorKind::Busy.because(text));
         }
         let deadline = match request.deadline_s {
-            0 => DEADLINE,
+            0 => DEFAULT_DEADLINE,
             seconds => Duration::from_secs(seconds.into()),
         };
         let id = self
@@ -119,15 +119,15 @@ impl Engine {
             began_us: now_us(),
             ended_us: 0,
         });
-        let superfluous = self.jobs.list.len().saturating_sub(KEPT);
+        let superfluous = self.jobs.list.len().saturating_sub(MAX_JOBS);
         self.jobs.list.drain(..superfluous);
-        if let Err(refusal) = self.keep_job() {
+        if let Err(refusal) = self.record_job() {
             self.jobs.list.pop();
             return Err(refusal);
         }
         self.jobs.running = Some((scope, Instant::now() + deadline));
         self.jobs.began = Some(Instant::now());
-        self.publisher.show_jobs(self.jobs.list.clone());
+        self.view_writer.show_jobs(self.jobs.list.clone());
         Ok((Some(id), planned))
     }
 
@@ -137,8 +137,8 @@ impl Engine {
             // A move is under way.
             return false;
         }
-        if let Some(moving) = self.jobs.moving.take() {
-            self.verify(moving);
+        if let Some(pending) = self.jobs.pending.take() {
+            self.verify(pending);
             return true;
         }
         let Some((scope, deadline)) = self.jobs.running.clone() else {
@@ -161,48 +161,48 @@ impl Engine {
         };
         let before = self.amiss(&step.pod);
         let next = rebound(&former, &step);
-        let moving = Moving {
+        let pending = PendingMove {
             step,
             former,
             before,
             cause: None,
         };
         match self.write_cpus(&next) {
-            Ok(()) => self.jobs.moving = Some(moving),
-            Err(cause) => self.undo(moving, cause),
+            Ok(()) => self.jobs.pending = Some(pending),
+            Err(cause) => self.undo(pending, cause),
         }
         true
     }
 
     /// Check whether a move succeeded, or whether taking it back did.
-    fn verify(&mut self, moving: Moving) {
-        let pod = &moving.step.pod;
+    fn verify(&mut self, pending: PendingMove) {
+        let pod = &pending.step.pod;
         let Some(now) = self.picture.find(pod) else {
             // It ended meanwhile.
             return;
         };
         let failures = self.retries.instances.failures(pod).to_vec();
-        if let Some(cause) = &moving.cause {
-            let (record, former) = (&now.record, &moving.former);
+        if let Some(cause) = &pending.cause {
+            let (record, former) = (&now.record, &pending.former);
             let back = record.exclusive == former.exclusive && record.phase == former.phase;
             let cause = match back {
                 true => cause.clone(),
                 false => format!("{cause}; and the way back: {}", joined(&self.amiss(pod))),
             };
-            let text = format!("pod {pod} stays on {}: {cause}", moving.step.from);
+            let text = format!("pod {pod} stays on {}: {cause}", pending.step.from);
             return self.end_job(JobPhase::Failed, text);
         }
         let worse: Vec<Reason> = self
             .amiss(pod)
             .into_iter()
-            .filter(|reason| !moving.before.contains(reason) && !failures.contains(&reason.text))
+            .filter(|reason| !pending.before.contains(reason) && !failures.contains(&reason.text))
             .collect();
-        let amiss = amiss(&moving.former, now, &moving.step).or((!worse.is_empty()).then(|| joined(&worse)));
+        let amiss = amiss(&pending.former, now, &pending.step).or((!worse.is_empty()).then(|| joined(&worse)));
         match amiss {
-            None => self.made(&moving.step),
+            None => self.made(&pending.step),
             Some(cause) => {
                 let causes: Vec<String> = [cause].into_iter().chain(failures).collect();
-                self.undo(moving, causes.join("; "));
+                self.undo(pending, causes.join("; "));
             }
         }
     }
@@ -214,34 +214,34 @@ impl Engine {
             "pod {pod} moved from CPUs {} to {}: {}", step.from, step.to, step.gain
         );
         if let Some(job) = self.jobs.list.last_mut() {
-            job.moves.push(Made::of(step));
+            job.moves.push(JobMove::of(step));
         }
-        self.publisher.show_jobs(self.jobs.list.clone());
+        self.view_writer.show_jobs(self.jobs.list.clone());
     }
 
     /// Record the former CPUs again.
-    fn undo(&mut self, moving: Moving, cause: String) {
-        let back = self.picture.find(&moving.step.pod).map(|now| Record {
-            exclusive: moving.former.exclusive.clone(),
-            entry: moving.former.entry.clone(),
-            allocation: moving.former.allocation.clone(),
-            partition: moving.former.partition,
-            vcpus: moving.former.vcpus.clone(),
+    fn undo(&mut self, pending: PendingMove, cause: String) {
+        let back = self.picture.find(&pending.step.pod).map(|now| Record {
+            exclusive: pending.former.exclusive.clone(),
+            entry: pending.former.entry.clone(),
+            allocation: pending.former.allocation.clone(),
+            partition: pending.former.partition,
+            vcpus: pending.former.vcpus.clone(),
             ..now.record.clone()
         });
         let Some(back) = back else { return };
         match self.write_cpus(&back) {
             Ok(()) => {
-                self.jobs.moving = Some(Moving {
+                self.jobs.pending = Some(PendingMove {
                     cause: Some(cause),
-                    ..moving
+                    ..pending
                 });
             }
             Err(also) => {
-                let pod = &moving.step.pod;
+                let pod = &pending.step.pod;
                 let text = format!(
                     "pod {pod} stays on {}: {cause}; and its record could not be written back: {also}",
-                    moving.step.from
+                    pending.step.from
                 );
                 self.end_job(JobPhase::Failed, text);
             }

@@ -1,5 +1,5 @@
-//! The journal's messages about instances: each look is compared with what was last reported, and only a difference is a
-//! message.
+//! The journal's messages about instances. Each instance that was read is compared with what was last logged of it, and a message is
+//! written only where they differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::Discriminant;
@@ -16,17 +16,17 @@ use super::task::Engine;
 use crate::decide::{Assessment, Instance, Snapshot};
 use crate::journal::{self, Pod, about};
 
-/// What was last reported of every instance.
+/// What was last logged of every instance.
 #[derive(Debug, Default)]
-pub(super) struct Reported {
-    instances: BTreeMap<PodUid, Last>,
-    /// What keeps Guaranteed pods that are not VMs on exclusive CPUs.
+pub(super) struct InstanceLog {
+    instances: BTreeMap<PodUid, LoggedInstance>,
+    /// The last logged reason for which Guaranteed pods that are not VMs have exclusive CPUs.
     guaranteed: Option<Discriminant<Guaranteed>>,
 }
 
-/// An instance as it was last reported.
+/// An instance as it was last logged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Last {
+struct LoggedInstance {
     name: Option<PodName>,
     leaving: bool,
     evicted: bool,
@@ -36,12 +36,12 @@ struct Last {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Message {
-    /// It ended and was not deregistered.
+    /// The instance ended and was not deregistered.
     Ended,
     Evicted,
-    /// It became degraded, or for other reasons than before; with the message's id.
+    /// The instance is degraded, or for other reasons than before; with the message's id.
     Degraded(&'static str),
-    /// It is not degraded any more.
+    /// The instance is not degraded any more.
     Restored,
 }
 
@@ -53,7 +53,7 @@ impl Engine {
     }
 }
 
-impl Reported {
+impl InstanceLog {
     /// Where steliad chooses the CPUs: log what keeps Guaranteed pods that are not VMs on exclusive CPUs, at the start
     /// and when it changes while a node is taken over from kubelet.
     pub(super) fn guaranteed(&mut self, snapshot: &Snapshot) {
@@ -77,7 +77,7 @@ impl Reported {
         );
     }
 
-    /// Log what changed of the instances that were looked at, and the end of those that are gone.
+    /// Log what changed of the instances that were read, and the end of those that are gone.
     pub(super) fn instances(
         &mut self,
         picture: &Picture,
@@ -90,7 +90,7 @@ impl Reported {
                 ended(pod, before);
                 continue;
             };
-            let now = Last::of(&picture.snapshot, instance, assessment, before.as_ref());
+            let now = LoggedInstance::of(&picture.snapshot, instance, assessment, before.as_ref());
             log(pod, &now, messages(before.as_ref(), &now));
             self.instances.insert(pod.clone(), now);
         }
@@ -99,15 +99,15 @@ impl Reported {
         }
     }
 
-    /// An instance is deregistered: its end is not reported as `GONE`.
+    /// Forget an instance that is deregistered: its end is not logged as `GONE`.
     pub(super) fn forget(&mut self, pod: &PodUid) {
         self.instances.remove(pod);
     }
 }
 
-impl Last {
-    /// While kubelet's file cannot be used every instance is degraded for that reason, which is reported once for the node:
-    /// what was last reported stands.
+impl LoggedInstance {
+    /// While kubelet's file cannot be used every instance is degraded for that reason, which is logged once for the node: of each
+    /// instance the reasons that were logged before stay.
     fn of(snapshot: &Snapshot, instance: &Instance, assessment: &Assessment, before: Option<&Self>) -> Self {
         let record = &instance.record;
         // An adopted VM that ended is not deregistered by anybody.
@@ -132,20 +132,20 @@ impl Last {
         now
     }
 
-    /// Whether it is degraded for this kind of reason, and was not before.
+    /// Whether the instance is degraded for this kind of reason now, and was not before.
     fn newly(&self, before: &Self, kind: Amiss) -> bool {
         let has = |last: &Self| last.reasons.iter().any(|reason| reason.kind == kind);
         has(self) && !has(before)
     }
 }
 
-fn ended(pod: &PodUid, before: Option<Last>) {
+fn ended(pod: &PodUid, before: Option<LoggedInstance>) {
     if let Some(before) = before {
         log(pod, &before, end(&before));
     }
 }
 
-fn end(before: &Last) -> Vec<Message> {
+fn end(before: &LoggedInstance) -> Vec<Message> {
     if before.leaving {
         Vec::new()
     } else {
@@ -153,8 +153,8 @@ fn end(before: &Last) -> Vec<Message> {
     }
 }
 
-fn messages(before: Option<&Last>, now: &Last) -> Vec<Message> {
-    let new = Last::default();
+fn messages(before: Option<&LoggedInstance>, now: &LoggedInstance) -> Vec<Message> {
+    let new = LoggedInstance::default();
     let before = before.unwrap_or(&new);
     let mut messages = Vec::new();
     if now.leaving {
@@ -177,7 +177,7 @@ fn messages(before: Option<&Last>, now: &Last) -> Vec<Message> {
     messages
 }
 
-fn log(pod: &PodUid, last: &Last, messages: Vec<Message>) {
+fn log(pod: &PodUid, last: &LoggedInstance, messages: Vec<Message>) {
     let pod = Pod::new(pod.as_str(), last.name.as_ref());
     let reasons = joined(&last.reasons);
     for message in messages {
@@ -206,17 +206,20 @@ fn log(pod: &PodUid, last: &Last, messages: Vec<Message>) {
 mod tests {
     use super::*;
 
-    fn degraded(kind: Amiss, text: &str) -> Last {
+    fn degraded(kind: Amiss, text: &str) -> LoggedInstance {
         let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
-        Last {
+        LoggedInstance {
             reasons: vec![Reason::of(&pod, kind, text)],
-            ..Last::default()
+            ..LoggedInstance::default()
         }
     }
 
     #[test]
-    fn what_did_not_change_is_not_told_again() {
-        let (good, bad) = (Last::default(), degraded(Amiss::CpusOffline, "CPUs 3 are offline"));
+    fn what_did_not_change_is_not_logged_again() {
+        let (good, bad) = (
+            LoggedInstance::default(),
+            degraded(Amiss::CpusOffline, "CPUs 3 are offline"),
+        );
         assert_eq!(messages(None, &good), []);
         assert_eq!(messages(Some(&bad), &bad), []);
         assert_eq!(messages(Some(&good), &bad), [Message::Degraded(journal::DEGRADED)]);
@@ -239,13 +242,13 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_on_purpose_is_not_missed() {
-        let leaving = Last {
+    fn an_instance_that_is_deregistered_has_no_message_of_its_end() {
+        let leaving = LoggedInstance {
             leaving: true,
             ..degraded(Amiss::ThreadEnded, "half gone")
         };
-        assert_eq!(messages(Some(&Last::default()), &leaving), []);
+        assert_eq!(messages(Some(&LoggedInstance::default()), &leaving), []);
         assert_eq!(end(&leaving), []);
-        assert_eq!(end(&Last::default()), [Message::Ended]);
+        assert_eq!(end(&LoggedInstance::default()), [Message::Ended]);
     }
 }

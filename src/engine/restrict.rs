@@ -14,7 +14,7 @@ use super::{InstanceView, Report, View};
 
 /// A value of which a pod may see a part.
 pub(crate) trait Restrict: Sized {
-    /// What this pod may know of it.
+    /// The part that this pod may see.
     fn visible_to(self, pod: &PodUid) -> Self;
 }
 
@@ -65,9 +65,9 @@ impl Restrict for Report {
             return Self::default();
         }
         let reasons: Vec<_> = self.degraded.into_iter().map(|(_, reason)| reason).collect();
-        let told = reason::visible_to(&reasons, pod).into_iter();
+        let visible = reason::visible_to(&reasons, pod).into_iter();
         Self {
-            degraded: told.map(|reason| (Some(pod.clone()), reason)).collect(),
+            degraded: visible.map(|reason| (Some(pod.clone()), reason)).collect(),
             ..self
         }
     }
@@ -102,24 +102,24 @@ mod tests {
         view.instances = [(pod(1), instance(1, vec![offline])), (pod(2), instance(2, vec![]))].into();
         let view = Arc::new(view);
         assert!(Arc::ptr_eq(&restricted(view.clone(), None), &view));
-        let told = restricted(view.clone(), Some(&pod(1)));
+        let visible = restricted(view.clone(), Some(&pod(1)));
         let only = View {
             instances: [(pod(1), view.instances[&pod(1)].clone())].into(),
             ..View::default()
         };
-        assert_eq!(*told, only);
+        assert_eq!(*visible, only);
         assert!(
-            Arc::ptr_eq(&told.instances[&pod(1)], &view.instances[&pod(1)]),
+            Arc::ptr_eq(&visible.instances[&pod(1)], &view.instances[&pod(1)]),
             "it was copied"
         );
         assert_eq!(*restricted(view, Some(&pod(3))), View::default());
     }
 
     #[test]
-    fn what_is_another_pods_in_an_instances_reasons_is_told_in_general_words() {
+    fn reasons_that_belong_to_another_pod_have_general_texts() {
         let evicted = Reason::of(&pod(2), Amiss::Evicted, "kubelet gave the CPUs 2-3 to pod 2");
-        let told = restricted(Some(instance(1, vec![evicted])), Some(&pod(1))).unwrap();
-        assert_eq!(told.degraded[0].text, Amiss::Evicted.in_general().unwrap());
+        let visible = restricted(Some(instance(1, vec![evicted])), Some(&pod(1))).unwrap();
+        assert_eq!(visible.degraded[0].text, Amiss::Evicted.in_general().unwrap());
         assert_eq!(restricted(Some(instance(2, vec![])), Some(&pod(1))), None);
     }
 

@@ -1,5 +1,5 @@
-//! Drift: another program changed a value that only this one writes. Each change is logged, counted and remembered
-//! until it is seen to be repaired.
+//! Drift: another program changed a value that only steliad writes. Each change is logged and counted, and remembered until it is
+//! repaired.
 
 use stelia_kubelet::PodUid;
 
@@ -10,8 +10,8 @@ use crate::decide::{Instance, drift};
 use crate::journal::{self, about};
 
 impl Engine {
-    /// `expected`: the instance before the change; `None` where it is shared by all.
-    pub(super) fn drifted(&mut self, expected: Option<Instance>, findings: Vec<Finding>) {
+    /// Log and count changes by another program. `expected`: the instance before them; `None` for what all instances share.
+    pub(super) fn log_drift(&mut self, expected: Option<Instance>, findings: Vec<Finding>) {
         if findings.is_empty() {
             return;
         }
@@ -31,15 +31,15 @@ impl Engine {
                 finding.found
             );
         }
-        self.publisher.counters.drift_found += findings.len() as u64;
+        self.view_writer.counters.drift_found += findings.len() as u64;
         let who = expected.as_ref().map(|expected| expected.record.pod.clone());
-        let known = self.drift.entry(who).or_insert_with(|| (expected, Vec::new()));
-        known.1.extend(findings);
-        self.publisher.show_drift();
+        let drift = self.drift.entry(who).or_insert_with(|| (expected, Vec::new()));
+        drift.1.extend(findings);
+        self.view_writer.show_drift();
     }
 
-    /// No step remains for it: what still differs from what was expected could not be repaired.
-    pub(super) fn repaired(&mut self, who: &Option<PodUid>) {
+    /// Log which changes were repaired, when no step remains for the instance. What still differs could not be repaired.
+    pub(super) fn log_repaired(&mut self, who: &Option<PodUid>) {
         let Some((expected, findings)) = self.drift.remove(who) else {
             return;
         };
@@ -63,12 +63,12 @@ impl Engine {
                 "{left_over} changes by other programs could not be repaired yet"
             );
         }
-        self.publisher.counters.drift_repaired += repaired as u64;
+        self.view_writer.counters.drift_repaired += repaired as u64;
         let did = Numbers {
             repaired: repaired as u32,
             ..Numbers::default()
         };
         self.passes.count(who.as_ref(), did);
-        self.publisher.show_drift();
+        self.view_writer.show_drift();
     }
 }

@@ -1,14 +1,14 @@
-//! What the journal is told of the file.
+//! The journal's messages about the file, and the problem that the view shows.
 
 use crate::journal;
 
-/// In the journal once, as long as it is for the same reason.
+/// Why the file cannot be written; logged once, until the reason changes.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Status {
     problem: Option<String>,
 }
 
-impl Told {
+impl Status {
     pub(super) fn problem(&self) -> Option<&String> {
         self.problem.as_ref()
     }

@@ -1,4 +1,4 @@
-//! The view that doors read: each turn publishes only what it changed.
+//! Writes the view that doors read. Each turn writes only what it changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
@@ -10,26 +10,26 @@ use stelia_kubelet::PodUid;
 use stelia_settings::Policies;
 use tokio::sync::watch;
 
-use super::audience::Restrict;
 use super::handle::Followers;
 use super::picture::Picture;
 use super::rebind::Job;
+use super::restrict::Restrict;
 use super::{Counters, InstanceView, LastPass, Unadopted, View, apply};
 use crate::decide::{Assessment, Snapshot};
 
-/// The view that doors read, and the subscribers to single instances.
-pub(super) struct Publisher {
+/// The one writer of the view, and of the subscriptions to single instances.
+pub(super) struct ViewWriter {
     pub(super) view: watch::Sender<Arc<View>>,
     pub(super) followers: Followers,
     pub(super) counters: Counters,
 }
 
-impl Publisher {
+impl ViewWriter {
     pub(super) fn view(&self) -> Arc<View> {
         self.view.borrow().clone()
     }
 
-    /// Show the instances that were looked at, and that others are gone.
+    /// Show the instances that were read, and remove those that are gone.
     pub(super) fn show(
         &self,
         picture: &mut Picture,
@@ -85,7 +85,7 @@ impl Publisher {
         self.set(|view| &mut view.quiet, |view| &view.quiet, Arc::new(quiet));
     }
 
-    /// No subscriber is woken because its sums rose.
+    /// Show the ledger's state. Subscribers are not woken where only its sums have risen.
     pub(super) fn show_ledger(&self, ledger: LedgerSummary) {
         self.view.send_if_modified(|view| {
             let (was, now) = (&view.ledger, &ledger);
@@ -95,7 +95,7 @@ impl Publisher {
         });
     }
 
-    /// No subscriber is woken because the file was written.
+    /// Show the publication's state. Subscribers are not woken where only the file was written again.
     pub(super) fn show_publishing(&self, publishing: Publishing) {
         self.view.send_if_modified(|view| {
             let (was, now) = (&view.publishing, &publishing);
@@ -127,7 +127,7 @@ impl Publisher {
         self.view.send_modify(|view| Arc::make_mut(view).counters = counters);
     }
 
-    /// No subscriber is woken because a pass ended.
+    /// Show the last pass. Subscribers are not woken.
     pub(super) fn show_pass(&self, last_pass: LastPass) {
         self.view.send_if_modified(|view| {
             Arc::make_mut(view).last_pass = Some(last_pass);
@@ -135,7 +135,7 @@ impl Publisher {
         });
     }
 
-    /// What systemd has not answered about; `None` when it answers again.
+    /// Show which call systemd has not answered; `None` when it answers again.
     pub(super) fn show_systemd(&self, problem: Option<String>) {
         self.set(|view| &mut view.systemd_problem, |view| &view.systemd_problem, problem);
     }
@@ -156,7 +156,7 @@ impl Publisher {
     }
 }
 
-/// Whether the view is behind in what any instance may change.
+/// Whether the view differs in what any instance may change.
 fn shared_differs(view: &View, snapshot: &Snapshot) -> bool {
     let exclusive = snapshot.slice.exclusive.as_ref();
     let same = exclusive.map_or(view.slice_exclusive.is_empty(), |now| *now == view.slice_exclusive);

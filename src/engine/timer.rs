@@ -1,5 +1,5 @@
-//! A long sleep that is one wake-up. The runtime's own timers are sorted coarsely while they are far away, and it wakes to sort
-//! them again on the way: three times for half a minute.
+//! A timer with one wake-up. The runtime sorts its own timers coarsely while they are far away, and wakes to sort them again: three
+//! times in half a minute.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,14 +10,17 @@ use rustix::time::{
 use tokio::net::unix::pipe::Receiver;
 
 /// A timer of the kernel's (timerfd_create(2)).
-pub(super) struct Alarm {
-    /// What the runtime has for pipes serves a timer as well: it is polled, and read without blocking.
+pub(super) struct Timer {
+    /// The runtime's type for pipes serves a timer too: it is polled, and read without blocking.
     timer: Receiver,
     set: Option<Instant>,
 }
 
-impl Alarm {
-    /// Belongs to the runtime it is called in.
+impl Timer {
+    /// Make a timer in the runtime it is called in.
+    ///
+    /// # Errors
+    /// The kernel gives no timer.
     pub(super) fn new() -> io::Result<Self> {
         let timer = timerfd_create(
             TimerfdClockId::Monotonic,
@@ -31,13 +34,13 @@ impl Alarm {
 
     /// Sleep until then. The future may be dropped, and another time asked for.
     pub(super) async fn until(&mut self, when: Instant) {
-        if let Err(cause) = self.ring(when).await {
+        if let Err(cause) = self.expire(when).await {
             tracing::debug!("set a timer: {cause}");
             tokio::time::sleep_until(when.into()).await;
         }
     }
 
-    async fn ring(&mut self, when: Instant) -> io::Result<()> {
+    async fn expire(&mut self, when: Instant) -> io::Result<()> {
         if self.set != Some(when) {
             // 0 would stop the timer.
             let wait = when
@@ -55,7 +58,7 @@ impl Alarm {
         loop {
             self.timer.readable().await?;
             match self.timer.try_read(&mut [0u8; 8]) {
-                // It was set again after it had expired.
+                // The timer was set again after it had expired.
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => continue,
                 read => read?,
             };
@@ -70,20 +73,20 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_rings_at_the_time_that_was_asked_for_last_and_not_before() {
-        let mut alarm = Alarm::new().unwrap();
+    async fn it_expires_at_the_time_that_was_set_last_and_not_before() {
+        let mut timer = Timer::new().unwrap();
         let began = Instant::now();
         tokio::select! {
             biased;
-            _ = alarm.until(began + Duration::from_millis(20)) => panic!("it does not ring at once"),
+            _ = timer.until(began + Duration::from_millis(20)) => panic!("it expires at once"),
             () = std::future::ready(()) => {}
         }
         // It has expired by then, while nothing waited for it.
         tokio::time::sleep(Duration::from_millis(40)).await;
         let then = Instant::now() + Duration::from_millis(50);
-        alarm.until(then).await;
+        timer.until(then).await;
         assert!(Instant::now() >= then);
         // A time that is past is now.
-        alarm.until(began).await;
+        timer.until(began).await;
     }
 }

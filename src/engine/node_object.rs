@@ -1,4 +1,4 @@
-//! The node's object for schedulers; and what the view has not of it: all pods, and what kubelet's other managers gave away.
+//! The node's object for schedulers, made from the view and from what the view lacks: all pods, and what kubelet's other managers assigned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,16 +21,16 @@ use stelia_node_report::{ApiVersion, Facts, NodeResourceTopology, Pod, numa};
 
 use super::{View, node_facts};
 
-/// For which reader the object is made.
+/// The form of the object, by its reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ObjectForm {
     pub(crate) profile: Profile,
     pub(crate) version: ApiVersion,
-    /// Which pods its fingerprint is of.
+    /// Over which pods its fingerprint is computed.
     pub(crate) method: Method,
 }
 
-/// What kubelet calls the Node, as far as that is known without the API server.
+/// The name that kubelet gives the Node, as far as it can be known without the API server.
 ///
 /// # Errors
 /// No Node can have that name.
@@ -43,9 +43,9 @@ pub(crate) fn node_name(config: Option<&KubeletConfig>) -> Result<String, NameEr
 /// kubelet's configuration: `None` where no kubelet is known to run, and why it cannot be read where one does.
 pub(crate) type Configuration<'a> = Result<Option<&'a KubeletConfig>, &'a str>;
 
-/// The object of the Node `name`: the view, completed by what is read now. Where no kubelet runs it has less, and nothing wrong. A kubelet whose
-/// configuration cannot be read reserves CPUs and aligns pods in a way that is not known: where it chooses the CPUs there is no object.
-/// Blocks.
+/// The object of the Node `name`, from the view and from what is read now. Where no kubelet runs the object has less, which is not an error.
+/// Where kubelet chooses the CPUs and its configuration cannot be read, there is no object: its reserved CPUs and its alignment of pods are
+/// unknown. Blocks.
 ///
 /// # Errors
 /// The CPUs cannot be told apart, or kubelet's configuration or the NUMA nodes cannot be read.
@@ -88,7 +88,7 @@ fn usable(config: Configuration<'_>, source: CpuSource) -> Result<(Option<&Kubel
     }
 }
 
-/// Where it is read.
+/// The places from which the object is completed.
 #[derive(Clone, Copy)]
 struct Places<'a> {
     cgroups: &'a dyn Cgroups,
@@ -98,7 +98,7 @@ struct Places<'a> {
     kubelet: &'a Path,
 }
 
-/// Reads it. What cannot be read is left out, and told as one of the facts' problems.
+/// Add what the view lacks. What cannot be read is left out, and named in the facts' problems.
 fn complete(facts: &mut Facts, view: &View, places: Places<'_>) {
     let Places { cgroups, root, kubelet } = places;
     let pods = pods(cgroups).map_err(|cause| format!("the pods' cgroups: {cause}"));
@@ -150,7 +150,7 @@ fn state<T>(path: &Path, parse: fn(&[u8]) -> Result<T, CheckpointError>) -> Resu
     }
 }
 
-/// The Memory Manager's assignments. While they are not known, no memory is reported: a scheduler would count on what
+/// Add the Memory Manager's assignments. While they are unknown no memory is reported, because a scheduler would count on memory that
 /// other pods have.
 fn memory(facts: &mut Facts, living: Living<'_>, kubelet: &Path) {
     let path = kubelet.join(MEMORY_MANAGER_STATE);
@@ -171,7 +171,7 @@ fn memory(facts: &mut Facts, living: Living<'_>, kubelet: &Path) {
     }
 }
 
-/// The L3 caches, where kubelet looks at them.
+/// Add the L3 caches, where kubelet aligns CPUs with them.
 fn caches(facts: &mut Facts, sys: &Path) {
     let option = facts.kubelet.cpu_options.get("prefer-align-cpus-by-uncorecache");
     if option.is_some_and(|text| parse_bool(text) == Some(true)) {
@@ -179,7 +179,7 @@ fn caches(facts: &mut Facts, sys: &Path) {
     }
 }
 
-/// The devices, and the pods that have one of those that are reported.
+/// Add the devices. Returns the pods that have one of a reported resource.
 fn devices(facts: &mut Facts, living: Living<'_>, sys: &Path, kubelet: &Path) -> BTreeSet<PodUid> {
     let path = kubelet.join("device-plugins").join(DEVICE_MANAGER_STATE);
     let Some(Some(state)) = note(&mut facts.problems, state(&path, DeviceManagerState::parse)) else {

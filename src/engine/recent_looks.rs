@@ -1,4 +1,4 @@
-//! How often the engine looked at each pod's instance of late. A pod with many looks waits a few turns for pods with few.
+//! How often the engine looked at each pod's instance recently. A pod with many looks waits a few turns for pods with few.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use stelia_kubelet::PodUid;
 const HALF_LIFE: Duration = Duration::from_secs(4);
 /// Weights below this are forgotten.
 const MIN_WEIGHT: f64 = 0.5;
-/// So many looks never make a pod wait: a VM's start takes about a dozen.
+/// Looks that never make a pod wait: a VM's start takes about a dozen.
 const FREE_LOOKS: f64 = 40.0;
-/// So many steps count as one look.
+/// Steps that count as one look.
 const STEPS_PER_LOOK: f64 = 64.0;
-/// A pod waits for others if the weight of its looks is more than this many times theirs.
+/// A pod waits for others where the weight of its looks is more than this many times theirs.
 const MAX_RATIO: f64 = 2.0;
 
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +53,7 @@ impl RecentLooks {
         self.0.insert(pod.clone(), weight);
     }
 
-    /// Forget pods at which nobody looked for long.
+    /// Forget pods whose looks have lost their weight.
     pub(super) fn forget_old(&mut self, now: Instant) {
         self.0.retain(|_, weight| weight.at(now) >= MIN_WEIGHT);
     }
@@ -68,7 +68,7 @@ impl RecentLooks {
         FREE_LOOKS.max(least.unwrap_or_default() * MAX_RATIO)
     }
 
-    /// Whether the looks at a pod's instance weigh more than that.
+    /// Whether the looks at a pod's instance weigh more than `allowed`.
     pub(super) fn exceeds(&self, allowed: f64, pod: &PodUid, now: Instant) -> bool {
         self.of(pod, now) > allowed
     }
@@ -83,14 +83,14 @@ mod tests {
     }
 
     #[test]
-    fn who_made_the_engine_do_much_is_behind_until_it_has_been_quiet() {
+    fn a_pod_with_many_looks_waits_until_it_has_been_quiet() {
         let (mut recent, now) = (RecentLooks::default(), Instant::now());
         let both = [pod(1), pod(2)];
         (0..200).for_each(|_| recent.add(&pod(1), now));
         (0..12).for_each(|_| recent.add(&pod(2), now));
         let behind = |pods: &[PodUid], one: &PodUid, now| recent.exceeds(recent.allowed(pods.iter(), now), one, now);
         assert!(behind(&both, &pod(1), now) && !behind(&both, &pod(2), now));
-        // By itself it is behind nobody.
+        // Without other pods it does not wait.
         assert!(!behind(&both[..1], &pod(1), now));
         let later = now + HALF_LIFE * 3;
         assert!(!behind(&both, &pod(1), later));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn equals_are_not_behind_each_other() {
+    fn pods_with_equally_many_looks_do_not_wait_for_each_other() {
         let (mut recent, now) = (RecentLooks::default(), Instant::now());
         let pods: Vec<PodUid> = (0..5).map(pod).collect();
         for one in &pods {

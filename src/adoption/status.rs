@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use stelia_node::cgroup::CgroupPath;
 
-use super::Adoption;
-use super::look::FoundVm;
+use super::look::AdoptableVm;
+use super::task::Adoption;
 use crate::engine::Unadopted;
 use crate::journal::{self, Pod, about};
 
 impl Adoption {
-    pub(super) fn tell_adopted(&self, origin: &CgroupPath, vm: &FoundVm, now: Instant) {
+    pub(super) fn log_adopted(&self, origin: &CgroupPath, vm: &AdoptableVm, now: Instant) {
         let Some(birth) = self.births.get(origin) else { return };
         let pod = Pod::new(vm.pod.as_str(), vm.pod_name.as_ref());
         let placed = match vm.is_unpinned {
@@ -29,8 +29,8 @@ impl Adoption {
         );
     }
 
-    /// A VM is not adopted: said in the journal once, as long as it is for the same reason. `told`: what its pod may read of that.
-    pub(super) fn refuse(&mut self, origin: CgroupPath, refused: Unadopted, told: &str) {
+    /// A VM is not adopted: said in the journal once, as long as it is for the same reason. `visible`: what its pod may read of that.
+    pub(super) fn refuse(&mut self, origin: CgroupPath, refused: Unadopted, visible: &str) {
         let known = self.unadopted.get(&origin);
         let same = known.is_some_and(|known| known.reason == refused.reason && known.text == refused.text);
         if same {
@@ -48,7 +48,7 @@ impl Adoption {
             refused.rule,
             refused.text
         );
-        let message = format!("not adopted by rule {}: {}: {told}", refused.rule, refused.reason);
+        let message = format!("not adopted by rule {}: {}: {visible}", refused.rule, refused.reason);
         self.engine
             .note(&refused.pod, refused.pod_name.clone(), "Refused", message);
         let since_us = known.map_or(refused.since_us, |known| known.since_us);
