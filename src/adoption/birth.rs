@@ -7,16 +7,16 @@ use stelia_kubelet::ContainerCgroup;
 use super::look::{AdoptableVm, LookOutcome};
 use crate::engine::Unadopted;
 
-/// Before the first look, and doubled before each further one: QEMU's vCPU threads are there some 10 ms after it made its VM.
-const FIRST: Duration = Duration::from_millis(10);
-/// A VM that is not whole by then is not adopted before something of it changes.
-const LAST: Duration = Duration::from_secs(30);
-/// A VMM whose command line does not say how many vCPUs there are starts their threads one after the other.
-const COUNTED: Duration = Duration::from_millis(250);
-/// libvirt pins vCPUs once all their threads are there, after it has asked QEMU for them.
-const PINNED: Duration = Duration::from_secs(2);
-/// A container that makes VMs without end is looked at as one that begins no more often than that.
-const AFRESH: Duration = Duration::from_secs(1);
+/// The delay of the first look; it doubles before each further one. QEMU's vCPU threads exist some 10 ms after it made its VM.
+const FIRST_LOOK_DELAY: Duration = Duration::from_millis(10);
+/// How long a VM may take to have all its threads. After that it is not adopted until something of it changes.
+const MAX_STARTING_TIME: Duration = Duration::from_secs(30);
+/// How long the threads must stay the same where the VMM's command line does not say how many vCPUs there are: they start one after the other.
+const UNCOUNTED_SETTLE_TIME: Duration = Duration::from_millis(250);
+/// How long the pins must stay the same: libvirt pins vCPUs once all their threads exist, after it has asked QEMU for them.
+const PINNED_SETTLE_TIME: Duration = Duration::from_secs(2);
+/// How often a container that makes VMs again and again counts as one that begins, at most.
+const MIN_RESTART_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A container in which a VM begins, or may be.
 #[derive(Debug)]
@@ -62,8 +62,8 @@ impl Birth {
         Self {
             container,
             began: now,
-            due: Some(now + FIRST),
-            pause: FIRST,
+            due: Some(now + FIRST_LOOK_DELAY),
+            pause: FIRST_LOOK_DELAY,
             seen: None,
             again: false,
             cause: LookCause::VmMade,
@@ -105,7 +105,7 @@ impl Birth {
     /// The rules are others: what was seen by the former ones does not make this one wait.
     pub(super) fn anew(&mut self, now: Instant) {
         self.began = now;
-        self.pause = FIRST;
+        self.pause = FIRST_LOOK_DELAY;
         self.due = self.due.map(|_| now);
     }
 
@@ -113,9 +113,9 @@ impl Birth {
     /// before, to ask what it can do.
     pub(super) fn again(&mut self, now: Instant) {
         match self.due {
-            Some(due) if self.began + AFRESH <= now => {
+            Some(due) if self.began + MIN_RESTART_INTERVAL <= now => {
                 *self = Self {
-                    due: Some(due.min(now + FIRST)),
+                    due: Some(due.min(now + FIRST_LOOK_DELAY)),
                     ..Self::begun(self.container.clone(), now)
                 };
             }
@@ -140,7 +140,7 @@ impl Birth {
                     LookCause::Sweep => waiting.is_some(),
                     LookCause::Recheck => false,
                 };
-                if more && now < self.began + LAST {
+                if more && now < self.began + MAX_STARTING_TIME {
                     return self.look_in(self.pause.saturating_mul(2), now);
                 }
                 // Where nothing looks like a VMM there may be none.
@@ -155,14 +155,14 @@ impl Birth {
                 if first < now && whole <= now {
                     return Next::Adopt(vm);
                 }
-                if self.began + LAST <= now {
+                if self.began + MAX_STARTING_TIME <= now {
                     let text = "its vCPU threads, or where they are pinned, change from look to look".to_owned();
                     return Next::Refuse(Box::new(vm.refused("Changing", text)));
                 }
                 self.seen = Some((*vm, first));
                 // There is something to adopt: it is looked at like one that begins.
                 self.cause = LookCause::VmMade;
-                let rest = whole.saturating_duration_since(now).max(FIRST);
+                let rest = whole.saturating_duration_since(now).max(FIRST_LOOK_DELAY);
                 self.look_in(rest.min(self.pause.saturating_mul(2)), now)
             }
         }
@@ -178,9 +178,9 @@ impl Birth {
 /// For how long a VM must be seen unchanged before it counts as whole.
 fn settling(vm: &AdoptableVm) -> Duration {
     match vm {
-        vm if vm.is_unpinned => PINNED,
+        vm if vm.is_unpinned => PINNED_SETTLE_TIME,
         vm if vm.is_counted => Duration::ZERO,
-        _ => COUNTED,
+        _ => UNCOUNTED_SETTLE_TIME,
     }
 }
 
@@ -287,7 +287,7 @@ mod tests {
             "{count}"
         );
         birth.again(now);
-        assert_eq!(birth.due(), Some(now + FIRST));
+        assert_eq!(birth.due(), Some(now + FIRST_LOOK_DELAY));
         let (after, ..) = looks(birth, now, |_| vm(2, true, false));
         assert_eq!(after, 20);
         let mut birth = Birth::begun(container(), began);

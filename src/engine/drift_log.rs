@@ -4,12 +4,12 @@
 use stelia_kubelet::PodUid;
 
 use super::pass::Numbers;
-use super::task::Engine;
+use super::state::State;
 use crate::decide::drift::Finding;
 use crate::decide::{Instance, drift};
 use crate::journal::{self, about};
 
-impl Engine {
+impl State {
     /// Log and count changes by another program. `expected`: the instance before them; `None` for what all instances share.
     pub(super) fn log_drift(&mut self, expected: Option<Instance>, findings: Vec<Finding>) {
         if findings.is_empty() {

@@ -12,7 +12,6 @@ use stelia_kubelet::{PodName, PodUid};
 use stelia_record::Phase;
 
 use super::picture::Picture;
-use super::task::Engine;
 use crate::decide::{Assessment, Instance, Snapshot};
 use crate::journal::{self, Pod, about};
 
@@ -43,14 +42,6 @@ enum Message {
     Degraded(&'static str),
     /// The instance is not degraded any more.
     Restored,
-}
-
-impl Engine {
-    /// A pod as messages name it.
-    pub(super) fn named<'a>(&'a self, pod: &'a PodUid) -> Pod<'a> {
-        let instance = self.picture.snapshot.instances.get(pod);
-        Pod::new(pod.as_str(), instance.and_then(|instance| instance.pod_name.as_ref()))
-    }
 }
 
 impl InstanceLog {

@@ -5,7 +5,8 @@ use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::PodUid;
 use tokio::sync::{mpsc, oneshot};
 
-use super::handle::{Command, Handle, Reply};
+use super::calls::Reply;
+use super::handle::{Handle, Shown};
 
 /// A call of the ledger.
 pub(crate) enum LedgerCall {
@@ -72,7 +73,6 @@ impl Handle {
 
     /// Show this summary of the ledger.
     pub(crate) fn show_ledger(&self, ledger: LedgerSummary) {
-        // The daemon may be stopping.
-        let _ = self.commands.send((None, Command::ShowLedger(Box::new(ledger))));
+        self.show(Shown::Ledger(Box::new(ledger)));
     }
 }

@@ -5,18 +5,19 @@
 //! |---|---|
 //! | `handle`, `inbox` | how doors call the engine; the queue of calls, pods in turn |
 //! | `task`, `timer` | the loop; its one timer |
+//! | `state` | all that the engine owns |
 //! | `watch`, `events`, `dirty` | inotify; what an event puts out of date; what is to be read again |
 //! | `recent_looks` | how often the engine looked at each pod's instance of late; pods with many looks wait for others |
 //! | `picture` (`node`, `instance`) | what is known, and its parts read again |
 //! | `observe`, `outside`, `limits`, `siblings`, `kubelet_file` | reading cgroups, units outside and workers, limits, other containers, kubelet's file |
 //! | `delayed_condition`, `kvm_threads` | conditions that count after a delay; threads that KVM makes after the guest has started |
-//! | `turn`, `pass` | one turn; the turns from the first with work to the last, and what they did |
+//! | `turn`, `pass`, `pass_log` | one turn; the turns from the first with work to the last, and what they did |
 //! | `apply`, `systemd_calls` | taking steps; those that systemd takes, without waiting for it |
 //! | `tasks` | moving and pinning tasks, only those of the instance and its container |
 //! | `retries` | how often an instance or a shared step is tried in a row, and how long it then rests |
-//! | `register`, `adopting`, `container`, `attach`, `leave` | what a call checks and records |
+//! | `calls` | each call in its own file: what it checks and records, and when it is answered |
+//! | `container`, `adopting`, `home` | what is read of a container before it becomes an instance, and where that is made |
 //! | `own_thread` | work of a registration that may block, on a thread of its own |
-//! | `calls`, `reconcile` | when a call about one instance, or about all, is answered |
 //! | `store` | the one writer of records |
 //! | `view`, `view_writer` | the view that doors read; the one writer of it |
 //! | `instance_log`, `drift_log` | the journal's messages about instances; drift until it is repaired |
@@ -24,11 +25,11 @@
 //! | `ledger` | how doors call the ledger's task |
 //! | `incidents` | refused calls of pods, intrusions on their CPUs |
 //! | `metrics`, `report`, `node_object`, `locality` | counters; facts and the node's object for schedulers; where memory and devices are |
-//! | `rebind` | jobs that move running VMs to better CPUs |
+//! | `jobs`, `rebind_job` | jobs that move running VMs to better CPUs |
+//! | `shown` | what other tasks have in the view |
 
 mod adopting;
 mod apply;
-mod attach;
 mod calls;
 mod container;
 mod delayed_condition;
@@ -43,9 +44,9 @@ mod in_place;
 mod inbox;
 mod incidents;
 mod instance_log;
+mod jobs;
 mod kubelet_file;
 mod kvm_threads;
-mod leave;
 mod ledger;
 mod limits;
 mod locality;
@@ -55,19 +56,18 @@ mod model_tests;
 mod node_object;
 mod observe;
 mod outside;
-mod own_audits;
 mod own_thread;
 mod pass;
+mod pass_log;
 mod picture;
-mod quiet;
-mod rebind;
+mod rebind_job;
 mod recent_looks;
-mod reconcile;
-mod register;
 mod report;
 mod restrict;
 mod retries;
+mod shown;
 mod siblings;
+mod state;
 mod store;
 mod systemd_calls;
 mod task;
@@ -79,22 +79,23 @@ mod view_writer;
 mod watch;
 
 pub use crate::decide::admission::Claim;
-pub use attach::{AttachRequest, Placed, VcpuRequest, Vmm};
+pub use calls::attach::{AttachRequest, Placed, VcpuRequest, Vmm};
 pub use container::{Adopting, Peer, RegisterRequest};
 pub use handle::Handle;
 pub use task::Engine;
 
 pub(crate) use apply::{now_us, release_host};
 pub(crate) use calls::REGISTRATION_TIMEOUT;
+pub(crate) use calls::rebind::RebindRequest;
 pub(crate) use incidents::Incident;
+#[cfg(test)]
+pub(crate) use jobs::JobPhase;
+pub(crate) use jobs::{Job, JobMove};
 pub(crate) use ledger::{AccountRequest, LedgerCall};
 pub(crate) use locality::localities;
-pub(crate) use metrics::{Metrics, Trigger};
+pub(crate) use metrics::Trigger;
 pub(crate) use node_object::{Configuration, ObjectForm, node_name, node_object};
 pub(crate) use pass::{Preview, Report};
-#[cfg(test)]
-pub(crate) use rebind::JobPhase;
-pub(crate) use rebind::{Job, JobMove, RebindRequest};
 pub(crate) use report::node_facts;
 #[cfg(test)]
 pub(crate) use view::PoolsView;

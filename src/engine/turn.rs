@@ -12,12 +12,12 @@ use super::dirty::Stale;
 use super::metrics::Trigger;
 use super::pass::Pass;
 use super::picture;
-use super::task::Engine;
+use super::state::State;
 use crate::decide;
 use crate::decide::{Assessment, ContainedReason, Instance, Plan, Planned, Step, plan_for};
 use crate::journal::{self, about};
 
-impl Engine {
+impl State {
     /// Whether a turn has anything to do.
     pub(super) fn is_due(&self) -> bool {
         self.dirty.is_due(|pod| self.retries.instances.rests(pod))

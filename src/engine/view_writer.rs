@@ -1,7 +1,7 @@
 //! Writes the view that doors read. Each turn writes only what it changed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use stelia_api::ledger::LedgerSummary;
 use stelia_api::publishing::Publishing;
@@ -10,12 +10,14 @@ use stelia_kubelet::PodUid;
 use stelia_settings::Policies;
 use tokio::sync::watch;
 
-use super::handle::Followers;
+use super::jobs::Job;
 use super::picture::Picture;
-use super::rebind::Job;
 use super::restrict::Restrict;
 use super::{Counters, InstanceView, LastPass, Unadopted, View, apply};
 use crate::decide::{Assessment, Snapshot};
+
+/// Subscribers to single instances.
+pub(super) type Followers = Arc<Mutex<BTreeMap<PodUid, watch::Sender<Option<Arc<InstanceView>>>>>>;
 
 /// The one writer of the view, and of the subscriptions to single instances.
 pub(super) struct ViewWriter {

@@ -367,14 +367,14 @@ async fn a_connection_with_a_call_under_way_does_not_rest() {
 async fn a_connection_wakes_without_its_turn_when_others_take_all() {
     let gate = Gate::default();
     let mut turns = Vec::new();
-    for _ in 0..WAKING {
+    for _ in 0..MAX_WAKING_CONNECTIONS {
         turns.push(gate.waking().await);
     }
     let start = Instant::now();
     assert!(gate.waking().await.turn.is_none());
-    assert!(start.elapsed() >= WAKING_PATIENCE);
+    assert!(start.elapsed() >= MAX_WAKE_DELAY);
     // Slow work keeps its turn for a moment only.
-    let slow = turns.pop().unwrap().during(tokio::time::sleep(WAKING_FOR * 10));
+    let slow = turns.pop().unwrap().during(tokio::time::sleep(WAKING_TIME * 10));
     let (waking, ()) = tokio::join!(gate.waking(), slow);
     assert!(waking.turn.is_some());
     // Quick work gives it back at its end.

@@ -4,133 +4,26 @@
 //! the former daemon ended in the middle of it, and shows it as `Unknown`. No instance is half moved: each move is in
 //! its instance's own record before a thread is moved.
 
-mod job;
+use std::time::Instant;
 
-use std::time::{Duration, Instant};
-
-use super::apply::now_us;
-use super::calls::no_instance;
-use super::task::Engine;
-use crate::decide::Instance;
-use crate::decide::rebind;
-use crate::decide::rebind::{Move, RebindScope};
-use crate::journal::{self, about};
-pub(super) use job::Jobs;
-pub use job::{Job, JobMove, JobPhase};
 use stelia_api::reason::joined;
-use stelia_api::{Error, ErrorKind, Reason};
+use stelia_api::{Error, Reason};
 use stelia_cpus::CpuSet;
-use stelia_kubelet::PodUid;
+use stelia_node::cgroup::CgroupPath;
 use stelia_record::Record;
 
-/// Jobs that are remembered.
-const MAX_JOBS: usize = 16;
-/// The longest deadline, seconds.
-const MAX_DEADLINE_S: u32 = 86_400;
+use super::apply::now_us;
+use super::jobs::{Job, JobMove, JobPhase, PendingMove};
+use super::state::State;
+use crate::decide::Instance;
+use crate::decide::rebind;
+use crate::decide::rebind::Move;
+use crate::journal::{self, about};
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RebindRequest {
-    /// `node`, or a pod's UID.
-    pub scope: String,
-    /// Seconds; 0 for the default.
-    pub deadline_s: u32,
-    /// List the moves without making them.
-    pub dry_run: bool,
-}
+/// The attribute of stelia.slice that keeps the last job.
+const JOB_ATTRIBUTE: &str = "rebind-job";
 
-/// What Rebind answers: the job's number, none for a dry run; and the moves that are planned.
-pub type RebindAnswer = (Option<u32>, Vec<JobMove>);
-
-/// The default deadline, that of Koordinator.
-const DEFAULT_DEADLINE: Duration = Duration::from_secs(600);
-
-/// A move that is being made, or taken back.
-#[derive(Debug)]
-pub(super) struct PendingMove {
-    step: Move,
-    former: Record,
-    /// The reasons of degradation from before the move, which do not count against it.
-    before: Vec<Reason>,
-    /// Why it is taken back.
-    cause: Option<String>,
-}
-
-impl Engine {
-    /// Begin a job, or list the moves it would make.
-    pub(super) fn rebind(&mut self, request: &RebindRequest) -> Result<RebindAnswer, Error> {
-        let scope = match request.scope.as_str() {
-            "" | "node" => RebindScope::Node,
-            text => RebindScope::Pod(PodUid::parse(text).map_err(|cause| {
-                ErrorKind::InvalidArgument.because(format!(
-                    "scope is \"node\" or the UID of a pod with an instance: {cause}"
-                ))
-            })?),
-        };
-        if request.deadline_s > MAX_DEADLINE_S {
-            let text = format!("the deadline is {} s: at most {MAX_DEADLINE_S}", request.deadline_s);
-            return Err(ErrorKind::InvalidArgument.because(text));
-        }
-        if let RebindScope::Pod(pod) = &scope {
-            self.picture.find(pod).ok_or_else(|| no_instance(pod))?;
-        }
-        let moves = rebind::all(&self.picture.snapshot, &self.settings.policies, &scope);
-        let planned = moves.iter().map(JobMove::of).collect();
-        if request.dry_run {
-            return Ok((None, planned));
-        }
-        if self.jobs.is_running() {
-            return Err(ErrorKind::Busy.because("a rebind job runs already"));
-        }
-        let rest = self.settings.rebind_interval;
-        if let Some(since) = self
-            .jobs
-            .began
-            .map(|began| began.elapsed())
-            .filter(|since| *since < rest)
-        {
-            let text = format!(
-                "the last rebind job began {} s ago: one in {} s (rebind-interval-s)",
-                since.as_secs(),
-                rest.as_secs()
-            );
-            return Err(ErrorKind::Busy.because(text));
-        }
-        let deadline = match request.deadline_s {
-            0 => DEFAULT_DEADLINE,
-            seconds => Duration::from_secs(seconds.into()),
-        };
-        let id = self
-            .jobs
-            .list
-            .iter()
-            .map(|job| job.id)
-            .max()
-            .unwrap_or(0)
-            .wrapping_add(1);
-        self.jobs.list.push(Job {
-            id,
-            scope: match &scope {
-                RebindScope::Node => "node".to_owned(),
-                RebindScope::Pod(pod) => pod.to_string(),
-            },
-            phase: JobPhase::Pending,
-            reason: String::new(),
-            moves: Vec::new(),
-            began_us: now_us(),
-            ended_us: 0,
-        });
-        let superfluous = self.jobs.list.len().saturating_sub(MAX_JOBS);
-        self.jobs.list.drain(..superfluous);
-        if let Err(refusal) = self.record_job() {
-            self.jobs.list.pop();
-            return Err(refusal);
-        }
-        self.jobs.running = Some((scope, Instant::now() + deadline));
-        self.jobs.began = Some(Instant::now());
-        self.view_writer.show_jobs(self.jobs.list.clone());
-        Ok((Some(id), planned))
-    }
-
+impl State {
     /// One step of the job that runs, when nothing else is to be done; whether there was one.
     pub(super) fn rebind_step(&mut self) -> bool {
         if !self.systemd_calls.is_idle() {
@@ -251,6 +144,58 @@ impl Engine {
     fn write_cpus(&mut self, next: &Record) -> Result<(), String> {
         self.write_record(&next.pod, next.clone())
             .map_err(|refusal| refusal.to_string())
+    }
+
+    pub(super) fn end_job(&mut self, phase: JobPhase, reason: String) {
+        self.jobs.running = None;
+        self.jobs.pending = None;
+        if let Some(job) = self.jobs.list.last_mut() {
+            tracing::info!(
+                MESSAGE_ID = journal::REBIND_ENDED,
+                STELIA_REASON = reason,
+                "rebind job {}: {}, {reason}",
+                job.id,
+                phase.name()
+            );
+            (job.phase, job.reason, job.ended_us) = (phase, reason, now_us());
+        }
+        if let Err(refusal) = self.record_job() {
+            tracing::warn!("{refusal}");
+        }
+        self.view_writer.show_jobs(self.jobs.list.clone());
+    }
+
+    /// Record the last job on stelia.slice. Without the slice there are no instances, and nothing is recorded.
+    pub(super) fn record_job(&self) -> Result<(), Error> {
+        let Some(text) = self.jobs.list.last().and_then(|job| serde_json::to_string(job).ok()) else {
+            return Ok(());
+        };
+        let slice = CgroupPath::slice();
+        let cgroups = &self.system.cgroups;
+        let written = match cgroups.exists(&slice) {
+            true => cgroups.set_attribute(&slice, JOB_ATTRIBUTE, &text),
+            false => Ok(()),
+        };
+        Ok(written?)
+    }
+
+    /// Read the last job of a former daemon.
+    pub(super) fn read_recorded_job(&mut self) {
+        let attributes = self.system.cgroups.attributes(&CgroupPath::slice()).unwrap_or_default();
+        let text = attributes.get(JOB_ATTRIBUTE);
+        let Some(mut job) = text.and_then(|text| serde_json::from_str::<Job>(text).ok()) else {
+            return;
+        };
+        if job.phase == JobPhase::Pending {
+            job.phase = JobPhase::Unknown;
+            job.reason = "the daemon ended in the middle of it; every instance is on CPUs of its own".to_owned();
+            job.ended_us = now_us();
+        }
+        self.jobs.list.push(job);
+        if let Err(refusal) = self.record_job() {
+            tracing::warn!("{refusal}");
+        }
+        self.view_writer.show_jobs(self.jobs.list.clone());
     }
 }
 

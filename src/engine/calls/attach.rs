@@ -1,29 +1,23 @@
 //! AttachVcpus: the threads are checked and recorded, and the call is answered once they are pinned and isolated.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use stelia_api::{Amiss, Error, ErrorKind, Reason, ThreadRole};
 use stelia_kubelet::PodUid;
-use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
-use stelia_record::{Phase, Record, Vcpu, VcpuThread, is_prop_name};
+use stelia_record::{Phase, Record, Vcpu, VcpuThread};
 use stelia_settings::Partition;
-use stelia_text::excerpt::excerpt;
 
-use super::calls::{Goal, failed, no_instance, undoing};
-use super::container::identify_pidfd;
-use super::dirty::Stale;
-use super::handle::Reply;
-use super::inbox::Asker;
-use super::pass::Numbers;
-use super::task::Engine;
-use super::{in_place, kvm_threads, store};
+use super::attach_threads::{self, MAX_VCPUS};
+use super::{Asker, Call, Goal, Reply, failed, no_instance, undoing};
 use crate::decide::{Wanted, attached, placement_name};
+use crate::engine::dirty::Stale;
+use crate::engine::handle::Handle;
+use crate::engine::pass::Numbers;
+use crate::engine::state::State;
+use crate::engine::{in_place, kvm_threads, store};
 use crate::journal::{self, about};
-
-/// More vCPUs than this in one call are refused: twice what QEMU's largest machine has.
-const MAX_VCPUS: usize = 8192;
 
 /// A vCPU as the caller hands it over.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +49,7 @@ pub enum Vmm {
 
 impl AttachRequest {
     /// Every thread with its number in the container's PID namespace.
-    fn threads(&self) -> Vec<(ThreadRole, i32)> {
+    pub(super) fn threads(&self) -> Vec<(ThreadRole, i32)> {
         let vcpus = self.vcpus.iter().map(|given| (given.vcpu.index.into(), given.thread));
         let iothreads = (0..).map(ThreadRole::IoThread).zip(self.iothreads.iter().copied());
         vcpus.chain(iothreads).collect()
@@ -72,9 +66,9 @@ pub struct Placed {
     pub cpu: Option<u32>,
 }
 
-/// An attach whose answer comes when the instance is isolated.
-pub(super) struct Attaching {
-    pub(super) reply: Reply<Vec<Placed>>,
+/// The vCPUs are isolated, or contained.
+struct Attached {
+    reply: Reply<Vec<Placed>>,
     former: Record,
     threads: Vec<VcpuThread>,
     partition: Partition,
@@ -93,29 +87,51 @@ enum Begun {
     },
 }
 
-impl Engine {
-    pub(super) fn attach(&mut self, asker: Asker, request: AttachRequest, reply: Reply<Vec<Placed>>) {
+struct AttachCall {
+    request: AttachRequest,
+    reply: Reply<Vec<Placed>>,
+}
+
+impl Handle {
+    /// Attach vCPU threads; answers after the isolation was read back.
+    ///
+    /// # Errors
+    /// The [`Error`]; what was attached before stays attached.
+    pub async fn attach(&self, request: AttachRequest) -> Result<Vec<Placed>, Error> {
+        self.call(|reply| AttachCall { request, reply }).await
+    }
+}
+
+impl Call for AttachCall {
+    fn begin(self: Box<Self>, state: &mut State, asker: Asker) {
+        let Self { request, reply } = *self;
         let pod = request.pod.clone();
-        match self.begin_attach(request) {
-            Ok(Begun::Done(placed)) => self.finish(&asker, [reply], Ok(placed)),
+        match state.begin_attach(request) {
+            Ok(Begun::Done(placed)) => state.finish(&asker, [reply], Ok(placed)),
             Ok(Begun::Recorded {
                 former,
                 threads,
                 partition,
             }) => {
-                let attaching = Attaching {
+                let goal = Attached {
                     reply,
                     former: *former,
                     threads,
                     partition,
-                    before: self.passes.did_for(&pod),
+                    before: state.passes.did_for(&pod),
                 };
-                self.wait(&pod, asker, Goal::Attached(Box::new(attaching)));
+                state.wait(&pod, asker, goal);
             }
-            Err(refusal) => self.finish(&asker, [reply], Err(refusal)),
+            Err(refusal) => state.finish(&asker, [reply], Err(refusal)),
         }
     }
 
+    fn is_given_up(&self) -> bool {
+        self.reply.is_closed()
+    }
+}
+
+impl State {
     fn begin_attach(&mut self, request: AttachRequest) -> Result<Begun, Error> {
         let too_large = |index: &u32| matches!(ThreadRole::from(*index), ThreadRole::IoThread(_));
         if let Some(index) = request.vcpus.iter().map(|given| given.vcpu.index).find(too_large) {
@@ -141,7 +157,7 @@ impl Engine {
             _ => {}
         }
         let former = known.record.clone();
-        let tasks = resolve(&self.system, known.scope(), &request)?;
+        let tasks = attach_threads::resolve(&self.system, known.scope(), &request)?;
         if former.qos().is_some_and(|qos| !qos.is_exclusive()) {
             // vCPUs of a class without CPUs of its own stay in float, on its pool: nothing is recorded or moved.
             let vcpus = tasks
@@ -175,7 +191,7 @@ impl Engine {
     }
 
     /// Replace the record; the turns act on it.
-    pub(super) fn write_record(&mut self, pod: &PodUid, next: Record) -> Result<(), Error> {
+    pub(in crate::engine) fn write_record(&mut self, pod: &PodUid, next: Record) -> Result<(), Error> {
         let Some(before) = self.picture.find(pod).cloned() else {
             return Err(no_instance(pod));
         };
@@ -202,63 +218,6 @@ impl Engine {
         Ok(())
     }
 
-    /// The vCPUs are where they belong, or cannot be brought there.
-    pub(super) fn settle_attached(&mut self, pod: &PodUid, asker: Asker, attaching: Box<Attaching>) {
-        let Some(now) = self.picture.find(pod) else { return };
-        let alive = now.vcpus.iter().all(Option::is_some);
-        if alive && matches!(now.record.phase, Phase::Isolated | Phase::Contained) {
-            self.log_attached(pod, attaching.before);
-            let attached = attaching.threads.iter().map(|thread| thread.task.id).collect();
-            kvm_threads::watch_for(
-                self.system.clone(),
-                now.tree.vcpu().clone(),
-                attached,
-                self.watcher.notifier(pod),
-            );
-            let placed = |thread: &VcpuThread| Placed {
-                role: thread.role,
-                thread: thread.task.id,
-                cpu: thread.cpu,
-            };
-            let _ = attaching.reply.send(Ok(attaching.threads.iter().map(placed).collect()));
-            return self.inbox.release(&asker);
-        }
-        let mut causes = self.amiss(pod);
-        let text = now.vcpu().map(|vcpu| vcpu.partition.clone()).unwrap_or_default();
-        let partition = attaching.partition;
-        if partition != Partition::Member && text != partition.name() {
-            let text = format!("the kernel gives no {} partition: {text:?}", partition.name());
-            causes.push(Reason::of(pod, Amiss::PartitionDiffers, text));
-        }
-        if now.record.phase == Phase::Leaving {
-            let _ = attaching.reply.send(Err(failed(pod, "isolation", causes)));
-            return self.inbox.release(&asker);
-        }
-        let former = &attaching.former;
-        let phase = if former.vcpus.is_empty() {
-            Phase::Floating
-        } else {
-            former.phase
-        };
-        let back = Record {
-            phase,
-            vcpus: former.vcpus.clone(),
-            props: former.props.clone(),
-            placement: former.placement,
-            partition: former.partition,
-            refused: former.refused,
-            ..now.record.clone()
-        };
-        match self.write_record(pod, back) {
-            Ok(()) => self.wait(pod, asker, Goal::Detached { attaching, causes }),
-            Err(refusal) => {
-                causes.push(undoing(pod, &refusal));
-                let _ = attaching.reply.send(Err(failed(pod, "isolation", causes)));
-                self.inbox.release(&asker);
-            }
-        }
-    }
-
     fn log_attached(&self, pod: &PodUid, before: Numbers) {
         let Some(now) = self.picture.find(pod) else { return };
         let record = &now.record;
@@ -276,77 +235,88 @@ impl Engine {
     }
 }
 
-/// The host's threads for the caller's thread numbers.
-fn resolve(
-    system: &stelia_node::System,
-    scope: &CgroupPath,
-    request: &AttachRequest,
-) -> Result<BTreeMap<ThreadRole, TaskId>, Error> {
-    let asked = request.threads();
-    if asked.len() > MAX_VCPUS {
-        return Err(ErrorKind::InvalidArgument.because(format!("{} vCPUs: give 1 to {MAX_VCPUS}", asked.len())));
+impl Goal for Attached {
+    /// The vCPUs are where they belong, or cannot be brought there.
+    fn settle(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+        let Some(now) = state.picture.find(pod) else { return };
+        let alive = now.vcpus.iter().all(Option::is_some);
+        if alive && matches!(now.record.phase, Phase::Isolated | Phase::Contained) {
+            state.log_attached(pod, self.before);
+            let attached = self.threads.iter().map(|thread| thread.task.id).collect();
+            kvm_threads::watch_for(
+                state.system.clone(),
+                now.tree.vcpu().clone(),
+                attached,
+                state.watcher.notifier(pod),
+            );
+            let placed = |thread: &VcpuThread| Placed {
+                role: thread.role,
+                thread: thread.task.id,
+                cpu: thread.cpu,
+            };
+            let _ = self.reply.send(Ok(self.threads.iter().map(placed).collect()));
+            return state.inbox.release(&asker);
+        }
+        let mut causes = state.amiss(pod);
+        let text = now.vcpu().map(|vcpu| vcpu.partition.clone()).unwrap_or_default();
+        let partition = self.partition;
+        if partition != Partition::Member && text != partition.name() {
+            let text = format!("the kernel gives no {} partition: {text:?}", partition.name());
+            causes.push(Reason::of(pod, Amiss::PartitionDiffers, text));
+        }
+        if now.record.phase == Phase::Leaving {
+            let _ = self.reply.send(Err(failed(pod, "isolation", causes)));
+            return state.inbox.release(&asker);
+        }
+        let former = &self.former;
+        let phase = if former.vcpus.is_empty() {
+            Phase::Floating
+        } else {
+            former.phase
+        };
+        let back = Record {
+            phase,
+            vcpus: former.vcpus.clone(),
+            props: former.props.clone(),
+            placement: former.placement,
+            partition: former.partition,
+            refused: former.refused,
+            ..now.record.clone()
+        };
+        match state.write_record(pod, back) {
+            Ok(()) => {
+                let reply = self.reply;
+                state.wait(pod, asker, Detached { reply, causes });
+            }
+            Err(refusal) => {
+                causes.push(undoing(pod, &refusal));
+                let _ = self.reply.send(Err(failed(pod, "isolation", causes)));
+                state.inbox.release(&asker);
+            }
+        }
     }
-    let roles: BTreeSet<ThreadRole> = asked.iter().map(|(role, _)| *role).collect();
-    if roles.len() != asked.len() {
-        return Err(ErrorKind::InvalidArgument.because("a vCPU index is given twice"));
+
+    fn ended(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+        state.finish(&asker, [self.reply], Err(no_instance(pod)));
     }
-    // The name becomes part of the instance's record: characters that separate names there would make the record
-    // unreadable.
-    if let Some(name) = request
-        .vcpus
-        .iter()
-        .flat_map(|vcpu| vcpu.vcpu.props.keys())
-        .find(|name| !is_prop_name(name))
-    {
-        let text = format!(
-            "property {:?} of a vCPU: a name is up to 64 letters, digits, -, _ and .",
-            excerpt(name)
-        );
-        return Err(ErrorKind::InvalidArgument.because(text));
+
+    fn is_start(&self) -> bool {
+        true
     }
-    let numbers: BTreeSet<i32> = asked.iter().map(|(_, thread)| *thread).collect();
-    if numbers.len() != asked.len() {
-        let text = "two vCPUs or I/O threads have the same thread: single-threaded emulation (-accel tcg,thread=single) cannot be isolated";
-        return Err(ErrorKind::InvalidArgument.because(text));
+}
+
+/// An attach that failed is undone.
+struct Detached {
+    reply: Reply<Vec<Placed>>,
+    causes: Vec<Reason>,
+}
+
+impl Goal for Detached {
+    fn settle(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+        state.finish(&asker, [self.reply], Err(failed(pod, "isolation", self.causes)));
     }
-    let foreign = |text: String| ErrorKind::ForeignProcess.because(text);
-    let unclear = ErrorKind::ForeignProcess.context("qemu_pidfd");
-    let qemu = match &request.vmm {
-        Vmm::Pidfd(fd) => identify_pidfd(system, fd).map_err(&unclear)?,
-        Vmm::OnHost(task, _) => match system.procs.identify(task.id) {
-            Ok(now) if now == *task => now,
-            Ok(_) => return Err(foreign(format!("process {} ended", task.id))),
-            Err(error) => return Err(unclear(error)),
-        },
-    };
-    let cgroup = system.procs.cgroup(qemu.id).map_err(&unclear)?;
-    if !cgroup.is_within(scope) {
-        let text = format!("the process of qemu_pidfd does not belong to pod {}", request.pod);
-        return Err(foreign(text).detail(format!("it is process {} in {cgroup}", qemu.id)));
+
+    fn ended(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+        state.finish(&asker, [self.reply], Err(no_instance(pod)));
     }
-    let threads = system.procs.threads(qemu.id).map_err(&unclear)?;
-    let by_number: BTreeMap<i32, TaskId> = threads
-        .iter()
-        .filter_map(|thread| match request.vmm {
-            Vmm::OnHost(..) => Some((thread.task.id, thread.task)),
-            Vmm::Pidfd(_) => Some((*thread.numbers.last()?, thread.task)),
-        })
-        .collect();
-    // The process may have ended while its threads were read, and another one may have its number.
-    let still = match &request.vmm {
-        Vmm::Pidfd(fd) => identify_pidfd(system, fd),
-        Vmm::OnHost(task, _) => system.procs.identify(task.id),
-    };
-    if still.map_err(&unclear)? != qemu {
-        return Err(foreign(format!("process {} ended", qemu.id)));
-    }
-    asked
-        .into_iter()
-        .map(|(role, thread)| match by_number.get(&thread) {
-            Some(task) => Ok((role, *task)),
-            None => Err(foreign(format!(
-                "thread {thread} of {role} is not a thread of the process handed over"
-            ))),
-        })
-        .collect()
 }

@@ -1,13 +1,24 @@
-//! What is known of interrupts and the like: shown, and taken into the instances' reasons of degradation.
+//! What other tasks have in the view. Disturbed CPUs also degrade the instances that have them.
 
 use stelia_api::quiet::Quiet;
 
-use super::task::Engine;
+use super::handle::Shown;
+use super::state::State;
 use crate::decide::quiet::Disturbances;
 
-impl Engine {
+impl State {
+    /// Show what another task knows.
+    pub(super) fn show(&mut self, shown: Shown) {
+        match shown {
+            Shown::Unadopted(unadopted) => self.view_writer.show_unadopted(unadopted),
+            Shown::Quiet(quiet) => self.show_quiet(*quiet),
+            Shown::Ledger(ledger) => self.view_writer.show_ledger(*ledger),
+            Shown::Publishing(publishing) => self.view_writer.show_publishing(publishing),
+        }
+    }
+
     /// Only the instances whose reasons change are planned for.
-    pub(super) fn show_quiet(&mut self, quiet: Quiet) {
+    fn show_quiet(&mut self, quiet: Quiet) {
         self.firing.saw(&quiet);
         let now = Disturbances::new(&quiet, &self.firing);
         self.view_writer.show_quiet(quiet);
