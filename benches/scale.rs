@@ -298,7 +298,7 @@ async fn restart(model: &Model, settings: Settings, meter: &Meter, vms: u32) -> 
             caller: Some((runner, Peer::Instance(pod.clone()))),
             origin: None,
             anchor: None,
-            patience: Duration::from_secs(5),
+            timeout: Duration::from_secs(5),
             adopting: None,
         };
         let handle = handle.on_behalf_of(&pod);

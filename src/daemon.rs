@@ -20,7 +20,7 @@ use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::prelude::*;
 
 use crate::engine::{Engine, Handle};
-use crate::{adoption, booking, dbus, engine, journal, orders, publishing, trial};
+use crate::{adoption, dbus, engine, journal, ledger, publishing, quiet, runtime_check};
 
 /// Name the runner socket has in its unit (`FileDescriptorName=`).
 const RUNNER_SOCKET_NAME: &str = "runner";
@@ -76,7 +76,7 @@ pub fn main_on(beneath: impl FnOnce(System) -> System) -> ExitCode {
     };
     places::look_also_into(loaded.settings.runtime_state.clone());
     if let Some(container_id) = &arguments.try_runtime {
-        return trial::main(container_id);
+        return runtime_check::main(container_id);
     }
     if arguments.check_config {
         println!("configuration is good");
@@ -191,17 +191,17 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
         );
     }
     tokio::spawn(adoption::run(handle.clone(), cancel.clone()));
-    tokio::spawn(orders::run(
+    tokio::spawn(quiet::run(
         handle.clone(),
-        Arc::<orders::Programs>::default(),
+        Arc::<quiet::Programs>::default(),
         cancel.clone(),
     ));
     let folder = Arc::new(publishing::Directory::new(Path::new(stelia_publication::DIRECTORY)));
     tokio::spawn(publishing::run(handle.clone(), folder, cancel.clone()));
-    let (told, signals) = mpsc::unbounded_channel();
-    tokio::spawn(dbus::tell_of_ledger(bus.clone(), signals));
-    let house = Arc::new(booking::Kernel::new(handle.system()));
-    let ledger = tokio::spawn(booking::run(handle.clone(), house, told, cancel.clone()));
+    let (sender, signals) = mpsc::unbounded_channel();
+    tokio::spawn(dbus::emit_ledger_signals(bus.clone(), signals));
+    let backend = Arc::new(ledger::KernelBackend::new(handle.system()));
+    let ledger = tokio::spawn(ledger::run(handle.clone(), backend, sender, cancel.clone()));
     let mut views = handle.watch();
     notify(&[NotifyState::Ready]);
 

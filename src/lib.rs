@@ -8,14 +8,14 @@
 //! | [`daemon`] | the program: command line, start, threads, watchdog, end |
 //! | [`dbus`] | the two doors: the bus and the runner socket, their objects, and the gate before them |
 //! | `adoption` | the third door: VMs that do not register themselves, by the administrator's rules |
-//! | `orders` | what is ordered of `steliad-quiet`: interrupts kept off the CPUs of VMs, and the like |
+//! | `quiet` | what is ordered of `steliad-quiet`: interrupts kept off the CPUs of VMs, and the like |
 //! | `publishing` | what the cluster's publisher is told: a file of the node, its VMs and what happened to them |
-//! | `booking` | the ledger: who ran on the CPUs of VMs, read from the kernel's counters and kept |
+//! | `ledger` | who ran on the CPUs of VMs, read from the kernel's counters and written to files |
 //! | `authz` | who may call what: a table |
 //! | [`engine`] | the loop and all I/O: events, calls, bounded turns |
 //! | `decide` | pure decisions: admission, placement, the steps that bring a node to what is promised |
 //! | [`journal`] | the ids of messages for operators |
-//! | `trial` | `--try-runtime`: whether an OCI runtime copes with threaded cgroups |
+//! | `runtime_check` | `--try-runtime`: whether an OCI runtime copes with threaded cgroups |
 //!
 //! ```
 //! use clap::Parser;
@@ -26,7 +26,6 @@
 
 pub(crate) mod adoption;
 pub(crate) mod authz;
-pub(crate) mod booking;
 pub mod daemon;
 pub mod dbus;
 pub(crate) mod decide;
@@ -35,6 +34,7 @@ pub mod engine;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod journal;
-pub(crate) mod orders;
+pub(crate) mod ledger;
 pub(crate) mod publishing;
-pub(crate) mod trial;
+pub(crate) mod quiet;
+pub(crate) mod runtime_check;

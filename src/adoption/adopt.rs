@@ -4,8 +4,8 @@ use stelia_api::Error;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 
-use super::look::FoundVm;
-use crate::engine::{Adopting, AttachRequest, Claim, Handle, REGISTRATION_PATIENCE, RegisterRequest, VcpuRequest, Vmm};
+use super::look::AdoptableVm;
+use crate::engine::{Adopting, AttachRequest, Claim, Handle, REGISTRATION_TIMEOUT, RegisterRequest, VcpuRequest, Vmm};
 
 /// Why a VM is no instance.
 pub(super) struct Refusal {
@@ -24,7 +24,7 @@ impl From<Error> for Refusal {
 }
 
 /// Register the container and attach its vCPUs. What was made for it is undone where its vCPUs cannot be isolated.
-pub(super) async fn adopt(engine: &Handle, origin: &CgroupPath, pod: &PodUid, vm: &FoundVm) -> Result<(), Refusal> {
+pub(super) async fn adopt(engine: &Handle, origin: &CgroupPath, pod: &PodUid, vm: &AdoptableVm) -> Result<(), Refusal> {
     // In turn with the pod's own calls: what one pod has to wait for delays no other.
     let engine = engine.on_behalf_of(pod);
     let before = engine
@@ -38,7 +38,7 @@ pub(super) async fn adopt(engine: &Handle, origin: &CgroupPath, pod: &PodUid, vm
             caller: None,
             origin: Some(origin.clone()),
             anchor: None,
-            patience: REGISTRATION_PATIENCE,
+            timeout: REGISTRATION_TIMEOUT,
             adopting: Some(Adopting {
                 rule: vm.rule.clone(),
                 vmm: vm.process,
@@ -57,7 +57,7 @@ pub(super) async fn adopt(engine: &Handle, origin: &CgroupPath, pod: &PodUid, vm
     let attached = engine
         .attach(AttachRequest {
             pod: pod.clone(),
-            vmm: Vmm::Found(vm.process, vm.wanted.clone()),
+            vmm: Vmm::OnHost(vm.process, vm.wanted.clone()),
             vcpus: vm.guest.iter().filter_map(vcpu).collect(),
             iothreads: Vec::new(),
         })

@@ -4,19 +4,19 @@ use std::time::{Duration, Instant};
 
 use stelia_kubelet::ContainerCgroup;
 
-use super::look::{FoundVm, Looked};
+use super::look::{AdoptableVm, LookOutcome};
 use crate::engine::Unadopted;
 
-/// Before the first look, and doubled before each further one: QEMU's vCPU threads are there some 10 ms after it made its VM.
-const FIRST: Duration = Duration::from_millis(10);
-/// A VM that is not whole by then is not adopted before something of it changes.
-const LAST: Duration = Duration::from_secs(30);
-/// A VMM whose command line does not say how many vCPUs there are starts their threads one after the other.
-const COUNTED: Duration = Duration::from_millis(250);
-/// libvirt pins vCPUs once all their threads are there, after it has asked QEMU for them.
-const PINNED: Duration = Duration::from_secs(2);
-/// A container that makes VMs without end is looked at as one that begins no more often than that.
-const AFRESH: Duration = Duration::from_secs(1);
+/// The delay of the first look; it doubles before each further one. QEMU's vCPU threads exist some 10 ms after it made its VM.
+const FIRST_LOOK_DELAY: Duration = Duration::from_millis(10);
+/// How long a VM may take to have all its threads. After that it is not adopted until something of it changes.
+const MAX_STARTING_TIME: Duration = Duration::from_secs(30);
+/// How long the threads must stay the same where the VMM's command line does not say how many vCPUs there are: they start one after the other.
+const UNCOUNTED_SETTLE_TIME: Duration = Duration::from_millis(250);
+/// How long the pins must stay the same: libvirt pins vCPUs once all their threads exist, after it has asked QEMU for them.
+const PINNED_SETTLE_TIME: Duration = Duration::from_secs(2);
+/// How often a container that makes VMs again and again counts as one that begins, at most.
+const MIN_RESTART_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A container in which a VM begins, or may be.
 #[derive(Debug)]
@@ -27,21 +27,21 @@ pub(super) struct Birth {
     due: Option<Instant>,
     pause: Duration,
     /// What the last look saw, and when it was first seen like that.
-    seen: Option<(FoundVm, Instant)>,
+    seen: Option<(AdoptableVm, Instant)>,
     /// Another VM was made there meanwhile.
     again: bool,
-    patience: Patience,
+    cause: LookCause,
 }
 
-/// For how long a container is looked at that has no whole VM.
+/// Why a container is looked at; it decides for how long, where it has no whole VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Patience {
-    /// A VM was made there: as long as it may take.
-    Begun,
-    /// Nothing is known of it: as long, if something in it looks like a VMM.
-    Swept,
-    /// It was looked at before: one look decides.
-    Known,
+enum LookCause {
+    /// KVM made a VM there: as long as that may take.
+    VmMade,
+    /// A sweep over all containers: as long, if a process in it looks like a VMM.
+    Sweep,
+    /// A known VM is looked at again: one look decides.
+    Recheck,
 }
 
 /// What follows from a look.
@@ -53,7 +53,7 @@ pub(super) enum Next {
         stranger: bool,
     },
     Refuse(Box<Unadopted>),
-    Adopt(Box<FoundVm>),
+    Adopt(Box<AdoptableVm>),
 }
 
 impl Birth {
@@ -62,18 +62,18 @@ impl Birth {
         Self {
             container,
             began: now,
-            due: Some(now + FIRST),
-            pause: FIRST,
+            due: Some(now + FIRST_LOOK_DELAY),
+            pause: FIRST_LOOK_DELAY,
             seen: None,
             again: false,
-            patience: Patience::Begun,
+            cause: LookCause::VmMade,
         }
     }
 
     /// A container that a rule is of. Most have no VM.
     pub(super) fn swept(container: ContainerCgroup, now: Instant) -> Self {
         Self {
-            patience: Patience::Swept,
+            cause: LookCause::Sweep,
             due: Some(now),
             ..Self::begun(container, now)
         }
@@ -82,7 +82,7 @@ impl Birth {
     /// A VM that is known is looked at again.
     pub(super) fn known(container: ContainerCgroup, now: Instant) -> Self {
         Self {
-            patience: Patience::Known,
+            cause: LookCause::Recheck,
             due: Some(now),
             ..Self::begun(container, now)
         }
@@ -105,7 +105,7 @@ impl Birth {
     /// The rules are others: what was seen by the former ones does not make this one wait.
     pub(super) fn anew(&mut self, now: Instant) {
         self.began = now;
-        self.pause = FIRST;
+        self.pause = FIRST_LOOK_DELAY;
         self.due = self.due.map(|_| now);
     }
 
@@ -113,9 +113,9 @@ impl Birth {
     /// before, to ask what it can do.
     pub(super) fn again(&mut self, now: Instant) {
         match self.due {
-            Some(due) if self.began + AFRESH <= now => {
+            Some(due) if self.began + MIN_RESTART_INTERVAL <= now => {
                 *self = Self {
-                    due: Some(due.min(now + FIRST)),
+                    due: Some(due.min(now + FIRST_LOOK_DELAY)),
                     ..Self::begun(self.container.clone(), now)
                 };
             }
@@ -128,25 +128,25 @@ impl Birth {
     }
 
     /// A look ended at `now`.
-    pub(super) fn saw(&mut self, looked: Looked, now: Instant) -> Next {
+    pub(super) fn saw(&mut self, looked: LookOutcome, now: Instant) -> Next {
         match looked {
-            Looked::NoRule => Next::Forget { stranger: true },
-            Looked::Nothing => Next::Forget { stranger: false },
-            Looked::Refused(refused) => Next::Refuse(refused),
-            Looked::Waiting(waiting) => {
+            LookOutcome::NoRule => Next::Forget { stranger: true },
+            LookOutcome::Nothing => Next::Forget { stranger: false },
+            LookOutcome::Refused(refused) => Next::Refuse(refused),
+            LookOutcome::Waiting(waiting) => {
                 self.seen = None;
-                let more = match self.patience {
-                    Patience::Begun => true,
-                    Patience::Swept => waiting.is_some(),
-                    Patience::Known => false,
+                let more = match self.cause {
+                    LookCause::VmMade => true,
+                    LookCause::Sweep => waiting.is_some(),
+                    LookCause::Recheck => false,
                 };
-                if more && now < self.began + LAST {
+                if more && now < self.began + MAX_STARTING_TIME {
                     return self.look_in(self.pause.saturating_mul(2), now);
                 }
                 // Where nothing looks like a VMM there may be none.
                 waiting.map_or(Next::Forget { stranger: false }, Next::Refuse)
             }
-            Looked::Vm(vm) => {
+            LookOutcome::Vm(vm) => {
                 let first = match self.seen.take() {
                     Some((seen, first)) if seen.is_same(&vm) => first,
                     _ => now,
@@ -155,14 +155,14 @@ impl Birth {
                 if first < now && whole <= now {
                     return Next::Adopt(vm);
                 }
-                if self.began + LAST <= now {
+                if self.began + MAX_STARTING_TIME <= now {
                     let text = "its vCPU threads, or where they are pinned, change from look to look".to_owned();
                     return Next::Refuse(Box::new(vm.refused("Changing", text)));
                 }
                 self.seen = Some((*vm, first));
                 // There is something to adopt: it is looked at like one that begins.
-                self.patience = Patience::Begun;
-                let rest = whole.saturating_duration_since(now).max(FIRST);
+                self.cause = LookCause::VmMade;
+                let rest = whole.saturating_duration_since(now).max(FIRST_LOOK_DELAY);
                 self.look_in(rest.min(self.pause.saturating_mul(2)), now)
             }
         }
@@ -176,11 +176,11 @@ impl Birth {
 }
 
 /// For how long a VM must be seen unchanged before it counts as whole.
-fn settling(vm: &FoundVm) -> Duration {
+fn settling(vm: &AdoptableVm) -> Duration {
     match vm {
-        vm if vm.is_unpinned => PINNED,
+        vm if vm.is_unpinned => PINNED_SETTLE_TIME,
         vm if vm.is_counted => Duration::ZERO,
-        _ => COUNTED,
+        _ => UNCOUNTED_SETTLE_TIME,
     }
 }
 
@@ -199,9 +199,9 @@ mod tests {
         ContainerCgroup::parse(ORIGIN).unwrap()
     }
 
-    fn vm(threads: i32, is_counted: bool, is_unpinned: bool) -> Looked {
+    fn vm(threads: i32, is_counted: bool, is_unpinned: bool) -> LookOutcome {
         let task = |id: i32| TaskId { id, start: 1 };
-        Looked::Vm(Box::new(FoundVm {
+        LookOutcome::Vm(Box::new(AdoptableVm {
             pod: container().pod,
             pod_name: None,
             container: "compute".to_owned(),
@@ -217,8 +217,8 @@ mod tests {
         }))
     }
 
-    fn waiting() -> Looked {
-        Looked::Waiting(Some(Box::new(refused())))
+    fn waiting() -> LookOutcome {
+        LookOutcome::Waiting(Some(Box::new(refused())))
     }
 
     fn refused() -> Unadopted {
@@ -235,7 +235,7 @@ mod tests {
 
     /// Looks whenever one is due, at what `at` says is there by then (milliseconds), until something follows; when that was, how
     /// many looks it took, and what.
-    fn looks(mut birth: Birth, began: Instant, at: impl Fn(u128) -> Looked) -> (u128, u32, Next) {
+    fn looks(mut birth: Birth, began: Instant, at: impl Fn(u128) -> LookOutcome) -> (u128, u32, Next) {
         for count in 1.. {
             let now = birth.due().unwrap();
             birth.look();
@@ -248,7 +248,7 @@ mod tests {
         unreachable!()
     }
 
-    fn from_the_beginning(at: impl Fn(u128) -> Looked) -> (u128, u32, Next) {
+    fn from_the_beginning(at: impl Fn(u128) -> LookOutcome) -> (u128, u32, Next) {
         let began = Instant::now();
         looks(Birth::begun(container(), began), began, at)
     }
@@ -287,7 +287,7 @@ mod tests {
             "{count}"
         );
         birth.again(now);
-        assert_eq!(birth.due(), Some(now + FIRST));
+        assert_eq!(birth.due(), Some(now + FIRST_LOOK_DELAY));
         let (after, ..) = looks(birth, now, |_| vm(2, true, false));
         assert_eq!(after, 20);
         let mut birth = Birth::begun(container(), began);
@@ -324,7 +324,7 @@ mod tests {
         let (after, count, next) = from_the_beginning(|_| waiting());
         assert!((30_000..60_000).contains(&after) && count < 14, "{after} {count}");
         assert_eq!(next, Next::Refuse(Box::new(refused())));
-        let (_, _, next) = from_the_beginning(|_| Looked::Waiting(None));
+        let (_, _, next) = from_the_beginning(|_| LookOutcome::Waiting(None));
         assert_eq!(next, Next::Forget { stranger: false });
         // Threads that come and go are no VM.
         let flips = std::cell::Cell::new(1);
@@ -343,7 +343,7 @@ mod tests {
         let began = Instant::now();
         let once = || Birth::known(container(), began);
         assert_eq!(
-            looks(once(), began, |_| Looked::Nothing),
+            looks(once(), began, |_| LookOutcome::Nothing),
             (0, 1, Next::Forget { stranger: false })
         );
         assert_eq!(
@@ -359,7 +359,7 @@ mod tests {
         let began = Instant::now();
         let swept = || Birth::swept(container(), began);
         let nothing = (0, 1, Next::Forget { stranger: false });
-        assert_eq!(looks(swept(), began, |_| Looked::Waiting(None)), nothing);
+        assert_eq!(looks(swept(), began, |_| LookOutcome::Waiting(None)), nothing);
         let (after, count, _) = looks(swept(), began, |_| waiting());
         assert!(after >= 30_000 && count > 5, "{after} {count}");
     }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use stelia_kubelet::PodUid;
 
-/// After a look the next one at the same pod waits for this many times as long as the look took: one pod's looks take a tenth of a
-/// thread at most.
-const REST: u32 = 9;
-/// So many looks are made at a time for all pods, so that threads are left for other work that blocks.
+/// After a look, the next one at the same pod waits this many times as long as the look took: one pod's looks take a tenth of a thread at
+/// most.
+const REST_FACTOR: u32 = 9;
+/// Looks at a time for all pods, so that threads are left for other work that blocks.
 const MAX_LOOKS: usize = 2;
 
 /// The looks of each pod.
@@ -48,7 +48,7 @@ impl Budgets {
     pub(super) fn end(&mut self, pod: &PodUid, now: Instant) {
         if let Some(Budget::Looking { since }) = self.0.get(pod) {
             let took: Duration = now.saturating_duration_since(*since);
-            let until = now + took.saturating_mul(REST);
+            let until = now + took.saturating_mul(REST_FACTOR);
             self.0.insert(pod.clone(), Budget::Rests { until });
         }
     }

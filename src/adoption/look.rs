@@ -15,9 +15,9 @@ use stelia_settings::{AdoptPlacement, AdoptRule};
 use crate::decide::Wanted;
 use crate::engine::{Handle, InstanceView, Unadopted, now_us};
 
-/// A VM that a rule adopts, with all that the engine is told of it.
+/// A VM that a rule adopts, with all that the engine needs of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct FoundVm {
+pub(super) struct AdoptableVm {
     pub(super) pod: PodUid,
     pub(super) pod_name: Option<PodName>,
     pub(super) container: String,
@@ -34,7 +34,7 @@ pub(super) struct FoundVm {
     pub(super) is_counted: bool,
 }
 
-impl FoundVm {
+impl AdoptableVm {
     /// Whether another look saw the same: threads, and where they are pinned.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.process == other.process && self.threads == other.threads && self.wanted == other.wanted
@@ -54,9 +54,9 @@ impl FoundVm {
     }
 }
 
-/// What a look saw.
+/// The outcome of a look.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Looked {
+pub(super) enum LookOutcome {
     /// No rule is of the container.
     NoRule,
     /// The container is gone, registered itself, or its VM is adopted as it is.
@@ -64,7 +64,7 @@ pub(super) enum Looked {
     Refused(Box<Unadopted>),
     /// It has no whole VM yet; why, where something in it looks like one.
     Waiting(Option<Box<Unadopted>>),
-    Vm(Box<FoundVm>),
+    Vm(Box<AdoptableVm>),
 }
 
 /// The containers of this node that a rule is of.
@@ -94,7 +94,12 @@ fn names(system: &System, container: &ContainerCgroup) -> Names {
 }
 
 /// Look at a container.
-pub(super) fn at(engine: &Handle, rules: &[AdoptRule], origin: &CgroupPath, container: &ContainerCgroup) -> Looked {
+pub(super) fn at(
+    engine: &Handle,
+    rules: &[AdoptRule],
+    origin: &CgroupPath,
+    container: &ContainerCgroup,
+) -> LookOutcome {
     let system = engine.system();
     let names = names(system, container);
     let refused = |rule: &str, reason: &str, text: String| {
@@ -114,29 +119,29 @@ pub(super) fn at(engine: &Handle, rules: &[AdoptRule], origin: &CgroupPath, cont
         ..names.clone()
     };
     let Ok(rules) = rules_for(&willing, rules) else {
-        return Looked::NoRule;
+        return LookOutcome::NoRule;
     };
     let rule = rules.first().map(|rule| rule.name.as_str()).unwrap_or_default();
     let view = engine.view();
     let known = view.instances.get(&container.pod);
     // A pod that registers itself is not adopted as well; nor is one of which another container is an instance.
     if known.is_some_and(|known| known.adopted_by.is_none() || known.origin != *origin) {
-        return Looked::Nothing;
+        return LookOutcome::Nothing;
     }
     let found = match read(system, origin, known.map(|known| &**known), &rules) {
         Ok(Some(found)) => found,
-        Ok(None) => return Looked::Nothing,
-        Err(text) => return Looked::Refused(refused(rule, "Unreadable", text)),
+        Ok(None) => return LookOutcome::Nothing,
+        Err(text) => return LookOutcome::Refused(refused(rule, "Unreadable", text)),
     };
-    let Found { processes, cpus } = found;
+    let ContainerProcesses { processes, cpus } = found;
     match vm(&rules, &processes, &cpus) {
         // Only of a VM is it worth saying.
         Ok(vm) if refuses => {
             let rule = vm.rule.name.clone();
             let why = Why::ContainerRefuses { rule: rule.clone() };
-            Looked::Refused(refused(&rule, why.name(), why.to_string()))
+            LookOutcome::Refused(refused(&rule, why.name(), why.to_string()))
         }
-        Err(_) if refuses => Looked::Waiting(None),
+        Err(_) if refuses => LookOutcome::Waiting(None),
         Ok(vm) => {
             let as_it_is = |known: &InstanceView| {
                 let threads = known
@@ -146,9 +151,9 @@ pub(super) fn at(engine: &Handle, rules: &[AdoptRule], origin: &CgroupPath, cont
                 threads.collect::<BTreeMap<u32, TaskId>>() == vm.threads
             };
             if known.is_some_and(|known| as_it_is(known)) {
-                return Looked::Nothing;
+                return LookOutcome::Nothing;
             }
-            Looked::Vm(Box::new(FoundVm {
+            LookOutcome::Vm(Box::new(AdoptableVm {
                 pod: container.pod.clone(),
                 pod_name: names.pod.clone(),
                 container: names.container.clone().unwrap_or_default(),
@@ -166,14 +171,14 @@ pub(super) fn at(engine: &Handle, rules: &[AdoptRule], origin: &CgroupPath, cont
         }
         Err(why) if why.may_pass() => {
             let is_vmm = !matches!(why, Why::NoVmm { .. });
-            Looked::Waiting(is_vmm.then(|| refused(rule, why.name(), why.to_string())))
+            LookOutcome::Waiting(is_vmm.then(|| refused(rule, why.name(), why.to_string())))
         }
-        Err(why) => Looked::Refused(refused(rule, why.name(), why.to_string())),
+        Err(why) => LookOutcome::Refused(refused(rule, why.name(), why.to_string())),
     }
 }
 
-/// What is read of a container's processes.
-struct Found {
+/// The processes of a container, and its CPUs.
+struct ContainerProcesses {
     processes: Vec<Process>,
     /// The container's CPUs.
     cpus: stelia_cpus::CpuSet,
@@ -185,7 +190,7 @@ fn read(
     origin: &CgroupPath,
     known: Option<&InstanceView>,
     rules: &[&AdoptRule],
-) -> Result<Option<Found>, String> {
+) -> Result<Option<ContainerProcesses>, String> {
     let cgroups = &*system.cgroups;
     let gone = |error: CgroupError| match error.is_gone() {
         true => Ok(None),
@@ -201,5 +206,5 @@ fn read(
     let vcpu = |name: &str| is_vcpu(rules, name);
     let processes = processes::candidates(cgroups, &*system.procs, &place, &vmm, &vcpu);
     let processes = processes.map_err(|error| error.to_string())?;
-    Ok(Some(Found { processes, cpus }))
+    Ok(Some(ContainerProcesses { processes, cpus }))
 }

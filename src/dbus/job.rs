@@ -18,8 +18,8 @@ pub(super) fn job_path(id: u32) -> String {
     format!("{MANAGER_PATH}/job/{id}")
 }
 
-pub(super) fn rows(moves: &[engine::Made]) -> Vec<MoveRow> {
-    let row = |made: &engine::Made| {
+pub(super) fn rows(moves: &[engine::JobMove]) -> Vec<MoveRow> {
+    let row = |made: &engine::JobMove| {
         let (from, to) = (made.from.to_string(), made.to.to_string());
         (made.pod.clone(), from, to, made.gain.clone())
     };

@@ -11,10 +11,10 @@ use zbus::{Connection, Variant};
 
 use super::instance::Instance;
 use super::manager::Manager;
-use crate::booking::Signal;
+use crate::ledger::Signal;
 
-/// Emit what comes until nobody sends any more.
-pub(crate) async fn tell(connection: Connection, mut signals: mpsc::UnboundedReceiver<Signal>) {
+/// Emit the signals that are sent, until the sender is gone.
+pub(crate) async fn emit_signals(connection: Connection, mut signals: mpsc::UnboundedReceiver<Signal>) {
     while let Some(signal) = signals.recv().await {
         if let Err(error) = emit(&connection, signal).await {
             tracing::debug!("a signal of the ledger: {error}");

@@ -25,7 +25,7 @@ mod registration;
 mod report;
 mod runner_socket;
 
-pub(crate) use ledger::tell as tell_of_ledger;
+pub(crate) use ledger::emit_signals as emit_ledger_signals;
 
 pub use bus::{Bus, BusError, Name, check_alone, connect, serve as serve_bus};
 pub use runner_socket::{serve as serve_runner_socket, serve_as as serve_runner_socket_as};

@@ -18,11 +18,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::engine::{Configuration, Usage, View, localities, usage};
 
 /// How long a reading is used.
-const FRESH: Duration = Duration::from_secs(1);
+const MAX_READING_AGE: Duration = Duration::from_secs(1);
 /// How long the locality of memory is used: it is more to read, and changes seldom.
-const FRESH_LOCALITY: Duration = Duration::from_secs(5);
+const MAX_LOCALITY_AGE: Duration = Duration::from_secs(5);
 /// After a reading there is a pause of this many times its duration.
-const PAUSES: u32 = 2;
+const PAUSE_FACTOR: u32 = 2;
 
 /// The queue for readings, and the last ones. There is one for the whole daemon.
 #[derive(Clone)]
@@ -76,7 +76,7 @@ struct Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let (turn, pause) = (self.turn.take(), self.began.elapsed() * PAUSES);
+        let (turn, pause) = (self.turn.take(), self.began.elapsed() * PAUSE_FACTOR);
         self.runtime.spawn(async move {
             tokio::time::sleep(pause).await;
             drop(turn);
@@ -103,16 +103,16 @@ impl From<ConfigError> for Unread {
 /// The last readings.
 #[derive(Default)]
 pub(super) struct Recent {
-    config: Kept<Result<KubeletConfig, Unread>>,
-    usage: Kept<BTreeMap<PodUid, Usage>>,
-    locality: Kept<Localities>,
+    config: Cached<Result<KubeletConfig, Unread>>,
+    usage: Cached<BTreeMap<PodUid, Usage>>,
+    locality: Cached<Localities>,
 }
 
 impl Recent {
     /// The running kubelet's configuration, or why it is not known. To find kubelet all of `/proc` is looked through.
     pub(super) fn kubelet_config(&mut self) -> &Result<KubeletConfig, Unread> {
         let read = || config::read(Path::new("/proc"), Path::new("/")).map_err(Unread::from);
-        self.config.get(Instant::now(), FRESH, |_| true, read)
+        self.config.get(Instant::now(), MAX_READING_AGE, |_| true, read)
     }
 
     /// The same for a description of the node, which has less where no kubelet runs, and is not made where its configuration cannot be read.
@@ -134,37 +134,37 @@ impl Recent {
     pub(super) fn usage(&mut self, cgroups: &dyn Cgroups, view: &View) -> &BTreeMap<PodUid, Usage> {
         let is_of_these = |usage: &BTreeMap<PodUid, Usage>| usage.keys().eq(view.instances.keys());
         self.usage
-            .get(Instant::now(), FRESH, is_of_these, || usage(cgroups, view))
+            .get(Instant::now(), MAX_READING_AGE, is_of_these, || usage(cgroups, view))
     }
 
     /// Where the memory and the devices of the instances of this view are.
     pub(super) fn locality(&mut self, system: &System, view: &View) -> &Localities {
         let root = self.kubelet_root();
-        let is_of_these = |kept: &Localities| {
+        let is_of_these = |cached: &Localities| {
             let pods = view.instances.keys().map(PodUid::as_str);
-            kept.instances.keys().map(String::as_str).eq(pods)
+            cached.instances.keys().map(String::as_str).eq(pods)
         };
-        self.locality.get(Instant::now(), FRESH_LOCALITY, is_of_these, || {
+        self.locality.get(Instant::now(), MAX_LOCALITY_AGE, is_of_these, || {
             localities(&*system.cgroups, view, &system.sys, &root)
         })
     }
 }
 
 /// A value with the time it was read at.
-struct Kept<T>(Option<(Instant, T)>);
+struct Cached<T>(Option<(Instant, T)>);
 
-impl<T> Default for Kept<T> {
+impl<T> Default for Cached<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<T> Kept<T> {
+impl<T> Cached<T> {
     /// The value, read anew when it is too old or does not fit.
     fn get(&mut self, now: Instant, limit: Duration, fits: impl FnOnce(&T) -> bool, read: impl FnOnce() -> T) -> &T {
         let fresh = |at: Instant| now.saturating_duration_since(at) < limit;
-        let kept = self.0.take().filter(|(at, value)| fresh(*at) && fits(value));
-        let (_, value) = self.0.insert(kept.unwrap_or_else(|| (now, read())));
+        let cached = self.0.take().filter(|(at, value)| fresh(*at) && fits(value));
+        let (_, value) = self.0.insert(cached.unwrap_or_else(|| (now, read())));
         value
     }
 }
@@ -177,13 +177,22 @@ mod tests {
 
     #[test]
     fn what_is_fresh_and_fits_is_not_read_again() {
-        let mut kept = Kept::default();
+        let mut cached = Cached::default();
         let now = Instant::now();
-        assert_eq!(*kept.get(now, FRESH, |_| true, || 1), 1);
-        assert_eq!(*kept.get(now + FRESH / 2, FRESH, |_| true, || 2), 1);
-        assert_eq!(*kept.get(now + FRESH / 2, FRESH, |_| false, || 3), 3);
-        assert_eq!(*kept.get(now + FRESH, FRESH, |_| true, || 4), 3);
-        assert_eq!(*kept.get(now + FRESH * 2, FRESH, |_| true, || 5), 5);
+        assert_eq!(*cached.get(now, MAX_READING_AGE, |_| true, || 1), 1);
+        assert_eq!(
+            *cached.get(now + MAX_READING_AGE / 2, MAX_READING_AGE, |_| true, || 2),
+            1
+        );
+        assert_eq!(
+            *cached.get(now + MAX_READING_AGE / 2, MAX_READING_AGE, |_| false, || 3),
+            3
+        );
+        assert_eq!(*cached.get(now + MAX_READING_AGE, MAX_READING_AGE, |_| true, || 4), 3);
+        assert_eq!(
+            *cached.get(now + MAX_READING_AGE * 2, MAX_READING_AGE, |_| true, || 5),
+            5
+        );
     }
 
     #[tokio::test]

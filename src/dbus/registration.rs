@@ -9,7 +9,7 @@ use super::caller::{Caller, Door};
 use super::manager::Options;
 use super::options;
 use crate::decide::admission::Claim;
-use crate::engine::{Handle, REGISTRATION_PATIENCE, RegisterRequest};
+use crate::engine::{Handle, REGISTRATION_TIMEOUT, RegisterRequest};
 use crate::journal::{self, Pod, about};
 
 /// Returns the pod that has an instance now, and the instance's scope.
@@ -35,7 +35,7 @@ pub(super) async fn register(
         caller: door.peer(engine)?,
         origin,
         anchor,
-        patience: REGISTRATION_PATIENCE,
+        timeout: REGISTRATION_TIMEOUT,
         adopting: None,
     };
     engine.register(request).await.inspect_err(|error| {

@@ -7,10 +7,10 @@ use stelia_record::Record;
 
 use super::calls::no_instance;
 use super::container::Adopting;
-use super::task::Engine;
+use super::state::State;
 use crate::decide::{Instance, Tree, attached};
 
-impl Engine {
+impl State {
     /// The record of a VM that is adopted in place has its vCPUs from the beginning. They stay where they are until their partition
     /// is made, pinned as they were found: a daemon that dies in between leaves the pins to the next one.
     pub(super) fn with_vcpus(&self, record: Record, adopting: &Adopting) -> Record {

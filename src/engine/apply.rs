@@ -16,7 +16,7 @@ use super::{in_place, store, tasks};
 use crate::decide::{Instance, Planned, Step, Tree, workers};
 
 /// Steps of one instance in one turn. The rest is planned again after other instances had theirs.
-const STEPS: usize = 1024;
+const MAX_STEPS_PER_TURN: usize = 1024;
 
 /// What was done for one instance, or for what all share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(super) fn apply(
             ..Outcome::default()
         });
         let stopped = pod.as_ref().is_some_and(|pod| failed.contains(pod));
-        if stopped || (pod.is_some() && outcome.did.steps as usize >= STEPS) {
+        if stopped || (pod.is_some() && outcome.did.steps as usize >= MAX_STEPS_PER_TURN) {
             continue;
         }
         count(outcome, &step);

@@ -76,7 +76,7 @@ pub struct RegisterRequest {
     /// A pidfd of the anchor, the process that stays in the container's own cgroup and keeps it alive.
     pub anchor: Option<OwnedFd>,
     /// How long to wait where the cause of a refusal may pass: kubelet's second write, an old scope's end.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// What makes the instance; `None` where its pod asks for it.
     pub adopting: Option<Adopting>,
 }

@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use stelia_kubelet::PodUid;
 
-use super::recent::RecentLooks;
+use super::recent_looks::RecentLooks;
 
 /// Instances read in one turn.
-const PORTION: usize = 32;
+const MAX_INSTANCES_PER_TURN: usize = 32;
 /// Turns in a row in which the audit waits for changed instances.
-const AUDIT_WAITS: u32 = 8;
+const MAX_AUDIT_WAIT_TURNS: u32 = 8;
 /// For at most so many turns in a row instances at which the engine looked often wait for others.
 const MAX_TURNS_BEHIND: u32 = 8;
 
@@ -156,7 +156,9 @@ impl Dirty {
         let allowed = recent.allowed(changed().map(|(pod, _)| pod), now);
         let is_behind = |pod: &PodUid| recent.exceeds(allowed, pod, now);
         let waits = self.behind < MAX_TURNS_BEHIND;
-        let chosen = changed().filter(|(pod, _)| !(waits && is_behind(pod))).take(PORTION);
+        let chosen = changed()
+            .filter(|(pod, _)| !(waits && is_behind(pod)))
+            .take(MAX_INSTANCES_PER_TURN);
         let mut due: Vec<(PodUid, Stale)> = chosen.map(|(pod, stale)| (pod.clone(), *stale)).collect();
         let left_behind = waits && changed().any(|(pod, _)| is_behind(pod));
         self.behind = if left_behind { self.behind + 1 } else { 0 };
@@ -164,12 +166,12 @@ impl Dirty {
             self.instances.remove(pod);
         }
         let has_work = !due.is_empty() || !self.floats.is_empty();
-        if has_work && !self.audit.is_empty() && self.waited < AUDIT_WAITS {
+        if has_work && !self.audit.is_empty() && self.waited < MAX_AUDIT_WAIT_TURNS {
             self.waited += 1;
             return due;
         }
         self.waited = 0;
-        while due.len() < PORTION
+        while due.len() < MAX_INSTANCES_PER_TURN
             && let Some(pod) = self.next_of_audit()
         {
             due.push((
@@ -196,10 +198,10 @@ mod tests {
     fn whoever_asks_for_an_audit_again_and_again_is_not_first_each_time() {
         let pod = |number: u32| PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap();
         let mut dirty = Dirty::default();
-        let rude = PORTION as u32;
+        let rude = MAX_INSTANCES_PER_TURN as u32;
         dirty.audit.extend((0..=rude).map(pod));
         let first = due(&mut dirty);
-        assert_eq!(first.len(), PORTION);
+        assert_eq!(first.len(), MAX_INSTANCES_PER_TURN);
         dirty.audit.extend((0..rude).map(pod));
         let second = due(&mut dirty);
         assert_eq!(second.first().map(|(pod, _)| pod.clone()), Some(pod(rude)));
@@ -216,7 +218,7 @@ mod tests {
             assert_eq!(due(&mut dirty).first().map(|(pod, _)| pod.clone()), Some(pod(0)));
             turns += 1;
         }
-        assert_eq!(turns, AUDIT_WAITS + 1);
+        assert_eq!(turns, MAX_AUDIT_WAIT_TURNS + 1);
         dirty.audit.insert(pod(1));
         assert_eq!(due(&mut dirty).len(), 1);
     }

@@ -7,13 +7,12 @@ use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 
 use super::Trigger;
-use super::register::Waiting;
+use super::state::State;
 use super::systemd_calls::Done;
-use super::task::Engine;
 use super::watch::{Event, Place, directory};
 use crate::decide::Instance;
 
-impl Engine {
+impl State {
     pub(super) fn happened(&mut self, event: Event) {
         self.passes.trigger.get_or_insert(Trigger::Event);
         let known = |pod: &PodUid| self.picture.snapshot.instances.contains_key(pod);
@@ -57,7 +56,7 @@ impl Engine {
         self.look_outside();
         self.dirty.audit = self.picture.snapshot.instances.keys().cloned().collect();
         self.retries.wake_all();
-        self.recent.forget_old(Instant::now());
+        self.recent_looks.forget_old(Instant::now());
         self.watch_node();
         self.audits.send_replace(());
     }
@@ -121,11 +120,7 @@ impl Engine {
             }
             Done::Tried { pod, unit, result } => {
                 self.systemd_calls.ended(&unit);
-                let trial = result.map_err(|error| error.to_string());
-                for waiting in self.calls.waiting.remove(&pod).into_iter().flatten() {
-                    let trial = Some(trial.clone());
-                    self.inbox.again(Waiting { trial, ..waiting });
-                }
+                self.runtime_checked(&pod, &result.map_err(|error| error.to_string()));
             }
             Done::Started { pod, result } => {
                 self.systemd_calls.ended(&pod.scope());

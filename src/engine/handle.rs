@@ -1,7 +1,7 @@
-//! How doors call the engine: commands through a channel, answers and views back.
+//! How doors and other tasks reach the engine: messages through a channel, answers and views back. Each call adds its own method to the
+//! [`Handle`], in its file of `calls`.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use stelia_api::ledger::LedgerSummary;
 use stelia_api::publishing::Publishing;
@@ -9,82 +9,40 @@ use stelia_api::quiet::Quiet;
 use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::{PodName, PodUid};
 use stelia_node::System;
-use stelia_node::cgroup::CgroupPath;
 use stelia_settings::Settings;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::attach::{AttachRequest, Placed};
-use super::audience::{Restrict, restricted};
-use super::inbox::Asker;
+use super::calls::{Asker, Call, Reply};
 use super::incidents::Incidents;
 use super::ledger::LedgerCall;
-use super::rebind::{RebindAnswer, RebindRequest};
-use super::{InstanceView, Metrics, Preview, RegisterRequest, Report, Unadopted, View};
+use super::metrics::Metrics;
+use super::restrict::{Restrict, restricted};
+use super::view::{InstanceView, Unadopted, View};
+use super::view_writer::Followers;
 
-/// Where an answer goes.
-pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
-
-pub(super) enum Command {
-    Register(Box<RegisterRequest>, Reply<(PodUid, CgroupPath)>),
-    Attach(Box<AttachRequest>, Reply<Vec<Placed>>),
-    Deregister(PodUid, Vec<Reply<()>>),
-    Audit(PodUid, Vec<Reply<Report>>),
-    Reconcile(Vec<Reply<Report>>),
-    Preview(Reply<Preview>),
-    Reload(Box<Settings>, Reply<()>),
-    Rebind(RebindRequest, Reply<RebindAnswer>),
-    /// What is known of VMs that are not adopted; nobody waits for an answer.
-    ShowUnadopted(Vec<Unadopted>),
-    /// What is done about interrupts and the like; nobody waits for an answer.
-    ShowQuiet(Box<Quiet>),
-    /// What is known of the ledger; nobody waits for an answer.
-    ShowLedger(Box<LedgerSummary>),
-    /// Whether the cluster's publisher is told how things are; nobody waits for an answer.
-    ShowPublishing(Publishing),
+/// What comes through a handle.
+pub(super) enum Message {
+    Call(Box<dyn Call>),
+    /// Nobody waits for an answer.
+    Show(Shown),
 }
 
-impl Command {
-    /// Let a call for the same thing share this one's answer. A call for anything else is returned.
-    pub(super) fn join(&mut self, other: Self) -> Option<Self> {
-        match (self, other) {
-            (Self::Deregister(pod, replies), Self::Deregister(same, more)) if *pod == same => replies.extend(more),
-            (Self::Audit(pod, replies), Self::Audit(same, more)) if *pod == same => replies.extend(more),
-            (Self::Reconcile(replies), Self::Reconcile(more)) => replies.extend(more),
-            (_, other) => return Some(other),
-        }
-        None
-    }
-
-    /// Whether all callers have left.
-    pub(super) fn is_given_up(&self) -> bool {
-        fn all<T>(replies: &[Reply<T>]) -> bool {
-            replies.iter().all(oneshot::Sender::is_closed)
-        }
-        match self {
-            Self::Register(_, reply) => reply.is_closed(),
-            Self::Attach(_, reply) => reply.is_closed(),
-            Self::Deregister(_, replies) => all(replies),
-            Self::Audit(_, replies) => all(replies),
-            Self::Reconcile(replies) => all(replies),
-            Self::Preview(reply) => reply.is_closed(),
-            // New settings are used although the caller left.
-            Self::Reload(..)
-            | Self::ShowUnadopted(_)
-            | Self::ShowQuiet(_)
-            | Self::ShowLedger(_)
-            | Self::ShowPublishing(_) => false,
-            Self::Rebind(_, reply) => reply.is_closed(),
-        }
-    }
+/// What a task beside the engine has in the view.
+pub(super) enum Shown {
+    /// VMs that are not adopted.
+    Unadopted(Vec<Unadopted>),
+    /// What is done about interrupts and the like.
+    Quiet(Box<Quiet>),
+    /// The ledger's state.
+    Ledger(Box<LedgerSummary>),
+    /// Whether the file for the cluster's publisher is current.
+    Publishing(Publishing),
 }
-
-/// Subscribers to single instances.
-pub(super) type Followers = Arc<Mutex<BTreeMap<PodUid, watch::Sender<Option<Arc<InstanceView>>>>>>;
 
 /// How doors speak to the engine.
 #[derive(Clone)]
 pub struct Handle {
-    pub(super) commands: mpsc::UnboundedSender<(Asker, Command)>,
+    pub(super) messages: mpsc::UnboundedSender<(Asker, Message)>,
     pub(super) view: watch::Receiver<Arc<View>>,
     pub(super) followers: Followers,
     pub(super) system: System,
@@ -166,20 +124,17 @@ impl Handle {
 
     /// Show these VMs as not adopted, and no others.
     pub(crate) fn show_unadopted(&self, unadopted: Vec<Unadopted>) {
-        // The daemon may be stopping.
-        let _ = self.commands.send((None, Command::ShowUnadopted(unadopted)));
+        self.show(Shown::Unadopted(unadopted));
     }
 
     /// Show this of interrupts and the like, and degrade the instances that they disturb.
     pub(crate) fn show_quiet(&self, quiet: Quiet) {
-        // The daemon may be stopping.
-        let _ = self.commands.send((None, Command::ShowQuiet(Box::new(quiet))));
+        self.show(Shown::Quiet(Box::new(quiet)));
     }
 
     /// Show whether the cluster's publisher is told how things are.
     pub(crate) fn show_publishing(&self, publishing: Publishing) {
-        // The daemon may be stopping.
-        let _ = self.commands.send((None, Command::ShowPublishing(publishing)));
+        self.show(Shown::Publishing(publishing));
     }
 
     /// For doors, which must look up the cgroup of a calling process.
@@ -192,66 +147,18 @@ impl Handle {
         &self.metrics
     }
 
-    async fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Error> {
+    pub(super) fn show(&self, shown: Shown) {
+        // The daemon may be stopping.
+        let _ = self.messages.send((None, Message::Show(shown)));
+    }
+
+    /// Send a call to the engine, and wait for its answer.
+    pub(super) async fn call<T, C: Call>(&self, call: impl FnOnce(Reply<T>) -> C) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
         let gone = || ErrorKind::Busy.because("the daemon is stopping");
-        self.commands
-            .send((self.asker.clone(), command(reply)))
+        self.messages
+            .send((self.asker.clone(), Message::Call(Box::new(call(reply)))))
             .map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
-    }
-
-    /// Register a container. A refusal whose cause may pass is held back for [`RegisterRequest::patience`].
-    ///
-    /// # Errors
-    /// The [`Error`]; nothing has changed then.
-    pub async fn register(&self, request: RegisterRequest) -> Result<(PodUid, CgroupPath), Error> {
-        self.call(|reply| Command::Register(Box::new(request), reply)).await
-    }
-
-    /// Attach vCPU threads; answers after the isolation was read back.
-    ///
-    /// # Errors
-    /// The [`Error`]; what was attached before stays attached.
-    pub async fn attach(&self, request: AttachRequest) -> Result<Vec<Placed>, Error> {
-        self.call(|reply| Command::Attach(Box::new(request), reply)).await
-    }
-
-    /// Deregister; answers when the scope is gone, or with `Busy` after 20 s while deregistering goes on.
-    pub(crate) async fn deregister(&self, pod: PodUid) -> Result<(), Error> {
-        self.call(|reply| Command::Deregister(pod, vec![reply])).await
-    }
-
-    /// Audit one instance now.
-    pub(crate) async fn audit(&self, pod: PodUid) -> Result<Report, Error> {
-        let report = self.call(|reply| Command::Audit(pod, vec![reply])).await?;
-        Ok(self.restrict(report))
-    }
-
-    /// Audit everything now.
-    ///
-    /// # Errors
-    /// The daemon is stopping.
-    pub async fn reconcile(&self) -> Result<Report, Error> {
-        let report = self.call(|reply| Command::Reconcile(vec![reply])).await?;
-        self.reconciled.send_replace(());
-        Ok(self.restrict(report))
-    }
-
-    /// What would be done now; nothing is changed.
-    pub(crate) async fn preview(&self) -> Result<Preview, Error> {
-        self.call(Command::Preview).await
-    }
-
-    /// Begin a rebind job, or list the moves it would make.
-    ///
-    /// # Errors
-    /// The [`Error`]; nothing has begun then.
-    pub(crate) async fn rebind(&self, request: RebindRequest) -> Result<RebindAnswer, Error> {
-        self.call(|reply| Command::Rebind(request, reply)).await
-    }
-
-    pub(crate) async fn reload(&self, settings: Settings) -> Result<(), Error> {
-        self.call(|reply| Command::Reload(Box::new(settings), reply)).await
     }
 }

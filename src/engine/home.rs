@@ -15,23 +15,23 @@ pub(super) enum Home {
     InPlace,
     /// With the reason, where it was to be in place.
     Slice(Option<String>),
-    /// The container's runtime is to be tried before, by this unit.
+    /// The container's runtime must be checked before, by this unit.
     Untried(String),
 }
 
-/// A trial of a runtime that ended, with the reason where it failed.
-pub(super) type Trial = Result<(), String>;
+/// A check of a runtime that ended, with the reason where it failed.
+pub(super) type RuntimeCheck = Result<(), String>;
 
 impl Home {
-    /// Where the instance of a container with this record is to be made, by what is wanted. `trial`: the one that this
-    /// registration has waited for.
+    /// Where the instance of a container with this record is made. `wanted`: by the settings or the rule. `check`: the runtime's, for which
+    /// this registration has waited.
     pub(super) fn choose(
         system: &System,
         snapshot: &Snapshot,
         policies: &Policies,
         wanted: TreeHome,
         record: &Record,
-        trial: Option<&Trial>,
+        check: Option<&RuntimeCheck>,
     ) -> Self {
         if wanted == TreeHome::Slice {
             return Home::Slice(None);
@@ -43,11 +43,11 @@ impl Home {
             return Home::Slice(Some(format!("{} is no container's cgroup", record.origin)));
         };
         let id = container.container_id;
-        match (coping(system.root(), &system.run, &id), trial) {
+        match (coping(system.root(), &system.run, &id), check) {
             (Coping::Copes, _) => Home::InPlace,
             (Coping::No(reason), _) => Home::Slice(Some(reason)),
-            (Coping::Untried(runtime), Some(trial)) => {
-                let failure = trial.as_ref().err().map_or("no verdict was written", String::as_str);
+            (Coping::Untried(runtime), Some(check)) => {
+                let failure = check.as_ref().err().map_or("no verdict was written", String::as_str);
                 let binary = runtime.binary.display();
                 Home::Slice(Some(format!(
                     "whether {binary} copes with it could not be tried: {failure}"

@@ -136,7 +136,7 @@ pub(super) fn register(system: &System, record: &Record) -> Result<(), Error> {
 
 /// What a former daemon left in kubelet's cgroups.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct Remains {
     /// Containers with a record, by the whole container's cgroup.
     pub(super) containers: Vec<CgroupPath>,
     /// Containers with a part of a record, and those with any attribute that are gone.
@@ -146,8 +146,8 @@ pub(super) struct Found {
 }
 
 /// Search the pods' cgroups. What a container's own cgroup says is not read: a container may write there.
-pub(super) fn find(cgroups: &dyn Cgroups) -> Result<Found, CgroupError> {
-    let mut found = Found::default();
+pub(super) fn find(cgroups: &dyn Cgroups) -> Result<Remains, CgroupError> {
+    let mut found = Remains::default();
     for pod in stelia_node::containers::pods(cgroups)? {
         let all = attributes(cgroups, &pod)?;
         if !all.get(CLAIMED).map(|text| cpus(text)).unwrap_or_default().is_empty() {
@@ -206,7 +206,7 @@ pub(super) fn in_force_of_container(cgroups: &dyn Cgroups, container: &CgroupPat
 /// Take back, on kubepods and the pods, every CPU that no container with a record has in a partition. Returns the cgroups that were
 /// changed.
 pub(super) fn release(cgroups: &dyn Cgroups) -> Result<Vec<String>, Error> {
-    let Found {
+    let Remains {
         containers,
         half_registered,
         mut pods,

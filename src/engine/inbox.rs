@@ -4,37 +4,28 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use stelia_kubelet::PodUid;
 
-use super::handle::Command;
-use super::register::Waiting;
-
-/// The pod whose call it is; `None` for an administrator's.
-pub(super) type Asker = Option<PodUid>;
+use super::calls::{Asker, Call};
 
 /// Calls that are not begun yet.
 #[derive(Default)]
 pub(super) struct Inbox {
-    waiting: BTreeMap<Asker, VecDeque<Command>>,
+    waiting: BTreeMap<Asker, VecDeque<Box<dyn Call>>>,
     turns: VecDeque<Asker>,
     /// Pods of which a call is under way.
     busy: BTreeSet<PodUid>,
     /// Registrations to be tried again, because what they waited for has changed.
-    again: VecDeque<Waiting>,
+    again: VecDeque<(Asker, Box<dyn Call>)>,
 }
 
 impl Inbox {
     /// Queue a call, or let it share the answer of the same caller's queued call for the same thing.
-    pub(super) fn push(&mut self, asker: Asker, command: Command) {
+    pub(super) fn push(&mut self, asker: Asker, call: Box<dyn Call>) {
         let queue = self.waiting.entry(asker.clone()).or_default();
-        let command = match queue
-            .iter_mut()
-            .try_fold(command, |command, known| match known.join(command) {
-                Some(other) => Ok(other),
-                None => Err(()),
-            }) {
-            Ok(command) => command,
-            Err(()) => return,
-        };
-        queue.push_back(command);
+        let mut call = call;
+        if queue.iter_mut().any(|queued| queued.join(&mut *call)) {
+            return;
+        }
+        queue.push_back(call);
         let waits = asker.as_ref().is_some_and(|pod| self.busy.contains(pod));
         if !waits && !self.turns.contains(&asker) {
             self.turns.push_back(asker);
@@ -43,29 +34,29 @@ impl Inbox {
 
     /// The next call to begin, of a pod that is not held back. No other call of its pod is begun before [`Self::release`]. Calls
     /// whose callers left are dropped.
-    pub(super) fn next(&mut self, is_held_back: impl Fn(&PodUid) -> bool) -> Option<(Asker, Command)> {
+    pub(super) fn next(&mut self, is_held_back: impl Fn(&PodUid) -> bool) -> Option<(Asker, Box<dyn Call>)> {
         let may_begin = |asker: &Asker| !asker.as_ref().is_some_and(&is_held_back);
         while let Some(position) = self.turns.iter().position(may_begin) {
             let asker = self.turns.remove(position)?;
             let Some(queue) = self.waiting.get_mut(&asker) else {
                 continue;
             };
-            let command = loop {
+            let call = loop {
                 match queue.pop_front() {
-                    Some(command) if command.is_given_up() => {}
+                    Some(call) if call.is_given_up() => {}
                     other => break other,
                 }
             };
             if queue.is_empty() {
                 self.waiting.remove(&asker);
             }
-            let Some(command) = command else { continue };
+            let Some(call) = call else { continue };
             match &asker {
                 Some(pod) => drop(self.busy.insert(pod.clone())),
                 None if self.waiting.contains_key(&asker) => self.turns.push_back(None),
                 None => {}
             }
-            return Some((asker, command));
+            return Some((asker, call));
         }
         None
     }
@@ -76,12 +67,12 @@ impl Inbox {
     }
 
     /// A registration that waited is to be tried again.
-    pub(super) fn again(&mut self, waiting: Waiting) {
-        self.again.push_back(waiting);
+    pub(super) fn again(&mut self, asker: Asker, call: Box<dyn Call>) {
+        self.again.push_back((asker, call));
     }
 
     /// The next registration to try again.
-    pub(super) fn next_again(&mut self) -> Option<Waiting> {
+    pub(super) fn next_again(&mut self) -> Option<(Asker, Box<dyn Call>)> {
         self.again.pop_front()
     }
 
@@ -98,26 +89,47 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
+    use std::any::Any;
+
     use tokio::sync::oneshot;
 
+    use super::super::calls::{Reply, all_closed};
+    use super::super::state::State;
     use super::*;
+
+    /// A call that shares its answer with calls of the same number.
+    struct FakeCall {
+        number: u32,
+        replies: Vec<Reply<()>>,
+    }
+
+    impl Call for FakeCall {
+        fn begin(self: Box<Self>, _: &mut State, _: Asker) {}
+
+        fn is_given_up(&self) -> bool {
+            all_closed(&self.replies)
+        }
+
+        fn join(&mut self, other: &mut (dyn Call + 'static)) -> bool {
+            let other: &mut dyn Any = other;
+            let same = other.downcast_mut::<Self>().filter(|other| other.number == self.number);
+            same.map(|same| self.replies.append(&mut same.replies)).is_some()
+        }
+    }
 
     fn pod(number: u32) -> PodUid {
         PodUid::parse(&format!("b9e4f71c-64a5-4f8d-8574-{number:012x}")).unwrap()
     }
 
-    fn audit(
-        number: u32,
-    ) -> (
-        Command,
-        oneshot::Receiver<Result<super::super::Report, stelia_api::Error>>,
-    ) {
+    fn call(number: u32) -> (Box<dyn Call>, oneshot::Receiver<Result<(), stelia_api::Error>>) {
         let (reply, answer) = oneshot::channel();
-        (Command::Audit(pod(number), vec![reply]), answer)
+        let replies = vec![reply];
+        (Box::new(FakeCall { number, replies }), answer)
     }
 
-    fn preview() -> Command {
-        Command::Preview(oneshot::channel().0)
+    fn replies(call: Box<dyn Call>) -> usize {
+        let any: Box<dyn Any> = call;
+        any.downcast::<FakeCall>().unwrap().replies.len()
     }
 
     #[test]
@@ -125,14 +137,13 @@ mod tests {
         let mut inbox = Inbox::default();
         let mut answers = Vec::new();
         for number in [1, 1, 1, 2, 1, 3] {
-            let (command, answer) = audit(number);
-            inbox.push(Some(pod(number)), command);
+            let (queued, answer) = call(number);
+            inbox.push(Some(pod(number)), queued);
             answers.push(answer);
         }
         let mut order = Vec::new();
-        while let Some((asker, command)) = inbox.next(|_| false) {
-            let Command::Audit(_, replies) = command else { panic!() };
-            order.push((asker.unwrap(), replies.len()));
+        while let Some((asker, next)) = inbox.next(|_| false) {
+            order.push((asker.unwrap(), replies(next)));
         }
         assert_eq!(order, [(pod(1), 4), (pod(2), 1), (pod(3), 1)]);
     }
@@ -141,10 +152,10 @@ mod tests {
     fn a_pods_next_call_waits_for_its_last() {
         let mut inbox = Inbox::default();
         let one = Some(pod(1));
-        let (first, _answer) = audit(1);
+        let (first, _answer) = call(1);
         inbox.push(one.clone(), first);
         assert!(inbox.next(|_| false).is_some());
-        let (second, _answer) = audit(1);
+        let (second, _answer) = call(1);
         inbox.push(one.clone(), second);
         assert!(inbox.next(|_| false).is_none());
         inbox.release(&one);
@@ -156,10 +167,10 @@ mod tests {
     #[test]
     fn a_caller_that_left_takes_its_call_with_it() {
         let mut inbox = Inbox::default();
-        let (command, answer) = audit(1);
-        inbox.push(Some(pod(1)), command);
+        let (queued, answer) = call(1);
+        inbox.push(Some(pod(1)), queued);
         drop(answer);
-        inbox.push(None, preview());
+        inbox.push(None, call(2).0);
         assert!(inbox.next(|_| false).is_none());
     }
 
@@ -168,8 +179,8 @@ mod tests {
         let mut inbox = Inbox::default();
         let mut answers = Vec::new();
         for number in [1, 2] {
-            let (command, answer) = audit(number);
-            inbox.push(Some(pod(number)), command);
+            let (queued, answer) = call(number);
+            inbox.push(Some(pod(number)), queued);
             answers.push(answer);
         }
         let held_back = |one: &PodUid| *one == pod(1);

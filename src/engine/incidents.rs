@@ -1,5 +1,6 @@
-//! What happens to pods and no view shows: refused calls, and what the ledger saw on their CPUs. It is kept for whoever tells it, and only as
-//! long as somebody does. What one pod does never pushes out another's: each has its own few, and repetitions are counted.
+//! Incidents: what happens to pods and the view does not show, such as refused calls and intrusions on their CPUs. They are kept for the
+//! publishing task, and only while it runs. Each pod has a list of its own, which other pods' incidents do not push out; repetitions are
+//! counted.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -10,15 +11,15 @@ use tokio::sync::Notify;
 
 use super::{Handle, now_us};
 
-/// So many different ones of a pod are kept; of more the oldest goes.
-const OF_POD: usize = 8;
-/// Of so many pods they are kept between two takings: as many as kubelet runs at most, and more.
-const PODS: usize = 1024;
+/// Different incidents that are kept of a pod; the oldest is dropped for a new one.
+const MAX_INCIDENTS_PER_POD: usize = 8;
+/// Pods of which incidents are kept between two takings: more than kubelet runs.
+const MAX_PODS: usize = 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Incident {
     pub(crate) name: PodName,
-    /// One word in upper camel case.
+    /// The event's reason, one word in upper camel case.
     pub(crate) reason: &'static str,
     /// What the pod itself may read.
     pub(crate) message: String,
@@ -27,17 +28,18 @@ pub(crate) struct Incident {
     pub(crate) count: u32,
 }
 
-/// `None` while nobody tells them.
+/// The incidents since the last taking.
 #[derive(Debug, Default)]
 pub(crate) struct Incidents {
-    kept: Mutex<Option<BTreeMap<PodUid, Vec<Incident>>>>,
-    bell: Notify,
+    /// `None` while no task takes them.
+    by_pod: Mutex<Option<BTreeMap<PodUid, Vec<Incident>>>>,
+    noted: Notify,
 }
 
 impl Incidents {
-    /// Begin to keep them, or forget them and keep none.
-    pub(crate) fn keep(&self, kept: bool) {
-        *self.lock() = kept.then(BTreeMap::new);
+    /// Begin to keep incidents, or forget them and keep none.
+    pub(crate) fn keep(&self, keep: bool) {
+        *self.lock() = keep.then(BTreeMap::new);
     }
 
     pub(crate) fn are_kept(&self) -> bool {
@@ -45,12 +47,12 @@ impl Incidents {
     }
 
     pub(crate) fn note(&self, pod: &PodUid, incident: Incident) {
-        let mut kept = self.lock();
-        let Some(kept) = kept.as_mut() else { return };
-        if kept.len() >= PODS && !kept.contains_key(pod) {
+        let mut guard = self.lock();
+        let Some(by_pod) = guard.as_mut() else { return };
+        if by_pod.len() >= MAX_PODS && !by_pod.contains_key(pod) {
             return;
         }
-        let own = kept.entry(pod.clone()).or_default();
+        let own = by_pod.entry(pod.clone()).or_default();
         let same = |known: &&mut Incident| known.reason == incident.reason && known.message == incident.message;
         match own.iter_mut().find(same) {
             Some(known) => {
@@ -58,28 +60,28 @@ impl Incidents {
                 known.count = known.count.saturating_add(incident.count);
             }
             None => {
-                if own.len() >= OF_POD {
+                if own.len() >= MAX_INCIDENTS_PER_POD {
                     own.remove(0);
                 }
                 own.push(incident);
             }
         }
-        self.bell.notify_one();
+        self.noted.notify_one();
     }
 
-    /// Those since the last taking, by pod.
+    /// Take the incidents since the last taking, by pod.
     pub(crate) fn take(&self) -> BTreeMap<PodUid, Vec<Incident>> {
         self.lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Wait until there is one that was not taken.
+    /// Wait until an incident was noted since the last wait.
     pub(crate) async fn noted(&self) {
-        self.bell.notified().await;
+        self.noted.notified().await;
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<BTreeMap<PodUid, Vec<Incident>>>> {
         // A panic in another thread leaves no half-made incident: each call changes the map by whole ones.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_pod.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -88,16 +90,21 @@ impl Handle {
         &self.incidents
     }
 
-    /// A call of the pod that this handle is for was refused; `what`, as `registration refused`. A pod whose name nobody knows is told nothing.
+    /// Note that a call of this handle's pod was refused. `what`: as `registration refused`. A pod without a known name has no incidents.
     pub(crate) fn note_refusal(&self, what: &str, error: &Error, name: impl FnOnce() -> Option<PodName>) {
         let Some(pod) = self.asker.as_ref().filter(|_| self.incidents.are_kept()) else {
             return;
         };
-        let told = error.clone().visible_to(pod);
-        self.note(pod, name(), "Refused", format!("{what}: {}: {told}", told.kind.name()));
+        let visible = error.clone().visible_to(pod);
+        self.note(
+            pod,
+            name(),
+            "Refused",
+            format!("{what}: {}: {visible}", visible.kind.name()),
+        );
     }
 
-    /// `message`: what the pod itself may read.
+    /// Note an incident of a pod. `message`: what the pod itself may read.
     pub(crate) fn note(&self, pod: &PodUid, name: Option<PodName>, reason: &'static str, message: String) {
         let Some(name) = name.filter(|_| self.incidents.are_kept()) else {
             return;
@@ -132,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_for_nobody() {
+    fn nothing_is_kept_while_no_task_takes_it() {
         let incidents = Incidents::default();
         incidents.note(&pod(1), refused("a", 1));
         incidents.keep(true);
@@ -154,7 +161,7 @@ mod tests {
         }
         let taken = incidents.take();
         assert_eq!(taken[&pod(1)], [refused("quiet", 1)]);
-        assert_eq!(taken[&pod(2)].len(), OF_POD);
+        assert_eq!(taken[&pod(2)].len(), MAX_INCIDENTS_PER_POD);
         assert!(incidents.take().is_empty());
         for time in 0..3 {
             incidents.note(&pod(2), refused("same", time));
@@ -170,11 +177,11 @@ mod tests {
     fn there_is_a_bound_on_pods_too() {
         let incidents = Incidents::default();
         incidents.keep(true);
-        for number in 0..2 * PODS {
+        for number in 0..2 * MAX_PODS {
             incidents.note(&pod(number), refused("a", 1));
         }
         incidents.note(&pod(0), refused("b", 1));
         let taken = incidents.take();
-        assert_eq!((taken.len(), taken[&pod(0)].len()), (PODS, 2));
+        assert_eq!((taken.len(), taken[&pod(0)].len()), (MAX_PODS, 2));
     }
 }

@@ -1,22 +1,22 @@
-//! How doors reach whoever keeps the ledger: calls through a channel, as the engine's own. The engine knows nothing of it but what it is
-//! told to show.
+//! How doors call the ledger's task: through a channel, as they call the engine. The engine itself only shows the ledger's summary.
 
 use stelia_api::ledger::LedgerSummary;
 use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::PodUid;
 use tokio::sync::{mpsc, oneshot};
 
-use super::handle::{Command, Handle, Reply};
+use super::calls::Reply;
+use super::handle::{Handle, Shown};
 
-/// What is asked of the ledger.
+/// A call of the ledger.
 pub(crate) enum LedgerCall {
     Account(AccountRequest, Reply<String>),
-    /// Look closely at who runs on the CPUs of this pod's VM, for so many seconds.
+    /// Attribute the CPUs of this pod's VM for this many seconds.
     Attribute(PodUid, u32, Reply<String>),
     Verify(Reply<String>),
 }
 
-/// Whose account is asked for, and of which time, microseconds since the epoch.
+/// Whose account is requested, and over which period, in microseconds since the epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AccountRequest {
     /// `None`: every VM's.
@@ -24,12 +24,12 @@ pub(crate) struct AccountRequest {
     pub(crate) since_us: u64,
     /// `None`: now, for which the counters are read once more.
     pub(crate) until_us: Option<u64>,
-    /// Whether a pod asks, for its own.
+    /// Whether the caller is a pod, which reads a restricted account of its own VM.
     pub(crate) by_pod: bool,
 }
 
 impl Handle {
-    /// Take the calls about the ledger from now on. Before, and after the receiver is gone, they are refused.
+    /// Receive the calls of the ledger. They are refused while there is no receiver.
     pub(crate) fn ledger_calls(&self) -> mpsc::UnboundedReceiver<LedgerCall> {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.ledger.send_replace(Some(sender));
@@ -44,7 +44,7 @@ impl Handle {
         answer.await.map_err(|_| nobody())?
     }
 
-    /// The account of one VM, or of all in an array, as JSON. On behalf of a pod: what it may know of its own.
+    /// The account of one VM, or of all in an array, as JSON. On behalf of a pod it is restricted to what that may read.
     pub(crate) async fn account(
         &self,
         pod: Option<PodUid>,
@@ -60,20 +60,19 @@ impl Handle {
         self.ask_ledger(|reply| LedgerCall::Account(request, reply)).await
     }
 
-    /// Who runs on a VM's CPUs besides it, as JSON; answers when the time is over.
+    /// Who else runs on a VM's CPUs, as JSON; answers when the time is over.
     pub(crate) async fn attribute(&self, pod: PodUid, seconds: u32) -> Result<String, Error> {
         self.ask_ledger(|reply| LedgerCall::Attribute(pod, seconds, reply))
             .await
     }
 
-    /// Whether the ledger is what was written, as JSON.
+    /// Whether the ledger's files are as they were written, as JSON.
     pub(crate) async fn verify_ledger(&self) -> Result<String, Error> {
         self.ask_ledger(LedgerCall::Verify).await
     }
 
-    /// Show this of the ledger.
+    /// Show this summary of the ledger.
     pub(crate) fn show_ledger(&self, ledger: LedgerSummary) {
-        // The daemon may be stopping.
-        let _ = self.commands.send((None, Command::ShowLedger(Box::new(ledger))));
+        self.show(Shown::Ledger(Box::new(ledger)));
     }
 }

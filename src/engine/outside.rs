@@ -52,14 +52,14 @@ pub(super) fn taken(cgroups: &dyn Cgroups) -> Result<CpuSet, CgroupError> {
     Ok(cpus(&text.unwrap_or_default()))
 }
 
-const SAVED: &str = "allowed-cpus.";
+const SAVED_CPUS_PREFIX: &str = "allowed-cpus.";
 
 /// The same attribute on the unit's own cgroup, for pods for which stelia.slice has no room.
 pub(super) const OWN: &str = "allowed-cpus";
 
 /// The attribute of stelia.slice that keeps what a unit outside had before it was restricted.
 pub(super) fn saved_attribute(unit: &str) -> String {
-    format!("{SAVED}{unit}")
+    format!("{SAVED_CPUS_PREFIX}{unit}")
 }
 
 /// The units outside that are or may be restricted, with their lists now and before; and pods' units that have a record of
@@ -83,7 +83,9 @@ pub(super) fn outside(
     // Pods' slices are restricted only where steliad chooses; what was restricted before is given back in any case. Those that
     // stelia.slice had no room for are known by themselves alone, and there are some only where it has pods'.
     let of_pods = |name: &&str| !OUTSIDE.contains(name);
-    let saved_pods = attributes.keys().filter_map(|name| name.strip_prefix(SAVED));
+    let saved_pods = attributes
+        .keys()
+        .filter_map(|name| name.strip_prefix(SAVED_CPUS_PREFIX));
     let looks = source == CpuSource::Steliad || saved_pods.clone().any(|name| of_pods(&name));
     if looks {
         let names = if cgroups.exists(&kubepods) {

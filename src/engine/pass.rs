@@ -4,17 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use stelia_api::{Amiss, Error, ErrorKind, Reason};
+use stelia_api::Reason;
 use stelia_kubelet::PodUid;
 
-use super::LastPass;
-use super::apply;
 use super::metrics::Trigger;
-use super::picture::Picture;
-use super::task::Engine;
-use crate::decide;
-use crate::decide::{Assessment, Facts, Instance};
-use crate::journal::{self, about};
 
 /// What was done for one instance, or for all: in one turn, since a call began, or since the daemon started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -124,83 +117,4 @@ pub(super) struct Pass {
     pub(super) before: Numbers,
     /// When kubelet wrote the change that this pass follows, microseconds since the epoch.
     pub(super) follows_us: Option<u64>,
-}
-
-impl Engine {
-    /// Read everything and plan, without taking a step.
-    pub(super) fn preview(&mut self) -> Result<Preview, Error> {
-        let policies = &self.settings.policies;
-        let kubelet = self.picture.kubelet.clone();
-        let picture = Picture::read(&self.system, &self.settings, kubelet);
-        let mut snapshot = picture.map_err(|problem| ErrorKind::Failed.because(problem))?.snapshot;
-        snapshot.unsettled.clone_from(&self.picture.snapshot.unsettled);
-        let facts = Facts::of(&snapshot, policies);
-        let assess = |instance: &Instance| Assessment::of(&snapshot, &facts, policies, instance);
-        let degraded = snapshot.live().flat_map(|instance| {
-            let pod = &instance.record.pod;
-            let failures = self.retries.instances.failures(pod).iter();
-            let failures = failures.map(|text| Reason::of(pod, Amiss::NotDone, text));
-            let reasons = assess(instance).degraded.into_iter().chain(failures);
-            reasons.map(|reason| (Some(pod.clone()), reason)).collect::<Vec<_>>()
-        });
-        let shared = self.retries.shared.all_failures().chain(&self.picture.problems);
-        let shared = shared.map(|text| (None, Reason::of_node(Amiss::NotDone, text)));
-        let steps = decide::plan(&snapshot, policies);
-        Ok(Preview {
-            steps: steps
-                .into_iter()
-                .map(|planned| (planned.pod, planned.step.to_string()))
-                .collect(),
-            degraded: degraded.chain(shared).collect(),
-        })
-    }
-
-    pub(super) fn log_failure(&self, pod: Option<&PodUid>, failure: &str) {
-        let trigger = self.passes.current.as_ref().map_or("event", |pass| pass.trigger.name());
-        let pod = pod.map(|pod| self.named(pod));
-        about!(
-            warn,
-            journal::PASS_FAILED,
-            pod,
-            STELIA_REASON = failure,
-            STELIA_TRIGGER = trigger,
-            "{}{failure}",
-            journal::of(pod)
-        );
-    }
-
-    /// Log and count a pass in which nothing is due any more.
-    pub(super) fn end_pass(&mut self) {
-        let Some(pass) = self.passes.current.take() else { return };
-        let did = self.passes.total.since(pass.before);
-        let failures = self.retries.failures().count() + self.picture.problems.len();
-        if did.steps > 0 {
-            tracing::info!(
-                MESSAGE_ID = journal::PASS,
-                STELIA_TRIGGER = pass.trigger.name(),
-                "pass {}: {} steps, {} writes, {} moves, {failures} failures",
-                self.passes.count,
-                did.steps,
-                did.writes,
-                did.moves,
-            );
-        }
-        let took = pass.began.elapsed();
-        self.publisher.show_pass(LastPass {
-            number: self.passes.count,
-            trigger: pass.trigger.name().to_owned(),
-            ended_us: apply::now_us(),
-            duration_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-            steps: did.steps,
-            writes: did.writes,
-            moves: did.moves,
-            failures: failures as u32,
-        });
-        self.metrics.passed(pass.trigger, did, took);
-        if failures == 0 && did.steps > 0 {
-            pass.follows_us
-                .into_iter()
-                .for_each(|us| self.metrics.followed_kubelet(us));
-        }
-    }
 }

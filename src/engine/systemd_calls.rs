@@ -20,7 +20,7 @@ use super::own_thread;
 use crate::decide::{OUTSIDE, Step};
 
 /// A call that takes longer than this is shown as a problem of the node.
-const SLOW: Duration = Duration::from_secs(5);
+const SLOW_CALL_TIME: Duration = Duration::from_secs(5);
 
 /// An answer.
 pub(super) enum Done {
@@ -83,16 +83,16 @@ impl SystemdCalls {
         }
     }
 
-    /// The problem to show when systemd has not answered for more than [`SLOW`].
+    /// The problem to show when systemd has not answered for more than [`SLOW_CALL_TIME`].
     pub(super) fn slow(&mut self, now: Instant) -> Option<String> {
         let (unit, since) = self.running.iter().min_by_key(|(_, since)| **since)?;
         let waited = now.duration_since(*since);
-        if waited < SLOW {
+        if waited < SLOW_CALL_TIME {
             return None;
         }
         let text = format!(
             "systemd (PID 1) has not answered about {unit} for more than {} s",
-            SLOW.as_secs()
+            SLOW_CALL_TIME.as_secs()
         );
         if !std::mem::replace(&mut self.reported, true) {
             tracing::warn!("{text}: instances that need it wait");
@@ -105,7 +105,7 @@ impl SystemdCalls {
         if self.reported {
             return None;
         }
-        self.running.values().min().map(|since| *since + SLOW)
+        self.running.values().min().map(|since| *since + SLOW_CALL_TIME)
     }
 
     /// Take a step that is systemd's.
@@ -164,7 +164,7 @@ async fn take(system: &System, step: &Step) -> Result<(), Error> {
 }
 
 /// The kernel keeps 128 attributes of a cgroup (`KERNFS_MAX_USER_XATTRS`): so many of the slice's may be pods'.
-const ON_THE_SLICE: usize = 64;
+const MAX_POD_ATTRIBUTES_ON_SLICE: usize = 64;
 
 /// Record a unit's former CPUs: on stelia.slice, where older daemons look for them; for pods for which that has no
 /// room, on the pod's own slice.
@@ -173,7 +173,7 @@ fn keep(system: &System, unit: &str, saved: &str) -> Result<(), CgroupError> {
     let slice = CgroupPath::slice();
     let has_room = || -> Result<bool, CgroupError> {
         let of_the_host = OUTSIDE.contains(&unit);
-        Ok(of_the_host || cgroups.attributes(&slice)?.len() < ON_THE_SLICE)
+        Ok(of_the_host || cgroups.attributes(&slice)?.len() < MAX_POD_ATTRIBUTES_ON_SLICE)
     };
     let own = || CgroupPath::root().child("kubepods.slice").child(unit);
     match has_room()? {

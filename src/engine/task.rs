@@ -13,62 +13,38 @@ use tokio::runtime;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::alarm::Alarm;
-use super::calls::Calls;
+use super::calls::{Asker, Call, Calls};
 use super::dirty::Dirty;
-use super::handle::{Command, Followers, Handle};
-use super::inbox::{Asker, Inbox};
+use super::handle::{Handle, Message};
+use super::inbox::Inbox;
+use super::instance_log::InstanceLog;
+use super::jobs::Jobs;
+use super::metrics::Trigger;
 use super::pass::Passes;
-use super::patience::Retries;
 use super::picture::Picture;
-use super::publish::Publisher;
-use super::rebind::Jobs;
-use super::recent::RecentLooks;
-use super::reported::Reported;
+use super::recent_looks::RecentLooks;
+use super::retries::Retries;
+use super::state::State;
 use super::systemd_calls::SystemdCalls;
+use super::timer::Timer;
+use super::view::Counters;
+use super::view_writer::{Followers, ViewWriter};
 use super::watch::Watcher;
-use super::{Counters, Metrics, Trigger};
-use crate::decide::Instance;
-use crate::decide::drift::Finding;
 use crate::decide::quiet::Firing;
 
-/// How long systemd is waited for before anything is begun.
-const BEGIN: Duration = Duration::from_secs(10);
+/// How long the start waits for systemd before any turn.
+const STARTUP_SYSTEMD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long calls of a pod are held back at most while other pods' VMs start.
 const MAX_HOLD_BACK: Duration = Duration::from_secs(1);
 
 /// Owns the state and changes the system; doors reach it through a [`Handle`] only.
 pub struct Engine {
-    pub(super) system: System,
-    pub(super) settings: Settings,
-    commands: mpsc::UnboundedReceiver<(Asker, Command)>,
-    pub(super) inbox: Inbox,
-    pub(super) calls: Calls,
-    pub(super) watcher: Watcher,
-    pub(super) picture: Picture,
-    pub(super) dirty: Dirty,
-    pub(super) retries: Retries,
-    /// How much each pod made the engine look at.
-    pub(super) recent: RecentLooks,
+    state: State,
+    messages: mpsc::UnboundedReceiver<(Asker, Message)>,
     /// Since when a call has been held back.
     held_back: Option<Instant>,
-    pub(super) systemd_calls: SystemdCalls,
-    /// Drift that is not repaired yet, with the instance as it was before.
-    pub(super) drift: BTreeMap<Option<PodUid>, (Option<Instance>, Vec<Finding>)>,
-    pub(super) passes: Passes,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) publisher: Publisher,
-    pub(super) reported: Reported,
-    pub(super) jobs: Jobs,
-    /// Which interrupts fire on VMs' CPUs.
-    pub(super) firing: Firing,
-    /// The settings, for the tasks beside the engine that follow them.
-    pub(super) shown_settings: watch::Sender<Arc<Settings>>,
-    /// Told when everything is about to be audited, for what else is done once for each audit.
-    pub(super) audits: watch::Sender<()>,
-    next_audit: Instant,
-    alarm: Alarm,
+    timer: Timer,
 }
 
 impl Engine {
@@ -77,11 +53,11 @@ impl Engine {
     /// # Errors
     /// The kernel gives no inotify instance or no timer.
     pub fn new(system: System, settings: Settings) -> std::io::Result<(Self, Handle)> {
-        let (sender, commands) = mpsc::unbounded_channel();
+        let (sender, messages) = mpsc::unbounded_channel();
         let (view, receiver) = watch::channel(Arc::default());
         let (shown_settings, followed) = watch::channel(Arc::new(settings.clone()));
         let handle = Handle {
-            commands: sender,
+            messages: sender,
             view: receiver,
             followers: Followers::default(),
             system: system.clone(),
@@ -93,52 +69,55 @@ impl Engine {
             incidents: Arc::default(),
             asker: None,
         };
-        let mut engine = Self {
+        let mut state = State {
             picture: Picture::new(&system, &settings),
-            commands,
             inbox: Inbox::default(),
             calls: Calls::default(),
             watcher: Watcher::start()?,
             dirty: Dirty::default(),
             retries: Retries::default(),
-            recent: RecentLooks::default(),
-            held_back: None,
+            recent_looks: RecentLooks::default(),
             systemd_calls: SystemdCalls::of(runtime::Handle::current()),
             drift: BTreeMap::new(),
             passes: Passes::default(),
             metrics: handle.metrics.clone(),
-            publisher: Publisher {
+            view_writer: ViewWriter {
                 view,
                 followers: handle.followers.clone(),
                 counters: Counters::default(),
             },
-            reported: Reported::default(),
+            instance_log: InstanceLog::default(),
             jobs: Jobs::default(),
             firing: Firing::default(),
             shown_settings,
             audits: handle.audits.clone(),
             next_audit: Instant::now(),
-            alarm: Alarm::new()?,
             system,
             settings,
         };
         // Nothing is known yet that could have drifted.
-        engine.dirty.wrote_shared = true;
+        state.dirty.wrote_shared = true;
+        let engine = Self {
+            state,
+            messages,
+            held_back: None,
+            timer: Timer::new()?,
+        };
         Ok((engine, handle))
     }
 
     /// Have systemd called in another runtime: where the connection to it is, so that each answer is one wake-up.
     #[must_use]
     pub fn calling_systemd_in(mut self, runtime: runtime::Handle) -> Self {
-        self.systemd_calls = SystemdCalls::of(runtime);
+        self.state.systemd_calls = SystemdCalls::of(runtime);
         self
     }
 
     /// Run until cancelled. `alive` is called every `heartbeat`, or up to three quarters of that earlier: it feeds the watchdog.
     pub async fn run(mut self, cancel: CancellationToken, heartbeat: Duration, alive: impl Fn()) {
-        // Before anything is planned, or systemd would make the cgroup of such a unit again; but no longer than
-        // `BEGIN`.
-        let stopped = tokio::time::timeout(BEGIN, self.stop_bare_scopes());
+        // This comes before the first plan, or systemd would make the cgroup of such a unit again. The wait is bounded by
+        // `STARTUP_SYSTEMD_TIMEOUT`.
+        let stopped = tokio::time::timeout(STARTUP_SYSTEMD_TIMEOUT, self.stop_bare_scopes());
         let mut stopped = std::pin::pin!(stopped);
         loop {
             alive();
@@ -153,7 +132,7 @@ impl Engine {
                 () = cancel.cancelled() => return,
             }
         }
-        self.recall_job();
+        self.state.read_recorded_job();
         let mut said = Instant::now();
         loop {
             // Not at every turn: each notification wakes systemd, on which VMs that start depend.
@@ -173,83 +152,99 @@ impl Engine {
             let wake = self.next_wake(said + heartbeat, heartbeat / 8);
             tokio::select! {
                 () = cancel.cancelled() => return,
-                command = self.commands.recv() => match command {
-                    Some((asker, command)) => self.come_in(asker, command),
+                message = self.messages.recv() => match message {
+                    Some((asker, message)) => self.take_message(asker, message),
                     None => return,
                 },
-                Some(done) = self.systemd_calls.done.recv() => self.done(done),
-                () = self.watcher.changed() => {}
-                () = self.alarm.until(wake) => {}
+                Some(done) = self.state.systemd_calls.done.recv() => self.state.done(done),
+                () = self.state.watcher.changed() => {}
+                () = self.timer.until(wake) => {}
+            }
+        }
+    }
+
+    /// Show what another task knows, or queue a call. A call for the same thing as one that is under way joins that.
+    fn take_message(&mut self, asker: Asker, message: Message) {
+        match message {
+            Message::Show(shown) => self.state.show(shown),
+            Message::Call(mut call) => {
+                if !call.join_under_way(&mut self.state.calls) {
+                    self.state.inbox.push(asker, call);
+                }
             }
         }
     }
 
     /// Take in calls, answers, events and timers that came meanwhile.
     fn take_in(&mut self) {
-        while let Ok((asker, command)) = self.commands.try_recv() {
-            self.come_in(asker, command);
+        while let Ok((asker, message)) = self.messages.try_recv() {
+            self.take_message(asker, message);
         }
-        while let Ok(done) = self.systemd_calls.done.try_recv() {
-            self.done(done);
+        while let Ok(done) = self.state.systemd_calls.done.try_recv() {
+            self.state.done(done);
         }
-        for event in self.watcher.take() {
-            self.happened(event);
+        for event in self.state.watcher.take() {
+            self.state.happened(event);
         }
         let now = Instant::now();
-        self.picture.ripen(now, &mut self.dirty);
-        for pod in self.retries.instances.rested(now) {
-            self.dirty.again(pod);
+        self.state.picture.apply_delayed(now, &mut self.state.dirty);
+        for pod in self.state.retries.instances.rested(now) {
+            self.state.dirty.again(pod);
         }
-        self.dirty.shared |= !self.retries.shared.rested(now).is_empty();
-        if let Some(text) = self.systemd_calls.slow(now) {
-            self.publisher.show_systemd(Some(text));
-        } else if self.systemd_calls.is_idle() {
-            self.publisher.show_systemd(None);
+        self.state.dirty.shared |= !self.state.retries.shared.rested(now).is_empty();
+        if let Some(text) = self.state.systemd_calls.slow(now) {
+            self.state.view_writer.show_systemd(Some(text));
+        } else if self.state.systemd_calls.is_idle() {
+            self.state.view_writer.show_systemd(None);
         }
-        self.calls_in_time(now);
-        if now >= self.next_audit {
-            self.next_audit = now + self.settings.audit_interval;
-            self.audit(Trigger::Audit);
+        self.state.calls_in_time(now);
+        if now >= self.state.next_audit {
+            self.state.next_audit = now + self.state.settings.audit_interval;
+            self.state.audit(Trigger::Audit);
         }
     }
 
     /// Begin one call and take one turn; whether there was anything to do.
     fn advance(&mut self) -> bool {
         let mut busy = false;
-        if let Some(waiting) = self.inbox.next_again() {
-            self.try_to_register(waiting);
+        if let Some((asker, call)) = self.state.inbox.next_again() {
+            call.begin(&mut self.state, asker);
             busy = true;
         }
         // kubelet's file is read before a call is begun.
-        if !self.dirty.kubelet
-            && let Some((asker, command)) = self.next_call(Instant::now())
+        if !self.state.dirty.kubelet
+            && let Some((asker, call)) = self.next_call(Instant::now())
         {
-            self.begin(asker, command);
+            self.state.passes.trigger.get_or_insert(Trigger::Call);
+            call.begin(&mut self.state, asker);
             busy = true;
         }
-        if self.is_due() {
-            self.turn();
+        if self.state.is_due() {
+            self.state.turn();
             return true;
         }
-        if self.jobs.is_running() {
-            return self.rebind_step() || busy;
+        if self.state.jobs.is_running() {
+            return self.state.rebind_step() || busy;
         }
         busy
     }
 
     /// The next call to begin. While VMs start, a pod at whose instance the engine looked much more often of late than at theirs is
     /// held back, so that its calls do not come between the steps of a start, but no longer than [`MAX_HOLD_BACK`].
-    fn next_call(&mut self, now: Instant) -> Option<(Asker, Command)> {
-        let starting = self.calls.starting();
+    fn next_call(&mut self, now: Instant) -> Option<(Asker, Box<dyn Call>)> {
+        let starting = self.state.calls.starting();
         let is_over = self
             .held_back
             .is_some_and(|since| now.duration_since(since) >= MAX_HOLD_BACK);
-        let allowed = self.recent.allowed(starting.iter().copied(), now);
-        let (recent, others) = (&self.recent, |pod: &PodUid| starting.iter().any(|one| *one != pod));
+        let allowed = self.state.recent_looks.allowed(starting.iter().copied(), now);
+        let (recent, others) = (&self.state.recent_looks, |pod: &PodUid| {
+            starting.iter().any(|one| *one != pod)
+        });
         let next = self
+            .state
             .inbox
             .next(|pod| !is_over && others(pod) && recent.exceeds(allowed, pod, now));
-        if next.is_some() || !self.inbox.has_waiting() {
+        if next.is_some() || !self.state.inbox.has_waiting() {
             self.held_back = None;
         } else {
             self.held_back.get_or_insert(now);
@@ -260,28 +255,24 @@ impl Engine {
     /// When to wake next: the first timer, or the watchdog's time, which a timer may pass by `late`.
     fn next_wake(&self, alive: Instant, late: Duration) -> Instant {
         let timers = [
-            self.picture.next(),
-            self.retries.instances.next(),
-            self.retries.shared.next(),
-            self.systemd_calls.next(),
-            self.calls.next(),
-            self.jobs.next(),
+            self.state.picture.next(),
+            self.state.retries.instances.next(),
+            self.state.retries.shared.next(),
+            self.state.systemd_calls.next(),
+            self.state.calls.next(),
+            self.state.jobs.next(),
             self.held_back.map(|since| since + MAX_HOLD_BACK),
         ];
-        let wake = timers.into_iter().flatten().min().unwrap_or(self.next_audit);
+        let wake = timers.into_iter().flatten().min().unwrap_or(self.state.next_audit);
         // One wake-up serves both the watchdog and an audit that follows soon.
-        let wake = wake.min(self.next_audit);
+        let wake = wake.min(self.state.next_audit);
         if wake <= alive + late { wake } else { alive }
-    }
-
-    pub(super) fn next_audit_in(&mut self, interval: Duration) {
-        self.next_audit = Instant::now() + interval;
     }
 
     /// Stop scopes without a cgroup: a daemon that died between removing the one and stopping the other left them. systemd
     /// keeps them, and would make their cgroups again at its next reload.
     fn stop_bare_scopes(&self) -> impl Future<Output = ()> + use<> {
-        let system = self.system.clone();
+        let system = self.state.system.clone();
         async move {
             let stopped = async {
                 for (unit, cgroup) in system.systemd.scopes(PodUid::SCOPES).await? {

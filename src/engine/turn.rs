@@ -12,12 +12,12 @@ use super::dirty::Stale;
 use super::metrics::Trigger;
 use super::pass::Pass;
 use super::picture;
-use super::task::Engine;
+use super::state::State;
 use crate::decide;
 use crate::decide::{Assessment, ContainedReason, Instance, Plan, Planned, Step, plan_for};
 use crate::journal::{self, about};
 
-impl Engine {
+impl State {
     /// Whether a turn has anything to do.
     pub(super) fn is_due(&self) -> bool {
         self.dirty.is_due(|pod| self.retries.instances.rests(pod))
@@ -53,9 +53,9 @@ impl Engine {
             let assessment = self.picture.assess(&self.settings.policies, pod, now);
             assessed.extend(assessment.map(|assessment| (pod.clone(), assessment)));
         }
-        self.publisher
+        self.view_writer
             .show(&mut self.picture, &self.settings.policies, &assessed, &gone);
-        self.reported.instances(&self.picture, &assessed, &gone);
+        self.instance_log.instances(&self.picture, &assessed, &gone);
         assessed.retain(|pod, _| !self.retries.instances.rests(pod));
         let plan = self.plan(&assessed, shared);
         let settled = self.take(plan, &assessed, now);
@@ -90,10 +90,10 @@ impl Engine {
         if let Some(before) = kubelet_before {
             self.kubelet_changed(&before);
         }
-        self.reported.guaranteed(&self.picture.snapshot);
+        self.instance_log.guaranteed(&self.picture.snapshot);
         // What this program wrote itself is not drift.
         let ours = shared && std::mem::take(&mut self.dirty.wrote_shared);
-        self.drifted(None, if ours { Vec::new() } else { findings });
+        self.log_drift(None, if ours { Vec::new() } else { findings });
         everyone
     }
 
@@ -124,19 +124,19 @@ impl Engine {
 
     /// Read the instances that are due.
     fn look_at_instances(&mut self, whom: &mut BTreeSet<PodUid>, gone: &mut BTreeSet<PodUid>) -> bool {
-        let patience = &self.retries.instances;
+        let retries = &self.retries.instances;
         let now = Instant::now();
-        let due = self.dirty.due(|pod| patience.rests(pod), &self.recent, now);
+        let due = self.dirty.due(|pod| retries.rests(pod), &self.recent_looks, now);
         let mut everyone = false;
         for (pod, ours) in std::mem::take(&mut self.dirty.floats) {
             let drifted = self.picture.look_at_float(&self.system, &pod, ours, &mut self.dirty);
             if let Some((before, findings)) = drifted {
-                self.drifted(Some(*before), findings);
+                self.log_drift(Some(*before), findings);
             }
             whom.insert(pod);
         }
         for (pod, stale) in due {
-            self.recent.add(&pod, now);
+            self.recent_looks.add(&pod, now);
             everyone |= self.look_at(&pod, stale, gone);
             whom.insert(pod);
         }
@@ -156,7 +156,7 @@ impl Engine {
                     self.forget(pod);
                 }
                 if let Some((before, findings)) = look.drifted {
-                    self.drifted(Some(*before), findings);
+                    self.log_drift(Some(*before), findings);
                 }
                 if self.picture.find(pod).is_some() {
                     let numbers = self.passes.of.entry(pod.clone()).or_default();
@@ -259,7 +259,7 @@ impl Engine {
                     if let Some(pod) = who.as_ref().filter(|pod| !self.retries.instances.rests(pod)) {
                         self.retries.instances.done(pod);
                     }
-                    self.repaired(&who);
+                    self.log_repaired(&who);
                     settled.insert(who);
                 }
             }
@@ -318,7 +318,7 @@ impl Engine {
             self.dirty.wrote_shared = true;
             return self.shared_changed();
         };
-        self.recent.add_steps(pod, outcome.did.steps, now);
+        self.recent_looks.add_steps(pod, outcome.did.steps, now);
         self.retries
             .instances
             .tried(pod, outcome.did.steps as usize, outcome.errors.clone(), now);

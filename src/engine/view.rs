@@ -18,7 +18,7 @@ use stelia_node::cgroup::{CgroupPath, Cgroups, File};
 use stelia_record::{Phase, Record, VcpuThread};
 use stelia_settings::{Policies, QuietRequest};
 
-use super::rebind::Job;
+use super::jobs::Job;
 use crate::decide::{Assessment, ContainedReason, Facts, Instance, Snapshot, allocator, placement_name};
 
 /// The whole node as the engine last saw it. In JSON it is [`stelia_api::view::Node`].

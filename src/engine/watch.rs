@@ -48,15 +48,16 @@ pub(super) enum Place {
     Limits(PodUid),
 }
 
+/// What the task that reads inotify shares with the watcher.
 #[derive(Debug, Default)]
-struct Seen {
+struct SharedEvents {
     events: Mutex<BTreeSet<Event>>,
     places: Mutex<HashMap<WatchDescriptor, Place>>,
     changed: Notify,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each call changes a set or a map once: a panic leaves nothing half-made.
+    // A panic leaves no half-made change: each call changes a set or a map once.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -64,7 +65,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Watcher {
     watches: Watches,
     descriptors: BTreeMap<(Place, PathBuf), WatchDescriptor>,
-    seen: Arc<Seen>,
+    shared: Arc<SharedEvents>,
 }
 
 impl Watcher {
@@ -73,8 +74,8 @@ impl Watcher {
         let inotify = Inotify::init()?;
         let watches = inotify.watches();
         let mut events = inotify.into_event_stream(vec![0; 4096])?;
-        let seen = Arc::new(Seen::default());
-        let sink = seen.clone();
+        let shared = Arc::new(SharedEvents::default());
+        let sink = shared.clone();
         tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 let event = match event {
@@ -96,26 +97,26 @@ impl Watcher {
         Ok(Self {
             watches,
             descriptors: BTreeMap::new(),
-            seen,
+            shared,
         })
     }
 
     /// What happened since this was last asked.
     pub(super) fn take(&self) -> BTreeSet<Event> {
-        std::mem::take(&mut *lock(&self.seen.events))
+        std::mem::take(&mut *lock(&self.shared.events))
     }
 
     /// Returns once something happened, or at once if it has already.
     pub(super) async fn changed(&self) {
-        self.seen.changed.notified().await;
+        self.shared.changed.notified().await;
     }
 
     /// Reports a change of an instance that inotify has no event for.
     pub(super) fn notifier(&self, pod: &PodUid) -> impl Fn() + Send + 'static {
-        let (seen, pod) = (self.seen.clone(), pod.clone());
+        let (shared, pod) = (self.shared.clone(), pod.clone());
         move || {
-            if lock(&seen.events).insert(Event::Instance(pod.clone())) {
-                seen.changed.notify_one();
+            if lock(&shared.events).insert(Event::Instance(pod.clone())) {
+                shared.changed.notify_one();
             }
         }
     }
@@ -145,7 +146,7 @@ impl Watcher {
             .collect();
         for key in gone {
             if let Some(descriptor) = self.descriptors.remove(&key) {
-                lock(&self.seen.places).remove(&descriptor);
+                lock(&self.shared.places).remove(&descriptor);
                 // The kernel drops the watch of a removed file by itself.
                 let _ = self.watches.remove(descriptor);
             }
@@ -158,7 +159,7 @@ impl Watcher {
             }
             match self.watches.add(path, mask(&place, path)) {
                 Ok(descriptor) => {
-                    lock(&self.seen.places).insert(descriptor.clone(), place.clone());
+                    lock(&self.shared.places).insert(descriptor.clone(), place.clone());
                     self.descriptors.insert(key, descriptor);
                 }
                 Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}

@@ -6,18 +6,18 @@ use stelia_publication::{Event, Kind, Pod};
 
 use crate::engine::Incident;
 
-/// So many events of a pod are kept.
-const OF_POD: usize = 16;
-/// So many are kept of all pods together.
-const ALL: usize = 256;
-/// The same of the same pod within so many microseconds is a repetition.
-const WINDOW: u64 = 600_000_000;
-/// The API server takes no longer text of an event (`NoteLengthLimit` in Kubernetes' `pkg/apis/core/validation/events.go`), in bytes.
-const LONGEST: usize = 1024;
+/// Events that are kept of one pod.
+const MAX_EVENTS_PER_POD: usize = 16;
+/// Events that are kept of all pods together.
+const MAX_EVENTS: usize = 256;
+/// An event that is equal to one of the same pod within this time counts as a repetition. Microseconds.
+const REPETITION_WINDOW_US: u64 = 600_000_000;
+/// The longest text of an event that the API server takes, in bytes (`NoteLengthLimit` in Kubernetes' `pkg/apis/core/validation/events.go`).
+const MAX_MESSAGE_BYTES: usize = 1024;
 
-/// What is to become an event.
+/// An event that has no number yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Happened {
+pub(super) struct NewEvent {
     pub(super) uid: String,
     namespace: String,
     name: String,
@@ -28,9 +28,9 @@ pub(super) struct Happened {
     count: u32,
 }
 
-impl Happened {
-    /// The pod came to be as it is.
-    pub(super) fn to(pod: &Pod, kind: Kind, time_us: u64) -> Self {
+impl NewEvent {
+    /// The pod changed to its present state.
+    pub(super) fn from_change(pod: &Pod, kind: Kind, time_us: u64) -> Self {
         Self {
             uid: pod.uid.clone(),
             namespace: pod.namespace.clone(),
@@ -43,7 +43,7 @@ impl Happened {
         }
     }
 
-    pub(super) fn incident(uid: &str, incident: Incident) -> Self {
+    pub(super) fn from_incident(uid: &str, incident: Incident) -> Self {
         Self {
             uid: uid.to_owned(),
             namespace: incident.name.namespace().to_owned(),
@@ -61,15 +61,16 @@ impl Happened {
     }
 }
 
+/// The events that are kept.
 #[derive(Debug)]
-pub(super) struct Log {
+pub(super) struct EventLog {
     next: u64,
-    /// By number.
+    /// In the order of their numbers.
     events: Vec<Event>,
 }
 
-impl Log {
-    /// Go on after `former`. `floor` is above every number that was given in this boot, whatever became of the file.
+impl EventLog {
+    /// A log that continues `former`. `floor` is above every number that was given in this boot, also where the file was lost.
     pub(super) fn after(former: Vec<Event>, floor: u64) -> Self {
         let last = former.iter().map(|event| event.number.saturating_add(1)).max();
         Self {
@@ -78,43 +79,46 @@ impl Log {
         }
     }
 
-    pub(super) fn note(&mut self, happened: Happened) {
-        let mut happened = happened;
-        shorten(&mut happened.message);
-        let known = self.events.iter_mut().rev().find(|event| happened.is_same(event));
-        // A clock that was set back makes no event of a repetition.
-        if let Some(event) = known.filter(|event| happened.time_us.saturating_sub(event.time_us) < WINDOW) {
-            event.time_us = happened.time_us;
-            event.count = event.count.saturating_add(happened.count);
+    pub(super) fn note(&mut self, new_event: NewEvent) {
+        let mut new_event = new_event;
+        shorten(&mut new_event.message);
+        let known = self.events.iter_mut().rev().find(|event| new_event.is_same(event));
+        // Where the clock was set back a repetition stays one.
+        if let Some(event) =
+            known.filter(|event| new_event.time_us.saturating_sub(event.time_us) < REPETITION_WINDOW_US)
+        {
+            event.time_us = new_event.time_us;
+            event.count = event.count.saturating_add(new_event.count);
             return;
         }
         let number = self.next;
         self.next = number.saturating_add(1);
         self.events.push(Event {
             number,
-            uid: happened.uid,
-            namespace: happened.namespace,
-            name: happened.name,
-            kind: happened.kind,
-            reason: happened.reason,
-            message: happened.message,
-            time_us: happened.time_us,
-            count: happened.count,
+            uid: new_event.uid,
+            namespace: new_event.namespace,
+            name: new_event.name,
+            kind: new_event.kind,
+            reason: new_event.reason,
+            message: new_event.message,
+            time_us: new_event.time_us,
+            count: new_event.count,
         });
-        self.forget();
+        self.remove_superfluous();
     }
 
     pub(super) fn events(&self) -> &[Event] {
         &self.events
     }
 
-    /// What is too much goes: the oldest of the pod that has most, so that nobody's push out another's. One was added since the last time.
-    fn forget(&mut self) {
+    /// Remove one event where there are too many, after one was added: the oldest of the pod that has most, so that no pod's events push
+    /// out another's.
+    fn remove_superfluous(&mut self) {
         let Some(newest) = self.events.last() else { return };
         let is_own = |event: &Event| event.uid == newest.uid;
-        let oldest = if self.events.iter().filter(|event| is_own(event)).count() > OF_POD {
+        let oldest = if self.events.iter().filter(|event| is_own(event)).count() > MAX_EVENTS_PER_POD {
             self.events.iter().position(is_own)
-        } else if self.events.len() > ALL {
+        } else if self.events.len() > MAX_EVENTS {
             self.oldest_of_most()
         } else {
             None
@@ -125,20 +129,20 @@ impl Log {
     }
 
     fn oldest_of_most(&self) -> Option<usize> {
-        let mut of: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for event in &self.events {
-            *of.entry(&event.uid).or_default() += 1;
+            *counts.entry(&event.uid).or_default() += 1;
         }
-        let most = of.values().copied().max();
+        let most = counts.values().copied().max();
         self.events
             .iter()
-            .position(|event| of.get(event.uid.as_str()).copied() == most)
+            .position(|event| counts.get(event.uid.as_str()).copied() == most)
     }
 }
 
 fn shorten(text: &mut String) {
-    if text.len() > LONGEST {
-        let whole = (0..=LONGEST - '…'.len_utf8())
+    if text.len() > MAX_MESSAGE_BYTES {
+        let whole = (0..=MAX_MESSAGE_BYTES - '…'.len_utf8())
             .rev()
             .find(|at| text.is_char_boundary(*at));
         text.truncate(whole.unwrap_or_default());

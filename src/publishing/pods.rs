@@ -9,36 +9,36 @@ use stelia_kubelet::PodUid;
 use stelia_publication::{Kind, Pod};
 use stelia_record::Phase;
 
-use super::events::Happened;
+use super::events::NewEvent;
 use crate::decide::ContainedReason;
 use crate::engine::InstanceView;
 
-/// An instance without vCPUs is said to float too long after so many microseconds: no runner needs half of it.
-const FLOATS_TOO_LONG: u64 = 120_000_000;
+/// How long an instance may float without vCPUs before that is an event, microseconds: no runner needs half of it.
+const MAX_FLOATING_TIME_US: u64 = 120_000_000;
 
 pub(super) type Instances = BTreeMap<PodUid, Arc<InstanceView>>;
 
-/// How an instance is, in its pod's own terms.
+/// The state of an instance, as its pod may read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Standing {
+struct PodState {
     isolated: bool,
     reason: &'static str,
     message: String,
-    /// Whether it is an event to have become so.
+    /// The kind of the event that a change to this state makes; `None` where it makes none.
     event: Option<Kind>,
 }
 
-/// The pods as they are now, by UID, and what happened to each since `before`.
-pub(super) fn update(before: &[Pod], instances: &Instances, now_us: u64) -> (Vec<Pod>, Vec<Happened>) {
-    let mut happened = Vec::new();
+/// The pods as they are now, by UID, and the events since `before`.
+pub(super) fn update(before: &[Pod], instances: &Instances, now_us: u64) -> (Vec<Pod>, Vec<NewEvent>) {
+    let mut new_events = Vec::new();
     let mut formers: BTreeMap<&str, &Pod> = before.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
     let pods = instances.values().filter_map(|instance| {
         let former = formers.remove(instance.pod.as_str());
-        let standing = standing(instance, now_us);
-        let pod = pod(instance, former, &standing, now_us)?;
+        let state = state(instance, now_us);
+        let pod = pod(instance, former, &state, now_us)?;
         let same = |former: &&Pod| former.reason == pod.reason && former.message == pod.message;
-        if let Some(kind) = standing.event.filter(|_| former.filter(same).is_none()) {
-            happened.push(Happened::to(&pod, kind, now_us));
+        if let Some(kind) = state.event.filter(|_| former.filter(same).is_none()) {
+            new_events.push(NewEvent::from_change(&pod, kind, now_us));
         }
         Some(pod)
     });
@@ -49,18 +49,18 @@ pub(super) fn update(before: &[Pod], instances: &Instances, now_us: u64) -> (Vec
             message: "it ended or was deregistered: it has no CPUs of its own any more".to_owned(),
             ..gone.clone()
         };
-        happened.push(Happened::to(&pod, Kind::Normal, now_us));
+        new_events.push(NewEvent::from_change(&pod, Kind::Normal, now_us));
     }
-    (pods, happened)
+    (pods, new_events)
 }
 
-/// `None` where nobody knows its name. What was known of it stays known.
-fn pod(instance: &InstanceView, former: Option<&Pod>, standing: &Standing, now_us: u64) -> Option<Pod> {
+/// The pod's entry; `None` where its name is unknown. A name that `former` has stays.
+fn pod(instance: &InstanceView, former: Option<&Pod>, state: &PodState, now_us: u64) -> Option<Pod> {
     let named = instance.pod_name.as_ref();
     let named = named.map(|name| (name.namespace().to_owned(), name.name().to_owned()));
     let (namespace, name) = named.or_else(|| former.map(|former| (former.namespace.clone(), former.name.clone())))?;
     let since_us = match former {
-        Some(former) if former.isolated == standing.isolated && former.reason == standing.reason => former.since_us,
+        Some(former) if former.isolated == state.isolated && former.reason == state.reason => former.since_us,
         Some(_) => now_us,
         None => instance.registered_us.max(instance.isolated_us),
     };
@@ -70,16 +70,16 @@ fn pod(instance: &InstanceView, former: Option<&Pod>, standing: &Standing, now_u
         name,
         container: instance.container.clone(),
         state: instance.state.to_owned(),
-        isolated: standing.isolated,
-        reason: standing.reason.to_owned(),
-        message: standing.message.clone(),
+        isolated: state.isolated,
+        reason: state.reason.to_owned(),
+        message: state.message.clone(),
         since_us,
     })
 }
 
-fn standing(instance: &InstanceView, now_us: u64) -> Standing {
+fn state(instance: &InstanceView, now_us: u64) -> PodState {
     let cpus = &instance.exclusive;
-    let of = |reason, message: &str, event| Standing {
+    let of = |reason, message: &str, event| PodState {
         isolated: false,
         reason,
         message: message.to_owned(),
@@ -93,7 +93,7 @@ fn standing(instance: &InstanceView, now_us: u64) -> Standing {
         return broken;
     }
     match phase {
-        Some(Phase::Isolated) => Standing {
+        Some(Phase::Isolated) => PodState {
             isolated: true,
             ..of(
                 "Isolated",
@@ -114,7 +114,7 @@ fn standing(instance: &InstanceView, now_us: u64) -> Standing {
         }
         Some(Phase::Registered) => of("Registering", "its processes are being moved", None),
         _ if shares(instance) => of("Shared", "its class has no CPUs of its own", None),
-        _ if now_us.saturating_sub(instance.registered_us) > FLOATS_TOO_LONG => of(
+        _ if now_us.saturating_sub(instance.registered_us) > MAX_FLOATING_TIME_US => of(
             "FloatingTooLong",
             "more than 120 s after its registration its vCPUs have no CPUs of their own: it runs on shared CPUs",
             Some(Kind::Warning),
@@ -134,11 +134,11 @@ fn shares(instance: &InstanceView) -> bool {
 }
 
 /// The first of its reasons of degradation that the promise does not survive, with all such reasons in words.
-fn broken(instance: &InstanceView) -> Option<Standing> {
+fn broken(instance: &InstanceView) -> Option<PodState> {
     let breaking = |reason: &&Reason| breaks(reason.kind, reason.pod.as_ref() == Some(&instance.pod)).is_some();
     let reasons: Vec<Reason> = instance.degraded.iter().filter(breaking).cloned().collect();
     let first = reasons.first()?;
-    Some(Standing {
+    Some(PodState {
         isolated: false,
         reason: breaks(first.kind, true)?,
         message: joined(&visible_to(&reasons, &instance.pod)),

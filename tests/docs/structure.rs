@@ -83,7 +83,11 @@ fn picture() -> Vec<(String, BTreeSet<String>)> {
         }
     }
     for (_, targets) in &mut drawn {
-        targets.retain(|target| !modules.contains(target));
+        let crates = targets.iter().filter(|target| !modules.contains(*target));
+        // A crate that has the name of one of the daemon's modules is drawn with its folder.
+        *targets = crates
+            .map(|target| target.strip_prefix("crates/").unwrap_or(target).to_owned())
+            .collect();
     }
     drawn
 }

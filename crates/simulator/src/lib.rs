@@ -113,7 +113,7 @@ pub fn register_request(model: &Model, pod: &Pod) -> anyhow::Result<RegisterRequ
         caller: Some((pod.init, Peer::of(model.cgroup(pod.init)?))),
         origin: None,
         anchor: Some(model.pidfd(pod.anchor)?),
-        patience: Duration::ZERO,
+        timeout: Duration::ZERO,
         adopting: None,
     })
 }

@@ -9,13 +9,13 @@ use super::stream::rest_of_header;
 
 /// Calls of a connection that may be unanswered; until one of them is answered nothing more is read. zbus starts a task for
 /// each call that it is given, so without this limit a peer could have any number of commands in the engine's queue.
-pub(super) const OUTSTANDING: usize = 4;
+pub(super) const MAX_UNANSWERED_CALLS: usize = 4;
 /// A connection on which nothing is under way rests after this long. A client's next call follows on the last answer at once
 /// or after seconds, and of those that connect in a row few are to be awake at the same time.
-const QUIET: Duration = Duration::from_millis(5);
+const IDLE_BEFORE_REST: Duration = Duration::from_millis(5);
 /// A connection that was woken less than this ago rests after as long a time again: for a peer that calls all the time
 /// zbus's part is not built anew for each call.
-const SOON: Duration = Duration::from_secs(1);
+const REPEATED_WAKE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What is under way on one connection.
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ impl Calls {
 
     /// Wait until there is room for one more.
     pub(super) async fn room(&self) {
-        self.until(|state| !state.resting && state.unanswered < OUTSTANDING)
+        self.until(|state| !state.resting && state.unanswered < MAX_UNANSWERED_CALLS)
             .await;
     }
 
@@ -90,7 +90,11 @@ impl Calls {
     pub(super) async fn rest(&self) {
         loop {
             self.until(State::is_quiet).await;
-            let quiet = if self.lock().woken_soon { SOON } else { QUIET };
+            let quiet = if self.lock().woken_soon {
+                REPEATED_WAKE_INTERVAL
+            } else {
+                IDLE_BEFORE_REST
+            };
             tokio::time::sleep(quiet).await;
             let mut state = self.lock();
             if state.is_quiet() {
@@ -108,7 +112,10 @@ impl Calls {
     pub(super) fn wake(&self) {
         let mut state = self.lock();
         state.resting = false;
-        state.woken_soon = state.rested.take().is_some_and(|rested| rested.elapsed() < SOON);
+        state.woken_soon = state
+            .rested
+            .take()
+            .is_some_and(|rested| rested.elapsed() < REPEATED_WAKE_INTERVAL);
         drop(state);
         self.changed.notify_one();
     }
@@ -217,7 +224,7 @@ mod tests {
     #[tokio::test]
     async fn a_connection_rests_when_nothing_is_under_way_and_not_before_its_first_answer() {
         let calls = Calls::default();
-        let rests = async || tokio::time::timeout(QUIET * 10, calls.rest()).await.is_ok();
+        let rests = async || tokio::time::timeout(IDLE_BEFORE_REST * 10, calls.rest()).await.is_ok();
         assert!(!rests().await);
         calls.began(2);
         calls.ended(1);
@@ -229,14 +236,14 @@ mod tests {
         assert!(rests().await && calls.is_resting());
         // From then on nothing is told and nothing read until it is awake.
         assert!(calls.tell().is_none());
-        assert!(tokio::time::timeout(QUIET, calls.room()).await.is_err());
+        assert!(tokio::time::timeout(IDLE_BEFORE_REST, calls.room()).await.is_err());
         calls.wake();
         calls.room().await;
         assert!(calls.tell().is_some());
         // A connection that was just woken does not rest at once.
         assert!(!rests().await);
         calls.rest().await;
-        tokio::time::sleep(SOON).await;
+        tokio::time::sleep(REPEATED_WAKE_INTERVAL).await;
         calls.wake();
         assert!(rests().await);
     }

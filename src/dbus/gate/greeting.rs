@@ -1,7 +1,7 @@
 //! Signals before the first answer to a peer.
 
 /// How many signals wait for the first answer; with one more all are written.
-const MOST: usize = 64;
+const MAX_QUEUED_SIGNALS: usize = 64;
 
 /// The beginning of a connection, seen from its writing end.
 ///
@@ -42,7 +42,7 @@ impl Greeting {
         // D-Bus specification, message format: byte order, then type: 2 and 3 answer a call, 4 is a signal.
         match bytes {
             _ if self.over => Outgoing::Now,
-            [b'l' | b'B', 4, ..] if self.count < MOST => {
+            [b'l' | b'B', 4, ..] if self.count < MAX_QUEUED_SIGNALS => {
                 self.held.extend_from_slice(bytes);
                 self.count += 1;
                 Outgoing::Later
@@ -87,8 +87,11 @@ mod tests {
     #[test]
     fn no_more_is_kept_than_the_limit() {
         let mut greeting = Greeting::default();
-        assert!((0..MOST).all(|_| greeting.offer(b"l\x04") == Outgoing::Later));
-        assert_eq!(greeting.offer(b"l\x04last"), Outgoing::After(b"l\x04".repeat(MOST)));
+        assert!((0..MAX_QUEUED_SIGNALS).all(|_| greeting.offer(b"l\x04") == Outgoing::Later));
+        assert_eq!(
+            greeting.offer(b"l\x04last"),
+            Outgoing::After(b"l\x04".repeat(MAX_QUEUED_SIGNALS))
+        );
         assert_eq!(greeting.offer(b"l\x04"), Outgoing::Now);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::GateError;
-use super::calls::OUTSTANDING;
+use super::calls::MAX_UNANSWERED_CALLS;
 use super::stream::MAX_FDS;
 
 /// Connections of one pod.
@@ -25,7 +25,7 @@ const LATELY: Duration = Duration::from_secs(10);
 /// Descriptors that the daemon needs itself: the bus, epoll, inotify, files being read, children's pipes.
 const RESERVE: usize = 256;
 /// Descriptors of a connection: the socket, the peer's pidfd, and those of the calls under way and of the one being read.
-const DESCRIPTORS_A_CONNECTION: usize = 2 + (OUTSTANDING + 1) * MAX_FDS;
+const DESCRIPTORS_A_CONNECTION: usize = 2 + (MAX_UNANSWERED_CALLS + 1) * MAX_FDS;
 
 /// How many connections fit into this many descriptors: at least enough for two pods, however few descriptors there are.
 pub(super) fn connections(descriptors: u64) -> usize {
@@ -120,7 +120,7 @@ struct Shared {
 
 /// A connection's place; free again when dropped.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct ConnectionPermit {
     limits: Arc<Limits>,
     pod: String,
 }
@@ -150,7 +150,7 @@ impl Limits {
         pod: &str,
         known: &BTreeSet<&str>,
         now: Instant,
-    ) -> Result<Slot, GateError> {
+    ) -> Result<ConnectionPermit, GateError> {
         let mut shared = limits.lock();
         shared.forget(now);
         let connected = |pod: &str| shared.pods.get(pod).map_or(0, |pod| pod.connections);
@@ -179,7 +179,7 @@ impl Limits {
         if entry.own.tokens > 0.0 {
             entry.own.spend(1, OF_A_POD, now);
         }
-        Ok(Slot {
+        Ok(ConnectionPermit {
             limits: limits.clone(),
             pod: pod.to_owned(),
         })
@@ -212,7 +212,7 @@ impl Shared {
     }
 }
 
-impl Slot {
+impl ConnectionPermit {
     pub(super) fn pod(&self) -> &str {
         &self.pod
     }
@@ -257,7 +257,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut shared = self.limits.lock();
         if let Some(pod) = shared.pods.get_mut(&self.pod) {

@@ -10,7 +10,7 @@ use tokio::net::UnixStream;
 
 use super::calls::{Calls, Telling};
 use super::cuts::Cuts;
-use super::limits::Slot;
+use super::limits::ConnectionPermit;
 
 /// A connection without zbus's part. For zbus it is the socket.
 ///
@@ -21,16 +21,16 @@ use super::limits::Slot;
 #[derive(Debug)]
 pub struct Line {
     pub(super) stream: UnixStream,
-    pub(super) slot: Slot,
+    pub(super) permit: ConnectionPermit,
     pub(super) cuts: Arc<Cuts>,
     pub(super) calls: Calls,
 }
 
 impl Line {
-    pub(super) fn new(stream: UnixStream, slot: Slot, cuts: Arc<Cuts>) -> Self {
+    pub(super) fn new(stream: UnixStream, permit: ConnectionPermit, cuts: Arc<Cuts>) -> Self {
         Self {
             stream,
-            slot,
+            permit,
             cuts,
             calls: Calls::default(),
         }
@@ -63,7 +63,7 @@ impl Line {
             return false;
         }
         loop {
-            let wait = self.slot.wait(Instant::now());
+            let wait = self.permit.wait(Instant::now());
             if wait.is_zero() {
                 return true;
             }

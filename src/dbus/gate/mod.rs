@@ -29,14 +29,14 @@ pub use transport::{GatedSocket, write};
 /// How long a peer may take to authenticate: the time limit of `Builder::build`.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Connections that wake at the same time. A wave of calls, which follows on whatever all runners are told, needs memory for
-/// so many of them then and not for all; the allocator would keep it.
-const WAKING: usize = 32;
+/// Connections that wake at the same time. A change that all runners hear of makes a wave of calls; this bounds the memory that it needs,
+/// which the allocator would keep.
+const MAX_WAKING_CONNECTIONS: usize = 32;
 /// A connection counts as waking for so long, or until it rests. Of all pods' calls together 400 a second are read, so that
 /// slow ones do not take all turns.
-const WAKING_FOR: Duration = Duration::from_millis(50);
+const WAKING_TIME: Duration = Duration::from_millis(50);
 /// A connection wakes without a turn after this long: saving memory is not worth a longer delay of a runner.
-const WAKING_PATIENCE: Duration = Duration::from_millis(500);
+const MAX_WAKE_DELAY: Duration = Duration::from_millis(500);
 
 /// The limits all connections share.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ impl Waking {
     /// Do what a connection does when it is awake, and let others wake soon.
     pub async fn during<T>(self, work: impl Future<Output = T>) -> T {
         let turn = async {
-            tokio::time::sleep(WAKING_FOR).await;
+            tokio::time::sleep(WAKING_TIME).await;
             drop(self.turn);
             std::future::pending::<Infallible>().await
         };
@@ -83,7 +83,7 @@ impl Gate {
         Self {
             limits: Arc::new(limits::Limits::new(most)),
             cuts: Arc::new(cuts::Cuts::new(Box::new(names))),
-            waking: Arc::new(Semaphore::new(WAKING)),
+            waking: Arc::new(Semaphore::new(MAX_WAKING_CONNECTIONS)),
         }
     }
 
@@ -100,7 +100,7 @@ impl Gate {
     /// Wait for a connection's turn to wake, but not for long.
     pub async fn waking(&self) -> Waking {
         let turn = self.waking.clone().acquire_owned();
-        let turn = tokio::time::timeout(WAKING_PATIENCE, turn).await;
+        let turn = tokio::time::timeout(MAX_WAKE_DELAY, turn).await;
         Waking {
             turn: turn.ok().and_then(Result::ok),
         }

@@ -242,9 +242,9 @@ async fn of_many_calls_only_some_are_under_way(#[case] flags: Option<Flags>) {
     for _ in 0..20 {
         client.send(&wait_call(flags)).await.unwrap();
     }
-    assert_running(&echo, calls::OUTSTANDING).await;
+    assert_running(&echo, calls::MAX_UNANSWERED_CALLS).await;
     echo.may_end.add_permits(3);
-    assert_running(&echo, calls::OUTSTANDING + 3).await;
+    assert_running(&echo, calls::MAX_UNANSWERED_CALLS + 3).await;
     echo.may_end.add_permits(20);
     assert_running(&echo, 20).await;
 }
@@ -256,11 +256,11 @@ async fn a_peer_that_left_with_calls_under_way_and_others_unread_is_gone_at_once
     for _ in 0..20 {
         client.send(&wait_call(None)).await.unwrap();
     }
-    assert_running(&echo, calls::OUTSTANDING).await;
+    assert_running(&echo, calls::MAX_UNANSWERED_CALLS).await;
     client.close().await.unwrap();
     let closed = tokio::time::timeout(Duration::from_secs(5), server.closed()).await;
     assert!(closed.is_ok());
-    assert_running(&echo, calls::OUTSTANDING).await;
+    assert_running(&echo, calls::MAX_UNANSWERED_CALLS).await;
 }
 
 #[tokio::test]
@@ -367,14 +367,14 @@ async fn a_connection_with_a_call_under_way_does_not_rest() {
 async fn a_connection_wakes_without_its_turn_when_others_take_all() {
     let gate = Gate::default();
     let mut turns = Vec::new();
-    for _ in 0..WAKING {
+    for _ in 0..MAX_WAKING_CONNECTIONS {
         turns.push(gate.waking().await);
     }
     let start = Instant::now();
     assert!(gate.waking().await.turn.is_none());
-    assert!(start.elapsed() >= WAKING_PATIENCE);
+    assert!(start.elapsed() >= MAX_WAKE_DELAY);
     // Slow work keeps its turn for a moment only.
-    let slow = turns.pop().unwrap().during(tokio::time::sleep(WAKING_FOR * 10));
+    let slow = turns.pop().unwrap().during(tokio::time::sleep(WAKING_TIME * 10));
     let (waking, ()) = tokio::join!(gate.waking(), slow);
     assert!(waking.turn.is_some());
     // Quick work gives it back at its end.

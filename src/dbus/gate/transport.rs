@@ -20,7 +20,7 @@ use super::GateError;
 use super::calls::Answers;
 use super::cuts::Cuts;
 use super::greeting::{Greeting, Outgoing};
-use super::limits::Slot;
+use super::limits::ConnectionPermit;
 use super::line::Line;
 use super::stream::{MAX_FDS, Stream};
 
@@ -54,9 +54,9 @@ pub struct Writer {
 }
 
 impl GatedSocket {
-    pub(super) fn new(stream: UnixStream, slot: Slot, cuts: Arc<Cuts>) -> Self {
+    pub(super) fn new(stream: UnixStream, permit: ConnectionPermit, cuts: Arc<Cuts>) -> Self {
         Self {
-            line: Arc::new(Line::new(stream, slot, cuts)),
+            line: Arc::new(Line::new(stream, permit, cuts)),
             is_new: true,
         }
     }
@@ -154,7 +154,7 @@ impl ReadHalf for Reader {
         if let Err(error) = &read {
             let gate = error.get_ref().and_then(|cause| cause.downcast_ref::<GateError>());
             if let Some(error) = gate {
-                self.line.cuts.cut(self.line.slot.pod(), error);
+                self.line.cuts.cut(self.line.permit.pod(), error);
             }
             // The peer learns of it now, not when the last holder of the connection lets go.
             let _ = rustix::net::shutdown(self.line.stream.as_fd(), rustix::net::Shutdown::Both);
@@ -184,9 +184,9 @@ impl Reader {
             self.line.calls.room().await;
             let now = Instant::now();
             let wait = if is_handshake {
-                self.line.slot.own_wait(now)
+                self.line.permit.own_wait(now)
             } else {
-                self.line.slot.wait(now)
+                self.line.permit.wait(now)
             };
             if wait.is_zero() {
                 return;
@@ -217,7 +217,7 @@ impl Reader {
         };
         let passed = self.gate.follow(&mut buffer[..length], fds.len()).map_err(cut)?;
         let now = Instant::now();
-        self.line.slot.spend(passed.cost, now);
+        self.line.permit.spend(passed.cost, now);
         self.line.calls.began(passed.calls);
         // What began in this chunk began now; what goes on began when it did.
         let continues = self.began.filter(|_| passed.cost == 0);

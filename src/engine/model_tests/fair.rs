@@ -125,7 +125,7 @@ async fn a_registration_waits_for_kubelets_second_write_and_is_woken_by_it() {
     let mut node = Node::new();
     let pod = node.model.add_pod(&uid(1), &cpus("2-3"), &Limits::default()).unwrap();
     let request = RegisterRequest {
-        patience: Duration::from_secs(3600),
+        timeout: Duration::from_secs(3600),
         ..node.request(&pod)
     };
     let handle = node.handle.on_behalf_of(&pod.uid);
@@ -257,7 +257,7 @@ async fn a_container_that_returns_while_its_former_unit_is_being_stopped_waits_f
     node.model.hang_systemd(true);
     node.handle.deregister(pod.uid.clone()).await.unwrap();
     let request = RegisterRequest {
-        patience: Duration::from_secs(3600),
+        timeout: Duration::from_secs(3600),
         ..node.request(&pod)
     };
     let handle = node.handle.on_behalf_of(&pod.uid);

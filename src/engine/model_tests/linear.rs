@@ -117,7 +117,7 @@ async fn everybody_returns(node: &mut Node, vms: u32) {
             caller: Some((runner, Peer::Instance(uid(number)))),
             origin: None,
             anchor: None,
-            patience: Duration::ZERO,
+            timeout: Duration::ZERO,
             adopting: None,
         };
         let handle = node.handle.on_behalf_of(&uid(number));

@@ -2,7 +2,6 @@
 
 mod adopt;
 mod allocator;
-mod booking;
 mod check;
 mod crash;
 mod crun;
@@ -14,6 +13,7 @@ mod journal;
 mod kubevirt;
 mod large;
 mod laws;
+mod ledger;
 mod life;
 mod linear;
 mod names;
@@ -99,7 +99,7 @@ fn request_of(model: &Model, pod: &Pod) -> RegisterRequest {
         caller: Some((pod.init, Peer::of(model.cgroup(pod.init).unwrap()))),
         origin: None,
         anchor: Some(model.pidfd(pod.anchor).unwrap()),
-        patience: Duration::ZERO,
+        timeout: Duration::ZERO,
         adopting: None,
     }
 }

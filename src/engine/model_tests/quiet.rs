@@ -8,9 +8,9 @@ use stelia_quiet::order::Order;
 use stelia_settings::IrqSteering;
 
 use super::*;
-use crate::orders::{self, Orders};
+use crate::quiet::{self, OrderExecutor};
 
-/// Keeps what was ordered, and answers what a test wants.
+/// Notes the orders, and answers as the test says.
 #[derive(Default)]
 struct Fake {
     ordered: Mutex<Vec<Order>>,
@@ -18,7 +18,7 @@ struct Fake {
     in_force: bool,
 }
 
-impl Orders for Fake {
+impl OrderExecutor for Fake {
     fn carry_out(&self, order: &Order) -> Result<Report, String> {
         self.ordered.lock().unwrap().push(order.clone());
         self.answer
@@ -49,7 +49,7 @@ impl Fake {
 
 impl Node {
     fn ordering(&self, fake: &Arc<Fake>) {
-        tokio::spawn(orders::run(self.handle.clone(), fake.clone(), self.cancel.clone()));
+        tokio::spawn(quiet::run(self.handle.clone(), fake.clone(), self.cancel.clone()));
     }
 
     fn reasons(&self, pod: &Pod) -> Vec<(Amiss, String)> {

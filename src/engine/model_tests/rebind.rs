@@ -27,7 +27,7 @@ impl Node {
         (vm, qemu)
     }
 
-    async fn begin(&self, dry_run: bool) -> Result<crate::engine::rebind::RebindAnswer, Error> {
+    async fn begin(&self, dry_run: bool) -> Result<crate::engine::calls::rebind::RebindAnswer, Error> {
         self.handle
             .rebind(RebindRequest {
                 scope: "node".into(),

@@ -79,7 +79,7 @@ impl Picture {
             watcher.watch(Place::Limits(pod.clone()), &limited(system, &now)),
         ];
         now.unwatched = watched.into_iter().find_map(Result::err);
-        let asked = self.asked.remove(pod);
+        let asked = self.partition_requested.remove(pod);
         let Some(known) = self.snapshot.instances.get(pod) else {
             return Ok(InstanceLook::default());
         };
@@ -165,7 +165,7 @@ impl Picture {
 
     /// A partition was written: the next look counts a refusal.
     pub(in crate::engine) fn asked(&mut self, pod: &PodUid) {
-        self.asked.insert(pod.clone());
+        self.partition_requested.insert(pod.clone());
     }
 
     pub(super) fn read_siblings(&mut self, system: &System, pod: &PodUid) {

@@ -14,9 +14,9 @@ use stelia_node::cgroup::CgroupPath;
 use stelia_record::{Phase, Record};
 use stelia_settings::{Policies, Settings};
 
+use super::delayed_condition::DelayedCondition;
 use super::dirty::Dirty;
 use super::kubelet_file::{KubeletRoot, Version};
-use super::lasting::Lasting;
 use super::limits::LimitFiles;
 use super::observe;
 use crate::decide::entitlement::Entitlement;
@@ -24,12 +24,12 @@ use crate::decide::{Assessment, Facts, Instance, Snapshot, Step, Tree};
 pub(super) use node::NodeLook;
 use refused::Refused;
 
-/// How long a live instance may be without kubelet's entry before it counts: kubelet writes in two steps.
-const SETTLE: Duration = Duration::from_secs(1);
-/// How long systemd has for removing an empty scope.
-const EMPTY: Duration = Duration::from_millis(500);
-/// How long an instance's tasks have for freezing.
-const FREEZE: Duration = Duration::from_millis(500);
+/// How long a live instance may be without an entry of kubelet's before that counts: kubelet writes in two steps.
+const MISSING_ENTRY_DELAY: Duration = Duration::from_secs(1);
+/// How long systemd may take to remove an empty scope.
+const EMPTY_SCOPE_DELAY: Duration = Duration::from_millis(500);
+/// How long an instance's tasks may take to freeze.
+const FREEZE_DELAY: Duration = Duration::from_millis(500);
 
 /// What is known of the node.
 pub(super) struct Picture {
@@ -53,11 +53,13 @@ pub(super) struct Picture {
     searched_pods: bool,
     /// Scopes without a record and without a process.
     bare: BTreeSet<CgroupPath>,
-    gone: Lasting,
-    empty: Lasting,
-    freezing: Lasting,
+    /// kubelet's file has no entry of a live instance.
+    gone: DelayedCondition,
+    /// A scope has no process.
+    empty: DelayedCondition,
+    freezing: DelayedCondition,
     /// Instances whose partition was written since they were last read.
-    asked: BTreeSet<PodUid>,
+    partition_requested: BTreeSet<PodUid>,
     /// Instances whose partition the kernel refused.
     refused: Refused,
     /// Instances of which the last audit looked at the container's limits: the next one looks at the scope's.
@@ -86,10 +88,10 @@ impl Picture {
             starting: BTreeSet::new(),
             searched_pods: false,
             bare: BTreeSet::new(),
-            gone: Lasting::new(SETTLE),
-            empty: Lasting::new(EMPTY),
-            freezing: Lasting::new(FREEZE),
-            asked: BTreeSet::new(),
+            gone: DelayedCondition::new(MISSING_ENTRY_DELAY),
+            empty: DelayedCondition::new(EMPTY_SCOPE_DELAY),
+            freezing: DelayedCondition::new(FREEZE_DELAY),
+            partition_requested: BTreeSet::new(),
             refused: Refused::default(),
             half_audited: BTreeSet::new(),
             node_changed: true,
@@ -155,10 +157,10 @@ impl Picture {
         self.snapshot.siblings.remove(pod);
         self.snapshot.unsettled.remove(pod);
         let now = Instant::now();
-        for lasting in [&mut self.gone, &mut self.empty, &mut self.freezing] {
-            lasting.is(pod, false, now);
+        for condition in [&mut self.gone, &mut self.empty, &mut self.freezing] {
+            condition.update(pod, false, now);
         }
-        self.asked.remove(pod);
+        self.partition_requested.remove(pod);
         self.half_audited.remove(pod);
         self.refused.forget(pod);
         self.refused.end_pauses();
@@ -211,9 +213,9 @@ impl Picture {
         let inner = instance.inner.as_ref();
         let freezing =
             instance.record.phase == Phase::Leaving && inner.is_some_and(|inner| inner.freeze && !inner.frozen);
-        self.empty.is(pod, empty, now);
+        self.empty.update(pod, empty, now);
         self.list_abandoned();
-        let does_not_freeze = self.freezing.is(pod, freezing, now);
+        let does_not_freeze = self.freezing.update(pod, freezing, now);
         if let Some(instance) = self.snapshot.instances.get_mut(pod) {
             instance.does_not_freeze |= does_not_freeze;
         }
@@ -222,9 +224,9 @@ impl Picture {
         let assessment = Assessment::of(&self.snapshot, &self.facts, policies, instance);
         // kubelet writes one change as two files: an entry that is gone counts once it stays gone.
         let gone = live && assessment.entitlement == Entitlement::Gone;
-        let unsettled = gone && !self.gone.is(pod, true, now);
+        let unsettled = gone && !self.gone.update(pod, true, now);
         if !gone {
-            self.gone.is(pod, false, now);
+            self.gone.update(pod, false, now);
         }
         let was = self.snapshot.unsettled.contains(pod);
         if unsettled != was {
@@ -266,14 +268,14 @@ impl Picture {
     }
 
     /// Mark the instances for which a condition begins to count.
-    pub(super) fn ripen(&mut self, now: Instant, dirty: &mut Dirty) {
-        for pod in self.gone.ripe(now) {
+    pub(super) fn apply_delayed(&mut self, now: Instant, dirty: &mut Dirty) {
+        for pod in self.gone.begins_to_count(now) {
             dirty.plan.insert(pod);
         }
-        for pod in self.freezing.ripe(now) {
+        for pod in self.freezing.begins_to_count(now) {
             dirty.plan.insert(pod);
         }
-        for pod in self.empty.ripe(now) {
+        for pod in self.empty.begins_to_count(now) {
             dirty.again(pod);
             dirty.shared = true;
         }
@@ -283,7 +285,7 @@ impl Picture {
     pub(super) fn next(&self) -> Option<Instant> {
         [&self.gone, &self.empty, &self.freezing]
             .into_iter()
-            .filter_map(Lasting::next)
+            .filter_map(DelayedCondition::next)
             .min()
     }
 }

@@ -219,7 +219,7 @@ impl Picture {
     /// pods of the instances, and whether anything else is known now that was not.
     fn search_pods(&mut self, system: &System, policies: &Policies) -> Result<(Vec<PodUid>, bool), CgroupError> {
         let cgroups = &*system.cgroups;
-        let in_place::Found {
+        let in_place::Remains {
             containers,
             half_registered,
             pods,

@@ -6,8 +6,8 @@ use super::*;
 
 const MINUTE: u64 = 60_000_000;
 
-fn happened(pod: usize, reason: &str, message: &str, time_us: u64) -> Happened {
-    Happened {
+fn new_event(pod: usize, reason: &str, message: &str, time_us: u64) -> NewEvent {
+    NewEvent {
         uid: format!("uid-{pod}"),
         namespace: "team-a".to_owned(),
         name: format!("vm-{pod}"),
@@ -19,15 +19,15 @@ fn happened(pod: usize, reason: &str, message: &str, time_us: u64) -> Happened {
     }
 }
 
-fn log(all: impl IntoIterator<Item = Happened>) -> Log {
-    let mut log = Log::after(Vec::new(), 0);
+fn log(all: impl IntoIterator<Item = NewEvent>) -> EventLog {
+    let mut log = EventLog::after(Vec::new(), 0);
     all.into_iter().for_each(|one| log.note(one));
     log
 }
 
 #[test]
 fn a_repetition_within_ten_minutes_raises_the_count_of_its_number() {
-    let again = log([0, 9, 18, 29].map(|minute| happened(1, "Refused", "no", minute * MINUTE)));
+    let again = log([0, 9, 18, 29].map(|minute| new_event(1, "Refused", "no", minute * MINUTE)));
     let shown: Vec<_> = again
         .events()
         .iter()
@@ -39,20 +39,20 @@ fn a_repetition_within_ten_minutes_raises_the_count_of_its_number() {
 #[test]
 fn another_reason_message_or_pod_is_another_event() {
     let all = log([
-        happened(1, "Refused", "no", 1),
-        happened(1, "Refused", "never", 1),
-        happened(1, "Evicted", "no", 1),
-        happened(2, "Refused", "no", 1),
+        new_event(1, "Refused", "no", 1),
+        new_event(1, "Refused", "never", 1),
+        new_event(1, "Evicted", "no", 1),
+        new_event(2, "Refused", "no", 1),
     ]);
     assert_eq!(all.events().len(), 4);
 }
 
 #[test]
 fn numbers_go_on_after_a_restart_and_begin_above_the_floor_without_a_file() {
-    let mut first = Log::after(Vec::new(), 700);
-    first.note(happened(1, "Isolated", "", 1));
-    let mut second = Log::after(first.events().to_vec(), 3);
-    second.note(happened(2, "Isolated", "", 2));
+    let mut first = EventLog::after(Vec::new(), 700);
+    first.note(new_event(1, "Isolated", "", 1));
+    let mut second = EventLog::after(first.events().to_vec(), 3);
+    second.note(new_event(2, "Isolated", "", 2));
     assert_eq!(
         second.events().iter().map(|event| event.number).collect::<Vec<_>>(),
         [700, 701]
@@ -61,20 +61,25 @@ fn numbers_go_on_after_a_restart_and_begin_above_the_floor_without_a_file() {
 
 #[test]
 fn a_pod_that_is_refused_without_end_pushes_out_its_own_events_only() {
-    let others = (0..200).map(|pod| happened(pod, "Isolated", "", 1));
-    let rude = (0..5000).map(|at: u64| happened(999, "Refused", &at.to_string(), at));
+    let others = (0..200).map(|pod| new_event(pod, "Isolated", "", 1));
+    let rude = (0..5000).map(|at: u64| new_event(999, "Refused", &at.to_string(), at));
     let all = log(others.chain(rude));
     let of_rude = all.events().iter().filter(|event| event.uid == "uid-999").count();
-    assert_eq!((all.events().len(), of_rude), (200 + OF_POD, OF_POD));
+    assert_eq!(
+        (all.events().len(), of_rude),
+        (200 + MAX_EVENTS_PER_POD, MAX_EVENTS_PER_POD)
+    );
     assert_eq!(all.events().last().unwrap().message, "4999");
 }
 
 #[test]
 fn a_text_is_no_longer_than_the_api_server_takes() {
     for long in ["a".repeat(5000), "é".repeat(1000)] {
-        let log = log([happened(1, "Refused", &long, 1), happened(1, "Refused", &long, 2)]);
+        let log = log([new_event(1, "Refused", &long, 1), new_event(1, "Refused", &long, 2)]);
         let event = &log.events()[0];
-        assert!((LONGEST - 4..=LONGEST).contains(&event.message.len()) && event.message.ends_with('…'));
+        assert!(
+            (MAX_MESSAGE_BYTES - 4..=MAX_MESSAGE_BYTES).contains(&event.message.len()) && event.message.ends_with('…')
+        );
         assert_eq!(
             (log.events().len(), event.count),
             (1, 2),
@@ -90,21 +95,21 @@ proptest! {
     fn whatever_happens_it_is_bounded_and_in_order(
         all in prop::collection::vec((0..400usize, 0..3usize, 0..40u32, 0..3 * MINUTE), 1..700)
     ) {
-        let mut log = Log::after(Vec::new(), 5);
+        let mut log = EventLog::after(Vec::new(), 5);
         let (mut time, mut given) = (0, BTreeSet::new());
         for (pod, reason, message, later) in all {
             time += later;
             let last = log.events().last().map(|event| event.number);
-            log.note(happened(pod, ["Refused", "Isolated", "Intruded"][reason], &message.to_string(), time));
+            log.note(new_event(pod, ["Refused", "Isolated", "Intruded"][reason], &message.to_string(), time));
             let events = log.events();
-            prop_assert!(events.len() <= ALL);
+            prop_assert!(events.len() <= MAX_EVENTS);
             prop_assert!(events.is_sorted_by(|a, b| a.number < b.number));
             let newest = events.last().map(|event| event.number);
             if newest > last {
                 prop_assert!(given.insert(newest), "a number was given twice");
             }
             let uid = format!("uid-{pod}");
-            prop_assert!(events.iter().filter(|event| event.uid == uid).count() <= OF_POD);
+            prop_assert!(events.iter().filter(|event| event.uid == uid).count() <= MAX_EVENTS_PER_POD);
         }
     }
 }

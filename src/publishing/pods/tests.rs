@@ -41,18 +41,18 @@ fn instances(all: impl IntoIterator<Item = InstanceView>) -> Instances {
 }
 
 /// A pod's life, state by state, each at its own second after [`THEN`]: how it is told, and the events.
-fn life(states: impl IntoIterator<Item = (u64, Option<InstanceView>)>) -> (Vec<Pod>, Vec<Happened>) {
+fn life(states: impl IntoIterator<Item = (u64, Option<InstanceView>)>) -> (Vec<Pod>, Vec<NewEvent>) {
     let (mut pods, mut all) = (Vec::new(), Vec::new());
     for (second, instance) in states {
-        let (now, happened) = update(&pods, &instances(instance), THEN + second * SECOND);
+        let (now, new_events) = update(&pods, &instances(instance), THEN + second * SECOND);
         pods = now;
-        all.extend(happened);
+        all.extend(new_events);
     }
     (pods, all)
 }
 
-fn reasons(happened: &[Happened]) -> Vec<String> {
-    happened.iter().map(|one| one.reason.clone()).collect()
+fn reasons(new_events: &[NewEvent]) -> Vec<String> {
+    new_events.iter().map(|one| one.reason.clone()).collect()
 }
 
 fn told(instance: InstanceView) -> (bool, String, String) {
@@ -63,14 +63,14 @@ fn told(instance: InstanceView) -> (bool, String, String) {
 
 #[test]
 fn a_vm_is_told_isolated_and_released_once_each() {
-    let (pods, happened) = life([
+    let (pods, new_events) = life([
         (1, Some(floating(1))),
         (2, Some(isolated(1))),
         (3, Some(isolated(1))),
         (4, None),
         (5, None),
     ]);
-    assert_eq!(reasons(&happened), ["Isolated", "Released"]);
+    assert_eq!(reasons(&new_events), ["Isolated", "Released"]);
     assert_eq!(pods, []);
     let (pods, _) = life([(1, Some(floating(1))), (2, Some(isolated(1))), (9, Some(isolated(1)))]);
     let pod = &pods[0];
@@ -93,8 +93,8 @@ fn a_daemon_without_a_former_file_knows_since_when() {
 #[test]
 fn a_vm_whose_vcpus_are_not_handed_over_floats_too_long_and_that_is_an_event_once() {
     let states = [1, 60, 119, 121, 300, 3000].map(|second| (second, Some(floating(1))));
-    let (pods, happened) = life(states);
-    assert_eq!(reasons(&happened), ["FloatingTooLong"]);
+    let (pods, new_events) = life(states);
+    assert_eq!(reasons(&new_events), ["FloatingTooLong"]);
     assert_eq!((pods[0].isolated, pods[0].since_us), (false, THEN + 121 * SECOND));
 }
 
@@ -107,8 +107,8 @@ fn a_class_without_cpus_of_its_own_never_floats_too_long() {
         allocation: Some(allocation),
         ..floating(1)
     };
-    let (pods, happened) = life([(1, Some(shared.clone())), (500, Some(shared))]);
-    assert_eq!(reasons(&happened), Vec::<String>::new());
+    let (pods, new_events) = life([(1, Some(shared.clone())), (500, Some(shared))]);
+    assert_eq!(reasons(&new_events), Vec::<String>::new());
     assert_eq!((pods[0].isolated, pods[0].reason.as_str()), (false, "Shared"));
 }
 
@@ -120,8 +120,8 @@ fn what_breaks_the_promise_is_told_and_what_does_not_is_not() {
         told(offline.clone()),
         (false, "CpusOffline".to_owned(), "CPUs 3 are offline".to_owned())
     );
-    let (_, happened) = life([(1, Some(isolated(1))), (2, Some(offline)), (3, Some(isolated(1)))]);
-    assert_eq!(reasons(&happened), ["Isolated", "CpusOffline", "Isolated"]);
+    let (_, new_events) = life([(1, Some(isolated(1))), (2, Some(offline)), (3, Some(isolated(1)))]);
+    assert_eq!(reasons(&new_events), ["Isolated", "CpusOffline", "Isolated"]);
     let steady = [
         own(Amiss::AnchorEnded, "the anchor (process 7) ended"),
         Reason::of_node(Amiss::NotSteered, "steliad-quiet"),
@@ -154,12 +154,12 @@ fn a_contained_vm_is_told_why_and_warned_of_where_nobody_wanted_it() {
             contained_reason: Some(why.name()),
             ..floating(1)
         };
-        let (pods, happened) = life([(1, Some(contained))]);
+        let (pods, new_events) = life([(1, Some(contained))]);
         assert!(
             pods[0].message.ends_with(why.in_words()) && !pods[0].isolated,
             "{pods:?}"
         );
-        assert_eq!(happened[0].kind == Kind::Warning, !why.is_wanted());
+        assert_eq!(new_events[0].kind == Kind::Warning, !why.is_wanted());
     }
 }
 
@@ -169,11 +169,11 @@ fn a_name_that_is_not_known_yet_makes_no_pod_and_one_that_was_is_kept() {
         pod_name: None,
         ..isolated(1)
     };
-    let (pods, happened) = life([(1, Some(unnamed.clone()))]);
-    assert_eq!((pods.len(), happened.len()), (0, 0));
-    let (pods, happened) = life([(1, Some(isolated(1))), (2, Some(unnamed))]);
+    let (pods, new_events) = life([(1, Some(unnamed.clone()))]);
+    assert_eq!((pods.len(), new_events.len()), (0, 0));
+    let (pods, new_events) = life([(1, Some(isolated(1))), (2, Some(unnamed))]);
     assert_eq!(
-        (pods[0].name.as_str(), reasons(&happened)),
+        (pods[0].name.as_str(), reasons(&new_events)),
         ("vm-1", vec!["Isolated".to_owned()])
     );
 }
@@ -184,7 +184,7 @@ fn other_cpus_are_an_event_and_no_other_condition() {
         exclusive: "2-5".parse().unwrap(),
         ..isolated(1)
     };
-    let (pods, happened) = life([(2, Some(isolated(1))), (9, Some(resized))]);
-    assert_eq!(reasons(&happened), ["Isolated", "Isolated"]);
+    let (pods, new_events) = life([(2, Some(isolated(1))), (9, Some(resized))]);
+    assert_eq!(reasons(&new_events), ["Isolated", "Isolated"]);
     assert_eq!(pods[0].since_us, THEN + SECOND);
 }

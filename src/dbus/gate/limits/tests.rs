@@ -2,27 +2,27 @@ use proptest::prelude::*;
 
 use super::*;
 
-const MOST: usize = 256;
+const MAX_CONNECTIONS: usize = 256;
 
 fn limits() -> Arc<Limits> {
-    Arc::new(Limits::new(MOST))
+    Arc::new(Limits::new(MAX_CONNECTIONS))
 }
 
-fn connect(limits: &Arc<Limits>, pod: &str) -> Result<Slot, GateError> {
+fn connect(limits: &Arc<Limits>, pod: &str) -> Result<ConnectionPermit, GateError> {
     Limits::connect(limits, pod, &BTreeSet::new(), Instant::now())
 }
 
-fn pods(limits: &Arc<Limits>, count: usize) -> Vec<Slot> {
+fn pods(limits: &Arc<Limits>, count: usize) -> Vec<ConnectionPermit> {
     (0..count).map(|n| connect(limits, &n.to_string()).unwrap()).collect()
 }
 
 #[test]
 fn a_fifth_connection_of_a_pod_waits_for_one_to_end_and_another_pod_does_not() {
     let limits = limits();
-    let mut slots: Vec<Slot> = (0..4).map(|_| connect(&limits, "a").unwrap()).collect();
+    let mut permits: Vec<ConnectionPermit> = (0..4).map(|_| connect(&limits, "a").unwrap()).collect();
     assert_eq!(connect(&limits, "a").unwrap_err(), GateError::TooManyConnections);
     assert!(connect(&limits, "b").is_ok());
-    slots.pop();
+    permits.pop();
     assert!(connect(&limits, "a").is_ok());
 }
 
@@ -54,13 +54,13 @@ fn connecting_again_and_again_costs_the_pod_and_nobody_else() {
 fn pods_at_their_own_limit_do_not_delay_one_that_sends_little() {
     let limits = limits();
     let start = Instant::now();
-    let slots = pods(&limits, 60);
+    let permits = pods(&limits, 60);
     let quiet = connect(&limits, "quiet").unwrap();
     for tenth in 0..300u32 {
         let now = start + Duration::from_millis(100) * tenth;
-        for slot in &slots {
-            if slot.wait(now).is_zero() {
-                slot.spend(2, now);
+        for permit in &permits {
+            if permit.wait(now).is_zero() {
+                permit.spend(2, now);
             }
         }
         if tenth % 10 == 0 {
@@ -70,7 +70,7 @@ fn pods_at_their_own_limit_do_not_delay_one_that_sends_little() {
     }
     // The others are held back: 60 pods of 20 calls a second are three times too many.
     let now = start + Duration::from_secs(30);
-    assert!(slots.iter().filter(|slot| !slot.wait(now).is_zero()).count() > 30);
+    assert!(permits.iter().filter(|permit| !permit.wait(now).is_zero()).count() > 30);
 }
 
 proptest! {
@@ -83,19 +83,19 @@ proptest! {
     ) {
         let limits = limits();
         let start = Instant::now();
-        let slots = pods(&limits, wishes.len());
+        let permits = pods(&limits, wishes.len());
         let (seconds, share) = (30, ALL_CALLS_A_SECOND / wishes.len() as f64);
         let mut spent = 0;
         for tenth in 0..seconds * 10 {
             let now = start + Duration::from_millis(100) * tenth;
-            for (slot, wish) in slots.iter().zip(&wishes) {
+            for (permit, wish) in permits.iter().zip(&wishes) {
                 let wanted = f64::from(*wish) * 10.0;
                 let fair = wanted <= share.min(CALLS_A_SECOND);
                 for _ in 0..*wish {
-                    let wait = slot.wait(now);
+                    let wait = permit.wait(now);
                     prop_assert!(!fair || wait.is_zero(), "{wanted} of {share} a second: waits {wait:?}");
                     if wait.is_zero() {
-                        slot.spend(1, now);
+                        permit.spend(1, now);
                         spent += 1;
                     }
                 }
@@ -110,9 +110,9 @@ proptest! {
 #[test]
 fn all_pods_together_have_a_bound() {
     let limits = limits();
-    let slots = pods(&limits, MOST);
+    let permits = pods(&limits, MAX_CONNECTIONS);
     assert!(connect(&limits, "one more").is_err());
-    drop(slots);
+    drop(permits);
     assert!(connect(&limits, "one more").is_ok());
 }
 
@@ -122,13 +122,13 @@ fn a_place_is_kept_for_every_pod_that_is_known() {
     let known = BTreeSet::from(["a", "b", "c"]);
     let connect = |pod: &str| Limits::connect(&limits, pod, &known, Instant::now());
     // Strangers and a pod's further connections get what is left.
-    let mut slots: Vec<Slot> = (0..4).map(|_| connect("a").unwrap()).collect();
-    slots.extend((0..4).map(|_| connect("stranger").unwrap()));
+    let mut permits: Vec<ConnectionPermit> = (0..4).map(|_| connect("a").unwrap()).collect();
+    permits.extend((0..4).map(|_| connect("stranger").unwrap()));
     assert!(connect("another stranger").is_err());
-    slots.push(connect("b").unwrap());
+    permits.push(connect("b").unwrap());
     assert!(connect("b").is_err());
-    slots.push(connect("c").unwrap());
-    drop(slots);
+    permits.push(connect("c").unwrap());
+    drop(permits);
     assert!(connect("another stranger").is_ok());
 }
 

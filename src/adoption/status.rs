@@ -1,0 +1,58 @@
+//! What the journal and the view say of VMs that are adopted, and of those that are not.
+
+use std::time::Instant;
+
+use stelia_node::cgroup::CgroupPath;
+
+use super::look::AdoptableVm;
+use super::task::Adoption;
+use crate::engine::Unadopted;
+use crate::journal::{self, Pod, about};
+
+impl Adoption {
+    pub(super) fn log_adopted(&self, origin: &CgroupPath, vm: &AdoptableVm, now: Instant) {
+        let Some(birth) = self.births.get(origin) else { return };
+        let pod = Pod::new(vm.pod.as_str(), vm.pod_name.as_ref());
+        let placed = match vm.is_unpinned {
+            true => "; its vCPUs had not each been pinned to a CPU of its own, and were placed",
+            false => "",
+        };
+        about!(
+            info,
+            journal::ADOPTED,
+            pod,
+            STELIA_RULE = vm.rule.name,
+            "adopted the VM of pod {pod} by rule {}: {} vCPUs, {} ms after it was found{placed}",
+            vm.rule.name,
+            vm.threads.len(),
+            birth.age(now).as_millis()
+        );
+    }
+
+    /// A VM is not adopted: said in the journal once, as long as it is for the same reason. `visible`: what its pod may read of that.
+    pub(super) fn refuse(&mut self, origin: CgroupPath, refused: Unadopted, visible: &str) {
+        let known = self.unadopted.get(&origin);
+        let same = known.is_some_and(|known| known.reason == refused.reason && known.text == refused.text);
+        if same {
+            return;
+        }
+        let pod = Pod::new(refused.pod.as_str(), refused.pod_name.as_ref());
+        about!(
+            warn,
+            journal::NOT_ADOPTED,
+            pod,
+            STELIA_RULE = refused.rule,
+            STELIA_ERROR = refused.reason,
+            STELIA_REASON = refused.text,
+            "the VM of pod {pod} is not adopted by rule {}: {}",
+            refused.rule,
+            refused.text
+        );
+        let message = format!("not adopted by rule {}: {}: {visible}", refused.rule, refused.reason);
+        self.engine
+            .note(&refused.pod, refused.pod_name.clone(), "Refused", message);
+        let since_us = known.map_or(refused.since_us, |known| known.since_us);
+        self.unadopted.insert(origin, Unadopted { since_us, ..refused });
+        self.show();
+    }
+}

@@ -1,0 +1,180 @@
+//! Whether a container becomes an instance, and where: what a registration reads and decides before anything is changed.
+
+use stelia_adopt::Movable;
+use stelia_allocator::Host;
+use stelia_api::{Error, ErrorKind};
+use stelia_kubelet::{PodName, PodUid};
+use stelia_node::cgroup::{CgroupPath, Limits};
+use stelia_record::{Adopted, Phase, Record};
+use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptTree, TreeHome};
+
+use super::no_instance;
+use crate::decide::admission::{CheckedClaim, admit, allow};
+use crate::decide::limits_of_scope;
+use crate::engine::apply::now_us;
+use crate::engine::container::{self, NOT_THE_CALLERS, Peer, RegisterRequest};
+use crate::engine::home::{Home, RuntimeCheck};
+use crate::engine::limits::effective_limits;
+use crate::engine::state::State;
+use crate::journal::{self, Pod, about};
+
+/// What admission decided.
+pub(super) enum Admitted {
+    /// The pod has this instance already, for the same container.
+    Known(PodUid),
+    New {
+        record: Box<Record>,
+        pod_name: Option<PodName>,
+        limits: Box<Limits>,
+    },
+    /// The runtime of the pod's container must be checked first, by this unit.
+    Untried(PodUid, String),
+}
+
+impl State {
+    /// Whether the container becomes an instance; `whose`: the pod, as soon as it is known.
+    pub(super) fn admit(
+        &mut self,
+        request: &RegisterRequest,
+        runtime_check: Option<&RuntimeCheck>,
+        whose: &mut Option<PodUid>,
+    ) -> Result<Admitted, Error> {
+        let claim = request.claim.check()?;
+        if let Some((_, Peer::Instance(pod))) = &request.caller {
+            return self.admit_again(pod, &claim);
+        }
+        let (origin, name) = container::find_origin(&self.system, request, &claim)?;
+        *whose = Some(name.pod.clone());
+        let known = self.picture.snapshot.instances.get(&name.pod);
+        let known = known.filter(|known| known.populated || self.picture.starting.contains(&name.pod));
+        if known.is_some_and(|known| known.record.origin == origin) {
+            return self.admit_again(&name.pod, &claim);
+        }
+        let own = |refusal: Error| refusal.of(&name.pod);
+        let candidate = container::candidate(&self.system, request, origin, name.clone()).map_err(own)?;
+        let (snapshot, facts) = (&self.picture.snapshot, &self.picture.facts);
+        allow(&claim.quiet, &self.settings.quiet)?;
+        let mut record = admit(&claim, &candidate, snapshot, facts, &self.settings.policies.allocator)?;
+        record.quiet = claim.quiet.clone();
+        record.registered_us = now_us();
+        let policies = &self.settings.policies;
+        let rule = request.adopting.as_ref().map(|adopting| &adopting.rule);
+        record.adopted = rule.map(|rule| Adopted {
+            rule: rule.name.clone(),
+            keeps: rule.placement == AdoptPlacement::Keep,
+            contained: rule.partition == AdoptPartition::Member,
+        });
+        let wanted = match rule.map(|rule| rule.tree) {
+            None => policies.tree,
+            Some(AdoptTree::Slice) => TreeHome::Slice,
+            Some(AdoptTree::Auto | AdoptTree::InPlace) => TreeHome::InPlace,
+        };
+        let in_place = Record {
+            home: TreeHome::InPlace,
+            anchor: None,
+            ..record.clone()
+        };
+        // With its vCPUs, because their pins decide which of its CPUs are spare.
+        let in_place = match &request.adopting {
+            Some(adopting) => self.with_vcpus(in_place, adopting),
+            None => in_place,
+        };
+        match Home::choose(
+            &self.system,
+            &self.picture.snapshot,
+            policies,
+            wanted,
+            &in_place,
+            runtime_check,
+        ) {
+            Home::InPlace => {
+                return Ok(Admitted::New {
+                    record: Box::new(in_place),
+                    pod_name: candidate.pod_name,
+                    limits: Box::default(),
+                });
+            }
+            Home::Untried(unit) => return Ok(Admitted::Untried(record.pod, unit)),
+            Home::Slice(reason) => {
+                if let Some(rule) = rule {
+                    let movable = Movable {
+                        rule,
+                        housekeeping: candidate.housekeeping,
+                        spare: in_place.spare.clone(),
+                        has_anchor: record.anchor.is_some(),
+                    };
+                    let refused = movable.in_slice(reason.as_deref());
+                    refused.map_err(|(kind, text)| kind.because(text).of(&record.pod))?;
+                }
+                if let Some(reason) = reason {
+                    let pod = Pod::new(record.pod.as_str(), candidate.pod_name.as_ref());
+                    about!(
+                        info,
+                        journal::NOT_IN_PLACE,
+                        pod,
+                        STELIA_REASON = reason,
+                        "pod {pod} is not isolated in place but in stelia.slice: {reason}"
+                    );
+                }
+            }
+        }
+        let scope = CgroupPath::slice().child(&record.pod.scope());
+        if self.system.cgroups.exists(&scope) {
+            // It may be empty and left by a daemon that died.
+            self.dirty.unknown.insert(record.pod.clone());
+            let text = format!(
+                "{scope} exists: the former instance of pod {} has not ended yet",
+                record.pod
+            );
+            return Err(ErrorKind::InstanceExists.because(text));
+        }
+        // systemd has yet to stop the former scope, whose cgroup is gone: it must not stop the new one instead.
+        if self.systemd_calls.has(scope.name()) {
+            let text = format!("systemd has not stopped the former {} yet", scope.name());
+            return Err(ErrorKind::InstanceExists.because(text));
+        }
+        let own = |error| Error::from(error).of(&record.pod);
+        let limits = effective_limits(&*self.system.cgroups, &record, &self.picture.limit_files).map_err(own)?;
+        let limits = limits_of_scope(&record, &limits.unwrap_or_default());
+        Ok(Admitted::New {
+            record: Box::new(record),
+            pod_name: candidate.pod_name,
+            limits: Box::new(limits),
+        })
+    }
+
+    /// The same container asks again.
+    fn admit_again(&self, pod: &PodUid, claim: &CheckedClaim) -> Result<Admitted, Error> {
+        let known = self
+            .picture
+            .snapshot
+            .instances
+            .get(pod)
+            .ok_or_else(|| no_instance(pod))?;
+        if claim.pod.as_ref().is_some_and(|claimed| claimed != pod) {
+            return Err(ErrorKind::NoSuchPod.because(NOT_THE_CALLERS));
+        }
+        if let Some(claimed) = &claim.cpuset
+            && *claimed != known.record.entry
+        {
+            let text = format!("pod {pod} has the CPUs {}, not {claimed}", known.record.entry);
+            return Err(ErrorKind::CpusetMismatch.because(text));
+        }
+        let allocation = known.record.allocation.as_ref();
+        if let Some(option) = allocation.and_then(|allocation| allocation.differs(&claim.request)) {
+            let text = format!("pod {pod} has an instance already, registered with another {option}");
+            return Err(ErrorKind::InstanceExists.because(text));
+        }
+        // CPUs that kubelet gave may have changed by a resize: then its file counts, not what the scheduler chose.
+        let host = Host::new(&self.picture.snapshot.topology);
+        let schedule = &claim.request.schedule;
+        let contradicts = allocation.and_then(|_| schedule.contradicts(&host, &known.record.entry));
+        if let Some(text) = contradicts {
+            return Err(ErrorKind::CpusetMismatch.because(text).lasting());
+        }
+        match known.record.phase {
+            Phase::Leaving => Err(ErrorKind::InstanceExists.because(format!("the instance of pod {pod} is leaving"))),
+            _ => Ok(Admitted::Known(pod.clone())),
+        }
+    }
+}

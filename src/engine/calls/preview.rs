@@ -1,0 +1,63 @@
+//! Preview: everything is read and planned, and no step is taken.
+
+use stelia_api::{Amiss, Error, ErrorKind, Reason};
+
+use super::{Asker, Call, Reply};
+use crate::decide;
+use crate::decide::{Assessment, Facts, Instance};
+use crate::engine::handle::Handle;
+use crate::engine::pass::Preview;
+use crate::engine::picture::Picture;
+use crate::engine::state::State;
+
+struct PreviewCall {
+    reply: Reply<Preview>,
+}
+
+impl Handle {
+    /// What would be done now; nothing is changed.
+    pub(crate) async fn preview(&self) -> Result<Preview, Error> {
+        self.call(|reply| PreviewCall { reply }).await
+    }
+}
+
+impl Call for PreviewCall {
+    fn begin(self: Box<Self>, state: &mut State, asker: Asker) {
+        let preview = state.preview();
+        state.finish(&asker, [self.reply], preview);
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.reply.is_closed()
+    }
+}
+
+impl State {
+    /// Read everything and plan, without taking a step.
+    fn preview(&mut self) -> Result<Preview, Error> {
+        let policies = &self.settings.policies;
+        let kubelet = self.picture.kubelet.clone();
+        let picture = Picture::read(&self.system, &self.settings, kubelet);
+        let mut snapshot = picture.map_err(|problem| ErrorKind::Failed.because(problem))?.snapshot;
+        snapshot.unsettled.clone_from(&self.picture.snapshot.unsettled);
+        let facts = Facts::of(&snapshot, policies);
+        let assess = |instance: &Instance| Assessment::of(&snapshot, &facts, policies, instance);
+        let degraded = snapshot.live().flat_map(|instance| {
+            let pod = &instance.record.pod;
+            let failures = self.retries.instances.failures(pod).iter();
+            let failures = failures.map(|text| Reason::of(pod, Amiss::NotDone, text));
+            let reasons = assess(instance).degraded.into_iter().chain(failures);
+            reasons.map(|reason| (Some(pod.clone()), reason)).collect::<Vec<_>>()
+        });
+        let shared = self.retries.shared.all_failures().chain(&self.picture.problems);
+        let shared = shared.map(|text| (None, Reason::of_node(Amiss::NotDone, text)));
+        let steps = decide::plan(&snapshot, policies);
+        Ok(Preview {
+            steps: steps
+                .into_iter()
+                .map(|planned| (planned.pod, planned.step.to_string()))
+                .collect(),
+            degraded: degraded.chain(shared).collect(),
+        })
+    }
+}

@@ -1,0 +1,352 @@
+//! Registering: admission, the scope, the record. The record is written before a process is moved, so that a daemon which
+//! starts in between goes on.
+
+use std::any::Any;
+use std::time::{Duration, Instant};
+
+use stelia_allocator::{Allocation, Exclusivity, Qos};
+use stelia_api::reason::joined;
+use stelia_api::{Amiss, Error, Reason};
+use stelia_kubelet::{CpuManagerState, PodName, PodUid};
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::holder::Hold;
+use stelia_record::{Phase, Record};
+use stelia_settings::TreeHome;
+
+use super::admission::Admitted;
+use super::{Asker, Call, Goal, Postponed, Reply, failed, no_instance, undoing};
+use crate::engine::container::RegisterRequest;
+use crate::engine::handle::Handle;
+use crate::engine::home::RuntimeCheck;
+use crate::engine::state::State;
+use crate::engine::{in_place, store};
+use crate::journal::{self, Pod, about};
+
+/// A registration that has not begun, or waits because its refusal may pass.
+struct RegisterCall {
+    request: RegisterRequest,
+    reply: Reply<(PodUid, CgroupPath)>,
+    /// Until when it waits; set at its first attempt.
+    deadline: Option<Instant>,
+    /// How the check of the container's runtime ended, if the registration waited for one.
+    runtime_check: Option<RuntimeCheck>,
+}
+
+/// How long a runtime's check may take; its unit has the same bound.
+const RUNTIME_CHECK_TIMEOUT: Duration = Duration::from_secs(60);
+
+impl Handle {
+    /// Register a container. A refusal whose cause may pass is held back for [`RegisterRequest::timeout`].
+    ///
+    /// # Errors
+    /// The [`Error`]; nothing has changed then.
+    pub async fn register(&self, request: RegisterRequest) -> Result<(PodUid, CgroupPath), Error> {
+        let call = |reply| RegisterCall {
+            request,
+            reply,
+            deadline: None,
+            runtime_check: None,
+        };
+        self.call(call).await
+    }
+}
+
+impl Call for RegisterCall {
+    fn begin(mut self: Box<Self>, state: &mut State, asker: Asker) {
+        let deadline = *self.deadline.get_or_insert(Instant::now() + self.request.timeout);
+        state.try_to_register(asker, *self, deadline);
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.reply.is_closed()
+    }
+}
+
+impl State {
+    /// Register, refuse, or wait where the cause may pass.
+    fn try_to_register(&mut self, asker: Asker, call: RegisterCall, deadline: Instant) {
+        if call.reply.is_closed() {
+            return self.inbox.release(&asker);
+        }
+        if let Some(own) = &asker {
+            // Admission reads as much as a look.
+            self.recent_looks.add(own, Instant::now());
+        }
+        // kubelet may have written since the last event was read.
+        self.dirty.kubelet = true;
+        // The cgroup of all pods may be newer than the last look.
+        let pods = self.picture.snapshot.kubepods.as_ref();
+        self.dirty.slice |= pods.is_none_or(|level| level.exclusive.is_none());
+        let mut found = Default::default();
+        self.dirty.everyone |= self.look_at_node(&mut found);
+        self.dirty.plan.extend(found);
+        let mut pod = None;
+        match self.admit(&call.request, call.runtime_check.as_ref(), &mut pod) {
+            Ok(Admitted::Known(pod)) if call.request.caller.is_some() && self.is_adopted(&pod) => {
+                let taken_over = self.take_over(&pod);
+                self.finish(&asker, [call.reply], taken_over);
+            }
+            Ok(Admitted::Known(pod)) if self.is_registering(&pod) => {
+                self.dirty.changed(pod.clone());
+                let (reply, made) = (call.reply, None);
+                self.wait(&pod, asker, Registered { reply, made });
+            }
+            Ok(Admitted::Known(pod)) => {
+                let known = self.picture.find(&pod).map(|known| known.scope().clone());
+                let scope = known.unwrap_or_else(|| CgroupPath::slice().child(&pod.scope()));
+                self.finish(&asker, [call.reply], Ok((pod, scope)));
+            }
+            Ok(Admitted::New {
+                record,
+                pod_name,
+                limits,
+            }) => {
+                let pod = record.pod.clone();
+                let mut made = None;
+                if record.home == TreeHome::InPlace {
+                    if let Err(refusal) = self.begin_in_place(&record, pod_name) {
+                        return self.finish(&asker, [call.reply], Err(refusal));
+                    }
+                    made = Some(Made::InPlace);
+                } else {
+                    self.systemd_calls.start(&self.system, &record, *limits);
+                    self.dirty.everyone |= self.picture.admit(&self.settings.policies, *record, pod_name);
+                }
+                let reply = call.reply;
+                self.wait(&pod, asker, Registered { reply, made });
+            }
+            Ok(Admitted::Untried(pod, unit)) => {
+                if !self.systemd_calls.has(&unit) {
+                    self.systemd_calls.try_runtime(&self.system, pod.clone(), unit);
+                }
+                self.postpone(pod, asker, call, Instant::now() + RUNTIME_CHECK_TIMEOUT);
+            }
+            Err(refusal) => match pod {
+                Some(pod) if refusal.may_pass && Instant::now() < deadline => self.postpone(pod, asker, call, deadline),
+                _ => self.finish(&asker, [call.reply], Err(refusal)),
+            },
+        }
+    }
+
+    /// Try a registration again when something changes for its pod, and at this time.
+    fn postpone(&mut self, pod: PodUid, asker: Asker, call: RegisterCall, due: Instant) {
+        let call = Box::new(RegisterCall {
+            deadline: Some(due),
+            ..call
+        });
+        let waiting = self.calls.registrations.entry(pod).or_default();
+        waiting.push(Postponed { due, asker, call });
+    }
+
+    /// A runtime was checked: the registrations of this pod that waited for it are tried again.
+    pub(in crate::engine) fn runtime_checked(&mut self, pod: &PodUid, check: &RuntimeCheck) {
+        for waiting in self.calls.registrations.get_mut(pod).into_iter().flatten() {
+            let any: &mut dyn Any = &mut *waiting.call;
+            if let Some(call) = any.downcast_mut::<RegisterCall>() {
+                call.runtime_check = Some(check.clone());
+            }
+        }
+        self.retry_pod(pod);
+    }
+
+    /// Write the record on the pod's cgroup: the instance is made.
+    fn begin_in_place(&mut self, record: &Record, pod_name: Option<PodName>) -> Result<(), Error> {
+        let pod = &record.pod;
+        in_place::register(&self.system, record).map_err(|error| error.of(pod))?;
+        self.dirty.everyone |= self
+            .picture
+            .admit_in_place(&self.settings.policies, record.clone(), pod_name);
+        self.watcher.forget(pod);
+        self.dirty.made(pod.clone());
+        self.dirty.slice = true;
+        self.dirty.wrote_shared = true;
+        Ok(())
+    }
+
+    /// systemd answered whether the scope was made.
+    pub(in crate::engine) fn started(&mut self, pod: &PodUid, result: Result<Box<dyn Hold>, Error>) {
+        self.picture.starting.remove(pod);
+        let written = result.and_then(|holder| {
+            let instance = self
+                .picture
+                .snapshot
+                .instances
+                .get(pod)
+                .ok_or_else(|| no_instance(pod))?;
+            store::write(&self.system, instance.tree.place(), None, &instance.record)
+                .map_err(|error| Error::from(error).of(pod))?;
+            Ok(holder)
+        });
+        match written {
+            Ok(holder) => {
+                self.watcher.forget(pod);
+                self.dirty.made(pod.clone());
+                self.dirty.slice = true;
+                self.dirty.wrote_shared = true;
+                // The holder keeps the scope until the registration is answered.
+                if let Some(goal) = self.calls.goals::<Registered>(pod).next() {
+                    goal.made = Some(Made::Scope { _holder: holder });
+                }
+            }
+            Err(refusal) => {
+                self.dirty.everyone |= self.picture.remove(&self.settings.policies, pod);
+                // No process was moved yet.
+                for (asker, goal) in self.take_goals::<Registered>(pod) {
+                    self.finish(&asker, [goal.reply], Err(refusal.clone()));
+                }
+            }
+        }
+    }
+
+    /// Try again the registrations that wait for a change of kubelet's file, where it changed for their pod.
+    pub(in crate::engine) fn retry_waiting(&mut self, before: &Result<CpuManagerState, String>) {
+        let now = &self.picture.snapshot.kubelet;
+        let differs = |pod: &PodUid| match (before, now) {
+            (Ok(before), Ok(now)) => {
+                before.entries.get(pod) != now.entries.get(pod)
+                    || before.pod_entries.get(pod) != now.pod_entries.get(pod)
+                    || before.container_entries != now.container_entries
+                    || before.policy != now.policy
+            }
+            _ => true,
+        };
+        let pods: Vec<PodUid> = self
+            .calls
+            .registrations
+            .keys()
+            .filter(|pod| differs(pod))
+            .cloned()
+            .collect();
+        for pod in pods {
+            self.retry_pod(&pod);
+        }
+    }
+
+    fn is_registering(&self, pod: &PodUid) -> bool {
+        self.picture.starting.contains(pod)
+            || self
+                .picture
+                .find(pod)
+                .is_some_and(|one| one.record.phase == Phase::Registered)
+    }
+
+    fn log_registered(&self, pod: &PodUid) {
+        let Some(instance) = self.picture.find(pod) else { return };
+        let record = &instance.record;
+        let did = self.passes.did_for(pod);
+        let class = record
+            .qos()
+            .map(|qos| format!(" as {}", qos.name()))
+            .unwrap_or_default();
+        let pod = self.named(pod);
+        let rule = record.adopted.as_ref().map(|adopted| adopted.rule.as_str());
+        let by = rule.map(|rule| format!(" by rule {rule}")).unwrap_or_default();
+        about!(
+            info, journal::REGISTERED, pod, STELIA_CPUSET = %record.exclusive, STELIA_CONTAINER = record.container,
+            STELIA_QOS = record.qos().map(Qos::name), STELIA_RULE = rule,
+            "registered pod {pod}{class}{by}: {} moves, {} writes", did.moves, did.writes
+        );
+        log_downgraded_policy(pod, record.allocation.as_ref());
+    }
+}
+
+/// Log an exclusive policy that could not be kept.
+fn log_downgraded_policy(pod: Pod<'_>, allocation: Option<&Allocation>) {
+    let Some(allocation) = allocation else { return };
+    if matches!(allocation.exclusivity, Exclusivity::Downgraded | Exclusivity::Dropped) {
+        let reason = allocation.explanation.last().map_or("", String::as_str);
+        about!(
+            warn,
+            journal::COMPANY,
+            pod,
+            STELIA_REASON = reason,
+            "pod {pod}: {reason}"
+        );
+    }
+}
+
+/// What a registration made.
+enum Made {
+    /// A scope, which the holder keeps alive.
+    Scope { _holder: Box<dyn Hold> },
+    /// The record on the pod's cgroup.
+    InPlace,
+}
+
+/// Everything but the anchor is in float.
+struct Registered {
+    reply: Reply<(PodUid, CgroupPath)>,
+    /// What was made for it; `None` where the instance was there before.
+    made: Option<Made>,
+}
+
+impl Goal for Registered {
+    fn settle(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+        let Some(instance) = state.picture.find(pod) else {
+            return;
+        };
+        let (scope, phase) = (instance.scope().clone(), instance.record.phase);
+        let Self { reply, made } = *self;
+        let first = made.is_some();
+        if phase >= Phase::Floating && phase != Phase::Leaving {
+            if first {
+                state.log_registered(pod);
+            }
+            return state.finish(&asker, [reply], Ok((pod.clone(), scope)));
+        }
+        let mut causes = state.amiss(pod);
+        if !first || phase == Phase::Leaving {
+            return state.finish(&asker, [reply], Err(failed(pod, "registration", causes)));
+        }
+        // A registration that cannot be completed is undone.
+        let cause = joined(&causes);
+        let named = state.named(pod);
+        about!(
+            warn,
+            journal::REGISTRATION_FAILED,
+            named,
+            STELIA_REASON = cause,
+            "registration of pod {named} failed: {cause}"
+        );
+        match state.leave(pod) {
+            Ok(()) => state.wait(pod, asker, Undone { reply, causes }),
+            Err(also) => {
+                causes.push(undoing(pod, &also));
+                state.finish(&asker, [reply], Err(failed(pod, "registration", causes)));
+            }
+        }
+    }
+
+    fn ended(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+        let ended = vec![Reason::of(pod, Amiss::OriginGone, "its container ended")];
+        state.finish(&asker, [self.reply], Err(failed(pod, "registration", ended)));
+    }
+
+    fn is_start(&self) -> bool {
+        true
+    }
+}
+
+/// A registration that failed is undone.
+struct Undone {
+    reply: Reply<(PodUid, CgroupPath)>,
+    causes: Vec<Reason>,
+}
+
+impl Goal for Undone {
+    fn settle(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+        if state.stays_in_float(pod) {
+            self.released(state, pod, asker);
+        } else {
+            state.put_back(pod, asker, self);
+        }
+    }
+
+    fn ended(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+        state.wait_for_release(pod, asker, self);
+    }
+
+    fn released(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+        state.finish(&asker, [self.reply], Err(failed(pod, "registration", self.causes)));
+    }
+}

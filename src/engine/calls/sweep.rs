@@ -1,0 +1,25 @@
+//! What Reconcile and Reload share: they are answered once each instance was looked at.
+
+use std::collections::BTreeSet;
+
+use super::{Sweep, SweepAnswer};
+use crate::engine::state::State;
+
+impl State {
+    /// Answer when each of the instances that are there now has been looked at.
+    pub(super) fn sweep(&mut self, answer: SweepAnswer) {
+        // The node first, so that new scopes are included.
+        let mut found = BTreeSet::new();
+        self.dirty.everyone |= self.look_at_node(&mut found);
+        self.dirty.plan.extend(found);
+        // Not instances whose scopes systemd is making.
+        let starting = &self.picture.starting;
+        let pods = self.picture.snapshot.instances.keys();
+        let pods = pods.filter(|pod| !starting.contains(*pod)).cloned().map(Some);
+        self.calls.add_sweep(Sweep {
+            pending: pods.chain([None]).collect(),
+            before: self.passes.total,
+            answer,
+        });
+    }
+}

@@ -1,0 +1,245 @@
+//! The journal's messages about instances. Each instance that was read is compared with what was last logged of it, and a message is
+//! written only where they differ.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::Discriminant;
+
+use stelia_allocator::{CpuSource, Guaranteed, guaranteed};
+use stelia_api::reason::joined;
+use stelia_api::{Amiss, Reason};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::{PodName, PodUid};
+use stelia_record::Phase;
+
+use super::picture::Picture;
+use crate::decide::{Assessment, Instance, Snapshot};
+use crate::journal::{self, Pod, about};
+
+/// What was last logged of every instance.
+#[derive(Debug, Default)]
+pub(super) struct InstanceLog {
+    instances: BTreeMap<PodUid, LoggedInstance>,
+    /// The last logged reason for which Guaranteed pods that are not VMs have exclusive CPUs.
+    guaranteed: Option<Discriminant<Guaranteed>>,
+}
+
+/// An instance as it was last logged.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct LoggedInstance {
+    name: Option<PodName>,
+    leaving: bool,
+    evicted: bool,
+    cpus: CpuSet,
+    reasons: Vec<Reason>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Message {
+    /// The instance ended and was not deregistered.
+    Ended,
+    Evicted,
+    /// The instance is degraded, or for other reasons than before; with the message's id.
+    Degraded(&'static str),
+    /// The instance is not degraded any more.
+    Restored,
+}
+
+impl InstanceLog {
+    /// Where steliad chooses the CPUs: log what keeps Guaranteed pods that are not VMs on exclusive CPUs, at the start
+    /// and when it changes while a node is taken over from kubelet.
+    pub(super) fn guaranteed(&mut self, snapshot: &Snapshot) {
+        let who = match (snapshot.source, &snapshot.kubelet) {
+            (CpuSource::Steliad, Ok(kubelet)) => guaranteed(kubelet, &snapshot.leftover),
+            (CpuSource::Steliad, Err(_)) => return,
+            (CpuSource::Kubelet, _) => {
+                self.guaranteed = None;
+                return;
+            }
+        };
+        let kind = std::mem::discriminant(&who);
+        if self.guaranteed.replace(kind) == Some(kind) {
+            return;
+        }
+        let text = who.in_words();
+        tracing::warn!(
+            MESSAGE_ID = journal::GUARANTEED,
+            STELIA_REASON = text,
+            "cpu-source is steliad: {text}"
+        );
+    }
+
+    /// Log what changed of the instances that were read, and the end of those that are gone.
+    pub(super) fn instances(
+        &mut self,
+        picture: &Picture,
+        assessed: &BTreeMap<PodUid, Assessment>,
+        gone: &BTreeSet<PodUid>,
+    ) {
+        for (pod, assessment) in assessed {
+            let before = self.instances.remove(pod);
+            let Some(instance) = picture.find(pod) else {
+                ended(pod, before);
+                continue;
+            };
+            let now = LoggedInstance::of(&picture.snapshot, instance, assessment, before.as_ref());
+            log(pod, &now, messages(before.as_ref(), &now));
+            self.instances.insert(pod.clone(), now);
+        }
+        for pod in gone {
+            ended(pod, self.instances.remove(pod));
+        }
+    }
+
+    /// Forget an instance that is deregistered: its end is not logged as `GONE`.
+    pub(super) fn forget(&mut self, pod: &PodUid) {
+        self.instances.remove(pod);
+    }
+}
+
+impl LoggedInstance {
+    /// While kubelet's file cannot be used every instance is degraded for that reason, which is logged once for the node: of each
+    /// instance the reasons that were logged before stay.
+    fn of(snapshot: &Snapshot, instance: &Instance, assessment: &Assessment, before: Option<&Self>) -> Self {
+        let record = &instance.record;
+        // An adopted VM that ended is not deregistered by anybody.
+        let leaving = record.phase == Phase::Leaving && !instance.has_ended();
+        let mut now = Self {
+            name: instance.pod_name.clone(),
+            leaving,
+            evicted: assessment.evicted,
+            cpus: record.exclusive.clone(),
+            reasons: Vec::new(),
+        };
+        if snapshot.kubelet.is_err() {
+            let name = now.name.clone();
+            let before = before.cloned().unwrap_or(now);
+            return Self {
+                name,
+                leaving,
+                ..before
+            };
+        }
+        now.reasons.clone_from(&assessment.degraded);
+        now
+    }
+
+    /// Whether the instance is degraded for this kind of reason now, and was not before.
+    fn newly(&self, before: &Self, kind: Amiss) -> bool {
+        let has = |last: &Self| last.reasons.iter().any(|reason| reason.kind == kind);
+        has(self) && !has(before)
+    }
+}
+
+fn ended(pod: &PodUid, before: Option<LoggedInstance>) {
+    if let Some(before) = before {
+        log(pod, &before, end(&before));
+    }
+}
+
+fn end(before: &LoggedInstance) -> Vec<Message> {
+    if before.leaving {
+        Vec::new()
+    } else {
+        vec![Message::Ended]
+    }
+}
+
+fn messages(before: Option<&LoggedInstance>, now: &LoggedInstance) -> Vec<Message> {
+    let new = LoggedInstance::default();
+    let before = before.unwrap_or(&new);
+    let mut messages = Vec::new();
+    if now.leaving {
+        return messages;
+    }
+    if now.evicted && !before.evicted {
+        messages.push(Message::Evicted);
+    }
+    if now.reasons != before.reasons {
+        messages.push(if now.reasons.is_empty() {
+            Message::Restored
+        } else if now.newly(before, Amiss::AnchorEnded) {
+            Message::Degraded(journal::ANCHOR_LOST)
+        } else if now.newly(before, Amiss::PartitionDiffers) {
+            Message::Degraded(journal::PARTITION_INVALID)
+        } else {
+            Message::Degraded(journal::DEGRADED)
+        });
+    }
+    messages
+}
+
+fn log(pod: &PodUid, last: &LoggedInstance, messages: Vec<Message>) {
+    let pod = Pod::new(pod.as_str(), last.name.as_ref());
+    let reasons = joined(&last.reasons);
+    for message in messages {
+        match message {
+            Message::Ended => about!(
+                info, journal::GONE, pod, STELIA_CPUSET = %last.cpus,
+                "the instance of pod {pod} ended: its CPUs {} are free", last.cpus
+            ),
+            Message::Evicted => about!(
+                warn, journal::EVICTED, pod, STELIA_CPUSET = %last.cpus, STELIA_REASON = reasons,
+                "the vCPUs of pod {pod} had to leave the CPUs {}: {reasons}", last.cpus
+            ),
+            Message::Degraded(id) => about!(
+                warn, id, pod, STELIA_CPUSET = %last.cpus, STELIA_REASON = reasons,
+                "pod {pod} is degraded: {reasons}"
+            ),
+            Message::Restored => about!(
+                info, journal::WHOLE, pod, STELIA_CPUSET = %last.cpus,
+                "pod {pod} is no longer degraded"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn degraded(kind: Amiss, text: &str) -> LoggedInstance {
+        let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
+        LoggedInstance {
+            reasons: vec![Reason::of(&pod, kind, text)],
+            ..LoggedInstance::default()
+        }
+    }
+
+    #[test]
+    fn what_did_not_change_is_not_logged_again() {
+        let (good, bad) = (
+            LoggedInstance::default(),
+            degraded(Amiss::CpusOffline, "CPUs 3 are offline"),
+        );
+        assert_eq!(messages(None, &good), []);
+        assert_eq!(messages(Some(&bad), &bad), []);
+        assert_eq!(messages(Some(&good), &bad), [Message::Degraded(journal::DEGRADED)]);
+        assert_eq!(
+            messages(Some(&bad), &degraded(Amiss::CpusOffline, "CPUs 3-4 are offline")),
+            [Message::Degraded(journal::DEGRADED)]
+        );
+        assert_eq!(messages(Some(&bad), &good), [Message::Restored]);
+    }
+
+    #[test]
+    fn an_anchor_and_a_partition_have_messages_of_their_own() {
+        let anchor = degraded(Amiss::AnchorEnded, "the anchor ended");
+        let partition = degraded(Amiss::PartitionDiffers, "the partition reads");
+        assert_eq!(messages(None, &anchor), [Message::Degraded(journal::ANCHOR_LOST)]);
+        assert_eq!(
+            messages(Some(&anchor), &partition),
+            [Message::Degraded(journal::PARTITION_INVALID)]
+        );
+    }
+
+    #[test]
+    fn an_instance_that_is_deregistered_has_no_message_of_its_end() {
+        let leaving = LoggedInstance {
+            leaving: true,
+            ..degraded(Amiss::ThreadEnded, "half gone")
+        };
+        assert_eq!(messages(Some(&LoggedInstance::default()), &leaving), []);
+        assert_eq!(end(&leaving), []);
+        assert_eq!(end(&LoggedInstance::default()), [Message::Ended]);
+    }
+}

@@ -1,0 +1,185 @@
+//! How often something is tried in a row, and how long it then rests: each instance by itself, and each step that all
+//! instances share by its subject.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use stelia_kubelet::PodUid;
+
+/// Rounds of reading, planning and taking steps in a row. If steps remain after that, the instance or subject rests.
+const MAX_ROUNDS: u32 = 8;
+/// How long the first rest is; each further one is twice as long, up to 32 times.
+const FIRST_REST: Duration = Duration::from_secs(1);
+/// How often the rest doubles at most.
+const MAX_DOUBLINGS: u32 = 5;
+
+/// How the attempts for one instance or subject went.
+#[derive(Debug, Clone, Default)]
+struct Attempts {
+    /// Rounds in a row with something to do.
+    rounds: u32,
+    /// Rests in a row.
+    rests: u32,
+    /// When the rest ends; `None` while it does not rest.
+    until: Option<Instant>,
+    /// What failed in the last round.
+    failures: Vec<String>,
+}
+
+/// The attempts of everything for which steps remain, with the rests between them.
+#[derive(Debug)]
+pub(super) struct RetryTable<K>(BTreeMap<K, Attempts>);
+
+impl<K> Default for RetryTable<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord + Clone> RetryTable<K> {
+    /// Forget `who`: no step remains for it, or it is gone.
+    pub(super) fn done(&mut self, who: &K) {
+        self.0.remove(who);
+    }
+
+    /// A round was taken with `steps` steps, of which some failed.
+    pub(super) fn tried(&mut self, who: &K, steps: usize, failures: Vec<String>, now: Instant) {
+        let attempts = self.0.entry(who.clone()).or_default();
+        attempts.rounds += 1;
+        let progressed = failures.len() < steps;
+        let text = format!("{steps} steps are still to take after {MAX_ROUNDS} rounds");
+        let endless = attempts.rounds >= MAX_ROUNDS;
+        attempts.failures = failures;
+        if endless && attempts.failures.is_empty() {
+            attempts.failures.push(text);
+        }
+        if endless || !progressed {
+            attempts.until = Some(now + FIRST_REST.saturating_mul(1 << attempts.rests.min(MAX_DOUBLINGS)));
+            attempts.rests = attempts.rests.saturating_add(1);
+            attempts.rounds = 0;
+        }
+    }
+
+    /// End its rest, because kubelet wrote or a call is about it.
+    pub(super) fn wake(&mut self, who: &K) {
+        if let Some(attempts) = self.0.get_mut(who) {
+            attempts.until = None;
+            attempts.rounds = 0;
+        }
+    }
+
+    /// End every rest.
+    pub(super) fn wake_all(&mut self) {
+        for attempts in self.0.values_mut() {
+            attempts.until = None;
+            attempts.rounds = 0;
+        }
+    }
+
+    pub(super) fn rests(&self, who: &K) -> bool {
+        self.0.get(who).is_some_and(|attempts| attempts.until.is_some())
+    }
+
+    /// What failed in its last round.
+    pub(super) fn failures(&self, who: &K) -> &[String] {
+        self.0.get(who).map_or(&[], |attempts| &attempts.failures)
+    }
+
+    /// All that failed in the last round of each.
+    pub(super) fn all_failures(&self) -> impl Iterator<Item = &String> {
+        self.0.values().flat_map(|attempts| &attempts.failures)
+    }
+
+    pub(super) fn failures_of(&self, of: impl Fn(&K) -> bool) -> impl Iterator<Item = &String> {
+        let these = self.0.iter().filter(move |(who, _)| of(who));
+        these.flat_map(|(_, attempts)| &attempts.failures)
+    }
+
+    pub(super) fn any_rests(&self, of: impl Fn(&K) -> bool) -> bool {
+        self.0.iter().any(|(who, attempts)| attempts.until.is_some() && of(who))
+    }
+
+    /// Forget all but these: no step remains for the others.
+    pub(super) fn keep(&mut self, of: impl Fn(&K) -> bool) {
+        self.0.retain(|who, _| of(who));
+    }
+
+    /// End the rests whose time has passed.
+    pub(super) fn rested(&mut self, now: Instant) -> Vec<K> {
+        let rested = self
+            .0
+            .iter_mut()
+            .filter(|(_, attempts)| attempts.until.is_some_and(|until| until <= now));
+        rested
+            .map(|(who, attempts)| {
+                attempts.until = None;
+                who.clone()
+            })
+            .collect()
+    }
+
+    /// When the next rest ends.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.0.values().filter_map(|attempts| attempts.until).min()
+    }
+}
+
+/// The retries of instances and of steps that all instances share.
+#[derive(Debug, Default)]
+pub(super) struct Retries {
+    pub(super) instances: RetryTable<PodUid>,
+    /// Steps that all instances share, by subject.
+    pub(super) shared: RetryTable<String>,
+    /// Instances that wait for a step which all share.
+    pub(super) waiting: BTreeSet<PodUid>,
+}
+
+impl Retries {
+    /// End every rest.
+    pub(super) fn wake_all(&mut self) {
+        self.instances.wake_all();
+        self.shared.wake_all();
+    }
+
+    /// All that failed, for instances and shared steps.
+    pub(super) fn failures(&self) -> impl Iterator<Item = &String> {
+        self.instances.all_failures().chain(self.shared.all_failures())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rest_is_longer_and_concerns_one_alone() {
+        let (mut table, one, other) = (RetryTable::default(), 1, 2);
+        let mut now = Instant::now();
+        for seconds in [1, 2, 4, 8, 16, 32, 32] {
+            table.tried(&one, 1, vec!["no".into()], now);
+            assert!(table.rests(&one) && !table.rests(&other));
+            assert_eq!(table.next(), Some(now + Duration::from_secs(seconds)));
+            assert!(table.rested(now).is_empty());
+            now += Duration::from_secs(seconds);
+            assert_eq!(table.rested(now), std::slice::from_ref(&one));
+        }
+        table.done(&one);
+        table.tried(&one, 1, vec!["no".into()], now);
+        assert_eq!(table.next(), Some(now + FIRST_REST));
+    }
+
+    #[test]
+    fn progress_is_continued_at_once_but_not_for_ever() {
+        let (mut table, one) = (RetryTable::default(), 1);
+        let now = Instant::now();
+        for _ in 1..MAX_ROUNDS {
+            table.tried(&one, 2, vec!["one of two".into()], now);
+            assert!(!table.rests(&one));
+        }
+        table.tried(&one, 2, Vec::new(), now);
+        assert!(table.rests(&one));
+        assert_eq!(table.failures(&one), ["2 steps are still to take after 8 rounds"]);
+        table.wake(&one);
+        assert!(!table.rests(&one));
+    }
+}

@@ -1,0 +1,37 @@
+//! What other tasks have in the view. Disturbed CPUs also degrade the instances that have them.
+
+use stelia_api::quiet::Quiet;
+
+use super::handle::Shown;
+use super::state::State;
+use crate::decide::quiet::Disturbances;
+
+impl State {
+    /// Show what another task knows.
+    pub(super) fn show(&mut self, shown: Shown) {
+        match shown {
+            Shown::Unadopted(unadopted) => self.view_writer.show_unadopted(unadopted),
+            Shown::Quiet(quiet) => self.show_quiet(*quiet),
+            Shown::Ledger(ledger) => self.view_writer.show_ledger(*ledger),
+            Shown::Publishing(publishing) => self.view_writer.show_publishing(publishing),
+        }
+    }
+
+    /// Only the instances whose reasons change are planned for.
+    fn show_quiet(&mut self, quiet: Quiet) {
+        self.firing.saw(&quiet);
+        let now = Disturbances::new(&quiet, &self.firing);
+        self.view_writer.show_quiet(quiet);
+        let before = std::mem::replace(&mut self.picture.snapshot.disturbances, now);
+        let now = &self.picture.snapshot.disturbances;
+        if before == *now {
+            return;
+        }
+        for (pod, instance) in &self.picture.snapshot.instances {
+            let exclusive = &instance.record.exclusive;
+            if before.of(pod, exclusive) != now.of(pod, exclusive) {
+                self.dirty.plan.insert(pod.clone());
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The engine's state: what is known, what is out of date, and the calls under way. Files that act on it each have an `impl State`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use stelia_api::{Amiss, Reason};
+use stelia_kubelet::PodUid;
+use stelia_node::System;
+use stelia_settings::Settings;
+use tokio::sync::watch;
+
+use super::calls::Calls;
+use super::dirty::Dirty;
+use super::inbox::Inbox;
+use super::instance_log::InstanceLog;
+use super::jobs::Jobs;
+use super::metrics::Metrics;
+use super::pass::Passes;
+use super::picture::Picture;
+use super::recent_looks::RecentLooks;
+use super::retries::Retries;
+use super::systemd_calls::SystemdCalls;
+use super::view_writer::ViewWriter;
+use super::watch::Watcher;
+use crate::decide::Instance;
+use crate::decide::drift::Finding;
+use crate::decide::quiet::Firing;
+use crate::journal::Pod;
+
+/// All that the engine owns.
+pub(super) struct State {
+    pub(super) system: System,
+    pub(super) settings: Settings,
+    pub(super) inbox: Inbox,
+    pub(super) calls: Calls,
+    pub(super) watcher: Watcher,
+    pub(super) picture: Picture,
+    pub(super) dirty: Dirty,
+    pub(super) retries: Retries,
+    /// How often the engine looked at each pod's instance recently.
+    pub(super) recent_looks: RecentLooks,
+    pub(super) systemd_calls: SystemdCalls,
+    /// Drift that is not repaired yet, with the instance as it was before.
+    pub(super) drift: BTreeMap<Option<PodUid>, (Option<Instance>, Vec<Finding>)>,
+    pub(super) passes: Passes,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) view_writer: ViewWriter,
+    pub(super) instance_log: InstanceLog,
+    pub(super) jobs: Jobs,
+    /// Which interrupts fire on VMs' CPUs.
+    pub(super) firing: Firing,
+    /// The settings, for the tasks beside the engine that follow them.
+    pub(super) shown_settings: watch::Sender<Arc<Settings>>,
+    /// Notified when an audit of everything begins, for the tasks that work once for each audit.
+    pub(super) audits: watch::Sender<()>,
+    pub(super) next_audit: Instant,
+}
+
+impl State {
+    /// A pod as messages name it.
+    pub(super) fn named<'a>(&'a self, pod: &'a PodUid) -> Pod<'a> {
+        let instance = self.picture.snapshot.instances.get(pod);
+        Pod::new(pod.as_str(), instance.and_then(|instance| instance.pod_name.as_ref()))
+    }
+
+    /// Why one instance is degraded, and what could not be done for it.
+    pub(super) fn amiss(&self, pod: &PodUid) -> Vec<Reason> {
+        let view = self.view_writer.view();
+        let reasons = view.instances.get(pod).map(|instance| instance.degraded.clone());
+        let mut all = reasons.unwrap_or_default();
+        let own = self.retries.instances.failures(pod).iter();
+        all.extend(own.map(|text| Reason::of(pod, Amiss::NotDone, text)));
+        // The failures of shared steps for which this instance waits.
+        let shared = self.retries.shared.failures_of(self.waits_for(pod));
+        all.extend(shared.map(|text| Reason::of_node(Amiss::NotDone, text)));
+        all
+    }
+
+    pub(super) fn next_audit_in(&mut self, interval: Duration) {
+        self.next_audit = Instant::now() + interval;
+    }
+}

@@ -1,0 +1,57 @@
+//! The ledger: who ran on the CPUs of VMs, read from the kernel's counters and written to files (`docs/ledger.md`).
+//!
+//! A task in the doors' runtime follows the engine and never blocks. It queues what is to be read; a thread of its own reads the counters,
+//! decides what becomes an entry, and writes it. The queue holds at most one reading, of the newest targets. There is no timer: counters
+//! are read when a VM's CPUs change, when a caller asks for an account, and at each audit of the engine's.
+//!
+//! | file | its job |
+//! |---|---|
+//! | `task` | follows the engine's view, settings and audits; takes callers' requests |
+//! | `target` | which CPUs and threads are read, from the engine's view |
+//! | `queue`, `thread` | the work for the ledger's thread, and that thread |
+//! | `backend` | `/proc`, the ring and the key, behind the thread's traits |
+//! | `accounts`, `restrict` | accounts and verdicts, made from the files; what a pod may read of them |
+//! | `attribution` | who ran, by name: on demand, after an intrusion, or sampled |
+//! | `status` | the journal's messages |
+
+mod accounts;
+mod attribution;
+mod backend;
+mod queue;
+mod restrict;
+mod status;
+mod target;
+mod task;
+mod thread;
+
+use std::sync::Arc;
+
+use stelia_kubelet::PodUid;
+use stelia_ledger::entry::Event;
+
+pub(crate) use accounts::AccountReader;
+pub(crate) use attribution::Tracer;
+pub(crate) use backend::KernelBackend;
+#[cfg(test)]
+pub(crate) use backend::RingDirectory;
+pub(crate) use task::run;
+pub(crate) use thread::{CounterReader, RingOpener};
+#[cfg(test)]
+pub(crate) use thread::{OpenedRing, RingWriter};
+
+/// What the ledger reads and writes: the kernel and the state directory, or a test's model of them.
+pub(crate) trait LedgerBackend: Send + Sync {
+    fn counter_reader(&self) -> Box<dyn CounterReader>;
+    fn ring_opener(&self) -> Box<dyn RingOpener>;
+    fn account_reader(&self) -> Arc<dyn AccountReader>;
+    fn tracer(&self) -> Arc<dyn Tracer>;
+}
+
+/// A signal that the bus emits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// The intrusions of one entry on the CPUs of this pod's VM; each is an [`Event::Intruded`].
+    Intruded(PodUid, Vec<Event>),
+    /// A signed head, an [`Event::Head`].
+    Head(Event),
+}

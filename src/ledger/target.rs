@@ -1,0 +1,318 @@
+//! Which VMs' CPUs are read, derived from the engine's view. The view changes often, and seldom in what the ledger needs: instances that
+//! are the same value in memory are not compared.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use stelia_cpus::CpuSet;
+use stelia_kubelet::{PodName, PodUid};
+use stelia_ledger::keeper;
+use stelia_ledger::look::{Seat, Thread};
+use stelia_node::cgroup::CgroupPath;
+use stelia_record::Phase;
+
+use crate::engine::{InstanceView, PinnedThread, View};
+
+/// What the ledger needs of an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VmTarget {
+    /// `namespace/name`; empty where the runtime does not say it.
+    pub(crate) name: String,
+    /// The phase, as on D-Bus.
+    pub(crate) state: &'static str,
+    /// Its CPUs and vCPU threads; empty unless the VM is isolated or contained now.
+    pub(crate) seats: BTreeSet<Seat>,
+    /// The container's cgroup, from which its devices are read.
+    pub(crate) origin: CgroupPath,
+    /// When the VM got CPUs of its own, microseconds since the epoch.
+    pub(crate) since_us: u64,
+}
+
+/// How long a VM's counters are not read after it got its CPUs, microseconds. KVM makes a thread of its own when a vCPU first enters the
+/// guest. That thread begins on the vCPU's CPU, the engine looks for it this long (`engine/kvm_threads.rs`), and counters do not tell it
+/// from a foreign task. The VM's time until then is a gap in the ledger.
+const SETTLE_TIME_US: u64 = 10_000_000;
+
+/// The targets by pod.
+pub(crate) type Targets = BTreeMap<PodUid, Arc<VmTarget>>;
+
+/// The targets of the engine's last view.
+#[derive(Debug, Default)]
+pub(super) struct TargetTracker {
+    by_pod: BTreeMap<PodUid, (Arc<InstanceView>, Arc<VmTarget>)>,
+}
+
+impl TargetTracker {
+    /// Take over a new view. Returns whether any target changed.
+    pub(super) fn update(&mut self, view: &View) -> bool {
+        let before = self.by_pod.len();
+        self.by_pod.retain(|pod, _| view.instances.contains_key(pod));
+        let mut changed = self.by_pod.len() != before;
+        for (pod, shown) in &view.instances {
+            match self.by_pod.get_mut(pod) {
+                Some((seen, _)) if Arc::ptr_eq(seen, shown) => {}
+                Some((seen, vm)) => {
+                    if !is_same(seen, shown) {
+                        let now = VmTarget::from_view(shown);
+                        changed |= **vm != now;
+                        *vm = Arc::new(now);
+                    }
+                    *seen = shown.clone();
+                }
+                None => {
+                    self.by_pod
+                        .insert(pod.clone(), (shown.clone(), Arc::new(VmTarget::from_view(shown))));
+                    changed = true;
+                }
+            }
+        }
+        changed
+    }
+
+    pub(super) fn all(&self) -> Targets {
+        self.by_pod
+            .iter()
+            .map(|(pod, (_, vm))| (pod.clone(), vm.clone()))
+            .collect()
+    }
+
+    /// The target of this pod's VM; empty where it has none.
+    pub(super) fn of_pod(&self, pod: &PodUid) -> Targets {
+        let target = self.by_pod.get(pod);
+        target.map(|(_, vm)| (pod.clone(), vm.clone())).into_iter().collect()
+    }
+
+    /// Whether any VM has CPUs of its own.
+    #[cfg(test)]
+    pub(super) fn has_seats(&self) -> bool {
+        self.by_pod.values().any(|(_, vm)| !vm.seats.is_empty())
+    }
+}
+
+fn is_same(one: &InstanceView, other: &InstanceView) -> bool {
+    one.state == other.state
+        && one.exclusive == other.exclusive
+        && one.vcpus == other.vcpus
+        && one.origin == other.origin
+        && one.isolated_us == other.isolated_us
+        && one.pod_name == other.pod_name
+}
+
+impl VmTarget {
+    /// How much longer the VM's counters are not read, microseconds. `None` too where the clock was set back.
+    fn settles_in(&self, now_us: u64) -> Option<u64> {
+        let age_us = now_us.checked_sub(self.since_us).filter(|_| !self.seats.is_empty())?;
+        SETTLE_TIME_US.checked_sub(age_us).filter(|left_us| *left_us > 0)
+    }
+
+    fn from_view(shown: &InstanceView) -> Self {
+        let has_cpus = [Phase::Isolated.name(), Phase::Contained.name()].contains(&shown.state);
+        Self {
+            name: shown.pod_name.as_ref().map(PodName::to_string).unwrap_or_default(),
+            state: shown.state,
+            seats: match has_cpus {
+                true => seats(&shown.exclusive, &shown.vcpus),
+                false => BTreeSet::new(),
+            },
+            origin: shown.origin.clone(),
+            since_us: shown.isolated_us,
+        }
+    }
+}
+
+/// One seat for each CPU, with the threads that are pinned to it. A thread that may use all of the CPUs makes them one seat: the counters of
+/// one CPU do not tell that thread from a foreign task. `exclusive` lacks the spare CPUs of an adopted VM: its other threads run there.
+fn seats(exclusive: &CpuSet, pinned: &[PinnedThread]) -> BTreeSet<Seat> {
+    let threads = |of: &dyn Fn(Option<u32>) -> bool| {
+        let threads = pinned
+            .iter()
+            .filter(|pinned| of(pinned.thread.cpu))
+            .map(|pinned| Thread {
+                id: pinned.thread.task.id,
+                start: pinned.thread.task.start,
+            });
+        let sorted: BTreeSet<Thread> = threads.collect();
+        sorted.into_iter().collect::<Vec<_>>()
+    };
+    if exclusive.is_empty() {
+        return BTreeSet::new();
+    }
+    if pinned.iter().any(|pinned| pinned.thread.cpu.is_none()) {
+        return BTreeSet::from([Seat {
+            cpus: exclusive.clone(),
+            threads: threads(&|_| true),
+        }]);
+    }
+    let seat = |cpu: u32| Seat {
+        cpus: [cpu].into_iter().collect(),
+        threads: threads(&|pinned| pinned == Some(cpu)),
+    };
+    exclusive.iter().map(seat).collect()
+}
+
+/// VMs that have CPUs of their own and whose counters are not read yet.
+pub(super) fn settling(vms: &Targets, now_us: u64) -> BTreeSet<String> {
+    let settling = vms.iter().filter(|(_, vm)| vm.settles_in(now_us).is_some());
+    settling.map(|(pod, _)| pod.to_string()).collect()
+}
+
+/// In how many microseconds the next VM's counters may be read.
+pub(super) fn next_settled(vms: &Targets, now_us: u64) -> Option<u64> {
+    vms.values().filter_map(|vm| vm.settles_in(now_us)).min()
+}
+
+/// The targets as the ledger's keeper takes them. A device that two containers have is no VM's own.
+pub(super) fn keeper_vms(
+    vms: &Targets,
+    devices: &BTreeMap<PodUid, (CgroupPath, BTreeSet<String>)>,
+) -> BTreeMap<String, keeper::Vm> {
+    let mut holders: BTreeMap<&String, usize> = BTreeMap::new();
+    for device in devices.values().flat_map(|(_, devices)| devices) {
+        *holders.entry(device).or_default() += 1;
+    }
+    let own = |pod: &PodUid| {
+        let devices = devices.get(pod).into_iter().flat_map(|(_, devices)| devices);
+        devices
+            .filter(|device| holders.get(device) == Some(&1))
+            .cloned()
+            .collect()
+    };
+    let keeper_vm = |(pod, vm): (&PodUid, &Arc<VmTarget>)| {
+        let vm = keeper::Vm {
+            name: vm.name.clone(),
+            state: vm.state.to_owned(),
+            seats: vm.seats.clone(),
+            own_devices: own(pod),
+        };
+        (pod.to_string(), vm)
+    };
+    vms.iter().map(keeper_vm).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_api::ThreadRole;
+    use stelia_node::proc::TaskId;
+    use stelia_record::VcpuThread;
+
+    use super::*;
+
+    fn pod(number: u32) -> PodUid {
+        PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
+    }
+
+    fn cpus(list: &str) -> CpuSet {
+        list.parse().unwrap()
+    }
+
+    fn pinned(id: i32, cpu: Option<u32>) -> PinnedThread {
+        PinnedThread {
+            thread: VcpuThread {
+                role: ThreadRole::Vcpu(id.unsigned_abs()),
+                task: TaskId { id, start: 7 },
+                cpu,
+            },
+            guest_node: None,
+        }
+    }
+
+    /// As `CPUs: threads`.
+    fn shown(exclusive: &str, threads: &[(i32, Option<u32>)]) -> Vec<String> {
+        let pinned: Vec<_> = threads.iter().map(|(id, cpu)| pinned(*id, *cpu)).collect();
+        let text = |seat: Seat| {
+            let threads: Vec<String> = seat.threads.iter().map(|thread| thread.id.to_string()).collect();
+            format!("{}: {}", seat.cpus, threads.join(" "))
+        };
+        seats(&cpus(exclusive), &pinned).into_iter().map(text).collect()
+    }
+
+    #[test]
+    fn each_cpu_is_a_seat_with_its_thread_and_one_without_any_too() {
+        assert_eq!(shown("2-4", &[(11, Some(3)), (10, Some(2))]), ["2: 10", "3: 11", "4: "]);
+        assert_eq!(shown("2-3", &[(11, Some(2)), (10, Some(2))]), ["2: 10 11", "3: "]);
+        assert_eq!(shown("", &[(10, None)]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn threads_that_may_use_all_cpus_make_them_one_seat() {
+        assert_eq!(shown("2-3", &[(12, None), (10, None), (11, None)]), ["2-3: 10 11 12"]);
+        assert_eq!(shown("2-4", &[(12, Some(4)), (10, None)]), ["2-4: 10 12"]);
+    }
+
+    #[test]
+    fn a_vm_has_its_seats_at_once_and_they_are_read_when_it_has_settled() {
+        let young = InstanceView {
+            isolated_us: 1_000_000,
+            ..isolated(1)
+        };
+        let old = InstanceView {
+            isolated_us: 500_000,
+            ..isolated(2)
+        };
+        let floating = InstanceView {
+            state: "floating",
+            isolated_us: 1_000_000,
+            ..isolated(3)
+        };
+        let mut targets = TargetTracker::default();
+        targets.update(&view(vec![young, old, floating]));
+        let vms = targets.all();
+        let all = keeper_vms(&vms, &BTreeMap::new());
+        assert_eq!(all.values().map(|vm| vm.seats.len()).collect::<Vec<_>>(), [1, 1, 0]);
+        let at = |now| {
+            (
+                settling(&vms, now).into_iter().collect::<Vec<_>>(),
+                next_settled(&vms, now),
+            )
+        };
+        let (first, second) = (pod(1).to_string(), pod(2).to_string());
+        assert_eq!(at(2_000_000), (vec![first.clone(), second], Some(8_500_000)));
+        assert_eq!(at(10_500_000), (vec![first], Some(500_000)));
+        assert_eq!(at(11_000_000), (vec![], None));
+        assert_eq!(at(0), (vec![], None), "the clock was set back");
+    }
+
+    fn view(instances: Vec<InstanceView>) -> View {
+        let instances = instances.into_iter().map(|shown| (shown.pod.clone(), Arc::new(shown)));
+        View {
+            instances: instances.collect(),
+            ..View::default()
+        }
+    }
+
+    fn isolated(number: u32) -> InstanceView {
+        InstanceView {
+            state: Phase::Isolated.name(),
+            exclusive: cpus("2"),
+            vcpus: vec![pinned(10, Some(2))],
+            ..InstanceView::registered(pod(number))
+        }
+    }
+
+    #[test]
+    fn only_what_the_ledger_needs_is_a_change() {
+        let mut targets = TargetTracker::default();
+        assert!(!targets.update(&View::default()));
+        let mut now = view(vec![isolated(1)]);
+        assert!(targets.update(&now));
+        assert!(targets.has_seats());
+        assert!(!targets.update(&now), "nothing changed");
+        now.instances.insert(pod(1), Arc::new(isolated(1)));
+        assert!(!targets.update(&now), "another value that is the same");
+        let float = InstanceView {
+            float: cpus("0-1"),
+            ..isolated(1)
+        };
+        now.instances.insert(pod(1), Arc::new(float));
+        assert!(!targets.update(&now), "the ledger does not need where it floats");
+        let leaving = InstanceView {
+            state: "leaving",
+            ..isolated(1)
+        };
+        now.instances.insert(pod(1), Arc::new(leaving));
+        assert!(targets.update(&now));
+        assert!(!targets.has_seats(), "it leaves: its CPUs are not its own");
+        assert!(targets.update(&View::default()), "it is gone");
+        assert!(targets.all().is_empty());
+    }
+}

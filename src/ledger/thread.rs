@@ -1,0 +1,388 @@
+//! The ledger's thread: it alone reads counters, decides what becomes an entry, and writes entries. It may block on the disk; no other
+//! part of the daemon waits for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use stelia_api::ledger::LedgerSummary;
+use stelia_kubelet::PodUid;
+use stelia_ledger::account::Account;
+use stelia_ledger::day;
+use stelia_ledger::entry::{Entry, Event};
+use stelia_ledger::keeper::{Draft, Keeper};
+use stelia_ledger::look::{Look, Seat};
+use stelia_ledger::ring::Appended;
+use stelia_ledger::standing::Standing;
+use stelia_node::cgroup::CgroupPath;
+use stelia_settings::LedgerSettings;
+use tokio::sync::mpsc;
+
+use super::queue::{ReadReason, Work, WorkQueue};
+use super::status::{self, ProblemLog};
+use super::target::{Targets, keeper_vms, settling};
+
+/// Reads the kernel's counters.
+pub(crate) trait CounterReader: Send {
+    /// # Errors
+    /// What cannot be read, and why.
+    fn read(&mut self, seats: &BTreeSet<Seat>) -> Result<Look, String>;
+
+    /// The realtime clock and `CLOCK_BOOTTIME`, microseconds.
+    fn clocks(&self) -> (u64, u64);
+
+    /// PCI addresses of the VFIO devices of a container.
+    fn devices(&self, origin: &CgroupPath) -> BTreeSet<String>;
+}
+
+/// Writes entries to the open ring.
+pub(crate) trait RingWriter: Send {
+    /// # Errors
+    /// Why the entry was not written.
+    fn append(&mut self, entry: &mut Entry) -> Result<Appended, String>;
+    fn starts_segment(&self) -> bool;
+    fn limit(&mut self, bytes: u64);
+    /// Sign the hash of entry `seq` as the head of a day.
+    fn sign(&self, day: &str, seq: u64, hash: &str) -> Event;
+}
+
+/// An open ring, and what is in it.
+pub(crate) struct OpenedRing {
+    pub(crate) writer: Box<dyn RingWriter>,
+    /// Bytes of an unfinished line that a crash left and that were cut off.
+    pub(crate) cut_bytes: u64,
+    /// The first line that fails verification, in words.
+    pub(crate) fault: Option<String>,
+    /// Number and hash of the last entry.
+    pub(crate) last: Option<(u64, String)>,
+    /// The state after the last segment, from which the keeper resumes.
+    pub(crate) standing: Standing,
+    /// The last signed head, an [`Event::Head`].
+    pub(crate) head: Option<Event>,
+    pub(crate) boot_id: String,
+    /// The public key, base64.
+    pub(crate) key: String,
+    /// Why the key is new, as a sentence; `None` where it is the former one.
+    pub(crate) new_key: Option<String>,
+}
+
+/// Opens the ring.
+pub(crate) trait RingOpener: Send {
+    /// # Errors
+    /// Why entries cannot be written. The caller tries again.
+    fn open(&mut self, bytes: u64) -> Result<OpenedRing, String>;
+
+    /// The size of the ring's files, in bytes.
+    fn bytes(&self) -> u64;
+}
+
+/// What the ledger's task learns from the thread.
+#[derive(Debug)]
+pub(crate) enum Update {
+    Summary(LedgerSummary),
+    /// The intrusions of one entry on the CPUs of one VM; each is an [`Event::Intruded`].
+    Intruded(PodUid, Vec<Event>),
+    /// A head that was written, an [`Event::Head`].
+    Head(Event),
+}
+
+/// The open ring with the state that belongs to it.
+struct OpenLedger {
+    keeper: Keeper,
+    writer: Box<dyn RingWriter>,
+    /// Time, number and hash of the last entry.
+    last: Option<(u64, u64, String)>,
+    /// The number of the last entry for which this daemon signed a head.
+    signed: u64,
+    /// A signed head that is written with the next entry, and published then.
+    head: Option<Event>,
+}
+
+pub(super) struct LedgerThread {
+    queue: Arc<WorkQueue>,
+    reader: Box<dyn CounterReader>,
+    opener: Box<dyn RingOpener>,
+    updates: mpsc::UnboundedSender<Update>,
+    settings: LedgerSettings,
+    /// `None` until the ring could be opened.
+    ledger: Option<OpenLedger>,
+    summary: LedgerSummary,
+    /// The summary that the task was last sent.
+    sent_summary: Option<LedgerSummary>,
+    problems: ProblemLog,
+    /// The VFIO devices of each target's container, with the container's cgroup.
+    devices: BTreeMap<PodUid, (CgroupPath, BTreeSet<String>)>,
+}
+
+impl LedgerThread {
+    pub(super) fn new(
+        queue: Arc<WorkQueue>,
+        reader: Box<dyn CounterReader>,
+        opener: Box<dyn RingOpener>,
+        settings: LedgerSettings,
+        updates: mpsc::UnboundedSender<Update>,
+    ) -> Self {
+        Self {
+            queue,
+            reader,
+            opener,
+            updates,
+            settings,
+            ledger: None,
+            summary: LedgerSummary::default(),
+            sent_summary: None,
+            problems: ProblemLog::default(),
+            devices: BTreeMap::new(),
+        }
+    }
+
+    /// Do the queued work until the queue is stopped.
+    pub(super) fn run(mut self) {
+        loop {
+            let work = self.queue.take();
+            let stop = work.stop;
+            self.work(work);
+            if stop {
+                return self.end();
+            }
+        }
+    }
+
+    fn work(&mut self, work: Work) {
+        if let Some(settings) = work.settings {
+            self.settings = settings;
+            if let Some(ledger) = &mut self.ledger {
+                ledger.writer.limit(self.settings.bytes);
+                ledger.keeper.use_room(self.settings.bytes);
+            }
+        }
+        if let Some((reason, targets)) = work.reading {
+            // A node that has no VM yet needs no ring and no memory for one.
+            if !targets.is_empty() || reason == ReadReason::Query {
+                self.open(reason);
+            }
+            self.add_events(work.events, work.missed_audits);
+            let mut reading = self.read(reason, &targets, !work.waiting.is_empty());
+            let last = work.waiting.len().saturating_sub(1);
+            for (place, waiting) in work.waiting.into_iter().enumerate() {
+                let entry = if place == last { reading.take() } else { reading.clone() };
+                let _ = waiting.send(entry);
+            }
+        } else {
+            self.add_events(work.events, work.missed_audits);
+        }
+        self.send_summary();
+    }
+
+    fn add_events(&mut self, events: impl IntoIterator<Item = Event>, missed_audits: u64) {
+        let Some(ledger) = &mut self.ledger else { return };
+        events.into_iter().for_each(|event| ledger.keeper.note(event));
+        for _ in 0..missed_audits {
+            ledger
+                .keeper
+                .missed("a look or the disk took longer than an audit's interval");
+        }
+    }
+
+    /// Open the ring. Where that failed it is tried again at each audit.
+    fn open(&mut self, reason: ReadReason) {
+        if self.ledger.is_some() || self.summary.problem.is_some() && reason != ReadReason::Audit {
+            return;
+        }
+        let opened = match self.opener.open(self.settings.bytes) {
+            Ok(opened) => opened,
+            Err(problem) => return self.failed(problem),
+        };
+        let last_us = opened.standing.at;
+        let mut keeper = Keeper::resume(opened.standing, &opened.boot_id, env!("CARGO_PKG_VERSION"));
+        keeper.use_key(&opened.key);
+        keeper.use_room(self.settings.bytes);
+        if opened.cut_bytes > 0 {
+            status::cut(opened.cut_bytes);
+            keeper.note(Event::Cut {
+                bytes: opened.cut_bytes,
+            });
+        }
+        if let Some(fault) = &opened.fault {
+            tracing::warn!("the ledger is not as it was written: {fault}");
+        }
+        if let Some(reason) = &opened.new_key {
+            status::key(&opened.key, reason);
+        }
+        self.summary.key = opened.key;
+        self.summary.problem = None;
+        self.ledger = Some(OpenLedger {
+            keeper,
+            writer: opened.writer,
+            last: opened.last.map(|(seq, hash)| (last_us, seq, hash)),
+            signed: 0,
+            head: None,
+        });
+        opened.head.iter().for_each(|head| self.summarize_head(head));
+    }
+
+    /// Read the counters, and write an entry where one is due. Returns the reading as an entry where a caller waits for it (`asked`).
+    fn read(&mut self, reason: ReadReason, targets: &Targets, asked: bool) -> Option<Entry> {
+        self.read_devices(targets);
+        let vms = keeper_vms(targets, &self.devices);
+        let settling = settling(targets, self.reader.clocks().0);
+        let ledger = self.ledger.as_mut()?;
+        ledger.keeper.settle(settling);
+        let look = match self.reader.read(&ledger.keeper.wants(&vms)) {
+            Ok(look) => look,
+            Err(problem) => {
+                ledger.keeper.missed(&problem);
+                self.failed(problem);
+                return None;
+            }
+        };
+        if reason != ReadReason::Query {
+            ledger.sign(look.at_us);
+            match ledger.keeper.looked(&look, &vms, ledger.writer.starts_segment()) {
+                Some(draft) => self.append(draft, targets),
+                None => self.works(),
+            }
+        }
+        let ledger = self.ledger.as_mut().filter(|_| asked)?;
+        Some(ledger.keeper.provisional(&look, &vms))
+    }
+
+    fn append(&mut self, mut draft: Draft, targets: &Targets) {
+        let Some(ledger) = &mut self.ledger else { return };
+        let appended = match ledger.writer.append(&mut draft.entry) {
+            Ok(appended) => appended,
+            Err(problem) => {
+                ledger.keeper.missed(&problem);
+                return self.failed(problem);
+            }
+        };
+        ledger.last = Some((draft.entry.at, appended.seq, appended.hash));
+        let (head, intrusions) = (ledger.head.take(), std::mem::take(&mut draft.intrusions));
+        let sums = ledger.keeper.kept(draft, appended.bytes);
+        self.add_to_summary(sums, &intrusions, targets);
+        if let Some(head) = head {
+            self.publish(head);
+        }
+        self.works();
+        self.send_intrusions(intrusions, targets);
+    }
+
+    /// Add the counts of a written entry to the summary, from which the metrics are made. A VM without CPUs of its own is removed from it.
+    fn add_to_summary(&mut self, counted: BTreeMap<String, Account>, intrusions: &[Event], targets: &Targets) {
+        let sums = &mut self.summary.vms;
+        for (vm, account) in counted {
+            let sum = sums.entry(vm).or_default();
+            let totals = account.totals;
+            sum.other_tasks_least = sum.other_tasks_least.saturating_add(totals.other_tasks.least);
+            sum.other_tasks_most = sum.other_tasks_most.saturating_add(totals.other_tasks.most);
+            sum.devices = totals
+                .devices
+                .values()
+                .fold(sum.devices, |sum, count| sum.saturating_add(*count));
+            sum.delay_ns = sum.delay_ns.saturating_add(totals.delay_ns);
+            sum.promised_us = sum.promised_us.saturating_add(account.promised_us);
+            sum.covered_us = sum.covered_us.saturating_add(account.covered_us);
+        }
+        for event in intrusions {
+            if let Event::Intruded { vm, .. } = event {
+                let sum = sums.entry(vm.clone()).or_default();
+                sum.intruded = sum.intruded.saturating_add(1);
+            }
+        }
+        let has_cpus = |vm: &str| {
+            let target = targets.iter().find(|(pod, _)| pod.as_str() == vm);
+            target.is_some_and(|(_, vm)| !vm.seats.is_empty())
+        };
+        sums.retain(|vm, _| has_cpus(vm));
+    }
+
+    /// Read the VFIO devices of targets that are new.
+    fn read_devices(&mut self, targets: &Targets) {
+        self.devices
+            .retain(|pod, (origin, _)| targets.get(pod).is_some_and(|vm| vm.origin == *origin));
+        for (pod, vm) in targets {
+            if !vm.seats.is_empty() && !self.devices.contains_key(pod) {
+                let devices = self.reader.devices(&vm.origin);
+                self.devices.insert(pod.clone(), (vm.origin.clone(), devices));
+            }
+        }
+    }
+
+    fn works(&mut self) {
+        self.summary.problem = None;
+        self.problems.works();
+    }
+
+    /// Log and show the problem. What failed is tried again.
+    fn failed(&mut self, problem: String) {
+        self.problems.failed(&problem);
+        self.summary.problem = Some(problem);
+    }
+
+    fn publish(&mut self, head: Event) {
+        status::head(&head);
+        self.summarize_head(&head);
+        let _ = self.updates.send(Update::Head(head));
+    }
+
+    fn summarize_head(&mut self, head: &Event) {
+        if let Event::Head { day, seq, hash, .. } = head {
+            self.summary.day.clone_from(day);
+            self.summary.hash.clone_from(hash);
+            self.summary.seq = *seq;
+        }
+    }
+
+    /// Log the intrusions of one entry, and send them to the task, VM by VM.
+    fn send_intrusions(&self, intrusions: Vec<Event>, targets: &Targets) {
+        let mut by_pod: BTreeMap<PodUid, Vec<Event>> = BTreeMap::new();
+        for event in intrusions {
+            if let Event::Intruded { vm, .. } = &event
+                && let Ok(pod) = PodUid::parse(vm)
+            {
+                by_pod.entry(pod).or_default().push(event);
+            }
+        }
+        for (pod, events) in by_pod {
+            let name = targets.get(&pod).map(|vm| vm.name.as_str()).unwrap_or_default();
+            status::intruded(pod.as_str(), name, &events);
+            let _ = self.updates.send(Update::Intruded(pod, events));
+        }
+    }
+
+    fn send_summary(&mut self) {
+        self.summary.enabled = true;
+        self.summary.bytes = self.opener.bytes();
+        if self.sent_summary.as_ref() != Some(&self.summary) {
+            self.sent_summary = Some(self.summary.clone());
+            let _ = self.updates.send(Update::Summary(self.summary.clone()));
+        }
+    }
+
+    /// Write the last entry, which says that the daemon was stopped.
+    fn end(mut self) {
+        let Some(ledger) = &mut self.ledger else { return };
+        let (at_us, up_us) = self.reader.clocks();
+        ledger.sign(at_us);
+        let last = ledger.keeper.stopped(at_us, up_us, ledger.writer.starts_segment());
+        if let Some(Err(problem)) = last.map(|mut entry| ledger.writer.append(&mut entry)) {
+            self.failed(problem);
+        }
+    }
+}
+
+impl OpenLedger {
+    /// Sign the head of the day that has ended, if one has; it is written with the next entry.
+    fn sign(&mut self, now_us: u64) {
+        // A head that could not be written yet stays among the keeper's events: each entry is signed once.
+        let Some((last_us, seq, hash)) = self.last.as_ref().filter(|(_, seq, _)| *seq > self.signed) else {
+            return;
+        };
+        let Some(day) = day::ended(*last_us, now_us) else {
+            return;
+        };
+        let head = self.writer.sign(&day, *seq, hash);
+        self.keeper.note(head.clone());
+        self.signed = *seq;
+        self.head = Some(head);
+    }
+}

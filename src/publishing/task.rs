@@ -1,0 +1,295 @@
+//! The task that follows the engine and writes the file.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use stelia_api::publishing::Publishing;
+use stelia_node_report::profile::Profile;
+use stelia_publication::{Pod, Publication, VERSION};
+use stelia_settings::{Publish, Settings};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::events::{EventLog, NewEvent};
+use super::folder::Folder;
+use super::node::{self, Host};
+use super::pods;
+use super::status::Status;
+use crate::engine::{Handle, View, now_us};
+
+/// The shortest time between two updates because of changes: many VMs that start together are one change.
+const MIN_UPDATE_INTERVAL: Duration = Duration::from_millis(100);
+/// The shortest time between two updates because of incidents: a pod may have calls refused as often as it likes.
+const MIN_INCIDENTS_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Publish until cancelled.
+pub(crate) async fn run(engine: Handle, folder: Arc<dyn Folder>, cancel: CancellationToken) {
+    let mut settings = engine.settings();
+    loop {
+        let publish = settings.borrow_and_update().publish;
+        let Some(profile) = profile(publish) else {
+            engine.incidents().keep(false);
+            let removed = folder.remove();
+            if let Err(problem) = &removed {
+                Status::default().failed(problem.clone());
+            }
+            if engine.view().publishing.profile.is_some() {
+                engine.show_publishing(Publishing::default());
+            }
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                changed = settings.changed() => match changed {
+                    Ok(()) => continue,
+                    Err(_) => return,
+                },
+            }
+        };
+        engine.incidents().keep(true);
+        let task = Task::begin(engine.clone(), folder.clone(), profile).await;
+        if !task.follow(&cancel).await {
+            return;
+        }
+    }
+}
+
+/// The profile of the node's object; `None` where nothing is published.
+fn profile(publish: Publish) -> Option<Profile> {
+    match publish {
+        Publish::Off => None,
+        Publish::Nrt => Some(Profile::Nrt),
+        Publish::Koordinator => Some(Profile::Koordinator),
+        Publish::Stelia => Some(Profile::Stelia),
+    }
+}
+
+async fn until(next: Option<Instant>) {
+    match next {
+        Some(next) => tokio::time::sleep_until(next.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Do this work on a thread that may block. `None` where it panicked, which the journal has.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}
+
+struct Task {
+    engine: Handle,
+    folder: Arc<dyn Folder>,
+    profile: Profile,
+    settings: watch::Receiver<Arc<Settings>>,
+    views: watch::Receiver<Arc<View>>,
+    audits: watch::Receiver<()>,
+    /// The view from which the file was last made.
+    published: Arc<View>,
+    host: Option<Host>,
+    pods: Vec<Pod>,
+    log: EventLog,
+    /// The file's bytes, as far as is known.
+    written: Option<Vec<u8>>,
+    written_us: u64,
+    status: Status,
+    /// Whether something changed since the last update.
+    changed: bool,
+    /// Whether an audit began since then: what no event reports is read again, and the file compared.
+    audited: bool,
+    /// Whether incidents were noted since then.
+    incidents: bool,
+    /// When the next update because of a change may be made.
+    next_update: Instant,
+    /// When the next update because of incidents may be made.
+    next_incidents: Instant,
+}
+
+impl Task {
+    /// Start from what a former daemon of this boot wrote.
+    async fn begin(engine: Handle, folder: Arc<dyn Folder>, profile: Profile) -> Self {
+        let reader = folder.clone();
+        let written = blocking(move || reader.read()).await.flatten();
+        let former = written.as_deref().and_then(|bytes| Publication::parse(bytes).ok());
+        let (pods, events) = former.map(|former| (former.pods, former.events)).unwrap_or_default();
+        let views = engine.watch();
+        let published = views.borrow().clone();
+        Self {
+            settings: engine.settings(),
+            published,
+            views,
+            audits: engine.audits(),
+            host: None,
+            pods,
+            log: EventLog::after(events, since_boot_ms()),
+            written,
+            written_us: 0,
+            status: Status::default(),
+            changed: true,
+            audited: true,
+            incidents: false,
+            next_update: Instant::now(),
+            next_incidents: Instant::now(),
+            engine,
+            folder,
+            profile,
+        }
+    }
+
+    /// Follow the engine. Returns whether publishing was switched off; otherwise the daemon ends.
+    async fn follow(mut self, cancel: &CancellationToken) -> bool {
+        loop {
+            let now = Instant::now();
+            if self.next().is_some_and(|next| next <= now) {
+                self.update().await;
+                continue;
+            }
+            let next = self.next();
+            tokio::select! {
+                () = cancel.cancelled() => return false,
+                changed = self.settings.changed() => {
+                    if changed.is_err() {
+                        return false;
+                    }
+                    match profile(self.settings.borrow_and_update().publish) {
+                        None => return true,
+                        Some(profile) => self.profile = profile,
+                    }
+                    self.changed = true;
+                }
+                changed = self.views.changed() => {
+                    if changed.is_err() {
+                        return false;
+                    }
+                    self.changed |= node::differs(&self.published, &self.views.borrow_and_update());
+                }
+                Ok(()) = self.audits.changed() => self.audited = true,
+                () = self.engine.incidents().noted() => self.incidents = true,
+                () = until(next) => {}
+            }
+        }
+    }
+
+    /// When the next update is due; `None` while nothing has changed.
+    fn next(&self) -> Option<Instant> {
+        let changed = (self.changed || self.audited).then_some(self.next_update);
+        let incidents = self.incidents.then_some(self.next_incidents);
+        changed.into_iter().chain(incidents).min()
+    }
+
+    /// Make the file anew, and write it where it differs.
+    async fn update(&mut self) {
+        let view = self.views.borrow_and_update().clone();
+        let changed = std::mem::take(&mut self.changed) || node::differs(&self.published, &view);
+        let audited = std::mem::take(&mut self.audited);
+        self.published = view;
+        if changed || audited || self.host.is_none() {
+            self.read(audited).await;
+        }
+        let now = now_us();
+        let (pods, mut new_events) = pods::update(&self.pods, &self.published.instances, now);
+        self.pods = pods;
+        self.incidents = false;
+        for (pod, incidents) in self.engine.incidents().take() {
+            let incidents = incidents.into_iter();
+            new_events.extend(incidents.map(|incident| NewEvent::from_incident(pod.as_str(), incident)));
+        }
+        new_events.into_iter().for_each(|event| self.log.note(event));
+        match self.text() {
+            Ok(bytes) => self.put(bytes, audited).await,
+            Err(problem) => self.withdraw(problem).await,
+        }
+        let now = Instant::now();
+        self.next_update = now + MIN_UPDATE_INTERVAL;
+        self.next_incidents = now + MIN_INCIDENTS_INTERVAL;
+        self.show();
+    }
+
+    async fn read(&mut self, anew: bool) {
+        let (system, view, profile) = (self.engine.system().clone(), self.published.clone(), self.profile);
+        let kept = self.host.take().map_or(Ok(None), |host| host.config);
+        self.host = blocking(move || {
+            let config = if anew {
+                node::kubelet_config(system.root(), kept)
+            } else {
+                kept
+            };
+            Host::read(&system, &view, config, profile)
+        })
+        .await;
+    }
+
+    /// The file's bytes.
+    fn text(&self) -> Result<Vec<u8>, String> {
+        let host = self
+            .host
+            .as_ref()
+            .ok_or("the host was not read: steliad's journal has why")?;
+        let settings = self.settings.borrow();
+        let publication = Publication {
+            version: VERSION,
+            node: host.name.clone()?,
+            ready: node::ready(&self.published, host.known.as_ref().err(), &host.object),
+            object: host.object.as_ref().ok().cloned(),
+            vm_capacity: node::vm_capacity(
+                &self.published,
+                host.known.as_ref().ok().and_then(Option::as_ref),
+                &settings.policies.allocator.reserved,
+            ),
+            pods: self.pods.clone(),
+            events: self.log.events().to_vec(),
+        };
+        serde_json::to_vec(&publication).map_err(|cause| format!("write the file's text: {cause}"))
+    }
+
+    /// Write the file where its bytes differ. `compare`: with the file itself, which another program may have changed.
+    async fn put(&mut self, bytes: Vec<u8>, compare: bool) {
+        let (folder, written) = (self.folder.clone(), self.written.take());
+        let done = blocking(move || {
+            let is_there = written.as_ref() == Some(&bytes) && (!compare || folder.read().as_ref() == Some(&bytes));
+            match is_there {
+                true => folder.hold().map(|()| false),
+                false => folder.write(&bytes).map(|()| true),
+            }
+            .map(|written| (written, bytes))
+        });
+        match done.await {
+            Some(Ok((written, bytes))) => {
+                self.written = Some(bytes);
+                self.status.works();
+                if written {
+                    self.written_us = now_us();
+                }
+            }
+            // It is tried again at the next change or audit.
+            Some(Err(problem)) => self.status.failed(problem),
+            None => {}
+        }
+    }
+
+    /// Remove the file, which is not current and could not be made anew.
+    async fn withdraw(&mut self, problem: String) {
+        let folder = self.folder.clone();
+        self.written = None;
+        let removed = blocking(move || folder.remove()).await;
+        match removed {
+            Some(Err(also)) => self.status.failed(format!("{problem}; {also}")),
+            _ => self.status.failed(problem),
+        }
+    }
+
+    fn show(&self) {
+        let publishing = Publishing {
+            profile: Some(self.profile.name().to_owned()),
+            problem: self.status.problem().cloned(),
+            written_us: self.written_us,
+        };
+        if *self.views.borrow().publishing != publishing {
+            self.engine.show_publishing(publishing);
+        }
+    }
+}
+
+/// Milliseconds since boot: a floor for the numbers of events, of which there are fewer than one a millisecond.
+fn since_boot_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let (seconds, nanoseconds) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
+    seconds.saturating_mul(1000).saturating_add(nanoseconds / 1_000_000)
+}

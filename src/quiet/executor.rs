@@ -1,0 +1,68 @@
+//! Who carries out orders: `steliad-quiet`, and the daemon itself for kernel threads.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use stelia_api::quiet::{Problem, Report};
+use stelia_quiet::files::System;
+use stelia_quiet::kernel::{Directory, Kernel};
+use stelia_quiet::order::{Order, SOCKET, STORE};
+use stelia_quiet::{client, threads};
+
+/// Carries out orders.
+pub(crate) trait OrderExecutor: Send + Sync {
+    /// Carry out an order. Blocks.
+    ///
+    /// # Errors
+    /// Why nothing was changed, or why that is not known.
+    fn carry_out(&self, order: &Order) -> Result<Report, String>;
+
+    /// Whether an order of a former daemon may still be in force.
+    fn may_be_in_force(&self) -> bool;
+}
+
+/// `steliad-quiet`, through its socket; and the daemon itself for kernel threads, whose affinity takes a capability that it has.
+#[derive(Default)]
+pub(crate) struct Programs {
+    threads: Mutex<threads::Memory>,
+}
+
+impl OrderExecutor for Programs {
+    fn carry_out(&self, order: &Order) -> Result<Report, String> {
+        let mut moved = Report::default();
+        self.move_threads(order, &mut moved);
+        let report = client::order(Path::new(SOCKET), order, client::PATIENCE).map_err(|error| error.to_string())?;
+        Ok(Report {
+            threads_moved: moved.threads_moved,
+            threads_remaining: moved.threads_remaining,
+            problems: [report.problems, moved.problems].concat(),
+            ..report
+        })
+    }
+
+    fn may_be_in_force(&self) -> bool {
+        Path::new(STORE).is_dir()
+    }
+}
+
+impl Programs {
+    fn move_threads(&self, order: &Order, report: &mut Report) {
+        let store = match Directory::open(STORE) {
+            Ok(store) => store,
+            Err(cause) => {
+                let text = format!("make {STORE}: {cause}");
+                return report.problems.push(Problem {
+                    pod: String::new(),
+                    text,
+                });
+            }
+        };
+        let system = System {
+            files: &Kernel::below("/"),
+            store: &store,
+        };
+        // A panic leaves no half-made entry: the memory is changed by whole entries.
+        let mut memory = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads::carry_out(system, order, &mut memory, report);
+    }
+}

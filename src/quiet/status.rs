@@ -1,0 +1,61 @@
+//! What the journal and the view say of interrupts and the like.
+
+use stelia_api::quiet::{Quiet, Report};
+use stelia_quiet::order::Order;
+
+use crate::engine::Handle;
+use crate::journal;
+
+/// Logs whether orders are carried out.
+#[derive(Debug, Default)]
+pub(super) struct OrderLog {
+    /// The problem that was logged last, until it is over.
+    problem: Option<String>,
+}
+
+impl OrderLog {
+    /// Log that an order was carried out, where that changed what is in force (`differs`: from the order before) or ends a problem.
+    pub(super) fn carried_out(&mut self, order: &Order, differs: bool, report: &Report) {
+        let has_recovered = self.problem.take().is_some();
+        let has_changed = report.writes > 0 && differs;
+        if order.vms.is_empty() || !(has_recovered || has_changed) {
+            return;
+        }
+        let cpus: stelia_cpus::CpuSet = order.vms.values().flat_map(|vm| vm.cpus.iter()).collect();
+        tracing::info!(
+            MESSAGE_ID = journal::STEERED,
+            STELIA_CPUSET = %cpus,
+            STELIA_MOVED = report.moved,
+            STELIA_REMAINING = report.remaining.len(),
+            "device interrupts are kept off the CPUs {:?}: {} of {} have other CPUs than before, {} remain",
+            cpus.to_string(),
+            report.moved,
+            report.interrupts,
+            report.remaining.len()
+        );
+    }
+
+    /// Log why an order failed: once, until the reason changes.
+    pub(super) fn failed(&mut self, problem: &str) {
+        if self.problem.as_deref() == Some(problem) {
+            return;
+        }
+        tracing::warn!(
+            MESSAGE_ID = journal::NOT_STEERED,
+            STELIA_REASON = problem,
+            "device interrupts are not kept off the CPUs of VMs: {problem}"
+        );
+        self.problem = Some(problem.to_owned());
+    }
+}
+
+/// Show the setting before the first order: without VMs none is sent, and the view would not have it.
+pub(super) fn show_setting(engine: &Handle, steering: &str) {
+    let shown = engine.view().quiet.clone();
+    if shown.steering != steering {
+        engine.show_quiet(Quiet {
+            steering: steering.to_owned(),
+            ..(*shown).clone()
+        });
+    }
+}

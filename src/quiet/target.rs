@@ -1,0 +1,184 @@
+//! The order for `steliad-quiet`: a pure function of the engine's view and the settings.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+use stelia_quiet::order::{CacheClass, Latency, Order, Vm};
+use stelia_settings::{CacheLimits, IrqSteering, LatencyLevel, QuietSettings};
+
+use crate::engine::View;
+
+/// The order for every instance that has CPUs, from its registration on: it is carried out before the guest runs. `own_devices`: by pod, the
+/// VFIO devices whose interrupts go to the VM's own CPUs.
+pub(super) fn order_for(
+    view: &View,
+    settings: &QuietSettings,
+    own_devices: &BTreeMap<PodUid, BTreeSet<String>>,
+) -> Order {
+    let with_cpus = view
+        .instances
+        .iter()
+        .filter(|(_, instance)| !instance.exclusive.is_empty());
+    let vms = with_cpus.map(|(pod, instance)| {
+        let vm = Vm {
+            cpus: instance.exclusive.clone(),
+            own_devices: own_devices.get(pod).cloned().unwrap_or_default(),
+            // The administrator may have lowered the limit since the VM was registered.
+            latency: latency(
+                instance.quiet.latency.min(settings.latency_allowed),
+                settings.latency_low_us,
+            ),
+            governor: settings.cpu_governor.clone(),
+            // The administrator may have removed the class since, and an order with an unknown class is refused as a whole.
+            cache_class: instance
+                .quiet
+                .cache_class
+                .clone()
+                .filter(|class| settings.cache_classes.contains_key(class)),
+        };
+        (pod.to_string(), vm)
+    });
+    let steer = settings.irq_steering == IrqSteering::Shared;
+    // A VM for which nothing is to be done is left out. Without VMs the order undoes what is in force, once.
+    let asks = |vm: &Vm| steer || settings.cache_monitoring || vm.asks();
+    let vms: BTreeMap<String, Vm> = vms.filter(|(_, vm)| asks(vm)).collect();
+    let exclusive: CpuSet = vms.values().flat_map(|vm| vm.cpus.iter()).collect();
+    let online = view.topology.online();
+    let free = online.difference(&exclusive);
+    // Where kubelet's file cannot be used, the CPUs that neither a VM nor kubelet has.
+    let unassigned = || free.difference(&view.kubelet_cpus);
+    let pool = view
+        .pool
+        .as_ref()
+        .map_or_else(unassigned, |pool| pool.intersection(&free));
+    Order {
+        steer,
+        shared: if pool.is_empty() { free } else { pool },
+        vms,
+        cache_classes: settings.cache_classes.iter().map(class).collect(),
+        cache_monitoring: settings.cache_monitoring,
+    }
+}
+
+fn latency(level: LatencyLevel, low_us: u32) -> Option<Latency> {
+    match level {
+        LatencyLevel::Default => None,
+        LatencyLevel::Low => Some(Latency::Microseconds(low_us)),
+        LatencyLevel::Polling => Some(Latency::Polling),
+    }
+}
+
+fn class((name, limits): (&String, &CacheLimits)) -> (String, CacheClass) {
+    let class = CacheClass {
+        l3_ways: limits.l3_ways,
+        memory_bandwidth: limits.memory_bandwidth,
+    };
+    (name.clone(), class)
+}
+
+/// The devices that one container alone has. Privileged containers have all of them.
+pub(super) fn without_shared(devices: BTreeMap<PodUid, BTreeSet<String>>) -> BTreeMap<PodUid, BTreeSet<String>> {
+    let mut times: BTreeMap<&str, u32> = BTreeMap::new();
+    for device in devices.values().flatten() {
+        *times.entry(device).or_default() += 1;
+    }
+    let once: BTreeSet<String> = times
+        .iter()
+        .filter(|(_, times)| **times == 1)
+        .map(|(device, _)| (*device).to_owned())
+        .collect();
+    let own = devices.into_iter().map(|(pod, devices)| (pod, &devices & &once));
+    own.filter(|(_, devices)| !devices.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use stelia_cpus::testing::Shape;
+
+    use super::*;
+    use crate::engine::InstanceView;
+
+    fn pod(number: u32) -> PodUid {
+        PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
+    }
+
+    fn set(list: &str) -> CpuSet {
+        list.parse().unwrap()
+    }
+
+    /// Eight CPUs, of which 0-1 are shared, and VMs with these.
+    fn view(vms: &[(u32, &str)]) -> View {
+        let instances = vms.iter().map(|(number, cpus)| {
+            let known = InstanceView {
+                exclusive: set(cpus),
+                ..InstanceView::registered(pod(*number))
+            };
+            (pod(*number), Arc::new(known))
+        });
+        let shape = Shape {
+            nodes: 2,
+            cores: 4,
+            threads: 1,
+            interleaved: false,
+        };
+        View {
+            pool: Some(set("0-1,6")),
+            kubelet_cpus: set("2-5"),
+            topology: Arc::new(shape.topology()),
+            instances: instances.collect(),
+            ..View::default()
+        }
+    }
+
+    fn order(view: &View) -> Order {
+        order_for(view, &QuietSettings::default(), &BTreeMap::new())
+    }
+
+    #[test]
+    fn each_instance_with_cpus_is_named_and_the_pool_is_what_they_leave() {
+        let order = order(&view(&[(1, "2-3"), (2, ""), (3, "6")]));
+        assert!(order.steer);
+        let named: Vec<String> = order.vms.keys().cloned().collect();
+        assert_eq!(named, [pod(1).to_string(), pod(3).to_string()]);
+        assert_eq!(order.shared, set("0-1"));
+    }
+
+    #[test]
+    fn a_recorded_cache_class_that_the_node_does_not_have_is_not_ordered() {
+        let mut view = view(&[(1, "2-3"), (3, "6")]);
+        let mut known = (*view.instances[&pod(1)]).clone();
+        known.quiet.cache_class = Some("gold".into());
+        view.instances.insert(pod(1), Arc::new(known));
+        let order = order(&view);
+        assert_eq!(order.vms.len(), 2);
+        assert!(order.vms.values().all(|vm| vm.cache_class.is_none()), "{order:?}");
+    }
+
+    #[test]
+    fn without_kubelets_file_the_shared_cpus_are_those_that_nobody_was_given() {
+        let mut view = view(&[(1, "2-3")]);
+        view.pool = None;
+        assert_eq!(order(&view).shared, set("0-1,6-7"));
+        view.pool = Some(CpuSet::new());
+        assert_eq!(order(&view).shared, set("0-1,4-7"), "no shared CPU at all");
+    }
+
+    #[test]
+    fn off_steers_nothing() {
+        let off = QuietSettings {
+            irq_steering: IrqSteering::Off,
+            ..QuietSettings::default()
+        };
+        assert!(!order_for(&view(&[(1, "2-3")]), &off, &BTreeMap::new()).steer);
+    }
+
+    #[test]
+    fn a_device_that_two_containers_have_is_no_vms_own() {
+        let devices = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let found = [(pod(1), devices(&["a", "b"])), (pod(2), devices(&["b"]))];
+        assert_eq!(without_shared(found.into()), [(pod(1), devices(&["a"]))].into());
+    }
+}

@@ -1,0 +1,188 @@
+//! The task that sends orders: when one is due, and what an answer means for the next one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use stelia_api::quiet::{Quiet, Report};
+use stelia_kubelet::{ContainerCgroup, PodUid};
+use stelia_node::vfio;
+use stelia_quiet::order::Order;
+use stelia_settings::{Settings, VfioIrqs};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::executor::OrderExecutor;
+use super::status::{self, OrderLog};
+use super::target::{order_for, without_shared};
+use crate::engine::{Handle, View, now_us};
+
+/// The first retry interval of an order that failed. It doubles, up to the audit's interval.
+const FAILED_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The first retry interval of an order that skipped a VM: the VM's record may be about to be written. It doubles likewise.
+const SKIPPED_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Send orders until cancelled.
+pub(crate) async fn run(engine: Handle, executor: Arc<dyn OrderExecutor>, cancel: CancellationToken) {
+    let mut task = Task {
+        views: engine.watch(),
+        settings: engine.settings(),
+        devices: BTreeMap::new(),
+        carried_out: None,
+        failed: None,
+        retry_interval: None,
+        skipped: BTreeSet::new(),
+        log: OrderLog::default(),
+        next: executor.may_be_in_force().then(Instant::now),
+        engine: engine.clone(),
+        executor,
+    };
+    let mut reconciled = engine.reconciled();
+    loop {
+        status::show_setting(&task.engine, task.settings.borrow().quiet.irq_steering.name());
+        let order = task.order();
+        if task.is_due(&order, Instant::now()) {
+            task.send(order).await;
+            continue;
+        }
+        let next = task.next;
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            changed = task.views.changed() => if changed.is_err() { return },
+            changed = task.settings.changed() => if changed.is_err() { return },
+            Ok(()) = reconciled.changed() => task.next = task.next.map(|_| Instant::now()),
+            () = until(next) => {}
+        }
+    }
+}
+
+async fn until(next: Option<Instant>) {
+    match next {
+        Some(next) => tokio::time::sleep_until(next.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Task {
+    engine: Handle,
+    executor: Arc<dyn OrderExecutor>,
+    views: watch::Receiver<Arc<View>>,
+    settings: watch::Receiver<Arc<Settings>>,
+    /// The VFIO devices of each pod's container; read once for each instance, and only where a setting asks for it.
+    devices: BTreeMap<PodUid, BTreeSet<String>>,
+    /// The last order that was carried out.
+    carried_out: Option<Order>,
+    /// The last order, where it failed.
+    failed: Option<Order>,
+    /// The last order's retry interval; `None` where it was carried out for every VM.
+    retry_interval: Option<Duration>,
+    /// The pods whose VMs the last order skipped.
+    skipped: BTreeSet<String>,
+    log: OrderLog,
+    /// When the order is sent again although nothing changed; `None` while nothing is in force.
+    next: Option<Instant>,
+}
+
+impl Task {
+    /// The order for the engine's view as it is now.
+    fn order(&mut self) -> Order {
+        let view = self.views.borrow_and_update().clone();
+        let settings = self.settings.borrow_and_update().clone();
+        let own = match settings.quiet.vfio_irqs {
+            VfioIrqs::Float => BTreeMap::new(),
+            VfioIrqs::Own => {
+                self.read_devices(&view);
+                without_shared(self.devices.clone())
+            }
+        };
+        order_for(&view, &settings.quiet, &own)
+    }
+
+    /// Read the devices of instances that are new.
+    fn read_devices(&mut self, view: &View) {
+        self.devices.retain(|pod, _| view.instances.contains_key(pod));
+        let system = self.engine.system();
+        for (pod, instance) in &view.instances {
+            if self.devices.contains_key(pod) {
+                continue;
+            }
+            let container = ContainerCgroup::parse(instance.origin.as_str());
+            let devices = container.map(|container| vfio::devices(&system.run, &system.sys, &container));
+            self.devices.insert(pod.clone(), devices.unwrap_or_default());
+        }
+    }
+
+    /// Whether the order differs from the last one, or its time has come. Without VMs nothing is sent, unless something may be in force.
+    fn is_due(&self, order: &Order, now: Instant) -> bool {
+        let in_time = self.next.is_some_and(|next| next <= now);
+        let is_unchanged = match (&self.failed, &self.carried_out) {
+            (Some(failed), _) => failed == order,
+            (None, Some(last)) => last == order || last.vms.is_empty() && order.vms.is_empty(),
+            (None, None) => order.vms.is_empty(),
+        };
+        in_time || !is_unchanged
+    }
+
+    async fn send(&mut self, order: Order) {
+        // The retry interval may be long by now: it must not delay a new VM's order.
+        if self.failed.as_ref().or(self.carried_out.as_ref()) != Some(&order) {
+            self.retry_interval = None;
+        }
+        let (executor, sending) = (self.executor.clone(), order.clone());
+        let answer = tokio::task::spawn_blocking(move || executor.carry_out(&sending)).await;
+        let answer = answer.unwrap_or_else(|panicked| Err(panicked.to_string()));
+        let steering = self.settings.borrow().quiet.irq_steering.name().to_owned();
+        let quiet = match answer {
+            Ok(report) => Quiet {
+                steering,
+                problem: None,
+                answered_us: now_us(),
+                report: self.carried_out(order, report),
+            },
+            Err(problem) => {
+                self.failed(order, &problem);
+                Quiet {
+                    steering,
+                    problem: Some(problem),
+                    ..(*self.engine.view().quiet).clone()
+                }
+            }
+        };
+        self.engine.show_quiet(quiet);
+    }
+
+    /// Plan the next order after one that was carried out. Returns the report to show.
+    fn carried_out(&mut self, order: Order, mut report: Report) -> Report {
+        let (now, interval) = (Instant::now(), self.settings.borrow().audit_interval);
+        let differs = self.carried_out.as_ref() != Some(&order);
+        self.log.carried_out(&order, differs, &report);
+        self.failed = None;
+        let skipped = report.left_out.keys().cloned().collect();
+        self.retry_interval = match report.left_out.is_empty() {
+            true => None,
+            false => Some(self.retry_after(SKIPPED_RETRY_INTERVAL, interval)),
+        };
+        // Without VMs nothing is in force, and no timer is needed.
+        self.next = (!order.vms.is_empty()).then(|| now + self.retry_interval.unwrap_or(interval));
+        self.carried_out = Some(order);
+        // A VM that starts or ends is skipped once: that is not shown.
+        let before = std::mem::replace(&mut self.skipped, skipped);
+        report.left_out.retain(|pod, _| before.contains(pod));
+        report
+    }
+
+    /// Plan the next attempt after an order that failed.
+    fn failed(&mut self, order: Order, problem: &str) {
+        let interval = self.settings.borrow().audit_interval;
+        let retry = self.retry_after(FAILED_RETRY_INTERVAL, interval);
+        self.log.failed(problem);
+        self.failed = Some(order);
+        self.retry_interval = Some(retry);
+        self.next = Some(Instant::now() + retry);
+    }
+
+    /// Twice the last retry interval, at most `max`; without one, `first`.
+    fn retry_after(&self, first: Duration, max: Duration) -> Duration {
+        self.retry_interval.map_or(first, |interval| (interval * 2).min(max))
+    }
+}
