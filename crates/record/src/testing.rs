@@ -69,7 +69,7 @@ pub fn allocated() -> Record {
 /// The same where the cgroups are in the container's own.
 pub fn in_place() -> Record {
     Record {
-        home: stelia_settings::TreeHome::InPlace,
+        home: TreeHome::InPlace,
         anchor: None,
         ..record()
     }
