@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use stelia_adopt::{Names, Why, is_vcpu, is_vmm, rules_for, vm};
 use stelia_kubelet::{ContainerCgroup, PodName, PodUid};
-use stelia_node::cgroup::{CgroupError, CgroupPath, File, populated, set};
+use stelia_node::cgroup::{CgroupError, CgroupPath, File, populated, read_cpus};
 use stelia_node::proc::TaskId;
 use stelia_node::processes::{self, Process};
 use stelia_node::{System, containers, runtime};
@@ -69,7 +69,7 @@ pub(super) enum LookOutcome {
 
 /// The containers of this node that a rule is of.
 pub(super) fn with_rules(system: &System, rules: &[AdoptRule]) -> Vec<(CgroupPath, ContainerCgroup)> {
-    let all = containers::all(&*system.cgroups).unwrap_or_else(|error| {
+    let all = containers::all_containers(&*system.cgroups).unwrap_or_else(|error| {
         tracing::warn!("VMs to adopt are not looked for: {error}");
         Vec::new()
     });
@@ -196,7 +196,7 @@ fn read(
         true => Ok(None),
         false => Err(error.to_string()),
     };
-    let cpus = match set(cgroups, origin, File::Cpus) {
+    let cpus = match read_cpus(cgroups, origin, File::Cpus) {
         Ok(cpus) => cpus,
         Err(error) => return gone(error),
     };

@@ -158,7 +158,10 @@ pub(super) fn quiet(options: &Options) -> Result<QuietRequest, Error> {
         false => Err(invalid("option \"cache-class\" must be a cache class's name".into())),
     };
     Ok(QuietRequest {
-        latency: text(options, "latency")?.map(level).transpose()?.unwrap_or_default(),
+        latency: text(options, "latency")?
+            .map(level)
+            .transpose()?
+            .unwrap_or(LatencyLevel::Default),
         cache_class: text(options, "cache-class")?.map(class).transpose()?,
     })
 }

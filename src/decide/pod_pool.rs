@@ -4,14 +4,14 @@
 use stelia_cpus::CpuSet;
 use stelia_kubelet::CpuManagerState;
 use stelia_kubelet::checkpoint::Use;
-use stelia_node::containers::{LiveContainer, uses};
+use stelia_node::containers::{LiveContainer, entry_uses};
 use stelia_record::Record;
 
 use super::{Instance, Snapshot};
 
 /// The pool of a record's pod. A pool that was recorded counts until kubelet's file contradicts it.
 pub(crate) fn pool(state: &CpuManagerState, record: &Record, running: &[LiveContainer]) -> Option<CpuSet> {
-    let mut uses = uses(state, &record.pod, running);
+    let mut uses = entry_uses(state, &record.pod, running);
     let entry = state
         .entries
         .get(&record.pod)
@@ -111,7 +111,7 @@ mod tests {
             state
                 .entries
                 .insert(record().pod, [("a".to_owned(), cpus("1-3"))].into());
-            uses(&state, &record().pod, &[running(Some("a"), "1-3", shares)])
+            entry_uses(&state, &record().pod, &[running(Some("a"), "1-3", shares)])
         };
         assert_eq!(whole(3072), Uses::new());
         assert_eq!(whole(512), [("a".to_owned(), Use::Shared)].into());
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(found(&two, &[running(None, "1", 3072)]), None);
         // Nor does it contradict a name.
         let beside = [running(Some("a"), "1", 3072), running(None, "1", 1024)];
-        let told = uses(&state(&[("a", "1"), ("b", "1")]), &record().pod, &beside);
+        let told = entry_uses(&state(&[("a", "1"), ("b", "1")]), &record().pod, &beside);
         let expected = [("a", Use::Shared), ("b", Use::Exclusive)];
         assert_eq!(told, expected.map(|(name, what)| (name.to_owned(), what)).into());
     }

@@ -6,7 +6,7 @@ use stelia_allocator::CpuSource;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::{CpuManagerState, PodName, PodUid};
 use stelia_node::cgroup::{CgroupPath, Limits};
-use stelia_node::containers::{LiveContainer, whole};
+use stelia_node::containers::{LiveContainer, container_scope};
 use stelia_record::{Phase, Record};
 use stelia_settings::{Partition, TreeHome};
 
@@ -357,7 +357,7 @@ impl Instance {
 
     /// Whether this cgroup is one of the instance's or of its container's: tasks in others are never moved or pinned.
     pub(crate) fn has(&self, cgroup: &CgroupPath) -> bool {
-        cgroup.is_within(self.tree.outer()) || cgroup.is_within(&whole(&self.record.origin))
+        cgroup.is_within(self.tree.outer()) || cgroup.is_within(&container_scope(&self.record.origin))
     }
 
     /// Its unit's cgroup, or in place the one that the container's processes are in.

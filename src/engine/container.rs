@@ -10,8 +10,11 @@ use stelia_allocator::RunningContainer;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{ContainerCgroup, PodUid, QosClass};
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, numbers, optional, populated, set};
-use stelia_node::containers::{all, beside, inner, levels, live, of_pod, request as request_of, whole};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, numbers, optional, populated, read_cpus};
+use stelia_node::containers::{
+    all_containers, container_levels, container_request, container_scope, live_containers_among, pod_containers,
+    process_cgroup, sibling_containers,
+};
 use stelia_node::proc::{ProcError, TaskId};
 use stelia_node::{System, runtime};
 use stelia_record::{IN_PLACE, Tree, Vcpu};
@@ -125,12 +128,12 @@ pub(super) fn find_origin(
         if !system.cgroups.exists(path) {
             return Err(ErrorKind::NoSuchPod.because(format!("origin-cgroup: {path} does not exist")));
         }
-        return Ok(inner(&*system.cgroups, path.clone(), container)?);
+        return Ok(process_cgroup(&*system.cgroups, path.clone(), container)?);
     }
     let Some(pod) = &claim.pod else {
         return Err(ErrorKind::InvalidArgument.because("pod_uid is empty and the caller is no container's process"));
     };
-    let mut found = of_pod(&*system.cgroups, pod)?;
+    let mut found = pod_containers(&*system.cgroups, pod)?;
     if found.is_empty() {
         return Err(ErrorKind::NoSuchPod.because(format!("pod {pod} has no container cgroup on this node")));
     }
@@ -195,9 +198,10 @@ pub(super) fn candidate(
     };
     let mems = optional(cgroups.read(&origin, File::Mems))?.unwrap_or_default();
     let written = runtime::container(&system.run, &container);
-    let request_of_cpus = request_of(cgroups, &origin, written.shares)?;
+    let request_of_cpus = container_request(cgroups, &origin, written.shares)?;
     let own = Some(container.container_id.as_str());
-    let live_containers = beside(cgroups, &origin).and_then(|found| live(cgroups, &system.run, found, own));
+    let live_containers =
+        sibling_containers(cgroups, &origin).and_then(|found| live_containers_among(cgroups, &system.run, found, own));
     let live_containers = live_containers?;
     let caller = request.caller.as_ref().map(|(pid, _)| *pid);
     let limit_milli = limit_milli(cgroups, &origin)?;
@@ -231,7 +235,7 @@ fn first(system: &System, processes: &[(i32, Vec<i32>)]) -> Option<TaskId> {
 /// The container's other cgroups that have processes.
 fn elsewhere(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
     let mut found = Vec::new();
-    for level in levels(origin) {
+    for level in container_levels(origin) {
         if level != *origin && cgroups.read(&level, File::Procs).is_ok_and(|text| !text.is_empty()) {
             found.push(level.clone());
         }
@@ -247,8 +251,8 @@ fn elsewhere(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Vec<CgroupPat
 
 /// The least `cpu.max` of a container and its pod, thousandths of a CPU.
 fn limit_milli(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<u64>, CgroupError> {
-    let pod = whole(origin).parent();
-    least_milli(cgroups, levels(origin).into_iter().chain(pod))
+    let pod = container_scope(origin).parent();
+    least_milli(cgroups, container_levels(origin).into_iter().chain(pod))
 }
 
 /// The least `cpu.max` of these cgroups, thousandths of a CPU.
@@ -271,7 +275,7 @@ pub(super) fn lists(
     instances: &BTreeMap<PodUid, Instance>,
 ) -> Result<Vec<RunningContainer>, CgroupError> {
     let mut found = Vec::new();
-    for (path, container) in all(cgroups)? {
+    for (path, container) in all_containers(cgroups)? {
         if !populated(cgroups, &path)? {
             continue;
         }
@@ -279,10 +283,10 @@ pub(super) fn lists(
             instance: instances
                 .get(&container.pod)
                 .is_some_and(|instance| instance.record.origin == path),
-            limit_milli: least_milli(cgroups, levels(&path))?,
+            limit_milli: least_milli(cgroups, container_levels(&path))?,
             guaranteed: QosClass::of(path.as_str()) == QosClass::Guaranteed,
             pod: container.pod,
-            cpus: set(cgroups, &path, File::Cpus)?,
+            cpus: read_cpus(cgroups, &path, File::Cpus)?,
         });
     }
     Ok(found)

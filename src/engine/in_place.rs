@@ -6,7 +6,9 @@ use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::ContainerCgroup;
 use stelia_node::System;
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, cpus, numbers, optional, set};
+use stelia_node::cgroup::{
+    CgroupError, CgroupPath, Cgroups, File, numbers, optional, read_cpus, read_optional_cpus, recorded_cpus,
+};
 use stelia_record::{Record, RecordPlace, SCHEMA_ATTRIBUTE};
 use stelia_settings::Partition;
 
@@ -22,7 +24,7 @@ pub(super) fn level(cgroups: &dyn Cgroups, path: CgroupPath) -> Result<Option<Le
         return Ok(None);
     }
     Ok(Some(Level {
-        exclusive: optional(cgroups.read(&path, File::CpusExclusive))?.map(|text| cpus(&text)),
+        exclusive: read_optional_cpus(cgroups, &path, File::CpusExclusive)?,
         ours: claimed(cgroups, &path)?,
         path,
     }))
@@ -32,7 +34,7 @@ pub(super) fn level(cgroups: &dyn Cgroups, path: CgroupPath) -> Result<Option<Le
 pub(super) fn claimed(cgroups: &dyn Cgroups, path: &CgroupPath) -> Result<CpuSet, CgroupError> {
     let text = optional(cgroups.attribute(path, CLAIMED).map(Option::unwrap_or_default))?;
     // Only this program writes it.
-    Ok(cpus(&text.unwrap_or_default()))
+    Ok(recorded_cpus(&text.unwrap_or_default()))
 }
 
 /// The cgroup of the pod that this container is of.
@@ -74,7 +76,7 @@ pub(super) fn claim(cgroups: &dyn Cgroups, path: &CgroupPath, want: &CpuSet) -> 
         return Ok(());
     }
     let ours = claimed(cgroups, path)?;
-    let now = set(cgroups, path, File::CpusExclusive)?;
+    let now = read_cpus(cgroups, path, File::CpusExclusive)?;
     if !want.is_subset(&ours) {
         cgroups.set_attribute(path, CLAIMED, &ours.union(want).to_string())?;
     }
@@ -148,9 +150,14 @@ pub(super) struct Remains {
 /// Search the pods' cgroups. What a container's own cgroup says is not read: a container may write there.
 pub(super) fn find(cgroups: &dyn Cgroups) -> Result<Remains, CgroupError> {
     let mut found = Remains::default();
-    for pod in stelia_node::containers::pods(cgroups)? {
+    for pod in stelia_node::containers::pod_cgroups(cgroups)? {
         let all = attributes(cgroups, &pod)?;
-        if !all.get(CLAIMED).map(|text| cpus(text)).unwrap_or_default().is_empty() {
+        if !all
+            .get(CLAIMED)
+            .map(|text| recorded_cpus(text))
+            .unwrap_or_default()
+            .is_empty()
+        {
             found.pods.insert(pod.clone());
         }
         for container in RecordPlace::containers(&pod, &all) {
@@ -185,11 +192,7 @@ pub(super) fn record(cgroups: &dyn Cgroups, container: &CgroupPath) -> Result<Op
 pub(super) fn in_force(cgroups: &dyn Cgroups, tree: &Tree) -> Result<CpuSet, CgroupError> {
     let kind = optional(cgroups.read(tree.vcpu(), File::Partition))?.unwrap_or_default();
     match Partition::parse(&kind) {
-        Some(Partition::Isolated | Partition::Root) => {
-            Ok(optional(cgroups.read(tree.vcpu(), File::CpusExclusiveEffective))?
-                .map(|text| cpus(&text))
-                .unwrap_or_default())
-        }
+        Some(Partition::Isolated | Partition::Root) => read_cpus(cgroups, tree.vcpu(), File::CpusExclusiveEffective),
         _ => Ok(CpuSet::new()),
     }
 }

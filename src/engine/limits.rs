@@ -158,7 +158,7 @@ pub(super) fn effective_limits(
     files: &LimitFiles,
 ) -> Result<Option<Limits>, CgroupError> {
     let (origin, quota_counts) = (&record.origin, is_throttled(record));
-    let whole = stelia_node::containers::whole(origin);
+    let whole = stelia_node::containers::container_scope(origin);
     let mut all = own_limits(cgroups, &whole, quota_counts, files)?;
     if whole != *origin {
         all = tighter(all, own_limits(cgroups, origin, quota_counts, files)?);

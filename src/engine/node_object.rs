@@ -131,7 +131,7 @@ fn note<T>(problems: &mut Vec<String>, read: Result<T, String>) -> Option<T> {
 
 /// The pods that have a cgroup, with their classes.
 fn pods(cgroups: &dyn Cgroups) -> Result<BTreeMap<PodUid, QosClass>, CgroupError> {
-    let paths = containers::pods(cgroups)?;
+    let paths = containers::pod_cgroups(cgroups)?;
     let pod = |path: &CgroupPath| {
         let top = path.as_str().split('/').nth(1)?;
         let pod = PodUid::from_cgroup(top, path.name())?;

@@ -7,7 +7,7 @@ use stelia_allocator::{CpuSource, leftover};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodName, PodUid};
 use stelia_node::cgroup::{
-    CgroupError, CgroupPath, Cgroups, File, cpus, is_populated, numbers, optional, populated, set,
+    CgroupError, CgroupPath, Cgroups, File, is_populated, numbers, optional, populated, read_cpus, read_optional_cpus,
 };
 use stelia_node::proc::TaskId;
 use stelia_node::{System, runtime};
@@ -66,7 +66,7 @@ pub(super) fn slice(cgroups: &dyn Cgroups) -> Result<Slice, CgroupError> {
         return Ok(Slice::default());
     };
     Ok(Slice {
-        exclusive: optional(cgroups.read(&slice, File::CpusExclusive))?.map(|text| cpus(&text)),
+        exclusive: read_optional_cpus(cgroups, &slice, File::CpusExclusive)?,
         weight: number(cgroups, &slice, File::CpuWeight)?,
         protected: protection(cgroups, &slice, File::MemoryMin)?.zip(protection(cgroups, &slice, File::MemoryLow)?),
         controllers: words(&controllers),
@@ -192,8 +192,8 @@ pub(super) fn adopt_in_place(
 pub(super) fn left_alone(cgroups: &dyn Cgroups, unreadable: &[(String, String)]) -> Result<CpuSet, CgroupError> {
     let mut all = CpuSet::new();
     for (name, _) in unreadable.iter().filter(|(name, _)| !name.starts_with('/')) {
-        let list = optional(cgroups.read(&CgroupPath::slice().child(name), File::CpusExclusive))?;
-        all.union_with(&cpus(&list.unwrap_or_default()));
+        let scope = CgroupPath::slice().child(name);
+        all.union_with(&read_cpus(cgroups, &scope, File::CpusExclusive)?);
     }
     Ok(all)
 }
@@ -256,13 +256,13 @@ pub(super) fn instance(
             false => numbers(&cgroups.read(scope, File::Procs)?),
         },
         scope_controllers: words(&cgroups.read(scope, File::SubtreeControl)?),
-        scope_exclusive: set(cgroups, tree.outer(), File::CpusExclusive)?,
+        scope_exclusive: read_cpus(cgroups, tree.outer(), File::CpusExclusive)?,
         inner: inner(cgroups, &tree, freezes)?,
         scope_limits: limits.scope,
         origin_limits: limits.origin.filter(|_| here),
         memory_held: limits.memory_held,
         origin_cpus: if here {
-            set(cgroups, &record.origin, File::Cpus)?
+            read_cpus(cgroups, &record.origin, File::Cpus)?
         } else {
             CpuSet::new()
         },
@@ -293,7 +293,7 @@ fn remaining_threads(
     record: &Record,
     processes: &[i32],
 ) -> Result<(CpuSet, Vec<Remaining>), CgroupError> {
-    let effective = set(&*system.cgroups, &record.origin, File::CpusEffective)?;
+    let effective = read_cpus(&*system.cgroups, &record.origin, File::CpusEffective)?;
     if effective.is_subset(&record.entry) {
         return Ok((effective, Vec::new()));
     }
@@ -323,8 +323,8 @@ fn inner(cgroups: &dyn Cgroups, tree: &Tree, freezes: bool) -> Result<Option<Inn
         let threaded = kind == "threaded";
         Ok(Some(Leaf {
             threaded,
-            cpus: set(cgroups, path, File::Cpus)?,
-            exclusive: set(cgroups, path, File::CpusExclusive)?,
+            cpus: read_cpus(cgroups, path, File::Cpus)?,
+            exclusive: read_cpus(cgroups, path, File::CpusExclusive)?,
             partition: optional(cgroups.read(path, File::Partition))?.unwrap_or_default(),
             cpu_max: optional(cgroups.read(path, File::CpuMax))?.unwrap_or_default(),
             // Before it is threaded it has no threads of ours, and below a threaded cgroup the read would fail.
@@ -343,7 +343,7 @@ fn inner(cgroups: &dyn Cgroups, tree: &Tree, freezes: bool) -> Result<Option<Inn
     };
     Ok(Some(Inner {
         controllers: words(&controllers),
-        exclusive: set(cgroups, path, File::CpusExclusive)?,
+        exclusive: read_cpus(cgroups, path, File::CpusExclusive)?,
         mems: optional(cgroups.read(path, File::Mems))?.unwrap_or_default(),
         procs: numbers(&cgroups.read(path, File::Procs)?),
         freeze,

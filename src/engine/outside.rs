@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_allocator::CpuSource;
 use stelia_cpus::CpuSet;
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, cpus, optional};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, read_optional_cpus, recorded_cpus};
 use stelia_node::workqueue::WorkqueueError;
 use stelia_node::{System, workqueue};
 
@@ -49,7 +49,7 @@ pub(super) fn taken(cgroups: &dyn Cgroups) -> Result<CpuSet, CgroupError> {
             .attribute(&CgroupPath::slice(), TAKEN)
             .map(Option::unwrap_or_default),
     )?;
-    Ok(cpus(&text.unwrap_or_default()))
+    Ok(recorded_cpus(&text.unwrap_or_default()))
 }
 
 const SAVED_CPUS_PREFIX: &str = "allowed-cpus.";
@@ -75,7 +75,7 @@ pub(super) fn outside(
     let attributes = cgroups.attributes(&slice)?;
     let root = CgroupPath::root();
     let kubepods = root.child("kubepods.slice");
-    let recorded = |name: &str| attributes.get(&saved_attribute(name)).map(|text| cpus(text));
+    let recorded = |name: &str| attributes.get(&saved_attribute(name)).map(|text| recorded_cpus(text));
     let mut units: Vec<(CgroupPath, String)> = OUTSIDE
         .iter()
         .map(|unit| (root.child(unit), (*unit).to_owned()))
@@ -98,12 +98,13 @@ pub(super) fn outside(
     }
     let mut found = BTreeMap::new();
     for (cgroup, unit) in units {
-        let Some(text) = optional(cgroups.read(&cgroup, File::Cpus))? else {
+        let Some(cpus) = read_optional_cpus(cgroups, &cgroup, File::Cpus)? else {
             continue;
         };
         // Units for which stelia.slice had no room have the attribute on their own cgroup.
-        let own =
-            || -> Result<Option<CpuSet>, CgroupError> { Ok(cgroups.attribute(&cgroup, OWN)?.map(|text| cpus(&text))) };
+        let own = || -> Result<Option<CpuSet>, CgroupError> {
+            Ok(cgroups.attribute(&cgroup, OWN)?.map(|text| recorded_cpus(&text)))
+        };
         let saved = match recorded(&unit) {
             Some(saved) => Some(saved),
             None if of_pods(&unit.as_str()) => own()?,
@@ -113,13 +114,7 @@ pub(super) fn outside(
         if saved.is_none() && !is_restricted(&unit, source) {
             continue;
         }
-        found.insert(
-            unit,
-            Outside {
-                cpus: cpus(&text),
-                saved,
-            },
-        );
+        found.insert(unit, Outside { cpus, saved });
     }
     // A unit of the host's own may come back, restricted as it was.
     let gone = saved_pods

@@ -2,14 +2,15 @@
 
 use stelia_kubelet::ContainerCgroup;
 use stelia_node::System;
-use stelia_node::containers::{LiveContainer, beside, live};
+use stelia_node::containers::{LiveContainer, live_containers_among, sibling_containers};
 use stelia_record::Record;
 
 /// Empty where they cannot be read: then the pod's shared pool stays unknown.
 pub(super) fn of(system: &System, record: &Record) -> Vec<LiveContainer> {
     let cgroups = &*system.cgroups;
     let own = ContainerCgroup::parse(record.origin.as_str()).map(|container| container.container_id);
-    let found = beside(cgroups, &record.origin).and_then(|found| live(cgroups, &system.run, found, own.as_deref()));
+    let found = sibling_containers(cgroups, &record.origin)
+        .and_then(|found| live_containers_among(cgroups, &system.run, found, own.as_deref()));
     let found = found.inspect_err(|error| tracing::debug!("the containers of pod {}: {error}", record.pod));
     found.unwrap_or_default()
 }

@@ -205,7 +205,7 @@ async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<
 
 /// The devices a container may open: as systemd says it of the unit, or as the runtime's configuration has it.
 async fn devices(system: &System, pod: &PodUid, origin: &CgroupPath) -> Result<Devices, Error> {
-    let whole = stelia_node::containers::whole(origin);
+    let whole = stelia_node::containers::container_scope(origin);
     if whole.name().ends_with(".scope") {
         let unit = system.systemd.devices(whole.name()).await;
         let unit = unit.map_err(|error| Error::from(error).of(pod))?;

@@ -1,5 +1,7 @@
 #![doc = include_str!("../README.md")]
 
+pub mod backoff;
+
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,19 +1,65 @@
-//! UTC days, and which of them has no signed head yet.
+//! UTC days as dates, and which of them has no signed head yet.
+
+use std::fmt;
 
 const DAY_US: u64 = 86_400 * 1_000_000;
+/// Days from 0000-03-01 to 1970-01-01. Counted from a first of March, the leap day is the last one of its year.
+const MARCH_OF_YEAR_0: u64 = 719_468;
+/// Days after which the calendar repeats.
+const DAYS_OF_400_YEARS: u64 = 146_097;
 
-/// `2026-10-31` of microseconds since the epoch. Days are those of the Gregorian calendar, without leap seconds, as POSIX counts.
+/// A date of the Gregorian calendar, without leap seconds, as POSIX counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Date {
+    pub year: u64,
+    /// 1 to 12.
+    pub month: u64,
+    /// From 1.
+    pub day: u64,
+}
+
+impl Date {
+    /// The date so many days after 1970-01-01.
+    pub fn of_days(days: u64) -> Self {
+        let days = days + MARCH_OF_YEAR_0;
+        let (era, of_era) = (days / DAYS_OF_400_YEARS, days % DAYS_OF_400_YEARS);
+        let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+        let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let shifted = (5 * of_year + 2) / 153;
+        let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+        Self {
+            year: era * 400 + year_of_era + u64::from(month <= 2),
+            month,
+            day: of_year - (153 * shifted + 2) / 5 + 1,
+        }
+    }
+
+    /// The date of microseconds since the epoch.
+    pub fn of(us: u64) -> Self {
+        Self::of_days(us / DAY_US)
+    }
+
+    /// How many days it is after 1970-01-01; 0 for one before.
+    pub fn days(self) -> u64 {
+        let year = self.year.saturating_sub(u64::from(self.month <= 2));
+        let (era, year_of_era) = (year / 400, year % 400);
+        let shifted = (self.month + 9) % 12;
+        let of_year = (153 * shifted + 2) / 5 + self.day - 1;
+        let of_era = 365 * year_of_era + year_of_era / 4 - year_of_era / 100 + of_year;
+        (era * DAYS_OF_400_YEARS + of_era).saturating_sub(MARCH_OF_YEAR_0)
+    }
+}
+
+/// `2026-10-31`.
+impl fmt::Display for Date {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04}-{:02}-{:02}", self.year, self.month, self.day)
+    }
+}
+
+/// `2026-10-31` of microseconds since the epoch.
 pub fn day(us: u64) -> String {
-    // Days since 0000-03-01: then the leap day is a year's last.
-    let days = us / DAY_US + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
+    Date::of(us).to_string()
 }
 
 /// The day whose head is to be signed now: that of the last entry, once the clock shows another day. Days are compared for being the same
@@ -47,6 +93,19 @@ mod tests {
         ] {
             assert_eq!(day(us(seconds)), expected, "{seconds}");
         }
+    }
+
+    #[test]
+    fn a_date_is_as_many_days_after_1970_as_it_is_made_of() {
+        for days in (0..4_000_000).step_by(97).chain([58, 59, 60, 146_096, 146_097]) {
+            assert_eq!(Date::of_days(days).days(), days);
+        }
+        let before = Date {
+            year: 1969,
+            month: 12,
+            day: 31,
+        };
+        assert_eq!(before.days(), 0);
     }
 
     #[test]

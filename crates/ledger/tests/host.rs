@@ -9,9 +9,9 @@ use std::thread::{sleep, yield_now};
 use std::time::Duration;
 
 use stelia_cpus::CpuSet;
-use stelia_ledger::look::parse::interrupts::{self, Whose};
-use stelia_ledger::look::parse::{schedstat, softirqs, steal, task};
 use stelia_ledger::look::{LookError, Reader, Seat, Thread};
+use stelia_node::counters::interrupts::{self, Kind, Table};
+use stelia_node::counters::{schedstat, softirqs, steal, task};
 use stelia_quiet::threads::stat;
 
 const TIMES: u64 = 1000;
@@ -47,18 +47,18 @@ fn the_tables_have_columns_of_all_online_cpus_and_rise() {
         let mut devices = parsed
             .lines
             .iter()
-            .filter(|line| matches!(line.whose, Whose::Device { .. }));
+            .filter(|line| matches!(line.kind, Kind::Device { .. }));
         assert!(devices.next().is_some(), "no device has ever interrupted this host");
-        let theirs = stelia_quiet::counts::parse(&String::from_utf8_lossy(&text)).expect("a table");
+        let table = Table::parse(&text).expect("a table");
         for line in &parsed.lines {
-            if let Whose::Device { irq, name } = &line.whose {
+            if let Kind::Device { irq, name } = &line.kind {
                 assert_eq!(
                     (name, &line.counts[..]),
-                    (&theirs.lines[irq].name, theirs.lines[irq].counts())
+                    (&table.lines[irq].name, table.lines[irq].counts())
                 );
             }
         }
-        let upkeep = parsed.lines.iter().filter(|line| matches!(line.whose, Whose::Cpu(_)));
+        let upkeep = parsed.lines.iter().filter(|line| matches!(line.kind, Kind::PerCpu(_)));
         upkeep
             .flat_map(|line| &line.counts)
             .map(|(_, count)| u64::from(*count))

@@ -17,6 +17,7 @@ mod annotations;
 pub mod compact;
 pub mod described;
 pub mod fingerprint;
+pub mod meta;
 pub mod name;
 pub mod numa;
 mod object;

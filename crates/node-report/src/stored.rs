@@ -2,12 +2,12 @@
 //! attributes of others. What others add is passed over; what was written here is read as strictly as in [`described`].
 
 mod amounts;
+mod object;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::Quantity;
@@ -21,6 +21,7 @@ use crate::object::{ApiVersion, Attribute, Cost, KIND, Metadata, NodeResourceTop
 use crate::profile::Profile;
 use crate::{Alignment, Facts, MANAGED_BY, name};
 use amounts::amounts;
+pub use object::{StoredAttribute, StoredCost, StoredObject, StoredResource, StoredZone};
 
 /// The attribute in which a node says that it must not be used, and why, in a word; who publishes the object sets it.
 pub const STATE: &str = "isolation.stelia.io/state";
@@ -91,78 +92,6 @@ pub enum StoredError {
     Value { place: String, found: String, why: String },
 }
 
-/// The fields that are read; all others are passed over.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Kept {
-    #[serde(default)]
-    api_version: String,
-    metadata: KeptMetadata,
-    #[serde(default)]
-    topology_policies: Option<Vec<String>>,
-    #[serde(default)]
-    attributes: Option<Vec<KeptAttribute>>,
-    #[serde(default)]
-    zones: Option<Vec<KeptZone>>,
-}
-
-#[derive(Deserialize)]
-struct KeptMetadata {
-    name: String,
-    #[serde(default)]
-    labels: Option<BTreeMap<String, String>>,
-    #[serde(default)]
-    annotations: Option<BTreeMap<String, String>>,
-}
-
-#[derive(Deserialize)]
-struct KeptAttribute {
-    name: String,
-    value: String,
-}
-
-#[derive(Deserialize)]
-struct KeptZone {
-    name: String,
-    #[serde(rename = "type", default)]
-    kind: String,
-    #[serde(default)]
-    costs: Option<Vec<KeptCost>>,
-    #[serde(default)]
-    resources: Option<Vec<KeptResource>>,
-}
-
-#[derive(Deserialize)]
-struct KeptCost {
-    name: String,
-    value: i64,
-}
-
-#[derive(Deserialize)]
-struct KeptResource {
-    name: String,
-    #[serde(deserialize_with = "quantity")]
-    capacity: String,
-    #[serde(deserialize_with = "quantity")]
-    allocatable: String,
-    #[serde(deserialize_with = "quantity")]
-    available: String,
-}
-
-/// The API server keeps a quantity as it was written: as a string or as a number.
-fn quantity<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Written {
-        Text(String),
-        Number(u64),
-    }
-    Ok(match Written::deserialize(from)? {
-        Written::Text(text) => text,
-        Written::Number(number) => number.to_string(),
-    })
-}
-
 impl Stored {
     /// Reads an object, JSON.
     ///
@@ -172,23 +101,22 @@ impl Stored {
         if text.len() > described::MAX_BYTES {
             return Err(StoredError::TooLarge(text.len()));
         }
-        let kept: Kept = serde_json::from_str(text).map_err(|cause| StoredError::Text(excerpt::cause(&cause)))?;
-        let Kept {
+        let object: StoredObject =
+            serde_json::from_str(text).map_err(|cause| StoredError::Text(excerpt::cause(&cause)))?;
+        let StoredObject {
             api_version,
             metadata,
             topology_policies,
             attributes,
-            zones,
-        } = kept;
+            mut zones,
+        } = object;
         let name = name::check(metadata.name)?;
-        let (mut kept_zones, attributes) = (zones.unwrap_or_default(), attributes.unwrap_or_default());
-        if kept_zones.len() > MAX_ZONES {
-            return Err(StoredError::TooManyZones(kept_zones.len()));
+        if zones.len() > MAX_ZONES {
+            return Err(StoredError::TooManyZones(zones.len()));
         }
         // Zones of another type are others'.
-        kept_zones.retain(|zone| zone.kind == "Node");
-        let labels = metadata.labels.unwrap_or_default();
-        let mut annotations = metadata.annotations.unwrap_or_default();
+        zones.retain(|zone| zone.kind == "Node");
+        let (labels, mut annotations) = (metadata.labels, metadata.annotations);
         if labels.get(MANAGED_BY.0).map(String::as_str) != Some(MANAGED_BY.1) {
             without_unknown_keys(&mut annotations);
         }
@@ -196,7 +124,7 @@ impl Stored {
             profile: Profile::Nrt,
             facts: None,
             alignment: None,
-            zones: amounts(&kept_zones)?,
+            zones: amounts(&zones)?,
             holders: Vec::new(),
             state: value_of(&attributes, STATE),
             manager: labels.get(MANAGED_BY.0).cloned(),
@@ -206,14 +134,7 @@ impl Stored {
         };
         let own = value_of(&attributes, compact::ATTRIBUTE);
         let is_described = annotations.contains_key(CPU_TOPOLOGY);
-        let object = described_part(
-            name,
-            api_version,
-            topology_policies,
-            attributes,
-            annotations,
-            kept_zones,
-        );
+        let object = described_part(name, api_version, topology_policies, attributes, annotations, zones);
         stored.alignment = match object.api_version == ApiVersion::V1Alpha1.api_version() {
             true => described::of_policies(object.topology_policies.as_deref()),
             false => described::of_attributes(&object),
@@ -311,7 +232,7 @@ fn retain(value: &mut Value, keys: &[&str]) {
     }
 }
 
-fn value_of(attributes: &[KeptAttribute], name: &str) -> Option<String> {
+fn value_of(attributes: &[StoredAttribute], name: &str) -> Option<String> {
     let found = attributes.iter().find(|attribute| attribute.name == name);
     found.map(|attribute| attribute.value.clone())
 }
@@ -326,9 +247,9 @@ fn described_part(
     name: String,
     api_version: String,
     policies: Option<Vec<String>>,
-    attributes: Vec<KeptAttribute>,
+    attributes: Vec<StoredAttribute>,
     mut annotations: BTreeMap<String, String>,
-    zones: Vec<KeptZone>,
+    zones: Vec<StoredZone>,
 ) -> NodeResourceTopology {
     annotations.retain(|name, _| DESCRIBED.contains(&name.as_str()));
     let attributes = attributes
@@ -342,27 +263,6 @@ fn described_part(
         false => api_version,
     };
     let (label, manager) = MANAGED_BY;
-    let zone = |zone: KeptZone| Zone {
-        name: zone.name,
-        kind: zone.kind,
-        costs: zone
-            .costs
-            .unwrap_or_default()
-            .into_iter()
-            .map(|KeptCost { name, value }| Cost { name, value })
-            .collect(),
-        resources: zone
-            .resources
-            .unwrap_or_default()
-            .into_iter()
-            .map(|one| Resource {
-                name: one.name,
-                capacity: one.capacity,
-                allocatable: one.allocatable,
-                available: one.available,
-            })
-            .collect(),
-    };
     NodeResourceTopology {
         api_version: version,
         kind: KIND.to_owned(),
@@ -373,6 +273,30 @@ fn described_part(
         },
         topology_policies: policies.filter(|_| by_policies),
         attributes,
-        zones: zones.into_iter().map(zone).collect(),
+        zones: zones.into_iter().map(Zone::from).collect(),
+    }
+}
+
+impl From<StoredZone> for Zone {
+    fn from(zone: StoredZone) -> Self {
+        let costs = zone.costs.into_iter();
+        let resources = zone.resources.into_iter();
+        Self {
+            name: zone.name,
+            kind: zone.kind,
+            costs: costs.map(|StoredCost { name, value }| Cost { name, value }).collect(),
+            resources: resources.map(Resource::from).collect(),
+        }
+    }
+}
+
+impl From<StoredResource> for Resource {
+    fn from(resource: StoredResource) -> Self {
+        Self {
+            allocatable: resource.allocatable().to_owned(),
+            name: resource.name,
+            capacity: resource.capacity,
+            available: resource.available,
+        }
     }
 }

@@ -8,7 +8,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::checkpoint::{Use, Uses};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodUid};
 
-use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, populated};
+use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, populated, read_cpus};
 use crate::runtime;
 
 /// Another container of the pod, one that has processes.
@@ -33,14 +33,14 @@ pub fn live_containers(
     pod: &PodUid,
     own: Option<&str>,
 ) -> Result<Vec<LiveContainer>, CgroupError> {
-    live(cgroups, run, of_pod(cgroups, pod)?, own)
+    live_containers_among(cgroups, run, pod_containers(cgroups, pod)?, own)
 }
 
 /// The containers of `found` that have processes, except for the one with the id `own`.
 ///
 /// # Errors
 /// A cgroup that is there cannot be read.
-pub fn live(
+pub fn live_containers_among(
     cgroups: &dyn Cgroups,
     run: &Path,
     found: Vec<(CgroupPath, ContainerCgroup)>,
@@ -51,13 +51,13 @@ pub fn live(
         if own == Some(container.container_id.as_str()) || !populated(cgroups, &path)? {
             continue;
         }
-        // What the kernel prints parses; an empty list is not restricted (the pod's sandbox).
-        let cpus = optional(cgroups.read(&path, File::Cpus))?.and_then(|text| text.parse().ok());
+        // An empty list is not restricted (the pod's sandbox).
+        let cpus = read_cpus(cgroups, &path, File::Cpus)?;
         let written = runtime::container(run, &container);
         live.push(LiveContainer {
             name: written.name,
-            cpus: cpus.unwrap_or_default(),
-            request: request(cgroups, &path, written.shares)?,
+            cpus,
+            request: container_request(cgroups, &path, written.shares)?,
             id: container.container_id,
         });
     }
@@ -68,9 +68,13 @@ pub fn live(
 ///
 /// # Errors
 /// The cgroup cannot be read.
-pub fn request(cgroups: &dyn Cgroups, container: &CgroupPath, shares: Option<u64>) -> Result<CpuRequest, CgroupError> {
+pub fn container_request(
+    cgroups: &dyn Cgroups,
+    container: &CgroupPath,
+    shares: Option<u64>,
+) -> Result<CpuRequest, CgroupError> {
     // With crun the processes are one level below, in a cgroup whose weight was not set from the request.
-    let weight = optional(cgroups.read(&whole(container), File::CpuWeight))?;
+    let weight = optional(cgroups.read(&container_scope(container), File::CpuWeight))?;
     Ok(CpuRequest {
         shares,
         weight: weight.and_then(|text| text.parse().ok()),
@@ -78,14 +82,14 @@ pub fn request(cgroups: &dyn Cgroups, container: &CgroupPath, shares: Option<u64
 }
 
 /// The cgroup of the whole container, given the one its processes are in: the same, or with crun the scope around it.
-pub fn whole(origin: &CgroupPath) -> CgroupPath {
+pub fn container_scope(origin: &CgroupPath) -> CgroupPath {
     CgroupPath::parse(ContainerCgroup::whole(origin.as_str())).unwrap_or_else(|| origin.clone())
 }
 
 /// The cgroup that the container's processes are in and, where that is a subgroup of the scope, the scope: limits of
 /// both apply.
-pub fn levels(origin: &CgroupPath) -> Vec<CgroupPath> {
-    let whole = whole(origin);
+pub fn container_levels(origin: &CgroupPath) -> Vec<CgroupPath> {
+    let whole = container_scope(origin);
     let mut levels = vec![origin.clone()];
     levels.extend((whole != *origin).then_some(whole));
     levels
@@ -93,7 +97,7 @@ pub fn levels(origin: &CgroupPath) -> Vec<CgroupPath> {
 
 /// The cgroup that a container's processes are in: with crun a subgroup of the scope. If the scope itself has
 /// processes, a subgroup of that name is not crun's, and the scope is the answer.
-pub fn inner(
+pub fn process_cgroup(
     cgroups: &dyn Cgroups,
     path: CgroupPath,
     container: ContainerCgroup,
@@ -111,7 +115,7 @@ pub fn inner(
 }
 
 /// The containers of a pod, in whichever of its places kubelet put it.
-pub fn of_pod(cgroups: &dyn Cgroups, pod: &PodUid) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
+pub fn pod_containers(cgroups: &dyn Cgroups, pod: &PodUid) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
     let unit = pod.as_str().replace('-', "_");
     let places = [
         format!("/kubepods.slice/kubepods-pod{unit}.slice"),
@@ -124,14 +128,14 @@ pub fn of_pod(cgroups: &dyn Cgroups, pod: &PodUid) -> Result<Vec<(CgroupPath, Co
     let mut found = Vec::new();
     for place in places.iter().filter_map(|place| CgroupPath::parse(place)) {
         if cgroups.exists(&place) {
-            found.extend(inside(cgroups, &place)?);
+            found.extend(containers_in(cgroups, &place)?);
         }
     }
     Ok(found)
 }
 
 /// The containers of every pod.
-pub fn all(cgroups: &dyn Cgroups) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
+pub fn all_containers(cgroups: &dyn Cgroups) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
     let mut found = Vec::new();
     let roots = ["/kubepods.slice", "/kubepods"];
     let mut levels: Vec<CgroupPath> = roots.into_iter().filter_map(CgroupPath::parse).collect();
@@ -145,7 +149,7 @@ pub fn all(cgroups: &dyn Cgroups) -> Result<Vec<(CgroupPath, ContainerCgroup)>, 
             for name in cgroups.children(&parent)? {
                 let child = parent.child(&name);
                 match ContainerCgroup::parse(child.as_str()) {
-                    Some(container) => found.push(inner(cgroups, child, container)?),
+                    Some(container) => found.push(process_cgroup(cgroups, child, container)?),
                     None => next.push(child),
                 }
             }
@@ -159,7 +163,7 @@ pub fn all(cgroups: &dyn Cgroups) -> Result<Vec<(CgroupPath, ContainerCgroup)>, 
 ///
 /// # Errors
 /// A cgroup that is there cannot be listed.
-pub fn pods(cgroups: &dyn Cgroups) -> Result<Vec<CgroupPath>, CgroupError> {
+pub fn pod_cgroups(cgroups: &dyn Cgroups) -> Result<Vec<CgroupPath>, CgroupError> {
     let mut pods = Vec::new();
     let roots = ["/kubepods.slice", "/kubepods"]
         .into_iter()
@@ -187,21 +191,29 @@ pub fn pods(cgroups: &dyn Cgroups) -> Result<Vec<CgroupPath>, CgroupError> {
 }
 
 /// The containers of the pod that the one in `origin` is of.
-pub fn beside(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
-    let Some(pod) = whole(origin).parent() else {
+pub fn sibling_containers(
+    cgroups: &dyn Cgroups,
+    origin: &CgroupPath,
+) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
+    let Some(pod) = container_scope(origin).parent() else {
         return Ok(Vec::new());
     };
-    inside(cgroups, &pod)
+    containers_in(cgroups, &pod)
 }
 
 /// The containers in a pod's cgroup.
 ///
 /// # Errors
 /// A cgroup that is there cannot be listed.
-pub fn inside(cgroups: &dyn Cgroups, pod: &CgroupPath) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
+pub fn containers_in(
+    cgroups: &dyn Cgroups,
+    pod: &CgroupPath,
+) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
     let children = cgroups.children(pod)?.into_iter().map(|name| pod.child(&name));
     let found = children.filter_map(|child| ContainerCgroup::parse(child.as_str()).map(|container| (child, container)));
-    found.map(|(path, container)| inner(cgroups, path, container)).collect()
+    found
+        .map(|(path, container)| process_cgroup(cgroups, path, container))
+        .collect()
 }
 
 /// Which of a pod's entries in kubelet's state are exclusive and which are the pod's shared pool, by what its running
@@ -209,7 +221,7 @@ pub fn inside(cgroups: &dyn Cgroups, pod: &CgroupPath) -> Result<Vec<(CgroupPath
 ///
 /// A container with exclusive CPUs requests exactly as many, and has them for as long as it runs. That one requests as
 /// many as the pod has says nothing: a container without a request has the whole pod's shares.
-pub fn uses(state: &CpuManagerState, pod: &PodUid, running: &[LiveContainer]) -> Uses {
+pub fn entry_uses(state: &CpuManagerState, pod: &PodUid, running: &[LiveContainer]) -> Uses {
     let (Some(own), Some(entries)) = (state.pod_entries.get(pod), state.entries.get(pod)) else {
         return Uses::new();
     };

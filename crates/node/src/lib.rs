@@ -4,6 +4,7 @@ pub mod activation;
 pub mod affinity;
 pub mod cgroup;
 pub mod containers;
+pub mod counters;
 pub mod dra;
 mod error;
 pub mod holder;

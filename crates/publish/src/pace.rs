@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
-/// The longest pause of what is tried again soon.
-pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
+use stelia_credentials::backoff::Backoff;
+
+/// The pauses of what is tried again soon.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5 * 60));
 /// The pause where trying again needs somebody to change something first: rights, a CRD, a second writer.
 pub(crate) const LONG_PAUSE: Duration = Duration::from_secs(5 * 60);
 /// Full jitter may choose nothing at all, and a server that answers at once is not to be asked in a loop.
@@ -41,8 +43,7 @@ impl Random {
 /// How long the pause after a failure is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pause {
-    /// Doubled with every failure, from 1 s to [`LONGEST_PAUSE`], and of that a part by chance ("full jitter"): clients that failed
-    /// together do not come back together.
+    /// A random part of what [`BACKOFF`] gives ("full jitter"): clients that failed together do not come back together.
     Growing,
     /// [`LONG_PAUSE`], a tenth more or less. A tenth of that the first time: an API server that has just started may refuse for a moment,
     /// or not know of the CRD yet.
@@ -66,10 +67,7 @@ impl Rest {
         let pause = match pause {
             Pause::Long if self.failures == 0 => random.around(LONG_PAUSE / 10),
             Pause::Long => random.around(LONG_PAUSE),
-            Pause::Growing => {
-                let most = Duration::from_secs(1 << self.failures.min(9)).min(LONGEST_PAUSE);
-                random.below(most).max(SHORTEST_PAUSE)
-            }
+            Pause::Growing => random.below(BACKOFF.pause(self.failures)).max(SHORTEST_PAUSE),
         };
         self.failures = self.failures.saturating_add(1);
         self.until = now + retry_after.unwrap_or_default() + pause;

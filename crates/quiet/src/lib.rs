@@ -2,7 +2,6 @@
 
 mod base;
 pub mod client;
-pub mod counts;
 mod failure;
 pub mod files;
 mod interrupts;

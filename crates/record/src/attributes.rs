@@ -189,7 +189,8 @@ impl Record {
         ];
         // Plain strings, numbers and lists: it cannot fail.
         let text = |allocation| serde_json::to_string(allocation).ok();
-        let home = (self.home != TreeHome::default()).then(|| self.home.name().to_owned());
+        // What an instance in stelia.slice leaves out stays a part of the format, whatever the setting's default is.
+        let home = (self.home != TreeHome::Slice).then(|| self.home.name().to_owned());
         let optional = [
             ("tree", home),
             ("adopted", self.adopted.as_ref().map(adopted_text)),
@@ -251,7 +252,7 @@ impl Record {
             .contains_key("tree")
             .then(|| field(attributes, "tree", TreeHome::parse))
             .transpose()?
-            .unwrap_or_default();
+            .unwrap_or(TreeHome::Slice);
         let quiet = attributes
             .contains_key("quiet")
             .then(|| field(attributes, "quiet", QuietRequest::parse))

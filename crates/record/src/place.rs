@@ -120,6 +120,7 @@ impl Record {
 mod tests {
     use super::*;
     use crate::testing;
+    use stelia_settings::TreeHome;
 
     const POD: &str = "/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice";
 
@@ -179,7 +180,7 @@ mod tests {
             ..in_place(&own)
         };
         let in_a_scope = Record {
-            home: Default::default(),
+            home: TreeHome::Slice,
             anchor: testing::record().anchor,
             ..in_place(&own)
         };

@@ -7,7 +7,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
-use stelia_settings::{LatencyLevel, Partition, PlacementPolicy, QuietRequest};
+use stelia_settings::{LatencyLevel, Partition, PlacementPolicy, QuietRequest, TreeHome};
 
 use crate::{Adopted, Phase, Record, VcpuThread};
 
@@ -17,7 +17,7 @@ pub fn record() -> Record {
         pod: PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap(),
         container: "instance".into(),
         origin: CgroupPath::parse("/kubepods.slice/x.scope").unwrap(),
-        home: Default::default(),
+        home: TreeHome::Slice,
         anchor: Some(TaskId { id: 40, start: 400 }),
         adopted: None,
         exclusive: "2-3".parse().unwrap(),
@@ -69,7 +69,7 @@ pub fn allocated() -> Record {
 /// The same where the cgroups are in the container's own.
 pub fn in_place() -> Record {
     Record {
-        home: stelia_settings::TreeHome::InPlace,
+        home: TreeHome::InPlace,
         anchor: None,
         ..record()
     }

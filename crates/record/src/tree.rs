@@ -1,7 +1,7 @@
 //! Where the cgroups of an instance are: in a scope of its own, or in the container's own cgroup.
 
 use stelia_node::cgroup::CgroupPath;
-use stelia_node::containers::whole;
+use stelia_node::containers::container_scope;
 use stelia_settings::TreeHome;
 
 use crate::{Record, RecordPlace};
@@ -59,7 +59,7 @@ impl Tree {
 
     /// In the cgroup that the container's processes are in: `housekeeping/` and `vcpu/`.
     pub fn in_place(origin: CgroupPath) -> Self {
-        let outer = whole(&origin);
+        let outer = container_scope(&origin);
         Self {
             float: origin.child(IN_PLACE[0]),
             vcpu: origin.child(IN_PLACE[1]),

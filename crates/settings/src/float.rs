@@ -2,7 +2,7 @@
 
 use stelia_text::named;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FloatPolicy {
     /// The whole shared pool.
     Node,
@@ -10,7 +10,6 @@ pub enum FloatPolicy {
     /// `float-min-cpus`.
     Numa,
     /// The pod's own shared pool (Kubernetes' pod-level resources); as `numa` where it has none, as most pods.
-    #[default]
     Pod,
 }
 

@@ -4,10 +4,9 @@ use stelia_text::named;
 
 /// What is allowed, and what a pod asks for. A greater one keeps the CPUs in lighter idle states, and costs more power and
 /// turbo of the neighbours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LatencyLevel {
     /// As the node is.
-    #[default]
     Default,
     /// Within the microseconds of the setting `latency-low-us`.
     Low,

@@ -16,10 +16,9 @@ pub fn isolated_is_safe(release: &str) -> bool {
 }
 
 /// The values of `cpuset.cpus.partition` (kernel: `Documentation/admin-guide/cgroup-v2.rst`) that can be asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Partition {
     /// No other task runs there, and the scheduler does not balance load: every thread must be pinned.
-    #[default]
     Isolated,
     /// No other task runs there, once the mask of the kernel's unbound workers excludes the CPUs; the scheduler
     /// balances threads that are not pinned.

@@ -2,10 +2,9 @@
 
 use stelia_text::named;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlacementPolicy {
     /// The guest's own topology on the host's: SMT siblings on SMT siblings, sockets and NUMA nodes on NUMA nodes.
-    #[default]
     Guest,
     /// Ascending vCPU index on physical cores, each filled before the next: as few cores as possible.
     FullPcpus,

@@ -3,9 +3,8 @@
 use stelia_text::named;
 
 /// As which profile of the node's object (`docs/node-topology.md`) the daemon tells what is written to the API server, if at all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Publish {
-    #[default]
     Off,
     Nrt,
     Koordinator,

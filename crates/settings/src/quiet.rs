@@ -26,9 +26,9 @@ pub struct QuietSettings {
 impl Default for QuietSettings {
     fn default() -> Self {
         Self {
-            irq_steering: IrqSteering::default(),
-            vfio_irqs: VfioIrqs::default(),
-            latency_allowed: LatencyLevel::default(),
+            irq_steering: IrqSteering::Shared,
+            vfio_irqs: VfioIrqs::Float,
+            latency_allowed: LatencyLevel::Default,
             latency_low_us: 20,
             cpu_governor: None,
             cache_monitoring: false,
@@ -38,10 +38,9 @@ impl Default for QuietSettings {
 }
 
 /// Where device interrupts go.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IrqSteering {
     /// Away from the CPUs of VMs.
-    #[default]
     Shared,
     /// Where they go already: nothing is written.
     Off,
@@ -53,10 +52,9 @@ named!(IrqSteering {
 });
 
 /// Where the interrupts of a VM's own VFIO devices go.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VfioIrqs {
     /// Where those of every other device go.
-    #[default]
     Float,
     /// To the VM's own CPUs.
     Own,
@@ -68,11 +66,21 @@ named!(VfioIrqs {
 });
 
 /// What a pod orders for its VM's CPUs.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct QuietRequest {
     pub latency: LatencyLevel,
     /// A `[cache-class.NAME]`; `None`: as the node is.
     pub cache_class: Option<String>,
+}
+
+/// Nothing is ordered. Records leave it out, so it is not what a setting says.
+impl Default for QuietRequest {
+    fn default() -> Self {
+        Self {
+            latency: LatencyLevel::Default,
+            cache_class: None,
+        }
+    }
 }
 
 impl QuietRequest {

@@ -11,7 +11,7 @@ use stelia_cpus::CpuSet;
 use stelia_node::proc::start_time;
 
 use super::explain::why::not_isolated;
-use super::interrupts::{self, device_interrupts, total};
+use super::interrupts::{device_interrupts, table};
 use super::node::Description;
 use super::pod::Pod;
 use super::threads::{self, Roots, field};
@@ -92,7 +92,7 @@ pub(crate) struct ThreadCounts {
 impl Sample {
     /// Reads the counters of the instances that the daemon describes.
     pub(crate) fn read(description: &Description, roots: &Roots, at: Duration) -> Self {
-        let interrupts = interrupts::read(&roots.proc, "interrupts");
+        let interrupts = table(&roots.proc);
         let quiet = &description.node.quiet;
         let instances = description.node.instances.iter().map(|(pod, instance)| {
             let scope = roots.cgroup.join(instance.scope.trim_matches('/'));
@@ -114,7 +114,9 @@ impl Sample {
                     )
                 }),
                 throttled_us: stat(&scope, "throttled_usec"),
-                device_interrupts: total(&device_interrupts(&interrupts, &instance.exclusive)),
+                device_interrupts: interrupts
+                    .as_ref()
+                    .and_then(|table| device_interrupts(table, &instance.exclusive)),
                 caches: quiet
                     .report
                     .caches

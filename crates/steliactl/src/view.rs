@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value};
 use stelia_api::client::OwnedDict;
+use stelia_ledger::day::Date;
 use zbus::Variant;
 
 use crate::client::Failure;
@@ -122,10 +123,10 @@ pub(crate) fn time(usec: u64) -> String {
         return String::new();
     }
     let seconds = usec / 1_000_000;
-    let (year, month, day) = date(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);
     format!(
-        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:06}Z",
+        "{}T{hour:02}:{minute:02}:{second:02}.{:06}Z",
+        Date::of(usec),
         usec % 1_000_000
     )
 }
@@ -141,42 +142,6 @@ pub(crate) fn ago(usec: u64, now: u64) -> String {
         (days, hours, _) => format!("{days}d {hours}h"),
     };
     format!("{} ({since} ago)", time(usec))
-}
-
-/// The Gregorian date a number of days after 1970-01-01.
-pub(crate) fn date(mut days: u64) -> (u64, u64, u64) {
-    // The calendar repeats after 400 years; without this an absurd value would keep the loop running.
-    let mut year = 1970 + days / 146_097 * 400;
-    days %= 146_097;
-    while days >= 365 + u64::from(leap(year)) {
-        days -= 365 + u64::from(leap(year));
-        year += 1;
-    }
-    let mut month = 1;
-    for length in lengths(year) {
-        if days < length {
-            break;
-        }
-        days -= length;
-        month += 1;
-    }
-    (year, month, days + 1)
-}
-
-/// The inverse, of a year from 1970 to 9999, a month from 1 and a day from 1.
-pub(crate) fn day_of(year: u64, month: u64, day: u64) -> u64 {
-    let years: u64 = (1970..year).map(|year| 365 + u64::from(leap(year))).sum();
-    let months: u64 = lengths(year).iter().zip(1..month).map(|(length, _)| length).sum();
-    years + months + day - 1
-}
-
-fn leap(year: u64) -> bool {
-    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-}
-
-/// The days of its months.
-fn lengths(year: u64) -> [u64; 12] {
-    [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
 }
 
 #[cfg(test)]

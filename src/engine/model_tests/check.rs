@@ -49,7 +49,7 @@ impl Node {
                 .get(&record.pod)
                 .and_then(|own| own.get(&record.container));
             // As long as the runtime has not written a container's new CPUs, its own cpuset has those of others.
-            let levels = stelia_node::containers::levels(&record.origin);
+            let levels = stelia_node::containers::container_levels(&record.origin);
             let has_others = |level: &CgroupPath| {
                 let list = self.model.read(level, File::Cpus).unwrap_or_default();
                 !cpus(&list).is_disjoint(&others)

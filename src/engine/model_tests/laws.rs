@@ -144,7 +144,7 @@ impl Node {
             let entry = self.entry(slots, slot);
             if let (Some((pod, _)), Some(entry)) = (&slots[slot], entry) {
                 // crun's containers have them on two levels.
-                for level in stelia_node::containers::levels(&pod.origin) {
+                for level in stelia_node::containers::container_levels(&pod.origin) {
                     if self.model.read(&level, File::Cpus).is_ok_and(|list| !list.is_empty()) {
                         let _ = self.model.meddle(&level, File::Cpus, &entry.to_string());
                     }

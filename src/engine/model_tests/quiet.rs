@@ -73,7 +73,7 @@ async fn the_setting_is_shown_before_there_is_a_vm_and_follows_a_reload() {
         let quiet = node.handle.view().quiet.clone();
         (quiet.steering.as_str(), quiet.answered_us) == (steering.name(), 0)
     };
-    node.until("the default is shown", |node| shows(node, IrqSteering::default()))
+    node.until("the default is shown", |node| shows(node, IrqSteering::Shared))
         .await;
     let mut settings = node.settings.clone();
     settings.quiet.irq_steering = IrqSteering::Off;

@@ -120,7 +120,7 @@ impl Picture {
     ) -> Option<(Box<Instance>, Vec<Finding>)> {
         let instance = self.snapshot.instances.get_mut(pod)?;
         let path = instance.tree.float().clone();
-        let Ok(now) = stelia_node::cgroup::set(&*system.cgroups, &path, File::Cpus) else {
+        let Ok(now) = stelia_node::cgroup::read_cpus(&*system.cgroups, &path, File::Cpus) else {
             dirty.changed(pod.clone());
             return None;
         };
@@ -208,7 +208,7 @@ fn limited(system: &System, instance: &Instance) -> Vec<PathBuf> {
     if instance.is_in_place() {
         return Vec::new();
     }
-    let mut of_container = stelia_node::containers::levels(&instance.record.origin);
+    let mut of_container = stelia_node::containers::container_levels(&instance.record.origin);
     of_container.extend(of_container.last().and_then(CgroupPath::parent));
     of_container.push(instance.scope().clone());
     of_container.iter().map(|cgroup| directory(system, cgroup)).collect()

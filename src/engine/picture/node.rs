@@ -347,7 +347,7 @@ fn left_in_place(cgroups: &dyn Cgroups, snapshot: &Snapshot, container: &CgroupP
         return Ok(CpuSet::new());
     };
     let read = || -> Result<CpuSet, CgroupError> {
-        let list = stelia_node::cgroup::set(cgroups, container, File::CpusExclusive)?;
+        let list = stelia_node::cgroup::read_cpus(cgroups, container, File::CpusExclusive)?;
         let in_force = in_place::in_force_of_container(cgroups, container)?;
         Ok(claim_without_record(snapshot, &known.pod, &list, &in_force))
     };

@@ -9,24 +9,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use stelia_cpus::quantity::Quantity;
 use stelia_kubelet::QosClass;
+use stelia_node_report::meta::ObjectMeta;
 use stelia_text::excerpt;
 
 /// The label by which a node says that VMs can be admitted on it.
 const READY: &str = "stelia.io/ready";
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Metadata {
-    name: String,
-    #[serde(default)]
-    namespace: Option<String>,
-    #[serde(default)]
-    uid: Option<String>,
-    #[serde(default)]
-    labels: Option<BTreeMap<String, String>>,
-    #[serde(default)]
-    annotations: Option<BTreeMap<String, String>>,
-}
 
 /// A Node.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -44,7 +31,7 @@ impl NodeObject {
     pub(super) fn read(text: &str) -> Result<(String, Self), String> {
         #[derive(Deserialize)]
         struct Written {
-            metadata: Metadata,
+            metadata: ObjectMeta,
             #[serde(default)]
             spec: Option<Spec>,
             #[serde(default)]
@@ -67,7 +54,7 @@ impl NodeObject {
         let name = stelia_node_report::name::check(written.metadata.name).map_err(|cause| cause.to_string())?;
         let amounts = status.allocatable.unwrap_or_default().into_iter();
         let node = Self {
-            labels: written.metadata.labels.unwrap_or_default(),
+            labels: written.metadata.labels,
             taints: spec.taints.unwrap_or_default(),
             cordoned: spec.unschedulable.unwrap_or(false),
             allocatable: amounts
@@ -155,7 +142,7 @@ pub struct AskedPod {
 
 #[derive(Deserialize)]
 struct WrittenPod {
-    metadata: Metadata,
+    metadata: ObjectMeta,
     #[serde(default)]
     spec: PodSpec,
     #[serde(default)]
@@ -194,7 +181,7 @@ impl PodObject {
             Err(cause) => (Pod::default(), Some(cause)),
         };
         let kept = Self {
-            uid: written.metadata.uid.unwrap_or_default(),
+            uid: written.metadata.uid,
             node: written.spec.node_name.clone().filter(|node| !node.is_empty()),
             ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
             requests: with_overhead(pod.requests(), written.spec.overhead.as_ref()),
@@ -220,8 +207,8 @@ impl AskedPod {
             .find_map(|condition| condition.message);
         Ok(Self {
             pod: planned(&written.spec)?,
-            labels: written.metadata.labels.unwrap_or_default(),
-            annotations: written.metadata.annotations.unwrap_or_default(),
+            labels: written.metadata.labels,
+            annotations: written.metadata.annotations,
             spec: written.spec,
             phase: status.phase,
             reason: status.reason,

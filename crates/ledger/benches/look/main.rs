@@ -18,7 +18,7 @@ use anyhow::ensure;
 use criterion::Criterion;
 use stelia_cpus::CpuSet;
 use stelia_ledger::look::Reader;
-use stelia_ledger::look::parse::interrupts;
+use stelia_node::counters::interrupts;
 
 use cpu_time::{is_within, shortest};
 use timing::median;

@@ -1,10 +1,9 @@
 //! The kernel's counters of the CPUs of VMs, as read at one time. Every number is the kernel's own, since boot or since the thread began.
 //!
-//! [`Reader`] reads them, [`parse`] has the forms of the kernel's files.
+//! [`Reader`] reads them, [`stelia_node::counters`] has the forms of the kernel's files.
 
 mod files;
 mod kernel_threads;
-pub mod parse;
 mod reader;
 
 use std::collections::BTreeMap;

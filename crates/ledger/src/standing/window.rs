@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stelia_quiet::counts::{rise, vfio_device};
+use stelia_node::counters::interrupts::{rise, vfio_device};
 
 use super::{Known, Open, UNSEEN};
 use crate::account::{Ran, Range};

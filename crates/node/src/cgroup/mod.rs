@@ -17,7 +17,7 @@ use std::io;
 pub use file::{File, HugePage};
 pub use kernel::KernelCgroups;
 pub use limits::{CpuQuota, IoMax, Limits};
-pub use read::{cpus, is_populated, numbers, optional, populated, set};
+pub use read::{is_populated, numbers, optional, populated, read_cpus, read_optional_cpus, recorded_cpus};
 
 /// A cgroup's path below the cgroup root, as `/proc/<pid>/cgroup` prints it: `/stelia.slice/…`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

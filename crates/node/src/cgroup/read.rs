@@ -1,5 +1,7 @@
 //! Files of a cgroup, read as values.
 
+use std::io;
+
 use stelia_cpus::CpuSet;
 
 use super::{CgroupError, CgroupPath, Cgroups, File};
@@ -27,15 +29,36 @@ pub fn optional<T>(result: Result<T, CgroupError>) -> Result<Option<T>, CgroupEr
 /// A CPU list of a cgroup; empty where the file is absent or empty.
 ///
 /// # Errors
-/// It cannot be read.
-pub fn set(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<CpuSet, CgroupError> {
-    Ok(optional(cgroups.read(cgroup, file))?
-        .map(|text| cpus(&text))
-        .unwrap_or_default())
+/// It cannot be read, or is not a CPU list.
+pub fn read_cpus(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<CpuSet, CgroupError> {
+    Ok(read_optional_cpus(cgroups, cgroup, file)?.unwrap_or_default())
 }
 
-/// A CPU list as the kernel prints it. What does not parse, which this program did not write, becomes the empty set.
-pub fn cpus(text: &str) -> CpuSet {
+/// A CPU list of a cgroup; `None` where the file is absent.
+///
+/// # Errors
+/// As [`read_cpus`].
+pub fn read_optional_cpus(
+    cgroups: &dyn Cgroups,
+    cgroup: &CgroupPath,
+    file: File,
+) -> Result<Option<CpuSet>, CgroupError> {
+    let Some(text) = optional(cgroups.read(cgroup, file))? else {
+        return Ok(None);
+    };
+    match text.parse() {
+        Ok(cpus) => Ok(Some(cpus)),
+        // An empty set would say that nothing is taken or allowed there.
+        Err(_) => Err(CgroupError {
+            operation: format!("read {cgroup}/{}", file.name()),
+            cause: io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is not a CPU list")),
+        }),
+    }
+}
+
+/// A CPU list in an attribute that only this program writes. What does not parse, because something else wrote it, becomes the empty
+/// set: nothing is recorded.
+pub fn recorded_cpus(text: &str) -> CpuSet {
     text.parse().unwrap_or_default()
 }
 

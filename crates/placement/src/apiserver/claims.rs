@@ -3,6 +3,7 @@
 use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use stelia_node_report::meta::ObjectMeta;
 
 use super::{Api, Failure, JSON, escaped};
 use crate::reservations::{Entry, NodeName, Rewrite, Uid, Version};
@@ -35,16 +36,9 @@ struct Claim {
 
 #[derive(Deserialize)]
 struct Object {
-    metadata: Metadata,
+    metadata: ObjectMeta,
     #[serde(default)]
     spec: Spec,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Metadata {
-    name: String,
-    resource_version: String,
 }
 
 #[derive(Default, Deserialize)]

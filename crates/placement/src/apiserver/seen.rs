@@ -163,8 +163,17 @@ impl Resources {
 
 /// Reads a pod. `None`: it has no UID, name or version.
 pub fn pod(text: &str) -> Option<Pod> {
+    serde_json::from_str(text).ok().and_then(of_object)
+}
+
+/// Reads a pod that is parsed already. `None` as in [`pod`].
+pub fn parsed_pod(document: &Value) -> Option<Pod> {
+    Object::deserialize(document).ok().and_then(of_object)
+}
+
+fn of_object(object: Object) -> Option<Pod> {
     debug_assert_eq!(VM, "stelia.io/vm");
-    let Object { metadata, spec, status } = serde_json::from_str(text).ok()?;
+    let Object { metadata, spec, status } = object;
     let uid = metadata.annotations.mirror.as_deref().and_then(Uid::parse);
     let containers = spec
         .containers

@@ -10,6 +10,7 @@ use http::Method;
 use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use stelia_credentials::backoff::Backoff;
 use tokio::sync::watch;
 
 use super::{Api, Failure, escaped};
@@ -21,8 +22,10 @@ const PAGE: usize = 500;
 const WATCH_SECONDS: u64 = 290;
 /// The longest event: etcd takes objects of 1.5 MiB.
 const LONGEST: usize = 4 << 20;
-const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How long the beginning of an answer is waited for, and how much longer than the server means to hold a watch open its end is.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The pauses after requests that failed.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 
 /// What is watched.
 #[derive(Debug, Clone, Copy)]
@@ -85,18 +88,18 @@ struct Status {
 
 /// Never ends. Lists anew each time the number in `wanted` changes, and whenever the watch cannot be continued.
 pub async fn follow(api: &Api, source: Source, follower: Arc<dyn Follower>, mut wanted: watch::Receiver<u64>) {
-    let mut pause = SHORTEST_PAUSE;
+    let mut failures = 0;
     loop {
         let number = *wanted.borrow_and_update();
         follower.list_begins();
         let mut version = match list(api, source, &*follower).await {
             Ok(version) => version,
             Err(failure) => {
-                rest(&failure, &mut pause, &*follower).await;
+                rest(&failure, &mut failures, &*follower).await;
                 continue;
             }
         };
-        pause = SHORTEST_PAUSE;
+        failures = 0;
         follower.list_ends(number_of(&version), number);
         loop {
             let ended = tokio::select! {
@@ -108,23 +111,23 @@ pub async fn follow(api: &Api, source: Source, follower: Arc<dyn Follower>, mut 
                 ended = watch_from(api, source, &mut version, &*follower) => ended,
             };
             match ended {
-                Ok(()) => pause = SHORTEST_PAUSE,
+                Ok(()) => failures = 0,
                 Err(Failure::Expired(_)) => break,
-                Err(failure) => rest(&failure, &mut pause, &*follower).await,
+                Err(failure) => rest(&failure, &mut failures, &*follower).await,
             }
         }
     }
 }
 
 /// Longer each time, and as long as the server asks for.
-async fn rest(failure: &Failure, pause: &mut Duration, follower: &dyn Follower) {
+async fn rest(failure: &Failure, failures: &mut u32, follower: &dyn Follower) {
     follower.failed(failure);
     let asked = match failure {
         Failure::Busy { after, .. } => after.unwrap_or_default(),
         _ => Duration::ZERO,
     };
-    tokio::time::sleep(asked.max(*pause)).await;
-    *pause = (*pause * 2).min(LONGEST_PAUSE);
+    tokio::time::sleep(asked.max(BACKOFF.pause(*failures))).await;
+    *failures = failures.saturating_add(1);
 }
 
 fn number_of(version: &str) -> Version {
@@ -149,9 +152,9 @@ async fn list(api: &Api, source: Source, follower: &dyn Follower) -> Result<Stri
                 .map(|body| body.to_bytes())
                 .map_err(Failure::lost)
         };
-        let text = tokio::time::timeout(LONGEST_PAUSE, text)
+        let text = tokio::time::timeout(RESPONSE_TIMEOUT, text)
             .await
-            .map_err(|_| Failure::silent(LONGEST_PAUSE))??;
+            .map_err(|_| Failure::silent(RESPONSE_TIMEOUT))??;
         let page: Page<'_> = serde_json::from_slice(&text).map_err(Failure::lost)?;
         page.items.into_iter().for_each(|object| follower.changed(object));
         if page.metadata.r#continue.is_empty() {
@@ -172,17 +175,17 @@ async fn watch_from(api: &Api, source: Source, version: &mut String, follower: &
         path = format!("{path}&fieldSelector={}", escaped(source.fields));
     }
     let begun = api.send(Method::GET, &path, None);
-    let begun = tokio::time::timeout(LONGEST_PAUSE, begun)
+    let begun = tokio::time::timeout(RESPONSE_TIMEOUT, begun)
         .await
-        .map_err(|_| Failure::silent(LONGEST_PAUSE))??;
+        .map_err(|_| Failure::silent(RESPONSE_TIMEOUT))??;
     let mut body = begun.into_body();
     let mut kept = Vec::new();
-    let end = tokio::time::Instant::now() + Duration::from_secs(WATCH_SECONDS) + LONGEST_PAUSE;
+    let end = tokio::time::Instant::now() + Duration::from_secs(WATCH_SECONDS) + RESPONSE_TIMEOUT;
     loop {
         // A connection that died without a word ends here.
         let frame = tokio::time::timeout_at(end, body.frame())
             .await
-            .map_err(|_| Failure::silent(LONGEST_PAUSE))?;
+            .map_err(|_| Failure::silent(RESPONSE_TIMEOUT))?;
         let Some(frame) = frame else { return Ok(()) };
         let Ok(data) = frame.map_err(Failure::lost)?.into_data() else {
             continue;

@@ -4,7 +4,6 @@
 
 mod available;
 mod error;
-mod object;
 mod shape;
 #[cfg(test)]
 mod tests;
@@ -12,11 +11,11 @@ mod uid;
 mod zones;
 
 use stelia_node_report::compact::{self, Compact};
+use stelia_node_report::stored::StoredObject;
 use stelia_text::excerpt;
 
 pub use available::{Amount, Available, Devices};
 pub use error::NodeError;
-pub use object::{Attribute, Cost, Metadata, Object, Resource, Zone};
 pub use shape::{Shape, ShapeKey};
 pub use uid::Uid;
 
@@ -48,7 +47,8 @@ pub fn read(text: &[u8]) -> Result<Described, NodeError> {
     if text.len() > MAX_BYTES {
         return Err(NodeError::TooLarge(text.len()));
     }
-    let object: Object = serde_json::from_slice(text).map_err(|cause| NodeError::Syntax(excerpt::cause(&cause)))?;
+    let object: StoredObject =
+        serde_json::from_slice(text).map_err(|cause| NodeError::Syntax(excerpt::cause(&cause)))?;
     describe(&object)
 }
 
@@ -56,7 +56,7 @@ pub fn read(text: &[u8]) -> Result<Described, NodeError> {
 ///
 /// # Errors
 /// As [`read`].
-pub fn describe(object: &Object) -> Result<Described, NodeError> {
+pub fn describe(object: &StoredObject) -> Result<Described, NodeError> {
     if let Some(state) = attribute(object, STATE)?.filter(|state| *state != READY) {
         return Err(NodeError::Unusable(excerpt::excerpt(state)));
     }
@@ -85,7 +85,7 @@ pub fn describe(object: &Object) -> Result<Described, NodeError> {
 }
 
 /// The value of an attribute.
-fn attribute<'a>(object: &'a Object, name: &'static str) -> Result<Option<&'a str>, NodeError> {
+fn attribute<'a>(object: &'a StoredObject, name: &'static str) -> Result<Option<&'a str>, NodeError> {
     let mut found = object.attributes.iter().filter(|attribute| attribute.name == name);
     let first = found.next();
     match found.next() {

@@ -12,8 +12,8 @@ use kubelet_planner::{
 use stelia_allocator::{AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, Host};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_node_report::compact::{Compact, Policies};
+use stelia_node_report::stored::StoredObject;
 
-use super::object::Object;
 use super::zones::Zones;
 use super::{NodeError, attribute, wrong};
 
@@ -191,7 +191,7 @@ fn allocator((qos, bind, required, exclusive, strategy, alignment): Policies, re
 /// The most CPUs that kubelet reserves by its own choice, beyond which the object is not believed.
 const MAX_RESERVED: u32 = stelia_cpus::MAX_CPUS;
 
-pub(super) fn key(object: &Object, compact: Compact, zones: Zones) -> Result<ShapeKey, NodeError> {
+pub(super) fn key(object: &StoredObject, compact: Compact, zones: Zones) -> Result<ShapeKey, NodeError> {
     check(&compact.topology)?;
     let managers = compact.managers;
     let reserved = match &compact.choice {

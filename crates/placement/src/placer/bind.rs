@@ -146,20 +146,21 @@ impl Placer {
         }
         // The watch is late, and the filter call was another instance's.
         let read = self.api.pod(&to.namespace, &to.name).await;
-        let pod = match read {
-            Ok(pod) => pod.to_string(),
+        let document = match read {
+            Ok(document) => document,
             Err(Failure::Missing(_)) => return Err(BindError::Gone(to.pod())),
             Err(failure) => return Err(BindError::Bind(to.pod(), to.node.clone(), failure)),
         };
-        let known = seen::pod(&pod).filter(|pod| pod.uid == uid);
-        let known = known.ok_or_else(|| BindError::Gone(to.pod()))?;
-        let request = self.request(&pod).map_err(|_| BindError::Request(to.pod()))?;
+        let pod = seen::parsed_pod(&document).filter(|pod| pod.uid == uid);
+        let pod = pod.ok_or_else(|| BindError::Gone(to.pod()))?;
+        let request = self.request(&document, Some(&pod));
+        let request = request.map_err(|_| BindError::Request(to.pod()))?;
         let mut state = self.state();
         let request = request.and_then(|request| state.shared(request));
         let asked = AskedPod {
-            name: known.name,
-            version: known.version,
-            priority: known.priority,
+            name: pod.name,
+            version: pod.version,
+            priority: pod.priority,
             request,
         };
         state.asked.put(uid, asked);

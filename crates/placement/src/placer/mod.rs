@@ -31,6 +31,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde_json::Value;
 use stelia_allocator::evaluate::ScoringStrategy;
 use tokio::time::Instant;
 
@@ -206,38 +207,37 @@ impl Placer {
         self.state().reservations.rules().cluster.len()
     }
 
-    /// What a pod asks, JSON as the API server gives it; `None` of one that gets no CPUs of its own and has no VM.
+    /// What a pod asks; `None` if it gets no CPUs of its own and has no VM. `pod` is what was read of the document.
     ///
     /// # Errors
     /// It fits nowhere.
-    pub(crate) fn request(&self, pod: &str) -> Result<Option<Request>, PodError> {
-        match seen::pod(pod) {
-            Some(seen) if !seen.concerns => Ok(None),
-            _ => Ok(Some(Request::of_pod(
-                &serde_json::from_str(pod)?,
-                self.options.strategy,
-            )?)),
+    pub(crate) fn request(&self, document: &Value, pod: Option<&seen::Pod>) -> Result<Option<Request>, RequestError> {
+        if pod.is_some_and(|pod| !pod.concerns) {
+            return Ok(None);
         }
+        Request::of_pod(document, self.options.strategy).map(Some)
     }
 
-    /// The UID of a pod that the scheduler asks about, and what it asks; both are remembered for its bind.
+    /// The UID of a pod that the scheduler asks about, JSON as the API server gives it, and what it asks; both are remembered for its
+    /// bind.
     ///
     /// # Errors
     /// It fits nowhere.
     pub fn asked_for(&self, pod: &str) -> Result<(Option<Uid>, Option<Request>), PodError> {
-        let request = self.request(pod)?;
-        let seen = seen::pod(pod);
-        let uid = seen.as_ref().map(|seen| seen.uid);
-        if let Some(seen) = seen {
+        let document = serde_json::from_str(pod)?;
+        let pod = seen::parsed_pod(&document);
+        let request = self.request(&document, pod.as_ref())?;
+        let uid = pod.as_ref().map(|pod| pod.uid);
+        if let Some(pod) = pod {
             let mut state = self.state();
             let shared = request.clone().and_then(|request| state.shared(request));
             let asked = AskedPod {
-                name: seen.name,
-                version: seen.version,
-                priority: seen.priority,
+                name: pod.name,
+                version: pod.version,
+                priority: pod.priority,
                 request: shared,
             };
-            state.asked.put(seen.uid, asked);
+            state.asked.put(pod.uid, asked);
         }
         Ok((uid, request))
     }

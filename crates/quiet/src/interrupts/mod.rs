@@ -8,9 +8,9 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 use stelia_cpus::CpuSet;
+use stelia_node::counters::interrupts::{Table, is_legacy_timer, vfio_device};
 use stelia_text::excerpt::cause;
 
-use crate::counts::{Table, is_legacy_timer, vfio_device};
 use crate::files::Files;
 
 /// The mask that an interrupt is born with.

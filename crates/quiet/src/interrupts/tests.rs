@@ -1,7 +1,8 @@
 use rustix::io::Errno;
 
+use stelia_node::counters::interrupts::PATH;
+
 use super::*;
-use crate::counts;
 use crate::testing::{Call, FakeKernel};
 
 fn set(text: &str) -> CpuSet {
@@ -9,7 +10,7 @@ fn set(text: &str) -> CpuSet {
 }
 
 fn found(kernel: &FakeKernel) -> Found {
-    let table = counts::parse(&kernel.read(counts::PATH).expect("text")).expect("a table");
+    let table = Table::parse(kernel.read(PATH).expect("text").as_bytes()).expect("a table");
     read(kernel, &table).expect("interrupts")
 }
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
+use stelia_node::counters::interrupts::{IrqLine, Table, risen};
 
 use super::Task;
 use super::write::Outcome;
-use crate::counts::{Line, Table, risen};
 use crate::files::Files;
 use crate::interrupts::{self, Identity, Interrupt};
 
@@ -110,12 +110,12 @@ impl Memory {
         task: &Task<'_>,
         outcome: &Outcome,
         mask: &CpuSet,
-        line: Option<&Line>,
+        line: Option<&IrqLine>,
         files: &dyn Files,
     ) -> &Known {
         let known = self.known.entry(task.irq()).or_default();
         let (found, wanted) = (&task.interrupt.mask, &task.decision.wanted);
-        let counts = line.map_or(&[][..], Line::counts);
+        let counts = line.map_or(&[][..], IrqLine::counts);
         let both = task.disturbed.intersection(&self.watched);
         let mut rises = if known.seen {
             risen(&known.counts, counts, &both)

@@ -15,10 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_api::quiet::{Problem, Report};
 use stelia_cpus::CpuSet;
+use stelia_node::counters::interrupts::{PATH, Table};
 use stelia_text::excerpt::cause;
 
 use crate::base::{Kept, Record};
-use crate::counts::{self, Table};
 use crate::files::{Files, System};
 use crate::interrupts::{self, Identity, Interrupt};
 use crate::order::Order;
@@ -136,9 +136,9 @@ fn count<T>(all: impl Iterator<Item = T>) -> u32 {
 fn counted(files: &dyn Files) -> Result<Table, String> {
     let read = || {
         let text = files
-            .read(counts::PATH)
-            .map_err(|error| format!("read {}: {}", counts::PATH, cause(&error)))?;
-        counts::parse(&text).map_err(|error| error.to_string())
+            .read(PATH)
+            .map_err(|error| format!("read {PATH}: {}", cause(&error)))?;
+        Table::parse(text.as_bytes()).map_err(|error| format!("{PATH}: {error}"))
     };
     read().or_else(|_| read())
 }

@@ -68,7 +68,9 @@ fn the_table_has_columns_of_online_cpus_only() {
     kernel.tree().add_irq(24, "eth0", None);
     kernel.tree().fire(24);
     kernel.tree().offline(1);
-    let table = crate::counts::parse(&kernel.read("/proc/interrupts").expect("text")).expect("a table");
+    let table =
+        stelia_node::counters::interrupts::Table::parse(kernel.read("/proc/interrupts").expect("text").as_bytes())
+            .expect("a table");
     assert_eq!(
         (table.cpus, table.lines[&24].counts().to_vec()),
         (set("0,2"), vec![(0, 1)])

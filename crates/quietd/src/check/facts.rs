@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, populated};
-use stelia_node::containers::{all, of_pod, whole};
+use stelia_node::containers::{all_containers, container_scope, pod_containers};
 use stelia_quiet::files::Files;
 use stelia_quiet::order::Order;
 use stelia_record::{Record, RecordPlace, SCHEMA_ATTRIBUTE, Tree};
@@ -54,7 +54,7 @@ pub fn exclusive(cgroups: &dyn Cgroups) -> Result<CpuSet, String> {
         names => names.map_err(|error| error.to_string())?,
     };
     let scopes = scopes.iter().map(|name| in_scope(cgroups, &slice.child(name)));
-    let containers = all(cgroups).map_err(|error| error.to_string())?;
+    let containers = all_containers(cgroups).map_err(|error| error.to_string())?;
     let in_place = containers.iter().map(|(origin, _)| in_place(cgroups, origin));
     for record in scopes.chain(in_place).filter_map(Result::ok).flatten() {
         exclusive.union_with(&record.exclusive);
@@ -75,7 +75,7 @@ fn live(cgroups: &dyn Cgroups, pod: &PodUid) -> Result<Option<Record>, String> {
     if let Some(record) = own(in_scope(cgroups, &scope)?) {
         return Ok(Some(record));
     }
-    for (origin, _) in of_pod(cgroups, pod).map_err(|error| error.to_string())? {
+    for (origin, _) in pod_containers(cgroups, pod).map_err(|error| error.to_string())? {
         if let Some(record) = own(in_place(cgroups, &origin)?) {
             return Ok(Some(record));
         }
@@ -94,7 +94,7 @@ fn in_scope(cgroups: &dyn Cgroups, scope: &CgroupPath) -> Result<Option<Record>,
 
 /// The record of a container, which is on its pod's cgroup: on its own a container may write what it likes.
 fn in_place(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<Record>, String> {
-    let container = whole(origin);
+    let container = container_scope(origin);
     let Some(attributes) = live_attributes(cgroups, &container, RecordPlace::on_pod(&container))? else {
         return Ok(None);
     };

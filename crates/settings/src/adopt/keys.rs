@@ -29,8 +29,8 @@ struct Draft {
     threads: Option<ThreadName>,
     placement: Option<AdoptPlacement>,
     container_may_refuse: bool,
-    tree: AdoptTree,
-    partition: AdoptPartition,
+    tree: Option<AdoptTree>,
+    partition: Option<AdoptPartition>,
 }
 
 const NAMES: &[&str] = &["a list of 1 to 64 names, in which * stands for anything"];
@@ -97,7 +97,7 @@ pub(crate) const RULE_KEYS: [RuleKey; 10] = [
         name: "tree",
         allowed: &["auto", "in-place", "slice"],
         set: |draft, value| {
-            draft.tree = AdoptTree::parse(value.as_str()?)?;
+            draft.tree = Some(AdoptTree::parse(value.as_str()?)?);
             Some(())
         },
         get: |rule| rule.tree.name().into(),
@@ -106,7 +106,7 @@ pub(crate) const RULE_KEYS: [RuleKey; 10] = [
         name: "partition",
         allowed: &["auto", "member"],
         set: |draft, value| {
-            draft.partition = AdoptPartition::parse(value.as_str()?)?;
+            draft.partition = Some(AdoptPartition::parse(value.as_str()?)?);
             Some(())
         },
         get: |rule| rule.partition.name().into(),
@@ -119,8 +119,8 @@ pub(super) fn default(key: &str) -> Option<Value> {
         "namespaces" | "pods" | "containers" => Some(vec!["*"].into()),
         "placement" => Some(AdoptPlacement::Auto.name().into()),
         "container-may-refuse" => Some(true.into()),
-        "tree" => Some(AdoptTree::default().name().into()),
-        "partition" => Some(AdoptPartition::default().name().into()),
+        "tree" => Some(AdoptTree::Auto.name().into()),
+        "partition" => Some(AdoptPartition::Auto.name().into()),
         _ => None,
     }
 }
@@ -136,7 +136,7 @@ pub(super) fn rule(value: &dyn Fn(&str) -> Option<Value>) -> Result<AdoptRule, &
             .and_then(|value| (key.set)(&mut draft, &value))
             .ok_or(key)?;
     }
-    let [.., threads, placement, _, _, _] = &RULE_KEYS;
+    let [.., threads, placement, _, tree, partition] = &RULE_KEYS;
     Ok(AdoptRule {
         name: draft.name,
         namespaces: draft.namespaces,
@@ -146,8 +146,8 @@ pub(super) fn rule(value: &dyn Fn(&str) -> Option<Value>) -> Result<AdoptRule, &
         threads: draft.threads.ok_or(threads)?,
         placement: draft.placement.ok_or(placement)?,
         container_may_refuse: draft.container_may_refuse,
-        tree: draft.tree,
-        partition: draft.partition,
+        tree: draft.tree.ok_or(tree)?,
+        partition: draft.partition.ok_or(partition)?,
     })
 }
 

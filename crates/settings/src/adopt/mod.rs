@@ -63,10 +63,9 @@ impl AdoptPlacement {
 }
 
 /// Where an adopted VM's cgroups are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdoptTree {
     /// In the container's own cgroup where its runtime copes with that, else in `stelia.slice`.
-    #[default]
     Auto,
     /// In the container's own cgroup, or the VM is not adopted.
     InPlace,
@@ -81,10 +80,9 @@ named!(AdoptTree {
 });
 
 /// Whether an adopted VM's vCPUs get a cpuset partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdoptPartition {
     /// By the setting `partition`.
-    #[default]
     Auto,
     /// None, whatever the setting says: a partition takes its CPUs out of `cpuset.cpus.effective` of the container's cgroup, and the
     /// VM's own management reads that file.

@@ -8,7 +8,7 @@ use stelia_api::ErrorKind;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::checkpoint::{Schema, Use};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState};
-use stelia_node::containers::{LiveContainer, uses};
+use stelia_node::containers::{LiveContainer, entry_uses};
 use stelia_node::oci::Coping;
 use stelia_record::IN_PLACE;
 use stelia_settings::{AdoptPartition, AdoptTree};
@@ -141,7 +141,7 @@ pub(super) fn exclusive(looked: &Looked<'_>, state: &Result<CpuManagerState, Str
     let shared = own
         .name
         .as_ref()
-        .and_then(|name| uses(state, pod, &running).remove(name));
+        .and_then(|name| entry_uses(state, pod, &running).remove(name));
     if shared == Some(Use::Shared) {
         let text = format!("{entry} is its pod's shared pool, not its own CPUs");
         return Err(refusal(ErrorKind::NotGuaranteed, text));

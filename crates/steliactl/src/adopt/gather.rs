@@ -6,7 +6,7 @@ use stelia_adopt::{Names, Vm, Why, is_vcpu, is_vmm, rules_for, vm};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, MAX_BYTES};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, home};
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, KernelCgroups, populated, set};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, KernelCgroups, populated, read_cpus};
 use stelia_node::containers::{self, LiveContainer};
 use stelia_node::proc::{KernelProcs, Procs};
 use stelia_node::processes::{self, Process};
@@ -62,7 +62,7 @@ pub(crate) fn gather(root: &Path, roots: &Roots) -> Result<Preview, Failure> {
     let mut vms = Vec::new();
     // Containers whose VMs have a line, or are instances.
     let mut told: Vec<CgroupPath> = vec![CgroupPath::slice()];
-    for (origin, cgroup) in containers::all(&node.cgroups).map_err(failed)? {
+    for (origin, cgroup) in containers::all_containers(&node.cgroups).map_err(failed)? {
         match node.candidate(&origin, &cgroup) {
             Ok(Some(found)) => {
                 vms.push(found);
@@ -249,8 +249,8 @@ impl Node {
         let own = LiveContainer {
             id: cgroup.container_id.clone(),
             name: written.name.clone(),
-            cpus: set(cgroups, origin, File::Cpus)?,
-            request: containers::request(cgroups, origin, written.shares)?,
+            cpus: read_cpus(cgroups, origin, File::Cpus)?,
+            request: containers::container_request(cgroups, origin, written.shares)?,
         };
         let is_instance = self.is_instance(origin, cgroup);
         let mut children = Vec::new();
@@ -273,7 +273,7 @@ impl Node {
         let cgroups = &self.cgroups;
         let scope = CgroupPath::slice().child(&cgroup.pod.scope());
         // In place the record is on the pod's cgroup.
-        let place = RecordPlace::on_pod(&containers::whole(origin));
+        let place = RecordPlace::on_pod(&containers::container_scope(origin));
         let schema = cgroups.attribute(place.cgroup(), &place.name(SCHEMA_ATTRIBUTE));
         cgroups.exists(&scope) || schema.is_ok_and(|found| found.is_some())
     }

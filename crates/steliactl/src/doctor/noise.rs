@@ -10,7 +10,7 @@ use stelia_cpus::CpuSet;
 
 use super::Facts;
 use super::checks::{Finding, advice, ok};
-use crate::interrupts::{line, read, total};
+use crate::interrupts::{per_cpu, softirqs};
 use crate::view::counted;
 
 /// How long is measured.
@@ -37,9 +37,13 @@ impl Noise {
     pub(crate) async fn measure(root: &Path, cpus: &CpuSet) -> Self {
         let proc = root.join("proc");
         let counts = || {
-            let (interrupts, softirqs) = (read(&proc, "interrupts"), read(&proc, "softirqs"));
-            [(&interrupts, "LOC"), (&softirqs, "RCU"), (&softirqs, "NET_RX")]
-                .map(|(text, name)| total(&line(text, name, cpus)))
+            let (interrupts, softirqs) = (per_cpu(&proc, cpus), softirqs(&proc, cpus));
+            [(&interrupts, "LOC"), (&softirqs, "RCU"), (&softirqs, "NET_RX")].map(|(counts, name)| {
+                // A line that is not there counted nothing yet.
+                counts
+                    .as_ref()
+                    .map(|counts| counts.get(name).copied().unwrap_or_default())
+            })
         };
         let (began, before) = (Instant::now(), counts());
         tokio::time::sleep(INTERVAL).await;

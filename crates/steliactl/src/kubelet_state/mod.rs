@@ -17,7 +17,7 @@ use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, CheckpointError, MAX_BYTES};
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, MemoryManagerState, PodUid, home};
 use stelia_node::cgroup::KernelCgroups;
-use stelia_node::containers::{live_containers, uses};
+use stelia_node::containers::{entry_uses, live_containers};
 use stelia_node::places;
 use stelia_settings::Settings;
 
@@ -155,7 +155,7 @@ fn unreadable(error: io::Error) -> String {
 fn shared_in_pod(state: &CpuManagerState, pod: &PodUid) -> CpuSet {
     let cgroups = KernelCgroups::new("/sys/fs/cgroup");
     let running = live_containers(&cgroups, Path::new("/run"), pod, None).unwrap_or_default();
-    let uses = uses(state, pod, &running);
+    let uses = entry_uses(state, pod, &running);
     state.pod_shared_pool(pod, &uses).unwrap_or_default()
 }
 

@@ -1,6 +1,6 @@
 //! Times as people type them, always UTC: the forms of journalctl(1), and a month.
 
-use crate::view::{date, day_of};
+use stelia_ledger::day::Date;
 
 const SECOND: u64 = 1_000_000;
 const DAY: u64 = 86_400 * SECOND;
@@ -91,7 +91,7 @@ impl Month {
 
     /// The month that this time is in.
     pub(crate) fn of(us: u64) -> Self {
-        let (year, month, _) = date(us.min(END - 1) / DAY);
+        let Date { year, month, .. } = Date::of(us.min(END - 1));
         Self { year, month }
     }
 
@@ -119,7 +119,8 @@ impl Month {
 
     /// When its first day begins.
     pub(crate) fn begins(self) -> u64 {
-        day_of(self.year, self.month, 1) * DAY
+        let Self { year, month } = self;
+        Date { year, month, day: 1 }.days() * DAY
     }
 
     /// When the next one begins.

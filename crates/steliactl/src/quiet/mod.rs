@@ -15,7 +15,7 @@ use stelia_api::quiet::{Irqbalance, Quiet, Remaining, Remains, Thread};
 use stelia_cpus::CpuSet;
 
 use super::client::{Client, Failure};
-use super::interrupts::{self, device_interrupts, total};
+use super::interrupts::{device_interrupts, table};
 use super::node::Description;
 use super::pod::Pod;
 use super::threads::Roots;
@@ -104,10 +104,12 @@ pub(crate) async fn gather(client: &Client, roots: &Roots, vm: Option<&str>) -> 
 }
 
 fn counts(described: &Description, roots: &Roots) -> Counts {
-    let text = interrupts::read(&roots.proc, "interrupts");
+    let Some(table) = table(&roots.proc) else {
+        return Counts::new();
+    };
     let instances = described.node.instances.iter();
     instances
-        .filter_map(|(uid, one)| Some((uid.clone(), total(&device_interrupts(&text, &one.exclusive))?)))
+        .filter_map(|(uid, one)| Some((uid.clone(), device_interrupts(&table, &one.exclusive)?)))
         .collect()
 }
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use rustix::time::{ClockId, clock_gettime};
 use stelia_cpus::CpuSet;
+use stelia_node::counters::schedstat;
+use stelia_node::counters::task::{self, Task};
 
 use super::super::files::{Files, is_gone};
 use super::super::kernel_threads::KernelThreads;
-use super::super::parse::schedstat;
-use super::super::parse::task::{self, Task};
 use super::super::{Bound, Thread};
 use super::LookError;
 use super::candidate::{BoundTried, Candidate, Tried};

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::parse::task::Task;
+use stelia_node::counters::task::Task;
+
 use super::super::{Bound, Counters, Seat, Thread};
 
 /// Of the last look.

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
+use stelia_node::counters::interrupts::{self, Interrupts, Kind};
+use stelia_node::counters::{ParseError, softirqs, steal};
 
 use super::super::files::Files;
-use super::super::parse::interrupts::{self, Interrupts, Whose};
-use super::super::parse::{ParseError, softirqs, steal};
 use super::super::{Counters, Seat};
 use super::{LookError, TRIES};
 
-const INTERRUPTS: &str = "/proc/interrupts";
 const SOFTIRQS: &str = "/proc/softirqs";
 const STAT: &str = "/proc/stat";
 
@@ -24,7 +23,7 @@ pub(super) fn fill(
     if wanted.is_empty() {
         return Ok(());
     }
-    parsed(files, INTERRUPTS, buffer, |text| {
+    parsed(files, interrupts::PATH, buffer, |text| {
         let table = interrupts::parse(text, &wanted)?;
         seats.retain(|seat, _| seat.cpus.is_subset(&table.online));
         add_interrupts(table, seats);
@@ -72,15 +71,15 @@ fn add_interrupts(table: Interrupts<'_>, seats: &mut BTreeMap<Seat, Counters>) {
     let mut places = Places::new(seats);
     for line in table.lines {
         for (cpu, count) in line.counts {
-            places.each(cpu, |seat| match &line.whose {
-                Whose::Device { irq, name } => {
+            places.each(cpu, |seat| match &line.kind {
+                Kind::Device { irq, name } => {
                     let fired = seat.devices.entry(*irq).or_default();
                     if fired.name.is_empty() {
                         fired.name.clone_from(name);
                     }
                     fired.count = fired.count.wrapping_add(count);
                 }
-                Whose::Cpu(name) => add(&mut seat.upkeep, name, count),
+                Kind::PerCpu(name) => add(&mut seat.upkeep, name, count),
             });
         }
     }

@@ -10,9 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
+use stelia_node::counters::ParseError;
+
 use super::files::{Below, Files};
 use super::kernel_threads::{KernelThreads, identity};
-use super::parse::ParseError;
 use super::{Look, Seat, Thread};
 use candidate::{Before, Candidate};
 

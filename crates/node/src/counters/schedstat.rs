@@ -22,6 +22,7 @@ pub struct Cpu {
 ///
 /// # Errors
 /// Another version, or a wanted CPU's line without nine numbers.
+#[inline]
 pub fn parse(text: &[u8], wanted: &CpuSet) -> Result<BTreeMap<u32, Cpu>, ParseError> {
     let mut lines = words::lines(text)?;
     let first = lines.next().unwrap_or_default();

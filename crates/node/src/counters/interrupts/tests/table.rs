@@ -1,4 +1,6 @@
-use super::*;
+use std::collections::BTreeMap;
+
+use super::super::*;
 
 const TEXT: &str = "\
            CPU0       CPU2       CPU3
@@ -19,7 +21,7 @@ fn set(text: &str) -> CpuSet {
 #[test]
 fn columns_are_the_online_cpus_that_the_header_names() {
     // given: CPU 1 is offline
-    let table = parse(TEXT).expect("a table");
+    let table = Table::parse(TEXT.as_bytes()).expect("a table");
     // then
     assert_eq!(table.cpus, set("0,2-3"));
     assert_eq!(table.lines[&24].counts(), [(2, 17), (3, 5)]);
@@ -28,9 +30,9 @@ fn columns_are_the_online_cpus_that_the_header_names() {
 
 #[test]
 fn a_line_names_controller_number_and_drivers() {
-    let table = parse(TEXT).expect("a table");
+    let table = Table::parse(TEXT.as_bytes()).expect("a table");
     let facts = |irq| {
-        let line: &Line = &table.lines[&irq];
+        let line: &IrqLine = &table.lines[&irq];
         (line.chip.as_str(), line.hwirq.as_str(), line.name.as_str())
     };
     assert_eq!(facts(9), ("IO-APIC", "9", "acpi, uhci_hcd:usb1"));
@@ -42,10 +44,9 @@ fn a_line_names_controller_number_and_drivers() {
 #[test]
 fn only_devices_are_counted_by_cpu() {
     // given: the timer, the cascade, a CPU's own and LOC count as well
-    let by_cpu = device_interrupts(TEXT, &set("0-3")).expect("counts");
+    let table = Table::parse(TEXT.as_bytes()).expect("a table");
     // then
-    assert_eq!(by_cpu, BTreeMap::from([(0, 1), (2, 19), (3, 5)]));
-    let table = parse(TEXT).expect("a table");
+    assert_eq!(table.by_cpu(&set("0-3")), BTreeMap::from([(0, 1), (2, 19), (3, 5)]));
     let fired: Vec<(u32, u64)> = table
         .fired_on(&set("2"))
         .map(|(line, count)| (line.irq, count))
@@ -55,8 +56,8 @@ fn only_devices_are_counted_by_cpu() {
 
 #[test]
 fn arm_shows_the_trigger_as_a_word_and_private_interrupts_by_low_numbers() {
-    let table = parse(
-        "           CPU0       CPU1\n 11:  9 8     GICv3  27 Level     arch_timer\n 40:  3 0     GICv3  72 Edge      uart\nIPI0:  1 2  Rescheduling\n",
+    let table = Table::parse(
+        b"           CPU0       CPU1\n 11:  9 8     GICv3  27 Level     arch_timer\n 40:  3 0     GICv3  72 Edge      uart\nIPI0:  1 2  Rescheduling\n",
     );
     let table = table.expect("a table");
     assert_eq!(table.lines[&40].name, "uart");
@@ -65,13 +66,16 @@ fn arm_shows_the_trigger_as_a_word_and_private_interrupts_by_low_numbers() {
 
 #[test]
 fn a_cpu_that_came_or_went_meanwhile_is_named() {
-    let columns = |line: &str| parse(&format!("  CPU0 CPU1\n{line}\n"));
-    let wrong = Err(ParseError::Columns { irq: 24, expected: 2 });
-    assert_eq!(columns(" 24: 1 PCI-MSI 0-edge a"), wrong);
-    assert_eq!(columns(" 24: 1 2 3 PCI-MSI 0-edge a"), wrong);
-    assert_eq!(columns(" 24: 1"), wrong);
-    assert!(matches!(parse(""), Err(ParseError::Header(_))));
-    assert!(matches!(parse("LOC: 1 2\n"), Err(ParseError::Header(_))));
+    let columns = |line: &str| Table::parse(format!("  CPU0 CPU1\n{line}\n").as_bytes());
+    for line in [" 24: 1 PCI-MSI 0-edge a", " 24: 1 2 3 PCI-MSI 0-edge a", " 24: 1"] {
+        let wrong = ParseError::Columns {
+            line: line.into(),
+            expected: 2,
+        };
+        assert_eq!(columns(line), Err(wrong));
+    }
+    assert!(matches!(Table::parse(b""), Err(ParseError::Header(_))));
+    assert!(matches!(Table::parse(b"LOC: 1 2\n"), Err(ParseError::Header(_))));
 }
 
 #[test]
@@ -84,8 +88,8 @@ fn a_rise_survives_wrapping_and_beginning_again() {
 #[test]
 fn between_two_readings_only_cpus_online_in_both_are_compared() {
     // given
-    let before = parse("  CPU0 CPU1\n 24: 5 5 PCI-MSI 0-edge a\n").expect("a table");
-    let after = parse("  CPU0 CPU2\n 24: 8 9 PCI-MSI 0-edge a\n 25: 2 2 PCI-MSI 1-edge b\n").expect("a table");
+    let before = Table::parse(b"  CPU0 CPU1\n 24: 5 5 PCI-MSI 0-edge a\n").expect("a table");
+    let after = Table::parse(b"  CPU0 CPU2\n 24: 8 9 PCI-MSI 0-edge a\n 25: 2 2 PCI-MSI 1-edge b\n").expect("a table");
     // then
     assert_eq!(after.since(&before, &set("0-2")), BTreeMap::from([(0, 5)]));
 }

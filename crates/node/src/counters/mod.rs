@@ -1,13 +1,17 @@
-//! The kernel's files as bytes. Only the lines and columns of wanted CPUs become values: on a large host these files have a megabyte.
+//! The kernel's counters of CPUs and threads in `/proc`: the forms of its files, parsed from bytes. Only the lines and columns of wanted
+//! CPUs become values: on a large host these files have a megabyte.
 //!
 //! A text that has not the form it should is an error and never a smaller number; whoever reads may read again, because a CPU that
 //! goes on- or offline meanwhile looks so.
+//!
+//! What a look at all VMs calls is `#[inline]`: it is then compiled in the caller's crate and optimised as that crate is, and
+//! `stelia-ledger` is optimised more for speed than this crate (`[profile.release]` in the workspace's Cargo.toml).
 
+mod columns;
 pub mod interrupts;
 pub mod schedstat;
 pub mod softirqs;
 pub mod steal;
-mod table;
 pub mod task;
 mod words;
 
@@ -22,7 +26,7 @@ pub enum ParseError {
     /// The first line of a table does not name CPUs.
     #[error("the header {0:?} names something that is not a CPU")]
     Header(String),
-    /// Another number of counts than the header has CPUs.
+    /// Another number of counts than the header has CPUs: a CPU went on- or offline while the kernel wrote the file.
     #[error("the line {line:?} does not have {expected} counts")]
     Columns {
         /// Its beginning.
@@ -44,7 +48,7 @@ impl ParseError {
     }
 }
 
-/// Of a line of somebody else's, what an error tells.
+/// The beginning of a line, for an error.
 fn beginning(bytes: &[u8]) -> String {
     // An excerpt has at most 64 bytes.
     excerpt(&String::from_utf8_lossy(&bytes[..bytes.len().min(64)]))

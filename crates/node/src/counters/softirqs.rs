@@ -2,7 +2,7 @@
 
 use stelia_cpus::CpuSet;
 
-use super::table::{Columns, label};
+use super::columns::{Columns, label};
 use super::{ParseError, words};
 
 /// One kind.
@@ -18,6 +18,7 @@ pub struct Line<'a> {
 ///
 /// # Errors
 /// A header that does not name CPUs, or a line that has not as many counts as that names.
+#[inline]
 pub fn parse<'a>(text: &'a [u8], wanted: &CpuSet) -> Result<Vec<Line<'a>>, ParseError> {
     let mut all = words::lines(text)?;
     let columns = Columns::parse(all.next().unwrap_or_default(), wanted)?;

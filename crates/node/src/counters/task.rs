@@ -17,6 +17,7 @@ pub struct Task {
 ///
 /// # Errors
 /// Anything else.
+#[inline]
 pub fn parse(text: &[u8]) -> Result<Task, ParseError> {
     let line = words::lines(text)?.next().unwrap_or_default();
     let wrong = || ParseError::line(line);

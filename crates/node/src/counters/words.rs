@@ -6,6 +6,7 @@ use super::ParseError;
 ///
 /// # Errors
 /// The last one has no line feed.
+#[inline]
 pub(super) fn lines(text: &[u8]) -> Result<impl Iterator<Item = &[u8]>, ParseError> {
     let lines = match text {
         [] => text,
@@ -24,12 +25,14 @@ pub(super) struct Words<'a>(pub(super) &'a [u8]);
 
 impl<'a> Words<'a> {
     /// Without the blanks before the next word.
+    #[inline]
     pub(super) fn rest(&self) -> &'a [u8] {
         let blanks = self.0.iter().take_while(|byte| is_blank(**byte)).count();
         &self.0[blanks..]
     }
 
     /// The next word.
+    #[inline]
     pub(super) fn word(&mut self) -> Option<&'a [u8]> {
         let rest = self.rest();
         let length = rest.iter().take_while(|byte| !is_blank(**byte)).count();
@@ -39,6 +42,7 @@ impl<'a> Words<'a> {
     }
 
     /// The next word, if it is a number of 64 bits; if it is not, it stays the next.
+    #[inline]
     pub(super) fn number(&mut self) -> Option<u64> {
         let rest = self.rest();
         let mut value: u64 = 0;
@@ -63,6 +67,7 @@ impl<'a> Words<'a> {
     }
 
     /// The next word if it is 0, as a table of the kernel's has it in a column of ten places: what it has most of.
+    #[inline]
     pub(super) fn zero(&mut self) -> bool {
         const ZERO: &[u8; 12] = b"          0 ";
         let is_zero = self.0.first_chunk() == Some(ZERO);
@@ -73,6 +78,7 @@ impl<'a> Words<'a> {
     }
 
     /// The next word but `passed` ones, if it is a number.
+    #[inline]
     pub(super) fn number_after(&mut self, passed: usize) -> Option<u64> {
         for _ in 0..passed {
             self.number()?;
@@ -81,6 +87,7 @@ impl<'a> Words<'a> {
     }
 }
 
+#[inline]
 fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }

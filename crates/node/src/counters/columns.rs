@@ -16,6 +16,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
+    #[inline]
     pub(super) fn parse(header: &[u8], wanted: &CpuSet) -> Result<Self, ParseError> {
         let wrong = || ParseError::Header(beginning(header));
         let mut cpus = Vec::new();
@@ -33,16 +34,19 @@ impl Columns {
     }
 
     /// How many.
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.cpus.len()
     }
 
     /// All CPUs that have a column.
+    #[inline]
     pub(super) fn cpus(&self) -> CpuSet {
         self.cpus.iter().map(|(cpu, _)| *cpu).collect()
     }
 
     /// The counts of wanted CPUs that are not 0, ascending; and what is behind the last count.
+    #[inline]
     pub(super) fn counts<'a>(&self, line: &'a [u8], counts: &'a [u8]) -> Result<(Counts, &'a [u8]), ParseError> {
         let wrong = || ParseError::Columns {
             line: beginning(line),
@@ -70,6 +74,7 @@ impl Columns {
 }
 
 /// What is before the colon, without blanks, and what is behind it.
+#[inline]
 pub(super) fn label(line: &[u8]) -> Option<(&str, &[u8])> {
     let colon = line.iter().position(|byte| *byte == b':')?;
     let label = line[..colon].trim_ascii();

@@ -11,6 +11,7 @@ use super::{ParseError, words};
 ///
 /// # Errors
 /// A wanted CPU's line without eight numbers.
+#[inline]
 pub fn parse(text: &[u8], wanted: &CpuSet) -> Result<BTreeMap<u32, u64>, ParseError> {
     let mut steal = BTreeMap::new();
     // The CPUs come first, and behind them there are long lines.

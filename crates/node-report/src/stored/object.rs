@@ -1,0 +1,101 @@
+//! NodeResourceTopology as the API server gives it: the fields that are read, all others are passed over.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, Visitor};
+
+use crate::meta::{ObjectMeta, or_default};
+
+/// A NodeResourceTopology, of either version.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoredObject {
+    #[serde(default)]
+    pub api_version: String,
+    /// Its name is the Node's.
+    pub metadata: ObjectMeta,
+    /// In v1alpha1, and in what was once written as that.
+    #[serde(default)]
+    pub topology_policies: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "or_default")]
+    pub attributes: Vec<StoredAttribute>,
+    #[serde(default, deserialize_with = "or_default")]
+    pub zones: Vec<StoredZone>,
+}
+
+/// An attribute of the node as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct StoredAttribute {
+    pub name: String,
+    pub value: String,
+}
+
+/// A zone: a NUMA node, or what another writer means by it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct StoredZone {
+    pub name: String,
+    /// `Node` of a NUMA node.
+    #[serde(rename = "type", default)]
+    pub kind: String,
+    #[serde(default, deserialize_with = "or_default")]
+    pub costs: Vec<StoredCost>,
+    #[serde(default, deserialize_with = "or_default")]
+    pub resources: Vec<StoredResource>,
+}
+
+/// The distance to a zone.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct StoredCost {
+    pub name: String,
+    pub value: i64,
+}
+
+/// A resource's amounts, which are quantities: CPUs of a whole number, memory in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct StoredResource {
+    pub name: String,
+    #[serde(deserialize_with = "amount")]
+    pub capacity: String,
+    /// What pods may have in all; absent: all.
+    #[serde(default, deserialize_with = "optional")]
+    pub allocatable: Option<String>,
+    #[serde(deserialize_with = "amount")]
+    pub available: String,
+}
+
+impl StoredResource {
+    /// What pods may have in all.
+    pub fn allocatable(&self) -> &str {
+        self.allocatable.as_deref().unwrap_or(&self.capacity)
+    }
+}
+
+/// The API server keeps a quantity as it was written: as a text or as a number.
+fn amount<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    struct Amount;
+    impl Visitor<'_> for Amount {
+        type Value = String;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("a quantity")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
+            Ok(text.to_owned())
+        }
+
+        fn visit_u64<E: Error>(self, number: u64) -> Result<String, E> {
+            Ok(number.to_string())
+        }
+
+        fn visit_i64<E: Error>(self, number: i64) -> Result<String, E> {
+            Ok(number.to_string())
+        }
+    }
+    deserializer.deserialize_any(Amount)
+}
+
+fn optional<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    amount(deserializer).map(Some)
+}
