@@ -1,6 +1,6 @@
 //! steliad gives a VM inside a Kubernetes pod its CPUs to itself.
 //!
-//! This package is the daemon; what it shares with other programs is in `crates/`. Dependencies point downward only
+//! This package is the daemon; what it decides is in `crates/decide/`, what it shares with other programs in the other `crates/`. Dependencies point downward only
 //! (`docs/architecture.md` has the picture of all crates, and follows three calls file by file).
 //!
 //! | module | what it is |
@@ -13,7 +13,6 @@
 //! | `ledger` | who ran on the CPUs of VMs, read from the kernel's counters and written to files |
 //! | `authz` | who may call what: a table |
 //! | [`engine`] | the loop and all I/O: events, calls, bounded turns |
-//! | `decide` | pure decisions: admission, placement, the steps that bring a node to what is promised |
 //! | [`journal`] | the ids of messages for operators |
 //! | `runtime_check` | `--try-runtime`: whether an OCI runtime copes with threaded cgroups |
 //!
@@ -28,7 +27,6 @@ pub(crate) mod adoption;
 pub(crate) mod authz;
 pub mod daemon;
 pub mod dbus;
-pub(crate) mod decide;
 pub mod engine;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -38,3 +36,5 @@ pub(crate) mod ledger;
 pub(crate) mod publishing;
 pub(crate) mod quiet;
 pub(crate) mod runtime_check;
+
+pub(crate) use stelia_decide as decide;

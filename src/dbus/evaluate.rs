@@ -44,7 +44,7 @@ mod tests {
     use zbus::Variant;
 
     use super::*;
-    use crate::decide::evaluate_tests::{allocator_node, any_host, any_request};
+    use crate::decide::testing::{allocator_node, any_host, any_request};
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(50))]

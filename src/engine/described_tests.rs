@@ -9,7 +9,7 @@ use stelia_settings::Policies;
 
 use super::{View, node_facts};
 use crate::decide::Facts;
-use crate::decide::evaluate_tests::{any_host, any_request};
+use crate::decide::testing::{any_host, any_request};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]

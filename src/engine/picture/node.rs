@@ -134,7 +134,7 @@ impl Picture {
     /// they are taken to run anywhere: the step planned for that fails with the reason, and is retried.
     fn look_at_workers(&self, system: &System) -> Option<Workers> {
         let known = self.snapshot.slice.workers.clone();
-        let closed = self.facts.totals().closed_to_workers();
+        let closed = self.facts.closed_to_workers();
         if closed.is_empty() && known.as_ref().is_some_and(|known| known.taken.is_empty()) {
             return known;
         }

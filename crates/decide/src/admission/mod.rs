@@ -1,0 +1,386 @@
+//! Whether a container becomes an instance. The caller's words only ever narrow what its cgroup and kubelet say.
+
+mod allow;
+mod entry;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stelia_allocator::{AllocationRequest, AllocatorPolicies, CpuSource, Host, Requester};
+use stelia_api::{Error, ErrorKind};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodName, PodUid, QosClass};
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::containers::LiveContainer;
+use stelia_node::proc::TaskId;
+use stelia_record::{Phase, Record};
+use stelia_settings::{Partition, PlacementPolicy, QuietRequest, TreeHome};
+
+use crate::allocator::allot;
+use crate::steps::is_evicted;
+use crate::{Facts, Instance, Snapshot, pod_pool};
+pub use allow::allow;
+use entry::Entry;
+
+/// The same text whether the pod exists or not: a tenant learns nothing of other pods.
+pub const NOT_THE_CALLERS: &str = "pod_uid is not the UID of the caller's pod";
+
+/// What the caller says. An empty string stands for an argument that is not given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// The pod's UID.
+    pub pod: String,
+    /// The CPUs that its container has, as a list.
+    pub cpuset: String,
+    /// The options of steliad's own allocator.
+    pub request: AllocationRequest,
+    /// What is ordered for the CPUs besides.
+    pub quiet: QuietRequest,
+}
+
+/// A claim that parsed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CheckedClaim {
+    /// The pod.
+    pub pod: Option<PodUid>,
+    /// The CPUs that its container has.
+    pub cpuset: Option<CpuSet>,
+    /// The options of steliad's own allocator.
+    pub request: AllocationRequest,
+    /// What is ordered for the CPUs besides.
+    pub quiet: QuietRequest,
+}
+
+impl Claim {
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn check(&self) -> Result<CheckedClaim, Error> {
+        let invalid = |cause: String| ErrorKind::InvalidArgument.because(cause);
+        let pod = match self.pod.as_str() {
+            "" => None,
+            text => Some(PodUid::parse(text).map_err(|cause| invalid(format!("pod_uid: {cause}")))?),
+        };
+        let cpuset = match self.cpuset.as_str() {
+            "" => None,
+            text => Some(text.parse().map_err(|cause| invalid(format!("cpuset: {cause}")))?),
+        };
+        Ok(CheckedClaim {
+            pod,
+            cpuset,
+            request: self.request.clone(),
+            quiet: self.quiet.clone(),
+        })
+    }
+}
+
+/// A container as found, before it is an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// The cgroup that the container's processes are in.
+    pub origin: CgroupPath,
+    /// The cgroup's name taken apart.
+    pub container: ContainerCgroup,
+    /// The origin's `cpuset.cpus`.
+    pub cpus: CpuSet,
+    /// The origin's `cpuset.mems`, as text.
+    pub mems: String,
+    /// Its processes, each with its number in every PID namespace.
+    pub processes: Vec<(i32, Vec<i32>)>,
+    /// Other cgroups of the container that hold processes: below the origin, and where that is a subgroup of the container's
+    /// scope, the scope itself and what is beside it.
+    pub elsewhere: Vec<CgroupPath>,
+    /// A container that is adopted: it has processes in KubeVirt's `housekeeping`, which becomes its float.
+    pub housekeeping: bool,
+    /// The container's name by the runtime's annotations, where one was found.
+    pub annotated_name: Option<String>,
+    /// The pod's name by the same.
+    pub pod_name: Option<PodName>,
+    /// Its CPU request, by which an entry of its own is told from its pod's shared pool.
+    pub request: CpuRequest,
+    /// The other containers of the pod that have processes.
+    pub live_containers: Vec<LiveContainer>,
+    /// The anchor handed over and the cgroup it is in.
+    pub anchor: Option<(TaskId, CgroupPath)>,
+    /// Without an anchor it is refused.
+    pub needs_anchor: bool,
+    /// The calling process, if it is one of the container's.
+    pub caller: Option<i32>,
+    /// The least CPU limit of the container and its pod, thousandths of a CPU; `None` without one.
+    pub limit_milli: Option<u64>,
+}
+
+/// Decide, with kubelet's CPUs or those of steliad's allocator. The record has phase `registered` and no time yet.
+///
+/// # Errors
+/// The [`Error`] that says what is wrong.
+pub fn admit(
+    claim: &CheckedClaim,
+    candidate: &Candidate,
+    snapshot: &Snapshot,
+    facts: &Facts,
+    node: &AllocatorPolicies,
+) -> Result<Record, Error> {
+    let kubelets = |state: &CpuManagerState| is_kubelets(candidate, state);
+    if node.source == CpuSource::Steliad && !snapshot.kubelet.as_ref().is_ok_and(kubelets) {
+        return admit_allocated(claim, candidate, snapshot, facts, node);
+    }
+    // kubelet is the authority: an instance whose CPUs it gave to this container does not stand in the way.
+    let stands = |instance: &&Instance| {
+        let record = &instance.record;
+        record.pod == candidate.container.pod
+            || record.exclusive.is_disjoint(&candidate.cpus)
+            || !is_evicted(snapshot, facts, instance)
+    };
+    let others: Vec<&Record> = snapshot
+        .instances
+        .values()
+        .filter(stands)
+        .map(|instance| &instance.record)
+        .collect();
+    let record = admit_given(claim, candidate, &snapshot.kubelet, &others)?;
+    scheduled(claim, snapshot, &record.entry)?;
+    Ok(record)
+}
+
+/// With CPUs that kubelet assigned.
+fn admit_given(
+    claim: &CheckedClaim,
+    candidate: &Candidate,
+    kubelet: &Result<CpuManagerState, String>,
+    others: &[&Record],
+) -> Result<Record, Error> {
+    let pod = &candidate.container.pod;
+    let sharer = || entry::sharer(candidate, kubelet.as_ref().ok()?);
+    let anchor = admit_container(claim, candidate, others).map_err(|refusal| match refusal.kind {
+        // That the pod's VM ends would not help a container beside it that has no CPUs of its own.
+        ErrorKind::InstanceExists => sharer().unwrap_or(refusal),
+        _ => refusal,
+    })?;
+    if claim.request.asks() {
+        let text =
+            "kubelet chooses the CPUs on this node (cpu-source = \"kubelet\"): it takes no options for an allocation";
+        return Err(ErrorKind::InvalidArgument.because(text));
+    }
+    let kubelet = kubelet.as_ref().map_err(|reason| {
+        ErrorKind::KubeletStateUnusable.because(format!("kubelet's state cannot be used: {reason}"))
+    })?;
+    let Entry {
+        container,
+        entry,
+        exclusive,
+    } = entry::find(candidate, kubelet)?;
+    if let Some(claimed) = &claim.cpuset
+        && *claimed != entry
+    {
+        let text = format!("kubelet gave container {container} of pod {pod} the CPUs {entry}, not {claimed}");
+        return Err(ErrorKind::CpusetMismatch.because(text));
+    }
+    for other in others {
+        if !other.exclusive.is_disjoint(&exclusive) {
+            let shared = other.exclusive.intersection(&exclusive);
+            let text = format!("CPUs {shared} of pod {pod} belong to the instance of pod {}", other.pod);
+            return Err(ErrorKind::CpusetConflict.because(text).of(&other.pod));
+        }
+    }
+    if kubelet.shared_pool().difference(&exclusive).is_empty() {
+        let text = "kubelet's shared pool is empty: there is nowhere to float";
+        return Err(ErrorKind::KubeletStateUnusable.because(text).of(pod));
+    }
+    let record = Record {
+        container,
+        entry,
+        exclusive,
+        ..blank(candidate, anchor)
+    };
+    Ok(Record {
+        pod_pool: pod_pool::pool(kubelet, &record, &candidate.live_containers),
+        ..record
+    })
+}
+
+/// With CPUs that steliad chooses itself.
+fn admit_allocated(
+    claim: &CheckedClaim,
+    candidate: &Candidate,
+    snapshot: &Snapshot,
+    facts: &Facts,
+    node: &AllocatorPolicies,
+) -> Result<Record, Error> {
+    let others: Vec<&Record> = snapshot.instances.values().map(|instance| &instance.record).collect();
+    let anchor = admit_container(claim, candidate, &others)?;
+    if let Some(claimed) = &claim.cpuset {
+        let text = format!("the CPUs are steliad's to choose on this node (cpu-source = \"steliad\"), not {claimed}");
+        return Err(ErrorKind::InvalidArgument.because(text));
+    }
+    if !candidate.cpus.is_empty() && candidate.cpus.is_subset(&snapshot.leftover) {
+        // kubelet assigned these before its policy became `none`, and no other pod has them.
+        if claim.request.asks() {
+            return Err(
+                ErrorKind::InvalidArgument.because(format!("kubelet gave the container the CPUs {}", candidate.cpus))
+            );
+        }
+        scheduled(claim, snapshot, &candidate.cpus)?;
+        let name = candidate.annotated_name.as_ref();
+        return Ok(Record {
+            container: name.unwrap_or(&candidate.container.container_id).clone(),
+            entry: candidate.cpus.clone(),
+            exclusive: candidate.cpus.clone(),
+            ..blank(candidate, anchor)
+        });
+    }
+    if let Ok(state) = &snapshot.kubelet
+        && state.is_static()
+        && !candidate.cpus.is_empty()
+        && candidate.cpus.is_disjoint(&state.default_cpus)
+    {
+        // CPUs that are in no entry and not in the default set: kubelet is about to write their entry.
+        let text = format!(
+            "{} has cpuset.cpus {:?}, which kubelet's state does not name yet",
+            candidate.origin,
+            candidate.cpus.to_string()
+        );
+        return Err(ErrorKind::CpusetMismatch.because(text));
+    }
+    let requester = Requester {
+        class: QosClass::of(candidate.origin.as_str()),
+        limit_milli: candidate.limit_milli,
+        bound: candidate.caller.is_some(),
+        memory: memory(&candidate.mems),
+    };
+    let (exclusive, allocation) = allot(&claim.request, &requester, snapshot, facts, node)?;
+    let name = candidate.annotated_name.as_ref();
+    Ok(Record {
+        container: name.unwrap_or(&candidate.container.container_id).clone(),
+        entry: exclusive.clone(),
+        exclusive,
+        allocation: Some(allocation),
+        scheduled: !claim.request.schedule.is_empty(),
+        ..blank(candidate, anchor)
+    })
+}
+
+/// Whether CPUs that kubelet gave are those that a scheduler chose, where one did.
+fn scheduled(claim: &CheckedClaim, snapshot: &Snapshot, given: &CpuSet) -> Result<(), Error> {
+    match claim
+        .request
+        .schedule
+        .contradicts(&Host::new(&snapshot.topology), given)
+    {
+        Some(text) => Err(ErrorKind::CpusetMismatch.because(format!("{text} from kubelet"))),
+        None => Ok(()),
+    }
+}
+
+/// The NUMA nodes of a `cpuset.mems`; `None` where it is empty.
+pub(super) fn memory(mems: &str) -> Option<BTreeSet<u32>> {
+    let nodes: CpuSet = mems.trim().parse().ok()?;
+    (!nodes.is_empty()).then(|| nodes.iter().collect())
+}
+
+/// Whether kubelet's state has CPUs for the container or its pod: then these count, even where `cpu-source` is
+/// `steliad`.
+fn is_kubelets(candidate: &Candidate, kubelet: &CpuManagerState) -> bool {
+    let ContainerCgroup { pod, container_id, .. } = &candidate.container;
+    kubelet.entries.contains_key(pod)
+        || kubelet.pod_entries.contains_key(pod)
+        || kubelet.container_entries.contains_key(container_id)
+}
+
+/// The checks that do not depend on what chooses the CPUs; returns the anchor.
+fn admit_container(claim: &CheckedClaim, candidate: &Candidate, others: &[&Record]) -> Result<Option<TaskId>, Error> {
+    let pod = &candidate.container.pod;
+    if let Some(claimed) = &claim.pod
+        && claimed != pod
+    {
+        return Err(ErrorKind::NoSuchPod.because(NOT_THE_CALLERS));
+    }
+    if let Some(other) = others.iter().find(|other| other.pod == *pod) {
+        let text = format!(
+            "pod {pod} has an instance already, of the container in {}",
+            other.origin
+        );
+        return Err(ErrorKind::InstanceExists.because(text));
+    }
+    let anchor = admit_anchor(candidate)?;
+    admit_processes(candidate)?;
+    Ok(anchor)
+}
+
+/// The record of a container without CPUs yet.
+fn blank(candidate: &Candidate, anchor: Option<TaskId>) -> Record {
+    Record {
+        pod: candidate.container.pod.clone(),
+        container: String::new(),
+        origin: candidate.origin.clone(),
+        home: TreeHome::Slice,
+        anchor,
+        adopted: None,
+        entry: CpuSet::new(),
+        allocation: None,
+        pod_pool: None,
+        scheduled: false,
+        quiet: QuietRequest::default(),
+        exclusive: CpuSet::new(),
+        spare: CpuSet::new(),
+        mems: candidate.mems.clone(),
+        phase: Phase::Registered,
+        vcpus: Vec::new(),
+        props: BTreeMap::new(),
+        placement: PlacementPolicy::Guest,
+        partition: Partition::Isolated,
+        refused: false,
+        registered_us: 0,
+        isolated_us: 0,
+    }
+}
+
+fn admit_anchor(candidate: &Candidate) -> Result<Option<TaskId>, Error> {
+    let Some((anchor, cgroup)) = &candidate.anchor else {
+        if !candidate.needs_anchor {
+            return Ok(None);
+        }
+        let text = "no anchor: option \"anchor\" must be the pidfd of a process that stays in the container's cgroup";
+        return Err(ErrorKind::NoAnchor.because(text));
+    };
+    if *cgroup != candidate.origin {
+        let text = format!("the anchor is not in {}", candidate.origin);
+        let detail = format!("process {} is in {cgroup}", anchor.id);
+        return Err(ErrorKind::NoAnchor.because(text).detail(detail));
+    }
+    if candidate.caller == Some(anchor.id) {
+        return Err(
+            ErrorKind::NoAnchor.because("the anchor must be a process other than the caller: the caller is moved")
+        );
+    }
+    Ok(Some(*anchor))
+}
+
+fn admit_processes(candidate: &Candidate) -> Result<(), Error> {
+    if let Some(other) = candidate.elsewhere.first() {
+        let text = format!(
+            "the container has processes in {other} too, not only in {}: not supported",
+            candidate.origin
+        );
+        return Err(ErrorKind::InvalidArgument.because(text));
+    }
+    // Private PID namespace: its first process is one of the container's own, and only one. Those of namespaces within are
+    // not asked: a sandbox of virtiofsd's or passt's is the container's own business, and where the container has none of its
+    // own, one within does not make up for it.
+    let all = || candidate.processes.iter().map(|(_, numbers)| numbers);
+    let depth = all().map(Vec::len).min().unwrap_or_default();
+    let first = |numbers: &&Vec<i32>| numbers.len() == depth && numbers.last() == Some(&1);
+    let firsts = all().filter(first).count();
+    if depth < 2 || firsts != 1 {
+        let text = format!(
+            "container {} of pod {} has no PID namespace of its own (hostPID or shareProcessNamespace?): {firsts} of \
+             its {} processes are the first of one",
+            candidate.container.container_id,
+            candidate.container.pod,
+            candidate.processes.len()
+        );
+        return Err(ErrorKind::SharedPidNamespace.because(text));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

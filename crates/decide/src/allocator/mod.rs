@@ -1,0 +1,85 @@
+//! What the allocator ([`stelia_allocator`]) is asked, from what was found on this node.
+
+#[cfg(test)]
+mod scheduled_tests;
+#[cfg(test)]
+mod tests;
+
+use stelia_allocator::{
+    Allocation, AllocationRequest, AllocatorNode, AllocatorPolicies, CpuExclusivePolicy, CpuSource, HeldCpus, Pools,
+    Requester, chosen_by_kubelet,
+};
+use stelia_api::{Error, ErrorKind};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::CpuManagerState;
+
+use super::{Facts, Snapshot};
+
+/// The refusal where kubelet's file cannot be used.
+pub fn kubelet_unknown(reason: &str) -> Error {
+    ErrorKind::KubeletStateUnusable.because(format!("what kubelet holds is not known: {reason}"))
+}
+
+/// Decide by what was found on this node.
+///
+/// # Errors
+/// As [`AllocatorNode::allot`], and `KubeletStateUnusable`.
+pub fn allot(
+    request: &AllocationRequest,
+    requester: &Requester,
+    snapshot: &Snapshot,
+    facts: &Facts,
+    node: &AllocatorPolicies,
+) -> Result<(CpuSet, Allocation), Error> {
+    let pools = match (&snapshot.kubelet, facts.pools()) {
+        (Ok(_), Some(pools)) => pools.clone(),
+        (Err(reason), _) => return Err(kubelet_unknown(reason)),
+        (Ok(_), None) => return Err(chosen_by_kubelet()),
+    };
+    AllocatorNode::new(&snapshot.topology, pools, &held(snapshot), node.clone()).allot(request, requester)
+}
+
+/// What instances hold, as far as the pools do not tell.
+pub fn held(snapshot: &Snapshot) -> HeldCpus {
+    let with = |policy: CpuExclusivePolicy| -> CpuSet {
+        let records = snapshot.instances.values().map(|instance| &instance.record);
+        let held = records.filter(|record| record.allocation.as_ref().is_some_and(|one| one.exclusive == policy));
+        held.flat_map(|record| record.exclusive.iter()).collect()
+    };
+    HeldCpus {
+        pcpu_level: with(CpuExclusivePolicy::PcpuLevel),
+        numa_node_level: with(CpuExclusivePolicy::NumaNodeLevel),
+        // Of a container's record only what the kernel has in a partition is closed, and that is known.
+        unreadable: snapshot
+            .unreadable
+            .iter()
+            .find(|(name, _)| !name.starts_with('/'))
+            .cloned(),
+    }
+}
+
+/// What is kubelet's: its entries, what it left behind; and while its static policy rules, all that is not in its default set.
+/// It writes one change as two files, and between them CPUs are in neither.
+pub fn kubelets(snapshot: &Snapshot, facts: &Facts, state: &CpuManagerState) -> CpuSet {
+    let between = match state.is_static() {
+        true => facts.online().difference(&state.default_cpus),
+        false => CpuSet::new(),
+    };
+    facts.assigned().union(&between).union(&snapshot.leftover)
+}
+
+/// The pools, where steliad makes them; `None` where kubelet does, or its file cannot be used.
+pub(super) fn pools(snapshot: &Snapshot, facts: &Facts, reserved: &CpuSet) -> Option<Pools> {
+    if snapshot.source == CpuSource::Kubelet {
+        return None;
+    }
+    let state = snapshot.kubelet.as_ref().ok()?;
+    let (others, lsr) = facts.totals().recorded();
+    // What vCPUs have not left yet, and what scopes hold whose record cannot be read, is closed too.
+    let owned = facts.totals().owned().difference(lsr).union(others);
+    let closed = owned
+        .union(&snapshot.left_alone)
+        .union(&snapshot.left_in_place)
+        .union(&kubelets(snapshot, facts, state));
+    Some(Pools::new(&snapshot.topology, reserved, &closed, lsr))
+}

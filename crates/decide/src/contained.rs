@@ -1,0 +1,149 @@
+//! Why an instance is contained instead of isolated.
+
+use stelia_allocator::Qos;
+use stelia_api::ThreadRole;
+use stelia_record::{Phase, Record};
+use stelia_settings::{Partition, Policies};
+use stelia_text::named;
+
+use super::{Instance, Snapshot, placed};
+
+/// What keeps an instance from a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContainedReason {
+    /// Class LSR: BE may run on its CPUs, and a partition would keep it out.
+    Class,
+    /// This kernel has no `cpuset.cpus.exclusive`.
+    NoPartitions,
+    /// The setting `partition` is `member`.
+    Setting,
+    /// The rule that adopted it has `partition` set to `member`.
+    Rule,
+    /// The kernel refused it twice; the journal has its words. It is asked for again at audits and at AttachVcpus.
+    Refused,
+}
+
+named!(ContainedReason {
+    Class = "class",
+    NoPartitions = "no-partitions",
+    Setting = "setting",
+    Rule = "rule",
+    Refused = "refused"
+});
+
+impl ContainedReason {
+    /// For the pod too: what it says of the node is no secret.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Class => "its class, LSR, lets pods of class BE run there too",
+            Self::NoPartitions => "the node's kernel has no partitions of the kind",
+            Self::Setting => "the node's setting partition is \"member\"",
+            Self::Rule => "the rule that adopted it wants no partition",
+            Self::Refused => "the kernel refused a partition; steliad's journal has its words",
+        }
+    }
+
+    /// Whether somebody decided that it be so.
+    pub fn is_wanted(self) -> bool {
+        matches!(self, Self::Class | Self::Setting | Self::Rule)
+    }
+}
+
+/// What forbids a partition to an instance whatever the kernel would say of its CPUs.
+pub(super) fn forbidden(snapshot: &Snapshot, policies: &Policies, record: &Record) -> Option<ContainedReason> {
+    match policies.partition {
+        _ if record.qos() == Some(Qos::Lsr) => Some(ContainedReason::Class),
+        _ if record.adopted.as_ref().is_some_and(|adopted| adopted.contained) => Some(ContainedReason::Rule),
+        _ if !snapshot.has_partitions() => Some(ContainedReason::NoPartitions),
+        Some(Partition::Member) => Some(ContainedReason::Setting),
+        _ => None,
+    }
+}
+
+/// What forbids a contained instance the partition that the kernel is being asked for again. Something else was the setting when
+/// that was recorded.
+pub(super) fn forbidden_by_now(snapshot: &Snapshot, policies: &Policies, record: &Record) -> Option<ContainedReason> {
+    let asks = record.phase == Phase::Contained && record.partition != Partition::Member;
+    asks.then(|| forbidden(snapshot, policies, record)).flatten()
+}
+
+/// The kind of partition that an instance is to have, by the settings and by what the kernel makes without danger; `Member` where
+/// a partition is forbidden. vCPUs that share CPUs have another one: see [`super::placed`].
+pub(super) fn partition_kind(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Partition {
+    let record = &instance.record;
+    if forbidden(snapshot, policies, record).is_some() {
+        return Partition::Member;
+    }
+    // An isolated partition that an earlier version made stays for the VM's life: on a kernel where making one is
+    // dangerous, changing the kind of a live one is as dangerous.
+    let is_isolated = |text: &str| text == Partition::Isolated.name();
+    let has_isolated = instance.vcpu().is_some_and(|vcpu| is_isolated(&vcpu.partition));
+    let auto = match record.partition == Partition::Isolated && has_isolated {
+        true => Partition::Isolated,
+        false => snapshot.safe_partition,
+    };
+    policies.partition.unwrap_or(auto)
+}
+
+/// The kind of partition to ask the kernel for again, of an instance that is contained because the kernel refused it. While another
+/// tree's exclusive lists have CPUs of it the kernel would refuse it again.
+pub(super) fn retry(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Option<Partition> {
+    let record = &instance.record;
+    if !instance.is_refused() || !instance.tries_again {
+        return None;
+    }
+    let other_tree = match instance.is_in_place() {
+        true => snapshot.slice.exclusive.as_ref(),
+        false => snapshot.kubepods.as_ref().and_then(|level| level.exclusive.as_ref()),
+    };
+    if other_tree.is_some_and(|list| !list.is_disjoint(&record.exclusive)) {
+        return None;
+    }
+    let (_, partition) = placed(
+        &record.vcpus,
+        &pins(record),
+        partition_kind(snapshot, policies, instance),
+    );
+    Some(partition).filter(|partition| *partition != Partition::Member)
+}
+
+fn pins(record: &Record) -> Vec<(ThreadRole, Option<u32>)> {
+    record.vcpus.iter().map(|thread| (thread.role, thread.cpu)).collect()
+}
+
+/// By what holds now. The setting may have been another one when the instance was contained.
+pub(super) fn contained(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Option<ContainedReason> {
+    let record = &instance.record;
+    let why = || forbidden(snapshot, policies, record).unwrap_or(ContainedReason::Refused);
+    (record.phase == Phase::Contained).then(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_record::Adopted;
+
+    use super::*;
+    use crate::steps::tests::isolated;
+
+    #[test]
+    fn each_reason_is_found_and_an_isolated_instance_has_none() {
+        let mut snapshot = isolated();
+        let mut policies = Policies::default();
+        let why = |snapshot: &Snapshot, policies: &Policies| contained(snapshot, policies, snapshot.first());
+        assert_eq!(why(&snapshot, &policies), None);
+        snapshot.first_mut().record.phase = Phase::Contained;
+        assert_eq!(why(&snapshot, &policies), Some(ContainedReason::Refused));
+        let adopted = Adopted {
+            rule: "kubevirt".into(),
+            keeps: true,
+            contained: true,
+        };
+        snapshot.first_mut().record.adopted = Some(adopted);
+        assert_eq!(why(&snapshot, &policies), Some(ContainedReason::Rule));
+        snapshot.first_mut().record.adopted = None;
+        policies.partition = Some(Partition::Member);
+        assert_eq!(why(&snapshot, &policies), Some(ContainedReason::Setting));
+        snapshot.slice.exclusive = None;
+        assert_eq!(why(&snapshot, &policies), Some(ContainedReason::NoPartitions));
+    }
+}

@@ -1,0 +1,214 @@
+//! What kubelet's file says of an instance's CPUs. Two questions are answered apart from each other: which CPUs the instance is to
+//! have, by its container's entry ([`Entitlement`]); and which CPUs it must leave, by what its cgroups hold ([`Eviction`]). An
+//! instance may have to leave its former CPUs and be given others at the same time.
+
+use stelia_allocator::CpuSource;
+use stelia_cpus::CpuSet;
+use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodUid};
+use stelia_record::Record;
+
+use super::{Facts, Instance, Snapshot};
+
+/// The entry of an instance's container compared with its record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entitlement {
+    /// kubelet's state cannot be used: everything stays as it is.
+    Unknown,
+    /// The entry is that of the record.
+    Same,
+    /// The container has no entry any more. The VM keeps the CPUs that are in no other entry.
+    Gone,
+    /// Other containers of the pod use every CPU of this new entry: the record stays as it is.
+    Unusable(CpuSet),
+    /// The container has other CPUs now (a resize in place).
+    Changed {
+        /// The container's entry.
+        entry: CpuSet,
+        /// The CPUs of the entry that are this container's own.
+        own: CpuSet,
+    },
+}
+
+/// CPUs that are another pod's and that an instance must leave before the new owner runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Eviction {
+    /// The CPUs to leave.
+    pub cpus: CpuSet,
+    /// The pod that they are given to.
+    pub to: PodUid,
+    /// They are the CPUs that the instance is to have, so it floats until kubelet says otherwise. Else it floats until its
+    /// cgroups are off them, and then moves to the CPUs that it is to have.
+    pub lasts: bool,
+}
+
+/// The entry of a record's container.
+pub(super) fn entry<'a>(state: &'a CpuManagerState, record: &Record) -> Option<&'a CpuSet> {
+    let by_name = || state.entries.get(&record.pod)?.get(&record.container);
+    let by_id = || {
+        let id = ContainerCgroup::parse(record.origin.as_str())?.container_id;
+        state.container_entries.get(&id)
+    };
+    by_name().or_else(by_id)
+}
+
+/// The CPUs of these that are in another pod's entry, and that pod.
+fn assigned_to_other(
+    state: &CpuManagerState,
+    facts: &Facts,
+    record: &Record,
+    cpus: &CpuSet,
+) -> Option<(CpuSet, PodUid)> {
+    let owner = facts.other_owner(&record.pod, cpus)?;
+    let containers = state.entries.get(owner).into_iter().flat_map(|own| own.values());
+    let named: CpuSet = containers
+        .chain(state.pod_entries.get(owner))
+        .flat_map(CpuSet::iter)
+        .collect();
+    Some((named.intersection(cpus), owner.clone()))
+}
+
+/// Which CPUs an instance is to have.
+pub(crate) fn entitlement(snapshot: &Snapshot, instance: &Instance) -> Entitlement {
+    let Ok(state) = &snapshot.kubelet else {
+        return Entitlement::Unknown;
+    };
+    let record = &instance.record;
+    if record.allocation.is_some() {
+        return Entitlement::Same;
+    }
+    match entry(state, record) {
+        // Assigned before kubelet's policy became `none`: the VM keeps its CPUs.
+        None if snapshot.source == CpuSource::Steliad => Entitlement::Same,
+        None => Entitlement::Gone,
+        Some(entry) if *entry == record.entry => Entitlement::Same,
+        Some(entry) => {
+            // CPUs of the entry that other containers of the pod use stay theirs.
+            let theirs = record.entry.difference(&record.own());
+            let own = entry.difference(&theirs);
+            if own.is_empty() {
+                return Entitlement::Unusable(entry.clone());
+            }
+            Entitlement::Changed {
+                entry: entry.clone(),
+                own,
+            }
+        }
+    }
+}
+
+/// Which CPUs an instance must leave; `None` as well while kubelet's file cannot be used.
+pub(crate) fn eviction(
+    snapshot: &Snapshot,
+    facts: &Facts,
+    instance: &Instance,
+    entitlement: &Entitlement,
+) -> Option<Eviction> {
+    let state = snapshot.kubelet.as_ref().ok()?;
+    let record = &instance.record;
+    let anothers = |cpus: &CpuSet| {
+        if record.allocation.is_some() {
+            // steliad chose the CPUs; if kubelet's static policy gave them to another pod, kubelet's file counts, and after it
+            // the other pod's instance, which keeps them.
+            let assigned = assigned_to_other(state, facts, record, cpus);
+            return assigned.or_else(|| facts.given_to(&record.pod, cpus));
+        }
+        // CPUs that are in this entry and in another pod's are kubelet's contradiction: nothing is taken from either.
+        let outside = entry(state, record).map_or_else(|| cpus.clone(), |entry| cpus.difference(entry));
+        assigned_to_other(state, facts, record, &outside)
+    };
+    let next = match entitlement {
+        Entitlement::Changed { own, .. } => Some(record.clone().with_own(own.clone())),
+        _ => None,
+    };
+    let next = next.as_ref().unwrap_or(record);
+    if let Some((cpus, to)) = anothers(&next.own()) {
+        return Some(Eviction { cpus, to, lasts: true });
+    }
+    let held = instance.held();
+    // One that only gives CPUs up does so without leaving its partition.
+    if next.exclusive.is_subset(&held) {
+        return None;
+    }
+    let (cpus, to) = anothers(&held)?;
+    Some(Eviction { cpus, to, lasts: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_record::testing::record;
+
+    use super::*;
+    use crate::steps::tests::isolated;
+    use crate::testing::{instance, snapshot};
+
+    const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
+
+    /// Of an instance whose partition is on CPUs 2-3, by kubelet's state with these entries: (pod, container, CPUs).
+    fn says(entries: &[(&str, &str, &str)]) -> (Entitlement, Option<Eviction>) {
+        let mut snapshot = isolated();
+        let state = snapshot.kubelet.as_mut().unwrap();
+        state.entries.clear();
+        for (pod, container, cpus) in entries {
+            let pod = PodUid::parse(pod).unwrap();
+            let containers = state.entries.entry(pod).or_default();
+            containers.insert((*container).to_owned(), cpus.parse().unwrap());
+        }
+        let instance = snapshot.first();
+        let entitled = entitlement(&snapshot, instance);
+        let evicted = eviction(&snapshot, &snapshot.facts(), instance, &entitled);
+        (entitled, evicted)
+    }
+
+    #[test]
+    fn every_word_of_kubelet_is_understood() {
+        let own = record().pod.to_string();
+        let cpus = |text: &str| text.parse::<CpuSet>().unwrap();
+        let changed = |entry: &str| Entitlement::Changed {
+            entry: cpus(entry),
+            own: cpus(entry),
+        };
+        let leaves = |text: &str, lasts: bool| {
+            let to = PodUid::parse(OTHER).unwrap();
+            let cpus = cpus(text);
+            Some(Eviction { cpus, to, lasts })
+        };
+        assert_eq!(says(&[(&own, "instance", "2-3")]), (Entitlement::Same, None));
+        assert_eq!(says(&[]), (Entitlement::Gone, None));
+        assert_eq!(says(&[(&own, "instance", "2-5")]), (changed("2-5"), None));
+        assert_eq!(says(&[(OTHER, "x", "3-4")]), (Entitlement::Gone, leaves("3", true)));
+        // The former CPUs are another pod's, and others are this one's.
+        let moved = [(own.as_str(), "instance", "4-5"), (OTHER, "x", "2-3")];
+        assert_eq!(says(&moved), (changed("4-5"), leaves("2-3", false)));
+        let grown = [(own.as_str(), "instance", "2,4-5"), (OTHER, "x", "3")];
+        assert_eq!(says(&grown), (changed("2,4-5"), leaves("3", false)));
+        // It gives CPUs up and needs no others: that is done without floating.
+        let shrunk = [(own.as_str(), "instance", "2"), (OTHER, "x", "3-4")];
+        assert_eq!(says(&shrunk), (changed("2"), None));
+        // A contradiction is not acted on.
+        let both = [(own.as_str(), "instance", "2-3"), (OTHER, "x", "3-4")];
+        assert_eq!(says(&both), (Entitlement::Same, None));
+    }
+
+    #[test]
+    fn what_other_containers_of_the_pod_use_stays_theirs() {
+        let mut snapshot = snapshot(vec![instance()]);
+        let record = &mut snapshot.first_mut().record;
+        record.entry = "2-4".parse().unwrap();
+        let pod = record.pod.clone();
+        let state = snapshot.kubelet.as_mut().unwrap();
+        let containers = state.entries.entry(pod).or_default();
+        containers.insert("instance".into(), "2-5".parse().unwrap());
+        let Entitlement::Changed { own, .. } = entitlement(&snapshot, snapshot.first()) else {
+            panic!("not changed")
+        };
+        assert_eq!(own.to_string(), "2-3,5");
+        // None is left of this one for the container alone.
+        let four: CpuSet = "4".parse().unwrap();
+        let pod = snapshot.first().record.pod.clone();
+        let state = snapshot.kubelet.as_mut().unwrap();
+        state
+            .entries
+            .insert(pod, [("instance".to_owned(), four.clone())].into());
+        assert_eq!(entitlement(&snapshot, snapshot.first()), Entitlement::Unusable(four));
+    }
+}

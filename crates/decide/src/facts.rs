@@ -1,0 +1,317 @@
+//! What is derived from a snapshot once, for all instances: which pod kubelet gave which CPU, the pools, and totals over the
+//! instances. What is derived for one instance is its [`Assessment`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stelia_allocator::{CpuSource, Pools, Qos};
+use stelia_api::reason::Reason;
+use stelia_cpus::CpuSet;
+use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_settings::Policies;
+
+use super::contained::{ContainedReason, contained};
+use super::degraded::degraded;
+use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
+use super::float::FloatReason;
+use super::float::{until_attached, with_spare};
+use super::steps::{Course, course, course_of, evicted, float_cpus};
+use super::totals::Totals;
+use super::{Instance, Snapshot, allocator};
+
+/// What is derived from a snapshot once, for all instances.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts {
+    assigned: CpuSet,
+    kubelets_pool: CpuSet,
+    /// The pods whose entries name a CPU: more than one while kubelet contradicts itself.
+    claims: BTreeMap<u32, Vec<PodUid>>,
+    /// Where steliad chooses: the exclusive CPUs of instances that have them from kubelet, by pod. They keep them when their
+    /// entry is gone, as kubelet gave them before its policy became `none`.
+    given: BTreeMap<PodUid, CpuSet>,
+    of_pods: CpuSet,
+    nodes: BTreeMap<u32, CpuSet>,
+    online: CpuSet,
+    totals: Totals,
+    pools: Option<Pools>,
+    /// The CPUs that floats may run on. When this changes, other instances are concerned: see [`Self::replace`].
+    open: Open,
+}
+
+/// The pools that floats run on: without exclusive CPUs of instances.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Open {
+    shared: CpuSet,
+    be: CpuSet,
+    of_pods: CpuSet,
+}
+
+/// What is derived for one instance, once after it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assessment {
+    /// Which CPUs it is to have, by kubelet's file.
+    pub entitlement: Entitlement,
+    /// Which CPUs it must leave.
+    pub eviction: Option<Eviction>,
+    /// Its vCPU threads float, because they must leave their CPUs.
+    pub evicted: bool,
+    /// Other instances' cgroups still have CPUs that it is to have; `None` where its vCPU threads float anyway.
+    pub blocked: Option<Blocked>,
+    /// The CPUs it is to float on; `None` while its float keeps what it has.
+    pub float: Option<CpuSet>,
+    /// What decided it.
+    pub float_reason: FloatReason,
+    /// Why no partition is made for it; `None` unless it is contained.
+    pub contained: Option<ContainedReason>,
+    /// The reasons of degradation; empty where there are none.
+    pub degraded: Vec<Reason>,
+}
+
+/// CPUs that an instance is to have and that another one's cgroups still have. The kernel gives an exclusive CPU to one of two
+/// siblings only, so the instance stays where it is meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blocked {
+    /// The CPUs that are not free yet.
+    pub cpus: CpuSet,
+    /// One of those that have them.
+    pub by: PodUid,
+    /// That one is about to leave them. Where kubelet's file gives them to both it is not.
+    pub passes: bool,
+}
+
+impl Blocked {
+    fn of(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Option<Self> {
+        let needed = instance.needed();
+        if needed.is_disjoint(facts.totals().listed()) {
+            return None;
+        }
+        let has = |other: &&Instance| !other.listed().is_disjoint(&needed);
+        let other = snapshot.instances.values().find(has)?;
+        let cpus = other.listed().intersection(&needed);
+        let stays = other.populated && course_of(snapshot, facts, other) == Course::Hold;
+        Some(Self {
+            passes: !stays || other.record.exclusive.is_disjoint(&cpus),
+            by: other.record.pod.clone(),
+            cpus,
+        })
+    }
+}
+
+impl Assessment {
+    /// Derived for one instance of a snapshot.
+    pub fn of(snapshot: &Snapshot, facts: &Facts, policies: &Policies, instance: &Instance) -> Self {
+        let entitlement = entitlement(snapshot, instance);
+        let eviction = eviction(snapshot, facts, instance, &entitlement);
+        let evicted = evicted(instance, &entitlement, eviction.as_ref());
+        let holds = course(instance, evicted) == Course::Hold;
+        let held_by_another = Blocked::of(snapshot, facts, instance);
+        let blocked = held_by_another.clone().filter(|_| holds);
+        let float = match &eviction {
+            // Its spare CPUs are another pod's too, or may be.
+            Some(Eviction { lasts: true, .. }) => float_cpus(snapshot, facts, policies, instance),
+            _ => {
+                let chosen = float_cpus(snapshot, facts, policies, instance);
+                // Another pod may have its CPUs until it has left them.
+                let chosen = match eviction.is_none() && held_by_another.is_none() {
+                    true => until_attached(
+                        instance,
+                        &facts.near(&instance.record.exclusive),
+                        facts.online(),
+                        chosen,
+                    ),
+                    false => chosen,
+                };
+                with_spare(instance, chosen)
+            }
+        };
+        let (float, float_reason) = float.map_or((None, FloatReason::Kept), |(cpus, why)| (Some(cpus), why));
+        let mut assessment = Self {
+            float_reason,
+            contained: contained(snapshot, policies, instance),
+            evicted,
+            degraded: Vec::new(),
+            entitlement,
+            eviction,
+            blocked,
+            float,
+        };
+        assessment.degraded = degraded(snapshot, facts, instance, &assessment);
+        assessment
+    }
+}
+
+impl Facts {
+    /// Derived from a snapshot.
+    pub fn of(snapshot: &Snapshot, policies: &Policies) -> Self {
+        let state = snapshot.kubelet.as_ref().ok();
+        let mut nodes: BTreeMap<u32, CpuSet> = BTreeMap::new();
+        for (number, cpu) in &snapshot.topology.cpus {
+            nodes.entry(cpu.node).or_default().insert(*number);
+        }
+        let assigned = state.map(CpuManagerState::assigned).unwrap_or_default();
+        let pods = state.map(|state| &state.pod_entries);
+        let mut facts = Self {
+            kubelets_pool: state
+                .map(|state| state.default_cpus.difference(&assigned))
+                .unwrap_or_default(),
+            assigned,
+            claims: state.map(claims).unwrap_or_default(),
+            given: snapshot
+                .instances
+                .values()
+                .filter_map(|instance| given(snapshot, instance))
+                .collect(),
+            of_pods: pods
+                .into_iter()
+                .flat_map(BTreeMap::values)
+                .flat_map(CpuSet::iter)
+                .collect(),
+            nodes,
+            online: snapshot.topology.online(),
+            totals: Totals::default(),
+            pools: None,
+            open: Open::default(),
+        };
+        facts.totals = Totals::of(snapshot, &facts);
+        facts.divide(snapshot, policies);
+        facts
+    }
+
+    /// Follow one instance that changed, came or went in a snapshot that is otherwise the same. Returns whether others are
+    /// concerned, because the CPUs their floats may have changed.
+    pub fn replace(
+        &mut self,
+        snapshot: &Snapshot,
+        policies: &Policies,
+        before: Option<&Instance>,
+        now: Option<&Instance>,
+    ) -> bool {
+        let mut totals = std::mem::take(&mut self.totals);
+        let owned = |totals: &Totals| {
+            let (recorded, lsr) = totals.recorded();
+            let closed = totals.closed_to(Some(Qos::Be));
+            [totals.owned(), closed, recorded, lsr].map(CpuSet::clone)
+        };
+        let had = owned(&totals);
+        let (was_given, is_given) = [before, now].map(|one| one.and_then(|one| given(snapshot, one))).into();
+        let regiven = was_given != is_given;
+        let contested = |totals: &Totals| {
+            let mut given = was_given.iter().chain(&is_given);
+            given.any(|(_, cpus)| totals.is_contested(cpus))
+        };
+        let evicts = regiven && contested(&totals);
+        // Whoever is to have CPUs that this one's cgroups have waits for it.
+        let mut awaited = before.is_some_and(|before| totals.is_awaited(before));
+        totals.replace(snapshot, self, before, now);
+        awaited |= now.is_some_and(|now| totals.is_awaited(now));
+        if regiven && (evicts || contested(&totals)) {
+            // Whoever else has these CPUs is evicted now, or is not any more: that is in the totals too.
+            *self = Self::of(snapshot, policies);
+            return true;
+        }
+        was_given.iter().for_each(|(pod, _)| drop(self.given.remove(pod)));
+        self.given.extend(is_given);
+        let changed = owned(&totals) != had;
+        self.totals = totals;
+        if !changed {
+            return awaited;
+        }
+        let open = self.open.clone();
+        self.divide(snapshot, policies);
+        awaited || self.open != open
+    }
+
+    /// Divide the unassigned CPUs into pools.
+    fn divide(&mut self, snapshot: &Snapshot, policies: &Policies) {
+        self.pools = allocator::pools(snapshot, self, &policies.allocator.reserved);
+        let owned = self.totals.owned();
+        let be = self.pools.as_ref().map(|pools| &pools.be_shared);
+        self.open = Open {
+            shared: self.shared_pool().difference(owned),
+            // Where steliad makes no pools BE floats on the shared pool, on LSR's CPUs too.
+            be: be
+                .unwrap_or(self.shared_pool())
+                .difference(self.totals.closed_to(Some(Qos::Be))),
+            of_pods: self.of_pods.difference(owned),
+        };
+    }
+
+    /// The shared pool, kubelet's or steliad's.
+    pub(crate) fn shared_pool(&self) -> &CpuSet {
+        self.pools.as_ref().map_or(&self.kubelets_pool, |pools| &pools.shared)
+    }
+
+    /// The pools, where steliad makes them.
+    pub fn pools(&self) -> Option<&Pools> {
+        self.pools.as_ref()
+    }
+
+    pub(crate) fn assigned(&self) -> &CpuSet {
+        &self.assigned
+    }
+
+    pub(crate) fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// The CPUs that must be taken out of the mask of the kernel's unbound workers.
+    pub fn closed_to_workers(&self) -> &CpuSet {
+        self.totals.closed_to_workers()
+    }
+
+    /// Whether any instance is contained: no partition protects its CPUs.
+    pub fn has_contained(&self) -> bool {
+        !self.totals.contained().is_empty()
+    }
+
+    pub(crate) fn online(&self) -> &CpuSet {
+        &self.online
+    }
+
+    /// All CPUs of the NUMA nodes that these CPUs belong to.
+    pub(crate) fn near(&self, cpus: &CpuSet) -> CpuSet {
+        let mut near = CpuSet::new();
+        for node in self.nodes.values().filter(|node| !node.is_disjoint(cpus)) {
+            near.union_with(node);
+        }
+        near
+    }
+
+    /// The first pod but `own` whose entry names one of these CPUs.
+    pub(super) fn other_owner(&self, own: &PodUid, cpus: &CpuSet) -> Option<&PodUid> {
+        let named = cpus.iter().filter_map(|cpu| self.claims.get(&cpu));
+        named.flatten().filter(|pod| *pod != own).min()
+    }
+
+    /// The first instance but `own` that has some of these CPUs from kubelet, and which, where steliad chooses.
+    pub(super) fn given_to(&self, own: &PodUid, cpus: &CpuSet) -> Option<(CpuSet, PodUid)> {
+        let mut others = self.given.iter().filter(|(pod, _)| *pod != own);
+        let (pod, given) = others.find(|(_, given)| !given.is_disjoint(cpus))?;
+        Some((given.intersection(cpus), pod.clone()))
+    }
+}
+
+/// The CPUs that an instance has from kubelet, where steliad chooses.
+fn given(snapshot: &Snapshot, instance: &Instance) -> Option<(PodUid, CpuSet)> {
+    let record = &instance.record;
+    let keeps = snapshot.source == CpuSource::Steliad && record.allocation.is_none() && instance.populated;
+    keeps.then(|| (record.pod.clone(), record.exclusive.clone()))
+}
+
+fn claims(state: &CpuManagerState) -> BTreeMap<u32, Vec<PodUid>> {
+    let containers = state
+        .entries
+        .iter()
+        .flat_map(|(pod, containers)| containers.values().map(move |cpus| (pod, cpus)));
+    let all: BTreeSet<(u32, &PodUid)> = containers
+        .chain(&state.pod_entries)
+        .flat_map(|(pod, cpus)| cpus.iter().map(move |cpu| (cpu, pod)))
+        .collect();
+    let mut claims: BTreeMap<u32, Vec<PodUid>> = BTreeMap::new();
+    for (cpu, pod) in all {
+        claims.entry(cpu).or_default().push(pod.clone());
+    }
+    claims
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+#![doc = include_str!("../README.md")]
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | [`admission`] | whether a container becomes an instance |
+//! | [`allocator`] | on which CPUs, where steliad chooses them |
+//! | `attach`, `placement` | which vCPU gets which CPU, and the kind of partition |
+//! | `snapshot`, `facts`, `totals` | the input: what was read, and what is derived from it once |
+//! | [`entitlement`], [`float`], [`pod_pool`] | which pod kubelet's file gives CPUs to; where floats run |
+//! | `steps` | what must be written so that the system is as the records say |
+//! | [`workers`] | where the kernel's unbound workers may run |
+//! | `believed` | what of a record that is found at the start is believed |
+//! | `degraded`, `contained`, [`drift`] | the reasons of degradation, and of no partition; what another program changed |
+//! | [`quiet`] | what disturbs VMs' CPUs besides tasks, as reasons of degradation |
+//! | [`rebind`] | which instances would have less fragmented CPUs elsewhere |
+
+pub mod admission;
+pub mod allocator;
+mod attach;
+mod believed;
+mod contained;
+mod degraded;
+pub mod drift;
+pub mod entitlement;
+#[cfg(test)]
+mod evaluate_tests;
+mod facts;
+pub mod float;
+mod in_place;
+mod placement;
+pub mod pod_pool;
+pub mod quiet;
+pub mod rebind;
+#[cfg(test)]
+mod replay;
+mod snapshot;
+mod steps;
+#[cfg(any(test, feature = "testing"))]
+#[allow(clippy::unwrap_used)]
+pub mod testing;
+mod totals;
+pub mod workers;
+
+pub use attach::{Wanted, attached, placement_name};
+pub use believed::{Known, believed, claim_without_record};
+pub use contained::ContainedReason;
+pub use facts::{Assessment, Blocked, Facts};
+pub use in_place::in_place;
+pub use snapshot::{Inner, Instance, Leaf, Level, Outside, Remaining, Slice, Snapshot, Stray, VcpuNow};
+pub use stelia_record::Tree;
+pub(crate) use steps::placed;
+pub use steps::{
+    OUTSIDE, Plan, Planned, Step, is_restricted, is_throttled, limits_are_carried, limits_of_scope, plan, plan_for,
+    too_much_memory,
+};
+pub(crate) use totals::Totals;

@@ -1,0 +1,238 @@
+//! What disturbs the CPUs of VMs besides tasks, as reasons of degradation.
+
+use std::collections::BTreeMap;
+
+use stelia_api::quiet::{Quiet, Remaining, Remains};
+use stelia_api::{Amiss, Reason};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+
+/// In so many samples an interrupt that the kernel places must fire before it is told of; and in so many not, before that is taken
+/// back.
+const HOT: u8 = 3;
+/// Answers that follow another sooner are no sample, microseconds: while VMs start they come by the dozen.
+const SAMPLE_US: u64 = 10_000_000;
+
+/// Everything that disturbs VMs' CPUs now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Disturbances(Vec<Disturbance>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Disturbance {
+    of: Whom,
+    kind: Amiss,
+    text: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Whom {
+    All,
+    /// The instances that have one of these CPUs.
+    Cpus(CpuSet),
+    Pod(String),
+}
+
+impl Disturbances {
+    /// `firing` has seen this answer already.
+    pub fn new(quiet: &Quiet, firing: &Firing) -> Self {
+        let unknown = quiet.problem.iter().map(|problem| Disturbance {
+            of: Whom::All,
+            kind: Amiss::NotSteered,
+            text: format!("device interrupts are not kept off the CPUs of VMs: {problem}"),
+        });
+        let remaining = quiet.report.remaining.iter();
+        let remaining = remaining.filter(|one| one.why != Remains::Managed || firing.has(one));
+        let remaining = remaining.map(|one| Disturbance {
+            of: Whom::Cpus(one.cpus.clone()),
+            kind: Amiss::Interrupts,
+            text: in_words(one),
+        });
+        let problems = quiet.report.problems.iter().filter(|problem| !problem.pod.is_empty());
+        let problems = problems.map(|problem| Disturbance {
+            of: Whom::Pod(problem.pod.clone()),
+            kind: Amiss::NotQuiet,
+            text: problem.text.clone(),
+        });
+        let left_out = quiet.report.left_out.iter().map(|(pod, reason)| Disturbance {
+            of: Whom::Pod(pod.clone()),
+            kind: Amiss::NotSteered,
+            text: format!("device interrupts are not kept off its CPUs: {reason}"),
+        });
+        Self(unknown.chain(remaining).chain(problems).chain(left_out).collect())
+    }
+
+    /// The reasons of one instance with these exclusive CPUs.
+    pub fn of(&self, pod: &PodUid, exclusive: &CpuSet) -> Vec<Reason> {
+        let reason = |one: &Disturbance| match &one.of {
+            Whom::All => Some(Reason::of_node(one.kind, &one.text)),
+            Whom::Cpus(cpus) => (!cpus.is_disjoint(exclusive)).then(|| Reason::of_node(one.kind, &one.text)),
+            Whom::Pod(of) => (of == pod.as_str()).then(|| Reason::of(pod, one.kind, &one.text)),
+        };
+        self.0.iter().filter_map(reason).collect()
+    }
+}
+
+fn in_words(one: &Remaining) -> String {
+    let why = match one.why {
+        Remains::Managed => "the kernel places it and lets nobody else",
+        Remains::NoVector => "no other CPU has an interrupt vector left",
+        Remains::Refused => "its mask cannot be written",
+        Remains::StillFires => "its mask leaves them out, and it fires there nevertheless",
+        Remains::Overwritten => "another program writes its mask again and again",
+    };
+    format!(
+        "interrupt {} ({}) reaches the CPUs {}: {why}",
+        one.irq, one.name, one.cpus
+    )
+}
+
+/// Which of the interrupts that the kernel places fire on VMs' CPUs. Its queues for single CPUs are silent unless something on that
+/// CPU submits I/O, as everything did before it was a VM's: so it takes several samples in which one fired.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Firing {
+    seen: BTreeMap<(u32, String), Seen>,
+    sampled_us: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Seen {
+    count: u64,
+    /// Samples in which it fired, less those since in which it did not.
+    heat: u8,
+    fires: bool,
+}
+
+impl Firing {
+    /// Take in an answer. What it does not name is forgotten.
+    pub fn saw(&mut self, quiet: &Quiet) {
+        let remaining = &quiet.report.remaining;
+        let named = |key: &(u32, String)| remaining.iter().any(|one| (one.irq, &one.name) == (key.0, &key.1));
+        self.seen.retain(|key, _| named(key));
+        if quiet.answered_us < self.sampled_us.saturating_add(SAMPLE_US) {
+            return;
+        }
+        self.sampled_us = quiet.answered_us;
+        for one in remaining {
+            let known = self.seen.entry((one.irq, one.name.clone()));
+            known.and_modify(|seen| *seen = seen.then(one.count)).or_insert(Seen {
+                count: one.count,
+                ..Seen::default()
+            });
+        }
+    }
+
+    fn has(&self, one: &Remaining) -> bool {
+        let seen = self.seen.get(&(one.irq, one.name.clone()));
+        seen.is_some_and(|seen| seen.fires)
+    }
+}
+
+impl Seen {
+    fn then(self, count: u64) -> Self {
+        let heat = match count > self.count {
+            true => (self.heat + 1).min(HOT),
+            false => self.heat.saturating_sub(1),
+        };
+        let fires = heat == HOT || self.fires && heat > 0;
+        Self { count, heat, fires }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_api::quiet::{Problem, Report};
+
+    use super::*;
+
+    fn pod(number: u32) -> PodUid {
+        PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
+    }
+
+    fn remaining(why: Remains, cpus: &str, count: u64) -> Remaining {
+        Remaining {
+            irq: 30,
+            name: "nvme0q3".into(),
+            cpus: cpus.parse().unwrap(),
+            why,
+            count,
+            ..Remaining::default()
+        }
+    }
+
+    fn quiet(remaining: Vec<Remaining>) -> Quiet {
+        Quiet {
+            report: Report {
+                remaining,
+                ..Report::default()
+            },
+            ..Quiet::default()
+        }
+    }
+
+    fn kinds(of: &Disturbances, number: u32, cpus: &str) -> Vec<Amiss> {
+        let reasons = of.of(&pod(number), &cpus.parse().unwrap());
+        reasons.iter().map(|reason| reason.kind).collect()
+    }
+
+    #[test]
+    fn an_interrupt_that_cannot_be_moved_is_a_reason_of_those_whose_cpus_it_reaches() {
+        let now = quiet(vec![remaining(Remains::NoVector, "3", 0)]);
+        let found = Disturbances::new(&now, &Firing::default());
+        assert_eq!(kinds(&found, 1, "2-3"), [Amiss::Interrupts]);
+        assert_eq!(kinds(&found, 2, "4-5"), []);
+        let reason = &found.of(&pod(1), &"2-3".parse().unwrap())[0];
+        assert_eq!(
+            reason.text,
+            "interrupt 30 (nvme0q3) reaches the CPUs 3: no other CPU has an interrupt vector left"
+        );
+        assert_eq!(reason.pod, None, "a pod reads the name of no device of the node's");
+    }
+
+    #[test]
+    fn a_managed_one_is_a_reason_once_it_fired_for_a_while_and_until_it_is_silent_for_a_while() {
+        let (mut firing, mut us) = (Firing::default(), 0);
+        let mut answer = |count, later_us| {
+            us += later_us;
+            let now = Quiet {
+                answered_us: us,
+                ..quiet(vec![remaining(Remains::Managed, "3", count)])
+            };
+            firing.saw(&now);
+            kinds(&Disturbances::new(&now, &firing), 1, "3")
+        };
+        assert_eq!(answer(7, SAMPLE_US), [], "it fired before anybody looked");
+        for count in 8..20 {
+            assert_eq!(answer(count, SAMPLE_US / 100), [], "no samples");
+        }
+        assert_eq!(answer(20, SAMPLE_US), []);
+        assert_eq!(answer(20, SAMPLE_US), [], "once is none");
+        for count in [21, 22] {
+            assert_eq!(answer(count, SAMPLE_US), []);
+        }
+        for count in [23, 23, 23] {
+            assert_eq!(answer(count, SAMPLE_US), [Amiss::Interrupts]);
+        }
+        assert_eq!(answer(23, SAMPLE_US), []);
+    }
+
+    #[test]
+    fn an_order_that_was_not_possible_is_its_pods_and_silence_is_everybodys() {
+        let mut now = quiet(Vec::new());
+        now.report.problems = vec![
+            Problem {
+                pod: pod(1).to_string(),
+                text: "CPU 2 has no cpuidle".into(),
+            },
+            Problem {
+                pod: String::new(),
+                text: "irqbalance does not answer".into(),
+            },
+        ];
+        let found = Disturbances::new(&now, &Firing::default());
+        assert_eq!(kinds(&found, 1, "2"), [Amiss::NotQuiet]);
+        assert_eq!(kinds(&found, 2, "3"), []);
+        now.problem = Some("nothing listens".into());
+        let found = Disturbances::new(&now, &Firing::default());
+        assert_eq!(kinds(&found, 2, "3"), [Amiss::NotSteered]);
+    }
+}

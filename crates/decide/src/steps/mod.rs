@@ -1,0 +1,280 @@
+//! The steps that bring the system from a snapshot to what the records and kubelet's file say.
+
+mod in_place;
+mod leave;
+mod limits;
+mod origin;
+mod outside;
+mod partition;
+mod records;
+mod step;
+mod tree;
+mod words;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+use stelia_node::cgroup::{CgroupPath, File};
+use stelia_record::Phase;
+use stelia_settings::{Partition, Policies};
+
+use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
+use super::{Assessment, Facts, Instance, Snapshot};
+use records::record_steps;
+
+pub use limits::{is_throttled, limits_are_carried, limits_of_scope, too_much_memory};
+pub use outside::{OUTSIDE, is_restricted};
+pub(super) use partition::growing_list;
+pub(crate) use records::placed;
+pub use step::{Planned, Step};
+pub(super) use tree::float_cpus;
+
+/// Where the threads of an instance belong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Course {
+    /// In the container's own cgroup: it leaves.
+    Leave,
+    /// The vCPU threads in `vcpu/`, all others in `float/`.
+    Hold,
+    /// All in `float/`: no vCPUs yet, or its CPUs are another pod's.
+    Float,
+}
+
+pub(super) fn course(instance: &Instance, evicted: bool) -> Course {
+    match instance.record.phase {
+        Phase::Leaving => Course::Leave,
+        phase if phase.has_vcpus() && !evicted => Course::Hold,
+        _ => Course::Float,
+    }
+}
+
+pub(super) fn course_of(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Course {
+    course(instance, is_evicted(snapshot, facts, instance))
+}
+
+/// Whether the vCPUs of an instance must float, because CPUs of theirs are another pod's. While kubelet's file cannot be used the
+/// owner is unknown, and vCPUs that float stay there.
+pub(super) fn evicted(instance: &Instance, entitlement: &Entitlement, eviction: Option<&Eviction>) -> bool {
+    if *entitlement == Entitlement::Unknown {
+        let holds = |leaf: &super::Leaf| !leaf.threads.is_empty();
+        return instance.record.phase.has_vcpus() && !instance.vcpu().is_some_and(holds);
+    }
+    eviction.is_some()
+}
+
+/// [`evicted`], of an instance without an assessment.
+pub(super) fn is_evicted(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> bool {
+    let entitlement = entitlement(snapshot, instance);
+    let eviction = eviction(snapshot, facts, instance, &entitlement);
+    evicted(instance, &entitlement, eviction.as_ref())
+}
+
+/// The steps for every live instance; empty when there is nothing to do.
+pub fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
+    let facts = Facts::of(snapshot, policies);
+    let assess = |instance: &Instance| Assessment::of(snapshot, &facts, policies, instance);
+    let live = snapshot.live();
+    let assessed = live
+        .map(|instance| (instance.record.pod.clone(), assess(instance)))
+        .collect();
+    plan_for(snapshot, &facts, policies, &assessed).steps
+}
+
+/// The steps that are due.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// In the order in which they are to be taken.
+    pub steps: Vec<Planned>,
+    /// Instances that cannot go on before steps that all share are done.
+    pub waiting: BTreeSet<PodUid>,
+}
+
+/// The steps for those instances that were assessed, and for what all share. A turn takes them, looks again at what they
+/// were about and plans again until there is none: what depends on the outcome of a step is planned in the next turn.
+pub fn plan_for(
+    snapshot: &Snapshot,
+    facts: &Facts,
+    policies: &Policies,
+    assessed: &BTreeMap<PodUid, Assessment>,
+) -> Plan {
+    let mut steps = Steps(Vec::new());
+    let mut waiting = BTreeSet::new();
+    steps.shared(leave::abandoned(snapshot));
+    let mut instances: Vec<(&Instance, &Assessment, Course)> = Vec::new();
+    let mut records = Steps(Vec::new());
+    for (pod, assessment) in assessed {
+        if let Some(instance) = snapshot.instances.get(pod).filter(|instance| instance.populated) {
+            records.of(instance, record_steps(snapshot, policies, instance, assessment));
+            instances.push((instance, assessment, course(instance, assessment.evicted)));
+        }
+    }
+    // What must be recorded before a thread is moved or pinned. Nothing else is planned meanwhile: the owners of CPUs may be
+    // others then. A VM leaves CPUs of another pod's all the same, so that it does so where its record cannot be written too.
+    if !records.0.is_empty() {
+        let evicted = instances.iter().filter(|(_, assessment, _)| assessment.evicted);
+        let mut steps = Steps(Vec::new());
+        for (instance, ..) in evicted.filter(|(_, _, course)| *course == Course::Float) {
+            steps.of(instance, partition::undo(instance));
+        }
+        steps.0.append(&mut records.0);
+        return Plan {
+            steps: steps.0,
+            waiting,
+        };
+    }
+
+    // Floats first: no float may include CPUs that are about to become another instance's partition. And threads leave CPUs
+    // before others are moved to them.
+    for (instance, assessment, course) in &instances {
+        let float = assessment.float.as_ref();
+        let made = match course {
+            // It may take a while, or stay for good.
+            Course::Leave if instance.float().is_some() => {
+                let step = tree::float_step(snapshot, facts, policies, instance, float);
+                step.into_iter().collect()
+            }
+            Course::Leave => Vec::new(),
+            _ => tree::steps(snapshot, facts, policies, instance, *course, float),
+        };
+        steps.of(instance, made);
+    }
+    for (instance, _, course) in &instances {
+        match course {
+            Course::Leave => steps.of(instance, leave::steps(instance)),
+            Course::Float => steps.of(instance, partition::undo(instance)),
+            Course::Hold => {}
+        }
+    }
+    let restrict = outside::restrict(snapshot, facts);
+    let unrestricted = !restrict.is_empty();
+    steps.shared(restrict);
+
+    // While a scope still holds its list the slice must cover it: to grow, outer levels first; to shrink, inner first.
+    let totals = facts.totals();
+    let slice = snapshot.slice.exclusive.clone().unwrap_or_default();
+    let list = totals.growing().union(totals.held()).union(&snapshot.left_alone);
+    let uncovered = !totals.growing().is_subset(&slice);
+    if uncovered {
+        steps.shared(vec![exclusive(&CgroupPath::slice(), &list)]);
+    }
+    let levels = in_place::Levels::of(snapshot, totals);
+    steps.shared(levels.widen());
+    steps.shared(workers(snapshot, facts));
+    // What an instance needs of shared steps and does not have yet: no partition without its CPUs in the slice's list, and not
+    // contained before the units outside are off its CPUs.
+    let waits = |instance: &Instance| match instance.record.partition {
+        Partition::Member => unrestricted,
+        _ if instance.is_in_place() => levels.uncovered(),
+        Partition::Isolated | Partition::Root => uncovered,
+    };
+    let mut blocked = BTreeSet::new();
+    let holding = || instances.iter().filter(|(_, _, course)| *course == Course::Hold);
+    // Those that need no other CPUs come first: they give up what the others are to have.
+    let (giving, taking): (Vec<_>, Vec<_>) = holding().partition(|(instance, ..)| instance.needed().is_empty());
+    for (instance, assessment, _) in giving.into_iter().chain(taking) {
+        let pod = &instance.record.pod;
+        let contained = instance.record.partition == Partition::Member;
+        if let Some(other) = &assessment.blocked {
+            blocked.insert(pod.clone());
+            waiting.extend(other.passes.then(|| pod.clone()));
+            continue;
+        }
+        if waits(instance) {
+            waiting.insert(pod.clone());
+        }
+        if !(contained && unrestricted) {
+            steps.of(instance, partition::hold(facts, instance));
+        }
+    }
+    // It shrinks once the scopes' lists are seen to have shrunk. A scope that died takes its list along, but not its share of
+    // the slice's.
+    if !uncovered && slice != list {
+        steps.shared(vec![exclusive(&CgroupPath::slice(), &list)]);
+    }
+    steps.shared(levels.narrow());
+    steps.shared(outside::restore(snapshot, facts));
+    steps.shared(snapshot.outside_gone.iter().cloned().map(Step::Unrecord).collect());
+    steps.shared(limits::slice(snapshot, totals));
+    for (instance, _, course) in &instances {
+        if *course != Course::Leave {
+            steps.of(instance, limits::scope(instance));
+        }
+        if instance.record.phase == Phase::Registered && !limits::huge_pages_are_limited(instance) {
+            waiting.insert(instance.record.pod.clone());
+        }
+    }
+    let busy = steps.busy();
+    for (instance, _, course) in &instances {
+        let next = next_phase(instance).filter(|_| *course != Course::Leave);
+        let pod = &instance.record.pod;
+        let ready = !busy.contains(pod) && !waiting.contains(pod) && !blocked.contains(pod);
+        if let Some(phase) = next.filter(|_| ready) {
+            steps.of(instance, vec![Step::Enter(instance.scope().clone(), phase)]);
+        }
+    }
+    Plan {
+        steps: steps.0,
+        waiting,
+    }
+}
+
+/// Before a partition is made that does not keep the kernel's unbound workers off, and when one is gone.
+fn workers(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
+    let closed = facts.totals().closed_to_workers();
+    let workers = snapshot.slice.workers.as_ref();
+    let changes = workers.is_some_and(|workers| super::workers::are_to_change(workers, closed));
+    changes
+        .then(|| Step::KeepWorkersOff(closed.clone()))
+        .into_iter()
+        .collect()
+}
+
+/// The phase an instance enters when no other step remains for it.
+fn next_phase(instance: &Instance) -> Option<Phase> {
+    match instance.record.phase {
+        Phase::Registered => instance
+            .float()
+            .filter(|float| !float.cpus.is_empty() && instance.strays.is_empty())
+            .map(|_| Phase::Floating),
+        Phase::Attaching if instance.record.partition == Partition::Member => Some(Phase::Contained),
+        Phase::Attaching => Some(Phase::Isolated),
+        Phase::Contained if is_made(instance) => Some(Phase::Isolated),
+        _ => None,
+    }
+}
+
+/// Whether the kernel has made the partition of a contained instance that it had refused.
+fn is_made(instance: &Instance) -> bool {
+    let kind = instance.record.partition;
+    let has_it = |vcpu: &super::Leaf| vcpu.partition == kind.name();
+    kind != Partition::Member && instance.vcpu().is_some_and(has_it)
+}
+
+struct Steps(Vec<Planned>);
+
+impl Steps {
+    fn of(&mut self, instance: &Instance, steps: Vec<Step>) {
+        let pod = Some(instance.record.pod.clone());
+        self.0
+            .extend(steps.into_iter().map(|step| Planned { pod: pod.clone(), step }));
+    }
+
+    fn shared(&mut self, steps: Vec<Step>) {
+        self.0.extend(steps.into_iter().map(|step| Planned { pod: None, step }));
+    }
+
+    /// The instances that have a step.
+    fn busy(&self) -> BTreeSet<PodUid> {
+        self.0.iter().filter_map(|planned| planned.pod.clone()).collect()
+    }
+}
+
+fn exclusive(cgroup: &CgroupPath, cpus: &CpuSet) -> Step {
+    Step::Write(cgroup.clone(), File::CpusExclusive, cpus.to_string())
+}
+
+#[cfg(test)]
+pub(super) mod properties;
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,178 @@
+//! `vcpu/`: its partition, the vCPU threads pinned in it and no others; and how that is undone.
+
+use stelia_cpus::CpuSet;
+use stelia_node::cgroup::{CgroupPath, File};
+use stelia_record::VcpuThread;
+use stelia_settings::Partition;
+
+use super::{Step, exclusive, in_place};
+use crate::{Facts, Inner, Instance, Leaf, VcpuNow};
+
+/// The exclusive list of scope, `instance/` and `vcpu/` in this turn. A live partition changes by way of the union of old and
+/// new, so that no thread is ever outside it.
+pub(crate) fn growing_list(instance: &Instance) -> CpuSet {
+    let wanted = &instance.record.exclusive;
+    match instance.vcpu() {
+        Some(vcpu) if !wanted.is_subset(&vcpu.exclusive) => wanted.union(&vcpu.exclusive),
+        _ => wanted.clone(),
+    }
+}
+
+pub(super) fn hold(facts: &Facts, instance: &Instance) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let (float_path, vcpu_path) = (instance.tree.float(), instance.tree.vcpu());
+    let nothing = (Inner::default(), Leaf::default());
+    let inner = instance.inner.as_ref().unwrap_or(&nothing.0);
+    let vcpu = inner.vcpu.as_ref().unwrap_or(&nothing.1);
+    let record = &instance.record;
+    let partitioned = record.partition != Partition::Member;
+
+    // A late thread (vhost, a helper of KVM) inherits cgroup and mask of the vCPU thread that made it.
+    for tid in strangers(instance, vcpu) {
+        steps.push(Step::ResetThread(tid));
+        steps.push(Step::MoveThread(tid, float_path.clone()));
+    }
+    let want = growing_list(instance);
+    // Growing: outer levels first.
+    let grown = vcpu.cpus.union(&record.exclusive);
+    if !record.exclusive.is_subset(&vcpu.cpus) {
+        let first = if vcpu.cpus.is_empty() {
+            &record.exclusive
+        } else {
+            &grown
+        };
+        steps.push(Step::Write(vcpu_path.clone(), File::Cpus, first.to_string()));
+    }
+    let levels = levels(instance, inner, vcpu);
+    if partitioned {
+        steps.extend(in_place::widen_pod(instance, &want));
+        let growing = levels.iter().filter(|(_, now)| !want.is_subset(now));
+        steps.extend(growing.map(|(path, _)| exclusive(path, &want)));
+    }
+    let online = facts.online();
+    // While none of its CPUs is online the kernel takes no partition.
+    let possible = !record.exclusive.is_disjoint(online);
+    let known = partitioned || !vcpu.partition.is_empty();
+    if vcpu.partition != record.partition.name() && possible && known {
+        let write = |partition: Partition| {
+            let name = partition.name().to_owned();
+            Step::Write(vcpu_path.clone(), File::Partition, name)
+        };
+        // A partition that became invalid stays so when only its kind is written again (seen on 6.12): it must be none
+        // first.
+        if vcpu.partition.contains("invalid") {
+            steps.push(write(Partition::Member));
+        }
+        steps.push(write(record.partition));
+    }
+    for (thread, now) in record.vcpus.iter().zip(&instance.vcpus) {
+        if let Some(now) = now {
+            steps.extend(seat(instance, thread, now, online));
+        }
+    }
+    // Shrinking: inner levels first, and only once no thread is pinned to the CPUs that go.
+    if vcpu.cpus != record.exclusive && record.exclusive.is_subset(&vcpu.cpus) {
+        steps.push(Step::Write(vcpu_path.clone(), File::Cpus, record.exclusive.to_string()));
+    }
+    if partitioned {
+        let shrinking = levels
+            .iter()
+            .rev()
+            .filter(|(_, now)| want.is_subset(now) && **now != want);
+        steps.extend(shrinking.map(|(path, _)| exclusive(path, &want)));
+        steps.extend(in_place::narrow_pod(instance, &want));
+    } else {
+        steps.extend(give_up(instance, inner, vcpu));
+    }
+    steps
+}
+
+/// The cgroups of the instance that have exclusive lists, outermost first, with their lists.
+fn levels<'a>(instance: &'a Instance, inner: &'a Inner, vcpu: &'a Leaf) -> Vec<(&'a CgroupPath, &'a CpuSet)> {
+    let tree = &instance.tree;
+    let mut levels = vec![
+        (tree.outer(), &instance.scope_exclusive),
+        (tree.inner(), &inner.exclusive),
+        (tree.vcpu(), &vcpu.exclusive),
+    ];
+    // In place they are one cgroup, unless the runtime put the processes one level below (crun).
+    levels.dedup_by_key(|(path, _)| *path);
+    levels
+}
+
+/// Move one vCPU thread to `vcpu/` and pin it.
+fn seat(instance: &Instance, thread: &VcpuThread, now: &VcpuNow, online: &CpuSet) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let vcpu_path = instance.tree.vcpu();
+    // Another program moved it out of the container: it is none of the instance's now, whatever the record says.
+    if !instance.has(&now.cgroup) {
+        return steps;
+    }
+    if !now.cgroup.is_within(instance.tree.inner()) {
+        // In the container's own cgroup. One thread cannot cross into another threaded domain: its process must.
+        return vec![Step::MoveProcess(now.process, instance.tree.float().clone())];
+    }
+    let moved = now.cgroup != *vcpu_path;
+    if moved {
+        steps.push(Step::MoveThread(thread.task.id, vcpu_path.clone()));
+    }
+    let within = instance.record.exclusive.intersection(online);
+    match thread.cpu {
+        // Move, then pin: a mask outside the cpuset is EINVAL. No thread can be pinned to an offline CPU.
+        Some(cpu) if online.contains(cpu) => {
+            if moved || !(now.affinity.len() == 1 && now.affinity.contains(cpu)) {
+                steps.push(Step::Pin(thread.task.id, cpu));
+            }
+        }
+        Some(_) => {}
+        None => {
+            if moved || now.affinity != within {
+                steps.push(Step::ResetThread(thread.task.id));
+            }
+        }
+    }
+    steps
+}
+
+/// Threads in `vcpu/` that are not vCPU threads.
+fn strangers(instance: &Instance, vcpu: &Leaf) -> Vec<i32> {
+    let live = |tid: &i32| {
+        let recorded = instance.record.vcpus.iter().zip(&instance.vcpus);
+        recorded
+            .filter(|(_, now)| now.is_some())
+            .any(|(thread, _)| thread.task.id == *tid)
+    };
+    vcpu.threads.iter().copied().filter(|tid| !live(tid)).collect()
+}
+
+/// No partition, no exclusive CPUs, no thread in `vcpu/`.
+pub(super) fn undo(instance: &Instance) -> Vec<Step> {
+    let Some(inner) = &instance.inner else {
+        return Vec::new();
+    };
+    let Some(vcpu) = &inner.vcpu else { return Vec::new() };
+    let mut steps = give_up(instance, inner, vcpu);
+    for tid in &vcpu.threads {
+        steps.push(Step::ResetThread(*tid));
+        steps.push(Step::MoveThread(*tid, instance.tree.float().clone()));
+    }
+    steps
+}
+
+pub(super) fn give_up(instance: &Instance, inner: &Inner, vcpu: &Leaf) -> Vec<Step> {
+    let mut steps = Vec::new();
+    if !matches!(vcpu.partition.as_str(), "" | "member") {
+        steps.push(Step::Write(
+            instance.tree.vcpu().clone(),
+            File::Partition,
+            Partition::Member.name().into(),
+        ));
+    }
+    for (path, now) in levels(instance, inner, vcpu).into_iter().rev() {
+        if !now.is_empty() {
+            steps.push(exclusive(path, &CpuSet::new()));
+        }
+    }
+    steps.extend(in_place::narrow_pod(instance, &CpuSet::new()));
+    steps
+}

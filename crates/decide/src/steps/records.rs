@@ -1,0 +1,133 @@
+//! Steps that change the record. They come before what they describe, so that after a crash the next daemon goes on
+//! from the record.
+
+use stelia_api::ThreadRole;
+use stelia_cpus::CpuSet;
+use stelia_record::{Phase, VcpuThread};
+use stelia_settings::{Partition, Policies};
+
+use super::Step;
+use crate::contained::{ContainedReason, forbidden_by_now, partition_kind, retry};
+use crate::entitlement::Entitlement;
+use crate::placement::place;
+use crate::{Assessment, Instance, Snapshot, VcpuNow, pod_pool};
+
+/// After so many refusals of a partition in a row the instance is contained instead.
+pub(super) const REFUSALS: u32 = 2;
+
+pub(super) fn record_steps(
+    snapshot: &Snapshot,
+    policies: &Policies,
+    instance: &Instance,
+    assessment: &Assessment,
+) -> Vec<Step> {
+    let record = &instance.record;
+    if record.phase == Phase::Leaving {
+        return Vec::new();
+    }
+    let scope = || instance.scope().clone();
+    if instance.is_over() {
+        return vec![Step::Enter(scope(), Phase::Leaving)];
+    }
+    if let Entitlement::Changed { entry, own } = &assessment.entitlement {
+        return vec![Step::Entitle {
+            scope: scope(),
+            entry: entry.clone(),
+            own: own.clone(),
+        }];
+    }
+    if let Some(why) = forbidden_by_now(snapshot, policies, record) {
+        return vec![Step::Contain(scope(), why)];
+    }
+    let asks = matches!(record.phase, Phase::Attaching | Phase::Contained) && record.partition != Partition::Member;
+    if asks && instance.refusals >= REFUSALS {
+        return vec![Step::Contain(scope(), ContainedReason::Refused)];
+    }
+    if let Some(partition) = retry(snapshot, policies, instance).filter(|_| !assessment.evicted) {
+        return vec![Step::Retry(scope(), partition)];
+    }
+    if let Some(pool) = pod_pool::of(snapshot, instance)
+        && record.pod_pool.as_ref() != Some(&pool)
+    {
+        return vec![Step::Share(scope(), pool)];
+    }
+    let guest = record.guest();
+    let fits = guest.len() <= record.exclusive.len();
+    let misplaced = |thread: &VcpuThread| match thread.cpu {
+        Some(cpu) => !record.exclusive.contains(cpu),
+        None => fits,
+    };
+    if let Some(vcpus) = repinned(instance) {
+        return vec![Step::Place(scope(), vcpus, record.partition)];
+    }
+    if !record.phase.has_vcpus() || !record.vcpus.iter().any(misplaced) {
+        return Vec::new();
+    }
+    let placement = place(
+        record.placement,
+        &guest,
+        record.vcpus.iter().map(|thread| thread.role),
+        &record.exclusive,
+        &snapshot.topology,
+    );
+    // Not by the last kind: it is `root` where the vCPUs shared CPUs, and `isolated` again once each has one of its own.
+    let kind = match (record.partition, partition_kind(snapshot, policies, instance)) {
+        (Partition::Member, _) | (_, Partition::Member) => record.partition,
+        (_, kind) => kind,
+    };
+    let (vcpus, partition) = placed(&record.vcpus, &placement.pins, kind);
+    if vcpus == record.vcpus {
+        return Vec::new();
+    }
+    vec![Step::Place(scope(), vcpus, partition)]
+}
+
+/// The vCPUs of a VM that is to run where others pin it (libvirt's `vcpupin`), where somebody has moved one since; each must have
+/// a CPU of its own among the instance's. Else the recorded CPUs hold, and are restored.
+fn repinned(instance: &Instance) -> Option<Vec<VcpuThread>> {
+    let record = &instance.record;
+    let settled = matches!(record.phase, Phase::Isolated | Phase::Contained);
+    if !settled || !record.adopted.as_ref()?.keeps {
+        return None;
+    }
+    let now = |(thread, now): (&VcpuThread, &Option<VcpuNow>)| {
+        let affinity = &now.as_ref().filter(|now| instance.has(&now.cgroup))?.affinity;
+        let cpu = affinity.iter().next().filter(|_| affinity.len() == 1)?;
+        record.exclusive.contains(cpu).then_some(VcpuThread {
+            cpu: Some(cpu),
+            ..*thread
+        })
+    };
+    let found: Vec<VcpuThread> = record
+        .vcpus
+        .iter()
+        .zip(&instance.vcpus)
+        .map(now)
+        .collect::<Option<_>>()?;
+    let used: CpuSet = found.iter().filter_map(|thread| thread.cpu).collect();
+    (used.len() == found.len() && found != record.vcpus).then_some(found)
+}
+
+/// The threads with the CPUs chosen for them. An I/O thread without a CPU is left out: it floats. vCPUs that share CPUs
+/// need the scheduler's load balancing, so their partition is `root`.
+pub(crate) fn placed(
+    vcpus: &[VcpuThread],
+    pins: &[(ThreadRole, Option<u32>)],
+    partition: Partition,
+) -> (Vec<VcpuThread>, Partition) {
+    let pin = |role: ThreadRole| pins.iter().find(|(other, _)| *other == role).and_then(|(_, cpu)| *cpu);
+    let vcpus: Vec<VcpuThread> = vcpus
+        .iter()
+        .map(|thread| VcpuThread {
+            cpu: pin(thread.role),
+            ..*thread
+        })
+        .filter(|thread| thread.cpu.is_some() || matches!(thread.role, ThreadRole::Vcpu(_)))
+        .collect();
+    let shared = vcpus.iter().any(|thread| thread.cpu.is_none());
+    let partition = match partition {
+        Partition::Isolated if shared => Partition::Root,
+        other => other,
+    };
+    (vcpus, partition)
+}

@@ -1,0 +1,190 @@
+//! One change to the system: what takes it, what waits for it, what it records.
+
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+use stelia_node::cgroup::{CgroupPath, File, Limits};
+use stelia_record::{Phase, Record, VcpuThread};
+use stelia_settings::{Partition, TreeHome};
+
+use crate::ContainedReason;
+
+/// One change to the system. Each is idempotent. `docs/architecture.md`, "A step", has what to touch for a new one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Create a cgroup.
+    Create(CgroupPath),
+    /// Write a file of a cgroup.
+    Write(CgroupPath, File, String),
+    /// Move a process to a cgroup.
+    MoveProcess(i32, CgroupPath),
+    /// Move one thread within its domain.
+    MoveThread(i32, CgroupPath),
+    /// Let every thread of a process run wherever its cpuset allows.
+    ResetProcess(i32),
+    /// Let a thread run wherever its cpuset allows.
+    ResetThread(i32),
+    /// Let a thread run on one CPU only.
+    Pin(i32, u32),
+    /// Let a thread that stays in the origin run on these CPUs only, as far as its cpuset has them.
+    Confine(i32, CpuSet),
+    /// Remove a cgroup that is empty.
+    Remove(CgroupPath),
+    /// Record that the instance (its scope is given) has reached a phase.
+    Enter(CgroupPath, Phase),
+    /// Record the CPUs kubelet gives the instance now.
+    Entitle {
+        /// The instance's scope.
+        scope: CgroupPath,
+        /// The container's entry.
+        entry: CpuSet,
+        /// The part of it that no other container of the pod uses.
+        own: CpuSet,
+    },
+    /// Record which of the pod's own CPUs its containers share; the scope is the instance's.
+    Share(CgroupPath, CpuSet),
+    /// Record the CPU of each vCPU thread, and the kind of partition that follows.
+    Place(CgroupPath, Vec<VcpuThread>, Partition),
+    /// Record that the instance is to have no partition and why: the kernel refuses it, or something forbids it by now.
+    Contain(CgroupPath, ContainedReason),
+    /// Record the kind of partition that the kernel refused to a contained instance and is asked for again. It stays contained
+    /// until the kernel has made the partition.
+    Retry(CgroupPath, Partition),
+    /// Set limits on a unit, through systemd.
+    Limit(String, Box<Limits>),
+    /// Set the weight of stelia.slice, through systemd.
+    Weigh(u64),
+    /// Set how much memory of stelia.slice is protected, bytes, through systemd.
+    Protect {
+        /// `memory.min`.
+        min: u64,
+        /// `memory.low`.
+        low: u64,
+    },
+    /// Restrict a unit outside stelia.slice, through systemd, after recording its former CPUs.
+    Restrict {
+        /// The unit's name.
+        unit: String,
+        /// The CPUs it keeps.
+        cpus: CpuSet,
+        /// Its `cpuset.cpus` before, where that is not recorded yet.
+        save: Option<CpuSet>,
+    },
+    /// Remove an empty scope that systemd did not remove, from the cgroup tree first and then from systemd: with its cgroup gone
+    /// there is nothing that stopping the unit could kill.
+    Forget(CgroupPath),
+    /// Remove the record of a unit outside stelia.slice that is gone.
+    Unrecord(String),
+    /// Give a unit outside stelia.slice its former CPUs back.
+    Restore(String, CpuSet),
+    /// Have exactly these CPUs of instances in place in the `cpuset.cpus.exclusive` of a cgroup that is not steliad's; what
+    /// others added to it stays.
+    Claim(CgroupPath, CpuSet),
+    /// Remove the record of the container with this whole cgroup from its pod's: the instance in place is none any more, or its
+    /// container is gone.
+    Unregister(CgroupPath),
+    /// Keep the kernel's unbound workers off these CPUs, and give them back all others that were taken from them.
+    KeepWorkersOff(CpuSet),
+}
+
+impl Step {
+    /// The record after a step that is about the record alone, taken at this time (microseconds since the epoch); `None`
+    /// for every other step.
+    pub fn recorded(&self, record: &Record, now_us: u64) -> Option<Record> {
+        let mut next = record.clone();
+        match self {
+            Self::Enter(_, phase) => {
+                if matches!(phase, Phase::Isolated | Phase::Contained) {
+                    next.isolated_us = now_us;
+                }
+                next.phase = *phase;
+                next.refused &= *phase != Phase::Isolated;
+            }
+            Self::Entitle { entry, own, .. } => {
+                next.entry = entry.clone();
+                next = next.with_own(own.clone());
+            }
+            Self::Share(_, pool) => next.pod_pool = Some(pool.clone()),
+            Self::Place(_, vcpus, partition) => (next.vcpus, next.partition) = (vcpus.clone(), *partition),
+            // What forbids the partition may go: it is asked for again then if the kernel had refused it.
+            Self::Contain(_, why) => {
+                next.partition = Partition::Member;
+                next.refused |= *why == ContainedReason::Refused;
+            }
+            Self::Retry(_, partition) => next.partition = *partition,
+            _ => return None,
+        }
+        Some(next)
+    }
+
+    /// Whether it changes what is planned for: until it is taken nothing else is planned.
+    pub fn comes_first(&self) -> bool {
+        self.is_of_record() && !matches!(self, Self::Enter(..))
+    }
+
+    /// Whether it changes the record alone.
+    pub fn is_of_record(&self) -> bool {
+        matches!(
+            self,
+            Self::Enter(..)
+                | Self::Entitle { .. }
+                | Self::Share(..)
+                | Self::Place(..)
+                | Self::Contain(..)
+                | Self::Retry(..)
+        )
+    }
+
+    /// What a step that all instances share is about. Such steps are retried, and rest, by subject: the same for every
+    /// value.
+    pub fn subject(&self) -> String {
+        match (self.is_systemds(), self) {
+            (Some(unit), _) => unit.to_owned(),
+            (None, Self::Write(cgroup, file, _)) => format!("{cgroup}/{}", file.name()),
+            (None, Self::Claim(cgroup, _)) => format!("{cgroup}/{}", File::CpusExclusive.name()),
+            (None, Self::Unrecord(unit)) => unit.clone(),
+            (None, Self::KeepWorkersOff(_)) => WORKERS.to_owned(),
+            (None, step) => step.to_string(),
+        }
+    }
+
+    /// Whether an instance waits for a step of this subject. A partition needs its CPUs in the list of the slice, or in place of
+    /// kubepods; a contained instance needs the units outside restricted. Without the slice's controllers there are no limits of
+    /// huge pages.
+    pub fn is_needed(subject: &str, partition: Partition, home: TreeHome) -> bool {
+        let of_slice = |file: File| subject == format!("/{SLICE}/{}", file.name());
+        let of_pods = || subject.starts_with("/kubepods") && subject.ends_with(File::CpusExclusive.name());
+        let of_partition = match (partition, home) {
+            (Partition::Member, _) => !subject.contains(SLICE) && subject != WORKERS && !of_pods(),
+            (_, TreeHome::InPlace) => of_pods(),
+            (_, TreeHome::Slice) => of_slice(File::CpusExclusive),
+        };
+        of_partition || home == TreeHome::Slice && of_slice(File::SubtreeControl)
+    }
+
+    /// The unit, where systemd takes the step. The engine does not wait for its answer.
+    pub fn is_systemds(&self) -> Option<&str> {
+        match self {
+            Self::Limit(unit, _) | Self::Restrict { unit, .. } | Self::Restore(unit, _) => Some(unit),
+            Self::Weigh(_) | Self::Protect { .. } => Some(SLICE),
+            Self::Forget(scope) => Some(scope.name()),
+            _ => None,
+        }
+    }
+}
+
+/// The slice that all instances are in.
+const SLICE: &str = "stelia.slice";
+
+/// The subject of [`Step::KeepWorkersOff`]. No instance waits for it; where the mask cannot be written, the node is
+/// degraded.
+const WORKERS: &str = "the kernel's unbound workers";
+
+/// A step and the instance it is for; `None` for what all share. When a step fails, the later ones of the same instance
+/// are not taken in that pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Planned {
+    /// The pod of the instance.
+    pub pod: Option<PodUid>,
+    /// The step.
+    pub step: Step,
+}
