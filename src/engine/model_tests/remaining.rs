@@ -76,3 +76,18 @@ async fn while_the_container_has_cpus_of_its_own_nothing_is_confined() {
     assert_eq!(node.model.mask(pod.anchor), cpus("0-7"));
     node.check().await;
 }
+
+/// A container that has a cgroup namespace of its own could make some there, and threads in them would be in no list.
+#[tokio::test]
+async fn no_cgroup_can_be_made_below_those_of_the_threads() {
+    let mut node = Node::new();
+    let pod = node.pod(1, "2-3");
+    node.register(&pod).await.unwrap();
+    node.reconcile().await;
+    let inner = CgroupPath::slice().child(&pod.uid.scope()).child("instance");
+    for leaf in ["float", "vcpu"] {
+        let hidden = inner.child(leaf).child("hidden");
+        assert!(node.model.create(&hidden).is_err(), "{hidden}");
+    }
+    node.check().await;
+}
