@@ -10,6 +10,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    /// `first` is the pause after the first failure.
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest }
     }
