@@ -1,6 +1,6 @@
 //! Rebinding: the moves of instances to other CPUs that undo fragmentation, one after the other.
 //!
-//! Each move is good by itself: no instance spans more NUMA nodes or has a policy kept less, and [`Disorder`] of the host falls.
+//! Each move is good by itself: no instance spans more NUMA nodes or has a policy kept less, and `Disorder` of the host falls.
 //! So the moves end, and after any of them every instance is at least as well off as before.
 
 use std::collections::{BTreeMap, BTreeSet};
