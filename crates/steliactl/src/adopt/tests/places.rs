@@ -43,7 +43,14 @@ fn crios_containers_are_found_with_either_driver() {
             .path()
             .join(format!("run/containers/storage/overlay-containers/{id}/userdata"));
         fs::create_dir_all(userdata.parent().unwrap()).unwrap();
-        fs::rename(bundle, userdata).unwrap();
+        fs::rename(bundle, &userdata).unwrap();
+        // CRI-O's own keys.
+        let config = userdata.join("config.json");
+        let text = fs::read_to_string(&config).unwrap();
+        let text = text
+            .replace("io.kubernetes.cri.sandbox-", "io.kubernetes.pod.")
+            .replace("io.kubernetes.cri.container-name", "io.kubernetes.container.name");
+        fs::write(&config, text).unwrap();
         node.rules("[[adopt]]\nuse = \"kubevirt\"\n");
         assert_eq!(
             reasons(&node.preview()),
