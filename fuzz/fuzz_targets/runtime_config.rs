@@ -3,7 +3,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use stelia_node::runtime::Config;
+use stelia_kubelet::PodUid;
+use stelia_node::runtime::{CONTAINERD, CRI_O, Config};
 
 /// How many devices and classes every container may open.
 const ALWAYS: usize = 10;
@@ -14,12 +15,14 @@ fuzz_target!(|text: &str| {
     let Some(config) = Config::parse(json) else {
         return;
     };
-    let (name, devices) = (config.annotated_name(), config.devices(numbers));
+    let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").expect("a UID");
+    let names = [CONTAINERD, CRI_O].map(|keys| config.container(keys, &pod).name);
+    let devices = config.devices(numbers);
     // What is passed over is looked at less closely: a number that is too large is none for this parser.
     let Ok(file) = serde_json::from_str::<Value>(json) else {
         return;
     };
-    if let Some(name) = name {
+    for name in names.into_iter().flatten() {
         let annotations = file["annotations"].as_object().expect("the name is an annotation");
         assert!(annotations.values().any(|value| value.as_str() == Some(name.as_str())));
     }

@@ -128,20 +128,22 @@ fn config(run: &Path, id: &str) -> Option<Config> {
 /// The annotations by which a manager says whose container it is. Each manager writes its own keys over a pod's annotations of these names.
 /// The other manager's keys are not read: CRI-O copies all annotations of a pod, and with them whatever its tenant wrote.
 #[derive(Debug, Clone, Copy)]
-struct Keys {
+pub struct Keys {
     namespace: &'static str,
     pod: &'static str,
     uid: &'static str,
     container: &'static str,
 }
 
-const CONTAINERD: Keys = Keys {
+/// The keys of containerd.
+pub const CONTAINERD: Keys = Keys {
     namespace: "io.kubernetes.cri.sandbox-namespace",
     pod: "io.kubernetes.cri.sandbox-name",
     uid: "io.kubernetes.cri.sandbox-uid",
     container: "io.kubernetes.cri.container-name",
 };
-const CRI_O: Keys = Keys {
+/// The keys of CRI-O.
+pub const CRI_O: Keys = Keys {
     namespace: "io.kubernetes.pod.namespace",
     pod: "io.kubernetes.pod.name",
     uid: "io.kubernetes.pod.uid",
@@ -176,7 +178,8 @@ impl Config {
         PodName::new(get(keys.namespace)?, get(keys.pod)?).filter(|_| same)
     }
 
-    fn container(&self, keys: Keys, pod: &PodUid) -> Container {
+    /// What it says of a container of this pod.
+    pub fn container(&self, keys: Keys, pod: &PodUid) -> Container {
         Container {
             pod: self.pod_name(keys, pod),
             name: self.name(keys),

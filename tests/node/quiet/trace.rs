@@ -183,7 +183,8 @@ pub fn an_intruder_is_named_with_each_of_its_switches() {
         .any(|one| one.name == "local_timer" && one.count > 0 && one.ns.is_some());
     assert!(timer, "{:#?}", attribution.vectors);
     assert!(attribution.softirqs.iter().any(|one| one.count > 0));
-    assert_eq!(remains(), Vec::<String>::new());
+    // The daemon may count this intrusion too, for a few seconds.
+    wait_until("nothing remains of it", || remains().is_empty().then_some(()));
 }
 
 #[test]
