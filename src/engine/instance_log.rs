@@ -106,7 +106,7 @@ impl LoggedInstance {
         let mut now = Self {
             name: instance.pod_name.clone(),
             leaving,
-            evicted: assessment.evicted,
+            evicted: assessment.eviction.is_some(),
             cpus: record.exclusive.clone(),
             reasons: Vec::new(),
         };

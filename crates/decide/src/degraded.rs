@@ -170,7 +170,11 @@ fn vcpus(facts: &Facts, instance: &Instance, reasons: &mut Reasons<'_>) {
         }
     }
     let offline = record.exclusive.difference(facts.online());
-    if !offline.is_empty() {
+    let none_online = !offline.is_empty() && offline == record.exclusive;
+    if none_online {
+        let text = format!("CPUs {offline} are offline: the vCPUs run on shared CPUs until one of them is online");
+        reasons.own(Amiss::CpusOffline, text);
+    } else if !offline.is_empty() {
         reasons.own(Amiss::CpusOffline, format!("CPUs {offline} are offline"));
     }
     if !record.vcpus.is_empty() && record.vcpus.iter().all(|thread| thread.cpu.is_none()) {
@@ -181,7 +185,7 @@ fn vcpus(facts: &Facts, instance: &Instance, reasons: &mut Reasons<'_>) {
         );
         reasons.own(Amiss::CpusShared, text);
     }
-    if record.phase == Phase::Isolated {
+    if record.phase == Phase::Isolated && !none_online {
         let partition = instance.vcpu().map_or("absent", |vcpu| &vcpu.partition);
         if partition != record.partition.name() {
             let text = format!(

@@ -133,6 +133,12 @@ pub(crate) fn eviction(
     Some(Eviction { cpus, to, lasts: false })
 }
 
+/// Whether an instance must leave CPUs.
+pub(crate) fn must_leave(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> bool {
+    let entitlement = entitlement(snapshot, instance);
+    eviction(snapshot, facts, instance, &entitlement).is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use stelia_record::testing::record;

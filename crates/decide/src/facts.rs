@@ -52,7 +52,7 @@ pub struct Assessment {
     pub entitlement: Entitlement,
     /// Which CPUs it must leave.
     pub eviction: Option<Eviction>,
-    /// Its vCPU threads float, because they must leave their CPUs.
+    /// Its vCPU threads float, because they must leave their CPUs, or because none of these is online.
     pub evicted: bool,
     /// Other instances' cgroups still have CPUs that it is to have; `None` where its vCPU threads float anyway.
     pub blocked: Option<Blocked>,
@@ -101,7 +101,7 @@ impl Assessment {
     pub fn of(snapshot: &Snapshot, facts: &Facts, policies: &Policies, instance: &Instance) -> Self {
         let entitlement = entitlement(snapshot, instance);
         let eviction = eviction(snapshot, facts, instance, &entitlement);
-        let evicted = evicted(instance, &entitlement, eviction.as_ref());
+        let evicted = evicted(facts, instance, &entitlement, eviction.as_ref());
         let holds = course(instance, evicted) == Course::Hold;
         let held_by_another = Blocked::of(snapshot, facts, instance);
         let blocked = held_by_another.clone().filter(|_| holds);

@@ -16,7 +16,7 @@ use stelia_record::{Phase, Record};
 use stelia_settings::{Partition, PlacementPolicy, QuietRequest, TreeHome};
 
 use crate::allocator::allot;
-use crate::steps::is_evicted;
+use crate::entitlement::must_leave;
 use crate::{Facts, Instance, Snapshot, pod_pool};
 pub use allow::allow;
 use entry::Entry;
@@ -128,7 +128,7 @@ pub fn admit(
         let record = &instance.record;
         record.pod == candidate.container.pod
             || record.exclusive.is_disjoint(&candidate.cpus)
-            || !is_evicted(snapshot, facts, instance)
+            || !must_leave(snapshot, facts, instance)
     };
     let others: Vec<&Record> = snapshot
         .instances

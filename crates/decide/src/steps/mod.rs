@@ -37,7 +37,7 @@ pub(crate) enum Course {
     Leave,
     /// The vCPU threads in `vcpu/`, all others in `float/`.
     Hold,
-    /// All in `float/`: no vCPUs yet, or its CPUs are another pod's.
+    /// All in `float/`: no vCPUs yet, or its CPUs are another pod's or offline.
     Float,
 }
 
@@ -53,9 +53,19 @@ pub(super) fn course_of(snapshot: &Snapshot, facts: &Facts, instance: &Instance)
     course(instance, is_evicted(snapshot, facts, instance))
 }
 
-/// Whether the vCPUs of an instance must float, because CPUs of theirs are another pod's. While kubelet's file cannot be used the
-/// owner is unknown, and vCPUs that float stay there.
-pub(super) fn evicted(instance: &Instance, entitlement: &Entitlement, eviction: Option<&Eviction>) -> bool {
+/// Whether the vCPUs of an instance must float, because CPUs of theirs are another pod's, or because none of their CPUs is
+/// online: the kernel then lets the threads of the cpuset run on the CPUs of its parent, which are other pods' too. While kubelet's
+/// file cannot be used the owner is unknown, and vCPUs that float stay there.
+pub(super) fn evicted(
+    facts: &Facts,
+    instance: &Instance,
+    entitlement: &Entitlement,
+    eviction: Option<&Eviction>,
+) -> bool {
+    let exclusive = &instance.record.exclusive;
+    if !exclusive.is_empty() && exclusive.is_disjoint(facts.online()) {
+        return true;
+    }
     if *entitlement == Entitlement::Unknown {
         let holds = |leaf: &super::Leaf| !leaf.threads.is_empty();
         return instance.record.phase.has_vcpus() && !instance.vcpu().is_some_and(holds);
@@ -67,7 +77,7 @@ pub(super) fn evicted(instance: &Instance, entitlement: &Entitlement, eviction: 
 pub(super) fn is_evicted(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> bool {
     let entitlement = entitlement(snapshot, instance);
     let eviction = eviction(snapshot, facts, instance, &entitlement);
-    evicted(instance, &entitlement, eviction.as_ref())
+    evicted(facts, instance, &entitlement, eviction.as_ref())
 }
 
 /// The steps for every live instance; empty when there is nothing to do.

@@ -127,29 +127,34 @@ fn a_contained_instance_keeps_the_hosts_units_off_and_gives_them_back() {
 }
 
 #[test]
-fn a_cpu_that_is_offline_takes_nobody_and_the_partition_waits_for_one() {
+fn the_vcpu_of_a_cpu_that_is_offline_runs_on_the_others() {
     let mut snapshot = isolated();
     snapshot.topology = topology("0-2,4-7");
     snapshot.first_mut().vcpus[1].as_mut().unwrap().affinity = cpus("2");
     assert_eq!(steps(&snapshot), []);
     assert_eq!(reasons(&snapshot), ["CPUs 3 are offline"]);
+}
+
+/// The kernel lets the threads of a cpuset without a CPU that is online run on the CPUs of its parent.
+#[test]
+fn without_a_cpu_that_is_online_the_vcpus_float_until_one_returns() {
+    let mut snapshot = isolated();
     snapshot.topology = topology("0-1,4-7");
     let vcpu = snapshot.first_mut().inner.as_mut().unwrap().vcpu.as_mut().unwrap();
     vcpu.partition = "isolated invalid (No cpu available due to hotplug)".into();
-    assert_eq!(steps(&snapshot), []);
-    snapshot.topology = topology("0-7");
-    let kinds: Vec<String> = steps(&snapshot)
-        .into_iter()
-        .filter_map(|step| match step {
-            Step::Write(_, File::Partition, kind) => Some(kind),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(kinds, ["member", "isolated"]);
     settle(&mut snapshot);
-    let instance = snapshot.first();
-    assert_eq!(instance.vcpu().unwrap().partition, "isolated");
-    assert_eq!(instance.vcpus[1].as_ref().unwrap().affinity, cpus("3"));
+    let now = snapshot.first();
+    assert!(now.vcpus.iter().flatten().all(|now| now.cgroup.name() == "float"));
+    assert_eq!(now.vcpu().unwrap().partition, "member");
+    assert_eq!(
+        reasons(&snapshot),
+        ["CPUs 2-3 are offline: the vCPUs run on shared CPUs until one of them is online"]
+    );
+    snapshot.topology = topology("0-7");
+    settle(&mut snapshot);
+    let now = snapshot.first();
+    assert_eq!(now.vcpu().unwrap().partition, "isolated");
+    assert_eq!(now.vcpus[1].as_ref().unwrap().affinity, cpus("3"));
 }
 
 #[test]
