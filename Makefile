@@ -15,13 +15,10 @@ PREFIX  ?= /usr
 PACKAGE ?= steliad
 # The test node's system: trixie, bookworm or sid.
 IMAGE   ?= trixie
-# The node tests of check-quick, and of check-long's section "emulated".
-QUICK    := isolation:: kubelet:: cold_start:: noise::under drift::every a_container_restarted what_a_pod_may kvm::the_threads crun:: pod_level::
-EMULATED := isolation:: kubelet:: life:: drift:: runner:: contained:: crash:: migration::
-# Node tests that take a minute or compare times. `make check` leaves them to check-long's section "dear"; others touch what each is about.
-DEAR     := allocator::rebind::a_daemon_killed_in cost::an_audit_and_a_start doors::a_pod_that_attacks quiet::beside_irqbalance ledger::life::what_ran fair::nobody
+# The node tests of a section, by the names that tests/node/sections has.
+node_tests = $(shell sed -n 's/^$(1) //p' tests/node/sections)
 # The sections of check-long.
-SECTIONS ?= sid dear fuzz soak crash emulated laws scale upgrade linux libvirt release browser api placement
+SECTIONS ?= sid slow fuzz soak crash emulated laws scale upgrade linux libvirt release browser api placement
 # How often the section "laws" tries each property, and those two that act out a node's whole day in every case.
 CASES    ?= 20000
 DAYS     ?= 4000
@@ -86,7 +83,7 @@ INSTALL  := CFLAGS=-O2 CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_L
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-dear long-fuzz long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-api long-placement help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-slow long-fuzz long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-api long-placement help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -287,12 +284,12 @@ node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of
 	@for package in stelia-publish stelia-placement; do cp $$(ls -1t $(DEB_DIR)/$${package}_*.deb | head -n 1) $(NODE_JOB)/$$package.deb || exit; done
 	@mkdir $(NODE_JOB)/crds && cp packaging/kubernetes/cluster/placement/base/crd.yaml $(NODE_JOB)/crds/nodeclaims.yaml
 	@cp tests/node/libvirt/launcher $(NODE_JOB)/libvirt-launcher
-	@cp tests/node/run.sh tests/node/seconds packaging/kubernetes/*.yaml docs/cookbook.md docs/first-vm.md $(NODE_JOB)/
+	@cp tests/node/run.sh tests/node/seconds tests/node/sections packaging/kubernetes/*.yaml docs/cookbook.md docs/first-vm.md $(NODE_JOB)/
 	@for sector in boot button; do \
 	  $(CC) -m32 -c -o $(NODE_JOB)/.$$sector.o tests/node/first_vm/$$sector.S && \
 	  ld -m elf_i386 -Ttext 0x7c00 -e _start --oformat binary -o $(NODE_JOB)/first-vm-$$sector.bin $(NODE_JOB)/.$$sector.o || exit; \
 	done
-	@FILTER="$(FILTER)" DEAR="$(DEAR)" IMAGE=$(IMAGE) CYCLES=$(CYCLES) EVERY=$(EVERY) tests/node/suite $(NODE_JOB)
+	@FILTER="$(FILTER)" IMAGE=$(IMAGE) CYCLES=$(CYCLES) EVERY=$(EVERY) tests/node/suite $(NODE_JOB)
 
 soak: ## 500 cycles of register and deregister in the test node, instead of check's 50
 	$(MAKE) node-test FILTER=fifty_cycles CYCLES=500
@@ -304,20 +301,20 @@ check-quick: ## lint, the fuzz targets compiled, unit tests, packages, and the n
 	@packaging/timed $(MAKE) setup lint fuzz-check test package-test node-test-quick
 
 node-test-quick:
-	@$(MAKE) --no-print-directory node-test FILTER="$(QUICK)"
+	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,quick)"
 
-# What is too dear for every change. A section is seen whole, by hand, when what it is about changes.
-check-long: ## what is too dear for every change, by section (SECTIONS="sid dear fuzz soak crash emulated laws scale upgrade linux libvirt release browser api placement")
+# What is too long for every change. A section is seen whole, by hand, when what it is about changes.
+check-long: ## what is too long for every change, by section (SECTIONS="sid slow fuzz soak crash emulated laws scale upgrade linux libvirt release browser api placement")
 	@packaging/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo
 	@$(MAKE) --no-print-directory node-test IMAGE=sid
 	@$(MAKE) --no-print-directory demo IMAGE=sid
 
-long-dear: # node tests of a minute and more; eight VMs under noise and floats on a node of 16 CPUs; how long a start takes beside a rude pod
-	@$(MAKE) --no-print-directory node-test FILTER="$(filter-out fair::%,$(DEAR))"
+long-slow: # node tests of a minute and more; eight VMs under noise and floats on a node of 16 CPUs; how long a start takes beside an attacking pod
+	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,slow)"
 	@NODE_CPUS=16 $(MAKE) --no-print-directory node-test
-	@$(MAKE) --no-print-directory node-test FILTER="$(filter fair::%,$(DEAR))"
+	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,fair)"
 
 long-fuzz: fuzz-short # each fuzz target for 5 s
 
@@ -327,7 +324,7 @@ long-crash: # the daemon killed between any two steps of register, attach and de
 	@$(MAKE) --no-print-directory node-test EVERY=1 FILTER=crash::killed_between
 
 long-emulated: # every guest emulated, as where the node has no KVM
-	@NODE_GUEST=tcg $(MAKE) --no-print-directory node-test EVERY=1 FILTER="$(EMULATED)"
+	@NODE_GUEST=tcg $(MAKE) --no-print-directory node-test EVERY=1 FILTER="$(call node_tests,emulated)"
 
 # A property that rejects some of its cases rejects as many times more of them. Optimised: so many cases outweigh the build.
 long-laws: export PROPTEST_MAX_GLOBAL_REJECTS = 1000000
@@ -348,11 +345,11 @@ $(OLDER)/steliad.deb: | $(TOOLS)/bin/cargo-deb
 	@cp "$$(ls -1t $(OLDER)/tree/target/debian/steliad_*.deb | head -n 1)" $@ && rm -rf $(OLDER)/tree
 
 long-linux: # a Linux from the disk of the examples that the packages install: its network, its share
-	@$(MAKE) --no-print-directory node-test FILTER=first_vm::a_linux_in_the_examples
+	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,linux)"
 
 long-libvirt: # what libvirt's verbs do to an adopted VM (docs/adopt.md): in the slice, and in place
-	@$(MAKE) --no-print-directory node-test FILTER=libvirt::verbs
-	@$(MAKE) --no-print-directory node-test IMAGE=sid FILTER=libvirt::verbs
+	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,libvirt)"
+	@$(MAKE) --no-print-directory node-test IMAGE=sid FILTER="$(call node_tests,libvirt)"
 
 long-upgrade: $(OLDER)/steliad.deb # the package of 0.1.0 upgraded to this one while its VMs run
 	@$(MAKE) --no-print-directory node-test FROM_DEB=$(OLDER)/steliad.deb

@@ -227,7 +227,7 @@ mod tests {
     fn a_pod_that_changes_all_the_time_waits_for_others_and_not_for_ever() {
         let pod = |number: u32| PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap();
         let (mut dirty, mut recent, now) = (Dirty::default(), RecentLooks::default(), Instant::now());
-        (0..500).for_each(|_| recent.add(&pod(1), now));
+        (0..500).for_each(|_| recent.add(&pod(1), 0, now));
         let mut turns = Vec::new();
         for _ in 0..2 * (MAX_TURNS_BEHIND + 1) {
             dirty.changed(pod(1));

@@ -11,8 +11,8 @@ const HALF_LIFE: Duration = Duration::from_secs(4);
 const MIN_WEIGHT: f64 = 0.5;
 /// Looks that never make a pod wait: a VM's start takes about a dozen.
 const FREE_LOOKS: f64 = 40.0;
-/// Steps that count as one look.
-const STEPS_PER_LOOK: f64 = 64.0;
+/// Steps, or tasks that a look lists, that weigh as much as one look.
+const PER_LOOK: f64 = 64.0;
 /// A pod waits for others where the weight of its looks is more than this many times theirs.
 const MAX_RATIO: f64 = 2.0;
 
@@ -35,14 +35,14 @@ impl Weight {
 pub(super) struct RecentLooks(BTreeMap<PodUid, Weight>);
 
 impl RecentLooks {
-    /// Count a look at the pod's instance.
-    pub(super) fn add(&mut self, pod: &PodUid, now: Instant) {
-        self.add_weight(pod, 1.0, now);
+    /// Count a look at the pod's instance that listed so many tasks.
+    pub(super) fn add(&mut self, pod: &PodUid, tasks: usize, now: Instant) {
+        self.add_weight(pod, 1.0 + tasks as f64 / PER_LOOK, now);
     }
 
     /// Count steps that were taken for the pod's instance.
     pub(super) fn add_steps(&mut self, pod: &PodUid, steps: u32, now: Instant) {
-        self.add_weight(pod, f64::from(steps) / STEPS_PER_LOOK, now);
+        self.add_weight(pod, f64::from(steps) / PER_LOOK, now);
     }
 
     fn add_weight(&mut self, pod: &PodUid, looks: f64, now: Instant) {
@@ -86,8 +86,8 @@ mod tests {
     fn a_pod_with_many_looks_waits_until_it_has_been_quiet() {
         let (mut recent, now) = (RecentLooks::default(), Instant::now());
         let both = [pod(1), pod(2)];
-        (0..200).for_each(|_| recent.add(&pod(1), now));
-        (0..12).for_each(|_| recent.add(&pod(2), now));
+        (0..200).for_each(|_| recent.add(&pod(1), 0, now));
+        (0..12).for_each(|_| recent.add(&pod(2), 0, now));
         let behind = |pods: &[PodUid], one: &PodUid, now| recent.exceeds(recent.allowed(pods.iter(), now), one, now);
         assert!(behind(&both, &pod(1), now) && !behind(&both, &pod(2), now));
         // Without other pods it does not wait.
@@ -99,11 +99,20 @@ mod tests {
     }
 
     #[test]
+    fn a_look_weighs_more_the_more_tasks_it_lists() {
+        let (mut recent, now) = (RecentLooks::default(), Instant::now());
+        (0..10).for_each(|_| recent.add(&pod(1), 1024, now));
+        (0..10).for_each(|_| recent.add(&pod(2), 8, now));
+        let allowed = recent.allowed([pod(1), pod(2)].iter(), now);
+        assert!(recent.exceeds(allowed, &pod(1), now) && !recent.exceeds(allowed, &pod(2), now));
+    }
+
+    #[test]
     fn pods_with_equally_many_looks_do_not_wait_for_each_other() {
         let (mut recent, now) = (RecentLooks::default(), Instant::now());
         let pods: Vec<PodUid> = (0..5).map(pod).collect();
         for one in &pods {
-            (0..300).for_each(|_| recent.add(one, now));
+            (0..300).for_each(|_| recent.add(one, 0, now));
         }
         let allowed = recent.allowed(pods.iter(), now);
         assert!(!pods.iter().any(|pod| recent.exceeds(allowed, pod, now)));

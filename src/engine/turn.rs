@@ -136,8 +136,9 @@ impl State {
             whom.insert(pod);
         }
         for (pod, stale) in due {
-            self.recent_looks.add(&pod, now);
             everyone |= self.look_at(&pod, stale, gone);
+            let tasks = self.picture.find(&pod).map_or(0, Instance::tasks);
+            self.recent_looks.add(&pod, tasks, now);
             whom.insert(pod);
         }
         everyone

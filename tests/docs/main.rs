@@ -13,6 +13,7 @@ mod links;
 mod man;
 mod metrics;
 mod names;
+mod sections;
 mod stability;
 mod structure;
 

@@ -67,6 +67,18 @@ fn assigned_to_other(
     Some((named.intersection(cpus), owner.clone()))
 }
 
+/// The CPUs of the entry at registration that another container of the pod used, and that kubelet's file still gives to one. The
+/// oldest schemas of the file do not say which containers are of the pod.
+fn used_by_other_containers(state: &CpuManagerState, record: &Record) -> CpuSet {
+    let at_registration = record.entry.difference(&record.own());
+    let Some(entries) = state.entries.get(&record.pod) else {
+        return at_registration;
+    };
+    let others = entries.iter().filter(|(name, _)| **name != record.container);
+    let now: CpuSet = others.flat_map(|(_, cpus)| cpus.iter()).collect();
+    at_registration.intersection(&now)
+}
+
 /// Which CPUs an instance is to have.
 pub(crate) fn entitlement(snapshot: &Snapshot, instance: &Instance) -> Entitlement {
     let Ok(state) = &snapshot.kubelet else {
@@ -82,9 +94,7 @@ pub(crate) fn entitlement(snapshot: &Snapshot, instance: &Instance) -> Entitleme
         None => Entitlement::Gone,
         Some(entry) if *entry == record.entry => Entitlement::Same,
         Some(entry) => {
-            // CPUs of the entry that other containers of the pod use stay theirs.
-            let theirs = record.entry.difference(&record.own());
-            let own = entry.difference(&theirs);
+            let own = entry.difference(&used_by_other_containers(state, record));
             if own.is_empty() {
                 return Entitlement::Unusable(entry.clone());
             }
@@ -204,6 +214,7 @@ mod tests {
         let state = snapshot.kubelet.as_mut().unwrap();
         let containers = state.entries.entry(pod).or_default();
         containers.insert("instance".into(), "2-5".parse().unwrap());
+        containers.insert("sidecar".into(), "4".parse().unwrap());
         let Entitlement::Changed { own, .. } = entitlement(&snapshot, snapshot.first()) else {
             panic!("not changed")
         };
@@ -212,9 +223,25 @@ mod tests {
         let four: CpuSet = "4".parse().unwrap();
         let pod = snapshot.first().record.pod.clone();
         let state = snapshot.kubelet.as_mut().unwrap();
+        state.entries.insert(
+            pod.clone(),
+            [("instance", &four), ("sidecar", &four)]
+                .map(|(name, cpus)| (name.to_owned(), cpus.clone()))
+                .into(),
+        );
+        assert_eq!(
+            entitlement(&snapshot, snapshot.first()),
+            Entitlement::Unusable(four.clone())
+        );
+        // The other container ended, and kubelet's file gives the CPU to this one alone.
+        let state = snapshot.kubelet.as_mut().unwrap();
         state
             .entries
             .insert(pod, [("instance".to_owned(), four.clone())].into());
-        assert_eq!(entitlement(&snapshot, snapshot.first()), Entitlement::Unusable(four));
+        let alone = Entitlement::Changed {
+            entry: four.clone(),
+            own: four,
+        };
+        assert_eq!(entitlement(&snapshot, snapshot.first()), alone);
     }
 }

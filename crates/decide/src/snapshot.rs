@@ -282,6 +282,13 @@ impl Instance {
         self.inner.as_ref()?.float.as_ref()
     }
 
+    /// How many tasks the last look listed: in the container's own cgroup and in the instance's.
+    pub fn tasks(&self) -> usize {
+        let leaves = [self.vcpu(), self.float()].into_iter().flatten();
+        let in_leaves: usize = leaves.map(|leaf| leaf.threads.len()).sum();
+        in_leaves + self.origin_threads.len() + self.origin_procs.as_ref().map_or(0, Vec::len)
+    }
+
     /// The CPUs that are its: those it is to have, and those its vCPUs have not left yet.
     pub fn owned(&self) -> CpuSet {
         let mut owned = self.record.exclusive.clone();

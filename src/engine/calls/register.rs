@@ -70,7 +70,7 @@ impl State {
         }
         if let Some(own) = &asker {
             // Admission reads as much as a look.
-            self.recent_looks.add(own, Instant::now());
+            self.recent_looks.add(own, 0, Instant::now());
         }
         // kubelet may have written since the last event was read.
         self.dirty.kubelet = true;
