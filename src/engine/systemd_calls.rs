@@ -166,7 +166,7 @@ async fn take(system: &System, step: &Step) -> Result<(), Error> {
 /// The kernel keeps 128 attributes of a cgroup (`KERNFS_MAX_USER_XATTRS`): so many of the slice's may be pods'.
 const MAX_POD_ATTRIBUTES_ON_SLICE: usize = 64;
 
-/// Record a unit's former CPUs: on stelia.slice, where older daemons look for them; for pods for which that has no
+/// Record a unit's former CPUs: on stelia.slice; for pods for which that has no
 /// room, on the pod's own slice.
 fn keep(system: &System, unit: &str, saved: &str) -> Result<(), CgroupError> {
     let cgroups = &system.cgroups;

@@ -17,7 +17,6 @@ mod ledger;
 mod life;
 mod linear;
 mod names;
-mod old_tree;
 mod pod_level;
 mod publishing;
 mod quiet;

@@ -187,7 +187,7 @@ async fn a_scope_with_a_newer_record_keeps_its_partition_beside_others_that_come
         assert_eq!(node.read(&vcpu(&newer), File::Partition), "isolated");
         assert_eq!(node.read(&CgroupPath::slice(), File::CpusExclusive), slice);
     };
-    // What an older daemon does when it starts.
+    // A daemon of a version that does not read this schema starts.
     node.restart().await;
     node.reconcile().await;
     holds(&node, "2-3");
