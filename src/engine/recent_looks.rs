@@ -12,7 +12,7 @@ const MIN_WEIGHT: f64 = 0.5;
 /// Looks that never make a pod wait: a VM's start takes about a dozen.
 const FREE_LOOKS: f64 = 40.0;
 /// Steps that count as one look.
-const STEPS_PER_LOOK: f64 = 64.0;
+const STEPS_PER_READING: f64 = 64.0;
 /// A pod waits for others where the weight of its looks is more than this many times theirs.
 const MAX_RATIO: f64 = 2.0;
 
@@ -42,7 +42,7 @@ impl RecentLooks {
 
     /// Count steps that were taken for the pod's instance.
     pub(super) fn add_steps(&mut self, pod: &PodUid, steps: u32, now: Instant) {
-        self.add_weight(pod, f64::from(steps) / STEPS_PER_LOOK, now);
+        self.add_weight(pod, f64::from(steps) / STEPS_PER_READING, now);
     }
 
     fn add_weight(&mut self, pod: &PodUid, looks: f64, now: Instant) {
