@@ -15,6 +15,7 @@ mod metrics;
 mod names;
 mod stability;
 mod structure;
+mod words;
 
 use std::fs;
 use std::path::{Path, PathBuf};
