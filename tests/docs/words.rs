@@ -176,16 +176,16 @@ fn comments_are_plain_sentences() {
                 .find_map(|start| line.trim_start().strip_prefix(start));
             let Some(comment) = comment else { continue };
             let faults = faults(comment.trim()).into_iter();
-            let of = faults.filter(|fault| fault.contains("Of") || is_help(&file));
+            let of = faults.filter(|fault| fault.contains("Of") || is_help(&text));
             wrong.extend(of.map(|fault| format!("{file}:{}: {fault}", number + 1)));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Whether the comments of a source become help texts.
-fn is_help(file: &str) -> bool {
-    file.contains("/cli") || file.ends_with("/options.rs") || file.ends_with("/command_line.rs")
+/// Whether comments of a source become help texts of a command line.
+fn is_help(source: &str) -> bool {
+    source.contains("#[arg(") || source.contains("#[command(")
 }
 
 #[test]
