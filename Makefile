@@ -221,9 +221,9 @@ test: ## unit tests and the integration tests that need no node
 vectors: ## recorded answers of others' code held against ours (DIR=folder: other cases than tests/data/vectors)
 	@STELIA_VECTORS="$(DIR)" $(CARGO) test --quiet --locked --test vectors
 
-bench: ## how long a merge of topology hints and an assignment of CPUs take, beside kubelet's own ways; answers for schedulers; the ledger's look and ring; the bytes of what is written for schedulers; and a cluster of 10,000 nodes looked at
+bench: ## how long a merge of topology hints and an assignment of CPUs take, beside kubelet's own ways; answers for schedulers; the ledger's sample and ring; the bytes of what is written for schedulers; and a cluster of 10,000 nodes looked at
 	$(CARGO) bench --locked --bench merge --bench cpus --bench evaluate
-	$(CARGO) bench --locked -p stelia-ledger --bench look --bench ring
+	$(CARGO) bench --locked -p stelia-ledger --bench sample --bench ring
 	$(CARGO) bench --locked -p stelia-node-report --features testing --bench bytes
 	$(CARGO) bench --locked --profile $(CLUSTER_PROFILE) -p stelia-cluster --bench ten_thousand
 

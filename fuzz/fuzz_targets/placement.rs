@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
 use stelia_cpus::CpuSet;
-use stelia_placement::request::Shared;
+use stelia_placement::request::SharedRequest;
 use stelia_placement::{By, Cluster, Emptied, Request, Uid, Verdict};
 use steliad_fuzz::{fits, same};
 
@@ -31,15 +31,15 @@ fuzz_target!(|text: &str| {
     let mut cluster = Cluster::default();
     if let Err(error) = cluster.put("n", object.as_bytes()) {
         fits(&error);
-        assert!(cluster.standing("n").is_none() && cluster.problem("n").is_some());
+        assert!(cluster.forecast("n").is_none() && cluster.problem("n").is_some());
         return;
     }
-    let (shape, standing) = cluster.standing("n").unwrap();
-    let (capacity, free) = (shape.capacity(), standing.published.free.clone());
+    let (shape, forecast) = cluster.forecast("n").unwrap();
+    let (capacity, free) = (shape.capacity(), forecast.published.free.clone());
     assert!(free.is_subset(&capacity), "{free:?} of {capacity:?}");
     // Whoever has CPUs there, and somebody who has not, with what he asked for or without.
-    let mut gone: HashMap<Uid, Option<Shared>> = cluster.pods("n").iter().map(|uid| (*uid, None)).collect();
-    let nobody: HashMap<Uid, Option<Shared>> = [(Uid(u128::MAX), None)].into();
+    let mut gone: HashMap<Uid, Option<SharedRequest>> = cluster.pods("n").iter().map(|uid| (*uid, None)).collect();
+    let nobody: HashMap<Uid, Option<SharedRequest>> = [(Uid(u128::MAX), None)].into();
     let mut told = CpuSet::new();
     for (number, request) in requests.into_iter().enumerate() {
         let id = cluster.request(request);
@@ -72,10 +72,10 @@ fuzz_target!(|text: &str| {
             (short, long) => panic!("{short:?}, and in full {long:?}"),
         }
     }
-    let before = cluster.standing("n").map(|(_, standing)| standing.clone());
+    let before = cluster.forecast("n").map(|(_, standing)| standing.clone());
     cluster.put("n", object.as_bytes()).unwrap();
     same(
-        &cluster.standing("n").map(|(_, standing)| standing.clone()),
+        &cluster.forecast("n").map(|(_, standing)| standing.clone()),
         &before,
         "read again",
     );

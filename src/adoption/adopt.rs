@@ -4,7 +4,7 @@ use stelia_api::Error;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 
-use super::look::AdoptableVm;
+use super::scan::AdoptableVm;
 use crate::engine::{Adopting, AttachRequest, Claim, Handle, REGISTRATION_TIMEOUT, RegisterRequest, VcpuRequest, Vmm};
 
 /// Why a VM is no instance.

@@ -10,7 +10,7 @@ use stelia_kubelet::PodUid;
 /// most.
 const REST_FACTOR: u32 = 9;
 /// Looks at a time for all pods, so that threads are left for other work that blocks.
-const MAX_LOOKS: usize = 2;
+const MAX_CONCURRENT_SCANS: usize = 2;
 
 /// The looks of each pod.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl Budgets {
     /// When the next look at a container of this pod may begin; `None` as long as other looks have to end first.
     pub(super) fn opens(&self, pod: &PodUid, due: Instant) -> Option<Instant> {
         let looking = self.0.values().filter(|one| matches!(one, Budget::Looking { .. }));
-        if looking.count() >= MAX_LOOKS {
+        if looking.count() >= MAX_CONCURRENT_SCANS {
             return None;
         }
         match self.0.get(pod) {

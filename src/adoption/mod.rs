@@ -3,7 +3,7 @@
 //!
 //! | file | its job |
 //! |---|---|
-//! | `birth` | when a container is looked at, and when what is seen there counts as a whole VM |
+//! | `starting_vm` | when a container is looked at, and when what is seen there counts as a whole VM |
 //! | `budget` | how much time looks at one pod's containers may take |
 //! | `look` | one look at a container |
 //! | `adopt` | the calls to the engine |
@@ -14,9 +14,9 @@
 //! here is forgotten at the daemon's end and found again at its start.
 
 mod adopt;
-mod birth;
 mod budget;
-mod look;
+mod scan;
+mod starting_vm;
 mod status;
 mod task;
 

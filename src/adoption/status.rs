@@ -4,14 +4,16 @@ use std::time::Instant;
 
 use stelia_node::cgroup::CgroupPath;
 
-use super::look::AdoptableVm;
+use super::scan::AdoptableVm;
 use super::task::Adoption;
 use crate::engine::Unadopted;
 use crate::journal::{self, Pod, about};
 
 impl Adoption {
     pub(super) fn log_adopted(&self, origin: &CgroupPath, vm: &AdoptableVm, now: Instant) {
-        let Some(birth) = self.births.get(origin) else { return };
+        let Some(starting_vm) = self.births.get(origin) else {
+            return;
+        };
         let pod = Pod::new(vm.pod.as_str(), vm.pod_name.as_ref());
         let placed = match vm.is_unpinned {
             true => "; its vCPUs had not each been pinned to a CPU of its own, and were placed",
@@ -25,7 +27,7 @@ impl Adoption {
             "adopted the VM of pod {pod} by rule {}: {} vCPUs, {} ms after it was found{placed}",
             vm.rule.name,
             vm.threads.len(),
-            birth.age(now).as_millis()
+            starting_vm.age(now).as_millis()
         );
     }
 

@@ -6,16 +6,16 @@ use std::time::Instant;
 
 use stelia_kubelet::{ContainerCgroup, PodUid};
 use stelia_node::cgroup::CgroupPath;
-use stelia_node::kvm_events::{Change, Heard, KvmEvents, KvmEventsError};
+use stelia_node::kvm_events::{Change, KvmEvents, KvmEventsError, KvmMessage};
 use stelia_settings::Settings;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::birth::{Birth, Next};
 use super::budget::Budgets;
-use super::look::{AdoptableVm, LookOutcome};
-use super::{adopt, look};
+use super::scan::{AdoptableVm, ScanOutcome};
+use super::starting_vm::{Next, StartingVm};
+use super::{adopt, scan};
 use crate::engine::{Handle, Peer, Unadopted};
 use crate::journal;
 
@@ -52,7 +52,7 @@ pub(crate) async fn run(engine: Handle, cancel: CancellationToken) {
 }
 
 /// The next of KVM's events; never while nobody listens.
-async fn hear(events: &mut Option<KvmEvents>) -> Result<Heard, KvmEventsError> {
+async fn hear(events: &mut Option<KvmEvents>) -> Result<KvmMessage, KvmEventsError> {
     match events {
         Some(events) => events.next().await,
         None => std::future::pending().await,
@@ -70,7 +70,7 @@ async fn until(next: Option<Instant>) {
 enum Done {
     /// Containers that a rule is of.
     Swept(Vec<(CgroupPath, ContainerCgroup)>),
-    Looked(CgroupPath, LookOutcome),
+    Looked(CgroupPath, ScanOutcome),
     /// The engine answered.
     Answered(CgroupPath, Box<Answer>),
 }
@@ -88,7 +88,7 @@ pub(super) struct Adoption {
     /// `None` without a rule, or where the socket cannot be made: then VMs are found by the audit.
     events: Option<KvmEvents>,
     /// Containers that are looked at, by their cgroups.
-    pub(super) births: BTreeMap<CgroupPath, Birth>,
+    pub(super) births: BTreeMap<CgroupPath, StartingVm>,
     budgets: Budgets,
     /// VMs that a rule is of and that are not adopted.
     pub(super) unadopted: BTreeMap<CgroupPath, Unadopted>,
@@ -120,7 +120,7 @@ impl Adoption {
         let now = Instant::now();
         self.next_audit = Some(now + settings.audit_interval);
         let refused: Vec<CgroupPath> = self.unadopted.keys().cloned().collect();
-        self.births.values_mut().for_each(|birth| birth.anew(now));
+        self.births.values_mut().for_each(|starting_vm| starting_vm.anew(now));
         self.look_once(refused, now);
         self.sweep();
     }
@@ -137,7 +137,7 @@ impl Adoption {
     }
 
     fn next(&self) -> Option<Instant> {
-        let opens = |birth: &Birth| self.budgets.opens(&birth.container.pod, birth.due()?);
+        let opens = |starting_vm: &StartingVm| self.budgets.opens(&starting_vm.container.pod, starting_vm.due()?);
         let births = self.births.values().filter_map(opens);
         births.chain(self.next_audit).min()
     }
@@ -146,15 +146,15 @@ impl Adoption {
     fn sweep(&mut self) {
         let (system, settings) = (self.engine.system().clone(), self.settings.borrow().clone());
         self.tasks
-            .spawn_blocking(move || Done::Swept(look::with_rules(&system, &settings.policies.adopt)));
+            .spawn_blocking(move || Done::Swept(scan::with_rules(&system, &settings.policies.adopt)));
     }
 
-    fn heard(&mut self, heard: Result<Heard, KvmEventsError>) {
+    fn heard(&mut self, heard: Result<KvmMessage, KvmEventsError>) {
         match heard {
             // The end of a VM shows in its cgroup: a container may have several VMMs in turn.
-            Ok(Heard::Vm(event)) if event.change == Change::Destroyed => {}
-            Ok(Heard::Vm(event)) => self.created_by(event.thread),
-            Ok(Heard::Lost) => self.sweep(),
+            Ok(KvmMessage::Vm(event)) if event.change == Change::Destroyed => {}
+            Ok(KvmMessage::Vm(event)) => self.created_by(event.thread),
+            Ok(KvmMessage::Lost) => self.sweep(),
             Err(error) => {
                 self.events = None;
                 tracing::warn!(
@@ -176,7 +176,7 @@ impl Adoption {
             Peer::Container(origin, container) if !self.strangers.contains(&origin) => self.look_at(origin, container),
             // Another VMM in an adopted container, while the former one's instance is there.
             Peer::Instance(pod) if self.engine.view().instances.contains_key(&pod) => self.look_again(&pod),
-            // Of that name, but KubeVirt's.
+            // A cgroup of that name, but KubeVirt's.
             Peer::Instance(_) => self.look_at_parent(&cgroup),
             Peer::Container(..) | Peer::Other(_) => {}
         }
@@ -204,28 +204,28 @@ impl Adoption {
 
     fn look_at(&mut self, origin: CgroupPath, container: ContainerCgroup) {
         let now = Instant::now();
-        let birth = self.births.entry(origin);
-        birth
-            .and_modify(|birth| birth.again(now))
-            .or_insert_with(|| Birth::begun(container, now));
+        let starting_vm = self.births.entry(origin);
+        starting_vm
+            .and_modify(|starting_vm| starting_vm.again(now))
+            .or_insert_with(|| StartingVm::begun(container, now));
     }
 
     fn in_time(&mut self, now: Instant) {
         if self.next_audit.is_some_and(|audit| audit <= now) {
             self.audit(now);
         }
-        for (origin, birth) in &mut self.births {
-            let pod = &birth.container.pod;
-            let opens = birth.due().and_then(|due| self.budgets.opens(pod, due));
+        for (origin, starting_vm) in &mut self.births {
+            let pod = &starting_vm.container.pod;
+            let opens = starting_vm.due().and_then(|due| self.budgets.opens(pod, due));
             if opens.is_none_or(|opens| opens > now) {
                 continue;
             }
             self.budgets.begin(pod, now);
-            birth.look();
+            starting_vm.look();
             let (engine, settings) = (self.engine.clone(), self.settings.borrow().clone());
-            let (origin, container) = (origin.clone(), birth.container.clone());
+            let (origin, container) = (origin.clone(), starting_vm.container.clone());
             self.tasks.spawn_blocking(move || {
-                let looked = look::at(&engine, &settings.policies.adopt, &origin, &container);
+                let looked = scan::at(&engine, &settings.policies.adopt, &origin, &container);
                 Done::Looked(origin, looked)
             });
         }
@@ -258,7 +258,7 @@ impl Adoption {
             if let Some(container) = ContainerCgroup::parse(origin.as_str()) {
                 self.births
                     .entry(origin)
-                    .or_insert_with(|| Birth::known(container, now));
+                    .or_insert_with(|| StartingVm::known(container, now));
             }
         }
     }
@@ -270,7 +270,7 @@ impl Adoption {
                 for (origin, container) in found {
                     self.births
                         .entry(origin)
-                        .or_insert_with(|| Birth::swept(container, now));
+                        .or_insert_with(|| StartingVm::swept(container, now));
                 }
             }
             Ok(Done::Looked(origin, looked)) => {
@@ -283,17 +283,17 @@ impl Adoption {
             // A look or a call that panicked. Which one is not known: those that are under way are begun anew by the next audit.
             Err(error) => {
                 self.budgets.clear();
-                self.births.retain(|_, birth| birth.due().is_some());
+                self.births.retain(|_, starting_vm| starting_vm.due().is_some());
                 tracing::warn!("adoption: {error}");
             }
         }
     }
 
-    fn looked(&mut self, origin: CgroupPath, looked: LookOutcome, now: Instant) {
-        let Some(birth) = self.births.get_mut(&origin) else {
+    fn looked(&mut self, origin: CgroupPath, looked: ScanOutcome, now: Instant) {
+        let Some(starting_vm) = self.births.get_mut(&origin) else {
             return;
         };
-        match birth.saw(looked, now) {
+        match starting_vm.saw(looked, now) {
             Next::LookOn => {}
             Next::Forget { stranger } => {
                 if stranger {
@@ -314,7 +314,7 @@ impl Adoption {
                 self.over(&origin, now);
             }
             Next::Adopt(vm) => {
-                let (engine, container) = (self.engine.clone(), birth.container.clone());
+                let (engine, container) = (self.engine.clone(), starting_vm.container.clone());
                 self.tasks.spawn(async move {
                     let refusal = adopt::adopt(&engine, &origin, &container.pod, &vm).await.err();
                     Done::Answered(origin, Box::new(Answer { vm: *vm, refusal }))
@@ -346,10 +346,11 @@ impl Adoption {
 
     /// A container needs no more looks, unless another VM was made there meanwhile.
     fn over(&mut self, origin: &CgroupPath, now: Instant) {
-        if let Some(birth) = self.births.remove(origin)
-            && birth.is_to_begin_again()
+        if let Some(starting_vm) = self.births.remove(origin)
+            && starting_vm.is_to_begin_again()
         {
-            self.births.insert(origin.clone(), Birth::begun(birth.container, now));
+            self.births
+                .insert(origin.clone(), StartingVm::begun(starting_vm.container, now));
         }
     }
 

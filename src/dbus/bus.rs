@@ -7,7 +7,7 @@ use zbus::fdo::{DBusProxy, NameLostStream, RequestNameFlags};
 use zbus::names::BusName;
 use zbus::{Connection, fdo};
 
-use super::caller::{Door, Users};
+use super::caller::{EntryPoint, Users};
 use super::export::Exporter;
 use super::manager::Manager;
 use crate::engine::Handle;
@@ -43,7 +43,7 @@ pub async fn connect() -> zbus::Result<Bus> {
 /// Make sure that no daemon runs, before anything of the system is touched.
 ///
 /// The name is not taken yet, since a call that it draws would be answered before the first pass has adopted what is there.
-/// Of two daemons that start in the same moment both may come through here; one of them fails in [`serve`].
+/// Two daemons that start at the same moment may both pass this check; one of them fails in [`serve`].
 ///
 /// # Errors
 /// [`BusError::AlreadyRunning`], or the bus does not answer.
@@ -76,7 +76,7 @@ async fn already_running(bus: &DBusProxy<'_>) -> BusError {
 /// # Errors
 /// [`BusError::AlreadyRunning`], or the policy does not let us have the name.
 pub async fn serve(connection: &Bus, engine: Handle, root: u32) -> Result<Name, BusError> {
-    let door = Door::Bus(Users::with_root(root));
+    let door = EntryPoint::Bus(Users::with_root(root));
     let exporter = Exporter::new(engine.clone(), door.clone(), None);
     exporter.attach(connection);
     let server = connection.object_server();

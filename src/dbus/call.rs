@@ -9,13 +9,13 @@ use zbus::Connection;
 use zbus::fdo::DBusProxy;
 use zbus::message::Header;
 
-use super::caller::{Caller, Door};
+use super::caller::{Caller, EntryPoint};
 use crate::authz::Operation;
 use crate::engine::Handle;
 
 pub(super) struct Call<'a> {
     pub(super) engine: &'a Handle,
-    pub(super) door: &'a Door,
+    pub(super) door: &'a EntryPoint,
     pub(super) connection: &'a Connection,
     pub(super) header: &'a Header<'a>,
 }

@@ -17,7 +17,7 @@ use crate::engine::{Handle, Peer};
 
 /// The door a connection came through.
 #[derive(Debug, Clone)]
-pub(super) enum Door {
+pub(super) enum EntryPoint {
     /// The system bus.
     Bus(Users),
     /// The runner socket; the descriptor is the peer's pidfd, as the kernel gave it (SO_PEERPIDFD).
@@ -33,7 +33,7 @@ pub(super) struct Caller {
     pub(super) process: Option<(i32, Peer)>,
 }
 
-impl Door {
+impl EntryPoint {
     /// The peer process of the runner socket, by its cgroup now. The runner moves (by registering), so this is asked at
     /// each call; the pidfd is asked again after the cgroup was read, since the number could be another process's by
     /// then.

@@ -72,7 +72,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
-    use stelia_api::Amiss;
+    use stelia_api::ReasonKind;
     use stelia_cpus::CpuSet;
     use stelia_kubelet::PodUid;
     use zbus::fdo::PropertiesChanged;
@@ -88,7 +88,7 @@ mod tests {
             container: "other".to_owned(),
             adopted_by: Some("rule".to_owned()),
             state: "leaving",
-            degraded: vec![Reason::of(&pod, Amiss::CpusOffline, "CPU 2 is offline")],
+            degraded: vec![Reason::of(&pod, ReasonKind::CpusOffline, "CPU 2 is offline")],
             exclusive: CpuSet::below(2),
             float: CpuSet::below(3),
             mems: "1".to_owned(),

@@ -17,7 +17,7 @@ use zbus::wire::StructureBuilder;
 use zbus::{Fd, Guid, MessageStream, Variant, connection};
 use zbus_xml::{ArgDirection, Interface, Node};
 
-use super::caller::Door;
+use super::caller::EntryPoint;
 use super::export::Exporter;
 use super::manager::Manager;
 use super::private_bus::PrivateBus;
@@ -79,11 +79,11 @@ fn compare(live: &str, contract: &str) {
 async fn manager_is_what_its_xml_says() {
     let root = tempfile::tempdir().unwrap();
     let engine = handle(root.path());
-    let exporter = Exporter::new(engine.clone(), Door::Bus(Default::default()), None);
+    let exporter = Exporter::new(engine.clone(), EntryPoint::Bus(Default::default()), None);
     let mut xml = String::new();
     Manager {
         engine,
-        door: Door::Bus(Default::default()),
+        door: EntryPoint::Bus(Default::default()),
         exporter,
         readings: super::readings::Readings::default(),
     }
@@ -127,10 +127,10 @@ async fn job_is_what_its_xml_says() {
 async fn told(old: &View, new: &View) -> BTreeSet<String> {
     let root = tempfile::tempdir().unwrap();
     let engine = handle(root.path());
-    let exporter = Exporter::new(engine.clone(), Door::Bus(Default::default()), None);
+    let exporter = Exporter::new(engine.clone(), EntryPoint::Bus(Default::default()), None);
     let manager = Manager {
         engine,
-        door: Door::Bus(Default::default()),
+        door: EntryPoint::Bus(Default::default()),
         exporter,
         readings: super::readings::Readings::default(),
     };

@@ -38,7 +38,7 @@ mod tests {
 
     use stelia_allocator::{AllocatorPolicies, CpuSource, HeldCpus, Pools};
     use stelia_api::view::Node;
-    use stelia_api::{Amiss, Reason};
+    use stelia_api::{Reason, ReasonKind};
     use stelia_cpus::{CpuSet, Topology};
     use stelia_kubelet::{PodName, PodUid};
     use stelia_node::proc::TaskId;
@@ -72,7 +72,7 @@ mod tests {
             container: "compute".to_owned(),
             adopted_by: Some("kubevirt".to_owned()),
             pod_name: PodName::new("team-a", "vm"),
-            degraded: vec![Reason::of(&pod, Amiss::CpusOffline, "CPUs 3 are offline")],
+            degraded: vec![Reason::of(&pod, ReasonKind::CpusOffline, "CPUs 3 are offline")],
             exclusive: cpus("2-3"),
             allocation: Some(serde_json::from_str(allocation).unwrap()),
             float: cpus("0-1"),
@@ -194,12 +194,12 @@ mod tests {
                     irq: 31,
                     name: text("nvme0q3"),
                     cpus: cpus("3"),
-                    why: quiet::Remains::Managed,
+                    why: quiet::RemainingCause::Managed,
                     text: text("Operation not permitted"),
                     count: 4,
                 }],
                 left_out: [(text("p"), text("it has no live instance"))].into(),
-                irqbalance: quiet::Irqbalance::Told,
+                irqbalance: quiet::Irqbalance::Informed,
                 threads_moved: 2,
                 threads_remaining: vec![quiet::Thread {
                     id: 70,

@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 use zbus::Connection;
 use zbus::object_server::SignalEmitter;
 
-use super::caller::Door;
+use super::caller::EntryPoint;
 use super::changes;
 use super::instance::Instance;
 use super::job::{Job, job_path};
@@ -23,7 +23,7 @@ pub(super) type Shown = Arc<InstanceView>;
 /// The objects of one connection. On the runner socket that is at most the peer's own instance.
 pub(super) struct Exporter {
     engine: Handle,
-    door: Door,
+    door: EntryPoint,
     /// The pod whose instance is shown; `None`: all are.
     only: Option<PodUid>,
     /// The connection's objects hold this exporter: without [`Self::detach`] neither would ever be freed.
@@ -33,7 +33,7 @@ pub(super) struct Exporter {
 }
 
 impl Exporter {
-    pub(super) fn new(engine: Handle, door: Door, only: Option<PodUid>) -> Arc<Self> {
+    pub(super) fn new(engine: Handle, door: EntryPoint, only: Option<PodUid>) -> Arc<Self> {
         Arc::new(Self {
             engine,
             door,
@@ -86,7 +86,7 @@ impl Exporter {
 
     /// Emit changes of the node's properties, which are not for pods.
     async fn tell(&self, old: &View, new: &View) -> Result<(), Error> {
-        let (Some(connection), Door::Bus(_)) = (&self.connection(), &self.door) else {
+        let (Some(connection), EntryPoint::Bus(_)) = (&self.connection(), &self.door) else {
             return Ok(());
         };
         let manager = connection.object_server().interface::<_, Manager>(MANAGER_PATH).await?;

@@ -12,7 +12,7 @@ use zbus::object_server::SignalEmitter;
 use zbus::{Connection, DBusError as _, Fd, Variant, interface};
 
 use super::call::Call;
-use super::caller::{Caller, Door};
+use super::caller::{Caller, EntryPoint};
 use super::export::Shown;
 use super::manager::Options;
 use super::options;
@@ -23,7 +23,7 @@ use crate::journal::{self, Pod, about};
 
 pub(super) struct Instance {
     pub(super) engine: Handle,
-    pub(super) door: Door,
+    pub(super) door: EntryPoint,
     pub(super) pod: PodUid,
     /// The view last exported; the exporter replaces it.
     pub(super) shown: Arc<RwLock<Shown>>,
@@ -36,7 +36,7 @@ impl Instance {
         let view = Arc::new(InstanceView::registered(pod.clone()));
         Self {
             engine,
-            door: Door::Bus(super::caller::Users::with_root(root)),
+            door: EntryPoint::Bus(super::caller::Users::with_root(root)),
             pod,
             shown: Arc::new(RwLock::new(view)),
         }

@@ -13,7 +13,7 @@ use zbus::object_server::SignalEmitter;
 use zbus::{Connection, ObjectPath, OwnedObjectPath, interface};
 
 use super::call::Call;
-use super::caller::{Caller, Door};
+use super::caller::{Caller, EntryPoint};
 use super::export::Exporter;
 use super::job::{job_path, rows};
 use super::readings::Readings;
@@ -24,7 +24,7 @@ use crate::engine::{Handle, Peer, RebindRequest, View};
 
 pub(super) struct Manager {
     pub(super) engine: Handle,
-    pub(super) door: Door,
+    pub(super) door: EntryPoint,
     pub(super) exporter: Arc<Exporter>,
     pub(super) readings: Readings,
 }
@@ -39,8 +39,8 @@ impl Manager {
     /// A property of the node. Pods may not read it, because it tells of other pods.
     fn show<T>(&self, of: impl FnOnce(&View) -> T) -> Result<T, Error> {
         match self.door {
-            Door::Bus(_) => Ok(of(&self.engine.view())),
-            Door::Runner(_) => {
+            EntryPoint::Bus(_) => Ok(of(&self.engine.view())),
+            EntryPoint::Runner(_) => {
                 Err(ErrorKind::NotPermitted.because("the node's properties are for the system bus only"))
             }
         }
@@ -305,7 +305,7 @@ impl Manager {
             .answer(Operation::Reload, |_| async move {
                 let loaded = stelia_settings::load(Path::new("/"))
                     .map_err(ErrorKind::Failed.context("configuration not changed"))?;
-                places::look_also_into(loaded.settings.runtime_state.clone());
+                places::add_unit_folders(loaded.settings.runtime_state.clone());
                 self.engine.reload(loaded.settings).await
             })
             .await

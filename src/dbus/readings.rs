@@ -85,13 +85,13 @@ impl Drop for Turn {
 }
 
 /// Why kubelet's configuration is not known.
-pub(super) struct Unread {
+pub(super) struct ConfigProblem {
     pub(super) text: String,
     /// Whether a kubelet runs.
     runs: bool,
 }
 
-impl From<ConfigError> for Unread {
+impl From<ConfigError> for ConfigProblem {
     fn from(error: ConfigError) -> Self {
         Self {
             text: error.in_full(),
@@ -103,15 +103,15 @@ impl From<ConfigError> for Unread {
 /// The last readings.
 #[derive(Default)]
 pub(super) struct Recent {
-    config: Cached<Result<KubeletConfig, Unread>>,
+    config: Cached<Result<KubeletConfig, ConfigProblem>>,
     usage: Cached<BTreeMap<PodUid, Usage>>,
     locality: Cached<Localities>,
 }
 
 impl Recent {
     /// The running kubelet's configuration, or why it is not known. To find kubelet all of `/proc` is looked through.
-    pub(super) fn kubelet_config(&mut self) -> &Result<KubeletConfig, Unread> {
-        let read = || config::read(Path::new("/proc"), Path::new("/")).map_err(Unread::from);
+    pub(super) fn kubelet_config(&mut self) -> &Result<KubeletConfig, ConfigProblem> {
+        let read = || config::read(Path::new("/proc"), Path::new("/")).map_err(ConfigProblem::from);
         self.config.get(Instant::now(), MAX_READING_AGE, |_| true, read)
     }
 

@@ -5,7 +5,7 @@ use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use zbus::{DBusError as _, Variant};
 
-use super::caller::{Caller, Door};
+use super::caller::{Caller, EntryPoint};
 use super::manager::Options;
 use super::options;
 use crate::decide::admission::Claim;
@@ -15,7 +15,7 @@ use crate::journal::{self, Pod, about};
 /// Returns the pod that has an instance now, and the instance's scope.
 pub(super) async fn register(
     engine: &Handle,
-    door: &Door,
+    door: &EntryPoint,
     caller: &Caller,
     pod_uid: &str,
     cpuset: &str,

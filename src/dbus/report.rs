@@ -7,7 +7,7 @@ use stelia_kubelet::PodUid;
 use super::manager::Options;
 use crate::engine::{Preview, Report};
 
-/// Of `Reconcile`: the pass's number, what it changed, how many instances it left degraded.
+/// The answer of `Reconcile`: the pass's number, what it changed, how many instances it left degraded.
 pub(super) fn report_dict(report: Report) -> Result<Options, Error> {
     dict([
         ("degraded", report.lines().into()),
@@ -48,7 +48,7 @@ pub(super) fn preview_dict(preview: Preview) -> Result<Options, Error> {
 #[cfg(test)]
 mod tests {
     use stelia_api::client::OwnedDict;
-    use stelia_api::{Amiss, Reason};
+    use stelia_api::{Reason, ReasonKind};
     use zbus::Variant;
 
     use super::*;
@@ -68,8 +68,8 @@ mod tests {
     #[test]
     fn what_is_of_the_node_is_told_once_and_an_instances_own_with_its_uid() {
         let pods = [1, 2].map(|n| PodUid::parse(&format!("00000000-0000-4000-8000-{n:012}")).unwrap());
-        let node = || Reason::of_node(Amiss::KubeletUnusable, "no file");
-        let evicted = Reason::of(&pods[1], Amiss::Evicted, "kubelet gave the CPUs 2 away");
+        let node = || Reason::of_node(ReasonKind::KubeletUnusable, "no file");
+        let evicted = Reason::of(&pods[1], ReasonKind::Evicted, "kubelet gave the CPUs 2 away");
         let preview = Preview {
             steps: Vec::new(),
             degraded: vec![

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use zbus::connection::Builder;
 use zbus::{Connection, Guid, fdo};
 
-use super::caller::Door;
+use super::caller::EntryPoint;
 use super::changes;
 use super::driver::Driver;
 use super::export::{Exporter, Shown};
@@ -159,7 +159,7 @@ async fn connection(stream: UnixStream, pidfd: Arc<OwnedFd>, engine: Handle, gat
 
 struct Peer {
     engine: Handle,
-    door: Door,
+    door: EntryPoint,
     pod: PodUid,
     line: Arc<Line>,
     /// Its own instance only: there are as many connections as VMs, and none should wake for a change of another.
@@ -175,7 +175,7 @@ impl Peer {
         engine: Handle,
         gate: &Gate,
     ) -> anyhow::Result<(Self, GatedSocket)> {
-        let door = Door::Runner(pidfd);
+        let door = EntryPoint::Runner(pidfd);
         let pod = door.peer(&engine)?.and_then(|(_, peer)| peer.pod().cloned());
         let Some(pod) = pod else {
             anyhow::bail!("the peer belongs to no pod");

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 pub(super) use crate::decide::admission::NOT_THE_CALLERS;
-use crate::decide::{Instance, Wanted};
+use crate::decide::{AdoptedPlacement, Instance};
 use stelia_allocator::RunningContainer;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
@@ -49,7 +49,7 @@ impl Peer {
         if let Some(container) = ContainerCgroup::parse(cgroup.as_str()) {
             return Self::Container(cgroup, container);
         }
-        // Of an instance in place. Only who may write the host's cgroups makes one of that name.
+        // A cgroup of an instance in place: only a process that may write the host's cgroups can make one of that name.
         let within = cgroup.parent().filter(|_| IN_PLACE.contains(&cgroup.name()));
         match within.and_then(|within| ContainerCgroup::parse(within.as_str())) {
             Some(container) => Self::Instance(container.pod),
@@ -93,7 +93,7 @@ pub struct Adopting {
     /// Its vCPU threads by index.
     pub threads: BTreeMap<u32, TaskId>,
     pub guest: Vec<Vcpu>,
-    pub wanted: Wanted,
+    pub wanted: AdoptedPlacement,
 }
 
 /// The process of a pidfd, with its start time.

@@ -24,11 +24,11 @@ use super::view_writer::Followers;
 pub(super) enum Message {
     Call(Box<dyn Call>),
     /// Nobody waits for an answer.
-    Show(Shown),
+    Show(ShownState),
 }
 
 /// What a task beside the engine has in the view.
-pub(super) enum Shown {
+pub(super) enum ShownState {
     /// VMs that are not adopted.
     Unadopted(Vec<Unadopted>),
     /// What is done about interrupts and the like.
@@ -124,17 +124,17 @@ impl Handle {
 
     /// Show these VMs as not adopted, and no others.
     pub(crate) fn show_unadopted(&self, unadopted: Vec<Unadopted>) {
-        self.show(Shown::Unadopted(unadopted));
+        self.show(ShownState::Unadopted(unadopted));
     }
 
     /// Show this of interrupts and the like, and degrade the instances that they disturb.
     pub(crate) fn show_quiet(&self, quiet: Quiet) {
-        self.show(Shown::Quiet(Box::new(quiet)));
+        self.show(ShownState::Quiet(Box::new(quiet)));
     }
 
     /// Show whether the cluster's publisher is told how things are.
     pub(crate) fn show_publishing(&self, publishing: Publishing) {
-        self.show(Shown::Publishing(publishing));
+        self.show(ShownState::Publishing(publishing));
     }
 
     /// For doors, which must look up the cgroup of a calling process.
@@ -147,7 +147,7 @@ impl Handle {
         &self.metrics
     }
 
-    pub(super) fn show(&self, shown: Shown) {
+    pub(super) fn show(&self, shown: ShownState) {
         // The daemon may be stopping.
         let _ = self.messages.send((None, Message::Show(shown)));
     }

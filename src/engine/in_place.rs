@@ -13,7 +13,7 @@ use stelia_record::{Record, RecordPlace, SCHEMA_ATTRIBUTE};
 use stelia_settings::Partition;
 
 use super::store;
-use crate::decide::{Level, Stray, Tree};
+use crate::decide::{Level, MisplacedThread, Tree};
 
 /// The attribute of a cgroup of kubelet's that keeps which CPUs were added to its `cpuset.cpus.exclusive`.
 const CLAIMED: &str = "exclusive-cpus-added";
@@ -60,11 +60,11 @@ pub(super) fn kubepods(cgroups: &dyn Cgroups) -> Result<Option<Level>, CgroupErr
 const MAX_STRAYS: usize = 1024;
 
 /// Threads that are in the cgroup itself. One that ends meanwhile is left out.
-pub(super) fn strays(system: &System, scope: &CgroupPath) -> Result<Vec<Stray>, CgroupError> {
+pub(super) fn strays(system: &System, scope: &CgroupPath) -> Result<Vec<MisplacedThread>, CgroupError> {
     let threads = numbers(&system.cgroups.read(scope, File::Threads)?);
     let stray = |thread: i32| {
         let (process, _) = system.procs.process_and_affinity(thread).ok()?;
-        Some(Stray { thread, process })
+        Some(MisplacedThread { thread, process })
     };
     Ok(threads.into_iter().take(MAX_STRAYS).filter_map(stray).collect())
 }
@@ -138,7 +138,7 @@ pub(super) fn register(system: &System, record: &Record) -> Result<(), Error> {
 
 /// What a former daemon left in kubelet's cgroups.
 #[derive(Debug, Default)]
-pub(super) struct Remains {
+pub(super) struct RemainingCause {
     /// Containers with a record, by the whole container's cgroup.
     pub(super) containers: Vec<CgroupPath>,
     /// Containers with a part of a record, and those with any attribute that are gone.
@@ -148,8 +148,8 @@ pub(super) struct Remains {
 }
 
 /// Search the pods' cgroups. What a container's own cgroup says is not read: a container may write there.
-pub(super) fn find(cgroups: &dyn Cgroups) -> Result<Remains, CgroupError> {
-    let mut found = Remains::default();
+pub(super) fn find(cgroups: &dyn Cgroups) -> Result<RemainingCause, CgroupError> {
+    let mut found = RemainingCause::default();
     for pod in stelia_node::containers::pod_cgroups(cgroups)? {
         let all = attributes(cgroups, &pod)?;
         if !all
@@ -172,7 +172,7 @@ pub(super) fn find(cgroups: &dyn Cgroups) -> Result<Remains, CgroupError> {
     Ok(found)
 }
 
-/// Of a cgroup that may be gone meanwhile.
+/// The attributes of a cgroup that may have been removed meanwhile.
 pub(super) fn attributes(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<BTreeMap<String, String>, CgroupError> {
     match cgroups.attributes(cgroup) {
         Err(error) if error.is_gone() => Ok(BTreeMap::new()),
@@ -209,7 +209,7 @@ pub(super) fn in_force_of_container(cgroups: &dyn Cgroups, container: &CgroupPat
 /// Take back, on kubepods and the pods, every CPU that no container with a record has in a partition. Returns the cgroups that were
 /// changed.
 pub(super) fn release(cgroups: &dyn Cgroups) -> Result<Vec<String>, Error> {
-    let Remains {
+    let RemainingCause {
         containers,
         half_registered,
         mut pods,

@@ -6,7 +6,7 @@ use stelia_kubelet::PodUid;
 use tokio::sync::{mpsc, oneshot};
 
 use super::calls::Reply;
-use super::handle::{Handle, Shown};
+use super::handle::{Handle, ShownState};
 
 /// A call of the ledger.
 pub(crate) enum LedgerCall {
@@ -39,7 +39,7 @@ impl Handle {
     async fn ask_ledger(&self, call: impl FnOnce(Reply<String>) -> LedgerCall) -> Result<String, Error> {
         let (reply, answer) = oneshot::channel();
         let nobody = || ErrorKind::Busy.because("nobody keeps the ledger now");
-        let sent = self.ledger.borrow().as_ref().map(|keeper| keeper.send(call(reply)));
+        let sent = self.ledger.borrow().as_ref().map(|ledger| ledger.send(call(reply)));
         sent.and_then(Result::ok).ok_or_else(nobody)?;
         answer.await.map_err(|_| nobody())?
     }
@@ -73,6 +73,6 @@ impl Handle {
 
     /// Show this summary of the ledger.
     pub(crate) fn show_ledger(&self, ledger: LedgerSummary) {
-        self.show(Shown::Ledger(Box::new(ledger)));
+        self.show(ShownState::Ledger(Box::new(ledger)));
     }
 }

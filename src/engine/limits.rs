@@ -182,7 +182,7 @@ pub(super) fn effective_limits(
 
 /// Limits of an instance as they were last read.
 #[derive(Debug, Clone, Default)]
-pub(super) struct KnownLimits {
+pub(super) struct LastLimits {
     pub(super) scope: Limits,
     pub(super) origin: Option<Limits>,
     pub(super) memory_held: Option<u64>,
@@ -205,8 +205,8 @@ pub(super) fn read(
     record: &Record,
     here: bool,
     files: &LimitFiles,
-    known: Option<KnownLimits>,
-) -> Result<KnownLimits, CgroupError> {
+    known: Option<LastLimits>,
+) -> Result<LastLimits, CgroupError> {
     let but = known.as_ref().map(|known| known.but);
     if let (Some(None), Some(known)) = (but, &known) {
         return Ok(known.clone());
@@ -233,7 +233,7 @@ pub(super) fn read(
     };
     let max = of_origin.as_ref().and_then(|origin| origin.memory_max);
     let less = max.filter(|limit| of_scope.memory_max.is_none_or(|now| now > *limit));
-    Ok(KnownLimits {
+    Ok(LastLimits {
         memory_held: less.map(|_| memory_held(cgroups, scope)).transpose()?.flatten(),
         scope: of_scope,
         origin: of_origin,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use stelia_api::ErrorKind;
-use stelia_api::metrics::{BOUNDS_US, Counted, Timed};
+use stelia_api::metrics::{BOUNDS_US, Counted, DurationHistogram};
 use stelia_text::named;
 
 use super::apply::now_us;
@@ -138,8 +138,8 @@ impl Histogram {
         self.sum_us.fetch_add(took, Relaxed);
     }
 
-    fn read(&self) -> Timed {
-        Timed {
+    fn read(&self) -> DurationHistogram {
+        DurationHistogram {
             counts: self.counts.iter().map(|count| count.load(Relaxed)).collect(),
             sum_us: self.sum_us.load(Relaxed),
         }

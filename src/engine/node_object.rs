@@ -13,7 +13,7 @@ use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CheckpointError, DeviceManagerState, MemoryManagerState, PodName, PodUid, QosClass};
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups};
 use stelia_node::{System, containers};
-use stelia_node_report::accounts::{self, Living};
+use stelia_node_report::accounts::{self, LivePods};
 use stelia_node_report::fingerprint::Method;
 use stelia_node_report::name::{self, NameError};
 use stelia_node_report::profile::{self, Profile};
@@ -152,7 +152,7 @@ fn state<T>(path: &Path, parse: fn(&[u8]) -> Result<T, CheckpointError>) -> Resu
 
 /// Add the Memory Manager's assignments. While they are unknown no memory is reported, because a scheduler would count on memory that
 /// other pods have.
-fn memory(facts: &mut Facts, living: Living<'_>, kubelet: &Path) {
+fn memory(facts: &mut Facts, living: LivePods<'_>, kubelet: &Path) {
     let path = kubelet.join(MEMORY_MANAGER_STATE);
     match note(&mut facts.problems, state(&path, MemoryManagerState::parse)) {
         Some(Some(state)) => {
@@ -180,7 +180,7 @@ fn caches(facts: &mut Facts, sys: &Path) {
 }
 
 /// Add the devices. Returns the pods that have one of a reported resource.
-fn devices(facts: &mut Facts, living: Living<'_>, sys: &Path, kubelet: &Path) -> BTreeSet<PodUid> {
+fn devices(facts: &mut Facts, living: LivePods<'_>, sys: &Path, kubelet: &Path) -> BTreeSet<PodUid> {
     let path = kubelet.join("device-plugins").join(DEVICE_MANAGER_STATE);
     let Some(Some(state)) = note(&mut facts.problems, state(&path, DeviceManagerState::parse)) else {
         return BTreeSet::new();

@@ -16,8 +16,10 @@ use stelia_settings::{Partition, TreeHome, isolated_is_safe};
 
 use super::container::lists;
 use super::in_place;
-use super::limits::{self, KnownLimits, LimitFiles, number, protection};
-use crate::decide::{Inner, Instance, Known, Leaf, Remaining, Slice, Snapshot, Tree, VcpuNow, believed};
+use super::limits::{self, LastLimits, LimitFiles, number, protection};
+use crate::decide::{
+    Instance, InstanceCgroup, LiveState, Remaining, Slice, Snapshot, ThreadedCgroup, Tree, VcpuNow, validated,
+};
 
 /// At most so many threads of an origin are read at one look. A container's commands can make any number of them; further ones are
 /// read when others have ended.
@@ -132,7 +134,7 @@ pub(super) fn adopt(
     };
     let tree = Tree::of(&record);
     match instance(system, record, tree, true, files, None) {
-        Ok(instance) => match believed(snapshot, instance, &Known::default()) {
+        Ok(instance) => match validated(snapshot, instance, &LiveState::default()) {
             Ok(mut instance) => {
                 instance.pod_name = pod_name(system, &instance.record);
                 Ok(Adopted::Instance(Box::new(instance)))
@@ -170,8 +172,8 @@ pub(super) fn adopt_in_place(
     let written = ContainerCgroup::parse(record.origin.as_str())
         .map(|container| runtime::container(&system.run, &container))
         .unwrap_or_default();
-    let read = || -> Result<(Instance, Known), CgroupError> {
-        let known = Known {
+    let read = || -> Result<(Instance, LiveState), CgroupError> {
+        let known = LiveState {
             container: written.name.clone(),
             in_force: in_place::in_force(cgroups, &tree)?,
         };
@@ -179,7 +181,7 @@ pub(super) fn adopt_in_place(
     };
     match read() {
         Ok((instance, known)) => {
-            let instance = believed(snapshot, instance, &known)?;
+            let instance = validated(snapshot, instance, &known)?;
             let pod_name = written.pod.clone();
             Ok(Some(Box::new(Instance { pod_name, ..instance })))
         }
@@ -215,7 +217,7 @@ pub(super) fn instance(
     tree: Tree,
     freezes: bool,
     files: &LimitFiles,
-    known: Option<KnownLimits>,
+    known: Option<LastLimits>,
 ) -> Result<Instance, CgroupError> {
     let cgroups = &*system.cgroups;
     let scope = tree.scope();
@@ -235,7 +237,7 @@ pub(super) fn instance(
     let placed = record.home == TreeHome::InPlace;
     // In place the container lives under its own limits: there is nothing to carry or to compare.
     let limits = match placed {
-        true => KnownLimits::default(),
+        true => LastLimits::default(),
         false => limits::read(cgroups, scope, &record, here, files, known)?,
     };
     let (strays, pod_level) = match placed {
@@ -311,17 +313,17 @@ fn remaining_threads(
     Ok((effective, found))
 }
 
-fn inner(cgroups: &dyn Cgroups, tree: &Tree, freezes: bool) -> Result<Option<Inner>, CgroupError> {
+fn inner(cgroups: &dyn Cgroups, tree: &Tree, freezes: bool) -> Result<Option<InstanceCgroup>, CgroupError> {
     let path = tree.inner();
     let Some(controllers) = optional(cgroups.read(path, File::SubtreeControl))? else {
         return Ok(None);
     };
-    let leaf = |path: &CgroupPath| -> Result<Option<Leaf>, CgroupError> {
+    let leaf = |path: &CgroupPath| -> Result<Option<ThreadedCgroup>, CgroupError> {
         let Some(kind) = optional(cgroups.read(path, File::Type))? else {
             return Ok(None);
         };
         let threaded = kind == "threaded";
-        Ok(Some(Leaf {
+        Ok(Some(ThreadedCgroup {
             threaded,
             cpus: read_cpus(cgroups, path, File::Cpus)?,
             exclusive: read_cpus(cgroups, path, File::CpusExclusive)?,
@@ -341,7 +343,7 @@ fn inner(cgroups: &dyn Cgroups, tree: &Tree, freezes: bool) -> Result<Option<Inn
         let events = cgroups.read(freezer, File::Events)?;
         Ok(events.lines().any(|line| line == "frozen 1"))
     };
-    Ok(Some(Inner {
+    Ok(Some(InstanceCgroup {
         controllers: words(&controllers),
         exclusive: read_cpus(cgroups, path, File::CpusExclusive)?,
         mems: optional(cgroups.read(path, File::Mems))?.unwrap_or_default(),

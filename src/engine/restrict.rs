@@ -2,7 +2,7 @@
 //! of a pod, the changes of an instance it follows, the refusal of its call.
 //!
 //! What counts is the pod that a value is recorded for, never its text: a pod sees nothing of other pods, and of the
-//! node general texts ([`Amiss::in_general`](stelia_api::Amiss::in_general),
+//! node general texts ([`ReasonKind::in_general`](stelia_api::ReasonKind::in_general),
 //! [`ErrorKind::says`](stelia_api::ErrorKind::says)).
 
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl Restrict for Report {
 
 #[cfg(test)]
 mod tests {
-    use stelia_api::{Amiss, Reason};
+    use stelia_api::{Reason, ReasonKind};
 
     use super::*;
     use crate::engine::pass::Numbers;
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_pod_sees_of_the_node_its_own_instance_and_no_number() {
-        let offline = Reason::of(&pod(1), Amiss::CpusOffline, "CPUs 2 are offline");
+        let offline = Reason::of(&pod(1), ReasonKind::CpusOffline, "CPUs 2 are offline");
         let mut view = View {
             kubelet_problem: Some("pod 2".to_owned()),
             ..View::default()
@@ -117,9 +117,9 @@ mod tests {
 
     #[test]
     fn reasons_that_belong_to_another_pod_have_general_texts() {
-        let evicted = Reason::of(&pod(2), Amiss::Evicted, "kubelet gave the CPUs 2-3 to pod 2");
+        let evicted = Reason::of(&pod(2), ReasonKind::Evicted, "kubelet gave the CPUs 2-3 to pod 2");
         let visible = restricted(Some(instance(1, vec![evicted])), Some(&pod(1))).unwrap();
-        assert_eq!(visible.degraded[0].text, Amiss::Evicted.in_general().unwrap());
+        assert_eq!(visible.degraded[0].text, ReasonKind::Evicted.in_general().unwrap());
         assert_eq!(restricted(Some(instance(2, vec![])), Some(&pod(1))), None);
     }
 
@@ -131,7 +131,7 @@ mod tests {
                 steps: 4,
                 ..Numbers::default()
             },
-            degraded: vec![(Some(pod(2)), Reason::of(&pod(2), Amiss::NotDone, "write"))],
+            degraded: vec![(Some(pod(2)), Reason::of(&pod(2), ReasonKind::NotDone, "write"))],
             ..Report::default()
         };
         for of in [None, Some(pod(2))] {

@@ -2,24 +2,24 @@
 
 use stelia_api::quiet::Quiet;
 
-use super::handle::Shown;
+use super::handle::ShownState;
 use super::state::State;
 use crate::decide::quiet::Disturbances;
 
 impl State {
     /// Show what another task knows.
-    pub(super) fn show(&mut self, shown: Shown) {
+    pub(super) fn show(&mut self, shown: ShownState) {
         match shown {
-            Shown::Unadopted(unadopted) => self.view_writer.show_unadopted(unadopted),
-            Shown::Quiet(quiet) => self.show_quiet(*quiet),
-            Shown::Ledger(ledger) => self.view_writer.show_ledger(*ledger),
-            Shown::Publishing(publishing) => self.view_writer.show_publishing(publishing),
+            ShownState::Unadopted(unadopted) => self.view_writer.show_unadopted(unadopted),
+            ShownState::Quiet(quiet) => self.show_quiet(*quiet),
+            ShownState::Ledger(ledger) => self.view_writer.show_ledger(*ledger),
+            ShownState::Publishing(publishing) => self.view_writer.show_publishing(publishing),
         }
     }
 
     /// Only the instances whose reasons change are planned for.
     fn show_quiet(&mut self, quiet: Quiet) {
-        self.firing.saw(&quiet);
+        self.firing.record(&quiet);
         let now = Disturbances::new(&quiet, &self.firing);
         self.view_writer.show_quiet(quiet);
         let before = std::mem::replace(&mut self.picture.snapshot.disturbances, now);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stelia_api::{Amiss, Reason};
+use stelia_api::{Reason, ReasonKind};
 use stelia_kubelet::PodUid;
 use stelia_node::System;
 use stelia_settings::Settings;
@@ -25,7 +25,7 @@ use super::view_writer::ViewWriter;
 use super::watch::Watcher;
 use crate::decide::Instance;
 use crate::decide::drift::Finding;
-use crate::decide::quiet::Firing;
+use crate::decide::quiet::FiringInterrupts;
 use crate::journal::Pod;
 
 /// All that the engine owns.
@@ -49,7 +49,7 @@ pub(super) struct State {
     pub(super) instance_log: InstanceLog,
     pub(super) jobs: Jobs,
     /// Which interrupts fire on VMs' CPUs.
-    pub(super) firing: Firing,
+    pub(super) firing: FiringInterrupts,
     /// The settings, for the tasks beside the engine that follow them.
     pub(super) shown_settings: watch::Sender<Arc<Settings>>,
     /// Notified when an audit of everything begins, for the tasks that work once for each audit.
@@ -70,10 +70,10 @@ impl State {
         let reasons = view.instances.get(pod).map(|instance| instance.degraded.clone());
         let mut all = reasons.unwrap_or_default();
         let own = self.retries.instances.failures(pod).iter();
-        all.extend(own.map(|text| Reason::of(pod, Amiss::NotDone, text)));
+        all.extend(own.map(|text| Reason::of(pod, ReasonKind::NotDone, text)));
         // The failures of shared steps for which this instance waits.
         let shared = self.retries.shared.failures_of(self.waits_for(pod));
-        all.extend(shared.map(|text| Reason::of_node(Amiss::NotDone, text)));
+        all.extend(shared.map(|text| Reason::of_node(ReasonKind::NotDone, text)));
         all
     }
 

@@ -30,7 +30,7 @@ use super::timer::Timer;
 use super::view::Counters;
 use super::view_writer::{Followers, ViewWriter};
 use super::watch::Watcher;
-use crate::decide::quiet::Firing;
+use crate::decide::quiet::FiringInterrupts;
 
 /// How long the start waits for systemd before any turn.
 const STARTUP_SYSTEMD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -88,7 +88,7 @@ impl Engine {
             },
             instance_log: InstanceLog::default(),
             jobs: Jobs::default(),
-            firing: Firing::default(),
+            firing: FiringInterrupts::default(),
             shown_settings,
             audits: handle.audits.clone(),
             next_audit: Instant::now(),

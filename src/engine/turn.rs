@@ -76,7 +76,7 @@ impl State {
     pub(super) fn look_at_node(&mut self, whom: &mut BTreeSet<PodUid>) -> bool {
         let shared = self.dirty.slice || self.dirty.outside;
         let node = self.picture.look_at_node(&self.system, &self.settings, &mut self.dirty);
-        let picture::NodeLook {
+        let picture::NodeReading {
             everyone,
             kubelet_before,
             findings,

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use stelia_api::attribution::{Attribution, Doer};
+use stelia_api::attribution::{Attribution, Occupant};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
@@ -51,11 +51,11 @@ pub(crate) struct QuietTracer;
 
 impl Tracer for QuietTracer {
     fn begin(&self, target: &Target) -> Result<(), String> {
-        client::begin(Path::new(SOCKET), target, client::PATIENCE).map_err(|error| error.to_string())
+        client::begin(Path::new(SOCKET), target, client::ANSWER_TIMEOUT).map_err(|error| error.to_string())
     }
 
     fn finish(&self) -> Result<Attribution, String> {
-        client::finish(Path::new(SOCKET), client::PATIENCE).map_err(|error| error.to_string())
+        client::finish(Path::new(SOCKET), client::ANSWER_TIMEOUT).map_err(|error| error.to_string())
     }
 
     fn may_be_counting(&self) -> bool {
@@ -184,7 +184,7 @@ pub(super) fn failed(problem: String) -> Attribution {
 /// The part of an attribution that is one VM's.
 pub(super) fn of_vm(attribution: &Attribution, vm: &VmTarget) -> Attribution {
     let cpus: CpuSet = vm.seats.iter().flat_map(|seat| seat.cpus.iter()).collect();
-    let part = |doers: &[Doer]| doers.iter().filter(|doer| cpus.contains(doer.cpu)).cloned().collect();
+    let part = |doers: &[Occupant]| doers.iter().filter(|doer| cpus.contains(doer.cpu)).cloned().collect();
     Attribution {
         cpus: cpus.to_string(),
         tasks: part(&attribution.tasks),
@@ -337,11 +337,11 @@ mod tests {
 
     #[test]
     fn the_message_names_the_tasks_that_ran_most_often() {
-        let doer = |cpu: u32, name: &str, count: u64| Doer {
+        let doer = |cpu: u32, name: &str, count: u64| Occupant {
             cpu,
             name: name.to_owned(),
             count,
-            ..Doer::default()
+            ..Occupant::default()
         };
         let tasks = vec![
             doer(2, "a", 1),

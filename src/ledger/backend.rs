@@ -9,10 +9,10 @@ use rustix::time::{ClockId, clock_gettime};
 use stelia_kubelet::{ContainerCgroup, PodUid};
 use stelia_ledger::account::{Account, accounts};
 use stelia_ledger::entry::{Entry, Event};
-use stelia_ledger::look::{Look, Reader, Seat};
-use stelia_ledger::ring::key::{Key, Made};
+use stelia_ledger::replay::LedgerState;
+use stelia_ledger::ring::key::{Key, KeyOrigin};
 use stelia_ledger::ring::{Appended, Limits, Ring, key, read, verify};
-use stelia_ledger::standing::Standing;
+use stelia_ledger::sample::{CounterSample, Reader, Seat};
 use stelia_ledger::verdict::Verdict;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::{System, vfio};
@@ -73,8 +73,8 @@ struct KernelCounters {
 }
 
 impl CounterReader for KernelCounters {
-    fn read(&mut self, seats: &BTreeSet<Seat>) -> Result<Look, String> {
-        self.reader.look(seats).map_err(|error| error.to_string())
+    fn read(&mut self, seats: &BTreeSet<Seat>) -> Result<CounterSample, String> {
+        self.reader.sample(seats).map_err(|error| error.to_string())
     }
 
     fn clocks(&self) -> (u64, u64) {
@@ -128,17 +128,17 @@ impl RingOpener for RingDirectory {
         // Without a machine id, the key of another machine cannot be recognized.
         let machine = self.read_trimmed("etc/machine-id").unwrap_or_default();
         let (key, made) = Key::load_or_make(&self.directory, &machine).map_err(|error| text(&error))?;
-        // The keeper resumes from the last segment. A line that was changed after it was written is skipped.
+        // The recorder resumes from the last segment. A line that was changed after it was written is skipped.
         let entries = read::entries(&self.directory, Some(u64::MAX)).map_err(|error| text(&error))?;
-        let (mut standing, mut head) = (Standing::default(), None);
+        let (mut replay, mut head) = (LedgerState::default(), None);
         for (entry, _) in entries.flatten() {
             // An entry that does not follow the one before is skipped; `verify` names it.
-            let _ = standing.apply(&entry);
+            let _ = replay.apply(&entry);
             head = last_head(&entry).or(head);
         }
         if head.is_none() {
             // A new segment has no head yet.
-            let since_us = standing.at.saturating_sub(HEAD_SEARCH_US);
+            let since_us = replay.at.saturating_sub(HEAD_SEARCH_US);
             let entries = read::entries(&self.directory, Some(since_us)).map_err(|error| text(&error))?;
             head = entries.flatten().filter_map(|(entry, _)| last_head(&entry)).last();
         }
@@ -148,14 +148,14 @@ impl RingOpener for RingDirectory {
                 .fault
                 .map(|fault| format!("{}: line {}: {}", fault.segment, fault.line, fault.text)),
             last: state.last,
-            standing,
+            replay,
             head,
             boot_id,
             key: key.public(),
             new_key: match made {
-                Made::Loaded => None,
-                Made::New => Some("it is the first one of this node.".to_owned()),
-                Made::Cloned => {
+                KeyOrigin::Loaded => None,
+                KeyOrigin::New => Some("it is the first one of this node.".to_owned()),
+                KeyOrigin::Cloned => {
                     Some("the one before was another machine's, whose disk this one was copied from.".to_owned())
                 }
             },

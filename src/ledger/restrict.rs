@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use stelia_api::attribution::{Attribution, Doer};
+use stelia_api::attribution::{Attribution, Occupant};
 use stelia_cpus::CpuSet;
 use stelia_ledger::account::Account;
 use stelia_ledger::entry::{Class, Event};
@@ -83,15 +83,15 @@ fn bound_kind(comm: &str) -> Option<&str> {
 }
 
 /// Rename them, and add up those of one CPU that have the same name afterwards.
-fn merged(doers: Vec<Doer>, name: impl Fn(&str) -> String) -> Vec<Doer> {
-    let mut merged: BTreeMap<(u32, String), Doer> = BTreeMap::new();
+fn merged(doers: Vec<Occupant>, name: impl Fn(&str) -> String) -> Vec<Occupant> {
+    let mut merged: BTreeMap<(u32, String), Occupant> = BTreeMap::new();
     for doer in doers {
         let named = name(&doer.name);
-        let sum = merged.entry((doer.cpu, named.clone())).or_insert_with(|| Doer {
+        let sum = merged.entry((doer.cpu, named.clone())).or_insert_with(|| Occupant {
             cpu: doer.cpu,
             name: named,
             ns: Some(0),
-            ..Doer::default()
+            ..Occupant::default()
         });
         sum.count = sum.count.saturating_add(doer.count);
         // The sum is unknown where a part of it is.
@@ -107,8 +107,8 @@ mod tests {
 
     use super::*;
 
-    fn doer(cpu: u32, name: &str, count: u64, ns: Option<u64>) -> Doer {
-        Doer {
+    fn doer(cpu: u32, name: &str, count: u64, ns: Option<u64>) -> Occupant {
+        Occupant {
             cpu,
             name: name.to_owned(),
             count,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{PodName, PodUid};
-use stelia_ledger::keeper;
-use stelia_ledger::look::{Seat, Thread};
+use stelia_ledger::recorder;
+use stelia_ledger::sample::{Seat, Thread};
 use stelia_node::cgroup::CgroupPath;
 use stelia_record::Phase;
 
@@ -161,11 +161,11 @@ pub(super) fn next_settled(vms: &Targets, now_us: u64) -> Option<u64> {
     vms.values().filter_map(|vm| vm.settles_in(now_us)).min()
 }
 
-/// The targets as the ledger's keeper takes them. A device that two containers have is no VM's own.
+/// The targets as the ledger's recorder takes them. A device that two containers have is no VM's own.
 pub(super) fn keeper_vms(
     vms: &Targets,
     devices: &BTreeMap<PodUid, (CgroupPath, BTreeSet<String>)>,
-) -> BTreeMap<String, keeper::Vm> {
+) -> BTreeMap<String, recorder::Vm> {
     let mut holders: BTreeMap<&String, usize> = BTreeMap::new();
     for device in devices.values().flat_map(|(_, devices)| devices) {
         *holders.entry(device).or_default() += 1;
@@ -178,7 +178,7 @@ pub(super) fn keeper_vms(
             .collect()
     };
     let keeper_vm = |(pod, vm): (&PodUid, &Arc<VmTarget>)| {
-        let vm = keeper::Vm {
+        let vm = recorder::Vm {
             name: vm.name.clone(),
             state: vm.state.to_owned(),
             seats: vm.seats.clone(),

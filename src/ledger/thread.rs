@@ -9,10 +9,10 @@ use stelia_kubelet::PodUid;
 use stelia_ledger::account::Account;
 use stelia_ledger::day;
 use stelia_ledger::entry::{Entry, Event};
-use stelia_ledger::keeper::{Draft, Keeper};
-use stelia_ledger::look::{Look, Seat};
+use stelia_ledger::recorder::{Draft, EntryRecorder};
+use stelia_ledger::replay::LedgerState;
 use stelia_ledger::ring::Appended;
-use stelia_ledger::standing::Standing;
+use stelia_ledger::sample::{CounterSample, Seat};
 use stelia_node::cgroup::CgroupPath;
 use stelia_settings::LedgerSettings;
 use tokio::sync::mpsc;
@@ -25,7 +25,7 @@ use super::target::{Targets, keeper_vms, settling};
 pub(crate) trait CounterReader: Send {
     /// # Errors
     /// What cannot be read, and why.
-    fn read(&mut self, seats: &BTreeSet<Seat>) -> Result<Look, String>;
+    fn read(&mut self, seats: &BTreeSet<Seat>) -> Result<CounterSample, String>;
 
     /// The realtime clock and `CLOCK_BOOTTIME`, microseconds.
     fn clocks(&self) -> (u64, u64);
@@ -54,8 +54,8 @@ pub(crate) struct OpenedRing {
     pub(crate) fault: Option<String>,
     /// Number and hash of the last entry.
     pub(crate) last: Option<(u64, String)>,
-    /// The state after the last segment, from which the keeper resumes.
-    pub(crate) standing: Standing,
+    /// The state after the last segment, from which the recorder resumes.
+    pub(crate) replay: LedgerState,
     /// The last signed head, an [`Event::Head`].
     pub(crate) head: Option<Event>,
     pub(crate) boot_id: String,
@@ -87,7 +87,7 @@ pub(crate) enum Update {
 
 /// The open ring with the state that belongs to it.
 struct OpenLedger {
-    keeper: Keeper,
+    recorder: EntryRecorder,
     writer: Box<dyn RingWriter>,
     /// Time, number and hash of the last entry.
     last: Option<(u64, u64, String)>,
@@ -152,7 +152,7 @@ impl LedgerThread {
             self.settings = settings;
             if let Some(ledger) = &mut self.ledger {
                 ledger.writer.limit(self.settings.bytes);
-                ledger.keeper.use_room(self.settings.bytes);
+                ledger.recorder.use_room(self.settings.bytes);
             }
         }
         if let Some((reason, targets)) = work.reading {
@@ -175,10 +175,10 @@ impl LedgerThread {
 
     fn add_events(&mut self, events: impl IntoIterator<Item = Event>, missed_audits: u64) {
         let Some(ledger) = &mut self.ledger else { return };
-        events.into_iter().for_each(|event| ledger.keeper.note(event));
+        events.into_iter().for_each(|event| ledger.recorder.note(event));
         for _ in 0..missed_audits {
             ledger
-                .keeper
+                .recorder
                 .missed("a look or the disk took longer than an audit's interval");
         }
     }
@@ -192,13 +192,13 @@ impl LedgerThread {
             Ok(opened) => opened,
             Err(problem) => return self.failed(problem),
         };
-        let last_us = opened.standing.at;
-        let mut keeper = Keeper::resume(opened.standing, &opened.boot_id, env!("CARGO_PKG_VERSION"));
-        keeper.use_key(&opened.key);
-        keeper.use_room(self.settings.bytes);
+        let last_us = opened.replay.at;
+        let mut recorder = EntryRecorder::resume(opened.replay, &opened.boot_id, env!("CARGO_PKG_VERSION"));
+        recorder.use_key(&opened.key);
+        recorder.use_room(self.settings.bytes);
         if opened.cut_bytes > 0 {
             status::cut(opened.cut_bytes);
-            keeper.note(Event::Cut {
+            recorder.note(Event::Cut {
                 bytes: opened.cut_bytes,
             });
         }
@@ -211,7 +211,7 @@ impl LedgerThread {
         self.summary.key = opened.key;
         self.summary.problem = None;
         self.ledger = Some(OpenLedger {
-            keeper,
+            recorder,
             writer: opened.writer,
             last: opened.last.map(|(seq, hash)| (last_us, seq, hash)),
             signed: 0,
@@ -226,24 +226,27 @@ impl LedgerThread {
         let vms = keeper_vms(targets, &self.devices);
         let settling = settling(targets, self.reader.clocks().0);
         let ledger = self.ledger.as_mut()?;
-        ledger.keeper.settle(settling);
-        let look = match self.reader.read(&ledger.keeper.wants(&vms)) {
-            Ok(look) => look,
+        ledger.recorder.settle(settling);
+        let sample = match self.reader.read(&ledger.recorder.wants(&vms)) {
+            Ok(sample) => sample,
             Err(problem) => {
-                ledger.keeper.missed(&problem);
+                ledger.recorder.missed(&problem);
                 self.failed(problem);
                 return None;
             }
         };
         if reason != ReadReason::Query {
-            ledger.sign(look.at_us);
-            match ledger.keeper.looked(&look, &vms, ledger.writer.starts_segment()) {
+            ledger.sign(sample.at_us);
+            match ledger
+                .recorder
+                .take_sample(&sample, &vms, ledger.writer.starts_segment())
+            {
                 Some(draft) => self.append(draft, targets),
                 None => self.works(),
             }
         }
         let ledger = self.ledger.as_mut().filter(|_| asked)?;
-        Some(ledger.keeper.provisional(&look, &vms))
+        Some(ledger.recorder.provisional(&sample, &vms))
     }
 
     fn append(&mut self, mut draft: Draft, targets: &Targets) {
@@ -251,13 +254,13 @@ impl LedgerThread {
         let appended = match ledger.writer.append(&mut draft.entry) {
             Ok(appended) => appended,
             Err(problem) => {
-                ledger.keeper.missed(&problem);
+                ledger.recorder.missed(&problem);
                 return self.failed(problem);
             }
         };
         ledger.last = Some((draft.entry.at, appended.seq, appended.hash));
         let (head, intrusions) = (ledger.head.take(), std::mem::take(&mut draft.intrusions));
-        let sums = ledger.keeper.kept(draft, appended.bytes);
+        let sums = ledger.recorder.committed(draft, appended.bytes);
         self.add_to_summary(sums, &intrusions, targets);
         if let Some(head) = head {
             self.publish(head);
@@ -363,7 +366,7 @@ impl LedgerThread {
         let Some(ledger) = &mut self.ledger else { return };
         let (at_us, up_us) = self.reader.clocks();
         ledger.sign(at_us);
-        let last = ledger.keeper.stopped(at_us, up_us, ledger.writer.starts_segment());
+        let last = ledger.recorder.stopped(at_us, up_us, ledger.writer.starts_segment());
         if let Some(Err(problem)) = last.map(|mut entry| ledger.writer.append(&mut entry)) {
             self.failed(problem);
         }
@@ -373,7 +376,7 @@ impl LedgerThread {
 impl OpenLedger {
     /// Sign the head of the day that has ended, if one has; it is written with the next entry.
     fn sign(&mut self, now_us: u64) {
-        // A head that could not be written yet stays among the keeper's events: each entry is signed once.
+        // A head that could not be written yet stays among the recorder's events: each entry is signed once.
         let Some((last_us, seq, hash)) = self.last.as_ref().filter(|(_, seq, _)| *seq > self.signed) else {
             return;
         };
@@ -381,7 +384,7 @@ impl OpenLedger {
             return;
         };
         let head = self.writer.sign(&day, *seq, hash);
-        self.keeper.note(head.clone());
+        self.recorder.note(head.clone());
         self.signed = *seq;
         self.head = Some(head);
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{FlockOperation, flock};
-use stelia_publication::{FILE, LARGEST, LOCK};
+use stelia_publication::{FILE, LOCK, MAX_FILE_BYTES};
 
 /// Where the file is kept. All of it may block.
 pub(crate) trait Folder: Send + Sync {
@@ -109,7 +109,7 @@ impl Folder for Directory {
     fn read(&self) -> Option<Vec<u8>> {
         let file = self.file();
         let length = fs::metadata(&file).ok()?.len();
-        (length <= LARGEST as u64).then(|| fs::read(&file).ok())?
+        (length <= MAX_FILE_BYTES as u64).then(|| fs::read(&file).ok())?
     }
 
     fn write(&self, bytes: &[u8]) -> Result<(), String> {

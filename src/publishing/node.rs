@@ -118,7 +118,7 @@ pub(super) fn ready(view: &View, unread: Option<&String>, object: &Result<Value,
     }
 }
 
-/// Of how many VMs the node has room at most: one CPU each of those that are not reserved. `reserved`: steliad's own setting.
+/// The largest number of VMs that the node has room for: one CPU each of those that are not reserved. `reserved`: steliad's own setting.
 pub(super) fn vm_capacity(view: &View, config: Option<&KubeletConfig>, reserved: &CpuSet) -> u32 {
     let reserved = match view.cpu_source {
         CpuSource::Steliad => reserved.clone(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stelia_api::reason::{joined, visible_to};
-use stelia_api::{Amiss, Reason};
+use stelia_api::{Reason, ReasonKind};
 use stelia_kubelet::PodUid;
 use stelia_publication::{Kind, Pod};
 use stelia_record::Phase;
@@ -147,31 +147,31 @@ fn broken(instance: &InstanceView) -> Option<PodState> {
 }
 
 /// What it is called where, for this reason, others may run on the vCPUs' CPUs, or they elsewhere. `own`: the reason is of this pod alone.
-fn breaks(kind: Amiss, own: bool) -> Option<&'static str> {
+fn breaks(kind: ReasonKind, own: bool) -> Option<&'static str> {
     match kind {
-        Amiss::Evicted => Some("Evicted"),
-        Amiss::CpusOffline => Some("CpusOffline"),
-        Amiss::PartitionDiffers => Some("PartitionInvalid"),
-        Amiss::ThreadElsewhere => Some("ThreadElsewhere"),
-        // Which one is not told by its kind. Of what all share the partition shows whether it matters.
-        Amiss::NotDone if own => Some("StepFailed"),
-        Amiss::NotDone
-        | Amiss::KubeletUnusable
-        | Amiss::KubeletStateHasMore
-        | Amiss::NothingShared
-        | Amiss::NodesPoolEmpty
-        | Amiss::EntryGone
-        | Amiss::OriginGone
-        | Amiss::AnchorEnded
-        | Amiss::OriginDiffers
-        | Amiss::MemoryHeld
-        | Amiss::ThreadEnded
-        | Amiss::CpusShared
-        | Amiss::Unwatched
-        | Amiss::NotSteered
-        | Amiss::Interrupts
-        | Amiss::NotQuiet
-        | Amiss::Detail => None,
+        ReasonKind::Evicted => Some("Evicted"),
+        ReasonKind::CpusOffline => Some("CpusOffline"),
+        ReasonKind::PartitionDiffers => Some("PartitionInvalid"),
+        ReasonKind::ThreadElsewhere => Some("ThreadElsewhere"),
+        // The kind does not tell which step it was. For a step that all instances share, the partition shows whether it matters.
+        ReasonKind::NotDone if own => Some("StepFailed"),
+        ReasonKind::NotDone
+        | ReasonKind::KubeletUnusable
+        | ReasonKind::KubeletStateHasMore
+        | ReasonKind::NothingShared
+        | ReasonKind::NodesPoolEmpty
+        | ReasonKind::EntryGone
+        | ReasonKind::OriginGone
+        | ReasonKind::AnchorEnded
+        | ReasonKind::OriginDiffers
+        | ReasonKind::MemoryHeld
+        | ReasonKind::ThreadEnded
+        | ReasonKind::CpusShared
+        | ReasonKind::Unwatched
+        | ReasonKind::NotSteered
+        | ReasonKind::Interrupts
+        | ReasonKind::NotQuiet
+        | ReasonKind::Detail => None,
     }
 }
 

@@ -31,7 +31,8 @@ impl OrderExecutor for Programs {
     fn carry_out(&self, order: &Order) -> Result<Report, String> {
         let mut moved = Report::default();
         self.move_threads(order, &mut moved);
-        let report = client::order(Path::new(SOCKET), order, client::PATIENCE).map_err(|error| error.to_string())?;
+        let report =
+            client::order(Path::new(SOCKET), order, client::ANSWER_TIMEOUT).map_err(|error| error.to_string())?;
         Ok(Report {
             threads_moved: moved.threads_moved,
             threads_remaining: moved.threads_remaining,

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use stelia_node::kvm_events::{Change, Heard, KvmEvents, VmEvent};
+use stelia_node::kvm_events::{Change, KvmEvents, KvmMessage, VmEvent};
 
 use crate::client::block_on;
 use crate::guest::Accel;
@@ -166,7 +166,7 @@ impl Listener {
     }
 
     /// The next thing it hears.
-    fn next(&mut self, what: &str) -> Heard {
+    fn next(&mut self, what: &str) -> KvmMessage {
         wait_until_or(
             what,
             || format!(", only {:?}", Self::said()),
@@ -182,8 +182,8 @@ impl Listener {
 
     fn next_vm(&mut self, what: &str) -> VmEvent {
         match self.next(what) {
-            Heard::Vm(event) => event,
-            Heard::Lost => panic!("{what}: events were dropped: {:?}", Self::said()),
+            KvmMessage::Vm(event) => event,
+            KvmMessage::Lost => panic!("{what}: events were dropped: {:?}", Self::said()),
         }
     }
 
@@ -193,28 +193,28 @@ impl Listener {
     }
 }
 
-fn print(heard: Heard) {
+fn print(heard: KvmMessage) {
     match heard {
-        Heard::Vm(event) => {
+        KvmMessage::Vm(event) => {
             let change = match event.change {
                 Change::Created => "created",
                 Change::Destroyed => "destroyed",
             };
             println!("HEARD {change} {} {} {}", event.thread, event.created, event.count);
         }
-        Heard::Lost => println!("HEARD lost"),
+        KvmMessage::Lost => println!("HEARD lost"),
     }
 }
 
-fn parse(text: &str) -> Heard {
+fn parse(text: &str) -> KvmMessage {
     let words: Vec<&str> = text.split(' ').collect();
     let number = |at: usize| words[at].parse::<u64>().expect("a number");
     let change = match words[0] {
         "created" => Change::Created,
         "destroyed" => Change::Destroyed,
-        _ => return Heard::Lost,
+        _ => return KvmMessage::Lost,
     };
-    Heard::Vm(VmEvent {
+    KvmMessage::Vm(VmEvent {
         change,
         thread: i32::try_from(number(1)).expect("a thread"),
         created: number(2),
@@ -347,7 +347,7 @@ fn a_listener_that_was_not_read_is_told_so_once_and_hears_the_next_vm() {
         }
         println!("  dropped after {reports} reports");
         run(&["systemctl", "kill", "-s", "CONT", UNIT]);
-        assert_eq!(listener.next("that events were dropped"), Heard::Lost);
+        assert_eq!(listener.next("that events were dropped"), KvmMessage::Lost);
         let pod = start(&SHAPES[1]);
         let began = listener.next_vm("the VM after that");
         assert_eq!((began.change, began.thread), (Change::Created, pod.pid.cast_signed()));

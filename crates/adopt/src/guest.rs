@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// Most CPUs of a guest: QEMU has fewer for every machine.
-const MOST: u32 = 1 << 16;
+/// Limit of a guest's CPUs: every machine type of QEMU allows fewer.
+const MAX_GUEST_CPUS: u32 = 1 << 16;
 
 /// Sockets, dies, clusters (modules on x86), cores and threads: their product is `most`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ fn parse(value: &str) -> Option<Shape> {
         let number: u32 = number
             .parse()
             .ok()
-            .filter(|number| plain && (1..=MOST).contains(number))?;
+            .filter(|number| plain && (1..=MAX_GUEST_CPUS).contains(number))?;
         let known = [
             "cpus", "maxcpus", "sockets", "dies", "clusters", "modules", "cores", "threads",
         ];
@@ -90,7 +90,7 @@ fn parse(value: &str) -> Option<Shape> {
     let inner = dies.checked_mul(clusters)?;
     let all = |sockets: u32, cores: u32, threads: u32| {
         let product = inner.checked_mul(sockets)?.checked_mul(cores)?.checked_mul(threads)?;
-        (product <= MOST).then_some(product)
+        (product <= MAX_GUEST_CPUS).then_some(product)
     };
     // What one level has so that all of them have `most` CPUs.
     let rest = |most: u32, others: Option<u32>| {

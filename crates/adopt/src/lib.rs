@@ -3,17 +3,17 @@
 //! Names of programs and threads, command lines and the environment are a pod's own words. They choose among the pod's own
 //! threads and nothing else: who may be adopted is said by the rules, which CPUs by kubelet.
 
+mod accelerator;
 pub mod guest;
 mod home;
-mod others;
+mod not_adopted;
 mod rules;
 #[cfg(test)]
 mod tests;
 mod vm;
-mod why;
 
+pub use accelerator::Accelerator;
 pub use home::Movable;
-pub use others::Accelerator;
+pub use not_adopted::NotAdopted;
 pub use rules::{Names, is_vcpu, is_vmm, rules_for};
 pub use vm::{Vm, vm};
-pub use why::Why;

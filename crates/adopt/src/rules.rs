@@ -1,9 +1,9 @@
 //! Which rules are of a container, by its names alone.
 
 use stelia_kubelet::PodName;
-use stelia_settings::{AdoptRule, LONGEST_NAME, Pattern};
+use stelia_settings::{AdoptRule, MAX_THREAD_NAME_BYTES, Pattern};
 
-use crate::{Accelerator, Why};
+use crate::{Accelerator, NotAdopted};
 
 /// What the runtime's configuration says of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -17,13 +17,13 @@ pub struct Names {
 /// The rules that are of this container and that it does not refuse, in their order; not empty.
 ///
 /// # Errors
-/// [`Why::Unnamed`], [`Why::NoRule`], [`Why::ContainerRefuses`].
-pub fn rules_for<'r>(names: &Names, rules: &'r [AdoptRule]) -> Result<Vec<&'r AdoptRule>, Why> {
+/// [`NotAdopted::Unnamed`], [`NotAdopted::NoRule`], [`NotAdopted::ContainerRefuses`].
+pub fn rules_for<'r>(names: &Names, rules: &'r [AdoptRule]) -> Result<Vec<&'r AdoptRule>, NotAdopted> {
     if rules.is_empty() {
-        return Err(Why::NoRule);
+        return Err(NotAdopted::NoRule);
     }
     let (Some(pod), Some(container)) = (&names.pod, &names.container) else {
-        return Err(Why::Unnamed);
+        return Err(NotAdopted::Unnamed);
     };
     let is_of = |rule: &&AdoptRule| {
         one_fits(&rule.namespaces, pod.namespace())
@@ -32,12 +32,12 @@ pub fn rules_for<'r>(names: &Names, rules: &'r [AdoptRule]) -> Result<Vec<&'r Ad
     };
     let mut found: Vec<&AdoptRule> = rules.iter().filter(is_of).collect();
     let Some(first) = found.first() else {
-        return Err(Why::NoRule);
+        return Err(NotAdopted::NoRule);
     };
     let rule = first.name.clone();
     found.retain(|rule| !(names.refuses && rule.container_may_refuse));
     match found.is_empty() {
-        true => Err(Why::ContainerRefuses { rule }),
+        true => Err(NotAdopted::ContainerRefuses { rule }),
         false => Ok(found),
     }
 }
@@ -46,7 +46,7 @@ pub fn rules_for<'r>(names: &Names, rules: &'r [AdoptRule]) -> Result<Vec<&'r Ad
 /// asked by [`crate::vm()`], which can then say what does not fit.
 pub fn is_vmm(rules: &[&AdoptRule], name: &str, program: &str) -> bool {
     rules.iter().any(|rule| {
-        let named = Named::of(rule, name, program);
+        let named = NameMatch::of(rule, name, program);
         named.name || named.program
     })
 }
@@ -57,12 +57,12 @@ pub fn is_vcpu(rules: &[&AdoptRule], name: &str) -> bool {
 }
 
 /// Which of a process's two names a rule names.
-pub(crate) struct Named {
+pub(crate) struct NameMatch {
     pub(crate) name: bool,
     pub(crate) program: bool,
 }
 
-impl Named {
+impl NameMatch {
     pub(crate) fn of(rule: &AdoptRule, name: &str, program: &str) -> Self {
         let program = program.rsplit('/').next().unwrap_or_default();
         let fits = one_fits(&rule.vmm, program);
@@ -76,7 +76,7 @@ impl Named {
 
 fn cut(program: &str) -> &[u8] {
     let bytes = program.as_bytes();
-    bytes.get(..LONGEST_NAME).unwrap_or(bytes)
+    bytes.get(..MAX_THREAD_NAME_BYTES).unwrap_or(bytes)
 }
 
 fn one_fits(patterns: &[Pattern], text: &str) -> bool {

@@ -53,7 +53,7 @@ fn names(pod: &str, container: &str) -> Names {
     }
 }
 
-fn why(processes: &[Process]) -> Why {
+fn why(processes: &[Process]) -> NotAdopted {
     let rule = rule(ReadyMade::KubeVirt);
     vm(&[&rule], processes, &cpus("2-3")).unwrap_err()
 }
@@ -68,14 +68,14 @@ fn a_container_has_the_rules_of_its_names() {
     let launcher = names("team-a/virt-launcher-web-x7k2p", "compute");
     assert_eq!(of(&launcher, &all).unwrap()[..2], ["kubevirt", "libvirt"]);
     assert_eq!(of(&names("team-a/web", "compute"), &all).unwrap()[0], "libvirt");
-    assert_eq!(of(&launcher, &[]), Err(Why::NoRule));
-    assert_eq!(of(&names("team-a/web", "vm"), &all[..1]), Err(Why::NoRule));
-    assert_eq!(of(&Names::default(), &all), Err(Why::Unnamed));
+    assert_eq!(of(&launcher, &[]), Err(NotAdopted::NoRule));
+    assert_eq!(of(&names("team-a/web", "vm"), &all[..1]), Err(NotAdopted::NoRule));
+    assert_eq!(of(&Names::default(), &all), Err(NotAdopted::Unnamed));
     let refusing = Names {
         refuses: true,
         ..launcher
     };
-    let refused = Why::ContainerRefuses {
+    let refused = NotAdopted::ContainerRefuses {
         rule: "kubevirt".into(),
     };
     assert_eq!(of(&refusing, &all), Err(refused));
@@ -90,7 +90,7 @@ fn a_vm_of_kubevirt_keeps_its_pins_and_its_guests_siblings_are_known() {
     let vm = vm(&[&rule], &others, &cpus("2-3")).unwrap();
     assert_eq!((vm.process.id, vm.rule.name.as_str()), (20, "kubevirt"));
     assert_eq!(vm.threads, [(0, task(21)), (1, task(22))].into());
-    assert_eq!(vm.kept, Some([(0, 2), (1, 3)].into()));
+    assert_eq!(vm.pinned_cpus, Some([(0, 2), (1, 3)].into()));
     let threads: Vec<i64> = vm.guest.iter().map(|vcpu| vcpu.props["thread-id"]).collect();
     assert_eq!((threads, vm.guest[1].props["core-id"]), (vec![0, 1], 0));
 }
@@ -106,13 +106,16 @@ fn a_pin_that_is_not_one_cpu_of_its_own_is_not_kept_and_the_vm_is_adopted() {
         let threads = [("CPU 0/KVM", affinities[0]), ("CPU 1/KVM", affinities[1])];
         let processes = [process(20, "qemu-kvm", &QEMU, &threads)];
         let vm = vm(&[&rule], &processes, &cpus("2-3")).unwrap();
-        assert_eq!((vm.kept, vm.policy, vm.note.as_deref()), (None, None, Some(note)));
+        assert_eq!(
+            (vm.pinned_cpus, vm.policy, vm.note.as_deref()),
+            (None, None, Some(note))
+        );
     }
     rule.placement = AdoptPlacement::By(PlacementPolicy::Linear);
     let found = [launcher()];
     let vm = vm(&[&rule], &found, &cpus("2-3")).unwrap();
     assert_eq!(
-        (vm.kept, vm.policy, vm.note),
+        (vm.pinned_cpus, vm.policy, vm.note),
         (None, Some(PlacementPolicy::Linear), None)
     );
 }
@@ -218,12 +221,12 @@ fn a_guest_that_libvirt_has_not_let_run_is_adopted_once_its_vcpus_are_pinned_or_
     let mut ran = pinned.clone();
     ran.vcpus[1].has_run = true;
     let kubevirt = rule(ReadyMade::KubeVirt);
-    assert!(vm(&[&kubevirt], &[ran], &cpus("2-3")).unwrap().kept.is_some());
-    let kept = |rule, process| vm(&[rule], &[process], &cpus("2-3")).unwrap().kept;
-    assert_eq!(kept(&keep, pinned).unwrap()[&0], 3);
-    assert_eq!(kept(&keep, running), None);
+    assert!(vm(&[&kubevirt], &[ran], &cpus("2-3")).unwrap().pinned_cpus.is_some());
+    let pinned_cpus = |rule, process| vm(&[rule], &[process], &cpus("2-3")).unwrap().pinned_cpus;
+    assert_eq!(pinned_cpus(&keep, pinned).unwrap()[&0], 3);
+    assert_eq!(pinned_cpus(&keep, running), None);
     // Where nothing is kept there is nothing to wait for.
-    assert_eq!(kept(&auto, unpinned), None);
+    assert_eq!(pinned_cpus(&auto, unpinned), None);
 }
 
 #[test]
@@ -377,8 +380,8 @@ proptest! {
                 for thread in vm.threads.values() {
                     prop_assert!(process.vcpus.iter().any(|own| own.task == *thread));
                 }
-                if let Some(kept) = vm.kept {
-                    let used: CpuSet = kept.values().copied().collect();
+                if let Some(pinned_cpus) = vm.pinned_cpus {
+                    let used: CpuSet = pinned_cpus.values().copied().collect();
                     prop_assert!(used.is_subset(&exclusive) && used.len() == vm.threads.len());
                 }
             }

@@ -9,11 +9,11 @@ use stelia_record::Vcpu;
 use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, PlacementPolicy};
 
 use crate::guest::{self, Shape};
-use crate::rules::Named;
-use crate::{Accelerator, Why};
+use crate::rules::NameMatch;
+use crate::{Accelerator, NotAdopted};
 
-/// Most vCPUs of a VM that is adopted.
-const MOST: u32 = 1024;
+/// Limit of the vCPUs of an adopted VM.
+const MAX_VCPUS: u32 = 1024;
 
 /// A VM that a rule adopts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Vm<'r> {
     /// The same with each one's place in the guest, where its command line says; without it each vCPU is a core.
     pub guest: Vec<Vcpu>,
     /// The CPU of each vCPU where the rule keeps it; `None`: they are placed by `policy`.
-    pub kept: Option<BTreeMap<u32, u32>>,
+    pub pinned_cpus: Option<BTreeMap<u32, u32>>,
     /// The rule's own order; `None`: that of the node's settings.
     pub policy: Option<PlacementPolicy>,
     /// Why nothing is kept although the rule says so.
@@ -36,9 +36,9 @@ pub struct Vm<'r> {
 /// The VM among the processes of a container, by the first of its rules that finds one. `exclusive` are the container's CPUs.
 ///
 /// # Errors
-/// Of the rules' reasons the one that comes closest to a VM.
-pub fn vm<'r>(rules: &[&'r AdoptRule], processes: &[Process], exclusive: &CpuSet) -> Result<Vm<'r>, Why> {
-    let mut closest = Why::NoRule;
+/// If no rule matches, the error is the reason of the rule that came closest to a VM.
+pub fn vm<'r>(rules: &[&'r AdoptRule], processes: &[Process], exclusive: &CpuSet) -> Result<Vm<'r>, NotAdopted> {
+    let mut closest = NotAdopted::NoRule;
     for rule in rules {
         match by_rule(rule, processes, exclusive) {
             Ok(vm) => return Ok(vm),
@@ -50,20 +50,20 @@ pub fn vm<'r>(rules: &[&'r AdoptRule], processes: &[Process], exclusive: &CpuSet
 }
 
 /// How far it came before this was found.
-fn rank(why: &Why) -> u8 {
+fn rank(why: &NotAdopted) -> u8 {
     match why {
-        Why::NoRule | Why::Unnamed => 0,
-        Why::ContainerRefuses { .. } => 1,
-        Why::NoVmm { .. } => 2,
-        Why::NamesDiffer { .. } => 3,
-        Why::NoVcpus { .. } | Why::OtherAccelerator { .. } => 4,
-        Why::TooFewVcpus { .. } | Why::Gap { .. } => 5,
-        Why::Doubled { .. } | Why::TooManyVcpus { .. } | Why::SeveralVmms { .. } => 6,
-        Why::NotStarted { .. } => 7,
+        NotAdopted::NoRule | NotAdopted::Unnamed => 0,
+        NotAdopted::ContainerRefuses { .. } => 1,
+        NotAdopted::NoVmm { .. } => 2,
+        NotAdopted::NamesDiffer { .. } => 3,
+        NotAdopted::NoVcpus { .. } | NotAdopted::OtherAccelerator { .. } => 4,
+        NotAdopted::TooFewVcpus { .. } | NotAdopted::Gap { .. } => 5,
+        NotAdopted::Doubled { .. } | NotAdopted::TooManyVcpus { .. } | NotAdopted::SeveralVmms { .. } => 6,
+        NotAdopted::NotStarted { .. } => 7,
     }
 }
 
-fn by_rule<'r>(rule: &'r AdoptRule, processes: &[Process], exclusive: &CpuSet) -> Result<Vm<'r>, Why> {
+fn by_rule<'r>(rule: &'r AdoptRule, processes: &[Process], exclusive: &CpuSet) -> Result<Vm<'r>, NotAdopted> {
     let (process, vcpus) = vmm(rule, processes)?;
     let shape = guest::shape(&process.command);
     let threads = indexed(process.task.id, &vcpus, shape.as_ref())?;
@@ -71,14 +71,14 @@ fn by_rule<'r>(rule: &'r AdoptRule, processes: &[Process], exclusive: &CpuSet) -
         index: *index,
         props: shape.as_ref().map(|shape| shape.place(*index)).unwrap_or_default(),
     };
-    let (kept, note) = match (rule.placement, kept(&threads, exclusive)) {
+    let (pinned_cpus, note) = match (rule.placement, pinned_cpus(&threads, exclusive)) {
         // KubeVirt has yet to make its cgroup, and plans pins again before it lets the guest run.
         _ if rule.partition == AdoptPartition::Member && is_held(process) => {
-            return Err(Why::NotStarted { pid: process.task.id });
+            return Err(NotAdopted::NotStarted { pid: process.task.id });
         }
         (AdoptPlacement::Keep, Ok(pins)) => (Some(pins), None),
         (AdoptPlacement::Keep, Err(_)) if is_held(process) => {
-            return Err(Why::NotStarted { pid: process.task.id });
+            return Err(NotAdopted::NotStarted { pid: process.task.id });
         }
         (AdoptPlacement::Keep, Err(note)) => (None, Some(note)),
         _ => (None, None),
@@ -91,7 +91,7 @@ fn by_rule<'r>(rule: &'r AdoptRule, processes: &[Process], exclusive: &CpuSet) -
             .into_iter()
             .map(|(index, thread)| (index, thread.task))
             .collect(),
-        kept,
+        pinned_cpus,
         policy: match rule.placement {
             AdoptPlacement::By(policy) => Some(policy),
             AdoptPlacement::Keep | AdoptPlacement::Auto => None,
@@ -105,12 +105,12 @@ type Vcpus<'p> = Vec<(u32, &'p NamedThread)>;
 
 /// The one process that is the rule's VMM. One without vCPUs stands beside it where a VMM has forked, or asked another what it
 /// can do, as libvirt does.
-fn vmm<'p>(rule: &AdoptRule, processes: &'p [Process]) -> Result<(&'p Process, Vcpus<'p>), Why> {
+fn vmm<'p>(rule: &AdoptRule, processes: &'p [Process]) -> Result<(&'p Process, Vcpus<'p>), NotAdopted> {
     let mut running = Vec::new();
     let (mut waiting, mut half, mut other) = (None, None, None);
     for process in processes {
         let program = process.command.first().map(String::as_str).unwrap_or_default();
-        let named = Named::of(rule, &process.name, program);
+        let named = NameMatch::of(rule, &process.name, program);
         match (named.name, named.program) {
             (true, true) => {
                 let index = |thread: &'p NamedThread| Some((rule.threads.index(&thread.name)?, thread));
@@ -128,20 +128,20 @@ fn vmm<'p>(rule: &AdoptRule, processes: &'p [Process]) -> Result<(&'p Process, V
     }
     if running.len() > 1 {
         let pids = running.iter().map(|(process, _)| process.task.id).collect();
-        return Err(Why::SeveralVmms { pids });
+        return Err(NotAdopted::SeveralVmms { pids });
     }
     running.pop().ok_or_else(|| {
         other.unwrap_or_else(|| match (waiting, half) {
-            (Some(pid), _) => Why::NoVcpus {
+            (Some(pid), _) => NotAdopted::NoVcpus {
                 pid,
                 threads: rule.threads.to_string(),
             },
-            (None, Some((process, program))) => Why::NamesDiffer {
+            (None, Some((process, program))) => NotAdopted::NamesDiffer {
                 pid: process.task.id,
                 name: process.name.clone(),
                 program: program.to_owned(),
             },
-            (None, None) => Why::NoVmm {
+            (None, None) => NotAdopted::NoVmm {
                 rule: rule.name.clone(),
             },
         })
@@ -149,10 +149,10 @@ fn vmm<'p>(rule: &AdoptRule, processes: &'p [Process]) -> Result<(&'p Process, V
 }
 
 /// Threads of vCPUs that are not KVM's, in a VMM that has none of the rule's.
-fn other_accelerator(process: &Process, rule: &AdoptRule) -> Option<Why> {
+fn other_accelerator(process: &Process, rule: &AdoptRule) -> Option<NotAdopted> {
     let mut found = process.vcpus.iter().filter_map(|thread| Accelerator::of(&thread.name));
     let accelerator = found.next()?;
-    Some(Why::OtherAccelerator {
+    Some(NotAdopted::OtherAccelerator {
         pid: process.task.id,
         accelerator,
         found: 1 + found.filter(|other| *other == accelerator).count(),
@@ -162,13 +162,17 @@ fn other_accelerator(process: &Process, rule: &AdoptRule) -> Option<Why> {
 
 /// By index: every one from 0 on, none twice, as many as the command line says. Where that has more in reserve (`maxcpus`) any of
 /// them may be plugged: Kata's are 0, 15, 14, 13.
-fn indexed<'p>(pid: i32, vcpus: &Vcpus<'p>, shape: Option<&Shape>) -> Result<BTreeMap<u32, &'p NamedThread>, Why> {
+fn indexed<'p>(
+    pid: i32,
+    vcpus: &Vcpus<'p>,
+    shape: Option<&Shape>,
+) -> Result<BTreeMap<u32, &'p NamedThread>, NotAdopted> {
     let found = vcpus.len();
-    let most = shape.map_or(MOST, |shape| shape.most.min(MOST));
+    let most = shape.map_or(MAX_VCPUS, |shape| shape.most.min(MAX_VCPUS));
     let mut threads: BTreeMap<u32, &NamedThread> = BTreeMap::new();
     for (index, thread) in vcpus {
         if let Some(other) = threads.insert(*index, thread) {
-            return Err(Why::Doubled {
+            return Err(NotAdopted::Doubled {
                 pid,
                 index: *index,
                 tids: [other.task.id, thread.task.id],
@@ -176,17 +180,17 @@ fn indexed<'p>(pid: i32, vcpus: &Vcpus<'p>, shape: Option<&Shape>) -> Result<BTr
         }
     }
     if u32::try_from(found).is_ok_and(|found| found > most) {
-        return Err(Why::TooManyVcpus { pid, found, most });
+        return Err(NotAdopted::TooManyVcpus { pid, found, most });
     }
     if let Some(cpus) = shape.map(|shape| shape.cpus)
         && u32::try_from(found).is_ok_and(|found| found < cpus)
     {
-        return Err(Why::TooFewVcpus { pid, found, cpus });
+        return Err(NotAdopted::TooFewVcpus { pid, found, cpus });
     }
     let pluggable = shape.is_some_and(|shape| threads.keys().all(|index| *index < shape.most));
     let gap = (0..).zip(threads.keys()).find(|(expected, index)| expected != *index);
     match gap.filter(|_| !pluggable) {
-        Some((index, _)) => Err(Why::Gap { pid, index, found }),
+        Some((index, _)) => Err(NotAdopted::Gap { pid, index, found }),
         None => Ok(threads),
     }
 }
@@ -199,7 +203,7 @@ fn is_held(process: &Process) -> bool {
 }
 
 /// The CPU of each vCPU, where each may run on one of its own and that is the container's.
-fn kept(threads: &BTreeMap<u32, &NamedThread>, exclusive: &CpuSet) -> Result<BTreeMap<u32, u32>, String> {
+fn pinned_cpus(threads: &BTreeMap<u32, &NamedThread>, exclusive: &CpuSet) -> Result<BTreeMap<u32, u32>, String> {
     let mut pins = BTreeMap::new();
     let mut taken = BTreeMap::new();
     for (index, thread) in threads {

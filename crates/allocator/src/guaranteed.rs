@@ -9,7 +9,7 @@ use stelia_kubelet::{CpuManagerState, PodUid};
 /// What keeps such pods on exclusive CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guaranteed {
-    /// kubelet's static policy, which has assigned these CPUs to them, and to VMs that it chose the CPUs of.
+    /// kubelet's static policy, which has assigned these CPUs to them, and to VMs whose CPUs it chose.
     Kubelet(CpuSet),
     /// kubelet assigned these CPUs to pods that still run, and its policy is `none` now. No VM gets them, but pods that
     /// start now may run there.

@@ -96,7 +96,7 @@ pub enum NumaAllocateStrategy {
     MostAllocated,
     /// The node with the most free CPUs.
     LeastAllocated,
-    /// The same number from every node.
+    /// The same number of CPUs from every node.
     DistributeEvenly,
 }
 

@@ -36,7 +36,7 @@ impl Pools {
         Self::on(&Host::new(topology), reserved, closed, lsr)
     }
 
-    /// The same, of a host whose tables there are.
+    /// The same for a host whose tables exist already.
     pub fn on(host: &Host, reserved: &CpuSet, closed: &CpuSet, lsr: &CpuSet) -> Self {
         let online = host.online();
         let exclusive = closed.union(lsr).intersection(online);

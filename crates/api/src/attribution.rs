@@ -17,24 +17,24 @@ pub struct Attribution {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
     /// Tasks other than the VM's and the idle one, the kernel's bound threads among them.
-    pub tasks: Vec<Doer>,
+    pub tasks: Vec<Occupant>,
     /// Interrupts of devices, by handler.
-    pub interrupts: Vec<Doer>,
-    pub softirqs: Vec<Doer>,
+    pub interrupts: Vec<Occupant>,
+    pub softirqs: Vec<Occupant>,
     /// The CPUs' own interrupts, by the kernel's tracepoint: `local_timer`, `reschedule`, `call_function`, …
-    pub vectors: Vec<Doer>,
+    pub vectors: Vec<Occupant>,
 }
 
 /// Something that ran on a CPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Doer {
+pub struct Occupant {
     pub cpu: u32,
     /// `comm` of a task, `30 nvme0q3`, `net_rx`, `local_timer`.
     pub name: String,
     /// How often it began to run.
     pub count: u64,
-    /// How long it ran, nanoseconds; `None` where that was not measured. Of a softirq nested interrupts are part of it.
+    /// How long it ran, nanoseconds; `None` where that was not measured. For a softirq it includes nested interrupts.
     pub ns: Option<u64>,
     /// Whether [`ns`](Self::ns) is a count times a sampled mean.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

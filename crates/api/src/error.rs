@@ -5,7 +5,7 @@ use std::fmt;
 use stelia_kubelet::PodUid;
 
 use crate::reason;
-use crate::reason::{Amiss, Reason};
+use crate::reason::{Reason, ReasonKind};
 
 /// Why a call is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl std::error::Error for Error {}
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let separator = match self.causes.first().map(|first| first.kind) {
-            Some(Amiss::Detail) => "; ",
+            Some(ReasonKind::Detail) => "; ",
             Some(_) => ": ",
             None => "",
         };
@@ -62,7 +62,7 @@ impl Error {
     /// The same error with a detail for operators only.
     #[must_use]
     pub fn detail(self, text: impl Into<String>) -> Self {
-        self.with(vec![Reason::of_node(Amiss::Detail, text)])
+        self.with(vec![Reason::of_node(ReasonKind::Detail, text)])
     }
 
     /// What this pod may read of it.

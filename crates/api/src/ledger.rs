@@ -1,4 +1,4 @@
-//! What Describe tells of the ledger: whether it is kept, its last signed head, and sums by VM.
+//! The ledger in the answer of Describe: whether it is written, its last signed head, and sums by VM.
 
 use std::collections::BTreeMap;
 

@@ -21,5 +21,5 @@ pub mod view;
 
 pub use error::{Error, ErrorKind};
 pub use names::{BUS_NAME, MANAGER_PATH, NOT_PINNED, RUNNER_SOCKET, instance_path, instance_uid};
-pub use reason::{Amiss, Reason};
+pub use reason::{Reason, ReasonKind};
 pub use thread::ThreadRole;

@@ -23,20 +23,20 @@ pub struct Counted {
     pub moves: u64,
     pub failed: u64,
     /// How long passes took, by trigger.
-    pub passes: BTreeMap<String, Timed>,
+    pub passes: BTreeMap<String, DurationHistogram>,
     /// How long calls took, by operation.
-    pub calls: BTreeMap<String, Timed>,
+    pub calls: BTreeMap<String, DurationHistogram>,
     /// Calls that were answered with an error, by the error's name.
     pub refusals: BTreeMap<String, u64>,
     /// From kubelet's write to the floats' update.
-    pub follow: Timed,
+    pub follow: DurationHistogram,
     /// Since when kubelet's file can be used, or cannot, microseconds since the epoch.
     pub kubelet_since_us: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Timed {
+pub struct DurationHistogram {
     /// By bucket: up to each of [`BOUNDS_US`], and above the last.
     pub counts: Vec<u64>,
     /// Microseconds.

@@ -1,4 +1,4 @@
-//! What Describe tells of the file for the cluster's publisher.
+//! The file for the cluster's publisher in the answer of Describe.
 
 use serde::{Deserialize, Serialize};
 

@@ -64,7 +64,7 @@ pub struct Remaining {
     /// The CPUs of VMs that it reaches.
     pub cpus: CpuSet,
     #[serde(deserialize_with = "or_default")]
-    pub why: Remains,
+    pub why: RemainingCause,
     /// The system's words, or what was counted.
     pub text: String,
     /// How often it was seen on those CPUs since `steliad-quiet` first wanted it off them.
@@ -73,7 +73,7 @@ pub struct Remaining {
 
 /// Why a device interrupt remains.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Remains {
+pub enum RemainingCause {
     /// The kernel places it and lets nobody else (`managed_irq`).
     Managed,
     /// No other CPU has an interrupt vector left.
@@ -87,7 +87,7 @@ pub enum Remains {
     Overwritten,
 }
 
-named!(Remains {
+named!(RemainingCause {
     Managed = "managed",
     NoVector = "no-vector",
     Refused = "refused",
@@ -101,16 +101,16 @@ pub enum Irqbalance {
     /// It does not run, or nothing is steered.
     #[default]
     Absent,
-    /// It was told by its socket.
-    Told,
-    /// It runs and could not be told: see the problems.
-    NotTold,
+    /// The VMs' CPUs were sent to its socket.
+    Informed,
+    /// It runs and the VMs' CPUs could not be sent to it: see the problems.
+    NotInformed,
 }
 
 named!(Irqbalance {
     Absent = "absent",
-    Told = "told",
-    NotTold = "not-told"
+    Informed = "told",
+    NotInformed = "not-told"
 });
 
 /// A kernel thread.
@@ -156,6 +156,6 @@ mod tests {
         let text = r#"{"irqbalance": "asked", "moved": 3, "remaining": [{"irq": 7, "why": "moonlight"}]}"#;
         let report: Report = serde_json::from_str(text).unwrap();
         assert_eq!((report.moved, report.remaining[0].irq), (3, 7));
-        assert_eq!(report.remaining[0].why, Remains::default());
+        assert_eq!(report.remaining[0].why, RemainingCause::default());
     }
 }

@@ -1,4 +1,4 @@
-//! Why isolation is degraded or a call failed: each reason names the pod that its text has details of, which decides
+//! Why isolation is degraded or a call failed: each reason names the pod whose details its text has, which decides
 //! who may read it.
 
 use std::fmt;
@@ -10,14 +10,14 @@ use stelia_text::named;
 pub struct Reason {
     /// The pod whose details (CPUs, paths, processes) are in the text; `None`: details of the node.
     pub pod: Option<PodUid>,
-    pub kind: Amiss,
+    pub kind: ReasonKind,
     /// For the operator and for the pod itself.
     pub text: String,
 }
 
 /// The kinds of reasons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Amiss {
+pub enum ReasonKind {
     KubeletUnusable,
     /// kubelet's state has keys beside its entries that are not known.
     KubeletStateHasMore,
@@ -59,7 +59,7 @@ pub enum Amiss {
     Detail,
 }
 
-named!(Amiss {
+named!(ReasonKind {
     KubeletUnusable = "kubelet-unusable",
     KubeletStateHasMore = "kubelet-state-has-more",
     NothingShared = "nothing-shared",
@@ -85,15 +85,15 @@ named!(Amiss {
 
 /// What an operator does about a reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cure {
+pub struct Remedy {
     pub text: &'static str,
     /// The section of `docs/troubleshooting.md` with more, as a link names it.
     pub section: &'static str,
 }
 
-impl Amiss {
-    /// The same words stand in `docs/troubleshooting.md`.
-    pub fn cure(self) -> Cure {
+impl ReasonKind {
+    /// The remedy of a reason; `docs/troubleshooting.md` has the same text.
+    pub fn cure(self) -> Remedy {
         const DEGRADED: &str = "isolated-but-degraded-is-not-empty";
         const KUBELET: &str = "kubelets-file-cannot-be-used";
         let (text, section) = match self {
@@ -137,7 +137,7 @@ impl Amiss {
             ),
             Self::NotDone | Self::Detail => ("journalctl -u steliad names each refused step with its path", DEGRADED),
         };
-        Cure { text, section }
+        Remedy { text, section }
     }
 
     /// The text for a pod that may not read the details, where the reason may concern every instance; `None`: other
@@ -173,7 +173,7 @@ impl Amiss {
 
 impl Reason {
     /// A reason with details of a pod.
-    pub fn of(pod: &PodUid, kind: Amiss, text: impl Into<String>) -> Self {
+    pub fn of(pod: &PodUid, kind: ReasonKind, text: impl Into<String>) -> Self {
         Self {
             pod: Some(pod.clone()),
             kind,
@@ -182,7 +182,7 @@ impl Reason {
     }
 
     /// A reason with details of the node.
-    pub fn of_node(kind: Amiss, text: impl Into<String>) -> Self {
+    pub fn of_node(kind: ReasonKind, text: impl Into<String>) -> Self {
         Self {
             pod: None,
             kind,
@@ -250,8 +250,8 @@ mod tests {
         let sections: Vec<(String, String)> = sections
             .map(|(heading, text)| (anchor(heading), text.replace('`', "")))
             .collect();
-        for kind in Amiss::ALL {
-            let Cure { text, section } = kind.cure();
+        for kind in ReasonKind::ALL {
+            let Remedy { text, section } = kind.cure();
             let found = sections.iter().find(|(name, _)| name == section);
             let (_, said) = found.unwrap_or_else(|| panic!("no section {section}"));
             assert!(said.contains(text), "{}: {text:?} is not in {section}", kind.name());
@@ -261,20 +261,20 @@ mod tests {
     #[test]
     fn a_pod_reads_its_own_as_they_are_and_others_in_general_words_or_not_at_all() {
         let reasons = [
-            Reason::of(&pod(1), Amiss::CpusOffline, "CPUs 2 are offline"),
-            Reason::of(&pod(2), Amiss::Evicted, "kubelet gave the CPUs 3 to pod 2"),
-            Reason::of_node(Amiss::NotDone, "write \"2-5\""),
-            Reason::of_node(Amiss::NotDone, "write \"2-6\""),
-            Reason::of(&pod(2), Amiss::AnchorEnded, "the anchor (process 7) ended"),
+            Reason::of(&pod(1), ReasonKind::CpusOffline, "CPUs 2 are offline"),
+            Reason::of(&pod(2), ReasonKind::Evicted, "kubelet gave the CPUs 3 to pod 2"),
+            Reason::of_node(ReasonKind::NotDone, "write \"2-5\""),
+            Reason::of_node(ReasonKind::NotDone, "write \"2-6\""),
+            Reason::of(&pod(2), ReasonKind::AnchorEnded, "the anchor (process 7) ended"),
         ];
         let told = visible_to(&reasons, &pod(1));
-        let general = |kind: Amiss| kind.in_general().unwrap();
+        let general = |kind: ReasonKind| kind.in_general().unwrap();
         assert_eq!(
             joined(&told),
             format!(
                 "CPUs 2 are offline; {}; {}",
-                general(Amiss::Evicted),
-                general(Amiss::NotDone)
+                general(ReasonKind::Evicted),
+                general(ReasonKind::NotDone)
             )
         );
         assert_eq!(visible_to(&told, &pod(1)), told, "it is its own now");

@@ -93,7 +93,7 @@ pub struct Node {
     pub quiet: Quiet,
     /// Who ran on the VMs' CPUs (`docs/ledger.md`); `None`: the daemon is older.
     pub ledger: Option<LedgerSummary>,
-    /// Whether the cluster's publisher is told how things are; `None`: the daemon is older.
+    /// Whether the file for the cluster's publisher is current; `None`: the daemon is older.
     pub publishing: Option<Publishing>,
 }
 
@@ -192,7 +192,7 @@ pub struct Unadopted {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReasonOf {
-    /// By the name of [`Amiss`](crate::Amiss).
+    /// By the name of [`ReasonKind`](crate::ReasonKind).
     pub kind: String,
     pub text: String,
     /// Whether it is of the whole node: each instance it concerns has it in the same words.

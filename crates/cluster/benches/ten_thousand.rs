@@ -6,12 +6,12 @@ use std::fmt::Write;
 use std::time::Instant;
 
 use stelia_allocator::AllocationRequest;
-use stelia_cluster::ask::Ask;
 use stelia_cluster::cluster::{Chosen, Cluster};
 use stelia_cluster::nodes::Nodes;
-use stelia_cluster::objects::{Objects, Wanted};
+use stelia_cluster::objects::{ObjectSelection, Objects};
 use stelia_cluster::plan::Plan;
-use stelia_cluster::why::Why;
+use stelia_cluster::pod_request::PodRequest;
+use stelia_cluster::why::WhyAnswer;
 use stelia_node_report::fingerprint::Method;
 use stelia_node_report::profile::{Profile, object};
 use stelia_node_report::testing::large;
@@ -65,21 +65,21 @@ fn main() {
         status("VmRSS:")
     );
     let start = Instant::now();
-    let mut objects = Objects::new(Wanted::default());
+    let mut objects = Objects::new(ObjectSelection::default());
     objects.read("dump", &text);
-    assert_eq!((objects.reports.len(), objects.problems.kept().len()), (NODES, 0));
+    assert_eq!((objects.reports.len(), objects.problems.stored().len()), (NODES, 0));
     println!("read: {:.2?}, {} resident", start.elapsed(), status("VmRSS:"));
     let cluster = Cluster::of(objects, &Chosen::default()).expect("a cluster");
     let start = Instant::now();
     let nodes = Nodes::of(&cluster, 0);
     println!("nodes: {:.2?}, {} at most", start.elapsed(), status("VmHWM:"));
     assert!(nodes.nodes.iter().all(|row| row.largest_vm_cpus.is_some()));
-    let ask = |cpus: u32| {
+    let pod_request = |cpus: u32| {
         let words = [format!("cpus={cpus},memory=1Gi")];
-        Ask::in_words(&words, &AllocationRequest::default()).expect("a pod")
+        PodRequest::in_words(&words, &AllocationRequest::default()).expect("a pod")
     };
     let start = Instant::now();
-    let why = Why::of(&ask(120), &cluster);
+    let why = WhyAnswer::of(&pod_request(120), &cluster);
     println!(
         "why: {:.2?}, {} of {} nodes have room",
         start.elapsed(),
@@ -87,7 +87,7 @@ fn main() {
         why.asked
     );
     let start = Instant::now();
-    let plan = Plan::of(&ask(8), &cluster, true);
+    let plan = Plan::of(&pod_request(8), &cluster, true);
     println!(
         "plan --until-full: {:.2?}, {} fit; {} at most",
         start.elapsed(),

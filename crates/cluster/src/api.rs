@@ -11,9 +11,9 @@ use kube::{Client, Config, Error};
 use crate::objects::Objects;
 
 /// Objects of a page: an answer of a few megabytes.
-const PAGE: u32 = 500;
+const OBJECTS_PER_PAGE: u32 = 500;
 /// How long the server may be silent in an answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pods that have not ended: only those use anything.
 const ALIVE: &str = "status.phase!=Succeeded,status.phase!=Failed";
 const REPORTS: [&str; 2] = ["v1alpha2", "v1alpha1"];
@@ -39,7 +39,7 @@ pub async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result
         (None, None) => Config::infer().await.map_err(|cause| format!("no kubeconfig: {cause}")),
     };
     let mut config = config?;
-    config.read_timeout = Some(PATIENCE);
+    config.read_timeout = Some(READ_TIMEOUT);
     Client::try_from(config).map_err(|cause| format!("kubeconfig: {}", words(&cause)))
 }
 
@@ -103,7 +103,7 @@ async fn reports(objects: &mut Objects, client: &Client) -> Result<(), String> {
 
 /// Reads a list page by page. A list whose continuation has expired is read again, in one piece.
 async fn list(objects: &mut Objects, client: &Client, path: &str, kind: &str, of: ListParams) -> Result<(), Error> {
-    let mut page = of.clone().limit(PAGE);
+    let mut page = of.clone().limit(OBJECTS_PER_PAGE);
     loop {
         let request = Request::new(path).list(&page).map_err(Error::BuildRequest)?;
         let text = match client.request_text(request).await {

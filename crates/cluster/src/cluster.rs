@@ -6,10 +6,10 @@ use std::num::NonZero;
 use kube::core::{Selector, SelectorExt};
 
 use crate::eligible::Used;
-use crate::objects::{NodeObject, Objects, PodKey, PodObject, Problems, Report, Whole};
+use crate::objects::{NodeObject, Objects, PodKey, PodObject, Problems, RawObjects, Report};
 use crate::room::Chooser;
 
-/// A node, as far as anything tells of it.
+/// A node with everything that is known about it.
 #[derive(Debug)]
 pub struct Member {
     pub name: String,
@@ -31,7 +31,7 @@ pub struct Cluster {
     /// The pods by UID: namespace and name, and how many CPUs they have of their own.
     pub pods: BTreeMap<String, (PodKey, u64)>,
     /// Empty where nobody asked for it.
-    pub whole: Whole,
+    pub whole: RawObjects,
 }
 
 /// Which nodes a command is about.

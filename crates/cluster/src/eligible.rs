@@ -1,5 +1,5 @@
 //! What the scheduler asks of a node besides the CPUs' places: labels, taints, and what is left of its allocatable resources. A
-//! plain check of these, not a scheduler: other pods' affinity, volumes and spreading are not looked at.
+//! plain check of these, not a scheduler: other pods' affinity, volumes and spreading are ignored.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use stelia_cpus::quantity::Quantity;
 use stelia_cpus::quantity::bytes::of_bytes;
 use stelia_placement::request::VM;
 
-use crate::ask::Ask;
 use crate::objects::NodeObject;
+use crate::pod_request::PodRequest;
 use crate::room::Refusal;
 
 /// What the pods that are bound to a node request together.
@@ -51,7 +51,7 @@ fn named(amounts: &Amounts) -> impl Iterator<Item = (String, u64)> {
 }
 
 /// Every reason of labels, taints and names why the scheduler would not bind the pod to this node.
-pub fn rules(ask: &Ask, name: &str, node: &NodeObject) -> Vec<Refusal> {
+pub fn rules(pod_request: &PodRequest, name: &str, node: &NodeObject) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     let mut add = |what: String, detail: &str| {
         refusals.push(Refusal {
@@ -59,19 +59,19 @@ pub fn rules(ask: &Ask, name: &str, node: &NodeObject) -> Vec<Refusal> {
             detail: detail.to_owned(),
         });
     };
-    let wanted = ask.spec.node_name.as_deref();
-    let wanted = wanted.filter(|wanted| ask.key.is_none() && !wanted.is_empty() && *wanted != name);
+    let wanted = pod_request.spec.node_name.as_deref();
+    let wanted = wanted.filter(|wanted| pod_request.key.is_none() && !wanted.is_empty() && *wanted != name);
     if let Some(wanted) = wanted {
         add("spec.nodeName names another node".to_owned(), wanted);
     }
     let differs = |(key, value): &(&String, &String)| node.labels.get(*key) != Some(*value);
-    if let Some((key, value)) = ask.spec.node_selector.iter().flatten().find(differs) {
+    if let Some((key, value)) = pod_request.spec.node_selector.iter().flatten().find(differs) {
         add(
             "it has not the labels of spec.nodeSelector".to_owned(),
             &format!("{key}={value}"),
         );
     }
-    let affinity = ask.spec.affinity.as_ref();
+    let affinity = pod_request.spec.affinity.as_ref();
     let affinity = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
     if let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) {
         let matches = |term: &NodeSelectorTerm| matches_term(term, name, &node.labels);
@@ -79,7 +79,7 @@ pub fn rules(ask: &Ask, name: &str, node: &NodeObject) -> Vec<Refusal> {
             add("the pod's required node affinity does not match it".to_owned(), "");
         }
     }
-    let tolerations = ask.spec.tolerations.as_deref().unwrap_or_default();
+    let tolerations = pod_request.spec.tolerations.as_deref().unwrap_or_default();
     let cordon = Taint {
         key: "node.kubernetes.io/unschedulable".to_owned(),
         effect: "NoSchedule".to_owned(),

@@ -8,11 +8,10 @@
 //! | [`cluster`] | the objects by node |
 //! | [`room`] | what a node's CPUs have room for, by who chooses them |
 //! | [`eligible`] | labels, taints and requests |
-//! | [`ask`], [`verdict`] | a pod, and a node's answer to it |
+//! | [`pod_request`], [`verdict`] | a pod, and a node's answer to it |
 //! | [`nodes`], [`map`], [`why`], [`plan`], [`rebalance`] | a command each: a value that serializes and renders as text |
 
 mod api;
-pub mod ask;
 pub mod cli;
 pub mod cluster;
 pub mod eligible;
@@ -21,6 +20,7 @@ pub mod map;
 pub mod nodes;
 pub mod objects;
 pub mod plan;
+pub mod pod_request;
 pub mod rebalance;
 pub mod room;
 mod selector;
@@ -40,8 +40,8 @@ use cli::{Cli, Command};
 use map::Map;
 use nodes::Nodes;
 use plan::Plan;
-use rebalance::{May, Rebalance};
-use why::Why;
+use rebalance::{Rebalance, RebalanceLimits};
+use why::WhyAnswer;
 
 /// Why a command failed. The exit code follows from the variant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -88,30 +88,32 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<String, Failure> {
-    let how = cli.how();
+    let output_options = cli.output_options();
     match &cli.command {
-        Command::Nodes { names, chosen } => how.print(&Nodes::of(&source::nodes(cli, names, chosen)?, now_us())),
+        Command::Nodes { names, chosen } => {
+            output_options.print(&Nodes::of(&source::nodes(cli, names, chosen)?, now_us()))
+        }
         Command::Map { rows, chosen } => {
             let nodes = Nodes::of(&source::nodes(cli, &[], chosen)?, now_us());
-            how.print(&Map::of(&nodes, *rows as usize))
+            output_options.print(&Map::of(&nodes, *rows as usize))
         }
-        Command::Why {
+        Command::WhyAnswer {
             pod,
             namespace,
             chosen,
             asked,
         } => {
-            let pod = source::Named::of(pod.as_deref(), namespace.as_deref());
-            let (ask, cluster) = source::ask(cli, pod, chosen, asked)?;
-            how.print(&Why::of(&ask, &cluster))
+            let pod = source::PodReference::of(pod.as_deref(), namespace.as_deref());
+            let (pod_request, cluster) = source::pod_request(cli, pod, chosen, asked)?;
+            output_options.print(&WhyAnswer::of(&pod_request, &cluster))
         }
         Command::Plan {
             until_full,
             chosen,
             asked,
         } => {
-            let (ask, cluster) = source::ask(cli, source::Named::default(), chosen, asked)?;
-            how.print(&Plan::of(&ask, &cluster, *until_full))
+            let (pod_request, cluster) = source::pod_request(cli, source::PodReference::default(), chosen, asked)?;
+            output_options.print(&Plan::of(&pod_request, &cluster, *until_full))
         }
         Command::Rebalance {
             dry_run: _,
@@ -124,18 +126,18 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             chosen,
             asked,
         } => {
-            let pod = source::Named {
+            let pod = source::PodReference {
                 whole: true,
-                ..source::Named::of(pod.as_deref(), namespace.as_deref())
+                ..source::PodReference::of(pod.as_deref(), namespace.as_deref())
             };
-            let (ask, cluster) = source::ask(cli, pod, chosen, asked)?;
-            let may = May {
+            let (pod_request, cluster) = source::pod_request(cli, pod, chosen, asked)?;
+            let may = RebalanceLimits {
                 rebind: !no_rebind,
                 migrate: !no_migrate,
                 moves: usize::from(*moves),
                 plans: usize::from(*plans),
             };
-            how.print(&Rebalance::of(&ask, &cluster, may))
+            output_options.print(&Rebalance::of(&pod_request, &cluster, may))
         }
         Command::Completions { shell } => stelia_table::completion_script("stelia-cluster", shell)
             .map_err(|cause| Failure::Other(format!("completions for {shell}: {cause}"))),

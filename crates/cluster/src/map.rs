@@ -4,19 +4,19 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use stelia_table::{Column, Look, Render, column, counted, table};
+use stelia_table::{Column, Render, TextStyle, column, counted, table};
 
 use crate::nodes::{Nodes, Numa, Row};
 use crate::objects::Problem;
 
-/// Signs of a NUMA node's bar, at most.
-const WIDTH: u64 = 16;
-/// The same where lines stand for many nodes.
-const NARROW: u64 = 8;
-/// NUMA nodes beside each other, at most.
-const BESIDE: usize = 8;
-/// Names of a line that stands for many nodes.
-const NAMED: usize = 3;
+/// Limit of the cells of a NUMA node's bar.
+const MAX_BAR_CELLS: u64 = 16;
+/// The same limit in lines that stand for many nodes.
+const MAX_GROUP_BAR_CELLS: u64 = 8;
+/// Limit of the NUMA nodes side by side.
+const MAX_NUMA_COLUMNS: usize = 8;
+/// Limit of the names in a line that stands for many nodes.
+const MAX_NAMED_NODES: usize = 3;
 
 /// A line of the picture.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -36,7 +36,7 @@ pub struct Line {
 pub struct Map {
     /// How many nodes tell of their CPUs.
     pub nodes: u64,
-    /// Of the nodes whose cores are known.
+    /// Cores of the nodes whose cores are known.
     pub cores: u64,
     pub free_cores: u64,
     /// Nodes that tell nothing.
@@ -86,7 +86,7 @@ impl Line {
             } else {
                 format!("{}: ", numa.node)
             };
-            format!("{id}{} {}", bar(numa, WIDTH), counts(numa))
+            format!("{id}{} {}", bar(numa, MAX_BAR_CELLS), counts(numa))
         };
         Self {
             count: 1,
@@ -142,7 +142,7 @@ fn alike(rows: &[&Row]) -> Vec<Line> {
     for row in rows {
         let mut numa = row.numa.clone();
         numa.sort_by_key(|numa| (std::cmp::Reverse(shares(numa).0), numa.node));
-        let bars: Vec<String> = numa.iter().map(|numa| bar(numa, NARROW)).collect();
+        let bars: Vec<String> = numa.iter().map(|numa| bar(numa, MAX_GROUP_BAR_CELLS)).collect();
         let line = groups.entry(bars.clone()).or_insert_with(|| Line {
             count: 0,
             nodes: Vec::new(),
@@ -150,7 +150,7 @@ fn alike(rows: &[&Row]) -> Vec<Line> {
             bars,
         });
         line.count += 1;
-        if line.nodes.len() < NAMED {
+        if line.nodes.len() < MAX_NAMED_NODES {
             line.nodes.push(row.name.clone());
         }
     }
@@ -161,26 +161,26 @@ fn alike(rows: &[&Row]) -> Vec<Line> {
 }
 
 /// The NUMA nodes of a line, beside each other.
-const NUMA: [&str; BESIDE] = [
+const NUMA: [&str; MAX_NUMA_COLUMNS] = [
     "NUMA 0", "NUMA 1", "NUMA 2", "NUMA 3", "NUMA 4", "NUMA 5", "NUMA 6", "NUMA 7",
 ];
-/// The same where their ids have gaps: each has its own then.
-const SPARSE: [&str; BESIDE] = ["NUMA", "", "", "", "", "", "", ""];
-/// The same in lines that stand for many nodes, where they are sorted.
-const SORTED: [&str; BESIDE] = ["MOST FREE", "2ND", "3RD", "4TH", "5TH", "6TH", "7TH", "8TH"];
+/// Titles where the ids of NUMA nodes have gaps: each cell has its own id then.
+const NUMA_TITLES_WITH_GAPS: [&str; MAX_NUMA_COLUMNS] = ["NUMA", "", "", "", "", "", "", ""];
+/// Titles in lines that stand for many nodes, where NUMA nodes are sorted.
+const SORTED_NUMA_TITLES: [&str; MAX_NUMA_COLUMNS] = ["MOST FREE", "2ND", "3RD", "4TH", "5TH", "6TH", "7TH", "8TH"];
 
 fn cell<const AT: usize>(line: &Line) -> String {
-    let more = line.bars.len() > BESIDE && AT == BESIDE - 1;
+    let more = line.bars.len() > MAX_NUMA_COLUMNS && AT == MAX_NUMA_COLUMNS - 1;
     let bar = line.bars.get(AT).cloned().unwrap_or_default();
     if more { format!("{bar} …") } else { bar }
 }
 
-const CELLS: [fn(&Line) -> String; BESIDE] = [
+const CELLS: [fn(&Line) -> String; MAX_NUMA_COLUMNS] = [
     cell::<0>, cell::<1>, cell::<2>, cell::<3>, cell::<4>, cell::<5>, cell::<6>, cell::<7>,
 ];
 
 impl Render for Map {
-    fn text(&self, look: Look) -> String {
+    fn text(&self, style: TextStyle) -> String {
         if self.nodes == 0 {
             return "No nodes with CPUs that are known.\n".to_owned();
         }
@@ -190,12 +190,12 @@ impl Render for Map {
             .map(|line| line.bars.len())
             .max()
             .unwrap_or(0)
-            .min(BESIDE);
+            .min(MAX_NUMA_COLUMNS);
         let mut lines = self.lines.iter();
         let headings = match self.aggregated {
-            true => SORTED,
+            true => SORTED_NUMA_TITLES,
             false if lines.all(|line| is_dense(&line.numa)) => NUMA,
-            false => SPARSE,
+            false => NUMA_TITLES_WITH_GAPS,
         };
         let mut columns: Vec<Column<Line>> = match self.aggregated {
             true => vec![column("NODES", |line: &Line| line.count.to_string()).right()],
@@ -206,11 +206,11 @@ impl Render for Map {
         if self.aggregated {
             columns.push(column("SUCH AS", |line: &Line| line.nodes.join(", ")).yields(1));
         }
-        let mut text = table(&columns, &self.lines, look);
+        let mut text = table(&columns, &self.lines, style);
         if self.more > 0 {
             text += &format!("… and {} in other lines (--rows)\n", counted(self.more, "node"));
         }
-        if look.legend {
+        if style.legend {
             text += &format!(
                 "\n{}: {} of {} whole cores free. # taken or reserved, . free{}\n",
                 counted(self.nodes, "node"),

@@ -6,7 +6,7 @@ use serde::Serialize;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_node_report::Facts;
 use stelia_node_report::profile::Profile;
-use stelia_table::{Column, Look, Meaning, Render, column, counted, table};
+use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
 use stelia_text::excerpt;
 
 use crate::cluster::{Cluster, Member, each};
@@ -50,7 +50,7 @@ pub struct Numa {
     pub node: u32,
     pub cpus: u64,
     pub free_cpus: u64,
-    /// Null where only amounts are told.
+    /// Null if only amounts are published.
     pub cores: Option<u64>,
     pub free_cores: Option<u64>,
 }
@@ -105,14 +105,14 @@ fn number(value: Option<u64>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
 
-/// At most this many NUMA nodes are listed in a cell.
-const LISTED: usize = 8;
+/// Limit of the NUMA nodes that are listed in a cell.
+const MAX_LISTED_NUMA_NODES: usize = 8;
 
 /// `0:12 1:8`, by NUMA node.
 fn cores(row: &Row) -> String {
     let cell = |numa: &Numa| Some(format!("{}:{}", numa.node, numa.free_cores?));
-    let mut cells: Vec<String> = row.numa.iter().take(LISTED).filter_map(cell).collect();
-    if row.numa.len() > LISTED && !cells.is_empty() {
+    let mut cells: Vec<String> = row.numa.iter().take(MAX_LISTED_NUMA_NODES).filter_map(cell).collect();
+    if row.numa.len() > MAX_LISTED_NUMA_NODES && !cells.is_empty() {
         cells.push("…".to_owned());
     }
     cells.join(" ")
@@ -123,7 +123,7 @@ impl Nodes {
     pub fn of(cluster: &Cluster, now_us: u64) -> Self {
         Self {
             nodes: each(&cluster.members, |member| Row::of(member, now_us)),
-            problems: cluster.problems.kept().to_vec(),
+            problems: cluster.problems.stored().to_vec(),
         }
     }
 }
@@ -255,17 +255,17 @@ fn age(microseconds: u64) -> String {
 }
 
 impl Render for Nodes {
-    fn text(&self, look: Look) -> String {
+    fn text(&self, style: TextStyle) -> String {
         match self.nodes.is_empty() {
             true => "No nodes.\n".to_owned(),
             false => {
-                let mut text = table(&COLUMNS, &self.nodes, look);
+                let mut text = table(&COLUMNS, &self.nodes, style);
                 let amounts = self
                     .nodes
                     .iter()
                     .filter(|row| row.profile.is_some() && !row.is_exact())
                     .count();
-                if look.legend && amounts > 0 {
+                if style.legend && amounts > 0 {
                     text += &format!(
                         "\n{} by amounts only (profile nrt): free cores are not known, and LARGEST is the most that the CPUs allow.\n",
                         counted(amounts as u64, "node")

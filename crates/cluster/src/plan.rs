@@ -4,18 +4,18 @@
 mod tests;
 
 use serde::Serialize;
-use stelia_table::{Column, Look, Render, column, counted, properties, table};
+use stelia_table::{Column, Render, TextStyle, column, counted, properties, table};
 
-use crate::ask::Ask;
 use crate::cluster::{Cluster, Member, each};
 use crate::eligible;
 use crate::objects::{Problem, own_cpus};
+use crate::pod_request::PodRequest;
 use crate::room::{Chooser, Refusal};
 use crate::verdict::{Basis, Group, Verdict, groups, table_of};
 use crate::why::assumed;
 
-/// The limit of a node: more than any runs (`maxPods` is 110 by default).
-pub const MOST: u64 = 256;
+/// Limit of the pods of one node: more than any node runs (`maxPods` is 110 by default).
+pub const MAX_PODS_PER_NODE: u64 = 256;
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -55,12 +55,12 @@ pub struct Filled {
 }
 
 impl Plan {
-    pub fn of(ask: &Ask, cluster: &Cluster, until_full: bool) -> Self {
-        let most = if until_full { MOST } else { 1 };
+    pub fn of(pod_request: &PodRequest, cluster: &Cluster, until_full: bool) -> Self {
+        let most = if until_full { MAX_PODS_PER_NODE } else { 1 };
         let filled = each(&cluster.members, |member| {
             let chooser = member.chooser();
-            let verdict = Verdict::of(ask, member, &chooser);
-            let (fits, stop) = fill(ask, member, &chooser, &verdict, most);
+            let verdict = Verdict::of(pod_request, member, &chooser);
+            let (fits, stop) = fill(pod_request, member, &chooser, &verdict, most);
             (verdict, fits, stop)
         });
         let nodes: Vec<Filled> = cluster
@@ -81,23 +81,29 @@ impl Plan {
         let stops = groups(stops);
         let verdicts: Vec<Verdict> = filled.into_iter().map(|(verdict, ..)| verdict).collect();
         Self {
-            pod: ask.name.clone(),
-            qos: ask.pod.qos().name(),
-            cpus: own_cpus(&ask.pod),
+            pod: pod_request.name.clone(),
+            qos: pod_request.pod.qos().name(),
+            cpus: own_cpus(&pod_request.pod),
             until_full,
             fits: nodes.iter().filter_map(|node| node.fits).fold(0, u64::saturating_add),
             or_more: nodes.iter().any(|node| node.or_more),
             unknown: nodes.iter().filter(|node| node.fits.is_none()).count() as u64,
             stops,
-            assumed: assumed(ask, cluster, &verdicts),
+            assumed: assumed(pod_request, cluster, &verdicts),
             nodes,
-            problems: cluster.problems.kept().to_vec(),
+            problems: cluster.problems.stored().to_vec(),
         }
     }
 }
 
 /// How many fit on a node, at most `most`, and what stops the next; `None` where it is not known.
-fn fill(ask: &Ask, member: &Member, chooser: &Chooser, verdict: &Verdict, most: u64) -> (Option<u64>, Option<Refusal>) {
+fn fill(
+    pod_request: &PodRequest,
+    member: &Member,
+    chooser: &Chooser,
+    verdict: &Verdict,
+    most: u64,
+) -> (Option<u64>, Option<Refusal>) {
     let refused = verdict.fixed.first().or(verdict.requests.first());
     if let Some(refusal) = refused {
         return (Some(0), Some(refusal.clone()));
@@ -108,9 +114,9 @@ fn fill(ask: &Ask, member: &Member, chooser: &Chooser, verdict: &Verdict, most: 
     let by_requests = member
         .node
         .as_ref()
-        .map(|node| eligible::fit(&ask.requests, node, &member.used));
+        .map(|node| eligible::fit(&pod_request.requests, node, &member.used));
     let bound = by_requests.as_ref().map_or(most, |(count, _)| most.min(*count));
-    let fits = chooser.until_full(ask, bound);
+    let fits = chooser.until_full(pod_request, bound);
     let stop = fits.then.or_else(|| {
         let (count, resource) = by_requests.filter(|(count, _)| *count < most || *count == fits.count)?;
         (count == fits.count).then(|| eligible::too_little(&resource))
@@ -137,7 +143,7 @@ const FILLED: [Column<Filled>; 5] = [
 ];
 
 impl Render for Plan {
-    fn text(&self, look: Look) -> String {
+    fn text(&self, style: TextStyle) -> String {
         let with_room = self
             .nodes
             .iter()
@@ -164,13 +170,13 @@ impl Render for Plan {
             ("Fit", fit),
         ];
         lines.extend(self.assumed.iter().map(|assumed| ("Assumed", assumed.clone())));
-        let mut parts = vec![properties(lines, look)];
-        let is_shown = |node: &&Filled| look.wide || node.fits.is_some_and(|fits| fits > 0);
+        let mut parts = vec![properties(lines, style)];
+        let is_shown = |node: &&Filled| style.wide || node.fits.is_some_and(|fits| fits > 0);
         let shown: Vec<&Filled> = self.nodes.iter().filter(is_shown).collect();
         if !shown.is_empty() {
-            parts.push(table(&FILLED, shown, look));
+            parts.push(table(&FILLED, shown, style));
         }
-        parts.push(table_of(&self.stops, look));
+        parts.push(table_of(&self.stops, style));
         parts.retain(|part| !part.is_empty());
         parts.join("\n")
     }

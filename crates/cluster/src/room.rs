@@ -13,8 +13,8 @@ use stelia_node_plan::{Subject, why};
 use stelia_node_report::Facts;
 use stelia_node_report::stored::Stored;
 
-use crate::ask::Ask;
 use crate::objects::own_cpus;
+use crate::pod_request::PodRequest;
 
 /// Who chooses the CPUs of a node, ready to be asked.
 #[derive(Debug)]
@@ -108,22 +108,22 @@ impl Chooser {
     ///
     /// # Errors
     /// Why not.
-    pub fn admit(&self, ask: &Ask) -> Result<(), Refusal> {
+    pub fn admit(&self, pod_request: &PodRequest) -> Result<(), Refusal> {
         let refused = |what: String, detail: String| Err(Refusal { what, detail });
         match self {
-            Self::Kubelet(subject) => admit(&subject.node, &ask.pod)
+            Self::Kubelet(subject) => admit(&subject.node, &pod_request.pod)
                 .map(|_| ())
                 .map_err(|rejection| Refusal::of_kubelet(&rejection, subject)),
-            Self::Steliad(both) => match evaluate::answer(&both.1, &ask.request()) {
+            Self::Steliad(both) => match evaluate::answer(&both.1, &pod_request.request()) {
                 Ok(_) => Ok(()),
                 Err(error) => Err(Refusal::of_steliad(&error)),
             },
-            Self::Amounts(zones) => match zones.fit(own_cpus(&ask.pod)) {
+            Self::Amounts(zones) => match zones.fit(own_cpus(&pod_request.pod)) {
                 0 => refused(
                     "too few CPUs are free".to_owned(),
                     format!(
                         "{} are wanted; free by NUMA node: {}",
-                        own_cpus(&ask.pod),
+                        own_cpus(&pod_request.pod),
                         zones.words()
                     ),
                 ),
@@ -134,17 +134,21 @@ impl Chooser {
     }
 
     /// How many of a pod are admitted, one after the other, at most `most`.
-    pub fn until_full(&self, ask: &Ask, most: u64) -> Fits {
+    pub fn until_full(&self, pod_request: &PodRequest, most: u64) -> Fits {
         match self {
             Self::Kubelet(subject) => {
-                let fill = until_full(&subject.node, &ask.pod, usize::try_from(most).unwrap_or(usize::MAX));
+                let fill = until_full(
+                    &subject.node,
+                    &pod_request.pod,
+                    usize::try_from(most).unwrap_or(usize::MAX),
+                );
                 Fits {
                     count: fill.pods.len() as u64,
                     then: fill.end.map(|rejection| Refusal::of_kubelet(&rejection, subject)),
                 }
             }
-            Self::Steliad(both) => fill(&both.0, &ask.request(), most),
-            Self::Amounts(zones) => match (own_cpus(&ask.pod), zones.fit(own_cpus(&ask.pod))) {
+            Self::Steliad(both) => fill(&both.0, &pod_request.request(), most),
+            Self::Amounts(zones) => match (own_cpus(&pod_request.pod), zones.fit(own_cpus(&pod_request.pod))) {
                 (0, _) => Fits {
                     count: most,
                     then: None,
@@ -159,13 +163,13 @@ impl Chooser {
             },
             Self::Nobody(_) => Fits {
                 count: 0,
-                then: self.admit(ask).err(),
+                then: self.admit(pod_request).err(),
             },
         }
     }
 
     /// The CPUs of the largest VM that is admitted: one container, Guaranteed, whole CPUs. `None` where no VM has CPUs of its
-    /// own, or nobody can be asked. Of amounts it is the most that the CPUs allow, whatever their cores.
+    /// own, or nobody can be asked. If only amounts are known, it is the most that the CPUs allow, whatever their cores.
     pub fn largest(&self) -> Option<u64> {
         match self {
             Self::Kubelet(subject) => {
@@ -234,7 +238,7 @@ impl Zones {
         }
     }
 
-    /// How many pods with so many CPUs; of pods without any, as many as one likes.
+    /// The number of pods with this many CPUs; unlimited for pods without CPUs.
     fn fit(&self, cpus: u64) -> u64 {
         let of = |free: u64| free.checked_div(cpus).unwrap_or(u64::MAX);
         match self.is_single_node() {

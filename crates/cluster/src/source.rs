@@ -4,21 +4,21 @@ use std::io::{self, Write};
 
 use stelia_table::printable;
 
-use crate::ask::Ask;
 use crate::cli::{BySelector, Cli, PodOptions};
 use crate::cluster::{Chosen, Cluster};
-use crate::objects::{Objects, PodKey, Wanted};
+use crate::objects::{ObjectSelection, Objects, PodKey};
+use crate::pod_request::PodRequest;
 use crate::{Failure, api, input};
 
 /// The nodes, without pods.
 pub(crate) fn nodes(cli: &Cli, names: &[String], chosen: &BySelector) -> Result<Cluster, Failure> {
-    let objects = read(cli, Wanted::default(), false, chosen, None)?;
+    let objects = read(cli, ObjectSelection::default(), false, chosen, None)?;
     cluster(objects, names, chosen, None)
 }
 
 /// A pod of the cluster, as it is named.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Named<'a> {
+pub(crate) struct PodReference<'a> {
     /// `None` of one that is given otherwise.
     pub(crate) pod: Option<&'a str>,
     pub(crate) namespace: Option<&'a str>,
@@ -26,7 +26,7 @@ pub(crate) struct Named<'a> {
     pub(crate) whole: bool,
 }
 
-impl<'a> Named<'a> {
+impl<'a> PodReference<'a> {
     pub(crate) fn of(pod: Option<&'a str>, namespace: Option<&'a str>) -> Self {
         Self {
             pod,
@@ -37,13 +37,13 @@ impl<'a> Named<'a> {
 }
 
 /// The pod that is asked about, and the cluster with its pods.
-pub(crate) fn ask(
+pub(crate) fn pod_request(
     cli: &Cli,
-    named: Named<'_>,
+    named: PodReference<'_>,
     chosen: &BySelector,
     asked: &PodOptions,
-) -> Result<(Ask, Cluster), Failure> {
-    let Named { pod, namespace, whole } = named;
+) -> Result<(PodRequest, Cluster), Failure> {
+    let PodReference { pod, namespace, whole } = named;
     let wanted = pod.map(|pod| match pod.split_once('/') {
         Some((namespace, name)) => (Some(namespace.to_owned()), name.to_owned()),
         None => (namespace.map(str::to_owned), pod.to_owned()),
@@ -58,13 +58,13 @@ pub(crate) fn ask(
         )));
     }
     // What needs no cluster is wrong before one is asked.
-    let given = match &wanted {
+    let pod_request_of = match &wanted {
         Some(_) => None,
-        None => Some(given(asked)?),
+        None => Some(pod_request_of(asked)?),
     };
     let objects = read(
         cli,
-        Wanted {
+        ObjectSelection {
             pods: true,
             pod: wanted.clone(),
         },
@@ -72,29 +72,29 @@ pub(crate) fn ask(
         chosen,
         wanted.as_ref(),
     )?;
-    let ask = match given {
-        Some(ask) => ask,
+    let pod_request = match pod_request_of {
+        Some(pod_request) => pod_request,
         None => of_cluster(&objects, pod.unwrap_or_default(), asked)?,
     };
-    let cluster = cluster(objects, &[], chosen, ask.key.as_ref())?;
-    Ok((ask, cluster))
+    let cluster = cluster(objects, &[], chosen, pod_request.key.as_ref())?;
+    Ok((pod_request, cluster))
 }
 
-fn given(asked: &PodOptions) -> Result<Ask, Failure> {
+fn pod_request_of(asked: &PodOptions) -> Result<PodRequest, Failure> {
     match &asked.file {
         Some(path) => {
             let text = input::text(path).map_err(Failure::Other)?;
-            Ask::of_manifest(&text, asked.of_file.as_deref(), &asked.allocation)
+            PodRequest::of_manifest(&text, asked.of_file.as_deref(), &asked.allocation)
                 .map_err(|cause| Failure::Other(format!("{}: {cause}", path.display())))
         }
         None if asked.containers.is_empty() => Err(Failure::Usage(
             "give a pod: -f FILE, or -c cpus=4,memory=8Gi".to_owned(),
         )),
-        None => Ask::in_words(&asked.containers, &asked.allocation).map_err(Failure::Usage),
+        None => PodRequest::in_words(&asked.containers, &asked.allocation).map_err(Failure::Usage),
     }
 }
 
-fn of_cluster(objects: &Objects, named: &str, asked: &PodOptions) -> Result<Ask, Failure> {
+fn of_cluster(objects: &Objects, named: &str, asked: &PodOptions) -> Result<PodRequest, Failure> {
     let mut found = objects.texts.iter();
     let Some((key, text)) = found.next() else {
         return Err(Failure::NoSuchPod(format!("there is no pod {named}")));
@@ -105,12 +105,13 @@ fn of_cluster(objects: &Objects, named: &str, asked: &PodOptions) -> Result<Ask,
             "{named} is in several namespaces, such as {one} and {two}: give NAMESPACE/NAME"
         )));
     }
-    Ask::of_cluster(key, text, &asked.allocation).map_err(|cause| Failure::Other(format!("pod {named}: {cause}")))
+    PodRequest::of_cluster(key, text, &asked.allocation)
+        .map_err(|cause| Failure::Other(format!("pod {named}: {cause}")))
 }
 
 fn read(
     cli: &Cli,
-    wanted: Wanted,
+    wanted: ObjectSelection,
     whole: bool,
     chosen: &BySelector,
     pod: Option<&(Option<String>, String)>,
@@ -144,7 +145,7 @@ fn read(
     })
 }
 
-/// The objects by node. What could not be read is told on standard error, a line each.
+/// The objects by node. Objects that could not be read are reported on standard error, one line each.
 fn cluster(
     objects: Objects,
     names: &[String],

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use stelia_table::{Column, Look, column, table};
+use stelia_table::{Column, TextStyle, column, table};
 use stelia_text::excerpt;
 
-use crate::ask::Ask;
 use crate::cluster::Member;
 use crate::eligible;
+use crate::pod_request::PodRequest;
 use crate::room::{Chooser, Refusal};
 
-/// Nodes that are named for a reason.
-const NAMED: usize = 3;
+/// Limit of the nodes that are named for a reason.
+const MAX_NAMED_NODES: usize = 3;
 
 /// A node's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,12 +36,12 @@ pub enum Basis {
 }
 
 impl Verdict {
-    pub fn of(ask: &Ask, member: &Member, chooser: &Chooser) -> Self {
+    pub fn of(pod_request: &PodRequest, member: &Member, chooser: &Chooser) -> Self {
         let mut fixed = Vec::new();
         let mut requests = Vec::new();
         if let Some(node) = &member.node {
-            fixed = eligible::rules(ask, &member.name, node);
-            requests = eligible::requests(&ask.requests, node, &member.used);
+            fixed = eligible::rules(pod_request, &member.name, node);
+            requests = eligible::requests(&pod_request.requests, node, &member.used);
         }
         fixed.extend(member.unusable().map(|state| Refusal {
             what: "the node says that its CPUs must not be used".to_owned(),
@@ -50,7 +50,7 @@ impl Verdict {
         Self {
             fixed,
             requests,
-            placement: chooser.admit(ask),
+            placement: chooser.admit(pod_request),
             basis: match chooser {
                 Chooser::Kubelet(_) | Chooser::Steliad(_) => Basis::Cpus,
                 Chooser::Amounts(_) => Basis::Amounts,
@@ -80,7 +80,7 @@ impl Verdict {
     }
 }
 
-/// A reason and the nodes that it is the reason of.
+/// A reason and the nodes that refuse for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Group {
     pub reason: String,
@@ -105,7 +105,7 @@ pub fn groups<'a>(reasons: impl IntoIterator<Item = (&'a str, &'a Refusal)>) -> 
             examples: Vec::new(),
         });
         group.nodes += 1;
-        if group.examples.len() < NAMED {
+        if group.examples.len() < MAX_NAMED_NODES {
             group.examples.push(Example {
                 node: node.to_owned(),
                 detail: refusal.detail.clone(),
@@ -142,9 +142,9 @@ fn such_as(group: &Group) -> String {
 }
 
 /// The reasons as a table; empty where there are none.
-pub fn table_of(groups: &[Group], look: Look) -> String {
+pub fn table_of(groups: &[Group], style: TextStyle) -> String {
     match groups.is_empty() {
         true => String::new(),
-        false => table(&COLUMNS, groups, look),
+        false => table(&COLUMNS, groups, style),
     }
 }

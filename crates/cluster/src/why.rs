@@ -5,30 +5,30 @@ mod closest;
 mod tests;
 
 use serde::Serialize;
-use stelia_table::{Column, Look, Meaning, Render, column, properties, table};
+use stelia_table::{Column, Meaning, Render, TextStyle, column, properties, table};
 
-use crate::ask::Ask;
 use crate::cluster::{Cluster, each};
 use crate::objects::{Problem, own_cpus};
+use crate::pod_request::PodRequest;
 use crate::verdict::{Basis, Group, Verdict, groups, table_of};
-use closest::Short;
+use closest::CpuShortage;
 pub use closest::{Closest, Held};
 
-/// Nodes with room that are named.
-const NAMED: usize = 5;
+/// Limit of the nodes with room that are named.
+const MAX_NAMED_NODES: usize = 5;
 /// Assumptions that hold for every answer.
 const ASSUMED: &str =
     "kubelet's Memory Manager, NUMA nodes of devices, other pods' affinity, volumes and quotas are not looked at";
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Why {
+pub struct WhyAnswer {
     pub pod: String,
     /// Kubernetes' QoS class.
     pub qos: &'static str,
     /// CPUs of its own that it would have.
     pub cpus: u64,
-    /// Of a pod of the cluster.
+    /// Set for a pod of the cluster.
     pub phase: Option<String>,
     pub node: Option<String>,
     pub status_reason: Option<String>,
@@ -64,15 +64,15 @@ pub struct Reason {
     pub detail: String,
 }
 
-impl Why {
-    pub fn of(ask: &Ask, cluster: &Cluster) -> Self {
+impl WhyAnswer {
+    pub fn of(pod_request: &PodRequest, cluster: &Cluster) -> Self {
         let answered = each(&cluster.members, |member| {
             let chooser = member.chooser();
-            let verdict = Verdict::of(ask, member, &chooser);
-            let short = Short::of(ask, &verdict, &chooser);
+            let verdict = Verdict::of(pod_request, member, &chooser);
+            let short = CpuShortage::of(pod_request, &verdict, &chooser);
             (verdict, short)
         });
-        let (verdicts, short): (Vec<Verdict>, Vec<Option<Short>>) = answered.into_iter().unzip();
+        let (verdicts, short): (Vec<Verdict>, Vec<Option<CpuShortage>>) = answered.into_iter().unzip();
         let room = |wanted: Option<bool>| verdicts.iter().filter(|verdict| verdict.has_room() == wanted).count() as u64;
         let answers = cluster.members.iter().zip(&verdicts).map(|(member, verdict)| Answer {
             name: member.name.clone(),
@@ -96,29 +96,29 @@ impl Why {
                     .map(|refusal| (member.name.as_str(), refusal))
             })
             .collect();
-        let node = ask.key.as_ref().and(ask.spec.node_name.clone());
+        let node = pod_request.key.as_ref().and(pod_request.spec.node_name.clone());
         Self {
-            pod: ask.name.clone(),
-            qos: ask.pod.qos().name(),
-            cpus: own_cpus(&ask.pod),
-            phase: ask.status.phase.clone(),
+            pod: pod_request.name.clone(),
+            qos: pod_request.pod.qos().name(),
+            cpus: own_cpus(&pod_request.pod),
+            phase: pod_request.status.phase.clone(),
             node: node.filter(|node| !node.is_empty()),
-            status_reason: ask.status.reason.clone(),
-            status_message: ask.status.message.clone(),
+            status_reason: pod_request.status.reason.clone(),
+            status_message: pod_request.status.message.clone(),
             asked: verdicts.len() as u64,
             room: room(Some(true)),
             unknown: room(None),
             reasons: groups(refusals.iter().map(|(node, refusal)| (*node, refusal))),
-            closest: closest::of(ask, cluster, &short),
+            closest: closest::of(pod_request, cluster, &short),
             nodes: answers.collect(),
-            assumed: assumed(ask, cluster, &verdicts),
-            problems: cluster.problems.kept().to_vec(),
+            assumed: assumed(pod_request, cluster, &verdicts),
+            problems: cluster.problems.stored().to_vec(),
         }
     }
 }
 
 /// What the answer takes for granted.
-pub(crate) fn assumed(ask: &Ask, cluster: &Cluster, verdicts: &[Verdict]) -> Vec<String> {
+pub(crate) fn assumed(pod_request: &PodRequest, cluster: &Cluster, verdicts: &[Verdict]) -> Vec<String> {
     let mut assumed = vec![ASSUMED.to_owned()];
     if !cluster.has_nodes {
         assumed.push("no Nodes were read: labels, taints and what pods request are not looked at".to_owned());
@@ -132,7 +132,7 @@ pub(crate) fn assumed(ask: &Ask, cluster: &Cluster, verdicts: &[Verdict]) -> Vec
             "{amounts} of the nodes publish amounts only (profile nrt): whether their free CPUs are whole cores is not known"
         ));
     }
-    if ask
+    if pod_request
         .spec
         .scheduling_gates
         .as_ref()
@@ -169,8 +169,8 @@ const NODES: [Column<Answer>; 4] = [
     .or_nothing(),
 ];
 
-impl Render for Why {
-    fn text(&self, look: Look) -> String {
+impl Render for WhyAnswer {
+    fn text(&self, style: TextStyle) -> String {
         let mut lines = vec![(
             "Pod",
             format!("{} ({}, {} CPUs of its own)", self.pod, self.qos, self.cpus),
@@ -191,11 +191,11 @@ impl Render for Why {
         }
         lines.push(("Room", self.room_in_words()));
         lines.extend(self.assumed.iter().map(|assumed| ("Assumed", assumed.clone())));
-        let mut parts = vec![properties(lines, look)];
-        if look.wide {
-            parts.push(table(&NODES, &self.nodes, look));
+        let mut parts = vec![properties(lines, style)];
+        if style.wide {
+            parts.push(table(&NODES, &self.nodes, style));
         } else {
-            parts.push(table_of(&self.reasons, look));
+            parts.push(table_of(&self.reasons, style));
         }
         parts.push(self.closest.iter().map(|one| format!("{}\n", one.in_words())).collect());
         parts.retain(|part| !part.is_empty());
@@ -215,13 +215,13 @@ impl Render for Why {
     }
 }
 
-impl Why {
+impl WhyAnswer {
     fn room_in_words(&self) -> String {
         let mut words = format!("on {} of {} nodes", self.room, self.asked);
         let names = self.names();
         if !names.is_empty() {
-            let more = if names.len() > NAMED { ", …" } else { "" };
-            let names: Vec<String> = names.into_iter().take(NAMED).collect();
+            let more = if names.len() > MAX_NAMED_NODES { ", …" } else { "" };
+            let names: Vec<String> = names.into_iter().take(MAX_NAMED_NODES).collect();
             words += &format!(": {}{more}", names.join(", "));
         }
         if self.unknown > 0 {

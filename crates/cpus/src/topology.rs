@@ -95,7 +95,7 @@ impl Topology {
         siblings.map(|(cpu, _)| *cpu).collect()
     }
 
-    /// The online CPUs of the NUMA nodes that these CPUs are of.
+    /// The online CPUs of the NUMA nodes of these CPUs.
     pub fn near(&self, cpus: &CpuSet) -> CpuSet {
         let here = self.cpus.iter().filter(|(number, _)| cpus.contains(**number));
         let nodes: BTreeSet<u32> = here.map(|(_, cpu)| cpu.node).collect();

@@ -95,7 +95,7 @@ pub struct Files {
     /// None: the pod's service account.
     kubeconfig: Option<PathBuf>,
     read: Vec<(PathBuf, Option<Stamp>)>,
-    /// Of a client whose credentials a program made.
+    /// Set if an exec plugin made the client's credentials.
     valid_until: Option<Timestamp>,
 }
 
@@ -114,7 +114,7 @@ impl Files {
         Ok((client, files))
     }
 
-    /// As kubectl finds the API server, or by the pod's service account: `$KUBECONFIG`, `~/.kube/config`. What is found is not looked at again.
+    /// As kubectl finds the API server, or by the pod's service account: `$KUBECONFIG`, `~/.kube/config`. It is found once only.
     ///
     /// # Errors
     /// There is nothing of these, or no client can be made of it.

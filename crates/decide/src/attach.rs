@@ -8,14 +8,14 @@ use stelia_record::{Phase, Record, Vcpu, VcpuThread};
 use stelia_settings::{AdoptPlacement, PlacementPolicy, Policies};
 
 use super::contained::partition_kind;
-use super::placement::{Placement, kept, place};
+use super::placement::{Placement, pinned_cpus, place};
 use super::{Instance, Snapshot, placed};
 
 /// How the vCPUs of an adopted VM are to be placed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct AdoptedPlacement {
     /// The CPU that each vCPU was found pinned to; `None`: they are placed by `policy`.
-    pub kept: Option<BTreeMap<u32, u32>>,
+    pub pinned_cpus: Option<BTreeMap<u32, u32>>,
     /// `None`: that of the settings.
     pub policy: Option<PlacementPolicy>,
 }
@@ -35,12 +35,15 @@ pub fn attached(
     known: &Instance,
     tasks: BTreeMap<ThreadRole, TaskId>,
     guest: Vec<Vcpu>,
-    wanted: &Wanted,
+    wanted: &AdoptedPlacement,
 ) -> (Record, Option<String>) {
     let former = &known.record;
     let own = former.own();
     let policy = wanted.policy.unwrap_or(policies.placement);
-    let pins = wanted.kept.as_ref().and_then(|pins| kept(pins, &guest, &own));
+    let pins = wanted
+        .pinned_cpus
+        .as_ref()
+        .and_then(|pins| pinned_cpus(pins, &guest, &own));
     let placement = match pins {
         Some(pins) => Placement { pins, note: None },
         None => place(policy, &guest, tasks.keys().copied(), &own, &snapshot.topology),

@@ -1,6 +1,6 @@
 //! The reasons of degradation of an instance, in words; none where everything promised holds.
 
-use stelia_api::{Amiss, Reason};
+use stelia_api::{Reason, ReasonKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_record::Phase;
@@ -17,11 +17,11 @@ struct Reasons<'a> {
 }
 
 impl Reasons<'_> {
-    fn own(&mut self, kind: Amiss, text: impl Into<String>) {
+    fn own(&mut self, kind: ReasonKind, text: impl Into<String>) {
         self.found.push(Reason::of(self.pod, kind, text));
     }
 
-    fn node(&mut self, kind: Amiss, text: impl Into<String>) {
+    fn node(&mut self, kind: ReasonKind, text: impl Into<String>) {
         self.found.push(Reason::of_node(kind, text));
     }
 }
@@ -40,10 +40,13 @@ pub(super) fn degraded(
     };
     match (&snapshot.kubelet, assessment.float.as_ref()) {
         (Err(reason), _) => reasons.node(
-            Amiss::KubeletUnusable,
+            ReasonKind::KubeletUnusable,
             format!("kubelet's state cannot be used, float keeps its CPUs: {reason}"),
         ),
-        (Ok(_), None) => reasons.node(Amiss::NothingShared, "the shared pool is empty, float keeps its CPUs"),
+        (Ok(_), None) => reasons.node(
+            ReasonKind::NothingShared,
+            "the shared pool is empty, float keeps its CPUs",
+        ),
         (Ok(_), Some(float)) => astray(snapshot, instance, float, &mut reasons),
     }
     if let Ok(kubelet) = &snapshot.kubelet
@@ -51,7 +54,7 @@ pub(super) fn degraded(
     {
         let keys = kubelet.unknown_keys.join(", ");
         reasons.node(
-            Amiss::KubeletStateHasMore,
+            ReasonKind::KubeletStateHasMore,
             format!("kubelet's state has keys that steliad does not know ({keys}); its entries are followed"),
         );
     }
@@ -64,8 +67,8 @@ pub(super) fn degraded(
             .extend(snapshot.disturbances.of(&record.pod, &record.exclusive));
     }
     match (&instance.unwatched, &snapshot.unwatched) {
-        (Some(own), _) => reasons.own(Amiss::Unwatched, own),
-        (None, Some(nodes)) => reasons.node(Amiss::Unwatched, nodes),
+        (Some(own), _) => reasons.own(ReasonKind::Unwatched, own),
+        (None, Some(nodes)) => reasons.node(ReasonKind::Unwatched, nodes),
         (None, None) => {}
     }
     reasons.found
@@ -76,27 +79,27 @@ fn cpus(snapshot: &Snapshot, instance: &Instance, assessment: &Assessment, reaso
     let record = &instance.record;
     if let Some(Eviction { cpus, to, .. }) = &assessment.eviction {
         let text = format!("kubelet gave the CPUs {cpus} to pod {to}: the vCPUs run on shared CPUs");
-        reasons.found.push(Reason::of(to, Amiss::Evicted, text));
+        reasons.found.push(Reason::of(to, ReasonKind::Evicted, text));
     }
     if let Some(Blocked { cpus, by, .. }) = &assessment.blocked {
         let text = format!(
             "the CPUs {cpus} are given to this VM, and pod {by} has not left them: the vCPUs stay where they were"
         );
-        reasons.found.push(Reason::of(by, Amiss::Evicted, text));
+        reasons.found.push(Reason::of(by, ReasonKind::Evicted, text));
     }
     match &assessment.entitlement {
         // With the origin gone too, kubelet is not about to write an entry.
         Entitlement::Gone if snapshot.unsettled.contains(&record.pod) && instance.origin_procs.is_some() => {}
         Entitlement::Gone if assessment.eviction.is_some() => {}
         Entitlement::Gone => reasons.own(
-            Amiss::EntryGone,
+            ReasonKind::EntryGone,
             format!(
                 "kubelet has no entry for container {} any more; the VM keeps the CPUs {}",
                 record.container, record.exclusive
             ),
         ),
         Entitlement::Unusable(entry) => reasons.own(
-            Amiss::EntryGone,
+            ReasonKind::EntryGone,
             format!(
                 "kubelet's entry for container {} is {entry} now, and other containers of its pod use all of that; the VM keeps the CPUs {}",
                 record.container, record.exclusive
@@ -111,12 +114,15 @@ fn container(instance: &Instance, reasons: &mut Reasons<'_>) {
     let record = &instance.record;
     if instance.origin_procs.is_none() {
         reasons.own(
-            Amiss::OriginGone,
+            ReasonKind::OriginGone,
             format!("the container's own cgroup {} is gone", record.origin),
         );
     } else {
         if let Some(anchor) = record.anchor.filter(|_| !instance.anchor_lives) {
-            reasons.own(Amiss::AnchorEnded, format!("the anchor (process {}) ended", anchor.id));
+            reasons.own(
+                ReasonKind::AnchorEnded,
+                format!("the anchor (process {}) ended", anchor.id),
+            );
         }
         if record.allocation.is_none() && instance.origin_cpus != record.entry {
             let text = format!(
@@ -125,7 +131,7 @@ fn container(instance: &Instance, reasons: &mut Reasons<'_>) {
                 instance.origin_cpus.to_string(),
                 record.entry
             );
-            reasons.own(Amiss::OriginDiffers, text);
+            reasons.own(ReasonKind::OriginDiffers, text);
         }
     }
     if let Some((limit, held)) = too_much_memory(instance) {
@@ -135,7 +141,7 @@ fn container(instance: &Instance, reasons: &mut Reasons<'_>) {
             "the container's memory limit is {limit} bytes now, and {held} bytes are held: the limit stays as it was ({now}) until the \
              new one fits"
         );
-        reasons.own(Amiss::MemoryHeld, text);
+        reasons.own(ReasonKind::MemoryHeld, text);
     }
 }
 
@@ -148,7 +154,7 @@ fn astray(snapshot: &Snapshot, instance: &Instance, float: &CpuSet, reasons: &mu
     let on_node = |cpu: u32| snapshot.topology.cpus.get(&cpu).is_some_and(|cpu| cpu.node == node);
     if float.iter().any(|cpu| !on_node(cpu)) {
         reasons.own(
-            Amiss::NodesPoolEmpty,
+            ReasonKind::NodesPoolEmpty,
             format!("nothing is left of the shared pool of NUMA node {node}: it runs on the whole shared pool"),
         );
     }
@@ -159,23 +165,23 @@ fn vcpus(facts: &Facts, instance: &Instance, reasons: &mut Reasons<'_>) {
     for (thread, now) in record.vcpus.iter().zip(&instance.vcpus) {
         if now.is_none() {
             let text = format!("the thread {} of {} ended", thread.task.id, thread.role);
-            reasons.own(Amiss::ThreadEnded, text);
+            reasons.own(ReasonKind::ThreadEnded, text);
         }
         if let Some(now) = now.as_ref().filter(|now| !instance.has(&now.cgroup)) {
             let text = format!(
                 "the thread {} of {} is in {}, outside of the container: it is not moved",
                 thread.task.id, thread.role, now.cgroup
             );
-            reasons.own(Amiss::ThreadElsewhere, text);
+            reasons.own(ReasonKind::ThreadElsewhere, text);
         }
     }
     let offline = record.exclusive.difference(facts.online());
     let none_online = !offline.is_empty() && offline == record.exclusive;
     if none_online {
         let text = format!("CPUs {offline} are offline: the vCPUs run on shared CPUs until one of them is online");
-        reasons.own(Amiss::CpusOffline, text);
+        reasons.own(ReasonKind::CpusOffline, text);
     } else if !offline.is_empty() {
-        reasons.own(Amiss::CpusOffline, format!("CPUs {offline} are offline"));
+        reasons.own(ReasonKind::CpusOffline, format!("CPUs {offline} are offline"));
     }
     if !record.vcpus.is_empty() && record.vcpus.iter().all(|thread| thread.cpu.is_none()) {
         let text = format!(
@@ -183,7 +189,7 @@ fn vcpus(facts: &Facts, instance: &Instance, reasons: &mut Reasons<'_>) {
             record.vcpus.len(),
             record.exclusive
         );
-        reasons.own(Amiss::CpusShared, text);
+        reasons.own(ReasonKind::CpusShared, text);
     }
     if record.phase == Phase::Isolated && !none_online {
         let partition = instance.vcpu().map_or("absent", |vcpu| &vcpu.partition);
@@ -192,7 +198,7 @@ fn vcpus(facts: &Facts, instance: &Instance, reasons: &mut Reasons<'_>) {
                 "the partition reads {partition:?} instead of {:?}",
                 record.partition.name()
             );
-            reasons.own(Amiss::PartitionDiffers, text);
+            reasons.own(ReasonKind::PartitionDiffers, text);
         }
     }
 }

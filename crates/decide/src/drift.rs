@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 
-use super::{Instance, Leaf, Level, Outside, Slice};
+use super::{Instance, Level, Outside, Slice, ThreadedCgroup};
 
 /// One value that another program changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,7 +148,7 @@ fn compare(before: &Instance, now: &Instance, findings: &mut Vec<Finding>) {
     }
 }
 
-fn threads(leaf: Option<&Leaf>) -> impl Iterator<Item = i32> {
+fn threads(leaf: Option<&ThreadedCgroup>) -> impl Iterator<Item = i32> {
     leaf.into_iter().flat_map(|leaf| leaf.threads.iter().copied())
 }
 

@@ -120,7 +120,7 @@ pub(crate) fn eviction(
             // steliad chose the CPUs; if kubelet's static policy gave them to another pod, kubelet's file counts, and after it
             // the other pod's instance, which keeps them.
             let assigned = assigned_to_other(state, facts, record, cpus);
-            return assigned.or_else(|| facts.given_to(&record.pod, cpus));
+            return assigned.or_else(|| facts.assigned_to(&record.pod, cpus));
         }
         // CPUs that are in this entry and in another pod's are kubelet's contradiction: nothing is taken from either.
         let outside = entry(state, record).map_or_else(|| cpus.clone(), |entry| cpus.difference(entry));
@@ -159,7 +159,7 @@ mod tests {
 
     const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 
-    /// Of an instance whose partition is on CPUs 2-3, by kubelet's state with these entries: (pod, container, CPUs).
+    /// The entitlement of an instance whose partition has CPUs 2-3, by kubelet's state with these entries: (pod, container, CPUs).
     fn says(entries: &[(&str, &str, &str)]) -> (Entitlement, Option<Eviction>) {
         let mut snapshot = isolated();
         let state = snapshot.kubelet.as_mut().unwrap();

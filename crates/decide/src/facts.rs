@@ -14,7 +14,7 @@ use super::degraded::degraded;
 use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
 use super::float::FloatReason;
 use super::float::{until_attached, with_spare};
-use super::steps::{Course, course, course_of, evicted, float_cpus};
+use super::steps::{ThreadPlacement, course_of, evicted, float_cpus, thread_placement};
 use super::totals::Totals;
 use super::{Instance, Snapshot, allocator};
 
@@ -87,7 +87,7 @@ impl Blocked {
         let has = |other: &&Instance| !other.listed().is_disjoint(&needed);
         let other = snapshot.instances.values().find(has)?;
         let cpus = other.listed().intersection(&needed);
-        let stays = other.populated && course_of(snapshot, facts, other) == Course::Hold;
+        let stays = other.populated && course_of(snapshot, facts, other) == ThreadPlacement::Hold;
         Some(Self {
             passes: !stays || other.record.exclusive.is_disjoint(&cpus),
             by: other.record.pod.clone(),
@@ -102,7 +102,7 @@ impl Assessment {
         let entitlement = entitlement(snapshot, instance);
         let eviction = eviction(snapshot, facts, instance, &entitlement);
         let evicted = evicted(facts, instance, &entitlement, eviction.as_ref());
-        let holds = course(instance, evicted) == Course::Hold;
+        let holds = thread_placement(instance, evicted) == ThreadPlacement::Hold;
         let held_by_another = Blocked::of(snapshot, facts, instance);
         let blocked = held_by_another.clone().filter(|_| holds);
         let float = match &eviction {
@@ -123,7 +123,7 @@ impl Assessment {
                 with_spare(instance, chosen)
             }
         };
-        let (float, float_reason) = float.map_or((None, FloatReason::Kept), |(cpus, why)| (Some(cpus), why));
+        let (float, float_reason) = float.map_or((None, FloatReason::Unchanged), |(cpus, why)| (Some(cpus), why));
         let mut assessment = Self {
             float_reason,
             contained: contained(snapshot, policies, instance),
@@ -283,7 +283,7 @@ impl Facts {
     }
 
     /// The first instance but `own` that has some of these CPUs from kubelet, and which, where steliad chooses.
-    pub(super) fn given_to(&self, own: &PodUid, cpus: &CpuSet) -> Option<(CpuSet, PodUid)> {
+    pub(super) fn assigned_to(&self, own: &PodUid, cpus: &CpuSet) -> Option<(CpuSet, PodUid)> {
         let mut others = self.given.iter().filter(|(pod, _)| *pod != own);
         let (pod, given) = others.find(|(_, given)| !given.is_disjoint(cpus))?;
         Some((given.intersection(cpus), pod.clone()))

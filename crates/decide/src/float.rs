@@ -27,7 +27,7 @@ pub enum FloatReason {
     /// Too few near, and its vCPUs are not attached yet: its own CPUs, and what is shared on their NUMA nodes.
     UntilAttached,
     /// None could be chosen: it keeps what it had. The reasons of degradation say why.
-    Kept,
+    Unchanged,
 }
 
 named!(FloatReason {
@@ -39,7 +39,7 @@ named!(FloatReason {
     BePool = "be-pool",
     Spare = "spare",
     UntilAttached = "until-attached",
-    Kept = "kept"
+    Unchanged = "kept"
 });
 
 /// What a float is chosen from.
@@ -49,7 +49,7 @@ pub(crate) struct Shared<'a> {
     pub pool: &'a CpuSet,
     /// The pod's own shared pool, where kubelet gave it one.
     pub pod: Option<&'a CpuSet>,
-    /// The CPUs of the NUMA nodes that the instance's own CPUs are of.
+    /// The CPUs of the NUMA nodes of the instance's own CPUs.
     pub near: &'a CpuSet,
     /// The exclusive CPUs of all instances.
     pub owned: &'a CpuSet,
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
     use crate::testing::{instance, snapshot};
-    use crate::{Inner, Leaf};
+    use crate::{InstanceCgroup, ThreadedCgroup};
 
     fn cpus(text: &str) -> CpuSet {
         text.parse().unwrap()
@@ -256,13 +256,13 @@ mod tests {
             |one| one.scope_exclusive = cpus("2-3"),
             |one| one.record.vcpus = stelia_record::testing::record().vcpus,
             |one| {
-                let vcpu = Leaf {
+                let vcpu = ThreadedCgroup {
                     partition: "root".into(),
-                    ..Leaf::default()
+                    ..ThreadedCgroup::default()
                 };
-                one.inner = Some(Inner {
+                one.inner = Some(InstanceCgroup {
                     vcpu: Some(vcpu),
-                    ..Inner::default()
+                    ..InstanceCgroup::default()
                 });
             },
         ];

@@ -17,7 +17,6 @@
 pub mod admission;
 pub mod allocator;
 mod attach;
-mod believed;
 mod contained;
 mod degraded;
 pub mod drift;
@@ -39,14 +38,16 @@ mod steps;
 #[allow(clippy::unwrap_used)]
 pub mod testing;
 mod totals;
+mod validated;
 pub mod workers;
 
-pub use attach::{Wanted, attached, placement_name};
-pub use believed::{Known, believed, claim_without_record};
+pub use attach::{AdoptedPlacement, attached, placement_name};
 pub use contained::ContainedReason;
 pub use facts::{Assessment, Blocked, Facts};
 pub use in_place::in_place;
-pub use snapshot::{Inner, Instance, Leaf, Level, Outside, Remaining, Slice, Snapshot, Stray, VcpuNow};
+pub use snapshot::{
+    Instance, InstanceCgroup, Level, MisplacedThread, Outside, Remaining, Slice, Snapshot, ThreadedCgroup, VcpuNow,
+};
 pub use stelia_record::Tree;
 pub(crate) use steps::placed;
 pub use steps::{
@@ -54,3 +55,4 @@ pub use steps::{
     too_much_memory,
 };
 pub(crate) use totals::Totals;
+pub use validated::{LiveState, claim_without_record, validated};

@@ -27,7 +27,7 @@ pub fn pool(state: &CpuManagerState, record: &Record, running: &[LiveContainer])
         .or_else(|| remembered().filter(stands))
 }
 
-/// Whether the other containers of a record's pod have to be looked at: the pod has CPUs of its own besides the record's,
+/// Whether the other containers of a record's pod have to be read: the pod has CPUs of its own besides the record's,
 /// and which of them are its shared pool is not known yet.
 pub fn is_open(state: &CpuManagerState, record: &Record) -> bool {
     let own = state.pod_entries.get(&record.pod);

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use stelia_api::quiet::{Quiet, Remaining, Remains};
-use stelia_api::{Amiss, Reason};
+use stelia_api::quiet::{Quiet, Remaining, RemainingCause};
+use stelia_api::{Reason, ReasonKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 
-/// In so many samples an interrupt that the kernel places must fire before it is told of; and in so many not, before that is taken
+/// An interrupt that the kernel places is reported after it fired in this many samples, and after as many without it that is taken
 /// back.
-const HOT: u8 = 3;
-/// Answers that follow another sooner are no sample, microseconds: while VMs start they come by the dozen.
+const FIRING_SAMPLES: u8 = 3;
+/// Minimum distance of two samples, in microseconds. Answers in between are ignored: while VMs start, dozens of them come.
 const SAMPLE_US: u64 = 10_000_000;
 
 /// Everything that disturbs VMs' CPUs now.
@@ -19,13 +19,13 @@ pub struct Disturbances(Vec<Disturbance>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Disturbance {
-    of: Whom,
-    kind: Amiss,
+    of: Affected,
+    kind: ReasonKind,
     text: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Whom {
+enum Affected {
     All,
     /// The instances that have one of these CPUs.
     Cpus(CpuSet),
@@ -33,29 +33,29 @@ enum Whom {
 }
 
 impl Disturbances {
-    /// `firing` has seen this answer already.
-    pub fn new(quiet: &Quiet, firing: &Firing) -> Self {
+    /// `firing` must have recorded this answer before.
+    pub fn new(quiet: &Quiet, firing: &FiringInterrupts) -> Self {
         let unknown = quiet.problem.iter().map(|problem| Disturbance {
-            of: Whom::All,
-            kind: Amiss::NotSteered,
+            of: Affected::All,
+            kind: ReasonKind::NotSteered,
             text: format!("device interrupts are not kept off the CPUs of VMs: {problem}"),
         });
         let remaining = quiet.report.remaining.iter();
-        let remaining = remaining.filter(|one| one.why != Remains::Managed || firing.has(one));
+        let remaining = remaining.filter(|one| one.why != RemainingCause::Managed || firing.has(one));
         let remaining = remaining.map(|one| Disturbance {
-            of: Whom::Cpus(one.cpus.clone()),
-            kind: Amiss::Interrupts,
+            of: Affected::Cpus(one.cpus.clone()),
+            kind: ReasonKind::Interrupts,
             text: in_words(one),
         });
         let problems = quiet.report.problems.iter().filter(|problem| !problem.pod.is_empty());
         let problems = problems.map(|problem| Disturbance {
-            of: Whom::Pod(problem.pod.clone()),
-            kind: Amiss::NotQuiet,
+            of: Affected::Pod(problem.pod.clone()),
+            kind: ReasonKind::NotQuiet,
             text: problem.text.clone(),
         });
         let left_out = quiet.report.left_out.iter().map(|(pod, reason)| Disturbance {
-            of: Whom::Pod(pod.clone()),
-            kind: Amiss::NotSteered,
+            of: Affected::Pod(pod.clone()),
+            kind: ReasonKind::NotSteered,
             text: format!("device interrupts are not kept off its CPUs: {reason}"),
         });
         Self(unknown.chain(remaining).chain(problems).chain(left_out).collect())
@@ -64,9 +64,9 @@ impl Disturbances {
     /// The reasons of one instance with these exclusive CPUs.
     pub fn of(&self, pod: &PodUid, exclusive: &CpuSet) -> Vec<Reason> {
         let reason = |one: &Disturbance| match &one.of {
-            Whom::All => Some(Reason::of_node(one.kind, &one.text)),
-            Whom::Cpus(cpus) => (!cpus.is_disjoint(exclusive)).then(|| Reason::of_node(one.kind, &one.text)),
-            Whom::Pod(of) => (of == pod.as_str()).then(|| Reason::of(pod, one.kind, &one.text)),
+            Affected::All => Some(Reason::of_node(one.kind, &one.text)),
+            Affected::Cpus(cpus) => (!cpus.is_disjoint(exclusive)).then(|| Reason::of_node(one.kind, &one.text)),
+            Affected::Pod(of) => (of == pod.as_str()).then(|| Reason::of(pod, one.kind, &one.text)),
         };
         self.0.iter().filter_map(reason).collect()
     }
@@ -74,11 +74,11 @@ impl Disturbances {
 
 fn in_words(one: &Remaining) -> String {
     let why = match one.why {
-        Remains::Managed => "the kernel places it and lets nobody else",
-        Remains::NoVector => "no other CPU has an interrupt vector left",
-        Remains::Refused => "its mask cannot be written",
-        Remains::StillFires => "its mask leaves them out, and it fires there nevertheless",
-        Remains::Overwritten => "another program writes its mask again and again",
+        RemainingCause::Managed => "the kernel places it and lets nobody else",
+        RemainingCause::NoVector => "no other CPU has an interrupt vector left",
+        RemainingCause::Refused => "its mask cannot be written",
+        RemainingCause::StillFires => "its mask leaves them out, and it fires there nevertheless",
+        RemainingCause::Overwritten => "another program writes its mask again and again",
     };
     format!(
         "interrupt {} ({}) reaches the CPUs {}: {why}",
@@ -89,51 +89,53 @@ fn in_words(one: &Remaining) -> String {
 /// Which of the interrupts that the kernel places fire on VMs' CPUs. Its queues for single CPUs are silent unless something on that
 /// CPU submits I/O, as everything did before it was a VM's: so it takes several samples in which one fired.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Firing {
-    seen: BTreeMap<(u32, String), Seen>,
+pub struct FiringInterrupts {
+    samples: BTreeMap<(u32, String), InterruptSamples>,
     sampled_us: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Seen {
+struct InterruptSamples {
     count: u64,
     /// Samples in which it fired, less those since in which it did not.
     heat: u8,
     fires: bool,
 }
 
-impl Firing {
+impl FiringInterrupts {
     /// Take in an answer. What it does not name is forgotten.
-    pub fn saw(&mut self, quiet: &Quiet) {
+    pub fn record(&mut self, quiet: &Quiet) {
         let remaining = &quiet.report.remaining;
         let named = |key: &(u32, String)| remaining.iter().any(|one| (one.irq, &one.name) == (key.0, &key.1));
-        self.seen.retain(|key, _| named(key));
+        self.samples.retain(|key, _| named(key));
         if quiet.answered_us < self.sampled_us.saturating_add(SAMPLE_US) {
             return;
         }
         self.sampled_us = quiet.answered_us;
         for one in remaining {
-            let known = self.seen.entry((one.irq, one.name.clone()));
-            known.and_modify(|seen| *seen = seen.then(one.count)).or_insert(Seen {
-                count: one.count,
-                ..Seen::default()
-            });
+            let known = self.samples.entry((one.irq, one.name.clone()));
+            known
+                .and_modify(|samples| *samples = samples.then(one.count))
+                .or_insert(InterruptSamples {
+                    count: one.count,
+                    ..InterruptSamples::default()
+                });
         }
     }
 
     fn has(&self, one: &Remaining) -> bool {
-        let seen = self.seen.get(&(one.irq, one.name.clone()));
-        seen.is_some_and(|seen| seen.fires)
+        let samples = self.samples.get(&(one.irq, one.name.clone()));
+        samples.is_some_and(|samples| samples.fires)
     }
 }
 
-impl Seen {
+impl InterruptSamples {
     fn then(self, count: u64) -> Self {
         let heat = match count > self.count {
-            true => (self.heat + 1).min(HOT),
+            true => (self.heat + 1).min(FIRING_SAMPLES),
             false => self.heat.saturating_sub(1),
         };
-        let fires = heat == HOT || self.fires && heat > 0;
+        let fires = heat == FIRING_SAMPLES || self.fires && heat > 0;
         Self { count, heat, fires }
     }
 }
@@ -148,7 +150,7 @@ mod tests {
         PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
     }
 
-    fn remaining(why: Remains, cpus: &str, count: u64) -> Remaining {
+    fn remaining(why: RemainingCause, cpus: &str, count: u64) -> Remaining {
         Remaining {
             irq: 30,
             name: "nvme0q3".into(),
@@ -169,16 +171,16 @@ mod tests {
         }
     }
 
-    fn kinds(of: &Disturbances, number: u32, cpus: &str) -> Vec<Amiss> {
+    fn kinds(of: &Disturbances, number: u32, cpus: &str) -> Vec<ReasonKind> {
         let reasons = of.of(&pod(number), &cpus.parse().unwrap());
         reasons.iter().map(|reason| reason.kind).collect()
     }
 
     #[test]
     fn an_interrupt_that_cannot_be_moved_is_a_reason_of_those_whose_cpus_it_reaches() {
-        let now = quiet(vec![remaining(Remains::NoVector, "3", 0)]);
-        let found = Disturbances::new(&now, &Firing::default());
-        assert_eq!(kinds(&found, 1, "2-3"), [Amiss::Interrupts]);
+        let now = quiet(vec![remaining(RemainingCause::NoVector, "3", 0)]);
+        let found = Disturbances::new(&now, &FiringInterrupts::default());
+        assert_eq!(kinds(&found, 1, "2-3"), [ReasonKind::Interrupts]);
         assert_eq!(kinds(&found, 2, "4-5"), []);
         let reason = &found.of(&pod(1), &"2-3".parse().unwrap())[0];
         assert_eq!(
@@ -190,14 +192,14 @@ mod tests {
 
     #[test]
     fn a_managed_one_is_a_reason_once_it_fired_for_a_while_and_until_it_is_silent_for_a_while() {
-        let (mut firing, mut us) = (Firing::default(), 0);
+        let (mut firing, mut us) = (FiringInterrupts::default(), 0);
         let mut answer = |count, later_us| {
             us += later_us;
             let now = Quiet {
                 answered_us: us,
-                ..quiet(vec![remaining(Remains::Managed, "3", count)])
+                ..quiet(vec![remaining(RemainingCause::Managed, "3", count)])
             };
-            firing.saw(&now);
+            firing.record(&now);
             kinds(&Disturbances::new(&now, &firing), 1, "3")
         };
         assert_eq!(answer(7, SAMPLE_US), [], "it fired before anybody looked");
@@ -210,7 +212,7 @@ mod tests {
             assert_eq!(answer(count, SAMPLE_US), []);
         }
         for count in [23, 23, 23] {
-            assert_eq!(answer(count, SAMPLE_US), [Amiss::Interrupts]);
+            assert_eq!(answer(count, SAMPLE_US), [ReasonKind::Interrupts]);
         }
         assert_eq!(answer(23, SAMPLE_US), []);
     }
@@ -228,11 +230,11 @@ mod tests {
                 text: "irqbalance does not answer".into(),
             },
         ];
-        let found = Disturbances::new(&now, &Firing::default());
-        assert_eq!(kinds(&found, 1, "2"), [Amiss::NotQuiet]);
+        let found = Disturbances::new(&now, &FiringInterrupts::default());
+        assert_eq!(kinds(&found, 1, "2"), [ReasonKind::NotQuiet]);
         assert_eq!(kinds(&found, 2, "3"), []);
         now.problem = Some("nothing listens".into());
-        let found = Disturbances::new(&now, &Firing::default());
-        assert_eq!(kinds(&found, 2, "3"), [Amiss::NotSteered]);
+        let found = Disturbances::new(&now, &FiringInterrupts::default());
+        assert_eq!(kinds(&found, 2, "3"), [ReasonKind::NotSteered]);
     }
 }

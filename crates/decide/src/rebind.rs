@@ -1,6 +1,6 @@
 //! Rebinding: the moves of instances to other CPUs that undo fragmentation, one after the other.
 //!
-//! Each move is good by itself: no instance spans more NUMA nodes or has a policy kept less, and `Disorder` of the host falls.
+//! Each move is good by itself: no instance spans more NUMA nodes or has a policy kept less, and `LayoutCost` of the host falls.
 //! So the moves end, and after any of them every instance is at least as well off as before.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,30 +51,30 @@ pub struct Move {
     pub gain: String,
 }
 
-/// How far a host is from what its instances asked for; compared field by field, less is better.
+/// How far the CPUs of a host's instances are from what the instances asked for; compared field by field, lower is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Disorder {
+pub(crate) struct LayoutCost {
     /// The sum over all instances of the NUMA nodes that each is on.
     pub spans: usize,
     /// CPUs that do not satisfy their instance's bind policy.
     pub misbound: usize,
     /// Instances whose exclusive policy is not kept: 1 for each downgraded, 2 for each dropped.
-    pub company: usize,
+    pub exclusivity_loss: usize,
     /// Cores that are only partly free.
     pub broken_cores: usize,
     /// How the free CPUs are spread: less where one NUMA node has more of them.
     pub scattered: usize,
 }
 
-/// The part of [`Disorder`] that is one instance's.
+/// One instance's part of [`LayoutCost`].
 #[derive(Clone, Copy, Default)]
-struct OwnDisorder {
+struct InstanceCost {
     span: usize,
     misbound: usize,
-    company: usize,
+    exclusivity_loss: usize,
 }
 
-/// The next move; `None` where no move is an improvement. Of several the one that leaves least disorder, then by pod.
+/// The next move; `None` where no move is an improvement. If several are, the one that leaves the lowest cost, then the first by pod UID.
 pub fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies, scope: &RebindScope) -> Option<Move> {
     let pools = facts.pools()?;
     let now = Assignments {
@@ -95,7 +95,7 @@ pub fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies, scope:
         settled && instance.populated && scope.has(&instance.record.pod) && !is_evicted(snapshot, facts, instance)
     };
     let before = now.disorder();
-    let mut best: Option<(Disorder, Move)> = None;
+    let mut best: Option<(LayoutCost, Move)> = None;
     for instance in snapshot.instances.values().filter(movable) {
         let Some(allocation) = instance.record.allocation.as_ref().filter(|one| one.qos.is_exclusive()) else {
             continue;
@@ -179,7 +179,7 @@ struct Assignments {
 
 impl Assignments {
     /// The moves of one instance that are good.
-    fn moves(&self, pod: &PodUid, allocation: &Allocation, before: Disorder) -> Vec<(Disorder, Move)> {
+    fn moves(&self, pod: &PodUid, allocation: &Allocation, before: LayoutCost) -> Vec<(LayoutCost, Move)> {
         let Some(owner) = self.owners.get(pod) else {
             return Vec::new();
         };
@@ -226,7 +226,9 @@ impl Assignments {
                 let after = self.after(pod, &answer.cpus);
                 let (disorder, then) = (after.disorder(), after.own(pod));
                 // No instance gets worse in any respect, and the host as a whole gets better.
-                let no_worse = then.span <= own.span && then.misbound <= own.misbound && then.company <= own.company;
+                let no_worse = then.span <= own.span
+                    && then.misbound <= own.misbound
+                    && then.exclusivity_loss <= own.exclusivity_loss;
                 if no_worse && disorder < before && self.nobody_else_worse(&after, pod) {
                     let step = Move {
                         pod: pod.clone(),
@@ -254,7 +256,7 @@ impl Assignments {
         let others = self.owners.keys().filter(|other| *other != pod);
         others
             .into_iter()
-            .all(|other| after.own(other).company <= self.own(other).company)
+            .all(|other| after.own(other).exclusivity_loss <= self.own(other).exclusivity_loss)
     }
 
     fn after(&self, pod: &PodUid, cpus: &CpuSet) -> Self {
@@ -267,14 +269,14 @@ impl Assignments {
         after
     }
 
-    fn own(&self, pod: &PodUid) -> OwnDisorder {
+    fn own(&self, pod: &PodUid) -> InstanceCost {
         let Some(owner) = self.owners.get(pod) else {
-            return OwnDisorder::default();
+            return InstanceCost::default();
         };
-        OwnDisorder {
+        InstanceCost {
             span: self.host.nodes_of(&owner.cpus).len(),
             misbound: self.misbound(owner),
-            company: self.company(pod, owner),
+            exclusivity_loss: self.exclusivity_loss(pod, owner),
         }
     }
 
@@ -295,7 +297,7 @@ impl Assignments {
     }
 
     /// 2 if a core is shared with an instance that the exclusive policy avoids, 1 if only a NUMA node is.
-    fn company(&self, pod: &PodUid, owner: &Owner) -> usize {
+    fn exclusivity_loss(&self, pod: &PodUid, owner: &Owner) -> usize {
         let same = |policies: &[CpuExclusivePolicy]| -> CpuSet {
             let others = self
                 .owners
@@ -321,14 +323,14 @@ impl Assignments {
         !self.host.cores_of(one).is_disjoint(&self.host.cores_of(other))
     }
 
-    fn disorder(&self) -> Disorder {
-        let all: Vec<OwnDisorder> = self.owners.keys().map(|pod| self.own(pod)).collect();
+    fn disorder(&self) -> LayoutCost {
+        let all: Vec<InstanceCost> = self.owners.keys().map(|pod| self.own(pod)).collect();
         let free = self.host.by_node(&self.free);
         let room = self.free.len();
-        Disorder {
+        LayoutCost {
             spans: all.iter().map(|own| own.span).sum(),
             misbound: all.iter().map(|own| own.misbound).sum(),
-            company: all.iter().map(|own| own.company).sum(),
+            exclusivity_loss: all.iter().map(|own| own.exclusivity_loss).sum(),
             broken_cores: self.host.cores_of(&self.free).len()
                 - self.host.whole_cores(&self.free).len() / self.host.threads().max(1),
             scattered: room * room - free.values().map(|cpus| cpus.len() * cpus.len()).sum::<usize>(),
@@ -336,7 +338,7 @@ impl Assignments {
     }
 }
 
-fn gain((own, before): (OwnDisorder, Disorder), (then, after): (OwnDisorder, Disorder)) -> String {
+fn gain((own, before): (InstanceCost, LayoutCost), (then, after): (InstanceCost, LayoutCost)) -> String {
     let mut parts = Vec::new();
     let mut fewer = |what: &str, was: usize, is: usize| {
         if is < was {
@@ -345,7 +347,7 @@ fn gain((own, before): (OwnDisorder, Disorder), (then, after): (OwnDisorder, Dis
     };
     fewer("NUMA nodes", own.span, then.span);
     fewer("CPUs against the bind policy", own.misbound, then.misbound);
-    fewer("unwanted company", before.company, after.company);
+    fewer("unwanted company", before.exclusivity_loss, after.exclusivity_loss);
     fewer("partly free cores of the host", before.broken_cores, after.broken_cores);
     fewer("scattering of the host's free CPUs", before.scattered, after.scattered);
     parts.join(", ")

@@ -19,7 +19,7 @@ const FOLDER: &str = "../../tests/data/kubelet-checkpoints/write-sequence/gate-o
 
 /// What happens between two of kubelet's writes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Between {
+enum FileEvent {
     Nothing,
     /// The file is cut short.
     CutShort,
@@ -126,7 +126,7 @@ fn check(snapshot: &Snapshot, assigned: &CpuSet, place: &str) {
 
 #[rstest]
 fn no_float_meets_a_cpu_that_is_somebodys_and_none_is_lost(
-    #[values(Between::Nothing, Between::CutShort, Between::Restart)] between: Between,
+    #[values(FileEvent::Nothing, FileEvent::CutShort, FileEvent::Restart)] between: FileEvent,
     #[values(Ends::WithEntry, Ends::Never)] ends: Ends,
 ) {
     let mut now = snapshot(vec![]);
@@ -163,11 +163,11 @@ fn no_float_meets_a_cpu_that_is_somebodys_and_none_is_lost(
 
         let before = now.clone();
         now.kubelet = match between {
-            Between::Nothing => continue,
-            Between::CutShort => usable(&write.bytes[..write.bytes.len() / 2]),
-            Between::Restart => usable(br#"{"policyName":"static","defaultCpuSet":"","checksum":3083571066}"#),
+            FileEvent::Nothing => continue,
+            FileEvent::CutShort => usable(&write.bytes[..write.bytes.len() / 2]),
+            FileEvent::Restart => usable(br#"{"policyName":"static","defaultCpuSet":"","checksum":3083571066}"#),
         };
-        assert_eq!(now.kubelet.is_err(), between == Between::CutShort);
+        assert_eq!(now.kubelet.is_err(), between == FileEvent::CutShort);
         settle(&mut now);
         check(&now, &assigned, &format!("after {place}"));
         let floats = |snapshot: &Snapshot| -> Vec<CpuSet> { snapshot.instances.values().map(float).cloned().collect() };

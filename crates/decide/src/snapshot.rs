@@ -123,7 +123,7 @@ pub struct Instance {
     /// `cpuset.cpus.exclusive` of the outermost cgroup that is the instance's alone: [`Tree::outer`].
     pub scope_exclusive: CpuSet,
     /// `instance/`, once it is there.
-    pub inner: Option<Inner>,
+    pub inner: Option<InstanceCgroup>,
     /// Limits that its scope has.
     pub scope_limits: Limits,
     /// Limits the origin has, each the least of its ancestors'; `None` when the origin is gone.
@@ -152,17 +152,17 @@ pub struct Instance {
     /// The kernel refused its partition when it was last asked for, and is to be asked again.
     pub tries_again: bool,
     /// Threads that are in the container's own cgroup and in neither of the two below it; always empty in a scope.
-    pub strays: Vec<Stray>,
+    pub strays: Vec<MisplacedThread>,
     /// The pod's cgroup; `None` in a scope.
     pub pod_level: Option<Level>,
 }
 
-/// A thread of the container beside `float` and `vcpu`: what was exec'd into it, or is not moved yet.
+/// A thread of the container outside of `float` and `vcpu`: it was exec'd into the container, or is not moved yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stray {
+pub struct MisplacedThread {
     /// Its thread id.
     pub thread: i32,
-    /// The process that it is of.
+    /// The process of the thread.
     pub process: i32,
 }
 
@@ -177,7 +177,7 @@ pub struct Remaining {
 
 /// `instance/`: the threaded domain's root.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Inner {
+pub struct InstanceCgroup {
     /// Controllers enabled for its children.
     pub controllers: BTreeSet<String>,
     /// `cpuset.cpus.exclusive`.
@@ -191,14 +191,14 @@ pub struct Inner {
     /// Whether they are frozen (`cgroup.events`).
     pub frozen: bool,
     /// The cgroup of all threads but the vCPUs'.
-    pub float: Option<Leaf>,
+    pub float: Option<ThreadedCgroup>,
     /// The cgroup of the vCPU threads.
-    pub vcpu: Option<Leaf>,
+    pub vcpu: Option<ThreadedCgroup>,
 }
 
 /// A threaded cgroup.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Leaf {
+pub struct ThreadedCgroup {
     /// `cgroup.type` is `threaded`.
     pub threaded: bool,
     /// `cpuset.cpus`.
@@ -216,7 +216,7 @@ pub struct Leaf {
 /// A recorded vCPU thread as found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VcpuNow {
-    /// The process that it is of.
+    /// The process of the thread.
     pub process: i32,
     /// Its cgroup.
     pub cgroup: CgroupPath,
@@ -273,12 +273,12 @@ impl Instance {
     }
 
     /// The cgroup of its vCPU threads, once it is there.
-    pub fn vcpu(&self) -> Option<&Leaf> {
+    pub fn vcpu(&self) -> Option<&ThreadedCgroup> {
         self.inner.as_ref()?.vcpu.as_ref()
     }
 
     /// The cgroup of its other threads, once it is there.
-    pub fn float(&self) -> Option<&Leaf> {
+    pub fn float(&self) -> Option<&ThreadedCgroup> {
         self.inner.as_ref()?.float.as_ref()
     }
 

@@ -6,7 +6,7 @@ use stelia_cpus::CpuSet;
 use stelia_record::Phase;
 use stelia_settings::Partition;
 
-use super::steps::{Course, course_of, growing_list};
+use super::steps::{ThreadPlacement, course_of, growing_list};
 use super::{Facts, Instance, Snapshot};
 
 /// The kernel's and systemd's default weight.
@@ -112,7 +112,7 @@ impl Contribution {
                 ..Self::default()
             };
         }
-        if course_of(snapshot, facts, instance) == Course::Hold {
+        if course_of(snapshot, facts, instance) == ThreadPlacement::Hold {
             // Until the kernel has made the partition that is asked for again, nothing else keeps tasks off.
             if record.partition == Partition::Member || record.phase == Phase::Contained {
                 set(Of::Contained, record.exclusive.clone());

@@ -101,7 +101,7 @@ pub enum StartError {
     Topology(#[from] merge::TopologyRefusal),
 }
 
-/// The sets of more NUMA nodes than this are not looked at: a limit of this planner's, not of kubelet's.
+/// Limit of the NUMA nodes whose sets are tried: a limit of this planner, not of kubelet.
 pub const MAX_NODES: usize = 16;
 
 impl StartError {

@@ -25,7 +25,7 @@ pub struct Spread {
     pub nodes: CpuSet,
     /// How many sockets they are on.
     pub sockets: usize,
-    /// How many cores it has only a part of.
+    /// The number of cores of which it has only a part.
     pub partial_cores: usize,
     /// The NUMA nodes of its memory, as the memory manager has them; empty where it does not bind memory.
     pub memory: CpuSet,
@@ -58,10 +58,10 @@ pub enum NoRequest {
     InitContainers,
 }
 
-/// At most this many pairs of restarts are tried at a time.
-const MOST_PAIRS: usize = 4096;
+/// Limit of the pairs of restarts that are tried at a time.
+const MAX_RESTART_PAIRS: usize = 4096;
 
-/// Fewer of: NUMA nodes in all, those with its memory or devices and without its CPUs, those with its CPUs, sockets,
+/// By how much each number falls: NUMA nodes in all, those with its memory or devices and without its CPUs, those with its CPUs, sockets,
 /// partial cores. An earlier number counts more.
 type Gain = [i64; 5];
 
@@ -190,7 +190,7 @@ fn next(node: &Node, pods: &[&Pod]) -> Vec<Step> {
         let others = pods.iter().filter(|pod| pod.uid != first.restart.pod);
         others.map(move |pod| (first, *pod))
     });
-    let pairs = pairs.take(MOST_PAIRS).filter_map(|(first, pod)| {
+    let pairs = pairs.take(MAX_RESTART_PAIRS).filter_map(|(first, pod)| {
         let second = Step::new(&first.node, pod).filter(Step::gains)?;
         Some((first, second))
     });
@@ -205,7 +205,7 @@ fn next(node: &Node, pods: &[&Pod]) -> Vec<Step> {
 }
 
 impl Spread {
-    /// Of what the pod has on this node.
+    /// Computed from what the pod has on this node.
     fn new(node: &Node, pod: &str) -> Self {
         let (topology, state) = (&node.machine().cpus, node.state());
         let cpus = all(state.cpus.entries.get(pod).into_iter().flat_map(|own| own.values()));

@@ -8,10 +8,10 @@ mod cpu_time;
 use std::time::{Duration, Instant};
 
 use stelia_ledger::entry::{Device, Entry, Event, Reading};
-use stelia_ledger::keeper::hours_between;
-use stelia_ledger::look::{Bound, Thread};
+use stelia_ledger::recorder::hours_between;
 use stelia_ledger::ring::verify::{self, verify};
 use stelia_ledger::ring::{Limits, Ring, read};
+use stelia_ledger::sample::{Bound, Thread};
 
 use cpu_time::{is_within, shortest};
 

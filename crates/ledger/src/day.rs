@@ -19,7 +19,7 @@ pub struct Date {
 }
 
 impl Date {
-    /// The date so many days after 1970-01-01.
+    /// The date `days` days after 1970-01-01.
     pub fn of_days(days: u64) -> Self {
         let days = days + MARCH_OF_YEAR_0;
         let (era, of_era) = (days / DAYS_OF_400_YEARS, days % DAYS_OF_400_YEARS);
@@ -39,7 +39,7 @@ impl Date {
         Self::of_days(us / DAY_US)
     }
 
-    /// How many days it is after 1970-01-01; 0 for one before.
+    /// Days since 1970-01-01; 0 for an earlier date.
     pub fn days(self) -> u64 {
         let year = self.year.saturating_sub(u64::from(self.month <= 2));
         let (era, year_of_era) = (year / 400, year % 400);
@@ -57,7 +57,7 @@ impl fmt::Display for Date {
     }
 }
 
-/// `2026-10-31` of microseconds since the epoch.
+/// The UTC day of microseconds since the epoch, as `2026-10-31`.
 pub fn day(us: u64) -> String {
     Date::of(us).to_string()
 }

@@ -1,4 +1,4 @@
-//! What the ring keeps: a line of JSON for each look at which there was something to keep.
+//! The entries of the ring: one line of JSON for each sample that had something to record.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use stelia_api::attribution::Attribution;
 use stelia_cpus::CpuSet;
 
-use crate::look::{Bound, Thread};
+use crate::sample::{Bound, Thread};
 
-/// One line of the ring, behind its hash.
+/// One line of the ring, which follows its hash.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Entry {
@@ -19,14 +19,14 @@ pub struct Entry {
     pub at: u64,
     /// `CLOCK_BOOTTIME`, microseconds.
     pub up: u64,
-    /// The hash of the entry before, in the first entry of a segment alone: so a segment can be checked when the one before it is gone.
+    /// The hash of the previous entry. Only the first entry of a segment has it, so that a segment can be checked without the one before it.
     /// The ring fills it in.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub before: String,
-    /// The mnemonics that [`Reading::upkeep`] of this entry is in the order of.
+    /// The mnemonics of the columns of [`Reading::upkeep`] in this entry.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub upkeep: Vec<String>,
-    /// The names that [`Reading::softirqs`] of this entry is in the order of.
+    /// The names of the columns of [`Reading::softirqs`] in this entry.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub softirqs: Vec<String>,
     /// What happened before the readings were taken, in this order.
@@ -36,15 +36,15 @@ pub struct Entry {
     pub readings: Vec<Reading>,
 }
 
-/// The counters of one seat: the kernel's numbers, not what they rose by. So the last reading of a seat is where the next one goes on
-/// from, whichever daemon takes it.
+/// The counters of one seat as the kernel has them, not their increase. The next reading continues from the last one, whichever daemon
+/// takes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Reading {
     /// The number that [`Event::Opened`] gave the seat.
     #[serde(rename = "s")]
     pub seat: u64,
-    /// Switch-ins on the CPUs, of the own threads (the lower bound), how much more the upper bound of those is, nanoseconds run,
+    /// Switch-ins on the CPUs, switch-ins of the seat's threads (lower bound), what the upper bound adds to it, nanoseconds run,
     /// nanoseconds of delay, ticks of steal.
     #[serde(rename = "n")]
     pub numbers: [u64; 6],
@@ -54,7 +54,7 @@ pub struct Reading {
     /// In the order of [`Entry::softirqs`].
     #[serde(rename = "q", skip_serializing_if = "Vec::is_empty")]
     pub softirqs: Vec<u32>,
-    /// Device interrupts by number, those alone that differ from the seat's reading before; all of them where
+    /// Device interrupts by number: only those that differ from the seat's previous reading, or all if
     /// [`full`](Self::full) is set.
     #[serde(
         rename = "i",
@@ -77,8 +77,8 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// JSON's keys are strings. Those of a reading in an event come as such: what is tagged is read into a buffer first, and serde makes numbers
-/// of keys only where it reads the text itself.
+/// JSON's keys are strings. serde converts them to numbers only where it reads the text itself; a reading in an event is read from a buffer,
+/// because the event is tagged.
 fn by_number<'de, D: Deserializer<'de>>(input: D) -> Result<BTreeMap<u32, Device>, D::Error> {
     let named = BTreeMap::<String, Device>::deserialize(input)?;
     let numbered = named.into_iter().map(|(key, device)| {
@@ -95,7 +95,7 @@ fn by_number<'de, D: Deserializer<'de>>(input: D) -> Result<BTreeMap<u32, Device
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device(pub String, pub u32);
 
-/// What happened.
+/// An event that the ledger records.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Event {
@@ -104,38 +104,38 @@ pub enum Event {
         /// `/proc/sys/kernel/random/boot_id`.
         id: String,
     },
-    /// The daemon began to look.
+    /// The daemon started to read counters.
     Started { version: String },
-    /// The daemon was told to end.
+    /// The daemon was stopped.
     Stopped {},
     /// The signing key in use, at the beginning of a segment and when it changes: the public part, base64.
     Key { key: String },
-    /// A seat of a VM is looked at from now on; again at the beginning of each segment while it is.
+    /// A seat of a VM is read from now on. Repeated at the beginning of each segment while that is so.
     Opened {
         seat: u64,
         /// Pod UID.
         vm: String,
-        /// `namespace/name`; empty where the runtime does not tell it.
+        /// `namespace/name`; empty if the runtime does not report it.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         name: String,
         cpus: CpuSet,
-        /// As in [`Seat`](crate::look::Seat).
+        /// As in [`Seat`](crate::sample::Seat).
         threads: Vec<Thread>,
         /// PCI addresses of the VM's own devices: their interrupts are its own.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         own_devices: Vec<String>,
     },
-    /// A seat is not looked at any more. Since its last reading nothing is known.
+    /// A seat is not read any more. Nothing is known about the time since its last reading.
     Closed {
         seat: u64,
         why: Closed,
-        /// The reading of the last look at it, where that was not written.
+        /// The seat's reading of the last sample, if that was not written.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last: Option<Box<Reading>>,
     },
     /// A VM's state as D-Bus has it: `isolated`, `contained`, `floating`, …; `gone`.
     State { vm: String, state: String },
-    /// Something ran on a VM's CPUs that is neither its own nor bound there.
+    /// Something ran on a VM's CPUs that is neither the VM's nor bound to these CPUs.
     Intruded {
         vm: String,
         /// CPUs of the seat.
@@ -144,18 +144,18 @@ pub enum Event {
         /// The interrupt; empty for tasks, which only an attribution names.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         name: String,
-        /// How often since the seat's entry before: at least, at most.
+        /// How often since the seat's previous entry: lower and upper bound.
         count: (u64, u64),
     },
     /// Who ran, as a hist trigger counted.
     Attributed { vm: String, attribution: Attribution },
-    /// The realtime clock was set: by so many microseconds.
+    /// The realtime clock was set by this many microseconds.
     Clock { by: i64 },
-    /// Looks that could not be kept, for this reason: a full disk, a queue that was full.
+    /// Samples that could not be recorded, and why: a full disk, a full queue.
     Missed { looks: u64, why: String },
-    /// What a crash left behind the last whole line was cut off.
+    /// Bytes that a crash left after the last complete line were cut off.
     Cut { bytes: u64 },
-    /// The hash of the entry `seq`, signed: it covers everything before.
+    /// The signed hash of the entry `seq`, which covers all entries before it.
     Head {
         /// UTC, `2026-10-31`: the day that ended.
         day: String,
@@ -168,7 +168,7 @@ pub enum Event {
     },
 }
 
-/// Why a seat is not looked at any more.
+/// Why a seat is not read any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Closed {
@@ -184,9 +184,9 @@ pub enum Closed {
     Contradicted,
     /// The host booted.
     Boot,
-    /// It was not read yet: a VM's threads settle first.
+    /// It was not read yet, because a VM's threads settle first.
     NotRead,
-    /// What was read could not be kept: a full disk. An account alone says so.
+    /// The reading could not be recorded: a full disk. Only accounts have this reason.
     NotKept,
 }
 

@@ -1,19 +1,19 @@
-//! Who ran on the CPUs of VMs: the kernel's counters are read as a meter is, kept in a ring of files that shows later changes, and made
-//! into accounts.
+//! Records who ran on the CPUs of VMs. It reads the kernel's counters, stores the readings in a ring of files that shows later changes,
+//! and computes accounts from them.
 //!
-//! - [`look`]: the counters, as read at one time;
-//! - [`entry`]: what is kept of them, and of what happened;
-//! - [`ring`]: where entries are kept, each chained to the one before;
-//! - [`keeper`]: what of a look is worth an entry;
-//! - [`standing`]: what entries leave to go on from;
-//! - [`account`]: what follows from entries for one VM and a time;
-//! - [`verdict`]: whether a ring is what was written.
+//! - [`sample`]: one reading of the counters of all seats;
+//! - [`entry`]: the entries that store readings and events;
+//! - [`ring`]: the files that hold entries, each chained to the one before by its hash;
+//! - [`recorder`]: decides which samples are written as entries;
+//! - [`replay`]: the state after a sequence of entries, from which the next one continues;
+//! - [`account`]: the account of one VM for a period;
+//! - [`verdict`]: the result of checking a ring for changes.
 
 pub mod account;
 pub mod day;
 pub mod entry;
-pub mod keeper;
-pub mod look;
+pub mod recorder;
+pub mod replay;
 pub mod ring;
-pub mod standing;
+pub mod sample;
 pub mod verdict;

@@ -15,7 +15,7 @@ pub struct Verdict {
     pub first_us: u64,
     pub last_seq: u64,
     pub last_us: u64,
-    /// Of the last entry, 64 hexadecimal digits.
+    /// The hash of the last entry, 64 hexadecimal digits.
     pub hash: String,
     /// The signed heads, ascending.
     pub heads: Vec<SignedHead>,

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use stelia_ledger::entry::{Closed, Entry, Event, Reading};
-use stelia_ledger::look::{Bound, Thread};
 use stelia_ledger::ring::key::Key;
 use stelia_ledger::ring::{Limits, Ring};
+use stelia_ledger::sample::{Bound, Thread};
 
 const WORKER: Thread = Thread { id: 30, start: 5 };
 const LATER: Thread = Thread { id: 40, start: 900 };

@@ -9,7 +9,7 @@ use std::thread::{sleep, yield_now};
 use std::time::Duration;
 
 use stelia_cpus::CpuSet;
-use stelia_ledger::look::{LookError, Reader, Seat, Thread};
+use stelia_ledger::sample::{Reader, SampleError, Seat, Thread};
 use stelia_node::counters::interrupts::{self, Kind, Table};
 use stelia_node::counters::{schedstat, softirqs, steal, task};
 use stelia_quiet::threads::stat;
@@ -128,7 +128,7 @@ fn a_look_counts_what_a_thread_did_or_says_what_the_kernel_lacks() {
     let mut reader = Reader::new(Path::new("/"));
     let there = fs::read("/proc/schedstat").is_ok() && fs::read("/sys/fs/cgroup/cgroup.procs").is_ok();
     if !there {
-        let Err(LookError::Read { path, cause }) = reader.look(&seats) else {
+        let Err(SampleError::Read { path, cause }) = reader.sample(&seats) else {
             panic!("a look without the kernel's files")
         };
         eprintln!("this host has no {path}: only the error is tested");
@@ -141,14 +141,14 @@ fn a_look_counts_what_a_thread_did_or_says_what_the_kernel_lacks() {
     }
     schedstat::parse(&fs::read("/proc/schedstat").expect("schedstat"), &seat.cpus).expect("a known version");
     let before = reader
-        .look(&seats)
+        .sample(&seats)
         .expect("a look")
         .seats
         .remove(&seat)
         .expect("the seat");
     sleep_a_thousand_times();
     let after = reader
-        .look(&seats)
+        .sample(&seats)
         .expect("a look")
         .seats
         .remove(&seat)

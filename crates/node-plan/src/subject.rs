@@ -52,7 +52,7 @@ impl Subject {
             None => notes.push("the Topology Manager's policy is not told: none is assumed".to_owned()),
         }
         let state = NodeState {
-            cpus: given(facts, &settings.cpu_manager, reserved),
+            cpus: cpu_state(facts, &settings.cpu_manager, reserved),
             ..NodeState::default()
         };
         let (name, topology) = (facts.name.clone(), facts.topology.clone());
@@ -142,7 +142,7 @@ pub fn machine(topology: &Topology, caches: &BTreeMap<u32, u32>, numa: &BTreeMap
 
 /// The assigned CPUs of a described node. CPUs that the description shows as assigned without an owner count as
 /// assigned.
-fn given(facts: &Facts, manager: &CpuManager, reserved: &CpuSet) -> cpus::CpuState {
+fn cpu_state(facts: &Facts, manager: &CpuManager, reserved: &CpuSet) -> cpus::CpuState {
     let CpuManager::Static { options, .. } = manager else {
         return cpus::CpuState::default();
     };

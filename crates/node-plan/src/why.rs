@@ -10,13 +10,13 @@ use stelia_kubelet::QosClass;
 
 use crate::Subject;
 
-/// At most this many sets of NUMA nodes are named.
-const NAMED: usize = 8;
+/// Limit of the sets of NUMA nodes that are named.
+const MAX_NAMED_NODE_SETS: usize = 8;
 
 const CPU: &str = "cpu";
 
-/// From so many seconds on kubelet's time is told.
-const SLOW: f64 = 10.0;
+/// Smallest computing time of kubelet that is printed, in seconds.
+const MIN_REPORTED_SECONDS: f64 = 10.0;
 
 /// A sentence for each thing that an admitted pod could have had and does not get.
 pub fn not_better(subject: &Subject, pod: &Pod, admission: &Admission) -> Vec<String> {
@@ -75,7 +75,7 @@ pub fn slow(subject: &Subject, pod: &Pod) -> Option<String> {
     let sets = effort::sets(nodes);
     let seconds = effort::seconds(sets);
     let looks = subject.node.settings().memory_manager != MemoryManager::None && pod.qos() == QosClass::Guaranteed;
-    (looks && seconds >= SLOW).then(|| {
+    (looks && seconds >= MIN_REPORTED_SECONDS).then(|| {
         let time = match seconds < 7200.0 {
             true => format!("{:.0} min", (seconds / 60.0).max(1.0)),
             false => format!("{:.0} h", seconds / 3600.0),
@@ -161,8 +161,8 @@ fn disagreement(merge: &Merge, policy: Policy) -> Option<String> {
 fn binding(bound: &Bound) -> String {
     let Bound { cpus, nodes, otherwise } = bound;
     let mut others: Vec<String> = otherwise.iter().map(|nodes| format!("{{{nodes}}}")).collect();
-    if others.len() > NAMED {
-        others.truncate(NAMED);
+    if others.len() > MAX_NAMED_NODE_SETS {
+        others.truncate(MAX_NAMED_NODE_SETS);
         others.push("…".to_owned());
     }
     let others = match others.is_empty() {
@@ -191,8 +191,8 @@ pub fn cause(merge: &Merge, policy: Policy) -> Option<String> {
         let mut wishes: Vec<String> = preferred
             .filter_map(|hint| Some(format!("{{{}}}", hint.nodes?)))
             .collect();
-        if wishes.len() > NAMED {
-            wishes.truncate(NAMED);
+        if wishes.len() > MAX_NAMED_NODE_SETS {
+            wishes.truncate(MAX_NAMED_NODE_SETS);
             wishes.push("…".to_owned());
         }
         wishes

@@ -17,10 +17,10 @@ use crate::numa::NumaNode;
 const STATIC: &str = "Static";
 
 /// The pods that there are; `None` where they are not known: then every record counts.
-pub type Living<'a> = Option<&'a BTreeSet<PodUid>>;
+pub type LivePods<'a> = Option<&'a BTreeSet<PodUid>>;
 
 /// Adds what the Memory Manager reserved and assigned to the NUMA nodes; nothing where its policy assigns none.
-pub fn memory(nodes: &mut BTreeMap<u32, NumaNode>, state: &MemoryManagerState, living: Living<'_>) {
+pub fn memory(nodes: &mut BTreeMap<u32, NumaNode>, state: &MemoryManagerState, living: LivePods<'_>) {
     if state.policy != STATIC {
         return;
     }
@@ -54,10 +54,10 @@ pub fn memory(nodes: &mut BTreeMap<u32, NumaNode>, state: &MemoryManagerState, l
     }
 }
 
-/// The NUMA nodes that containers have memory of, each with its cells: a NUMA node that is in use serves a request for several
+/// The NUMA nodes whose memory containers have, each with its cells: a NUMA node that is in use serves a request for several
 /// only together with these (`isAffinityViolatingNUMAAllocations` of kubelet's `policy_static.go`). `None` where the Memory Manager's
 /// policy assigns none.
-pub fn groups(state: &MemoryManagerState, living: Living<'_>) -> Option<BTreeMap<u32, BTreeSet<u32>>> {
+pub fn groups(state: &MemoryManagerState, living: LivePods<'_>) -> Option<BTreeMap<u32, BTreeSet<u32>>> {
     if state.policy != STATIC {
         return None;
     }
@@ -76,7 +76,7 @@ pub fn groups(state: &MemoryManagerState, living: Living<'_>) -> Option<BTreeMap
 }
 
 /// The blocks that are recorded for pods that are gone.
-fn blocks_of_gone<'a>(state: &'a MemoryManagerState, living: Living<'a>) -> impl Iterator<Item = &'a MemoryBlock> {
+fn blocks_of_gone<'a>(state: &'a MemoryManagerState, living: LivePods<'a>) -> impl Iterator<Item = &'a MemoryBlock> {
     // What containers of a pod have of the pod's own memory is in its blocks already.
     let containers = state.entries.iter();
     let containers = containers.filter(|(pod, _)| !state.pod_entries.contains_key(*pod));
@@ -89,7 +89,7 @@ fn blocks_of_gone<'a>(state: &'a MemoryManagerState, living: Living<'a>) -> impl
 
 /// Bytes recorded for pods that are gone, by NUMA node and kind. A block on several nodes is on each in an unknown part,
 /// and stays counted until kubelet drops it.
-fn gone<'a>(state: &'a MemoryManagerState, living: Living<'a>) -> BTreeMap<(u32, &'a str), u64> {
+fn gone<'a>(state: &'a MemoryManagerState, living: LivePods<'a>) -> BTreeMap<(u32, &'a str), u64> {
     let mut gone = BTreeMap::new();
     for MemoryBlock { nodes, kind, size } in blocks_of_gone(state, living) {
         if let [node] = nodes.as_slice() {
@@ -115,7 +115,7 @@ pub struct Devices {
 /// a resource in no zone leaves its place to kubelet, and one that found a part of it would send no pods for the rest.
 pub fn devices(
     state: &DeviceManagerState,
-    living: Living<'_>,
+    living: LivePods<'_>,
     place: impl Fn(&str) -> Option<u32>,
 ) -> BTreeMap<u32, BTreeMap<String, Devices>> {
     let mut found: BTreeMap<u32, BTreeMap<String, Devices>> = BTreeMap::new();

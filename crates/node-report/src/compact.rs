@@ -337,14 +337,14 @@ impl Compact {
     }
 }
 
-/// From so many bytes on a list is written as a mask, if that is shorter. People read a short list more easily.
-const LONG_LIST: usize = 32;
+/// A list of at least this many bytes is written as a mask if that is shorter. A short list is easier to read.
+const MIN_MASK_LIST_BYTES: usize = 32;
 
 fn set_text(cpus: &CpuSet) -> String {
     let list = cpus.to_string();
     let mask = format!("x{}", cpus.to_mask());
     match list.len() {
-        long if long > LONG_LIST && long > mask.len() => mask,
+        long if long > MIN_MASK_LIST_BYTES && long > mask.len() => mask,
         _ => list,
     }
 }

@@ -144,7 +144,7 @@ pub struct Managers {
     /// How many CPUs kubelet reserves by its own choice (`kubeReserved` and `systemReserved`, rounded up, without
     /// `reservedSystemCPUs`); 0 where they are named.
     pub reserved_count: u32,
-    /// For each NUMA node that containers have memory of, the NUMA nodes that kubelet takes it to be used with (its cells), itself
+    /// For each NUMA node whose memory containers have, the NUMA nodes that kubelet takes it to be used with (its cells), itself
     /// mostly included; `None` where the Memory Manager assigns none.
     pub memory_groups: Option<BTreeMap<u32, BTreeSet<u32>>>,
     /// The L3 cache of each CPU, where the option `prefer-align-cpus-by-uncorecache` makes kubelet look at them.

@@ -35,7 +35,7 @@ const DESCRIBED: [&str; 6] = [
     WARNINGS,
 ];
 
-/// What a stored object tells of its node.
+/// A node as its stored object describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stored {
     pub name: String,
@@ -53,7 +53,7 @@ pub struct Stored {
     pub state: Option<String>,
     /// Who is named as the object's writer (`app.kubernetes.io/managed-by`).
     pub manager: Option<String>,
-    /// What the writer warns of.
+    /// The writer's warnings.
     pub warnings: Vec<String>,
     /// Why the object tells less than its profile would.
     pub problem: Option<String>,
@@ -167,7 +167,7 @@ impl Stored {
             let is_memory = |name: &str| ["cpu", "memory"].contains(&name) || name.starts_with("hugepages-");
             zone.resources.retain(|resource| is_memory(&resource.name));
         }
-        // Without memory and distances the CPUs are told all the same.
+        // Without memory and distances the CPUs are still reported.
         let numa = described::zones::numa(&object).unwrap_or_else(|cause| {
             self.problem = Some(cause.to_string());
             BTreeMap::new()
@@ -212,7 +212,7 @@ fn without_unknown_keys(annotations: &mut BTreeMap<String, String>) {
         let Some(text) = annotations.get_mut(name) else {
             continue;
         };
-        // What is not JSON is told by whoever reads it.
+        // Text that is not JSON is reported by the reader.
         let Ok(mut value) = serde_json::from_str::<Value>(text) else {
             continue;
         };

@@ -190,7 +190,7 @@ pub fn pod_cgroups(cgroups: &dyn Cgroups) -> Result<Vec<CgroupPath>, CgroupError
     Ok(pods)
 }
 
-/// The containers of the pod that the one in `origin` is of.
+/// The containers of the pod of the container in `origin`.
 pub fn sibling_containers(
     cgroups: &dyn Cgroups,
     origin: &CgroupPath,

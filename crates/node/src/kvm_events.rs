@@ -33,8 +33,8 @@ use tokio::io::unix::AsyncFd;
 /// The group to which the kernel sends; udev sends what it made of them to group 2.
 const KERNELS_GROUP: u32 = 1;
 
-/// In bytes. The kernel's buffer for the variables has 2 KiB (`UEVENT_BUFFER_SIZE`), and a header with a path comes before them.
-const LONGEST: usize = 8192;
+/// Limit of a uevent, in bytes. The kernel's buffer for the variables has 2 KiB (`UEVENT_BUFFER_SIZE`), and a header with a path comes before them.
+const MAX_UEVENT_BYTES: usize = 8192;
 
 /// What became of a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,11 +56,11 @@ pub struct VmEvent {
     pub count: u64,
 }
 
-/// What the socket says.
+/// A message of the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heard {
+pub enum KvmMessage {
     Vm(VmEvent),
-    /// Events were dropped, or one cannot be read: only a look at every process tells which VMs there are.
+    /// Events were dropped, or one cannot be read: all processes have to be read to find the VMs.
     Lost,
 }
 
@@ -109,8 +109,8 @@ impl KvmEvents {
     ///
     /// # Errors
     /// The socket cannot be read, which a further call does not change.
-    pub async fn next(&mut self) -> Result<Heard, KvmEventsError> {
-        let mut message = vec![0; LONGEST];
+    pub async fn next(&mut self) -> Result<KvmMessage, KvmEventsError> {
+        let mut message = vec![0; MAX_UEVENT_BYTES];
         loop {
             let ready = self.socket.readable().await;
             let mut ready = ready.map_err(KvmEventsError::of("wait for"))?;
@@ -158,17 +158,17 @@ impl Queue {
     /// After an overrun the kernel drops events until the queue is empty, and does not report that again. Whoever looked at all processes as
     /// soon as the overrun is known would miss a VM that begins between that look and the end of the queue. So the queue is emptied
     /// first, and then the loss is reported, which stands for everything that was in it too.
-    fn take(&mut self, received: Received, message: &[u8]) -> Result<Option<Heard>, Errno> {
+    fn take(&mut self, received: Received, message: &[u8]) -> Result<Option<KvmMessage>, Errno> {
         match received {
             Ok(_) if self.overrun => Ok(None),
             // From whom it is, is asked before what it says.
             Ok((_, sender)) if sender != Some(0) => Ok(None),
-            Ok((length, _)) => Ok(message.get(..length).map_or(Some(Heard::Lost), parse)),
+            Ok((length, _)) => Ok(message.get(..length).map_or(Some(KvmMessage::Lost), parse)),
             Err(Errno::NOBUFS) => {
                 self.overrun = true;
                 Ok(None)
             }
-            Err(Errno::AGAIN) => Ok(std::mem::take(&mut self.overrun).then_some(Heard::Lost)),
+            Err(Errno::AGAIN) => Ok(std::mem::take(&mut self.overrun).then_some(KvmMessage::Lost)),
             Err(Errno::INTR) => Ok(None),
             Err(errno) => Err(errno),
         }
@@ -176,7 +176,7 @@ impl Queue {
 }
 
 /// What a message of the kernel's says of a VM; nothing if it is about something else.
-fn parse(message: &[u8]) -> Option<Heard> {
+fn parse(message: &[u8]) -> Option<KvmMessage> {
     let value = |name: &str| {
         let variables = message.split(|byte| *byte == 0);
         let mut named = variables.filter_map(|one| one.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
@@ -201,7 +201,7 @@ fn parse(message: &[u8]) -> Option<Heard> {
             count: number("COUNT")?,
         })
     };
-    Some(read().map_or(Heard::Lost, Heard::Vm))
+    Some(read().map_or(KvmMessage::Lost, KvmMessage::Vm))
 }
 
 #[cfg(test)]
@@ -216,7 +216,7 @@ mod tests {
         text.replace(' ', "\0").into_bytes()
     }
 
-    fn said(text: &str) -> Option<Heard> {
+    fn said(text: &str) -> Option<KvmMessage> {
         parse(&message(text))
     }
 
@@ -233,14 +233,14 @@ mod tests {
             created: 7,
             count: 2,
         };
-        assert_eq!(said(CREATED), Some(Heard::Vm(created)));
+        assert_eq!(said(CREATED), Some(KvmMessage::Vm(created)));
         let ended = CREATED.replace("create", "destroy").replace("COUNT=2", "COUNT=1");
         let destroyed = VmEvent {
             change: Change::Destroyed,
             count: 1,
             ..created
         };
-        assert_eq!(said(&ended), Some(Heard::Vm(destroyed)));
+        assert_eq!(said(&ended), Some(KvmMessage::Vm(destroyed)));
     }
 
     #[test]
@@ -274,12 +274,12 @@ mod tests {
             ("CREATED=7 ", ""),
         ];
         for (from, to) in broken {
-            assert_eq!(said(&CREATED.replace(from, to)), Some(Heard::Lost), "{to}");
+            assert_eq!(said(&CREATED.replace(from, to)), Some(KvmMessage::Lost), "{to}");
         }
         // A message that is longer than the buffer is cut: what is in the buffer is not asked.
         let (_, text) = from(0, CREATED);
         let heard = Queue::default().take(Ok((text.len() + 1, Some(0))), &text);
-        assert_eq!(heard, Ok(Some(Heard::Lost)));
+        assert_eq!(heard, Ok(Some(KvmMessage::Lost)));
     }
 
     #[test]
@@ -289,7 +289,10 @@ mod tests {
             assert_eq!(Queue::default().take(Ok((text.len(), sender)), &text), Ok(None));
         }
         let (received, text) = from(0, CREATED);
-        assert!(matches!(Queue::default().take(received, &text), Ok(Some(Heard::Vm(_)))));
+        assert!(matches!(
+            Queue::default().take(received, &text),
+            Ok(Some(KvmMessage::Vm(_)))
+        ));
     }
 
     #[test]
@@ -300,9 +303,9 @@ mod tests {
         assert_eq!(queue.take(Err(Errno::NOBUFS), &[]), Ok(None));
         assert_eq!(queue.take(created, &text), Ok(None), "still dropping");
         assert_eq!(queue.take(Err(Errno::INTR), &[]), Ok(None));
-        assert_eq!(queue.take(Err(Errno::AGAIN), &[]), Ok(Some(Heard::Lost)));
+        assert_eq!(queue.take(Err(Errno::AGAIN), &[]), Ok(Some(KvmMessage::Lost)));
         assert_eq!(queue.take(Err(Errno::AGAIN), &[]), Ok(None), "told once");
-        assert!(matches!(queue.take(created, &text), Ok(Some(Heard::Vm(_)))));
+        assert!(matches!(queue.take(created, &text), Ok(Some(KvmMessage::Vm(_)))));
         assert_eq!(queue.take(Err(Errno::BADF), &[]), Err(Errno::BADF));
     }
 }

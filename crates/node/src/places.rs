@@ -25,9 +25,9 @@ const CRIO_CONTAINERS: &str = "-containers";
 /// Further folders, by the setting `runtime-state`: of this process, as the settings are.
 static ALSO: RwLock<Vec<PathBuf>> = RwLock::new(Vec::new());
 
-/// Look into these folders too, absolute paths of the node: containerd's `state`, or the `runroot` of CRI-O's storage. They
+/// Adds folders that are read too, absolute paths of the node: containerd's `state`, or the `runroot` of CRI-O's storage. They
 /// replace those of an earlier call.
-pub fn look_also_into(folders: Vec<PathBuf>) {
+pub fn add_unit_folders(folders: Vec<PathBuf>) {
     *ALSO.write().unwrap_or_else(PoisonError::into_inner) = folders;
 }
 
@@ -57,7 +57,7 @@ impl Bundle {
         self.path().join("config.json")
     }
 
-    /// Of a container of CRI-O its conmon's number is enough to find its runtime.
+    /// For a container of CRI-O the process id of its conmon is enough to find its runtime.
     fn is_there(&self) -> bool {
         match self {
             Self::Containerd { .. } => self.config().exists(),

@@ -164,7 +164,7 @@ pub(crate) fn allowed(status: &str) -> Option<CpuSet> {
     list.trim().parse().ok()
 }
 
-/// The process a thread is of: `Tgid` of `/proc/<tid>/status`.
+/// The process of a thread: `Tgid` of `/proc/<tid>/status`.
 pub fn thread_group(status: &str) -> Option<i32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     line.trim().parse().ok()

@@ -10,15 +10,15 @@ use stelia_cpus::CpuSet;
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional};
 use crate::proc::{ProcError, Procs, TaskId};
 
-/// Most processes of a container that are looked at.
-pub const MOST_PROCESSES: usize = 1024;
-/// Most processes of a container that may be its VMM: their command lines and threads are read.
-pub const MOST_CANDIDATES: usize = 16;
-/// Most threads of one process that are looked at.
-pub const MOST_THREADS: usize = 8192;
-/// Of a command line that much is read, in bytes: a program's name, and all of it. Libvirt's have about 20 KiB.
-const PROGRAM: usize = 4096;
-const COMMAND: usize = 256 << 10;
+/// Limit of the processes that are read for one container.
+pub const MAX_PROCESSES: usize = 1024;
+/// Limit of the processes of a container that may be its VMM: their command lines and threads are read.
+pub const MAX_CANDIDATES: usize = 16;
+/// Limit of the threads that are read for one process.
+pub const MAX_PROCESS_THREADS: usize = 8192;
+/// Bytes read of a command line: for the program's name, and for the whole line. Libvirt's command lines have about 20 KiB.
+const MAX_PROGRAM_BYTES: usize = 4096;
+const MAX_COMMAND_LINE_BYTES: usize = 256 << 10;
 
 /// A process that may be a container's VMM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub enum ProcessesError {
     Cgroup(#[from] CgroupError),
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// More than are looked at.
+    /// More than the limit.
     #[error("{cgroup} has more than {most} {what}")]
     TooMany {
         cgroup: CgroupPath,
@@ -62,7 +62,7 @@ pub enum ProcessesError {
 /// or thread that ends meanwhile, or leaves the cgroup, is left out.
 ///
 /// # Errors
-/// Something that is there cannot be read, or there is more than is looked at.
+/// Something that exists cannot be read, or there is more than the limit.
 pub fn candidates(
     cgroups: &dyn Cgroups,
     procs: &dyn Procs,
@@ -78,16 +78,16 @@ pub fn candidates(
     };
     let mut found = Vec::new();
     for (count, line) in text.lines().enumerate() {
-        if count == MOST_PROCESSES {
-            return Err(too_many(MOST_PROCESSES, "processes"));
+        if count == MAX_PROCESSES {
+            return Err(too_many(MAX_PROCESSES, "processes"));
         }
         // 0 is a process of a PID namespace that cannot be seen from here.
         let Some(pid) = line.parse::<i32>().ok().filter(|pid| *pid > 0) else {
             continue;
         };
         match candidate(procs, origin, pid, is_vmm, is_vcpu) {
-            Ok(Some(_)) if found.len() == MOST_CANDIDATES => {
-                return Err(too_many(MOST_CANDIDATES, "processes that may be its VMM"));
+            Ok(Some(_)) if found.len() == MAX_CANDIDATES => {
+                return Err(too_many(MAX_CANDIDATES, "processes that may be its VMM"));
             }
             Ok(process) => found.extend(process),
             Err(ProcessesError::Proc(error)) if error.is_gone() => {}
@@ -106,16 +106,20 @@ fn candidate(
 ) -> Result<Option<Process>, ProcessesError> {
     let task = procs.identify(pid)?;
     let name = procs.name(pid);
-    let program = procs.command(pid, PROGRAM)?.into_iter().next().unwrap_or_default();
+    let program = procs
+        .command(pid, MAX_PROGRAM_BYTES)?
+        .into_iter()
+        .next()
+        .unwrap_or_default();
     if !is_vmm(&name, &program) {
         return Ok(None);
     }
-    let command = procs.command(pid, COMMAND)?;
+    let command = procs.command(pid, MAX_COMMAND_LINE_BYTES)?;
     let mut ids = procs.thread_ids(pid)?;
-    if ids.len() > MOST_THREADS {
+    if ids.len() > MAX_PROCESS_THREADS {
         return Err(ProcessesError::TooMany {
             cgroup: origin.clone(),
-            most: MOST_THREADS,
+            most: MAX_PROCESS_THREADS,
             what: "threads in one process",
         });
     }
@@ -156,9 +160,9 @@ fn candidate(
 /// The arguments in the first `most` bytes of a command line. Bytes that are not UTF-8 are replaced.
 pub(crate) fn command(path: &Path, most: usize) -> std::io::Result<Vec<String>> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut bytes = Vec::with_capacity(PROGRAM);
+    let mut bytes = Vec::with_capacity(MAX_PROGRAM_BYTES);
     while bytes.len() < most {
-        bytes.reserve(PROGRAM.min(most - bytes.len()));
+        bytes.reserve(MAX_PROGRAM_BYTES.min(most - bytes.len()));
         match rustix::io::read(&file, rustix::buffer::spare_capacity(&mut bytes)) {
             Ok(0) => break,
             Ok(_) | Err(Errno::INTR) => {}
@@ -268,7 +272,7 @@ mod tests {
     fn more_processes_than_a_vm_has_are_refused_and_none_is_no_error() {
         let root = tempfile::tempdir().unwrap();
         assert!(found(root.path()).unwrap().is_empty());
-        let list: String = (1..=MOST_PROCESSES + 1).map(|pid| format!("{pid}\n")).collect();
+        let list: String = (1..=MAX_PROCESSES + 1).map(|pid| format!("{pid}\n")).collect();
         write(
             root.path(),
             "cgroup/kubepods.slice/a.scope/cgroup.procs",

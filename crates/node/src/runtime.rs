@@ -86,7 +86,7 @@ struct Cpu {
     shares: Option<u64>,
 }
 
-/// What a container's configuration tells of it.
+/// What a container's configuration says about it.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Container {
     /// Its pod, by the runtime's annotations.
@@ -199,7 +199,7 @@ pub fn container(run: &Path, container: &ContainerCgroup) -> Container {
     let found = configs(run, &container.container_id).map(|(keys, config)| config.container(keys, &container.pod));
     let (mut named, mut others) = (None, None);
     for one in found {
-        // Of several the one that names this pod; a former container's may be left.
+        // If there are several, the one that names this pod is used: a former container's may be left.
         let place = if one.pod.is_some() { &mut named } else { &mut others };
         place.get_or_insert(one);
     }

@@ -23,7 +23,7 @@ use anyhow::{Context, bail};
 use kube::Client;
 use serde_json::{Value, json};
 use stelia_placement::apiserver::Api;
-use stelia_placement::apiserver::lease::Seat;
+use stelia_placement::apiserver::lease::LeaseClaim;
 use stelia_placement::extender::{Bounds, Paths, Service, serve};
 use stelia_placement::placer::{Options, Placer};
 use stelia_placement::run::start;
@@ -161,12 +161,12 @@ async fn program(apiserver: SocketAddr, ended: &CancellationToken) -> anyhow::Re
     config.root_cert = Some(Vec::new());
     let api = Api::new(Client::try_from(config)?);
     let placer = Placer::new(api, "one".to_owned(), 1, Options::default());
-    let seat = Seat {
+    let lease_claim = LeaseClaim {
         namespace: "default".to_owned(),
         name: "one".to_owned(),
         identity: "one".to_owned(),
     };
-    drop(start(&placer, &seat, ended));
+    drop(start(&placer, &lease_claim, ended));
     while placer.ready().is_err() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::apiserver::endpoint::Endpoint;
-use crate::apiserver::lease::Seat;
+use crate::apiserver::lease::LeaseClaim;
 use crate::apiserver::{Api, follow};
 use crate::cli::Cli;
 use crate::extender::{Bounds, Paths, Service, Tls, TlsFiles, serve};
@@ -50,7 +50,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("listen on {}", cli.listen))?;
     let (identity, number) = identity(cli.identity)?;
-    let seat = Seat {
+    let lease_claim = LeaseClaim {
         namespace: cli.lease_namespace,
         name: cli.lease_name,
         identity,
@@ -58,13 +58,13 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     let options = Options {
         strategy: cli.scoring_strategy,
     };
-    let placer = Placer::new(api, seat.identity.clone(), number, options);
-    info!("{} listens on {}", seat.identity, listener.local_addr()?);
+    let placer = Placer::new(api, lease_claim.identity.clone(), number, options);
+    info!("{} listens on {}", lease_claim.identity, listener.local_addr()?);
 
     let ended = CancellationToken::new();
-    let tasks = start(&placer, &seat, &ended);
+    let tasks = start(&placer, &lease_claim, &ended);
     let endpoint = cli.service.zip(cli.address).map(|(service, address)| Endpoint {
-        namespace: seat.namespace.clone(),
+        namespace: lease_claim.namespace.clone(),
         service,
         address,
         port: listener
@@ -113,7 +113,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         warn!("the Service still leads here: {failure}");
     }
     served.await.context("the service")?;
-    if let Err(failure) = seat.release(placer.api(), placer.leadership()).await {
+    if let Err(failure) = lease_claim.release(placer.api(), placer.leadership()).await {
         warn!("the Lease is not given back, and ends by itself: {failure}");
     }
     tasks.cancel();
@@ -122,14 +122,14 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
 
 /// Starts what runs without being asked: the Lease, the watches, what decides binds of which the outcome is not known. It ends with
 /// the token that is answered.
-pub fn start(placer: &Arc<Placer>, seat: &Seat, ended: &CancellationToken) -> CancellationToken {
+pub fn start(placer: &Arc<Placer>, lease_claim: &LeaseClaim, ended: &CancellationToken) -> CancellationToken {
     let tasks = CancellationToken::new();
-    let seat = seat.clone();
+    let lease_claim = lease_claim.clone();
     let (holder, giving_up) = (placer.clone(), ended.clone());
     // While it ends the Lease is not taken again; what it has left is enough for the binds that are under way.
     tokio::spawn(async move {
         giving_up
-            .run_until_cancelled(seat.hold(holder.api(), holder.leadership()))
+            .run_until_cancelled(lease_claim.hold(holder.api(), holder.leadership()))
             .await
     });
     for feed in feeds(placer) {

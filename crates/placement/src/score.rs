@@ -24,7 +24,7 @@ use crate::node::{Available, Shape};
 use crate::request::Request;
 
 /// The largest total.
-pub const MOST: u16 = 1000;
+pub const MAX_SCORE: u16 = 1000;
 /// `MaxExtenderPriority` of kube-scheduler.
 pub const MAX_PRIORITY: u16 = 10;
 
@@ -51,7 +51,7 @@ impl Default for Weights {
 /// A score with its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Score {
-    /// From 0 to [`MOST`].
+    /// From 0 to [`MAX_SCORE`].
     pub total: u16,
     /// The documents' A + B, from 0 to 200.
     pub documents: u32,
@@ -62,13 +62,13 @@ pub struct Score {
 
 /// A total as kube-scheduler takes it from an extender.
 pub fn priority(total: u16) -> u16 {
-    (total.min(MOST) * MAX_PRIORITY + MOST / 2) / MOST
+    (total.min(MAX_SCORE) * MAX_PRIORITY + MAX_SCORE / 2) / MAX_SCORE
 }
 
-/// Where an object does not tell a distance: one hop, as firmware mostly has it.
-const UNTOLD: u64 = 20;
+/// The distance of two NUMA nodes if the object has none: one hop, the usual value of firmware.
+const DEFAULT_DISTANCE: u64 = 20;
 /// The distance of a NUMA node to itself.
-const LOCAL: u64 = 10;
+const LOCAL_DISTANCE: u64 = 10;
 
 impl Score {
     pub(crate) fn of(
@@ -92,7 +92,7 @@ impl Score {
         let sum: u32 = parts.iter().map(|(weight, part)| weight * part).sum();
         let total = sum.checked_div(weight).and_then(|total| u16::try_from(total).ok());
         Self {
-            total: total.unwrap_or(0).min(MOST),
+            total: total.unwrap_or(0).min(MAX_SCORE),
             documents,
             distance,
             fragmentation,
@@ -157,14 +157,14 @@ fn distance(shape: &Shape, outcome: &Outcome) -> u32 {
         return 100;
     }
     let pairs = nodes.iter().flat_map(|from| nodes.iter().map(move |to| (*from, *to)));
-    let local = |node: u32| shape.distance(node, node).unwrap_or(LOCAL);
+    let local = |node: u32| shape.distance(node, node).unwrap_or(LOCAL_DISTANCE);
     let told = pairs.map(|(from, to)| match from == to {
         true => local(from),
-        false => shape.distance(from, to).unwrap_or(UNTOLD),
+        false => shape.distance(from, to).unwrap_or(DEFAULT_DISTANCE),
     });
     let sum = told.fold(0u64, u64::saturating_add);
     let count = (nodes.len() * nodes.len()) as u64;
-    let least = nodes.iter().map(|node| local(*node)).min().unwrap_or(LOCAL);
+    let least = nodes.iter().map(|node| local(*node)).min().unwrap_or(LOCAL_DISTANCE);
     let score = (least.saturating_mul(count).saturating_mul(100))
         .checked_div(sum)
         .unwrap_or(100);
@@ -193,7 +193,7 @@ fn fragmentation(shape: &Shape, before: &Available, outcome: &Outcome) -> u32 {
 
 fn company(outcome: &Outcome) -> u32 {
     match outcome.exclusivity {
-        None | Some(Exclusivity::NotAsked | Exclusivity::Kept) => 100,
+        None | Some(Exclusivity::NotAsked | Exclusivity::Honored) => 100,
         Some(Exclusivity::Downgraded) => 50,
         Some(Exclusivity::Dropped) => 0,
     }

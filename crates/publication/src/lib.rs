@@ -11,12 +11,12 @@ pub const FILE: &str = "node.json";
 /// writing, so inotify tells of the end by `IN_CLOSE_WRITE`. It is locked before it gets this name, by a rename (`IN_MOVED_TO`), over the former
 /// one: look for it by its name each time.
 pub const LOCK: &str = "lock";
-/// Another number means that a member changed its meaning; members only get more otherwise.
+/// It changes when a member changes its meaning; new members may be added without a change.
 pub const VERSION: u32 = 1;
-/// The largest file that is read, bytes. One of a node with 1024 CPUs and 500 pods is a tenth of it.
-pub const LARGEST: usize = 4 << 20;
+/// The largest file that is read, in bytes. A node with 1024 CPUs and 500 pods needs a tenth of it.
+pub const MAX_FILE_BYTES: usize = 4 << 20;
 
-/// What the daemon tells of its node.
+/// What the daemon publishes about its node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Publication {
     pub version: u32,
@@ -61,7 +61,7 @@ pub struct Pod {
     pub isolated: bool,
     /// One word in upper camel case: `Isolated`, `Contained`, `Floating`, `Evicted`, …
     pub reason: String,
-    /// Of this pod alone: no other pod's name, UID or CPUs are in it.
+    /// A text about this pod alone: it names no other pod, UID or CPUs.
     pub message: String,
     /// Since when `isolated` and `reason` are as they are, microseconds since the epoch.
     pub since_us: u64,
@@ -78,7 +78,7 @@ pub struct Event {
     pub kind: Kind,
     /// One word in upper camel case: `Isolated`, `Contained`, `Refused`, `Evicted`, `Intruded`, …
     pub reason: String,
-    /// Of this pod alone, as [`Pod::message`].
+    /// A text about this pod alone, as [`Pod::message`].
     pub message: String,
     /// When it last happened, microseconds since the epoch.
     pub time_us: u64,
@@ -97,7 +97,7 @@ pub enum Kind {
 /// Why a file is not read.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
-    #[error("{} bytes, more than {LARGEST}", .0)]
+    #[error("{} bytes, more than {MAX_FILE_BYTES}", .0)]
     TooLarge(usize),
     #[error("{0}")]
     Syntax(#[from] serde_json::Error),
@@ -114,7 +114,7 @@ impl Publication {
     /// # Errors
     /// It is too large, no such object, or of another version.
     pub fn parse(text: &[u8]) -> Result<Self, FormatError> {
-        if text.len() > LARGEST {
+        if text.len() > MAX_FILE_BYTES {
             return Err(FormatError::TooLarge(text.len()));
         }
         let Versioned { version: found } = serde_json::from_slice(text)?;

@@ -55,8 +55,8 @@ pub enum Kind {
     Failed,
 }
 
-/// The longest text of an answer that is repeated, bytes.
-const LONGEST_TEXT: usize = 500;
+/// Limit of the text of an answer that is quoted, in bytes.
+const MAX_TEXT_BYTES: usize = 500;
 
 impl Answer {
     /// The body of a success.
@@ -138,7 +138,7 @@ fn text(code: StatusCode, status: &Status) -> String {
     let mut said = status.message.as_str();
     if let Some((end, _)) = said
         .char_indices()
-        .find(|(at, char)| at + char.len_utf8() > LONGEST_TEXT)
+        .find(|(at, char)| at + char.len_utf8() > MAX_TEXT_BYTES)
     {
         said = &said[..end];
     }

@@ -5,7 +5,7 @@
 //! | [`program`] | the command line, start and end |
 //! | [`source`] | the daemon's folder, followed |
 //! | [`reading`] | what is known of the daemon at one moment |
-//! | [`options`] | what a publisher is told to do, and all its times |
+//! | [`options`] | a publisher's options, and all its times |
 //! | [`publisher`] | carries out what is decided: requests, and waiting for time and readings |
 //! | [`decide`] | which request is due, and what follows from an answer: no I/O, no clock |
 //! | [`answer`] | what an answer of the API server means |

@@ -42,9 +42,9 @@ const COUNTERS: [Counter; 5] = [
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 #[derive(Debug)]
-struct Told(Status);
+struct StatusCollector(Status);
 
-impl Collector for Told {
+impl Collector for StatusCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let Self(status) = self;
         for (name, help, value) in COUNTERS {
@@ -69,7 +69,7 @@ impl Collector for Told {
 /// None known: writing to a string does not fail.
 pub fn text(status: &Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Told(status.clone())));
+    registry.register_collector(Box::new(StatusCollector(status.clone())));
     let mut text = String::new();
     text::encode(&mut text, &registry)?;
     Ok(text)

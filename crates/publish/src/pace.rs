@@ -7,10 +7,10 @@ use stelia_credentials::backoff::Backoff;
 
 /// The pauses of what is tried again soon.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5 * 60));
-/// The pause where trying again needs somebody to change something first: rights, a CRD, a second writer.
+/// The pause after an error that somebody has to fix first: rights, a CRD, a second writer.
 pub(crate) const LONG_PAUSE: Duration = Duration::from_secs(5 * 60);
-/// Full jitter may choose nothing at all, and a server that answers at once is not to be asked in a loop.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+/// Lower limit of a pause: full jitter may choose 0, and a server that answers at once must not be asked in a loop.
+const MIN_PAUSE: Duration = Duration::from_millis(100);
 
 /// splitmix64 (Steele, Lea and Flood, 2014): numbers that differ between nodes, of no use for secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,14 +50,14 @@ pub(crate) enum Pause {
     Long,
 }
 
-/// Until when something that failed is left alone.
+/// When something that failed may be tried again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Rest {
+pub(crate) struct RetryPause {
     failures: u32,
     until: Duration,
 }
 
-impl Rest {
+impl RetryPause {
     pub(crate) fn until(&self) -> Duration {
         self.until
     }
@@ -67,7 +67,7 @@ impl Rest {
         let pause = match pause {
             Pause::Long if self.failures == 0 => random.around(LONG_PAUSE / 10),
             Pause::Long => random.around(LONG_PAUSE),
-            Pause::Growing => random.below(BACKOFF.pause(self.failures)).max(SHORTEST_PAUSE),
+            Pause::Growing => random.below(BACKOFF.pause(self.failures)).max(MIN_PAUSE),
         };
         self.failures = self.failures.saturating_add(1);
         self.until = now + retry_after.unwrap_or_default() + pause;

@@ -21,11 +21,11 @@ use crate::options::{Options, PodConditions};
 use crate::reading::Reading;
 use crate::source::Source;
 use crate::status::Status;
-use crate::withdraw::{LONGEST, withdraw};
+use crate::withdraw::{WITHDRAWAL_TIMEOUT, withdraw};
 use crate::{Publisher, serve};
 
 /// How long `--once` tries.
-const ONCE: Duration = Duration::from_secs(60);
+const ONCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The id of this boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -168,8 +168,13 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         let node = node.context("steliad tells no name of the node: --node-name")?;
         let options = arguments.options(node);
         let all = withdraw(&client, &options, reading.publication.as_deref());
-        let all = tokio::time::timeout(LONGEST, all).await;
-        let all = all.with_context(|| format!("not everything was taken back within {} s", LONGEST.as_secs()))?;
+        let all = tokio::time::timeout(WITHDRAWAL_TIMEOUT, all).await;
+        let all = all.with_context(|| {
+            format!(
+                "not everything was taken back within {} s",
+                WITHDRAWAL_TIMEOUT.as_secs()
+            )
+        })?;
         for done in &all.done {
             println!("taken back: {done}");
         }
@@ -180,12 +185,12 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     if arguments.once {
         let node = arguments.node_name.clone().or(named(&readings.borrow()));
-        let node = node.with_context(|| nothing_told(&arguments.directory, &readings.borrow()))?;
+        let node = node.with_context(|| no_publication(&arguments.directory, &readings.borrow()))?;
         if readings.borrow().publication.is_none() {
-            bail!("{}", nothing_told(&arguments.directory, &readings.borrow()));
+            bail!("{}", no_publication(&arguments.directory, &readings.borrow()));
         }
         let publisher = Publisher::new(client, arguments.options(node));
-        let status = publisher.once(readings, ONCE).await;
+        let status = publisher.once(readings, ONCE_TIMEOUT).await;
         return Ok(code(status.settled && status.problems.is_empty()));
     }
     let listener = match arguments.metrics {
@@ -216,7 +221,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         tokio::select! {
             () = publisher.run(readings, cancel.clone()) => {}
             () = served => {}
-            () = tell(status.clone()) => {}
+            () = log_status(status.clone()) => {}
         }
     };
     tokio::select! {
@@ -240,7 +245,7 @@ fn named(reading: &Reading) -> Option<String> {
     Some(reading.publication.as_ref()?.node.clone())
 }
 
-fn nothing_told(directory: &Path, reading: &Reading) -> String {
+fn no_publication(directory: &Path, reading: &Reading) -> String {
     let problem = reading.problem.as_deref();
     format!(
         "steliad tells nothing in {}: {}",
@@ -260,7 +265,7 @@ async fn first_name(mut readings: watch::Receiver<Reading>) -> String {
 }
 
 /// Shows in `systemctl status` what is wrong.
-async fn tell(mut status: watch::Receiver<Status>) {
+async fn log_status(mut status: watch::Receiver<Status>) {
     let mut before = String::new();
     loop {
         let line = line(&status.borrow_and_update());

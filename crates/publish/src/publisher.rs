@@ -19,8 +19,8 @@ use crate::reading::Reading;
 use crate::request::Request;
 use crate::status::Status;
 
-/// The longest answer that is read, bytes: a Node with hundreds of images is a fifth of it.
-const LONGEST_ANSWER: usize = 1 << 20;
+/// Limit of an answer, in bytes: a Node with hundreds of images is a fifth of it.
+const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// Keeps the API server as the readings are. It starts no thread and no task, and waits by tokio's clock.
 pub struct Publisher {
@@ -72,7 +72,7 @@ impl Publisher {
             if std::mem::take(&mut is_told) {
                 let reading = readings.borrow_and_update().clone();
                 self.state.take(&reading, started.elapsed());
-                self.tell();
+                self.publish_status();
             }
             match self.state.next(started.elapsed()) {
                 Next::Send(task, request) => {
@@ -83,7 +83,7 @@ impl Publisher {
                         self.client.current(true);
                     }
                     is_told = readings.has_changed().unwrap_or(false);
-                    self.tell();
+                    self.publish_status();
                 }
                 Next::Wait(_) if once && self.state.status().settled => return,
                 Next::Wait(until) => {
@@ -96,7 +96,7 @@ impl Publisher {
         }
     }
 
-    fn tell(&self) {
+    fn publish_status(&self) {
         let status = self.state.status();
         self.status.send_if_modified(|before| {
             let changed = *before != status;
@@ -133,7 +133,7 @@ async fn exchange(client: &Client, request: Request) -> Answer {
     };
     let retry_after = parts.headers.get(RETRY_AFTER).and_then(|seconds| seconds.to_str().ok());
     let retry_after = retry_after.and_then(|seconds| seconds.trim().parse().ok());
-    match Limited::new(body, LONGEST_ANSWER).collect().await {
+    match Limited::new(body, MAX_ANSWER_BYTES).collect().await {
         Ok(body) => Answer::Http {
             status: parts.status,
             retry_after: retry_after.map(Duration::from_secs),

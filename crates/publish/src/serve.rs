@@ -15,10 +15,10 @@ use crate::metrics;
 use crate::status::{Part, Status};
 
 const METRICS: &str = "/metrics";
-/// A client that does not finish its request.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// After a failure to accept: descriptors that ran out come back.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Timeout of a client that does not finish its request.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pause after accept(2) failed: exhausted descriptors become free again.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The listening socket.
 ///
@@ -32,7 +32,7 @@ pub async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 pub async fn serve(listener: TcpListener, status: watch::Receiver<Status>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             continue;
         };
         let answer = service_fn(|request: http::Request<Incoming>| {
@@ -48,7 +48,7 @@ pub async fn serve(listener: TcpListener, status: watch::Receiver<Status>) {
             .max_buf_size(8 << 10)
             .serve_connection(TokioIo::new(stream), answer);
         // A client that went away, or sent no HTTP: nobody is left to tell.
-        let _ = tokio::time::timeout(PATIENCE, connection).await;
+        let _ = tokio::time::timeout(CLIENT_TIMEOUT, connection).await;
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a publisher tells of itself.
+//! The status of a publisher.
 
 use std::collections::BTreeMap;
 

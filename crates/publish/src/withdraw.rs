@@ -11,14 +11,14 @@ use crate::answer::{Failure, Kind};
 use crate::decide::content;
 use crate::decide::taint::{self, NodeView};
 use crate::options::{Options, PodConditions};
-use crate::pace::{Pause, Random, Rest};
+use crate::pace::{Pause, Random, RetryPause};
 use crate::publisher::send;
 use crate::request::{self, Request};
 
 /// How often a request is sent while the API server is away: the removal of a package waits for it.
 const ATTEMPTS: u32 = 4;
-/// The longest a withdrawal takes where the API server does not answer, pods aside.
-pub const LONGEST: Duration = Duration::from_secs(120);
+/// Timeout of a withdrawal if the API server does not answer, without its pods.
+pub const WITHDRAWAL_TIMEOUT: Duration = Duration::from_secs(120);
 /// The versions under which the object may be served.
 const VERSIONS: [&str; 2] = ["v1alpha2", "v1alpha1"];
 
@@ -39,7 +39,7 @@ impl Withdrawn {
     }
 }
 
-/// Of the object what is read.
+/// The fields of the object that are read.
 #[derive(Deserialize)]
 struct Object {
     metadata: ObjectMetadata,
@@ -100,7 +100,7 @@ impl Withdrawal<'_> {
             text: error.to_string(),
             retry_after: None,
         })?;
-        let mut rest = Rest::default();
+        let mut rest = RetryPause::default();
         loop {
             let failure = match send(self.client, request.clone()).await.into_body() {
                 Ok(body) => return Ok(body),

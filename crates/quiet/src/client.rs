@@ -17,8 +17,8 @@ use crate::line::{self, LineError};
 use crate::order::{Answer, MAX_LINE, Order, Target};
 use crate::request::{Attribute, Request};
 
-/// How long an answer may take: an order on a large node takes milliseconds, and irqbalance is waited for a second or two.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of an answer: an order on a large node takes milliseconds, and irqbalance is waited for a second or two.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why an order was not carried out, or is not known to have been.
 #[derive(Debug, thiserror::Error)]

@@ -24,7 +24,7 @@ impl Failure {
         move |cause| Self { what, cause }
     }
 
-    /// Of a record that cannot be read as what it should be.
+    /// A record that cannot be parsed.
     pub(crate) fn record(name: &str) -> impl FnOnce(serde_json::Error) -> Self + use<> {
         let what = format!("read the record {name}");
         move |cause| Self {

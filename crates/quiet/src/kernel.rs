@@ -30,12 +30,12 @@ impl Kernel {
     }
 }
 
-/// `/proc/interrupts` of a large node takes megabytes; most other files a line.
-const USUAL: usize = 4096;
+/// Initial size of the buffer, in bytes. `/proc/interrupts` of a large node takes megabytes; most other files a line.
+const INITIAL_BUFFER_BYTES: usize = 4096;
 
 impl Files for Kernel {
     fn read(&self, path: &str) -> io::Result<String> {
-        let mut bytes = Vec::with_capacity(USUAL);
+        let mut bytes = Vec::with_capacity(INITIAL_BUFFER_BYTES);
         File::open(self.at(path))?.read_to_end(&mut bytes)?;
         // Drivers name their interrupts, in any bytes: one that is not UTF-8 must not make the others unreadable.
         Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -185,7 +185,7 @@ mod tests {
         let path = folder.path().join("interrupts");
         fs::write(&path, b"24: 1 a\xffb\n").unwrap();
         assert_eq!(kernel().read(text(&path)).unwrap(), "24: 1 a\u{fffd}b\n");
-        let long = "x".repeat(3 * USUAL + 1);
+        let long = "x".repeat(3 * INITIAL_BUFFER_BYTES + 1);
         fs::write(&path, &long).unwrap();
         assert_eq!(kernel().read(text(&path)).unwrap(), long);
     }

@@ -23,7 +23,7 @@ pub const MAX_LINE: usize = 4 << 20;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Order {
-    /// Device interrupts are kept off the CPUs of all [`vms`](Self::vms), and irqbalance is told of them.
+    /// Device interrupts are kept off the CPUs of all [`vms`](Self::vms), and irqbalance gets their list.
     pub steer: bool,
     /// Where an interrupt goes whose base mask has only CPUs of VMs.
     pub shared: CpuSet,
@@ -63,7 +63,7 @@ impl Vm {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Latency {
-    /// At most so many microseconds, 1 or more: 0 would mean no constraint.
+    /// The largest wake-up latency in microseconds, 1 or more: 0 would mean no constraint.
     Microseconds(u32),
     /// `n/a`: none is tolerated, the CPU polls.
     Polling,
@@ -79,7 +79,7 @@ pub struct CacheClass {
     pub memory_bandwidth: Option<u32>,
 }
 
-/// Whose CPUs are looked at closely: who else runs there is counted by the kernel's hist triggers, in an instance of tracefs.
+/// The CPUs on which the kernel's hist triggers count what runs, in an instance of tracefs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Target {

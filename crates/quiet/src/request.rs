@@ -26,9 +26,9 @@ pub enum Attribute {
     Finish {},
 }
 
-/// Of both kinds, to tell which it is.
+/// Tells an order from a request for an attribution.
 #[derive(Deserialize)]
-struct Either {
+struct RequestKind {
     attribute: Option<IgnoredAny>,
 }
 
@@ -43,7 +43,7 @@ impl Request {
     /// It is not JSON that is understood.
     pub fn parse(text: &str) -> serde_json::Result<Self> {
         match serde_json::from_str(text) {
-            Ok(Either { attribute: Some(_) }) => {
+            Ok(RequestKind { attribute: Some(_) }) => {
                 let Attributing { attribute } = serde_json::from_str(text)?;
                 Ok(Self::Attribute { attribute })
             }

@@ -18,7 +18,7 @@ pub struct Memories {
 pub fn carry_out(system: System<'_>, sockets: &Path, order: &Order, memories: &mut Memories) -> Report {
     let mut report = Report::default();
     let steers = order.steer && !order.vms.is_empty();
-    // irqbalance before the masks are written: until it was told, it moves interrupts back.
+    // irqbalance before the masks are written: until it has the list, it moves interrupts back.
     if steers {
         irqbalance::carry_out(system, sockets, order, &mut report);
     }

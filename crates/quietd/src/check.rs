@@ -16,9 +16,9 @@ use stelia_text::excerpt::excerpt;
 
 pub use facts::{Facts, exclusive};
 
-/// Why an order is not carried out.
+/// Why an order is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Wrong {
+pub enum OrderRefusal {
     #[error("{0:?} is not a pod's UID")]
     Pod(String),
     #[error("the shared CPUs {0} are VMs'")]
@@ -39,9 +39,9 @@ pub enum Wrong {
     },
 }
 
-/// Why nothing is counted.
+/// Why a request for an attribution is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum WrongTarget {
+pub enum TargetRefusal {
     #[error("no CPUs are named")]
     NoCpus,
     #[error("the CPUs {0} are no VM's")]
@@ -53,17 +53,17 @@ pub enum WrongTarget {
 /// Whether it may be counted who runs there: on CPUs of VMs only, `exclusive`. What else runs on the node is nobody's business here.
 ///
 /// # Errors
-/// [`WrongTarget`].
-pub fn check_target(target: &Target, exclusive: &CpuSet) -> Result<(), WrongTarget> {
+/// [`TargetRefusal`].
+pub fn check_target(target: &Target, exclusive: &CpuSet) -> Result<(), TargetRefusal> {
     if target.cpus.is_empty() {
-        return Err(WrongTarget::NoCpus);
+        return Err(TargetRefusal::NoCpus);
     }
     let others = target.cpus.difference(exclusive);
     if !others.is_empty() {
-        return Err(WrongTarget::NotExclusive(others));
+        return Err(TargetRefusal::NotExclusive(others));
     }
     let thread = target.own.iter().find(|thread| **thread <= 0);
-    thread.map_or(Ok(()), |thread| Err(WrongTarget::Thread(*thread)))
+    thread.map_or(Ok(()), |thread| Err(TargetRefusal::Thread(*thread)))
 }
 
 /// What of an order may be carried out.
@@ -79,12 +79,12 @@ pub struct Checked {
 ///
 /// # Errors
 /// Something that no daemon orders, whatever happens meanwhile: then nothing is carried out.
-pub fn check(mut order: Order, facts: &Facts) -> Result<Checked, Wrong> {
+pub fn check(mut order: Order, facts: &Facts) -> Result<Checked, OrderRefusal> {
     let mut left_out = BTreeMap::new();
     let mut exclusive = CpuSet::new();
     for (pod, vm) in &order.vms {
         if PodUid::parse(pod).is_err() {
-            return Err(Wrong::Pod(excerpt(pod)));
+            return Err(OrderRefusal::Pod(excerpt(pod)));
         }
         check_vm(pod, vm, &order)?;
         match is_its_own(vm, &exclusive, facts.recorded.get(pod)) {
@@ -95,7 +95,7 @@ pub fn check(mut order: Order, facts: &Facts) -> Result<Checked, Wrong> {
     order.vms.retain(|pod, _| !left_out.contains_key(pod));
     let shared = order.shared.intersection(&exclusive);
     if !shared.is_empty() {
-        return Err(Wrong::SharedAreVms(shared));
+        return Err(OrderRefusal::SharedAreVms(shared));
     }
     // A CPU may have gone meanwhile.
     order.shared = order.shared.intersection(&facts.online);
@@ -124,18 +124,18 @@ fn is_its_own(vm: &Vm, before: &CpuSet, recorded: Option<&Result<CpuSet, String>
     }
 }
 
-fn check_vm(pod: &str, vm: &Vm, order: &Order) -> Result<(), Wrong> {
+fn check_vm(pod: &str, vm: &Vm, order: &Order) -> Result<(), OrderRefusal> {
     if let Some(device) = vm.own_devices.iter().find(|device| !is_pci_address(device)) {
-        return Err(Wrong::Device {
+        return Err(OrderRefusal::Device {
             pod: pod.to_owned(),
             device: excerpt(device),
         });
     }
     if vm.latency == Some(Latency::Microseconds(0)) {
-        return Err(Wrong::Latency(pod.to_owned()));
+        return Err(OrderRefusal::Latency(pod.to_owned()));
     }
     match &vm.cache_class {
-        Some(class) if !order.cache_classes.contains_key(class) => Err(Wrong::NoClass {
+        Some(class) if !order.cache_classes.contains_key(class) => Err(OrderRefusal::NoClass {
             pod: pod.to_owned(),
             class: excerpt(class),
         }),
@@ -161,14 +161,14 @@ fn is_pci_address(text: &str) -> bool {
 }
 
 /// The name is part of a directory's name in resctrl.
-fn check_class(name: &str, class: &CacheClass) -> Result<(), Wrong> {
+fn check_class(name: &str, class: &CacheClass) -> Result<(), OrderRefusal> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if !(1..=64).contains(&name.len()) || !name.bytes().all(plain) {
-        return Err(Wrong::ClassName(excerpt(name)));
+        return Err(OrderRefusal::ClassName(excerpt(name)));
     }
     let wrong = |what, value| {
         let class = name.to_owned();
-        Err(Wrong::ClassValue { class, what, value })
+        Err(OrderRefusal::ClassValue { class, what, value })
     };
     match (class.l3_ways, class.memory_bandwidth) {
         (Some(0), _) => wrong("number of ways", 0),

@@ -18,7 +18,7 @@ const NAME: &str = "in-force.json";
 pub struct InForce(Order);
 
 impl InForce {
-    /// Of an order that is carried out.
+    /// The state that an order which was carried out leaves.
     pub fn of(order: &Order) -> Self {
         match order.vms.is_empty() {
             true => Self::default(),

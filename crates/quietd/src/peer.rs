@@ -14,19 +14,19 @@ use stelia_node::proc::{KernelProcs, Procs, pid_of_pidfd};
 /// Where systemd starts the daemon.
 const DAEMON: &str = "/system.slice/steliad.service";
 
-/// Why a peer is not answered: what it is, by which it is told apart from others.
+/// A peer that is not the daemon and gets no answer; the text identifies it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Stranger(pub String);
+pub struct ForeignPeer(pub String);
 
 /// Whether the peer is the daemon.
 ///
 /// # Errors
 /// Who it is instead.
-pub(crate) fn is_daemon(stream: &UnixStream) -> Result<(), Stranger> {
-    let unknown = |cause: String| Stranger(format!("a process that cannot be identified: {cause}"));
+pub(crate) fn is_daemon(stream: &UnixStream) -> Result<(), ForeignPeer> {
+    let unknown = |cause: String| ForeignPeer(format!("a process that cannot be identified: {cause}"));
     let credentials = getsockopt(stream, sockopt::PeerCredentials).map_err(|cause| unknown(cause.to_string()))?;
     if credentials.uid() != 0 {
-        return Err(Stranger(format!("a process of user {}", credentials.uid())));
+        return Err(ForeignPeer(format!("a process of user {}", credentials.uid())));
     }
     // Before Linux 6.5 only the number is known. It may be another process's by now, one that root started in this moment: the
     // daemon's cgroup would have to have it, too.
@@ -46,10 +46,10 @@ pub(crate) fn is_daemon(stream: &UnixStream) -> Result<(), Stranger> {
     of_cgroup(&cgroup)
 }
 
-fn of_cgroup(cgroup: &CgroupPath) -> Result<(), Stranger> {
+fn of_cgroup(cgroup: &CgroupPath) -> Result<(), ForeignPeer> {
     match cgroup.as_str() == DAEMON {
         true => Ok(()),
-        false => Err(Stranger(format!("a process of {cgroup}"))),
+        false => Err(ForeignPeer(format!("a process of {cgroup}"))),
     }
 }
 
@@ -68,14 +68,14 @@ mod tests {
             "/system.slice/steliad-quiet.service",
             "/kubepods.slice/a/system.slice/steliad.service",
         ] {
-            assert_eq!(of(other), Err(Stranger(format!("a process of {other}"))));
+            assert_eq!(of(other), Err(ForeignPeer(format!("a process of {other}"))));
         }
     }
 
     #[test]
     fn a_test_is_not_the_daemon() {
         let (_client, server) = UnixStream::pair().unwrap();
-        let Stranger(who) = is_daemon(&server).unwrap_err();
+        let ForeignPeer(who) = is_daemon(&server).unwrap_err();
         assert!(who.starts_with("a process of"), "{who}");
     }
 }

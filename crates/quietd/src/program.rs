@@ -25,13 +25,13 @@ use crate::carry_out::{Memories, carry_out};
 use crate::in_force::InForce;
 use crate::journal::{Priority, say};
 use crate::peer;
-use crate::serve::{End, PATIENCE, Server, State};
+use crate::serve::{End, PEER_TIMEOUT, Server, State};
 
 /// Name the socket has in its unit (`FileDescriptorName=`).
 const SOCKET_NAME: &str = "quiet";
 
-/// The daemon orders at each of its audits while it has VMs: every 30 s, if nothing else is set.
-const IDLE: Duration = Duration::from_secs(120);
+/// The program ends after this time without an order. The daemon sends one at each of its audits while it has VMs: every 30 s by default.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Keeps device interrupts off the CPUs of virtual machines, on behalf of steliad.
 #[derive(Debug, Parser)]
@@ -101,14 +101,14 @@ fn serve() -> Result<(), Failure> {
         cgroups: &cgroups,
         sockets: Path::new(SOCKETS),
         admit: &peer::is_daemon,
-        patience: PATIENCE,
+        peer_timeout: PEER_TIMEOUT,
         clock: &trace::now_us,
         state: State::default(),
     };
     // Telling systemd cannot fail in a way that anybody could act on.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let end = server
-        .serve(&listener, told.as_fd(), IDLE)
+        .serve(&listener, told.as_fd(), IDLE_TIMEOUT)
         .map_err(of("wait for orders"))?;
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
     if end == End::Idle {

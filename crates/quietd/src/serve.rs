@@ -25,21 +25,21 @@ use crate::carry_out::{Memories, carry_out};
 use crate::check::{Checked, Facts, check, check_target, exclusive};
 use crate::in_force::InForce;
 use crate::journal::{Priority, say};
-pub use crate::peer::Stranger;
+pub use crate::peer::ForeignPeer;
 
-/// How long a peer has for its line, and for reading its answer.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of a peer for sending its line, and for reading the answer.
+pub const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// So many strangers are remembered as told of; then all are forgotten.
-const STRANGERS: usize = 64;
+/// Limit of the foreign peers that are remembered as logged; beyond it all are forgotten.
+const MAX_REMEMBERED_PEERS: usize = 64;
 
 /// Why serving ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Nobody connected for so long.
+    /// No client connected within the idle timeout.
     Idle,
-    /// It was told to end.
-    Told,
+    /// It was stopped by a signal.
+    Stopped,
 }
 
 /// What orders are carried out on, and what is remembered of them.
@@ -49,9 +49,9 @@ pub struct Server<'a> {
     /// [`stelia_quiet::irqbalance::SOCKETS`].
     pub sockets: &'a Path,
     /// Whether this peer is answered.
-    pub admit: &'a dyn Fn(&UnixStream) -> Result<(), Stranger>,
-    /// [`PATIENCE`].
-    pub patience: Duration,
+    pub admit: &'a dyn Fn(&UnixStream) -> Result<(), ForeignPeer>,
+    /// [`PEER_TIMEOUT`].
+    pub peer_timeout: Duration,
     /// [`stelia_quiet::trace::now_us`].
     pub clock: &'a dyn Fn() -> u64,
     pub state: State,
@@ -61,8 +61,8 @@ pub struct Server<'a> {
 #[derive(Debug, Default)]
 pub struct State {
     memories: Memories,
-    /// They were told of in the journal.
-    strangers: BTreeSet<Stranger>,
+    /// Foreign peers that the journal already names.
+    strangers: BTreeSet<ForeignPeer>,
     /// The last order was refused for this.
     refused: Option<String>,
 }
@@ -90,7 +90,7 @@ impl Server<'_> {
                 Err(cause) => return Err(cause.into()),
             }
             if !sources[0].revents().is_empty() {
-                return Ok(End::Told);
+                return Ok(End::Stopped);
             }
             match listener.accept() {
                 Ok((stream, _)) => self.attend(stream),
@@ -105,11 +105,11 @@ impl Server<'_> {
     /// One connection from its first byte to its last.
     pub fn attend(&mut self, mut stream: UnixStream) {
         if let Err(stranger) = (self.admit)(&stream) {
-            if self.state.strangers.len() >= STRANGERS {
+            if self.state.strangers.len() >= MAX_REMEMBERED_PEERS {
                 self.state.strangers.clear();
             }
             if self.state.strangers.insert(stranger.clone()) {
-                let Stranger(who) = stranger;
+                let ForeignPeer(who) = stranger;
                 say(
                     Priority::Warning,
                     &format!("{who} connected, which is not steliad: not answered"),
@@ -117,16 +117,16 @@ impl Server<'_> {
             }
             return;
         }
-        let answer = match line::read(&mut stream, MAX_LINE, self.patience) {
+        let answer = match line::read(&mut stream, MAX_LINE, self.peer_timeout) {
             Ok(text) => self.answer(&text),
             // The daemon gave up, or ended.
             Err(LineError::Closed) => return,
             Err(error) => Answer::Refused(format!("no order was received: {error}")),
         };
-        self.tell_refusal(&answer);
+        self.log_refusal(&answer);
         // Texts and numbers: they cannot fail to be JSON.
         let text = serde_json::to_string(&answer).unwrap_or_default();
-        if let Err(error) = line::write(&mut stream, &text, self.patience) {
+        if let Err(error) = line::write(&mut stream, &text, self.peer_timeout) {
             say(Priority::Warning, &format!("an answer was not taken: {error}"));
             if answer == Answer::Begun {
                 self.forget();
@@ -193,7 +193,7 @@ impl Server<'_> {
     }
 
     /// The daemon tries again and again: the journal has it once.
-    fn tell_refusal(&mut self, answer: &Answer) {
+    fn log_refusal(&mut self, answer: &Answer) {
         let reason = match answer {
             Answer::Done(_) | Answer::Begun | Answer::Attributed(_) => None,
             Answer::Refused(reason) => Some(reason.clone()),

@@ -30,7 +30,7 @@ pub enum RecordError {
     /// An attribute is missing or does not parse.
     #[error("attribute {0} of the record is missing or does not parse")]
     Attribute(&'static str),
-    /// What it says that it is of, and where it was found.
+    /// The pod that the record names, and the place where it was found.
     #[error("the record is of {0}, and was found as that of {1}")]
     Foreign(String, String),
 }
@@ -62,8 +62,8 @@ fn vcpu(text: &str) -> Option<VcpuThread> {
     parts.next().is_none().then_some(thread)
 }
 
-/// What follows the rule's name where the vCPUs run where others pin them.
-const KEEPS: &str = " keep";
+/// The suffix after the rule's name if the vCPUs stay where another program pins them.
+const KEEP_SUFFIX: &str = " keep";
 
 /// What is between the two where the rule wants no partition. A daemon that does not know it reads it as part of the rule's name.
 const CONTAINED: &str = " member";
@@ -71,12 +71,12 @@ const CONTAINED: &str = " member";
 /// A rule's name has no spaces.
 fn adopted_text(adopted: &Adopted) -> String {
     let contained = if adopted.contained { CONTAINED } else { "" };
-    let keeps = if adopted.keeps { KEEPS } else { "" };
+    let keeps = if adopted.keeps { KEEP_SUFFIX } else { "" };
     format!("{}{contained}{keeps}", adopted.rule)
 }
 
 fn adopted(text: &str) -> Adopted {
-    let (text, keeps) = match text.strip_suffix(KEEPS) {
+    let (text, keeps) = match text.strip_suffix(KEEP_SUFFIX) {
         Some(rest) => (rest, true),
         None => (text, false),
     };
@@ -88,23 +88,23 @@ fn adopted(text: &str) -> Adopted {
     }
 }
 
-/// `EXCLUSIVE of ENTRY`, and ` spare SPARE` where there are such; all in one, so that no crash parts them.
+/// `EXCLUSIVE of ENTRY`, and ` spare SPARE_SEPARATOR` where there are such; all in one, so that no crash parts them.
 fn cpus_text(record: &Record) -> String {
     let mut text = format!("{} of {}", record.exclusive, record.entry);
     if !record.spare.is_empty() {
-        text.push_str(&format!("{SPARE}{}", record.spare));
+        text.push_str(&format!("{SPARE_SEPARATOR}{}", record.spare));
     }
     text
 }
 
 /// The exclusive CPUs, the entry and the spare ones.
 fn cpus(text: &str) -> Option<(CpuSet, CpuSet, CpuSet)> {
-    let (text, spare) = text.split_once(SPARE).unwrap_or((text, ""));
+    let (text, spare) = text.split_once(SPARE_SEPARATOR).unwrap_or((text, ""));
     let (exclusive, entry) = text.split_once(" of ")?;
     Some((exclusive.parse().ok()?, entry.parse().ok()?, spare.parse().ok()?))
 }
 
-const SPARE: &str = " spare ";
+const SPARE_SEPARATOR: &str = " spare ";
 
 /// Whether a vCPU's property may have this name: what separates names in `vcpu-props` cannot be part of one.
 pub fn is_prop_name(name: &str) -> bool {
@@ -138,10 +138,10 @@ fn props(text: &str) -> Option<BTreeMap<u32, BTreeMap<String, i64>>> {
 }
 
 /// The kernel's limit of one attribute, in bytes (`XATTR_SIZE_MAX`).
-const LONGEST: usize = 64 << 10;
+const MAX_ATTRIBUTE_BYTES: usize = 64 << 10;
 /// Its limit of all `user.` attributes of a cgroup, in bytes (`KERNFS_USER_XATTR_SIZE_LIMIT`); one that is being
 /// replaced counts twice.
-const ALL: usize = 128 << 10;
+const MAX_ALL_ATTRIBUTES_BYTES: usize = 128 << 10;
 
 impl Record {
     /// Why the kernel would not take the record; `None` where it does. Some 800 vCPUs with all their properties fit, on CPUs that
@@ -150,7 +150,7 @@ impl Record {
         self.too_large_beside(0)
     }
 
-    /// The same where other attributes of the cgroup have so many bytes.
+    /// The same if other attributes of the cgroup have `others` bytes.
     pub(crate) fn too_large_beside(&self, others: usize) -> Option<String> {
         let attributes = self.attributes();
         let longest = attributes
@@ -159,7 +159,7 @@ impl Record {
             .max()
             .unwrap_or_default();
         let all: usize = attributes.iter().map(|(_, value)| value.len()).sum();
-        (longest > LONGEST || others + all + longest > ALL).then(|| {
+        (longest > MAX_ATTRIBUTE_BYTES || others + all + longest > MAX_ALL_ATTRIBUTES_BYTES).then(|| {
             format!(
                 "the record of {} vCPUs takes {all} bytes, {longest} in one attribute: more than the kernel keeps on a cgroup",
                 self.vcpus.len()

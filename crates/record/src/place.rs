@@ -15,8 +15,8 @@ const SEPARATOR: char = '.';
 
 /// How many `user.` attributes the kernel keeps on a cgroup (`KERNFS_MAX_USER_XATTRS`).
 const MAX_ATTRIBUTES: usize = 128;
-/// How many of them are left to other programs: systemd has some of its own.
-const OTHER_PROGRAMS: usize = 16;
+/// Attributes that are left to other programs: systemd has some of its own.
+const ATTRIBUTES_OF_OTHERS: usize = 16;
 
 /// Where a record is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl RecordPlace {
         let others = || all.iter().filter(|(name, _)| self.bare(name).is_none());
         let bytes = others().map(|(_, value)| value.len()).sum();
         let (count, has) = (record.attributes().len(), others().count());
-        if has + count > MAX_ATTRIBUTES - OTHER_PROGRAMS {
+        if has + count > MAX_ATTRIBUTES - ATTRIBUTES_OF_OTHERS {
             return Some(format!(
                 "{} has {has} attributes already and no room for the {count} of the record: the kernel keeps {MAX_ATTRIBUTES}",
                 self.cgroup

@@ -9,8 +9,8 @@ use stelia_allocator::{AllocationRequest, koordinator};
 
 use super::error::Error;
 
-/// All annotations of a pod have at most 256 KiB together.
-const MOST: u64 = 256 * 1024;
+/// Limit of all annotations of a pod together, in bytes.
+const MAX_ANNOTATIONS_BYTES: u64 = 256 * 1024;
 
 /// Adds what the files request.
 ///
@@ -41,9 +41,11 @@ fn invalid(text: String) -> io::Error {
 
 fn text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    File::open(path)?.take(MOST + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > MOST {
-        true => Err(invalid(format!("it has more than {MOST} bytes"))),
+    File::open(path)?
+        .take(MAX_ANNOTATIONS_BYTES + 1)
+        .read_to_string(&mut text)?;
+    match text.len() as u64 > MAX_ANNOTATIONS_BYTES {
+        true => Err(invalid(format!("it has more than {MAX_ANNOTATIONS_BYTES} bytes"))),
         false => Ok(text),
     }
 }
@@ -69,7 +71,7 @@ mod tests {
         );
         std::fs::write(&path, r#"{"cpuset":"2-3"}"#).unwrap();
         assert_eq!(read(&path).unwrap().schedule.cpus, Some("2-3".parse().unwrap()));
-        std::fs::write(&path, " ".repeat(MOST as usize + 1)).unwrap();
+        std::fs::write(&path, " ".repeat(MAX_ANNOTATIONS_BYTES as usize + 1)).unwrap();
         assert!(read(&path).unwrap_err().contains("more than"));
         std::fs::write(&path, [0xff]).unwrap();
         assert!(read(&path).is_err());

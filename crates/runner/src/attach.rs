@@ -20,7 +20,7 @@ use super::supervise::{End, Vm, supervise};
 use super::vmm::{Monitor, Release, ThreadNames, Vmm, find_vm};
 
 const PROC: &str = "/proc";
-const RETRY: Duration = Duration::from_millis(250);
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 pub(crate) async fn run(mut options: AttachOptions) -> u8 {
     let annotations = options.common.read_annotations();
@@ -61,7 +61,7 @@ async fn wait_for_vmm(options: &AttachOptions) -> Result<(i32, OwnedFd), Error> 
             Err(error) if Instant::now() < deadline => tracing::debug!("{error}"),
             done => return done,
         }
-        sleep(RETRY).await;
+        sleep(RETRY_INTERVAL).await;
     }
 }
 

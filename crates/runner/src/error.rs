@@ -54,7 +54,7 @@ pub enum Error {
         vmm: &'static str,
         request: &'static str,
         socket: PathBuf,
-        /// Of HTTP.
+        /// The HTTP status code.
         status: u16,
         text: String,
     },

@@ -10,7 +10,7 @@
 //! | `run`, `attach`, `supervise` | the two commands in order, and what they do from the VMM's start to its end |
 //! | `runner` | signals, status, anchor, registration: what both commands begin and end with |
 //! | `command`, `descriptors` | what is added to the VMM's command line; the host's descriptors it is given |
-//! | `keeper` | isolates the VM, lets the guest run, and follows what changes |
+//! | `isolator` | isolates the VM, lets the guest run, and follows what changes |
 //! | `daemon` | a client of the daemon's socket |
 //! | [`qmp`], `vmm` | QEMU's commands and events; a VM's threads, start and end, by QMP, an HTTP API or names of threads |
 //! | `helpers` | programs beside the VMM |
@@ -30,7 +30,7 @@ mod descriptors;
 mod error;
 mod helpers;
 mod install;
-mod keeper;
+mod isolator;
 mod log;
 mod probe;
 pub mod qmp;

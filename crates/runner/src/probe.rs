@@ -10,12 +10,12 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::cli::{ProbeOptions, What, WhereOptions};
+use super::cli::{ProbeKind, ProbeOptions, RunnerOptions};
 use super::state::RunnerState;
 use super::status::SOCKET;
 
 /// A runner that has not answered by then counts as hung.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// In bytes; a state has a few hundred, and some more for each vCPU.
 const MAX_ANSWER: u64 = 4 << 20;
 
@@ -26,9 +26,9 @@ pub(crate) fn probe(options: &ProbeOptions) -> ExitCode {
         Err(text) => return report(false, &format!("no runner answers on {}: {text}", socket.display())),
     };
     let verdict = match options.what {
-        What::Readiness => state.readiness(),
-        What::Liveness => state.liveness(),
-        What::State => Ok(text),
+        ProbeKind::Readiness => state.readiness(),
+        ProbeKind::Liveness => state.liveness(),
+        ProbeKind::State => Ok(text),
     };
     match verdict {
         Ok(text) => report(true, &text),
@@ -37,7 +37,7 @@ pub(crate) fn probe(options: &ProbeOptions) -> ExitCode {
 }
 
 /// Sends the runner SIGTERM and waits for its end: for preStop in images without a shell.
-pub(crate) fn stop(place: &WhereOptions) -> ExitCode {
+pub(crate) fn stop(place: &RunnerOptions) -> ExitCode {
     let socket = socket(place);
     match connect(&socket).and_then(|stream| end(&stream)) {
         Ok(()) => report(true, "the runner ended"),
@@ -45,7 +45,7 @@ pub(crate) fn stop(place: &WhereOptions) -> ExitCode {
     }
 }
 
-fn socket(place: &WhereOptions) -> PathBuf {
+fn socket(place: &RunnerOptions) -> PathBuf {
     place.directory().unwrap_or_default().join(SOCKET)
 }
 
@@ -57,7 +57,9 @@ fn report(good: bool, text: &str) -> ExitCode {
 
 fn connect(socket: &Path) -> Result<UnixStream, String> {
     let stream = UnixStream::connect(socket).map_err(|e| e.to_string())?;
-    stream.set_read_timeout(Some(ANSWER_LIMIT)).map_err(|e| e.to_string())?;
+    stream
+        .set_read_timeout(Some(ANSWER_TIMEOUT))
+        .map_err(|e| e.to_string())?;
     Ok(stream)
 }
 

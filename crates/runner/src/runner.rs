@@ -17,7 +17,7 @@ use super::state::{Phase, RunnerState};
 use super::status::Status;
 use super::{EXIT_REFUSED, EXIT_UNREACHABLE};
 
-const DEREGISTER_LIMIT: Duration = Duration::from_secs(10);
+const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct Runner {
@@ -96,12 +96,12 @@ impl Runner {
 
     /// Deregisters the container. Where that fails, the daemon does it when the container ends.
     pub(crate) async fn deregister(&mut self) {
-        match timeout(DEREGISTER_LIMIT, self.daemon.deregister()).await {
+        match timeout(DEREGISTER_TIMEOUT, self.daemon.deregister()).await {
             Ok(Ok(())) => tracing::info!("deregistered"),
             Ok(Err(error)) => tracing::warn!("not deregistered: {error}"),
             Err(_) => tracing::warn!(
                 "not deregistered: Deregister: no answer within {} s",
-                DEREGISTER_LIMIT.as_secs()
+                DEREGISTER_TIMEOUT.as_secs()
             ),
         }
         self.anchor.kill();

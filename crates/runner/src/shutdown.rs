@@ -11,7 +11,7 @@ use super::vmm::{PowerDown, Quit, Vmm};
 
 /// From the command to quit to SIGKILL.
 const QUIT_TIME: Duration = Duration::from_secs(3);
-const RETRY: Duration = Duration::from_millis(250);
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Ends the VMM: powers the guest down, tells the VMM to quit after `grace`, and sends SIGKILL 3 s later. Without a control
 /// channel it sends SIGTERM, and SIGKILL after `grace`. It returns after SIGKILL only: the caller drops it when the VMM ends.
@@ -45,7 +45,7 @@ pub(crate) async fn shut_down<V: Vmm>(vmm: &mut V, process: BorrowedFd<'_>, grac
     }
     let deadline = Instant::now() + QUIT_TIME;
     match quit(vmm, deadline).await {
-        Ok(Quit::Told) => {}
+        Ok(Quit::Requested) => {}
         Ok(Quit::BySignal) => {
             tracing::info!("sending {name} SIGTERM");
             send(name, process, Signal::TERM);
@@ -75,7 +75,7 @@ async fn request_powerdown<V: Vmm>(vmm: &mut V) -> PowerDown {
                 }
             }
         }
-        sleep(RETRY).await;
+        sleep(RETRY_INTERVAL).await;
     }
 }
 

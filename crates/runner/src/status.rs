@@ -16,7 +16,7 @@ use super::state::RunnerState;
 
 pub(crate) const SOCKET: &str = "stelia-runner.sock";
 /// Limit for a client to read the answer.
-const WRITE_LIMIT: Duration = Duration::from_secs(2);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Status(watch::Sender<RunnerState>);
@@ -70,7 +70,7 @@ impl Status {
                 }
                 Err(error) => {
                     tracing::warn!("accept on {}: {error}", path.display());
-                    tokio::time::sleep(WRITE_LIMIT).await;
+                    tokio::time::sleep(WRITE_TIMEOUT).await;
                 }
             }
         }
@@ -79,5 +79,5 @@ impl Status {
 
 async fn answer(mut stream: UnixStream, text: String) {
     // The client may have closed the connection.
-    let _ = tokio::time::timeout(WRITE_LIMIT, stream.write_all(text.as_bytes())).await;
+    let _ = tokio::time::timeout(WRITE_TIMEOUT, stream.write_all(text.as_bytes())).await;
 }

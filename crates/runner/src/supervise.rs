@@ -11,16 +11,16 @@ use zbus::OwnedObjectPath;
 use super::children::{Child, Exit};
 use super::cli::CommonOptions;
 use super::helpers::Helpers;
-use super::keeper::{Keeper, VmOptions};
+use super::isolator::{Isolator, VmOptions};
 use super::runner::Runner;
 use super::shutdown::shut_down;
 use super::state::Phase;
 use super::vmm::{Release, Vmm};
 
 /// A helper that ends with the VMM (virtiofsd) may be seen to end this much before it.
-const TOGETHER: Duration = Duration::from_millis(500);
+const JOINT_END_WINDOW: Duration = Duration::from_millis(500);
 /// How often a process that is not a child is polled.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub(crate) struct Vm<'a, V> {
@@ -41,7 +41,7 @@ async fn ended(child: &mut Option<Child>, pidfd: BorrowedFd<'_>) -> Exit {
         Some(child) => child.wait().await,
         None => {
             while !has_ended(pidfd) {
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
             }
             Exit::Code(0)
         }
@@ -92,13 +92,13 @@ pub(crate) async fn supervise<V: Vmm>(
         common: options,
         release: vm.release,
     };
-    let mut keeper = Keeper::new(vm.vmm, daemon, status, vm_options, vm.instance);
+    let mut isolator = Isolator::new(vm.vmm, daemon, status, vm_options, vm.instance);
     let mut anchor = anchor.child.clone();
     let mut anchor_watched = true;
     let mut broken = false;
     let mut after_started = false;
     {
-        let mut keeping = pin!(keeper.keep());
+        let mut keeping = pin!(isolator.run());
         loop {
             tokio::select! {
                 exit = ended(&mut child, pidfd) => return End::Vmm(exit),
@@ -116,7 +116,7 @@ pub(crate) async fn supervise<V: Vmm>(
                     after_started = true;
                 }
                 error = helpers.fatal() => {
-                    if let Ok(exit) = timeout(TOGETHER, ended(&mut child, pidfd)).await {
+                    if let Ok(exit) = timeout(JOINT_END_WINDOW, ended(&mut child, pidfd)).await {
                         return End::Vmm(exit);
                     }
                     tracing::error!("{error}: shutting the guest down");
@@ -132,7 +132,7 @@ pub(crate) async fn supervise<V: Vmm>(
         // `keeping` is dropped here, so that it does not continue the guest during the shutdown.
     }
     status.update(|state| state.phase = Phase::Stopping);
-    let mut shutting_down = pin!(shut_down(&mut keeper.vmm, pidfd, options.grace));
+    let mut shutting_down = pin!(shut_down(&mut isolator.vmm, pidfd, options.grace));
     let mut killed = false;
     loop {
         tokio::select! {

@@ -13,8 +13,8 @@ use crate::adopt::is_name;
 use crate::file::{Entry, line_of, list};
 use crate::settings::number;
 
-/// Most classes of all files. Hardware has about 16, those of a site may be for machines of several kinds.
-const MOST: usize = 64;
+/// Limit of the classes of all files. Hardware has about 16; a site's files may be for several kinds of hosts.
+const MAX_CLASSES: usize = 64;
 
 /// What a cache class allows (kernel: `Documentation/filesystems/resctrl.rst`). It limits the VMs of the class, and reserves
 /// nothing for them.
@@ -129,8 +129,8 @@ pub(crate) fn check(classes: &BTreeMap<String, Raw>) -> Result<BTreeMap<String, 
             let keys = list(CLASS_KEYS.iter().map(|key| key.name), "or");
             return Err(refused(format!("the cache class {name:?} needs {keys}")));
         }
-        if checked.len() == MOST {
-            return Err(refused(format!("more than {MOST} cache classes")));
+        if checked.len() == MAX_CLASSES {
+            return Err(refused(format!("more than {MAX_CLASSES} cache classes")));
         }
         checked.insert(name.clone(), limits);
     }

@@ -10,7 +10,7 @@ pub struct LedgerSettings {
     pub kept: bool,
     /// How many bytes its files have at most.
     pub bytes: u64,
-    /// How long all VMs' CPUs are looked at closely, and how often; `None`: never.
+    /// How long and how often tasks on all VMs' CPUs are traced; `None`: never.
     pub sample: Option<Sample>,
 }
 
@@ -80,12 +80,12 @@ impl Sample {
     }
 }
 
-/// Of a sample, in seconds.
+/// How long a sample takes, in seconds.
 const LASTS: RangeInclusive<u32> = 1..=600;
 
 const MEBI: u64 = 1 << 20;
 
-/// Of the ring, in MiB: less holds no day of a large node, and more nobody reads within a second.
+/// Size of the ring, in MiB: less does not hold a day of a large node, and more cannot be read within a second.
 const MEBIBYTES: RangeInclusive<u64> = 4..=16 << 10;
 
 /// Bytes of `64M`, `2G`.

@@ -20,7 +20,8 @@ mod tests;
 mod tree;
 
 pub use adopt::{
-    AdoptPartition, AdoptPlacement, AdoptRule, AdoptTree, LONGEST_NAME, Pattern, ReadyMade, ThreadName, is_name,
+    AdoptPartition, AdoptPlacement, AdoptRule, AdoptTree, MAX_THREAD_NAME_BYTES, Pattern, ReadyMade, ThreadName,
+    is_name,
 };
 pub use classes::CacheLimits;
 pub use file::{Fragment, Loaded, SettingsError, load};

@@ -314,7 +314,7 @@ pub(crate) const KEYS: [Key; 28] = [
     },
 ];
 
-/// No VM is looked at closely by itself.
+/// The daemon never traces a VM's CPUs by itself.
 const OFF: &str = "off";
 
 /// The governor is not set.

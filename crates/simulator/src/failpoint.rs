@@ -19,16 +19,16 @@ pub fn beneath(system: System) -> System {
     };
     let changes = Arc::new(AtomicU32::new(number));
     System {
-        cgroups: Arc::new(Counted(system.cgroups, changes.clone())),
-        systemd: Arc::new(Counted(system.systemd, changes)),
+        cgroups: Arc::new(WithFailpoint(system.cgroups, changes.clone())),
+        systemd: Arc::new(WithFailpoint(system.systemd, changes)),
         ..system
     }
 }
 
 /// A trait of the system, and the number of changes that remain before the fatal one.
-struct Counted<T: ?Sized>(Arc<T>, Arc<AtomicU32>);
+struct WithFailpoint<T: ?Sized>(Arc<T>, Arc<AtomicU32>);
 
-impl<T: ?Sized> Counted<T> {
+impl<T: ?Sized> WithFailpoint<T> {
     /// Counts a change; does not return at the n-th.
     fn change(&self, change: String) -> &T {
         if self.1.fetch_sub(1, Ordering::Relaxed) == 1 {
@@ -40,7 +40,7 @@ impl<T: ?Sized> Counted<T> {
     }
 }
 
-impl Cgroups for Counted<dyn Cgroups> {
+impl Cgroups for WithFailpoint<dyn Cgroups> {
     fn exists(&self, cgroup: &CgroupPath) -> bool {
         self.0.exists(cgroup)
     }
@@ -86,7 +86,7 @@ impl Cgroups for Counted<dyn Cgroups> {
 }
 
 #[async_trait]
-impl Systemd for Counted<dyn Systemd> {
+impl Systemd for WithFailpoint<dyn Systemd> {
     async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError> {
         self.0.devices(unit).await
     }

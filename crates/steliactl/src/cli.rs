@@ -19,7 +19,7 @@ use super::node_topology::TopologyOptions;
 use super::plan::PlanOptions;
 use super::remote::Host;
 use super::verify::Required;
-use super::view::{Form, How, Look};
+use super::view::{Form, OutputOptions, TextStyle};
 
 const AFTER_HELP: &str = "\
 `steliactl COMMAND --help` shows the options and examples of a command.
@@ -52,7 +52,7 @@ than the terminal goes through $SYSTEMD_PAGER, $PAGER or less. NO_COLOR turns
 colours off.";
 
 /// Above the options that every command has, in the help of each.
-const EVERYWHERE: &str = "Options of every command";
+const GLOBAL_OPTIONS_HEADING: &str = "Options of every command";
 
 /// See the virtual machines with exclusive CPUs on this node, and control steliad.
 #[derive(Debug, Parser)]
@@ -60,34 +60,34 @@ const EVERYWHERE: &str = "Options of every command";
           mut_subcommands(help::with_examples))]
 pub struct Cli {
     /// Print JSON: pretty, short (one object per line) or off. --json alone means pretty
-    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "FORMAT", num_args = 0..=1, require_equals = true,
+    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "FORMAT", num_args = 0..=1, require_equals = true,
           value_parser = Form::parser([("pretty", "Indented JSON", Form::Json), ("short", "JSON, one object per line", Form::JsonLine),
                                        ("off", "Text", Form::Text)]),
           default_value = "off", default_missing_value = "pretty", hide_default_value = true, hide_possible_values = true)]
     pub(crate) json: Form,
     /// Output format: table, wide (more columns), json, yaml or name (one VM per line)
-    #[arg(short, long, global = true, help_heading = EVERYWHERE, value_name = "FORMAT",
+    #[arg(short, long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "FORMAT",
           value_parser = Form::parser([("table", "Text", Form::Text), ("wide", "Text with more columns", Form::Wide),
                                        ("json", "JSON", Form::Json), ("yaml", "YAML", Form::Yaml),
                                        ("name", "One VM per line", Form::Name)]), hide_possible_values = true)]
     pub(crate) output: Option<Form>,
     /// Do not truncate output to the terminal's width
-    #[arg(short = 'l', long, global = true, help_heading = EVERYWHERE)]
+    #[arg(short = 'l', long, global = true, help_heading = GLOBAL_OPTIONS_HEADING)]
     pub(crate) full: bool,
     /// Do not pipe output into a pager
-    #[arg(long, global = true, help_heading = EVERYWHERE)]
+    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING)]
     pub(crate) no_pager: bool,
     /// Do not print header lines
-    #[arg(long, global = true, help_heading = EVERYWHERE)]
+    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING)]
     pub(crate) no_legend: bool,
     /// Run the command on another host over ssh. File names refer to that host
-    #[arg(short = 'H', long, global = true, help_heading = EVERYWHERE, value_name = "[USER@]HOST[:PORT]", value_parser = Host::parse)]
+    #[arg(short = 'H', long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "[USER@]HOST[:PORT]", value_parser = Host::parse)]
     pub(crate) host: Option<Host>,
     /// Use a peer-to-peer D-Bus address instead of the system bus, such as unix:path=/run/stelia/runner/socket
-    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "ADDR")]
+    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "ADDR")]
     pub(crate) address: Option<String>,
     /// Read /proc and /sys/fs/cgroup of a simulated node below this directory
-    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "DIR", hide = true)]
+    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "DIR", hide = true)]
     pub(crate) root: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
@@ -97,7 +97,7 @@ pub struct Cli {
 impl Cli {
     /// # Errors
     /// The command has no answer of this form. Nothing has been done yet.
-    pub(crate) fn how(&self) -> Result<How, Failure> {
+    pub(crate) fn output_options(&self) -> Result<OutputOptions, Failure> {
         let asked = (self.json != Form::Text).then_some(self.json).or(self.output);
         if let Some(form) = asked
             && let Some(why) = self.command.refuses(form)
@@ -105,9 +105,9 @@ impl Cli {
             return Err(Failure::Usage(why.to_owned()));
         }
         let form = asked.unwrap_or(self.command.form());
-        Ok(How {
+        Ok(OutputOptions {
             form,
-            look: Look::of_stdout(!self.no_legend, form == Form::Wide, self.full),
+            style: TextStyle::of_stdout(!self.no_legend, form == Form::Wide, self.full),
         })
     }
 

@@ -16,7 +16,7 @@ use zbus::wire::DynamicDeserialize;
 use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
 
 use crate::node::{self, Description};
-use crate::pod::{Found, Pod, Pods, pick};
+use crate::pod::{ListedInstance, Pod, Pods, pick};
 use crate::view::json_of;
 
 const INSTANCE_INTERFACE: InterfaceName<'static> =
@@ -24,8 +24,8 @@ const INSTANCE_INTERFACE: InterfaceName<'static> =
 const NO_SUCH_INSTANCE: &str = "io.stelia.Isolation1.Error.NoSuchInstance";
 const NOT_PERMITTED: &str = "io.stelia.Isolation1.Error.NotPermitted";
 const ACCESS_DENIED: &str = "org.freedesktop.DBus.Error.AccessDenied";
-/// How long the daemon may be silent.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(25);
+/// Timeout of a call to the daemon.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Why a command failed. The exit code follows from the variant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -195,7 +195,7 @@ impl Client {
     }
 
     /// Every instance, by pod UID.
-    pub(crate) async fn instances(&self) -> Result<Vec<Found>, Failure> {
+    pub(crate) async fn instances(&self) -> Result<Vec<ListedInstance>, Failure> {
         let mut rows = self.soon(self.manager.list_instances()).await?;
         rows.sort_by(|a, b| a.0.cmp(&b.0));
         self.named(rows).await
@@ -213,7 +213,7 @@ impl Client {
     ///
     /// # Errors
     /// No instance fits, or more than one does.
-    pub(crate) async fn find(&self, vm: &str) -> Result<Found, Failure> {
+    pub(crate) async fn find(&self, vm: &str) -> Result<ListedInstance, Failure> {
         let mut rows = self.soon(self.manager.list_instances()).await?;
         // Only for what is not a whole UID the names of all have to be known.
         if rows.iter().any(|row| row.0 == vm) {
@@ -223,7 +223,7 @@ impl Client {
     }
 
     /// With the names and all other properties of each.
-    async fn named(&self, rows: Vec<InstanceRow>) -> Result<Vec<Found>, Failure> {
+    async fn named(&self, rows: Vec<InstanceRow>) -> Result<Vec<ListedInstance>, Failure> {
         let mut named = Vec::with_capacity(rows.len());
         for row in rows {
             let properties = match self.properties(&row).await {
@@ -235,7 +235,7 @@ impl Client {
                 Some(properties) => Pod::of_properties(&row.0, properties),
                 None => Pod::unnamed(&row.0),
             };
-            named.push(Found { pod, row, properties });
+            named.push(ListedInstance { pod, row, properties });
         }
         Ok(named)
     }

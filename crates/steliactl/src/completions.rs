@@ -8,8 +8,8 @@ use super::client::{Client, Failure, connect};
 use super::node::state_and_class;
 use super::pod::Pod;
 
-/// A person has pressed Tab and waits.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Timeout of a completion: a person has pressed Tab and waits.
+const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 const NAME: &str = "steliactl";
 
 /// The completion script of a shell; it calls this program for each completion.
@@ -22,13 +22,13 @@ pub(crate) fn script(shell: &str) -> Result<String, Failure> {
 }
 
 /// The instances by namespace and name, or by UID where the name is not known; empty when the daemon does not answer
-/// within [`PATIENCE`]. It is not started for this.
+/// within [`CALL_TIMEOUT`]. It is not started for this.
 pub(super) fn vms() -> Vec<CompletionCandidate> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return Vec::new() };
     let described = runtime.block_on(async {
-        tokio::time::timeout(PATIENCE, async {
-            let client = Client::new(connect(None, PATIENCE).await?, PATIENCE).await?;
+        tokio::time::timeout(CALL_TIMEOUT, async {
+            let client = Client::new(connect(None, CALL_TIMEOUT).await?, CALL_TIMEOUT).await?;
             client.describe_running().await
         })
         .await

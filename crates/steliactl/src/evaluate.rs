@@ -15,7 +15,7 @@ use stelia_node_report::described;
 
 use super::client::{Client, Failure};
 use super::input::text;
-use super::view::{self, Look, Render, column};
+use super::view::{self, Render, TextStyle, column};
 
 #[derive(Debug, Args)]
 pub(crate) struct EvaluateOptions {
@@ -121,7 +121,7 @@ impl EvaluateOptions {
 type Row<'a> = (usize, &'a Answer);
 
 impl Render for Evaluated {
-    fn text(&self, look: Look) -> String {
+    fn text(&self, style: TextStyle) -> String {
         fn placed((_, answer): &Row<'_>, text: fn(&Fit) -> String) -> String {
             answer.place.as_ref().map(text).unwrap_or_default()
         }
@@ -153,7 +153,7 @@ impl Render for Evaluated {
             .or_nothing(),
         ];
         let rows: Vec<Row<'_>> = self.0.iter().enumerate().collect();
-        view::table(&columns, &rows, look)
+        view::table(&columns, &rows, style)
     }
 
     fn failure(&self) -> Option<String> {
@@ -214,7 +214,8 @@ mod tests {
         let Command::Evaluate(asked) = &cli.command else {
             panic!("{:?}", cli.command)
         };
-        cli.how()?.print(&offline(asked, asked.node.as_deref().unwrap())?)
+        cli.output_options()?
+            .print(&offline(asked, asked.node.as_deref().unwrap())?)
     }
 
     #[test]

@@ -57,10 +57,10 @@ use serde::Serialize;
 use zbus::Connection;
 
 use cli::{Cli, Command};
-use client::{Client, Failure, PATIENCE};
+use client::{CALL_TIMEOUT, Client, Failure};
 use pod::Pod;
 use threads::Roots;
-use view::{Look, Render};
+use view::{Render, TextStyle};
 
 /// The program: parse, call, print. A wrong command line ends in clap with exit code 2.
 pub fn main() -> ExitCode {
@@ -75,7 +75,10 @@ pub fn main() -> ExitCode {
         return finish(Err(remote::run(host, cli.is_live())), false);
     }
     if let Command::Cluster { arguments } = &cli.command {
-        return finish(Err(cli.how().err().unwrap_or_else(|| cluster::run(arguments))), false);
+        return finish(
+            Err(cli.output_options().err().unwrap_or_else(|| cluster::run(arguments))),
+            false,
+        );
     }
     // What programs read is not paged.
     let paged = !cli.no_pager
@@ -86,7 +89,7 @@ pub fn main() -> ExitCode {
         );
     let outcome = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(run(&cli, &Roots::of(&cli), async || {
-            client::connect(cli.address.as_deref(), PATIENCE).await
+            client::connect(cli.address.as_deref(), CALL_TIMEOUT).await
         })),
         Err(error) => Err(Failure::Other(format!("start: {error}"))),
     };
@@ -98,7 +101,7 @@ pub fn main() -> ExitCode {
 struct Done {}
 
 impl Render for Done {
-    fn text(&self, _: Look) -> String {
+    fn text(&self, _: TextStyle) -> String {
         String::new()
     }
 }
@@ -108,7 +111,7 @@ impl Render for Done {
 struct Deregistered(Pod);
 
 impl Render for Deregistered {
-    fn text(&self, _: Look) -> String {
+    fn text(&self, _: TextStyle) -> String {
         String::new()
     }
 
@@ -123,69 +126,86 @@ async fn run(
     roots: &Roots,
     connect: impl AsyncFnOnce() -> Result<Connection, Failure>,
 ) -> Result<String, Failure> {
-    let how = cli.how()?;
+    let output_options = cli.output_options()?;
     let root = cli.root.as_deref().unwrap_or(Path::new("/"));
-    let client = async || Client::new(connect().await?, PATIENCE).await;
+    let client = async || Client::new(connect().await?, CALL_TIMEOUT).await;
     match &cli.command {
         Command::Completions { shell } => completions::script(shell),
         Command::Cluster { arguments } => Err(cluster::run(arguments)),
         Command::Doctor => {
             // Not started for it: it may be what is unfit.
             let described = async { client().await.ok()?.describe_running().await.ok() };
-            how.print(&doctor::gather(Path::new("/"), described.await).await)
+            output_options.print(&doctor::gather(Path::new("/"), described.await).await)
         }
-        Command::KubeletState { path } => how.print(&kubelet_state::gather(path.as_deref())?),
-        Command::Plan(asked) => plan::run(asked, root, how),
-        Command::Evaluate(asked) => how.print(&match &asked.node {
+        Command::KubeletState { path } => output_options.print(&kubelet_state::gather(path.as_deref())?),
+        Command::Plan(asked) => plan::run(asked, root, output_options),
+        Command::Evaluate(asked) => output_options.print(&match &asked.node {
             Some(path) => evaluate::offline(asked, path)?,
             None => evaluate::online(&client().await?, asked).await?,
         }),
-        Command::Adopt { .. } => how.print(&adopt::gather(root, roots)?),
-        Command::Status => how.print(&status::Status::of(&client().await?.describe().await?)),
+        Command::Adopt { .. } => output_options.print(&adopt::gather(root, roots)?),
+        Command::Status => output_options.print(&status::Status::of(&client().await?.describe().await?)),
         Command::List => {
             let client = client().await?;
             // A pod may not ask for it, and has nothing there.
             let described = client.describe_running().await.unwrap_or_default();
-            how.print(&list::Instances::of(
+            output_options.print(&list::Instances::of(
                 client.instances().await?,
                 described.node.unadopted,
             ))
         }
-        Command::Show { vm, numa_maps } => how.print(&show::gather(&client().await?, roots, vm, *numa_maps).await?),
+        Command::Show { vm, numa_maps } => {
+            output_options.print(&show::gather(&client().await?, roots, vm, *numa_maps).await?)
+        }
         Command::Map { svg, html } => {
             let map = map::gather(&client().await?.describe().await?, roots);
             match (svg, html) {
                 (Some(path), _) => map::write(map.svg(), path),
                 (None, Some(path)) => map::write(map.html(), path),
-                (None, None) => how.print(&map),
+                (None, None) => output_options.print(&map),
             }
         }
-        Command::Explain { what } => explain::run(&client().await?, roots, what.as_deref(), how).await,
-        Command::Metrics { textfile } => metrics::run(&client().await?, roots, textfile.as_deref(), how).await,
-        Command::Describe => view::json_text(how.form, &client().await?.describe_text().await?),
-        Command::NodeTopology(asked) => node_topology::run(&client().await?, asked, how).await,
-        Command::Report { seconds } => how.print(&report::gather(&client().await?, roots, root, *seconds).await?),
-        Command::Verify { vm, require } => how.print(&verify::gather(&client().await?, vm.as_deref(), *require).await?),
-        Command::Ledger(asked) => ledger::run(asked, client, roots, how).await,
-        Command::Quiet { vm } => how.print(&quiet::gather(&client().await?, roots, vm.as_deref()).await?),
-        Command::Reconcile { dry_run: true } => how.print(&reconcile::preview(&client().await?).await?),
-        Command::Reconcile { dry_run: false } => how.print(&reconcile::Report(client().await?.reconcile(false).await?)),
+        Command::Explain { what } => explain::run(&client().await?, roots, what.as_deref(), output_options).await,
+        Command::Metrics { textfile } => {
+            metrics::run(&client().await?, roots, textfile.as_deref(), output_options).await
+        }
+        Command::Describe => view::json_text(output_options.form, &client().await?.describe_text().await?),
+        Command::NodeTopology(asked) => node_topology::run(&client().await?, asked, output_options).await,
+        Command::Report { seconds } => {
+            output_options.print(&report::gather(&client().await?, roots, root, *seconds).await?)
+        }
+        Command::Verify { vm, require } => {
+            output_options.print(&verify::gather(&client().await?, vm.as_deref(), *require).await?)
+        }
+        Command::Ledger(asked) => ledger::run(asked, client, roots, output_options).await,
+        Command::Quiet { vm } => output_options.print(&quiet::gather(&client().await?, roots, vm.as_deref()).await?),
+        Command::Reconcile { dry_run: true } => output_options.print(&reconcile::preview(&client().await?).await?),
+        Command::Reconcile { dry_run: false } => {
+            output_options.print(&reconcile::Report(client().await?.reconcile(false).await?))
+        }
         Command::Rebind { vm, dry_run, deadline } => {
-            how.print(&rebind::gather(&client().await?, root, vm.as_deref(), *deadline, *dry_run).await?)
+            output_options.print(&rebind::gather(&client().await?, root, vm.as_deref(), *deadline, *dry_run).await?)
         }
         Command::Deregister { vm } => {
             let pod = client().await?.deregister(vm).await?;
-            how.print(&Deregistered(pod))
+            output_options.print(&Deregistered(pod))
         }
         Command::Reload => {
             client().await?.reload().await?;
-            how.print(&Done {})
+            output_options.print(&Done {})
         }
         Command::Top { batch, count, delay } => {
             let (count, delay) = (*count, *delay);
-            top::run(&client().await?, roots, *batch, top::Pace { count, delay }, how).await
+            top::run(
+                &client().await?,
+                roots,
+                *batch,
+                top::Pace { count, delay },
+                output_options,
+            )
+            .await
         }
-        Command::Monitor => monitor::run(&client().await?, how.form).await,
+        Command::Monitor => monitor::run(&client().await?, output_options.form).await,
     }
 }
 

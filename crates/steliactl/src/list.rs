@@ -3,8 +3,8 @@
 use serde::Serialize;
 use stelia_api::view::Unadopted;
 
-use crate::pod::{Found, Pod};
-use crate::view::{Column, Look, Meaning, Render, column, table, text_of, texts_of, time};
+use crate::pod::{ListedInstance, Pod};
+use crate::view::{Column, Meaning, Render, TextStyle, column, table, text_of, texts_of, time};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Instance {
@@ -67,8 +67,8 @@ pub(crate) struct Instances {
 
 impl Instances {
     /// One that disappeared meanwhile is left out.
-    pub(crate) fn of(found: Vec<Found>, unadopted: Vec<Unadopted>) -> Self {
-        let instance = |found: Found| {
+    pub(crate) fn of(found: Vec<ListedInstance>, unadopted: Vec<Unadopted>) -> Self {
+        let instance = |found: ListedInstance| {
             let properties = found.properties?;
             let (_, container, object, state, exclusive_cpus) = found.row;
             Some(Instance {
@@ -94,14 +94,14 @@ impl Render for Instances {
         self.instances.iter().map(|instance| instance.pod.to_string()).collect()
     }
 
-    fn text(&self, look: Look) -> String {
+    fn text(&self, style: TextStyle) -> String {
         let instances = match self.instances.is_empty() {
             true => "No instances.\n".to_owned(),
-            false => table(&COLUMNS, &self.instances, look),
+            false => table(&COLUMNS, &self.instances, style),
         };
         match self.unadopted.is_empty() {
             true => instances,
-            false => format!("{instances}\n{}", table(&UNADOPTED, &self.unadopted, look)),
+            false => format!("{instances}\n{}", table(&UNADOPTED, &self.unadopted, style)),
         }
     }
 }
@@ -138,9 +138,9 @@ mod tests {
             unadopted: Vec::new(),
         };
         let at = |width: usize| {
-            list.text(Look {
+            list.text(TextStyle {
                 width: Some(width),
-                ..Look::from(true)
+                ..TextStyle::from(true)
             })
         };
         insta::assert_snapshot!(at(80), @r"
@@ -153,7 +153,7 @@ mod tests {
         kubevirt/virt-launcher-database-0-x7k2p  compute    isolated  2-17,66-81  0-1,18-63,82-127  -
         kubevirt/web                             compute    floating  20-21       0-1,18-63,82-127  QEMU has not attached its vCPUs; CPU 20 is offline
         ");
-        assert_eq!(at(200), list.text(Look::from(true)));
+        assert_eq!(at(200), list.text(TextStyle::from(true)));
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
             instances: Vec::new(),
             unadopted,
         };
-        assert_eq!(none(Vec::new()).text(Look::from(true)), "No instances.\n");
+        assert_eq!(none(Vec::new()).text(TextStyle::from(true)), "No instances.\n");
         assert_eq!(crate::view::Form::Json.write(&none(Vec::new())).unwrap(), "[]\n");
         let refused = none(vec![Unadopted {
             pod: "3ceda12c-3ee9-40fa-9f42-61428fe654a6".to_owned(),
@@ -174,7 +174,7 @@ mod tests {
             text: "kubelet gave the container no exclusive CPUs".to_owned(),
             since_us: 1,
         }]);
-        insta::assert_snapshot!(refused.text(Look::from(true)), @r"
+        insta::assert_snapshot!(refused.text(TextStyle::from(true)), @r"
         No instances.
 
         NOT ADOPTED                       CONTAINER  RULE      REASON         WHY

@@ -120,7 +120,7 @@ fn line(time: u64, name: &str, pod: Option<&Pod>, changed: Option<&Map<String, V
 struct Printer<'a> {
     client: &'a Client,
     form: Form,
-    /// Of all instances that were seen: one that ends has no object to ask.
+    /// The pods of all instances listed so far: an instance that ended has no object to ask.
     pods: Pods,
 }
 

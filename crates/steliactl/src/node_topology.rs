@@ -13,14 +13,14 @@ use stelia_node_report::profile::Profile;
 
 use super::client::{Client, Failure};
 use super::signals::{self, End, Received, Signals};
-use super::view::{self, Form, How};
+use super::view::{self, Form, OutputOptions};
 
 /// How often the object is requested without a signal: no signal reports huge pages and kubelet's configuration.
-const AUDIT: Duration = Duration::from_secs(30);
+const REQUEST_INTERVAL: Duration = Duration::from_secs(30);
 /// The annotation with what is wrong with an object: a list of texts as JSON.
 const WARNINGS: &str = "isolation.stelia.io/warnings";
 /// One change causes several signals.
-const SETTLE: Duration = Duration::from_millis(50);
+const SETTLE_TIME: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
 pub(crate) struct TopologyOptions {
@@ -71,8 +71,12 @@ fn document(form: Form, object: &Value) -> Result<String, Failure> {
 ///
 /// # Errors
 /// The daemon refuses the call; see [`watch`].
-pub(crate) async fn run(client: &Client, asked: &TopologyOptions, how: How) -> Result<String, Failure> {
-    let form = how.form;
+pub(crate) async fn run(
+    client: &Client,
+    asked: &TopologyOptions,
+    output_options: OutputOptions,
+) -> Result<String, Failure> {
+    let form = output_options.form;
     match asked.watch {
         true => watch(client, asked, form).await,
         false => {
@@ -126,10 +130,10 @@ async fn watch(client: &Client, asked: &TopologyOptions, form: Form) -> Result<S
         }
         let runs = tokio::select! {
             () = end.come() => return Ok(String::new()),
-            () = tokio::time::sleep(AUDIT) => signals.runs(),
+            () = tokio::time::sleep(REQUEST_INTERVAL) => signals.runs(),
             event = signals.next() => {
                 let Some(event) = event else { return Err(Failure::Other("the connection ended".to_owned())) };
-                tokio::time::sleep(SETTLE).await;
+                tokio::time::sleep(SETTLE_TIME).await;
                 // One call answers all the signals that have come meanwhile.
                 let others = std::iter::from_fn(|| signals.next().now_or_never().flatten());
                 let ends = |event: Received| matches!(event, Received::Daemon { runs: false });
@@ -204,7 +208,7 @@ mod tests {
         let asked = |line: &[&str]| {
             let cli = Cli::try_parse_from([&["steliactl", "node-topology"], line].concat()).unwrap();
             match &cli.command {
-                Command::NodeTopology(_) => cli.how().unwrap().form,
+                Command::NodeTopology(_) => cli.output_options().unwrap().form,
                 other => panic!("{other:?}"),
             }
         };

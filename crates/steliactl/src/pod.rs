@@ -136,7 +136,7 @@ impl FromIterator<Pod> for Pods {
 
 /// An instance as the daemon lists it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Found {
+pub(crate) struct ListedInstance {
     pub pod: Pod,
     pub row: InstanceRow,
     /// The properties of its object; `None`: it was deregistered meanwhile.
@@ -144,23 +144,25 @@ pub(crate) struct Found {
 }
 
 /// The instance that `asked` names: by its UID, by namespace and name, by the name alone, or by the beginning of the
-/// UID. What fits in an earlier way is not compared with what would fit in a later one.
+/// UID. If an earlier kind of match has results, later kinds are not tried.
 ///
 /// # Errors
 /// Nothing fits, or more than one instance does.
-pub(crate) fn pick(instances: Vec<Found>, asked: &str) -> Result<Found, Failure> {
+pub(crate) fn pick(instances: Vec<ListedInstance>, asked: &str) -> Result<ListedInstance, Failure> {
     if asked.is_empty() {
         return Err(Failure::Usage("the VM's name is empty".to_owned()));
     }
-    const WAYS: [fn(&Pod, &str) -> bool; 4] = [
+    const MATCHERS: [fn(&Pod, &str) -> bool; 4] = [
         |pod, asked| pod.pod_uid == asked,
         |pod, asked| pod.is_named() && pod.to_string() == asked,
         |pod, asked| pod.pod_name == asked,
         |pod, asked| pod.pod_uid.starts_with(asked),
     ];
-    let way = WAYS.iter().find(|way| instances.iter().any(|one| way(&one.pod, asked)));
-    let way = way.ok_or_else(|| no_instance(asked))?;
-    let mut fitting: Vec<Found> = instances.into_iter().filter(|one| way(&one.pod, asked)).collect();
+    let matcher = MATCHERS
+        .iter()
+        .find(|matcher| instances.iter().any(|one| matcher(&one.pod, asked)));
+    let matcher = matcher.ok_or_else(|| no_instance(asked))?;
+    let mut fitting: Vec<ListedInstance> = instances.into_iter().filter(|one| matcher(&one.pod, asked)).collect();
     fitting.sort_by(|a, b| a.pod.pod_uid.cmp(&b.pod.pod_uid));
     if fitting.len() > 1 {
         let candidates: Vec<String> = fitting.iter().map(|one| one.pod.in_full()).collect();
@@ -183,13 +185,13 @@ mod tests {
     use super::*;
 
     /// Words are `UID` or `UID=namespace/name`.
-    fn pods(words: &[&str]) -> Vec<Found> {
+    fn pods(words: &[&str]) -> Vec<ListedInstance> {
         let path = OwnedObjectPath::try_from("/io/stelia/Isolation1/instance/x").unwrap();
         let found = |word: &&str| {
             let (uid, name) = word.split_once('=').unwrap_or((word, ""));
             let (namespace, name) = name.split_once('/').unwrap_or_default();
             let [container, state, cpus] = ["vm", "isolated", "2-3"].map(str::to_owned);
-            Found {
+            ListedInstance {
                 pod: Pod {
                     pod_uid: uid.to_owned(),
                     pod_namespace: namespace.to_owned(),

@@ -14,11 +14,11 @@ use super::client::{Client, Failure};
 use super::plan;
 use super::pod::{Pod, Pods};
 use super::signals::Signals;
-use super::view::{Column, Look, Render, column, printable, table};
+use super::view::{Column, Render, TextStyle, column, printable, table};
 use advice::Advice;
 
 /// The bus's errors for a daemon that is not running.
-const GONE: [&str; 3] = [
+const DAEMON_GONE_ERRORS: [&str; 3] = [
     "org.freedesktop.DBus.Error.NoReply",
     "org.freedesktop.DBus.Error.ServiceUnknown",
     "org.freedesktop.DBus.Error.NameHasNoOwner",
@@ -67,15 +67,15 @@ impl Render for Rebound {
         self.moves.iter().map(|row| row.pod.to_string()).collect()
     }
 
-    fn text(&self, look: Look) -> String {
+    fn text(&self, style: TextStyle) -> String {
         if let Some(advice) = &self.advice {
-            return advice.text(look);
+            return advice.text(style);
         }
         let mut text = match self.moves.as_slice() {
             [] => "Nothing to move.\n".to_owned(),
-            moves => table(&COLUMNS, moves, look),
+            moves => table(&COLUMNS, moves, style),
         };
-        if self.job.is_some() && look.legend {
+        if self.job.is_some() && style.legend {
             text += &format!("\n{}: {}\n", self.phase, printable(&self.reason));
         }
         text
@@ -143,7 +143,7 @@ pub(crate) async fn gather(
 /// Whether a job has ended. If the daemon is gone the answer is no: the next daemon reports the job's phase.
 async fn has_ended(job: &JobProxy<'_>) -> zbus::Result<bool> {
     let gone = |error: &zbus::Error| match error {
-        zbus::Error::MethodError(name, _, _) => GONE.contains(&name.as_str()),
+        zbus::Error::MethodError(name, _, _) => DAEMON_GONE_ERRORS.contains(&name.as_str()),
         zbus::Error::FDO(error) => matches!(
             **error,
             fdo::Error::NoReply(_) | fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_)

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::client::{Client, Failure};
 use crate::pod::Pods;
 use crate::verify::lines;
-use crate::view::{Look, Render, members, printable};
+use crate::view::{Render, TextStyle, members, printable};
 
 /// The members' order in the D-Bus contract.
 const ORDER: [&str; 6] = ["pass", "steps", "writes", "moves", "repaired", "degraded"];
@@ -15,8 +15,8 @@ const ORDER: [&str; 6] = ["pass", "steps", "writes", "moves", "repaired", "degra
 pub(crate) struct Report(pub Map<String, Value>);
 
 impl Render for Report {
-    fn text(&self, look: Look) -> String {
-        members(&self.0, &ORDER, look)
+    fn text(&self, style: TextStyle) -> String {
+        members(&self.0, &ORDER, style)
     }
 }
 
@@ -40,7 +40,7 @@ pub(crate) async fn preview(client: &Client) -> Result<Steps, Failure> {
 }
 
 impl Render for Steps {
-    fn text(&self, _: Look) -> String {
+    fn text(&self, _: TextStyle) -> String {
         let steps = lines(&self.report, "plan");
         let steps = steps.map(|(pod, step)| format!("{}: {}\n", self.pods.get(pod), printable(step)));
         match steps.collect::<String>() {

@@ -4,10 +4,10 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::client::{Client, Failure};
-use crate::locality::Seen;
+use crate::locality::VmLocality;
 use crate::pod::{Pod, no_instance};
 use crate::threads::{self, Process, Roots};
-use crate::view::{Column, Look, Render, column, members, printable, snake_case, table, text_of};
+use crate::view::{Column, Render, TextStyle, column, members, printable, snake_case, table, text_of};
 
 /// The properties' names in the D-Bus contract, in the order in which they are shown.
 const ORDER: [&str; 18] = [
@@ -44,10 +44,10 @@ pub(crate) const COLUMNS: [Column<threads::Thread>; 5] = [
 ];
 
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct InstanceDetails {
     properties: Map<String, Value>,
     /// `None` where the caller may not call `Describe`, as a pod may not.
-    seen: Option<Seen>,
+    vm_locality: Option<VmLocality>,
     processes: Vec<Process>,
 }
 
@@ -55,7 +55,12 @@ pub(crate) struct Shown {
 ///
 /// # Errors
 /// There is no such instance, or its processes or maps may not be read.
-pub(crate) async fn gather(client: &Client, roots: &Roots, vm: &str, numa_maps: bool) -> Result<Shown, Failure> {
+pub(crate) async fn gather(
+    client: &Client,
+    roots: &Roots,
+    vm: &str,
+    numa_maps: bool,
+) -> Result<InstanceDetails, Failure> {
     let found = client.find(vm).await?;
     let properties = found.properties.ok_or_else(|| no_instance(vm))?;
     let processes = threads::processes(
@@ -64,46 +69,54 @@ pub(crate) async fn gather(client: &Client, roots: &Roots, vm: &str, numa_maps: 
         text_of(&properties, "OriginControlGroup"),
     )?;
     let description = client.describe().await.ok();
-    let mut seen = description.and_then(|node| Seen::of(node.locality, &found.pod.pod_uid, roots, &processes));
-    if numa_maps && let Some(seen) = &mut seen {
-        seen.read_maps(roots, &processes)?;
+    let mut vm_locality =
+        description.and_then(|node| VmLocality::of(node.locality, &found.pod.pod_uid, roots, &processes));
+    if numa_maps && let Some(vm_locality) = &mut vm_locality {
+        vm_locality.read_maps(roots, &processes)?;
     }
-    Ok(Shown {
+    Ok(InstanceDetails {
         properties,
-        seen,
+        vm_locality,
         processes,
     })
 }
 
 /// One object: the properties, with `locality` and `processes` beside them.
-impl Serialize for Shown {
+impl Serialize for InstanceDetails {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = snake_case(&self.properties);
-        object.insert("locality".to_owned(), self.seen.as_ref().map(Seen::json).into());
+        object.insert(
+            "locality".to_owned(),
+            self.vm_locality.as_ref().map(VmLocality::json).into(),
+        );
         let processes = serde_json::to_value(&self.processes).map_err(serde::ser::Error::custom)?;
         object.insert("processes".to_owned(), processes);
         object.serialize(serializer)
     }
 }
 
-impl Render for Shown {
+impl Render for InstanceDetails {
     fn names(&self) -> Vec<String> {
         let pod = Pod::of_properties(text_of(&self.properties, "PodUID"), &self.properties);
         vec![pod.to_string()]
     }
 
-    fn text(&self, look: Look) -> String {
-        let seen = self.seen.as_ref().map(|seen| seen.text(look)).unwrap_or_default();
-        let mut text = members(&self.properties, &ORDER, look) + &seen;
+    fn text(&self, style: TextStyle) -> String {
+        let vm_locality = self
+            .vm_locality
+            .as_ref()
+            .map(|vm_locality| vm_locality.text(style))
+            .unwrap_or_default();
+        let mut text = members(&self.properties, &ORDER, style) + &vm_locality;
         for process in &self.processes {
-            if look.legend {
+            if style.legend {
                 let inner = process
                     .container_pid
                     .map(|pid| format!(", {pid} in the container"))
                     .unwrap_or_default();
                 text += &format!("\n{} (pid {}{inner})\n", printable(&process.name), process.pid);
             }
-            text += &table(&COLUMNS, &process.threads, look);
+            text += &table(&COLUMNS, &process.threads, style);
         }
         text
     }

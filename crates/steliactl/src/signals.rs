@@ -14,9 +14,9 @@ use zbus::{Connection, MatchRule, MessageStream, fdo};
 use super::client::Failure;
 
 /// Signals that may be queued while the reader of standard output is slow.
-const QUEUE: usize = 4096;
-/// How often it is checked whether standard output still has a reader.
-const LOOK: Duration = Duration::from_secs(1);
+const MAX_QUEUED_SIGNALS: usize = 4096;
+/// How often the program checks whether standard output still has a reader.
+const READER_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) enum Received {
     /// The daemon's name appeared on the bus, or vanished.
@@ -38,7 +38,7 @@ impl Signals {
     pub(super) async fn subscribe(connection: &Connection) -> Result<Self, Failure> {
         // One stream for all messages keeps their order, so that the daemon's end comes after its last signals.
         let mut messages = MessageStream::from(connection);
-        messages.set_max_queued(NonZeroUsize::new(QUEUE).unwrap_or(NonZeroUsize::MIN));
+        messages.set_max_queued(NonZeroUsize::new(MAX_QUEUED_SIGNALS).unwrap_or(NonZeroUsize::MIN));
         let is_bus = connection.is_bus();
         let owner = if is_bus { subscribe(connection).await? } else { None };
         Ok(Self {
@@ -78,7 +78,7 @@ impl Signals {
 pub(super) struct End {
     interrupt: Signal,
     terminate: Signal,
-    look: Interval,
+    reader_poll: Interval,
 }
 
 impl End {
@@ -86,7 +86,7 @@ impl End {
         Ok(Self {
             interrupt: caught(SignalKind::interrupt())?,
             terminate: caught(SignalKind::terminate())?,
-            look: interval(LOOK),
+            reader_poll: interval(READER_POLL_INTERVAL),
         })
     }
 
@@ -96,7 +96,7 @@ impl End {
             tokio::select! {
                 _ = self.interrupt.recv() => return,
                 _ = self.terminate.recv() => return,
-                _ = self.look.tick() => if !is_read() { return },
+                _ = self.reader_poll.tick() => if !is_read() { return },
             }
         }
     }

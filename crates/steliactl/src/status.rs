@@ -8,7 +8,7 @@ use stelia_cpus::CpuSet;
 
 use super::node::{Description, Owner, owner};
 use super::pod::Pod;
-use super::view::{self, Look, Meaning, Render, counted};
+use super::view::{self, Meaning, Render, TextStyle, counted};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Status {
@@ -137,8 +137,8 @@ fn cpus(cpus: &CpuSet) -> String {
 }
 
 impl Render for Status {
-    fn text(&self, look: Look) -> String {
-        text(self, view::now(), look)
+    fn text(&self, style: TextStyle) -> String {
+        text(self, view::now(), style)
     }
 }
 
@@ -148,16 +148,16 @@ impl Render for Status {
 struct Screen(Vec<(String, String, Meaning)>);
 
 impl Screen {
-    fn tell(&mut self, name: &str, value: String, meaning: Meaning) {
+    fn add_row(&mut self, name: &str, value: String, meaning: Meaning) {
         self.0.push((format!("{name}:"), view::or_dash(&value), meaning));
     }
 
     fn say(&mut self, name: &str, value: String) {
-        self.tell(name, value, Meaning::Plain);
+        self.add_row(name, value, Meaning::Plain);
     }
 }
 
-fn text(status: &Status, now: u64, look: Look) -> String {
+fn text(status: &Status, now: u64, style: TextStyle) -> String {
     let mut screen = Screen::default();
     let source = match status.cpu_source.as_str() {
         "steliad" => ", chooses the CPUs itself",
@@ -167,13 +167,13 @@ fn text(status: &Status, now: u64, look: Look) -> String {
         "running" => Meaning::Good,
         _ => Meaning::Broken,
     };
-    screen.tell(
+    screen.add_row(
         "Daemon",
         format!("steliad {}, {}{source}", status.version, status.state),
         meaning,
     );
     for reason in &status.degraded {
-        screen.tell("Degraded", reason.clone(), Meaning::Broken);
+        screen.add_row("Degraded", reason.clone(), Meaning::Broken);
     }
     let states: Vec<String> = status
         .instances
@@ -215,10 +215,10 @@ fn text(status: &Status, now: u64, look: Look) -> String {
     };
     match status.kubelet_problem.as_str() {
         "" if status.cpu_source == "steliad" && written.is_empty() => {
-            screen.tell("kubelet's state", "none, and not needed".to_owned(), Meaning::Plain);
+            screen.add_row("kubelet's state", "none, and not needed".to_owned(), Meaning::Plain);
         }
-        "" => screen.tell("kubelet's state", format!("usable{written}"), Meaning::Plain),
-        problem => screen.tell(
+        "" => screen.add_row("kubelet's state", format!("usable{written}"), Meaning::Plain),
+        problem => screen.add_row(
             "kubelet's state",
             format!("NOT USABLE: {problem}{written}"),
             Meaning::Broken,
@@ -248,9 +248,9 @@ fn text(status: &Status, now: u64, look: Look) -> String {
     // As in systemctl's output: names are aligned to the right, values to the left.
     let lines = screen.0.iter().map(|(name, value, meaning)| {
         let name = if name == ":" { "" } else { name };
-        let room = look.width.map(|columns| columns.saturating_sub(width + 1));
+        let room = style.width.map(|columns| columns.saturating_sub(width + 1));
         let value = room.map_or_else(|| value.clone(), |room| view::cut(value, room));
-        format!("{name:>width$} {}\n", meaning.paint(&value, look))
+        format!("{name:>width$} {}\n", meaning.paint(&value, style))
     });
     lines.collect()
 }
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn the_screen_is_the_node() {
-        insta::assert_snapshot!(text(&Status::of(&full()), 1_735_689_600_000_000, Look::default()), @"
+        insta::assert_snapshot!(text(&Status::of(&full()), 1_735_689_600_000_000, TextStyle::default()), @"
                   Daemon: steliad 0.1.0, degraded
                 Degraded: bbbbbbbb: kubelet gave CPU 2 away
                Instances: 2 (1 floating, 1 isolated)
@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn where_steliad_chooses_the_cpus_it_and_the_classes_are_shown() {
         let status = Status::of(&allocated());
-        let text = text(&status, 0, Look::default());
+        let text = text(&status, 0, TextStyle::default());
         for line in [
             "Daemon: steliad 0, running, chooses the CPUs itself",
             "Instances: 3 (1 contained, 1 floating, 1 isolated)",
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn every_line_is_explained() {
-        let texts = [full(), allocated()].map(|node| text(&Status::of(&node), 0, Look::default()));
+        let texts = [full(), allocated()].map(|node| text(&Status::of(&node), 0, TextStyle::default()));
         let lines = texts.iter().flat_map(|text| text.lines());
         let names = lines.filter_map(|line| line.trim_start().split_once(": "));
         let mut names: Vec<&str> = names.map(|(name, _)| name).collect();
@@ -388,7 +388,7 @@ mod tests {
             ..Node::default()
         });
         assert_eq!((status.state, status.partitions), ("degraded", "unknown"));
-        let text = text(&status, 0, Look::default());
+        let text = text(&status, 0, TextStyle::default());
         assert!(
             text.contains("NOT USABLE: read cpu_manager_state: No such file?[2J\n"),
             "{text}"

@@ -415,7 +415,7 @@ fn a_form_that_makes_no_sense_is_refused_before_anything_is_done() {
         &["completions", "bash", "-o", "json"],
     ] {
         let cli = Cli::try_parse_from([&["steliactl"], line].concat()).unwrap();
-        assert_eq!(cli.how().unwrap_err().exit_code(), 2, "{line:?}");
+        assert_eq!(cli.output_options().unwrap_err().exit_code(), 2, "{line:?}");
     }
 }
 

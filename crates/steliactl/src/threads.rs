@@ -76,7 +76,7 @@ pub(crate) struct Thread {
 /// shells that were exec'd in). Both cgroups are given relative to the cgroup root. Without root, what may not be read is an
 /// error, not an absence.
 pub(crate) fn processes(roots: &Roots, control_group: &str, origin: &str) -> Result<Vec<Process>, Failure> {
-    let places = Places {
+    let places = CgroupNames {
         scope: trim(control_group),
         origin: trim(origin),
     };
@@ -110,12 +110,12 @@ pub(crate) fn tree(control_group: &str) -> Option<Tree> {
 }
 
 /// The paths of an instance's cgroups, without a leading slash.
-struct Places<'a> {
+struct CgroupNames<'a> {
     scope: &'a str,
     origin: &'a str,
 }
 
-impl Places<'_> {
+impl CgroupNames<'_> {
     /// What a cgroup of `/proc/<pid>/cgroup` is called in the output.
     fn name(&self, cgroup: &str) -> String {
         let path = trim(cgroup);
@@ -151,7 +151,7 @@ fn trim(cgroup: &str) -> &str {
     cgroup.trim_matches('/')
 }
 
-fn process(roots: &Roots, pid: u32, places: &Places<'_>) -> Result<Option<Process>, Failure> {
+fn process(roots: &Roots, pid: u32, places: &CgroupNames<'_>) -> Result<Option<Process>, Failure> {
     let directory = roots.proc.join(pid.to_string());
     let Some(name) = read(&directory.join("comm"))? else {
         return Ok(None);
@@ -187,7 +187,7 @@ fn process(roots: &Roots, pid: u32, places: &Places<'_>) -> Result<Option<Proces
     }))
 }
 
-fn thread(directory: &Path, tid: u32, places: &Places<'_>) -> Result<Option<Thread>, Failure> {
+fn thread(directory: &Path, tid: u32, places: &CgroupNames<'_>) -> Result<Option<Thread>, Failure> {
     let mut texts = Vec::with_capacity(4);
     for file in ["comm", "status", "stat", "cgroup"] {
         let Some(text) = read(&directory.join(file))? else {
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn cgroups_have_names() {
-        let places = Places {
+        let places = CgroupNames {
             scope: "stelia.slice/a.scope",
             origin: "kubepods.slice/c.scope",
         };
@@ -285,6 +285,6 @@ mod tests {
 
     #[test]
     fn without_an_origin_nothing_is_in_it() {
-        assert_eq!(Places { scope: "s", origin: "" }.name("/x"), "/x");
+        assert_eq!(CgroupNames { scope: "s", origin: "" }.name("/x"), "/x");
     }
 }

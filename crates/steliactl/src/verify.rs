@@ -9,15 +9,15 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use stelia_api::Amiss;
+use stelia_api::ReasonKind;
 
 use super::client::{Client, Failure};
 use super::ledger::{self, Brief};
 use super::locality;
 use super::node::Description;
 use super::pod::{Pod, Pods};
-use super::view::{self, Column, Look, Meaning, Render, column, counted, table, texts_of};
-use states::Looked;
+use super::view::{self, Column, Meaning, Render, TextStyle, column, counted, table, texts_of};
+use states::CheckedVm;
 pub(crate) use states::Required;
 
 /// What a pass would repair.
@@ -54,7 +54,7 @@ pub(crate) struct Finding {
 
 impl Finding {
     /// A reason of degradation that is of the whole node.
-    fn of_kind(kind: Amiss, problem: String) -> Self {
+    fn of_kind(kind: ReasonKind, problem: String) -> Self {
         Self {
             vms: 0,
             ..Self::degraded(Pod::unnamed("-"), kind.name(), problem)
@@ -63,7 +63,7 @@ impl Finding {
 
     /// A reason of degradation.
     fn degraded(pod: Pod, kind: &str, problem: String) -> Self {
-        let cure = Amiss::parse(kind).map(Amiss::cure);
+        let cure = ReasonKind::parse(kind).map(ReasonKind::cure);
         Self {
             pod,
             vms: 1,
@@ -101,11 +101,11 @@ pub(crate) const COLUMNS: [Column<Finding>; 4] = [
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Verified {
-    instances: Vec<Looked>,
+    instances: Vec<CheckedVm>,
     /// What every VM was required to be.
     required: Option<Required>,
     findings: Vec<Finding>,
-    /// Of the last 24 hours; `None` where no ledger is kept.
+    /// Accounts of the last 24 hours; `None` if no ledger is kept.
     ledger: Option<Vec<Brief>>,
     #[serde(skip)]
     now: u64,
@@ -137,7 +137,7 @@ fn verified(
 ) -> Verified {
     let instances = described.node.instances.iter();
     let instances = instances.filter(|(uid, _)| pod.is_none_or(|pod| pod == uid.as_str()));
-    let instances: Vec<Looked> = instances.map(|(uid, one)| Looked::at(uid, one)).collect();
+    let instances: Vec<CheckedVm> = instances.map(|(uid, one)| CheckedVm::at(uid, one)).collect();
     let mut findings = degraded(preview);
     // Those of the node that its VMs have as reasons are there already.
     let told: Vec<Kind> = findings.iter().map(|finding| finding.kind.clone()).collect();
@@ -214,7 +214,7 @@ impl Render for Verified {
         pods.into_iter().map(Pod::to_string).collect()
     }
 
-    fn text(&self, look: Look) -> String {
+    fn text(&self, style: TextStyle) -> String {
         let summary = match states::summary(&self.instances, self.now) {
             none if none.is_empty() => "No instances.".to_owned(),
             summary => view::printable(&summary),
@@ -224,9 +224,9 @@ impl Render for Verified {
             (true, false) => format!(
                 "{summary}\nEvery promise of these states holds: CPU lists, partitions, pinning, limits, and the NUMA nodes of the memory\n"
             ),
-            (false, _) => format!("{summary}\n\n{}", table(&COLUMNS, &self.findings, look)),
+            (false, _) => format!("{summary}\n\n{}", table(&COLUMNS, &self.findings, style)),
         };
-        // Of a VM that has just started, or that ended before it was read twice, nothing is known.
+        // A VM that has just started, or that ended before it was read twice, has no account.
         let ledger = self.ledger.iter().flatten().filter(|told| told.covered_us > 0);
         let lines: String = ledger
             .map(|told| format!("{}: {}\n", view::printable(&told.pod.to_string()), told.line()))

@@ -8,7 +8,8 @@ use zbus::Variant;
 
 use crate::client::Failure;
 pub(crate) use stelia_table::{
-    Column, Form, How, Look, Meaning, Render, coloured, column, counted, cut, printable, properties, table, width,
+    Column, Form, Meaning, OutputOptions, Render, TextStyle, coloured, column, counted, cut, printable, properties,
+    table, width,
 };
 
 pub(crate) fn or_dash(text: &str) -> String {
@@ -68,14 +69,14 @@ pub(crate) fn texts_of<'a>(object: &'a Map<String, Value>, name: &str) -> impl I
 }
 
 /// The members, one per line: those of `order` first, then those that a newer daemon adds, by name.
-pub(crate) fn members(object: &Map<String, Value>, order: &[&str], look: Look) -> String {
+pub(crate) fn members(object: &Map<String, Value>, order: &[&str], style: TextStyle) -> String {
     let mut members: Vec<(&String, &Value)> = object.iter().collect();
     members.sort_by_key(|(name, _)| order.iter().position(|known| known == name).unwrap_or(order.len()));
     let rows = members.into_iter().map(|(name, value)| match value.as_u64() {
         Some(usec) if name.ends_with("Timestamp") => (name, time(usec)),
         _ => (name, human(value)),
     });
-    properties(rows, look)
+    properties(rows, style)
 }
 
 pub(crate) fn json(value: &Variant<'_>) -> Value {

@@ -3,7 +3,7 @@
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
-use crate::Look;
+use crate::TextStyle;
 
 /// In which form an answer is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,9 +82,9 @@ fn yaml(value: &impl Serialize) -> Result<String, impl ToString> {
 
 /// How an answer is printed, from the command line's options.
 #[derive(Debug, Clone, Copy)]
-pub struct How {
+pub struct OutputOptions {
     pub form: Form,
-    pub look: Look,
+    pub style: TextStyle,
 }
 
 /// Why printing an answer fails the command.
@@ -97,14 +97,14 @@ pub enum PrintError {
     Partial { printed: String, reason: String },
 }
 
-impl How {
+impl OutputOptions {
     /// Writes the answer.
     ///
     /// # Errors
     /// [`PrintError::Partial`] where the answer itself means failure.
     pub fn print<E: From<PrintError>>(self, answer: &impl Render) -> Result<String, E> {
         let printed = match self.form {
-            Form::Text | Form::Wide => answer.text(self.look),
+            Form::Text | Form::Wide => answer.text(self.style),
             Form::Name => answer.names().iter().map(|name| format!("{name}\n")).collect(),
             form => form.write(answer).map_err(PrintError::from)?,
         };
@@ -117,7 +117,7 @@ impl How {
 
 /// A command's answer: it serializes for programs and renders as text for people.
 pub trait Render: Serialize {
-    fn text(&self, look: Look) -> String;
+    fn text(&self, style: TextStyle) -> String;
 
     /// The names of what the answer is about, for `-o name`.
     fn names(&self) -> Vec<String> {

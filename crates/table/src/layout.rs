@@ -8,13 +8,13 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use crate::printable;
 
 /// Blanks between two columns.
-const GAP: usize = 2;
-/// A column keeps this width while another one can be cut.
-const LEAST: usize = 8;
+const COLUMN_GAP: usize = 2;
+/// A column is not cut below this width while another one can be cut.
+const MIN_COLUMN_WIDTH: usize = 8;
 
 /// How text is laid out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct TextStyle {
     /// Whether header lines are printed.
     pub legend: bool,
     /// Whether the columns of `-o wide` are shown.
@@ -24,7 +24,7 @@ pub struct Look {
     pub coloured: bool,
 }
 
-impl Look {
+impl TextStyle {
     /// For standard output: what reads a pipe gets everything, without colours.
     pub fn of_stdout(legend: bool, wide: bool, full: bool) -> Self {
         let is_terminal = std::io::stdout().is_terminal();
@@ -38,7 +38,7 @@ impl Look {
 }
 
 /// Whole and without colours, with header lines or not.
-impl From<bool> for Look {
+impl From<bool> for TextStyle {
     fn from(legend: bool) -> Self {
         Self {
             legend,
@@ -74,7 +74,7 @@ pub enum Meaning {
 }
 
 impl Meaning {
-    /// Of an instance's state.
+    /// The meaning of an instance's state.
     pub fn of_state(state: &str) -> Self {
         match state {
             "isolated" => Self::Good,
@@ -83,7 +83,7 @@ impl Meaning {
         }
     }
 
-    pub fn paint(self, text: &str, look: Look) -> String {
+    pub fn paint(self, text: &str, style: TextStyle) -> String {
         let code = match self {
             Self::Good => "32",
             Self::Attention => "33",
@@ -91,7 +91,7 @@ impl Meaning {
             Self::Absent => "2",
             Self::Plain => return text.to_owned(),
         };
-        match look.coloured {
+        match style.coloured {
             true => format!("\x1b[{code}m{text}\x1b[0m"),
             false => text.to_owned(),
         }
@@ -160,9 +160,13 @@ struct Cell {
 }
 
 /// The rows below the columns' headings; without rows only the headings are printed.
-pub fn table<'a, T: 'a>(columns: &[Column<T>], rows: impl IntoIterator<Item = &'a T>, look: impl Into<Look>) -> String {
-    let look: Look = look.into();
-    let columns: Vec<&Column<T>> = columns.iter().filter(|column| look.wide || !column.wide).collect();
+pub fn table<'a, T: 'a>(
+    columns: &[Column<T>],
+    rows: impl IntoIterator<Item = &'a T>,
+    style: impl Into<TextStyle>,
+) -> String {
+    let style: TextStyle = style.into();
+    let columns: Vec<&Column<T>> = columns.iter().filter(|column| style.wide || !column.wide).collect();
     let cell = |column: &Column<T>, row| match (column.cell)(row) {
         text if text.is_empty() => Cell {
             text: column.empty.to_owned(),
@@ -177,14 +181,14 @@ pub fn table<'a, T: 'a>(columns: &[Column<T>], rows: impl IntoIterator<Item = &'
         text: column.heading.to_owned(),
         meaning: Meaning::Plain,
     };
-    let headings = look.legend.then(|| columns.iter().map(heading).collect());
+    let headings = style.legend.then(|| columns.iter().map(heading).collect());
     let rows = rows.into_iter();
     let rows = rows.map(|row| columns.iter().map(|column| cell(column, row)).collect());
     let lines: Vec<Vec<Cell>> = headings.into_iter().chain(rows).collect();
 
     let widest = |at: usize| lines.iter().map(|line| line[at].text.width()).max().unwrap_or(0);
     let mut widths: Vec<usize> = (0..columns.len()).map(widest).collect();
-    if let Some(width) = look.width {
+    if let Some(width) = style.width {
         let ranks: Vec<u8> = columns.iter().map(|column| column.yields).collect();
         shrink(&mut widths, &ranks, width);
     }
@@ -198,12 +202,12 @@ pub fn table<'a, T: 'a>(columns: &[Column<T>], rows: impl IntoIterator<Item = &'
             // Nothing stands behind the last text.
             if !text.is_empty() {
                 line.extend(std::iter::repeat_n(' ', pending + before));
-                line += &cell.meaning.paint(&text, look);
+                line += &cell.meaning.paint(&text, style);
                 pending = 0;
             } else {
                 pending += before;
             }
-            pending += after + GAP;
+            pending += after + COLUMN_GAP;
         }
         line + "\n"
     };
@@ -213,11 +217,11 @@ pub fn table<'a, T: 'a>(columns: &[Column<T>], rows: impl IntoIterator<Item = &'
 /// Takes from the columns what does not fit into `width`: from those of the highest rank first, of these always from the
 /// widest one.
 fn shrink(widths: &mut [usize], ranks: &[u8], width: usize) {
-    let gaps = GAP * widths.len().saturating_sub(1);
+    let gaps = COLUMN_GAP * widths.len().saturating_sub(1);
     let mut over = (widths.iter().sum::<usize>() + gaps).saturating_sub(width);
     // The last round is for a terminal so narrow that every column has to give more.
     let rounds = (0..=ranks.iter().copied().max().unwrap_or(0)).rev();
-    let rounds = rounds.map(|rank| (Some(rank), LEAST)).chain([(None, 1)]);
+    let rounds = rounds.map(|rank| (Some(rank), MIN_COLUMN_WIDTH)).chain([(None, 1)]);
     for (rank, least) in rounds {
         while over > 0 {
             let candidates = (0..widths.len()).filter(|at| rank.is_none_or(|rank| ranks[*at] == rank));
@@ -250,18 +254,18 @@ pub fn cut(text: &str, width: usize) -> String {
 }
 
 /// `Name: value`, one per line.
-pub fn properties<N: Display>(rows: impl IntoIterator<Item = (N, String)>, look: impl Into<Look>) -> String {
+pub fn properties<N: Display>(rows: impl IntoIterator<Item = (N, String)>, style: impl Into<TextStyle>) -> String {
     let columns = [
         column("", |(name, _): &(String, String)| name.clone()),
         column("", |(_, value): &(String, String)| value.clone()).yields(1),
     ];
     let rows = rows.into_iter();
     let rows: Vec<(String, String)> = rows.map(|(name, value)| (format!("{name}:"), value)).collect();
-    let look = Look {
+    let style = TextStyle {
         legend: false,
-        ..look.into()
+        ..style.into()
     };
-    table(&columns, &rows, look)
+    table(&columns, &rows, style)
 }
 
 #[cfg(test)]
@@ -285,11 +289,11 @@ mod tests {
         ],
     ];
 
-    fn at(width: usize) -> Look {
-        Look {
+    fn at(width: usize) -> TextStyle {
+        TextStyle {
             legend: true,
             width: Some(width),
-            ..Look::default()
+            ..TextStyle::default()
         }
     }
 
@@ -306,9 +310,9 @@ mod tests {
              team-a/web       isolated  -\n\
              team-b/数据库-0  floating  QEMU has not attached its vCPUs for 10 s\n"
         );
-        let wide = Look {
+        let wide = TextStyle {
             wide: true,
-            ..Look::default()
+            ..TextStyle::default()
         };
         assert!(table(&COLUMNS, &ROWS, wide).starts_with("team-a/web       3ceda12c  isolated  -\n"));
         assert_eq!(table(&COLUMNS, &ROWS[..0], false), "");
@@ -344,11 +348,11 @@ mod tests {
 
     #[test]
     fn colours_tell_what_a_text_means_and_take_no_room() {
-        let look = Look {
+        let style = TextStyle {
             coloured: true,
             ..at(50)
         };
-        let text = table(&COLUMNS, &ROWS, look);
+        let text = table(&COLUMNS, &ROWS, style);
         assert!(
             text.contains("\n team-a/web")
                 || text.contains("\nteam-a/web       \x1b[32misolated\x1b[0m  \x1b[2m-\x1b[0m\n")

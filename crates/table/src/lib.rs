@@ -14,8 +14,8 @@ mod layout;
 pub mod testing;
 
 pub use completion::completion_script;
-pub use form::{Form, How, PrintError, Render, WriteError};
-pub use layout::{Column, Look, Meaning, coloured, column, cut, properties, table, width};
+pub use form::{Form, OutputOptions, PrintError, Render, WriteError};
+pub use layout::{Column, Meaning, TextStyle, coloured, column, cut, properties, table, width};
 
 /// `text` with every control character replaced, so that a name cannot control a terminal.
 pub fn printable(text: &str) -> String {

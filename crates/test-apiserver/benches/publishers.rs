@@ -18,7 +18,7 @@ use shared::process::Process;
 use shared::publishers::{self, Running, free_cpus, told};
 use stelia_publication::Publication;
 use stelia_publish::Options;
-use test_apiserver::{Asked, Server};
+use test_apiserver::{LoggedRequest, Server};
 use tokio::time::{Instant, sleep, sleep_until};
 
 const GROUP: &str = "topology.node.k8s.io";
@@ -94,7 +94,7 @@ struct Load {
 }
 
 impl Load {
-    fn of(asked: &[Asked]) -> Self {
+    fn of(asked: &[LoggedRequest]) -> Self {
         let mut seconds: BTreeMap<u64, u64> = BTreeMap::new();
         let mut load = Self {
             requests: asked.len() as u64,

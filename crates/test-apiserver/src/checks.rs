@@ -159,7 +159,7 @@ impl Write<'_> {
     }
 }
 
-/// Of the metadata, what is empty is not written.
+/// Removes empty members of the metadata.
 pub(crate) fn tidied(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         let empty = [Value::Null, Value::Object(Map::new()), Value::Array(Vec::new())];

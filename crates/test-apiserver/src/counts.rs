@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// One request.
+/// A request that was served.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Asked {
+pub struct LoggedRequest {
     /// Since the server started, by tokio's clock.
     #[serde(serialize_with = "seconds")]
     pub at: Duration,
@@ -17,11 +17,11 @@ pub struct Asked {
     pub name: String,
     /// The answer's; 0: there was none.
     pub code: u16,
-    /// Of the request's body and of the answer's.
+    /// Sizes of the request's body and of the answer's.
     pub bytes: (usize, usize),
 }
 
-/// Of one verb and resource.
+/// Totals of one verb and resource.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
     pub requests: u64,
@@ -36,11 +36,11 @@ pub struct Count {
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) by: BTreeMap<(&'static str, String), Count>,
-    pub(crate) recorded: Option<Vec<Asked>>,
+    pub(crate) recorded: Option<Vec<LoggedRequest>>,
 }
 
 impl Counts {
-    pub(crate) fn add(&mut self, asked: Asked) {
+    pub(crate) fn add(&mut self, asked: LoggedRequest) {
         let count = self.by.entry((asked.verb, asked.resource.clone())).or_default();
         count.requests += 1;
         count.succeeded += u64::from((1..400).contains(&asked.code));

@@ -46,7 +46,7 @@ impl Failure {
         }
     }
 
-    /// Of the server itself, which gives no reason.
+    /// A failure of the server itself, without a reason.
     pub(crate) fn plain(message: impl Into<String>) -> Self {
         Self {
             reason: "",

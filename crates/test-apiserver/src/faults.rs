@@ -17,7 +17,7 @@ pub struct Fault {
     /// As roles name it: `nodes`, `pods/status`; empty: any.
     #[serde(default)]
     pub resource: String,
-    /// Of the object; empty: any.
+    /// The object's name; empty: any.
     #[serde(default)]
     pub name: String,
     #[serde(default = "once")]
@@ -46,7 +46,7 @@ pub enum Answer {
     Close,
     /// The request takes effect, and the connection closes without an answer.
     Lost,
-    /// The request waits for so many milliseconds, then it is served.
+    /// The request waits for this many milliseconds, then it is served.
     Delay(u64),
 }
 

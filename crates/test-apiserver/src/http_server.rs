@@ -22,7 +22,7 @@ use crate::service::{Body, Closed};
 struct Order {
     /// Faults for requests to come.
     faults: Vec<Fault>,
-    /// For so many seconds no request is answered.
+    /// No request is answered for this many seconds.
     down: Option<f64>,
     /// The tokens that are accepted; none: every request is.
     tokens: Option<Vec<String>>,

@@ -22,7 +22,7 @@ mod store;
 mod watch;
 mod write;
 
-pub use counts::{Asked, Count};
+pub use counts::{Count, LoggedRequest};
 pub use faults::{Answer, Fault};
 pub use http_server::serve;
 pub use schema::Schema;

@@ -68,7 +68,7 @@ impl Served {
 }
 
 /// A request, whole.
-pub(crate) struct Ask<'a> {
+pub(crate) struct ApiRequest<'a> {
     pub(crate) parts: &'a Parts,
     pub(crate) target: &'a Target,
     pub(crate) query: &'a Query,
@@ -77,14 +77,14 @@ pub(crate) struct Ask<'a> {
 }
 
 impl Server {
-    pub(crate) fn serve(&self, ask: &Ask<'_>) -> Result<Reply, Failure> {
-        let Ask {
+    pub(crate) fn serve(&self, api_request: &ApiRequest<'_>) -> Result<Reply, Failure> {
+        let ApiRequest {
             parts,
             target,
             query,
             verb,
             body,
-        } = *ask;
+        } = *api_request;
         let mut state = self.state();
         let found = state.resources.iter().find(|one| {
             one.group == target.group && one.plural == target.plural && one.versions.contains_key(&target.version)
@@ -129,7 +129,7 @@ impl Server {
                 None => Err(Failure::not_found(&served.resource, &target.name)),
             },
             "create" | "update" | "patch" => {
-                let reply = self.change(&mut state, &served, ask, key);
+                let reply = self.change(&mut state, &served, api_request, key);
                 self.tell(&state);
                 reply
             }
@@ -145,14 +145,20 @@ impl Server {
         }
     }
 
-    fn change(&self, state: &mut State, served: &Served, ask: &Ask<'_>, mut key: Key) -> Result<Reply, Failure> {
-        let Ask {
+    fn change(
+        &self,
+        state: &mut State,
+        served: &Served,
+        api_request: &ApiRequest<'_>,
+        mut key: Key,
+    ) -> Result<Reply, Failure> {
+        let ApiRequest {
             parts,
             target,
             query,
             body,
             ..
-        } = *ask;
+        } = *api_request;
         let now = self.now();
         let text = |name: header::HeaderName| {
             parts

@@ -12,7 +12,7 @@ const EVENT_TEXTS: [(&str, usize); 4] = [
     ("action", 128),
     ("reason", 128),
 ];
-const LONGEST_NOTE: usize = 1024;
+const MAX_NOTE_BYTES: usize = 1024;
 /// What of an event never changes; its series may.
 const EVENT_FIXED: [&str; 9] = [
     "regarding",
@@ -65,7 +65,7 @@ pub(crate) fn faults(rules: Rules, live: Option<&Value>, object: &Value) -> Vec<
     found
 }
 
-/// Of events.k8s.io/v1: `ValidateEventCreate` and `ValidateEventUpdate` (kubernetes, pkg/apis/core/validation/events.go).
+/// Rules of events.k8s.io/v1: `ValidateEventCreate` and `ValidateEventUpdate` (kubernetes, pkg/apis/core/validation/events.go).
 fn event(live: Option<&Value>, object: &Value) -> Vec<String> {
     let mut found = Vec::new();
     for (name, longest) in EVENT_TEXTS {
@@ -83,9 +83,9 @@ fn event(live: Option<&Value>, object: &Value) -> Vec<String> {
             "reportingController: Invalid value: {controller:?}: name part must consist of alphanumeric characters"
         ));
     }
-    if object["note"].as_str().is_some_and(|note| note.len() > LONGEST_NOTE) {
+    if object["note"].as_str().is_some_and(|note| note.len() > MAX_NOTE_BYTES) {
         found.push(format!(
-            "message: Invalid value: \"\": can have at most {LONGEST_NOTE} characters"
+            "message: Invalid value: \"\": can have at most {MAX_NOTE_BYTES} characters"
         ));
     }
     // Another namespace than the event's is refused of events without eventTime alone.

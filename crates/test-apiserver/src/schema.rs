@@ -29,7 +29,7 @@ pub(crate) enum Form {
     IntOrText,
     Object {
         members: BTreeMap<String, Schema>,
-        /// Of every member that is not named.
+        /// The schema of every member that is not named.
         others: Option<Box<Schema>>,
         required: Vec<String>,
     },
@@ -49,7 +49,7 @@ pub(crate) enum Merged {
     By(Vec<String>),
 }
 
-/// Of what no schema speaks.
+/// The schema of anything without one.
 pub(crate) static ANY: Schema = Schema {
     form: Form::Any,
     nullable: true,
@@ -113,7 +113,7 @@ impl Schema {
         })
     }
 
-    /// Of a member, whether it is named or not.
+    /// The schema of a member, whether it is named or not.
     pub(crate) fn member(&self, name: &str) -> &Self {
         match &self.form {
             Form::Object { members, others, .. } => members.get(name).or(others.as_deref()).unwrap_or(&ANY),

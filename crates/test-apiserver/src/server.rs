@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::counts::{Asked, Count, Counts};
+use crate::counts::{Count, Counts, LoggedRequest};
 use crate::faults::{Fault, Faults};
 use crate::resources::{self, Resource};
 use crate::store::{Key, Store};
@@ -159,7 +159,7 @@ impl Server {
         self.state().faults.waiting.push(fault);
     }
 
-    /// No request is answered for so long: connections close. Watches that are open end.
+    /// No request is answered for this time: connections close, and open watches end.
     pub fn down(&self, time: Duration) {
         self.state().faults.down_until = Some(Instant::now() + time);
         self.inner.revision.send_modify(|_| {});
@@ -170,7 +170,7 @@ impl Server {
         self.state().tokens = tokens;
     }
 
-    /// Forgets changes: whoever watches from an older version is told 410.
+    /// Drops changes: a watch from an older version gets 410.
     pub fn compact(&self) {
         self.state().store.compact();
     }
@@ -191,7 +191,7 @@ impl Server {
     }
 
     /// Returns the requests since the last call and records those to come.
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<LoggedRequest> {
         self.state().counts.recorded.replace(Vec::new()).unwrap_or_default()
     }
 

@@ -13,19 +13,19 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use serde_json::Value;
 
-use crate::counts::Asked;
+use crate::counts::LoggedRequest;
 use crate::failure::Failure;
 use crate::faults::Answer;
 use crate::query::Query;
-use crate::requests::{Ask, Reply};
+use crate::requests::{ApiRequest, Reply};
 use crate::resources::Target;
 use crate::server::Server;
 use crate::{discovery, watch};
 
 /// An answer's body.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
-/// What the API server accepts of a request's body, bytes.
-const LARGEST: usize = 3 << 20;
+/// Limit of a request's body, in bytes.
+const MAX_BODY_BYTES: usize = 3 << 20;
 
 /// The connection closed without an answer.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Server {
         };
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let verb = verb(&parts.method, &target, &query);
-        let mut asked = Asked {
+        let mut asked = LoggedRequest {
             at: self.age(),
             verb,
             resource: target.resource(),
@@ -104,7 +104,7 @@ impl Server {
             _ => match self.checked(&parts, body).await {
                 Ok(body) => {
                     asked.bytes.0 = body.len();
-                    self.serve(&Ask {
+                    self.serve(&ApiRequest {
                         parts: &parts,
                         target: &target,
                         query: &query,
@@ -149,9 +149,9 @@ impl Server {
         {
             return Err(Failure::new(401, "Unauthorized"));
         }
-        let body = Limited::new(body, LARGEST).collect().await;
+        let body = Limited::new(body, MAX_BODY_BYTES).collect().await;
         let body = body.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
-            true => Failure::new(413, format!("Request entity is too large: limit is {LARGEST}")),
+            true => Failure::new(413, format!("Request entity is too large: limit is {MAX_BODY_BYTES}")),
             false => Failure::new(400, error.to_string()),
         });
         Ok(body?.to_bytes())

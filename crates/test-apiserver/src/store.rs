@@ -72,7 +72,7 @@ impl Store {
         self.objects.get(key)
     }
 
-    /// Of one resource, by namespace and name; `None`: of all namespaces.
+    /// The objects of one resource, by namespace and name; `None`: of all namespaces.
     pub(crate) fn list<'a>(
         &'a self,
         resource: &'a Arc<str>,
@@ -122,14 +122,14 @@ impl Store {
         Some(object)
     }
 
-    /// Of a resource, those after a revision. The caller has asked whether they are still known.
+    /// The changes of a resource after a revision. The caller has checked that they are still stored.
     pub(crate) fn since<'a>(&'a self, revision: u64, resource: &'a Arc<str>) -> impl Iterator<Item = &'a Change> {
         let from = self.changes.partition_point(|change| change.now.revision <= revision);
         let later = self.changes.range(from..);
         later.filter(move |change| change.key.resource == *resource)
     }
 
-    /// Forgets what changed; watches that are open have seen it or are told that it is too late.
+    /// Drops the changes; open watches have received them or get an error.
     pub(crate) fn compact(&mut self) {
         self.changes.clear();
         self.forgotten = self.revision;

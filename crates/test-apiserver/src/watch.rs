@@ -18,8 +18,8 @@ use crate::select::Selector;
 use crate::server::{Server, State};
 use crate::store::{Change, Happened, Stored};
 
-/// How often a watch without changes is told the version.
-const BOOKMARKS: Duration = Duration::from_secs(60);
+/// How often a watch without changes gets a bookmark with the version.
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 
 pub(crate) struct Watch {
     served: Served,
@@ -157,7 +157,7 @@ pub(crate) fn body(server: Server, watch: Watch) -> StreamBody<impl Stream<Item 
                 tokio::select! {
                     changed = receiver.changed() => watch.ended |= changed.is_err(),
                     () = tokio::time::sleep_until(watch.end.unwrap_or(far)) => watch.ended = true,
-                    () = tokio::time::sleep(BOOKMARKS), if watch.bookmarks => {
+                    () = tokio::time::sleep(BOOKMARK_INTERVAL), if watch.bookmarks => {
                         let bookmark = watch.bookmark(Value::Null);
                         watch.waiting.push_back(bookmark);
                     }

@@ -63,7 +63,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(one, 1..25)
 }
 
-async fn ask(client: &Client, method: &str, path: String, kind: &str, body: Value) -> (u16, Value) {
+async fn api_request(client: &Client, method: &str, path: String, kind: &str, body: Value) -> (u16, Value) {
     let request = Request::builder().method(method).uri(path).header("content-type", kind);
     let response = client
         .send(request.body(Body::from(body.to_string().into_bytes())).unwrap())
@@ -92,7 +92,7 @@ async fn act(client: &Client, op: &Op) -> (u16, Value) {
             object,
         } => {
             let path = format!("{PATH}/s{name}?fieldManager=m{manager}&force={force}");
-            ask(
+            api_request(
                 client,
                 "PATCH",
                 path,
@@ -103,10 +103,10 @@ async fn act(client: &Client, op: &Op) -> (u16, Value) {
         }
         Op::Patch { name, manager, object } => {
             let path = format!("{PATH}/s{name}?fieldManager=m{manager}");
-            ask(client, "PATCH", path, "application/merge-patch+json", object.clone()).await
+            api_request(client, "PATCH", path, "application/merge-patch+json", object.clone()).await
         }
         Op::Delete { name } => {
-            ask(
+            api_request(
                 client,
                 "DELETE",
                 format!("{PATH}/s{name}"),

@@ -46,7 +46,7 @@ impl Drop for Program {
     }
 }
 
-async fn ask(client: &Client, method: &str, path: &str, body: Value) -> Result<(u16, Value), kube::Error> {
+async fn api_request(client: &Client, method: &str, path: &str, body: Value) -> Result<(u16, Value), kube::Error> {
     let request = Request::builder()
         .method(method)
         .uri(path)
@@ -66,26 +66,31 @@ async fn it_is_told_what_to_do_and_tells_what_it_was_asked() {
     let program = Program::start(&["--token", "secret"]);
     let (stranger, client) = (program.client(None), program.client(Some("secret")));
     let path = "/api/v1/nodes/n";
-    assert_eq!(ask(&stranger, "GET", path, Value::Null).await.unwrap().0, 401);
+    assert_eq!(api_request(&stranger, "GET", path, Value::Null).await.unwrap().0, 401);
 
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
     let busy = json!({"verb": "get", "resource": "nodes", "answer": {"status": {"code": 429, "retry_after": 1}}});
     let closed = json!({"verb": "get", "resource": "nodes", "answer": "close"});
     let order = json!({"put": [["", "nodes", node]], "faults": [busy, closed]});
-    assert_eq!(ask(&client, "POST", "/control", order).await.unwrap(), (200, json!({})));
-    assert_eq!(ask(&client, "GET", path, Value::Null).await.unwrap().0, 429);
-    assert!(ask(&client, "GET", path, Value::Null).await.is_err());
-    let (code, found) = ask(&client, "GET", path, Value::Null).await.unwrap();
+    assert_eq!(
+        api_request(&client, "POST", "/control", order).await.unwrap(),
+        (200, json!({}))
+    );
+    assert_eq!(api_request(&client, "GET", path, Value::Null).await.unwrap().0, 429);
+    assert!(api_request(&client, "GET", path, Value::Null).await.is_err());
+    let (code, found) = api_request(&client, "GET", path, Value::Null).await.unwrap();
     assert_eq!((code, &found["metadata"]["name"]), (200, &json!("n")));
 
-    let (code, refused) = ask(&client, "POST", "/control", json!({"dwon": 3})).await.unwrap();
+    let (code, refused) = api_request(&client, "POST", "/control", json!({"dwon": 3}))
+        .await
+        .unwrap();
     assert_eq!(code, 400);
     assert!(
         refused["error"].as_str().unwrap().contains("unknown field `dwon`"),
         "{refused}"
     );
 
-    let (_, counts) = ask(&client, "GET", "/control", Value::Null).await.unwrap();
+    let (_, counts) = api_request(&client, "GET", "/control", Value::Null).await.unwrap();
     let count = &counts["counts"][0];
     assert_eq!(counts["requests"], 4);
     assert_eq!(
@@ -93,14 +98,16 @@ async fn it_is_told_what_to_do_and_tells_what_it_was_asked() {
         (&json!(4), &json!(1), &json!(1))
     );
 
-    ask(&client, "POST", "/control", json!({"down": 3600.0})).await.unwrap();
-    assert!(ask(&client, "GET", path, Value::Null).await.is_err());
-    ask(&client, "POST", "/control", json!({"down": 0.0, "tokens": ["renewed"]}))
+    api_request(&client, "POST", "/control", json!({"down": 3600.0}))
         .await
         .unwrap();
-    assert_eq!(ask(&client, "GET", path, Value::Null).await.unwrap().0, 401);
+    assert!(api_request(&client, "GET", path, Value::Null).await.is_err());
+    api_request(&client, "POST", "/control", json!({"down": 0.0, "tokens": ["renewed"]}))
+        .await
+        .unwrap();
+    assert_eq!(api_request(&client, "GET", path, Value::Null).await.unwrap().0, 401);
     assert_eq!(
-        ask(&program.client(Some("renewed")), "GET", path, Value::Null)
+        api_request(&program.client(Some("renewed")), "GET", path, Value::Null)
             .await
             .unwrap()
             .0,

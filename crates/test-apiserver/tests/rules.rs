@@ -37,7 +37,7 @@ fn pod(name: &str) -> Value {
     })
 }
 
-async fn ask(server: &Server, request: http::request::Builder, body: &Value) -> (u16, Value) {
+async fn api_request(server: &Server, request: http::request::Builder, body: &Value) -> (u16, Value) {
     let request = request.body(Body::from(body.to_string().into_bytes())).unwrap();
     let response = server.answer(request).await.unwrap();
     let code = response.status().as_u16();
@@ -54,7 +54,7 @@ async fn bind(server: &Server, node: &str, mut metadata: Value) -> (u16, Value) 
     let target = json!({"kind": "Node", "name": node});
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target});
     let path = "/api/v1/namespaces/default/pods/p/binding";
-    ask(server, Request::post(path), &binding).await
+    api_request(server, Request::post(path), &binding).await
 }
 
 #[tokio::test]
@@ -204,15 +204,15 @@ async fn an_event_is_checked_and_only_its_series_changes() {
     ] {
         let mut wrong = event.clone();
         wrong[member] = value;
-        let (code, status) = ask(&server, Request::post(path), &wrong).await;
+        let (code, status) = api_request(&server, Request::post(path), &wrong).await;
         assert_eq!(code, 422, "{member}");
         assert!(status["message"].as_str().unwrap().contains(fault), "{status}");
     }
-    assert_eq!(ask(&server, Request::post(path), &event).await.0, 201);
+    assert_eq!(api_request(&server, Request::post(path), &event).await.0, 201);
     let patch = |body: Value| {
         let server = server.clone();
         let request = Request::patch(format!("{path}/e")).header("content-type", "application/merge-patch+json");
-        async move { ask(&server, request, &body).await }
+        async move { api_request(&server, request, &body).await }
     };
     let series = json!({"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}});
     assert_eq!(patch(series).await.0, 200);
@@ -347,7 +347,7 @@ async fn faults_meet_the_requests_that_they_are_for() {
         ),
         (429, Some(7))
     );
-    let (code, _) = ask(&server, Request::get("/api/v1/nodes/n"), &Value::Null).await;
+    let (code, _) = api_request(&server, Request::get("/api/v1/nodes/n"), &Value::Null).await;
     assert_eq!(code, 429);
 
     let label = json!({"metadata": {"labels": {"a": "b"}}});
@@ -388,12 +388,17 @@ async fn a_token_is_asked_for() {
     let (server, _) = made();
     server.accept(Some(vec!["good".into()]));
     let with = |token: &str| Request::get("/api/v1/nodes").header("authorization", format!("Bearer {token}"));
-    assert_eq!(ask(&server, with("good"), &Value::Null).await.0, 200);
-    let (code, status) = ask(&server, with("old"), &Value::Null).await;
+    assert_eq!(api_request(&server, with("good"), &Value::Null).await.0, 200);
+    let (code, status) = api_request(&server, with("old"), &Value::Null).await;
     assert_eq!((code, status["reason"].as_str()), (401, Some("Unauthorized")));
-    assert_eq!(ask(&server, Request::get("/api/v1/nodes"), &Value::Null).await.0, 401);
+    assert_eq!(
+        api_request(&server, Request::get("/api/v1/nodes"), &Value::Null)
+            .await
+            .0,
+        401
+    );
     server.accept(Some(vec!["new".into()]));
-    assert_eq!(ask(&server, with("good"), &Value::Null).await.0, 401);
+    assert_eq!(api_request(&server, with("good"), &Value::Null).await.0, 401);
 }
 
 #[tokio::test]
@@ -401,7 +406,7 @@ async fn a_resource_that_is_taken_away_is_not_found_and_comes_back() {
     let (server, _) = made();
     let path = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies";
     server.undefine("topology.node.k8s.io", "noderesourcetopologies");
-    let (code, body) = ask(&server, Request::get(path), &Value::Null).await;
+    let (code, body) = api_request(&server, Request::get(path), &Value::Null).await;
     assert_eq!(
         (code, body),
         (404, Value::Null),
@@ -409,7 +414,7 @@ async fn a_resource_that_is_taken_away_is_not_found_and_comes_back() {
     );
     let definition: Value = serde_saphyr::from_str(test_apiserver::TOPOLOGIES).unwrap();
     assert_eq!(
-        ask(
+        api_request(
             &server,
             Request::post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions"),
             &definition
@@ -418,7 +423,7 @@ async fn a_resource_that_is_taken_away_is_not_found_and_comes_back() {
         .0,
         201
     );
-    assert_eq!(ask(&server, Request::get(path), &Value::Null).await.0, 200);
+    assert_eq!(api_request(&server, Request::get(path), &Value::Null).await.0, 200);
 }
 
 #[tokio::test]

@@ -70,7 +70,7 @@ impl Guest {
         std::mem::take(&mut self.vcpus)
     }
 
-    /// Whether each of so many vCPUs has counted.
+    /// Whether each of these vCPUs has counted.
     pub fn has_counted(&self, vcpus: u8) -> anyhow::Result<bool> {
         for index in 0..vcpus {
             let counted: u32 = self

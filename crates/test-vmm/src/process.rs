@@ -23,8 +23,8 @@ use crate::shape::Vmm;
 const SHUT_DOWN: Signal = Signal::SIGUSR1;
 /// Boots it again, with new threads.
 const BOOT: Signal = Signal::SIGUSR2;
-/// How often it is looked whether the guest runs.
-const LOOK_AGAIN: Timespec = Timespec {
+/// How often the program checks whether the guest runs.
+const POLL_INTERVAL: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 20_000_000,
 };
@@ -56,7 +56,7 @@ pub fn main(options: &Options) -> anyhow::Result<()> {
     for name in options.like.helpers() {
         idle(name)?;
     }
-    let maker = Maker::new(options)?;
+    let maker = VmCreator::new(options)?;
     let guest = maker.make(options)?;
     wait_for_the_end(guest, options, &maker, &signals)
 }
@@ -81,8 +81,8 @@ fn idle(name: &str) -> anyhow::Result<()> {
     thread.map(drop).with_context(|| format!("start the thread {name}"))
 }
 
-/// Who makes the VM and starts it: the thread that does so in the VMM that is looked like. KVM's events name that thread.
-enum Maker {
+/// The thread that creates and starts the VM, as in the VMM that is imitated. KVM's events name that thread.
+enum VmCreator {
     ThisThread,
     Thread {
         orders: Sender<()>,
@@ -90,7 +90,7 @@ enum Maker {
     },
 }
 
-impl Maker {
+impl VmCreator {
     fn new(options: &Options) -> anyhow::Result<Self> {
         let (like, vcpus, memory) = (options.like, options.vcpus, options.memory.clone());
         let Some(name) = like.maker() else {
@@ -141,7 +141,7 @@ fn start_vcpus(like: Vmm, guest: &mut Guest) -> anyhow::Result<()> {
 
 /// Says when every vCPU has counted, shuts the guest down and boots it when it is told to, and returns at SIGTERM. The vCPUs end
 /// with the process.
-fn wait_for_the_end(first: Guest, options: &Options, maker: &Maker, signals: &SignalFd) -> anyhow::Result<()> {
+fn wait_for_the_end(first: Guest, options: &Options, maker: &VmCreator, signals: &SignalFd) -> anyhow::Result<()> {
     let mut guest = Some(first);
     let mut runs = false;
     loop {
@@ -152,7 +152,7 @@ fn wait_for_the_end(first: Guest, options: &Options, maker: &Maker, signals: &Si
             println!("guest running");
             runs = true;
         }
-        let limit = (!runs && guest.is_some()).then_some(&LOOK_AGAIN);
+        let limit = (!runs && guest.is_some()).then_some(&POLL_INTERVAL);
         match poll(&mut [PollFd::new(signals, PollFlags::IN)], limit) {
             Ok(0) | Err(Errno::INTR) => continue,
             Ok(_) => {}

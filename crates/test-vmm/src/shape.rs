@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 
-/// The VMM that is looked like.
+/// The VMM that is imitated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Vmm {
     CloudHypervisor,

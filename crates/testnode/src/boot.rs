@@ -8,7 +8,7 @@ use stelia_kubelet::{ContainerCgroup, PodUid};
 use stelia_node::cgroup::{CgroupPath, Limits};
 use stelia_node::systemd::Devices;
 
-use super::procs::Birth;
+use super::procs::ForkKind;
 use super::{Pod, Runtime, State};
 
 /// The memory of each NUMA node, in KiB.
@@ -33,7 +33,7 @@ impl State {
             ("steliad.service", "steliad"),
         ] {
             let cgroup = self.start_unit(&root.child("system.slice"), unit, &none)?;
-            let pid = self.fork(1, name, Birth::Process)?;
+            let pid = self.fork(1, name, ForkKind::Process)?;
             self.move_process(pid, &cgroup)?;
         }
         Ok(())
@@ -63,10 +63,10 @@ impl State {
             self.write_cpus(&origin, &cpus.to_string())?;
         }
         let shim = self.find("containerd-shim")?;
-        let init = self.fork(shim, "stelia-runner", Birth::Namespace)?;
+        let init = self.fork(shim, "stelia-runner", ForkKind::Namespace)?;
         self.move_process(init, &origin)?;
-        let anchor = self.fork(init, "stelia-runner", Birth::Process)?;
-        let other = self.fork(init, "virtiofsd", Birth::Process)?;
+        let anchor = self.fork(init, "stelia-runner", ForkKind::Process)?;
+        let other = self.fork(init, "virtiofsd", ForkKind::Process)?;
         Ok(Pod {
             uid: uid.clone(),
             origin,

@@ -267,7 +267,7 @@ impl Cgroups for Model {
             }
             attributes.insert(name.to_owned(), value.to_owned());
             state.events_change(cgroup);
-            // Of an instance in place the record is on the pod's cgroup.
+            // The record of an instance in place is on the pod's cgroup.
             if let Some(container) = name.strip_suffix(".schema") {
                 state.events_change(&cgroup.child(container));
             }

@@ -6,7 +6,7 @@ use std::num::IntErrorKind;
 use nix::errno::Errno;
 use stelia_node::cgroup::CgroupPath;
 
-use super::procs::Birth;
+use super::procs::ForkKind;
 use super::tree::up;
 use super::{Model, State};
 
@@ -19,7 +19,7 @@ pub struct Chain(usize);
 pub(super) struct Link {
     /// The current task; `None` when it ended other than by its own fork.
     task: Option<i32>,
-    birth: Birth,
+    birth: ForkKind,
     every: u32,
     /// How many more changes by the daemon until the task forks.
     remaining: u32,
@@ -97,9 +97,9 @@ impl State {
         }
     }
 
-    fn start_chain(&mut self, id: i32, every: u32, birth: Birth) -> Result<Chain, Errno> {
+    fn start_chain(&mut self, id: i32, every: u32, birth: ForkKind) -> Result<Chain, Errno> {
         let task = self.tasks.get(&id).ok_or(Errno::ESRCH)?;
-        let whole = birth == Birth::Process;
+        let whole = birth == ForkKind::Process;
         let first_of_namespace = self.namespaces.iter().any(|(first, _)| *first == id);
         if every == 0 || whole != (task.process == id) || first_of_namespace {
             return Err(Errno::EINVAL);
@@ -134,7 +134,7 @@ impl Model {
     /// ESRCH without that process; EINVAL for a thread that is not its process's first, for the first process of a PID
     /// namespace (whose end would end the whole namespace), and for `every` 0.
     pub fn start_fork_chain(&self, pid: i32, every: u32) -> io::Result<Chain> {
-        self.outside(|state| state.start_chain(pid, every, Birth::Process))
+        self.outside(|state| state.start_chain(pid, every, ForkKind::Process))
     }
 
     /// The same with a thread, which makes another thread of its process.
@@ -142,7 +142,7 @@ impl Model {
     /// # Errors
     /// ESRCH without that thread; EINVAL for the first thread of a process, and for `every` 0.
     pub fn start_thread_chain(&self, tid: i32, every: u32) -> io::Result<Chain> {
-        self.outside(|state| state.start_chain(tid, every, Birth::Thread))
+        self.outside(|state| state.start_chain(tid, every, ForkKind::Thread))
     }
 
     /// The current task of a chain; `None` when the chain was ended.

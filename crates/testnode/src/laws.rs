@@ -7,7 +7,7 @@ use stelia_cpus::CpuSet;
 use stelia_node::cgroup::{CgroupPath, File};
 
 use super::cpusets::Partition;
-use super::procs::Birth;
+use super::procs::ForkKind;
 use super::tree::up;
 use super::{Kernel, Model, State, topology};
 
@@ -82,7 +82,7 @@ fn perform(state: &mut State, act: &Act) {
         Act::Fork(index, thread) => {
             let creator = task(state, *index).unwrap_or(1);
             let thread = *thread && creator != 1;
-            let birth = if thread { Birth::Thread } else { Birth::Process };
+            let birth = if thread { ForkKind::Thread } else { ForkKind::Process };
             state.fork(creator, "task", birth).map(drop)
         }
         Act::End(index) => task(state, *index).map_or(Ok(()), |id| state.end(id)),

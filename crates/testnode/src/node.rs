@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::counts::Ledger;
 use super::partitions::Partitions;
 use super::population::Population;
-use super::procs::{Birth, Task};
+use super::procs::{ForkKind, Task};
 use super::tree::Group;
 use super::{Kernel, Model, Settling, State};
 
@@ -321,9 +321,9 @@ impl Model {
     /// QEMU, forked by `creator` (a runner) and in its cgroup, with `vcpus` vCPU threads and an I/O thread.
     pub fn add_qemu(&self, creator: i32, vcpus: u32) -> io::Result<Qemu> {
         self.outside(|state| {
-            let pid = state.fork(creator, "qemu-system-x86", Birth::Process)?;
-            let io = state.fork(pid, "IO iothread0", Birth::Thread)?;
-            let vcpu = |index| state.fork(pid, &format!("CPU {index}/KVM"), Birth::Thread);
+            let pid = state.fork(creator, "qemu-system-x86", ForkKind::Process)?;
+            let io = state.fork(pid, "IO iothread0", ForkKind::Thread)?;
+            let vcpu = |index| state.fork(pid, &format!("CPU {index}/KVM"), ForkKind::Thread);
             let vcpus = (0..vcpus).map(vcpu).collect::<Result<_, _>>()?;
             Ok(Qemu { pid, vcpus, io })
         })

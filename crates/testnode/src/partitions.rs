@@ -28,7 +28,7 @@ const EMPTY: &str = "cpuset.cpus and cpuset.cpus.exclusive are empty";
 pub(super) struct BeforeWrite {
     /// Its `cpuset.cpus.exclusive.effective`.
     granted: CpuSet,
-    /// Of a partition: the effective CPUs of the cgroup that it takes its CPUs from, and that cgroup.
+    /// For a partition: the effective CPUs of the cgroup that it takes its CPUs from, and that cgroup.
     source: Option<(CpuSet, CgroupPath)>,
 }
 

@@ -11,7 +11,7 @@ use super::procs::Task;
 use super::tree::up;
 use super::{Kernel, State};
 
-/// What has to be looked at because tasks were added or removed.
+/// What has to be recomputed because tasks were added or removed.
 #[derive(Debug, Default)]
 pub(super) struct Population {
     /// Scopes that may have become empty.

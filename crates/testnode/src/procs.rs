@@ -63,14 +63,14 @@ impl State {
 
     /// `copy_process`: a child of thread `creator` is a thread of its process, a new process, or one that begins a PID
     /// namespace. It inherits cgroup and affinity.
-    pub fn fork(&mut self, creator: i32, name: &str, birth: Birth) -> Result<i32, Errno> {
+    pub fn fork(&mut self, creator: i32, name: &str, birth: ForkKind) -> Result<i32, Errno> {
         let creator = self.tasks.get(&creator).ok_or(Errno::ESRCH)?.clone();
         self.check_pids(&creator.cgroup)?;
         let id = self.next_id;
         self.next_id += 1;
         self.clock += 1;
         let mut namespaces = creator.namespaces.clone();
-        if birth == Birth::Namespace {
+        if birth == ForkKind::Namespace {
             namespaces.push(self.namespaces.len());
             self.namespaces.push((id, 1));
         }
@@ -81,7 +81,7 @@ impl State {
             namespace.1 += 1;
         }
         let task = Task {
-            process: if birth == Birth::Thread { creator.process } else { id },
+            process: if birth == ForkKind::Thread { creator.process } else { id },
             start: self.clock,
             name: name.to_owned(),
             numbers,
@@ -125,7 +125,7 @@ impl State {
 
 /// What a fork makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Birth {
+pub(super) enum ForkKind {
     Thread,
     Process,
     Namespace,
@@ -137,17 +137,17 @@ impl Model {
     /// # Errors
     /// ESRCH without that thread, EAGAIN at a `pids.max`.
     pub fn spawn(&self, creator: i32, name: &str) -> io::Result<i32> {
-        self.outside(|state| state.fork(creator, name, Birth::Process))
+        self.outside(|state| state.fork(creator, name, ForkKind::Process))
     }
 
     /// A thread made by thread `creator` in its own process.
     pub fn spawn_thread(&self, creator: i32, name: &str) -> io::Result<i32> {
-        self.outside(|state| state.fork(creator, name, Birth::Thread))
+        self.outside(|state| state.fork(creator, name, ForkKind::Thread))
     }
 
     /// A process that is the first of a new PID namespace.
     pub fn spawn_in_namespace(&self, creator: i32, name: &str) -> io::Result<i32> {
-        self.outside(|state| state.fork(creator, name, Birth::Namespace))
+        self.outside(|state| state.fork(creator, name, ForkKind::Namespace))
     }
 
     /// Ends a thread; with a process's first thread the process, and with a namespace's first process the PID

@@ -10,7 +10,7 @@ use stelia_node::systemd::{Devices, Listening, Systemd, SystemdError};
 use zbus::export::async_trait::async_trait;
 
 use super::counts::Call;
-use super::procs::Birth;
+use super::procs::ForkKind;
 use super::{Model, State};
 
 /// A unit with a cgroup.
@@ -265,7 +265,7 @@ impl Holders for Model {
         let daemon = self.lock().daemon_process()?;
         let holder = || "start a holder".to_owned();
         let pid = self.change(Call::Holder, holder, |state| {
-            state.fork(daemon, "steliad", Birth::Process)
+            state.fork(daemon, "steliad", ForkKind::Process)
         })?;
         Ok(Box::new(Holder {
             model: self.clone(),

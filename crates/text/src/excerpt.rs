@@ -1,4 +1,4 @@
-//! What an error tells of a text that somebody else wrote: enough to find it, and never more than fits a line.
+//! The excerpt of a foreign text in an error: enough to find it, and never more than fits a line.
 
 /// Longest excerpt of a name or value, in bytes as `{:?}` prints it, quotes aside.
 const QUOTED: usize = 64;

@@ -42,7 +42,7 @@ pub fn misspelt<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
 /// The longest name that is compared, in bytes.
 const MAX_LENGTH: usize = 80;
 
-/// A name may differ in one of so many characters, and in two at most.
+/// A name may differ in one character for each of this many, and in two at most.
 const DIFFERENCES: usize = 4;
 
 /// How many characters have to be put in, left out or exchanged.

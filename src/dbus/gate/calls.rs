@@ -48,7 +48,7 @@ impl State {
 
 /// A message that answers no call is being written, until this is dropped.
 #[derive(Debug)]
-pub struct Telling<'a>(&'a Calls);
+pub struct SignalWrite<'a>(&'a Calls);
 
 impl Calls {
     pub(super) fn began(&self, calls: u32) {
@@ -76,13 +76,13 @@ impl Calls {
     }
 
     /// Begin to write a message that answers no call; `None` while the connection rests.
-    pub(super) fn tell(&self) -> Option<Telling<'_>> {
+    pub(super) fn tell(&self) -> Option<SignalWrite<'_>> {
         let mut state = self.lock();
         if state.resting {
             return None;
         }
         state.telling += 1;
-        Some(Telling(self))
+        Some(SignalWrite(self))
     }
 
     /// Wait until nothing was under way for a while; the connection rests then. For its reader, while it has nothing in hand:
@@ -132,7 +132,7 @@ impl Calls {
     }
 }
 
-impl Drop for Telling<'_> {
+impl Drop for SignalWrite<'_> {
     fn drop(&mut self) {
         self.0.lock().telling -= 1;
         self.0.changed.notify_one();

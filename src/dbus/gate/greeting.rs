@@ -29,7 +29,7 @@ pub(super) enum Outgoing {
 }
 
 impl Greeting {
-    /// Of a connection whose first call was answered before.
+    /// The state of a connection whose first call was answered before.
     pub(super) fn over() -> Self {
         Self {
             over: true,

@@ -8,7 +8,7 @@ use rustix::net::RecvFlags;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-use super::calls::{Calls, Telling};
+use super::calls::{Calls, SignalWrite};
 use super::cuts::Cuts;
 use super::limits::ConnectionPermit;
 
@@ -48,7 +48,7 @@ impl Line {
 
     /// Begin to write a message that answers no call: until the guard is dropped the connection does not rest. `None` when it
     /// rests already.
-    pub fn tell(&self) -> Option<Telling<'_>> {
+    pub fn tell(&self) -> Option<SignalWrite<'_>> {
         self.calls.tell()
     }
 

@@ -32,7 +32,7 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections that wake at the same time. A change that all runners hear of makes a wave of calls; this bounds the memory that it needs,
 /// which the allocator would keep.
 const MAX_WAKING_CONNECTIONS: usize = 32;
-/// A connection counts as waking for so long, or until it rests. Of all pods' calls together 400 a second are read, so that
+/// A connection counts as waking for so long, or until it rests. At most 400 calls a second of all pods together are read, so that
 /// slow ones do not take all turns.
 const WAKING_TIME: Duration = Duration::from_millis(50);
 /// A connection wakes without a turn after this long: saving memory is not worth a longer delay of a runner.

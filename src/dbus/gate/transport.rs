@@ -25,9 +25,9 @@ use super::line::Line;
 use super::stream::{MAX_FDS, Stream};
 
 /// A peer that takes nothing for this long is cut off: what it does not read must not pile up here.
-const WRITE_PATIENCE: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A message that is not whole after this long ends its connection: memory is held for it.
-const MESSAGE_PATIENCE: Duration = Duration::from_secs(5);
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection that went through the gate. zbus is told that it has ended when nothing was under way for a while: see
 /// [`Line`].
@@ -211,7 +211,7 @@ impl Reader {
                 // Nothing was read: what the peer sends from now on is read when the connection is awake again.
                 () = self.line.calls.rest() => return Ok((0, Vec::new())),
             },
-            Some(began) => tokio::time::timeout_at((began + MESSAGE_PATIENCE).into(), read)
+            Some(began) => tokio::time::timeout_at((began + MESSAGE_TIMEOUT).into(), read)
                 .await
                 .map_err(|_| cut(GateError::MessageTooSlow))??,
         };
@@ -253,7 +253,7 @@ impl Writer {
                 SendFlags::NOSIGNAL,
             )?)
         });
-        let sent = match tokio::time::timeout(WRITE_PATIENCE, write).await {
+        let sent = match tokio::time::timeout(WRITE_TIMEOUT, write).await {
             Ok(result) => result,
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer reads nothing")),
         };

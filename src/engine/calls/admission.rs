@@ -21,7 +21,7 @@ use crate::journal::{self, Pod, about};
 /// What admission decided.
 pub(super) enum Admitted {
     /// The pod has this instance already, for the same container.
-    Known(PodUid),
+    Existing(PodUid),
     New {
         record: Box<Record>,
         pod_name: Option<PodName>,
@@ -174,7 +174,7 @@ impl State {
         }
         match known.record.phase {
             Phase::Leaving => Err(ErrorKind::InstanceExists.because(format!("the instance of pod {pod} is leaving"))),
-            _ => Ok(Admitted::Known(pod.clone())),
+            _ => Ok(Admitted::Existing(pod.clone())),
         }
     }
 }

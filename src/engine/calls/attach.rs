@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
-use stelia_api::{Amiss, Error, ErrorKind, Reason, ThreadRole};
+use stelia_api::{Error, ErrorKind, Reason, ReasonKind, ThreadRole};
 use stelia_kubelet::PodUid;
 use stelia_node::proc::TaskId;
 use stelia_record::{Phase, Record, Vcpu, VcpuThread};
@@ -11,7 +11,7 @@ use stelia_settings::Partition;
 
 use super::attach_threads::{self, MAX_VCPUS};
 use super::{Asker, Call, Goal, Reply, failed, no_instance, undoing};
-use crate::decide::{Wanted, attached, placement_name};
+use crate::decide::{AdoptedPlacement, attached, placement_name};
 use crate::engine::dirty::Stale;
 use crate::engine::handle::Handle;
 use crate::engine::pass::Numbers;
@@ -44,7 +44,7 @@ pub enum Vmm {
     /// A process that its pod handed over, with threads as the container's PID namespace numbers them.
     Pidfd(OwnedFd),
     /// A process that was found on the host, with threads as the host numbers them, and how they are placed.
-    OnHost(TaskId, Wanted),
+    OnHost(TaskId, AdoptedPlacement),
 }
 
 impl AttachRequest {
@@ -76,7 +76,7 @@ struct Attached {
 }
 
 /// How a call begins.
-enum Begun {
+enum StartedCall {
     /// There is nothing to do: answer.
     Done(Vec<Placed>),
     /// The record is written: answer when the turns are done.
@@ -107,8 +107,8 @@ impl Call for AttachCall {
         let Self { request, reply } = *self;
         let pod = request.pod.clone();
         match state.begin_attach(request) {
-            Ok(Begun::Done(placed)) => state.finish(&asker, [reply], Ok(placed)),
-            Ok(Begun::Recorded {
+            Ok(StartedCall::Done(placed)) => state.finish(&asker, [reply], Ok(placed)),
+            Ok(StartedCall::Recorded {
                 former,
                 threads,
                 partition,
@@ -132,7 +132,7 @@ impl Call for AttachCall {
 }
 
 impl State {
-    fn begin_attach(&mut self, request: AttachRequest) -> Result<Begun, Error> {
+    fn begin_attach(&mut self, request: AttachRequest) -> Result<StartedCall, Error> {
         let too_large = |index: &u32| matches!(ThreadRole::from(*index), ThreadRole::IoThread(_));
         if let Some(index) = request.vcpus.iter().map(|given| given.vcpu.index).find(too_large) {
             return Err(ErrorKind::InvalidArgument.because(format!("vCPU index {index} is too large")));
@@ -168,12 +168,12 @@ impl State {
                 thread: task.id,
                 cpu: None,
             };
-            return Ok(Begun::Done(vcpus.map(placed).collect()));
+            return Ok(StartedCall::Done(vcpus.map(placed).collect()));
         }
         let guest = request.vcpus.into_iter().map(|request| request.vcpu).collect();
         let (snapshot, policies) = (&self.picture.snapshot, &self.settings.policies);
         let wanted = match request.vmm {
-            Vmm::Pidfd(_) => Wanted::default(),
+            Vmm::Pidfd(_) => AdoptedPlacement::default(),
             Vmm::OnHost(_, wanted) => wanted,
         };
         let (next, note) = attached(snapshot, policies, known, tasks, guest, &wanted);
@@ -183,7 +183,7 @@ impl State {
         }
         let (threads, partition) = (next.vcpus.clone(), next.partition);
         self.write_record(&pod, next)?;
-        Ok(Begun::Recorded {
+        Ok(StartedCall::Recorded {
             former: Box::new(former),
             threads,
             partition,
@@ -262,7 +262,7 @@ impl Goal for Attached {
         let partition = self.partition;
         if partition != Partition::Member && text != partition.name() {
             let text = format!("the kernel gives no {} partition: {text:?}", partition.name());
-            causes.push(Reason::of(pod, Amiss::PartitionDiffers, text));
+            causes.push(Reason::of(pod, ReasonKind::PartitionDiffers, text));
         }
         if now.record.phase == Phase::Leaving {
             let _ = self.reply.send(Err(failed(pod, "isolation", causes)));

@@ -25,7 +25,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use stelia_api::{Amiss, Error, ErrorKind, Reason};
+use stelia_api::{Error, ErrorKind, Reason, ReasonKind};
 use stelia_kubelet::PodUid;
 use tokio::sync::oneshot;
 
@@ -309,7 +309,7 @@ pub(super) fn no_instance(pod: &PodUid) -> Error {
 
 /// The reason that what failed could not be undone either, readable by the instance's pod.
 pub(super) fn undoing(pod: &PodUid, also: &Error) -> Reason {
-    Reason::of(pod, Amiss::NotDone, format!("undoing it: {also}"))
+    Reason::of(pod, ReasonKind::NotDone, format!("undoing it: {also}"))
 }
 
 pub(super) fn failed(pod: &PodUid, what: &str, causes: Vec<Reason>) -> Error {

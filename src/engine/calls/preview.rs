@@ -1,6 +1,6 @@
 //! Preview: everything is read and planned, and no step is taken.
 
-use stelia_api::{Amiss, Error, ErrorKind, Reason};
+use stelia_api::{Error, ErrorKind, Reason, ReasonKind};
 
 use super::{Asker, Call, Reply};
 use crate::decide;
@@ -45,12 +45,12 @@ impl State {
         let degraded = snapshot.live().flat_map(|instance| {
             let pod = &instance.record.pod;
             let failures = self.retries.instances.failures(pod).iter();
-            let failures = failures.map(|text| Reason::of(pod, Amiss::NotDone, text));
+            let failures = failures.map(|text| Reason::of(pod, ReasonKind::NotDone, text));
             let reasons = assess(instance).degraded.into_iter().chain(failures);
             reasons.map(|reason| (Some(pod.clone()), reason)).collect::<Vec<_>>()
         });
         let shared = self.retries.shared.all_failures().chain(&self.picture.problems);
-        let shared = shared.map(|text| (None, Reason::of_node(Amiss::NotDone, text)));
+        let shared = shared.map(|text| (None, Reason::of_node(ReasonKind::NotDone, text)));
         let steps = decide::plan(&snapshot, policies);
         Ok(Preview {
             steps: steps

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use stelia_api::{Amiss, Error, Reason};
+use stelia_api::{Error, Reason, ReasonKind};
 
 use super::{Asker, Call, Reply, all_closed};
 use crate::engine::handle::Handle;
@@ -60,7 +60,7 @@ impl State {
         });
         let failures = self.retries.failures();
         let failures = failures.chain(&self.picture.problems);
-        let failures = failures.map(|text| (None, Reason::of_node(Amiss::NotDone, text)));
+        let failures = failures.map(|text| (None, Reason::of_node(ReasonKind::NotDone, text)));
         let degraded = reasons.chain(failures).collect();
         Report {
             pod: None,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use stelia_allocator::{Allocation, Exclusivity, Qos};
 use stelia_api::reason::joined;
-use stelia_api::{Amiss, Error, Reason};
+use stelia_api::{Error, Reason, ReasonKind};
 use stelia_kubelet::{CpuManagerState, PodName, PodUid};
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::holder::Hold;
@@ -82,16 +82,16 @@ impl State {
         self.dirty.plan.extend(found);
         let mut pod = None;
         match self.admit(&call.request, call.runtime_check.as_ref(), &mut pod) {
-            Ok(Admitted::Known(pod)) if call.request.caller.is_some() && self.is_adopted(&pod) => {
+            Ok(Admitted::Existing(pod)) if call.request.caller.is_some() && self.is_adopted(&pod) => {
                 let taken_over = self.take_over(&pod);
                 self.finish(&asker, [call.reply], taken_over);
             }
-            Ok(Admitted::Known(pod)) if self.is_registering(&pod) => {
+            Ok(Admitted::Existing(pod)) if self.is_registering(&pod) => {
                 self.dirty.changed(pod.clone());
                 let (reply, made) = (call.reply, None);
                 self.wait(&pod, asker, Registered { reply, made });
             }
-            Ok(Admitted::Known(pod)) => {
+            Ok(Admitted::Existing(pod)) => {
                 let known = self.picture.find(&pod).map(|known| known.scope().clone());
                 let scope = known.unwrap_or_else(|| CgroupPath::slice().child(&pod.scope()));
                 self.finish(&asker, [call.reply], Ok((pod, scope)));
@@ -318,7 +318,7 @@ impl Goal for Registered {
     }
 
     fn ended(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
-        let ended = vec![Reason::of(pod, Amiss::OriginGone, "its container ended")];
+        let ended = vec![Reason::of(pod, ReasonKind::OriginGone, "its container ended")];
         state.finish(&asker, [self.reply], Err(failed(pod, "registration", ended)));
     }
 

@@ -2,7 +2,7 @@
 
 use rstest::rstest;
 use stelia_allocator::CpuSource;
-use stelia_api::Amiss;
+use stelia_api::ReasonKind;
 
 use super::*;
 
@@ -188,7 +188,7 @@ async fn a_vm_that_kubelet_moves_onto_another_vm_stays_where_it_is_and_says_so()
     let shown = &view.instances[&first.uid];
     assert_eq!(shown.state, "floating");
     assert!(
-        shown.degraded.iter().any(|reason| reason.kind == Amiss::Evicted),
+        shown.degraded.iter().any(|reason| reason.kind == ReasonKind::Evicted),
         "{:?}",
         shown.degraded
     );

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use stelia_api::attribution::{Attribution, Doer};
+use stelia_api::attribution::{Attribution, Occupant};
 use stelia_ledger::account::{Account, Range};
 use stelia_ledger::entry::{Closed, Entry, Event};
-use stelia_ledger::look::{Counters, Look, Seat};
 use stelia_ledger::ring::{Appended, read};
+use stelia_ledger::sample::{CounterSample, Counters, Seat};
 use stelia_ledger::verdict::Verdict;
 use stelia_quiet::order::Target;
 use stelia_settings::{Every, Sample};
@@ -114,7 +114,7 @@ impl LedgerBackend for Fake {
 }
 
 impl CounterReader for Fake {
-    fn read(&mut self, seats: &BTreeSet<Seat>) -> Result<Look, String> {
+    fn read(&mut self, seats: &BTreeSet<Seat>) -> Result<CounterSample, String> {
         self.host.readings.fetch_add(1, Ordering::SeqCst);
         self.host.wait();
         // Each look is a second after the one before.
@@ -128,7 +128,7 @@ impl CounterReader for Fake {
             bound_read: true,
             ..Counters::default()
         };
-        Ok(Look {
+        Ok(CounterSample {
             at_us: 1_793_000_000_000_000 + clock,
             up_us: 5_000_000 + clock,
             seats: seats.iter().map(|seat| (seat.clone(), counters.clone())).collect(),
@@ -202,11 +202,11 @@ impl Tracer for Fake {
 
     fn finish(&self) -> Result<Attribution, String> {
         Ok(Attribution {
-            tasks: vec![Doer {
+            tasks: vec![Occupant {
                 cpu: 2,
                 name: "payroll".to_owned(),
                 count: 3,
-                ..Doer::default()
+                ..Occupant::default()
             }],
             ..Attribution::default()
         })

@@ -12,12 +12,12 @@ use super::Picture;
 use crate::decide::drift::Finding;
 use crate::decide::{Instance, drift, limits_are_carried, pod_pool, too_much_memory};
 use crate::engine::dirty::{Dirty, Stale, StaleLimits};
-use crate::engine::limits::{KnownLimits, Side};
+use crate::engine::limits::{LastLimits, Side};
 use crate::engine::watch::{Place, Watcher, directory};
 use crate::engine::{in_place, observe, siblings};
 
 #[derive(Debug, Default)]
-pub(in crate::engine) struct InstanceLook {
+pub(in crate::engine) struct InstanceReading {
     /// Others are to be planned for too.
     pub(in crate::engine) everyone: bool,
     /// Drift, with the instance as it was before.
@@ -37,12 +37,12 @@ impl Picture {
         watcher: &mut Watcher,
         pod: &PodUid,
         stale: Stale,
-    ) -> Result<InstanceLook, CgroupError> {
+    ) -> Result<InstanceReading, CgroupError> {
         let Some(known) = self.snapshot.instances.get(pod) else {
-            return Ok(InstanceLook::default());
+            return Ok(InstanceReading::default());
         };
         if self.starting.contains(pod) {
-            return Ok(InstanceLook::default());
+            return Ok(InstanceReading::default());
         }
         let leaves = known.record.phase == Phase::Leaving;
         let (record, tree) = (known.record.clone(), known.tree.clone());
@@ -55,7 +55,7 @@ impl Picture {
             Ok(_) => {
                 watcher.forget(pod);
                 let everyone = self.remove(policies, pod);
-                return Ok(InstanceLook {
+                return Ok(InstanceReading {
                     everyone,
                     gone: true,
                     drifted: None,
@@ -64,7 +64,7 @@ impl Picture {
             Err(error) if error.is_gone() => {
                 watcher.forget(pod);
                 let everyone = self.remove(policies, pod);
-                return Ok(InstanceLook {
+                return Ok(InstanceReading {
                     everyone,
                     gone: true,
                     drifted: None,
@@ -81,7 +81,7 @@ impl Picture {
         now.unwatched = watched.into_iter().find_map(Result::err);
         let asked = self.partition_requested.remove(pod);
         let Some(known) = self.snapshot.instances.get(pod) else {
-            return Ok(InstanceLook::default());
+            return Ok(InstanceReading::default());
         };
         now.refusals = refusals(known, &now, asked);
         now.does_not_freeze = known.does_not_freeze;
@@ -103,7 +103,7 @@ impl Picture {
         let drifted = (!findings.is_empty()).then(|| (Box::new(known.clone()), findings));
         let everyone = self.put(policies, now);
         self.read_siblings(system, pod);
-        Ok(InstanceLook {
+        Ok(InstanceReading {
             everyone,
             drifted,
             gone: false,
@@ -137,7 +137,7 @@ impl Picture {
     }
 
     /// The limits of an instance that need not be read now; `None` where all are to be.
-    fn known_limits(&mut self, pod: &PodUid, stale: StaleLimits) -> Option<KnownLimits> {
+    fn known_limits(&mut self, pod: &PodUid, stale: StaleLimits) -> Option<LastLimits> {
         let known = self.snapshot.instances.get(pod)?;
         // A limit that cannot be set before memory is freed, and limits without events, are read at every audit.
         let at_every_audit = known.unwatched.is_some() || too_much_memory(known).is_some();
@@ -155,7 +155,7 @@ impl Picture {
             }
             _ => None,
         };
-        Some(KnownLimits {
+        Some(LastLimits {
             scope: known.scope_limits.clone(),
             origin: known.origin_limits.clone(),
             memory_held: known.memory_held,

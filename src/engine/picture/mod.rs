@@ -21,7 +21,7 @@ use super::limits::LimitFiles;
 use super::observe;
 use crate::decide::entitlement::Entitlement;
 use crate::decide::{Assessment, Facts, Instance, Snapshot, Step, Tree};
-pub(super) use node::NodeLook;
+pub(super) use node::NodeReading;
 use refused::Refused;
 
 /// How long a live instance may be without an entry of kubelet's before that counts: kubelet writes in two steps.

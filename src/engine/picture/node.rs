@@ -19,7 +19,7 @@ use crate::engine::{in_place, outside};
 
 /// What a look at the node found.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct NodeLook {
+pub(in crate::engine) struct NodeReading {
     /// All instances are to be planned for.
     pub(in crate::engine) everyone: bool,
     /// kubelet's former state, if it differs from the present one.
@@ -36,9 +36,9 @@ impl Picture {
         system: &System,
         settings: &Settings,
         dirty: &mut Dirty,
-    ) -> NodeLook {
+    ) -> NodeReading {
         self.problems.clear();
-        let mut node = NodeLook::default();
+        let mut node = NodeReading::default();
         let policies = &settings.policies;
         let mut anew = false;
         if std::mem::take(&mut dirty.topology) {
@@ -181,7 +181,7 @@ impl Picture {
         self.version = None;
     }
 
-    fn look_outside(&mut self, system: &System, policies: &Policies, node: &mut NodeLook) {
+    fn look_outside(&mut self, system: &System, policies: &Policies, node: &mut NodeReading) {
         match outside::outside(&*system.cgroups, policies.allocator.source) {
             Ok((outside, gone)) => {
                 let findings = drift::of_outside(&self.snapshot.outside, &outside);
@@ -219,7 +219,7 @@ impl Picture {
     /// pods of the instances, and whether anything else is known now that was not.
     fn search_pods(&mut self, system: &System, policies: &Policies) -> Result<(Vec<PodUid>, bool), CgroupError> {
         let cgroups = &*system.cgroups;
-        let in_place::Remains {
+        let in_place::RemainingCause {
             containers,
             half_registered,
             pods,

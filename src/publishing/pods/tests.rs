@@ -115,7 +115,7 @@ fn a_class_without_cpus_of_its_own_never_floats_too_long() {
 #[test]
 fn what_breaks_the_promise_is_told_and_what_does_not_is_not() {
     let own = |kind, text: &str| Reason::of(&uid(1), kind, text);
-    let offline = degraded(isolated(1), [own(Amiss::CpusOffline, "CPUs 3 are offline")]);
+    let offline = degraded(isolated(1), [own(ReasonKind::CpusOffline, "CPUs 3 are offline")]);
     assert_eq!(
         told(offline.clone()),
         (false, "CpusOffline".to_owned(), "CPUs 3 are offline".to_owned())
@@ -123,13 +123,16 @@ fn what_breaks_the_promise_is_told_and_what_does_not_is_not() {
     let (_, new_events) = life([(1, Some(isolated(1))), (2, Some(offline)), (3, Some(isolated(1)))]);
     assert_eq!(reasons(&new_events), ["Isolated", "CpusOffline", "Isolated"]);
     let steady = [
-        own(Amiss::AnchorEnded, "the anchor (process 7) ended"),
-        Reason::of_node(Amiss::NotSteered, "steliad-quiet"),
-        Reason::of_node(Amiss::KubeletUnusable, "no file"),
-        Reason::of_node(Amiss::NotDone, "write \"2-5\""),
+        own(ReasonKind::AnchorEnded, "the anchor (process 7) ended"),
+        Reason::of_node(ReasonKind::NotSteered, "steliad-quiet"),
+        Reason::of_node(ReasonKind::KubeletUnusable, "no file"),
+        Reason::of_node(ReasonKind::NotDone, "write \"2-5\""),
     ];
     assert!(told(degraded(isolated(1), steady)).0);
-    let failed = degraded(isolated(1), [own(Amiss::NotDone, "write \"2-3\" to vcpu/cpuset.cpus")]);
+    let failed = degraded(
+        isolated(1),
+        [own(ReasonKind::NotDone, "write \"2-3\" to vcpu/cpuset.cpus")],
+    );
     assert_eq!(told(failed).1, "StepFailed");
 }
 
@@ -137,13 +140,13 @@ fn what_breaks_the_promise_is_told_and_what_does_not_is_not() {
 fn a_pod_is_told_nothing_of_another() {
     let evicted = Reason::of(
         &uid(2),
-        Amiss::Evicted,
+        ReasonKind::Evicted,
         format!("kubelet gave the CPUs 2-3 to pod {}", uid(2)),
     );
     let now = degraded(floating(1), [evicted]);
     let (isolated, reason, message) = told(now);
     assert_eq!((isolated, reason.as_str()), (false, "Evicted"));
-    assert_eq!(message, Amiss::Evicted.in_general().unwrap());
+    assert_eq!(message, ReasonKind::Evicted.in_general().unwrap());
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use stelia_api::quiet::{Irqbalance, Quiet, Remains};
+use stelia_api::quiet::{Irqbalance, Quiet, RemainingCause};
 use stelia_cpus::CpuSet;
 
 use self::interrupts::{Interrupt, Masks, Watch, all};
@@ -123,9 +123,9 @@ pub fn kept_off_and_given_back() {
     let queue = queue.expect("a disk has a queue for each CPU");
     let remaining = report.remaining.iter().find(|one| one.irq == queue.irq);
     let remaining = remaining.unwrap_or_else(|| panic!("{queue:?} is not in {:#?}", report.remaining));
-    assert_eq!((remaining.why, &remaining.name), (Remains::Managed, &queue.name));
+    assert_eq!((remaining.why, &remaining.name), (RemainingCause::Managed, &queue.name));
     assert!(
-        report.remaining.iter().all(|one| one.why == Remains::Managed),
+        report.remaining.iter().all(|one| one.why == RemainingCause::Managed),
         "{:#?}",
         report.remaining
     );
@@ -207,7 +207,7 @@ fn the_kernels_own_queue(queue: &Interrupt, own: &CpuSet) {
         let report = round().report;
         let told = report.remaining.into_iter().find(|one| one.irq == queue.irq);
         let told = told.unwrap_or_else(|| panic!("{queue:?} is not told"));
-        assert_eq!((told.why, told.name.as_str()), (Remains::Managed, "nvme0q1"));
+        assert_eq!((told.why, told.name.as_str()), (RemainingCause::Managed, "nvme0q1"));
         (told.count >= 50).then_some(told)
     });
     assert!(told.cpus.is_subset(own), "{told:?}");
@@ -305,7 +305,7 @@ fn beside_irqbalance_nothing_fires_on_a_vms_cpus_for_a_minute() {
         let told = || {
             // For some seconds in each scan it hears nobody.
             wait_until("it is told", || {
-                (round().report.irqbalance == Irqbalance::Told).then_some(())
+                (round().report.irqbalance == Irqbalance::Informed).then_some(())
             });
             wait_until("it bans the VM's CPUs", || (banned()? == own).then_some(()));
         };

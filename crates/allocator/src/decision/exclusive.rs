@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 
-use super::words::{by_node, company, layout};
+use super::words::{by_node, exclusivity_conflicts, layout};
 use super::{Allocation, AllocatorNode, Requester, scheduled_nodes};
 use crate::request::numbers;
 use crate::{
@@ -58,7 +58,7 @@ pub(super) fn allot(
         format!("chosen: {}", layout(host, &answer.cpus)),
     ];
     allocation.exclusivity = answer.exclusive;
-    explanation.extend(company(&allocation));
+    explanation.extend(exclusivity_conflicts(&allocation));
     allocation.explanation = explanation;
     Ok((answer.cpus, allocation))
 }
@@ -276,11 +276,11 @@ impl Choice<'_> {
         let Some(binds) = size(&bound).filter(keeps) else {
             return all;
         };
-        let company = crate::company(host, usage, self.allocation.exclusive);
-        if company.is_empty() {
+        let exclusivity_conflicts = crate::exclusivity_conflicts(host, usage, self.allocation.exclusive);
+        if exclusivity_conflicts.is_empty() {
             return bound;
         }
-        let spared = by(&self.free.difference(&company), Some(bind));
+        let spared = by(&self.free.difference(&exclusivity_conflicts), Some(bind));
         match size(&spared).is_some_and(|spares| spares <= binds) {
             true => spared,
             false => bound,

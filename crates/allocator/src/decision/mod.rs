@@ -62,7 +62,7 @@ impl AllocatorNode {
         Self::on(Arc::new(Host::new(topology)), pools, held, policies)
     }
 
-    /// The same, of a host whose tables there are: many nodes of a cluster have the same.
+    /// The same for a host whose tables exist already: many nodes of a cluster have the same ones.
     pub fn on(host: Arc<Host>, pools: Pools, held: &HeldCpus, policies: AllocatorPolicies) -> Self {
         let with = |cpus: &CpuSet, exclusive| InUse {
             cpus: cpus.clone(),

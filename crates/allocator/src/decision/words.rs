@@ -6,11 +6,11 @@ use crate::request::numbers;
 use crate::{Allocation, Exclusivity, Host};
 
 /// Whether the exclusive policy was kept; `None` where none was asked for.
-pub(super) fn company(allocation: &Allocation) -> Option<String> {
+pub(super) fn exclusivity_conflicts(allocation: &Allocation) -> Option<String> {
     let policy = allocation.exclusive.name();
     match allocation.exclusivity {
         Exclusivity::NotAsked => None,
-        Exclusivity::Kept => Some(format!("exclusive policy {policy}: kept")),
+        Exclusivity::Honored => Some(format!("exclusive policy {policy}: kept")),
         Exclusivity::Downgraded => Some(format!(
             "exclusive policy {policy}: a NUMA node is shared with an instance of the same policy, no core is"
         )),

@@ -5,7 +5,7 @@
 //! | **A** | "when the node has the label … with value BestEffort/Restricted/SingleNUMANode, use the ScoringStrategy … to score each satisfied NUMA Node, and get the minimum score" | where an alignment policy holds for the request, its own or the node's. 0 without one |
 //! | **B** | "for the LSE/LSR/K8s Guaranteed Pods": "calculate the number of NUMA Nodes involved as *requested*", "the *capacity* of LeastAllocated and MostAllocated is *total(NUMA Node)*" | for a request that gets CPUs of its own: of those CPUs. 0 for LS and BE |
 //!
-//! With so many CPUs or NUMA nodes requested of a capacity, in whole numbers, rounded down as Kubernetes does:
+//! For requested CPUs or NUMA nodes and a capacity, in whole numbers, rounded down as Kubernetes does:
 //!
 //! | strategy | score |
 //! |---|---|
@@ -88,7 +88,7 @@ struct Load {
     capacity: usize,
 }
 
-/// The score of an allocation with these CPUs, for a request of so many. For CPUs that kubelet would choose, of a node and an
+/// The score of an allocation with these CPUs, for a request of `requested` CPUs. For CPUs that kubelet would choose, of a node and an
 /// allocation by kubelet's policies.
 pub fn of(
     node: &AllocatorNode,
@@ -159,7 +159,7 @@ fn numa(loads: &BTreeMap<u32, Load>, satisfied: &BTreeMap<u32, usize>, strategy:
         let load = loads.get(node)?;
         let requested = load.used + requested;
         Some(match strategy {
-            ScoringStrategy::MostAllocated => most(requested, load.capacity),
+            ScoringStrategy::MostAllocated => most_allocated(requested, load.capacity),
             ScoringStrategy::LeastAllocated => least(requested, load.capacity),
             ScoringStrategy::BalancedAllocation => balanced(loads, &BTreeMap::from([(*node, requested - load.used)])),
         })
@@ -170,20 +170,20 @@ fn numa(loads: &BTreeMap<u32, Load>, satisfied: &BTreeMap<u32, usize>, strategy:
 /// B: by how many NUMA nodes are involved.
 fn involved(loads: &BTreeMap<u32, Load>, parts: &BTreeMap<u32, usize>, strategy: ScoringStrategy) -> u32 {
     match strategy {
-        ScoringStrategy::MostAllocated => most(parts.len(), loads.len()),
+        ScoringStrategy::MostAllocated => most_allocated(parts.len(), loads.len()),
         ScoringStrategy::LeastAllocated => least(parts.len(), loads.len()),
         ScoringStrategy::BalancedAllocation => balanced(loads, parts),
     }
 }
 
 /// LS runs on reserved CPUs too, so it may request more than can be allocated.
-fn most(requested: usize, capacity: usize) -> u32 {
+fn most_allocated(requested: usize, capacity: usize) -> u32 {
     let score = (requested.min(capacity) * 100).checked_div(capacity);
     score.and_then(|score| u32::try_from(score).ok()).unwrap_or(0)
 }
 
 fn least(requested: usize, capacity: usize) -> u32 {
-    most(capacity.saturating_sub(requested), capacity)
+    most_allocated(capacity.saturating_sub(requested), capacity)
 }
 
 fn balanced(loads: &BTreeMap<u32, Load>, added: &BTreeMap<u32, usize>) -> u32 {

@@ -15,7 +15,7 @@ use crate::Host;
 pub struct Schedule {
     #[serde(rename = "scheduled-cpuset", deserialize_with = "list")]
     pub cpus: Option<CpuSet>,
-    /// The NUMA nodes that CPUs, or the pool, must be of.
+    /// The NUMA nodes from which the CPUs, or the pool, must be taken.
     #[serde(
         rename = "scheduled-numa-nodes",
         serialize_with = "as_list",

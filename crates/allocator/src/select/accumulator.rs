@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 
 use stelia_cpus::CpuSet;
 
-use super::host::{Host, Place};
+use super::host::{CpuPosition, Host};
 use super::take::TakeCriteria;
 use super::usage::Usage;
 use crate::{CpuBindPolicy, CpuExclusivePolicy};
@@ -149,12 +149,12 @@ impl<'a> Accumulator<'a> {
         self.missing -= count;
     }
 
-    fn place(&self, position: usize) -> &'a Place {
+    fn place(&self, position: usize) -> &'a CpuPosition {
         &self.host.places[position]
     }
 
     /// The free CPUs that `keep` keeps, fewest holders first, then by number.
-    fn usable(&self, keep: impl Fn(&Place) -> bool) -> Vec<usize> {
+    fn usable(&self, keep: impl Fn(&CpuPosition) -> bool) -> Vec<usize> {
         let free = (0..self.free.len()).filter(|position| self.free[*position] && keep(self.place(*position)));
         let mut free: Vec<usize> = free.collect();
         free.sort_by_key(|position| self.refs[*position]);
@@ -246,7 +246,7 @@ impl<'a> Accumulator<'a> {
         let (_, gave, _) = self.counts(&self.taken);
         let refs = self.refs_of_cores(&cpus);
         cpus.sort_by_key(|position| {
-            let Place { core, node, socket, .. } = *self.place(*position);
+            let CpuPosition { core, node, socket, .. } = *self.place(*position);
             let gave = Reverse(gave[socket]);
             let free = (self.rank(in_socket[socket]), self.rank(in_node[node]), in_core[core]);
             (gave, free, socket, refs[core], core)

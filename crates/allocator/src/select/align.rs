@@ -94,7 +94,7 @@ fn least_nodes(amount: usize, room: impl Iterator<Item = usize>) -> Option<usize
     room.into_iter().position(enough).map(|last| last + 1)
 }
 
-/// So many nodes with room for an amount: those with most room, or for MostAllocated the run of nodes, in order of room,
+/// As many nodes as an amount needs: those with most room, or for MostAllocated the run of nodes, in order of room,
 /// that leaves least over.
 fn choose(size: usize, strategy: NumaAllocateStrategy, amount: usize, room: &BTreeMap<u32, usize>) -> BTreeSet<u32> {
     let mut order: Vec<(u32, usize)> = room.iter().map(|(node, room)| (*node, *room)).collect();

@@ -6,7 +6,7 @@ use stelia_cpus::{CpuSet, Topology};
 
 /// A CPU's place, by position in the tables.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct CpuPosition {
     /// The CPU's number.
     pub(super) cpu: u32,
     pub(super) core: usize,
@@ -17,7 +17,7 @@ pub(super) struct Place {
 /// The online CPUs; positions of CPUs, cores, NUMA nodes and sockets ascend as their ids do.
 #[derive(Debug, Clone)]
 pub struct Host {
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<CpuPosition>,
     /// Ids of NUMA nodes.
     pub(super) nodes: Vec<u32>,
     /// The socket of each NUMA node: that of its first CPU.
@@ -25,7 +25,7 @@ pub struct Host {
     pub(super) sockets: usize,
     /// Online CPUs of each core.
     pub(super) core_sizes: Vec<usize>,
-    /// The position of a CPU by its number; [`NOWHERE`] for one that is not online.
+    /// The position of a CPU by its number; [`NO_POSITION`] for one that is not online.
     position_of: Vec<u32>,
     online: CpuSet,
     /// The CPUs of each NUMA node.
@@ -34,7 +34,7 @@ pub struct Host {
     socket_ids: Vec<u32>,
 }
 
-const NOWHERE: u32 = u32::MAX;
+const NO_POSITION: u32 = u32::MAX;
 
 impl Host {
     /// The tables of a topology.
@@ -48,7 +48,7 @@ impl Host {
         let mut core_sizes = vec![0; cores.len()];
         let mut of_node = vec![CpuSet::new(); nodes.len()];
         let place = |(number, cpu): (&u32, &stelia_cpus::Cpu)| {
-            let place = Place {
+            let place = CpuPosition {
                 cpu: *number,
                 core: cores[&(cpu.package, cpu.core)],
                 node: nodes[&cpu.node],
@@ -59,8 +59,8 @@ impl Host {
             of_node[place.node].insert(place.cpu);
             place
         };
-        let places: Vec<Place> = topology.cpus.iter().map(place).collect();
-        let mut position_of = vec![NOWHERE; places.last().map_or(0, |last| last.cpu as usize + 1)];
+        let places: Vec<CpuPosition> = topology.cpus.iter().map(place).collect();
+        let mut position_of = vec![NO_POSITION; places.last().map_or(0, |last| last.cpu as usize + 1)];
         for (position, place) in (0..).zip(&places) {
             position_of[place.cpu as usize] = position;
         }
@@ -92,12 +92,12 @@ impl Host {
 
     /// Position of a CPU; none for one that is not online.
     pub(super) fn position(&self, cpu: u32) -> Option<usize> {
-        let position = self.position_of.get(cpu as usize).filter(|at| **at != NOWHERE)?;
+        let position = self.position_of.get(cpu as usize).filter(|at| **at != NO_POSITION)?;
         Some(*position as usize)
     }
 
     /// Places of the online CPUs of a set.
-    pub(super) fn places_of<'a>(&'a self, cpus: &'a CpuSet) -> impl Iterator<Item = &'a Place> {
+    pub(super) fn places_of<'a>(&'a self, cpus: &'a CpuSet) -> impl Iterator<Item = &'a CpuPosition> {
         cpus.iter().filter_map(|cpu| Some(&self.places[self.position(cpu)?]))
     }
 
@@ -111,7 +111,7 @@ impl Host {
         self.share(self.core_sizes.len())
     }
 
-    /// How many CPUs each of so many equal parts has, rounded down.
+    /// The number of CPUs in each of this many equal parts, rounded down.
     pub(super) fn share(&self, parts: usize) -> usize {
         self.places.len() / parts.max(1)
     }
@@ -170,7 +170,7 @@ impl Host {
     pub fn one_per_core(&self, cpus: &CpuSet, first: &CpuSet) -> CpuSet {
         let mut seen = vec![false; self.core_sizes.len()];
         let (preferred, others) = (cpus.intersection(first), cpus.difference(first));
-        let unseen = |place: &&Place| !std::mem::replace(&mut seen[place.core], true);
+        let unseen = |place: &&CpuPosition| !std::mem::replace(&mut seen[place.core], true);
         let all = self.places_of(&preferred).chain(self.places_of(&others));
         all.filter(unseen).map(|place| place.cpu).collect()
     }

@@ -46,7 +46,7 @@ pub struct CpuSelection {
 pub enum Exclusivity {
     /// No exclusive policy was asked for.
     NotAsked,
-    Kept,
+    Honored,
     /// NUMANodeLevel: a NUMA node is shared with an instance of the same policy, no core is.
     Downgraded,
     /// A core is shared with an instance of the same policy.
@@ -55,7 +55,7 @@ pub enum Exclusivity {
 
 named!(Exclusivity {
     NotAsked = "not-asked",
-    Kept = "kept",
+    Honored = "kept",
     Downgraded = "downgraded",
     Dropped = "dropped"
 });
@@ -242,7 +242,7 @@ fn holders(usage: &Usage, policies: &[CpuExclusivePolicy]) -> CpuSet {
 }
 
 /// The CPUs on which an instance of this exclusive policy would have the company it avoids.
-pub fn company(host: &Host, usage: &Usage, policy: CpuExclusivePolicy) -> CpuSet {
+pub fn exclusivity_conflicts(host: &Host, usage: &Usage, policy: CpuExclusivePolicy) -> CpuSet {
     let others = holders(usage, &[policy]);
     let cores = host.cores_of(&others);
     let nodes: BTreeSet<usize> = host.places_of(&others).map(|place| place.node).collect();
@@ -261,9 +261,9 @@ fn exclusivity(host: &Host, usage: &Usage, cpus: &CpuSet, policy: CpuExclusivePo
     match policy {
         CpuExclusivePolicy::Default | CpuExclusivePolicy::None => Exclusivity::NotAsked,
         CpuExclusivePolicy::PcpuLevel if same_core(&others) => Exclusivity::Dropped,
-        CpuExclusivePolicy::PcpuLevel => Exclusivity::Kept,
+        CpuExclusivePolicy::PcpuLevel => Exclusivity::Honored,
         CpuExclusivePolicy::NumaNodeLevel if host.nodes_of(cpus).is_disjoint(&host.nodes_of(&others)) => {
-            Exclusivity::Kept
+            Exclusivity::Honored
         }
         CpuExclusivePolicy::NumaNodeLevel if same_core(&holders(usage, &[policy, CpuExclusivePolicy::PcpuLevel])) => {
             Exclusivity::Dropped

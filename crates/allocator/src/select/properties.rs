@@ -221,7 +221,7 @@ proptest! {
         let available = usage.available(&topology.online());
         let Ok(answer) = select_cpus(&host, &usage, &available, &request) else { return Ok(()) };
         let of = |policy: CpuExclusivePolicy| usage.in_use.iter().filter(move |held| held.exclusive == policy);
-        let company = |policy, same: &dyn Fn(u32, u32) -> bool| {
+        let exclusivity_conflicts = |policy, same: &dyn Fn(u32, u32) -> bool| {
             let mut others = of(policy).flat_map(|held| held.cpus.iter());
             others.any(|other| answer.cpus.iter().any(|cpu| same(cpu, other)))
         };
@@ -229,15 +229,15 @@ proptest! {
         let node = |a: u32, b: u32| topology.cpus[&a].node == topology.cpus[&b].node;
         let expected = match request.exclusive {
             CpuExclusivePolicy::Default | CpuExclusivePolicy::None => Exclusivity::NotAsked,
-            CpuExclusivePolicy::PcpuLevel if company(CpuExclusivePolicy::PcpuLevel, &core) => Exclusivity::Dropped,
-            CpuExclusivePolicy::NumaNodeLevel if company(CpuExclusivePolicy::NumaNodeLevel, &node) => {
+            CpuExclusivePolicy::PcpuLevel if exclusivity_conflicts(CpuExclusivePolicy::PcpuLevel, &core) => Exclusivity::Dropped,
+            CpuExclusivePolicy::NumaNodeLevel if exclusivity_conflicts(CpuExclusivePolicy::NumaNodeLevel, &node) => {
                 let shares = [CpuExclusivePolicy::NumaNodeLevel, CpuExclusivePolicy::PcpuLevel];
-                match shares.into_iter().any(|policy| company(policy, &core)) {
+                match shares.into_iter().any(|policy| exclusivity_conflicts(policy, &core)) {
                     true => Exclusivity::Dropped,
                     false => Exclusivity::Downgraded,
                 }
             }
-            _ => Exclusivity::Kept,
+            _ => Exclusivity::Honored,
         };
         prop_assert_eq!(answer.exclusive, expected);
     }

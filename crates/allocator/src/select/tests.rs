@@ -98,12 +98,12 @@ fn what_became_of_an_exclusive_policy_is_told() {
     let told = |cpus: &str, exclusive| (cpus.to_owned(), exclusive);
     assert_eq!(ask(CpuExclusivePolicy::None, &[]), told("0-1", Exclusivity::NotAsked));
     let one = [held("0", PcpuLevel)];
-    assert_eq!(ask(PcpuLevel, &one), told("1-2", Exclusivity::Kept));
+    assert_eq!(ask(PcpuLevel, &one), told("1-2", Exclusivity::Honored));
     let every_core = [held("0-7", PcpuLevel)];
     assert_eq!(ask(PcpuLevel, &every_core), told("8-9", Exclusivity::Dropped));
     assert_eq!(
         ask(NumaNodeLevel, &[held("0", NumaNodeLevel)]),
-        told("4-5", Exclusivity::Kept)
+        told("4-5", Exclusivity::Honored)
     );
     // Both nodes have such an instance: its cores at least are avoided, as the document says.
     let both = [held("0-1,4-5", NumaNodeLevel)];

@@ -8,7 +8,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand, ValueHint};
 use kube::core::Selector;
 use stelia_allocator::AllocationRequest;
-use stelia_table::{Form, How, Look};
+use stelia_table::{Form, OutputOptions, TextStyle};
 
 use crate::selector;
 
@@ -34,7 +34,7 @@ Standard output has data only; messages go to standard error, with one line for
 each object that could not be read. NO_COLOR turns colours off.";
 
 /// Above the options that every command has, in the help of each.
-const EVERYWHERE: &str = "Options of every command";
+const GLOBAL_OPTIONS_HEADING: &str = "Options of every command";
 
 /// See which CPUs a cluster's nodes have free, why a pod waits, and how many more fit.
 #[derive(Debug, Parser)]
@@ -42,31 +42,31 @@ const EVERYWHERE: &str = "Options of every command";
 pub struct Cli {
     /// Read objects from this file, from the .json and .yaml files of this directory, or from standard input (-), instead of the API
     /// server. May be repeated
-    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "FILE|DIR", value_hint = ValueHint::AnyPath)]
+    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "FILE|DIR", value_hint = ValueHint::AnyPath)]
     pub from: Vec<PathBuf>,
     /// The kubeconfig. Default: $KUBECONFIG, ~/.kube/config, or the service account of the pod
-    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "FILE", conflicts_with = "from", value_hint = ValueHint::FilePath)]
+    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "FILE", conflicts_with = "from", value_hint = ValueHint::FilePath)]
     pub kubeconfig: Option<PathBuf>,
     /// The context of the kubeconfig. Default: its current context
-    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "NAME", conflicts_with = "from")]
+    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "NAME", conflicts_with = "from")]
     pub context: Option<String>,
     /// Print JSON: pretty, short (one line) or off. --json alone means pretty
-    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "FORMAT", num_args = 0..=1, require_equals = true,
+    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "FORMAT", num_args = 0..=1, require_equals = true,
           value_parser = Form::parser([("pretty", "Indented JSON", Form::Json), ("short", "JSON on one line", Form::JsonLine),
                                        ("off", "Text", Form::Text)]),
           default_value = "off", default_missing_value = "pretty", hide_default_value = true, hide_possible_values = true)]
     pub json: Form,
     /// Output format: table, wide (more columns), json, yaml or name (one node per line)
-    #[arg(short, long, global = true, help_heading = EVERYWHERE, value_name = "FORMAT",
+    #[arg(short, long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "FORMAT",
           value_parser = Form::parser([("table", "Text", Form::Text), ("wide", "Text with more columns", Form::Wide),
                                        ("json", "JSON", Form::Json), ("yaml", "YAML", Form::Yaml),
                                        ("name", "One node per line", Form::Name)]), hide_possible_values = true)]
     pub output: Option<Form>,
     /// Do not truncate output to the terminal's width
-    #[arg(long, global = true, help_heading = EVERYWHERE)]
+    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING)]
     pub full: bool,
     /// Do not print header lines
-    #[arg(long, global = true, help_heading = EVERYWHERE)]
+    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING)]
     pub no_legend: bool,
     /// What to do.
     #[command(subcommand)]
@@ -75,12 +75,12 @@ pub struct Cli {
 
 impl Cli {
     /// How the answer is printed.
-    pub fn how(&self) -> How {
+    pub fn output_options(&self) -> OutputOptions {
         let asked = (self.json != Form::Text).then_some(self.json).or(self.output);
         let form = asked.unwrap_or(Form::Text);
-        How {
+        OutputOptions {
             form,
-            look: Look::of_stdout(!self.no_legend, form == Form::Wide, self.full),
+            style: TextStyle::of_stdout(!self.no_legend, form == Form::Wide, self.full),
         }
     }
 }
@@ -114,7 +114,7 @@ pub enum Command {
     ///
     /// Decides for each node as kubelet or steliad would decide there, and checks labels, taints and the requests of other pods. Counts
     /// the reasons, and for the nodes that lack the fewest CPUs names the pods that have them.
-    Why {
+    WhyAnswer {
         /// A pod of the cluster, given as namespace/name, or as a name with -n
         #[arg(value_name = "POD", required_unless_present_any = ["file", "containers"], conflicts_with_all = ["file", "containers"])]
         pod: Option<String>,

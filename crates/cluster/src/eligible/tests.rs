@@ -19,17 +19,20 @@ fn node(spec: Value) -> NodeObject {
     }
 }
 
-fn ask(spec: Value) -> Ask {
+fn pod_request(spec: Value) -> PodRequest {
     let mut spec = spec;
     if spec["containers"].is_null() {
         spec["containers"] = json!([{ "name": "c", "resources": { "limits": { "cpu": "2", "memory": "1Gi" } } }]);
     }
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "vm" }, "spec": spec });
-    Ask::of_manifest(&pod.to_string(), None, &AllocationRequest::default()).unwrap()
+    PodRequest::of_manifest(&pod.to_string(), None, &AllocationRequest::default()).unwrap()
 }
 
-fn told(ask: &Ask, node: &NodeObject) -> Vec<String> {
-    rules(ask, "w", node).into_iter().map(|refusal| refusal.what).collect()
+fn told(pod_request: &PodRequest, node: &NodeObject) -> Vec<String> {
+    rules(pod_request, "w", node)
+        .into_iter()
+        .map(|refusal| refusal.what)
+        .collect()
 }
 
 #[test]
@@ -55,25 +58,28 @@ fn taints_are_tolerated_as_kubernetes_does_it() {
         (json!([{ "operator": "Equal", "value": "db" }]), false),
         (json!([{ "key": "dedicated", "operator": "Gt", "value": "1" }]), false),
     ] {
-        let ask = ask(json!({ "tolerations": tolerations }));
+        let pod_request = pod_request(json!({ "tolerations": tolerations }));
         assert_eq!(
-            told(&ask, &tainted("NoSchedule")).is_empty(),
+            told(&pod_request, &tainted("NoSchedule")).is_empty(),
             tolerated,
             "{tolerations}"
         );
     }
-    assert_eq!(told(&ask(json!({})), &tainted("PreferNoSchedule")), [""; 0]);
+    assert_eq!(told(&pod_request(json!({})), &tainted("PreferNoSchedule")), [""; 0]);
     assert_eq!(
-        told(&ask(json!({})), &tainted("NoExecute")),
+        told(&pod_request(json!({})), &tainted("NoExecute")),
         ["taint dedicated=db:NoExecute is not tolerated"]
     );
     let cordoned = node(json!({ "cordoned": true }));
     assert_eq!(
-        told(&ask(json!({})), &cordoned),
+        told(&pod_request(json!({})), &cordoned),
         ["taint node.kubernetes.io/unschedulable:NoSchedule is not tolerated"]
     );
     assert_eq!(
-        told(&ask(json!({ "tolerations": [{ "operator": "Exists" }] })), &cordoned),
+        told(
+            &pod_request(json!({ "tolerations": [{ "operator": "Exists" }] })),
+            &cordoned
+        ),
         [""; 0]
     );
 }
@@ -81,16 +87,19 @@ fn taints_are_tolerated_as_kubernetes_does_it() {
 #[test]
 fn labels_names_and_required_affinity_are_asked_for() {
     let there = node(json!({ "labels": { "zone": "a", "size": "12" } }));
-    assert_eq!(told(&ask(json!({ "nodeSelector": { "zone": "a" } })), &there), [""; 0]);
     assert_eq!(
-        told(&ask(json!({ "nodeSelector": { "zone": "b" } })), &there),
+        told(&pod_request(json!({ "nodeSelector": { "zone": "a" } })), &there),
+        [""; 0]
+    );
+    assert_eq!(
+        told(&pod_request(json!({ "nodeSelector": { "zone": "b" } })), &there),
         ["it has not the labels of spec.nodeSelector"]
     );
     assert_eq!(
-        told(&ask(json!({ "nodeName": "v" })), &there),
+        told(&pod_request(json!({ "nodeName": "v" })), &there),
         ["spec.nodeName names another node"]
     );
-    assert_eq!(told(&ask(json!({ "nodeName": "w" })), &there), [""; 0]);
+    assert_eq!(told(&pod_request(json!({ "nodeName": "w" })), &there), [""; 0]);
     let expression =
         |operator: &str, key: &str, values: Value| json!({ "key": key, "operator": operator, "values": values });
     for (terms, matches) in [
@@ -148,8 +157,8 @@ fn labels_names_and_required_affinity_are_asked_for() {
     ] {
         let _: NodeSelector = serde_json::from_value(json!({ "nodeSelectorTerms": terms })).unwrap();
         let required = json!({ "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } });
-        let ask = ask(json!({ "affinity": { "nodeAffinity": required } }));
-        assert_eq!(told(&ask, &there).is_empty(), matches, "{terms}");
+        let pod_request = pod_request(json!({ "affinity": { "nodeAffinity": required } }));
+        assert_eq!(told(&pod_request, &there).is_empty(), matches, "{terms}");
     }
 }
 
@@ -157,13 +166,16 @@ fn labels_names_and_required_affinity_are_asked_for() {
 fn what_pods_request_is_taken_off_what_the_node_allows() {
     let node = node(json!({ "allocatable": { "cpu": "7900m", "memory": "8Gi", "pods": "3", "example.com/nic": "2" } }));
     let limits = json!({ "cpu": "2", "memory": "1Gi", "example.com/nic": "1" });
-    let ask = ask(json!({ "containers": [{ "name": "c", "resources": { "limits": limits } }] }));
+    let pod_request = pod_request(json!({ "containers": [{ "name": "c", "resources": { "limits": limits } }] }));
     let mut used = Used::default();
-    assert_eq!(fit(&ask.requests, &node, &used), (2, "example.com/nic".to_owned()));
-    assert_eq!(requests(&ask.requests, &node, &used), []);
-    used.add(&ask.requests);
-    used.add(&ask.requests);
-    let told: Vec<String> = requests(&ask.requests, &node, &used)
+    assert_eq!(
+        fit(&pod_request.requests, &node, &used),
+        (2, "example.com/nic".to_owned())
+    );
+    assert_eq!(requests(&pod_request.requests, &node, &used), []);
+    used.add(&pod_request.requests);
+    used.add(&pod_request.requests);
+    let told: Vec<String> = requests(&pod_request.requests, &node, &used)
         .iter()
         .map(|one| format!("{}: {}", one.what, one.detail))
         .collect();
@@ -176,7 +188,7 @@ fn what_pods_request_is_taken_off_what_the_node_allows() {
         memory: Some(u64::MAX),
         ..Amounts::default()
     });
-    let told: Vec<String> = requests(&ask.requests, &node, &used)
+    let told: Vec<String> = requests(&pod_request.requests, &node, &used)
         .into_iter()
         .map(|one| one.detail)
         .collect();
@@ -189,7 +201,7 @@ fn what_pods_request_is_taken_off_what_the_node_allows() {
             ""
         ]
     );
-    assert_eq!(fit(&ask.requests, &node, &used).0, 0);
+    assert_eq!(fit(&pod_request.requests, &node, &used).0, 0);
     // A node that does not tell what it allows has room for nothing that is requested, and for any number of pods.
     assert_eq!(
         fit(&Amounts::default(), &NodeObject::default(), &Used::default()).0,
@@ -201,16 +213,16 @@ fn what_pods_request_is_taken_off_what_the_node_allows() {
 #[test]
 fn vms_are_counted_where_the_node_has_them() {
     let limits = json!({"cpu": "2", "memory": "1Gi", "stelia.io/vm": "1", "example.com/gpu": "0"});
-    let ask = ask(json!({ "containers": [{ "name": "c", "resources": { "limits": limits } }] }));
+    let pod_request = pod_request(json!({ "containers": [{ "name": "c", "resources": { "limits": limits } }] }));
     let with = |vms: Value| {
         let mut allocatable = json!({"cpu": "8", "memory": "8Gi", "pods": "100"});
         if let Some(vms) = vms.as_str() {
             allocatable["stelia.io/vm"] = vms.into();
         }
         let node = node(json!({ "allocatable": allocatable }));
-        let short = requests(&ask.requests, &node, &Used::default());
+        let short = requests(&pod_request.requests, &node, &Used::default());
         let short: Vec<String> = short.into_iter().map(|refusal| refusal.what).collect();
-        (short, fit(&ask.requests, &node, &Used::default()).0)
+        (short, fit(&pod_request.requests, &node, &Used::default()).0)
     };
     assert_eq!(with(Value::Null), (vec![], 4));
     assert_eq!(with("3".into()), (vec![], 3));

@@ -51,7 +51,7 @@ fn few_nodes_are_a_line_each() {
     ]);
     let map = Map::of(&nodes, 50);
     assert_eq!(
-        map.text(Look::from(true)),
+        map.text(TextStyle::from(true)),
         "NODE      NUMA 0                 NUMA 1\n\
          worker-1  #####... 3/8           ........ 8/8\n\
          worker-2  ################ 0/32  -\n\
@@ -59,10 +59,10 @@ fn few_nodes_are_a_line_each() {
          2 nodes: 11 of 48 whole cores free. # taken or reserved, . free; nothing is known of 1 node\n"
     );
     let sparse = self::nodes([("worker-1".to_owned(), vec![numa(0, 3, 8), numa(8, 8, 8)])]);
-    let text = Map::of(&sparse, 50).text(Look::default());
+    let text = Map::of(&sparse, 50).text(TextStyle::default());
     assert_eq!(text, "worker-1  0: #####... 3/8  8: ........ 8/8\n");
     assert_eq!(
-        Map::of(&self::nodes([]), 50).text(Look::from(true)),
+        Map::of(&self::nodes([]), 50).text(TextStyle::from(true)),
         "No nodes with CPUs that are known.\n"
     );
 }
@@ -89,7 +89,7 @@ fn of_ten_thousand_nodes_those_that_look_alike_are_one_line() {
     );
     let free: Vec<usize> = map.lines.iter().map(|line| line.bars[0].matches('.').count()).collect();
     assert!(free.is_sorted_by(|one, other| one >= other), "{free:?}");
-    let text = map.text(Look::from(true));
+    let text = map.text(TextStyle::from(true));
     assert!(
         text.lines().count() < 25 && text.starts_with("NODES  MOST FREE  2ND"),
         "{text}"

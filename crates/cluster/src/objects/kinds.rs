@@ -1,4 +1,4 @@
-//! Nodes and pods, as far as they are needed. Of each object only these fields are read.
+//! Nodes and pods. Only these fields of each object are read.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl NodeObject {
     /// The node's name, and what is kept of it.
     pub(super) fn read(text: &str) -> Result<(String, Self), String> {
         #[derive(Deserialize)]
-        struct Written {
+        struct RawObject {
             metadata: ObjectMeta,
             #[serde(default)]
             spec: Option<Spec>,
@@ -49,7 +49,7 @@ impl NodeObject {
             #[serde(default)]
             allocatable: Option<BTreeMap<String, Amount>>,
         }
-        let written: Written = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
+        let written: RawObject = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
         let (spec, status) = (written.spec.unwrap_or_default(), written.status.unwrap_or_default());
         let name = stelia_node_report::name::check(written.metadata.name).map_err(|cause| cause.to_string())?;
         let amounts = status.allocatable.unwrap_or_default().into_iter();
@@ -127,9 +127,9 @@ pub struct NodeAffinity {
     pub required: Option<NodeSelector>,
 }
 
-/// A pod that is asked about.
+/// The details of the pod that a command asks about.
 #[derive(Debug, Clone, PartialEq)]
-pub struct AskedPod {
+pub struct PodDetails {
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
     pub spec: PodSpec,
@@ -141,7 +141,7 @@ pub struct AskedPod {
 }
 
 #[derive(Deserialize)]
-struct WrittenPod {
+struct RawPod {
     metadata: ObjectMeta,
     #[serde(default)]
     spec: PodSpec,
@@ -174,7 +174,7 @@ struct Condition {
 impl PodObject {
     /// The pod's namespace and name, and what is kept of it.
     pub(super) fn read(text: &str) -> Result<((String, String), Self), String> {
-        let written: WrittenPod = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
+        let written: RawPod = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
         let status = written.status.unwrap_or_default();
         let (pod, problem) = match planned(&written.spec) {
             Ok(pod) => (pod, None),
@@ -193,13 +193,13 @@ impl PodObject {
     }
 }
 
-impl AskedPod {
+impl PodDetails {
     /// Reads a pod that is asked about.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn read(text: &str) -> Result<Self, String> {
-        let written: WrittenPod = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
+        let written: RawPod = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
         let status = written.status.unwrap_or_default();
         let unscheduled = status.conditions.into_iter().flatten();
         let unscheduled = unscheduled
@@ -274,7 +274,7 @@ pub(crate) fn own_cpus(pod: &Pod) -> u64 {
 /// When the object was last written by who publishes it.
 pub(super) fn written_us(text: &str) -> Option<u64> {
     #[derive(Deserialize)]
-    struct Written {
+    struct RawObject {
         metadata: Fields,
     }
     #[derive(Deserialize)]
@@ -288,7 +288,7 @@ pub(super) fn written_us(text: &str) -> Option<u64> {
         #[serde(default)]
         time: Option<String>,
     }
-    let written: Written = serde_json::from_str(text).ok()?;
+    let written: RawObject = serde_json::from_str(text).ok()?;
     let managers = written.metadata.managed_fields?.into_iter();
     let times = managers.filter_map(|manager| manager.time?.parse::<Timestamp>().ok());
     u64::try_from(times.max()?.as_microsecond()).ok()

@@ -17,19 +17,19 @@ use stelia_node_report::stored::Stored;
 use stelia_placement::request::VM;
 use stelia_text::excerpt;
 
-pub use kinds::{AskedPod, NodeObject, PodObject, PodSpec};
+pub use kinds::{NodeObject, PodDetails, PodObject, PodSpec};
 pub(crate) use kinds::{own_cpus, with_overhead};
 pub use problem::{Problem, Problems};
 
 /// Lists in lists are read to this depth; `kubectl` prints one list.
-const DEPTH: u32 = 4;
+const MAX_LIST_DEPTH: u32 = 4;
 
 /// A pod's namespace and name.
 pub type PodKey = (String, String);
 
-/// What is kept of the objects that are read.
+/// Which objects are stored, and which of them as raw JSON.
 #[derive(Debug, Default)]
-pub struct Wanted {
+pub struct ObjectSelection {
     /// Whether pods are read at all.
     pub pods: bool,
     /// Pods whose whole text is kept: of this name, in this namespace or in any.
@@ -44,25 +44,25 @@ pub struct Report {
     pub written_us: Option<u64>,
 }
 
-/// Objects as they are written, for who asks the nodes' own rules.
+/// Objects as raw JSON, for commands that ask the nodes' own rules.
 #[derive(Debug, Default)]
-pub struct Whole {
+pub struct RawObjects {
     pub reports: BTreeMap<String, Box<str>>,
-    /// Of the pods those that are bound and name [`VM`].
+    /// The pods that are bound and name [`VM`].
     pub pods: BTreeMap<PodKey, Box<str>>,
 }
 
-/// All objects by name. Of one that is there twice the later counts.
+/// All objects by name. If an object is there twice, the later one counts.
 #[derive(Debug, Default)]
 pub struct Objects {
-    wanted: Wanted,
+    wanted: ObjectSelection,
     pub nodes: BTreeMap<String, NodeObject>,
     pub reports: BTreeMap<String, Report>,
     pub pods: BTreeMap<PodKey, PodObject>,
     /// The text of the pods that are asked for.
     pub texts: BTreeMap<PodKey, Box<str>>,
     /// `None` where they are not kept.
-    pub whole: Option<Whole>,
+    pub whole: Option<RawObjects>,
     pub problems: Problems,
 }
 
@@ -106,7 +106,7 @@ impl Head<'_> {
 }
 
 impl Objects {
-    pub fn new(wanted: Wanted) -> Self {
+    pub fn new(wanted: ObjectSelection) -> Self {
         Self {
             wanted,
             ..Self::default()
@@ -115,7 +115,7 @@ impl Objects {
 
     /// Keeps descriptions and VMs' pods as they are written.
     pub fn keep_whole(&mut self) {
-        self.whole = Some(Whole::default());
+        self.whole = Some(RawObjects::default());
     }
 
     /// Keeps the whole text of this pod alone.
@@ -131,7 +131,7 @@ impl Objects {
         }
         for document in serde_json::Deserializer::from_str(text).into_iter::<&RawValue>() {
             match document {
-                Ok(document) => self.object(source, document.get(), "", DEPTH),
+                Ok(document) => self.object(source, document.get(), "", MAX_LIST_DEPTH),
                 // Where the text is broken the rest of it is lost.
                 Err(cause) => return self.problems.add(source, "", &excerpt::cause(&cause)),
             }
@@ -144,7 +144,7 @@ impl Objects {
         match documents {
             Ok(documents) => {
                 for document in documents.iter().filter(|document| !document.is_null()) {
-                    self.object(source, &document.to_string(), "", DEPTH);
+                    self.object(source, &document.to_string(), "", MAX_LIST_DEPTH);
                 }
             }
             Err(cause) => self.problems.add(source, "", &excerpt::cause(&cause)),
@@ -153,7 +153,7 @@ impl Objects {
 
     /// Reads a page of a list whose items are of this kind, and returns the token of the next page.
     pub fn read_page(&mut self, source: &str, text: &str, kind: &str) -> Option<String> {
-        self.object(source, text, kind, DEPTH);
+        self.object(source, text, kind, MAX_LIST_DEPTH);
         let head: Head<'_> = serde_json::from_str(text).ok()?;
         let next = head.metadata?.next?;
         (!next.is_empty()).then(|| next.into_owned())

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-/// At most this many are kept one by one: a dump may hold anything.
-const KEPT: usize = 200;
-/// At most this many are printed.
-const PRINTED: usize = 10;
+/// Limit of the problems that are stored one by one: a dump may contain anything.
+const MAX_PROBLEMS: usize = 200;
+/// Limit of the problems that are printed.
+const MAX_PRINTED_PROBLEMS: usize = 10;
 
 /// An object that could not be read, or not wholly.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -26,7 +26,7 @@ pub struct Problems {
 
 impl Problems {
     pub fn add(&mut self, source: &str, object: &str, what: &str) {
-        if self.kept.len() == KEPT {
+        if self.kept.len() == MAX_PROBLEMS {
             self.more += 1;
             return;
         }
@@ -37,7 +37,7 @@ impl Problems {
         });
     }
 
-    pub fn kept(&self) -> &[Problem] {
+    pub fn stored(&self) -> &[Problem] {
         &self.kept
     }
 
@@ -52,8 +52,8 @@ impl Problems {
                 .collect();
             parts.join(": ")
         };
-        let mut lines: Vec<String> = self.kept.iter().take(PRINTED).map(line).collect();
-        let more = self.kept.len().saturating_sub(PRINTED) + self.more;
+        let mut lines: Vec<String> = self.kept.iter().take(MAX_PRINTED_PROBLEMS).map(line).collect();
+        let more = self.kept.len().saturating_sub(MAX_PRINTED_PROBLEMS) + self.more;
         if more > 0 {
             lines.push(format!("{more} more objects could not be read"));
         }

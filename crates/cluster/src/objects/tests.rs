@@ -28,7 +28,7 @@ fn pod(name: &str, cpu: &str) -> Value {
 }
 
 fn read(text: &str) -> Objects {
-    let mut objects = Objects::new(Wanted {
+    let mut objects = Objects::new(ObjectSelection {
         pods: true,
         pod: Some((None, "web".to_owned())),
     });
@@ -77,7 +77,7 @@ fn a_page_of_the_api_server_has_items_without_a_kind() {
             .retain(|name, _| !["kind", "apiVersion"].contains(&name.as_str()));
         object
     };
-    let mut objects = Objects::new(Wanted::default());
+    let mut objects = Objects::new(ObjectSelection::default());
     let page = json!({ "kind": "NodeList", "metadata": { "continue": "next" }, "items": [bare(node("w"))] });
     assert_eq!(
         objects.read_page("", &page.to_string(), "Node").as_deref(),
@@ -151,7 +151,7 @@ fn one_that_cannot_be_read_costs_a_line_with_its_name_and_the_others_are_read() 
     let objects = read(&list.to_string());
     let lines: Vec<String> = objects
         .problems
-        .kept()
+        .stored()
         .iter()
         .map(|one| format!("{}: {}", one.object, one.what))
         .collect();
@@ -192,7 +192,7 @@ fn of_very_many_problems_the_number_is_told() {
     let items = vec![json!({ "kind": "Node" }); 1000];
     let objects = read(&json!({ "items": items }).to_string());
     let lines = objects.problems.lines();
-    assert_eq!((lines.len(), objects.problems.kept().len()), (11, 200));
+    assert_eq!((lines.len(), objects.problems.stored().len()), (11, 200));
     assert_eq!(lines.last().unwrap(), "990 more objects could not be read");
 }
 

@@ -7,7 +7,7 @@ use stelia_node_report::{ApiVersion, Facts};
 
 use super::*;
 use crate::cluster::Chosen;
-use crate::objects::{Objects, Wanted};
+use crate::objects::{ObjectSelection, Objects};
 
 fn topology(facts: &Facts) -> Value {
     serde_json::to_value(object(facts, Profile::Stelia, ApiVersion::V1Alpha2, Method::default())).unwrap()
@@ -21,18 +21,18 @@ fn node(name: &str, memory: &str, pods: &str) -> Value {
 }
 
 fn cluster(items: &[Value]) -> Cluster {
-    let mut objects = Objects::new(Wanted { pods: true, pod: None });
+    let mut objects = Objects::new(ObjectSelection { pods: true, pod: None });
     objects.read("", &json!({ "items": items }).to_string());
     Cluster::of(objects, &Chosen::default()).unwrap()
 }
 
-fn ask(words: &str) -> Ask {
-    Ask::in_words(&[words.to_owned()], &AllocationRequest::default()).unwrap()
+fn pod_request(words: &str) -> PodRequest {
+    PodRequest::in_words(&[words.to_owned()], &AllocationRequest::default()).unwrap()
 }
 
 /// How many fit on the one node, whether there may be more, and what stops the next.
 fn filled(items: &[Value], words: &str, until_full: bool) -> (Option<u64>, bool, String) {
-    let plan = Plan::of(&ask(words), &cluster(items), until_full);
+    let plan = Plan::of(&pod_request(words), &cluster(items), until_full);
     let [node] = plan.nodes.as_slice() else {
         panic!("{plan:?}")
     };
@@ -92,9 +92,13 @@ fn without_filling_each_node_is_asked_for_one() {
 #[test]
 fn where_nothing_stops_a_pod_the_limit_does() {
     // On the shared pool nothing is used up, and no Node tells what pods may request.
-    let plan = Plan::of(&ask("cpus=500m,memory=1Gi"), &cluster(&[topology(&facts())]), true);
-    assert_eq!((plan.fits, plan.or_more), (MOST, true));
-    let text = plan.text(Look::from(true));
+    let plan = Plan::of(
+        &pod_request("cpus=500m,memory=1Gi"),
+        &cluster(&[topology(&facts())]),
+        true,
+    );
+    assert_eq!((plan.fits, plan.or_more), (MAX_PODS_PER_NODE, true));
+    let text = plan.text(TextStyle::from(true));
     assert!(
         text.contains("256 or more on 1 of 1 node") && text.contains("256+"),
         "{text}"
@@ -103,7 +107,11 @@ fn where_nothing_stops_a_pod_the_limit_does() {
 
 #[test]
 fn a_node_without_an_object_is_not_known() {
-    let plan = Plan::of(&ask("cpus=2,memory=1Gi"), &cluster(&[node("a", "1Ti", "110")]), true);
+    let plan = Plan::of(
+        &pod_request("cpus=2,memory=1Gi"),
+        &cluster(&[node("a", "1Ti", "110")]),
+        true,
+    );
     assert_eq!((plan.nodes[0].fits, plan.unknown, plan.fits), (None, 1, 0));
     assert_eq!(plan.failure().unwrap(), "no node has room for pod");
 }

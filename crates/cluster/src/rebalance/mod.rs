@@ -1,9 +1,9 @@
-//! `rebalance`: which VMs would have to move, in which order, so that a pod finds room. It is told, and nothing is done.
+//! `rebalance`: which VMs would have to move, in which order, so that a pod finds room. It only prints plans.
 //!
-//! The search is that of `stelia_placement::rebalance`, on the nodes as they are published with profile stelia. Here it is told which nodes and
-//! which VMs there are, and what the scheduler counts is looked at besides.
+//! The search is that of `stelia_placement::rebalance`, on the nodes as they are published with profile stelia. This module gives it the nodes
+//! and VMs, and also checks what the scheduler counts.
 
-mod found;
+mod input;
 #[cfg(test)]
 mod tests;
 
@@ -13,32 +13,32 @@ use serde::Serialize;
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::bytes::of_bytes;
 use stelia_placement::Uid;
-use stelia_placement::rebalance::{How, Limits, rebalance};
-use stelia_table::{Column, Look, Render, column, counted, properties, table};
+use stelia_placement::rebalance::{Limits, MoveKind, rebalance};
+use stelia_table::{Column, Render, TextStyle, column, counted, properties, table};
 
-use crate::ask::Ask;
 use crate::cluster::Cluster;
 use crate::eligible;
 use crate::objects::Problem;
 use crate::objects::own_cpus;
+use crate::pod_request::PodRequest;
 use crate::verdict::{Group, table_of};
-use found::Found;
+use input::RebalanceInput;
 
-/// Of so many plans those are told that the scheduler's sums allow.
-const LOOKED_AT: usize = 4;
+/// Plans that are searched for each plan that is printed: those that the scheduler's sums do not allow are dropped.
+const CANDIDATE_PLANS: usize = 4;
 const ASSUMED: [&str; 2] = [
     "a VM can go wherever the pod could: its own labels, taints, volumes and migration's own conditions are not looked at",
     "devices of a VM that leaves are not counted as given back",
 ];
 
-/// What may be planned.
+/// Limits of a plan.
 #[derive(Debug, Clone, Copy)]
-pub struct May {
+pub struct RebalanceLimits {
     pub rebind: bool,
     pub migrate: bool,
     /// VMs of one plan.
     pub moves: usize,
-    /// Plans that are told.
+    /// Plans that are printed.
     pub plans: usize,
 }
 
@@ -56,7 +56,7 @@ pub struct Rebalance {
     pub searched: u64,
     /// VMs that may move.
     pub vms: u64,
-    /// Whether the search ended before it had looked at everything.
+    /// Whether the search ended before it had tried everything.
     pub cut: bool,
     /// Why other nodes were not searched.
     pub passed_over: Vec<Group>,
@@ -97,19 +97,19 @@ pub struct Move {
 }
 
 impl Rebalance {
-    pub fn of(ask: &Ask, cluster: &Cluster, may: May) -> Self {
-        let Found {
+    pub fn of(pod_request: &PodRequest, cluster: &Cluster, may: RebalanceLimits) -> Self {
+        let RebalanceInput {
             mut nodes,
             residents,
             vms,
             refused,
-        } = Found::of(ask, cluster, may);
+        } = RebalanceInput::of(pod_request, cluster, may);
         let limits = Limits {
             moves: may.moves,
-            plans: may.plans.saturating_mul(LOOKED_AT),
+            plans: may.plans.saturating_mul(CANDIDATE_PLANS),
             ..Limits::default()
         };
-        let answer = rebalance(&mut nodes, &residents, &found::request(ask), limits);
+        let answer = rebalance(&mut nodes, &residents, &input::request(pod_request), limits);
         let mut passed_over = refused;
         passed_over.extend(answer.search.passed_over.into_iter().map(|(reason, nodes)| Group {
             reason: reason.to_owned(),
@@ -119,8 +119,8 @@ impl Rebalance {
         let mut plans: Vec<Plan> = Vec::new();
         let mut too_little = 0;
         for plan in answer.plans {
-            match found::is_within_requests(ask, cluster, &vms, &plan) {
-                true => plans.push(Plan::told(plan, &vms)),
+            match input::is_within_requests(pod_request, cluster, &vms, &plan) {
+                true => plans.push(Plan::from_plan(plan, &vms)),
                 false => too_little += 1,
             }
         }
@@ -136,8 +136,8 @@ impl Rebalance {
             ));
         }
         Self {
-            pod: ask.name.clone(),
-            cpus: own_cpus(&ask.pod),
+            pod: pod_request.name.clone(),
+            cpus: own_cpus(&pod_request.pod),
             fits: answer.fits,
             plans,
             searched: answer.search.nodes as u64,
@@ -145,21 +145,21 @@ impl Rebalance {
             cut: answer.search.cut,
             passed_over,
             assumed,
-            problems: cluster.problems.kept().to_vec(),
+            problems: cluster.problems.stored().to_vec(),
         }
     }
 }
 
 impl Plan {
-    fn told(plan: stelia_placement::rebalance::Plan, vms: &BTreeMap<Uid, found::Vm>) -> Self {
+    fn from_plan(plan: stelia_placement::rebalance::Plan, vms: &BTreeMap<Uid, input::Vm>) -> Self {
         let node = plan.node;
         let moves = (1..).zip(plan.moves).map(|(step, one)| Move {
             step,
             vm: vms.get(&one.uid).map(|vm| vm.name.clone()).unwrap_or_default(),
             uid: one.uid.to_string(),
             how: match one.how {
-                How::Rebind => "rebind",
-                How::Migrate => "migrate",
+                MoveKind::Rebind => "rebind",
+                MoveKind::Migrate => "migrate",
             },
             from: node.clone(),
             from_cpus: one.from_cpus,
@@ -212,7 +212,7 @@ const MOVES: [Column<Move>; 7] = [
 ];
 
 impl Render for Rebalance {
-    fn text(&self, look: Look) -> String {
+    fn text(&self, style: TextStyle) -> String {
         let mut lines = vec![("Pod", format!("{} ({} CPUs of its own)", self.pod, self.cpus))];
         let room = match (&self.fits, self.plans.len() as u64) {
             (Some(node), _) => format!("on {node}, without any move"),
@@ -232,10 +232,10 @@ impl Render for Rebalance {
         if !self.plans.is_empty() {
             lines.extend(self.assumed.iter().map(|assumed| ("Assumed", assumed.clone())));
         }
-        let mut parts = vec![properties(lines, look)];
-        parts.extend(self.plans.iter().map(|plan| table(&MOVES, &plan.moves, look)));
-        if self.fits.is_none() && (self.plans.is_empty() || look.wide) {
-            parts.push(table_of(&self.passed_over, look));
+        let mut parts = vec![properties(lines, style)];
+        parts.extend(self.plans.iter().map(|plan| table(&MOVES, &plan.moves, style)));
+        if self.fits.is_none() && (self.plans.is_empty() || style.wide) {
+            parts.push(table_of(&self.passed_over, style));
         }
         parts.retain(|part| !part.is_empty());
         parts.join("\n")

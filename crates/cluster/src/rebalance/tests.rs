@@ -8,7 +8,7 @@ use stelia_node_report::{ApiVersion, PodAllocation};
 
 use super::*;
 use crate::cluster::Chosen;
-use crate::objects::{Objects, Wanted};
+use crate::objects::{ObjectSelection, Objects};
 
 fn uid(number: usize) -> String {
     format!("416de7c2-21de-472d-817c-fa9d4306cb{number:02x}")
@@ -61,22 +61,22 @@ fn node(name: &str, profile: Profile, vms: &[(usize, &str)]) -> Vec<Value> {
 }
 
 fn cluster(parts: &[Vec<Value>]) -> Cluster {
-    let mut objects = Objects::new(Wanted { pods: true, pod: None });
+    let mut objects = Objects::new(ObjectSelection { pods: true, pod: None });
     objects.keep_whole();
     objects.read("", &json!({ "items": parts.concat() }).to_string());
     Cluster::of(objects, &Chosen::default()).unwrap()
 }
 
-const ALL: May = May {
+const ALL: RebalanceLimits = RebalanceLimits {
     rebind: true,
     migrate: true,
     moves: 3,
     plans: 3,
 };
 
-fn asked(cluster: &Cluster, words: &str, may: May) -> Rebalance {
-    let ask = Ask::in_words(&[words.to_owned()], &AllocationRequest::default()).unwrap();
-    Rebalance::of(&ask, cluster, may)
+fn asked(cluster: &Cluster, words: &str, may: RebalanceLimits) -> Rebalance {
+    let pod_request = PodRequest::in_words(&[words.to_owned()], &AllocationRequest::default()).unwrap();
+    Rebalance::of(&pod_request, cluster, may)
 }
 
 /// Six CPUs of one NUMA node: two and four are free on a, on b four.
@@ -112,7 +112,7 @@ fn the_moves_are_told_with_the_names_of_the_vms_and_their_order() {
     );
     assert_eq!((best.cpus.to_string().as_str(), best.copied), ("2-7", 0));
     assert!(best.moves[0].to_cpus.is_subset(&"12-15".parse().unwrap()), "{best:?}");
-    let text = answer.text(Look::from(false));
+    let text = answer.text(TextStyle::from(false));
     assert!(
         text.contains("a on CPUs 2-7 after 1 rebind;") && text.contains("a:4-7"),
         "{text}"
@@ -122,7 +122,7 @@ fn the_moves_are_told_with_the_names_of_the_vms_and_their_order() {
 
 #[test]
 fn without_rebinds_a_vm_goes_to_another_node_and_its_memory_counts() {
-    let may = May { rebind: false, ..ALL };
+    let may = RebalanceLimits { rebind: false, ..ALL };
     let answer = asked(&tight(), "cpus=6,memory=1Gi", may);
     let best = &answer.plans[0];
     let [one] = best.moves.as_slice() else {
@@ -134,7 +134,7 @@ fn without_rebinds_a_vm_goes_to_another_node_and_its_memory_counts() {
         "{best:?}"
     );
     assert_ne!(one.to, best.node);
-    let none = asked(&tight(), "cpus=6,memory=1Gi", May { migrate: false, ..may });
+    let none = asked(&tight(), "cpus=6,memory=1Gi", RebalanceLimits { migrate: false, ..may });
     assert!(none.plans.is_empty() && none.failure().is_some(), "{none:?}");
 }
 
@@ -160,7 +160,7 @@ fn nodes_that_cannot_be_searched_are_counted_by_the_reason() {
     let reasons: Vec<&str> = answer.passed_over.iter().map(|group| group.reason.as_str()).collect();
     assert_eq!(reasons.len(), 3, "{reasons:?}");
     assert!(
-        answer.text(Look::from(false)).contains("no NodeResourceTopology"),
+        answer.text(TextStyle::from(false)).contains("no NodeResourceTopology"),
         "{reasons:?}"
     );
 }

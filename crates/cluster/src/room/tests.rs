@@ -52,9 +52,9 @@ fn chooser(facts: &Facts) -> Chooser {
     }
 }
 
-fn ask(cpus: u64) -> Ask {
+fn pod_request(cpus: u64) -> PodRequest {
     let words = format!("cpus={cpus},memory=1Mi");
-    Ask::in_words(&[words], &AllocationRequest::default()).unwrap()
+    PodRequest::in_words(&[words], &AllocationRequest::default()).unwrap()
 }
 
 const SMALL: Shape = Shape {
@@ -105,13 +105,16 @@ fn the_allocator_is_filled_as_instances_would_register() {
         NumaTopologyAlignmentPolicy::SingleNumaNode,
         RequiredBind::FullPcpusOnly,
     );
-    let fits = chooser(&node).until_full(&ask(4), 256);
+    let fits = chooser(&node).until_full(&pod_request(4), 256);
     assert_eq!(
         fits.count, 3,
         "one on node 0, where a core is reserved, and two on node 1"
     );
     assert!(fits.then.unwrap().what.contains("NotAllocated"));
-    assert_eq!(chooser(&node).until_full(&ask(4), 2), Fits { count: 2, then: None });
+    assert_eq!(
+        chooser(&node).until_full(&pod_request(4), 2),
+        Fits { count: 2, then: None }
+    );
 
     // Whoever avoids others of its kind on a core gets a core of its own.
     let spread = steliads(
@@ -119,14 +122,14 @@ fn the_allocator_is_filled_as_instances_would_register() {
         NumaTopologyAlignmentPolicy::None,
         RequiredBind::None,
     );
-    let mut alone = ask(1);
+    let mut alone = pod_request(1);
     alone.allocation.cpu_bind_policy = Some(CpuBindPolicy::SpreadByPcpus);
     alone.allocation.cpu_exclusive_policy = Some(CpuExclusivePolicy::PcpuLevel);
     let fits = chooser(&spread).until_full(&alone, 256).count;
     assert!((7..=14).contains(&fits), "{fits}");
 
     // On a shared pool nothing is used up.
-    let mut shared = ask(1);
+    let mut shared = pod_request(1);
     shared.allocation.qos = Some(Qos::Ls);
     assert_eq!(chooser(&spread).until_full(&shared, 9), Fits { count: 9, then: None });
 }
@@ -134,15 +137,15 @@ fn the_allocator_is_filled_as_instances_would_register() {
 #[test]
 fn a_refusal_is_in_the_words_of_who_chooses() {
     let node = kubelets(SMALL, &CpuSet::new(), "single-numa-node", true);
-    let refusal = chooser(&node).admit(&ask(3)).unwrap_err();
+    let refusal = chooser(&node).admit(&pod_request(3)).unwrap_err();
     assert_eq!(refusal.what, "kubelet would reject it: SMTAlignmentError");
-    let refusal = chooser(&node).admit(&ask(10)).unwrap_err();
+    let refusal = chooser(&node).admit(&pod_request(10)).unwrap_err();
     assert_eq!(refusal.what, "kubelet would reject it: TopologyAffinityError");
     assert!(refusal.detail.contains("on no single NUMA node"), "{}", refusal.detail);
     let node = steliads(node, NumaTopologyAlignmentPolicy::SingleNumaNode, RequiredBind::None);
-    let refusal = chooser(&node).admit(&ask(10)).unwrap_err();
+    let refusal = chooser(&node).admit(&pod_request(10)).unwrap_err();
     assert_eq!(refusal.what, "steliad would refuse it: NotAllocated");
-    let mut burstable = ask(2);
+    let mut burstable = pod_request(2);
     burstable.pod = in_words(&["cpus=2".to_owned()]).unwrap();
     burstable.allocation.qos = Some(Qos::Lse);
     assert_eq!(
@@ -160,19 +163,22 @@ fn amounts_answer_with_the_most_that_they_allow() {
         })
     };
     let single = zones("single-numa-node");
-    assert_eq!((single.largest(), single.until_full(&ask(4), 256).count), (Some(9), 3));
     assert_eq!(
-        single.admit(&ask(10)).unwrap_err().detail,
+        (single.largest(), single.until_full(&pod_request(4), 256).count),
+        (Some(9), 3)
+    );
+    assert_eq!(
+        single.admit(&pod_request(10)).unwrap_err().detail,
         "10 are wanted; free by NUMA node: 5 on 0, 9 on 7"
     );
     let any = zones("best-effort");
     assert_eq!(
-        (any.largest(), any.until_full(&ask(4), 2)),
+        (any.largest(), any.until_full(&pod_request(4), 2)),
         (Some(14), Fits { count: 2, then: None })
     );
-    assert!(any.admit(&ask(14)).is_ok());
+    assert!(any.admit(&pod_request(14)).is_ok());
     // A pod without CPUs of its own fits wherever requests do.
-    assert_eq!(single.until_full(&ask(0), 7).count, 7);
+    assert_eq!(single.until_full(&pod_request(0), 7).count, 7);
 }
 
 #[test]
@@ -189,8 +195,8 @@ fn absurd_nodes_are_refused_and_nothing_overflows() {
         policy: None,
     });
     assert_eq!(huge.largest(), Some(u64::MAX));
-    assert_eq!(huge.until_full(&ask(3), u64::MAX).count, u64::MAX / 3);
-    let most = ask(1 << 40);
+    assert_eq!(huge.until_full(&pod_request(3), u64::MAX).count, u64::MAX / 3);
+    let most = pod_request(1 << 40);
     assert!(
         chooser(&kubelets(SMALL, &CpuSet::new(), "none", false))
             .admit(&most)
@@ -220,9 +226,9 @@ proptest! {
         let chooser = chooser(&node);
         let all = node.topology.cpus.len() as u64;
         let tried = (1..=all).rev().find(|count| {
-            let mut ask = ask(*count);
-            ask.allocation.qos = allocates.then_some(Qos::Lse);
-            chooser.admit(&ask).is_ok()
+            let mut pod_request = pod_request(*count);
+            pod_request.allocation.qos = allocates.then_some(Qos::Lse);
+            chooser.admit(&pod_request).is_ok()
         });
         prop_assert_eq!(chooser.largest(), Some(tried.unwrap_or(0)));
     }

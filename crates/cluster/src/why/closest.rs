@@ -6,17 +6,17 @@ use serde::Serialize;
 use stelia_cpus::CpuSet;
 use stelia_table::counted;
 
-use crate::ask::Ask;
 use crate::cluster::{Cluster, Member};
 use crate::nodes::{Numa, Row};
 use crate::objects::own_cpus;
+use crate::pod_request::PodRequest;
 use crate::room::Chooser;
 use crate::verdict::Verdict;
 
-/// At most this many nodes.
-const NODES: usize = 3;
-/// At most this many pods of a node.
-const PODS: usize = 4;
+/// Limit of the nodes that are listed.
+const MAX_CLOSEST_NODES: usize = 3;
+/// Limit of the pods that are listed for a node.
+const MAX_HOLDERS: usize = 4;
 
 /// A node that has almost enough.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -57,15 +57,15 @@ impl Held {
 
 /// A node that lacks CPUs, and nothing else that more room would not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Short {
+pub(super) struct CpuShortage {
     /// The CPUs of the largest VM that has room.
     largest: u64,
     one_numa_node: bool,
 }
 
-impl Short {
-    pub(super) fn of(ask: &Ask, verdict: &Verdict, chooser: &Chooser) -> Option<Self> {
-        let needed = own_cpus(&ask.pod);
+impl CpuShortage {
+    pub(super) fn of(pod_request: &PodRequest, verdict: &Verdict, chooser: &Chooser) -> Option<Self> {
+        let needed = own_cpus(&pod_request.pod);
         if needed == 0 || !verdict.fixed.is_empty() || verdict.placement.is_ok() {
             return None;
         }
@@ -77,18 +77,19 @@ impl Short {
     }
 }
 
-pub(super) fn of(ask: &Ask, cluster: &Cluster, short: &[Option<Short>]) -> Vec<Closest> {
+pub(super) fn of(pod_request: &PodRequest, cluster: &Cluster, short: &[Option<CpuShortage>]) -> Vec<Closest> {
     let short = cluster.members.iter().zip(short);
-    let mut short: Vec<(&Member, Short)> = short.filter_map(|(member, short)| Some((member, (*short)?))).collect();
-    // Of equal ones in the nodes' order, by name.
+    let mut short: Vec<(&Member, CpuShortage)> =
+        short.filter_map(|(member, short)| Some((member, (*short)?))).collect();
+    // Equal ones keep the nodes' order, by name.
     short.sort_by_key(|(_, short)| Reverse(short.largest));
-    let closest = short.into_iter().take(NODES);
+    let closest = short.into_iter().take(MAX_CLOSEST_NODES);
     closest
-        .map(|(member, short)| one(own_cpus(&ask.pod), short, cluster, member))
+        .map(|(member, short)| one(own_cpus(&pod_request.pod), short, cluster, member))
         .collect()
 }
 
-fn one(needed: u64, short: Short, cluster: &Cluster, member: &Member) -> Closest {
+fn one(needed: u64, short: CpuShortage, cluster: &Cluster, member: &Member) -> Closest {
     let row = Row::of(member, 0);
     // Where one NUMA node must have them all: the CPUs of the one with the most free.
     let most_free = row.numa.iter().max_by_key(|numa| (numa.free_cpus, Reverse(numa.node)));
@@ -104,8 +105,8 @@ fn one(needed: u64, short: Short, cluster: &Cluster, member: &Member) -> Closest
     enough.sort_by_key(|held| (held.cpus, held.called()));
     few.sort_by_key(|held| (Reverse(held.cpus), held.called()));
     let mut held_by = [enough, few].concat();
-    let more = held_by.len().saturating_sub(PODS) as u64;
-    held_by.truncate(PODS);
+    let more = held_by.len().saturating_sub(MAX_HOLDERS) as u64;
+    held_by.truncate(MAX_HOLDERS);
     Closest {
         node: member.name.clone(),
         needed_cpus: needed,

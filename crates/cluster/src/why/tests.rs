@@ -7,7 +7,7 @@ use stelia_node_report::{ApiVersion, Facts};
 
 use super::*;
 use crate::cluster::Chosen;
-use crate::objects::{Objects, Wanted};
+use crate::objects::{ObjectSelection, Objects};
 
 const UID: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 
@@ -20,13 +20,13 @@ fn topology(name: &str, profile: Profile) -> Value {
 }
 
 fn cluster(items: &[Value]) -> Cluster {
-    let mut objects = Objects::new(Wanted { pods: true, pod: None });
+    let mut objects = Objects::new(ObjectSelection { pods: true, pod: None });
     objects.read("", &json!({ "items": items }).to_string());
     Cluster::of(objects, &Chosen::default()).unwrap()
 }
 
-fn ask(words: &str) -> Ask {
-    Ask::in_words(&[words.to_owned()], &AllocationRequest::default()).unwrap()
+fn pod_request(words: &str) -> PodRequest {
+    PodRequest::in_words(&[words.to_owned()], &AllocationRequest::default()).unwrap()
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn who_has_the_cpus_is_told_with_the_lists_where_these_are_known() {
     });
     // Free are 1 on node 0, and 6-7 on node 1.
     let cluster = cluster(&[topology("a", Profile::Koordinator), topology("b", Profile::Stelia), pod]);
-    let why = Why::of(&ask("cpus=4,memory=1Gi"), &cluster);
+    let why = WhyAnswer::of(&pod_request("cpus=4,memory=1Gi"), &cluster);
     assert_eq!((why.asked, why.room, why.unknown), (2, 0, 0));
     assert_eq!(why.reasons.len(), 1);
     assert_eq!(
@@ -55,7 +55,7 @@ fn who_has_the_cpus_is_told_with_the_lists_where_these_are_known() {
         ]
     );
     assert_eq!(why.failure().unwrap(), "no node has room for pod");
-    let room = Why::of(&ask("cpus=2,memory=1Gi"), &cluster);
+    let room = WhyAnswer::of(&pod_request("cpus=2,memory=1Gi"), &cluster);
     assert_eq!(
         (room.room, room.names(), room.failure()),
         (2, vec!["a".to_owned(), "b".to_owned()], None)
@@ -70,14 +70,14 @@ fn a_node_that_cannot_tell_is_neither_full_nor_free() {
     broken["attributes"] = json!([{ "name": "isolation.stelia.io/node", "value": "?" }]);
     broken["zones"] = json!([]);
     let cluster = cluster(&[node.clone(), broken]);
-    let why = Why::of(&ask("cpus=2,memory=1Gi"), &cluster);
+    let why = WhyAnswer::of(&pod_request("cpus=2,memory=1Gi"), &cluster);
     assert_eq!((why.asked, why.room, why.unknown), (2, 0, 2));
     assert_eq!(
         why.failure().unwrap(),
         "no node is known to have room for pod; 2 cannot tell"
     );
     // One that refuses for another reason is full, whatever its CPUs are.
-    let why = Why::of(&ask("cpus=9,memory=1Gi"), &self::cluster(&[node]));
+    let why = WhyAnswer::of(&pod_request("cpus=9,memory=1Gi"), &self::cluster(&[node]));
     assert_eq!((why.room, why.unknown, why.nodes[0].room), (0, 0, Some(false)));
 }
 
@@ -90,7 +90,7 @@ fn a_node_that_says_that_it_is_unusable_is_not_used() {
     let mut state = state;
     state["value"] = json!("ready");
     ready["attributes"].as_array_mut().unwrap().push(state);
-    let why = Why::of(&ask("cpus=2,memory=1Gi"), &cluster(&[unusable, ready]));
+    let why = WhyAnswer::of(&pod_request("cpus=2,memory=1Gi"), &cluster(&[unusable, ready]));
     assert_eq!(why.names(), ["b"]);
     assert!(
         why.nodes[0].reasons[0].reason.contains("must not be used"),
@@ -101,13 +101,16 @@ fn a_node_that_says_that_it_is_unusable_is_not_used() {
 
 #[test]
 fn what_is_taken_for_granted_is_told() {
-    let why = Why::of(&ask("cpus=2,memory=1Gi"), &cluster(&[topology("a", Profile::Nrt)]));
+    let why = WhyAnswer::of(
+        &pod_request("cpus=2,memory=1Gi"),
+        &cluster(&[topology("a", Profile::Nrt)]),
+    );
     let assumed = why.assumed.join("\n");
     assert!(
         assumed.contains("no Nodes were read") && assumed.contains("1 of the nodes publish amounts only"),
         "{assumed}"
     );
     assert_eq!(why.room, 1);
-    let text = why.text(Look::from(true));
+    let text = why.text(TextStyle::from(true));
     assert!(text.contains("Room:     on 1 of 1 nodes: a"), "{text}");
 }

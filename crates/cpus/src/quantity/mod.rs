@@ -30,7 +30,7 @@ const UNIT: u128 = 1_000_000_000;
 const MAX_DIGITS: usize = 64;
 
 impl Quantity {
-    /// So many whole units.
+    /// The quantity of this many whole units.
     pub const fn units(count: u64) -> Self {
         Self(count as u128 * UNIT)
     }

@@ -101,7 +101,7 @@ fn siblings(folder: &Path, cpu: u32, online: &CpuSet) -> Option<Core> {
     siblings.contains(cpu).then_some(Core::Lowest(lowest))
 }
 
-/// The CPUs with ids that are not negative, and cores that are told apart by socket and id.
+/// The CPUs with ids that are not negative; cores are identified by socket and id.
 fn numbered(described: &[Described]) -> Topology {
     // -1 becomes 0, and should other ids occur beside it, they follow in their order.
     let least = |id: fn(&Described) -> i64| described.iter().map(id).min().unwrap_or(0).min(0);

@@ -155,7 +155,7 @@ fn of_live_containers(candidate: &Candidate, kubelet: &CpuManagerState, own: &st
             Some(known) => known == name,
             None => *entry == other.cpus,
         };
-        // Of the same name: this container before it was restarted.
+        // A container of the same name is this one before it was restarted.
         let theirs = entries
             .iter()
             .filter(|(name, entry)| *name != own && is_it(name, entry));

@@ -94,7 +94,7 @@ pub struct Candidate {
     pub annotated_name: Option<String>,
     /// The pod's name by the same.
     pub pod_name: Option<PodName>,
-    /// Its CPU request, by which an entry of its own is told from its pod's shared pool.
+    /// Its CPU request, which tells an entry of its own from its pod's shared pool.
     pub request: CpuRequest,
     /// The other containers of the pod that have processes.
     pub live_containers: Vec<LiveContainer>,
@@ -136,13 +136,13 @@ pub fn admit(
         .filter(stands)
         .map(|instance| &instance.record)
         .collect();
-    let record = admit_given(claim, candidate, &snapshot.kubelet, &others)?;
+    let record = admit_assigned(claim, candidate, &snapshot.kubelet, &others)?;
     scheduled(claim, snapshot, &record.entry)?;
     Ok(record)
 }
 
 /// With CPUs that kubelet assigned.
-fn admit_given(
+fn admit_assigned(
     claim: &CheckedClaim,
     candidate: &Candidate,
     kubelet: &Result<CpuManagerState, String>,

@@ -47,7 +47,7 @@ fn kind(result: Result<Record, Error>) -> ErrorKind {
 
 #[test]
 fn a_guaranteed_container_becomes_an_instance_with_kubelets_cpus() {
-    let record = admit_given(
+    let record = admit_assigned(
         &CheckedClaim::default(),
         &candidate(),
         &kubelet(&[("instance", "2-3")]),
@@ -111,7 +111,7 @@ fn the_record_keeps_the_entry_and_what_of_it_is_exclusive() {
         pod: None,
         cpuset: "2-3".parse().ok(),
     };
-    let record = admit_given(&claim, &candidate, &state, &[]).unwrap();
+    let record = admit_assigned(&claim, &candidate, &state, &[]).unwrap();
     assert_eq!(
         (record.entry.to_string(), record.exclusive.to_string()),
         ("2-3".into(), "2".into())
@@ -127,7 +127,7 @@ fn claims_must_match_what_is_known() {
         cpuset: None,
     };
     assert_eq!(
-        kind(admit_given(&other, &candidate(), &kubelet(&[("i", "2-3")]), &[])),
+        kind(admit_assigned(&other, &candidate(), &kubelet(&[("i", "2-3")]), &[])),
         ErrorKind::NoSuchPod
     );
     let cpus = CheckedClaim {
@@ -137,7 +137,7 @@ fn claims_must_match_what_is_known() {
         cpuset: "4-5".parse().ok(),
     };
     assert_eq!(
-        kind(admit_given(&cpus, &candidate(), &kubelet(&[("i", "2-3")]), &[])),
+        kind(admit_assigned(&cpus, &candidate(), &kubelet(&[("i", "2-3")]), &[])),
         ErrorKind::CpusetMismatch
     );
 }
@@ -146,7 +146,7 @@ fn claims_must_match_what_is_known() {
 fn without_an_entry_the_pod_is_not_guaranteed_and_waiting_may_help() {
     let mut state = kubelet(&[]);
     state.as_mut().unwrap().entries.clear();
-    let refusal = admit_given(&CheckedClaim::default(), &candidate(), &state, &[]).unwrap_err();
+    let refusal = admit_assigned(&CheckedClaim::default(), &candidate(), &state, &[]).unwrap_err();
     assert_eq!((refusal.kind, refusal.may_pass), (ErrorKind::NotGuaranteed, true));
 }
 
@@ -154,7 +154,7 @@ fn without_an_entry_the_pod_is_not_guaranteed_and_waiting_may_help() {
 fn two_entries_alike_are_told_apart_by_the_annotation_only() {
     let state = kubelet(&[("init", "2-3"), ("vm", "2-3")]);
     assert_eq!(
-        kind(admit_given(&CheckedClaim::default(), &candidate(), &state, &[])),
+        kind(admit_assigned(&CheckedClaim::default(), &candidate(), &state, &[])),
         ErrorKind::AmbiguousContainer
     );
     let named = Candidate {
@@ -162,7 +162,7 @@ fn two_entries_alike_are_told_apart_by_the_annotation_only() {
         ..candidate()
     };
     assert_eq!(
-        admit_given(&CheckedClaim::default(), &named, &state, &[])
+        admit_assigned(&CheckedClaim::default(), &named, &state, &[])
             .unwrap()
             .container,
         "vm"
@@ -177,7 +177,7 @@ fn the_anchor_must_be_there_in_the_origin_and_not_the_caller() {
     for anchor in [None, Some(elsewhere), Some(caller)] {
         let candidate = Candidate { anchor, ..candidate() };
         assert_eq!(
-            kind(admit_given(&CheckedClaim::default(), &candidate, &state, &[])),
+            kind(admit_assigned(&CheckedClaim::default(), &candidate, &state, &[])),
             ErrorKind::NoAnchor
         );
     }
@@ -186,7 +186,7 @@ fn the_anchor_must_be_there_in_the_origin_and_not_the_caller() {
         needs_anchor: false,
         ..candidate()
     };
-    let record = admit_given(&CheckedClaim::default(), &without, &state, &[]).unwrap();
+    let record = admit_assigned(&CheckedClaim::default(), &without, &state, &[]).unwrap();
     assert_eq!(record.anchor, None);
 }
 
@@ -202,7 +202,7 @@ fn a_container_without_a_pid_namespace_of_its_own_is_refused(#[case] processes: 
         ..candidate()
     };
     assert_eq!(
-        kind(admit_given(
+        kind(admit_assigned(
             &CheckedClaim::default(),
             &candidate,
             &kubelet(&[("i", "2-3")]),
@@ -223,7 +223,7 @@ fn namespaces_within_the_containers_own_are_its_own_business() {
         ],
         ..candidate()
     };
-    let admitted = admit_given(&CheckedClaim::default(), &candidate, &kubelet(&[("i", "2-3")]), &[]);
+    let admitted = admit_assigned(&CheckedClaim::default(), &candidate, &kubelet(&[("i", "2-3")]), &[]);
     assert_eq!(admitted.map(|record| record.pod), Ok(candidate.container.pod));
 }
 
@@ -234,7 +234,7 @@ fn cpus_of_another_instance_are_a_conflict() {
         exclusive: "3".parse().unwrap(),
         ..stelia_record::testing::record()
     };
-    let result = admit_given(
+    let result = admit_assigned(
         &CheckedClaim::default(),
         &candidate(),
         &kubelet(&[("i", "2-3")]),
@@ -246,7 +246,7 @@ fn cpus_of_another_instance_are_a_conflict() {
 #[test]
 fn a_second_container_of_the_pod_waits() {
     let other = stelia_record::testing::record();
-    let result = admit_given(
+    let result = admit_assigned(
         &CheckedClaim::default(),
         &candidate(),
         &kubelet(&[("i", "2-3")]),

@@ -49,7 +49,7 @@ pub fn held(snapshot: &Snapshot) -> HeldCpus {
     HeldCpus {
         pcpu_level: with(CpuExclusivePolicy::PcpuLevel),
         numa_node_level: with(CpuExclusivePolicy::NumaNodeLevel),
-        // Of a container's record only what the kernel has in a partition is closed, and that is known.
+        // A record on a container's cgroup only closes the CPUs that the kernel has in a partition, and these are read.
         unreadable: snapshot
             .unreadable
             .iter()

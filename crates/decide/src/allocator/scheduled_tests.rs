@@ -178,7 +178,7 @@ fn a_numa_node_without_the_company_to_be_avoided_comes_first() {
     let first = allot(&alone(policy), &requester(1000), &host, &node()).unwrap();
     hold(&mut host, 1, first);
     let second = allot(&alone(policy), &requester(1000), &host, &node()).unwrap();
-    assert_eq!(second.1.exclusivity, Exclusivity::Kept, "{:?}", second.1);
+    assert_eq!(second.1.exclusivity, Exclusivity::Honored, "{:?}", second.1);
 }
 
 proptest! {

@@ -239,7 +239,10 @@ fn an_exclusive_policy_that_cannot_be_kept_is_told() {
         assert!(last.starts_with("exclusive policy NUMANodeLevel"), "{last}");
         hold(&mut host, number, answer);
     }
-    assert_eq!(told, [Exclusivity::Kept, Exclusivity::Kept, Exclusivity::Downgraded]);
+    assert_eq!(
+        told,
+        [Exclusivity::Honored, Exclusivity::Honored, Exclusivity::Downgraded]
+    );
 }
 
 #[test]

@@ -44,7 +44,11 @@ pub(crate) fn place(
 }
 
 /// The CPU of every vCPU by what was found; `None` unless each has a CPU of its own among `cpus`.
-pub(crate) fn kept(pins: &BTreeMap<u32, u32>, guest: &[Vcpu], cpus: &CpuSet) -> Option<Vec<(ThreadRole, Option<u32>)>> {
+pub(crate) fn pinned_cpus(
+    pins: &BTreeMap<u32, u32>,
+    guest: &[Vcpu],
+    cpus: &CpuSet,
+) -> Option<Vec<(ThreadRole, Option<u32>)>> {
     let pin = |vcpu: &Vcpu| pins.get(&vcpu.index).filter(|cpu| cpus.contains(**cpu)).copied();
     let used: BTreeSet<u32> = guest.iter().filter_map(pin).collect();
     let mut found: Vec<(ThreadRole, Option<u32>)> = guest.iter().map(|vcpu| (vcpu.index.into(), pin(vcpu))).collect();

@@ -5,7 +5,7 @@ use stelia_cpus::CpuSet;
 use stelia_node::cgroup::File;
 
 use super::Step;
-use crate::{Inner, Instance, Level, Snapshot, Totals};
+use crate::{Instance, InstanceCgroup, Level, Snapshot, Totals};
 
 /// `kubepods`, which all instances in place share, and pods whose instances ended.
 pub(super) struct Levels<'a> {
@@ -93,7 +93,7 @@ pub(super) fn gather(instance: &Instance) -> Vec<Step> {
 }
 
 /// The container's own cgroup as it was, once nothing is below it; the record is the last to go.
-pub(super) fn restore(instance: &Instance, inner: &Inner) -> Vec<Step> {
+pub(super) fn restore(instance: &Instance, inner: &InstanceCgroup) -> Vec<Step> {
     let ours = super::tree::CONTROLLERS
         .iter()
         .filter(|name| inner.controllers.contains(**name));

@@ -4,7 +4,7 @@ use stelia_kubelet::PodUid;
 use stelia_node::cgroup::File;
 
 use super::{Step, in_place, origin, partition};
-use crate::{Instance, Leaf, Snapshot};
+use crate::{Instance, Snapshot, ThreadedCgroup};
 
 pub(super) fn steps(instance: &Instance) -> Vec<Step> {
     let Some(inner) = &instance.inner else {
@@ -24,7 +24,7 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
     }
     let freeze = |value: &str| Step::Write(instance.tree.freezer().clone(), File::Freeze, value.into());
     // In place the processes are in the domain wherever they are: only the threads below count.
-    let of_leaf = |leaf: &Option<Leaf>| leaf.as_ref().is_some_and(|leaf| !leaf.threads.is_empty());
+    let of_leaf = |leaf: &Option<ThreadedCgroup>| leaf.as_ref().is_some_and(|leaf| !leaf.threads.is_empty());
     let is_populated = match instance.is_in_place() {
         true => of_leaf(&inner.float) || of_leaf(&inner.vcpu),
         false => !inner.procs.is_empty(),
@@ -47,7 +47,7 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
         steps.push(Step::MoveProcess(*pid, instance.record.origin.clone()));
     }
     if is_populated {
-        steps.extend(pinned_as_found(instance));
+        steps.extend(restored_affinities(instance));
     }
     steps.extend(origin::release(instance));
     if inner.vcpu.is_some() {
@@ -65,7 +65,7 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
 }
 
 /// vCPUs that ran where others had pinned them stay pinned there.
-fn pinned_as_found(instance: &Instance) -> Vec<Step> {
+fn restored_affinities(instance: &Instance) -> Vec<Step> {
     let record = &instance.record;
     if !record.adopted.as_ref().is_some_and(|adopted| adopted.keeps) {
         return Vec::new();

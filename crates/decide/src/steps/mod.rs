@@ -32,7 +32,7 @@ pub(super) use tree::float_cpus;
 
 /// Where the threads of an instance belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Course {
+pub(crate) enum ThreadPlacement {
     /// In the container's own cgroup: it leaves.
     Leave,
     /// The vCPU threads in `vcpu/`, all others in `float/`.
@@ -41,16 +41,16 @@ pub(crate) enum Course {
     Float,
 }
 
-pub(super) fn course(instance: &Instance, evicted: bool) -> Course {
+pub(super) fn thread_placement(instance: &Instance, evicted: bool) -> ThreadPlacement {
     match instance.record.phase {
-        Phase::Leaving => Course::Leave,
-        phase if phase.has_vcpus() && !evicted => Course::Hold,
-        _ => Course::Float,
+        Phase::Leaving => ThreadPlacement::Leave,
+        phase if phase.has_vcpus() && !evicted => ThreadPlacement::Hold,
+        _ => ThreadPlacement::Float,
     }
 }
 
-pub(super) fn course_of(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Course {
-    course(instance, is_evicted(snapshot, facts, instance))
+pub(super) fn course_of(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> ThreadPlacement {
+    thread_placement(instance, is_evicted(snapshot, facts, instance))
 }
 
 /// Whether the vCPUs of an instance must float, because CPUs of theirs are another pod's, or because none of their CPUs is
@@ -67,7 +67,7 @@ pub(super) fn evicted(
         return true;
     }
     if *entitlement == Entitlement::Unknown {
-        let holds = |leaf: &super::Leaf| !leaf.threads.is_empty();
+        let holds = |leaf: &super::ThreadedCgroup| !leaf.threads.is_empty();
         return instance.record.phase.has_vcpus() && !instance.vcpu().is_some_and(holds);
     }
     eviction.is_some()
@@ -111,12 +111,12 @@ pub fn plan_for(
     let mut steps = Steps(Vec::new());
     let mut waiting = BTreeSet::new();
     steps.shared(leave::abandoned(snapshot));
-    let mut instances: Vec<(&Instance, &Assessment, Course)> = Vec::new();
+    let mut instances: Vec<(&Instance, &Assessment, ThreadPlacement)> = Vec::new();
     let mut records = Steps(Vec::new());
     for (pod, assessment) in assessed {
         if let Some(instance) = snapshot.instances.get(pod).filter(|instance| instance.populated) {
             records.of(instance, record_steps(snapshot, policies, instance, assessment));
-            instances.push((instance, assessment, course(instance, assessment.evicted)));
+            instances.push((instance, assessment, thread_placement(instance, assessment.evicted)));
         }
     }
     // What must be recorded before a thread is moved or pinned. Nothing else is planned meanwhile: the owners of CPUs may be
@@ -124,7 +124,7 @@ pub fn plan_for(
     if !records.0.is_empty() {
         let evicted = instances.iter().filter(|(_, assessment, _)| assessment.evicted);
         let mut steps = Steps(Vec::new());
-        for (instance, ..) in evicted.filter(|(_, _, course)| *course == Course::Float) {
+        for (instance, ..) in evicted.filter(|(_, _, thread_placement)| *thread_placement == ThreadPlacement::Float) {
             steps.of(instance, partition::undo(instance));
         }
         steps.0.append(&mut records.0);
@@ -136,24 +136,24 @@ pub fn plan_for(
 
     // Floats first: no float may include CPUs that are about to become another instance's partition. And threads leave CPUs
     // before others are moved to them.
-    for (instance, assessment, course) in &instances {
+    for (instance, assessment, thread_placement) in &instances {
         let float = assessment.float.as_ref();
-        let made = match course {
+        let made = match thread_placement {
             // It may take a while, or stay for good.
-            Course::Leave if instance.float().is_some() => {
+            ThreadPlacement::Leave if instance.float().is_some() => {
                 let step = tree::float_step(snapshot, facts, policies, instance, float);
                 step.into_iter().collect()
             }
-            Course::Leave => Vec::new(),
-            _ => tree::steps(snapshot, facts, policies, instance, *course, float),
+            ThreadPlacement::Leave => Vec::new(),
+            _ => tree::steps(snapshot, facts, policies, instance, *thread_placement, float),
         };
         steps.of(instance, made);
     }
-    for (instance, _, course) in &instances {
-        match course {
-            Course::Leave => steps.of(instance, leave::steps(instance)),
-            Course::Float => steps.of(instance, partition::undo(instance)),
-            Course::Hold => {}
+    for (instance, _, thread_placement) in &instances {
+        match thread_placement {
+            ThreadPlacement::Leave => steps.of(instance, leave::steps(instance)),
+            ThreadPlacement::Float => steps.of(instance, partition::undo(instance)),
+            ThreadPlacement::Hold => {}
         }
     }
     let restrict = outside::restrict(snapshot, facts);
@@ -179,7 +179,11 @@ pub fn plan_for(
         Partition::Isolated | Partition::Root => uncovered,
     };
     let mut blocked = BTreeSet::new();
-    let holding = || instances.iter().filter(|(_, _, course)| *course == Course::Hold);
+    let holding = || {
+        instances
+            .iter()
+            .filter(|(_, _, thread_placement)| *thread_placement == ThreadPlacement::Hold)
+    };
     // Those that need no other CPUs come first: they give up what the others are to have.
     let (giving, taking): (Vec<_>, Vec<_>) = holding().partition(|(instance, ..)| instance.needed().is_empty());
     for (instance, assessment, _) in giving.into_iter().chain(taking) {
@@ -206,8 +210,8 @@ pub fn plan_for(
     steps.shared(outside::restore(snapshot, facts));
     steps.shared(snapshot.outside_gone.iter().cloned().map(Step::Unrecord).collect());
     steps.shared(limits::slice(snapshot, totals));
-    for (instance, _, course) in &instances {
-        if *course != Course::Leave {
+    for (instance, _, thread_placement) in &instances {
+        if *thread_placement != ThreadPlacement::Leave {
             steps.of(instance, limits::scope(instance));
         }
         if instance.record.phase == Phase::Registered && !limits::huge_pages_are_limited(instance) {
@@ -215,8 +219,8 @@ pub fn plan_for(
         }
     }
     let busy = steps.busy();
-    for (instance, _, course) in &instances {
-        let next = next_phase(instance).filter(|_| *course != Course::Leave);
+    for (instance, _, thread_placement) in &instances {
+        let next = next_phase(instance).filter(|_| *thread_placement != ThreadPlacement::Leave);
         let pod = &instance.record.pod;
         let ready = !busy.contains(pod) && !waiting.contains(pod) && !blocked.contains(pod);
         if let Some(phase) = next.filter(|_| ready) {
@@ -257,7 +261,7 @@ fn next_phase(instance: &Instance) -> Option<Phase> {
 /// Whether the kernel has made the partition of a contained instance that it had refused.
 fn is_made(instance: &Instance) -> bool {
     let kind = instance.record.partition;
-    let has_it = |vcpu: &super::Leaf| vcpu.partition == kind.name();
+    let has_it = |vcpu: &super::ThreadedCgroup| vcpu.partition == kind.name();
     kind != Partition::Member && instance.vcpu().is_some_and(has_it)
 }
 

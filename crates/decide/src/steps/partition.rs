@@ -6,7 +6,7 @@ use stelia_record::VcpuThread;
 use stelia_settings::Partition;
 
 use super::{Step, exclusive, in_place};
-use crate::{Facts, Inner, Instance, Leaf, VcpuNow};
+use crate::{Facts, Instance, InstanceCgroup, ThreadedCgroup, VcpuNow};
 
 /// The exclusive list of scope, `instance/` and `vcpu/` in this turn. A live partition changes by way of the union of old and
 /// new, so that no thread is ever outside it.
@@ -21,7 +21,7 @@ pub(crate) fn growing_list(instance: &Instance) -> CpuSet {
 pub(super) fn hold(facts: &Facts, instance: &Instance) -> Vec<Step> {
     let mut steps = Vec::new();
     let (float_path, vcpu_path) = (instance.tree.float(), instance.tree.vcpu());
-    let nothing = (Inner::default(), Leaf::default());
+    let nothing = (InstanceCgroup::default(), ThreadedCgroup::default());
     let inner = instance.inner.as_ref().unwrap_or(&nothing.0);
     let vcpu = inner.vcpu.as_ref().unwrap_or(&nothing.1);
     let record = &instance.record;
@@ -88,7 +88,11 @@ pub(super) fn hold(facts: &Facts, instance: &Instance) -> Vec<Step> {
 }
 
 /// The cgroups of the instance that have exclusive lists, outermost first, with their lists.
-fn levels<'a>(instance: &'a Instance, inner: &'a Inner, vcpu: &'a Leaf) -> Vec<(&'a CgroupPath, &'a CpuSet)> {
+fn levels<'a>(
+    instance: &'a Instance,
+    inner: &'a InstanceCgroup,
+    vcpu: &'a ThreadedCgroup,
+) -> Vec<(&'a CgroupPath, &'a CpuSet)> {
     let tree = &instance.tree;
     let mut levels = vec![
         (tree.outer(), &instance.scope_exclusive),
@@ -135,7 +139,7 @@ fn seat(instance: &Instance, thread: &VcpuThread, now: &VcpuNow, online: &CpuSet
 }
 
 /// Threads in `vcpu/` that are not vCPU threads.
-fn strangers(instance: &Instance, vcpu: &Leaf) -> Vec<i32> {
+fn strangers(instance: &Instance, vcpu: &ThreadedCgroup) -> Vec<i32> {
     let live = |tid: &i32| {
         let recorded = instance.record.vcpus.iter().zip(&instance.vcpus);
         recorded
@@ -159,7 +163,7 @@ pub(super) fn undo(instance: &Instance) -> Vec<Step> {
     steps
 }
 
-pub(super) fn give_up(instance: &Instance, inner: &Inner, vcpu: &Leaf) -> Vec<Step> {
+pub(super) fn give_up(instance: &Instance, inner: &InstanceCgroup, vcpu: &ThreadedCgroup) -> Vec<Step> {
     let mut steps = Vec::new();
     if !matches!(vcpu.partition.as_str(), "" | "member") {
         steps.push(Step::Write(

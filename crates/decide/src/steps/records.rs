@@ -12,8 +12,8 @@ use crate::entitlement::Entitlement;
 use crate::placement::place;
 use crate::{Assessment, Instance, Snapshot, VcpuNow, pod_pool};
 
-/// After so many refusals of a partition in a row the instance is contained instead.
-pub(super) const REFUSALS: u32 = 2;
+/// After this many consecutive refusals of a partition the instance is contained instead.
+pub(super) const MAX_PARTITION_REFUSALS: u32 = 2;
 
 pub(super) fn record_steps(
     snapshot: &Snapshot,
@@ -40,7 +40,7 @@ pub(super) fn record_steps(
         return vec![Step::Contain(scope(), why)];
     }
     let asks = matches!(record.phase, Phase::Attaching | Phase::Contained) && record.partition != Partition::Member;
-    if asks && instance.refusals >= REFUSALS {
+    if asks && instance.refusals >= MAX_PARTITION_REFUSALS {
         return vec![Step::Contain(scope(), ContainedReason::Refused)];
     }
     if let Some(partition) = retry(snapshot, policies, instance).filter(|_| !assessment.evicted) {

@@ -8,9 +8,9 @@ use stelia_node::cgroup::{CgroupPath, File};
 use stelia_record::Phase;
 use stelia_settings::{FloatPolicy, Partition, Policies};
 
-use super::{Course, Step, in_place, limits, origin};
+use super::{Step, ThreadPlacement, in_place, limits, origin};
 use crate::float::{FloatReason, Shared, choose, has_idle_cpus};
-use crate::{Facts, Inner, Instance, Snapshot, pod_pool};
+use crate::{Facts, Instance, InstanceCgroup, Snapshot, pod_pool};
 
 /// The controllers `float/` and `vcpu/` need.
 pub(super) const CONTROLLERS: [&str; 2] = ["cpuset", "cpu"];
@@ -56,12 +56,12 @@ pub(super) fn steps(
     facts: &Facts,
     policies: &Policies,
     instance: &Instance,
-    course: Course,
+    thread_placement: ThreadPlacement,
     float: Option<&CpuSet>,
 ) -> Vec<Step> {
     let mut steps = Vec::new();
     let (inner_path, float_path, vcpu_path) = (instance.tree.inner(), instance.tree.float(), instance.tree.vcpu());
-    let nothing = Inner::default();
+    let nothing = InstanceCgroup::default();
     let inner = instance.inner.as_ref().unwrap_or(&nothing);
     if instance.inner.is_none() {
         steps.push(Step::Create(inner_path.clone()));
@@ -119,7 +119,7 @@ pub(super) fn steps(
     let ready = has_cpus && limits::huge_pages_are_limited(instance);
     if ready && instance.is_in_place() {
         steps.extend(in_place::gather(instance));
-    } else if ready && takes_in(instance, course) {
+    } else if ready && takes_in(instance, thread_placement) {
         let anchor = instance.record.anchor.map(|anchor| anchor.id);
         for pid in instance.origin_procs.iter().flatten() {
             if Some(*pid) != anchor {
@@ -180,8 +180,8 @@ fn float_list(
 }
 
 /// Whether processes of the origin belong in float: at registration; and while no partition keeps them off the vCPUs' CPUs.
-fn takes_in(instance: &Instance, course: Course) -> bool {
-    let contained = instance.record.partition == Partition::Member && course == Course::Hold;
+fn takes_in(instance: &Instance, thread_placement: ThreadPlacement) -> bool {
+    let contained = instance.record.partition == Partition::Member && thread_placement == ThreadPlacement::Hold;
     instance.record.phase == Phase::Registered || contained
 }
 

@@ -142,7 +142,7 @@ struct Taken {
     overwritten: bool,
 }
 
-/// `least`: from at least so many NUMA nodes, where CPUs are distributed over them.
+/// `least`: the number of NUMA nodes to use at least, if CPUs are distributed over them.
 fn take_from(
     topology: &CpuTopology,
     options: Options,

@@ -38,13 +38,13 @@ impl Combinations {
     }
 }
 
-/// A combination that kubelet keeps while it looks at more.
+/// The best combination so far, which kubelet holds while it tries others.
 ///
 /// kubelet's combination is a Go slice, grown element by element: its memory is allocated anew when an element is appended
 /// at length 0, 1, 2, 4, 8 and so on, and in between the element is written in place. So two combinations whose beginnings
 /// are the same up to the last allocation share their memory, and the one kept changes when the later one is made.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct HeldCombination {
     pub(super) positions: Vec<usize>,
     /// Combinations with a common beginning of this length share memory.
     shared: usize,
@@ -52,7 +52,7 @@ pub(super) struct Kept {
     pub(super) overwritten: bool,
 }
 
-impl Kept {
+impl HeldCombination {
     /// Keeps a combination of this walk; with `copied`, in memory of its own.
     pub(super) fn new(combination: &[usize], copied: bool) -> Self {
         let shared = match combination.len() {
@@ -155,7 +155,7 @@ mod tests {
             walk(&mut arrays, &mut slices, (0, 0), (count, size), 0);
             let combinations = all(count, size);
             for (index, (array, length)) in slices.into_iter().enumerate() {
-                let mut kept = Kept::new(&combinations[index], false);
+                let mut kept = HeldCombination::new(&combinations[index], false);
                 combinations[index..].iter().for_each(|later| kept.pass(later));
                 prop_assert_eq!(&kept.positions, &arrays[array][..length]);
                 prop_assert_eq!(kept.overwritten, kept.positions != combinations[index]);

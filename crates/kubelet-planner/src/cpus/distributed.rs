@@ -1,7 +1,7 @@
 //! The distributed algorithm: the same share from each of several NUMA nodes, so that what stays free is balanced.
 
 use super::accumulator::Accumulator;
-use super::combinations::{Combinations, Kept};
+use super::combinations::{Combinations, HeldCombination};
 use super::packed::{Packing, packed};
 use super::refusal::CpuRefusal;
 use super::topology::{CpuTopology, Level};
@@ -15,20 +15,20 @@ pub(super) struct Distribution {
     pub(super) packing: Packing,
     /// See [`Kubelet::combinations_copied`](super::Kubelet::combinations_copied).
     pub(super) copied: bool,
-    /// CPUs are taken from at least so many NUMA nodes, where so many can give some; 0: from as few as possible.
+    /// The number of NUMA nodes to take CPUs from at least, if that many have some; 0: as few as possible.
     pub(super) least: usize,
 }
 
-/// At most this many combinations of NUMA nodes of one size are looked at, each counted with its subsets where CPUs remain to be
+/// Limit of the combinations of NUMA nodes of one size that are tried, each counted with its subsets where CPUs remain to be
 /// given to some of its nodes. It is enough for all combinations of 16 nodes, and for those of four of 64.
 const MAX_COMBINATIONS: u128 = 1 << 24;
 
 /// The NUMA nodes to take from, as positions in the list of those that have free CPUs.
 #[derive(Debug)]
 struct Choice {
-    nodes: Kept,
+    nodes: HeldCombination,
     /// The NUMA nodes that give one group more.
-    remainder: Option<Kept>,
+    remainder: Option<HeldCombination>,
 }
 
 /// Takes `count` of the available CPUs; returns also whether they are not from the chosen NUMA nodes.
@@ -150,13 +150,13 @@ struct Search {
 
 /// The score of a combination.
 #[derive(Debug)]
-struct Judged {
+struct ScoredCombination {
     /// Lower is better.
     score: f64,
     /// The sum of squares behind the score.
     squares: usize,
     /// The members of the combination that give one group more.
-    remainder: Option<Kept>,
+    remainder: Option<HeldCombination>,
 }
 
 impl Search {
@@ -179,7 +179,7 @@ impl Search {
             {
                 (lowest, squares) = (judged.score, judged.squares);
                 best = Some(Choice {
-                    nodes: Kept::new(nodes, self.copied),
+                    nodes: HeldCombination::new(nodes, self.copied),
                     remainder: judged.remainder,
                 });
             }
@@ -211,7 +211,7 @@ impl Search {
     }
 
     /// The score of a combination; `None` if it cannot give the CPUs.
-    fn judge(&self, nodes: &[usize]) -> Result<Option<Judged>, CpuRefusal> {
+    fn judge(&self, nodes: &[usize]) -> Result<Option<ScoredCombination>, CpuRefusal> {
         let groups: usize = nodes.iter().map(|node| self.free[*node] / self.group).sum();
         let share = share(self.count, nodes.len(), self.group);
         if groups * self.group < self.count || nodes.iter().any(|node| self.free[*node] < share) {
@@ -223,7 +223,7 @@ impl Search {
         }
         let remainder = self.count - share * nodes.len();
         if remainder == 0 {
-            return Ok(Some(Judged {
+            return Ok(Some(ScoredCombination {
                 score: deviation(&after),
                 squares: squares(&after),
                 remainder: None,
@@ -231,7 +231,7 @@ impl Search {
         }
         let candidates = nodes.iter().copied().filter(|node| after[*node] >= self.group);
         let candidates: Vec<usize> = candidates.collect();
-        let mut best: Option<Judged> = None;
+        let mut best: Option<ScoredCombination> = None;
         let mut least = usize::MAX;
         let mut all = after.clone();
         for size in (1..=candidates.len()).rev() {
@@ -252,10 +252,10 @@ impl Search {
                 least = squares;
                 let score = deviation(&all);
                 if best.as_ref().is_none_or(|best| score < best.score) {
-                    best = Some(Judged {
+                    best = Some(ScoredCombination {
                         score,
                         squares,
-                        remainder: Some(Kept::new(subset, self.copied)),
+                        remainder: Some(HeldCombination::new(subset, self.copied)),
                     });
                 }
                 Ok(true)
@@ -264,7 +264,7 @@ impl Search {
                 remainder.settle();
             }
         }
-        Ok(best.map(|best| Judged {
+        Ok(best.map(|best| ScoredCombination {
             remainder: best.remainder.map(|members| members.within(&candidates)),
             ..best
         }))
@@ -318,7 +318,7 @@ mod tests {
 
     /// What kubelet's own walk leaves: every combination and every subset judged, one by one.
     fn walked(search: &Search, size: usize) -> Result<Option<Positions>, CpuRefusal> {
-        let (mut lowest, mut best) = (f64::MAX, None::<(Kept, Vec<usize>)>);
+        let (mut lowest, mut best) = (f64::MAX, None::<(HeldCombination, Vec<usize>)>);
         Combinations::new(search.free.len(), size).each(|nodes| {
             if let Some((best, _)) = &mut best {
                 best.pass(nodes);
@@ -334,7 +334,7 @@ mod tests {
             let mut after = search.free.clone();
             nodes.iter().for_each(|node| after[*node] -= share);
             let remainder = search.count - share * size;
-            let (mut local, mut local_best) = (f64::MAX, None::<Kept>);
+            let (mut local, mut local_best) = (f64::MAX, None::<HeldCombination>);
             if remainder == 0 {
                 local = deviation(&after);
             }
@@ -353,16 +353,16 @@ mod tests {
                     search.spread(&mut all, members, remainder)?;
                     if deviation(&all) < local {
                         local = deviation(&all);
-                        local_best = Some(Kept::new(subset, search.copied));
+                        local_best = Some(HeldCombination::new(subset, search.copied));
                     }
                     Ok(true)
                 })?;
-                local_best.iter_mut().for_each(Kept::settle);
+                local_best.iter_mut().for_each(HeldCombination::settle);
             }
             if local < lowest {
                 lowest = local;
                 let members = local_best.map(|best| best.within(&able).positions);
-                best = Some((Kept::new(nodes, search.copied), members.unwrap_or_default()));
+                best = Some((HeldCombination::new(nodes, search.copied), members.unwrap_or_default()));
             }
             Ok(true)
         })?;

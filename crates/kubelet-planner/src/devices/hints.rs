@@ -15,7 +15,7 @@ impl DeviceManager {
     /// machine's NUMA nodes.
     ///
     /// # Errors
-    /// The sets of so many NUMA nodes are not looked at.
+    /// There are too many NUMA nodes to try their sets.
     pub(crate) fn hints(
         &self,
         state: &DeviceState,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::refusal::DeviceRefusal;
-use super::state::{DeviceState, Given};
+use super::state::{DeviceIds, DeviceState};
 use crate::merge::{Merged, NodeMask};
 use crate::pod::{Container, ContainerKind};
 
@@ -21,7 +21,7 @@ pub struct Chosen {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DeviceManager {
     /// The devices of the pod's init containers that its later containers may use.
-    reusable: Given,
+    reusable: DeviceIds,
 }
 
 impl DeviceManager {

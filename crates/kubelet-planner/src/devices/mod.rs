@@ -17,4 +17,4 @@ mod tests;
 pub use manager::Chosen;
 pub(crate) use manager::DeviceManager;
 pub(crate) use refusal::DeviceRefusal;
-pub use state::{Device, DeviceState, Devices, Given};
+pub use state::{Device, DeviceIds, DeviceState, Devices};

@@ -3,7 +3,7 @@
 /// Why the device manager rejects a pod. The texts are kubelet's own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DeviceRefusal {
-    /// Not kubelet's: so many NUMA nodes have devices of the resource.
+    /// A limit of this planner, not of kubelet: the number of NUMA nodes with devices of the resource.
     #[error(
         "not predicted: {resource} is on {nodes} NUMA nodes, and this planner looks at the sets of 16 at most; kubelet sets no limit"
     )]

@@ -17,9 +17,9 @@ pub struct Device {
 pub type Devices = BTreeMap<String, Device>;
 
 /// Ids of devices by resource.
-pub type Given = BTreeMap<String, BTreeSet<String>>;
+pub type DeviceIds = BTreeMap<String, BTreeSet<String>>;
 
-/// What kubelet's device manager knows.
+/// The state of kubelet's device manager.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceState {
     /// All devices by resource, such as `nvidia.com/gpu`. A resource without healthy devices is one whose plugin is
@@ -27,7 +27,7 @@ pub struct DeviceState {
     pub resources: BTreeMap<String, Devices>,
     /// The allocated devices, by pod and container. A finished init container keeps its entry: later containers of its
     /// pod reuse its devices.
-    pub entries: BTreeMap<String, BTreeMap<String, Given>>,
+    pub entries: BTreeMap<String, BTreeMap<String, DeviceIds>>,
 }
 
 impl DeviceState {

@@ -5,7 +5,7 @@ use stelia_text::excerpt;
 use stelia_text::excerpt::excerpt;
 
 use super::error::ManifestError;
-use super::resources::{Owner, ResourceList, Written};
+use super::resources::{Owner, RawResources, ResourceList};
 use super::spec::is_label;
 use crate::pod::{Container, ContainerKind, Pod};
 
@@ -54,7 +54,7 @@ pub fn container(text: &str, number: usize) -> Result<Container, ManifestError> 
             }
         }
     }
-    let written = Written {
+    let written = RawResources {
         requests: list.clone(),
         limits: list,
     };

@@ -39,8 +39,8 @@ use fields::Field;
 
 /// The longest manifest, in bytes: etcd takes 1.5 MiB.
 pub const MAX_BYTES: usize = 3 << 19;
-/// At most this many documents are named in an error.
-const NAMED: usize = 8;
+/// Limit of the documents that are named in an error.
+const MAX_NAMED_DOCUMENTS: usize = 8;
 
 /// The only Pod of a text with one or more documents, or the one with this name; and its name.
 ///
@@ -66,7 +66,7 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(String, Pod), ManifestErr
         }),
         ([], None) => Err(ManifestError::NoPod(listed(&found))),
         (several, _) => {
-            let names = several.iter().take(NAMED);
+            let names = several.iter().take(MAX_NAMED_DOCUMENTS);
             let names: Vec<String> = names.map(|pod| format!("{:?}", excerpt::excerpt(pod.name))).collect();
             Err(ManifestError::SeveralPods(names.join(", ")))
         }
@@ -117,9 +117,9 @@ fn listed(found: &[Document<'_>]) -> String {
         "Pod" if !found.is_pod() => format!("{:?} of {:?}", found.kind, excerpt::excerpt(found.version)),
         kind => format!("{} {:?}", excerpt::name(kind), excerpt::excerpt(found.name)),
     };
-    let mut named: Vec<String> = found.iter().take(NAMED).map(one).collect();
-    if found.len() > NAMED {
-        named.push(format!("{} more", found.len() - NAMED));
+    let mut named: Vec<String> = found.iter().take(MAX_NAMED_DOCUMENTS).map(one).collect();
+    if found.len() > MAX_NAMED_DOCUMENTS {
+        named.push(format!("{} more", found.len() - MAX_NAMED_DOCUMENTS));
     }
     named.join(", ")
 }

@@ -15,7 +15,7 @@ pub(super) type ResourceList = BTreeMap<String, Quantity>;
 
 /// `resources` of a container or of a pod, as written in the manifest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Written {
+pub(super) struct RawResources {
     pub(super) requests: ResourceList,
     pub(super) limits: ResourceList,
 }
@@ -31,7 +31,7 @@ pub(super) enum Owner {
     Pod,
 }
 
-impl Written {
+impl RawResources {
     /// Missing requests become the limits, as the API server does.
     pub(super) fn default_requests(&mut self) {
         for (name, limit) in &self.limits {
@@ -69,7 +69,7 @@ impl Written {
         for (kind, list) in lists {
             for (name, amount) in list {
                 let wrong = |what: String| wrong(path, kind, name, what);
-                known(name, owner).map_err(wrong)?;
+                check_name(name, owner).map_err(wrong)?;
                 if is_device(name) && !amount.is_whole() {
                     return Err(wrong("devices are whole".to_owned()));
                 }
@@ -139,7 +139,7 @@ pub(super) fn wrong(path: &str, kind: &str, name: &str, what: String) -> Manifes
     }
 }
 
-fn known(name: &str, owner: Owner) -> Result<(), String> {
+fn check_name(name: &str, owner: Owner) -> Result<(), String> {
     let container = name == "ephemeral-storage" || is_device(name);
     match of_pods(name) || owner == Owner::Container && container {
         true => Ok(()),

@@ -5,7 +5,7 @@ use stelia_text::excerpt::excerpt;
 
 use super::error::ManifestError;
 use super::fields::Field;
-use super::resources::{Owner, ResourceList, Written, of_pods, wrong};
+use super::resources::{Owner, RawResources, ResourceList, of_pods, wrong};
 use crate::pod::{Container, ContainerKind, Pod, together};
 
 /// A container before it is checked.
@@ -13,7 +13,7 @@ struct Draft {
     path: String,
     name: String,
     kind: ContainerKind,
-    written: Written,
+    written: RawResources,
 }
 
 /// The Pod of a document, as the API server would store it.
@@ -39,11 +39,14 @@ pub(super) fn pod(document: &Field<'_>) -> Result<Pod, ManifestError> {
             });
         }
     }
-    let own = spec.get("resources")?.map(|field| Written::read(&field)).transpose()?;
+    let own = spec
+        .get("resources")?
+        .map(|field| RawResources::read(&field))
+        .transpose()?;
     let container = |draft: &Draft| Container::new(&draft.name, draft.kind, draft.written.resources());
     let pod = Pod {
         uid: uid.unwrap_or_default().to_owned(),
-        resources: own.as_ref().map(Written::resources),
+        resources: own.as_ref().map(RawResources::resources),
         containers: drafts.iter().map(container).collect(),
     };
     check(drafts, own)?;
@@ -65,7 +68,10 @@ fn containers(list: &Field<'_>, init: bool, drafts: &mut Vec<Draft>) -> Result<(
                 other => return Err(policy.wrong(format!("{:?} is not a restart policy", excerpt(other)))),
             },
         };
-        let written = item.get("resources")?.map(|field| Written::read(&field)).transpose()?;
+        let written = item
+            .get("resources")?
+            .map(|field| RawResources::read(&field))
+            .transpose()?;
         drafts.push(Draft {
             path: item.path().to_owned(),
             name: name.text()?.to_owned(),
@@ -77,7 +83,7 @@ fn containers(list: &Field<'_>, init: bool, drafts: &mut Vec<Draft>) -> Result<(
 }
 
 /// Refuses what the API server refuses.
-fn check(mut drafts: Vec<Draft>, own: Option<Written>) -> Result<(), ManifestError> {
+fn check(mut drafts: Vec<Draft>, own: Option<RawResources>) -> Result<(), ManifestError> {
     for draft in &mut drafts {
         draft.written.default_requests();
         draft

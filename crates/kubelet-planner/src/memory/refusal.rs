@@ -35,7 +35,7 @@ pub(crate) enum MemoryRefusal {
         "pod rejected, sum of exclusive container {0} requests equals pod budget, leaving no memory for shared containers"
     )]
     EmptyPodSharedPool(String),
-    /// Not kubelet's: so many NUMA nodes have the memory.
+    /// A limit of this planner, not of kubelet: the number of NUMA nodes with the memory.
     #[error(
         "not predicted: the memory could come from any set of {0} NUMA nodes, and this planner looks at those of 16 at most; kubelet sets no limit"
     )]
@@ -91,7 +91,7 @@ pub enum MemoryStartError {
     /// `reservedMemory` have changed.
     #[error("[memorymanager] the expected machine state is different from the real one: {what}")]
     Differs {
-        /// Of which NUMA node, and the amounts.
+        /// The NUMA node and the amounts.
         what: String,
     },
 }

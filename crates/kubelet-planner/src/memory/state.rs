@@ -11,7 +11,7 @@ use crate::pod::by_uid;
 /// kubelet's name for memory other than huge pages.
 pub(super) const MEMORY: &str = "memory";
 
-/// A kind of memory, as kubelet names it: `memory`, or huge pages of so many bytes each.
+/// A kind of memory, as kubelet names it: `memory`, or huge pages of one size in bytes.
 ///
 /// ```
 /// use kubelet_planner::memory::kind;

@@ -5,7 +5,7 @@ use super::Policy;
 
 /// The time of one permutation in kubelet, in seconds: four lists of 255 hints took nearly 21 minutes on an AMD machine
 /// (kubernetes/kubernetes issue 131738; 258 s on a far quicker processor in issue 137700).
-const SECONDS: f64 = 0.3e-6;
+const SECONDS_PER_PERMUTATION: f64 = 0.3e-6;
 
 /// The most permutations a merge can have. `lists` has for each resource the number of NUMA nodes that its hints may
 /// range over.
@@ -36,5 +36,5 @@ pub fn sets(nodes: usize) -> f64 {
 
 /// The time of this many permutations in kubelet, in seconds.
 pub fn seconds(permutations: f64) -> f64 {
-    permutations * SECONDS
+    permutations * SECONDS_PER_PERMUTATION
 }

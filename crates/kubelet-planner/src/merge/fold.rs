@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use super::mask::NodeMask;
 
 /// The largest table over all masks, in bits: 8 MiB of counts.
-const TABLE_BITS: u32 = 20;
+const MAX_TABLE_BITS: u32 = 20;
 
 /// The distinct, non-empty ANDs of `nodes` and one mask of each list. The lists' masks have no other nodes.
 pub(super) fn reachable(nodes: NodeMask, lists: impl Iterator<Item = Vec<NodeMask>>) -> Vec<NodeMask> {
@@ -32,7 +32,7 @@ fn fold(all: NodeMask, bits: u32, mut lists: Vec<Vec<NodeMask>>) -> Vec<NodeMask
     let mut lists = lists.into_iter();
     let mut reached = lists.next().unwrap_or_else(|| vec![all]);
     for list in lists {
-        let by_table = bits <= TABLE_BITS && reached.len().saturating_mul(list.len()) > 1 << bits;
+        let by_table = bits <= MAX_TABLE_BITS && reached.len().saturating_mul(list.len()) > 1 << bits;
         reached = match by_table {
             true => ands_by_table(&reached, &list, bits),
             false => ands_by_pair(&reached, &list),

@@ -22,8 +22,8 @@
 //!
 //! It takes one hint from each list, in every way there is: a *permutation*. The permutation's mask is the AND of its hints'
 //! masks and of the machine's nodes; it is preferred if every hint in it is and their masks, before that AND, are all equal
-//! (a hint without a mask is equal to any). Permutations whose mask is empty are dropped. Of the others the best is kept, one
-//! after the other:
+//! (a hint without a mask is equal to any). Permutations whose mask is empty are dropped. The others are compared one after the other,
+//! and the best is kept:
 //!
 //! 1. a preferred one before one that is not;
 //! 2. among preferred ones, fewer nodes first;

@@ -50,10 +50,10 @@ fn permutation(merger: &Merger, hints: impl Iterator<Item = Hint>) -> (NodeMask,
     (nodes, preferred)
 }
 
-type Found = (NodeMask, bool);
+type MergedHint = (NodeMask, bool);
 
 /// `compareHints`
-fn better(merger: &Merger, target: u32, current: Option<Found>, candidate: Found) -> Option<Found> {
+fn better(merger: &Merger, target: u32, current: Option<MergedHint>, candidate: MergedHint) -> Option<MergedHint> {
     let Some(current) = current.filter(|_| !candidate.0.is_empty()) else {
         return current.or_else(|| (!candidate.0.is_empty()).then_some(candidate));
     };

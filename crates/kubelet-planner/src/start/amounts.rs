@@ -12,7 +12,7 @@ use crate::node::Machine;
 const MEMORY: &str = "memory";
 /// What may be reserved for kubelet and for the system.
 const RESOURCES: [&str; 4] = ["cpu", "memory", "ephemeral-storage", "pid"];
-/// Signals that a threshold may be of.
+/// Signals that a threshold may name.
 const SIGNALS: [&str; 9] = [
     "memory.available",
     "allocatableMemory.available",
@@ -27,7 +27,7 @@ const SIGNALS: [&str; 9] = [
 
 /// A threshold.
 enum Threshold {
-    /// Of the capacity.
+    /// A share of the capacity.
     Share(f32),
     Bytes(u64),
     /// `0%` and `100%` stand for none.

@@ -6,7 +6,7 @@ use stelia_text::excerpt::name as shown;
 use super::StartProblem;
 
 const NONE: &str = "none";
-const KNOWN: [&str; 6] = [
+const ENFORCEABLE: [&str; 6] = [
     "pods",
     "system-reserved",
     "kube-reserved",
@@ -21,11 +21,11 @@ pub(super) fn problems(config: &KubeletConfig) -> Vec<StartProblem> {
     let has = |entry: &str| entries.iter().any(|other| other == entry);
     let mut causes = Vec::new();
     for (number, entry) in entries.iter().enumerate() {
-        if !KNOWN.contains(&entry.as_str()) {
+        if !ENFORCEABLE.contains(&entry.as_str()) {
             causes.push(format!(
                 "there is no {}, kubelet has {}",
                 shown(entry),
-                KNOWN.join(", ")
+                ENFORCEABLE.join(", ")
             ));
         } else if entries[..number].contains(entry) {
             causes.push(format!("{entry} is there twice"));

@@ -1,8 +1,8 @@
 //! The feature gates of kubelet 1.36 (`pkg/features`, and those of the libraries that register theirs with it).
 
-/// Every gate, and the two that stand for a stage.
+/// Every feature gate, and the two names that stand for a stage.
 #[rustfmt::skip]
-pub(super) const KNOWN: [&str; 241] = [
+pub(super) const ALL_GATES: [&str; 241] = [
     "APIResponseCompression", "APIServerIdentity", "APIServerTracing", "APIServingWithRoutine", "AggregatedDiscoveryRemoveBetaType",
     "AllAlpha", "AllBeta", "AllowDNSOnlyNodeCSR", "AllowInsecureKubeletCertificateSigningRequests",
     "AllowOverwriteTerminationGracePeriodSeconds", "AllowParsingUserUIDFromCertAuth", "AllowServiceExternalIPs",

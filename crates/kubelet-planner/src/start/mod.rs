@@ -57,12 +57,12 @@ pub fn unknown_gates(config: &KubeletConfig) -> Vec<String> {
 }
 
 fn is_unknown(gate: &str) -> bool {
-    !gates::KNOWN.contains(&gate)
+    !gates::ALL_GATES.contains(&gate)
 }
 
 /// The gate that a misspelt one stands for.
 fn like(gate: &str) -> Option<&'static str> {
-    misspelt(gate, gates::KNOWN)
+    misspelt(gate, gates::ALL_GATES)
 }
 
 fn gates(config: &KubeletConfig, problems: &mut Vec<StartProblem>) {
@@ -199,7 +199,7 @@ fn is_unknown_option(error: &CpuOptionsError) -> bool {
     matches!(error, CpuOptionsError::Unknown(_))
 }
 
-/// The same of the Topology Manager's.
+/// The same for the options of the Topology Manager.
 fn is_unknown_topology_option(error: &TopologyOptionError) -> bool {
     matches!(error, TopologyOptionError::Unknown { .. })
 }

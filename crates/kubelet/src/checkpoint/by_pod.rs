@@ -65,7 +65,7 @@ struct Envelope {
     data_checksum: u32,
 }
 
-/// The text that V2's checksum is of.
+/// The text over which V2's checksum is computed.
 pub fn hashed(policy: &str, default: &str, entries: &Texts) -> String {
     beginning(policy, default, entries) + END
 }
@@ -87,7 +87,7 @@ impl File {
         hashed(&self.policy_name, &self.default_cpu_set, &self.entries)
     }
 
-    /// The text that V3's checksum is of. It has the pods' CPUs as a set, one by one, and not as the file writes them.
+    /// The text over which V3's checksum is computed. It has the pods' CPUs as a set, one by one, and not as the file writes them.
     fn hashed_as_v3(&self) -> Result<String, CheckpointError> {
         let mut lists = CpuLists::default();
         let mut pods = Vec::new();

@@ -19,7 +19,7 @@ struct File {
     checksum: Option<u32>,
 }
 
-/// The text that V1's checksum is of.
+/// The text over which V1's checksum is computed.
 fn hashed(file: &File) -> String {
     format!(
         "(*state.CPUManagerCheckpoint){{PolicyName:(string){} DefaultCPUSet:(string){} Entries:(map[string]string){} \

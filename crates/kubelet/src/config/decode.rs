@@ -130,7 +130,7 @@ impl Decoder<'_> {
     }
 }
 
-/// Of two keys that are the same field, which only happens where case does not matter, the later counts; maps grow.
+/// If two keys name the same field, which only happens where case does not matter, the later one counts; maps are merged.
 fn put(decoded: &mut Map<String, Value>, name: &str, value: Value) {
     match (decoded.get_mut(name), value) {
         (Some(Value::Object(former)), Value::Object(more)) => former.extend(more),

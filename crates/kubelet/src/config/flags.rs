@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use stelia_cpus::quantity::{Quantity, QuantityError};
 use stelia_text::excerpt::{excerpt, name as shown};
 
-use super::{ConfigError, Given, MemoryReservation};
+use super::{ConfigError, MemoryReservation, SourceValues};
 
 /// The command line, parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,12 +20,12 @@ pub struct Flags {
     /// `--hostname-override`.
     pub hostname_override: Option<String>,
     /// The flags that stand for keys of the file.
-    pub given: Given,
+    pub given: SourceValues,
 }
 
 impl Flags {
     /// Parse a command line, the program's name first. `--flag=value` and `--flag value` are the same, and so are `-` and
-    /// `_` in names. Of a flag given twice the last counts; maps grow.
+    /// `_` in names. If a flag is given twice, the last one counts; maps are merged.
     ///
     /// # Errors
     /// A flag without a value, or one that does not parse.
@@ -85,7 +85,7 @@ impl Flags {
                 keys.enforce_node_allocatable.get_or_insert_default().extend(entries);
             }
             SWITCH => keys.cgroups_per_qos = Some(on(name, SWITCH, value)?),
-            // Of this one a comma is part of the value, and each pair has a flag of its own.
+            // A comma is part of this flag's value; each pair has a flag of its own.
             "cpu-manager-policy-options" => {
                 let (key, value) = pair(name, value, '=')?;
                 keys.cpu_manager_policy_options

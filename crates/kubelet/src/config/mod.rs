@@ -7,10 +7,10 @@
 mod decode;
 mod error;
 mod flags;
-mod given;
 mod read;
 mod schema;
 mod source;
+mod source_values;
 mod yaml;
 
 use std::collections::BTreeMap;
@@ -20,10 +20,10 @@ use serde::Serialize;
 
 pub use error::ConfigError;
 pub use flags::{Flags, parse_bool};
-pub use given::Given;
 pub(super) use read::text;
 pub use read::{kubeadm, read};
 pub use source::{DropIn, File, Warning};
+pub use source_values::SourceValues;
 pub(super) use yaml::values;
 
 use stelia_cpus::CpuSet;
@@ -157,7 +157,7 @@ impl KubeletConfig {
             .cpu_manager_policy
             .as_ref()
             .is_some_and(|text| !text.is_empty());
-        let given = Given::of_keys(&keys).overridden_by(flags.given);
+        let given = SourceValues::of_keys(&keys).overridden_by(flags.given);
         let text = |given: Option<String>, default: String| given.filter(|text| !text.is_empty()).unwrap_or(default);
         let default = Self::default();
         let reserved = given.reserved_system_cpus.unwrap_or_default();

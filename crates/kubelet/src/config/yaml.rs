@@ -20,7 +20,7 @@ use scalar::{key, resolve};
 /// limit is another: it counts the share of what is repeated.
 const MAX_REPEATED: usize = 10_000;
 
-/// At most so many keys are named that are twice in a file, and as many that are not known.
+/// Limit of the duplicate keys that are named, and of the unknown keys.
 pub(super) const MAX_NAMED: usize = 32;
 
 /// A text's first document.
@@ -119,7 +119,7 @@ fn at(span: &Span, what: &str) -> Malformed {
 
 struct Reader<'a> {
     parser: Parser<'a, StrInput<'a>>,
-    /// Each with the number of values it consists of.
+    /// Each with its number of values.
     anchors: BTreeMap<usize, (Value, usize)>,
     repeated: usize,
     twice: Vec<String>,
@@ -230,14 +230,16 @@ impl<'a> Reader<'a> {
 
     /// `<<`: the keys of another map, or of several, of which the first counts most. Keys that follow replace them.
     fn merge(&mut self, map: &mut Map<String, Value>, value: Value) -> Result<(), &'static str> {
-        const WRONG: &str = "<< has neither a map nor a list of maps";
+        const BAD_MERGE_VALUE: &str = "<< has neither a map nor a list of maps";
         let maps = match value {
             Value::Object(one) => vec![Value::Object(one)],
             Value::Array(several) => several,
-            _ => return Err(WRONG),
+            _ => return Err(BAD_MERGE_VALUE),
         };
         for other in maps.into_iter().rev() {
-            let Value::Object(other) = other else { return Err(WRONG) };
+            let Value::Object(other) = other else {
+                return Err(BAD_MERGE_VALUE);
+            };
             map.extend(other);
         }
         Ok(())

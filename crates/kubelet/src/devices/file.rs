@@ -77,7 +77,7 @@ fn set(ids: Ids) -> BTreeSet<String> {
     ids.into_iter().flatten().collect()
 }
 
-/// The text that the checksum is of.
+/// The text over which the checksum is computed.
 fn hashed(data: &Data) -> Result<String, CheckpointError> {
     let entries = data.pod_device_entries.as_ref();
     let entries = entries.map(|entries| entries.iter().map(entry_text).collect::<Result<Vec<_>, _>>());

@@ -1,4 +1,4 @@
-//! Where kubelet lives: its root directory, and the process that it is or is part of. Distributions of Kubernetes
+//! Finds kubelet: its root directory, and the process that is or contains it. Distributions of Kubernetes
 //! differ in both, so kubelet is identified by what it does (it listens on `pod-resources/kubelet.sock` in its root
 //! directory and writes `cpu_manager_state` there), and only then by a process's name.
 
@@ -75,7 +75,7 @@ fn choose<'a>(homes: &'a [Home], before: Option<&Path>) -> Result<Option<&'a Pat
 
 /// Looks at the known root directories below `root` (`/`); of two that are the same through a link the first counts.
 /// The listener is determined only where there is more than one directory, because that connects to kubelet.
-fn look(root: &Path) -> Vec<Home> {
+fn inspect(root: &Path) -> Vec<Home> {
     let mut homes: Vec<(PathBuf, Home)> = Vec::new();
     for known in ROOTS {
         let place = root.join(known.trim_start_matches('/'));
@@ -94,7 +94,7 @@ fn look(root: &Path) -> Vec<Home> {
     if homes.len() > 1 {
         for home in &mut homes {
             let listener = process::listener(&home.root.join(SOCKET));
-            home.listener = listener.filter(|pid| process::look(&root.join("proc"), *pid).is_some());
+            home.listener = listener.filter(|pid| process::inspect(&root.join("proc"), *pid).is_some());
         }
     }
     homes
@@ -108,7 +108,7 @@ pub fn by_setting(setting: &Path, root: &Path, before: Option<&Path>) -> Result<
     if setting != Path::new(AUTO) {
         return Ok(setting.to_owned());
     }
-    let homes = look(root);
+    let homes = inspect(root);
     let default = || root.join(ROOTS[0].trim_start_matches('/'));
     Ok(choose(&homes, before)?.map_or_else(default, Path::to_owned))
 }

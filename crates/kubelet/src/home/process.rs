@@ -1,4 +1,4 @@
-//! The process that kubelet is, or that it is a part of.
+//! The process that is kubelet, or that contains it.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -79,7 +79,7 @@ pub fn find(proc: &Path, root: &Path) -> Result<Process, ConfigError> {
         if found.iter().any(|process| process.pid == pid) {
             continue;
         }
-        let answers = look(proc, pid).map(|process| Process {
+        let answers = inspect(proc, pid).map(|process| Process {
             root: Some(PathBuf::from(known)),
             ..process
         });
@@ -89,7 +89,7 @@ pub fn find(proc: &Path, root: &Path) -> Result<Process, ConfigError> {
         for entry in fs::read_dir(proc).map_err(ConfigError::of_process(proc))? {
             let entry = entry.map_err(ConfigError::read(proc))?;
             let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            let named = pid.and_then(|pid| look(proc, pid));
+            let named = pid.and_then(|pid| inspect(proc, pid));
             found.extend(named.filter(|process| process.host != Host::Unknown));
         }
     }
@@ -103,7 +103,7 @@ pub fn find(proc: &Path, root: &Path) -> Result<Process, ConfigError> {
 
 /// The process, if it runs as root and outside of pods: any process can take a name, and a pod may mount kubelet's
 /// directory. `None` also for one that ends meanwhile.
-pub(super) fn look(proc: &Path, pid: i32) -> Option<Process> {
+pub(super) fn inspect(proc: &Path, pid: i32) -> Option<Process> {
     let read = |name: &str| fs::read_to_string(proc.join(pid.to_string()).join(name)).ok();
     let name = read("comm")?.trim_end().to_owned();
     let host = Host::of(&name);

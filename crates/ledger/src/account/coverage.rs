@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use stelia_cpus::CpuSet;
 
 use crate::entry::Closed;
-use crate::standing::{Known, Standing};
+use crate::replay::{FullReading, LedgerState};
 
 /// One time on both clocks, microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(super) struct Moment {
 }
 
 impl Moment {
-    pub(super) fn of(known: &Known) -> Self {
+    pub(super) fn of(known: &FullReading) -> Self {
         let (at, up) = (known.at, known.up);
         Self { at, up }
     }
@@ -74,7 +74,7 @@ struct Promise {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Coverage {
     vms: BTreeMap<String, Promise>,
-    /// Of the entry at hand: how many came before it, its time, and whether it says that looks before it were not kept.
+    /// The current entry: its index, its time, and whether it says that samples before it were not recorded.
     number: u64,
     now: Moment,
     missed: bool,
@@ -83,19 +83,19 @@ pub(crate) struct Coverage {
 
 impl Coverage {
     /// What a ring leaves to go on from.
-    pub(crate) fn of(standing: &Standing) -> Self {
+    pub(crate) fn of(replay: &LedgerState) -> Self {
         let mut coverage = Self {
             now: Moment {
-                at: standing.at,
-                up: standing.up,
+                at: replay.at,
+                up: replay.up,
             },
             ..Self::default()
         };
-        let states = standing.states.iter().filter(|(_, state)| promises(state));
+        let states = replay.states.iter().filter(|(_, state)| promises(state));
         for vm in states.map(|(vm, _)| vm) {
             coverage.begin(vm, false);
         }
-        for (number, open) in &standing.seats {
+        for (number, open) in &replay.seats {
             coverage.opened(&open.vm, *number, &open.seat.cpus);
             if let Some(last) = &open.last {
                 let last = Moment::of(last);
@@ -137,7 +137,7 @@ impl Coverage {
         })
     }
 
-    /// A ring whose first states are gone tells of a VM by its seats alone.
+    /// In a ring whose first states were overwritten, only its seats show a VM.
     pub(super) fn opened(&mut self, vm: &str, seat: u64, cpus: &CpuSet) {
         let (now, number) = (self.now, self.number);
         let promise = self.begin(vm, true);
@@ -260,12 +260,12 @@ impl Coverage {
         }
     }
 
-    pub(super) fn take_found(&mut self) -> Vec<Uncovered> {
+    pub(super) fn take_uncovered(&mut self) -> Vec<Uncovered> {
         std::mem::take(&mut self.found)
     }
 }
 
-/// CPUs for which the same is true are told together.
+/// CPUs with the same gap are reported together.
 fn found(all: &mut Vec<Uncovered>, vm: &str, cpu: Option<u32>, pending: Pending, until: Moment, missed: bool) {
     let Pending { from, why, .. } = pending;
     if from == until {

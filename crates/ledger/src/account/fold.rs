@@ -7,13 +7,13 @@ use super::sum::Chain;
 use super::{Account, Day, Gap, Range, Window};
 use crate::day::day;
 use crate::entry::{Class, Entry, Event};
-use crate::standing::{Between, Follow, Known, Open, Standing};
+use crate::replay::{FullReading, LedgerState, OpenSeat, ReadingDelta, ReplayVisitor};
 
-/// How many of each an account lists.
-const WORST: usize = 10;
-const GAPS: usize = 100;
-const STATES: usize = 100;
-const ATTRIBUTIONS: usize = 20;
+/// Limits of the lists of an account.
+const MAX_WORST_WINDOWS: usize = 10;
+const MAX_GAPS: usize = 100;
+const MAX_STATES: usize = 100;
+const MAX_ATTRIBUTIONS: usize = 20;
 
 /// The accounts of all VMs, or of one, from the entries of a ring in their order. `until_us` 0: to the end. Entries are passed in with their
 /// hashes. One that does not follow from those before it counts for nothing.
@@ -23,13 +23,13 @@ pub fn accounts(
     until_us: u64,
     only: Option<&str>,
 ) -> BTreeMap<String, Account> {
-    let mut standing = Standing::default();
+    let mut replay = LedgerState::default();
     let mut folded = Folded::new(since_us, until_us, only);
     let mut last = (0, String::new());
     for (entry, hash) in entries {
         // What does not follow has closed its seat.
-        let _ = standing.follow(&entry, &mut folded);
-        // Without one it is of a look that is not kept.
+        let _ = replay.follow(&entry, &mut folded);
+        // Without one it is of a sample that is not kept.
         if !hash.is_empty() {
             last = (entry.seq, hash);
         }
@@ -41,14 +41,14 @@ pub fn accounts(
     accounts
 }
 
-/// What has been folded so far: it follows a [`Standing`].
+/// What has been folded so far: it follows a [`LedgerState`].
 pub struct Folded {
     since_us: u64,
     until_us: u64,
     only: Option<String>,
     vms: BTreeMap<String, Vm>,
     coverage: Coverage,
-    /// Of the entry at hand.
+    /// The time of the current entry.
     now: Moment,
 }
 
@@ -76,7 +76,7 @@ impl Folded {
         }
     }
 
-    /// All that follows behind what this coverage was made of.
+    /// Continues behind the entries from which this coverage was computed.
     pub(crate) fn behind(coverage: Coverage) -> Self {
         Self {
             coverage,
@@ -161,7 +161,7 @@ impl Folded {
     }
 
     fn take_gaps(&mut self) {
-        for gap in self.coverage.take_found() {
+        for gap in self.coverage.take_uncovered() {
             let Uncovered { from, until, .. } = gap;
             // After a boot the other clock began anew.
             let wall = until.at.saturating_sub(from.at);
@@ -175,7 +175,7 @@ impl Folded {
     }
 }
 
-impl Follow for Folded {
+impl ReplayVisitor for Folded {
     fn entry(&mut self, entry: &Entry) {
         let (at, up) = (entry.at, entry.up);
         self.now = Moment { at, up };
@@ -186,7 +186,7 @@ impl Follow for Folded {
         }
     }
 
-    fn event(&mut self, entry: &Entry, event: &Event, open: Option<&Open>) {
+    fn event(&mut self, entry: &Entry, event: &Event, open: Option<&OpenSeat>) {
         let (at, within) = (entry.at, self.is_within(entry.at));
         match event {
             Event::Boot { .. } => self.coverage.booted(),
@@ -203,7 +203,7 @@ impl Follow for Folded {
                 // Told anew at the beginning of each segment.
                 if of.state != *state {
                     of.state.clone_from(state);
-                    if within && of.account.states.len() < STATES {
+                    if within && of.account.states.len() < MAX_STATES {
                         of.account.states.push((at, state.clone()));
                     }
                 }
@@ -212,7 +212,7 @@ impl Follow for Folded {
             Event::Attributed { vm, attribution } if within => {
                 if let Some(of) = self.vm(vm, "") {
                     of.account.attributions.push(attribution.clone());
-                    if of.account.attributions.len() > ATTRIBUTIONS {
+                    if of.account.attributions.len() > MAX_ATTRIBUTIONS {
                         of.account.attributions.remove(0);
                     }
                 }
@@ -221,11 +221,11 @@ impl Follow for Folded {
         }
     }
 
-    fn reading(&mut self, number: u64, open: &Open, now: &Known) {
+    fn reading(&mut self, number: u64, open: &OpenSeat, now: &FullReading) {
         let Some(before) = &open.last else {
             return self.coverage.read(&open.vm, &open.seat.cpus, Moment::of(now));
         };
-        let Ok(between) = Between::new(open, before, now) else {
+        let Ok(between) = ReadingDelta::new(open, before, now) else {
             return self.cut(number, &open.vm);
         };
         let (begins, ends) = (Moment::of(before), Moment::of(now));
@@ -261,7 +261,7 @@ impl Vm {
         }
     }
 
-    fn count(&mut self, number: u64, open: &Open, before: &Known, now: &Known, between: &Between) {
+    fn count(&mut self, number: u64, open: &OpenSeat, before: &FullReading, now: &FullReading, between: &ReadingDelta) {
         self.account.totals.add(between);
         let today = day(now.at);
         let goes_on = |chain: &Chain| chain.goes_on_from(before);
@@ -292,7 +292,7 @@ impl Vm {
         self.worst(open, before, now, between);
     }
 
-    fn worst(&mut self, open: &Open, before: &Known, now: &Known, between: &Between) {
+    fn worst(&mut self, open: &OpenSeat, before: &FullReading, now: &FullReading, between: &ReadingDelta) {
         let window = |class, name: &str, count| Window {
             cpus: open.seat.cpus.to_string(),
             from_us: before.at,
@@ -315,12 +315,12 @@ impl Vm {
         }
         // What is certain comes first; of equals the earlier.
         worst.sort_by_key(|window| std::cmp::Reverse((window.count, window.class == Class::OtherTasks)));
-        worst.truncate(WORST);
+        worst.truncate(MAX_WORST_WINDOWS);
     }
 
     /// It lasted so long, in what was asked for.
     fn gap(&mut self, gap: &Uncovered, lasted: u64, (from_us, until_us): (u64, u64)) {
-        // Of one that was never read it is not known how many CPUs it had: one at least.
+        // A seat that was never read has an unknown number of CPUs: at least one.
         let lasted = lasted.saturating_mul(gap.cpus.len().max(1) as u64);
         let of_day = self.days.entry(day(until_us)).or_default();
         for sum in [&mut self.account.promised_us, &mut of_day.promised_us] {
@@ -355,8 +355,8 @@ impl Vm {
         }
         // One that began early may have ended late.
         self.gaps.sort_by_key(|gap| (gap.from_us, gap.until_us));
-        self.account.gaps_left_out = self.gaps.len().saturating_sub(GAPS) as u64;
-        self.gaps.truncate(GAPS);
+        self.account.gaps_left_out = self.gaps.len().saturating_sub(MAX_GAPS) as u64;
+        self.gaps.truncate(MAX_GAPS);
         self.account.gaps = self.gaps;
         self.account.days = self.days.into_iter().map(|(day, of)| Day { day, ..of }).collect();
         self.account

@@ -43,7 +43,7 @@ pub struct Account {
     pub attributions: Vec<Attribution>,
     /// Each change of state with its time, ascending, at most 100: `isolated`, `contained`, `floating`, …
     pub states: Vec<(u64, String)>,
-    /// The last entry that this account is made of, and its hash.
+    /// The last entry that this account includes, and its hash.
     pub seq: u64,
     pub hash: String,
 }

@@ -1,7 +1,7 @@
 //! Sums over windows of one seat that stand side by side.
 
 use super::{Range, Totals};
-use crate::standing::{Between, Known};
+use crate::replay::{FullReading, ReadingDelta};
 
 /// What is left of the rises of a seat's counters, for as long as its windows follow each other. How uncertain a reading is counts only at the
 /// two ends: in between it is the same reading that ends one window and begins the next.
@@ -10,7 +10,7 @@ pub(super) struct Chain {
     first: Point,
     last: Point,
     switches: u64,
-    /// Of bound threads, at least and at most; below 0 where a reading is as uncertain as that.
+    /// Switch-ins of bound threads, lower and upper bound; below 0 if a reading is that uncertain.
     bound: (i128, i128),
     windows: u64,
     /// The windows' own bounds, summed: tighter where one of them is 0.
@@ -26,7 +26,7 @@ struct Point {
 }
 
 impl Point {
-    fn of(known: &Known) -> Self {
+    fn of(known: &FullReading) -> Self {
         Self {
             up: known.up,
             switches: known.counters.switches,
@@ -36,7 +36,7 @@ impl Point {
 }
 
 impl Chain {
-    pub(super) fn from(before: &Known) -> Self {
+    pub(super) fn from(before: &FullReading) -> Self {
         Self {
             first: Point::of(before),
             last: Point::of(before),
@@ -45,11 +45,11 @@ impl Chain {
     }
 
     /// Whether a window that begins with this reading follows. Where not, something between is missing, and nothing may be said of both.
-    pub(super) fn goes_on_from(&self, before: &Known) -> bool {
+    pub(super) fn goes_on_from(&self, before: &FullReading) -> bool {
         self.last == Point::of(before)
     }
 
-    pub(super) fn add(&mut self, between: &Between, now: &Known) {
+    pub(super) fn add(&mut self, between: &ReadingDelta, now: &FullReading) {
         self.last = Point::of(now);
         self.switches = self.switches.saturating_add(between.switches);
         let telescoped = &between.telescoped;
@@ -90,7 +90,7 @@ impl Range {
 
 impl Totals {
     /// All but how often tasks ran, which a [`Chain`] sums.
-    pub(super) fn add(&mut self, between: &Between) {
+    pub(super) fn add(&mut self, between: &ReadingDelta) {
         for (sums, counts) in [
             (&mut self.devices, &between.devices),
             (&mut self.upkeep, &between.upkeep),

@@ -1,4 +1,4 @@
-//! What accounts say is tested with what the keeper makes of a host: `keeper/tests.rs`. Here is what asking for a part of the time does.
+//! What accounts say is tested with what the keeper makes of a host: `recorder/tests.rs`. Here is what asking for a part of the time does.
 
 use super::*;
 use crate::entry::{Entry, Event, Reading};

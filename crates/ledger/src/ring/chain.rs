@@ -7,9 +7,9 @@ use stelia_text::excerpt;
 use super::line::{Hash, Stub, split};
 use crate::entry::Entry;
 
-/// What is known of the line before.
+/// The hash of the previous line.
 #[derive(Debug, Clone, Copy)]
-enum Before {
+enum Predecessor {
     /// No line was read yet.
     Nothing,
     Known(Hash),
@@ -21,7 +21,7 @@ enum Before {
 /// wrong line names.
 #[derive(Debug, Clone)]
 pub struct Chain {
-    before: Before,
+    before: Predecessor,
     /// The number of the next entry; the least one where lines before it were wrong.
     next: Option<u64>,
     exact: bool,
@@ -54,7 +54,7 @@ impl Checked {
 impl Chain {
     pub fn new() -> Self {
         Self {
-            before: Before::Nothing,
+            before: Predecessor::Nothing,
             next: None,
             exact: false,
             numbers: 0..u64::MAX,
@@ -70,15 +70,15 @@ impl Chain {
     /// The number of the next entry, and the hash that it follows: `None` where no line had one.
     pub fn end(&self) -> (u64, Option<Hash>) {
         let hash = match self.before {
-            Before::Known(hash) => Some(hash),
-            Before::Nothing | Before::Lost => None,
+            Predecessor::Known(hash) => Some(hash),
+            Predecessor::Nothing | Predecessor::Lost => None,
         };
         (self.next.unwrap_or(self.numbers.start).saturating_add(self.wrong), hash)
     }
 
     /// Something was there that has no hash.
     pub fn lose(&mut self) {
-        self.before = Before::Lost;
+        self.before = Predecessor::Lost;
         self.exact = false;
     }
 
@@ -105,11 +105,11 @@ impl Chain {
         let own = stub.as_ref().and_then(|stub| Hash::read(stub.before.as_bytes()));
         let before = match (self.before, first) {
             (_, Some(_)) => own,
-            (Before::Known(before), None) => Some(before),
-            (Before::Nothing | Before::Lost, None) => None,
+            (Predecessor::Known(before), None) => Some(before),
+            (Predecessor::Nothing | Predecessor::Lost, None) => None,
         };
         let matches = before.map(|before| Hash::of(&before, json) == hash);
-        let last = std::mem::replace(&mut self.before, Before::Known(hash));
+        let last = std::mem::replace(&mut self.before, Predecessor::Known(hash));
         let Some(stub) = stub.filter(|_| matches == Some(true)) else {
             self.exact = false;
             self.wrong = self.wrong.saturating_add(1);
@@ -148,7 +148,7 @@ impl Chain {
     }
 
     /// What is wrong with the place of an entry whose hash is right.
-    fn follows(&self, stub: &Stub, first: Option<u64>, last: Before, own: Option<Hash>) -> Option<String> {
+    fn follows(&self, stub: &Stub, first: Option<u64>, last: Predecessor, own: Option<Hash>) -> Option<String> {
         let seq = stub.seq;
         if first.is_some_and(|first| first != seq) || !self.numbers.contains(&seq) {
             return Some(format!(
@@ -166,7 +166,7 @@ impl Chain {
             Some(next) if seq < next => Some(format!("number {seq} where {next} should be")),
             Some(next) if seq > next && self.exact => Some(format!("numbers {next} to {} are missing", seq - 1)),
             _ => match (last, own) {
-                (Before::Known(hash), Some(own)) if hash != own => {
+                (Predecessor::Known(hash), Some(own)) if hash != own => {
                     Some(format!("number {seq} follows another entry than the one before it"))
                 }
                 _ => None,

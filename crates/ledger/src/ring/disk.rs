@@ -31,7 +31,7 @@ pub trait Disk: Send {
         file.sync_data()
     }
 
-    /// Have room for a file of so many bytes, whose length does not change by it. Where that cannot be had, nothing is taken.
+    /// Reserves space for a file of this many bytes; the file's length stays. If that is not possible, nothing is reserved.
     fn reserve(&mut self, file: &File, bytes: u64) {
         reserve(file, bytes);
     }
@@ -43,13 +43,13 @@ pub trait Disk: Send {
     }
 }
 
-/// A file system that has not this many times as much room left is not asked for it: others need some, too.
-const SPARE: u64 = 4;
+/// Space is only reserved if the file system has this many times as much left: other programs need some, too.
+const MIN_FREE_FACTOR: u64 = 4;
 
 /// Not each file system can: then the room is not reserved, and a full disk stops the writer earlier.
 fn reserve(file: &File, bytes: u64) {
     let Ok(found) = fstatvfs(file) else { return };
-    if found.f_bavail.saturating_mul(found.f_frsize) / SPARE < bytes {
+    if found.f_bavail.saturating_mul(found.f_frsize) / MIN_FREE_FACTOR < bytes {
         return;
     }
     if fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes).is_err()

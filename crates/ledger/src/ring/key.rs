@@ -17,12 +17,12 @@ use super::RingError;
 use super::folder::Folder;
 use crate::entry::Event;
 
-const FILE: &str = "key";
-const RETIRED: &str = "key.retired";
+const KEY_FILE: &str = "key";
+const RETIRED_KEYS_FILE: &str = "key.retired";
 /// The first line of the file: a later version has another number.
 const FORMAT: &str = "stelia-ledger key 1";
-/// No key file is longer, bytes; of the retired ones some hundred have room.
-const LONGEST: u64 = 64 << 10;
+/// Limit of a key file, in bytes; the file of retired keys has room for some hundred.
+const MAX_KEY_FILE_BYTES: u64 = 64 << 10;
 
 /// Why there is no key.
 #[derive(Debug, thiserror::Error)]
@@ -35,14 +35,14 @@ pub enum KeyError {
     Random(io::Error),
 }
 
-/// How the key came to be.
+/// Where the signing key came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Made {
-    /// It was there.
+pub enum KeyOrigin {
+    /// It was read from the file.
     Loaded,
     /// It is the first one.
     New,
-    /// There was one of another machine: this host was started from a copy of its disk. It has a new one now.
+    /// The file had the key of another machine id: this host was started from a copy of a disk. It has a new key now.
     Cloned,
 }
 
@@ -56,29 +56,29 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    /// `machine_id` is the text of `/etc/machine-id`. Where that is empty a key that is there is taken, whatever machine it is of.
+    /// `machine_id` is the text of `/etc/machine-id`. If it is empty, an existing key is used whatever its machine id is.
     ///
     /// # Errors
     /// The system's, or the file is something else than a key. It is not overwritten: whoever removes it gets another one.
-    pub fn load_or_make(directory: &Path, machine_id: &str) -> Result<(Self, Made), KeyError> {
+    pub fn load_or_make(directory: &Path, machine_id: &str) -> Result<(Self, KeyOrigin), KeyError> {
         let folder = Folder::make(directory)?;
         let machine = machine_id.lines().next().unwrap_or_default().trim();
-        let Some(text) = text(&folder, FILE)? else {
-            return Ok((Self::make(&folder, machine)?, Made::New));
+        let Some(text) = text(&folder, KEY_FILE)? else {
+            return Ok((Self::make(&folder, machine)?, KeyOrigin::New));
         };
-        let stored = Stored::read(&text).ok_or_else(|| KeyError::Format(directory.join(FILE)))?;
+        let stored = KeyFile::read(&text).ok_or_else(|| KeyError::Format(directory.join(KEY_FILE)))?;
         let key = Self(SigningKey::from_bytes(&stored.seed));
         if machine.is_empty() || machine == stored.machine {
-            return Ok((key, Made::Loaded));
+            return Ok((key, KeyOrigin::Loaded));
         }
         // Before the key is given up: after a crash in between it is retired once more, which changes nothing.
         let public = key.public();
         let mut retired = retired(directory)?;
         if !retired.contains(&public) {
             retired.push(public);
-            folder.replace(RETIRED, (retired.join("\n") + "\n").as_bytes())?;
+            folder.replace(RETIRED_KEYS_FILE, (retired.join("\n") + "\n").as_bytes())?;
         }
-        Ok((Self::make(&folder, machine)?, Made::Cloned))
+        Ok((Self::make(&folder, machine)?, KeyOrigin::Cloned))
     }
 
     fn make(folder: &Folder, machine: &str) -> Result<Self, KeyError> {
@@ -90,7 +90,7 @@ impl Key {
             return Err(KeyError::Random(io::ErrorKind::UnexpectedEof.into()));
         }
         let text = format!("{FORMAT}\nmachine {machine}\nseed {}\n", STANDARD.encode(seed));
-        folder.replace(FILE, text.as_bytes())?;
+        folder.replace(KEY_FILE, text.as_bytes())?;
         Ok(Self(SigningKey::from_bytes(&seed)))
     }
 
@@ -117,7 +117,7 @@ impl Key {
 /// # Errors
 /// The system's.
 pub fn retired(directory: &Path) -> Result<Vec<String>, RingError> {
-    let text = text(&Folder::open(directory)?, RETIRED)?.unwrap_or_default();
+    let text = text(&Folder::open(directory)?, RETIRED_KEYS_FILE)?.unwrap_or_default();
     Ok(text.lines().map(str::to_owned).collect())
 }
 
@@ -141,12 +141,12 @@ fn array<const N: usize>(text: &str) -> Option<[u8; N]> {
     STANDARD.decode(text).ok()?.try_into().ok()
 }
 
-struct Stored<'a> {
+struct KeyFile<'a> {
     machine: &'a str,
     seed: [u8; 32],
 }
 
-impl<'a> Stored<'a> {
+impl<'a> KeyFile<'a> {
     fn read(text: &'a str) -> Option<Self> {
         let mut lines = text.lines();
         lines.next().filter(|line| *line == FORMAT)?;
@@ -162,7 +162,7 @@ fn text(folder: &Folder, name: &str) -> Result<Option<String>, RingError> {
         return Ok(None);
     };
     let mut bytes = Vec::new();
-    let read = file.take(LONGEST).read_to_end(&mut bytes);
+    let read = file.take(MAX_KEY_FILE_BYTES).read_to_end(&mut bytes);
     read.map_err(RingError::system("read", &folder.path().join(name)))?;
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }

@@ -9,7 +9,7 @@ use super::RingError;
 use crate::entry::Entry;
 
 /// The longest line, its newline included, bytes. A first entry of a segment with 4096 seats has 4 MiB.
-pub const LONGEST: usize = 8 << 20;
+pub const MAX_LINE_BYTES: usize = 8 << 20;
 
 /// A SHA-256 as it stands in a line: 64 lowercase hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl Hash {
         hash.iter().all(hexadecimal).then_some(Self(hash))
     }
 
-    /// Of an entry's text, behind the entry with the hash `before`.
+    /// The hash of an entry's text that follows the entry with the hash `before`.
     pub fn of(before: &Self, json: &[u8]) -> Self {
         let digest = Sha256::new()
             .chain_update(before.0)
@@ -55,7 +55,7 @@ impl fmt::Debug for Hash {
     }
 }
 
-/// What the chain needs of an entry, whatever else a newer version writes.
+/// The members of an entry that the chain needs; a newer version may write more.
 #[derive(Debug, Deserialize)]
 pub struct Stub {
     pub seq: u64,

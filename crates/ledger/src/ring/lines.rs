@@ -3,20 +3,20 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 
-use super::line::LONGEST;
+use super::line::MAX_LINE_BYTES;
 
 /// What comes next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     /// In [`Lines::line`].
     Line,
-    /// A line that is longer than [`LONGEST`], and is left out.
+    /// A line that is longer than [`MAX_LINE_BYTES`], and is left out.
     TooLong,
-    /// Nothing, or so many bytes without a newline. Asked again it may be more.
+    /// The end: nothing, or this many bytes without a newline. A later read may find more.
     End(u64),
 }
 
-/// Holds one line in memory, and none that is longer than [`LONGEST`].
+/// Holds one line in memory, and none that is longer than [`MAX_LINE_BYTES`].
 #[derive(Debug)]
 pub struct Lines {
     reader: BufReader<File>,
@@ -63,7 +63,7 @@ impl Lines {
             }
             let newline = bytes.iter().position(|byte| *byte == b'\n');
             let part = newline.map_or(bytes, |newline| &bytes[..newline]);
-            long |= self.line.len() + part.len() >= LONGEST;
+            long |= self.line.len() + part.len() >= MAX_LINE_BYTES;
             if long {
                 self.line = Vec::new();
             } else {

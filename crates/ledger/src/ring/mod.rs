@@ -29,8 +29,8 @@ mod write;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use line::LONGEST;
-pub use write::{Appended, Found, Limits, Ring};
+pub use line::MAX_LINE_BYTES;
+pub use write::{Appended, Limits, Ring, RingRecovery};
 
 /// Why the ring could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -43,8 +43,8 @@ pub enum RingError {
     },
     #[error("another process writes the ledger in {}", _0.display())]
     Locked(PathBuf),
-    #[error("an entry of {bytes} bytes is not kept: {longest} are the most")]
-    TooLong { bytes: usize, longest: usize },
+    #[error("an entry of {bytes} bytes is too long: the limit is {max_line}")]
+    TooLong { bytes: usize, max_line: usize },
     #[error("write an entry as JSON: {0}")]
     Entry(serde_json::Error),
     #[error("the ledger has no more numbers: {} must be moved away", _0.display())]

@@ -67,25 +67,25 @@ pub struct Entries {
     source: Source,
     /// Names, and the numbers in them.
     left: VecDeque<(String, Option<u64>)>,
-    open: Option<Open>,
+    open: Option<OpenSegment>,
     chain: Chain,
     /// What a line was besides a fault.
     ready: Option<(Entry, String)>,
     /// A last line without its end is a fault, once it had the time to be written.
     whole: bool,
     done: bool,
-    pub(super) seen: Seen,
+    pub(super) seen: ReadProgress,
 }
 
-/// What was read so far.
+/// How much was read so far.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct ReadProgress {
     pub segments: u64,
     pub bytes: u64,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenSegment {
     lines: Lines,
     name: String,
     first: Option<u64>,
@@ -94,9 +94,9 @@ struct Open {
     complete: bool,
 }
 
-/// A writer completes a line within this time.
-const PATIENCE: u32 = 5;
-const PAUSE: Duration = Duration::from_millis(20);
+/// How often an incomplete last line is read again: a writer completes a line within this time.
+const MAX_LINE_RETRIES: u32 = 5;
+const LINE_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Entries {
     pub(super) fn new(source: Source, left: VecDeque<(String, Option<u64>)>, whole: bool) -> Self {
@@ -108,7 +108,7 @@ impl Entries {
             ready: None,
             whole,
             done: false,
-            seen: Seen::default(),
+            seen: ReadProgress::default(),
         }
     }
 
@@ -182,7 +182,7 @@ impl Entries {
             Ok(file) => {
                 self.chain.begin(begin, self.left.front().and_then(|(_, next)| *next));
                 self.seen.segments += 1;
-                self.open = Some(Open {
+                self.open = Some(OpenSegment {
                     lines: Lines::new(file),
                     name,
                     first,
@@ -198,7 +198,7 @@ impl Entries {
         }
     }
 
-    /// At the end of a segment, with so many bytes of a line without its end.
+    /// At the end of a segment, after this many bytes of an incomplete line.
     fn end(&mut self, part: u64) -> Option<Fault> {
         if self.left.is_empty()
             && let (Source::Folder(folder), Some(open)) = (&self.source, &mut self.open)
@@ -238,14 +238,14 @@ impl Entries {
         let open = self.open.as_mut()?;
         let before = open.lines.at();
         let mut next = open.lines.advance();
-        let mut patience = if self.whole && self.left.is_empty() && matches!(self.source, Source::Folder(_)) {
-            PATIENCE
+        let mut retries = if self.whole && self.left.is_empty() && matches!(self.source, Source::Folder(_)) {
+            MAX_LINE_RETRIES
         } else {
             0
         };
-        while patience > 0 && matches!(next, Ok(Next::End(1..))) {
-            std::thread::sleep(PAUSE);
-            patience -= 1;
+        while retries > 0 && matches!(next, Ok(Next::End(1..))) {
+            std::thread::sleep(LINE_RETRY_INTERVAL);
+            retries -= 1;
             next = open.lines.advance();
         }
         self.seen.bytes += open.lines.at() - before;

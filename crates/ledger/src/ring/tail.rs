@@ -12,12 +12,12 @@ use std::fs::File;
 use std::io;
 
 use super::chain::Chain;
-use super::line::LONGEST;
+use super::line::MAX_LINE_BYTES;
 use super::lines::{Lines, Next};
 use crate::verdict::Fault;
 
 /// The longest line, and what file systems round up to.
-const MOST: u64 = (LONGEST + (64 << 10)) as u64;
+const MAX_TAIL_BYTES: u64 = (MAX_LINE_BYTES + (64 << 10)) as u64;
 
 /// A segment, read to its end.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub struct Tail {
 impl Tail {
     /// # Errors
     /// The system's.
-    pub fn look(file: File, name: &str, first: u64) -> io::Result<Self> {
+    pub fn sample(file: File, name: &str, first: u64) -> io::Result<Self> {
         let mut tail = Self {
             whole: 0,
             rest: 0,
@@ -84,6 +84,6 @@ impl Tail {
 
     /// Whether what is behind the last whole line may be what a crash left.
     pub fn is_torn(&self) -> bool {
-        self.rest > 0 && self.rest <= MOST
+        self.rest > 0 && self.rest <= MAX_TAIL_BYTES
     }
 }

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::disk::Disk;
 use super::folder::Folder;
-use super::key::{Key, KeyError, Made, retired};
+use super::key::{Key, KeyError, KeyOrigin, retired};
 use super::read::entries;
 use super::verify::{self, verify};
 use super::*;
@@ -28,7 +28,7 @@ fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-fn open(directory: &Path, limits: Limits) -> (Ring, Found) {
+fn open(directory: &Path, limits: Limits) -> (Ring, RingRecovery) {
     Ring::open(directory, limits).unwrap()
 }
 
@@ -86,7 +86,7 @@ fn what_is_written_is_read_and_a_second_start_goes_on() {
     let directory = folder();
     let place = directory.path().join("ledger");
     let (mut ring, found) = open(&place, WIDE);
-    assert_eq!((found, ring.head()), (Found::default(), None));
+    assert_eq!((found, ring.head()), (RingRecovery::default(), None));
     assert!(ring.starts_segment());
     let mut written = entry(7, 10);
     let first = ring.append(&mut written).unwrap();
@@ -317,7 +317,7 @@ fn a_line_that_is_too_long_is_one_fault_and_reading_goes_on() {
     let file = segments(directory.path()).pop().unwrap();
     let text = fs::read_to_string(&file).unwrap();
     let (first, rest) = text.split_once('\n').unwrap();
-    let long = vec![b'x'; LONGEST + 5];
+    let long = vec![b'x'; MAX_LINE_BYTES + 5];
     fs::write(&file, [first.as_bytes(), b"\n", &long, b"\n", rest.as_bytes()].concat()).unwrap();
     let (all, faults) = read(directory.path());
     // The line behind it cannot be compared with it.
@@ -329,7 +329,7 @@ fn a_line_that_is_too_long_is_one_fault_and_reading_goes_on() {
             segment_bytes: 4 << 20,
         },
     );
-    let error = ring.append(&mut entry(1, LONGEST)).unwrap_err();
+    let error = ring.append(&mut entry(1, MAX_LINE_BYTES)).unwrap_err();
     assert!(matches!(error, RingError::TooLong { .. }), "{error}");
     assert_eq!(ring.append(&mut entry(1, 1)).unwrap().seq, 4);
 }
@@ -669,15 +669,15 @@ fn a_host_that_was_started_from_anothers_disk_gets_a_key_of_its_own() {
     let directory = folder();
     let made = |machine: &str| Key::load_or_make(directory.path(), machine).unwrap();
     let (first, how) = made("aaaa\n");
-    assert_eq!(how, Made::New);
+    assert_eq!(how, KeyOrigin::New);
     let (again, how) = made("aaaa");
-    assert_eq!((again.public(), how), (first.public(), Made::Loaded));
-    assert_eq!(made("").1, Made::Loaded);
+    assert_eq!((again.public(), how), (first.public(), KeyOrigin::Loaded));
+    assert_eq!(made("").1, KeyOrigin::Loaded);
     let (other, how) = made("bbbb");
-    assert_eq!(how, Made::Cloned);
+    assert_eq!(how, KeyOrigin::Cloned);
     assert_ne!(other.public(), first.public());
     assert_eq!(retired(directory.path()).unwrap(), [first.public()]);
-    assert_eq!(made("bbbb").1, Made::Loaded);
+    assert_eq!(made("bbbb").1, KeyOrigin::Loaded);
     made("cccc");
     assert_eq!(retired(directory.path()).unwrap(), [first.public(), other.public()]);
     let mode = fs::metadata(directory.path().join("key")).unwrap().permissions().mode();

@@ -18,10 +18,10 @@ pub enum Ring<'a> {
     Files(&'a [PathBuf]),
 }
 
-/// Faults that are told; of more the number.
-const FAULTS: u64 = 1000;
-/// The hashes of so many entries are held for heads that name them: a head is written soon after its entry.
-const HELD: usize = 4096;
+/// Limit of the faults that are listed; further ones are counted.
+const MAX_FAULTS: u64 = 1000;
+/// Limit of the entries whose hashes are held for heads that name them: a head is written soon after its entry.
+const MAX_HELD_LINES: usize = 4096;
 
 /// As [`check`], for whoever has a ring from somebody else. Where keys are known, it is a fault too that none of them vouches for anything,
 /// or not for a day that has ended: whoever made the ring could have left out the heads. Where only an entry is known, it is a fault that a
@@ -116,7 +116,7 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn fault(&mut self, fault: Fault) {
-        if (self.verdict.faults.len() as u64) < FAULTS {
+        if (self.verdict.faults.len() as u64) < MAX_FAULTS {
             self.verdict.faults.push(fault);
         } else {
             self.left_out += 1;
@@ -178,7 +178,7 @@ impl Check<'_> {
                 _ => {}
             }
         }
-        if self.held.len() == HELD {
+        if self.held.len() == MAX_HELD_LINES {
             self.held.pop_front();
         }
         self.held.push_back((entry.seq, hash));

@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use super::RingError;
 use super::disk::{Disk, Kernel};
 use super::folder::{Folder, name_of};
-use super::line::{self, Hash, LONGEST};
+use super::line::{self, Hash, MAX_LINE_BYTES};
 use super::tail::Tail;
 use crate::entry::Entry;
 use crate::verdict::Fault;
@@ -36,16 +36,16 @@ impl Limits {
     }
 
     /// The longest line that still fits behind a segment that is almost full.
-    fn longest(self) -> usize {
+    fn max_line(self) -> usize {
         let left = self.bytes.saturating_sub(self.segment_bytes);
-        usize::try_from(left).unwrap_or(LONGEST).min(LONGEST)
+        usize::try_from(left).unwrap_or(MAX_LINE_BYTES).min(MAX_LINE_BYTES)
     }
 }
 
-/// What was there.
+/// What opening the ring found in its last segment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
-    /// Bytes that a crash left behind the last whole line, and that were cut off.
+pub struct RingRecovery {
+    /// Bytes that a crash left after the last complete line; they were cut off.
     pub cut: u64,
     /// Number and hash of the entry that the next one follows.
     pub last: Option<(u64, String)>,
@@ -53,7 +53,7 @@ pub struct Found {
     pub fault: Option<Fault>,
 }
 
-/// What was written.
+/// The entry that was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Appended {
     pub seq: u64,
@@ -94,11 +94,15 @@ impl Ring {
     ///
     /// # Errors
     /// The system's, and [`RingError::Locked`] where there is another writer.
-    pub fn open(directory: &Path, limits: Limits) -> Result<(Self, Found), RingError> {
+    pub fn open(directory: &Path, limits: Limits) -> Result<(Self, RingRecovery), RingError> {
         Self::open_on(Box::new(Kernel), directory, limits)
     }
 
-    pub(super) fn open_on(disk: Box<dyn Disk>, directory: &Path, limits: Limits) -> Result<(Self, Found), RingError> {
+    pub(super) fn open_on(
+        disk: Box<dyn Disk>,
+        directory: &Path,
+        limits: Limits,
+    ) -> Result<(Self, RingRecovery), RingError> {
         let folder = Folder::make(directory)?;
         let lock = folder.create_or_open(LOCK)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -136,8 +140,8 @@ impl Ring {
     }
 
     /// Cut what a crash left, and find where to go on.
-    fn find_end(&mut self) -> Result<Found, RingError> {
-        let mut found = Found::default();
+    fn find_end(&mut self) -> Result<RingRecovery, RingError> {
+        let mut found = RingRecovery::default();
         // One line was being written, so there is one place to cut.
         let mut cut = false;
         let mut index = self.segments.len();
@@ -150,7 +154,7 @@ impl Ring {
             if segment.bytes > 0 {
                 let file = self.folder.write(&name)?;
                 let reader = file.try_clone().map_err(RingError::system("open", &path))?;
-                let tail = Tail::look(reader, &name, segment.first).map_err(RingError::system("read", &path))?;
+                let tail = Tail::sample(reader, &name, segment.first).map_err(RingError::system("read", &path))?;
                 if last && !cut && tail.is_torn() {
                     let done = self.disk.cut(&file, tail.whole).and_then(|()| self.disk.sync(&file));
                     done.map_err(RingError::system("cut", &path))?;
@@ -217,10 +221,10 @@ impl Ring {
         entry.seq = self.next;
         entry.before = if starts { self.hash.to_string() } else { String::new() };
         let (line, hash) = line::write(&self.hash, entry)?;
-        let longest = self.limits.longest();
-        if line.len() > longest {
+        let max_line = self.limits.max_line();
+        if line.len() > max_line {
             let bytes = line.len();
-            return Err(RingError::TooLong { bytes, longest });
+            return Err(RingError::TooLong { bytes, max_line });
         }
         let bytes = line.len() as u64;
         // Limits that became smaller are to make room also where there is none for another entry.

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_ledger::keeper::Vm;
-use stelia_ledger::look::{Bound, Counters, Fired, Look, Seat, Thread};
+use stelia_ledger::recorder::Vm;
+use stelia_ledger::sample::{Bound, CounterSample, Counters, Fired, Seat, Thread};
 
 /// The first has the CPUs 2 and 3, the other has 4.
 pub const VMS: [&str; 2] = [
@@ -38,7 +38,7 @@ pub struct Cpu {
     idle: BTreeMap<Thread, u64>,
     /// What the reader knows: bound threads, and switches less theirs and the own ones, where that is certain.
     read: Option<(BTreeMap<Thread, Bound>, Option<u64>)>,
-    /// Offline at the next look.
+    /// Offline at the next sample.
     pub hidden: bool,
 }
 
@@ -161,12 +161,12 @@ impl Host {
     }
 
     /// Threads are read, the CPUs, and the threads again; meanwhile this happens.
-    pub fn look(
+    pub fn sample(
         &mut self,
         wanted: &BTreeSet<Seat>,
         before: &[(usize, Run)],
         after: &[(usize, Run)],
-    ) -> (Look, BTreeMap<Seat, True>) {
+    ) -> (CounterSample, BTreeMap<Seat, True>) {
         let first: Vec<Counters> = self.cpus.iter().map(|cpu| cpu.counters.clone()).collect();
         before.iter().for_each(|(cpu, what)| self.meanwhile(*cpu, *what));
         let middle: Vec<(u64, u64)> = self
@@ -175,7 +175,7 @@ impl Host {
             .map(|cpu| (cpu.counters.switches, cpu.foreign))
             .collect();
         after.iter().for_each(|(cpu, what)| self.meanwhile(*cpu, *what));
-        let mut look = Look {
+        let mut sample = CounterSample {
             at_us: self.at,
             up_us: self.up,
             seats: BTreeMap::new(),
@@ -196,9 +196,9 @@ impl Host {
                     own_ns: counters.run_ns,
                 },
             );
-            look.seats.insert(cpu.seat.clone(), counters);
+            sample.seats.insert(cpu.seat.clone(), counters);
         }
-        (look, truth)
+        (sample, truth)
     }
 
     pub fn vms(&self) -> BTreeMap<String, Vm> {

@@ -28,7 +28,7 @@ fn runs(workers: bool) -> impl Strategy<Value = Run> {
 fn steps(workers: bool, slack: usize, rest: u64) -> impl Strategy<Value = Vec<Step>> {
     let on_a_cpu = move || (0..3usize, runs(workers));
     let during = move || proptest::collection::vec(on_a_cpu(), 0..=slack);
-    let look = (
+    let sample = (
         during(),
         during(),
         prop::bool::weighted(0.8),
@@ -36,7 +36,7 @@ fn steps(workers: bool, slack: usize, rest: u64) -> impl Strategy<Value = Vec<St
     );
     let step = prop_oneof![
         8 => on_a_cpu().prop_map(|(cpu, what)| Step::Run(cpu, what)),
-        5 => look.prop_map(|(before, after, taken, segment)| Step::Look { before, after, taken, segment }),
+        5 => sample.prop_map(|(before, after, taken, segment)| Step::CounterSample { before, after, taken, segment }),
         3 => (1..rest).prop_map(Step::Later),
         1 => Just(Step::Killed),
         1 => Just(Step::Stopped),
@@ -122,8 +122,8 @@ proptest! {
     fn a_period_is_uncertain_by_its_ends_alone(slack in 1..6usize, looks in 100..200usize) {
         let kind = |number: usize| if number.is_multiple_of(2) { Run::Own } else { Run::Bound(0) };
         let during: Vec<_> = (0..slack).map(|number| (0, kind(number))).collect();
-        let look = Step::Look { before: during.clone(), after: during, taken: true, segment: false };
-        let round = [Step::Later(200_000_000), Step::Run(0, Run::Foreign), look];
+        let sample = Step::CounterSample { before: during.clone(), after: during, taken: true, segment: false };
+        let round = [Step::Later(200_000_000), Step::Run(0, Run::Foreign), sample];
         let played = play(&vec![round; looks].concat());
         check(&played)?;
         let told = played.account(VMS[0]).totals.other_tasks;
@@ -131,12 +131,12 @@ proptest! {
     }
 }
 
-/// A look at which nothing runs meanwhile, after so many seconds.
-fn look(seconds: u64) -> [Step; 2] {
+/// A sample of which nothing runs meanwhile, after so many seconds.
+fn sample(seconds: u64) -> [Step; 2] {
     let (before, after) = (Vec::new(), Vec::new());
     [
         Step::Later(seconds * 1_000_000),
-        Step::Look {
+        Step::CounterSample {
             before,
             after,
             taken: true,
@@ -151,13 +151,13 @@ fn steps_of(steps: impl IntoIterator<Item = Vec<Step>>) -> Vec<Step> {
 
 #[test]
 fn a_seat_that_ends_is_covered_until_it_was_last_looked_at() {
-    let quiet: Vec<Step> = (0..20).flat_map(|_| look(30)).collect();
+    let quiet: Vec<Step> = (0..20).flat_map(|_| sample(30)).collect();
     let last = vec![Step::Run(2, Run::Foreign), Step::Run(2, Run::Device)];
     let ends = vec![Step::State(1, 2)];
-    let played = play(&steps_of([quiet, last, look(30).into(), ends, look(30).into()]));
+    let played = play(&steps_of([quiet, last, sample(30).into(), ends, sample(30).into()]));
     check(&played).unwrap();
     let account = played.account(VMS[1]);
-    // The first look is the seat's first reading.
+    // The first sample is the seat's first reading.
     assert_eq!(account.covered_us / 1_000_000, 20 * 30);
     assert_eq!((account.promised_us - account.covered_us) / 1_000_000, 30);
     assert_eq!(
@@ -171,7 +171,7 @@ fn what_ran_while_a_vm_had_no_cpus_is_nobodys_although_the_ring_was_full_then() 
     let floating = vec![
         Step::State(1, 2),
         Step::Later(30_000_000),
-        Step::Look {
+        Step::CounterSample {
             before: Vec::new(),
             after: Vec::new(),
             taken: false,
@@ -181,13 +181,13 @@ fn what_ran_while_a_vm_had_no_cpus_is_nobodys_although_the_ring_was_full_then() 
     let others = vec![Step::Run(2, Run::Foreign); 9];
     let back = vec![Step::State(1, 0)];
     let played = play(&steps_of([
-        look(30).into(),
-        look(30).into(),
+        sample(30).into(),
+        sample(30).into(),
         floating,
         others,
         back,
-        look(30).into(),
-        look(30).into(),
+        sample(30).into(),
+        sample(30).into(),
     ]));
     check(&played).unwrap();
     let account = played.account(VMS[1]);
@@ -207,11 +207,11 @@ fn a_worker_that_nobody_saw_is_never_told_for_certain_as_another_task() {
         Step::Run(0, Run::Ends),
     ];
     let played = play(&steps_of([
-        look(30).into(),
+        sample(30).into(),
         vec![Step::Killed],
         lived,
-        look(30).into(),
-        look(30).into(),
+        sample(30).into(),
+        sample(30).into(),
     ]));
     check(&played).unwrap();
     let told = played.account(VMS[0]).totals.other_tasks;
@@ -219,11 +219,11 @@ fn a_worker_that_nobody_saw_is_never_told_for_certain_as_another_task() {
     // Two readings later it is as certain as before.
     let intruder = vec![Step::Run(0, Run::Foreign)];
     let played = play(&steps_of([
-        look(30).into(),
+        sample(30).into(),
         vec![Step::Killed],
-        look(400).into(),
+        sample(400).into(),
         intruder,
-        look(30).into(),
+        sample(30).into(),
     ]));
     let told = played.account(VMS[0]).totals.other_tasks;
     assert_eq!((told.least, told.most), (1, 1));
@@ -231,9 +231,9 @@ fn a_worker_that_nobody_saw_is_never_told_for_certain_as_another_task() {
 
 #[test]
 fn an_upgrade_is_no_time_without_a_look() {
-    let quiet: Vec<Step> = (0..40).flat_map(|_| look(30)).collect();
+    let quiet: Vec<Step> = (0..40).flat_map(|_| sample(30)).collect();
     let intruder = vec![Step::Run(0, Run::Foreign)];
-    let played = play(&steps_of([quiet, vec![Step::Stopped], intruder, look(60).into()]));
+    let played = play(&steps_of([quiet, vec![Step::Stopped], intruder, sample(60).into()]));
     check(&played).unwrap();
     let told = played.account(VMS[0]).totals.other_tasks;
     assert_eq!((told.least, told.most), (1, 1));
@@ -241,7 +241,7 @@ fn an_upgrade_is_no_time_without_a_look() {
 
 const HOUR: i64 = 3_600_000_000;
 
-/// 31 days of a look every four minutes, and how many foreign switch-ins each VM had in them: each just before a look. The clock is set by
+/// 31 days of a sample every four minutes, and how many foreign switch-ins each VM had in them: each just before a sample. The clock is set by
 /// more than a day, forth and back; the host boots twice; the daemon is killed and stopped; a CPU is away, and a VM has no CPUs for a while.
 fn a_month() -> (Vec<Step>, [u64; 2]) {
     let (mut steps, mut foreign) = (Vec::new(), [0, 0]);
@@ -265,11 +265,11 @@ fn a_month() -> (Vec<Step>, [u64; 2]) {
                 steps.extend([Step::Run(hour % 3, Run::Foreign), Step::Run(hour % 3, Run::Foreign)]);
                 foreign[usize::from(hour % 3 == 2)] += 2;
             }
-            let [later, mut look] = look(239);
-            if let Step::Look { segment, .. } = &mut look {
+            let [later, mut sample] = sample(239);
+            if let Step::CounterSample { segment, .. } = &mut sample {
                 *segment = part == 0 && hour % 50 == 0;
             }
-            steps.extend([later, look]);
+            steps.extend([later, sample]);
         }
     }
     (steps, foreign)

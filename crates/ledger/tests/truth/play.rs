@@ -1,13 +1,13 @@
-//! The daemon's part: looks, the ring's answers, and what an account is made of.
+//! The daemon's part: samples, the ring's answers, and what an account is made of.
 
 use std::collections::BTreeMap;
 
 use stelia_ledger::account::{Account, accounts};
 use stelia_ledger::day::day;
 use stelia_ledger::entry::{Entry, Event, Reading};
-use stelia_ledger::keeper::Keeper;
-use stelia_ledger::look::Seat;
-use stelia_ledger::standing::Standing;
+use stelia_ledger::recorder::EntryRecorder;
+use stelia_ledger::replay::LedgerState;
+use stelia_ledger::sample::Seat;
 
 use super::host::{Host, Run, True};
 
@@ -16,7 +16,7 @@ pub enum Step {
     Run(usize, Run),
     Later(u64),
     /// With what runs between its readings, whether the ring takes what it is worth, and whether a segment begins.
-    Look {
+    CounterSample {
         before: Vec<(usize, Run)>,
         after: Vec<(usize, Run)>,
         taken: bool,
@@ -26,7 +26,7 @@ pub enum Step {
     Killed,
     Stopped,
     Clock(i64),
-    /// This CPU is missing in the next look.
+    /// This CPU is missing in the next sample.
     Hidden(usize),
     State(usize, usize),
     Boot,
@@ -37,7 +37,7 @@ pub struct Played {
     entries: Vec<Entry>,
     /// By boot and time: what is true of each seat.
     truth: BTreeMap<(String, u64), BTreeMap<Seat, True>>,
-    /// Between two looks, or from a reading that was kept to the first look of a daemon.
+    /// Between two samples, or from a reading that was kept to the first sample of a daemon.
     pub longest_rest: u64,
     looked: u64,
     segment: usize,
@@ -64,24 +64,24 @@ impl Played {
     }
 
     /// Of the last segment alone, as a daemon finds it.
-    fn standing(&self) -> Standing {
-        let mut standing = Standing::default();
+    fn replay(&self) -> LedgerState {
+        let mut replay = LedgerState::default();
         for entry in &self.entries[self.segment..] {
-            standing.apply(entry).unwrap();
+            replay.apply(entry).unwrap();
         }
-        standing
+        replay
     }
 
-    fn resume(&mut self, host: &mut Host) -> Keeper {
+    fn resume(&mut self, host: &mut Host) -> EntryRecorder {
         host.forget();
-        let standing = self.standing();
+        let replay = self.replay();
         let boot = format!("boot {}", host.boot);
-        let last = standing.seats.values().filter_map(|open| open.last.as_ref());
-        let last = last.map(|last| last.up).min().filter(|_| standing.boot == boot);
+        let last = replay.seats.values().filter_map(|open| open.last.as_ref());
+        let last = last.map(|last| last.up).min().filter(|_| replay.boot == boot);
         self.looked = last.unwrap_or(host.up);
-        let mut keeper = Keeper::resume(standing, &boot, "1");
-        keeper.use_key("key");
-        keeper
+        let mut recorder = EntryRecorder::resume(replay, &boot, "1");
+        recorder.use_key("key");
+        recorder
     }
 
     pub fn account(&self, vm: &str) -> Account {
@@ -148,7 +148,7 @@ impl Played {
 
 pub fn play(steps: &[Step]) -> Played {
     let (mut host, mut played) = (Host::new(), Played::default());
-    let mut keeper = played.resume(&mut host);
+    let mut recorder = played.resume(&mut host);
     for step in steps {
         match step {
             Step::Run(cpu, what) => host.run(*cpu, *what),
@@ -156,19 +156,19 @@ pub fn play(steps: &[Step]) -> Played {
             Step::Clock(by) => host.at = host.at.saturating_add_signed(*by),
             Step::Hidden(cpu) => host.cpus[*cpu].hidden = true,
             Step::State(vm, state) => host.states[*vm] = *state,
-            Step::Killed => keeper = played.resume(&mut host),
+            Step::Killed => recorder = played.resume(&mut host),
             Step::Stopped => {
                 host.later(1);
-                if let Some(entry) = keeper.stopped(host.at, host.up, played.entries.is_empty()) {
+                if let Some(entry) = recorder.stopped(host.at, host.up, played.entries.is_empty()) {
                     played.keep(entry);
                 }
-                keeper = played.resume(&mut host);
+                recorder = played.resume(&mut host);
             }
             Step::Boot => {
                 host.boots();
-                keeper = played.resume(&mut host);
+                recorder = played.resume(&mut host);
             }
-            Step::Look {
+            Step::CounterSample {
                 before,
                 after,
                 taken,
@@ -176,23 +176,23 @@ pub fn play(steps: &[Step]) -> Played {
             } => {
                 host.later(1);
                 let vms = host.vms();
-                let (look, truth) = host.look(&keeper.wants(&vms), before, after);
+                let (sample, truth) = host.sample(&recorder.wants(&vms), before, after);
                 played.longest_rest = played.longest_rest.max(host.up - played.looked);
                 played.looked = host.up;
                 played.truth.insert((format!("boot {}", host.boot), host.up), truth);
                 let segment = *segment || played.entries.is_empty();
-                let Some(mut draft) = keeper.looked(&look, &vms, segment) else {
+                let Some(mut draft) = recorder.take_sample(&sample, &vms, segment) else {
                     continue;
                 };
                 if !taken {
-                    keeper.missed("the disk is full");
+                    recorder.missed("the disk is full");
                     continue;
                 }
                 if segment {
                     played.segment = played.entries.len();
                 }
                 draft.entry = played.keep(draft.entry);
-                keeper.kept(draft, 0);
+                recorder.committed(draft, 0);
             }
         }
     }

@@ -75,7 +75,7 @@ fn state() -> MemoryManagerState {
 }
 
 /// A resource of the first zone after the accounting: capacity, allocatable, available.
-fn reported(state: &MemoryManagerState, living: Living<'_>, name: &str) -> [String; 3] {
+fn reported(state: &MemoryManagerState, living: LivePods<'_>, name: &str) -> [String; 3] {
     let mut facts = facts();
     memory(&mut facts.numa, state, living);
     let object = report(&facts, ApiVersion::V1Alpha1);

@@ -89,7 +89,7 @@ pub(super) fn write(topology: &Topology) -> String {
     let mut texts = Vec::new();
     while let Some((first, cpu)) = left.cpus.first_key_value().map(|(first, cpu)| (*first, *cpu)) {
         let runs = (1..=MAX_STEP).map(|step| Run::longest(&left, first, cpu, step));
-        // Of equal ones the narrowest.
+        // If several are equally long, the narrowest wins.
         let Some(run) = runs.reduce(|best, run| if run.count > best.count { run } else { best }) else {
             break;
         };

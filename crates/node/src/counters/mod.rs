@@ -34,10 +34,10 @@ pub enum ParseError {
         /// CPUs in the header.
         expected: usize,
     },
-    /// Of `/proc/schedstat`: what its columns mean is not known.
+    /// `/proc/schedstat` has a version whose columns are not defined here.
     #[error("{0:?} is none of the versions 15 to 17")]
     Version(String),
-    /// A line without the numbers that are looked for, or with such as are too large.
+    /// A line lacks the expected numbers, or one is too large.
     #[error("the line {0:?} does not have the numbers it should")]
     Line(String),
 }

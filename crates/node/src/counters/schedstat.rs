@@ -9,7 +9,7 @@ use stelia_cpus::{CpuSet, MAX_CPUS};
 
 use super::{ParseError, words};
 
-/// Of a CPU, since boot.
+/// Counters of one CPU since boot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cpu {
     /// How long tasks ran, nanoseconds, as far as they have stopped: the 7th value.

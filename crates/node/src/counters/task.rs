@@ -2,7 +2,7 @@
 
 use super::{ParseError, words};
 
-/// Of a thread, since it began.
+/// Counters of one thread since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Task {
     /// How long it ran, nanoseconds.

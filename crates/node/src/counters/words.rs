@@ -16,8 +16,8 @@ pub(super) fn lines(text: &[u8]) -> Result<impl Iterator<Item = &[u8]>, ParseErr
     Ok(lines.split(|byte| *byte == b'\n'))
 }
 
-/// Digits that fit 64 bits whatever they are.
-const SAFE: usize = 19;
+/// Limit of the digits that fit 64 bits whatever they are.
+const MAX_SAFE_DIGITS: usize = 19;
 
 /// What is left of a line.
 #[derive(Debug, Clone, Copy)]
@@ -55,8 +55,8 @@ impl<'a> Words<'a> {
                 }
                 return None;
             }
-            // So many digits cannot be too many.
-            value = match length < SAFE {
+            // A number with at most this many digits fits.
+            value = match length < MAX_SAFE_DIGITS {
                 true => value * 10 + u64::from(digit),
                 false => value.checked_mul(10)?.checked_add(u64::from(digit))?,
             };
@@ -66,7 +66,7 @@ impl<'a> Words<'a> {
         (length > 0).then_some(value)
     }
 
-    /// The next word if it is 0, as a table of the kernel's has it in a column of ten places: what it has most of.
+    /// Skips the next word if it is 0 in a column of ten places, as the kernel prints it: most words of such a table are.
     #[inline]
     pub(super) fn zero(&mut self) -> bool {
         const ZERO: &[u8; 12] = b"          0 ";

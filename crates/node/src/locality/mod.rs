@@ -13,11 +13,11 @@ use stelia_kubelet::{DeviceManagerState, PodUid};
 
 use crate::cgroup::numa_stat::{self, ByNode};
 
-/// A larger share of a VM's memory on other NUMA nodes than its CPUs' is reported, in percent: a few pages of QEMU's own
+/// Memory on other NUMA nodes than the VM's CPUs is reported if its share is larger than this, in percent: a few pages of QEMU's own
 /// always are.
-const AWAY_PERCENT: u64 = 10;
-/// And only if it is more than this, in bytes: QEMU's own heap is a large share of a guest that has touched little.
-const AWAY_BYTES: u64 = 64 << 20;
+const MIN_REMOTE_PERCENT: u64 = 10;
+/// And if it is more than this, in bytes: QEMU's own heap is a large share of a guest that has touched little.
+const MIN_REMOTE_BYTES: u64 = 64 << 20;
 
 /// What a VM holds on one NUMA node, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub struct NodeMemory {
 }
 
 impl NodeMemory {
-    /// The kinds of pages that a guest's memory consists of. The cache of files is not among them: it is reclaimed when
+    /// The kinds of pages of a guest's memory. The cache of files is not among them: it is reclaimed when
     /// memory is short.
     pub fn counted(&self) -> u64 {
         self.anon.saturating_add(self.shmem).saturating_add(self.huge)
@@ -110,14 +110,14 @@ pub fn nodes(topology: &Topology, cpus: &CpuSet) -> BTreeSet<u32> {
 
 /// How much of a VM's memory is on other NUMA nodes than its CPUs'.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Away {
+pub struct RemoteMemory {
     /// Bytes on other NUMA nodes.
     pub bytes: u64,
     /// All bytes.
     pub of: u64,
 }
 
-impl Away {
+impl RemoteMemory {
     /// The share, from 0 to 1; 0 of no memory.
     pub fn ratio(self) -> f64 {
         if self.of == 0 {
@@ -134,12 +134,12 @@ impl Away {
 
     /// Whether it is reported: more than 10 % and than 64 MiB.
     pub fn is_too_much(self) -> bool {
-        let more_than = u128::from(self.bytes) * 100 > u128::from(self.of) * u128::from(AWAY_PERCENT);
-        more_than && self.bytes > AWAY_BYTES
+        let more_than = u128::from(self.bytes) * 100 > u128::from(self.of) * u128::from(MIN_REMOTE_PERCENT);
+        more_than && self.bytes > MIN_REMOTE_BYTES
     }
 }
 
-impl fmt::Display for Away {
+impl fmt::Display for RemoteMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} % ({} of {})", self.percent(), size(self.bytes), size(self.of))
     }
@@ -152,7 +152,7 @@ impl Locality {
     }
 
     /// How much of its memory is away from its CPUs; `None` where it has no exclusive CPUs, or its memory is unknown.
-    pub fn away(&self) -> Option<Away> {
+    pub fn away(&self) -> Option<RemoteMemory> {
         if self.nodes.is_empty() || self.memory.is_empty() {
             return None;
         }
@@ -160,7 +160,7 @@ impl Locality {
             let nodes = self.memory.iter().filter(|(node, _)| !away || !self.is_own(**node));
             nodes.fold(0u64, |sum, (_, memory)| sum.saturating_add(memory.counted()))
         };
-        Some(Away {
+        Some(RemoteMemory {
             bytes: sum(true),
             of: sum(false),
         })
@@ -329,7 +329,7 @@ mod tests {
             memory,
             ..Locality::default()
         };
-        assert_eq!(vm.away(), Some(Away { bytes: 212, of: 4318 }));
+        assert_eq!(vm.away(), Some(RemoteMemory { bytes: 212, of: 4318 }));
     }
 
     /// What Linux 6.12 printed of a VM's scope, whose 256 MiB QEMU laid on both nodes in turn.
@@ -345,7 +345,7 @@ mod tests {
             memory,
             ..Locality::default()
         };
-        let away = Away {
+        let away = RemoteMemory {
             bytes: 134_217_728,
             of: 281_989_120,
         };

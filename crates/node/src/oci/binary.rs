@@ -37,7 +37,7 @@ pub(super) fn find(node: &Path, name: &str, shim: &Path) -> Option<PathBuf> {
     folders.map(|folder| folder.join(name)).find(is_program)
 }
 
-/// What tells a program from the one that was at its place before. Of a script it tells nothing about what that calls.
+/// Identifies a program file, so that a replaced program is detected. For a script it does not cover the programs that the script calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub dev: u64,
@@ -49,10 +49,10 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of the program at `path`, symbolic links followed.
+    /// The identity of the program at `path`; symbolic links are followed.
     ///
     /// # Errors
-    /// The file cannot be looked at.
+    /// The file's status cannot be read.
     pub fn of(path: &Path) -> io::Result<Self> {
         let found = path.metadata()?;
         Ok(Self {

@@ -30,7 +30,7 @@ impl Verdict {
         serde_json::from_str(text).ok()
     }
 
-    /// Whether this is the verdict on the runtime whose program has this identity now. Of another program, or where another
+    /// Whether this is the verdict on the runtime whose program has this identity now. For another program, or if another
     /// manager asks, nothing is known: it is to be tried.
     pub fn is_of(&self, runtime: &Runtime, now: Identity) -> bool {
         self.manager == runtime.manager && self.binary == runtime.binary && self.identity == now

@@ -12,8 +12,8 @@ use tracing::{info, warn};
 
 use super::{Api, Failure, JSON, escaped};
 
-/// How often it is looked whether this instance places pods, and whether the slice still says so.
-const PERIOD: Duration = Duration::from_secs(1);
+/// How often leadership is checked, and whether the EndpointSlice still matches it.
+const PUBLISH_PERIOD: Duration = Duration::from_secs(1);
 const CHECK_PERIOD: Duration = Duration::from_secs(10);
 /// The name of the Service's port.
 const PORT: &str = "extender";
@@ -104,7 +104,7 @@ impl Endpoint {
                     ),
                 },
             }
-            tokio::time::sleep(PERIOD).await;
+            tokio::time::sleep(PUBLISH_PERIOD).await;
         }
     }
 }

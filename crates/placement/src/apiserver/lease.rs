@@ -16,23 +16,23 @@ use tracing::{info, warn};
 
 use super::{Api, Failure, JSON, escaped};
 
-/// So long a Lease holds after it was seen to change.
-pub const DURATION: Duration = Duration::from_secs(15);
-/// So long the leader takes itself for it after it sent its last renewal that was answered: the rest of [`DURATION`] is for clocks
+/// How long a Lease is valid after its last observed change.
+pub const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// How long the leader considers itself the leader after it sent its last renewal that was answered: the rest of [`LEASE_DURATION`] is for clocks
 /// that run differently, and for what it sent meanwhile.
-pub const RENEWED: Duration = Duration::from_secs(10);
-const PERIOD: Duration = Duration::from_secs(2);
+pub const RENEWAL_DEADLINE: Duration = Duration::from_secs(10);
+const RENEW_PERIOD: Duration = Duration::from_secs(2);
 
-/// Where the Lease is, and who asks for it.
+/// The Lease and the identity of the instance that claims it.
 #[derive(Debug, Clone)]
-pub struct Seat {
+pub struct LeaseClaim {
     pub namespace: String,
     pub name: String,
-    /// That no other instance has, now or before.
+    /// Unique: no other instance has it, now or before.
     pub identity: String,
 }
 
-/// What a Lease says.
+/// The content of a Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Record {
     holder: String,
@@ -93,7 +93,7 @@ impl Leadership {
 /// Whether the Lease may be taken: it is one's own or nobody's, or did not change for as long as it holds.
 fn may_take(observed: &Observed, identity: &str, now: Instant) -> bool {
     let holder = observed.record.holder.as_str();
-    holder == identity || holder.is_empty() || now >= observed.at + DURATION
+    holder == identity || holder.is_empty() || now >= observed.at + LEASE_DURATION
 }
 
 fn record(lease: &Value) -> Record {
@@ -110,7 +110,7 @@ fn now_text() -> String {
     format!("{:.6}", Timestamp::now())
 }
 
-impl Seat {
+impl LeaseClaim {
     fn path(&self) -> String {
         format!(
             "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
@@ -128,7 +128,7 @@ impl Seat {
             "metadata": {"namespace": self.namespace, "name": self.name},
             "spec": {
                 "holderIdentity": self.identity,
-                "leaseDurationSeconds": DURATION.as_secs(),
+                "leaseDurationSeconds": LEASE_DURATION.as_secs(),
                 "acquireTime": now,
                 "renewTime": now,
                 "leaseTransitions": transitions,
@@ -178,13 +178,13 @@ impl Seat {
             // What is sent later than this is renewed later than this.
             let sent = Instant::now();
             match self.attempt(api, &mut seen).await {
-                Ok(true) => leadership.held_until(Some(sent + RENEWED)),
+                Ok(true) => leadership.held_until(Some(sent + RENEWAL_DEADLINE)),
                 Ok(false) => leadership.held_until(None),
                 // Somebody else wrote it: the next look tells who.
                 Err(Failure::Conflict(_)) => {}
                 Err(failure) => warn!("the Lease {}/{}: {failure}", self.namespace, self.name),
             }
-            tokio::time::sleep(PERIOD).await;
+            tokio::time::sleep(RENEW_PERIOD).await;
         }
     }
 

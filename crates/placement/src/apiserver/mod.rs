@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `failure` | the ways in which a request fails, by what follows from them |
 //! | `watch` | a list, and every change after it |
-//! | `seen` | pods, nodes' objects and claim objects as they come from a watch |
+//! | `parse` | pods, nodes' objects and claim objects as they come from a watch |
 //! | `claims` | a node's claim object, written with the version that it was read with |
 //! | `pods` | a pod's binding, a pod read back, a pod's version made another |
 //! | `lease` | which of several instances places pods |
@@ -14,8 +14,8 @@ mod claims;
 pub mod endpoint;
 mod failure;
 pub mod lease;
+pub mod parse;
 mod pods;
-pub mod seen;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -35,8 +35,8 @@ pub use failure::Failure;
 pub use pods::Binding;
 pub use watch::{Follower, Source, follow};
 
-/// So long a request may take before its outcome counts as unknown.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of a request, after which its outcome counts as unknown.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The API server, with a bound on each request.
 #[derive(Clone)]
@@ -87,9 +87,9 @@ impl Api {
             let body = response.into_body().collect().await.map_err(Failure::lost)?;
             Ok(body.to_bytes())
         };
-        let text = tokio::time::timeout(PATIENCE, text)
+        let text = tokio::time::timeout(REQUEST_TIMEOUT, text)
             .await
-            .map_err(|_| Failure::silent(PATIENCE))??;
+            .map_err(|_| Failure::silent(REQUEST_TIMEOUT))??;
         serde_json::from_slice(&text).map_err(Failure::lost)
     }
 

@@ -26,7 +26,7 @@ pub struct Binding<'a> {
     /// Only if it has this version still.
     pub version: Version,
     pub node: &'a str,
-    /// What its runner is told to take: the annotation's value.
+    /// The CPUs that its runner has to take: the annotation's value.
     pub chosen: Option<&'a str>,
 }
 

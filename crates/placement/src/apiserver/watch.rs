@@ -16,12 +16,12 @@ use tokio::sync::watch;
 use super::{Api, Failure, escaped};
 use crate::reservations::Version;
 
-/// So many objects are asked for at once.
-const PAGE: usize = 500;
+/// Objects requested in one page.
+const OBJECTS_PER_PAGE: usize = 500;
 /// The server ends a watch after so long.
 const WATCH_SECONDS: u64 = 290;
-/// The longest event: etcd takes objects of 1.5 MiB.
-const LONGEST: usize = 4 << 20;
+/// Limit of an event, in bytes: etcd accepts objects of 1.5 MiB.
+const MAX_EVENT_BYTES: usize = 4 << 20;
 /// How long the beginning of an answer is waited for, and how much longer than the server means to hold a watch open its end is.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pauses after requests that failed.
@@ -36,7 +36,7 @@ pub struct Source {
     pub fields: &'static str,
 }
 
-/// Who is told.
+/// Receives the events.
 pub trait Follower: Send + Sync {
     /// An object was added or changed. It may be anything.
     fn changed(&self, object: &RawValue);
@@ -137,7 +137,7 @@ fn number_of(version: &str) -> Version {
 async fn list(api: &Api, source: Source, follower: &dyn Follower) -> Result<String, Failure> {
     let mut next = String::new();
     loop {
-        let mut path = format!("{}?limit={PAGE}", source.path);
+        let mut path = format!("{}?limit={OBJECTS_PER_PAGE}", source.path);
         for (name, value) in [("fieldSelector", source.fields), ("continue", &next)] {
             if !value.is_empty() {
                 path = format!("{path}&{name}={}", escaped(value));
@@ -164,7 +164,7 @@ async fn list(api: &Api, source: Source, follower: &dyn Follower) -> Result<Stri
     }
 }
 
-/// Until the server ends it. `version` follows what was told.
+/// Runs until the server ends it. `version` is that of the last event.
 async fn watch_from(api: &Api, source: Source, version: &mut String, follower: &dyn Follower) -> Result<(), Failure> {
     let mut path = format!(
         "{}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={}",
@@ -194,26 +194,26 @@ async fn watch_from(api: &Api, source: Source, version: &mut String, follower: &
         while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
             let (line, after) = rest.split_at(at);
             match kept.is_empty() {
-                true => told(line, version, follower)?,
+                true => handle_line(line, version, follower)?,
                 false => {
                     kept.extend_from_slice(line);
-                    told(&kept, version, follower)?;
+                    handle_line(&kept, version, follower)?;
                     kept.clear();
                 }
             }
             rest = after.get(1..).unwrap_or_default();
         }
         kept.extend_from_slice(rest);
-        if kept.len() > LONGEST {
+        if kept.len() > MAX_EVENT_BYTES {
             return Err(Failure::lost(format!(
-                "{}: an event of more than {LONGEST} bytes",
+                "{}: an event of more than {MAX_EVENT_BYTES} bytes",
                 source.path
             )));
         }
     }
 }
 
-fn told(line: &[u8], version: &mut String, follower: &dyn Follower) -> Result<(), Failure> {
+fn handle_line(line: &[u8], version: &mut String, follower: &dyn Follower) -> Result<(), Failure> {
     if line.trim_ascii().is_empty() {
         return Ok(());
     }

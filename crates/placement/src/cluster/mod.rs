@@ -1,4 +1,4 @@
-//! All nodes, and their answers kept.
+//! All nodes, and a cache of their answers.
 //!
 //! Nodes that are in the same state share it, and with it their answers: a state is what is left on a node, and which pods are on their way to it.
 //! An answer is asked for once for a state and a request; a node's update gives it another state and touches no other node.
@@ -9,32 +9,32 @@
 //! | `requests` | the requests that are asked |
 //! | `reasons` | why nodes refuse, by number |
 //! | `question` | a question to many nodes, worked out apart from the cluster |
-//! | `ask` | the same at once, one node's answer in full |
+//! | `verdict` | a node's answer: in short, and one node's in full |
 
-mod ask;
 mod question;
 mod reasons;
 mod requests;
 mod states;
 #[cfg(test)]
 mod tests;
+mod verdict;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use stelia_cpus::CpuSet;
 
-use crate::evaluate::{Arrival, Placement, Refusal, Standing, own_cpus};
-use crate::node::{self, Available, Described, NodeError, Shape, ShapeKey, Uid};
-use crate::request::{Request, Shared};
+use crate::evaluate::{Arrival, NodeForecast, Placement, Refusal, own_cpus};
+use crate::node::{self, Available, NodeError, ParsedNode, Shape, ShapeKey, Uid};
+use crate::request::{Request, SharedRequest};
 use crate::score::Weights;
 
-pub use ask::{Reason, Verdict};
 pub use question::{Emptied, Question};
 use reasons::Reasons;
 pub use requests::RequestId;
 use requests::Requests;
 use states::{StateId, States};
+pub use verdict::{Reason, Verdict};
 
 /// The nodes of a cluster.
 #[derive(Debug, Default)]
@@ -54,15 +54,15 @@ pub struct Cluster {
 
 #[derive(Debug)]
 struct Slot {
-    /// Of the last change; no other node ever had it.
+    /// The generation of the last change; no other node ever had it.
     generation: u64,
-    known: Result<Known, NodeError>,
+    known: Result<NodeRecord, NodeError>,
     /// The pods on their way, in the order of the state's arrivals; kept while the object cannot be used.
     coming: Vec<(Uid, Arrival)>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct NodeRecord {
     state: StateId,
     version: Box<str>,
     pods: Box<[Uid]>,
@@ -120,7 +120,7 @@ impl Cluster {
     ///
     /// # Errors
     /// The object cannot be used.
-    pub fn put_read(&mut self, name: &str, read: Result<Described, NodeError>) -> Result<Change, NodeError> {
+    pub fn put_read(&mut self, name: &str, read: Result<ParsedNode, NodeError>) -> Result<Change, NodeError> {
         let read = read.and_then(|described| Ok((self.shape(&described.shape)?, described)));
         let slot = self.slot(name);
         let mut change = Change::default();
@@ -134,10 +134,10 @@ impl Cluster {
                 change.arrived = coming.iter().map(|(uid, _)| *uid).filter(there).collect();
                 coming.retain(|(uid, _)| !there(uid));
                 let arrivals = coming.iter().map(|(_, arrival)| arrival.clone()).collect();
-                let (standing, refused) = Standing::new(&shape, described.available, arrivals);
+                let (forecast, refused) = NodeForecast::new(&shape, described.available, arrivals);
                 change.refused = by_uid(coming, refused);
-                *known = Ok(Known {
-                    state: self.states.enter(shape, standing),
+                *known = Ok(NodeRecord {
+                    state: self.states.enter(shape, forecast),
                     version: described.version.into(),
                     pods: described.pods.into(),
                     owners: described.owners.into(),
@@ -173,9 +173,9 @@ impl Cluster {
     /// The node would refuse it.
     pub fn reserve(&mut self, name: &str, uid: Uid, request: RequestId) -> Result<Placement, Refusal> {
         let (at, placement) = self.placement(name, request)?;
-        let shared = self.requests.shared(request).ok_or_else(ask::forgotten)?;
+        let shared = self.requests.shared(request).ok_or_else(verdict::forgotten)?;
         let Some(slot) = self.nodes.get_mut(at) else {
-            return Err(ask::no_object());
+            return Err(verdict::no_object());
         };
         let arrival = Arrival {
             request: shared,
@@ -218,7 +218,7 @@ impl Cluster {
         was
     }
 
-    /// The pods on their way to a node, in the order in which they were placed, with the CPUs that they are told.
+    /// The pods on their way to a node, in the order in which they were placed, with the CPUs assigned to them.
     pub fn on_their_way<'a>(&'a self, name: &str) -> impl Iterator<Item = (Uid, Option<&'a CpuSet>)> + use<'a> {
         let slot = self.names.get(name).and_then(|at| self.nodes.get(*at));
         let coming = slot.into_iter().flat_map(|slot| &slot.coming);
@@ -238,7 +238,7 @@ impl Cluster {
     /// Whether the node would give the pod CPUs of its own, so that its object will show it; and whether it does so when the pod's container
     /// starts, not when kubelet admits it. `None` where the object cannot be used.
     pub fn owns(&self, name: &str, request: &Request) -> Option<(bool, bool)> {
-        let (shape, _) = self.standing(name)?;
+        let (shape, _) = self.forecast(name)?;
         Some(own_cpus(shape, request))
     }
 
@@ -265,18 +265,18 @@ impl Cluster {
     }
 
     /// What a node has in common with others, and what is left on it; `None` where its object cannot be used.
-    pub fn standing(&self, name: &str) -> Option<(&Arc<Shape>, &Standing)> {
+    pub fn forecast(&self, name: &str) -> Option<(&Arc<Shape>, &NodeForecast)> {
         let known = self.known(name)?;
         self.states.of(Some(known.state))
     }
 
     /// The pods of a node with their CPUs, as far as the object tells.
     pub fn tenants(&self, name: &str) -> Vec<Tenant> {
-        let (Some(known), Some((shape, standing))) = (self.known(name), self.standing(name)) else {
+        let (Some(known), Some((shape, forecast))) = (self.known(name), self.forecast(name)) else {
             return Vec::new();
         };
         let mut sets = vec![CpuSet::new(); known.pods.len()];
-        let taken = standing.published.taken(shape);
+        let taken = forecast.published.taken(shape);
         for (cpu, owner) in taken.iter().zip(&known.owners) {
             if let Some(set) = owner.and_then(|owner| sets.get_mut(usize::from(owner))) {
                 set.insert(cpu);
@@ -300,7 +300,7 @@ impl Cluster {
         id
     }
 
-    fn known(&self, name: &str) -> Option<&Known> {
+    fn known(&self, name: &str) -> Option<&NodeRecord> {
         let slot = self.names.get(name).and_then(|at| self.nodes.get(*at))?;
         slot.known.as_ref().ok()
     }
@@ -353,17 +353,17 @@ impl Cluster {
     fn restate(&mut self, at: usize) -> Change {
         let mut change = Change::default();
         let before = self.state(at);
-        let Some((shape, standing)) = self.states.of(before) else {
+        let Some((shape, forecast)) = self.states.of(before) else {
             return change;
         };
         let Some(slot) = self.nodes.get_mut(at) else {
             return change;
         };
-        let (shape, published): (Arc<Shape>, Available) = (Arc::clone(shape), standing.published.clone());
+        let (shape, published): (Arc<Shape>, Available) = (Arc::clone(shape), forecast.published.clone());
         let arrivals = slot.coming.iter().map(|(_, arrival)| arrival.clone()).collect();
-        let (standing, refused) = Standing::new(&shape, published, arrivals);
+        let (forecast, refused) = NodeForecast::new(&shape, published, arrivals);
         change.refused = by_uid(&slot.coming, refused);
-        let state = self.states.enter(shape, standing);
+        let state = self.states.enter(shape, forecast);
         if let Ok(known) = &mut slot.known {
             known.state = state;
         }
@@ -382,7 +382,7 @@ impl Cluster {
     }
 
     /// The request behind a number; `None` where it is forgotten.
-    pub fn requested(&self, request: RequestId) -> Option<Shared> {
+    pub fn requested(&self, request: RequestId) -> Option<SharedRequest> {
         self.requests.peek(request)
     }
 }

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::request::{Request, Shared};
+use crate::request::{Request, SharedRequest};
 
-/// So many requests are kept: each has a cell in every state. The one that was not asked for longest gives way to a new one.
-pub const MOST: usize = 1024;
+/// Limit of the requests in the cache: each has a cell in every state. A new one replaces the least recently used one.
+pub const MAX_REQUESTS: usize = 1024;
 
 /// A request's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,7 +18,7 @@ pub struct RequestId {
 
 #[derive(Debug)]
 struct Entry {
-    request: Shared,
+    request: SharedRequest,
     key: Arc<str>,
     turn: u32,
     used: u64,
@@ -48,13 +48,15 @@ impl Requests {
             return (id, false);
         }
         let mut entry = Entry {
-            request: Shared(Arc::new(request)),
+            request: SharedRequest(Arc::new(request)),
             key: Arc::clone(&key),
             turn: 0,
             used: self.clock,
         };
         let oldest = self.entries.iter().enumerate().min_by_key(|(_, entry)| entry.used);
-        let oldest = oldest.map(|(place, _)| place).filter(|_| self.entries.len() >= MOST);
+        let oldest = oldest
+            .map(|(place, _)| place)
+            .filter(|_| self.entries.len() >= MAX_REQUESTS);
         let place = match oldest {
             None => {
                 self.entries.push(entry);
@@ -76,7 +78,7 @@ impl Requests {
     }
 
     /// `None` where another request has its place.
-    pub(super) fn shared(&mut self, id: RequestId) -> Option<Shared> {
+    pub(super) fn shared(&mut self, id: RequestId) -> Option<SharedRequest> {
         self.clock += 1;
         let entry = self
             .entries
@@ -86,7 +88,7 @@ impl Requests {
         Some(entry.request.clone())
     }
 
-    pub(super) fn peek(&self, id: RequestId) -> Option<Shared> {
+    pub(super) fn peek(&self, id: RequestId) -> Option<SharedRequest> {
         let entry = self
             .entries
             .get(usize::from(id.place))

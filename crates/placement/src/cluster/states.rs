@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::requests::RequestId;
-use crate::evaluate::Standing;
+use crate::evaluate::NodeForecast;
 use crate::node::Shape;
 
 /// A state's place.
@@ -18,7 +18,7 @@ pub(super) struct Cell(u16);
 const REFUSED: u16 = 0x8000;
 
 impl Cell {
-    pub(super) const UNASKED: Self = Self(0);
+    pub(super) const EMPTY: Self = Self(0);
 
     pub(super) fn fits(total: u16) -> Self {
         Self(total.saturating_add(1).min(REFUSED - 1))
@@ -41,13 +41,13 @@ impl Cell {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) shape: Arc<Shape>,
-    pub(super) standing: Standing,
+    pub(super) forecast: NodeForecast,
 }
 
 /// Equal states are of the same shape and have the same left.
 impl PartialEq for State {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shape, &other.shape) && self.standing == other.standing
+        Arc::ptr_eq(&self.shape, &other.shape) && self.forecast == other.forecast
     }
 }
 
@@ -56,8 +56,8 @@ impl Eq for State {}
 impl Hash for State {
     fn hash<H: Hasher>(&self, state: &mut H) {
         Arc::as_ptr(&self.shape).hash(state);
-        self.standing.published.hash(state);
-        self.standing.arrivals.hash(state);
+        self.forecast.published.hash(state);
+        self.forecast.arrivals.hash(state);
     }
 }
 
@@ -83,8 +83,8 @@ impl States {
     }
 
     /// One node more is in this state.
-    pub(super) fn enter(&mut self, shape: Arc<Shape>, standing: Standing) -> StateId {
-        let state = Arc::new(State { shape, standing });
+    pub(super) fn enter(&mut self, shape: Arc<Shape>, forecast: NodeForecast) -> StateId {
+        let state = Arc::new(State { shape, forecast });
         let found = self.places.get(&state).copied();
         let at = found.or_else(|| self.vacant.pop()).unwrap_or_else(|| {
             self.entries.push(Entry::default());
@@ -113,9 +113,9 @@ impl States {
         }
     }
 
-    pub(super) fn of(&self, at: Option<StateId>) -> Option<(&Arc<Shape>, &Standing)> {
+    pub(super) fn of(&self, at: Option<StateId>) -> Option<(&Arc<Shape>, &NodeForecast)> {
         let state = self.entries.get(at?)?.state.as_ref()?;
-        Some((&state.shape, &state.standing))
+        Some((&state.shape, &state.forecast))
     }
 
     pub(super) fn shared(&self, at: StateId) -> Option<Arc<State>> {
@@ -131,14 +131,14 @@ impl States {
     pub(super) fn cell(&self, at: StateId, request: RequestId) -> Cell {
         let cells = self.entries.get(at).map(|entry| &entry.cells);
         let cell = cells.and_then(|cells| cells.get(usize::from(request.place)));
-        cell.copied().unwrap_or(Cell::UNASKED)
+        cell.copied().unwrap_or(Cell::EMPTY)
     }
 
     pub(super) fn set(&mut self, at: StateId, request: RequestId, cell: Cell) {
         let Some(entry) = self.entries.get_mut(at) else { return };
         let place = usize::from(request.place);
         if entry.cells.len() <= place {
-            entry.cells.resize(place + 1, Cell::UNASKED);
+            entry.cells.resize(place + 1, Cell::EMPTY);
         }
         entry.cells[place] = cell;
     }
@@ -147,7 +147,7 @@ impl States {
     pub(super) fn forget(&mut self, request: RequestId) {
         for entry in &mut self.entries {
             if let Some(cell) = entry.cells.get_mut(usize::from(request.place)) {
-                *cell = Cell::UNASKED;
+                *cell = Cell::EMPTY;
             }
         }
     }

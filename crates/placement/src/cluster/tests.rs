@@ -217,7 +217,7 @@ fn a_question_is_of_the_moment_of_the_look_and_of_no_other_state() {
     }
     let request = cluster.request(vm(8));
     let names = ["a", "b", "c", "none"];
-    let mut question = cluster.look(request, names);
+    let mut question = cluster.prepare(request, names);
     // Equal nodes are one state.
     assert_eq!(question.open(), 1);
     // What happens while it is worked out: a is full, b has another state's place, c is gone.
@@ -247,13 +247,13 @@ fn a_question_is_of_the_moment_of_the_look_and_of_no_other_state() {
         );
     }
     // What was learnt is not worked out again.
-    assert_eq!(cluster.look(request, ["a", "b", "none"]).open(), 0);
+    assert_eq!(cluster.prepare(request, ["a", "b", "none"]).open(), 0);
     // One that was not worked out teaches nothing, and tells of no node that it fits.
     put(&mut cluster, "c", &node([8, 8]));
-    let question = cluster.look(request, ["c"]);
+    let question = cluster.prepare(request, ["c"]);
     cluster.learn(&question);
     assert!(matches!(question.verdicts().next(), Some(Verdict::Refused(_))));
-    assert_eq!(cluster.look(request, ["c"]).open(), 1);
+    assert_eq!(cluster.prepare(request, ["c"]).open(), 1);
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn requests_that_nobody_asks_give_way() {
     let first = cluster.request(vm(2));
     assert!(matches!(verdicts(&mut cluster, first, &["n"])[0], Verdict::Fits(_)));
     let many = |cluster: &mut Cluster, from: u64| {
-        for memory in from..from + requests::MOST as u64 {
+        for memory in from..from + requests::MAX_REQUESTS as u64 {
             let mut request = vm(240);
             request.pod = crate::testing::pod(240_000, memory);
             let id = cluster.request(request);
@@ -371,7 +371,7 @@ proptest! {
                     .coming
                     .clone();
                 fresh.hold(name, held);
-                let (one, other) = (cluster.standing(name).unwrap(), fresh.standing(name).unwrap());
+                let (one, other) = (cluster.forecast(name).unwrap(), fresh.forecast(name).unwrap());
                 prop_assert_eq!(one.1, other.1);
             }
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use kubelet_planner::cpus::Fault;
 use kubelet_planner::{Admission, Cpus, admit};
-use stelia_allocator::evaluate::Request as Asked;
+use stelia_allocator::evaluate::Request as FilteredPods;
 use stelia_allocator::{Allocation, AllocatorPolicies, Exclusivity, Qos, Requester};
 use stelia_api::Error;
 use stelia_cpus::CpuSet;
@@ -145,7 +145,7 @@ fn allocate(
     given: Outcome,
 ) -> Result<Outcome, Refusal> {
     let node = given.left.allocator(shape, policies);
-    let asked: Asked = request.asked(vm);
+    let asked: FilteredPods = request.asked(vm);
     let mut wanted = asked.allocation;
     wanted.schedule.cpus = told.cloned();
     let requester = Requester {

@@ -22,11 +22,11 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::QosClass;
 
 use crate::node::{Available, Shape};
-use crate::request::{Request, Shared};
+use crate::request::{Request, SharedRequest};
 use crate::score::{Score, Weights};
 
 pub(crate) use arrive::Outcome;
-pub use orders::MOST_ON_THEIR_WAY;
+pub use orders::MAX_PODS_ON_THEIR_WAY;
 
 /// Who decides on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -72,7 +72,7 @@ pub struct Placement {
     /// The VM's class, where steliad chooses.
     pub qos: Option<&'static str>,
     pub exclusivity: &'static str,
-    /// What the node is to be told (the annotation resource-status): its VM's CPUs, where steliad chooses and the runner reads it.
+    /// The value of the annotation resource-status: the VM's CPUs, if steliad chooses them and the runner reads it.
     pub told: Option<CpuSet>,
     /// Whether it gets exactly these CPUs, in whatever order the pods that are on their way arrive.
     pub certain: bool,
@@ -82,14 +82,14 @@ pub struct Placement {
 /// A pod that was placed on a node, and of which the node's object does not know yet.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Arrival {
-    pub request: Shared,
-    /// The CPUs that it is told to take; `None` where the node chooses again.
+    pub request: SharedRequest,
+    /// The CPUs that it has to take; `None` if the node chooses again.
     pub cpus: Option<CpuSet>,
 }
 
-/// What a node has left, and which pods are on their way to it.
+/// What a node has left, now and after the pods on their way to it have arrived.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Standing {
+pub struct NodeForecast {
     /// As the node's object says.
     pub published: Available,
     /// In the order in which they were placed.
@@ -98,7 +98,7 @@ pub struct Standing {
     pub expected: Available,
 }
 
-impl Standing {
+impl NodeForecast {
     /// What is left when these pods have arrived. A pod that finds no room any more, because others took it, is left out and told by its
     /// place.
     pub fn new(shape: &Shape, published: Available, arrivals: Vec<Arrival>) -> (Self, Vec<(usize, Refusal)>) {
@@ -109,12 +109,12 @@ impl Standing {
                 Err(refusal) => refused.push((place, refusal)),
             }
         }
-        let standing = Self {
+        let forecast = Self {
             published,
             arrivals,
             expected,
         };
-        (standing, refused)
+        (forecast, refused)
     }
 }
 
@@ -124,13 +124,13 @@ impl Standing {
 /// Why it would be refused.
 pub fn evaluate(
     shape: &Shape,
-    standing: &Standing,
+    forecast: &NodeForecast,
     request: &Request,
     weights: &Weights,
 ) -> Result<Placement, Refusal> {
-    let outcome = arrive::arrive(shape, &standing.expected, request, None)?;
-    let certain = orders::settle(shape, standing, request, &outcome)?;
-    let score = Score::of(shape, &standing.expected, request, &outcome, weights);
+    let outcome = arrive::arrive(shape, &forecast.expected, request, None)?;
+    let certain = orders::settle(shape, forecast, request, &outcome)?;
+    let score = Score::of(shape, &forecast.expected, request, &outcome, weights);
     Ok(Placement {
         told: told(request, &outcome).cloned(),
         by: outcome.by,
@@ -147,7 +147,7 @@ pub fn evaluate(
     })
 }
 
-/// The CPUs that the node is told, and takes or refuses.
+/// The CPUs that the annotation assigns; the node takes or refuses them.
 fn told<'a>(request: &Request, outcome: &'a Outcome) -> Option<&'a CpuSet> {
     let follows = request.vm.as_ref().is_some_and(|vm| vm.follows);
     (follows && outcome.allocation.is_some() && !outcome.vm_cpus.is_empty()).then_some(&outcome.vm_cpus)

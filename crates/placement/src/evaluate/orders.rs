@@ -10,22 +10,22 @@ use std::collections::BTreeMap;
 use stelia_cpus::CpuSet;
 
 use super::arrive::{Outcome, arrive};
-use super::{By, Refusal, Standing};
+use super::{By, NodeForecast, Refusal};
 use crate::node::{Available, Shape};
 use crate::request::Request;
 
-/// So many pods that depend on each other's order may be on their way to a node; the next one waits until the node's object names one of
+/// Limit of the pods on their way to a node whose order matters; the next one waits until the node's object names one of
 /// them.
-pub const MOST_ON_THEIR_WAY: usize = 5;
-/// So many different states of the node are followed for a set of pods.
-const MOST_STATES: usize = 24;
+pub const MAX_PODS_ON_THEIR_WAY: usize = 5;
+/// Limit of the different states of the node that are followed for a set of pods.
+const MAX_STATES: usize = 24;
 
-struct Coming<'a> {
+struct PendingPod<'a> {
     request: &'a Request,
     told: Option<&'a CpuSet>,
 }
 
-impl Coming<'_> {
+impl PendingPod<'_> {
     fn equals(&self, other: &Self) -> bool {
         std::ptr::eq(self.request, other.request) && self.told == other.told
     }
@@ -34,15 +34,15 @@ impl Coming<'_> {
 /// Whether all find room in every order; the answer is whether the pod gets the same CPUs in each.
 pub(super) fn settle(
     shape: &Shape,
-    standing: &Standing,
+    forecast: &NodeForecast,
     request: &Request,
     outcome: &Outcome,
 ) -> Result<bool, Refusal> {
     let told = super::told(request, outcome);
-    let mut all: Vec<Coming<'_>> = standing
+    let mut all: Vec<PendingPod<'_>> = forecast
         .arrivals
         .iter()
-        .map(|arrival| Coming {
+        .map(|arrival| PendingPod {
             request: &arrival.request.0,
             told: arrival.cpus.as_ref(),
         })
@@ -50,8 +50,8 @@ pub(super) fn settle(
     if all.is_empty() {
         return Ok(true);
     }
-    all.push(Coming { request, told });
-    let asks_devices = |one: &Coming<'_>| {
+    all.push(PendingPod { request, told });
+    let asks_devices = |one: &PendingPod<'_>| {
         let mut containers = one.request.pod.containers.iter();
         containers.any(|container| !container.resources.limits.devices.is_empty())
     };
@@ -59,13 +59,13 @@ pub(super) fn settle(
     if !depends {
         return Ok(true);
     }
-    if all.len() > MOST_ON_THEIR_WAY + 1 {
+    if all.len() > MAX_PODS_ON_THEIR_WAY + 1 {
         return Err(waits(format!(
             "{} pods are on their way to the node already",
-            standing.arrivals.len()
+            forecast.arrivals.len()
         )));
     }
-    every_order(shape, standing, &all)
+    every_order(shape, forecast, &all)
 }
 
 fn waits(text: String) -> Refusal {
@@ -73,7 +73,7 @@ fn waits(text: String) -> Refusal {
 }
 
 /// Goes through the subsets of pods that have arrived, each with all states that it can have left; the last pod is the new one.
-fn every_order(shape: &Shape, standing: &Standing, all: &[Coming<'_>]) -> Result<bool, Refusal> {
+fn every_order(shape: &Shape, forecast: &NodeForecast, all: &[PendingPod<'_>]) -> Result<bool, Refusal> {
     let newest = all.len() - 1;
     // The CPUs that the newest pod got.
     let mut got: Option<CpuSet> = None;
@@ -82,11 +82,11 @@ fn every_order(shape: &Shape, standing: &Standing, all: &[Coming<'_>]) -> Result
         .iter()
         .take(newest)
         .any(|one| one.told.is_none() && one.equals(&all[newest]));
-    let mut left: BTreeMap<usize, Vec<Available>> = [(0, vec![standing.published.clone()])].into();
+    let mut left: BTreeMap<usize, Vec<Available>> = [(0, vec![forecast.published.clone()])].into();
     for set in 1usize..1 << all.len() {
         let mut states: Vec<Available> = Vec::new();
         for (last, coming) in all.iter().enumerate().filter(|(last, _)| set >> last & 1 == 1) {
-            // Of equal pods the first comes first.
+            // Equal pods keep their order.
             let later = all.iter().enumerate().skip(last + 1);
             if later
                 .clone()
@@ -109,7 +109,7 @@ fn every_order(shape: &Shape, standing: &Standing, all: &[Coming<'_>]) -> Result
                 if !states.contains(&outcome.left) {
                     states.push(outcome.left);
                 }
-                if states.len() > MOST_STATES {
+                if states.len() > MAX_STATES {
                     return Err(waits(
                         "too much depends on the order in which pods on their way arrive".to_owned(),
                     ));

@@ -22,7 +22,7 @@ use stelia_kubelet::QosClass;
 use stelia_node_report::{Allocator, Facts, PodAllocation};
 
 use super::*;
-use crate::node::{self, Described};
+use crate::node::{self, ParsedNode};
 use crate::testing::{self, facts_of, published, uid};
 
 /// So many, or as many as are asked for.
@@ -47,19 +47,19 @@ impl Real {
     }
 }
 
-fn read(facts: &Facts) -> (Shape, Described) {
+fn read(facts: &Facts) -> (Shape, ParsedNode) {
     let described = node::read(published(facts).as_bytes()).unwrap();
     (Shape::new(described.shape.clone()).unwrap(), described)
 }
 
-fn standing(shape: &Shape, described: Described, arrivals: Vec<Arrival>) -> Standing {
-    let (standing, refused) = Standing::new(shape, described.available, arrivals);
+fn forecast(shape: &Shape, described: ParsedNode, arrivals: Vec<Arrival>) -> NodeForecast {
+    let (forecast, refused) = NodeForecast::new(shape, described.available, arrivals);
     assert_eq!(refused, []);
-    standing
+    forecast
 }
 
-fn ask(shape: &Shape, standing: &Standing, request: &Request) -> Result<Placement, Refusal> {
-    evaluate(shape, standing, request, &Weights::default())
+fn ask(shape: &Shape, forecast: &NodeForecast, request: &Request) -> Result<Placement, Refusal> {
+    evaluate(shape, forecast, request, &Weights::default())
 }
 
 const NIC: &str = "example.com/nic";
@@ -214,7 +214,7 @@ fn plain(pod: &Pod) -> Request {
 
 fn coming(request: Request, cpus: Option<CpuSet>) -> Arrival {
     Arrival {
-        request: Shared(Arc::new(request)),
+        request: SharedRequest(Arc::new(request)),
         cpus,
     }
 }
@@ -226,7 +226,7 @@ proptest! {
     #[test]
     fn where_kubelet_chooses_the_answer_is_kubelets(real in any_real(), mut pod in any_pod()) {
         let (shape, described) = read(&real.facts(&real.node));
-        let before = standing(&shape, described, Vec::new());
+        let before = forecast(&shape, described, Vec::new());
         let told = ask(&shape, &before, &plain(&pod));
         pod.uid = uid(99).to_string();
         match admit(&real.node, &pod) {
@@ -238,7 +238,7 @@ proptest! {
             Ok(admission) if admission.faults.iter().all(|(_, fault)| *fault == kubelet_planner::cpus::Fault::Overwritten) => {
                 prop_assert_eq!(told.unwrap().cpus, exclusive_of(&admission));
                 let (_, next) = read(&real.facts(&admission.node));
-                let after = standing(&shape, Described { available: before.published, ..next.clone() }, vec![coming(plain(&pod), None)]);
+                let after = forecast(&shape, ParsedNode { available: before.published, ..next.clone() }, vec![coming(plain(&pod), None)]);
                 let certain = admission.containers.iter().all(|one| one.devices.values().all(|chosen| chosen.certain));
                 if certain {
                     prop_assert_eq!(after.expected, next.available);
@@ -266,7 +266,7 @@ proptest! {
         let (shape, described) = read(&real.facts(&real.node));
         let (mut on_their_way, mut arrivals): (Vec<Pod>, Vec<Arrival>) = (Vec::new(), Vec::new());
         for (number, mut pod) in pods.into_iter().enumerate() {
-            let now = standing(&shape, described.clone(), arrivals.clone());
+            let now = forecast(&shape, described.clone(), arrivals.clone());
             if ask(&shape, &now, &plain(&pod)).is_ok() {
                 arrivals.push(coming(plain(&pod), None));
                 pod.uid = uid(number as u128 + 50).to_string();
@@ -421,7 +421,7 @@ proptest! {
         for (number, (cpus, allocation)) in asked.into_iter().enumerate() {
             let number = number as u128 + 1;
             let request = testing::vm_with(cpus, allocation.clone(), true);
-            let now = standing(&shape, described.clone(), arrivals.clone());
+            let now = forecast(&shape, described.clone(), arrivals.clone());
             let answer = ask(&shape, &now, &request);
             match facts.allocator_node().unwrap().allot(&allocation, &requester(cpus)) {
                 Err(refusal) => {
@@ -443,7 +443,7 @@ proptest! {
                 }
             }
         }
-        let after = standing(&shape, described, arrivals).expected;
+        let after = forecast(&shape, described, arrivals).expected;
         prop_assert_eq!(after, read(&facts).1.available);
         if backwards {
             told.reverse();
@@ -483,7 +483,7 @@ fn a_pod_waits_where_another_order_would_leave_it_without_room() {
     let of = |cpus: u64| plain(&testing::pod(cpus * 1000, 1));
     let ask_with = |coming_pods: &[u64], cpus: u64| {
         let arrivals = coming_pods.iter().map(|cpus| coming(of(*cpus), None)).collect();
-        ask(&shape, &standing(&shape, described.clone(), arrivals), &of(cpus))
+        ask(&shape, &forecast(&shape, described.clone(), arrivals), &of(cpus))
     };
     assert!(ask_with(&[], 2).unwrap().certain);
     // Whichever comes first is on node 0.
@@ -503,8 +503,8 @@ fn a_pod_waits_where_another_order_would_leave_it_without_room() {
 #[test]
 fn a_vm_on_a_node_of_kubelets_needs_cpus_of_its_own_and_no_options() {
     let (shape, described) = read(&stelia_node_report::testing::facts());
-    let standing = standing(&shape, described, Vec::new());
-    let fits = ask(&shape, &standing, &testing::vm(2)).unwrap();
+    let forecast = forecast(&shape, described, Vec::new());
+    let fits = ask(&shape, &forecast, &testing::vm(2)).unwrap();
     assert_eq!(
         (fits.by, fits.cpus.to_string().as_str(), fits.told),
         (By::Kubelet, "6-7", None)
@@ -513,12 +513,12 @@ fn a_vm_on_a_node_of_kubelets_needs_cpus_of_its_own_and_no_options() {
         qos: Some(Qos::Lse),
         ..AllocationRequest::default()
     };
-    let refusal = ask(&shape, &standing, &testing::vm_with(2, options, true)).unwrap_err();
+    let refusal = ask(&shape, &forecast, &testing::vm_with(2, options, true)).unwrap_err();
     assert_eq!((refusal.by, refusal.name), (By::Steliad, "InvalidArgument"));
     let mut shared = testing::vm(2);
     shared.pod = testing::pod(1500, 1);
-    assert_eq!(ask(&shape, &standing, &shared).unwrap_err().name, "NotGuaranteed");
-    let refusal = ask(&shape, &standing, &testing::vm(4)).unwrap_err();
+    assert_eq!(ask(&shape, &forecast, &shared).unwrap_err().name, "NotGuaranteed");
+    let refusal = ask(&shape, &forecast, &testing::vm(4)).unwrap_err();
     assert_eq!((refusal.by, refusal.name), (By::Kubelet, "TopologyAffinityError"));
 }
 
@@ -537,8 +537,8 @@ fn kubelet_beside_the_allocator_knows_nothing_of_steliads_cpus() {
     });
     // Kubelet has 2-3 given away and takes 4-5 for free, which steliad's instance has.
     let (shape, described) = read(&facts);
-    let standing = standing(&shape, described, Vec::new());
-    let refusal = ask(&shape, &standing, &testing::vm(2)).unwrap_err();
+    let forecast = forecast(&shape, described, Vec::new());
+    let refusal = ask(&shape, &forecast, &testing::vm(2)).unwrap_err();
     assert_eq!((refusal.by, refusal.name), (By::Steliad, "CpusetConflict"));
     assert!(refusal.text.contains("4-5"), "{refusal}");
     // For what has no CPUs of kubelet's the allocator chooses.
@@ -548,7 +548,7 @@ fn kubelet_beside_the_allocator_knows_nothing_of_steliads_cpus() {
     };
     let mut vm = testing::vm_with(1, shared, true);
     vm.pod = testing::pod(1500, 1);
-    let placement = ask(&shape, &standing, &vm).unwrap();
+    let placement = ask(&shape, &forecast, &vm).unwrap();
     assert_eq!(
         (placement.by, placement.qos, placement.told),
         (By::Steliad, Some("LS"), None)

@@ -15,8 +15,8 @@ use crate::request::Request;
 use crate::reservations::Uid;
 use crate::score;
 
-/// Most nodes of a call.
-const MOST_NODES: usize = 50_000;
+/// Limit of the nodes of a call.
+const MAX_CALL_NODES: usize = 50_000;
 
 /// What is wrong with a call.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +27,7 @@ pub(super) enum CallError {
     NoNames,
     #[error("it has neither NodeNameToMetaVictims nor NodeNameToVictims")]
     NoVictims,
-    #[error("{0} nodes are more than {MOST_NODES}")]
+    #[error("{0} nodes are more than {MAX_CALL_NODES}")]
     TooMany(usize),
     #[error("the pod: {0}")]
     Pod(String),
@@ -47,7 +47,7 @@ fn syntax(cause: serde_json::Error) -> CallError {
 }
 
 /// What a pod asks.
-enum Wanted {
+enum PodNeeds {
     /// No CPUs of its own, and no VM.
     Nothing,
     Room(Option<Uid>, Box<Request>),
@@ -56,7 +56,7 @@ enum Wanted {
 }
 
 /// The nodes that are named, and what the pod asks.
-fn read<'a>(placer: &Placer, body: &'a [u8]) -> Result<(Vec<&'a str>, Wanted), CallError> {
+fn read<'a>(placer: &Placer, body: &'a [u8]) -> Result<(Vec<&'a str>, PodNeeds), CallError> {
     let args: ExtenderArgs<'a> = serde_json::from_slice(body).map_err(syntax)?;
     let names = match (args.node_names, args.nodes) {
         (Some(names), _) => names,
@@ -67,15 +67,15 @@ fn read<'a>(placer: &Placer, body: &'a [u8]) -> Result<(Vec<&'a str>, Wanted), C
 }
 
 /// What the pod asks, where so many nodes are asked about it.
-fn asked(placer: &Placer, nodes: usize, pod: &RawValue) -> Result<Wanted, CallError> {
-    if nodes > MOST_NODES {
+fn asked(placer: &Placer, nodes: usize, pod: &RawValue) -> Result<PodNeeds, CallError> {
+    if nodes > MAX_CALL_NODES {
         return Err(CallError::TooMany(nodes));
     }
     placer.ready()?;
     match placer.asked_for(pod.get()) {
-        Ok((_, None)) => Ok(Wanted::Nothing),
-        Ok((uid, Some(request))) => Ok(Wanted::Room(uid, Box::new(request))),
-        Err(PodError::Request(cause)) => Ok(Wanted::Impossible(excerpt::cause(&cause))),
+        Ok((_, None)) => Ok(PodNeeds::Nothing),
+        Ok((uid, Some(request))) => Ok(PodNeeds::Room(uid, Box::new(request))),
+        Err(PodError::Request(cause)) => Ok(PodNeeds::Impossible(excerpt::cause(&cause))),
         Err(cause) => Err(CallError::Pod(excerpt::cause(&cause))),
     }
 }
@@ -90,13 +90,13 @@ pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, serde_json
     let mut result = ExtenderFilterResult::default();
     match read(placer, body) {
         Err(cause) => result.error = format!("stelia-placement: {cause}"),
-        Ok((names, Wanted::Nothing)) => result.node_names = Some(names),
-        Ok((names, Wanted::Impossible(why))) => {
+        Ok((names, PodNeeds::Nothing)) => result.node_names = Some(names),
+        Ok((names, PodNeeds::Impossible(why))) => {
             impossible = why;
             result.node_names = Some(Vec::new());
             result.failed_and_unresolvable_nodes = names.into_iter().map(|name| (name, &*impossible)).collect();
         }
-        Ok((names, Wanted::Room(uid, request))) => {
+        Ok((names, PodNeeds::Room(uid, request))) => {
             let mut fit = Vec::with_capacity(names.len());
             placer.answers(&request, &names, |name, answer| match answer {
                 Answer::Fits(_) => fit.push(name),
@@ -116,10 +116,10 @@ pub(super) fn prioritize(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallEr
     let (names, wanted) = read(placer, body)?;
     let mut list = Vec::with_capacity(names.len());
     match wanted {
-        Wanted::Nothing | Wanted::Impossible(_) => {
+        PodNeeds::Nothing | PodNeeds::Impossible(_) => {
             list.extend(names.into_iter().map(|host| HostPriority { host, score: 0 }));
         }
-        Wanted::Room(_, request) => placer.answers(&request, &names, |host, answer| {
+        PodNeeds::Room(_, request) => placer.answers(&request, &names, |host, answer| {
             let score = match answer {
                 Answer::Fits(total) => i64::from(score::priority(total)),
                 Answer::Refused(_) => 0,
@@ -147,10 +147,10 @@ pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError
     };
     // A pod that gets no CPUs of its own finds room wherever counting says so.
     let wanted = asked(placer, all.len(), args.pod)?;
-    if let Wanted::Impossible(why) = wanted {
+    if let PodNeeds::Impossible(why) = wanted {
         return Err(CallError::Pod(why));
     }
-    if let Wanted::Room(_, request) = wanted {
+    if let PodNeeds::Room(_, request) = wanted {
         let uids = |victims: &MetaVictims<'_>| {
             let pods = victims.pods.iter().flatten();
             pods.filter_map(|pod| Uid::parse(pod.uid)).collect()

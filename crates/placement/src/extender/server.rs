@@ -48,11 +48,11 @@ impl Default for Bounds {
     }
 }
 
-/// A pause after accept(2) failed, as it does for as long as there are too many open files.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// The pause after accept(2) failed, for example with too many open files.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// How often it is looked whether this instance still places pods, of each connection.
-const LOOK_PERIOD: Duration = Duration::from_secs(1);
+/// How often each connection checks whether this instance is still the leader.
+const LEADER_CHECK_PERIOD: Duration = Duration::from_secs(1);
 
 /// What is answered on an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub async fn serve(placer: Arc<Placer>, listener: TcpListener, service: Service,
                 Ok((stream, _)) => stream,
                 Err(cause) => {
                     warn!("accept a connection: {cause}");
-                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                     continue;
                 }
             },
@@ -165,7 +165,7 @@ impl Client {
         let overdue = clock.overdue();
         tokio::pin!(connection, overdue);
         let mut ending = false;
-        let mut look = tokio::time::interval(LOOK_PERIOD);
+        let mut prepare = tokio::time::interval(LEADER_CHECK_PERIOD);
         loop {
             tokio::select! {
                 done = connection.as_mut() => {
@@ -183,7 +183,7 @@ impl Client {
                     connection.as_mut().graceful_shutdown();
                 }
                 // One that was of use while this instance placed pods is not any more.
-                _ = look.tick(), if !ending && paths == Paths::All => {
+                _ = prepare.tick(), if !ending && paths == Paths::All => {
                     if asked.load(Ordering::Relaxed) && of.ready().is_err() {
                         ending = true;
                         connection.as_mut().graceful_shutdown();

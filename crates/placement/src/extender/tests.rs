@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::tls::Files;
 use super::*;
 use crate::apiserver::Api;
-use crate::apiserver::lease::Seat;
+use crate::apiserver::lease::LeaseClaim;
 use crate::placer::{Options, Placer};
 use crate::simulation::crash;
 use crate::simulation::load;
@@ -86,7 +86,7 @@ async fn served(paths: Paths, tls: Option<Tls>, bounds: Bounds) -> Served {
         1,
         Options::default(),
     );
-    let seat = Seat {
+    let seat = LeaseClaim {
         namespace: "stelia-system".to_owned(),
         name: "stelia-placement".to_owned(),
         identity: "one".to_owned(),

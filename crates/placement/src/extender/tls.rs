@@ -13,8 +13,8 @@ use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 use tracing::{info, warn};
 
-/// How often it is looked whether they changed.
-const LOOKED_AT: Duration = Duration::from_secs(10);
+/// How often the files are checked for changes.
+const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The files.
 #[derive(Debug, Clone)]
@@ -68,7 +68,7 @@ impl Tls {
     /// With the newest certificate that can be used.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.looked.elapsed() >= LOOKED_AT {
+        if current.looked.elapsed() >= FILE_CHECK_INTERVAL {
             current.looked = Instant::now();
             let changed = changed(&self.files);
             if changed != current.changed {

@@ -15,7 +15,7 @@ use stelia_node_report::compact::Compact;
 use super::shape::Shape;
 use super::zones::Zones;
 
-/// Of one resource on one NUMA node: bytes, or devices.
+/// Amounts of one resource on one NUMA node, in bytes or devices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Amount {
     /// What pods may have in all.
@@ -54,8 +54,8 @@ pub struct Available {
     pub devices: Box<[Devices]>,
 }
 
-/// Whom what others have is booked to: kubelet's managers look only at what is left.
-const OTHERS: &str = "-";
+/// The owner that everything which other pods have is assigned to: kubelet's managers only read what is left.
+const OTHER_OWNER: &str = "-";
 
 impl Available {
     pub(super) fn of(compact: &Compact, zones: &Zones) -> Self {
@@ -193,7 +193,7 @@ impl Available {
         if !given.is_empty() {
             state
                 .entries
-                .insert(OTHERS.to_owned(), [(OTHERS.to_owned(), given)].into());
+                .insert(OTHER_OWNER.to_owned(), [(OTHER_OWNER.to_owned(), given)].into());
         }
         state
     }

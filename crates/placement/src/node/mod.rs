@@ -27,7 +27,7 @@ const READY: &str = "ready";
 
 /// A node's object, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Described {
+pub struct ParsedNode {
     pub name: String,
     /// The object's resourceVersion; empty where it has none.
     pub version: String,
@@ -43,7 +43,7 @@ pub struct Described {
 ///
 /// # Errors
 /// The object cannot be used. It may come from anyone.
-pub fn read(text: &[u8]) -> Result<Described, NodeError> {
+pub fn read(text: &[u8]) -> Result<ParsedNode, NodeError> {
     if text.len() > MAX_BYTES {
         return Err(NodeError::TooLarge(text.len()));
     }
@@ -56,7 +56,7 @@ pub fn read(text: &[u8]) -> Result<Described, NodeError> {
 ///
 /// # Errors
 /// As [`read`].
-pub fn describe(object: &StoredObject) -> Result<Described, NodeError> {
+pub fn describe(object: &StoredObject) -> Result<ParsedNode, NodeError> {
     if let Some(state) = attribute(object, STATE)?.filter(|state| *state != READY) {
         return Err(NodeError::Unusable(excerpt::excerpt(state)));
     }
@@ -74,7 +74,7 @@ pub fn describe(object: &StoredObject) -> Result<Described, NodeError> {
         false => compact.taken().iter().map(place).collect(),
     };
     let available = Available::of(&compact, &zones);
-    Ok(Described {
+    Ok(ParsedNode {
         name: object.metadata.name.clone(),
         version: object.metadata.resource_version.clone(),
         shape: shape::key(object, compact, zones)?,

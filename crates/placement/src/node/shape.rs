@@ -17,7 +17,7 @@ use stelia_node_report::stored::StoredObject;
 use super::zones::Zones;
 use super::{NodeError, attribute, wrong};
 
-/// By what two nodes are told apart, beyond what is allocated on them.
+/// What distinguishes two nodes apart from their allocations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShapeKey {
     topology: Topology,
@@ -47,7 +47,7 @@ struct StaticCpus {
 }
 
 impl Hash for ShapeKey {
-    /// Of a part, which tells most apart.
+    /// Hashes only a part, by which most shapes differ.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.topology.hash(state);
         self.reserved.hash(state);
@@ -83,7 +83,7 @@ impl Shape {
         };
         let (topology_policy, topology_scope) = match (key.alignment, &key.policies) {
             (Some(told), _) => told,
-            // A node without kubelet, or whose kubelet is not told of: nobody else refuses there.
+            // A node without kubelet, or whose kubelet is not described: nothing else refuses pods there.
             (None, Some(_)) => (Policy::None, Scope::Container),
             (None, None) => return Err(NodeError::KubeletUnknown),
         };

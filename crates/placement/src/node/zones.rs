@@ -11,7 +11,7 @@ use super::available::Amount;
 use super::{NodeError, wrong};
 
 /// NUMA nodes beyond this id are in no mask of kubelet's.
-const HIGHEST: u32 = 63;
+const MAX_NUMA_NODE_ID: u32 = 63;
 /// The most resources of a zone, and devices of a resource on a NUMA node.
 const MAX_RESOURCES: usize = 256;
 const MAX_DEVICES: u64 = 4096;
@@ -99,7 +99,7 @@ pub(super) fn read(object: &StoredObject, compact: &Compact) -> Result<Zones, No
 fn node(place: &'static str, zone: &str) -> Result<u32, NodeError> {
     let id: Option<u32> = zone.strip_prefix("node-").and_then(|id| id.parse().ok());
     match id {
-        Some(id) if id <= HIGHEST => Ok(id),
+        Some(id) if id <= MAX_NUMA_NODE_ID => Ok(id),
         Some(_) => Err(wrong(place, zone, "no NUMA node has so high an id")),
         None => Err(wrong(place, zone, "not the name of a NUMA zone (node-N)")),
     }
@@ -175,7 +175,7 @@ fn groups(compact: &Compact) -> Result<BTreeMap<u32, u64>, NodeError> {
     for (node, cells) in compact.managers.memory_groups.iter().flatten() {
         let mut mask = 0u64;
         for id in cells.iter().chain([node]) {
-            if *id > HIGHEST {
+            if *id > MAX_NUMA_NODE_ID {
                 return Err(wrong(
                     "kubelet.memory",
                     &id.to_string(),

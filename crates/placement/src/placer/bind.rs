@@ -13,19 +13,19 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::asked::AskedPod;
+use super::filtered_pods::FilteredPod;
 use super::promise::Promise;
 use super::{NotReady, Placer, State, count};
-use crate::apiserver::{Binding, Failure, seen};
+use crate::apiserver::{Binding, Failure, parse};
 use crate::evaluate::{Placement, Refusal};
-use crate::request::Shared;
-use crate::reservations::{AskedToBind, Begun, Moment, NodeName, NotBegun, Ticket, Uid, Unavailable};
+use crate::request::SharedRequest;
+use crate::reservations::{BindNotStarted, BindRequest, Moment, NodeName, StartedBind, Ticket, Uid, Unavailable};
 
-/// A claim that was promised without knowing another one is promised anew so often.
-const ATTEMPTS: usize = 4;
-/// So long it is tried to learn the outcome before the scheduler is told that it is not known; its own patience must be longer.
-const DECIDED_WITHIN: Duration = Duration::from_secs(8);
-const AGAIN: Duration = Duration::from_millis(300);
+/// Limit of the attempts to write a claim when another claim changed meanwhile.
+const MAX_CLAIM_ATTEMPTS: usize = 4;
+/// How long the outcome of a bind is queried before the scheduler gets the answer that it is unknown; the scheduler's own timeout must be longer.
+const DECISION_TIMEOUT: Duration = Duration::from_secs(8);
+const RETRY_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Why a pod was not bound; kube-scheduler queues it again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -46,7 +46,7 @@ pub enum BindError {
     Rejected(NodeName, Refusal),
     #[error("pod {0} asks for what no node takes")]
     Request(String),
-    #[error("node {0}: other claims came in between {ATTEMPTS} times")]
+    #[error("node {0}: other claims came in between {MAX_CLAIM_ATTEMPTS} times")]
     Crowded(NodeName),
     #[error("write the claim on node {0}: {1}")]
     Claim(NodeName, Failure),
@@ -71,11 +71,11 @@ impl ToBind {
     }
 }
 
-/// What came of an attempt to write a claim.
-enum Written {
-    Yes,
-    /// Somebody else wrote it meanwhile: it was read again.
-    Again,
+/// The result of an attempt to write a claim.
+enum ClaimWrite {
+    Done,
+    /// Another writer changed it meanwhile; it was read again.
+    Conflict,
 }
 
 impl Placer {
@@ -104,24 +104,24 @@ impl Placer {
         let Some(asked) = self.asked(uid, to).await? else {
             return self.bind_plainly(to).await;
         };
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_CLAIM_ATTEMPTS {
             let begun = self.state().begin(asked.clone(), &to.node, self.now());
-            let Begun { ticket, cpus, .. } = match begun {
+            let StartedBind { ticket, cpus, .. } = match begun {
                 Ok(begun) => begun,
-                Err(NotBegun::Already) => return Ok(()),
-                Err(NotBegun::Unavailable(Unavailable::NoObject)) if asked.request.0.vm.is_none() => {
+                Err(BindNotStarted::Already) => return Ok(()),
+                Err(BindNotStarted::Unavailable(Unavailable::NoObject)) if asked.request.0.vm.is_none() => {
                     return self.bind_plainly(to).await;
                 }
-                Err(refusal) => return Err(not_begun(refusal, to)),
+                Err(refusal) => return Err(not_started(refusal, to)),
             };
             // From here on each way out says what becomes of the promise; if the caller goes away it is kept, and decided later.
             let mut promise = Promise::new(self, ticket);
             match self.write(&promise).await {
-                Ok(Written::Yes) => {
-                    let chosen = cpus.as_ref().map(seen::status);
+                Ok(ClaimWrite::Done) => {
+                    let chosen = cpus.as_ref().map(parse::status);
                     return self.send(to, &mut promise, chosen.as_deref()).await;
                 }
-                Ok(Written::Again) => {
+                Ok(ClaimWrite::Conflict) => {
                     promise.failed();
                     self.ready()?;
                 }
@@ -135,9 +135,9 @@ impl Placer {
     }
 
     /// The pod as it is known best; `None` of one that gets no CPUs of its own.
-    async fn asked(&self, uid: Uid, to: &ToBind) -> Result<Option<AskedToBind<Shared>>, BindError> {
-        // Of a pod that was only watched the name is not kept.
-        let named = |asked: AskedToBind<Shared>| AskedToBind {
+    async fn asked(&self, uid: Uid, to: &ToBind) -> Result<Option<BindRequest<SharedRequest>>, BindError> {
+        // The name of a pod that was only watched is not stored.
+        let named = |asked: BindRequest<SharedRequest>| BindRequest {
             name: to.pod().into(),
             ..asked
         };
@@ -151,13 +151,13 @@ impl Placer {
             Err(Failure::Missing(_)) => return Err(BindError::Gone(to.pod())),
             Err(failure) => return Err(BindError::Bind(to.pod(), to.node.clone(), failure)),
         };
-        let pod = seen::parsed_pod(&document).filter(|pod| pod.uid == uid);
+        let pod = parse::parsed_pod(&document).filter(|pod| pod.uid == uid);
         let pod = pod.ok_or_else(|| BindError::Gone(to.pod()))?;
         let request = self.request(&document, Some(&pod));
         let request = request.map_err(|_| BindError::Request(to.pod()))?;
         let mut state = self.state();
         let request = request.and_then(|request| state.shared(request));
-        let asked = AskedPod {
+        let asked = FilteredPod {
             name: pod.name,
             version: pod.version,
             priority: pod.priority,
@@ -169,9 +169,9 @@ impl Placer {
 
     /// Writes the promise to the node's claim object. One write of a node at a time, so that the writes of this process do not refuse
     /// each other.
-    async fn write(&self, promise: &Promise<'_>) -> Result<Written, Failure> {
+    async fn write(&self, promise: &Promise<'_>) -> Result<ClaimWrite, Failure> {
         let Some(ticket) = promise.ticket() else {
-            return Ok(Written::Again);
+            return Ok(ClaimWrite::Conflict);
         };
         let writer = self
             .writers
@@ -189,11 +189,11 @@ impl Placer {
             )
         };
         let Some(rewrite) = rewrite else {
-            return Ok(Written::Again);
+            return Ok(ClaimWrite::Conflict);
         };
         // A process that was stopped may have been succeeded meanwhile.
         if self.ready().is_err() {
-            return Ok(Written::Again);
+            return Ok(ClaimWrite::Conflict);
         }
         match self
             .api
@@ -202,7 +202,7 @@ impl Placer {
         {
             Ok(version) => {
                 self.state().reservations.wrote(&ticket.node, version);
-                Ok(Written::Yes)
+                Ok(ClaimWrite::Done)
             }
             // There is no such object: without one to begin with there is no such resource.
             Err(Failure::Missing(cause)) if rewrite.base.is_none() => Err(Failure::Missing(cause)),
@@ -221,7 +221,7 @@ impl Placer {
                         .reservations
                         .claims_gone(&ticket.node, rewrite.base.unwrap_or_default()),
                 }
-                Ok(Written::Again)
+                Ok(ClaimWrite::Conflict)
             }
             Err(failure) => Err(failure),
         }
@@ -240,7 +240,7 @@ impl Placer {
             node: &to.node,
             chosen,
         };
-        let deadline = Instant::now() + DECIDED_WITHIN;
+        let deadline = Instant::now() + DECISION_TIMEOUT;
         let mut uncertain = false;
         loop {
             // A leader that was succeeded sends nothing new; what it sent before is decided by its successor.
@@ -271,7 +271,7 @@ impl Placer {
                 }
                 Failure::Refused(..) | Failure::Expired(_) => {}
             }
-            if Instant::now() + AGAIN >= deadline {
+            if Instant::now() + RETRY_INTERVAL >= deadline {
                 return Err(match uncertain {
                     true => {
                         promise.lost();
@@ -283,7 +283,7 @@ impl Placer {
                     }
                 });
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 
@@ -325,13 +325,13 @@ impl Placer {
     }
 }
 
-fn not_begun(refusal: NotBegun<Refusal>, to: &ToBind) -> BindError {
+fn not_started(refusal: BindNotStarted<Refusal>, to: &ToBind) -> BindError {
     match refusal {
-        NotBegun::Elsewhere(node) => BindError::Elsewhere(to.pod(), node),
-        NotBegun::UnderWay(node) => BindError::UnderWay(to.pod(), node),
-        NotBegun::Already | NotBegun::Gone => BindError::Gone(to.pod()),
-        NotBegun::Unavailable(unavailable) => BindError::Unavailable(to.node.clone(), unavailable),
-        NotBegun::Rejected(refusal) => BindError::Rejected(to.node.clone(), refusal),
+        BindNotStarted::Elsewhere(node) => BindError::Elsewhere(to.pod(), node),
+        BindNotStarted::UnderWay(node) => BindError::UnderWay(to.pod(), node),
+        BindNotStarted::Already | BindNotStarted::Gone => BindError::Gone(to.pod()),
+        BindNotStarted::Unavailable(unavailable) => BindError::Unavailable(to.node.clone(), unavailable),
+        BindNotStarted::Rejected(refusal) => BindError::Rejected(to.node.clone(), refusal),
     }
 }
 
@@ -339,19 +339,19 @@ impl State {
     /// Begins a bind; answers to other calls count it from now on.
     fn begin(
         &mut self,
-        asked: AskedToBind<Shared>,
+        asked: BindRequest<SharedRequest>,
         node: &NodeName,
         now: Moment,
-    ) -> Result<Begun<Placement>, NotBegun<Refusal>> {
+    ) -> Result<StartedBind<Placement>, BindNotStarted<Refusal>> {
         self.reservations.pass(now);
         self.reservations.begin(asked, node, now)
     }
 
     /// The newest that is known of a pod; `None` where nothing is, `Some(None)` of one that gets no CPUs of its own.
-    fn asked_to_bind(&self, uid: Uid) -> Option<Option<AskedToBind<Shared>>> {
+    fn asked_to_bind(&self, uid: Uid) -> Option<Option<BindRequest<SharedRequest>>> {
         let asked = self.asked.get(uid).map(|asked| {
             let request = asked.request.clone()?;
-            Some(AskedToBind {
+            Some(BindRequest {
                 uid,
                 name: asked.name.clone(),
                 version: asked.version,

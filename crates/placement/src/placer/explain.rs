@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use super::{Answer, Placer};
 use crate::evaluate::Placement;
-use crate::reservations::{Moment, NodeName, Standing};
+use crate::reservations::{Moment, NodeName, ReservationStatus};
 
-/// So many of the best nodes are told in full.
-const BEST: usize = 5;
+/// Limit of the best nodes that are described in full.
+const MAX_EXPLAINED_NODES: usize = 5;
 
 /// What is known of a pod.
 #[derive(Debug, Serialize)]
@@ -46,7 +46,7 @@ pub struct Candidate {
     pub placement: Option<Placement>,
 }
 
-fn claimed(standing: Standing, now: Moment) -> Claimed {
+fn claimed(standing: ReservationStatus, now: Moment) -> Claimed {
     Claimed {
         node: standing.node,
         state: standing.state,
@@ -92,11 +92,14 @@ impl Placer {
         let mut state = self.state();
         let number = state.number(&request.0, now);
         let cluster = &mut state.reservations.rules_mut().cluster;
-        let best = fits.into_iter().take(BEST).map(|(score, node)| Candidate {
-            node: node.into(),
-            score,
-            placement: cluster.explain(node, number).ok(),
-        });
+        let best = fits
+            .into_iter()
+            .take(MAX_EXPLAINED_NODES)
+            .map(|(score, node)| Candidate {
+                node: node.into(),
+                score,
+                placement: cluster.explain(node, number).ok(),
+            });
         explanation.best = best.collect();
         Some(explanation)
     }

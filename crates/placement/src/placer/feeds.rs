@@ -8,10 +8,10 @@ use serde_json::value::RawValue;
 use tracing::{info, warn};
 
 use super::{Placer, State, count};
-use crate::apiserver::{Failure, Follower, Source, seen};
+use crate::apiserver::{Failure, Follower, Source, parse};
 use crate::node;
-use crate::request::{Request, Shared};
-use crate::reservations::{NodeName, SeenPod, Uid, Version};
+use crate::request::{Request, SharedRequest};
+use crate::reservations::{NodeName, ObservedPod, Uid, Version};
 
 /// Reasons of failed pods that their nodes had admitted.
 const ADMITTED: [&str; 5] = ["Evicted", "Preempting", "Terminated", "NodeLost", "NodeShutdown"];
@@ -26,21 +26,21 @@ pub struct Feed {
 pub fn feeds(placer: &Arc<Placer>) -> [Feed; 3] {
     [
         Feed {
-            source: seen::PODS,
+            source: parse::PODS,
             follower: Arc::new(Pods {
                 placer: placer.clone(),
                 listed: Mutex::default(),
             }),
         },
         Feed {
-            source: seen::OBJECTS,
+            source: parse::OBJECTS,
             follower: Arc::new(Objects {
                 placer: placer.clone(),
                 listed: Mutex::default(),
             }),
         },
         Feed {
-            source: seen::CLAIMS,
+            source: parse::CLAIMS,
             follower: Arc::new(ClaimObjects {
                 placer: placer.clone(),
                 listed: Mutex::default(),
@@ -97,14 +97,14 @@ impl Placer {
     }
 
     /// Takes over a pod, from a watch or read by itself.
-    pub(crate) fn pod_seen(&self, text: &str) -> Option<Uid> {
+    pub(crate) fn observe_pod(&self, text: &str) -> Option<Uid> {
         self.pod_listed(text, false)
     }
 
     /// The same; in a `list` pods are found that a former leader refused, which this instance was not asked about.
     fn pod_listed(&self, text: &str, list: bool) -> Option<Uid> {
         let now = self.now();
-        let Some(pod) = seen::pod(text) else {
+        let Some(pod) = parse::pod(text) else {
             count(&self.counts.unreadable);
             return None;
         };
@@ -116,10 +116,10 @@ impl Placer {
             let refused = (!ADMITTED.contains(&reason.as_str())).then_some(reason.as_str());
             let mut state = self.state();
             state.reservations.pod_gone(uid, refused, now);
-            self.tell_refused(&mut state);
+            self.notify_refused(&mut state);
             return Some(uid);
         }
-        // Of what asks for nothing only the version matters, and only while a bind of it is under way.
+        // For a pod that requests no CPUs only the version matters, and only while a bind of it is under way.
         if !pod.concerns {
             return Some(uid);
         }
@@ -140,7 +140,7 @@ impl Placer {
             let (name, request) = (pod.name.clone(), request.clone());
             state.waiting.found(uid, name, request, pod.priority, now);
         }
-        let pod = SeenPod {
+        let pod = ObservedPod {
             uid,
             name: pod.name,
             version: pod.version,
@@ -155,7 +155,7 @@ impl Placer {
     }
 
     /// The instance that leads tells it: those that read along see the same.
-    fn tell_refused(&self, state: &mut State) {
+    fn notify_refused(&self, state: &mut State) {
         let refused = state.reservations.take_refused().into_iter();
         for refused in refused.filter(|_| self.leadership.is_held()) {
             let (pod, node, reason) = (refused.pod, &refused.node, &refused.reason);
@@ -177,7 +177,7 @@ impl Placer {
 
 impl State {
     /// The request, kept once.
-    pub(crate) fn shared(&mut self, request: Request) -> Option<Shared> {
+    pub(crate) fn shared(&mut self, request: Request) -> Option<SharedRequest> {
         let cluster = &mut self.reservations.rules_mut().cluster;
         let number = cluster.request(request);
         cluster.requested(number)
@@ -194,7 +194,7 @@ impl Follower for Pods {
     }
 
     fn gone(&self, object: &RawValue) {
-        let Some(pod) = seen::pod(object.get()) else { return };
+        let Some(pod) = parse::pod(object.get()) else { return };
         let now = self.placer.now();
         let mut state = self.placer.state();
         state.waiting.is_over(pod.uid);
@@ -221,7 +221,7 @@ impl Follower for Pods {
 impl Follower for Objects {
     fn changed(&self, object: &RawValue) {
         count(&self.placer.counts.updates);
-        let Some(named) = seen::node_object(object.get()) else {
+        let Some(named) = parse::node_object(object.get()) else {
             count(&self.placer.counts.unreadable);
             return;
         };
@@ -241,7 +241,7 @@ impl Follower for Objects {
     }
 
     fn gone(&self, object: &RawValue) {
-        let Some(named) = seen::node_object(object.get()) else {
+        let Some(named) = parse::node_object(object.get()) else {
             return;
         };
         let now = self.placer.now();
@@ -268,7 +268,7 @@ impl Follower for Objects {
 impl Follower for ClaimObjects {
     fn changed(&self, object: &RawValue) {
         let now = self.placer.now();
-        match seen::claims(object.get()) {
+        match parse::claims(object.get()) {
             Ok(claims) => {
                 note(&self.listed, claims.node.clone());
                 let mut state = self.placer.state();
@@ -284,7 +284,9 @@ impl Follower for ClaimObjects {
     }
 
     fn gone(&self, object: &RawValue) {
-        let Ok(claims) = seen::claims(object.get()) else { return };
+        let Ok(claims) = parse::claims(object.get()) else {
+            return;
+        };
         self.placer
             .state()
             .reservations

@@ -9,15 +9,15 @@
 //! | `promise` | a promise whose outcome is not told yet |
 //! | `resolve` | binds of which the outcome is not known are decided |
 //! | `waiting` | the pods that no node had room for, and the nodes that changed since |
-//! | `crowd` | which namespace has the most of those pods, which gives way where there are too many |
+//! | `namespace_queues` | which namespace has the most of those pods, which gives way where there are too many |
 //! | `retry` | the pods of `waiting` that fit now are tried again |
 //! | `explain` | why a pod waits, or where it is |
 
-mod asked;
 mod bind;
-mod crowd;
 mod explain;
 mod feeds;
+mod filtered_pods;
+mod namespace_queues;
 mod preempt;
 mod promise;
 mod resolve;
@@ -36,16 +36,16 @@ use stelia_allocator::evaluate::ScoringStrategy;
 use tokio::time::Instant;
 
 use crate::apiserver::lease::Leadership;
-use crate::apiserver::{Api, Owner, seen};
+use crate::apiserver::{Api, Owner, parse};
 use crate::cluster::{Question, RequestId, Verdict};
 use crate::request::{Request, RequestError};
-use crate::reservations::{Census, Moment, NodeName, Reservations, Uid, Unavailable};
+use crate::reservations::{Moment, NodeName, ReservationCounts, Reservations, Uid, Unavailable};
 
-use asked::{Asked, AskedPod};
 pub(crate) use bind::to_its_end;
 pub use bind::{BindError, ToBind};
 pub use explain::Explanation;
 pub use feeds::{Feed, feeds};
+use filtered_pods::{FilteredPod, FilteredPods};
 pub use rules::NodeRules;
 use waiting::Waiting;
 
@@ -68,7 +68,7 @@ pub struct Placer {
     read: [AtomicU64; 3],
     /// Which watches have read a list at all.
     listed: [AtomicBool; 3],
-    /// The term in which all nodes were looked at for pods that a former leader refused.
+    /// The term in which all nodes were checked for pods that a former leader refused.
     looked_at: AtomicU64,
     options: Options,
     begun: Instant,
@@ -77,7 +77,7 @@ pub struct Placer {
 
 pub(crate) struct State {
     pub(crate) reservations: Reservations<NodeRules>,
-    pub(crate) asked: Asked,
+    pub(crate) asked: FilteredPods,
     pub(crate) waiting: Waiting,
     /// The Node objects that own claim objects.
     pub(crate) owners: HashMap<NodeName, Owner>,
@@ -135,7 +135,7 @@ impl Placer {
         Arc::new(Self {
             state: Mutex::new(State {
                 reservations: Reservations::new(NodeRules::default(), number),
-                asked: Asked::default(),
+                asked: FilteredPods::default(),
                 waiting: Waiting::default(),
                 owners: HashMap::new(),
             }),
@@ -190,7 +190,7 @@ impl Placer {
         read.then_some(()).ok_or(NotReady::NotRead)
     }
 
-    pub fn census(&self) -> Census {
+    pub fn census(&self) -> ReservationCounts {
         let now = self.now();
         let mut state = self.state();
         state.reservations.pass(now);
@@ -211,7 +211,7 @@ impl Placer {
     ///
     /// # Errors
     /// It fits nowhere.
-    pub(crate) fn request(&self, document: &Value, pod: Option<&seen::Pod>) -> Result<Option<Request>, RequestError> {
+    pub(crate) fn request(&self, document: &Value, pod: Option<&parse::Pod>) -> Result<Option<Request>, RequestError> {
         if pod.is_some_and(|pod| !pod.concerns) {
             return Ok(None);
         }
@@ -225,13 +225,13 @@ impl Placer {
     /// It fits nowhere.
     pub fn asked_for(&self, pod: &str) -> Result<(Option<Uid>, Option<Request>), PodError> {
         let document = serde_json::from_str(pod)?;
-        let pod = seen::parsed_pod(&document);
+        let pod = parse::parsed_pod(&document);
         let request = self.request(&document, pod.as_ref())?;
         let uid = pod.as_ref().map(|pod| pod.uid);
         if let Some(pod) = pod {
             let mut state = self.state();
             let shared = request.clone().and_then(|request| state.shared(request));
-            let asked = AskedPod {
+            let asked = FilteredPod {
                 name: pod.name,
                 version: pod.version,
                 priority: pod.priority,
@@ -248,7 +248,7 @@ impl Placer {
         let (closed, mut question) = {
             let mut state = self.state();
             let number = state.number(request, now);
-            state.look(number, names, now)
+            state.prepare(number, names, now)
         };
         if question.open() > 0 {
             question.work_out();
@@ -286,11 +286,11 @@ fn answer(closed: Option<&'static str>, verdict: Verdict, has_vm: bool) -> Answe
 
 impl State {
     /// Why each of these nodes is closed, and what is known of its answer.
-    fn look(&mut self, number: RequestId, names: &[&str], now: Moment) -> (Vec<Option<&'static str>>, Question) {
+    fn prepare(&mut self, number: RequestId, names: &[&str], now: Moment) -> (Vec<Option<&'static str>>, Question) {
         let reservations = &mut self.reservations;
         let closed = |name: &&str| reservations.available(name, now).err().and_then(reason);
         let closed = names.iter().map(closed).collect();
-        let question = reservations.rules_mut().cluster.look(number, names.iter().copied());
+        let question = reservations.rules_mut().cluster.prepare(number, names.iter().copied());
         (closed, question)
     }
 

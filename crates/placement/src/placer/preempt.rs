@@ -8,8 +8,8 @@ use crate::evaluate::Refusal;
 use crate::request::Request;
 use crate::reservations::{Moment, Uid};
 
-/// Nodes that are taken down at once, so that nobody waits for a question about all of them, and not all of them are in memory twice.
-const AT_ONCE: usize = 256;
+/// Nodes that are evaluated at once, so that no other call waits for a question about all of them, and not all of them are in memory twice.
+const NODES_PER_BATCH: usize = 256;
 
 /// A node, why nothing is placed there, and what it is without its victims.
 type Candidate<'n> = (&'n str, Option<&'static str>, Result<Emptied, Refusal>);
@@ -25,7 +25,7 @@ impl Placer {
         let now = self.now();
         let nodes: Vec<(&'n str, Vec<Uid>)> = nodes.into_iter().collect();
         let has_vm = request.vm.is_some();
-        for some in nodes.chunks(AT_ONCE) {
+        for some in nodes.chunks(NODES_PER_BATCH) {
             for (name, closed, emptied) in self.emptied(request, some, now) {
                 let verdict = match emptied.and_then(Emptied::evaluate) {
                     Ok(placement) => Verdict::Fits(placement.score.total),

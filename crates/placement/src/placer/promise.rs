@@ -1,4 +1,4 @@
-//! What was promised, until it is told what became of it.
+//! A promise to a pod, until its outcome is reported.
 
 use super::Placer;
 use crate::reservations::Ticket;
@@ -21,7 +21,7 @@ impl<'a> Promise<'a> {
         }
     }
 
-    /// `None` once its outcome was told.
+    /// `None` once its outcome was reported.
     pub(super) fn ticket(&self) -> Option<&Ticket> {
         self.ticket.as_ref()
     }

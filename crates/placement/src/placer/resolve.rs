@@ -8,16 +8,16 @@ use super::{Placer, count};
 use crate::apiserver::Failure;
 use crate::reservations::Uid;
 
-/// How often it is looked for them.
-pub const PERIOD: Duration = Duration::from_secs(2);
-/// So many are read in one turn.
-const AT_ONCE: usize = 50;
+/// How often undecided binds are searched for.
+pub const RESOLVE_PERIOD: Duration = Duration::from_secs(2);
+/// Pods read in one turn.
+const PODS_PER_TURN: usize = 50;
 
 impl Placer {
     /// Decides what can be decided, again and again.
     pub async fn resolve_for_ever(&self) {
         loop {
-            tokio::time::sleep(PERIOD).await;
+            tokio::time::sleep(RESOLVE_PERIOD).await;
             let now = self.now();
             self.state().reservations.pass(now);
             if self.ready().is_ok() {
@@ -28,11 +28,11 @@ impl Placer {
 
     pub(super) async fn resolve(&self) {
         let undecided = self.state().reservations.undecided();
-        for (uid, name) in undecided.into_iter().take(AT_ONCE) {
+        for (uid, name) in undecided.into_iter().take(PODS_PER_TURN) {
             self.read_pod(uid, &name).await;
         }
         let due = self.state().reservations.to_fence(self.now());
-        for (uid, name) in due.into_iter().take(AT_ONCE) {
+        for (uid, name) in due.into_iter().take(PODS_PER_TURN) {
             let Some((namespace, pod)) = name.split_once('/') else {
                 continue;
             };
@@ -66,7 +66,7 @@ impl Placer {
             }
         };
         // A pod of that name may be another one by now; a mirror's UID is not asked for here.
-        if found.is_empty() || self.pod_seen(&found) != Some(uid) {
+        if found.is_empty() || self.observe_pod(&found) != Some(uid) {
             let now = self.now();
             self.state().reservations.pod_gone(uid, None, now);
         }

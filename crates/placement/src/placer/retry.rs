@@ -11,9 +11,9 @@ use super::{Answer, Placer, count};
 use crate::apiserver::Failure;
 use crate::reservations::{Moment, NodeName, Uid};
 
-/// How often the nodes that changed are looked at.
-const PERIOD: Duration = Duration::from_millis(250);
-/// Pods that are told in one turn; the nodes that are left have the next one.
+/// How often the nodes that changed are checked.
+const RETRY_PERIOD: Duration = Duration::from_millis(250);
+/// Limit of the pods that are notified in one turn; the remaining nodes have the next one.
 const MAX_PATCHES_A_TURN: usize = 8;
 
 impl Placer {
@@ -31,7 +31,7 @@ impl Placer {
     /// Looks at what changed, again and again.
     pub async fn retry_for_ever(&self) {
         loop {
-            tokio::time::sleep(PERIOD).await;
+            tokio::time::sleep(RETRY_PERIOD).await;
             self.retry().await;
         }
     }
@@ -65,7 +65,7 @@ impl Placer {
             };
             if let Some(retry) = next {
                 told += 1;
-                self.tell(&retry, node).await;
+                self.notify(&retry, node).await;
             }
         }
     }
@@ -89,7 +89,7 @@ impl Placer {
         state.waiting.open(now)
     }
 
-    async fn tell(&self, retry: &Retry, node: &NodeName) {
+    async fn notify(&self, retry: &Retry, node: &NodeName) {
         let Some((namespace, name)) = retry.name.split_once('/') else {
             return;
         };

@@ -4,8 +4,8 @@ use stelia_cpus::CpuSet;
 
 use crate::cluster::{Cluster, RequestId};
 use crate::evaluate::{Arrival, Placement, Refusal};
-use crate::node::{Described, NodeError};
-use crate::request::{Request, Shared};
+use crate::node::{NodeError, ParsedNode};
+use crate::request::{Request, SharedRequest};
 use crate::reservations::{Held, Rules, Uid};
 
 /// The nodes, with their answers kept.
@@ -16,7 +16,7 @@ pub struct NodeRules {
 
 impl NodeRules {
     /// Lets the node's answers count what is held there.
-    pub fn expect(&mut self, node: &str, held: &[Held<'_, Shared>]) {
+    pub fn expect(&mut self, node: &str, held: &[Held<'_, SharedRequest>]) {
         let same = self
             .cluster
             .on_their_way(node)
@@ -24,7 +24,7 @@ impl NodeRules {
         if same {
             return;
         }
-        let arrival = |held: &Held<'_, Shared>| {
+        let arrival = |held: &Held<'_, SharedRequest>| {
             let arrival = Arrival {
                 request: held.request.clone(),
                 cpus: held.cpus.cloned(),
@@ -35,14 +35,14 @@ impl NodeRules {
     }
 
     /// The number of a request that was asked before, or of one that is forgotten and asked again.
-    pub fn number(&mut self, request: &Shared) -> RequestId {
+    pub fn number(&mut self, request: &SharedRequest) -> RequestId {
         self.cluster.request(Request::clone(&request.0))
     }
 }
 
 impl Rules for NodeRules {
-    type Node = Result<Described, NodeError>;
-    type Request = Shared;
+    type Node = Result<ParsedNode, NodeError>;
+    type Request = SharedRequest;
     type Place = Placement;
     type Rejection = Refusal;
 
@@ -56,7 +56,12 @@ impl Rules for NodeRules {
         }
     }
 
-    fn place(&mut self, node: &str, held: &[Held<'_, Shared>], request: &Shared) -> Result<Placement, Refusal> {
+    fn place(
+        &mut self,
+        node: &str,
+        held: &[Held<'_, SharedRequest>],
+        request: &SharedRequest,
+    ) -> Result<Placement, Refusal> {
         self.expect(node, held);
         let number = self.number(request);
         self.cluster.explain(node, number)
@@ -66,7 +71,7 @@ impl Rules for NodeRules {
         place.told.clone()
     }
 
-    fn owns(&self, node: &str, request: &Shared) -> bool {
+    fn owns(&self, node: &str, request: &SharedRequest) -> bool {
         self.cluster.owns(node, &request.0).is_none_or(|(owns, _)| owns)
     }
 
@@ -74,7 +79,7 @@ impl Rules for NodeRules {
         self.cluster.shows(node, pod)
     }
 
-    fn at_start(&self, node: &str, request: &Shared) -> bool {
+    fn at_start(&self, node: &str, request: &SharedRequest) -> bool {
         self.cluster
             .owns(node, &request.0)
             .is_some_and(|(_, at_start)| at_start)

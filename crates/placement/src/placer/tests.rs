@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::apiserver::lease::Seat;
+use crate::apiserver::lease::LeaseClaim;
 use crate::simulation::crash;
 use crate::simulation::load::{pod, uid};
 use crate::simulation::machine::Kind;
@@ -83,7 +83,7 @@ impl Cluster {
             number,
             Options::default(),
         );
-        let seat = Seat {
+        let seat = LeaseClaim {
             namespace: "stelia-system".to_owned(),
             name: "stelia-placement".to_owned(),
             identity,
@@ -436,7 +436,7 @@ async fn the_lease_is_taken_over_after_it_ended_and_given_back_at_the_end() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(first.placer.ready(), Err(NotReady::NotLeader));
 
-    let seat = Seat {
+    let seat = LeaseClaim {
         namespace: "stelia-system".to_owned(),
         name: "stelia-placement".to_owned(),
         identity: "instance-2".to_owned(),

@@ -7,42 +7,42 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::crowd::Crowd;
-use crate::request::Shared;
+use super::namespace_queues::NamespaceQueues;
+use crate::request::SharedRequest;
 use crate::reservations::{Moment, NodeName, Uid};
 
 /// Pods that are remembered at most. One that comes beyond that takes the place of the youngest of the namespace that has the most, if
 /// that still has no fewer then; otherwise it is left to kube-scheduler, which tries every pod again after five minutes.
 const MAX_PODS: usize = 10_000;
-/// A pod that was not asked about for so long is forgotten: kube-scheduler tries each that waits at least every five and a half minutes.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(900);
-/// A pod that was refused again after it was to be tried again is not touched for so long after that; doubled each time up to [`MAX_PAUSE`].
+/// A pod is forgotten when kube-scheduler has not asked about it for this long: kube-scheduler tries each that waits at least every five and a half minutes.
+const RETENTION_TIME: Duration = Duration::from_secs(900);
+/// The pause after a pod was tried again and refused again; doubled each time up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(32);
-/// The API server is not waited for longer, whatever it asks for: by then kube-scheduler tries the pod by itself.
-const MAX_REST: Duration = Duration::from_secs(300);
-/// Answers that are looked at in one turn: nodes times different requests.
+/// Limit of the pause that the API server may ask for: by then kube-scheduler tries the pod by itself.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
+/// Limit of the answers that are checked in one turn: nodes times different requests.
 const MAX_ANSWERS_A_TURN: usize = 2048;
 const MAX_NODES_A_TURN: usize = 64;
 const MAX_REQUESTS_A_TURN: usize = 256;
-/// A node that changed is looked at for so long where there are more different requests than a turn has.
-const MAX_LOOK: Duration = Duration::from_secs(60);
+/// How long a changed node is checked if there are more different requests than one turn checks.
+const MAX_REVIEW_TIME: Duration = Duration::from_secs(60);
 
 /// A pod that waits.
 #[derive(Debug, Clone)]
 struct Pod {
     /// `namespace/name`.
     name: Arc<str>,
-    request: Shared,
+    request: SharedRequest,
     /// `spec.priority`.
     priority: i64,
     since: Moment,
     /// Since when the answer holds by which it was refused last.
     asked: Moment,
-    /// When it was told last to be tried again.
+    /// When it was last made to be tried again.
     touched: Option<Moment>,
     pause: Duration,
-    /// It could not be told, and is not told before this moment; how long it waits if that fails once more, doubled each time up to [`MAX_PAUSE`].
+    /// It could not be notified, and is not notified before this moment; and the pause if that fails again, doubled each time up to [`MAX_PAUSE`].
     not_before: Moment,
     rest: Duration,
 }
@@ -76,22 +76,22 @@ pub(crate) struct Retry {
 #[derive(Debug, Default)]
 pub(crate) struct Open {
     pub(crate) nodes: Vec<NodeName>,
-    pub(crate) requests: Vec<Shared>,
+    pub(crate) requests: Vec<SharedRequest>,
     /// Whether these are all requests.
     all: bool,
 }
 
 /// What a node has room for, of the requests of a turn.
-pub(crate) type Fits = HashSet<Shared>;
+pub(crate) type Fits = HashSet<SharedRequest>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     pods: HashMap<Uid, Pod>,
     /// The same pods by namespace.
-    crowd: Crowd,
-    /// The API server asked for rest until then: nobody is told anything before.
+    namespace_queues: NamespaceQueues,
+    /// The API server asked for a pause until then: no pod is notified before.
     busy_until: Moment,
-    /// Nodes whose change is not looked at yet, or not to the end, with its moment.
+    /// Nodes whose change is not checked yet, or not completely, with its moment.
     nodes: BTreeMap<NodeName, Moment>,
     turn: usize,
 }
@@ -102,7 +102,7 @@ impl Waiting {
     }
 
     /// A pod that was refused by answers of the moment `asked`.
-    pub(crate) fn refused(&mut self, pod: Uid, name: Arc<str>, request: Shared, priority: i64, asked: Moment) {
+    pub(crate) fn refused(&mut self, pod: Uid, name: Arc<str>, request: SharedRequest, priority: i64, asked: Moment) {
         if let Some(known) = self.pods.get_mut(&pod) {
             // It was tried again in vain: something else than this program is in its way.
             if known
@@ -119,21 +119,21 @@ impl Waiting {
     }
 
     /// A pod that another instance refused, which led before; nothing changes for one that is known.
-    pub(crate) fn found(&mut self, pod: Uid, name: Arc<str>, request: Shared, priority: i64, now: Moment) {
+    pub(crate) fn found(&mut self, pod: Uid, name: Arc<str>, request: SharedRequest, priority: i64, now: Moment) {
         if !self.pods.contains_key(&pod) {
             self.add(pod, name, request, priority, now, Moment::ZERO);
         }
     }
 
     /// A pod that is not known yet.
-    fn add(&mut self, pod: Uid, name: Arc<str>, request: Shared, priority: i64, since: Moment, asked: Moment) {
+    fn add(&mut self, pod: Uid, name: Arc<str>, request: SharedRequest, priority: i64, since: Moment, asked: Moment) {
         if self.pods.len() >= MAX_PODS {
-            let Some(out) = self.crowd.gives_way_to(&name) else {
+            let Some(out) = self.namespace_queues.gives_way_to(&name) else {
                 return;
             };
             self.is_over(out);
         }
-        self.crowd.add(&name, since, pod);
+        self.namespace_queues.add(&name, since, pod);
         let pod_waits = Pod {
             name,
             request,
@@ -151,7 +151,7 @@ impl Waiting {
     /// It is bound, or gone.
     pub(crate) fn is_over(&mut self, pod: Uid) {
         if let Some(over) = self.pods.remove(&pod) {
-            self.crowd.remove(&over.name, over.since, pod);
+            self.namespace_queues.remove(&over.name, over.since, pod);
         }
     }
 
@@ -166,11 +166,11 @@ impl Waiting {
 
     /// What to ask the nodes now; nothing where nothing changed for any pod that waits.
     pub(crate) fn open(&mut self, now: Moment) -> Open {
-        let crowd = &mut self.crowd;
+        let namespace_queues = &mut self.namespace_queues;
         self.pods.retain(|uid, pod| {
-            let stays = now.saturating_sub(pod.asked.max(pod.since)) < FORGOTTEN_AFTER;
+            let stays = now.saturating_sub(pod.asked.max(pod.since)) < RETENTION_TIME;
             if !stays {
-                crowd.remove(&pod.name, pod.since, *uid);
+                namespace_queues.remove(&pod.name, pod.since, *uid);
             }
             stays
         });
@@ -181,8 +181,8 @@ impl Waiting {
             return Open::default();
         };
         let open = self.pods.values().filter(|pod| pod.is_open(*newest));
-        let different: HashSet<&Shared> = open.map(|pod| &pod.request).collect();
-        let mut requests: Vec<Shared> = different.into_iter().cloned().collect();
+        let different: HashSet<&SharedRequest> = open.map(|pod| &pod.request).collect();
+        let mut requests: Vec<SharedRequest> = different.into_iter().cloned().collect();
         let all = requests.len() <= MAX_REQUESTS_A_TURN;
         if !all {
             // Others the next time, in an order that stays.
@@ -200,7 +200,7 @@ impl Waiting {
         Open { nodes, requests, all }
     }
 
-    /// Of the pods that the node has room for now the one to be tried next: of the highest priority, and of those the one that waits longest. `fits` says
+    /// The pod to try next among those that the node has room for now: the highest priority, then the longest wait. `fits` says
     /// which requests of this turn it has room for, `is_free` whether nobody binds the pod at this moment. A node that no other pod fits is not looked at
     /// again before it changes.
     pub(crate) fn next(
@@ -225,7 +225,7 @@ impl Waiting {
                 first = Some(rank);
             }
         }
-        let looked_at = open.all || now >= changed + MAX_LOOK;
+        let looked_at = open.all || now >= changed + MAX_REVIEW_TIME;
         if looked_at && left <= usize::from(first.is_some()) {
             self.nodes.remove(node);
         }
@@ -241,7 +241,7 @@ impl Waiting {
     /// It could not be told. It is told again with a later turn of the node, after a pause that grows; where the API server asked for rest of the length
     /// `after`, no pod is told anything before that is over.
     pub(crate) fn failed(&mut self, retry: &Retry, node: &NodeName, after: Option<Duration>, now: Moment) {
-        let after = after.unwrap_or_default().min(MAX_REST);
+        let after = after.unwrap_or_default().min(MAX_RETRY_AFTER);
         self.busy_until = self.busy_until.max(now + after);
         if let Some(pod) = self.pods.get_mut(&retry.pod) {
             pod.touched = None;
@@ -265,15 +265,15 @@ mod tests {
         Uid::parse(&crate::testing::uid(number).to_string()).unwrap()
     }
 
-    fn shared(cpus: u64) -> Shared {
-        Shared(Arc::new(vm(cpus)))
+    fn shared(cpus: u64) -> SharedRequest {
+        SharedRequest(Arc::new(vm(cpus)))
     }
 
     fn node(name: &str) -> NodeName {
         name.into()
     }
 
-    fn refused(waiting: &mut Waiting, number: u128, request: &Shared, seconds: u64) {
+    fn refused(waiting: &mut Waiting, number: u128, request: &SharedRequest, seconds: u64) {
         waiting.refused(
             uid(number),
             format!("vms/{number}").into(),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     /// The pods that are touched because the node has room for all of these requests.
-    fn turn(waiting: &mut Waiting, of: &str, fits: &[Shared], seconds: u64) -> Option<u128> {
+    fn turn(waiting: &mut Waiting, of: &str, fits: &[SharedRequest], seconds: u64) -> Option<u128> {
         let open = waiting.open(at(seconds));
         assert!(open.nodes.len() <= MAX_NODES_A_TURN);
         // What was not asked has no answer.
@@ -359,10 +359,10 @@ mod tests {
         waiting.changed(names, at(11));
         let open = waiting.open(at(11));
         assert_eq!((open.nodes.len(), open.requests.len()), (MAX_NODES_A_TURN, 1));
-        waiting.open(at(10) + FORGOTTEN_AFTER);
+        waiting.open(at(10) + RETENTION_TIME);
         assert_eq!((waiting.len(), waiting.nodes.len()), (0, 0));
         // However many different requests there are, each has its turn.
-        let different: Vec<Shared> = (0..600).map(|_| shared(4)).collect();
+        let different: Vec<SharedRequest> = (0..600).map(|_| shared(4)).collect();
         for (number, request) in different.iter().enumerate() {
             refused(&mut waiting, number as u128 + 1, request, 1000);
         }
@@ -379,8 +379,8 @@ mod tests {
             );
         }
         assert_eq!(asked.len(), 600);
-        waiting.open(at(1000) + FORGOTTEN_AFTER);
-        // Of a former leader's pods the answers are not known, so every node is news.
+        waiting.open(at(1000) + RETENTION_TIME);
+        // The answers for a former leader's pods are not known, so every node is new.
         waiting.found(uid(1), "vms/1".into(), small.clone(), 0, at(2000));
         waiting.changed([node("a")], at(2000));
         assert_eq!(turn(&mut waiting, "a", &[small], 2000), Some(1));
@@ -411,8 +411,8 @@ mod tests {
         waiting.is_over(uid(1));
         refused(&mut waiting, most + 2, &small, 33);
         assert!(waiting.pods.contains_key(&uid(most + 2)));
-        waiting.open(at(33) + FORGOTTEN_AFTER);
-        assert!(waiting.pods.is_empty() && waiting.crowd.is_empty());
+        waiting.open(at(33) + RETENTION_TIME);
+        assert!(waiting.pods.is_empty() && waiting.namespace_queues.is_empty());
     }
 
     #[test]

@@ -20,14 +20,14 @@ use stelia_cpus::CpuSet;
 use crate::cluster::{Cluster, Verdict};
 use crate::evaluate::{Placement, Refusal, evaluate};
 use crate::node::Uid;
-use crate::request::{Request, Shared};
+use crate::request::{Request, SharedRequest};
 use crate::score::Weights;
 
 /// A VM that runs.
 #[derive(Debug, Clone)]
 pub struct Resident {
     pub uid: Uid,
-    pub request: Shared,
+    pub request: SharedRequest,
     /// Whether a rebind may give it other CPUs of its node.
     pub rebinds: bool,
     /// Whether it may be migrated to another node.
@@ -44,7 +44,7 @@ pub struct Limits {
     pub moves: usize,
     /// Questions to nodes' rules, in all.
     pub tries: usize,
-    /// Plans that are told, the best ones.
+    /// Limit of the plans that are returned, the best ones.
     pub plans: usize,
 }
 
@@ -61,7 +61,7 @@ impl Default for Limits {
 /// How a VM moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum How {
+pub enum MoveKind {
     /// To other CPUs of its node, by a rebind job.
     Rebind,
     /// To another node, live.
@@ -72,7 +72,7 @@ pub enum How {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Move {
     pub uid: Uid,
-    pub how: How,
+    pub how: MoveKind,
     /// The node that it goes to; its own for a rebind.
     pub to: String,
     pub from_cpus: CpuSet,
@@ -91,7 +91,7 @@ pub struct Plan {
     pub gain: Gain,
 }
 
-/// What a plan brings, and at what price.
+/// The gain and the cost of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Gain {
     /// CPUs that the pod gets.
@@ -104,7 +104,7 @@ pub struct Gain {
     pub free_cores: (usize, usize),
 }
 
-/// What was looked at.
+/// What was searched.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Search {
     /// Nodes that were searched for a set of VMs.
@@ -178,7 +178,7 @@ pub fn rebalance(cluster: &mut Cluster, residents: &Residents, request: &Request
     answer.search.tries = search.tries;
     answer.search.cut |= search.tries >= limits.tries;
     answer.plans.sort_by_key(|plan| {
-        let migrations = plan.moves.iter().filter(|one| one.how == How::Migrate).count();
+        let migrations = plan.moves.iter().filter(|one| one.how == MoveKind::Migrate).count();
         (migrations, plan.gain.copied, plan.moves.len(), plan.gain.moved_cpus)
     });
     answer.plans.truncate(limits.plans);
@@ -188,7 +188,7 @@ pub fn rebalance(cluster: &mut Cluster, residents: &Residents, request: &Request
 /// As [`evaluate`], with the weights that do not matter here.
 fn ask(
     shape: &crate::node::Shape,
-    standing: &crate::evaluate::Standing,
+    standing: &crate::evaluate::NodeForecast,
     request: &Request,
 ) -> Result<Placement, Refusal> {
     evaluate(shape, standing, request, &Weights::default())

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use stelia_cpus::CpuSet;
 
-use super::{Gain, How, Limits, Move, NO_VMS, Plan, Resident, TOO_SMALL, UNUSABLE, ask};
+use super::{Gain, Limits, Move, MoveKind, NO_VMS, Plan, Resident, TOO_SMALL, UNUSABLE, ask};
 use crate::cluster::{Cluster, Verdict};
-use crate::evaluate::{Arrival, Placement, Standing};
+use crate::evaluate::{Arrival, NodeForecast, Placement};
 use crate::node::{Available, Shape, Uid};
-use crate::request::{Request, Shared};
+use crate::request::{Request, SharedRequest};
 
-/// So many nodes are asked where a VM could go, the best ones by their scores now.
-const DESTINATIONS: usize = 16;
+/// Limit of the nodes that are evaluated as a VM's destination: those with the best scores now.
+const MAX_DESTINATIONS: usize = 16;
 
 /// A VM that may move, and the CPUs it has.
 #[derive(Debug, Clone)]
@@ -32,12 +32,12 @@ pub(super) struct Searcher<'a> {
 }
 
 /// Nodes to which VMs go by the plan that is being made.
-type Overlay = BTreeMap<String, (Arc<Shape>, Standing)>;
+type Overlay = BTreeMap<String, (Arc<Shape>, NodeForecast)>;
 
 impl Searcher<'_> {
     /// How many CPUs are missing there, and the VMs that may move, smallest first.
     pub(super) fn candidate(&self, name: &str, residents: &[Resident]) -> Result<(usize, Vec<Victim>), &'static str> {
-        let (_, standing) = self.cluster.standing(name).ok_or(UNUSABLE)?;
+        let (_, forecast) = self.cluster.forecast(name).ok_or(UNUSABLE)?;
         let mut tenants: BTreeMap<Uid, CpuSet> = self
             .cluster
             .tenants(name)
@@ -56,7 +56,7 @@ impl Searcher<'_> {
             return Err(NO_VMS);
         }
         victims.sort_by_key(|victim| (victim.cpus.len(), victim.resident.uid));
-        let (free, wanted) = (standing.expected.free.len(), wanted(self.request));
+        let (free, wanted) = (forecast.expected.free.len(), wanted(self.request));
         let all: usize = victims.iter().map(|victim| victim.cpus.len()).sum();
         // A rebind makes room only for whole cores or within a NUMA node, a migration always: with rebinds alone the pod must fit by number.
         let most = match victims.iter().any(|victim| victim.resident.migrates) {
@@ -98,20 +98,20 @@ impl Searcher<'_> {
 
     /// The plan that moves these.
     fn without(&mut self, name: &str, set: &[&Victim]) -> Option<Plan> {
-        let (shape, standing) = self.cluster.standing(name)?;
-        let (shape, now) = (Arc::clone(shape), standing.clone());
+        let (shape, forecast) = self.cluster.forecast(name)?;
+        let (shape, now) = (Arc::clone(shape), forecast.clone());
         let mut emptied = now.published.clone();
         for victim in set {
             emptied = emptied.freed(&shape, &victim.cpus, Some(&victim.resident.request.0.pod));
         }
-        let (emptied, refused) = Standing::new(&shape, emptied, now.arrivals.clone());
+        let (emptied, refused) = NodeForecast::new(&shape, emptied, now.arrivals.clone());
         if !refused.is_empty() {
             return None;
         }
         self.tries += 1;
         let placement = ask(&shape, &emptied, self.request).ok()?;
-        let mut standing = emptied.clone();
-        standing = after(&shape, &standing, self.request, &placement)?;
+        let mut forecast = emptied.clone();
+        forecast = after(&shape, &forecast, self.request, &placement)?;
         let mut overlay = Overlay::new();
         let (mut migrations, mut rebinds): (Vec<Move>, Vec<Move>) = (Vec::new(), Vec::new());
         // What is free before a rebind: now, and what VMs left that are migrated before.
@@ -123,14 +123,14 @@ impl Searcher<'_> {
             if victim.resident.rebinds && shape.steliad_chooses() {
                 self.tries += 1;
                 let open = free.union(&victim.cpus);
-                let there = ask(&shape, &standing, request);
+                let there = ask(&shape, &forecast, request);
                 if let Some(there) = there
                     .ok()
                     .filter(|there| there.vm_cpus.is_subset(&open) && there.vm_cpus != victim.cpus)
                 {
-                    standing = after(&shape, &standing, request, &there)?;
+                    forecast = after(&shape, &forecast, request, &there)?;
                     free = open.difference(&there.vm_cpus);
-                    rebinds.push(of(victim, How::Rebind, name, &there));
+                    rebinds.push(of(victim, MoveKind::Rebind, name, &there));
                     continue;
                 }
             }
@@ -139,7 +139,7 @@ impl Searcher<'_> {
             }
             let (to, there) = self.destination(name, victim, &mut overlay)?;
             free.union_with(&victim.cpus);
-            migrations.push(of(victim, How::Migrate, &to, &there));
+            migrations.push(of(victim, MoveKind::Migrate, &to, &there));
         }
         let moves: Vec<Move> = migrations.into_iter().chain(rebinds).collect();
         let cores = |available: &Available| shape.host.whole_cores(&available.free).len() / shape.host.threads().max(1);
@@ -149,7 +149,7 @@ impl Searcher<'_> {
                 cpus: placement.cpus.len(),
                 moved_cpus: moves.iter().map(|one| one.from_cpus.len()).sum(),
                 copied: moves.iter().map(|one| one.memory).fold(0, u64::saturating_add),
-                free_cores: (cores(&now.expected), cores(&standing.expected)),
+                free_cores: (cores(&now.expected), cores(&forecast.expected)),
             },
             moves,
             placement,
@@ -165,22 +165,22 @@ impl Searcher<'_> {
             }
             let known = overlay.get(&name).cloned();
             let known = known.or_else(|| {
-                let (shape, standing) = self.cluster.standing(&name)?;
-                Some((Arc::clone(shape), standing.clone()))
+                let (shape, forecast) = self.cluster.forecast(&name)?;
+                Some((Arc::clone(shape), forecast.clone()))
             });
-            let Some((shape, standing)) = known else { continue };
+            let Some((shape, forecast)) = known else { continue };
             self.tries += 1;
-            let Ok(placement) = ask(&shape, &standing, &request.0) else {
+            let Ok(placement) = ask(&shape, &forecast, &request.0) else {
                 continue;
             };
-            let next = after(&shape, &standing, &request.0, &placement)?;
+            let next = after(&shape, &forecast, &request.0, &placement)?;
             overlay.insert(name.clone(), (shape, next));
             return Some((name, placement));
         }
         None
     }
 
-    fn destinations(&mut self, request: &Shared) -> Vec<String> {
+    fn destinations(&mut self, request: &SharedRequest) -> Vec<String> {
         let key = Arc::as_ptr(&request.0) as usize;
         if let Some(known) = self.destinations.get(&key) {
             return known.clone();
@@ -197,7 +197,7 @@ impl Searcher<'_> {
         // One more: the VM's own node may be among them.
         let best: Vec<String> = found
             .into_iter()
-            .take(DESTINATIONS + 1)
+            .take(MAX_DESTINATIONS + 1)
             .map(|(_, name)| name.to_owned())
             .collect();
         self.destinations.insert(key, best.clone());
@@ -205,7 +205,7 @@ impl Searcher<'_> {
     }
 }
 
-fn of(victim: &Victim, how: How, to: &str, there: &Placement) -> Move {
+fn of(victim: &Victim, how: MoveKind, to: &str, there: &Placement) -> Move {
     Move {
         uid: victim.resident.uid,
         how,
@@ -213,20 +213,20 @@ fn of(victim: &Victim, how: How, to: &str, there: &Placement) -> Move {
         from_cpus: victim.cpus.clone(),
         cpus: there.vm_cpus.clone(),
         memory: match how {
-            How::Rebind => 0,
-            How::Migrate => memory(&victim.resident.request.0),
+            MoveKind::Rebind => 0,
+            MoveKind::Migrate => memory(&victim.resident.request.0),
         },
     }
 }
 
 /// The node once the pod is there too.
-fn after(shape: &Shape, standing: &Standing, request: &Request, placement: &Placement) -> Option<Standing> {
-    let mut arrivals = standing.arrivals.clone();
+fn after(shape: &Shape, forecast: &NodeForecast, request: &Request, placement: &Placement) -> Option<NodeForecast> {
+    let mut arrivals = forecast.arrivals.clone();
     arrivals.push(Arrival {
-        request: Shared(Arc::new(request.clone())),
+        request: SharedRequest(Arc::new(request.clone())),
         cpus: placement.told.clone(),
     });
-    let (next, refused) = Standing::new(shape, standing.published.clone(), arrivals);
+    let (next, refused) = NodeForecast::new(shape, forecast.published.clone(), arrivals);
     refused.is_empty().then_some(next)
 }
 

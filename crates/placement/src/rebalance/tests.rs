@@ -50,7 +50,7 @@ fn cluster(nodes: &[(&str, Facts)]) -> Cluster {
 fn resident(number: u128, cpus: u64, rebinds: bool, migrates: bool) -> Resident {
     Resident {
         uid: Uid(number),
-        request: Shared(Arc::new(vm(cpus))),
+        request: SharedRequest(Arc::new(vm(cpus))),
         rebinds,
         migrates,
     }
@@ -88,7 +88,7 @@ fn a_rebind_on_the_node_is_better_than_a_migration() {
     };
     assert_eq!(
         (one.how, one.to.as_str(), one.uid),
-        (How::Rebind, "a", Uid(1)),
+        (MoveKind::Rebind, "a", Uid(1)),
         "{best:?}"
     );
     assert_eq!(one.from_cpus.to_string(), "2-3");
@@ -143,7 +143,7 @@ fn a_migration_is_told_with_its_destination_and_its_memory() {
     };
     assert_eq!(
         (one.how, one.to.as_str(), one.cpus.to_string().as_str()),
-        (How::Migrate, "b", "12-15")
+        (MoveKind::Migrate, "b", "12-15")
     );
     assert_eq!((one.memory, plan.gain.copied), (1 << 30, 1 << 30));
     assert_eq!(

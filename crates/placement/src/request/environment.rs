@@ -6,9 +6,9 @@ use serde_json::Value;
 use stelia_cpus::quantity::Quantity;
 use stelia_text::excerpt;
 
-/// The longest text that is looked at, in bytes: variables that name each other twice double with each one.
+/// Limit of a text, in bytes: variables that name each other twice double with each one.
 const MAX_TEXT: usize = 4096;
-/// Variables of a container that are looked at.
+/// Limit of the variables of a container.
 const MAX_VARIABLES: usize = 4096;
 
 /// A variable, or a word in which variables were replaced.
@@ -31,7 +31,7 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    /// Of a container of a Pod, JSON as the API server gives it.
+    /// Reads the environment of a Pod's container, JSON as the API server sends it.
     pub(super) fn of(pod: &Value, container: &Value) -> Self {
         let mut environment = Self::default();
         // A value is expanded by the variables before it in the list, and not by those of `envFrom`.

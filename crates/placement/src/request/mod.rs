@@ -11,7 +11,7 @@ use std::sync::Arc;
 use kubelet_planner::Pod;
 use kubelet_planner::manifest::{self, ManifestError};
 use serde_json::Value;
-use stelia_allocator::evaluate::{Request as Asked, SchedulerOptions, ScoringStrategy};
+use stelia_allocator::evaluate::{Request as FilteredPods, SchedulerOptions, ScoringStrategy};
 use stelia_allocator::{AllocationRequest, Qos, koordinator};
 use stelia_text::excerpt;
 
@@ -21,8 +21,8 @@ use environment::{Environment, Text};
 pub const VM: &str = "stelia.io/vm";
 /// Koordinator's label of a pod, its class.
 pub const QOS_CLASS: &str = "koordinator.sh/qosClass";
-/// The UID under which a pod is tried: nothing on any node has it.
-const TRIED: &str = "tried";
+/// The UID of a pod that is only evaluated: nothing on any node has it.
+const TRIAL_UID: &str = "tried";
 
 /// What a pod asks. Equal requests have equal answers on equal nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,15 +95,15 @@ impl Request {
     /// The pod's UID does not count: an answer is of one pod more.
     pub fn new(pod: Pod, vm: Option<Vm>, strategy: ScoringStrategy) -> Self {
         let pod = Pod {
-            uid: TRIED.to_owned(),
+            uid: TRIAL_UID.to_owned(),
             ..pod
         };
         Self { pod, vm, strategy }
     }
 
     /// The request to the allocator, as the node makes it of the registration and of the container's limits.
-    pub(crate) fn asked(&self, vm: &Vm) -> Asked {
-        Asked {
+    pub(crate) fn asked(&self, vm: &Vm) -> FilteredPods {
+        FilteredPods {
             allocation: AllocationRequest {
                 cpu_limit: vm.allocation.cpu_limit,
                 ..vm.allocation.clone()
@@ -126,12 +126,12 @@ impl Request {
         let own = container.and_then(|container| container.resources.limits.milli_cpus);
         let pods = self.pod.own().and_then(|own| own.limits.milli_cpus);
         let limits = [own, pods].into_iter().flatten().filter(|milli| *milli > 0);
-        limits.min().map(|milli| milli.max(LEAST_MILLI))
+        limits.min().map(|milli| milli.max(MIN_QUOTA_MILLI_CPUS))
     }
 }
 
 /// `MinMilliCPUQuota` of kubelet: a quota of 1 ms in 100 ms.
-const LEAST_MILLI: u64 = 10;
+const MIN_QUOTA_MILLI_CPUS: u64 = 10;
 
 /// The class of a pod's VM: what is said on the command line, or else by the pod's label [`QOS_CLASS`]. A label that names no class counts as none.
 pub fn class(said: Option<Qos>, label: Option<&str>) -> Option<Qos> {
@@ -171,17 +171,17 @@ fn vm(document: &Value, container: &str) -> Result<Vm, RequestError> {
 
 /// A request that is kept once: equal ones are the same.
 #[derive(Debug, Clone)]
-pub struct Shared(pub Arc<Request>);
+pub struct SharedRequest(pub Arc<Request>);
 
-impl PartialEq for Shared {
+impl PartialEq for SharedRequest {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Eq for Shared {}
+impl Eq for SharedRequest {}
 
-impl Hash for Shared {
+impl Hash for SharedRequest {
     fn hash<H: Hasher>(&self, state: &mut H) {
         Arc::as_ptr(&self.0).hash(state);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use stelia_cpus::CpuSet;
 
 use super::records::Intent;
-use super::{Attempt, FENCED_AFTER, Moment, NodeName, Reservations, Rules, Uid, Unavailable, Version};
+use super::{Attempt, FENCE_TIMEOUT, Moment, NodeName, Reservations, Rules, Uid, Unavailable, Version};
 
 /// A bind that was begun. Its holder tells the outcome by [`Reservations::bound`], [`Reservations::failed`] or
 /// [`Reservations::lost`].
@@ -19,33 +19,33 @@ pub struct Ticket {
     pub(super) surprises: u64,
 }
 
-/// The promise.
+/// A bind that was started: what the pod is promised.
 #[derive(Debug)]
-pub struct Begun<P> {
+pub struct StartedBind<P> {
     pub ticket: Ticket,
     pub place: P,
-    /// The CPUs that the node is to be told, where they are chosen here.
+    /// The CPUs for the pod's annotation, if they are chosen here.
     pub cpus: Option<CpuSet>,
 }
 
-/// Why no bind was begun.
+/// Why a bind was not started.
 #[derive(Debug, PartialEq, Eq)]
-pub enum NotBegun<E> {
-    /// It is bound to that node.
+pub enum BindNotStarted<E> {
+    /// The pod is already bound to that node.
     Already,
-    /// It is bound to another.
+    /// The pod is bound to another node.
     Elsewhere(NodeName),
     /// Another call binds it.
     UnderWay(NodeName),
-    /// It is over or deleted.
+    /// The pod has ended or is deleted.
     Gone,
     Unavailable(Unavailable),
     Rejected(E),
 }
 
-/// A pod, as far as a bind of it was asked for.
+/// A request to bind a pod.
 #[derive(Debug, Clone)]
-pub struct AskedToBind<Q> {
+pub struct BindRequest<Q> {
     pub uid: Uid,
     /// `namespace/name`.
     pub name: Arc<str>,
@@ -54,10 +54,10 @@ pub struct AskedToBind<Q> {
 }
 
 impl<R: Rules> Reservations<R> {
-    /// The newest of a pod that is known, by UID.
-    pub fn asked(&self, pod: Uid) -> Option<AskedToBind<R::Request>> {
+    /// The newest known request to bind a pod, by UID.
+    pub fn asked(&self, pod: Uid) -> Option<BindRequest<R::Request>> {
         let record = self.pods.get(&pod).filter(|record| record.gone.is_none())?;
-        Some(AskedToBind {
+        Some(BindRequest {
             uid: pod,
             name: record.name.clone().unwrap_or_default(),
             version: record.version,
@@ -71,36 +71,39 @@ impl<R: Rules> Reservations<R> {
     /// Nothing is promised.
     pub fn begin(
         &mut self,
-        asked: AskedToBind<R::Request>,
+        asked: BindRequest<R::Request>,
         node: &NodeName,
         now: Moment,
-    ) -> Result<Begun<R::Place>, NotBegun<R::Rejection>> {
+    ) -> Result<StartedBind<R::Place>, BindNotStarted<R::Rejection>> {
         let record = self.pods.get(&asked.uid);
         if let Some(record) = record {
             if record.gone.is_some() || record.ending {
-                return Err(NotBegun::Gone);
+                return Err(BindNotStarted::Gone);
             }
             match &record.bound {
-                Some(bound) if bound.node == *node => return Err(NotBegun::Already),
-                Some(bound) => return Err(NotBegun::Elsewhere(bound.node.clone())),
+                Some(bound) if bound.node == *node => return Err(BindNotStarted::Already),
+                Some(bound) => return Err(BindNotStarted::Elsewhere(bound.node.clone())),
                 None => {}
             }
             if let Some(own) = record.intents.iter().find(|intent| intent.open) {
-                return Err(NotBegun::UnderWay(own.node.clone()));
+                return Err(BindNotStarted::UnderWay(own.node.clone()));
             }
         }
-        self.available(node, now).map_err(NotBegun::Unavailable)?;
+        self.available(node, now).map_err(BindNotStarted::Unavailable)?;
         let (request, version) = match record.and_then(|record| Some((record.request.as_ref()?, record.version))) {
             Some((request, version)) if version >= asked.version => (request, version),
             _ => (&asked.request, asked.version),
         };
         // A binding to this node that may still come would bring other CPUs.
         if record.is_some_and(|record| record.intents(node).any(|left| left.version >= version)) {
-            return Err(NotBegun::UnderWay(node.clone()));
+            return Err(BindNotStarted::UnderWay(node.clone()));
         }
         let mut held = super::held(&self.pods, &self.nodes, node);
         held.retain(|held| held.pod != asked.uid);
-        let place = self.rules.place(node, &held, request).map_err(NotBegun::Rejected)?;
+        let place = self
+            .rules
+            .place(node, &held, request)
+            .map_err(BindNotStarted::Rejected)?;
         let cpus = self.rules.chosen(&place);
         let foreign = held.iter().map(|held| held.pod).find(|pod| self.is_foreign(*pod));
         let request = request.clone();
@@ -126,7 +129,7 @@ impl<R: Rules> Reservations<R> {
             foreign,
         });
         self.enter(asked.uid, node);
-        Ok(Begun { ticket, place, cpus })
+        Ok(StartedBind { ticket, place, cpus })
     }
 
     fn is_foreign(&self, pod: Uid) -> bool {
@@ -179,7 +182,7 @@ impl<R: Rules> Reservations<R> {
     }
 
     /// Those of them that are to be changed, by a write of whatever kind to the pod, because nothing was decided for
-    /// [`FENCED_AFTER`]: the former writer may have stopped before it sent the binding, and send it at any time. The binding
+    /// [`FENCE_TIMEOUT`]: the former writer may have stopped before it sent the binding, and send it at any time. The binding
     /// demands a version of the pod, so once the pod has another one it cannot succeed.
     pub fn to_fence(&self, now: Moment) -> Vec<(Uid, Arc<str>)> {
         let due = |pod: &Uid| {
@@ -190,7 +193,7 @@ impl<R: Rules> Reservations<R> {
                 .unwrap_or_default();
             intents
                 .iter()
-                .any(|intent| !intent.open && now >= intent.since + FENCED_AFTER)
+                .any(|intent| !intent.open && now >= intent.since + FENCE_TIMEOUT)
         };
         let mut pods = self.undecided();
         pods.retain(|(pod, _)| due(pod));

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use stelia_cpus::CpuSet;
 
 use super::records::Bound;
-use super::{Moment, NodeName, REMEMBERED, Reservations, Rules, SETTLE, Uid, Version};
+use super::{Moment, NodeName, Reservations, Rules, SETTLE_TIMEOUT, UID_RETENTION, Uid, Version};
 
 /// A pod as the API server has it.
 #[derive(Debug, Clone)]
-pub struct SeenPod<Q> {
+pub struct ObservedPod<Q> {
     pub uid: Uid,
     /// `namespace/name`.
     pub name: Arc<str>,
@@ -39,7 +39,7 @@ pub struct Refused {
 
 impl<R: Rules> Reservations<R> {
     /// A pod was added or changed, and is not over.
-    pub fn pod(&mut self, seen: SeenPod<R::Request>, now: Moment) {
+    pub fn pod(&mut self, seen: ObservedPod<R::Request>, now: Moment) {
         let uid = seen.uid;
         let record = self.pods.entry(uid).or_default();
         if record.gone.is_some() || seen.version < record.version {
@@ -156,10 +156,10 @@ impl<R: Rules> Reservations<R> {
             self.leave(pod, &node);
         }
         if let Some(node) = left {
-            self.timers.entry(now + SETTLE).or_default().insert(pod);
+            self.timers.entry(now + SETTLE_TIMEOUT).or_default().insert(pod);
             self.touch(&node);
         }
-        self.timers.entry(now + REMEMBERED).or_default().insert(pod);
+        self.timers.entry(now + UID_RETENTION).or_default().insert(pod);
     }
 
     /// A list of all pods, of that version: those that are not in it are gone, unless a newer version of them was seen.

@@ -8,7 +8,7 @@
 //! | a bind of it is under way, or was and its outcome is not known | on the node it would be bound to |
 //! | it is bound, and the node's object does not show it | on its node, also if the object showed it before: a container that restarts comes back |
 //! | it is bound, and the object shows it | nothing: the object accounts for it |
-//! | it is gone (ended or deleted), and the object never showed it | on its node for [`SETTLE`] more: the node may have admitted it, and say so late |
+//! | it is gone (ended or deleted), and the object never showed it | on its node for [`SETTLE_TIMEOUT`] more: the node may have admitted it, and say so late |
 //! | it is gone, and the object showed it once | nothing |
 //!
 //! There is no I/O and no clock here: whoever calls tells the time. Every event may come late, twice or out of order: pods and
@@ -28,9 +28,9 @@ use std::time::Duration;
 use stelia_cpus::CpuSet;
 
 pub use crate::node::Uid;
-pub use binds::{AskedToBind, Begun, NotBegun, Ticket};
+pub use binds::{BindNotStarted, BindRequest, StartedBind, Ticket};
 pub use claims::{Entry, Rewrite};
-pub use events::{Refused, SeenPod};
+pub use events::{ObservedPod, Refused};
 use records::{Record, Slot};
 
 /// Since any moment before all others, such as the program's start.
@@ -42,15 +42,15 @@ pub type Attempt = u128;
 /// A Node's name.
 pub type NodeName = Arc<str>;
 
-/// A pod that is bound and that its node's object does not show for so long makes the node silent: nothing more is placed there
+/// A node is silent if its object does not show a bound pod for this long: nothing more is placed there
 /// until the object changes. The publisher writes at most every 2 s, and retries.
-pub const SILENT: Duration = Duration::from_secs(30);
-/// For so long a pod that ended unseen is counted: the daemon's and the publisher's delays together, doubled.
-pub const SETTLE: Duration = Duration::from_secs(5);
-/// For so long the UID of a pod that is gone is remembered, so that a late answer does not bring it back.
-const REMEMBERED: Duration = Duration::from_secs(600);
-/// A bind whose outcome stays unknown for so long is decided by changing the pod's version: see [`Reservations::to_fence`].
-pub const FENCED_AFTER: Duration = Duration::from_secs(10);
+pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a pod that ended before the object showed it is still counted: twice the delays of daemon and publisher together.
+pub const SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the UID of a removed pod is remembered, so that a late answer does not bring it back.
+const UID_RETENTION: Duration = Duration::from_secs(600);
+/// A bind whose outcome is unknown for this long is decided by changing the pod's version: see [`Reservations::to_fence`].
+pub const FENCE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What nodes would do, as far as reservations ask.
 pub trait Rules {
@@ -77,7 +77,7 @@ pub trait Rules {
         request: &Self::Request,
     ) -> Result<Self::Place, Self::Rejection>;
 
-    /// The CPUs that the node is to be told; `None` where it chooses by itself.
+    /// The CPUs for the pod's annotation; `None` if the node chooses by itself.
     fn chosen(&self, place: &Self::Place) -> Option<CpuSet>;
 
     /// Whether the node's object will show a pod with this request.
@@ -104,7 +104,7 @@ pub struct Held<'a, Q> {
 pub enum Unavailable {
     #[error("the node has no NodeResourceTopology object that can be used")]
     NoObject,
-    #[error("the node is silent: its object does not show pods that were bound more than {} s ago", SILENT.as_secs())]
+    #[error("the node is silent: its object does not show pods that were bound more than {} s ago", SILENCE_TIMEOUT.as_secs())]
     Silent,
     #[error("a pod of which nothing but a claim is known holds CPUs there")]
     UnknownClaim,
@@ -127,9 +127,9 @@ pub struct Reservations<R: Rules> {
     attempts: Attempt,
 }
 
-/// Where a pod stands.
+/// The state of a pod's reservation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct ReservationStatus {
     pub node: NodeName,
     /// `binding`, `undecided`, `unseen` or `bound`.
     pub state: &'static str,
@@ -137,16 +137,16 @@ pub struct Standing {
     pub since: Moment,
 }
 
-/// How many pods there are of each kind, for metrics.
+/// Numbers of pods by state, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Census {
+pub struct ReservationCounts {
     /// Binds under way.
     pub binding: usize,
     /// Binds whose outcome is not known.
     pub undecided: usize,
     /// Bound, and not shown by the node's object.
     pub unseen: usize,
-    /// Of those, bound by others.
+    /// Pods among those that other schedulers bound.
     pub foreign: usize,
     /// Gone before the object showed them, and still counted.
     pub leaving: usize,
@@ -210,17 +210,17 @@ impl<R: Rules> Reservations<R> {
     }
 
     /// Where the pod is, or may come to be.
-    pub fn standings(&self, pod: Uid) -> Vec<Standing> {
+    pub fn standings(&self, pod: Uid) -> Vec<ReservationStatus> {
         let Some(record) = self.pods.get(&pod) else {
             return Vec::new();
         };
-        let intents = record.intents.iter().map(|intent| Standing {
+        let intents = record.intents.iter().map(|intent| ReservationStatus {
             node: intent.node.clone(),
             state: if intent.open { "binding" } else { "undecided" },
             cpus: intent.cpus.clone(),
             since: intent.since,
         });
-        let bound = record.bound.as_ref().map(|bound| Standing {
+        let bound = record.bound.as_ref().map(|bound| ReservationStatus {
             node: bound.node.clone(),
             state: if bound.shown { "bound" } else { "unseen" },
             cpus: record.cpus.clone(),
@@ -240,13 +240,13 @@ impl<R: Rules> Reservations<R> {
         std::mem::take(&mut self.roomier)
     }
 
-    /// Pods that were bound here and that their nodes refused; each is told once.
+    /// Pods that were bound here and that their nodes refused; each is reported once.
     pub fn take_refused(&mut self) -> Vec<Refused> {
         std::mem::take(&mut self.refused)
     }
 
-    pub fn census(&self, now: Moment) -> Census {
-        let mut census = Census::default();
+    pub fn census(&self, now: Moment) -> ReservationCounts {
+        let mut census = ReservationCounts::default();
         for record in self.pods.values() {
             let open = record.intents.iter().filter(|intent| intent.open).count();
             census.binding += open;
@@ -277,8 +277,8 @@ impl<R: Rules> Reservations<R> {
     fn expire(&mut self, pod: Uid, now: Moment) {
         let Some(record) = self.pods.get_mut(&pod) else { return };
         let Some(gone) = record.gone else { return };
-        let left = record.bound.take().filter(|_| now >= gone + SETTLE);
-        if now >= gone + REMEMBERED {
+        let left = record.bound.take().filter(|_| now >= gone + SETTLE_TIMEOUT);
+        if now >= gone + UID_RETENTION {
             self.pods.remove(&pod);
         }
         if let Some(bound) = left {
@@ -326,7 +326,9 @@ impl<R: Rules> Reservations<R> {
                 true => bound.started?,
                 false => bound.since,
             };
-            self.rules.owns(node, request).then(|| since.max(slot.alive) + SILENT)
+            self.rules
+                .owns(node, request)
+                .then(|| since.max(slot.alive) + SILENCE_TIMEOUT)
         };
         let overdue = pods().filter_map(due).min();
         if let Some(slot) = self.nodes.get_mut(node) {

@@ -8,9 +8,9 @@ use kube::Client;
 use test_apiserver::Server;
 use tokio_util::sync::CancellationToken;
 
-use super::late::Late;
+use super::delay::DelayedFollower;
 use super::random::Random;
-use crate::apiserver::lease::Seat;
+use crate::apiserver::lease::LeaseClaim;
 use crate::apiserver::{Api, Follower, follow};
 use crate::placer::{Options, Placer, feeds};
 
@@ -20,8 +20,8 @@ pub(crate) struct Instance {
     pub(crate) dead: CancellationToken,
 }
 
-/// Counts down with each write; at 0 the instance dies.
-struct Fuse {
+/// Counts down with each write; at 0 the simulated instance is killed.
+struct WriteBudget {
     left: AtomicI64,
     /// After the request is carried out.
     after: bool,
@@ -29,11 +29,11 @@ struct Fuse {
     dead: CancellationToken,
 }
 
-/// Starts one. `lives`: it dies with so many of its writes, `None`: never.
+/// Starts an instance. `lives`: it is killed after this many writes, `None`: never.
 pub(crate) fn start(server: &Server, number: u64, lives: Option<(i64, bool)>, late: Option<Random>) -> Instance {
     let dead = CancellationToken::new();
     let (left, after) = lives.unwrap_or((i64::MAX, false));
-    let fuse = Arc::new(Fuse {
+    let write_budget = Arc::new(WriteBudget {
         left: AtomicI64::new(left),
         after,
         blown: AtomicBool::new(false),
@@ -41,22 +41,22 @@ pub(crate) fn start(server: &Server, number: u64, lives: Option<(i64, bool)>, la
     });
     let server = server.clone();
     let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-        let (server, fuse) = (server.clone(), fuse.clone());
+        let (server, write_budget) = (server.clone(), write_budget.clone());
         async move {
             // The Lease is renewed every 2 s: what counts are the steps of binds.
             let step = request.method() != http::Method::GET && !request.uri().path().contains("/leases");
-            let last = step && fuse.left.fetch_sub(1, Ordering::SeqCst) <= 1;
-            if last && !fuse.after {
-                fuse.blown.store(true, Ordering::SeqCst);
-                fuse.dead.cancel();
+            let last = step && write_budget.left.fetch_sub(1, Ordering::SeqCst) <= 1;
+            if last && !write_budget.after {
+                write_budget.blown.store(true, Ordering::SeqCst);
+                write_budget.dead.cancel();
             }
-            if fuse.blown.load(Ordering::SeqCst) {
+            if write_budget.blown.load(Ordering::SeqCst) {
                 return std::future::pending().await;
             }
             let answer = server.answer(request).await;
             if last {
-                fuse.blown.store(true, Ordering::SeqCst);
-                fuse.dead.cancel();
+                write_budget.blown.store(true, Ordering::SeqCst);
+                write_budget.dead.cancel();
                 return std::future::pending().await;
             }
             answer
@@ -65,20 +65,20 @@ pub(crate) fn start(server: &Server, number: u64, lives: Option<(i64, bool)>, la
     let api = Api::new(Client::new(service, "default"));
     let identity = format!("instance-{number}");
     let placer = Placer::new(api, identity.clone(), number, Options::default());
-    let seat = Seat {
+    let lease_claim = LeaseClaim {
         namespace: "stelia-system".to_owned(),
         name: "stelia-placement".to_owned(),
         identity,
     };
-    run(&placer, seat, &dead, late);
+    run(&placer, lease_claim, &dead, late);
     Instance { placer, dead }
 }
 
-pub(crate) fn run(placer: &Arc<Placer>, seat: Seat, dead: &CancellationToken, late: Option<Random>) {
+pub(crate) fn run(placer: &Arc<Placer>, lease_claim: LeaseClaim, dead: &CancellationToken, late: Option<Random>) {
     let (stopped, holder) = (dead.clone(), placer.clone());
     tokio::spawn(async move {
         stopped
-            .run_until_cancelled(seat.hold(holder.api(), holder.leadership()))
+            .run_until_cancelled(lease_claim.hold(holder.api(), holder.leadership()))
             .await
     });
     let mut late = late;
@@ -86,7 +86,7 @@ pub(crate) fn run(placer: &Arc<Placer>, seat: Seat, dead: &CancellationToken, la
         let (stopped, follower) = (dead.clone(), placer.clone());
         let told: Arc<dyn Follower> = match &mut late {
             // Pods and nodes' objects, each with a delay of its own.
-            Some(random) if place < 2 => Arc::new(Late {
+            Some(random) if place < 2 => Arc::new(DelayedFollower {
                 inner: feed.follower,
                 random: Mutex::new(random.fork()),
                 most: [400, 3000][place],

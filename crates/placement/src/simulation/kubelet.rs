@@ -9,12 +9,12 @@ use stelia_cpus::CpuSet;
 
 use super::node::overlap;
 use super::world::{PODS, State, World};
-use crate::apiserver::{Failure, Follower, Source, seen};
+use crate::apiserver::{Failure, Follower, Source, parse};
 use crate::reservations::Version;
 
 impl World {
     /// kubelet sees a pod that is bound to its node: from here to the pod's end.
-    async fn live(self: Arc<Self>, pod: seen::Pod, document: Value) {
+    async fn live(self: Arc<Self>, pod: parse::Pod, document: Value) {
         let (name, uid) = (pod.name.split_once('/').unwrap().1.to_owned(), pod.uid.to_string());
         let node = pod.node.unwrap().to_string();
         let (wanted, mut random) = {
@@ -26,7 +26,7 @@ impl World {
             let mut state = self.state();
             state.outcome.bound += 1;
             if let Some(cpus) = &pod.cpus {
-                let twice = self.told_twice(&state, &node, &uid, cpus);
+                let twice = self.announced_twice(&state, &node, &uid, cpus);
                 state.outcome.claimed_twice += usize::from(twice);
             }
         }
@@ -100,8 +100,8 @@ impl World {
         }
     }
 
-    /// Whether another pod on the node is told one of these CPUs too.
-    fn told_twice(&self, state: &State, node: &str, uid: &str, cpus: &CpuSet) -> bool {
+    /// Whether another pod on the node has one of these CPUs in its annotation too.
+    fn announced_twice(&self, state: &State, node: &str, uid: &str, cpus: &CpuSet) -> bool {
         let others = state
             .used
             .get(node)
@@ -127,7 +127,7 @@ pub(super) struct Kubelets {
 
 impl Follower for Kubelets {
     fn changed(&self, object: &RawValue) {
-        let pod = seen::pod(object.get()).unwrap();
+        let pod = parse::pod(object.get()).unwrap();
         if self.world.state().known.insert(pod.uid.to_string()) {
             let document = serde_json::from_str(object.get()).unwrap();
             tokio::spawn(self.world.clone().live(pod, document));

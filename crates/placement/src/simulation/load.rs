@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::random::Random;
 
-/// A pod to be.
+/// A pod that the simulation will create.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct PlannedPod {
     pub(crate) number: usize,
     pub(crate) cpus: u32,
     pub(crate) lives: Duration,
@@ -19,10 +19,10 @@ pub(crate) struct Wanted {
 const SIZES: [u32; 12] = [2, 2, 2, 4, 4, 4, 4, 6, 8, 8, 12, 14];
 
 /// The load, which depends on the seed alone.
-pub(crate) fn load(random: &mut Random, pods: usize, nodes: usize) -> Vec<Wanted> {
+pub(crate) fn load(random: &mut Random, pods: usize, nodes: usize) -> Vec<PlannedPod> {
     // A pod has 6 CPUs and lives 60 s on average, a node has 28: so the cluster is nearly full after a minute.
     let pause = 60_000 * 6 / (28 * nodes as u64);
-    let wanted = |number| Wanted {
+    let wanted = |number| PlannedPod {
         number,
         cpus: *random.of(&SIZES),
         lives: random.between(20_000, 100_000),
@@ -32,9 +32,9 @@ pub(crate) fn load(random: &mut Random, pods: usize, nodes: usize) -> Vec<Wanted
 }
 
 /// Two VMs that fill a node, one of them for long, and a third one that waits for the end of the other.
-pub(crate) fn quiet() -> Vec<Wanted> {
+pub(crate) fn quiet() -> Vec<PlannedPod> {
     let lives = [30, 600, 10];
-    let wanted = |(number, lives)| Wanted {
+    let wanted = |(number, lives)| PlannedPod {
         number,
         cpus: 14,
         lives: Duration::from_secs(lives),

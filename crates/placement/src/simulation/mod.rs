@@ -2,8 +2,8 @@
 //! on their own full state, a scheduler's loop, and whatever goes wrong. Time is tokio's, paused; what is random follows a seed.
 
 pub(crate) mod crash;
+mod delay;
 mod kubelet;
-mod late;
 pub(crate) mod load;
 pub(crate) mod machine;
 pub(crate) mod node;
@@ -12,21 +12,21 @@ mod scheduler;
 mod table;
 pub(crate) mod world;
 
-use world::{Outcome, Plan, Way, run};
+use world::{Outcome, Plan, Scheduling, run};
 
-/// So many pods are placed in `cargo test`; `STELIA_PLACEMENTS` says another number (`make sim-placement`).
+/// Pods placed in `cargo test`; `STELIA_PLACEMENTS` overrides the number (`make sim-placement`).
 fn placements(usual: usize) -> usize {
     std::env::var("STELIA_PLACEMENTS").map_or(usual, |number| number.parse().expect("STELIA_PLACEMENTS: a number"))
 }
 
-/// In a cluster of so many nodes; `STELIA_PLACEMENT_NODES` says another number.
+/// Nodes of the cluster; `STELIA_PLACEMENT_NODES` overrides the number.
 fn nodes() -> usize {
     std::env::var("STELIA_PLACEMENT_NODES")
         .map_or(12, |number| number.parse().expect("STELIA_PLACEMENT_NODES: a number"))
 }
 
 /// What came of a plan, told.
-fn told(plan: Plan) -> Outcome {
+fn outcome_of(plan: Plan) -> Outcome {
     let outcome = run(plan);
     println!("{}", table::whole(std::slice::from_ref(&outcome)));
     outcome
@@ -39,7 +39,7 @@ fn nothing_is_refused_where_all_whole_cpu_pods_come_through_it() {
         pods: placements(240),
         ..Plan::default()
     };
-    let outcome = told(plan);
+    let outcome = outcome_of(plan);
     assert_eq!((outcome.refused, outcome.claimed_twice, outcome.leaked), (0, 0, 0));
     assert!(outcome.bound >= plan.pods, "{outcome:?}");
 }
@@ -55,7 +55,7 @@ fn nothing_is_refused_although_it_is_killed_and_objects_are_late() {
         dying: true,
         ..Plan::default()
     };
-    let outcome = told(plan);
+    let outcome = outcome_of(plan);
     assert_eq!((outcome.refused, outcome.claimed_twice, outcome.leaked), (0, 0, 0));
     assert!(outcome.kills > 2, "{outcome:?}");
 }
@@ -70,7 +70,7 @@ fn every_refusal_beside_another_scheduler_is_booked_to_it() {
         foreign: true,
         ..Plan::default()
     };
-    let outcome = told(plan);
+    let outcome = outcome_of(plan);
     assert_eq!(outcome.refused, outcome.refused_foreign, "{outcome:?}");
     assert_eq!((outcome.claimed_twice, outcome.leaked), (0, 0));
     assert!(outcome.foreign > 5, "{outcome:?}");
@@ -83,7 +83,8 @@ fn the_same_load_by_counting_beside_it() {
         pods: placements(160),
         ..Plan::default()
     };
-    let outcomes = [Way::Placement, Way::Zones, Way::Counting].map(|way| run(Plan { way, ..plan }));
+    let outcomes =
+        [Scheduling::Placement, Scheduling::Zones, Scheduling::Counting].map(|way| run(Plan { way, ..plan }));
     println!("{}", table::whole(&outcomes));
     let [placement, zones, counting] = &outcomes;
     assert_eq!(placement.refused, 0);
@@ -101,7 +102,7 @@ fn a_vm_that_waits_is_placed_soon_after_its_node_has_room() {
             quiet: true,
             ..Plan::default()
         };
-        let outcome = told(plan);
+        let outcome = outcome_of(plan);
         assert_eq!((outcome.bound, outcome.refused, outcome.leaked), (3, 0, 0));
         // It waits for 22 s until the other one ends, up to 8 s until that is published, and as long as a scheduler's longest backoff.
         assert!(outcome.longest < std::time::Duration::from_secs(60), "{outcome:?}");

@@ -9,20 +9,20 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::world::{PODS, Way, World};
-use crate::apiserver::{Binding, Failure, Follower, seen};
+use super::world::{PODS, Scheduling, World};
+use crate::apiserver::{Binding, Failure, Follower, parse};
 use crate::placer::{Answer, ToBind};
 use crate::reservations::Version;
 use crate::score;
 
 /// CPUs that a node's pods can ask for.
-pub(super) const ALLOCATABLE: u32 = 28;
+pub(super) const ALLOCATABLE_CPUS: u32 = 28;
 /// How long the scheduler waits for a bind.
-const PATIENCE: Duration = Duration::from_secs(12);
+const BIND_TIMEOUT: Duration = Duration::from_secs(12);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LAST_PAUSE: Duration = Duration::from_secs(10);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// A pod for which no event came in so long is tried all the same.
-const FLUSHED_AFTER: Duration = Duration::from_secs(300);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(300);
 const FLUSH_PERIOD: Duration = Duration::from_secs(30);
 
 /// A pod in the queue.
@@ -49,9 +49,9 @@ impl Waiting {
         }
     }
 
-    fn again(mut self) -> Self {
+    fn retried(mut self) -> Self {
         self.after = Instant::now() + self.pause;
-        self.pause = (self.pause * 2).min(LAST_PAUSE);
+        self.pause = (self.pause * 2).min(MAX_PAUSE);
         self
     }
 }
@@ -71,7 +71,7 @@ enum NoNode {
 
 /// A pod that waits for an event.
 #[derive(Debug)]
-pub(super) struct Parked {
+pub(super) struct WaitingPod {
     waiting: Waiting,
     by: NoNode,
     since: Instant,
@@ -79,25 +79,27 @@ pub(super) struct Parked {
 
 impl World {
     /// Queues those that wait for it.
-    fn wake(&self, meant: impl Fn(&Parked) -> bool) {
+    fn wake(&self, meant: impl Fn(&WaitingPod) -> bool) {
         let mut state = self.state();
-        let parked = std::mem::take(&mut state.parked);
-        let (woken, rest): (Vec<_>, Vec<_>) = parked.into_iter().partition(meant);
-        state.parked = rest;
-        state.queue.extend(woken.into_iter().map(|parked| parked.waiting));
+        let waiting_pods = std::mem::take(&mut state.waiting_pods);
+        let (woken, rest): (Vec<_>, Vec<_>) = waiting_pods.into_iter().partition(meant);
+        state.waiting_pods = rest;
+        state
+            .queue
+            .extend(woken.into_iter().map(|waiting_pods| waiting_pods.waiting));
     }
 
     /// An object was published.
     pub(super) fn object_changed(&self) {
-        self.wake(|parked| parked.by == NoNode::Zones);
+        self.wake(|waiting_pods| waiting_pods.by == NoNode::Zones);
     }
 
     fn park(&self, waiting: Waiting, by: NoNode) {
         let (name, uid) = (waiting.name.clone(), waiting.uid.clone());
-        let waiting = waiting.again();
+        let waiting = waiting.retried();
         match by {
             NoNode::Failed => self.state().queue.push_back(waiting),
-            _ => self.state().parked.push(Parked {
+            _ => self.state().waiting_pods.push(WaitingPod {
                 waiting,
                 by,
                 since: Instant::now(),
@@ -122,7 +124,7 @@ impl World {
     pub(super) async fn flush(self: Arc<Self>) {
         loop {
             tokio::time::sleep(FLUSH_PERIOD).await;
-            self.wake(|parked| parked.since.elapsed() >= FLUSHED_AFTER);
+            self.wake(|waiting_pods| waiting_pods.since.elapsed() >= FLUSH_TIMEOUT);
         }
     }
 }
@@ -134,18 +136,18 @@ pub(super) struct Events {
 
 impl Follower for Events {
     fn changed(&self, object: &RawValue) {
-        let pod = seen::pod(object.get()).unwrap();
+        let pod = parse::pod(object.get()).unwrap();
         if pod.failed.is_some() {
             return self.gone(object);
         }
         let uid = pod.uid.to_string();
         let of_other = pod.node.is_some();
         self.world
-            .wake(|parked| parked.by == NoNode::Extender && (of_other || parked.waiting.uid == uid));
+            .wake(|waiting_pods| waiting_pods.by == NoNode::Extender && (of_other || waiting_pods.waiting.uid == uid));
     }
 
     fn gone(&self, object: &RawValue) {
-        let pod = seen::pod(object.get()).unwrap();
+        let pod = parse::pod(object.get()).unwrap();
         if pod.node.is_some() {
             self.world.wake(|_| true);
         }
@@ -202,20 +204,20 @@ fn choose(world: &World, waiting: &Waiting, document: &Value) -> Result<String, 
         let sum = |node: &String| state.used.get(node).map_or(0, |pods| pods.values().sum());
         world.names.iter().map(|node| (node.clone(), sum(node))).collect()
     };
-    let fits = |node: &&String| used[*node] + waiting.cpus <= ALLOCATABLE;
+    let fits = |node: &&String| used[*node] + waiting.cpus <= ALLOCATABLE_CPUS;
     let nodes: Vec<&str> = world.names.iter().filter(fits).map(String::as_str).collect();
     if nodes.is_empty() {
         return Err(NoNode::Counting);
     }
-    let least = |node: &str| u64::from(100 - 100 * used[node] / ALLOCATABLE);
+    let least = |node: &str| u64::from(100 - 100 * used[node] / ALLOCATABLE_CPUS);
     let scored: Vec<(u64, &str)> = match world.plan.way {
-        Way::Counting => nodes.into_iter().map(|node| (least(node), node)).collect(),
-        Way::Zones => {
+        Scheduling::Counting => nodes.into_iter().map(|node| (least(node), node)).collect(),
+        Scheduling::Zones => {
             let state = world.state();
             let room = |node: &&str| state.zones[*node].iter().any(|free| *free >= waiting.cpus as usize);
             nodes.into_iter().filter(room).map(|node| (least(node), node)).collect()
         }
-        Way::Placement => {
+        Scheduling::Placement => {
             let placer = world.ready().ok_or(NoNode::Failed)?;
             let asked = placer.now();
             let (uid, request) = placer.asked_for(&document.to_string()).unwrap();
@@ -233,8 +235,8 @@ fn choose(world: &World, waiting: &Waiting, document: &Value) -> Result<String, 
         }
     };
     let refused_by = match world.plan.way {
-        Way::Counting | Way::Zones => NoNode::Zones,
-        Way::Placement => NoNode::Extender,
+        Scheduling::Counting | Scheduling::Zones => NoNode::Zones,
+        Scheduling::Placement => NoNode::Extender,
     };
     let best = scored.iter().map(|(score, _)| *score).max().ok_or(refused_by)?;
     let best: Vec<&str> = scored
@@ -247,7 +249,7 @@ fn choose(world: &World, waiting: &Waiting, document: &Value) -> Result<String, 
 
 async fn bind(world: Arc<World>, waiting: Waiting, node: String) {
     let bound = match world.plan.way {
-        Way::Placement => {
+        Scheduling::Placement => {
             let to = ToBind {
                 namespace: "vms".to_owned(),
                 name: waiting.name.clone(),
@@ -256,13 +258,13 @@ async fn bind(world: Arc<World>, waiting: Waiting, node: String) {
             };
             match world.ready() {
                 Some(placer) => {
-                    let asked = tokio::time::timeout(PATIENCE, placer.bind(&to)).await;
+                    let asked = tokio::time::timeout(BIND_TIMEOUT, placer.bind(&to)).await;
                     asked.is_ok_and(|outcome| outcome.is_ok())
                 }
                 None => false,
             }
         }
-        Way::Zones | Way::Counting => {
+        Scheduling::Zones | Scheduling::Counting => {
             let binding = Binding {
                 namespace: "vms",
                 name: &waiting.name,
@@ -297,6 +299,6 @@ async fn bind(world: Arc<World>, waiting: Waiting, node: String) {
                 state.outcome.longest = state.outcome.longest.max(waited);
             }
         }
-        None => state.queue.push_back(waiting.again()),
+        None => state.queue.push_back(waiting.retried()),
     }
 }

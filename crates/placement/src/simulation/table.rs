@@ -1,12 +1,12 @@
 //! Outcomes as a table.
 
-use super::world::{Outcome, Plan, Way};
+use super::world::{Outcome, Plan, Scheduling};
 
 fn way(plan: Plan) -> &'static str {
     match plan.way {
-        Way::Placement => "stelia-placement",
-        Way::Zones => "free CPUs of a NUMA node, by the objects",
-        Way::Counting => "the sum of requests",
+        Scheduling::Placement => "stelia-placement",
+        Scheduling::Zones => "free CPUs of a NUMA node, by the objects",
+        Scheduling::Counting => "the sum of requests",
     }
 }
 

@@ -13,17 +13,17 @@ use tokio::time::Instant;
 
 use super::crash::{self, Instance};
 use super::kubelet::{BOUND, Kubelets};
-use super::load::{self, Wanted};
+use super::load::{self, PlannedPod};
 use super::machine::KINDS;
 use super::node::Machine;
 use super::random::Random;
-use super::scheduler::{Events, Parked, Waiting, schedule};
-use crate::apiserver::{Api, Binding, follow, seen};
+use super::scheduler::{Events, Waiting, WaitingPod, schedule};
+use crate::apiserver::{Api, Binding, follow, parse};
 use crate::placer::Placer;
 
-/// Who gives pods their nodes.
+/// How pods get their nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Scheduling {
     /// A scheduler that asks this program.
     Placement,
     /// By what the objects say is free in a NUMA node.
@@ -38,7 +38,7 @@ pub(super) struct Plan {
     pub(super) pods: usize,
     pub(super) nodes: usize,
     pub(super) seed: u64,
-    pub(super) way: Way,
+    pub(super) way: Scheduling,
     /// Instances are killed between any two steps.
     pub(super) kills: bool,
     /// Watches are late and out of order.
@@ -57,7 +57,7 @@ impl Default for Plan {
             pods: 100,
             nodes: 12,
             seed: 1,
-            way: Way::Placement,
+            way: Scheduling::Placement,
             kills: false,
             late: false,
             dying: false,
@@ -74,7 +74,7 @@ pub(super) struct Outcome {
     /// Pods that were bound, those that their nodes refused included.
     pub(super) bound: usize,
     pub(super) refused: usize,
-    /// Of those, how many the program put down to another scheduler.
+    /// How many of those the program attributed to another scheduler.
     pub(super) refused_foreign: usize,
     /// By reason.
     pub(super) reasons: BTreeMap<String, usize>,
@@ -92,7 +92,7 @@ pub(super) struct State {
     pub(super) random: Random,
     pub(super) queue: VecDeque<Waiting>,
     /// Pods that wait for an event.
-    pub(super) parked: Vec<Parked>,
+    pub(super) waiting_pods: Vec<WaitingPod>,
     /// What each node's pods ask for, as a scheduler counts.
     pub(super) used: BTreeMap<String, BTreeMap<String, u32>>,
     /// What each node's object says is free, by NUMA node.
@@ -104,7 +104,7 @@ pub(super) struct State {
     instances: Vec<Instance>,
     /// Pods that kubelet knows of.
     pub(super) known: BTreeSet<String>,
-    pub(super) lives: BTreeMap<String, Wanted>,
+    pub(super) lives: BTreeMap<String, PlannedPod>,
     pub(super) ended: usize,
     /// All pods have lived: nobody binds any more.
     over: bool,
@@ -121,8 +121,8 @@ pub(super) struct World {
 
 pub(super) const PODS: (&str, &str) = ("", "pods");
 const OBJECTS: (&str, &str) = ("topology.node.k8s.io", "noderesourcetopologies");
-/// Nothing takes longer.
-const LONGEST: Duration = Duration::from_secs(6 * 3600);
+/// Limit of the simulated time.
+const MAX_SIMULATED_TIME: Duration = Duration::from_secs(6 * 3600);
 
 /// Runs a plan.
 pub(super) fn run(plan: Plan) -> Outcome {
@@ -168,7 +168,7 @@ impl World {
         let state = State {
             random: random.fork(),
             queue: VecDeque::new(),
-            parked: Vec::new(),
+            waiting_pods: Vec::new(),
             used: BTreeMap::new(),
             zones: machines
                 .iter()
@@ -219,7 +219,7 @@ impl World {
             self.publish(name);
             tokio::spawn(self.clone().publisher(name.clone()));
         }
-        if self.plan.way == Way::Placement {
+        if self.plan.way == Scheduling::Placement {
             tokio::spawn(self.clone().keep_instances());
         }
         let (_kept, never) = watch::channel(0);
@@ -228,7 +228,7 @@ impl World {
         tokio::spawn(async move { follow(&api, BOUND, kubelets, never).await });
         let (_open, never) = watch::channel(0);
         let (api, events) = (self.api.clone(), Arc::new(Events { world: self.clone() }));
-        tokio::spawn(async move { follow(&api, seen::PODS, events, never).await });
+        tokio::spawn(async move { follow(&api, parse::PODS, events, never).await });
         tokio::spawn(schedule(self.clone()));
         tokio::spawn(self.clone().flush());
         if self.plan.foreign {
@@ -245,7 +245,7 @@ impl World {
         }
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            assert!(begun.elapsed() < LONGEST, "{:?}", self.state().outcome);
+            assert!(begun.elapsed() < MAX_SIMULATED_TIME, "{:?}", self.state().outcome);
             if self.state().ended >= self.plan.pods {
                 break;
             }
@@ -264,7 +264,7 @@ impl World {
             let census = self.ready()?.census();
             Some(census.binding + census.undecided + census.unseen + census.leaving)
         };
-        let mut left = (self.plan.way != Way::Placement).then_some(0);
+        let mut left = (self.plan.way != Scheduling::Placement).then_some(0);
         for _ in 0..300 {
             if left == Some(0) {
                 break;
@@ -285,7 +285,7 @@ impl World {
     }
 
     /// A pod is created, as by a controller.
-    pub(super) fn ask(&self, wanted: &Wanted) {
+    pub(super) fn ask(&self, wanted: &PlannedPod) {
         let mut state = self.state();
         state.made += 1;
         let uid = load::uid(state.made, 0);
@@ -333,7 +333,7 @@ impl World {
                     return;
                 }
                 let used: u32 = state.used.get(&node).map_or(0, |pods| pods.values().sum());
-                if used + cpus > super::scheduler::ALLOCATABLE {
+                if used + cpus > super::scheduler::ALLOCATABLE_CPUS {
                     continue;
                 }
                 state.made += 1;

@@ -4,7 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use stelia_publication::{Event, Kind, Pod};
 
-use crate::decide::kept::digest;
+use crate::decide::reconciler::digest;
 
 /// Attribute (v1alpha2) or annotation (v1alpha1) of the object: absent while it is current, else `unusable` or `away`.
 pub const STATE: &str = "isolation.stelia.io/state";
@@ -21,12 +21,12 @@ pub const CONTROLLER: &str = "stelia.io/steliad";
 /// The group of the object.
 pub const GROUP: &str = "topology.node.k8s.io";
 
-/// The longest note of an event, bytes (validation of events.k8s.io/v1).
-const LONGEST_NOTE: usize = 1024;
-/// The longest reporting instance, characters (the same).
-const LONGEST_INSTANCE: usize = 128;
-/// What of a pod's name is in an event's: together with the hash at most 253 characters.
-const LONGEST_PREFIX: usize = 200;
+/// Limit of an event's note, in bytes (validation of events.k8s.io/v1).
+const MAX_NOTE_BYTES: usize = 1024;
+/// Limit of the reporting instance, in characters (the same validation).
+const MAX_INSTANCE_CHARS: usize = 128;
+/// Limit of the part of a pod's name in an event's name: together with the hash it has at most 253 characters.
+const MAX_NAME_PREFIX_BYTES: usize = 200;
 
 /// Whether the object is what the node is like now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,7 +174,7 @@ fn cut(text: &str, most: usize) -> &str {
 pub fn event_name(boot: &str, event: &Event) -> String {
     let hash = digest(format!("{boot} {} {}", event.uid, event.number).as_bytes());
     let hash: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    let prefix = cut(&event.name, LONGEST_PREFIX).trim_end_matches(['-', '.']);
+    let prefix = cut(&event.name, MAX_NAME_PREFIX_BYTES).trim_end_matches(['-', '.']);
     format!("{prefix}.{hash}")
 }
 
@@ -193,12 +193,12 @@ pub fn event(boot: &str, node: &str, event: &Event) -> Value {
         "type": match event.kind { Kind::Normal => "Normal", Kind::Warning => "Warning" },
         "reason": cut(&event.reason, 128),
         "action": cut(&event.reason, 128),
-        "note": cut(&event.message, LONGEST_NOTE),
+        "note": cut(&event.message, MAX_NOTE_BYTES),
         "regarding": {
             "apiVersion": "v1", "kind": "Pod", "namespace": event.namespace, "name": event.name, "uid": event.uid,
         },
         "reportingController": CONTROLLER,
-        "reportingInstance": cut(node, LONGEST_INSTANCE),
+        "reportingInstance": cut(node, MAX_INSTANCE_CHARS),
     });
     if let Some(series) = series(event) {
         made["series"] = series;

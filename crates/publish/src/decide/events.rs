@@ -8,16 +8,16 @@ use stelia_publication::{Event, Publication};
 
 use crate::answer::{Failure, Kind};
 use crate::decide::pods::is_name;
-use crate::options::{EVENTS_KEPT, OLDEST_EVENT};
-use crate::pace::{Bucket, Pause, Random, Rest};
+use crate::options::{MAX_EVENT_AGE, MAX_QUEUED_EVENTS};
+use crate::pace::{Bucket, Pause, Random, RetryPause};
 
-/// Requests for the events of one pod at once, and one more in [`REFILL`]: as client-go's recorder limits those of one object.
-const AT_ONCE: u32 = 25;
-const REFILL: Duration = Duration::from_secs(5 * 60);
-/// Between two requests for one event: a repetition is told within this.
-const BETWEEN_REPETITIONS: Duration = Duration::from_secs(60);
+/// Requests for the events of one pod at once, and one more in [`EVENT_REFILL_INTERVAL`]: as client-go's recorder limits those of one object.
+const EVENT_BURST: u32 = 25;
+const EVENT_REFILL_INTERVAL: Duration = Duration::from_secs(5 * 60);
+/// The pause between two requests for one event: a repetition is sent within this time.
+const REPETITION_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The event, and whether it is to be made or its repetitions to be told.
+/// The event, and whether it is to be created or its count to be updated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventTask {
     Post(u64),
@@ -34,25 +34,25 @@ impl EventTask {
 #[derive(Debug, Clone)]
 struct Waiting {
     event: Event,
-    /// It is there; its count is to be told.
+    /// It exists; its count is to be updated.
     is_posted: bool,
     not_before: Duration,
 }
 
-/// What was told of an event that the publication still has.
+/// What was sent of an event that the publication still has.
 #[derive(Debug, Clone, Copy)]
-struct Told {
+struct SentEvent {
     count: u32,
     at: Duration,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Events {
-    begun: bool,
+    started: bool,
     waiting: VecDeque<Waiting>,
-    told: BTreeMap<u64, Told>,
+    sent: BTreeMap<u64, SentEvent>,
     buckets: BTreeMap<String, Bucket>,
-    rest: Rest,
+    rest: RetryPause,
     /// Never posted: there was no room any more, or the API server refused them.
     pub(crate) dropped: u64,
     pub(crate) posted: u64,
@@ -61,11 +61,11 @@ pub(crate) struct Events {
 impl Events {
     pub(crate) fn new() -> Self {
         Self {
-            begun: false,
+            started: false,
             waiting: VecDeque::new(),
-            told: BTreeMap::new(),
+            sent: BTreeMap::new(),
             buckets: BTreeMap::new(),
-            rest: Rest::default(),
+            rest: RetryPause::default(),
             dropped: 0,
             posted: 0,
         }
@@ -73,23 +73,23 @@ impl Events {
 
     /// `started_us` is the wall clock at the publisher's start.
     pub(crate) fn take(&mut self, publication: &Publication, started_us: u64, now: Duration) {
-        let oldest = started_us.saturating_sub(OLDEST_EVENT.as_micros() as u64);
-        let first = !std::mem::replace(&mut self.begun, true);
-        self.told
+        let oldest = started_us.saturating_sub(MAX_EVENT_AGE.as_micros() as u64);
+        let first = !std::mem::replace(&mut self.started, true);
+        self.sent
             .retain(|number, _| publication.events.iter().any(|event| event.number == *number));
         self.buckets.retain(|_, bucket| !bucket.is_full(now));
         for event in &publication.events {
-            let told = self.told.get(&event.number).copied();
-            if told.is_some_and(|told| told.count >= event.count) {
+            let sent = self.sent.get(&event.number).copied();
+            if sent.is_some_and(|sent| sent.count >= event.count) {
                 continue;
             }
             let named = is_name(&event.namespace) && is_name(&event.name);
             if !named || first && event.time_us < oldest {
-                let told = Told {
+                let sent = SentEvent {
                     count: event.count,
                     at: now,
                 };
-                self.told.insert(event.number, told);
+                self.sent.insert(event.number, sent);
                 continue;
             }
             let mut waiting = self.waiting.iter_mut();
@@ -99,11 +99,11 @@ impl Events {
             }
             self.waiting.push_back(Waiting {
                 event: event.clone(),
-                is_posted: told.is_some(),
-                not_before: told.map_or(Duration::ZERO, |told| told.at + BETWEEN_REPETITIONS),
+                is_posted: sent.is_some(),
+                not_before: sent.map_or(Duration::ZERO, |sent| sent.at + REPETITION_INTERVAL),
             });
         }
-        while self.waiting.len() > EVENTS_KEPT {
+        while self.waiting.len() > MAX_QUEUED_EVENTS {
             if let Some(dropped) = self.waiting.pop_front() {
                 self.settle(dropped.event.number, dropped.event.count, now);
                 self.dropped += 1;
@@ -111,9 +111,9 @@ impl Events {
         }
     }
 
-    /// Nothing more is told of it until it happens again.
+    /// Nothing more is sent about it until it happens again.
     fn settle(&mut self, number: u64, count: u32, now: Duration) {
-        self.told.insert(number, Told { count, at: now });
+        self.sent.insert(number, SentEvent { count, at: now });
     }
 
     pub(crate) fn due(&self) -> Option<(Duration, EventTask)> {
@@ -141,7 +141,10 @@ impl Events {
 
     pub(crate) fn sent(&mut self, task: EventTask, now: Duration) {
         if let Some(uid) = self.event(task).map(|event| event.uid.clone()) {
-            let bucket = self.buckets.entry(uid).or_insert_with(|| Bucket::new(AT_ONCE, REFILL));
+            let bucket = self
+                .buckets
+                .entry(uid)
+                .or_insert_with(|| Bucket::new(EVENT_BURST, EVENT_REFILL_INTERVAL));
             bucket.take(now);
         }
     }

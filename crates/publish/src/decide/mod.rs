@@ -3,10 +3,10 @@
 
 pub mod content;
 mod events;
-mod kept;
 mod node;
 mod outcome;
 mod pods;
+mod reconciler;
 pub mod taint;
 mod wanted;
 
@@ -19,27 +19,27 @@ use std::time::Duration;
 use serde_json::Value;
 use stelia_publication::Publication;
 
-use crate::options::{BETWEEN_WRITES, CHECK, CHECK_CAPACITY, GRACE, Options};
-use crate::pace::{Random, Rest};
+use crate::options::{CAPACITY_REAPPLY_INTERVAL, GRACE_PERIOD, Options, REAPPLY_INTERVAL, WRITE_INTERVAL};
+use crate::pace::{Random, RetryPause};
 use crate::reading::Reading;
 use crate::request::{self, Request};
 use crate::status::{Part, Status};
 use content::Freshness;
 use events::{EventTask, Events};
-use kept::{Digest, Kept};
 use node::NodeUid;
 use pods::{PodTask, Pods};
+use reconciler::{Digest, Reconciler};
 use taint::{Taint, TaintTask};
 
 /// A request's purpose; what it was written from is in it where that matters for the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task(What);
+pub struct Task(TaskKind);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum What {
+enum TaskKind {
     /// The Node's UID.
     Node,
-    /// The object as it stands, because none was told of since the start.
+    /// Read the existing object, because the daemon has published none since the start.
     Recall,
     Object(Digest),
     Label(Digest),
@@ -68,7 +68,7 @@ pub struct State {
     /// The first reading, until there is another.
     first: Option<Reading>,
     /// The API server as a whole.
-    api: Rest,
+    api: RetryPause,
     /// The last publication of this node.
     told: Option<Arc<Publication>>,
     /// The last one that has an object.
@@ -80,9 +80,9 @@ pub struct State {
     /// What is wanted was made for this; `None` if it is to be made anew.
     wanted_for: Option<(Freshness, Option<bool>)>,
     node: NodeUid,
-    object: Kept,
-    label: Kept,
-    capacity: Kept,
+    object: Reconciler,
+    label: Reconciler,
+    capacity: Reconciler,
     taint: Taint,
     pods: Pods,
     events: Events,
@@ -95,7 +95,7 @@ pub struct State {
 struct Recall {
     object: Option<Value>,
     done: bool,
-    rest: Rest,
+    rest: RetryPause,
 }
 
 impl State {
@@ -105,7 +105,7 @@ impl State {
             start_at: random.below(options.start_spread),
             begun: false,
             first: None,
-            api: Rest::default(),
+            api: RetryPause::default(),
             told: None,
             described: None,
             recall: Recall::default(),
@@ -113,9 +113,9 @@ impl State {
             daemon_lives: true,
             wanted_for: None,
             node: NodeUid::default(),
-            object: Kept::new(BETWEEN_WRITES, Some(CHECK)),
-            label: Kept::new(BETWEEN_WRITES, Some(CHECK)),
-            capacity: Kept::new(BETWEEN_WRITES, Some(CHECK_CAPACITY)),
+            object: Reconciler::new(WRITE_INTERVAL, Some(REAPPLY_INTERVAL)),
+            label: Reconciler::new(WRITE_INTERVAL, Some(REAPPLY_INTERVAL)),
+            capacity: Reconciler::new(WRITE_INTERVAL, Some(CAPACITY_REAPPLY_INTERVAL)),
             taint: Taint::default(),
             pods: Pods::new(options.pod_conditions),
             events: Events::new(),
@@ -215,40 +215,40 @@ impl State {
 
     /// The daemon is away, or its file of no use, for longer than a restart takes.
     fn is_past_grace(&self, now: Duration) -> bool {
-        self.wrong_since.is_some_and(|since| now >= since + GRACE)
+        self.wrong_since.is_some_and(|since| now >= since + GRACE_PERIOD)
     }
 
     fn is_pending(&self) -> bool {
-        let kept = [&self.object, &self.label, &self.capacity];
+        let reconciler = [&self.object, &self.label, &self.capacity];
         !self.node.was_asked()
-            || kept.iter().any(|kept| kept.is_pending())
+            || reconciler.iter().any(|reconciler| reconciler.is_pending())
             || self.taint.is_pending() && self.options.remove_taint.is_some()
             || self.pods.is_pending()
             || self.events.waiting() > 0
     }
 
     /// Every request that will be due, the more important first.
-    fn due(&self, now: Duration) -> Vec<(Duration, What)> {
-        let mut due = vec![(self.node.due(), What::Node)];
+    fn due(&self, now: Duration) -> Vec<(Duration, TaskKind)> {
+        let mut due = vec![(self.node.due(), TaskKind::Node)];
         if !self.node.was_asked() {
             return due;
         }
         if self.is_recall_wanted(now) {
-            due.push((self.recall.rest.until(), What::Recall));
+            due.push((self.recall.rest.until(), TaskKind::Recall));
         }
-        let mut kept = |kept: &Kept, what: fn(Digest) -> What| {
-            due.extend(kept.due().zip(kept.wanted().map(what)));
+        let mut reconciler = |reconciler: &Reconciler, what: fn(Digest) -> TaskKind| {
+            due.extend(reconciler.due().zip(reconciler.wanted().map(what)));
         };
-        kept(&self.object, What::Object);
+        reconciler(&self.object, TaskKind::Object);
         // Nothing is applied to a Node that is not there: that would ask to create it.
         if !self.node.is_missing() {
-            kept(&self.label, What::Label);
-            kept(&self.capacity, What::Capacity);
+            reconciler(&self.label, TaskKind::Label);
+            reconciler(&self.capacity, TaskKind::Capacity);
             let taint = self.taint.due().filter(|_| self.options.remove_taint.is_some());
-            due.extend(taint.map(|(at, task)| (at, What::Taint(task))));
+            due.extend(taint.map(|(at, task)| (at, TaskKind::Taint(task))));
         }
-        due.extend(self.pods.due().map(|(at, task)| (at, What::Pod(task))));
-        due.extend(self.events.due().map(|(at, task)| (at, What::Event(task))));
+        due.extend(self.pods.due().map(|(at, task)| (at, TaskKind::Pod(task))));
+        due.extend(self.events.due().map(|(at, task)| (at, TaskKind::Event(task))));
         due
     }
 
@@ -260,7 +260,10 @@ impl State {
         self.want(now);
         let earliest = self.start_at.max(self.api.until());
         let due = self.due(now);
-        let grace = self.wrong_since.map(|since| since + GRACE).filter(|end| *end > now);
+        let grace = self
+            .wrong_since
+            .map(|since| since + GRACE_PERIOD)
+            .filter(|end| *end > now);
         if now < earliest {
             return Next::Wait(Some(grace.map_or(earliest, |grace| grace.min(earliest))));
         }
@@ -282,43 +285,43 @@ impl State {
         }
     }
 
-    fn sent(&mut self, what: &What, now: Duration) {
+    fn sent(&mut self, what: &TaskKind, now: Duration) {
         self.status.requests += 1;
         match what {
-            What::Pod(_) => self.pods.sent(now),
-            What::Event(task) => self.events.sent(*task, now),
+            TaskKind::Pod(_) => self.pods.sent(now),
+            TaskKind::Event(task) => self.events.sent(*task, now),
             _ => {}
         }
     }
 
-    fn request(&self, what: &What, now: Duration) -> Option<Result<Request, kube::core::request::Error>> {
+    fn request(&self, what: &TaskKind, now: Duration) -> Option<Result<Request, kube::core::request::Error>> {
         let (manager, node) = (self.options.field_manager.as_str(), self.options.node.as_str());
         Some(match what {
-            What::Node => request::node_metadata(node),
-            What::Recall => request::object("v1alpha2", node),
-            What::Object(_) => {
+            TaskKind::Node => request::node_metadata(node),
+            TaskKind::Recall => request::object("v1alpha2", node),
+            TaskKind::Object(_) => {
                 let object = self.wanted_object(now)?;
                 request::apply_object(manager, content::object_version(&object)?, node, &object)
             }
-            What::Label(_) => request::apply_node(manager, node, &self.wanted_label(now)?),
-            What::Capacity(_) => request::apply_node_status(manager, node, &self.wanted_capacity()?),
-            What::Taint(TaintTask::Look) => request::node(node),
-            What::Taint(TaintTask::TakeOff) => request::merge_node(manager, node, self.taint.patch()?),
-            What::Pod(PodTask::Gate(uid)) => {
+            TaskKind::Label(_) => request::apply_node(manager, node, &self.wanted_label(now)?),
+            TaskKind::Capacity(_) => request::apply_node_status(manager, node, &self.wanted_capacity()?),
+            TaskKind::Taint(TaintTask::ReadNode) => request::node(node),
+            TaskKind::Taint(TaintTask::TakeOff) => request::merge_node(manager, node, self.taint.patch()?),
+            TaskKind::Pod(PodTask::Gate(uid)) => {
                 let (namespace, name) = self.pods.name(uid)?;
                 request::pod(namespace, name)
             }
-            What::Pod(PodTask::Condition(uid, _)) => {
+            TaskKind::Pod(PodTask::Condition(uid, _)) => {
                 let (namespace, name) = self.pods.name(uid)?;
                 let body = self.pods.condition(uid, self.told.as_deref())?;
                 request::apply_pod_status(manager, namespace, name, &body)
             }
-            What::Event(task @ EventTask::Post(_)) => {
+            TaskKind::Event(task @ EventTask::Post(_)) => {
                 let event = self.events.event(*task)?;
                 let body = content::event(&self.options.boot, node, event);
                 request::create_event(manager, &event.namespace, &body)
             }
-            What::Event(task @ EventTask::Repeat(_)) => {
+            TaskKind::Event(task @ EventTask::Repeat(_)) => {
                 let event = self.events.event(*task)?;
                 let body = serde_json::json!({"series": content::series(event)?});
                 request::merge_event(

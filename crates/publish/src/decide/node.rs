@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::answer::{Failure, Kind};
-use crate::options::CHECK;
-use crate::pace::{Pause, Random, Rest};
+use crate::options::REAPPLY_INTERVAL;
+use crate::pace::{Pause, Random, RetryPause};
 
 #[derive(Debug, Clone, Default)]
-enum Known {
+enum UidState {
     #[default]
     NotAsked,
     Uid(String),
@@ -21,9 +21,9 @@ enum Known {
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodeUid {
-    known: Known,
+    known: UidState,
     check_at: Duration,
-    rest: Rest,
+    rest: RetryPause,
 }
 
 #[derive(Deserialize)]
@@ -38,16 +38,16 @@ struct Metadata {
 
 impl NodeUid {
     pub(crate) fn was_asked(&self) -> bool {
-        !matches!(self.known, Known::NotAsked)
+        !matches!(self.known, UidState::NotAsked)
     }
 
     pub(crate) fn is_missing(&self) -> bool {
-        matches!(self.known, Known::Missing)
+        matches!(self.known, UidState::Missing)
     }
 
     pub(crate) fn uid(&self) -> Option<&str> {
         match &self.known {
-            Known::Uid(uid) => Some(uid),
+            UidState::Uid(uid) => Some(uid),
             _ => None,
         }
     }
@@ -64,14 +64,14 @@ impl NodeUid {
     /// Returns what is wrong with the answer.
     pub(crate) fn answered(&mut self, body: &[u8], now: Duration, random: &mut Random) -> Option<String> {
         self.rest.succeeded();
-        self.check_at = now + random.around(CHECK);
+        self.check_at = now + random.around(REAPPLY_INTERVAL);
         match serde_json::from_slice::<Partial>(body) {
             Ok(node) => {
-                self.known = Known::Uid(node.metadata.uid);
+                self.known = UidState::Uid(node.metadata.uid);
                 None
             }
             Err(error) => {
-                self.known = Known::Unknown;
+                self.known = UidState::Unknown;
                 Some(format!("the Node as it was read: {error}"))
             }
         }
@@ -80,18 +80,18 @@ impl NodeUid {
     pub(crate) fn failed(&mut self, failure: &Failure, now: Duration, random: &mut Random) {
         match failure.kind {
             Kind::Missing => {
-                self.known = Known::Missing;
+                self.known = UidState::Missing;
                 self.rest.failed(now, Pause::Growing, failure.retry_after, random);
             }
             // Rights are given once, or not: the next look is the next check.
             Kind::Forbidden | Kind::Refused => {
-                self.known = Known::Unknown;
+                self.known = UidState::Unknown;
                 self.rest.succeeded();
-                self.check_at = now + random.around(CHECK);
+                self.check_at = now + random.around(REAPPLY_INTERVAL);
             }
             _ => {
                 if !self.was_asked() {
-                    self.known = Known::Unknown;
+                    self.known = UidState::Unknown;
                 }
                 self.rest.failed(now, Pause::Growing, failure.retry_after, random);
             }

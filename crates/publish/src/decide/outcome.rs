@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use super::kept::{Digest, Kept};
 use super::pods::PodTask;
+use super::reconciler::{Digest, Reconciler};
 use super::taint::TaintTask;
-use super::{State, Task, What, content};
+use super::{State, Task, TaskKind, content};
 use crate::answer::{Answer, Failure, Kind};
 use crate::pace::Pause;
 use crate::status::Part;
 
-impl What {
+impl TaskKind {
     fn part(&self) -> Part {
         match self {
             Self::Node => Part::Node,
@@ -26,7 +26,7 @@ impl What {
     /// The right that a 403 says is missing, as RBAC has it.
     fn right(&self) -> &'static str {
         match self {
-            Self::Node | Self::Taint(TaintTask::Look) => "get nodes",
+            Self::Node | Self::Taint(TaintTask::ReadNode) => "get nodes",
             Self::Recall => "get noderesourcetopologies",
             Self::Object(_) => "create and patch noderesourcetopologies",
             Self::Label(_) | Self::Taint(TaintTask::TakeOff) => "patch nodes",
@@ -39,7 +39,7 @@ impl What {
 }
 
 /// What a failure is called.
-fn problem(what: &What, failure: &Failure) -> String {
+fn problem(what: &TaskKind, failure: &Failure) -> String {
     let text = &failure.text;
     match (&failure.kind, what) {
         (Kind::Conflict(managers), _) => format!(
@@ -47,18 +47,20 @@ fn problem(what: &What, failure: &Failure) -> String {
             managers.join(", ")
         ),
         (Kind::Forbidden, _) => format!("no right to {}: {text}", what.right()),
-        (Kind::Missing, What::Object(_)) => format!("the CRD of NodeResourceTopology is not in the cluster: {text}"),
-        (Kind::Missing, What::Node) => format!("there is no such Node: {text}"),
+        (Kind::Missing, TaskKind::Object(_)) => {
+            format!("the CRD of NodeResourceTopology is not in the cluster: {text}")
+        }
+        (Kind::Missing, TaskKind::Node) => format!("there is no such Node: {text}"),
         _ => text.clone(),
     }
 }
 
 impl State {
-    fn kept(&mut self, what: &What) -> Option<(&mut Kept, Digest)> {
+    fn reconciler(&mut self, what: &TaskKind) -> Option<(&mut Reconciler, Digest)> {
         match what {
-            What::Object(digest) => Some((&mut self.object, *digest)),
-            What::Label(digest) => Some((&mut self.label, *digest)),
-            What::Capacity(digest) => Some((&mut self.capacity, *digest)),
+            TaskKind::Object(digest) => Some((&mut self.object, *digest)),
+            TaskKind::Label(digest) => Some((&mut self.label, *digest)),
+            TaskKind::Capacity(digest) => Some((&mut self.capacity, *digest)),
             _ => None,
         }
     }
@@ -85,7 +87,7 @@ impl State {
     }
 
     /// A request that cannot be written.
-    pub(super) fn impossible(&mut self, what: &What, text: String, now: Duration) {
+    pub(super) fn impossible(&mut self, what: &TaskKind, text: String, now: Duration) {
         let failure = Failure {
             kind: Kind::Refused,
             text,
@@ -99,7 +101,7 @@ impl State {
         self.say(Part::Api, None);
     }
 
-    fn api_away(&mut self, what: &What, failure: &Failure, now: Duration) {
+    fn api_away(&mut self, what: &TaskKind, failure: &Failure, now: Duration) {
         let again = self.api.failures() > 0;
         if failure.kind == Kind::Unauthorized {
             self.renew = true;
@@ -115,73 +117,73 @@ impl State {
         match what {
             // Not carried out, for certain.
             _ if failure.kind == Kind::Unauthorized => {}
-            What::Taint(_) => self.taint.interrupted(),
-            What::Pod(task) => self.pods.interrupted(task, now),
+            TaskKind::Taint(_) => self.taint.interrupted(),
+            TaskKind::Pod(task) => self.pods.interrupted(task, now),
             _ => {
-                if let Some((kept, _)) = self.kept(what) {
-                    kept.interrupted(now);
+                if let Some((reconciler, _)) = self.reconciler(what) {
+                    reconciler.interrupted(now);
                 }
             }
         }
     }
 
-    fn succeeded(&mut self, what: &What, body: &[u8], now: Duration) {
+    fn succeeded(&mut self, what: &TaskKind, body: &[u8], now: Duration) {
         let mut said = None;
-        if let What::Object(_) = what {
+        if let TaskKind::Object(_) = what {
             self.status.object_writes += 1;
         }
         match what {
-            What::Node => {
+            TaskKind::Node => {
                 let before = self.node.uid().map(str::to_owned);
                 said = self.node.answered(body, now, &mut self.random);
                 if before.as_deref() != self.node.uid() {
                     self.wanted_for = None;
                 }
             }
-            What::Recall => {
+            TaskKind::Recall => {
                 self.recall.rest.succeeded();
                 self.recall.done = true;
                 self.recall.object = serde_json::from_slice(body).ok().and_then(content::recalled);
                 self.wanted_for = None;
             }
-            What::Object(digest) => self.object.succeeded(*digest, now, &mut self.random),
-            What::Label(digest) => self.label.succeeded(*digest, now, &mut self.random),
-            What::Capacity(digest) => self.capacity.succeeded(*digest, now, &mut self.random),
-            What::Taint(TaintTask::Look) => match serde_json::from_slice(body) {
+            TaskKind::Object(digest) => self.object.succeeded(*digest, now, &mut self.random),
+            TaskKind::Label(digest) => self.label.succeeded(*digest, now, &mut self.random),
+            TaskKind::Capacity(digest) => self.capacity.succeeded(*digest, now, &mut self.random),
+            TaskKind::Taint(TaintTask::ReadNode) => match serde_json::from_slice(body) {
                 Ok(node) => {
                     let key = self.options.remove_taint.clone().unwrap_or_default();
-                    self.taint.looked(&node, &key, now, &mut self.random);
+                    self.taint.node_read(&node, &key, now, &mut self.random);
                 }
                 Err(error) => {
                     said = Some(format!("the Node as it was read: {error}"));
                     self.taint.off(now, &mut self.random);
                 }
             },
-            What::Taint(TaintTask::TakeOff) => {
+            TaskKind::Taint(TaintTask::TakeOff) => {
                 tracing::info!("the taint was taken off");
                 self.taint.off(now, &mut self.random);
             }
-            What::Pod(PodTask::Gate(uid)) => self.pods.gates(uid, body),
-            What::Pod(PodTask::Condition(uid, digest)) => self.pods.written(uid, *digest, now, &mut self.random),
-            What::Event(task) => self.events.succeeded(*task, now),
+            TaskKind::Pod(PodTask::Gate(uid)) => self.pods.gates(uid, body),
+            TaskKind::Pod(PodTask::Condition(uid, digest)) => self.pods.written(uid, *digest, now, &mut self.random),
+            TaskKind::Event(task) => self.events.succeeded(*task, now),
         }
         // One pod's success says nothing of another's condition.
-        if said.is_some() || !(matches!(what, What::Pod(_)) && self.pods.is_refused()) {
+        if said.is_some() || !(matches!(what, TaskKind::Pod(_)) && self.pods.is_refused()) {
             self.say(what.part(), said);
         }
     }
 
-    fn failed(&mut self, what: &What, failure: &Failure, now: Duration) {
+    fn failed(&mut self, what: &TaskKind, failure: &Failure, now: Duration) {
         let mut said = Some(problem(what, failure));
         match what {
-            What::Node => {
+            TaskKind::Node => {
                 let before = self.node.uid().map(str::to_owned);
                 self.node.failed(failure, now, &mut self.random);
                 if before.as_deref() != self.node.uid() {
                     self.wanted_for = None;
                 }
             }
-            What::Recall => match failure.kind {
+            TaskKind::Recall => match failure.kind {
                 // Nothing stands there that could be marked.
                 Kind::Missing => {
                     self.recall.done = true;
@@ -193,17 +195,17 @@ impl State {
                     .rest
                     .failed(now, Pause::Growing, failure.retry_after, &mut self.random),
             },
-            What::Object(digest) => self.object.failed(*digest, failure, now, &mut self.random),
-            What::Label(digest) => self.label.failed(*digest, failure, now, &mut self.random),
-            What::Capacity(digest) => self.capacity.failed(*digest, failure, now, &mut self.random),
-            What::Taint(_) => {
+            TaskKind::Object(digest) => self.object.failed(*digest, failure, now, &mut self.random),
+            TaskKind::Label(digest) => self.label.failed(*digest, failure, now, &mut self.random),
+            TaskKind::Capacity(digest) => self.capacity.failed(*digest, failure, now, &mut self.random),
+            TaskKind::Taint(_) => {
                 self.taint.failed(failure, now, &mut self.random);
                 // Somebody else changed the Node meanwhile: nothing is wrong.
                 if failure.kind == Kind::Stale {
                     said = None;
                 }
             }
-            What::Pod(task) => {
+            TaskKind::Pod(task) => {
                 let text = self.pods.failed(task, failure, now, &mut self.random);
                 said = text.map(|text| {
                     problem(
@@ -215,7 +217,7 @@ impl State {
                     )
                 });
             }
-            What::Event(task) => {
+            TaskKind::Event(task) => {
                 let text = self.events.failed(*task, failure, now, &mut self.random);
                 said = text.map(|text| {
                     problem(
@@ -229,7 +231,9 @@ impl State {
             }
         }
         // The Node is not the one whose UID is known: it was deleted, or registered anew.
-        if matches!(what, What::Label(_) | What::Capacity(_)) && matches!(failure.kind, Kind::Stale | Kind::Missing) {
+        if matches!(what, TaskKind::Label(_) | TaskKind::Capacity(_))
+            && matches!(failure.kind, Kind::Stale | Kind::Missing)
+        {
             self.node.is_doubtful(now);
         }
         self.say(what.part(), said);

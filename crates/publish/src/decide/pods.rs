@@ -8,13 +8,13 @@ use stelia_publication::{Pod, Publication};
 
 use crate::answer::{Failure, Kind};
 use crate::decide::content::{self, CONDITION};
-use crate::decide::kept::{Digest, Kept, digest};
+use crate::decide::reconciler::{Digest, Reconciler, digest};
 use crate::options::PodConditions;
-use crate::pace::{Bucket, Pause, Random, Rest};
+use crate::pace::{Bucket, Pause, Random, RetryPause};
 
-/// Requests for pods at once, and one more in [`REFILL`]: a node that starts with hundreds of VMs takes its time.
-const AT_ONCE: u32 = 10;
-const REFILL: Duration = Duration::from_millis(200);
+/// Requests for pods at once, and one more in [`POD_REFILL_INTERVAL`]: a node that starts with hundreds of VMs takes its time.
+const POD_BURST: u32 = 10;
+const POD_REFILL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What is due for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) enum PodTask {
 
 /// Whether the pod has a condition of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Gate {
+enum GatePresence {
     Unknown,
     Yes,
     /// It has no such readiness gate; or it is gone, or another pod has its name. Asked once.
@@ -37,9 +37,9 @@ enum Gate {
 struct Entry {
     namespace: String,
     name: String,
-    gate: Gate,
-    kept: Kept,
-    /// It is not told of any more: its condition goes.
+    gate: GatePresence,
+    reconciler: Reconciler,
+    /// It is not in the publication any more: its condition is removed.
     leaves: bool,
 }
 
@@ -48,13 +48,13 @@ pub(crate) struct Pods {
     of: PodConditions,
     by_uid: BTreeMap<String, Entry>,
     bucket: Bucket,
-    /// Of all: a right that is missing is missing for each.
-    rest: Rest,
+    /// Shared by all pods: a missing right is missing for each of them.
+    rest: RetryPause,
 }
 
-/// Of a Pod what is read.
+/// The fields of a Pod that are read.
 #[derive(Deserialize)]
-struct Gates {
+struct PodWithGates {
     metadata: Metadata,
     #[serde(default)]
     spec: Spec,
@@ -88,16 +88,16 @@ impl Pods {
         Self {
             of,
             by_uid: BTreeMap::new(),
-            bucket: Bucket::new(AT_ONCE, REFILL),
-            rest: Rest::default(),
+            bucket: Bucket::new(POD_BURST, POD_REFILL_INTERVAL),
+            rest: RetryPause::default(),
         }
     }
 
     pub(crate) fn take(&mut self, publication: &Publication, now: Duration) {
         let gate = match self.of {
             PodConditions::Off => return,
-            PodConditions::Gated => Gate::Unknown,
-            PodConditions::All => Gate::Yes,
+            PodConditions::Gated => GatePresence::Unknown,
+            PodConditions::All => GatePresence::Yes,
         };
         for entry in self.by_uid.values_mut() {
             entry.leaves = true;
@@ -107,28 +107,30 @@ impl Pods {
                 namespace: told.namespace.clone(),
                 name: told.name.clone(),
                 gate,
-                kept: Kept::new(Duration::ZERO, None),
+                reconciler: Reconciler::new(Duration::ZERO, None),
                 leaves: false,
             });
             entry.leaves = false;
-            entry.kept.want(Some(digest(&body(&content::condition(told)))), now);
+            entry
+                .reconciler
+                .want(Some(digest(&body(&content::condition(told)))), now);
         }
         self.by_uid
-            .retain(|_, entry| !entry.leaves || entry.gate == Gate::Yes && entry.kept.was_tried());
+            .retain(|_, entry| !entry.leaves || entry.gate == GatePresence::Yes && entry.reconciler.was_tried());
         for (uid, entry) in self.by_uid.iter_mut().filter(|(_, entry)| entry.leaves) {
             let nothing = content::no_condition(&entry.namespace, &entry.name, uid);
-            entry.kept.want(Some(digest(&body(&nothing))), now);
+            entry.reconciler.want(Some(digest(&body(&nothing))), now);
         }
     }
 
     /// The next request, and when.
     pub(crate) fn due(&self) -> Option<(Duration, PodTask)> {
         let due = self.by_uid.iter().filter_map(|(uid, entry)| {
-            let at = entry.kept.due()?;
+            let at = entry.reconciler.due()?;
             Some(match entry.gate {
-                Gate::No => return None,
-                Gate::Unknown => (at, PodTask::Gate(uid.clone())),
-                Gate::Yes => (at, PodTask::Condition(uid.clone(), entry.kept.wanted()?)),
+                GatePresence::No => return None,
+                GatePresence::Unknown => (at, PodTask::Gate(uid.clone())),
+                GatePresence::Yes => (at, PodTask::Condition(uid.clone(), entry.reconciler.wanted()?)),
             })
         });
         let (at, task) = due.min_by_key(|(at, _)| *at)?;
@@ -137,12 +139,12 @@ impl Pods {
 
     pub(crate) fn is_pending(&self) -> bool {
         let mut entries = self.by_uid.values();
-        entries.any(|entry| entry.gate != Gate::No && entry.kept.is_pending())
+        entries.any(|entry| entry.gate != GatePresence::No && entry.reconciler.is_pending())
     }
 
     /// Some pod's condition was refused, and is still wanted.
     pub(crate) fn is_refused(&self) -> bool {
-        self.by_uid.values().any(|entry| entry.kept.is_refused())
+        self.by_uid.values().any(|entry| entry.reconciler.is_refused())
     }
 
     /// Namespace and name of the pod.
@@ -171,26 +173,26 @@ impl Pods {
         if let PodTask::Condition(uid, _) = task
             && let Some(entry) = self.by_uid.get_mut(uid)
         {
-            entry.kept.interrupted(now);
+            entry.reconciler.interrupted(now);
         }
     }
 
     /// The pod with this UID, as the API server answered.
     pub(crate) fn gates(&mut self, uid: &str, pod: &[u8]) {
         let Some(entry) = self.by_uid.get_mut(uid) else { return };
-        let gated = serde_json::from_slice(pod).is_ok_and(|pod: Gates| {
+        let gated = serde_json::from_slice(pod).is_ok_and(|pod: PodWithGates| {
             let mut gates = pod.spec.readiness_gates.iter();
             pod.metadata.uid == uid && gates.any(|gate| gate.condition_type == CONDITION)
         });
-        entry.gate = if gated { Gate::Yes } else { Gate::No };
+        entry.gate = if gated { GatePresence::Yes } else { GatePresence::No };
         self.rest.succeeded();
     }
 
     pub(crate) fn written(&mut self, uid: &str, written: Digest, now: Duration, random: &mut Random) {
         self.rest.succeeded();
         let Some(entry) = self.by_uid.get_mut(uid) else { return };
-        entry.kept.succeeded(written, now, random);
-        if entry.leaves && !entry.kept.is_pending() {
+        entry.reconciler.succeeded(written, now, random);
+        if entry.leaves && !entry.reconciler.is_pending() {
             self.by_uid.remove(uid);
         }
     }
@@ -207,7 +209,7 @@ impl Pods {
         let entry = self.by_uid.get_mut(uid)?;
         match failure.kind {
             Kind::Missing | Kind::Stale | Kind::Ending => {
-                entry.gate = Gate::No;
+                entry.gate = GatePresence::No;
                 if entry.leaves {
                     self.by_uid.remove(uid);
                 }
@@ -215,10 +217,10 @@ impl Pods {
                 return None;
             }
             Kind::Forbidden => self.rest.failed(now, Pause::Long, failure.retry_after, random),
-            Kind::Refused if matches!(task, PodTask::Gate(_)) => entry.gate = Gate::No,
+            Kind::Refused if matches!(task, PodTask::Gate(_)) => entry.gate = GatePresence::No,
             _ => {
-                let wanted = entry.kept.wanted().unwrap_or_default();
-                entry.kept.failed(wanted, failure, now, random);
+                let wanted = entry.reconciler.wanted().unwrap_or_default();
+                entry.reconciler.failed(wanted, failure, now, random);
             }
         }
         Some(format!("pod {}/{}: {}", entry.namespace, entry.name, failure.text))

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::answer::{Failure, Kind};
 use crate::decide::content::REMOVED_TAINTS;
-use crate::options::CHECK;
-use crate::pace::{Pause, Random, Rest};
+use crate::options::REAPPLY_INTERVAL;
+use crate::pace::{Pause, Random, RetryPause};
 
-/// Of a Node what is read.
+/// The fields of a Node that are read.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct NodeView {
     pub metadata: NodeMetadata,
@@ -51,7 +51,8 @@ pub struct NodeSpec {
 
 /// The merge patch that takes off the taints with this key and remembers them; `None` if there are none.
 pub fn without(node: &NodeView, key: &str) -> Option<Value> {
-    let (taken, kept): (Vec<&Value>, Vec<&Value>) = node.spec.taints.iter().partition(|taint| taint["key"] == key);
+    let (taken, reconciler): (Vec<&Value>, Vec<&Value>) =
+        node.spec.taints.iter().partition(|taint| taint["key"] == key);
     if taken.is_empty() {
         return None;
     }
@@ -65,7 +66,11 @@ pub fn without(node: &NodeView, key: &str) -> Option<Value> {
             remembered.push(taint);
         }
     }
-    Some(patch(node, json!(kept), Value::Array(remembered).to_string().into()))
+    Some(patch(
+        node,
+        json!(reconciler),
+        Value::Array(remembered).to_string().into(),
+    ))
 }
 
 /// The merge patch that puts back what was taken off; `None` if nothing was.
@@ -99,7 +104,7 @@ fn patch(node: &NodeView, taints: Value, remembered: Value) -> Value {
     })
 }
 
-/// Whether and when the taint is looked at.
+/// Whether and when the taint is checked.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Taint {
     /// VMs can be admitted.
@@ -109,13 +114,13 @@ pub(crate) struct Taint {
     /// What is sent next, of the Node just read.
     patch: Option<Value>,
     check_at: Duration,
-    rest: Rest,
+    rest: RetryPause,
 }
 
 /// What is due for the taint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TaintTask {
-    Look,
+    ReadNode,
     TakeOff,
 }
 
@@ -132,7 +137,7 @@ impl Taint {
     pub(crate) fn due(&self) -> Option<(Duration, TaintTask)> {
         let task = match self.patch {
             Some(_) => TaintTask::TakeOff,
-            None => TaintTask::Look,
+            None => TaintTask::ReadNode,
         };
         let at = match self.is_off {
             true => self.check_at,
@@ -145,7 +150,7 @@ impl Taint {
         self.patch.as_ref()
     }
 
-    pub(crate) fn looked(&mut self, node: &NodeView, key: &str, now: Duration, random: &mut Random) {
+    pub(crate) fn node_read(&mut self, node: &NodeView, key: &str, now: Duration, random: &mut Random) {
         self.rest.succeeded();
         self.patch = without(node, key);
         if self.patch.is_none() {
@@ -157,7 +162,7 @@ impl Taint {
         self.rest.succeeded();
         self.patch = None;
         self.is_off = true;
-        self.check_at = now + random.around(CHECK);
+        self.check_at = now + random.around(REAPPLY_INTERVAL);
     }
 
     /// No answer: the Node is read again before anything is written.

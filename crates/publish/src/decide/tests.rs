@@ -241,7 +241,7 @@ proptest! {
             run.until(end, || match fates.next().unwrap() { Fate::Code(401) => Fate::Away, fate => fate });
         }
         for two in run.server.writes.windows(2) {
-            prop_assert!(two[1] - two[0] >= BETWEEN_WRITES, "{:?}", run.server.writes);
+            prop_assert!(two[1] - two[0] >= WRITE_INTERVAL, "{:?}", run.server.writes);
         }
     }
 

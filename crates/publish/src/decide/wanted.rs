@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::kept::digest;
+use super::reconciler::digest;
 use super::{Freshness, State, content};
 
 impl State {

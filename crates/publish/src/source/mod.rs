@@ -1,6 +1,6 @@
-//! What the daemon tells, from its folder: followed by inotify, and looked at now and then besides.
+//! Reads the daemon's publication from its folder: followed by inotify, and read periodically too.
 
-mod look;
+mod reader;
 #[cfg(test)]
 mod tests;
 
@@ -13,12 +13,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::reading::Reading;
-use look::Look;
+use reader::PublicationReader;
 
-/// Without an event the folder is looked at after this. What inotify does not tell of: a daemon that took its lock and wrote nothing.
-const LOOK: Duration = Duration::from_secs(30);
-/// A folder that is not there, or that cannot be watched, is tried again after this.
-const AGAIN: Duration = Duration::from_secs(5);
+/// Without an event the folder is read again after this: inotify does not report a daemon that took its lock and wrote nothing.
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
+/// A missing folder, or one that cannot be watched, is tried again after this.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// The kernel tells of the lock's last close just before it releases the lock (`__fput`): a look at once may still find it held.
 const AFTER_EVENT: Duration = Duration::from_millis(50);
 /// For a few events with names.
@@ -26,17 +26,17 @@ const BUFFER: usize = 1024;
 
 /// The daemon's folder.
 pub struct Source {
-    look: Look,
+    reader: PublicationReader,
     sender: watch::Sender<Reading>,
 }
 
 impl Source {
     /// The folder as it is now.
     pub fn new(directory: PathBuf) -> Self {
-        let mut look = Look::new(directory);
-        let first = look.now();
+        let mut reader = PublicationReader::new(directory);
+        let first = reader.now();
         Self {
-            look,
+            reader,
             sender: watch::Sender::new(first),
         }
     }
@@ -49,9 +49,9 @@ impl Source {
     pub async fn follow(mut self) {
         let mut said = false;
         loop {
-            // Watched before it is looked at: what happens between the two is an event.
-            let watched = watch(self.look.directory());
-            self.look();
+            // Watched before it is read: a change between the two is an event.
+            let watched = watch(self.reader.directory());
+            self.reader();
             match watched {
                 Ok(events) => {
                     said = false;
@@ -59,16 +59,16 @@ impl Source {
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut said, true) {
-                        tracing::warn!("watch {}: {error}", self.look.directory().display());
+                        tracing::warn!("watch {}: {error}", self.reader.directory().display());
                     }
-                    tokio::time::sleep(AGAIN).await;
+                    tokio::time::sleep(RETRY_INTERVAL).await;
                 }
             }
         }
     }
 
-    fn look(&mut self) {
-        let reading = self.look.now();
+    fn reader(&mut self) {
+        let reading = self.reader.now();
         self.sender.send_if_modified(|before| {
             let changed = *before != reading;
             *before = reading;
@@ -78,13 +78,13 @@ impl Source {
 
     /// Ends when the folder is another one than what is watched.
     async fn until_replaced(&mut self, mut events: EventStream<[u8; BUFFER]>) {
-        let mut next = Instant::now() + LOOK;
+        let mut next = Instant::now() + POLL_INTERVAL;
         loop {
             let event = tokio::select! {
                 event = events.next() => Some(event),
                 () = tokio::time::sleep_until(next) => None,
             };
-            next = Instant::now() + LOOK;
+            next = Instant::now() + POLL_INTERVAL;
             match event {
                 None => {}
                 Some(Some(Ok(event))) => {
@@ -98,7 +98,7 @@ impl Source {
                 }
                 Some(None | Some(Err(_))) => return,
             }
-            self.look();
+            self.reader();
         }
     }
 }

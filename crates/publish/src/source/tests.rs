@@ -89,9 +89,9 @@ async fn a_file_of_no_use_is_named_and_takes_nothing_away() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::new(folder.path());
     daemon.tell(1);
-    let mut look = Look::new(folder.path().to_owned());
-    assert_eq!(look.now().problem, None);
-    let large = vec![b' '; stelia_publication::LARGEST + 1];
+    let mut reader = PublicationReader::new(folder.path().to_owned());
+    assert_eq!(reader.now().problem, None);
+    let large = vec![b' '; stelia_publication::MAX_FILE_BYTES + 1];
     let texts: [(&[u8], &str); 3] = [
         (
             b"{\"version\": 2}",
@@ -102,18 +102,18 @@ async fn a_file_of_no_use_is_named_and_takes_nothing_away() {
     ];
     for (text, problem) in texts {
         daemon.write(text);
-        let reading = look.now();
+        let reading = reader.now();
         assert_eq!(vms(&reading), Some(1));
         assert!(
             reading.problem.as_ref().is_some_and(|text| text.contains(problem)),
             "{reading:?}"
         );
-        assert_eq!(look.now(), reading, "and goes on so");
+        assert_eq!(reader.now(), reading, "and goes on so");
     }
     std::fs::remove_file(folder.path().join(FILE)).unwrap();
-    assert!(look.now().problem.unwrap().contains("No such file"));
+    assert!(reader.now().problem.unwrap().contains("No such file"));
     daemon.tell(4);
-    let reading = look.now();
+    let reading = reader.now();
     assert_eq!((vms(&reading), reading.problem), (Some(4), None));
 }
 
@@ -141,10 +141,10 @@ async fn a_folder_that_is_made_later_or_anew_is_followed() {
 fn a_look_does_not_keep_the_daemon_from_its_lock() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join(LOCK), "").unwrap();
-    let mut look = Look::new(folder.path().to_owned());
-    assert!(!look.now().daemon_lives);
+    let mut reader = PublicationReader::new(folder.path().to_owned());
+    assert!(!reader.now().daemon_lives);
     let held = lock(folder.path());
-    assert!(look.now().daemon_lives);
+    assert!(reader.now().daemon_lives);
     drop(held);
-    assert!(!look.now().daemon_lives);
+    assert!(!reader.now().daemon_lives);
 }

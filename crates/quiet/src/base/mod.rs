@@ -16,9 +16,9 @@ pub const NAME: &str = "interrupts.json";
 
 const VERSION: u32 = 1;
 
-/// A mask and what became of it.
+/// The mask that an interrupt had before steliad changed it, and the masks that steliad wrote.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct SavedMask {
     /// To be restored.
     pub base: CpuSet,
     /// What was written, or may have been: it is kept before the write, so after a crash either the one before or
@@ -29,11 +29,11 @@ pub struct Kept {
 /// What is kept of all interrupts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Record {
-    /// Of `default_smp_affinity`; `None`: it was never changed.
-    pub default: Option<Kept>,
+    /// The mask of `default_smp_affinity`; `None`: it was never changed.
+    pub default: Option<SavedMask>,
     /// In the order of their first appearance. Those never changed are here too: what is not was born later, with a
     /// default that may be ours.
-    pub interrupts: Vec<(Identity, Kept)>,
+    pub interrupts: Vec<(Identity, SavedMask)>,
 }
 
 impl Record {
@@ -76,14 +76,14 @@ impl Record {
 struct File {
     version: u32,
     masks: Vec<CpuSet>,
-    default: Option<Places>,
-    interrupts: Vec<(Identity, Places)>,
+    default: Option<MaskIndexes>,
+    interrupts: Vec<(Identity, MaskIndexes)>,
 }
 
-/// [`Kept`], by places in `masks`.
+/// [`SavedMask`], by places in `masks`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Places {
+struct MaskIndexes {
     base: usize,
     ours: Vec<usize>,
 }
@@ -106,9 +106,9 @@ impl File {
 
     fn record(self) -> Option<Record> {
         let mask = |place: usize| self.masks.get(place).cloned();
-        let kept = |places: Places| {
+        let kept = |places: MaskIndexes| {
             let ours = places.ours.into_iter().map(mask).collect::<Option<_>>()?;
-            Some(Kept {
+            Some(SavedMask {
                 base: mask(places.base)?,
                 ours,
             })
@@ -134,8 +134,8 @@ struct Masks {
 }
 
 impl Masks {
-    fn places(&mut self, kept: &Kept) -> Places {
-        Places {
+    fn places(&mut self, kept: &SavedMask) -> MaskIndexes {
+        MaskIndexes {
             base: self.place(&kept.base),
             ours: kept.ours.iter().map(|mask| self.place(mask)).collect(),
         }

@@ -10,7 +10,7 @@ fn set(text: &str) -> CpuSet {
 }
 
 fn record() -> Record {
-    let kept = |base: &str, ours: &[&str]| Kept {
+    let kept = |base: &str, ours: &[&str]| SavedMask {
         base: set(base),
         ours: ours.iter().map(|mask| set(mask)).collect(),
     };

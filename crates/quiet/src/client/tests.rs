@@ -27,7 +27,7 @@ fn with(
 fn answering(answer: impl Into<Vec<u8>>) -> impl FnOnce(UnixStream) + Send + 'static {
     let answer = answer.into();
     move |mut stream| {
-        line::read(&mut stream, MAX_LINE, PATIENCE).unwrap();
+        line::read(&mut stream, MAX_LINE, ANSWER_TIMEOUT).unwrap();
         let _ = stream.write_all(&answer);
     }
 }
@@ -43,40 +43,40 @@ fn an_order_is_one_line_and_the_report_comes_back() {
     let expected = wanted.clone();
     let report = Report {
         interrupts: 3,
-        irqbalance: Irqbalance::Told,
+        irqbalance: Irqbalance::Informed,
         ..Report::default()
     };
     let answer = serde_json::to_string(&Answer::Done(report.clone())).unwrap();
     let peer = move |mut stream: UnixStream| {
-        let text = line::read(&mut stream, MAX_LINE, PATIENCE).unwrap();
+        let text = line::read(&mut stream, MAX_LINE, ANSWER_TIMEOUT).unwrap();
         assert_eq!(serde_json::from_str::<Order>(&text).unwrap(), expected);
-        line::write(&mut stream, &answer, PATIENCE).unwrap();
+        line::write(&mut stream, &answer, ANSWER_TIMEOUT).unwrap();
     };
-    assert_eq!(with(peer, &wanted, PATIENCE).unwrap(), report);
+    assert_eq!(with(peer, &wanted, ANSWER_TIMEOUT).unwrap(), report);
 }
 
 #[test]
 fn each_way_to_fail_has_its_name() {
     let any = Order::default();
-    let refused = with(answering("{\"refused\":\"CPU 3 is nobody's\"}\n"), &any, PATIENCE).unwrap_err();
+    let refused = with(answering("{\"refused\":\"CPU 3 is nobody's\"}\n"), &any, ANSWER_TIMEOUT).unwrap_err();
     assert_eq!(refused.to_string(), "the order was refused: CPU 3 is nobody's");
-    let garbled = with(answering("no\n"), &any, PATIENCE).unwrap_err();
+    let garbled = with(answering("no\n"), &any, ANSWER_TIMEOUT).unwrap_err();
     assert!(
         garbled
             .to_string()
             .starts_with("the answer \"no\" is not JSON that is understood"),
         "{garbled}"
     );
-    let half = with(answering("{\"done\":"), &any, PATIENCE).unwrap_err();
+    let half = with(answering("{\"done\":"), &any, ANSWER_TIMEOUT).unwrap_err();
     assert!(matches!(half, OrderError::NoAnswer(LineError::Closed)), "{half}");
-    let bytes = with(answering(b"\xff\n".as_slice()), &any, PATIENCE).unwrap_err();
+    let bytes = with(answering(b"\xff\n".as_slice()), &any, ANSWER_TIMEOUT).unwrap_err();
     assert!(matches!(bytes, OrderError::NoAnswer(LineError::NotText)), "{bytes}");
-    let long = with(answering(vec![b' '; MAX_LINE + 1]), &any, PATIENCE).unwrap_err();
+    let long = with(answering(vec![b' '; MAX_LINE + 1]), &any, ANSWER_TIMEOUT).unwrap_err();
     assert!(
         matches!(long, OrderError::NoAnswer(LineError::TooLong(MAX_LINE))),
         "{long}"
     );
-    let closed = with(drop, &any, PATIENCE).unwrap_err();
+    let closed = with(drop, &any, ANSWER_TIMEOUT).unwrap_err();
     assert!(
         matches!(
             closed,
@@ -91,7 +91,7 @@ fn nothing_listens_where_there_is_no_socket_or_nobody_behind_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("quiet.sock");
     for _ in 0..2 {
-        let error = order(&path, &Order::default(), PATIENCE).unwrap_err();
+        let error = order(&path, &Order::default(), ANSWER_TIMEOUT).unwrap_err();
         assert!(matches!(error, OrderError::NothingListens { .. }), "{error}");
         drop(UnixListener::bind(&path));
     }
@@ -136,7 +136,7 @@ fn an_order_that_would_be_refused_for_its_length_is_not_sent() {
         vms: [("a".to_owned(), vm)].into(),
         ..Order::default()
     };
-    let error = order(Path::new("/nonexistent"), &order_, PATIENCE).unwrap_err();
+    let error = order(Path::new("/nonexistent"), &order_, ANSWER_TIMEOUT).unwrap_err();
     assert!(
         matches!(error, OrderError::TooLong(length) if length > MAX_LINE),
         "{error}"
@@ -151,8 +151,8 @@ fn asked<T>(answer: &str, ask: impl FnOnce(&Path) -> Result<T, OrderError>) -> (
     let answer = answer.to_owned();
     let peer = thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;
-        let text = line::read(&mut stream, MAX_LINE, PATIENCE).unwrap();
-        line::write(&mut stream, &answer, PATIENCE).unwrap();
+        let text = line::read(&mut stream, MAX_LINE, ANSWER_TIMEOUT).unwrap();
+        line::write(&mut stream, &answer, ANSWER_TIMEOUT).unwrap();
         text
     });
     let result = ask(&path);
@@ -165,7 +165,7 @@ fn an_attribution_is_begun_and_finished_in_a_line_each() {
         cpus: "2-3".parse().unwrap(),
         own: [7].into(),
     };
-    let (line, result) = asked("\"begun\"", |path| begin(path, &target, PATIENCE));
+    let (line, result) = asked("\"begun\"", |path| begin(path, &target, ANSWER_TIMEOUT));
     result.unwrap();
     let begun = Request::Attribute {
         attribute: Attribute::Begin(target),
@@ -177,7 +177,7 @@ fn an_attribution_is_begun_and_finished_in_a_line_each() {
         ..Attribution::default()
     };
     let answer = serde_json::to_string(&Answer::Attributed(counted.clone())).unwrap();
-    let (line, result) = asked(&answer, |path| finish(path, PATIENCE));
+    let (line, result) = asked(&answer, |path| finish(path, ANSWER_TIMEOUT));
     assert_eq!(
         (line.as_str(), result.unwrap()),
         ("{\"attribute\":{\"finish\":{}}}", counted)
@@ -186,11 +186,11 @@ fn an_attribution_is_begun_and_finished_in_a_line_each() {
 
 #[test]
 fn an_answer_to_something_else_is_none_and_an_older_program_refuses() {
-    let (_, result) = asked("\"begun\"", |path| finish(path, PATIENCE));
+    let (_, result) = asked("\"begun\"", |path| finish(path, ANSWER_TIMEOUT));
     let text = result.unwrap_err().to_string();
     assert_eq!(text, "the answer \"begun\" does not answer what was asked");
     let older = "{\"refused\":\"it is not JSON that is understood: unknown field `attribute`\"}";
-    let (_, result) = asked(older, |path| begin(path, &Target::default(), PATIENCE));
+    let (_, result) = asked(older, |path| begin(path, &Target::default(), ANSWER_TIMEOUT));
     assert!(matches!(result, Err(OrderError::Refused(_))), "{result:?}");
 }
 
@@ -200,7 +200,7 @@ fn a_count_whose_beginning_is_not_answered_is_ended() {
     let path = folder.path().join("quiet.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let peer = thread::spawn(move || {
-        let asked = |stream: &mut UnixStream| line::read(stream, MAX_LINE, PATIENCE).unwrap();
+        let asked = |stream: &mut UnixStream| line::read(stream, MAX_LINE, ANSWER_TIMEOUT).unwrap();
         let mut slow = listener.accept().unwrap().0;
         let begun = asked(&mut slow);
         // Kept open until the other one came.

@@ -71,12 +71,12 @@ pub struct Interrupt {
     pub local: CpuSet,
 }
 
-/// All that was found.
+/// The result of reading all interrupts.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct InterruptScan {
     /// By number.
     pub interrupts: Vec<Interrupt>,
-    /// Those that exist and could not be read.
+    /// Interrupts that exist and could not be read.
     pub unread: BTreeSet<u32>,
     /// Why not.
     pub problems: Vec<String>,
@@ -108,7 +108,7 @@ pub fn effective(files: &dyn Files, irq: u32) -> Option<CpuSet> {
 ///
 /// # Errors
 /// The list of interrupts cannot be read: with the path and the cause.
-pub fn read(files: &dyn Files, table: &Table) -> Result<Found, String> {
+pub fn read(files: &dyn Files, table: &Table) -> Result<InterruptScan, String> {
     const ALL: &str = "/proc/irq";
     let mut numbers: Vec<u32> = files
         .list(ALL)
@@ -117,7 +117,7 @@ pub fn read(files: &dyn Files, table: &Table) -> Result<Found, String> {
         .filter_map(|name| number(name))
         .collect();
     numbers.sort_unstable();
-    let mut found = Found::default();
+    let mut found = InterruptScan::default();
     let mut nodes = BTreeMap::new();
     for irq in numbers {
         let skipped = table.lines.get(&irq).is_some_and(|line| !line.is_device());

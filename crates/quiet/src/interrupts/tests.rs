@@ -9,12 +9,12 @@ fn set(text: &str) -> CpuSet {
     text.parse().expect("a list")
 }
 
-fn found(kernel: &FakeKernel) -> Found {
+fn found(kernel: &FakeKernel) -> InterruptScan {
     let table = Table::parse(kernel.read(PATH).expect("text").as_bytes()).expect("a table");
     read(kernel, &table).expect("interrupts")
 }
 
-fn numbers(found: &Found) -> Vec<u32> {
+fn numbers(found: &InterruptScan) -> Vec<u32> {
     found.interrupts.iter().map(|one| one.identity.irq).collect()
 }
 

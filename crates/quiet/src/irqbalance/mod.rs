@@ -1,4 +1,4 @@
-//! irqbalance, which moves interrupts by itself: it is told to leave the CPUs of VMs alone.
+//! Makes irqbalance, which moves interrupts by itself, avoid the CPUs of VMs.
 //!
 //! It knows `isolcpus=` and `nohz_full=` of the boot and no partitions, and would move back what is moved off a VM's CPUs. What it has
 //! banned already, by its environment or by an administrator, stays banned: our list is that one and the VMs' CPUs. It forgets ours
@@ -36,24 +36,24 @@ const RECORD: &str = "irqbalance.json";
 /// The processes of its unit, for one that has no socket.
 const PROCESSES: &str = "/sys/fs/cgroup/system.slice/irqbalance.service/cgroup.procs";
 
-/// What was told to one irqbalance.
+/// The CPU list that was sent to one irqbalance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Told {
+struct SentBan {
     /// Ticks since boot, field 22 of its `stat`.
     start: u64,
-    /// What it bans apart from us.
+    /// The CPUs that it bans itself.
     base: CpuSet,
-    /// What it was told last, or is being told.
+    /// The list that was sent last, or is being sent.
     ours: CpuSet,
-    /// What it was told before that, or banned, since its answer last counted: after a crash either may be in force.
+    /// The list before that, since its answer last counted: after a crash either may be in force.
     before: CpuSet,
     /// Seconds since boot; 0: its answer counts at once.
     at: u64,
 }
 
 /// By process.
-type Record = BTreeMap<i32, Told>;
+type Record = BTreeMap<i32, SentBan>;
 
 /// An irqbalance that runs.
 struct Process {
@@ -73,7 +73,7 @@ pub fn carry_out(system: System<'_>, sockets: &Path, order: &Order, report: &mut
         order.vms.values().for_each(|vm| exclusive.union_with(&vm.cpus));
     }
     if let Err(failure) = carry(system, sockets, &exclusive, report) {
-        report.irqbalance = Irqbalance::NotTold;
+        report.irqbalance = Irqbalance::NotInformed;
         problem(report, "", failure);
     }
 }
@@ -93,11 +93,11 @@ fn carry(system: System<'_>, sockets: &Path, exclusive: &CpuSet, report: &mut Re
         if exclusive.is_empty() && !record.contains_key(&process.pid) {
             continue;
         }
-        let told = tell(system, &process, exclusive, &mut record);
+        let told = send_ban(system, &process, exclusive, &mut record);
         report.irqbalance = match (&told, report.irqbalance) {
             (Ok(_), Irqbalance::Absent) if exclusive.is_empty() => Irqbalance::Absent,
-            (Ok(_), Irqbalance::Absent | Irqbalance::Told) => Irqbalance::Told,
-            _ => Irqbalance::NotTold,
+            (Ok(_), Irqbalance::Absent | Irqbalance::Informed) => Irqbalance::Informed,
+            _ => Irqbalance::NotInformed,
         };
         match told {
             Ok(writes) => report.writes += writes,
@@ -107,32 +107,32 @@ fn carry(system: System<'_>, sockets: &Path, exclusive: &CpuSet, report: &mut Re
     Ok(())
 }
 
-/// Why an irqbalance was not told.
+/// Why the list could not be sent to an irqbalance.
 #[derive(Debug, thiserror::Error)]
-enum NotTold {
+enum BanError {
     #[error(
         "it has no socket ({0}/irqbalance<pid>.sock) to be told by, and moves interrupts back to CPUs of VMs: write \
          IRQBALANCE_BANNED_CPULIST={1} to /etc/default/irqbalance (/etc/sysconfig/irqbalance on Fedora and RHEL) and restart \
          irqbalance.service, or stop it"
     )]
     NoSocket(String, CpuSet),
-    #[error("the list {0} is longer than the {max} bytes that it takes in a message", max = protocol::LONGEST)]
+    #[error("the list {0} is longer than the {max} bytes that it takes in a message", max = protocol::MAX_LIST_BYTES)]
     TooLong(CpuSet),
     #[error(transparent)]
     Failed(#[from] Failure),
 }
 
 /// Tell one; how many messages changed something.
-fn tell(system: System<'_>, process: &Process, exclusive: &CpuSet, record: &mut Record) -> Result<u32, NotTold> {
+fn send_ban(system: System<'_>, process: &Process, exclusive: &CpuSet, record: &mut Record) -> Result<u32, BanError> {
     let Some(socket) = &process.socket else {
-        return Err(NotTold::NoSocket(SOCKETS.to_owned(), exclusive.clone()));
+        return Err(BanError::NoSocket(SOCKETS.to_owned(), exclusive.clone()));
     };
     let shown = socket.display().to_string();
     let setup = protocol::setup(socket).map_err(Failure::of("ask \"setup\" of", &shown))?;
     let now = seconds_since_boot();
-    let (told, in_force) = known(record.get(&process.pid), &setup, process.start, now);
+    let (told, in_force) = last_ban(record.get(&process.pid), &setup, process.start, now);
     let want = told.base.union(exclusive);
-    let mut change = |told: Told| {
+    let mut change = |told: SentBan| {
         if record.get(&process.pid) == Some(&told) {
             return Ok(());
         }
@@ -145,10 +145,10 @@ fn tell(system: System<'_>, process: &Process, exclusive: &CpuSet, record: &mut 
         return Ok(0);
     }
     let message = protocol::ban(&want);
-    if message.len() > protocol::LONGEST {
-        return Err(NotTold::TooLong(want));
+    if message.len() > protocol::MAX_LIST_BYTES {
+        return Err(BanError::TooLong(want));
     }
-    let next = Told {
+    let next = SentBan {
         ours: want,
         before: told.before.union(&in_force),
         at: now.max(1),
@@ -158,7 +158,7 @@ fn tell(system: System<'_>, process: &Process, exclusive: &CpuSet, record: &mut 
     change(next.clone())?;
     if let Err(cause) = protocol::exchange(socket, &message) {
         // Whether it was heard is seen by its next answer.
-        change(Told { at: 0, ..next })?;
+        change(SentBan { at: 0, ..next })?;
         return Err(Failure::of(&format!("send {message:?} to"), &shown)(cause).into());
     }
     Ok(1)
@@ -168,10 +168,10 @@ fn tell(system: System<'_>, process: &Process, exclusive: &CpuSet, record: &mut 
 ///
 /// Its answer is that of its last scan, so it counts once there was time for one. What it bans then that we did not tell it, or
 /// does not ban although we did, is somebody else's wish and belongs to the base.
-fn known(told: Option<&Told>, setup: &Setup, start: u64, now: u64) -> (Told, CpuSet) {
+fn last_ban(told: Option<&SentBan>, setup: &Setup, start: u64, now: u64) -> (SentBan, CpuSet) {
     let banned = setup.banned.clone();
     let Some(told) = told else {
-        let told = Told {
+        let told = SentBan {
             start,
             base: banned.clone(),
             ours: banned.clone(),
@@ -187,7 +187,7 @@ fn known(told: Option<&Told>, setup: &Setup, start: u64, now: u64) -> (Told, Cpu
     }
     let added = banned.difference(&told.ours.union(&told.before));
     let lifted = told.ours.intersection(&told.before).difference(&banned);
-    let told = Told {
+    let told = SentBan {
         base: told.base.union(&added).difference(&lifted),
         before: told.ours.clone(),
         at: 0,

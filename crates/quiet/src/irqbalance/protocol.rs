@@ -16,14 +16,14 @@ use rustix::process::{getgid, getpid, getuid};
 use stelia_cpus::CpuSet;
 use stelia_text::excerpt::excerpt;
 
-/// It receives into 500 bytes: of a longer list it would take the beginning.
-pub(super) const LONGEST: usize = 499;
+/// Limit of a list, in bytes: irqbalance receives into 500 bytes and would use the beginning of a longer list.
+pub(super) const MAX_LIST_BYTES: usize = 499;
 
 /// Its answer names every interrupt that its command line bans; this is enough for thousands.
-const LONGEST_ANSWER: usize = 1 << 20;
+const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// Its main loop answers, which a scan keeps busy for milliseconds.
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What irqbalance says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,10 +71,10 @@ pub(super) fn ban(cpus: &CpuSet) -> String {
 
 /// Send a message and return what is answered before the connection ends.
 pub(super) fn exchange(path: &Path, message: &str) -> io::Result<String> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + ANSWER_TIMEOUT;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // It lets one connection wait.
-    set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
+    set_socket_timeout(&socket, Timeout::Send, Some(ANSWER_TIMEOUT))?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
     let credentials = UCred {
         pid: getpid(),
@@ -109,7 +109,7 @@ pub(super) fn exchange(path: &Path, message: &str) -> io::Result<String> {
             Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
             Err(cause) => return Err(cause),
         }
-        if answer.len() > LONGEST_ANSWER {
+        if answer.len() > MAX_ANSWER_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "its answer does not end"));
         }
     }

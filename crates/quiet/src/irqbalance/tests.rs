@@ -220,12 +220,12 @@ fn texts(report: &Report) -> Vec<&str> {
 fn the_cpus_of_vms_are_banned_beside_those_that_were_and_then_nothing_is_sent() {
     let (node, state) = Node::with_irqbalance("7");
     let report = node.carry_out(&["2-3", "5"]);
-    assert_eq!((report.irqbalance, report.writes), (Irqbalance::Told, 1));
+    assert_eq!((report.irqbalance, report.writes), (Irqbalance::Informed, 1));
     assert_eq!(state.lock().unwrap().told(), ["settings cpus 2-3,5,7"]);
     state.lock().unwrap().scan();
     for _ in 0..2 {
         let report = node.carry_out(&["2-3", "5"]);
-        assert_eq!((report.irqbalance, report.writes), (Irqbalance::Told, 0));
+        assert_eq!((report.irqbalance, report.writes), (Irqbalance::Informed, 0));
     }
     assert_eq!(state.lock().unwrap().told(), [""; 0]);
 }
@@ -319,7 +319,7 @@ fn one_that_starts_later_is_told_when_it_is_there() {
     assert_eq!(node.carry_out(&["2"]), Report::default());
     node.process(71, 710);
     let state = irqbalance(&node.sockets(), 71, "");
-    assert_eq!(node.carry_out(&["2"]).irqbalance, Irqbalance::Told);
+    assert_eq!(node.carry_out(&["2"]).irqbalance, Irqbalance::Informed);
     assert_eq!(state.lock().unwrap().told(), ["settings cpus 2"]);
 }
 
@@ -370,7 +370,7 @@ fn one_without_a_socket_is_told_by_the_administrator() {
     node.process(80, 800);
     node.procs.0.insert(PROCESSES.into(), "80\n".into());
     let report = node.carry_out(&["2-3"]);
-    assert_eq!(report.irqbalance, Irqbalance::NotTold);
+    assert_eq!(report.irqbalance, Irqbalance::NotInformed);
     let [text] = texts(&report)[..] else {
         panic!("{report:?}")
     };
@@ -396,7 +396,7 @@ fn a_list_that_it_would_cut_is_reported_and_not_sent() {
     let (node, state) = Node::with_irqbalance("");
     let every_other: Vec<String> = (0..200).map(|number| (2 * number).to_string()).collect();
     let report = node.carry_out(&[&every_other.join(",")]);
-    assert_eq!(report.irqbalance, Irqbalance::NotTold);
+    assert_eq!(report.irqbalance, Irqbalance::NotInformed);
     assert!(texts(&report)[0].contains("longer than the 499 bytes"), "{report:?}");
     assert_eq!(state.lock().unwrap().told(), [""; 0]);
     // What is in force by then is undone nevertheless.
@@ -422,7 +422,7 @@ fn one_that_answers_nonsense_is_told_nothing() {
         let (node, state) = Node::with_irqbalance("");
         state.lock().unwrap().manner = Manner::Says(answer);
         let report = node.carry_out(&["2"]);
-        assert_eq!(report.irqbalance, Irqbalance::NotTold, "{answer}");
+        assert_eq!(report.irqbalance, Irqbalance::NotInformed, "{answer}");
         assert!(texts(&report)[0].contains("is not understood"), "{report:?}");
         assert_eq!(state.lock().unwrap().told(), [""; 0]);
         assert_eq!(node.store.load(RECORD).unwrap(), None);
@@ -445,11 +445,11 @@ fn one_that_hangs_floods_or_hangs_up_is_waited_for_a_second_and_reported() {
             "{manner:?}: {:?}",
             began.elapsed()
         );
-        assert_eq!(report.irqbalance, Irqbalance::NotTold);
+        assert_eq!(report.irqbalance, Irqbalance::NotInformed);
         assert!(texts(&report)[0].contains(words), "{manner:?}: {report:?}");
         // It is itself again.
         state.lock().unwrap().manner = Manner::AsTheRealOne;
-        assert_eq!(node.carry_out(&["2"]).irqbalance, Irqbalance::Told, "{manner:?}");
+        assert_eq!(node.carry_out(&["2"]).irqbalance, Irqbalance::Informed, "{manner:?}");
     }
 }
 
@@ -458,7 +458,7 @@ fn a_record_that_is_not_ours_changes_nothing() {
     let (node, state) = Node::with_irqbalance("");
     node.store.save(RECORD, "[]").unwrap();
     let report = node.carry_out(&["2"]);
-    assert_eq!(report.irqbalance, Irqbalance::NotTold);
+    assert_eq!(report.irqbalance, Irqbalance::NotInformed);
     assert!(texts(&report)[0].contains("irqbalance.json"), "{report:?}");
     assert_eq!(state.lock().unwrap().messages, [""; 0]);
 }
@@ -472,7 +472,7 @@ proptest! {
     ) {
         let environment: CpuSet = environment.into_iter().collect();
         let (mut banned, mut asked) = (environment.clone(), None);
-        let (mut told, mut now): (Option<Told>, u64) = (None, 100);
+        let (mut told, mut now): (Option<SentBan>, u64) = (None, 100);
         let last = (Vec::new(), true, 30);
         for (exclusive, scans, passed) in steps.into_iter().chain([last.clone(), last.clone(), last]) {
             now += passed;
@@ -481,14 +481,14 @@ proptest! {
             }
             let setup = Setup { interval: 10, banned: banned.clone() };
             let exclusive: CpuSet = exclusive.into_iter().collect();
-            let (next, in_force) = known(told.as_ref(), &setup, 1, now);
+            let (next, in_force) = last_ban(told.as_ref(), &setup, 1, now);
             let want = next.base.union(&exclusive);
             prop_assert!(next.base == environment, "{:?}", next);
             told = Some(if want == in_force && want == next.ours {
                 next
             } else {
                 asked = Some(want.clone());
-                Told { before: next.before.union(&in_force), ours: want, at: now, ..next }
+                SentBan { before: next.before.union(&in_force), ours: want, at: now, ..next }
             });
         }
         prop_assert_eq!(banned, environment);

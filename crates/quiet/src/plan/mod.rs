@@ -8,7 +8,7 @@ mod tests;
 
 use stelia_cpus::CpuSet;
 
-use crate::base::Kept;
+use crate::base::SavedMask;
 use crate::order::{Order, Vm};
 
 /// How many other places are tried for an interrupt when CPUs have no interrupt vector left.
@@ -18,7 +18,7 @@ const ALTERNATIVES: usize = 8;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cpus {
     pub online: CpuSet,
-    /// Of all VMs.
+    /// The exclusive CPUs of all VMs.
     pub exclusive: CpuSet,
     pub shared: CpuSet,
 }
@@ -36,7 +36,7 @@ pub struct Device<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     /// To be kept before anything is written.
-    pub kept: Kept,
+    pub kept: SavedMask,
     /// What the mask shall be. It differs from what was found where it has to be written.
     pub wanted: CpuSet,
 }
@@ -124,7 +124,7 @@ impl Cpus {
 
     /// Whether the kernel itself replaced one of our masks: it does when the last CPU of a mask goes offline, by all
     /// CPUs that are online, and leaves it so when the CPU returns.
-    fn widened_by_hotplug(&self, kept: &Kept, found: &CpuSet) -> bool {
+    fn widened_by_hotplug(&self, kept: &SavedMask, found: &CpuSet) -> bool {
         *found == self.online && kept.ours.iter().any(|mask| mask.is_disjoint(&self.online))
     }
 
@@ -138,7 +138,7 @@ impl Cpus {
     /// For an interrupt that is not in the record, found with the mask that our default gave it: the mask that it would
     /// have without us. Else it would stay off CPUs of VMs for ever, long after those have left.
     /// `None`: it is not found so.
-    fn base_of_born(&self, found: &CpuSet, device: Device<'_>, default: Option<&Kept>) -> Option<CpuSet> {
+    fn base_of_born(&self, found: &CpuSet, device: Device<'_>, default: Option<&SavedMask>) -> Option<CpuSet> {
         let ours = default.filter(|kept| kept.ours.iter().any(|mask| self.born(mask, device) == *found));
         ours.map(|kept| self.born(&kept.base, device))
     }
@@ -149,7 +149,13 @@ impl Cpus {
     /// A mask that is neither ours nor the base was written by somebody else, such as irqbalance or an administrator.
     /// If it keeps off CPUs of VMs, it stays, and is the base from then on, so it is not undone either. If not, it is
     /// repaired, and the base stays what it was.
-    pub fn decide(&self, kept: Option<&Kept>, found: &CpuSet, device: Device<'_>, default: Option<&Kept>) -> Decision {
+    pub fn decide(
+        &self,
+        kept: Option<&SavedMask>,
+        found: &CpuSet,
+        device: Device<'_>,
+        default: Option<&SavedMask>,
+    ) -> Decision {
         let born = self.base_of_born(found, device, default);
         let base = match (kept, born) {
             (None, born) => born.unwrap_or_else(|| found.clone()),
@@ -167,7 +173,7 @@ impl Cpus {
     /// As [`decide`](Self::decide), for `default_smp_affinity`. Programs such as CRI-O change single bits of what
     /// they find there: what they leave is the base, and with it those CPUs of VMs that were part of the base before,
     /// which they could not see.
-    pub fn decide_default(&self, kept: Option<&Kept>, found: &CpuSet) -> Decision {
+    pub fn decide_default(&self, kept: Option<&SavedMask>, found: &CpuSet) -> Decision {
         let device = Device {
             local: &CpuSet::new(),
             own: None,
@@ -186,7 +192,7 @@ impl Cpus {
 
     /// What may be there by our doing from now on: what is there, if we wrote it, and what is wanted, unless it is
     /// the base.
-    fn decided(&self, kept: Option<&Kept>, found: &CpuSet, base: CpuSet, wanted: CpuSet) -> Decision {
+    fn decided(&self, kept: Option<&SavedMask>, found: &CpuSet, base: CpuSet, wanted: CpuSet) -> Decision {
         let mut ours = Vec::new();
         if *found != base && kept.is_some_and(|kept| kept.ours.contains(found)) {
             ours.push(found.clone());
@@ -195,7 +201,7 @@ impl Cpus {
             ours.push(wanted.clone());
         }
         Decision {
-            kept: Kept { base, ours },
+            kept: SavedMask { base, ours },
             wanted,
         }
     }

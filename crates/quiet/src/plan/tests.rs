@@ -17,8 +17,8 @@ fn cpus(online: &str, exclusive: &str, shared: &str) -> Cpus {
     }
 }
 
-fn kept(base: &str, ours: &[&str]) -> Kept {
-    Kept {
+fn kept(base: &str, ours: &[&str]) -> SavedMask {
+    SavedMask {
         base: set(base),
         ours: ours.iter().map(|mask| set(mask)).collect(),
     }
@@ -226,7 +226,7 @@ proptest! {
         cpus in node(), found in some_cpus(), local in some_cpus(), before in proptest::option::of((some_cpus(), some_cpus())),
     ) {
         let device = Device { local: &local, own: None };
-        let before = before.map(|(base, ours)| Kept { base, ours: vec![ours] });
+        let before = before.map(|(base, ours)| SavedMask { base, ours: vec![ours] });
         let first = cpus.decide(before.as_ref(), &found, device, None);
         let second = cpus.decide(Some(&first.kept), &first.wanted, device, None);
         prop_assert_eq!(&second.wanted, &first.wanted);
@@ -254,7 +254,7 @@ proptest! {
 
     #[test]
     fn what_may_be_ours_is_kept_before_it_is_written(cpus in node(), found in some_cpus(), ours in some_cpus()) {
-        let before = Kept { base: CpuSet::below(12), ours: vec![ours.clone()] };
+        let before = SavedMask { base: CpuSet::below(12), ours: vec![ours.clone()] };
         let decision = cpus.decide(Some(&before), &found, any(), None);
         let known = |mask: &CpuSet| *mask == decision.kept.base || decision.kept.ours.contains(mask);
         prop_assert!(known(&decision.wanted));

@@ -32,14 +32,14 @@ fn l3(files: &dyn Files, cpu: u32) -> Option<u32> {
 
 /// Bytes of cache and bytes moved, each `None` where it is not counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Counted {
+pub(super) struct CacheCounts {
     pub(super) llc_bytes: Option<u64>,
     pub(super) memory_bytes: Option<u64>,
 }
 
 /// The sums over the caches that the CPUs have: another cache counts nothing for them, and hardware may have no counter there
 /// (`Unavailable`). Each value is read by the kernel on a CPU of that cache, which is why this is read no more than needed.
-pub(super) fn count(files: &dyn Files, group: &str, cpus: &CpuSet, caches: &mut Caches) -> Counted {
+pub(super) fn count(files: &dyn Files, group: &str, cpus: &CpuSet, caches: &mut Caches) -> CacheCounts {
     let directory = format!("{group}/mon_data");
     let wanted = caches.of(files, cpus);
     let names = files.list(&directory).unwrap_or_default();
@@ -58,7 +58,7 @@ pub(super) fn count(files: &dyn Files, group: &str, cpus: &CpuSet, caches: &mut 
         let sum = values.sum::<Option<u64>>()?;
         (!domains.is_empty()).then_some(sum)
     };
-    Counted {
+    CacheCounts {
         llc_bytes: sum("llc_occupancy"),
         memory_bytes: sum("mbm_total_bytes"),
     }

@@ -39,7 +39,7 @@ pub(super) struct State {
     pub(super) full_bandwidth: u32,
     /// By control group; the default group is "".
     pub(super) groups: BTreeMap<String, Group>,
-    /// Of directories that are not writable: whoever calls has no capability.
+    /// Modes of directories that are not writable: the caller has no capability to override them.
     pub(super) modes: BTreeMap<String, u32>,
     /// By the end of a counter's path: what is read in place of a number.
     pub(super) words: BTreeMap<String, String>,

@@ -6,15 +6,15 @@ use std::io::{self, ErrorKind};
 use stelia_api::quiet::Report;
 use stelia_cpus::CpuSet;
 
-use super::schemata::{Bandwidth, Hardware, Ways};
+use super::schemata::{Bandwidth, CacheWays, Hardware};
 use crate::failure::Failure;
 use crate::files::Files;
 
 /// Where every distribution mounts it.
 pub(super) const ROOT: &str = "/sys/fs/resctrl";
 
-/// What the names of our groups begin with. All others are somebody else's, and never touched.
-const OURS: &str = "stelia-";
+/// Prefix of the names of steliad's groups. Groups of other programs are never changed.
+const GROUP_PREFIX: &str = "stelia-";
 
 /// The default group's name here.
 pub(super) const DEFAULT: &str = "";
@@ -47,11 +47,11 @@ pub(super) fn monitor_path(group: &str, monitor: &str) -> String {
 pub(super) fn ours(name: &str) -> Option<String> {
     let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     let is_name = (1..=128).contains(&name.len()) && name.bytes().all(good);
-    is_name.then(|| format!("{OURS}{name}"))
+    is_name.then(|| format!("{GROUP_PREFIX}{name}"))
 }
 
 pub(super) fn is_ours(group: &str) -> bool {
-    group.starts_with(OURS)
+    group.starts_with(GROUP_PREFIX)
 }
 
 /// All groups; `None` if resctrl is not mounted.
@@ -94,7 +94,7 @@ fn group(files: &dyn Files, name: &str) -> Result<Option<Group>, Failure> {
     Ok(Some(Group { cpus, monitors }))
 }
 
-/// Of a group's directory; `None` where it is not one.
+/// The CPUs of a group's directory; `None` if it is not a group.
 fn cpus(files: &dyn Files, path: &str) -> Result<Option<CpuSet>, Failure> {
     let path = format!("{path}/cpus_list");
     match files.read(&path) {
@@ -119,7 +119,7 @@ pub(super) fn hardware(files: &dyn Files) -> Hardware {
     };
     let small = |file: &str| value(file, 10).and_then(|number| u32::try_from(number).ok());
     let ways = ["L3", "L3CODE"].iter().find_map(|resource| {
-        Some(Ways {
+        Some(CacheWays {
             all: value(&format!("{resource}/cbm_mask"), 16)?,
             least: small(&format!("{resource}/min_cbm_bits"))?,
         })
@@ -130,12 +130,12 @@ pub(super) fn hardware(files: &dyn Files) -> Hardware {
 }
 
 /// Changes groups, and counts what it writes.
-pub(super) struct Hand<'a> {
+pub(super) struct GroupWriter<'a> {
     pub(super) files: &'a dyn Files,
     pub(super) report: &'a mut Report,
 }
 
-impl Hand<'_> {
+impl GroupWriter<'_> {
     /// Make the group unless it is there.
     ///
     /// # Errors

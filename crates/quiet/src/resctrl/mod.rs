@@ -25,7 +25,7 @@ use crate::failure::problem;
 use crate::files::System;
 use crate::order::Order;
 use counters::Caches;
-use groups::{DEFAULT, Groups, Hand, ROOT};
+use groups::{DEFAULT, GroupWriter, Groups, ROOT};
 
 /// What is known of the machine since this process started.
 #[derive(Debug, Default)]
@@ -72,7 +72,7 @@ pub fn carry_out(system: System<'_>, order: &Order, memory: &mut Memory, report:
         Err(failure) => return problem(report, "", format!("caches: {failure}")),
     };
     let mut members = members(order, &groups, report);
-    let mut hand = Hand { files, report };
+    let mut hand = GroupWriter { files, report };
     remove_unused(&mut hand, order, &groups, &members);
     settle_classes(&mut hand, order, &mut members);
     if order.cache_monitoring {
@@ -155,7 +155,7 @@ fn left_out(report: &mut Report, pod: &str, class: &str, why: &str) {
 }
 
 /// Remove our groups that nobody is in any more, first of all: closids and RMIDs may be used up.
-fn remove_unused(hand: &mut Hand<'_>, order: &Order, groups: &Groups, members: &[Member<'_>]) {
+fn remove_unused(hand: &mut GroupWriter<'_>, order: &Order, groups: &Groups, members: &[Member<'_>]) {
     let classes: BTreeSet<&str> = members.iter().map(Member::group).collect();
     let monitors: BTreeSet<&str> = members.iter().map(|member| member.monitor.as_str()).collect();
     let mut unused = Vec::new();
@@ -179,7 +179,7 @@ fn remove_unused(hand: &mut Hand<'_>, order: &Order, groups: &Groups, members: &
 }
 
 /// Set up each class that has VMs. Those of a class that cannot be had are in the default group afterwards.
-fn settle_classes(hand: &mut Hand<'_>, order: &Order, members: &mut [Member<'_>]) {
+fn settle_classes(hand: &mut GroupWriter<'_>, order: &Order, members: &mut [Member<'_>]) {
     let mut wanted: BTreeMap<(&str, String), CpuSet> = BTreeMap::new();
     for member in members.iter() {
         if let Some(class) = &member.class {
@@ -202,7 +202,7 @@ fn settle_classes(hand: &mut Hand<'_>, order: &Order, members: &mut [Member<'_>]
 }
 
 /// The CPUs come last: they are limited by what is written before.
-fn settle(hand: &mut Hand<'_>, order: &Order, class: &str, path: &str, cpus: &CpuSet) -> Result<(), String> {
+fn settle(hand: &mut GroupWriter<'_>, order: &Order, class: &str, path: &str, cpus: &CpuSet) -> Result<(), String> {
     let (schemata, default) = (format!("{path}/schemata"), hand.read(&format!("{ROOT}/schemata"))?);
     let hardware = groups::hardware(hand.files);
     let change = |now: &str| schemata::change(class, &order.cache_classes, hardware, now, &default);
@@ -217,7 +217,7 @@ fn settle(hand: &mut Hand<'_>, order: &Order, class: &str, path: &str, cpus: &Cp
 
 /// A monitoring group cannot follow its VM to another class in general: remove it where its VM is not, before the one is made
 /// where it is, because RMIDs may be used up.
-fn move_monitors(hand: &mut Hand<'_>, groups: &Groups, members: &[Member<'_>]) {
+fn move_monitors(hand: &mut GroupWriter<'_>, groups: &Groups, members: &[Member<'_>]) {
     for member in members {
         let elsewhere = groups.iter().filter(|(name, group)| {
             let mut monitors = group.monitors.iter().flat_map(BTreeMap::keys);
@@ -233,7 +233,7 @@ fn move_monitors(hand: &mut Hand<'_>, groups: &Groups, members: &[Member<'_>]) {
 }
 
 /// Whether the hardware counts anything; said once where it does not.
-fn counts(hand: &mut Hand<'_>, groups: &Groups, members: &[Member<'_>]) -> bool {
+fn counts(hand: &mut GroupWriter<'_>, groups: &Groups, members: &[Member<'_>]) -> bool {
     let counts = groups.get(DEFAULT).is_some_and(|default| default.monitors.is_some());
     if !counts && !members.is_empty() {
         problem(
@@ -246,7 +246,7 @@ fn counts(hand: &mut Hand<'_>, groups: &Groups, members: &[Member<'_>]) -> bool 
 }
 
 /// The path of the VM's monitoring group, if it could be set up.
-fn monitor(hand: &mut Hand<'_>, member: &Member<'_>) -> Option<String> {
+fn monitor(hand: &mut GroupWriter<'_>, member: &Member<'_>) -> Option<String> {
     let path = groups::monitor_path(member.group(), &member.monitor);
     let settled = hand.make(&path).and_then(|()| hand.assign(&path, &member.cpus));
     let Err(why) = settled else { return Some(path) };

@@ -10,7 +10,7 @@ use crate::order::CacheClass;
 
 /// What the hardware has of L3 allocation (`info/L3`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ways {
+pub(super) struct CacheWays {
     /// `cbm_mask`: every bit that a mask may have.
     pub(super) all: u64,
     /// `min_cbm_bits`.
@@ -29,7 +29,7 @@ pub(super) struct Bandwidth {
 /// What resctrl has; `None` where it does not allocate that.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Hardware {
-    pub(super) ways: Option<Ways>,
+    pub(super) ways: Option<CacheWays>,
     pub(super) bandwidth: Option<Bandwidth>,
 }
 
@@ -104,7 +104,7 @@ fn number(resource: &str, value: &str) -> Option<u64> {
 }
 
 /// The ways of a class that has a number of them.
-fn mask(name: &str, classes: &BTreeMap<String, CacheClass>, ways: Option<Ways>) -> Result<u64, String> {
+fn mask(name: &str, classes: &BTreeMap<String, CacheClass>, ways: Option<CacheWays>) -> Result<u64, String> {
     let ways = ways.ok_or("this machine does not allocate L3 cache")?;
     let total = ways.all.trailing_ones();
     if total == 0 || ways.all.count_ones() != total {
@@ -162,7 +162,7 @@ mod tests {
 
     fn hardware() -> Hardware {
         Hardware {
-            ways: Some(Ways { all: 0x7ff, least: 2 }),
+            ways: Some(CacheWays { all: 0x7ff, least: 2 }),
             bandwidth: Some(Bandwidth { least: 10, step: 10 }),
         }
     }
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn every_mask_is_one_row_within_the_cache() {
         for total in 1..=32u32 {
-            let ways = Ways {
+            let ways = CacheWays {
                 all: u64::MAX >> (64 - total),
                 least: 1 + total % 3,
             };

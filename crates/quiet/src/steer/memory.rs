@@ -10,21 +10,21 @@ use super::write::Outcome;
 use crate::files::Files;
 use crate::interrupts::{self, Identity, Interrupt};
 
-/// So many rounds in a row another program's mask is repaired before it is reported, and so many rounds an interrupt
+/// Rounds in a row in which another program's mask is repaired before it is reported, and rounds in which an interrupt
 /// that fires although its mask is as wanted stays reported after it was last seen to.
 pub(super) const ROUNDS: u32 = 3;
 
 /// What earlier rounds saw, for the life of the process. What undoing takes is in the base record instead.
 #[derive(Debug, Default)]
 pub struct Memory {
-    known: BTreeMap<u32, Known>,
+    known: BTreeMap<u32, InterruptHistory>,
     /// CPUs of VMs that were counted in the round before.
     watched: CpuSet,
 }
 
-/// An interrupt in earlier rounds.
+/// An interrupt's state of earlier rounds.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct InterruptHistory {
     identity: Identity,
     /// Whether a round ended with it, so `counts` can be compared with.
     seen: bool,
@@ -34,20 +34,20 @@ pub(super) struct Known {
     pub(super) fired: BTreeMap<u32, u64>,
     /// The mask as the last round left it.
     left: CpuSet,
-    /// The last so many rounds found a mask that disturbs and was not left so.
+    /// Consecutive rounds that found a changed mask which disturbs.
     pub(super) repaired: u32,
     /// The kernel's words, once it refused to move it.
     managed: Option<String>,
     /// What was wanted when a stand-in was taken.
     stood_in_for: Option<CpuSet>,
-    settled: Settled,
-    /// For so many rounds more it is reported as still firing.
+    settled: MaskState,
+    /// The number of further rounds in which it is reported as still firing.
     pub(super) loud: u32,
 }
 
-/// Whether the mask was seen to be as wanted, after it was written.
+/// Whether the mask is as wanted after it was written.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Settled {
+enum MaskState {
     #[default]
     No,
     /// The kernel moves some interrupts only when they fire next: this once, each of the CPUs left may see one.
@@ -56,7 +56,7 @@ enum Settled {
 }
 
 impl Memory {
-    fn of(&self, identity: &Identity) -> Option<&Known> {
+    fn of(&self, identity: &Identity) -> Option<&InterruptHistory> {
         self.known
             .get(&identity.irq)
             .filter(|known| known.identity == *identity)
@@ -86,9 +86,9 @@ impl Memory {
         let known = |interrupt: &Interrupt| {
             let identity = &interrupt.identity;
             let old = before.remove(&identity.irq).filter(|known| known.identity == *identity);
-            let new = || Known {
+            let new = || InterruptHistory {
                 identity: identity.clone(),
-                ..Known::default()
+                ..InterruptHistory::default()
             };
             (identity.irq, old.unwrap_or_else(new))
         };
@@ -112,7 +112,7 @@ impl Memory {
         mask: &CpuSet,
         line: Option<&IrqLine>,
         files: &dyn Files,
-    ) -> &Known {
+    ) -> &InterruptHistory {
         let known = self.known.entry(task.irq()).or_default();
         let (found, wanted) = (&task.interrupt.mask, &task.decision.wanted);
         let counts = line.map_or(&[][..], IrqLine::counts);
@@ -136,24 +136,24 @@ impl Memory {
 
         let as_wanted = found == wanted && found.is_disjoint(&task.disturbed);
         let rose = !rises.is_empty();
-        if known.settled == Settled::Moves {
+        if known.settled == MaskState::Moves {
             rises.retain(|(_, count)| *count > 1);
         }
-        let fires = as_wanted && known.settled != Settled::No && !rises.is_empty();
+        let fires = as_wanted && known.settled != MaskState::No && !rises.is_empty();
         known.loud = match (as_wanted, fires) {
             (false, _) => 0,
             (true, true) => ROUNDS,
             (true, false) => known.loud.saturating_sub(1),
         };
         known.settled = match known.settled {
-            _ if !as_wanted => Settled::No,
-            Settled::Moves if rose => Settled::Yes,
-            Settled::No | Settled::Moves => {
+            _ if !as_wanted => MaskState::No,
+            MaskState::Moves if rose => MaskState::Yes,
+            MaskState::No | MaskState::Moves => {
                 let reached = interrupts::effective(files, task.irq());
                 let moves = reached.is_some_and(|cpus| !cpus.is_disjoint(&task.disturbed));
-                if moves { Settled::Moves } else { Settled::Yes }
+                if moves { MaskState::Moves } else { MaskState::Yes }
             }
-            Settled::Yes => Settled::Yes,
+            MaskState::Yes => MaskState::Yes,
         };
 
         match outcome {

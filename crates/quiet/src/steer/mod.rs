@@ -6,7 +6,7 @@
 //! in `/proc/interrupts` stop rising.
 
 mod memory;
-mod remains;
+mod remaining_cause;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -18,7 +18,7 @@ use stelia_cpus::CpuSet;
 use stelia_node::counters::interrupts::{PATH, Table};
 use stelia_text::excerpt::cause;
 
-use crate::base::{Kept, Record};
+use crate::base::{Record, SavedMask};
 use crate::files::{Files, System};
 use crate::interrupts::{self, Identity, Interrupt};
 use crate::order::Order;
@@ -59,11 +59,11 @@ impl Task<'_> {
 /// again.
 pub fn carry_out(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Report) {
     if let Err(text) = round(system, order, memory, report) {
-        tell(report, "", text);
+        report_problem(report, "", text);
     }
 }
 
-fn tell(report: &mut Report, pod: &str, text: String) {
+fn report_problem(report: &mut Report, pod: &str, text: String) {
     report.problems.push(Problem { pod: pod.into(), text });
 }
 
@@ -81,12 +81,12 @@ fn round(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Re
     }
     let cpus = Cpus::of(order, interrupts::online(files)?);
     let table = counted(files).unwrap_or_else(|text| {
-        tell(report, "", text);
+        report_problem(report, "", text);
         Table::default()
     });
     let found = interrupts::read(files, &table)?;
     for text in found.problems {
-        tell(report, "", text);
+        report_problem(report, "", text);
     }
     report.interrupts = count(found.interrupts.iter().filter(|one| !one.identity.actions.is_empty()));
 
@@ -143,7 +143,7 @@ fn counted(files: &dyn Files) -> Result<Table, String> {
     read().or_else(|_| read())
 }
 
-/// What to do with each interrupt. Of those without a driver only what is in the record: such a line keeps its mask
+/// What to do with each interrupt. An interrupt without a driver is only handled if the record has it: such a line keeps its mask
 /// until it has a driver again, and is given back its base when everything is undone.
 fn tasks<'a>(
     before: &Record,
@@ -153,7 +153,7 @@ fn tasks<'a>(
     memory: &Memory,
     steering: bool,
 ) -> Vec<Task<'a>> {
-    let recorded: BTreeMap<u32, (&Identity, &Kept)> = before
+    let recorded: BTreeMap<u32, (&Identity, &SavedMask)> = before
         .interrupts
         .iter()
         .map(|(identity, kept)| (identity.irq, (identity, kept)))
@@ -177,7 +177,7 @@ fn tasks<'a>(
                 wanted: interrupt.mask.clone(),
             }
         } else if memory.cannot_move(&interrupt.identity) {
-            let kept = Kept {
+            let kept = SavedMask {
                 base: interrupt.mask.clone(),
                 ours: Vec::new(),
             };
@@ -216,7 +216,7 @@ fn record(before: &Record, default: &Decision, tasks: &[Task<'_>], unread: &BTre
         }
         present.remove(&identity.irq);
         let now = &task.decision.kept;
-        // Of a mask never changed it matters only that it is known: others may move it all day, and nothing is saved
+        // A mask that was never changed is only remembered as known: others may move it all day, and nothing is saved
         // for it.
         let same = earlier.ours.is_empty() && now.ours.is_empty();
         Some((
@@ -224,7 +224,7 @@ fn record(before: &Record, default: &Decision, tasks: &[Task<'_>], unread: &BTre
             if same { earlier } else { now }.clone(),
         ))
     });
-    let mut interrupts: Vec<(Identity, Kept)> = known.collect();
+    let mut interrupts: Vec<(Identity, SavedMask)> = known.collect();
     let new = present.into_values();
     interrupts.extend(new.map(|task| (task.interrupt.identity.clone(), task.decision.kept.clone())));
     let default = Some(default.kept.clone()).filter(|kept| !kept.ours.is_empty());
@@ -247,11 +247,11 @@ fn report_on(task: &Task<'_>, outcome: &Outcome, table: &Table, memory: &mut Mem
     let steered = !task.decision.kept.ours.is_empty() && *mask != task.decision.kept.base;
     let right = mask.is_disjoint(&task.disturbed) && !matches!(outcome, Outcome::NoVector(_) | Outcome::Failed(_));
     writer.report.moved += u32::from(steered && right);
-    let remaining = remains::of(task, outcome, mask, known, files);
+    let remaining = remaining_cause::of(task, outcome, mask, known, files);
     let pod = task.owner.map_or("", |(pod, _)| pod);
     match outcome {
-        Outcome::Failed(text) => tell(writer.report, pod, text.clone()),
-        Outcome::NoVector(text) if remaining.is_none() => tell(writer.report, pod, text.clone()),
+        Outcome::Failed(text) => report_problem(writer.report, pod, text.clone()),
+        Outcome::NoVector(text) if remaining.is_none() => report_problem(writer.report, pod, text.clone()),
         _ => {}
     }
     writer.report.remaining.extend(remaining);

@@ -7,14 +7,14 @@ use stelia_api::quiet::Report;
 use stelia_cpus::CpuSet;
 use stelia_text::excerpt::cause;
 
-use super::{Memory, Task, tell};
+use super::{Memory, Task, report_problem};
 use crate::base::Record;
 use crate::files::System;
 use crate::interrupts::{DEFAULT, mask_path};
 use crate::plan::Cpus;
 
 /// The kernel answers EBUSY while an interrupt is on its way to another CPU, which takes as long as one interrupt does.
-const TRIES: u32 = 3;
+const MAX_WRITE_ATTEMPTS: u32 = 3;
 
 /// What became of a mask.
 pub(super) enum Outcome {
@@ -54,7 +54,7 @@ impl Writer<'_> {
         match written {
             Ok(()) if !self.steering => self.record.default = None,
             Ok(()) => {}
-            Err((_, text)) => tell(self.report, "", text),
+            Err((_, text)) => report_problem(self.report, "", text),
         }
     }
 
@@ -100,7 +100,7 @@ impl Writer<'_> {
         };
         kept.ours.extend(masks.iter().cloned());
         if let Err(error) = self.record.save(self.system.store) {
-            tell(self.report, "", error);
+            report_problem(self.report, "", error);
             return Outcome::NoVector(text);
         }
         let path = mask_path(identity.irq);
@@ -120,7 +120,7 @@ impl Writer<'_> {
         match outcome {
             Outcome::NoVector(text) | Outcome::Failed(text) => {
                 self.left.insert(task.irq());
-                tell(self.report, "", text.clone());
+                report_problem(self.report, "", text.clone());
             }
             // What cannot be moved never was.
             Outcome::Set(_) | Outcome::StandIn(_) | Outcome::Gone | Outcome::Managed(_) => {}
@@ -138,7 +138,7 @@ impl Writer<'_> {
 
     /// With what the kernel answered, and the same in words.
     fn write(&mut self, path: &str, value: &str) -> Result<(), (Option<Errno>, String)> {
-        let mut left = TRIES;
+        let mut left = MAX_WRITE_ATTEMPTS;
         loop {
             let Err(error) = self.system.files.write(path, value) else {
                 self.report.writes += 1;

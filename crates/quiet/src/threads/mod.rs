@@ -60,7 +60,7 @@ struct Change {
 type Record = BTreeMap<i32, Change>;
 
 /// A kernel thread as it is now.
-struct Found {
+struct KernelThread {
     id: i32,
     stat: Stat,
     mask: CpuSet,
@@ -77,7 +77,7 @@ enum Decision {
         base: CpuSet,
     },
     /// The kernel does not let it be moved.
-    Remains,
+    RemainingCause,
 }
 
 /// Keep kernel threads off the CPUs of the VMs, and give those that were moved what they had where no VM has those CPUs
@@ -116,7 +116,7 @@ fn carry(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Re
                 alive.insert(found.id);
             }
             Decision::Forget => {}
-            Decision::Remains => report.threads_remaining.push(remaining(
+            Decision::RemainingCause => report.threads_remaining.push(remaining(
                 &found,
                 &exclusive,
                 "the kernel lets nobody set its CPUs (PF_NO_SETAFFINITY)",
@@ -167,7 +167,7 @@ fn carry(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Re
     Ok(())
 }
 
-fn change(found: &Found, base: &CpuSet, ours: &CpuSet) -> Change {
+fn change(found: &KernelThread, base: &CpuSet, ours: &CpuSet) -> Change {
     Change {
         start: found.stat.start,
         base: base.to_string(),
@@ -175,7 +175,7 @@ fn change(found: &Found, base: &CpuSet, ours: &CpuSet) -> Change {
     }
 }
 
-fn remaining(found: &Found, exclusive: &CpuSet, text: &str) -> Thread {
+fn remaining(found: &KernelThread, exclusive: &CpuSet, text: &str) -> Thread {
     Thread {
         id: found.id,
         name: found.stat.name.clone(),
@@ -186,12 +186,12 @@ fn remaining(found: &Found, exclusive: &CpuSet, text: &str) -> Thread {
 
 /// A mask that we wrote follows from its base and the VMs that there are now; any other mask is its owner's, and is touched
 /// only if it has CPUs of a VM.
-fn decide(found: &Found, change: Option<&Change>, exclusive: &CpuSet, shared: &CpuSet) -> Decision {
+fn decide(found: &KernelThread, change: Option<&Change>, exclusive: &CpuSet, shared: &CpuSet) -> Decision {
     let ours = change.filter(|change| change.ours == found.mask.to_string());
     let base = match ours.map(|change| change.base.parse::<CpuSet>()) {
         Some(Ok(base)) => base,
         _ if found.mask.is_disjoint(exclusive) || found.mask.len() == 1 => return Decision::Forget,
-        _ if found.stat.refuses() => return Decision::Remains,
+        _ if found.stat.refuses() => return Decision::RemainingCause,
         _ => found.mask.clone(),
     };
     let rest = base.difference(exclusive);
@@ -209,7 +209,7 @@ fn scan(
     memory: &mut Memory,
     exclusive: &CpuSet,
     record: &Record,
-) -> Result<(Vec<Found>, BTreeSet<i32>), Failure> {
+) -> Result<(Vec<KernelThread>, BTreeSet<i32>), Failure> {
     let text = files.read(CHILDREN).map_err(Failure::of("read", CHILDREN))?;
     let children: BTreeSet<i32> = text.split_whitespace().filter_map(|id| id.parse().ok()).collect();
     memory.passed.retain(|id| children.contains(id));
@@ -232,7 +232,7 @@ fn scan(
             Some(_) if elsewhere => continue,
             Some(stat) if stat.refuses() => {
                 let stat = stat.clone();
-                found.push(Found { id, stat, mask });
+                found.push(KernelThread { id, stat, mask });
                 continue;
             }
             _ => {}
@@ -253,7 +253,7 @@ fn scan(
             continue;
         }
         memory.candidates.insert(id, stat.clone());
-        found.push(Found { id, stat, mask });
+        found.push(KernelThread { id, stat, mask });
     }
     Ok((found, unread))
 }

@@ -25,14 +25,14 @@ use stelia_api::attribution::Attribution;
 use crate::files::{Files, System};
 use crate::order::Target;
 use crate::record;
-use fold::Counted;
+use fold::TraceCounts;
 use plan::{INSTANCE, Part, ROOT, Step};
 
 /// In the store.
 const NAME: &str = "trace.json";
 
-/// A count that was begun longer ago is forgotten, microseconds: nobody waits for it any more.
-pub const TOO_OLD: u64 = 15 * 60 * 1_000_000;
+/// Age after which a count is dropped, in microseconds: nobody waits for it any more.
+pub const MAX_TRACE_AGE_US: u64 = 15 * 60 * 1_000_000;
 
 /// A buffer has this many KiB a CPU: nothing is written to it, and a new instance's are 1.4 MiB.
 const BUFFER: &str = "4";
@@ -65,16 +65,16 @@ impl TraceError {
     }
 }
 
-/// What has to be known at the end.
+/// The state of a count, saved until its end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Kept {
+struct SavedTrace {
     from_us: u64,
     target: Target,
     /// That have histograms.
     events: BTreeSet<String>,
     problems: Vec<String>,
     /// What was counted while the rest was set up.
-    before: Counted,
+    before: TraceCounts,
 }
 
 /// Microseconds since the epoch.
@@ -113,8 +113,8 @@ fn set_up(system: System<'_>, target: &Target, clock: &dyn Fn() -> u64) -> Resul
         return Err(TraceError::NoEvent);
     }
     let (events, problems) = carry_out(files, &plan::plan(target, &offered))?;
-    let before = look(files, target, &events)?;
-    let kept = Kept {
+    let before = read_counts(files, target, &events)?;
+    let kept = SavedTrace {
         from_us: clock(),
         target: target.clone(),
         events,
@@ -140,15 +140,15 @@ pub fn finish(system: System<'_>, clock: &dyn Fn() -> u64) -> Result<Attribution
 
 fn counted(system: System<'_>, clock: &dyn Fn() -> u64) -> Result<Attribution, TraceError> {
     let kept = load(system)?.ok_or(TraceError::NotBegun)?;
-    let now = look(system.files, &kept.target, &kept.events)?;
-    let told = now.since(&kept.before).told();
-    let problems = kept.problems.into_iter().chain(told.problems).collect();
+    let now = read_counts(system.files, &kept.target, &kept.events)?;
+    let into_attribution = now.since(&kept.before).into_attribution();
+    let problems = kept.problems.into_iter().chain(into_attribution.problems).collect();
     Ok(Attribution {
         from_us: kept.from_us,
         until_us: clock(),
         cpus: kept.target.cpus.to_string(),
         problems,
-        ..told
+        ..into_attribution
     })
 }
 
@@ -164,25 +164,29 @@ pub fn remove(system: System<'_>) -> Result<(), TraceError> {
     }
 }
 
-/// Remove what nobody waits for: what a killed program left half set up, and what was begun [`TOO_OLD`] ago.
+/// Remove what nobody waits for: what a killed program left half set up, and what was begun [`MAX_TRACE_AGE_US`] ago.
 ///
 /// # Errors
 /// As [`remove`].
 pub fn expire(system: System<'_>, now_us: u64) -> Result<(), TraceError> {
     let kept = load(system).unwrap_or_default();
     // A clock that was set back makes it one of the future: its age is not known.
-    let waits = kept.is_some_and(|kept| now_us.checked_sub(kept.from_us).is_some_and(|age| age <= TOO_OLD));
+    let waits = kept.is_some_and(|kept| {
+        now_us
+            .checked_sub(kept.from_us)
+            .is_some_and(|age| age <= MAX_TRACE_AGE_US)
+    });
     match waits || !remove::is_there(system.files) {
         true => Ok(()),
         false => remove(system),
     }
 }
 
-fn load(system: System<'_>) -> Result<Option<Kept>, TraceError> {
+fn load(system: System<'_>) -> Result<Option<SavedTrace>, TraceError> {
     record::load(system.store, NAME).map_err(|failure| TraceError::Store(failure.to_string()))
 }
 
-fn save(system: System<'_>, kept: &Option<Kept>) -> Result<(), TraceError> {
+fn save(system: System<'_>, kept: &Option<SavedTrace>) -> Result<(), TraceError> {
     record::save(system.store, NAME, kept).map_err(|failure| TraceError::Store(failure.to_string()))
 }
 
@@ -227,12 +231,12 @@ fn explained(files: &dyn Files, cause: io::Error) -> io::Error {
     }
 }
 
-fn look(files: &dyn Files, target: &Target, events: &BTreeSet<String>) -> Result<Counted, TraceError> {
+fn read_counts(files: &dyn Files, target: &Target, events: &BTreeSet<String>) -> Result<TraceCounts, TraceError> {
     let mut histograms = BTreeMap::new();
     for event in events {
         let path = plan::hist(event);
         let text = files.read(&path).map_err(TraceError::of("read", &path))?;
         histograms.insert(event.clone(), hist::parse(&text));
     }
-    Ok(Counted::of(target, &histograms))
+    Ok(TraceCounts::of(target, &histograms))
 }

@@ -103,7 +103,7 @@ fn ran(kernel: &FakeKernel, comm: &str, cpu: &str, ns: u64) {
     });
 }
 
-fn told(doers: &[stelia_api::attribution::Doer]) -> Vec<(u32, &str, u64, Option<u64>)> {
+fn into_attribution(doers: &[stelia_api::attribution::Occupant]) -> Vec<(u32, &str, u64, Option<u64>)> {
     doers
         .iter()
         .map(|one| (one.cpu, one.name.as_str(), one.count, one.ns))
@@ -165,17 +165,20 @@ fn what_ran_between_begin_and_finish_is_told_and_nothing_is_left() {
     assert_eq!((attribution.cpus.as_str(), attribution.dropped), ("2-3", 0));
     assert_eq!(attribution.problems, [""; 0]);
     assert_eq!(
-        told(&attribution.tasks),
+        into_attribution(&attribution.tasks),
         [(2, "ksoftirqd/2", 5, Some(7000)), (3, "a b, c", 2, None)]
     );
-    assert_eq!(told(&attribution.interrupts), [(2, "30 nvme0q3", 4, Some(800))]);
-    assert_eq!(told(&attribution.softirqs), [(2, "net_rx", 6, None)]);
+    assert_eq!(
+        into_attribution(&attribution.interrupts),
+        [(2, "30 nvme0q3", 4, Some(800))]
+    );
+    assert_eq!(into_attribution(&attribution.softirqs), [(2, "net_rx", 6, None)]);
     let vectors = [
         (3, "local_timer", 250, Some(9000)),
         (3, "nmi", 2, Some(60)),
         (3, "thermal_apic", 1, None),
     ];
-    assert_eq!(told(&attribution.vectors), vectors);
+    assert_eq!(into_attribution(&attribution.vectors), vectors);
     assert_clean(&kernel);
     let again = finish(kernel.system(), &|| clock.get()).unwrap_err();
     assert!(matches!(again, TraceError::NotBegun), "{again}");
@@ -193,13 +196,13 @@ fn what_was_counted_while_the_rest_was_set_up_is_not_told() {
     ran(&kernel, "both", "2", 300);
     // As if this had been there at the first look.
     let mut kept = load(kernel.system()).unwrap().unwrap();
-    kept.before = look(&kernel, &kept.target, &kept.events).unwrap();
+    kept.before = read_counts(&kernel, &kept.target, &kept.events).unwrap();
     save(kernel.system(), &Some(kept)).unwrap();
     switches(&kernel, "both", "2", 7);
     ran(&kernel, "both", "2", 900);
     late.set(true);
     let attribution = finish(kernel.system(), &|| 2000).unwrap();
-    assert_eq!(told(&attribution.tasks), [(2, "both", 4, Some(600))]);
+    assert_eq!(into_attribution(&attribution.tasks), [(2, "both", 4, Some(600))]);
 }
 
 #[test]
@@ -232,7 +235,7 @@ fn own_threads_that_no_filter_holds_are_left_out_by_their_numbers() {
         );
     });
     let attribution = finish(kernel.system(), &|| 2).unwrap();
-    assert_eq!(told(&attribution.tasks), [(2, "intruder", 7, Some(11))]);
+    assert_eq!(into_attribution(&attribution.tasks), [(2, "intruder", 7, Some(11))]);
     assert_clean(&kernel);
 }
 
@@ -249,7 +252,7 @@ fn a_second_begin_replaces_the_first() {
     switches(&kernel, "after", "4", 1);
     let attribution = finish(kernel.system(), &|| 3000).unwrap();
     assert_eq!((attribution.from_us, attribution.cpus.as_str()), (2000, "4"));
-    assert_eq!(told(&attribution.tasks), [(4, "after", 1, None)]);
+    assert_eq!(into_attribution(&attribution.tasks), [(4, "after", 1, None)]);
     assert_clean(&kernel);
 }
 
@@ -329,7 +332,7 @@ fn without_synthetic_events_all_is_counted_and_nothing_timed() {
     begin(kernel.system(), &target(), &|| 1).unwrap();
     switches(&kernel, "intruder", "2", 5);
     let attribution = finish(kernel.system(), &|| 2).unwrap();
-    assert_eq!(told(&attribution.tasks), [(2, "intruder", 5, None)]);
+    assert_eq!(into_attribution(&attribution.tasks), [(2, "intruder", 5, None)]);
     let begins = [
         "how long tasks ran is not known: write \"s:stelia_run",
         "how long devices' interrupts took is not known: ",

@@ -99,7 +99,7 @@ impl Cgroups for Records {
 struct Node {
     kernel: FakeKernel,
     records: Records,
-    patience: Duration,
+    peer_timeout: Duration,
 }
 
 impl Node {
@@ -119,7 +119,7 @@ impl Node {
         Self {
             kernel,
             records,
-            patience: LONG,
+            peer_timeout: LONG,
         }
     }
 
@@ -137,7 +137,7 @@ impl Node {
 
     fn admitting<T>(
         &self,
-        admit: &dyn Fn(&UnixStream) -> Result<(), Stranger>,
+        admit: &dyn Fn(&UnixStream) -> Result<(), ForeignPeer>,
         then: impl FnOnce(&mut Server<'_>) -> T,
     ) -> T {
         then(&mut Server {
@@ -145,7 +145,7 @@ impl Node {
             cgroups: &self.records,
             sockets: Path::new("/nonexistent"),
             admit,
-            patience: self.patience,
+            peer_timeout: self.peer_timeout,
             clock: &|| 1,
             state: State::default(),
         })
@@ -347,7 +347,7 @@ fn what_is_no_order_is_refused_by_name_and_nothing_is_written() {
         assert!(reason.contains(expected), "{reason}");
     }
     let impatient = Node {
-        patience: SHORT,
+        peer_timeout: SHORT,
         ..node
     };
     let reason = impatient.refused(&good.as_bytes()[..20]);
@@ -456,7 +456,7 @@ fn whoever_is_not_the_daemon_is_not_answered_nor_read() {
         .unwrap();
     let admit = |_: &UnixStream| {
         asked.set(asked.get() + 1);
-        Err(Stranger("a process of /x".into()))
+        Err(ForeignPeer("a process of /x".into()))
     };
     node.admitting(&admit, |serving| {
         serving.attend(server);
@@ -482,10 +482,10 @@ fn it_serves_one_after_the_other_and_ends_when_it_is_told_to_or_nothing_is_order
     let daemon = thread::spawn({
         let path = path.clone();
         move || -> Vec<Result<Report, OrderError>> {
-            let one = || client::order(&path, &order(), client::PATIENCE);
+            let one = || client::order(&path, &order(), client::ANSWER_TIMEOUT);
             let mut wrong = order();
             wrong.shared = set("2");
-            vec![one(), client::order(&path, &wrong, client::PATIENCE), one()]
+            vec![one(), client::order(&path, &wrong, client::ANSWER_TIMEOUT), one()]
         }
     });
     let end = node
@@ -503,7 +503,7 @@ fn it_serves_one_after_the_other_and_ends_when_it_is_told_to_or_nothing_is_order
     let end = node
         .with(|serving| serving.serve(&listener, told.as_fd(), idle))
         .unwrap();
-    assert_eq!(end, End::Told);
+    assert_eq!(end, End::Stopped);
     listener.accept().unwrap();
 }
 

@@ -100,7 +100,7 @@ struct PodSpec {
     #[serde(default)]
     init_containers: Vec<Container>,
     containers: Vec<Container>,
-    volumes: Vec<Named>,
+    volumes: Vec<Volume>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -114,7 +114,7 @@ struct Container {
     readiness_probe: Option<Probe>,
     liveness_probe: Option<Probe>,
     resources: Resources,
-    volume_mounts: Vec<Named>,
+    volume_mounts: Vec<Volume>,
 }
 
 impl Container {
@@ -142,7 +142,7 @@ struct Exec {
 /// A volume, or where one is mounted.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Named {
+struct Volume {
     name: String,
     mount_path: Option<String>,
 }

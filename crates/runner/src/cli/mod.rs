@@ -65,7 +65,7 @@ pub(crate) enum Command {
     /// Stop the runner of this container and wait for its end
     ///
     /// Sends SIGTERM to the runner. Use this as a preStop hook.
-    Stop(WhereOptions),
+    Stop(RunnerOptions),
     /// Copy this program to a directory, for images that lack it
     ///
     /// Use this in an init container.
@@ -231,7 +231,7 @@ pub(crate) struct InstallOptions {
 /// Where a runner is found.
 #[derive(Debug, Clone, Args)]
 #[group(required = true, multiple = true)]
-pub(crate) struct WhereOptions {
+pub(crate) struct RunnerOptions {
     /// The runner's --state-dir
     #[arg(long, value_name = "DIR", env = "STELIA_STATE_DIR")]
     pub(crate) state_dir: Option<PathBuf>,
@@ -243,7 +243,7 @@ pub(crate) struct WhereOptions {
     pub(crate) api_socket: Option<PathBuf>,
 }
 
-impl WhereOptions {
+impl RunnerOptions {
     /// Where the socket is.
     pub(crate) fn directory(&self) -> Option<PathBuf> {
         let control = self.qmp.as_deref().or(self.api_socket.as_deref());
@@ -256,14 +256,14 @@ impl WhereOptions {
 pub(crate) struct ProbeOptions {
     /// What to query
     #[arg(value_name = "WHAT", default_value = "readiness")]
-    pub(crate) what: What,
+    pub(crate) what: ProbeKind,
     #[command(flatten)]
-    pub(crate) place: WhereOptions,
+    pub(crate) place: RunnerOptions,
 }
 
 /// What a probe asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum What {
+pub(crate) enum ProbeKind {
     /// The guest runs, with what its class promises (isolated) unless --require-isolation=no, or is ready for an incoming migration
     Readiness,
     /// The runner answers

@@ -108,6 +108,6 @@ fn a_probe_says_which_runner() {
     };
     assert_eq!(
         (options.what, options.place.directory()),
-        (What::Liveness, Some("/run".into()))
+        (ProbeKind::Liveness, Some("/run".into()))
     );
 }

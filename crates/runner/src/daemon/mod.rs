@@ -25,16 +25,16 @@ use link::Link;
 
 /// Connecting includes the handshake, and the daemon gives a peer 2 s for it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const RETRY: Duration = Duration::from_millis(500);
-/// First pause before the runner connects again; it doubles up to `LAST_RETURN`. The socket unit starts the daemon at each
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// First pause before the runner connects again; it doubles up to `MAX_RECONNECT_DELAY`. The socket unit starts the daemon at each
 /// connection, which an administrator who stopped the daemon does not want every second.
-const FIRST_RETURN: Duration = Duration::from_secs(2);
+const FIRST_RECONNECT_DELAY: Duration = Duration::from_secs(2);
 /// A random time up to this is added.
-const SPREAD: Duration = Duration::from_secs(1);
-const LAST_RETURN: Duration = Duration::from_secs(60);
+const MAX_RECONNECT_JITTER: Duration = Duration::from_secs(1);
+const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(60);
 /// The daemon exports the objects of a new connection shortly after it accepts it.
-const OBJECT_RETRIES: u32 = 10;
-const OBJECT_RETRY: Duration = Duration::from_millis(200);
+const MAX_OBJECT_RETRIES: u32 = 10;
+const OBJECT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DaemonEvent {
@@ -77,7 +77,7 @@ pub(crate) struct Daemon {
 /// All runners of a node lose the daemon at the same moment, and must not reconnect at the same moment.
 fn spread() -> Duration {
     let random = RandomState::new().build_hasher().finish();
-    SPREAD.mul_f64(random as f64 / u64::MAX as f64)
+    MAX_RECONNECT_JITTER.mul_f64(random as f64 / u64::MAX as f64)
 }
 
 impl Daemon {
@@ -85,14 +85,14 @@ impl Daemon {
         Daemon {
             socket: socket.to_owned(),
             link: None,
-            next: (Instant::now(), FIRST_RETURN),
+            next: (Instant::now(), FIRST_RECONNECT_DELAY),
         }
     }
 
     /// Closes the connection; the next call opens a new one.
     pub(crate) fn disconnect(&mut self) {
         self.link = None;
-        self.next = (Instant::now() + FIRST_RETURN + spread(), FIRST_RETURN);
+        self.next = (Instant::now() + FIRST_RECONNECT_DELAY + spread(), FIRST_RECONNECT_DELAY);
     }
 
     /// Whether there is a connection. Without one [`Daemon::event`] makes one, which takes a while.
@@ -114,7 +114,7 @@ impl Daemon {
         loop {
             sleep_until(self.next.0).await;
             // Set before the attempt, so that a cancelled one counts.
-            let pause = self.next.1.saturating_mul(2).min(LAST_RETURN);
+            let pause = self.next.1.saturating_mul(2).min(MAX_RECONNECT_DELAY);
             self.next = (Instant::now() + pause, pause);
             match self.connection().await {
                 Ok(_) => return DaemonEvent::Reconnected,
@@ -152,14 +152,14 @@ impl Daemon {
                 Ok(instance) => return Ok(instance),
                 Err(error) => error,
             };
-            if !error.is_transient() || Instant::now() + RETRY >= deadline {
+            if !error.is_transient() || Instant::now() + RETRY_INTERVAL >= deadline {
                 return Err(error);
             }
             if !warned {
                 tracing::warn!("{error}; trying again for {} s", limit.as_secs());
                 warned = true;
             }
-            sleep(RETRY).await;
+            sleep(RETRY_INTERVAL).await;
         }
     }
 
@@ -200,9 +200,9 @@ impl Daemon {
         let mut tries = 0;
         let placement = loop {
             match self.try_attach(instance, qemu, threads).await {
-                Err(error) if error.is_absent() && tries < OBJECT_RETRIES => {
+                Err(error) if error.is_absent() && tries < MAX_OBJECT_RETRIES => {
                     tries += 1;
-                    sleep(OBJECT_RETRY).await;
+                    sleep(OBJECT_RETRY_INTERVAL).await;
                 }
                 other => break other?,
             }
@@ -299,7 +299,7 @@ impl Daemon {
         })?;
         let connection = link.connection.clone();
         self.link = Some(link);
-        self.next.1 = FIRST_RETURN;
+        self.next.1 = FIRST_RECONNECT_DELAY;
         Ok(connection)
     }
 
@@ -382,7 +382,7 @@ mod tests {
             .await
             .unwrap_err();
         // Then it tried more than once, and the error says where
-        assert!(started.elapsed() >= RETRY);
+        assert!(started.elapsed() >= RETRY_INTERVAL);
         assert!(error.is_transient());
         assert!(
             error

@@ -131,7 +131,7 @@ async fn open(source: &Source) -> io::Result<OwnedFd> {
 }
 
 fn file(path: &Path) -> io::Result<std::fs::File> {
-    // Of a terminal the runner must not become the owner.
+    // A terminal must not become the runner's controlling terminal.
     let flags = OFlags::NOCTTY.bits().cast_signed();
     let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
     let is_socket = || std::fs::metadata(path).is_ok_and(|found| found.file_type().is_socket());

@@ -26,7 +26,7 @@ use spec::{HelperSpec, Start};
 const STOP_TIME: Duration = Duration::from_secs(1);
 /// Limit for a `wait-for` path to appear.
 const READY_TIME: Duration = Duration::from_secs(15);
-const READY_LOOK: Duration = Duration::from_millis(50);
+const READY_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(crate) struct Helpers {
@@ -113,7 +113,7 @@ impl Helpers {
 async fn ready(name: &str, path: &Path, limit: Duration) -> Result<(), Error> {
     let appeared = async {
         while std::fs::symlink_metadata(path).is_err() {
-            sleep(READY_LOOK).await;
+            sleep(READY_POLL_INTERVAL).await;
         }
     };
     timeout(limit, appeared).await.map_err(|_| Error::Helper {

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 /// In bytes; a longer line is logged in pieces.
 const MAX_LINE: usize = 8 << 10;
 /// How long its output is read after the helper's end: its own children may keep the pipe open.
-const REST_TIME: Duration = Duration::from_millis(200);
+const OUTPUT_DRAIN_TIME: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 pub(crate) struct Output(JoinHandle<()>);
@@ -28,7 +28,7 @@ impl Output {
 
     /// Reads the last lines.
     pub(crate) async fn finish(&mut self) {
-        if timeout(REST_TIME, &mut self.0).await.is_err() {
+        if timeout(OUTPUT_DRAIN_TIME, &mut self.0).await.is_err() {
             self.0.abort();
         }
     }

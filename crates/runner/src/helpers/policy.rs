@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::spec::OnExit;
 
-/// A helper that ran this long counts as working: its next failure counts as the first.
-pub(crate) const SETTLED: Duration = Duration::from_secs(60);
-const FIRST: Duration = Duration::from_millis(500);
-const LONGEST: Duration = Duration::from_secs(30);
+/// A helper that ran this long counts as stable: its next failure counts as the first.
+pub(crate) const STABLE_RUN_TIME: Duration = Duration::from_secs(60);
+const FIRST_RESTART_DELAY: Duration = Duration::from_millis(500);
+const MAX_RESTART_DELAY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterExit {
@@ -24,8 +24,10 @@ pub(crate) fn after_exit(on_exit: OnExit, ran: Duration, failures: u32) -> (Afte
         OnExit::Fatal => (AfterExit::ShutDown, failures),
         OnExit::Ignore => (AfterExit::StayEnded, failures),
         OnExit::Restart => {
-            let failures = if ran >= SETTLED { 0 } else { failures };
-            let pause = FIRST.saturating_mul(1 << failures.min(16)).min(LONGEST);
+            let failures = if ran >= STABLE_RUN_TIME { 0 } else { failures };
+            let pause = FIRST_RESTART_DELAY
+                .saturating_mul(1 << failures.min(16))
+                .min(MAX_RESTART_DELAY);
             (AfterExit::Restart(pause), failures.saturating_add(1))
         }
     }
@@ -49,15 +51,15 @@ mod tests {
         }
         assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16000, 30000, 30000, 30000]);
         assert_eq!(
-            after_exit(OnExit::Restart, SETTLED, failures),
-            (AfterExit::Restart(FIRST), 1)
+            after_exit(OnExit::Restart, STABLE_RUN_TIME, failures),
+            (AfterExit::Restart(FIRST_RESTART_DELAY), 1)
         );
         assert_eq!(after_exit(OnExit::Restart, Duration::ZERO, u32::MAX).1, u32::MAX);
     }
 
     #[test]
     fn the_others_are_not_tried_again() {
-        assert_eq!(after_exit(OnExit::Fatal, SETTLED, 0).0, AfterExit::ShutDown);
-        assert_eq!(after_exit(OnExit::Ignore, SETTLED, 0).0, AfterExit::StayEnded);
+        assert_eq!(after_exit(OnExit::Fatal, STABLE_RUN_TIME, 0).0, AfterExit::ShutDown);
+        assert_eq!(after_exit(OnExit::Ignore, STABLE_RUN_TIME, 0).0, AfterExit::StayEnded);
     }
 }

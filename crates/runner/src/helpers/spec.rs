@@ -43,7 +43,7 @@ pub(crate) struct HelperSpec {
 /// A helper as in the file, not checked yet.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct Written {
+struct RawHelper {
     name: String,
     #[serde(default)]
     start: Start,
@@ -70,7 +70,7 @@ impl Default for CommandText {
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
-    helper: Vec<Written>,
+    helper: Vec<RawHelper>,
 }
 
 /// Parses a file of `[[helper]]` tables.
@@ -85,9 +85,9 @@ pub(crate) fn parse_argument(text: &str) -> Result<HelperSpec, String> {
         Some(command) => ("", command),
         None => text.split_once(",command=").ok_or("command= is missing")?,
     };
-    let mut written = Written {
+    let mut written = RawHelper {
         command: CommandText::Line(command.to_owned()),
-        ..Written::default()
+        ..RawHelper::default()
     };
     let mut seen = BTreeSet::new();
     for pair in keys.split(',').filter(|pair| !pair.is_empty()) {
@@ -114,7 +114,7 @@ fn word<'a, T: Deserialize<'a>>(key: &str, value: &'a str) -> Result<T, String> 
     T::deserialize(deserializer).map_err(|error| format!("{key}: {error}"))
 }
 
-fn checked(written: Written) -> Result<HelperSpec, String> {
+fn checked(written: RawHelper) -> Result<HelperSpec, String> {
     let name = written.name;
     let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if name.is_empty() || name.len() > 32 || !name.bytes().all(good) {

@@ -264,18 +264,18 @@ mod tests {
         let (mut qemu, client) = UnixStream::pair().unwrap();
         let version = r#"{"qemu":{"micro":0,"minor":1,"major":11},"package":""}"#;
         let greeting = format!(r#"{{"QMP":{{"version":{version},"capabilities":["oob"]}}}}"#);
-        qemu.write_all(format!("{greeting}\n{words}\n{KNOWN}\n").as_bytes())
+        qemu.write_all(format!("{greeting}\n{words}\n{RESUME_EVENT}\n").as_bytes())
             .await
             .unwrap();
         client
     }
 
-    const KNOWN: &str = r#"{"event":"RESUME","data":{},"timestamp":{"seconds":1,"microseconds":1}}"#;
+    const RESUME_EVENT: &str = r#"{"event":"RESUME","data":{},"timestamp":{"seconds":1,"microseconds":1}}"#;
 
     /// Why the socket is not read with the crate's own stream. If that some day reads on to the end of the connection,
     /// it can be used.
     #[rstest]
-    #[case::an_event_that_it_knows(KNOWN, true)]
+    #[case::an_event_that_it_knows(RESUME_EVENT, true)]
     #[case::an_event_of_a_newer_qemu(r#"{"event":"NEW_IN_QEMU_99","timestamp":{"seconds":1,"microseconds":1}}"#, false)]
     #[case::an_answer_whose_asker_has_left(r#"{"return":{},"id":77}"#, false)]
     #[case::an_error_of_another_class(r#"{"error":{"class":"NewInQemu99","desc":"no"},"id":1}"#, false)]

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use super::*;
-use crate::cli::{ProbeOptions, What, WhereOptions};
+use crate::cli::{ProbeKind, ProbeOptions, RunnerOptions};
 use crate::probe;
 use crate::state::Isolation;
 
@@ -77,12 +77,12 @@ fn same(one: ExitCode, other: ExitCode) -> bool {
 async fn a_probe_finds_the_runner_beside_its_monitor_and_stop_ends_it() {
     let mut bench = Bench::new(Some(Behaviour::default()), "", "");
     bench.state(|state| state.guest == "running").await;
-    let place = WhereOptions {
+    let place = RunnerOptions {
         state_dir: None,
         api_socket: None,
         qmp: Some(bench.dir.path().join("qmp")),
     };
-    for what in [What::Readiness, What::Liveness, What::State] {
+    for what in [ProbeKind::Readiness, ProbeKind::Liveness, ProbeKind::State] {
         let place = place.clone();
         let code = code(move || probe::probe(&ProbeOptions { what, place })).await;
         assert!(same(code, ExitCode::SUCCESS), "{what:?}");
@@ -94,7 +94,7 @@ async fn a_probe_finds_the_runner_beside_its_monitor_and_stop_ends_it() {
     assert!(same(stopper.await.unwrap(), ExitCode::SUCCESS));
     assert_eq!(bench.orders(), "cont system_powerdown");
     // And no probe is answered any more
-    let what = What::Liveness;
+    let what = ProbeKind::Liveness;
     let code = code(move || probe::probe(&ProbeOptions { what, place })).await;
     assert!(same(code, ExitCode::FAILURE));
 }

@@ -89,7 +89,7 @@ pub(crate) enum PowerDown {
 /// How the VMM was told to end at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Quit {
-    Told,
+    Requested,
     /// It has no command for that: SIGTERM ends it.
     BySignal,
 }

@@ -121,7 +121,7 @@ impl Vmm for Monitor {
 
     async fn quit(&mut self) -> Result<Quit, Error> {
         let done = async { self.qmp().await?.quit().await }.await;
-        self.checked(done).map(|()| Quit::Told)
+        self.checked(done).map(|()| Quit::Requested)
     }
 
     fn disconnect(&mut self) {

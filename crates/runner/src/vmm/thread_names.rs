@@ -1,5 +1,5 @@
-//! Threads by the names that VMMs give them: QEMU with `-name …,debug-threads=on`, Cloud Hypervisor and Firecracker always. Of a
-//! VMM whose only control channel another program holds (a QEMU of libvirt) these are all that is known.
+//! Threads by the names that VMMs give them: QEMU with `-name …,debug-threads=on`, Cloud Hypervisor and Firecracker always.
+//! They are the only source for a VMM whose control channel another program holds (a QEMU of libvirt).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::qmp::{Iothread, Vcpu};
 
 /// No event reports a new thread, so the names are read this often.
-const LOOK: Duration = Duration::from_secs(5);
+const THREAD_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// For QEMU alone: the others name theirs always.
 const HINT: &str = "QEMU names them with -name …,debug-threads=on";
@@ -96,8 +96,8 @@ pub(crate) struct ThreadNames {
     seen: Option<Threads>,
     /// It had vCPU threads once.
     booted: bool,
-    /// `LOOK`, but for tests.
-    look: Duration,
+    /// `THREAD_POLL_INTERVAL`, but for tests.
+    poll_interval: Duration,
 }
 
 impl ThreadNames {
@@ -108,7 +108,7 @@ impl ThreadNames {
             kind: kind(proc, pid),
             seen: None,
             booted: false,
-            look: LOOK,
+            poll_interval: THREAD_POLL_INTERVAL,
         }
     }
 }
@@ -136,7 +136,7 @@ impl Vmm for ThreadNames {
 
     async fn change(&mut self) -> Result<Change, Error> {
         loop {
-            tokio::time::sleep(self.look).await;
+            tokio::time::sleep(self.poll_interval).await;
             let now = sort(&names(&self.proc, self.pid)?).ok();
             if self.seen != now {
                 return Ok(Change::Threads);
@@ -311,7 +311,7 @@ mod tests {
         let threads = [(40, 40, "cloud-hyperviso"), (40, 42, "vcpu0")];
         let proc = proc(&threads);
         let mut vmm = ThreadNames::new(proc.path(), 40);
-        vmm.look = Duration::from_millis(1);
+        vmm.poll_interval = Duration::from_millis(1);
         assert_eq!(
             (vmm.name(), vmm.run_state().await.unwrap().as_str()),
             ("Cloud Hypervisor", "unknown")

@@ -4,10 +4,10 @@ use toml::Value;
 
 use super::{AdoptPartition, AdoptPlacement, AdoptRule, AdoptTree, Pattern, ThreadName};
 
-/// Most patterns in one list.
-const MOST: usize = 64;
-/// Longest name of a rule, in bytes.
-const LONGEST: usize = 64;
+/// Limit of the patterns in one list.
+const MAX_PATTERNS: usize = 64;
+/// Limit of a rule's name, in bytes.
+const MAX_RULE_NAME_BYTES: usize = 64;
 
 /// A key of an `[[adopt]]` table.
 pub(crate) struct RuleKey {
@@ -154,11 +154,13 @@ pub(super) fn rule(value: &dyn Fn(&str) -> Option<Value>) -> Result<AdoptRule, &
 /// Whether rules and cache classes may be called so.
 pub fn is_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    (1..=LONGEST).contains(&text.len()) && text.bytes().all(plain)
+    (1..=MAX_RULE_NAME_BYTES).contains(&text.len()) && text.bytes().all(plain)
 }
 
 fn patterns(value: &Value) -> Option<Vec<Pattern>> {
-    let words = value.as_array().filter(|words| (1..=MOST).contains(&words.len()))?;
+    let words = value
+        .as_array()
+        .filter(|words| (1..=MAX_PATTERNS).contains(&words.len()))?;
     words.iter().map(|word| Pattern::parse(word.as_str()?)).collect()
 }
 

@@ -10,12 +10,12 @@ use crate::PlacementPolicy;
 
 pub(crate) use keys::RULE_KEYS;
 pub use keys::is_name;
-pub use pattern::{LONGEST_NAME, Pattern, ThreadName};
+pub use pattern::{MAX_THREAD_NAME_BYTES, Pattern, ThreadName};
 pub(crate) use raw::{Raw, merged, tables};
 
 /// VMs that are adopted. Nothing is without a rule.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-#[serde(into = "Described")]
+#[serde(into = "RuleJson")]
 pub struct AdoptRule {
     /// What it is called where a VM or a refusal is shown.
     pub name: String,
@@ -145,9 +145,9 @@ impl ReadyMade {
 /// As JSON: the keys and values of a file.
 #[derive(serde::Serialize)]
 #[serde(transparent)]
-struct Described(toml::Table);
+struct RuleJson(toml::Table);
 
-impl From<AdoptRule> for Described {
+impl From<AdoptRule> for RuleJson {
     fn from(rule: AdoptRule) -> Self {
         let pairs = RULE_KEYS.iter().map(|key| (key.name.to_owned(), (key.get)(&rule)));
         Self(pairs.collect())

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// Longest pattern, in bytes: a pod's name has no more.
-const LONGEST: usize = 253;
-/// Longest name of a thread, in bytes: the kernel cuts it there (`TASK_COMM_LEN`, with its end).
-pub const LONGEST_NAME: usize = 15;
+/// Limit of a pattern, in bytes: a pod's name is not longer.
+const MAX_PATTERN_BYTES: usize = 253;
+/// Limit of a thread's name, in bytes: the kernel cuts it there (`TASK_COMM_LEN`, with its end).
+pub const MAX_THREAD_NAME_BYTES: usize = 15;
 /// What stands for the number in the name of a thread.
 const NUMBER: &str = "{n}";
-/// Digits of the largest number in the name of a thread.
-const DIGITS: usize = 4;
+/// Limit of the digits of a number in a thread's name.
+const MAX_NUMBER_DIGITS: usize = 4;
 
 /// A name, in which `*` stands for any characters, or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Pattern(Box<str>);
 impl Pattern {
     /// `None` for a text that is empty, longer than 253 bytes, or has control characters.
     pub fn parse(text: &str) -> Option<Self> {
-        let good = (1..=LONGEST).contains(&text.len()) && !text.chars().any(char::is_control);
+        let good = (1..=MAX_PATTERN_BYTES).contains(&text.len()) && !text.chars().any(char::is_control);
         good.then(|| Self(text.into()))
     }
 
@@ -60,7 +60,7 @@ impl ThreadName {
         let (before, after) = text.split_once(NUMBER)?;
         let length = before.len() + after.len();
         let digit = |char: char| char.is_ascii_digit();
-        let good = (1..LONGEST_NAME).contains(&length)
+        let good = (1..MAX_THREAD_NAME_BYTES).contains(&length)
             && !after.contains(NUMBER)
             && !text.chars().any(char::is_control)
             && !before.ends_with(digit)
@@ -75,7 +75,8 @@ impl ThreadName {
     /// is written as programs write numbers.
     pub fn index(&self, name: &str) -> Option<u32> {
         let number = name.strip_prefix(&*self.before)?.strip_suffix(&*self.after)?;
-        let digits = (1..=DIGITS).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit());
+        let digits =
+            (1..=MAX_NUMBER_DIGITS).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit());
         let canonical = digits && (number.len() == 1 || !number.starts_with('0'));
         canonical.then(|| number.parse().ok())?
     }

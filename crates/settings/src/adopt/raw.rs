@@ -12,8 +12,8 @@ use super::{AdoptRule, ReadyMade};
 use crate::SettingsError;
 use crate::file::{Entry, line_of, list};
 
-/// Most rules in one file.
-const MOST: usize = 64;
+/// Limit of the rules in one file.
+const MAX_RULES: usize = 64;
 /// The key that asks for a ready-made rule.
 const USE: &str = "use";
 
@@ -60,8 +60,8 @@ pub(crate) fn tables(text: &str, path: &Path) -> Result<Vec<Raw>, SettingsError>
             );
             return Err(refused(line, why));
         }
-        if rules.len() == MOST {
-            return Err(refused(line, format!("more than {MOST} rules")));
+        if rules.len() == MAX_RULES {
+            return Err(refused(line, format!("more than {MAX_RULES} rules")));
         }
         rules.push(rule);
     }

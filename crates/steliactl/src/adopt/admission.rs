@@ -16,9 +16,9 @@ use stelia_settings::{AdoptPartition, AdoptTree};
 /// KubeVirt's cgroup for all threads of a VM but its vCPUs (`isolateEmulatorThread`).
 pub(super) const HOUSEKEEPING: &str = IN_PLACE[0];
 
-/// A container as registration looks at it.
+/// A container with what registration would check.
 #[derive(Debug)]
-pub(super) struct Looked<'a> {
+pub(super) struct AdoptionCandidate<'a> {
     pub(super) cgroup: &'a ContainerCgroup,
     /// It itself, by name where the runtime tells it.
     pub(super) own: LiveContainer,
@@ -49,8 +49,13 @@ pub(super) struct HomeFacts {
 }
 
 /// Why the VM is not admitted because of where its cgroups would be made.
-pub(super) fn homeless(looked: &Looked<'_>, vm: &Vm<'_>, cpus: &CpuSet, facts: &HomeFacts) -> Option<Refusal> {
-    let kept: Option<CpuSet> = vm.kept.as_ref().map(|pins| pins.values().copied().collect());
+pub(super) fn homeless(
+    looked: &AdoptionCandidate<'_>,
+    vm: &Vm<'_>,
+    cpus: &CpuSet,
+    facts: &HomeFacts,
+) -> Option<Refusal> {
+    let kept: Option<CpuSet> = vm.pinned_cpus.as_ref().map(|pins| pins.values().copied().collect());
     let movable = Movable {
         rule: vm.rule,
         housekeeping: looked.children.iter().any(|name| name == HOUSEKEEPING),
@@ -80,7 +85,7 @@ pub(super) fn homeless(looked: &Looked<'_>, vm: &Vm<'_>, cpus: &CpuSet, facts: &
     moved.err().map(|(kind, text)| refusal(kind, text))
 }
 
-impl Looked<'_> {
+impl AdoptionCandidate<'_> {
     /// The first process of the container's PID namespace, as this one numbers it.
     fn first(&self) -> Option<i32> {
         let depth = self.numbers.iter().map(Vec::len).min()?;
@@ -91,7 +96,7 @@ impl Looked<'_> {
 }
 
 /// Why it is not admitted, whatever its CPUs.
-pub(super) fn refused(looked: &Looked<'_>) -> Option<Refusal> {
+pub(super) fn refused(looked: &AdoptionCandidate<'_>) -> Option<Refusal> {
     if looked.is_instance {
         return Some(refusal(ErrorKind::InstanceExists, "it is an instance already".into()));
     }
@@ -111,8 +116,11 @@ pub(super) fn refused(looked: &Looked<'_>) -> Option<Refusal> {
 /// The container's exclusive CPUs by kubelet's file.
 ///
 /// # Errors
-/// It has none, or they cannot be told.
-pub(super) fn exclusive(looked: &Looked<'_>, state: &Result<CpuManagerState, String>) -> Result<CpuSet, Refusal> {
+/// It has none, or they cannot be determined.
+pub(super) fn exclusive(
+    looked: &AdoptionCandidate<'_>,
+    state: &Result<CpuManagerState, String>,
+) -> Result<CpuSet, Refusal> {
     let state = state
         .as_ref()
         .map_err(|why| refusal(ErrorKind::KubeletStateUnusable, why.clone()))?;

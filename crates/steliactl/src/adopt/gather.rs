@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use stelia_adopt::{Names, Vm, Why, is_vcpu, is_vmm, rules_for, vm};
+use stelia_adopt::{Names, NotAdopted, Vm, is_vcpu, is_vmm, rules_for, vm};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, MAX_BYTES};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, home};
@@ -14,7 +14,7 @@ use stelia_node::{oci, places, runtime};
 use stelia_record::{RecordPlace, SCHEMA_ATTRIBUTE};
 use stelia_settings::{AdoptPartition, AdoptRule, Partition, ReadyMade, Settings};
 
-use super::admission::{HOUSEKEEPING, HomeFacts, Looked, Refusal, exclusive, homeless, refused};
+use super::admission::{AdoptionCandidate, HOUSEKEEPING, HomeFacts, Refusal, exclusive, homeless, refused};
 use super::{Candidate, Preview, users};
 use crate::client::Failure;
 use crate::input;
@@ -45,7 +45,7 @@ struct Node {
 pub(crate) fn gather(root: &Path, roots: &Roots) -> Result<Preview, Failure> {
     let loaded = stelia_settings::load(root).map_err(|cause| Failure::Other(cause.to_string()))?;
     let settings = loaded.settings;
-    places::look_also_into(settings.runtime_state.clone());
+    places::add_unit_folders(settings.runtime_state.clone());
     let node = Node {
         cgroups: KernelCgroups::new(&roots.cgroup),
         procs: KernelProcs::new(&roots.proc),
@@ -130,7 +130,7 @@ impl Node {
             container: written.name.clone(),
             refuses: written.refuses_adoption,
         };
-        let looked = self.look(origin, cgroup, &written)?;
+        let looked = self.style(origin, cgroup, &written)?;
         let cpus = exclusive(&looked, &self.kubelet);
         let known = cpus.clone().unwrap_or_default();
         let mut candidate = Candidate {
@@ -173,7 +173,12 @@ impl Node {
                 let found = self.processes(origin, &all).unwrap_or_default();
                 let vm = match vm(&all, &found, &known) {
                     Ok(vm) => vm,
-                    Err(Why::NoRule | Why::NoVmm { .. } | Why::NamesDiffer { .. } | Why::NoVcpus { .. }) => {
+                    Err(
+                        NotAdopted::NoRule
+                        | NotAdopted::NoVmm { .. }
+                        | NotAdopted::NamesDiffer { .. }
+                        | NotAdopted::NoVcpus { .. },
+                    ) => {
                         return Ok(None);
                     }
                     // A VM that the ready-made rules would not adopt either.
@@ -197,11 +202,11 @@ impl Node {
 
     /// The VM that a rule finds, and the processes that it was found among.
     fn by_rules(&self, origin: &CgroupPath, names: &Names, cpus: &CpuSet) -> Result<(Vm<'_>, Vec<Process>), Missing> {
-        let named = |why: &Why| (why.name().to_owned(), why.to_string());
+        let named = |why: &NotAdopted| (why.name().to_owned(), why.to_string());
         let rules = rules_for(names, &self.rules).map_err(|why| Missing {
             rule: String::new(),
             is_shown: false,
-            is_refused: matches!(why, Why::ContainerRefuses { .. }),
+            is_refused: matches!(why, NotAdopted::ContainerRefuses { .. }),
             refusal: named(&why),
         })?;
         let missing = |is_shown, refusal| Missing {
@@ -217,7 +222,7 @@ impl Node {
             Ok(vm) => Ok((vm, found)),
             Err(why) => {
                 // A rule of every container says nothing of those without a VMM.
-                let is_shown = !matches!(why, Why::NoVmm { .. }) || rules.iter().any(|rule| is_particular(rule));
+                let is_shown = !matches!(why, NotAdopted::NoVmm { .. }) || rules.iter().any(|rule| is_particular(rule));
                 Err(missing(is_shown, named(&why)))
             }
         }
@@ -239,12 +244,12 @@ impl Node {
         found.map_err(|cause| ("Unreadable".to_owned(), cause.to_string()))
     }
 
-    fn look<'a>(
+    fn style<'a>(
         &self,
         origin: &CgroupPath,
         cgroup: &'a ContainerCgroup,
         written: &runtime::Container,
-    ) -> Result<Looked<'a>, CgroupError> {
+    ) -> Result<AdoptionCandidate<'a>, CgroupError> {
         let cgroups = &self.cgroups;
         let own = LiveContainer {
             id: cgroup.container_id.clone(),
@@ -259,7 +264,7 @@ impl Node {
                 children.push(name);
             }
         }
-        Ok(Looked {
+        Ok(AdoptionCandidate {
             cgroup,
             own,
             others: containers::live_containers(cgroups, &self.run, &cgroup.pod, Some(&cgroup.container_id))?,
@@ -290,7 +295,7 @@ impl Node {
         let text = self.cgroups.read(origin, File::Procs).unwrap_or_default();
         let pids = text
             .lines()
-            .take(processes::MOST_PROCESSES)
+            .take(processes::MAX_PROCESSES)
             .filter_map(|line| line.parse().ok());
         pids.filter_map(|pid| self.procs.numbers(pid).ok()).collect()
     }
@@ -325,7 +330,7 @@ impl Candidate {
     fn adopted(&mut self, vm: &Vm<'_>, placement: &str) {
         let ours = vm.policy.map_or(placement, |policy| policy.name());
         self.would_be_adopted = true;
-        self.why = match (&vm.kept, &vm.note) {
+        self.why = match (&vm.pinned_cpus, &vm.note) {
             (Some(_), _) => "its vCPUs keep the CPUs that they are pinned to".to_owned(),
             (None, Some(note)) => format!("placed by {ours}: {note}"),
             (None, None) => format!("placed by {ours}"),
@@ -333,7 +338,7 @@ impl Candidate {
         if vm.rule.partition == AdoptPartition::Member {
             self.why += "; contained, without a partition";
         }
-        let kept = vm.kept.as_ref();
+        let kept = vm.pinned_cpus.as_ref();
         self.placement = kept.map_or(ours, |_| "keep").to_owned();
         self.kept_cpus = kept.map(|pins| pins.values().copied().collect()).unwrap_or_default();
     }

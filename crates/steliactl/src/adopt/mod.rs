@@ -11,7 +11,7 @@ mod tests;
 use serde::Serialize;
 
 use crate::pod::Pod;
-use crate::view::{Column, Look, Meaning, Render, column, counted, table};
+use crate::view::{Column, Meaning, Render, TextStyle, column, counted, table};
 pub(crate) use gather::gather;
 
 /// A container with a VM, or one that a rule says has one.
@@ -40,7 +40,7 @@ pub(crate) struct Candidate {
     would_be_adopted: bool,
     /// The name of the reason why not: one of this program's, or of the error that registration would answer.
     reason: Option<String>,
-    /// The same in a sentence; of one that would be adopted what is worth knowing.
+    /// The same as a sentence; for a VM that would be adopted, what the operator should know.
     why: String,
     /// Exclusive CPUs that are beyond one for each vCPU.
     spare_cpus: usize,
@@ -111,11 +111,11 @@ impl Render for Preview {
         adopted.map(|one| one.pod.to_string()).collect()
     }
 
-    fn text(&self, look: Look) -> String {
+    fn text(&self, style: TextStyle) -> String {
         // A VM that cannot be adopted has a line, too.
         let mut text = match self.vms.is_empty() {
             true => "No VMs to adopt.\n".to_owned(),
-            false => table(&COLUMNS, &self.vms, look),
+            false => table(&COLUMNS, &self.vms, style),
         };
         if self.rules.is_empty() {
             text += "\nNo rule is set: nothing is adopted (docs/adopt.md).\n";

@@ -14,9 +14,9 @@ use super::Candidate;
 use super::admission::Refusal;
 use crate::pod::Pod;
 
-/// Most open files of a process that are looked at.
+/// Limit of the open files of a process that are read.
 const MAX_FILES: usize = 65_536;
-/// Of a command line that much is read, in bytes.
+/// Bytes read of a command line.
 const MAX_PROGRAM: usize = 4096;
 
 /// A process that has a VM of KVM's open, or is named as a VMM with vCPUs.

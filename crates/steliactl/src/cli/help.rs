@@ -283,7 +283,7 @@ mod tests {
                 let matches = matches.unwrap_or_else(|error| panic!("{line}: {error}"));
                 assert_eq!(matches.subcommand_name(), Some(name.as_str()), "{line}");
                 let cli = Cli::from_arg_matches(&matches).unwrap();
-                assert!(cli.how().is_ok(), "{line}");
+                assert!(cli.output_options().is_ok(), "{line}");
             }
         }
     }

@@ -10,8 +10,8 @@ use stelia_node::proc::unified_cgroup;
 use super::Facts;
 use super::checks::{Finding, failed, ok};
 
-/// What ends every text: what follows of it.
-const MEANWHILE: &str = "until then no VM of such a pod is admitted or adopted";
+/// The end of every text: the consequence.
+const UNTIL_CHANGED: &str = "until then no VM of such a pod is admitted or adopted";
 
 /// Processes of pods that are not below kubepods, or of a runtime that is not known: one of each place, with its id and cgroup.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub(super) fn check(facts: &Facts) -> Finding {
                 kubelet.cgroup_root
             ),
             format!(
-                "drain the node, remove cgroupRoot or --cgroup-root from kubelet's configuration, and restart it; {MEANWHILE}"
+                "drain the node, remove cgroupRoot or --cgroup-root from kubelet's configuration, and restart it; {UNTIL_CHANGED}"
             ),
         );
     }
@@ -71,7 +71,7 @@ pub(super) fn check(facts: &Facts) -> Finding {
                 kubelet.cgroups_per_qos
             ),
             format!(
-                "drain the node, remove cgroupsPerQOS or --cgroups-per-qos from kubelet's configuration, and restart it; {MEANWHILE}"
+                "drain the node, remove cgroupsPerQOS or --cgroups-per-qos from kubelet's configuration, and restart it; {UNTIL_CHANGED}"
             ),
         );
     }
@@ -80,20 +80,20 @@ pub(super) fn check(facts: &Facts) -> Finding {
             format!("process {pid} is in {cgroup}, a container outside of its pod's cgroup"),
             format!(
                 "give the runtime the cgroup driver that kubelet has (containerd: SystemdCgroup = true for runc, CRI-O: cgroup_manager), \
-                 drain the node and restart both; {MEANWHILE}"
+                 drain the node and restart both; {UNTIL_CHANGED}"
             ),
         );
     }
     if let Some((pid, name)) = &misplaced.docker {
         return failed(
             format!("process {pid} is in {name}, a container of cri-dockerd"),
-            format!("run pods with containerd or CRI-O; {MEANWHILE}"),
+            format!("run pods with containerd or CRI-O; {UNTIL_CHANGED}"),
         );
     }
     if let Some((root, pid)) = misplaced.other_roots.first_key_value() {
         return failed(
             format!("process {pid} is in a pod below {root}: a kubelet with a cgroupRoot, or one in a container"),
-            format!("remove cgroupRoot from the configuration of the kubelet that made it; {MEANWHILE}"),
+            format!("remove cgroupRoot from the configuration of the kubelet that made it; {UNTIL_CHANGED}"),
         );
     }
     ok("pods are below /kubepods.slice or /kubepods")

@@ -13,12 +13,12 @@ use super::start::{CORRECT, hidden_policy, start};
 use super::{Check, Facts, Verdict, cgroups, config, dra, home, ledger, locality, noise, publish, quiet, scheduling};
 
 /// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
-const SYSTEMD: u32 = 252;
+const MIN_SYSTEMD_VERSION: u32 = 252;
 
-type Named = (&'static str, fn(&Facts) -> Finding);
+type NamedCheck = (&'static str, fn(&Facts) -> Finding);
 
 /// The checks by name, the most basic first.
-const CHECKS: [Named; 26] = [
+const CHECKS: [NamedCheck; 26] = [
     ("cgroup", cgroup),
     ("kernel", kernel),
     ("systemd", systemd),
@@ -153,8 +153,11 @@ fn kernel(facts: &Facts) -> Finding {
 
 fn systemd(facts: &Facts) -> Finding {
     match facts.systemd {
-        Some(version) if version >= SYSTEMD => ok(version.to_string()),
-        Some(version) => failed(version.to_string(), format!("version {SYSTEMD} or later is needed")),
+        Some(version) if version >= MIN_SYSTEMD_VERSION => ok(version.to_string()),
+        Some(version) => failed(
+            version.to_string(),
+            format!("version {MIN_SYSTEMD_VERSION} or later is needed"),
+        ),
         None => failed("not found", "steliad manages its cgroups through systemd"),
     }
 }
@@ -184,7 +187,7 @@ fn policy(facts: &Facts) -> Finding {
         Err(unread) if unread.keeps_kubelet_from_starting => failed(unread.to_string(), CORRECT),
         Err(unread) => failed(
             unread.to_string(),
-            "steliad acts on what kubelet decides: start kubelet where none runs; where one does, what is said of it keeps its settings from \
+            "steliad acts on what kubelet decides: start kubelet if none runs; if it runs, this problem keeps its settings from \
              being known (docs/kubelet.md)",
         ),
         Ok(kubelet) if kubelet.cpu_manager_policy != "static" => failed(
@@ -196,7 +199,7 @@ fn policy(facts: &Facts) -> Finding {
             if reserved.is_empty() {
                 return warning(
                     "cpuManagerPolicy: static, no reservedSystemCPUs",
-                    "set reservedSystemCPUs to whole cores: what floats, and the system, then always have CPUs that are known",
+                    "set reservedSystemCPUs to whole cores, so that floating threads and the system always have the same CPUs",
                 );
             }
             ok(format!(
@@ -221,16 +224,16 @@ fn own_policy(facts: &Facts) -> Finding {
     if kubelets == Some("static") {
         return warning(
             format!(
-                "cpu-source is steliad, and kubelet's cpuManagerPolicy is static: it may give a new pod CPUs that are taken{others}"
+                "cpu-source is steliad, and kubelet's cpuManagerPolicy is static: it may give a new pod CPUs that VMs have{others}"
             ),
             "finish the take-over (allocator.md): cpuManagerPolicy: none, remove cpu_manager_state, start kubelet; running pods keep \
-             their CPUs. Stay at static where Guaranteed pods that are not VMs need CPUs of their own",
+             their CPUs. Keep static if Guaranteed pods that are not VMs need exclusive CPUs",
         );
     }
     if reserved.is_empty() {
         return warning(
             "cpu-source is steliad, no reserved-cpus",
-            "set reserved-cpus to whole cores: what floats, and the system, then always have CPUs that are known",
+            "set reserved-cpus to whole cores, so that floating threads and the system always have the same CPUs",
         );
     }
     let kubelet = kubelets.map_or("no kubelet".to_owned(), |policy| format!("kubelet's policy {policy}"));
@@ -241,7 +244,7 @@ fn state(facts: &Facts) -> Finding {
     match &facts.state {
         Err(error) => failed(
             error,
-            "steliactl kubelet-state says more; while the file cannot be used no VM is admitted and floats keep their CPUs",
+            "run steliactl kubelet-state for details; until the file can be used, no VM is admitted and floats keep their CPUs",
         ),
         Ok(state) => {
             let found = format!("shared pool {}, exclusive {}", state.shared_pool(), state.assigned());
@@ -257,7 +260,7 @@ fn state(facts: &Facts) -> Finding {
                 true => ok(found),
                 false => warning(
                     format!("{found}; not known: {}", state.unknown_keys.join(", ")),
-                    "kubelet is newer than this steliad, which has read the entries and passed over the rest: upgrade steliad",
+                    "kubelet is newer than this steliad, which reads the entries and ignores these keys: upgrade steliad",
                 ),
             }
         }
@@ -291,7 +294,7 @@ fn cores(facts: &Facts) -> Finding {
     if smt && facts.kubelet.as_ref().is_ok_and(splits) {
         return warning(
             format!("{found}; SMT siblings without full-pcpus-only"),
-            "set cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}: else a VM's CPU can share its core with another pod's",
+            "set cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}: otherwise a VM's CPU can share its core with another pod",
         );
     }
     ok(found)
@@ -299,7 +302,7 @@ fn cores(facts: &Facts) -> Finding {
 
 fn alignment(facts: &Facts) -> Finding {
     let (Ok(state), Ok(topology)) = (&facts.state, &facts.topology) else {
-        return ok("nothing to look at");
+        return ok("nothing to check");
     };
     let cores = by_core(topology);
     let mut split = Vec::new();
@@ -322,7 +325,7 @@ fn alignment(facts: &Facts) -> Finding {
     }
     warning(
         split.join("; "),
-        "full-pcpus-only keeps cores whole for pods to come; delete and recreate those named",
+        "full-pcpus-only keeps cores whole for new pods; delete and recreate the pods named",
     )
 }
 
@@ -371,7 +374,7 @@ fn offline(facts: &Facts) -> Finding {
     }
     failed(
         format!("{lost} belong to pods"),
-        "bring them back: echo 1 > /sys/devices/system/cpu/cpuN/online; their VMs float or share meanwhile",
+        "set them online: echo 1 > /sys/devices/system/cpu/cpuN/online; until then their VMs float or share CPUs",
     )
 }
 

@@ -7,15 +7,15 @@ use super::checks::{Finding, ok, warning};
 
 pub(super) fn check(facts: &Facts) -> Finding {
     let Ok(kubelet) = &facts.kubelet else {
-        return ok("nothing to look at");
+        return ok("nothing to check");
     };
     let warnings = kubelet.warnings.iter().map(ToString::to_string);
     let warnings: Vec<String> = warnings.chain(unknown_gates(kubelet)).collect();
     match warnings.is_empty() {
-        true => ok("kubelet passes over nothing in it"),
+        true => ok("kubelet ignores nothing in it"),
         false => warning(
             warnings.join("; "),
-            "correct or remove what is named: in its place kubelet has its default; another version of kubelet may know it",
+            "correct or remove these keys: kubelet uses its default instead; another version of kubelet may know them",
         ),
     }
 }

@@ -30,18 +30,18 @@ pub(super) fn check(facts: &Facts) -> Finding {
         .map(|(name, file)| format!("{name} ({})", file.display()));
     let named: Vec<String> = named.collect();
     if named.is_empty() {
-        return ok("none that gives CPUs");
+        return ok("none that assigns CPUs");
     }
     let found = named.join(", ");
     if facts.allocator.source == CpuSource::Steliad {
         return failed(
-            format!("{found}, beside cpu-source = \"steliad\": each would give CPUs that the other has given"),
+            format!("{found}, beside cpu-source = \"steliad\": each would assign CPUs that the other has assigned"),
             "remove the driver from this node and drain it, or set cpu-source = \"kubelet\"; until then no VM is admitted, and running ones keep their CPUs",
         );
     }
     warning(
-        format!("{found}: it gives CPUs that kubelet's CPU manager knows nothing of"),
+        format!("{found}: it assigns CPUs that kubelet's CPU manager does not know"),
         "steliad reads kubelet's CPU manager alone (allocator.md, \"Beside a DRA driver\"): VMs whose CPUs come from this driver are not isolated, \
-         and floats may run on CPUs that it gave to others; keep VMs on nodes without it",
+         and floats may run on CPUs that it assigned to others; keep VMs on nodes without it",
     )
 }

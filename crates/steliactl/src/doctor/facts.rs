@@ -20,7 +20,7 @@ use super::dra::{self, Drivers};
 use super::noise::{Noise, is_domain, isolcpus_list};
 use super::publish::Published;
 use super::scheduling::Scheduling;
-use super::{KubeletFiles, KubeletHome, Misplaced, Unread, locality};
+use super::{ConfigProblem, KubeletFiles, KubeletHome, Misplaced, locality};
 
 /// Plain values; an error says why one could not be read.
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ pub struct Facts {
     pub(crate) exclusive: Option<bool>,
     pub(crate) topology: Result<Topology, String>,
     /// The running kubelet's configuration.
-    pub(crate) kubelet: Result<KubeletConfig, Unread>,
+    pub(crate) kubelet: Result<KubeletConfig, ConfigProblem>,
     /// The kubelet process, and the root directory that the daemon reads.
     pub(crate) home: KubeletHome,
     /// Who chooses exclusive CPUs, and how: from steliad's configuration, or its defaults where it cannot be read.
@@ -48,7 +48,7 @@ pub struct Facts {
     pub(crate) files: KubeletFiles,
     /// The DRA drivers that give CPUs to containers.
     pub(crate) dra: Drivers,
-    /// What the kernel's scheduler is told besides cpusets.
+    /// Settings of the kernel's scheduler other than cpusets.
     pub(crate) scheduling: Scheduling,
     /// CPUs that `isolcpus=` takes out of the scheduler's balancing.
     pub(crate) isolcpus: CpuSet,
@@ -64,7 +64,7 @@ pub struct Facts {
     pub(crate) socket: bool,
     /// Whether a process named `steliad` runs.
     pub(crate) daemon: bool,
-    /// Processes of pods in cgroups that are not looked at.
+    /// Processes of pods in cgroups that steliad does not read.
     pub(crate) misplaced: Misplaced,
     /// Whether `/dev/kvm` exists.
     pub(crate) kvm: bool,
@@ -99,7 +99,7 @@ impl Facts {
         let cgroup = sys.join("fs/cgroup");
         let told = config::read(&root.join("proc"), root);
         let stopped = matches!(told, Err(ConfigError::NotRunning));
-        let kubelet = told.map_err(Unread::from);
+        let kubelet = told.map_err(ConfigProblem::from);
         let settings = stelia_settings::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
         let home = KubeletHome::find(root, &settings, kubelet.as_ref().ok());
         let kubelet_root = match (&kubelet, &home.read) {

@@ -55,21 +55,21 @@ pub(super) fn check(facts: &Facts) -> Finding {
     let read = match read {
         Ok(read) => read.display(),
         Err(unclear) => {
-            let cure = "set kubelet-root in /etc/stelia/steliad.toml, or remove the files of an earlier kubelet; no VM is admitted meanwhile";
+            let cure = "set kubelet-root in /etc/stelia/steliad.toml, or remove the files of an earlier kubelet; until then no VM is admitted";
             return failed(unclear, cure);
         }
     };
     let process = match process {
         Ok(process) => process,
         // The check `kubelet-policy` says why, and whether that matters.
-        Err(_) => return ok(format!("no process known; {read} is read")),
+        Err(_) => return ok(format!("no kubelet process found; {read} is read")),
     };
-    let how = match (process.host, &process.root) {
-        (Host::K3s, _) => "; of its flags those in /etc/rancher/k3s are known, its own command line is hidden",
+    let how_found = match (process.host, &process.root) {
+        (Host::K3s, _) => "; its flags in /etc/rancher/k3s are read, its command line is hidden",
         (_, Some(_)) => ", which answers on kubelet's socket",
         (_, None) => ", by its name",
     };
-    let found = format!("process {} ({}){how}; {read} is read", process.pid, process.name);
+    let found = format!("process {} ({}){how_found}; {read} is read", process.pid, process.name);
     if *is_kubelets {
         return ok(found);
     }

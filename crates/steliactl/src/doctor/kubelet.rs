@@ -14,15 +14,15 @@ use stelia_node_report::numa;
 
 use crate::plan;
 
-/// Why kubelet's configuration is not known.
+/// Why kubelet's configuration cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Unread {
+pub(crate) struct ConfigProblem {
     text: String,
     /// Whether kubelet does not start with it.
     pub(crate) keeps_kubelet_from_starting: bool,
 }
 
-impl From<ConfigError> for Unread {
+impl From<ConfigError> for ConfigProblem {
     fn from(error: ConfigError) -> Self {
         Self {
             text: error.in_full(),
@@ -31,7 +31,7 @@ impl From<ConfigError> for Unread {
     }
 }
 
-impl From<&str> for Unread {
+impl From<&str> for ConfigProblem {
     fn from(text: &str) -> Self {
         Self {
             text: text.to_owned(),
@@ -40,7 +40,7 @@ impl From<&str> for Unread {
     }
 }
 
-impl fmt::Display for Unread {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -50,7 +50,7 @@ impl fmt::Display for Unread {
 #[derive(Debug, Clone)]
 pub(crate) struct KubeletFiles {
     /// kubeadm's file with its path, where no kubelet runs: one that cannot start runs only for moments.
-    pub stopped: Option<(&'static str, Result<KubeletConfig, Unread>)>,
+    pub stopped: Option<(&'static str, Result<KubeletConfig, ConfigProblem>)>,
     pub cpus: Result<Option<CpuManagerState>, String>,
     pub memory: Result<Option<MemoryManagerState>, String>,
     pub devices: Result<Option<DeviceManagerState>, String>,
@@ -74,7 +74,7 @@ impl KubeletFiles {
     }
 }
 
-fn kubeadm(root: &Path) -> Option<(&'static str, Result<KubeletConfig, Unread>)> {
+fn kubeadm(root: &Path) -> Option<(&'static str, Result<KubeletConfig, ConfigProblem>)> {
     let (place, read) = config::kubeadm(root)?;
-    Some((place, read.map_err(Unread::from)))
+    Some((place, read.map_err(ConfigProblem::from)))
 }

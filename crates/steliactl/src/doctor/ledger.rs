@@ -10,7 +10,7 @@ pub(super) fn check(facts: &Facts) -> Finding {
     };
     if !ledger.enabled {
         return advice(
-            "off: who runs on the VMs' CPUs is not booked",
+            "off: what runs on the VMs' CPUs is not recorded",
             "ledger = true in /etc/stelia/steliad.toml, then systemctl reload steliad",
         );
     }
@@ -23,19 +23,19 @@ pub(super) fn check(facts: &Facts) -> Finding {
     }
     if ledger.key.is_empty() {
         return warning(
-            "kept, and not signed: there is no key",
-            "journalctl -u steliad says why /var/lib/stelia/ledger/key was not made or is not this machine's",
+            "written, but not signed: there is no key",
+            "journalctl -u steliad says why /var/lib/stelia/ledger/key was not created or has another machine id",
         );
     }
     if !facts.tracing {
         return advice(
-            "kept; who ran cannot be named: tracefs is not mounted, or closed to you",
-            "as root; where it stays so the kernel is locked down (/sys/kernel/security/lockdown), and counts remain without names",
+            "written; tasks cannot be named: tracefs is not mounted or not readable",
+            "run steliactl doctor as root; if this stays, the kernel is locked down (/sys/kernel/security/lockdown), and counts have no names",
         );
     }
     let head = match ledger.day.as_str() {
         "" => "no day signed yet".to_owned(),
         day => format!("last signed for {day}"),
     };
-    ok(format!("kept: {:.1} MiB, {head}", ledger.bytes as f64 / 1_048_576.0))
+    ok(format!("written: {:.1} MiB, {head}", ledger.bytes as f64 / 1_048_576.0))
 }

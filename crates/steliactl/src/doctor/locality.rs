@@ -49,7 +49,7 @@ pub(crate) fn checks(localities: &Localities) -> Vec<Finding> {
             let memory = memory(locality);
             let cure = match memory {
                 Some(_) => locality.memory_cure(),
-                None => "a topologyManagerPolicy other than none, then start the container anew where its NUMA nodes have such \
+                None => "a topologyManagerPolicy other than none, then restart the container where its NUMA nodes have such \
                          devices free (docs/locality.md)"
                     .to_owned(),
             };

@@ -11,12 +11,12 @@ use stelia_kubelet::config::KubeletConfig;
 use super::Facts;
 use super::checks::{Finding, ok, warning};
 
-/// Warn from this many seconds on: kubelet admits no other pod meanwhile.
-const LONG: f64 = 10.0;
+/// Warn if a merge takes at least this many seconds: kubelet admits no other pod meanwhile.
+const SLOW_MERGE_SECONDS: f64 = 10.0;
 
 pub(super) fn merge(facts: &Facts) -> Finding {
     let (Ok(kubelet), Ok(topology)) = (&facts.kubelet, &facts.topology) else {
-        return ok("nothing to look at");
+        return ok("nothing to check");
     };
     let nodes = Nodes::of(facts, topology);
     let policy = match Policy::parse(&kubelet.topology_manager_policy) {
@@ -42,7 +42,7 @@ pub(super) fn merge(facts: &Facts) -> Finding {
     if let Some(finding) = sets(kubelet, &nodes, &found) {
         return finding;
     }
-    if seconds < LONG {
+    if seconds < SLOW_MERGE_SECONDS {
         return ok(found);
     }
     let single = effort::permutations(Policy::SingleNumaNode, &sizes);
@@ -82,7 +82,7 @@ impl Nodes {
 fn sets(kubelet: &KubeletConfig, nodes: &Nodes, found: &str) -> Option<Finding> {
     let sets = effort::sets(nodes.all);
     let seconds = effort::seconds(sets);
-    if kubelet.memory_manager_policy != "Static" || seconds < LONG {
+    if kubelet.memory_manager_policy != "Static" || seconds < SLOW_MERGE_SECONDS {
         return None;
     }
     let without = nodes.all - nodes.with_cpus;

@@ -26,13 +26,13 @@ use serde::Serialize;
 use stelia_cpus::CpuSet;
 
 use super::node::Description;
-use super::view::{Column, Look, Meaning, Render, column, table};
+use super::view::{Column, Meaning, Render, TextStyle, column, table};
 pub(crate) use cgroups::Misplaced;
 pub use checks::checks;
 pub use facts::Facts;
 pub(crate) use facts::systemd;
 pub(crate) use home::KubeletHome;
-pub(crate) use kubelet::{KubeletFiles, Unread};
+pub(crate) use kubelet::{ConfigProblem, KubeletFiles};
 use noise::Noise;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -96,9 +96,9 @@ pub(crate) async fn gather(root: &Path, described: Option<Description>) -> Exami
 }
 
 impl Render for Examined {
-    fn text(&self, look: Look) -> String {
-        let mut text = table(&COLUMNS, &self.0, look);
-        // The same cure for several VMs is printed once.
+    fn text(&self, style: TextStyle) -> String {
+        let mut text = table(&COLUMNS, &self.0, style);
+        // A remedy that several VMs have is printed once.
         let mut said = BTreeSet::new();
         for Check { check, cure, .. } in self.0.iter().filter(|check| !check.cure.is_empty()) {
             if said.insert((check, cure)) {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use stelia_api::quiet::{Remaining, Remains};
+use stelia_api::quiet::{Remaining, RemainingCause};
 use stelia_cpus::CpuSet;
 
 use super::Facts;
@@ -13,10 +13,10 @@ use super::checks::{Finding, advice, ok};
 use crate::interrupts::{per_cpu, softirqs};
 use crate::view::counted;
 
-/// How long is measured.
-const INTERVAL: Duration = Duration::from_secs(1);
-/// So many names are told.
-const NAMED: usize = 3;
+/// How long the measurement takes.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
+/// Limit of the names that are printed.
+const MAX_NAMED: usize = 3;
 
 /// What was counted on the CPUs that VMs have, a second and CPU.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -46,7 +46,7 @@ impl Noise {
             })
         };
         let (began, before) = (Instant::now(), counts());
-        tokio::time::sleep(INTERVAL).await;
+        tokio::time::sleep(MEASURE_INTERVAL).await;
         let now = counts();
         let cpu_seconds = began.elapsed().as_secs_f64() * cpus.len() as f64;
         let rate = |at: usize| {
@@ -143,12 +143,12 @@ fn nohz_full(facts: &Facts, noise: &Noise) -> Finding {
     let without = noise.cpus.difference(&facts.nohz_full);
     if parameter(&facts.cmdline, "nohz_full").is_some() && facts.nohz_full.is_empty() {
         return advice(
-            format!("on the command line, and this kernel does not do it; {timers} of the CPUs {without}"),
+            format!("on the command line, but this kernel does not support it; {timers} of the CPUs {without}"),
             "a kernel with CONFIG_NO_HZ_FULL",
         );
     }
     if is_none(noise.timers) {
-        return ok("not on the VMs' CPUs, and nothing to gain now: no local timer interrupts there");
+        return ok("not on the VMs' CPUs; nothing to gain now: no local timer interrupts there");
     }
     advice(
         format!("does not have the VMs' CPUs {without}: {timers}"),
@@ -181,7 +181,7 @@ fn rcu_nocbs(facts: &Facts, noise: &Noise) -> Finding {
         return ok(format!("has the VMs' CPUs {}; {softirqs}", noise.cpus));
     }
     if is_none(noise.rcu) {
-        return ok("not on the VMs' CPUs, and nothing to gain now: no RCU softirqs there");
+        return ok("not on the VMs' CPUs; nothing to gain now: no RCU softirqs there");
     }
     advice(
         format!("does not have the VMs' CPUs {without}: {softirqs}"),
@@ -198,13 +198,13 @@ fn managed_irq(facts: &Facts, noise: &Noise) -> Finding {
         return ok(format!("isolcpus=managed_irq has the VMs' CPUs {}", noise.cpus));
     }
     let remaining = facts.quiet.iter().flat_map(|quiet| &quiet.report.remaining);
-    let managed: Vec<&Remaining> = remaining.filter(|one| one.why == Remains::Managed).collect();
+    let managed: Vec<&Remaining> = remaining.filter(|one| one.why == RemainingCause::Managed).collect();
     let fired: u64 = managed.iter().fold(0, |sum: u64, one| sum.saturating_add(one.count));
     if fired == 0 {
         return ok(match managed.len() {
             0 => "no managed interrupt reaches VMs' CPUs".to_owned(),
             count => format!(
-                "not set, and nothing to gain now: {} could reach VMs' CPUs, none was seen",
+                "not set; nothing to gain now: {} could reach VMs' CPUs, none fired there",
                 counted(count as u64, "managed interrupt")
             ),
         });
@@ -237,15 +237,15 @@ fn steered(noise: &Noise) -> Finding {
             listed(&queues),
             a_second(noise.net_rx)
         ),
-        "write masks without these CPUs to /sys/class/net/DEVICE/queues/rx-N/rps_cpus: it works at once, without a reboot; steliad does \
+        "write masks without these CPUs to /sys/class/net/DEVICE/queues/rx-N/rps_cpus: this takes effect at once, without a reboot; steliad does \
          not write them",
     )
 }
 
 /// The first names, and how many more.
 fn listed(names: &[&str]) -> String {
-    let shown: Vec<&str> = names.iter().copied().take(NAMED).collect();
-    match names.len().saturating_sub(NAMED) {
+    let shown: Vec<&str> = names.iter().copied().take(MAX_NAMED).collect();
+    match names.len().saturating_sub(MAX_NAMED) {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
     }

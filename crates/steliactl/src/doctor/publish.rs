@@ -1,4 +1,4 @@
-//! Whether the cluster's publisher is told how things are: as the daemon says, and by the file itself.
+//! Whether the file for the cluster's publisher is current: as the daemon says, and by the file itself.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -9,7 +9,7 @@ use stelia_publication::{DIRECTORY, FILE, LOCK, Publication};
 use super::Facts;
 use super::checks::{Finding, ok, unknown, warning};
 
-const CURE: &str = "journalctl -u steliad, df /run/stelia/publish; the VMs are not affected, and publishers take the file for an old one";
+const REMEDY: &str = "journalctl -u steliad, df /run/stelia/publish; the VMs are not affected, and publishers treat the file as outdated";
 
 /// The file, as a publisher finds it.
 #[derive(Debug, Clone)]
@@ -40,14 +40,14 @@ pub(super) fn check(facts: &Facts) -> Finding {
         return ok(unknown(facts));
     };
     let Some(profile) = &publishing.profile else {
-        return ok("off: the cluster is told nothing by this node");
+        return ok("off: this node publishes nothing to the cluster");
     };
     if let Some(problem) = &publishing.problem {
-        return warning(problem, CURE);
+        return warning(problem, REMEDY);
     }
     match &facts.published.publication {
-        Err(problem) => warning(problem, CURE),
-        Ok(_) if !facts.published.is_locked => warning(format!("{DIRECTORY}/{FILE} is not locked by a daemon"), CURE),
+        Err(problem) => warning(problem, REMEDY),
+        Ok(_) if !facts.published.is_locked => warning(format!("{DIRECTORY}/{FILE} is not locked by a daemon"), REMEDY),
         Ok(told) => ok(format!(
             "{profile}: {}, {} VMs, {} events",
             told.ready.reason,

@@ -6,8 +6,8 @@ use super::Facts;
 use super::checks::{Finding, advice, ok, warning};
 use crate::view::counted;
 
-/// What was found where nothing is known of it, which other checks tell the reason of.
-fn known(facts: &Facts) -> Result<&Quiet, Finding> {
+/// The state of `steliad-quiet`; the error is the finding if it is not known, for which another check gives the reason.
+fn quiet_state(facts: &Facts) -> Result<&Quiet, Finding> {
     match &facts.quiet {
         None => Err(ok("not known: steliad does not answer")),
         Some(quiet) if quiet.steering.is_empty() => Err(ok("not known: the daemon is older")),
@@ -22,7 +22,7 @@ fn known(facts: &Facts) -> Result<&Quiet, Finding> {
 
 /// Whether `steliad-quiet` answers.
 pub(super) fn unit(facts: &Facts) -> Finding {
-    let quiet = match known(facts) {
+    let quiet = match quiet_state(facts) {
         Ok(quiet) => quiet,
         Err(finding) => return finding,
     };
@@ -47,7 +47,7 @@ pub(super) fn unit(facts: &Facts) -> Finding {
 
 /// Whether interrupts are steered, and with what success.
 pub(super) fn steering(facts: &Facts) -> Finding {
-    let quiet = match known(facts) {
+    let quiet = match quiet_state(facts) {
         Ok(quiet) => quiet,
         Err(finding) => return finding,
     };
@@ -67,7 +67,7 @@ pub(super) fn steering(facts: &Facts) -> Finding {
             quiet.steering,
             counted(remaining.len() as u64, "device interrupt")
         ),
-        "steliactl quiet names each, with why and what to do",
+        "steliactl quiet lists each with the reason and the remedy",
     )
 }
 
@@ -81,16 +81,16 @@ pub(super) fn irqbalance(facts: &Facts) -> Finding {
         is_known && !matches!(quiet.steering.as_str(), "" | "off")
     });
     match steered.map(|quiet| quiet.report.irqbalance) {
-        Some(Irqbalance::Told) => ok("runs, and was told of the VMs' CPUs"),
-        Some(Irqbalance::Absent) => ok("runs; it is told once a VM has CPUs"),
-        Some(Irqbalance::NotTold) => warning(
-            "runs, and could not be told of the VMs' CPUs",
+        Some(Irqbalance::Informed) => ok("runs, and has the list of the VMs' CPUs"),
+        Some(Irqbalance::Absent) => ok("runs; it gets the list once a VM has CPUs"),
+        Some(Irqbalance::NotInformed) => warning(
+            "runs, and the list of the VMs' CPUs could not be sent to it",
             "steliactl quiet says why; until then what it moves there is moved back at each audit",
         ),
         None => warning(
             "runs",
             "it may put interrupts on VMs' CPUs; set IRQBALANCE_BANNED_CPULIST to all but the reserved CPUs, or stop it and set \
-             /proc/irq/default_smp_affinity. With irq-steering steliad tells it the VMs' CPUs",
+             /proc/irq/default_smp_affinity. With irq-steering steliad sends it the VMs' CPUs",
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! What the kernel's scheduler is told besides cpusets, and what that costs VMs: automatic NUMA balancing, core scheduling, a
+//! Settings of the kernel's scheduler other than cpusets, and what they cost VMs: automatic NUMA balancing, core scheduling, a
 //! scheduler of sched_ext.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,17 +11,17 @@ use stelia_node::locality::{Locality, NodeMemory, size};
 use super::Facts;
 use super::checks::{Finding, ok, warning};
 
-/// A VM with so much memory is a large one, in bytes.
-pub(crate) const LARGE_MEMORY: u64 = 32 << 30;
+/// From this much memory on a VM counts as large, in bytes.
+pub(crate) const LARGE_VM_BYTES: u64 = 32 << 30;
 /// The kernel's setting for automatic NUMA balancing, below `/proc`; 0: off.
 pub(crate) const NUMA_BALANCING: &str = "sys/kernel/numa_balancing";
 
-/// What the scheduler is told.
+/// Settings of the scheduler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Scheduling {
     /// Whether the kernel balances tasks and memory between NUMA nodes.
     pub(crate) numa_balancing: bool,
-    /// Whether the kernel knows core scheduling (CONFIG_SCHED_CORE); `None`: it cannot be told.
+    /// Whether the kernel knows core scheduling (CONFIG_SCHED_CORE); `None`: unknown.
     pub(crate) core_scheduling: Option<bool>,
     /// Processes of Cloud Hypervisor with core scheduling, its default, and the CPUs that their vCPUs may run on.
     pub(crate) with_cookies: BTreeMap<u32, CpuSet>,
@@ -96,7 +96,7 @@ fn vcpus_allowed(process: &Path) -> CpuSet {
 /// that looking through it is felt.
 pub(crate) fn is_large(locality: &Locality) -> bool {
     let memory = locality.memory.values().map(NodeMemory::counted).sum::<u64>();
-    locality.nodes.len() > 1 || memory >= LARGE_MEMORY
+    locality.nodes.len() > 1 || memory >= LARGE_VM_BYTES
 }
 
 /// Automatic NUMA balancing unmaps pages to see who uses them, which KVM has to follow for each range of a guest's memory.
@@ -120,13 +120,13 @@ pub(super) fn numa_balancing(facts: &Facts) -> Finding {
     if large.is_empty() {
         return ok(format!(
             "on; no VM here has CPUs of several NUMA nodes, or {} of memory",
-            size(LARGE_MEMORY)
+            size(LARGE_VM_BYTES)
         ));
     }
     warning(
         format!("on, with large VMs: {}", large.join(", ")),
         "sysctl kernel.numa_balancing=0, and in /etc/sysctl.d: vCPUs stay on their CPUs, so it can only move memory, and it stops the guest at \
-         each look",
+         each scan",
     )
 }
 
@@ -142,7 +142,7 @@ fn foreign(topology: &Topology, cpus: &CpuSet) -> CpuSet {
 /// way round. Where a VM has whole cores that costs nothing.
 pub(super) fn core_scheduling(facts: &Facts) -> Finding {
     let Ok(topology) = &facts.topology else {
-        return ok("not known: the CPUs are not");
+        return ok("not known: the CPU topology is not known");
     };
     let with_cookies = &facts.scheduling.with_cookies;
     if facts.scheduling.core_scheduling == Some(false) {
@@ -155,7 +155,7 @@ pub(super) fn core_scheduling(facts: &Facts) -> Finding {
     let split: Vec<String> = split.collect();
     if split.is_empty() {
         return ok(match with_cookies.len() {
-            0 => "no VM is known to use it".to_owned(),
+            0 => "no VM uses it".to_owned(),
             count => format!("{count} VMs, which have whole cores"),
         });
     }

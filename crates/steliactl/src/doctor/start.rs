@@ -12,7 +12,7 @@ use super::checks::{Finding, failed, ok, warning};
 
 /// What to do about a configuration that cannot be read.
 pub(super) const CORRECT: &str =
-    "correct it before kubelet is started again: one that runs goes on with what it read when it started";
+    "correct it before kubelet is restarted: a running kubelet keeps the settings that it read when it started";
 
 /// What to do where k3s hides flags.
 const UNHIDE: &str =
@@ -24,21 +24,21 @@ pub(super) fn start(facts: &Facts) -> Finding {
         (Err(unread), _) if unread.keeps_kubelet_from_starting => return failed(unread.to_string(), CORRECT),
         (Err(_), Some((file, Ok(kubelet)))) => (kubelet, format!(" (none runs: its settings are taken from {file})")),
         (Err(_), Some((_, Err(unread)))) => return failed(format!("{unread} (none runs)"), CORRECT),
-        (Err(_), None) => return ok("nothing to look at"),
+        (Err(_), None) => return ok("nothing to check"),
     };
     let found = found(facts, kubelet);
     if found.is_empty() {
         return match &facts.files.cpus {
-            Ok(_) => ok(format!("its state files go with its settings{place}")),
+            Ok(_) => ok(format!("its state files match its settings{place}")),
             // The check `kubelet-state` says what is wrong with it.
-            Err(_) => ok("nothing to look at"),
+            Err(_) => ok("nothing to check"),
         };
     }
     let words: Vec<String> = found.iter().map(ToString::to_string).collect();
     let words = words.join("; ");
     // Flags that are only on its command line are not known, so a setting that is missing may be there.
     let words = match kubelet.hidden {
-        true => format!("unknown: {HIDDEN}; with what is in files alone kubelet would not start: {words}{place}"),
+        true => format!("unknown: {HIDDEN}; by its files alone kubelet would not start: {words}{place}"),
         false => format!("kubelet would not start: {words}{place}"),
     };
     let mut cures: Vec<String> = found.iter().map(|problem| problem.cure(&kubelet.root_dir)).collect();
@@ -58,9 +58,9 @@ pub(super) fn hidden_policy(facts: &Facts) -> Option<Finding> {
     let kubelet = facts.kubelet.as_ref().ok()?;
     let stored = facts.files.cpus.as_ref().ok().and_then(Option::as_ref);
     let policy = match stored.map(|state| state.policy.as_str()) {
-        None if kubelet.hidden && !kubelet.has_cpu_policy => "which policy it has nothing says".to_owned(),
+        None if kubelet.hidden && !kubelet.has_cpu_policy => "its policy is not known".to_owned(),
         Some(stored) if kubelet.is_overridden(Some(stored)) => {
-            format!("cpuManagerPolicy: {stored} by its state file, what is reserved nothing says")
+            format!("cpuManagerPolicy: {stored} by its state file; its reserved CPUs are not known")
         }
         _ => return None,
     };

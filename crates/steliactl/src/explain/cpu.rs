@@ -6,7 +6,7 @@ use stelia_api::view::Pools;
 
 use crate::client::Failure;
 use crate::node::{Description, Owner, owner, state_and_class};
-use crate::view::{Column, Look, Render, column, table};
+use crate::view::{Column, Render, TextStyle, column, table};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Fact {
@@ -23,8 +23,8 @@ const COLUMNS: [Column<Fact>; 2] = [
 pub(crate) struct CpuFacts(Vec<Fact>);
 
 impl Render for CpuFacts {
-    fn text(&self, look: Look) -> String {
-        table(&COLUMNS, &self.0, look)
+    fn text(&self, style: TextStyle) -> String {
+        table(&COLUMNS, &self.0, style)
     }
 }
 
@@ -32,7 +32,7 @@ const TOPOLOGY: &str = "/sys/devices/system/cpu";
 const STATE: &str = "cpu_manager_state";
 const CONFIG: &str = "kubelet's configuration";
 const RECORD: &str = "the instance's scope";
-const OURS: &str = "steliad's configuration";
+const CONFIGURATION: &str = "steliad's configuration";
 const POOLS: &str = "steliad's pools";
 const SLICE: &str = "cpuset.cpus.exclusive of stelia.slice";
 
@@ -61,7 +61,7 @@ pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Fai
         say("reserved for the system (reservedSystemCPUs)".to_owned(), CONFIG);
     }
     if node.pools.as_ref().is_some_and(|pools| pools.reserved.contains(cpu)) {
-        say("never allocated (reserved-cpus)".to_owned(), OURS);
+        say("never allocated (reserved-cpus)".to_owned(), CONFIGURATION);
     }
     if let Some(problem) = &node.kubelet_problem {
         say(format!("kubelet's file cannot be used: {problem}"), STATE);
@@ -176,11 +176,11 @@ mod tests {
     use crate::node::testing::{allocated, node};
 
     fn told(cpu: u32) -> String {
-        facts(&node(), cpu).unwrap().text(Look::from(false))
+        facts(&node(), cpu).unwrap().text(TextStyle::from(false))
     }
 
     fn chosen_by_steliad(cpu: u32) -> String {
-        facts(&allocated(), cpu).unwrap().text(Look::from(false))
+        facts(&allocated(), cpu).unwrap().text(TextStyle::from(false))
     }
 
     fn says(text: &str, parts: &[&str]) {

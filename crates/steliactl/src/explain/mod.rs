@@ -3,9 +3,9 @@
 mod cpu;
 mod guest;
 mod node;
+mod other_tasks;
 mod pod;
 pub(crate) mod slow;
-mod strangers;
 #[cfg(test)]
 mod tests;
 pub(crate) mod why;
@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use super::client::{Client, Failure};
 use super::threads::Roots;
-use super::view::{How, now};
+use super::view::{OutputOptions, now};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject<'a> {
@@ -45,19 +45,24 @@ fn source_in_words(source: Option<&str>) -> String {
 ///
 /// # Errors
 /// The daemon does not answer, or there is no such CPU or instance.
-pub(crate) async fn run(client: &Client, roots: &Roots, what: Option<&str>, how: How) -> Result<String, Failure> {
+pub(crate) async fn run(
+    client: &Client,
+    roots: &Roots,
+    what: Option<&str>,
+    output_options: OutputOptions,
+) -> Result<String, Failure> {
     match subject(what) {
-        Subject::Cpu(cpu) => how.print(&cpu::facts(&client.describe().await?, cpu)?),
+        Subject::Cpu(cpu) => output_options.print(&cpu::facts(&client.describe().await?, cpu)?),
         Subject::Pod(vm) => {
             let uid = client.find(vm).await?.pod.pod_uid;
             let description = client.describe().await?;
             let story = pod::gather(&description, &uid, now())?;
             let began = Instant::now();
             let before = slow::Reading::take(&description, &uid, roots, began.elapsed());
-            tokio::time::sleep(slow::SECOND).await;
+            tokio::time::sleep(slow::MEASURE_INTERVAL).await;
             let after = slow::Reading::take(&description, &uid, roots, began.elapsed());
-            how.print(&story.measured(&description, (&before, &after)))
+            output_options.print(&story.measured(&description, (&before, &after)))
         }
-        Subject::Node => how.print(&node::gather(&client.describe().await?)),
+        Subject::Node => output_options.print(&node::gather(&client.describe().await?)),
     }
 }

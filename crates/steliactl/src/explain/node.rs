@@ -8,7 +8,7 @@ use super::pod::bind_in_words;
 use super::source_in_words;
 use crate::node::Description;
 use crate::pod::Pod;
-use crate::view::{Column, Look, Render, column, printable, table};
+use crate::view::{Column, Render, TextStyle, column, printable, table};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct NodeExplained {
@@ -79,7 +79,7 @@ pub(crate) fn gather(description: &Description) -> NodeExplained {
 
 /// The source in a line, a table of the pools, a table of the instances.
 impl Render for NodeExplained {
-    fn text(&self, look: Look) -> String {
+    fn text(&self, style: TextStyle) -> String {
         let pools = match &self.pools {
             Some(pools) => allocators(pools),
             None => kubelets(self),
@@ -88,8 +88,8 @@ impl Render for NodeExplained {
         format!(
             "CPU source: {}\n\n{}\n{}",
             printable(&source),
-            table(&POOLS, &pools, look),
-            table(&INSTANCES, &self.instances, look)
+            table(&POOLS, &pools, style),
+            table(&INSTANCES, &self.instances, style)
         )
     }
 }
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_pools_and_what_each_instance_asked_for() {
-        insta::assert_snapshot!(gather(&allocated()).text(Look::from(true)), @"
+        insta::assert_snapshot!(gather(&allocated()).text(TextStyle::from(true)), @"
         CPU source: steliad
 
         POOL         CPUS     WHAT IT IS
@@ -163,7 +163,7 @@ mod tests {
     fn where_kubelet_chooses_its_pool_is_shown() {
         let mut node = node();
         node.node.cpu_source = Some("kubelet".to_owned());
-        insta::assert_snapshot!(gather(&node).text(Look::from(true)), @"
+        insta::assert_snapshot!(gather(&node).text(TextStyle::from(true)), @"
         CPU source: kubelet, by its static policy
 
         POOL      CPUS     WHAT IT IS
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn an_older_daemon_does_not_tell_and_that_is_said() {
-        let text = gather(&node()).text(Look::from(false));
+        let text = gather(&node()).text(TextStyle::from(false));
         assert!(text.starts_with("CPU source: not told: the daemon is older"), "{text}");
         assert!(text.contains("aaaaaaaa  (kubelet)  4-5"), "{text}");
     }
@@ -189,7 +189,7 @@ mod tests {
         node.node.pool = None;
         assert!(
             gather(&node)
-                .text(Look::from(true))
+                .text(TextStyle::from(true))
                 .contains("not known: kubelet's file")
         );
     }

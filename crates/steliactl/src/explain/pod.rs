@@ -2,7 +2,7 @@
 //! where the guest's NUMA nodes, memory and devices are. Each fact with its source.
 
 use serde::Serialize;
-use stelia_api::Amiss;
+use stelia_api::ReasonKind;
 use stelia_api::view::{Allocation, Instance};
 use stelia_cpus::CpuSet;
 use stelia_node::locality::{list, nodes, size};
@@ -15,7 +15,7 @@ use super::why::{age, not_isolated};
 use crate::client::Failure;
 use crate::node::Description;
 use crate::pod::{Pod, no_instance};
-use crate::view::{self, Column, Look, Render, column, counted, printable, table};
+use crate::view::{self, Column, Render, TextStyle, column, counted, printable, table};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct PodExplained {
@@ -247,7 +247,7 @@ fn state(instance: &Instance, now: u64) -> Vec<Fact> {
         false => {
             for reason in &instance.reasons {
                 facts.say(format!("isolation degraded: {}", reason.text), VIEW);
-                if let Some(kind) = Amiss::parse(&reason.kind) {
+                if let Some(kind) = ReasonKind::parse(&reason.kind) {
                     facts.say(format!("to do: {}", kind.cure().text), VIEW);
                 }
             }
@@ -273,9 +273,9 @@ fn float(instance: &Instance) -> Vec<Fact> {
             "the VM's vCPUs are pinned by others: it has the container's CPUs that no vCPU is pinned to; in stelia.slice the shared pool, too"
         }
         "until-attached" => {
-            "its vCPUs are not attached yet: its own CPUs, which stand idle, and what is shared on their NUMA nodes, so that memory is taken there"
+            "its vCPUs are not attached yet: its own CPUs, which are idle, and the shared CPUs of their NUMA nodes, so that its memory is allocated there"
         }
-        "kept" => "no CPUs can be chosen now: it keeps those it had",
+        "kept" => "no CPUs can be chosen now: it keeps its CPUs",
         other => {
             facts.say(other, SETTINGS);
             return facts.0;
@@ -287,7 +287,7 @@ fn float(instance: &Instance) -> Vec<Fact> {
 
 fn or_none(cpus: &CpuSet) -> String {
     match cpus.is_empty() {
-        true => "no CPUs of a list of its own".to_owned(),
+        true => "no CPU list of its own".to_owned(),
         false => cpus.to_string(),
     }
 }
@@ -323,7 +323,7 @@ fn near(description: &Description, pod: &str, instance: &Instance) -> Vec<Fact> 
         let place = match device.node {
             Some(node) if locality.is_own(node) => format!("on NUMA node {node}, its CPUs' own"),
             Some(node) => format!("on NUMA node {node}, away from its CPUs"),
-            None => "on no NUMA node that is known".to_owned(),
+            None => "on an unknown NUMA node".to_owned(),
         };
         facts.say(format!("{} {} {place}", device.count, device.name), DEVICES);
     }
@@ -343,10 +343,10 @@ pub(super) fn bind_in_words(allocation: &Allocation) -> String {
 
 fn class_in_words(class: &str) -> String {
     let meaning = match class {
-        "LSE" => "its own CPUs, and nothing else runs there",
-        "LSR" => "its own CPUs, and BE may run there",
-        "LS" => "no CPUs of its own: the shared pool",
-        "BE" => "no CPUs of its own: the BE shared pool",
+        "LSE" => "exclusive CPUs; nothing else runs there",
+        "LSR" => "CPUs of its own; BE may run there",
+        "LS" => "no exclusive CPUs: the shared pool",
+        "BE" => "no exclusive CPUs: the BE shared pool",
         _ => return class.to_owned(),
     };
     format!("{class}: {meaning}")
@@ -374,23 +374,23 @@ fn limit_in_words(limit_milli: u64) -> String {
 
 /// A line on what it is, then a table below each heading.
 impl Render for PodExplained {
-    fn text(&self, look: Look) -> String {
+    fn text(&self, style: TextStyle) -> String {
         let uid = match self.pod.is_named() {
             true => format!(" ({})", self.pod.pod_uid),
             false => String::new(),
         };
         let title = format!("{}{uid}, container {}: {}", self.pod, self.container, self.state);
         let mut text = printable(&title) + "\n";
-        let headed = |heading: &str, table: String| match look.legend {
+        let headed = |heading: &str, table: String| match style.legend {
             true => format!("\n{heading}\n{table}"),
             false => table,
         };
-        let bare = Look { legend: false, ..look };
+        let bare = TextStyle { legend: false, ..style };
         for section in &self.story {
             text += &headed(section.heading, table(&COLUMNS, &section.facts, bare));
         }
         if let Some(lines) = &self.slow {
-            text += &headed("What may slow it down", slow::text(lines, look));
+            text += &headed("What may slow it down", slow::text(lines, style));
         }
         text
     }

@@ -6,43 +6,43 @@ use std::fs;
 use std::time::Duration;
 
 use serde::Serialize;
-use stelia_api::Amiss;
+use stelia_api::ReasonKind;
 use stelia_api::view::Instance;
 use stelia_cpus::CpuSet;
 use stelia_node::locality::{list, nodes};
 
 use super::cpu::pod_of;
 use super::guest::GuestNode;
-use super::strangers::{self, Stranger, Tasks};
+use super::other_tasks::{self, OtherTask, Tasks};
 use super::why::not_isolated;
 use crate::doctor::scheduling::{NUMA_BALANCING, is_large};
 use crate::node::{Description, owner};
 use crate::sample::{Sample, number};
 use crate::threads::{self, Roots};
 use crate::top::rates::{InstanceRates, rates};
-use crate::view::{Column, Look, Meaning, column, table};
+use crate::view::{Column, Meaning, TextStyle, column, table};
 
-/// How long is measured.
-pub(super) const SECOND: Duration = Duration::from_secs(1);
-/// A vCPU that waits for its CPU longer than this, in percent of the time, is one that its guest notices.
-pub(crate) const MUCH_DELAY: f64 = 1.0;
+/// How long the measurement takes.
+pub(super) const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
+/// Time that a vCPU waits for its CPU, in percent: above this the guest notices it.
+pub(crate) const HIGH_DELAY_PERCENT: f64 = 1.0;
 /// Other tasks on the VM's CPUs, in percent of one CPU.
-const MUCH_OTHERS: f64 = 1.0;
-/// Of the time, in percent, that the VM stood still because of a CPU limit.
-pub(crate) const MUCH_THROTTLED: f64 = 1.0;
-/// Of the time, in percent, that a hypervisor below this host had the CPUs.
-const MUCH_STOLEN: f64 = 1.0;
-/// Above this, in percent, what a VMM does beside its vCPUs waits for the shared CPUs.
-const MUCH_LOAD: f64 = 80.0;
-/// Of the time, in percent of one CPU, that core scheduling kept siblings of a vCPU's CPU idle.
-pub(crate) const MUCH_FORCED_IDLE: f64 = 1.0;
-/// So many of the other tasks are named.
-const NAMED: usize = 3;
+const HIGH_OTHER_TASKS_PERCENT: f64 = 1.0;
+/// Time that the VM was throttled by a CPU limit, in percent.
+pub(crate) const HIGH_THROTTLED_PERCENT: f64 = 1.0;
+/// Time that a hypervisor below this host took the CPUs (steal), in percent.
+const HIGH_STOLEN_PERCENT: f64 = 1.0;
+/// Load of the shared CPUs, in percent: above this the VMM's threads other than vCPUs wait for a CPU.
+const HIGH_LOAD_PERCENT: f64 = 80.0;
+/// Time that core scheduling kept siblings of a vCPU's CPU idle, in percent of one CPU.
+pub(crate) const HIGH_FORCED_IDLE_PERCENT: f64 = 1.0;
+/// Limit of the other tasks that are named.
+const MAX_NAMED_TASKS: usize = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Line {
     pub measured: String,
-    /// Whether it is so much that the guest may notice.
+    /// Whether the guest may notice it.
     pub much: bool,
     /// What to do; empty where it is not much.
     pub cure: String,
@@ -58,13 +58,13 @@ const COLUMNS: [Column<Line>; 3] = [
 ];
 
 /// What was measured; the text of an empty list says so too.
-pub(super) fn text(lines: &[Line], look: Look) -> String {
+pub(super) fn text(lines: &[Line], style: TextStyle) -> String {
     let mut text = match lines.is_empty() {
         true => String::new(),
-        false => table(&COLUMNS, lines, look),
+        false => table(&COLUMNS, lines, style),
     };
     if !lines.iter().any(|line| line.much) {
-        text += "Nothing that steliad knows of slows it down.\n";
+        text += "steliad found nothing that slows it down.\n";
     }
     text
 }
@@ -87,7 +87,7 @@ struct CpuTime {
     total: u64,
 }
 
-/// Of a `cpu.stat`.
+/// Counters of a `cpu.stat`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Throttled {
     times: u64,
@@ -124,7 +124,7 @@ impl Reading {
                     .trim(),
                 "" | "0"
             ),
-            tasks: strangers::read(&roots.proc),
+            tasks: other_tasks::read(&roots.proc),
             sample: Sample::read(&one, roots, at),
         }
     }
@@ -182,7 +182,7 @@ pub(super) fn lines(
         waits(rates, &mut lines);
     }
     let own = instance.vcpus.iter().map(|vcpu| vcpu.task.id).collect();
-    let others = strangers::between(&before.tasks, &now.tasks, &instance.exclusive, &own);
+    let others = other_tasks::between(&before.tasks, &now.tasks, &instance.exclusive, &own);
     ran(&others, seconds, &mut lines);
     throttled(before, now, seconds, &mut lines);
     shares(before, now, instance, &mut lines);
@@ -203,7 +203,7 @@ pub(super) fn lines(
             lines.add(problem, true, locality.memory_cure());
         }
         if let Some(problem) = locality.devices_problem() {
-            let cure = "a topologyManagerPolicy other than none, then start the container anew (docs/locality.md)";
+            let cure = "a topologyManagerPolicy other than none, then restart the container (docs/locality.md)";
             lines.add(problem, true, cure);
         }
     }
@@ -219,7 +219,7 @@ fn state(instance: &Instance, lines: &mut Lines) {
         lines.add(format!("{}: {effect} ({})", instance.state, why.text), true, why.cure);
     }
     for reason in &instance.reasons {
-        let cure = Amiss::parse(&reason.kind).map_or("docs/troubleshooting.md", |kind| kind.cure().text);
+        let cure = ReasonKind::parse(&reason.kind).map_or("docs/troubleshooting.md", |kind| kind.cure().text);
         lines.add(format!("isolation degraded: {}", reason.text), true, cure);
     }
 }
@@ -238,8 +238,8 @@ fn waits(rates: &InstanceRates, lines: &mut Lines) {
             worst.name,
             delay(&worst)
         ),
-        delay(&worst) >= MUCH_DELAY,
-        "what took the CPU is in the next lines; steliactl top shows how it goes on",
+        delay(&worst) >= HIGH_DELAY_PERCENT,
+        "the next lines show what took the CPU; steliactl top shows it live",
     );
 }
 
@@ -260,36 +260,36 @@ fn forced_idle(before: &Sample, now: &Sample, pod: &str, seconds: f64, lines: &m
     let percent = grown as f64 / 1e7 / seconds;
     lines.add(
         format!("core scheduling kept siblings of its CPUs idle, {percent:.1} % of one CPU, while its vCPUs ran"),
-        percent >= MUCH_FORCED_IDLE,
+        percent >= HIGH_FORCED_IDLE_PERCENT,
         "whole cores for it (full-pcpus-only of kubelet, FullPCPUs of steliad), or Cloud Hypervisor's --cpus core_scheduling=off",
     );
 }
 
 /// The other tasks on its CPUs: those that could run elsewhere, and the kernel's bound ones.
-fn ran(others: &[Stranger], seconds: f64, lines: &mut Lines) {
+fn ran(others: &[OtherTask], seconds: f64, lines: &mut Lines) {
     let kinds = [
         (
             false,
             "other tasks",
-            "steliactl verify; steliactl explain with the CPU's number says who may run there",
+            "steliactl verify; steliactl explain CPU shows what may run there",
         ),
         (
             true,
             "the kernel's bound threads",
-            "they cannot be moved: keep interrupts and their work off these CPUs (steliactl quiet, steliactl doctor)",
+            "they cannot be moved: keep interrupts off these CPUs (steliactl quiet, steliactl doctor)",
         ),
     ];
     for (bound, who, cure) in kinds {
-        let these: Vec<&Stranger> = others.iter().filter(|one| one.bound == bound).collect();
+        let these: Vec<&OtherTask> = others.iter().filter(|one| one.bound == bound).collect();
         let percent = |ns: u64| if seconds > 0.0 { ns as f64 / 1e7 / seconds } else { 0.0 };
         let all = percent(these.iter().map(|one| one.ns).sum());
         if these.is_empty() {
             continue;
         }
-        let named = these.iter().take(NAMED);
+        let named = these.iter().take(MAX_NAMED_TASKS);
         let named = named.map(|one| format!("{} ({}) on {}", one.name, one.tid, one.cpu));
         let named: Vec<String> = named.collect();
-        let more = match these.len().saturating_sub(NAMED) {
+        let more = match these.len().saturating_sub(MAX_NAMED_TASKS) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
@@ -298,7 +298,7 @@ fn ran(others: &[Stranger], seconds: f64, lines: &mut Lines) {
                 "{who} ran on its CPUs, {all:.1} % of one CPU: {}{more}",
                 named.join(", ")
             ),
-            all >= MUCH_OTHERS,
+            all >= HIGH_OTHER_TASKS_PERCENT,
             cure,
         );
     }
@@ -314,8 +314,8 @@ fn throttled(before: &Reading, now: &Reading, seconds: f64, lines: &mut Lines) {
         let percent = now.us.saturating_sub(before.us) as f64 / 1e4 / seconds;
         lines.add(
             format!("{what} was throttled {times} times, {percent:.1} % of the time, by its CPU limit"),
-            percent >= MUCH_THROTTLED,
-            "a higher CPU limit of the container, or a VM with less beside its vCPUs",
+            percent >= HIGH_THROTTLED_PERCENT,
+            "a higher CPU limit of the container, or fewer threads beside the VM's vCPUs",
         );
     }
 }
@@ -323,7 +323,7 @@ fn throttled(before: &Reading, now: &Reading, seconds: f64, lines: &mut Lines) {
 /// What of the CPUs' time went elsewhere.
 fn shares(before: &Reading, now: &Reading, instance: &Instance, lines: &mut Lines) {
     if let Some(load) = share(before, now, &instance.float, |time| time.busy) {
-        let much = load >= MUCH_LOAD;
+        let much = load >= HIGH_LOAD_PERCENT;
         lines.add(
             format!(
                 "the shared CPUs that the rest of its VMM runs on, {}, were {load:.0} % busy",
@@ -337,8 +337,8 @@ fn shares(before: &Reading, now: &Reading, instance: &Instance, lines: &mut Line
     if let Some(stolen) = stolen.filter(|stolen| *stolen > 0.0) {
         lines.add(
             format!("a hypervisor below this host took {stolen:.1} % of its CPUs' time"),
-            stolen >= MUCH_STOLEN,
-            "this host is a VM itself: look there",
+            stolen >= HIGH_STOLEN_PERCENT,
+            "this host is a VM itself: check its host",
         );
     }
 }

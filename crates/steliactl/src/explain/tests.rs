@@ -7,7 +7,7 @@ use super::pod::{PodExplained, gather};
 use super::*;
 use crate::node::Description;
 use crate::node::testing::{PODS, allocated, node};
-use crate::view::{Look, Render};
+use crate::view::{Render, TextStyle};
 
 /// Two minutes after the VMs registered, in these tests.
 const NOW: u64 = 1_735_689_720_000_000;
@@ -49,7 +49,7 @@ fn story(description: &Description, pod: usize) -> PodExplained {
 }
 
 fn text(description: &Description, pod: usize) -> String {
-    story(description, pod).text(Look::from(true))
+    story(description, pod).text(TextStyle::from(true))
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn what_steliad_chose_is_told_line_by_line_and_a_contained_vm_says_why() {
 
     CPUs
     who chooses CPUs on this node: steliad                                                                                     steliad's settings
-    class LSE: its own CPUs, and nothing else runs there                                                                       the instance's scope
+    class LSE: exclusive CPUs; nothing else runs there                                                                       the instance's scope
     asked for 2 CPUs: bind policy FullPCPUs, exclusive policy NUMANodeLevel, strategy MostAllocated, alignment SingleNUMANode  the instance's scope
     was given the CPUs 4-5                                                                                                     the instance's scope
     exclusive policy downgraded: to PCPULevel: a NUMA node is shared with an instance of the same policy, no core is           the instance's scope
@@ -142,7 +142,7 @@ fn what_steliad_chose_is_told_line_by_line_and_a_contained_vm_says_why() {
 
     CPUs
     who chooses CPUs on this node: steliad                                                                     steliad's settings
-    class LSR: its own CPUs, and BE may run there                                                              the instance's scope
+    class LSR: CPUs of its own; BE may run there                                                              the instance's scope
     asked for 1 CPU: bind policy SpreadByPCPUs, exclusive policy None, strategy MostAllocated, alignment None  the instance's scope
     was given the CPUs 2                                                                                       the instance's scope
     exclusive policy not-asked: no exclusive policy was asked for                                              the instance's scope
@@ -239,12 +239,12 @@ fn measured(description: &Description, write: impl FnOnce(&std::path::Path)) -> 
     let root = tempfile::tempdir().unwrap();
     let roots = Roots::below(root.path());
     files(root.path(), [100, 10, 0, 0]);
-    let before = slow::Reading::take(description, PODS[0], &roots, slow::SECOND);
+    let before = slow::Reading::take(description, PODS[0], &roots, slow::MEASURE_INTERVAL);
     write(root.path());
-    let after = slow::Reading::take(description, PODS[0], &roots, slow::SECOND * 2);
+    let after = slow::Reading::take(description, PODS[0], &roots, slow::MEASURE_INTERVAL * 2);
     let whole = story(description, 0)
         .measured(description, (&before, &after))
-        .text(Look::from(true));
+        .text(TextStyle::from(true));
     whole.split_once("What may slow it down\n").unwrap().1.to_owned()
 }
 
@@ -288,7 +288,7 @@ fn quiet() -> Description {
 #[test]
 fn a_vm_that_nothing_disturbs_hears_that() {
     let text = measured(&quiet(), |_| {});
-    assert_eq!(text, "Nothing that steliad knows of slows it down.\n");
+    assert_eq!(text, "steliad found nothing that slows it down.\n");
 }
 
 #[test]

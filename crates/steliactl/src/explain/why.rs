@@ -1,6 +1,6 @@
 //! Why a VM has less than isolation, in words.
 
-use stelia_api::Amiss;
+use stelia_api::ReasonKind;
 use stelia_api::view::Instance;
 
 /// What keeps a VM from being isolated, and what an operator does about it.
@@ -41,14 +41,14 @@ pub(crate) fn not_isolated(instance: &Instance) -> Option<Why> {
 }
 
 fn floating(instance: &Instance) -> Why {
-    let evicted = Amiss::Evicted;
+    let evicted = ReasonKind::Evicted;
     if instance.reasons.iter().any(|reason| reason.kind == evicted.name()) {
         return Why::new("kubelet gave its CPUs to another pod", evicted.cure().text);
     }
     match instance.class() {
         class @ ("LS" | "BE") => Why::new(
             format!("class {class} has no CPUs of its own"),
-            "none, or another --qos of the runner",
+            "none, or set another --qos of the runner",
         ),
         _ if !instance.vcpus.is_empty() => Why::new(
             "its vCPUs are being pinned",
@@ -138,7 +138,7 @@ mod tests {
             ..waiting.clone()
         };
         assert_eq!(text(&attaching), "its vCPUs are being pinned");
-        let kind = Amiss::Evicted.name().to_owned();
+        let kind = ReasonKind::Evicted.name().to_owned();
         let reasons = vec![ReasonOf {
             kind,
             ..ReasonOf::default()

@@ -24,7 +24,7 @@ use stelia_settings::Settings;
 use crate::client::Failure;
 use crate::input;
 use crate::pod::Pods;
-use crate::view::{Look, Render};
+use crate::view::{Render, TextStyle};
 
 /// `None` for a file that was not asked for, and for a memory manager's file that does not exist.
 #[derive(Debug, Default)]
@@ -71,8 +71,8 @@ impl Serialize for Files {
 }
 
 impl Render for Files {
-    fn text(&self, look: Look) -> String {
-        text::files(self, look)
+    fn text(&self, style: TextStyle) -> String {
+        text::files(self, style)
     }
 
     /// The reasons, where a file is refused, does not exist, or cannot be read.
@@ -87,7 +87,7 @@ impl Render for Files {
 /// The directory that the daemon reads, below `root` (`/`).
 fn read_by_the_daemon(root: &Path) -> Result<PathBuf, Failure> {
     let settings = stelia_settings::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
-    places::look_also_into(settings.runtime_state);
+    places::add_unit_folders(settings.runtime_state);
     let found = home::by_setting(&settings.kubelet_root, root, None);
     found.map_err(|unclear| Failure::Other(unclear.to_string()))
 }

@@ -12,7 +12,7 @@ const FOLDER: &str = "../../tests/data/kubelet-checkpoints";
 fn steliactl(line: &[&str]) -> Result<String, Failure> {
     let cli = Cli::try_parse_from([&["steliactl", "kubelet-state"], line].concat()).unwrap();
     match &cli.command {
-        Command::KubeletState { path } => cli.how()?.print(&gather(path.as_deref())?),
+        Command::KubeletState { path } => cli.output_options()?.print(&gather(path.as_deref())?),
         other => panic!("{other:?}"),
     }
 }

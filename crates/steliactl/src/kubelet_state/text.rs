@@ -8,19 +8,19 @@ use stelia_kubelet::{CpuManagerState, MemoryManagerState, PodUid};
 
 use super::{Files, shared_in_pod, unusable};
 use crate::pod::Pods;
-use crate::view::{Column, Look, column, properties, table};
+use crate::view::{Column, TextStyle, column, properties, table};
 
-pub(super) fn files(files: &Files, look: Look) -> String {
+pub(super) fn files(files: &Files, style: TextStyle) -> String {
     let mut parts = Vec::new();
     if let Some(file) = &files.cpu
         && let Ok(state) = &file.state
     {
-        parts.extend(cpu(&file.path, state, &files.pods, look));
+        parts.extend(cpu(&file.path, state, &files.pods, style));
     }
     if let Some(file) = &files.memory
         && let Ok(state) = &file.state
     {
-        parts.extend(memory(&file.path, state, &files.pods, look));
+        parts.extend(memory(&file.path, state, &files.pods, style));
     }
     parts.join("\n")
 }
@@ -54,7 +54,7 @@ const BLOCKS: [Column<(String, String, MemoryBlock)>; 5] = [
     column("BYTES", |(.., block)| block.size.to_string()),
 ];
 
-fn cpu(path: &Path, state: &CpuManagerState, named: &Pods, look: Look) -> Vec<String> {
+fn cpu(path: &Path, state: &CpuManagerState, named: &Pods, style: TextStyle) -> Vec<String> {
     let usable = unusable(state).map_or_else(|| "yes".to_owned(), |reason| format!("no: {reason}"));
     let unknown = (!state.unknown_keys.is_empty()).then(|| ("Unknown keys", state.unknown_keys.join(", ")));
     let mut parts = vec![properties(
@@ -68,7 +68,7 @@ fn cpu(path: &Path, state: &CpuManagerState, named: &Pods, look: Look) -> Vec<St
         ]
         .into_iter()
         .chain(unknown),
-        look,
+        style,
     )];
     let by_pod = state.entries.iter().flat_map(|(pod, containers)| {
         let row = move |(name, cpus): (&String, &CpuSet)| [name_of(named, pod), name.clone(), cpus.to_string()];
@@ -76,31 +76,31 @@ fn cpu(path: &Path, state: &CpuManagerState, named: &Pods, look: Look) -> Vec<St
     });
     let by_id = state.container_entries.iter();
     let by_id = by_id.map(|(id, cpus)| [String::new(), id.clone(), cpus.to_string()]);
-    parts.extend(some(&ENTRIES, by_pod.chain(by_id), look));
+    parts.extend(some(&ENTRIES, by_pod.chain(by_id), style));
     let pods = state.pod_entries.iter();
     let pods = pods.map(|(pod, cpus)| {
         let shared = shared_in_pod(state, pod);
         [name_of(named, pod), cpus.to_string(), shared.to_string()]
     });
-    parts.extend(some(&POD_ENTRIES, pods, look));
+    parts.extend(some(&POD_ENTRIES, pods, style));
     parts
 }
 
-fn memory(path: &Path, state: &MemoryManagerState, named: &Pods, look: Look) -> Vec<String> {
+fn memory(path: &Path, state: &MemoryManagerState, named: &Pods, style: TextStyle) -> Vec<String> {
     let mut parts = vec![properties(
         [
             ("File", path.display().to_string()),
             ("Schema", format!("{:?}", state.schema)),
             ("Policy", state.policy.clone()),
         ],
-        look,
+        style,
     )];
     let nodes = state.nodes.iter().flat_map(|(id, node)| {
         let row =
             move |(kind, table): (&String, &MemoryTable)| (id.to_string(), joined(&node.cells), kind.clone(), *table);
         node.tables.iter().map(row)
     });
-    parts.extend(some(&MEMORY, nodes, look));
+    parts.extend(some(&MEMORY, nodes, style));
     let containers = state.entries.iter().flat_map(|(pod, containers)| {
         let blocks = containers
             .iter()
@@ -111,7 +111,7 @@ fn memory(path: &Path, state: &MemoryManagerState, named: &Pods, look: Look) -> 
         let row = move |block: &MemoryBlock| (name_of(named, pod), String::new(), block.clone());
         blocks.iter().map(row)
     });
-    parts.extend(some(&BLOCKS, containers.chain(pods), look));
+    parts.extend(some(&BLOCKS, containers.chain(pods), style));
     parts
 }
 
@@ -124,7 +124,7 @@ fn joined(nodes: &[u32]) -> String {
 }
 
 /// A table; `None` without rows.
-fn some<T>(columns: &[Column<T>], rows: impl Iterator<Item = T>, look: Look) -> Option<String> {
+fn some<T>(columns: &[Column<T>], rows: impl Iterator<Item = T>, style: TextStyle) -> Option<String> {
     let rows: Vec<T> = rows.collect();
-    (!rows.is_empty()).then(|| table(columns, &rows, look))
+    (!rows.is_empty()).then(|| table(columns, &rows, style))
 }

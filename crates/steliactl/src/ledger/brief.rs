@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Told, words};
+use super::{VmAccount, words};
 use crate::pod::Pod;
 use stelia_ledger::account::Range;
 
@@ -19,14 +19,14 @@ pub(crate) struct Brief {
 }
 
 impl Brief {
-    pub(super) fn of(told: Told) -> Self {
-        let account = &told.account;
+    pub(super) fn of(vm_account: VmAccount) -> Self {
+        let account = &vm_account.account;
         Self {
             other_tasks: account.totals.other_tasks,
             devices: words::total(&account.totals.devices),
             promised_us: account.promised_us,
             covered_us: account.covered_us,
-            pod: told.pod,
+            pod: vm_account.pod,
         }
     }
 

@@ -18,8 +18,8 @@ const NAMES: usize = 12;
 const DOERS: usize = 12;
 
 pub(super) fn page(report: &Report) -> String {
-    let account = &report.told.account;
-    let vm = clean(&report.told.pod.to_string());
+    let account = &report.vm_account.account;
+    let vm = clean(&report.vm_account.pod.to_string());
     let time = between(account.since_us, account.until_us);
     let mut out = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -95,7 +95,7 @@ fn table(out: &mut String, headings: &[&str], rows: impl IntoIterator<Item = Vec
 }
 
 fn facts(out: &mut String, report: &Report) {
-    let account = &report.told.account;
+    let account = &report.vm_account.account;
     let worst = words::worst_day(&account.days).map(|day| {
         format!(
             "{}: other tasks {}, other devices' interrupts {}",
@@ -105,8 +105,8 @@ fn facts(out: &mut String, report: &Report) {
         )
     });
     let rows = [
-        ("VM", clean(&report.told.pod.to_string())),
-        ("Pod UID", clean(&report.told.pod.pod_uid)),
+        ("VM", clean(&report.vm_account.pod.to_string())),
+        ("Pod UID", clean(&report.vm_account.pod.pod_uid)),
         ("Host", clean(&report.host)),
         ("Time covered", words::covered(account.promised_us, account.covered_us)),
         ("Worst day", worst.unwrap_or_default()),

@@ -2,7 +2,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `ask` | the accounts of the daemon, or of a copied ring |
+//! | `query` | the accounts of the daemon, or of a copied ring |
 //! | `offline` | a copied ring |
 //! | `when` | times as people type them |
 //! | `brief` | what `verify` shows |
@@ -13,12 +13,12 @@
 //! | `proof` | whether the ring is what was written; the key |
 //! | `watch` | who runs now |
 
-mod ask;
 mod brief;
 mod calendar;
 mod html;
 mod offline;
 mod proof;
+mod query;
 mod report;
 mod text;
 mod watch;
@@ -43,9 +43,9 @@ use super::client::{Client, Failure};
 use super::completions::vms;
 use super::pod::Pod;
 use super::threads::Roots;
-use super::view::{self, How, Look, Render};
-pub(crate) use ask::last_day;
+use super::view::{self, OutputOptions, Render, TextStyle};
 pub(crate) use brief::Brief;
+pub(crate) use query::last_day;
 pub use report::page_of;
 use when::{Month, When};
 
@@ -178,14 +178,14 @@ impl LedgerOptions {
 
 /// A VM's account, with the names that every answer has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Told {
+pub(crate) struct VmAccount {
     #[serde(flatten)]
     pub pod: Pod,
     #[serde(flatten)]
     pub account: Account,
 }
 
-impl Told {
+impl VmAccount {
     /// By the name that the ring has.
     fn of(account: Account) -> Self {
         let (namespace, name) = account.name.split_once('/').unwrap_or_default();
@@ -200,9 +200,9 @@ impl Told {
     }
 }
 
-impl Render for Told {
-    fn text(&self, look: Look) -> String {
-        text::one(self, look)
+impl Render for VmAccount {
+    fn text(&self, style: TextStyle) -> String {
+        text::one(self, style)
     }
 
     fn names(&self) -> Vec<String> {
@@ -213,15 +213,15 @@ impl Render for Told {
 /// Those of all VMs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-struct All(Vec<Told>);
+struct All(Vec<VmAccount>);
 
 impl Render for All {
-    fn text(&self, look: Look) -> String {
-        text::all(&self.0, look)
+    fn text(&self, style: TextStyle) -> String {
+        text::all(&self.0, style)
     }
 
     fn names(&self) -> Vec<String> {
-        self.0.iter().map(|told| told.pod.to_string()).collect()
+        self.0.iter().map(|vm_account| vm_account.pod.to_string()).collect()
     }
 }
 
@@ -233,30 +233,30 @@ pub(crate) async fn run(
     asked: &LedgerOptions,
     client: impl AsyncFnOnce() -> Result<Client, Failure>,
     roots: &Roots,
-    how: How,
+    output_options: OutputOptions,
 ) -> Result<String, Failure> {
     match &asked.about {
-        Some(About::Key) => return how.print(&proof::key(&client().await?).await?),
+        Some(About::Key) => return output_options.print(&proof::key(&client().await?).await?),
         Some(About::Verify { directory, key, expect }) => {
             let verdict = match directory {
                 Some(directory) => offline::verdict(directory, key, expect.as_ref())?,
                 None => proof::online(&client().await?).await?,
             };
-            return how.print(&proof::Proof::of(verdict, directory.is_some(), key.is_empty()));
+            return output_options.print(&proof::Proof::of(verdict, directory.is_some(), key.is_empty()));
         }
         None => {}
     }
     if let (Some(vm), Some(watch)) = (&asked.vm, asked.watch) {
-        return how.print(&watch::gather(&client().await?, vm, watch).await?);
+        return output_options.print(&watch::gather(&client().await?, vm, watch).await?);
     }
     let (since, until) = asked.times(view::now())?;
     let source = match &asked.directory {
-        Some(directory) => ask::Source::Copy(directory),
-        None => ask::Source::Daemon(client().await?),
+        Some(directory) => query::Source::Copy(directory),
+        None => query::Source::Daemon(client().await?),
     };
     match (&asked.vm, asked.report) {
-        (None, _) => how.print(&All(source.all(since, until).await?)),
-        (Some(vm), None) => how.print(&source.one(vm, since, until).await?),
+        (None, _) => output_options.print(&All(source.all(since, until).await?)),
+        (Some(vm), None) => output_options.print(&source.one(vm, since, until).await?),
         (Some(vm), Some(kind)) => {
             let report = report::gather(&source, vm, since, until, roots).await?;
             match kind {

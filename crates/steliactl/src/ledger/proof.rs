@@ -4,9 +4,9 @@ use serde::Serialize;
 use stelia_api::client::Dict;
 use stelia_ledger::verdict::{Fault, Verdict};
 
-use super::{ask, words};
+use super::{query, words};
 use crate::client::{Client, Failure};
-use crate::view::{Column, Look, Meaning, Render, column, counted, printable, properties, table};
+use crate::view::{Column, Meaning, Render, TextStyle, column, counted, printable, properties, table};
 
 /// The key that a node signs with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -28,7 +28,7 @@ pub(super) async fn key(client: &Client) -> Result<Key, Failure> {
 }
 
 impl Render for Key {
-    fn text(&self, _: Look) -> String {
+    fn text(&self, _: TextStyle) -> String {
         printable(&self.key) + "\n"
     }
 }
@@ -36,7 +36,7 @@ impl Render for Key {
 /// The daemon reads all of its ring.
 pub(super) async fn online(client: &Client) -> Result<Verdict, Failure> {
     let text = client.in_the_end(client.manager().verify_ledger(Dict::new())).await?;
-    ask::understood(&text)
+    query::understood(&text)
 }
 
 /// What checking showed, and against what.
@@ -58,7 +58,7 @@ enum Keys {
     /// None that is known: those that the copy names, which whoever made it could have chosen.
     Copy,
     /// Those that were given.
-    Given,
+    DeviceIds,
 }
 
 pub(crate) const FAULTS: [Column<Fault>; 3] = [
@@ -80,7 +80,7 @@ impl Proof {
             keys: match (is_copy, without_keys) {
                 (false, _) => Keys::Node,
                 (true, true) => Keys::Copy,
-                (true, false) => Keys::Given,
+                (true, false) => Keys::DeviceIds,
             },
             verdict,
         }
@@ -91,7 +91,7 @@ impl Proof {
         let verdict = &self.verdict;
         let whose = match self.keys {
             Keys::Node => "the node's own key",
-            Keys::Copy | Keys::Given => "the key",
+            Keys::Copy | Keys::DeviceIds => "the key",
         };
         let by_key = match (self.keys, verdict.vouched_seq) {
             (Keys::Copy, _) | (_, 0) => None,
@@ -101,10 +101,10 @@ impl Proof {
         let by_entry = by_entry.map(|seq| (seq, "the entry that is known".to_owned()));
         let all: Vec<(u64, String)> = by_key.into_iter().chain(by_entry).collect();
         let most = all.iter().map(|(seq, _)| *seq).max();
-        let told = all.iter().map(|(seq, by)| format!("up to entry {seq} by {by}"));
-        let told = match most {
+        let vm_account = all.iter().map(|(seq, by)| format!("up to entry {seq} by {by}"));
+        let vm_account = match most {
             None => "nobody vouches for any entry".to_owned(),
-            Some(_) => told.collect::<Vec<_>>().join(", "),
+            Some(_) => vm_account.collect::<Vec<_>>().join(", "),
         };
         let days = verdict.days_without_head.as_slice();
         let mut rest = match most {
@@ -115,7 +115,7 @@ impl Proof {
         if let (Some(first), Some(last)) = (days.first(), days.last()) {
             rest += &format!("; days that ended without a head: {first} to {last}");
         }
-        [("Vouched for", told), ("Not vouched for", rest)]
+        [("Vouched for", vm_account), ("Not vouched for", rest)]
     }
 
     fn bad_heads(&self) -> Vec<&str> {
@@ -130,7 +130,7 @@ pub(super) fn is_good(verdict: &Verdict) -> bool {
 }
 
 impl Render for Proof {
-    fn text(&self, look: Look) -> String {
+    fn text(&self, style: TextStyle) -> String {
         let verdict = &self.verdict;
         let heads = match verdict.heads.last() {
             None => "none yet".to_owned(),
@@ -164,25 +164,25 @@ impl Render for Proof {
             ("Keys", verdict.keys.join(", ")),
             ("Signed heads", heads),
         ];
-        // Of a ring that was changed nothing is said but that.
+        // If the ring was changed, nothing else is reported.
         let vouched = if self.good { self.vouched().to_vec() } else { Vec::new() };
         let rows = rows.into_iter().chain(vouched);
-        let mut text = properties(rows, look);
+        let mut text = properties(rows, style);
         if !verdict.faults.is_empty() {
             text += "\n";
-            text += &table(&FAULTS, &verdict.faults, look);
+            text += &table(&FAULTS, &verdict.faults, style);
         }
         let bad = self.bad_heads();
         if !bad.is_empty() {
             text += &format!("\nHeads that are not good: {}\n", printable(&bad.join(", ")));
         }
-        if look.legend && self.good {
+        if style.legend && self.good {
             text += match verdict.entries {
                 0 => "\nThe ring is empty.\n",
                 _ => "\nEvery line is what was written, as far as chain and signatures show.\n",
             };
             text += match self.keys {
-                Keys::Given => "",
+                Keys::DeviceIds => "",
                 Keys::Node => {
                     "The node's own key is compared with itself: whoever has the key elsewhere, as `steliactl ledger key` printed it, checks a copy with --key.\n"
                 }

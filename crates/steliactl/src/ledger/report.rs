@@ -4,8 +4,8 @@ use serde::Serialize;
 use stelia_ledger::account::Account;
 use stelia_ledger::verdict::{SignedHead, Verdict};
 
-use super::ask::Source;
-use super::{Told, html, proof};
+use super::query::Source;
+use super::{VmAccount, html, proof};
 use crate::client::Failure;
 use crate::map;
 use crate::threads::Roots;
@@ -18,7 +18,7 @@ pub(super) struct Report {
     /// When the report was made, microseconds since the epoch.
     pub made_us: u64,
     #[serde(flatten)]
-    pub told: Told,
+    pub vm_account: VmAccount,
     pub proof: Held,
 }
 
@@ -64,15 +64,15 @@ pub(super) async fn gather(
     until: u64,
     roots: &Roots,
 ) -> Result<Report, Failure> {
-    let told = source.one(vm, since, until).await?;
-    let proof = Held::of(source.verdict().await?, source.key().await, told.account.seq);
+    let vm_account = source.one(vm, since, until).await?;
+    let proof = Held::of(source.verdict().await?, source.key().await, vm_account.account.seq);
     Ok(Report {
         host: match source {
             Source::Daemon(_) => map::host(&roots.proc),
             Source::Copy(_) => String::new(),
         },
         made_us: now(),
-        told,
+        vm_account,
         proof,
     })
 }
@@ -87,7 +87,7 @@ pub(super) fn of(account: Account, verdict: Verdict, key: &str, host: &str, made
     Report {
         host: host.to_owned(),
         made_us,
-        told: Told::of(account),
+        vm_account: VmAccount::of(account),
         proof,
     }
 }

@@ -22,7 +22,7 @@ pub(crate) fn quiet() -> Account {
     account
 }
 
-/// Of a ring without faults, whose last head covers the account.
+/// The verdict on a ring without faults whose last head covers the account.
 pub(crate) fn good() -> Verdict {
     serde_json::from_str(include_str!("../../tests/data/verdict.json")).unwrap()
 }

@@ -9,10 +9,10 @@ use super::*;
 use crate::manual::explained;
 use crate::view::{Column, Form};
 
-fn wide() -> Look {
-    Look {
+fn wide() -> TextStyle {
+    TextStyle {
         wide: true,
-        ..Look::from(true)
+        ..TextStyle::from(true)
     }
 }
 
@@ -22,12 +22,12 @@ fn page(account: Account, verdict: Verdict) -> String {
 
 #[test]
 fn a_month_of_a_vm_is_a_table_a_customer_understands() {
-    insta::assert_snapshot!(Told::of(october()).text(wide()));
+    insta::assert_snapshot!(VmAccount::of(october()).text(wide()));
 }
 
 #[test]
 fn a_quiet_month_says_zero_and_that_all_is_covered() {
-    let text = Told::of(quiet()).text(Look::from(true));
+    let text = VmAccount::of(quiet()).text(TextStyle::from(true));
     assert!(
         text.starts_with(
             "In what was read, no other task ran on the VM's CPUs, and no interrupt of another device reached them. 100% of the time \
@@ -42,37 +42,37 @@ fn a_quiet_month_says_zero_and_that_all_is_covered() {
 fn each_vm_is_a_line() {
     let mut unnamed = quiet();
     (unnamed.vm, unnamed.name) = ("0123".to_owned(), String::new());
-    let all = All(vec![Told::of(october()), Told::of(unnamed)]);
+    let all = All(vec![VmAccount::of(october()), VmAccount::of(unnamed)]);
     insta::assert_snapshot!(all.text(wide()));
     assert_eq!(all.names().len(), 2);
-    assert!(All(Vec::new()).text(Look::from(true)).starts_with("No VM had"));
+    assert!(All(Vec::new()).text(TextStyle::from(true)).starts_with("No VM had"));
 }
 
 #[test]
 fn nothing_known_is_never_told_as_zero() {
-    let told = |promised_us, covered_us| {
-        Told::of(Account {
+    let vm_account = |promised_us, covered_us| {
+        VmAccount::of(Account {
             promised_us,
             covered_us,
             ..Account::default()
         })
     };
     assert!(
-        told(5, 0)
-            .text(Look::from(true))
+        vm_account(5, 0)
+            .text(TextStyle::from(true))
             .starts_with("Nothing is known of this time")
     );
     assert!(
-        told(0, 0)
-            .text(Look::from(true))
+        vm_account(0, 0)
+            .text(TextStyle::from(true))
             .starts_with("The VM had no CPUs of its own")
     );
-    assert_eq!(Brief::of(told(5, 0)).line(), "nothing is known");
+    assert_eq!(Brief::of(vm_account(5, 0)).line(), "nothing is known");
     assert_eq!(
-        Brief::of(Told::of(quiet())).line(),
+        Brief::of(VmAccount::of(quiet())).line(),
         "other tasks 0, other devices' interrupts 0, 100% covered"
     );
-    for unknown in [told(5, 0), told(0, 0)] {
+    for unknown in [vm_account(5, 0), vm_account(0, 0)] {
         assert!(page(unknown.account, good()).contains("class=\"headline unknown\""));
     }
     // All but a microsecond of a year is not all.
@@ -168,7 +168,7 @@ fn broken() -> Verdict {
 #[test]
 fn a_ring_that_was_changed_fails_and_says_where() {
     let proof = proof::Proof::of(broken(), false, true);
-    insta::assert_snapshot!(proof.text(Look::from(true)));
+    insta::assert_snapshot!(proof.text(TextStyle::from(true)));
     assert_eq!(proof.failure().unwrap(), "the ring is not what was written: 1 fault");
     assert!(page(october(), broken()).contains("The ledger is not what was written: 1 fault."));
 }
@@ -177,10 +177,10 @@ fn a_ring_that_was_changed_fails_and_says_where() {
 fn a_ring_that_is_good_succeeds_and_a_copy_without_a_key_is_not_proved() {
     let proof = |is_copy, without| proof::Proof::of(good(), is_copy, without);
     assert_eq!(proof(false, true).failure(), None);
-    insta::assert_snapshot!(proof(true, true).text(Look::from(true)));
+    insta::assert_snapshot!(proof(true, true).text(TextStyle::from(true)));
     assert!(
         proof(true, true)
-            .text(Look::from(false))
+            .text(TextStyle::from(false))
             .contains("nobody vouches for any entry")
     );
     let by_key = |is_copy| {
@@ -189,7 +189,7 @@ fn a_ring_that_is_good_succeeds_and_a_copy_without_a_key_is_not_proved() {
             vouched_by: "q1w2".to_owned(),
             ..good()
         };
-        proof::Proof::of(verdict, is_copy, false).text(Look::from(true))
+        proof::Proof::of(verdict, is_copy, false).text(TextStyle::from(true))
     };
     assert!(
         by_key(true).contains("up to entry 40300 by the key q1w2"),
@@ -220,7 +220,7 @@ fn who_ran_is_told_over_all_cpus_and_what_was_dropped_too() {
         pod: Pod::unnamed("aaaaaaaa"),
         attribution: october().attributions.remove(0),
     };
-    insta::assert_snapshot!(watched.text(Look::from(true)));
+    insta::assert_snapshot!(watched.text(TextStyle::from(true)));
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn an_attribution_that_failed_says_nothing_of_who_ran() {
         ..Attribution::default()
     }];
     let html = page(account.clone(), good());
-    let table = Told::of(account).text(wide());
+    let table = VmAccount::of(account).text(wide());
     for text in [html, table] {
         assert!(text.contains("Not known.") && text.contains(&locked), "{text}");
         assert!(!text.contains("Nothing but the VM"), "{text}");
@@ -242,7 +242,7 @@ fn an_attribution_that_failed_says_nothing_of_who_ran() {
 
 #[test]
 fn json_identifies_the_vm_as_every_answer_does_and_has_the_account() {
-    let json: serde_json::Value = serde_json::from_str(&Form::Json.write(&Told::of(october())).unwrap()).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&Form::Json.write(&VmAccount::of(october())).unwrap()).unwrap();
     assert_eq!(
         (
             &json["pod_name"],
@@ -261,10 +261,10 @@ fn every_column_is_explained() {
     let columns = |part| explained("COLUMNS", Some(part));
     assert_eq!(columns("ledger"), headings(&text::ALL));
     assert_eq!(columns("ledger: classes"), headings(&text::CLASSES));
-    assert_eq!(columns("ledger: windows"), headings(&text::WORST));
+    assert_eq!(columns("ledger: windows"), headings(&text::WORST_COLUMNS));
     assert_eq!(columns("ledger: gaps"), headings(&text::GAPS));
     assert_eq!(columns("ledger: days"), headings(&text::DAYS));
-    assert_eq!(columns("ledger: who ran"), headings(&text::WHO));
+    assert_eq!(columns("ledger: who ran"), headings(&text::RUN_COLUMNS));
     assert_eq!(columns("ledger: faults"), headings(&proof::FAULTS));
 }
 

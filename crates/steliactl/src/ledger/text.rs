@@ -2,38 +2,38 @@
 
 use stelia_ledger::account::{Day, Gap, Window};
 
-use super::Told;
-use super::words::{self, Row, Who};
-use crate::view::{Column, Look, Meaning, column, counted, printable, properties, table};
+use super::VmAccount;
+use super::words::{self, Row, RunRow};
+use crate::view::{Column, Meaning, TextStyle, column, counted, printable, properties, table};
 
 /// Names of a class that are printed; the others are counted.
 const NAMES: usize = 6;
 /// Rows of one attribution within an account.
 const DOERS: usize = 8;
 
-pub(crate) const ALL: [Column<Told>; 7] = [
-    column("POD", |told: &Told| told.pod.to_string()).yields(1),
-    column("POD UID", |told: &Told| told.pod.pod_uid.clone()).wide(),
-    column("COVERED", |told: &Told| {
-        words::covered(told.account.promised_us, told.account.covered_us)
+pub(crate) const ALL: [Column<VmAccount>; 7] = [
+    column("POD", |vm_account: &VmAccount| vm_account.pod.to_string()).yields(1),
+    column("POD UID", |vm_account: &VmAccount| vm_account.pod.pod_uid.clone()).wide(),
+    column("COVERED", |vm_account: &VmAccount| {
+        words::covered(vm_account.account.promised_us, vm_account.account.covered_us)
     })
     .right(),
-    column("OTHER TASKS", |told: &Told| {
-        words::range(told.account.totals.other_tasks)
+    column("OTHER TASKS", |vm_account: &VmAccount| {
+        words::range(vm_account.account.totals.other_tasks)
     })
     .right()
-    .means(|told| zero(told.account.totals.other_tasks.most)),
-    column("OTHER DEVICES", |told: &Told| {
-        words::grouped(words::total(&told.account.totals.devices))
+    .means(|vm_account| zero(vm_account.account.totals.other_tasks.most)),
+    column("OTHER DEVICES", |vm_account: &VmAccount| {
+        words::grouped(words::total(&vm_account.account.totals.devices))
     })
     .right()
-    .means(|told| zero(words::total(&told.account.totals.devices))),
-    column("LOST AT MOST", |told: &Told| {
-        words::duration(told.account.totals.delay_ns)
+    .means(|vm_account| zero(words::total(&vm_account.account.totals.devices))),
+    column("LOST AT MOST", |vm_account: &VmAccount| {
+        words::duration(vm_account.account.totals.delay_ns)
     })
     .right(),
-    column("WORST DAY", |told: &Told| {
-        let worst = words::worst_day(&told.account.days);
+    column("WORST DAY", |vm_account: &VmAccount| {
+        let worst = words::worst_day(&vm_account.account.days);
         worst.map(|day| day.day.clone()).unwrap_or_default()
     }),
 ];
@@ -53,7 +53,7 @@ pub(crate) const CLASSES: [Column<Row>; 4] = [
         .or_nothing(),
 ];
 
-pub(crate) const WORST: [Column<Window>; 6] = [
+pub(crate) const WORST_COLUMNS: [Column<Window>; 6] = [
     column("FROM", |window: &Window| words::clock(window.from_us)),
     column("UNTIL", |window: &Window| words::clock(window.until_us)),
     column("CPUS", |window: &Window| window.cpus.clone()).yields(1),
@@ -85,12 +85,12 @@ pub(crate) const DAYS: [Column<Day>; 5] = [
     column("LOST AT MOST", |day: &Day| words::duration(day.delay_ns)).right(),
 ];
 
-pub(crate) const WHO: [Column<Who>; 5] = [
-    column("WHAT", |who: &Who| who.what.to_owned()),
-    column("NAME", |who: &Who| who.name.clone()).yields(1),
-    column("CPUS", |who: &Who| who.cpus.to_string()).yields(2),
-    column("COUNT", |who: &Who| words::grouped(who.count)).right(),
-    column("RAN", Who::ran).right(),
+pub(crate) const RUN_COLUMNS: [Column<RunRow>; 5] = [
+    column("WHAT", |who: &RunRow| who.what.to_owned()),
+    column("NAME", |who: &RunRow| who.name.clone()).yields(1),
+    column("CPUS", |who: &RunRow| who.cpus.to_string()).yields(2),
+    column("COUNT", |who: &RunRow| words::grouped(who.count)).right(),
+    column("RAN", RunRow::ran).right(),
 ];
 
 fn zero(count: u64) -> Meaning {
@@ -100,36 +100,36 @@ fn zero(count: u64) -> Meaning {
     }
 }
 
-pub(super) fn all(told: &[Told], look: Look) -> String {
-    if told.is_empty() {
+pub(super) fn all(vm_account: &[VmAccount], style: TextStyle) -> String {
+    if vm_account.is_empty() {
         return "No VM had CPUs of its own in this time.\n".to_owned();
     }
-    table(&ALL, told, look)
+    table(&ALL, vm_account, style)
 }
 
-pub(super) fn one(told: &Told, look: Look) -> String {
-    let account = &told.account;
+pub(super) fn one(vm_account: &VmAccount, style: TextStyle) -> String {
+    let account = &vm_account.account;
     let mut parts = Vec::new();
-    if look.legend {
-        parts.push(head(told, look));
+    if style.legend {
+        parts.push(head(vm_account, style));
     }
-    parts.push(table(&CLASSES, &words::rows(&account.totals), look));
-    let mut part = |title: &str, text: String| match look.legend {
+    parts.push(table(&CLASSES, &words::rows(&account.totals), style));
+    let mut part = |title: &str, text: String| match style.legend {
         true => parts.push(format!("{title}\n{text}")),
         false => parts.push(text),
     };
-    if look.wide && !account.days.is_empty() {
-        part("By day:", table(&DAYS, &account.days, look));
+    if style.wide && !account.days.is_empty() {
+        part("By day:", table(&DAYS, &account.days, style));
     }
     if !account.worst.is_empty() {
-        part("The worst windows:", table(&WORST, &account.worst, look));
+        part("The worst windows:", table(&WORST_COLUMNS, &account.worst, style));
     }
     if !account.gaps.is_empty() {
         let more = match account.gaps_left_out {
             0 => String::new(),
             count => format!("And {} more.\n", counted(count, "gap")),
         };
-        part("Not covered by readings:", table(&GAPS, &account.gaps, look) + &more);
+        part("Not covered by readings:", table(&GAPS, &account.gaps, style) + &more);
     }
     for one in &account.attributions {
         let mut rows = words::who(one);
@@ -139,16 +139,16 @@ pub(super) fn one(told: &Told, look: Look) -> String {
             printable(&one.cpus),
             between(one.from_us, one.until_us)
         );
-        part(&title, who(&rows, &words::incomplete(one), look));
+        part(&title, who(&rows, &words::incomplete(one), style));
     }
     parts.join("\n")
 }
 
-fn head(told: &Told, look: Look) -> String {
-    let account = &told.account;
-    let vm = match told.pod.is_named() {
-        true => format!("{} ({})", told.pod, told.pod.pod_uid),
-        false => told.pod.to_string(),
+fn head(vm_account: &VmAccount, style: TextStyle) -> String {
+    let account = &vm_account.account;
+    let vm = match vm_account.pod.is_named() {
+        true => format!("{} ({})", vm_account.pod, vm_account.pod.pod_uid),
+        false => vm_account.pod.to_string(),
     };
     let time = between(account.since_us, account.until_us);
     let kept = format!("entry {}, {}", account.seq, account.hash);
@@ -159,7 +159,7 @@ fn head(told: &Told, look: Look) -> String {
         ("Last entry", kept),
     ];
     // The sentence is whole on any terminal.
-    format!("{}\n\n{}", words::headline(account), properties(rows, look))
+    format!("{}\n\n{}", words::headline(account), properties(rows, style))
 }
 
 /// From when until when; the beginning may be the ring's, which is not known.
@@ -175,10 +175,10 @@ pub(super) fn between(from_us: u64, until_us: u64) -> String {
 }
 
 /// Who ran, and why that may not be all.
-pub(super) fn who(rows: &[Who], incomplete: &[String], look: Look) -> String {
+pub(super) fn who(rows: &[RunRow], incomplete: &[String], style: TextStyle) -> String {
     let mut text = match rows.is_empty() {
         true => format!("{}\n", words::nobody(incomplete)),
-        false => table(&WHO, rows, look),
+        false => table(&RUN_COLUMNS, rows, style),
     };
     for problem in incomplete {
         text += &format!("Problem: {}\n", printable(problem));

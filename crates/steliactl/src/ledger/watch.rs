@@ -1,4 +1,4 @@
-//! `--watch`: who runs on a VM's CPUs while they are looked at closely.
+//! `--watch`: traces what runs on a VM's CPUs.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use stelia_api::attribution::Attribution;
 use stelia_api::client::Dict;
 use zbus::Variant;
 
-use super::{ask, text, words};
+use super::{query, text, words};
 use crate::client::{Client, Failure};
 use crate::pod::Pod;
-use crate::view::{Look, Render, printable};
+use crate::view::{Render, TextStyle, printable};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Watched {
@@ -26,21 +26,21 @@ pub(super) struct Watched {
 /// No such instance, or the kernel's tracing cannot be used.
 pub(super) async fn gather(client: &Client, vm: &str, time: Duration) -> Result<Watched, Failure> {
     let found = client.find(vm).await?;
-    let object = ask::instance(client, &found.row.2).await?;
+    let object = query::instance(client, &found.row.2).await?;
     let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let options = Dict::from([("seconds", Variant::from(seconds))]);
     let text = client.in_the_end(object.attribute(options)).await?;
     Ok(Watched {
         pod: found.pod,
-        attribution: ask::understood(&text)?,
+        attribution: query::understood(&text)?,
     })
 }
 
 impl Render for Watched {
-    fn text(&self, look: Look) -> String {
+    fn text(&self, style: TextStyle) -> String {
         let one = &self.attribution;
-        let table = text::who(&words::who(one), &words::incomplete(one), look);
-        match look.legend {
+        let table = text::who(&words::who(one), &words::incomplete(one), style);
+        match style.legend {
             true => format!(
                 "{}, CPUs {}, {} UTC\n\n{table}",
                 printable(&self.pod.to_string()),

@@ -108,7 +108,7 @@ impl Month {
         }
     }
 
-    /// So many months before it.
+    /// The month this many months earlier.
     pub(crate) fn back(self, months: u64) -> Self {
         let all = (self.year * 12 + self.month - 1).saturating_sub(months);
         Self {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stelia_api::attribution::{Attribution, Doer};
+use stelia_api::attribution::{Attribution, Occupant};
 use stelia_cpus::CpuSet;
 use stelia_ledger::account::{Account, Day, Range, Totals, Window};
 use stelia_ledger::entry::{Class, Closed};
@@ -127,7 +127,7 @@ fn by_count(names: &BTreeMap<String, u64>) -> Vec<(String, u64)> {
     names
 }
 
-/// "nvme0q3 12, eth0 1"; after so many names only how many more.
+/// "nvme0q3 12, eth0 1"; after the limit only the number of further names.
 pub(super) fn listed(names: &[(String, u64)], most: usize) -> String {
     let shown = names.iter().take(most);
     let mut shown: Vec<String> = shown
@@ -282,7 +282,7 @@ pub(super) fn worst_day(days: &[Day]) -> Option<&Day> {
 
 /// Who ran, over all CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Who {
+pub(crate) struct RunRow {
     pub what: &'static str,
     pub name: String,
     pub cpus: CpuSet,
@@ -291,7 +291,7 @@ pub(crate) struct Who {
     pub estimated: bool,
 }
 
-impl Who {
+impl RunRow {
     pub(super) fn ran(&self) -> String {
         match (self.ns, self.estimated) {
             (None, _) => String::new(),
@@ -302,7 +302,7 @@ impl Who {
 }
 
 /// By kind; within a kind those first that ran longest, then those that ran most often.
-pub(super) fn who(attribution: &Attribution) -> Vec<Who> {
+pub(super) fn who(attribution: &Attribution) -> Vec<RunRow> {
     let kinds = [
         ("task", &attribution.tasks),
         ("interrupt", &attribution.interrupts),
@@ -317,10 +317,10 @@ pub(super) fn who(attribution: &Attribution) -> Vec<Who> {
     each.collect()
 }
 
-fn merged(what: &'static str, doers: &[Doer]) -> Vec<Who> {
-    let mut by_name: BTreeMap<&str, Who> = BTreeMap::new();
+fn merged(what: &'static str, doers: &[Occupant]) -> Vec<RunRow> {
+    let mut by_name: BTreeMap<&str, RunRow> = BTreeMap::new();
     for doer in doers {
-        let one = by_name.entry(&doer.name).or_insert_with(|| Who {
+        let one = by_name.entry(&doer.name).or_insert_with(|| RunRow {
             what,
             name: doer.name.clone(),
             cpus: CpuSet::new(),
@@ -342,7 +342,7 @@ fn merged(what: &'static str, doers: &[Doer]) -> Vec<Who> {
     by_name.into_values().collect()
 }
 
-/// What an attribution without any row says. Of one that is incomplete nothing follows.
+/// The text for an attribution without any row. An incomplete one proves nothing.
 pub(super) fn nobody(incomplete: &[String]) -> &'static str {
     match incomplete.is_empty() {
         true => "Nothing but the VM's own.",

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::client::Failure;
 use super::threads::{Process, Roots};
 use super::verify::Finding;
-use super::view::{self, Look, column, table};
+use super::view::{self, TextStyle, column, table};
 pub(crate) use maps::Mapped;
 use stelia_node::locality::{Device, Localities, Locality, NodeMemory, list, size};
 
@@ -26,13 +26,13 @@ pub(crate) fn findings(localities: &Localities, pod: Option<&str>) -> Vec<Findin
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct VmLocality {
     locality: Locality,
     devices_unknown: Option<String>,
     mapped: Option<Vec<Mapped>>,
 }
 
-impl Seen {
+impl VmLocality {
     /// The daemon's report on this pod, and the VFIO devices that its processes have open, as far as they may be read.
     /// `None` where the daemon has no report on it.
     pub(crate) fn of(mut localities: Localities, pod: &str, roots: &Roots, processes: &[Process]) -> Option<Self> {
@@ -56,11 +56,11 @@ impl Seen {
     }
 
     /// Tables, printed after the properties.
-    pub(crate) fn text(&self, look: Look) -> String {
-        self.memory(look) + &self.devices(look) + &self.maps(look)
+    pub(crate) fn text(&self, style: TextStyle) -> String {
+        self.memory(style) + &self.devices(style) + &self.maps(style)
     }
 
-    fn memory(&self, look: Look) -> String {
+    fn memory(&self, style: TextStyle) -> String {
         let locality = &self.locality;
         if locality.memory.is_empty() {
             return String::new();
@@ -80,10 +80,10 @@ impl Seen {
         let rows = locality.memory.iter();
         let rows = rows.map(|(node, memory)| (*node, locality.is_own(*node), *memory));
         let rows: Vec<_> = rows.collect();
-        headed(&format!("Memory: {heading}"), look, table(&columns, &rows, look))
+        headed(&format!("Memory: {heading}"), style, table(&columns, &rows, style))
     }
 
-    fn devices(&self, look: Look) -> String {
+    fn devices(&self, style: TextStyle) -> String {
         let locality = &self.locality;
         let unknown = self.devices_unknown.iter();
         let unknown: String = unknown
@@ -106,20 +106,20 @@ impl Seen {
         }
         headed(
             "Devices",
-            look,
+            style,
             unknown
                 + &table(
                     &columns,
                     &rows,
-                    Look {
-                        legend: look.legend && !rows.is_empty(),
-                        ..look
+                    TextStyle {
+                        legend: style.legend && !rows.is_empty(),
+                        ..style
                     },
                 ),
         )
     }
 
-    fn maps(&self, look: Look) -> String {
+    fn maps(&self, style: TextStyle) -> String {
         let columns = [
             column("NODE", |(node, ..): &(u32, bool, u64, &Mapped)| node.to_string()),
             column("OWN", |(_, own, ..)| yes(*own)),
@@ -135,7 +135,7 @@ impl Seen {
         if rows.is_empty() {
             return String::new();
         }
-        headed("Mapped", look, table(&columns, &rows, look))
+        headed("Mapped", style, table(&columns, &rows, style))
     }
 
     pub(crate) fn json(&self) -> Value {
@@ -164,8 +164,8 @@ impl Seen {
 }
 
 /// A table below its heading; without a legend there is no heading.
-fn headed(heading: &str, look: Look, table: String) -> String {
-    match look.legend {
+fn headed(heading: &str, style: TextStyle, table: String) -> String {
+    match style.legend {
         true => format!("\n{heading}\n{table}"),
         false => table,
     }

@@ -3,7 +3,7 @@ use std::path::Path;
 use super::*;
 use crate::node;
 use crate::threads::Roots;
-use crate::view::Look;
+use crate::view::TextStyle;
 
 fn parse(description: &str) -> Result<Localities, Failure> {
     Ok(node::parse(description)?.locality)
@@ -24,9 +24,9 @@ fn description() -> String {
     )
 }
 
-fn seen(pod: &str) -> Seen {
+fn vm_locality(pod: &str) -> VmLocality {
     let roots = Roots::below(Path::new("/nowhere"));
-    Seen::of(parse(&description()).unwrap(), pod, &roots, &[]).unwrap()
+    VmLocality::of(parse(&description()).unwrap(), pod, &roots, &[]).unwrap()
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn half_the_memory_away_is_a_finding_with_the_share_and_a_cure() {
 #[test]
 fn show_prints_each_node_and_each_device() {
     assert_eq!(
-        seen("far").text(Look::from(true)),
+        vm_locality("far").text(TextStyle::from(true)),
         "\nMemory: 50 % (1.0 GiB of 2.0 GiB) is not on the NUMA nodes of its CPUs, 0\n\
          NODE  OWN  ANON     SHMEM  HUGE PAGES  FILE\n\
          0     yes  1.0 GiB  0 B    0 B         4.0 KiB\n\
@@ -58,14 +58,14 @@ fn show_prints_each_node_and_each_device() {
          1     no   2      nvidia.com/gpu\n\
          -     -    1      kvm?[2J\n"
     );
-    let bare = seen("near").text(Look::from(false));
+    let bare = vm_locality("near").text(TextStyle::from(false));
     assert_eq!(bare.lines().count(), 2, "{bare}");
     assert!(bare.starts_with("0  yes  1.0 GiB"), "{bare}");
 }
 
 #[test]
 fn json_holds_the_share_and_what_it_is_of() {
-    let json = seen("far").json();
+    let json = vm_locality("far").json();
     assert_eq!(
         (&json["away_ratio"], &json["too_much_away"]),
         (&json!(0.5), &json!(true))
@@ -80,7 +80,7 @@ fn json_holds_the_share_and_what_it_is_of() {
         json!({"name": "nvidia.com/gpu", "node": 1, "own": false, "count": 2})
     );
     assert_eq!(
-        (&json["mapped"], &seen("near").json()["cpu_nodes"]),
+        (&json["mapped"], &vm_locality("near").json()["cpu_nodes"]),
         (&Value::Null, &json!("0-1"))
     );
 }
@@ -89,7 +89,7 @@ fn json_holds_the_share_and_what_it_is_of() {
 fn an_older_daemon_tells_nothing_and_that_is_no_failure() {
     let none = parse(r#"{"version":"0.0.9","node":{}}"#).unwrap();
     assert_eq!(none, Localities::default());
-    assert_eq!(Seen::of(none, "far", &Roots::default(), &[]), None);
+    assert_eq!(VmLocality::of(none, "far", &Roots::default(), &[]), None);
     assert!(parse("no JSON").is_err());
 }
 
@@ -97,12 +97,13 @@ fn an_older_daemon_tells_nothing_and_that_is_no_failure() {
 fn devices_that_are_not_known_are_not_none() {
     let mut all = parse(&description()).unwrap();
     all.devices_unknown = Some("/x: checksum".to_owned());
-    let seen = Seen::of(all, "near", &Roots::below(Path::new("/nowhere")), &[]).unwrap();
+    let vm_locality = VmLocality::of(all, "near", &Roots::below(Path::new("/nowhere")), &[]).unwrap();
     assert!(
-        seen.text(Look::from(true))
+        vm_locality
+            .text(TextStyle::from(true))
             .ends_with("\nDevices\nkubelet's are not known: /x: checksum\n")
     );
-    assert_eq!(seen.json()["devices_unknown"], "/x: checksum");
+    assert_eq!(vm_locality.json()["devices_unknown"], "/x: checksum");
 }
 
 #[test]
@@ -122,15 +123,15 @@ fn what_is_mapped_is_told_by_process_when_it_is_asked_for() {
     )
     .unwrap();
     // 10 has ended.
-    let mut seen = seen("far");
-    seen.read_maps(&roots, &[process(9), process(10)]).unwrap();
-    let text = seen.text(Look::from(true));
+    let mut vm_locality = vm_locality("far");
+    vm_locality.read_maps(&roots, &[process(9), process(10)]).unwrap();
+    let text = vm_locality.text(TextStyle::from(true));
     assert!(
         text.ends_with("\nMapped\nNODE  OWN  MAPPED   PID  PROCESS\n1     no   2.0 MiB  9    qemu\n"),
         "{text}"
     );
     assert_eq!(
-        seen.json()["mapped"],
+        vm_locality.json()["mapped"],
         json!([{"pid": 9, "name": "qemu", "nodes": {"1": 2 << 20}}])
     );
 }

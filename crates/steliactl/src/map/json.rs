@@ -5,7 +5,7 @@ use serde_json::{Map as Object, Value, json};
 use stelia_node::locality::Device;
 
 use super::marks::mark;
-use super::{Core, Cpu, Instance, Map, Pod, Whose};
+use super::{Core, Cpu, CpuOwner, Instance, Map, Pod};
 
 impl Serialize for Map {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -41,17 +41,17 @@ impl Map {
 
     fn cpu(&self, cpu: &Cpu) -> Value {
         let owner = match cpu.whose {
-            Whose::Shared => "shared",
-            Whose::Reserved => "reserved",
-            Whose::Kubelet => "kubelet",
-            Whose::Unknown => "unknown",
-            Whose::Pod(n) => match self.pods.get(n).and_then(|pod| pod.instance.as_ref()) {
+            CpuOwner::Shared => "shared",
+            CpuOwner::Reserved => "reserved",
+            CpuOwner::Kubelet => "kubelet",
+            CpuOwner::Unknown => "unknown",
+            CpuOwner::Pod(n) => match self.pods.get(n).and_then(|pod| pod.instance.as_ref()) {
                 Some(_) => "instance",
                 None => "pod",
             },
         };
         let pod = match cpu.whose {
-            Whose::Pod(n) => self.pods.get(n).map(|pod| (n, pod)),
+            CpuOwner::Pod(n) => self.pods.get(n).map(|pod| (n, pod)),
             _ => None,
         };
         let mut object = identity(pod);

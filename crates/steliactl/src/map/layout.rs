@@ -4,19 +4,19 @@
 use stelia_node::locality::{Device, size};
 
 use super::marks::{COLOURS, columns, cut, keys, mark, sign, tail};
-use super::shape::{CELL_HEIGHT, GAP, LARGE, NORMAL, SMALL, Shape, balance, grid, text_width};
-use super::{Core, Cpu, Map, Place, Pod, Whose};
+use super::shape::{CELL_HEIGHT, GAP, LARGE_TEXT_SIZE, SMALL_TEXT_SIZE, Shape, TEXT_SIZE, balance, grid, text_width};
+use super::{Core, CoreGroup, Cpu, CpuOwner, Map, Pod};
 use crate::view::printable;
 
-/// A picture is at least so wide, so that the names of pods have room.
-const LEAST_WIDTH: usize = 760;
+/// The smallest width of a picture: the names of pods need room.
+const MIN_PICTURE_WIDTH: usize = 760;
 /// The most columns of a device's name.
 const DEVICE_COLUMNS: usize = 26;
 
 /// The picture: the machine and its legend; for a picture that stands alone a heading and the list of pods too.
 pub(super) fn picture(map: &Map, alone: bool) -> Shape {
     let machine = machine(map);
-    let width = machine.width.max(if alone { LEAST_WIDTH } else { 400 });
+    let width = machine.width.max(if alone { MIN_PICTURE_WIDTH } else { 400 });
     let mut parts = Vec::new();
     if alone {
         parts.push(heading(map, width));
@@ -39,21 +39,21 @@ pub(super) fn picture(map: &Map, alone: bool) -> Shape {
 
 fn heading(map: &Map, width: usize) -> Shape {
     let mut shape = Shape::new("", String::new());
-    let most = width * 8 / (LARGE * 5);
+    let most = width * 8 / (LARGE_TEXT_SIZE * 5);
     let host = printable(&map.host);
     let mut y = 0;
     if !host.is_empty() {
-        shape.label(0, LARGE, LARGE, cut(&host, most));
-        y = LARGE + 6;
+        shape.label(0, LARGE_TEXT_SIZE, LARGE_TEXT_SIZE, cut(&host, most));
+        y = LARGE_TEXT_SIZE + 6;
     }
-    shape.label(0, y + NORMAL, NORMAL, format!("{}, {}", map.time(), map.extent()));
-    (shape.width, shape.height) = (width, y + NORMAL + 4);
+    shape.label(0, y + TEXT_SIZE, TEXT_SIZE, format!("{}, {}", map.time(), map.extent()));
+    (shape.width, shape.height) = (width, y + TEXT_SIZE + 4);
     shape
 }
 
 fn machine(map: &Map) -> Shape {
     let widest = map.cpus().map(|cpu| columns(&cell(map, cpu))).max().unwrap_or(1);
-    let cell_width = text_width(&"8".repeat(widest), SMALL) + 6;
+    let cell_width = text_width(&"8".repeat(widest), SMALL_TEXT_SIZE) + 6;
     let mut places: Vec<(u32, Shape)> = Vec::new();
     for place in map.places() {
         places.push((place.socket, node(map, &place, cell_width)));
@@ -82,7 +82,7 @@ fn machine(map: &Map) -> Shape {
     Shape::around("machine", name, String::new(), sockets)
 }
 
-fn node(map: &Map, place: &Place<'_>, cell_width: usize) -> Shape {
+fn node(map: &Map, place: &CoreGroup<'_>, cell_width: usize) -> Shape {
     let mut inside = Vec::new();
     for cores in place.cores.chunk_by(|a, b| a.cache == b.cache) {
         let mut boxes: Vec<Shape> = cores.iter().map(|one| core(map, one, cell_width)).collect();
@@ -121,19 +121,19 @@ fn core(map: &Map, core: &Core, cell_width: usize) -> Shape {
 /// What is written into a CPU's box. Shared CPUs are known by their colour.
 fn cell(map: &Map, cpu: &Cpu) -> String {
     match cpu.whose {
-        Whose::Shared => cpu.number.to_string(),
+        CpuOwner::Shared => cpu.number.to_string(),
         _ => format!("{}{}", cpu.number, tail(map, cpu)),
     }
 }
 
 fn cpu(map: &Map, cpu: &Cpu, wide: usize) -> Shape {
     let (class, owner) = match cpu.whose {
-        Whose::Shared => ("shared".to_owned(), "shared".to_owned()),
-        Whose::Reserved => ("reserved".to_owned(), "reserved".to_owned()),
-        Whose::Kubelet => ("kubelet".to_owned(), "held by kubelet".to_owned()),
-        Whose::Unknown => ("unknown".to_owned(), "owner unknown".to_owned()),
-        Whose::Pod(n) => match map.pods.get(n) {
-            Some(pod) => (pod_class(n, pod), told(pod)),
+        CpuOwner::Shared => ("shared".to_owned(), "shared".to_owned()),
+        CpuOwner::Reserved => ("reserved".to_owned(), "reserved".to_owned()),
+        CpuOwner::Kubelet => ("kubelet".to_owned(), "held by kubelet".to_owned()),
+        CpuOwner::Unknown => ("unknown".to_owned(), "owner unknown".to_owned()),
+        CpuOwner::Pod(n) => match map.pods.get(n) {
+            Some(pod) => (pod_class(n, pod), pod_title(pod)),
             None => (String::new(), String::new()),
         },
     };
@@ -151,7 +151,7 @@ fn pod_class(n: usize, pod: &Pod) -> String {
 }
 
 /// The pod and its state in one line.
-fn told(pod: &Pod) -> String {
+fn pod_title(pod: &Pod) -> String {
     let reasons = pod.instance.iter().flat_map(|instance| &instance.degraded);
     let reasons: String = reasons.map(|reason| format!("; {reason}")).collect();
     printable(&format!("{}, {}{reasons}", pod.title(), pod.state()))
@@ -191,8 +191,8 @@ fn device(map: &Map, n: usize, device: &Device) -> Shape {
         .unwrap_or_default();
     let title = printable(&format!("{name}{count}{on}: {pod}"));
     let mut shape = Shape::new(format!("device {class}"), title);
-    (shape.width, shape.height) = (text_width(&text, SMALL) + 8, CELL_HEIGHT);
-    shape.label(4, 13, SMALL, text);
+    (shape.width, shape.height) = (text_width(&text, SMALL_TEXT_SIZE) + 8, CELL_HEIGHT);
+    shape.label(4, 13, SMALL_TEXT_SIZE, text);
     shape
 }
 
@@ -206,13 +206,13 @@ fn legend(map: &Map, width: usize) -> Shape {
         let colour = if of_pods { "c0 " } else { "" };
         let class = format!("cpu {colour}{}", key.class);
         let mut swatch = Shape::cell(class, String::new(), (26, CELL_HEIGHT), sample);
-        let wide = 32 + text_width(key.meaning, NORMAL);
+        let wide = 32 + text_width(key.meaning, TEXT_SIZE);
         if x > 0 && x + wide > width {
             (x, y) = (0, y + CELL_HEIGHT + GAP);
         }
         swatch.shift(x, y);
         shape.inside.push(swatch);
-        shape.label(x + 32, y + 13, NORMAL, key.meaning.to_owned());
+        shape.label(x + 32, y + 13, TEXT_SIZE, key.meaning.to_owned());
         x += wide + 3 * GAP;
     }
     (shape.width, shape.height) = (width, y + CELL_HEIGHT);
@@ -227,7 +227,7 @@ pub(super) fn sample(n: usize, pod: &Pod, width: usize) -> Shape {
 
 /// The width of the widest mark's box.
 pub(super) fn sample_width(map: &Map) -> usize {
-    let marks = (0..map.pods.len()).map(|n| text_width(&mark(n), SMALL));
+    let marks = (0..map.pods.len()).map(|n| text_width(&mark(n), SMALL_TEXT_SIZE));
     marks.max().unwrap_or(0) + 8
 }
 
@@ -248,18 +248,18 @@ fn list(map: &Map, width: usize) -> Shape {
         }
     }
     let swatch = sample_width(map);
-    let wide = cells.map(|cell| text_width(&"8".repeat(cell), NORMAL) + 2 * GAP);
+    let wide = cells.map(|cell| text_width(&"8".repeat(cell), TEXT_SIZE) + 2 * GAP);
     let row_width = swatch + 2 * GAP + wide.iter().sum::<usize>();
     let across = (width / (row_width + 2 * GAP)).max(1);
     let a_column = rows.len().div_ceil(across).max(1);
     let mut shape = Shape::new("", String::new());
     for (n, (row, pod)) in rows.iter().zip(&map.pods).enumerate() {
-        let mut line = Shape::new("", told(pod));
+        let mut line = Shape::new("", pod_title(pod));
         (line.width, line.height) = (row_width, CELL_HEIGHT);
         let sample = sample(n, pod, swatch);
         let mut x = swatch + 2 * GAP;
         for ((text, most), wide) in row.iter().zip(cells).zip(wide) {
-            line.label(x, 13, NORMAL, cut(text, most));
+            line.label(x, 13, TEXT_SIZE, cut(text, most));
             x += wide;
         }
         line.inside.push(sample);

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Cpu, Map, Pod, Whose};
+use super::{Cpu, CpuOwner, Map, Pod};
 
-/// Pods have one of so many colours, in turn; their marks are never the same.
+/// Number of colours that pods get in turn; their marks always differ.
 pub(super) const COLOURS: usize = 10;
 
 /// A pod's mark: A to Z, AA to ZZ, AAA and so on.
@@ -42,15 +42,15 @@ const NO_INSTANCE: Sign = Sign::of("*", "of a pod without instance", "pod");
 /// A state that only a newer daemon has.
 const OTHER: Sign = Sign::of("?", "of another state", "other");
 
-/// Of a CPU, not of its pod; it comes before the pod's sign.
+/// A sign of the CPU, not of its pod; it comes before the pod's sign.
 const INTERRUPTED: Sign = Sign::of("#", "reached by device interrupts", "interrupted");
 
-/// Of CPUs without a pod: the mark, its meaning and its class.
-const POOLS: [(Whose, &str, &str, &str); 4] = [
-    (Whose::Shared, ".", "shared", "shared"),
-    (Whose::Reserved, "r", "reserved", "reserved"),
-    (Whose::Kubelet, "k", "held by kubelet", "kubelet"),
-    (Whose::Unknown, "?", "unknown", "unknown"),
+/// CPUs without a pod: the mark, its meaning and its class.
+const POOLS: [(CpuOwner, &str, &str, &str); 4] = [
+    (CpuOwner::Shared, ".", "shared", "shared"),
+    (CpuOwner::Reserved, "r", "reserved", "reserved"),
+    (CpuOwner::Kubelet, "k", "held by kubelet", "kubelet"),
+    (CpuOwner::Unknown, "?", "unknown", "unknown"),
 ];
 
 impl Sign {
@@ -74,11 +74,11 @@ pub(super) fn sign(pod: &Pod) -> &'static Sign {
 /// What follows a CPU's number.
 pub(super) fn tail(map: &Map, cpu: &Cpu) -> String {
     match cpu.whose {
-        Whose::Shared => ".".to_owned(),
-        Whose::Reserved => "r".to_owned(),
-        Whose::Kubelet => "k".to_owned(),
-        Whose::Unknown => "?".to_owned(),
-        Whose::Pod(pod) => {
+        CpuOwner::Shared => ".".to_owned(),
+        CpuOwner::Reserved => "r".to_owned(),
+        CpuOwner::Kubelet => "k".to_owned(),
+        CpuOwner::Unknown => "?".to_owned(),
+        CpuOwner::Pod(pod) => {
             let sign = map.pods.get(pod).map_or("", |pod| sign(pod).sign);
             let interrupted = map.interrupted.contains(cpu.number);
             mark(pod) + if interrupted { INTERRUPTED.sign } else { "" } + sign
@@ -96,15 +96,15 @@ pub(super) struct Key {
 
 /// The explanation of all that is on this map, and of nothing else.
 pub(super) fn keys(map: &Map) -> Vec<Key> {
-    let found: BTreeSet<Whose> = map.cpus().map(|cpu| cpu.whose).collect();
+    let found: BTreeSet<CpuOwner> = map.cpus().map(|cpu| cpu.whose).collect();
     let pools = POOLS.into_iter().filter(|(whose, ..)| found.contains(whose));
     let pools = pools.map(|(_, mark, meaning, class)| (mark.to_owned(), meaning, class));
     let signs = found.iter().filter_map(|whose| match whose {
-        Whose::Pod(pod) => map.pods.get(*pod).map(sign),
+        CpuOwner::Pod(pod) => map.pods.get(*pod).map(sign),
         _ => None,
     });
     let signs: BTreeSet<&Sign> = signs.collect();
-    let of_pods = |cpu: &&Cpu| matches!(cpu.whose, Whose::Pod(_));
+    let of_pods = |cpu: &&Cpu| matches!(cpu.whose, CpuOwner::Pod(_));
     let mut of_pods = map.cpus().filter(of_pods);
     let interrupted = of_pods.any(|cpu| map.interrupted.contains(cpu.number));
     let signs = signs
@@ -132,7 +132,7 @@ fn char_columns(char: char) -> usize {
     }
 }
 
-/// A text of at most so many columns: the end of a longer one is an ellipsis.
+/// A text cut to this many columns; an ellipsis ends a longer one.
 pub(super) fn cut(text: &str, most: usize) -> String {
     if columns(text) <= most {
         return text.to_owned();

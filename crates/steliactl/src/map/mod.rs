@@ -25,7 +25,7 @@ use super::client::Failure;
 use super::locality;
 use super::node::{Description, Owner, owner};
 use super::threads::Roots;
-use super::view::{self, Look, Render};
+use super::view::{self, Render, TextStyle};
 pub(crate) use svg::escaped;
 pub(crate) use sys::host;
 
@@ -84,11 +84,11 @@ struct Core {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Cpu {
     number: u32,
-    whose: Whose,
+    whose: CpuOwner,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Whose {
+enum CpuOwner {
     Shared,
     Reserved,
     /// kubelet assigned it to a container that its file no longer lists.
@@ -142,7 +142,7 @@ impl Pod {
 }
 
 /// Cores of one NUMA node in one socket.
-struct Place<'a> {
+struct CoreGroup<'a> {
     socket: u32,
     node: u32,
     cores: &'a [Core],
@@ -151,13 +151,13 @@ struct Place<'a> {
 }
 
 impl Map {
-    fn places(&self) -> Vec<Place<'_>> {
+    fn places(&self) -> Vec<CoreGroup<'_>> {
         let mut seen = BTreeSet::new();
         let places = self.cores.chunk_by(|a, b| (a.socket, a.node) == (b.socket, b.node));
         let places = places.filter_map(|cores| {
             let first = cores.first()?;
             let (socket, node, is_first) = (first.socket, first.node, seen.insert(first.node));
-            Some(Place {
+            Some(CoreGroup {
                 socket,
                 node,
                 cores,
@@ -211,12 +211,12 @@ impl Map {
 }
 
 impl Render for Map {
-    fn text(&self, look: Look) -> String {
+    fn text(&self, style: TextStyle) -> String {
         let paper = text::Paper {
-            width: look.width.unwrap_or_else(view::width),
-            cut: look.width.is_some(),
-            coloured: look.coloured,
-            legend: look.legend,
+            width: style.width.unwrap_or_else(view::width),
+            cut: style.width.is_some(),
+            coloured: style.coloured,
+            legend: style.legend,
         };
         text::draw(self, &paper)
     }
@@ -273,15 +273,15 @@ fn interrupted(description: &Description) -> CpuSet {
 fn cores(description: &Description, pods: &[Pod], caches: &[Cache]) -> Vec<Core> {
     let place = |uid: &str| {
         let found = pods.binary_search_by(|pod| pod.uid.as_str().cmp(uid));
-        found.map_or(Whose::Unknown, Whose::Pod)
+        found.map_or(CpuOwner::Unknown, CpuOwner::Pod)
     };
     let mut cores: BTreeMap<(u32, u32, u32), Vec<Cpu>> = BTreeMap::new();
     for (number, cpu) in &description.node.topology.cpus {
         let whose = match owner(description, *number) {
-            Owner::Shared => Whose::Shared,
-            Owner::Reserved => Whose::Reserved,
-            Owner::Kubelet => Whose::Kubelet,
-            Owner::Unknown => Whose::Unknown,
+            Owner::Shared => CpuOwner::Shared,
+            Owner::Reserved => CpuOwner::Reserved,
+            Owner::Kubelet => CpuOwner::Kubelet,
+            Owner::Unknown => CpuOwner::Unknown,
             Owner::Instance { pod, .. } | Owner::Pod { pod } => place(&pod),
         };
         let core = cores.entry((cpu.package, cpu.node, cpu.core)).or_default();

@@ -29,9 +29,9 @@ pub(super) struct Label {
 }
 
 /// Sizes of letters.
-pub(super) const SMALL: usize = 11;
-pub(super) const NORMAL: usize = 12;
-pub(super) const LARGE: usize = 17;
+pub(super) const SMALL_TEXT_SIZE: usize = 11;
+pub(super) const TEXT_SIZE: usize = 12;
+pub(super) const LARGE_TEXT_SIZE: usize = 17;
 
 /// How wide a text is at most: monospaced fonts have letters of 0.55 to 0.61 of their size.
 pub(super) fn text_width(text: &str, size: usize) -> usize {
@@ -68,7 +68,7 @@ impl Shape {
     pub(super) fn cell(class: String, title: String, (width, height): (usize, usize), text: String) -> Self {
         let mut shape = Self::new(class, title);
         (shape.width, shape.height) = (width, height);
-        shape.label(width / 2, height - 5, SMALL, text);
+        shape.label(width / 2, height - 5, SMALL_TEXT_SIZE, text);
         shape.labels.iter_mut().for_each(|label| label.centred = true);
         shape
     }
@@ -97,15 +97,15 @@ impl Shape {
         let mut shape = Self::new(class, title);
         inside.iter_mut().for_each(|one| one.shift(PAD, LINE + 2));
         let right = inside.iter().map(Shape::right).max().unwrap_or(0);
-        shape.width = right.max(PAD + text_width(&name, SMALL)) + PAD;
+        shape.width = right.max(PAD + text_width(&name, SMALL_TEXT_SIZE)) + PAD;
         shape.height = inside.iter().map(Shape::bottom).max().unwrap_or(LINE) + PAD;
         shape.inside = inside;
-        shape.label(PAD, 14, SMALL, name);
+        shape.label(PAD, 14, SMALL_TEXT_SIZE, name);
         shape
     }
 }
 
-/// Puts shapes that are at the origin into so many columns, row by row; returns the width and the height of all.
+/// Arranges shapes that are at the origin in this many columns, row by row; returns the width and the height of all.
 pub(super) fn grid(shapes: &mut [Shape], across: usize) -> (usize, usize) {
     let (mut y, mut right) = (0, 0);
     for row in shapes.chunks_mut(across.max(1)) {

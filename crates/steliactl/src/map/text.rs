@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use stelia_node::locality::size;
 
 use super::marks::{COLOURS, columns, cut, keys, mark, tail};
-use super::{Core, Cpu, Map, Place, Whose};
+use super::{Core, CoreGroup, Cpu, CpuOwner, Map};
 use crate::view::printable;
 
 /// What the map is written on.
@@ -133,15 +133,15 @@ impl Cells {
         let (number, tail) = (format!("{:>1$}", cpu.number, self.digits), tail(map, cpu));
         let rest = " ".repeat(self.tail.saturating_sub(tail.len()));
         let shown = match (cpu.whose, tail.strip_suffix('!')) {
-            (Whose::Pod(pod), Some(mark)) => paper.pod(pod, &(number + mark)) + &paper.ink(RED, "!"),
-            (Whose::Pod(pod), None) => paper.pod(pod, &(number + &tail)),
+            (CpuOwner::Pod(pod), Some(mark)) => paper.pod(pod, &(number + mark)) + &paper.ink(RED, "!"),
+            (CpuOwner::Pod(pod), None) => paper.pod(pod, &(number + &tail)),
             _ => paper.ink(DIM, &(number + &tail)),
         };
         shown + &rest
     }
 }
 
-fn place_text(out: &mut String, map: &Map, paper: &Paper, cells: &Cells, place: &Place<'_>) {
+fn place_text(out: &mut String, map: &Map, paper: &Paper, cells: &Cells, place: &CoreGroup<'_>) {
     let by_cache: Vec<&[Core]> = place.cores.chunk_by(|a, b| a.cache == b.cache).collect();
     let title = |cores: &[Core]| {
         let cache = cores.first().and_then(|core| map.caches.get(core.cache?))?;
@@ -249,7 +249,7 @@ fn table(out: &mut String, map: &Map, paper: &Paper) {
 fn fit(widths: &mut [usize; 4], paper: usize) {
     let room = paper.saturating_sub(3 * GAP.len());
     while widths.iter().sum::<usize>() > room {
-        // Of columns that are equally wide the last one is taken from: the pod's name comes before its CPUs.
+        // If columns are equally wide, the last one is narrowed: the pod's name comes before its CPUs.
         match widths.iter_mut().max() {
             Some(widest) if *widest > 4 => *widest -= 1,
             _ => return,

@@ -4,7 +4,9 @@
 use stelia_api::view::Instance;
 use stelia_record::Phase;
 
-use super::families::{Samples, Seen, Value, count, each, left, moment, nanoseconds, one, owners, seconds, threads};
+use super::families::{
+    MetricsInput, Samples, Value, count, each, left, moment, nanoseconds, one, owners, seconds, threads,
+};
 use super::ledger;
 
 /// The type of a metric.
@@ -29,7 +31,7 @@ pub struct Definition {
 }
 
 /// The samples of a metric.
-pub(super) type Read = fn(&Seen<'_>) -> Samples;
+pub(super) type Read = fn(&MetricsInput<'_>) -> Samples;
 type Labels = &'static [&'static str];
 
 impl Definition {
@@ -86,16 +88,21 @@ pub const ALL: [Definition; 47] = [
         "stelia_build_info",
         &["version"],
         "Always 1: the daemon that runs.",
-        |seen| vec![(vec![seen.described.version.clone()], Value::Count(1))],
+        |input| vec![(vec![input.described.version.clone()], Value::Count(1))],
     ),
     Definition::gauge(
         "stelia_start_time_seconds",
         &[],
         "When the daemon started, since the epoch.",
-        |seen| one(moment(seen.described.metrics.started_us)),
+        |input| one(moment(input.described.metrics.started_us)),
     ),
-    Definition::gauge("stelia_instances", &["state"], "Instances by state.", |seen| {
-        let with = |state: &str| seen.instances().filter(|(_, instance)| instance.state == state).count();
+    Definition::gauge("stelia_instances", &["state"], "Instances by state.", |input| {
+        let with = |state: &str| {
+            input
+                .instances()
+                .filter(|(_, instance)| instance.state == state)
+                .count()
+        };
         let states = [
             Phase::Registered,
             Phase::Floating,
@@ -111,9 +118,10 @@ pub const ALL: [Definition; 47] = [
         "stelia_instances_degraded",
         &[],
         "Instances whose isolation is degraded.",
-        |seen| {
+        |input| {
             one(count(
-                seen.instances()
+                input
+                    .instances()
                     .filter(|(_, instance)| !instance.degraded.is_empty())
                     .count(),
             ))
@@ -123,7 +131,7 @@ pub const ALL: [Definition; 47] = [
         "stelia_scopes_unreadable",
         &[],
         "Scopes in stelia.slice whose record cannot be used; steliad does not touch them.",
-        |seen| one(count(seen.described.node.unreadable.len())),
+        |input| one(count(input.described.node.unreadable.len())),
     ),
     Definition::gauge(
         "stelia_cpus",
@@ -135,32 +143,32 @@ pub const ALL: [Definition; 47] = [
         "stelia_kubelet_state_usable",
         &[],
         "Whether kubelet's cpu_manager_state can be used: 1 or 0.",
-        |seen| one(Value::Count(seen.described.node.kubelet_problem.is_none().into())),
+        |input| one(Value::Count(input.described.node.kubelet_problem.is_none().into())),
     ),
     Definition::gauge(
         "stelia_kubelet_state_since_timestamp_seconds",
         &[],
-        "Since when that is so.",
-        |seen| one(moment(seen.described.metrics.kubelet_since_us)),
+        "Since when kubelet's cpu_manager_state is usable or unusable, since the epoch.",
+        |input| one(moment(input.described.metrics.kubelet_since_us)),
     ),
     Definition::gauge(
         "stelia_kubelet_state_modified_timestamp_seconds",
         &[],
-        "When that file was written last.",
-        |seen| one(moment(seen.described.node.kubelet_modified_us.unwrap_or(0))),
+        "When kubelet's cpu_manager_state was last written, since the epoch.",
+        |input| one(moment(input.described.node.kubelet_modified_us.unwrap_or(0))),
     ),
     Definition::histogram(
         "stelia_kubelet_follow_seconds",
         &[],
-        "From kubelet's write to the end of the pass that followed it.",
-        |seen| one(Value::Timed(seen.described.metrics.follow.clone())),
+        "Time from kubelet's write of cpu_manager_state to the end of the pass that it caused.",
+        |input| one(Value::Durations(input.described.metrics.follow.clone())),
     ),
     Definition::counter(
         "stelia_passes",
         &["trigger"],
-        "Passes by what made them happen: event, audit, call, reload.",
-        |seen| {
-            each(&seen.described.metrics.passes, |timed| {
+        "Passes by cause: event, audit, call, reload.",
+        |input| {
+            each(&input.described.metrics.passes, |timed| {
                 Value::Count(timed.counts.iter().sum())
             })
         },
@@ -168,72 +176,72 @@ pub const ALL: [Definition; 47] = [
     Definition::histogram(
         "stelia_pass_duration_seconds",
         &["trigger"],
-        "How long passes took.",
-        |seen| each(&seen.described.metrics.passes, |timed| Value::Timed(timed.clone())),
+        "Duration of passes.",
+        |input| each(&input.described.metrics.passes, |timed| Value::Durations(timed.clone())),
     ),
-    Definition::counter("stelia_steps", &[], "Steps taken, failed ones included.", |seen| {
-        one(Value::Count(seen.described.metrics.steps))
+    Definition::counter("stelia_steps", &[], "Steps taken, including failed ones.", |input| {
+        one(Value::Count(input.described.metrics.steps))
     }),
     Definition::counter(
         "stelia_steps_failed",
         &[],
-        "Steps that failed; they are tried again.",
-        |seen| one(Value::Count(seen.described.metrics.failed)),
+        "Steps that failed. Failed steps are retried.",
+        |input| one(Value::Count(input.described.metrics.failed)),
     ),
     Definition::counter(
         "stelia_cgroup_writes",
         &[],
-        "Writes to cgroup files, cgroups made and removed.",
-        |seen| one(Value::Count(seen.described.metrics.writes)),
+        "Writes to cgroup files, and cgroups created and removed.",
+        |input| one(Value::Count(input.described.metrics.writes)),
     ),
     Definition::counter(
         "stelia_cgroup_moves",
         &[],
         "Processes and threads moved between cgroups.",
-        |seen| one(Value::Count(seen.described.metrics.moves)),
+        |input| one(Value::Count(input.described.metrics.moves)),
     ),
     Definition::counter(
         "stelia_drift_found",
         &[],
-        "Things found changed by somebody else.",
-        |seen| one(Value::Count(seen.described.node.counters.drift_found)),
+        "Differences found because another program changed something (drift).",
+        |input| one(Value::Count(input.described.node.counters.drift_found)),
     ),
     Definition::counter(
         "stelia_drift_repaired",
         &[],
-        "Those put right in the same pass.",
-        |seen| one(Value::Count(seen.described.node.counters.drift_repaired)),
+        "Drift that the pass which found it repaired.",
+        |input| one(Value::Count(input.described.node.counters.drift_repaired)),
     ),
     Definition::histogram(
         "stelia_call_duration_seconds",
         &["call"],
-        "How long D-Bus calls took, refused ones included; its count is the number of calls.",
-        |seen| each(&seen.described.metrics.calls, |timed| Value::Timed(timed.clone())),
+        "Duration of D-Bus calls, including refused ones. Its count is the number of calls.",
+        |input| each(&input.described.metrics.calls, |timed| Value::Durations(timed.clone())),
     ),
     Definition::counter(
         "stelia_refusals",
         &["error"],
-        "Calls answered with an error, by its name.",
-        |seen| each(&seen.described.metrics.refusals, |number| Value::Count(*number)),
+        "Calls that were answered with an error, by the error's name.",
+        |input| each(&input.described.metrics.refusals, |number| Value::Count(*number)),
     ),
     Definition::gauge(
         "stelia_instance_info",
         &["pod_uid", "namespace", "pod", "container", "state", "class"],
-        "Always 1: an instance, its state, and its QoS class where steliad chose its CPUs.",
-        |seen| {
+        "Always 1: an instance, its state, and its QoS class if steliad chose its CPUs.",
+        |input| {
             let labels = |(uid, one): (&String, &Instance)| {
                 let own = [&one.container, &one.state, one.class()].map(str::to_owned);
-                ([seen.pod_labels(uid), own.into()].concat(), Value::Count(1))
+                ([input.pod_labels(uid), own.into()].concat(), Value::Count(1))
             };
-            seen.instances().map(labels).collect()
+            input.instances().map(labels).collect()
         },
     ),
     Definition::gauge(
         "stelia_instance_degraded_reasons",
         POD,
-        "Reasons why an instance's isolation is degraded; 0 where it is not.",
-        |seen| {
-            seen.of_pods(&seen.described.node.instances, |instance| {
+        "Number of reasons why an instance's isolation is degraded; 0 if it is not.",
+        |input| {
+            input.of_pods(&input.described.node.instances, |instance| {
                 Some(count(instance.degraded.len()))
             })
         },
@@ -242,8 +250,8 @@ pub const ALL: [Definition; 47] = [
         "stelia_instance_exclusive_cpus",
         POD,
         "Exclusive CPUs of an instance.",
-        |seen| {
-            seen.of_pods(&seen.described.node.instances, |instance| {
+        |input| {
+            input.of_pods(&input.described.node.instances, |instance| {
                 Some(count(instance.exclusive.len()))
             })
         },
@@ -252,8 +260,8 @@ pub const ALL: [Definition; 47] = [
         "stelia_instance_registered_timestamp_seconds",
         POD,
         "When an instance was registered.",
-        |seen| {
-            seen.of_pods(&seen.described.node.instances, |instance| {
+        |input| {
+            input.of_pods(&input.described.node.instances, |instance| {
                 moment(instance.registered_us)
             })
         },
@@ -261,15 +269,15 @@ pub const ALL: [Definition; 47] = [
     Definition::gauge(
         "stelia_instance_isolated_timestamp_seconds",
         POD,
-        "When its vCPUs were isolated or contained; absent before.",
-        |seen| seen.of_pods(&seen.described.node.instances, |instance| moment(instance.isolated_us)),
+        "When an instance's vCPUs were isolated or contained. Absent before that.",
+        |input| input.of_pods(&input.described.node.instances, |instance| moment(instance.isolated_us)),
     ),
     Definition::gauge(
         "stelia_instance_memory_bytes",
         POD,
         "Memory of an instance's scope and of its container's own cgroup together.",
-        |seen| {
-            seen.of_pods(&seen.described.usage, |usage| {
+        |input| {
+            input.of_pods(&input.described.usage, |usage| {
                 let both = usage.memory_bytes.saturating_add(usage.origin_memory_bytes);
                 Some(Value::Count(both))
             })
@@ -278,9 +286,9 @@ pub const ALL: [Definition; 47] = [
     Definition::gauge(
         "stelia_instance_memory_away_ratio",
         POD,
-        "Share of an instance's memory that is on other NUMA nodes than its CPUs', 0 to 1; the page cache is not counted. Absent where it has no CPUs of its own.",
-        |seen| {
-            seen.of_pods(&seen.described.locality.instances, |vm| {
+        "Share of an instance's memory on other NUMA nodes than its CPUs', 0 to 1, without the page cache. Absent if it has no exclusive CPUs.",
+        |input| {
+            input.of_pods(&input.described.locality.instances, |vm| {
                 Some(Value::Ratio(vm.away()?.ratio()))
             })
         },
@@ -288,15 +296,15 @@ pub const ALL: [Definition; 47] = [
     Definition::counter(
         "stelia_instance_float_cpu_seconds",
         POD,
-        "CPU time of everything of an instance that is no vCPU.",
-        |seen| seen.of_pods(&seen.sample.instances, |counts| counts.float_us.map(seconds)),
+        "CPU time of all threads of an instance except vCPU threads.",
+        |input| input.of_pods(&input.sample.instances, |counts| counts.float_us.map(seconds)),
     ),
     Definition::counter(
         "stelia_device_interrupts",
         POD,
-        "Device interrupts on an instance's exclusive CPUs since boot, before it had them too; its rate is 0 where nothing disturbs them.",
-        |seen| {
-            seen.of_pods(&seen.sample.instances, |counts| {
+        "Device interrupts on an instance's exclusive CPUs since boot, including the time before it had them. The rate is 0 if nothing disturbs them.",
+        |input| {
+            input.of_pods(&input.sample.instances, |counts| {
                 counts.device_interrupts.map(Value::Count)
             })
         },
@@ -304,11 +312,11 @@ pub const ALL: [Definition; 47] = [
     Definition::gauge(
         "stelia_interrupts_remaining",
         POD,
-        "Device interrupts that can reach an instance's exclusive CPUs although they should not. Absent where they are not steered or that is not known.",
-        |seen| {
-            let quiet = &seen.described.node.quiet;
+        "Device interrupts that can reach an instance's exclusive CPUs although they should not. Absent if interrupts are not steered or the number is unknown.",
+        |input| {
+            let quiet = &input.described.node.quiet;
             let steered = quiet.steering != "off";
-            left(seen, |cpus| {
+            left(input, |cpus| {
                 let remaining = quiet.report.remaining.iter();
                 steered.then(|| remaining.filter(|one| !one.cpus.is_disjoint(cpus)).count())
             })
@@ -317,10 +325,10 @@ pub const ALL: [Definition; 47] = [
     Definition::gauge(
         "stelia_kernel_threads_remaining",
         POD,
-        "Kernel threads that may run on an instance's exclusive CPUs and could not be moved. Absent where that is not known.",
-        |seen| {
-            let threads = &seen.described.node.quiet.report.threads_remaining;
-            left(seen, |cpus| {
+        "Kernel threads that may run on an instance's exclusive CPUs and could not be moved. Absent if the number is unknown.",
+        |input| {
+            let threads = &input.described.node.quiet.report.threads_remaining;
+            left(input, |cpus| {
                 Some(threads.iter().filter(|one| !one.cpus.is_disjoint(cpus)).count())
             })
         },
@@ -328,9 +336,9 @@ pub const ALL: [Definition; 47] = [
     Definition::gauge(
         "stelia_llc_occupancy_bytes",
         POD,
-        "Last-level cache that an instance uses, where resctrl counts it.",
-        |seen| {
-            seen.of_pods(&seen.described.node.quiet.report.caches, |used| {
+        "Last-level cache used by an instance, if resctrl counts it.",
+        |input| {
+            input.of_pods(&input.described.node.quiet.report.caches, |used| {
                 used.llc_bytes.map(Value::Count)
             })
         },
@@ -338,14 +346,14 @@ pub const ALL: [Definition; 47] = [
     Definition::counter(
         "stelia_memory_bandwidth_bytes",
         POD,
-        "Moved between an instance and memory, where resctrl counts it.",
-        |seen| {
-            seen.of_pods(&seen.described.node.quiet.report.caches, |used| {
+        "Bytes moved between an instance's CPUs and memory, if resctrl counts them.",
+        |input| {
+            input.of_pods(&input.described.node.quiet.report.caches, |used| {
                 used.memory_bytes.map(Value::Count)
             })
         },
     ),
-    ledger::KEPT,
+    ledger::LEDGER_PRESENT,
     ledger::SIZE,
     ledger::HEAD,
     ledger::OTHER_TASKS,
@@ -357,26 +365,29 @@ pub const ALL: [Definition; 47] = [
     Definition::gauge(
         "stelia_published",
         &[],
-        "Whether the file for the cluster's publisher says how things are: 1 or 0. Absent where it is switched off.",
-        |seen| {
-            let publishing = seen.described.node.publishing.as_ref();
+        "Whether the file for the cluster's publisher is current: 1 or 0. Absent if publishing is switched off.",
+        |input| {
+            let publishing = input.described.node.publishing.as_ref();
             let publishing = publishing.filter(|publishing| publishing.profile.is_some());
             one(publishing.map(|publishing| Value::Count(u64::from(publishing.problem.is_none()))))
         },
     ),
-    Definition::counter("stelia_vcpu_run_seconds", VCPU, "Time a vCPU thread ran.", |seen| {
-        threads(seen, |thread| thread.run_ns.map(nanoseconds))
-    }),
+    Definition::counter(
+        "stelia_vcpu_run_seconds",
+        VCPU,
+        "Time that a vCPU thread ran.",
+        |input| threads(input, |thread| thread.run_ns.map(nanoseconds)),
+    ),
     Definition::counter(
         "stelia_vcpu_run_delay_seconds",
         VCPU,
-        "Time a vCPU thread could have run and waited for a CPU: next to nothing on a CPU of its own.",
-        |seen| threads(seen, |thread| thread.delay_ns.map(nanoseconds)),
+        "Time that a vCPU thread was runnable and waited for a CPU: almost 0 on an exclusive CPU.",
+        |input| threads(input, |thread| thread.delay_ns.map(nanoseconds)),
     ),
     Definition::counter(
         "stelia_vcpu_involuntary_switches",
         VCPU,
-        "How often a vCPU thread was switched out while it could have run on.",
-        |seen| threads(seen, |thread| thread.involuntary.map(Value::Count)),
+        "How often a vCPU thread was switched out while it was runnable.",
+        |input| threads(input, |thread| thread.involuntary.map(Value::Count)),
     ),
 ];

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stelia_api::ThreadRole;
-use stelia_api::metrics::Timed;
+use stelia_api::metrics::DurationHistogram;
 use stelia_api::view::Instance;
 use stelia_cpus::CpuSet;
 
@@ -26,17 +26,17 @@ pub(crate) enum Value {
     Count(u64),
     Seconds(f64),
     Ratio(f64),
-    Timed(Timed),
+    Durations(DurationHistogram),
 }
 
-/// What the samples are taken from.
+/// The data from which the samples are computed.
 #[derive(Debug)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct MetricsInput<'a> {
     pub described: &'a Description,
     pub sample: &'a Sample,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> MetricsInput<'a> {
     pub(super) fn instances(&self) -> impl Iterator<Item = (&'a String, &'a Instance)> + use<'a> {
         self.described.node.instances.iter()
     }
@@ -67,10 +67,10 @@ pub(crate) fn down() -> Vec<Family> {
 }
 
 pub(crate) fn families(described: &Description, sample: &Sample) -> Vec<Family> {
-    let seen = Seen { described, sample };
+    let input = MetricsInput { described, sample };
     let family = |definition: &'static Definition| Family {
         definition,
-        samples: (definition.read)(&seen),
+        samples: (definition.read)(&input),
     };
     ALL.iter().map(family).collect()
 }
@@ -104,31 +104,31 @@ pub(super) fn moment(us: u64) -> Option<Value> {
 }
 
 /// What cannot be read is left out: a counter of 0 would look like a restart.
-pub(super) fn threads(seen: &Seen<'_>, of: fn(&ThreadCounts) -> Option<Value>) -> Samples {
-    let sampled = seen.sample.instances.iter();
+pub(super) fn threads(input: &MetricsInput<'_>, of: fn(&ThreadCounts) -> Option<Value>) -> Samples {
+    let sampled = input.sample.instances.iter();
     let all = sampled.flat_map(|(uid, instance)| instance.vcpus.iter().map(move |thread| (uid, thread)));
     all.filter_map(|(uid, (index, thread))| Some((vcpu_labels(uid, *index, thread.cpu), of(thread)?)))
         .collect()
 }
 
 /// What is left on each instance's exclusive CPUs; no sample while `steliad-quiet` does not tell.
-pub(super) fn left(seen: &Seen<'_>, of: impl Fn(&CpuSet) -> Option<usize>) -> Samples {
-    let quiet = &seen.described.node.quiet;
+pub(super) fn left(input: &MetricsInput<'_>, of: impl Fn(&CpuSet) -> Option<usize>) -> Samples {
+    let quiet = &input.described.node.quiet;
     let is_known = !quiet.steering.is_empty() && quiet.problem.is_none();
-    let instances = seen
+    let instances = input
         .instances()
         .filter(|(_, one)| is_known && !one.exclusive.is_empty());
     instances
-        .filter_map(|(uid, one)| Some((seen.pod_labels(uid), count(of(&one.exclusive)?))))
+        .filter_map(|(uid, one)| Some((input.pod_labels(uid), count(of(&one.exclusive)?))))
         .collect()
 }
 
-pub(super) fn owners(seen: &Seen<'_>) -> Samples {
-    let node = &seen.described.node;
+pub(super) fn owners(input: &MetricsInput<'_>) -> Samples {
+    let node = &input.described.node;
     let mut counts = ["exclusive", "pod", "shared", "reserved", "unknown"].map(|owner| (owner, 0));
     for cpu in node.topology.online().iter() {
         let [exclusive, pod, shared, reserved, unknown] = &mut counts;
-        let (_, count) = match owner(seen.described, cpu) {
+        let (_, count) = match owner(input.described, cpu) {
             Owner::Instance { .. } => exclusive,
             Owner::Pod { .. } | Owner::Kubelet => pod,
             Owner::Shared => shared,

@@ -1,17 +1,17 @@
-//! The metrics of the ledger: what the daemon booked since it began to keep it.
+//! The metrics of the ledger: what the daemon recorded since it started the ledger.
 
 use stelia_api::ledger::{LedgerSummary, LedgerVm};
 
 use super::definitions::{Definition, POD};
-use super::families::{Samples, Seen, Value, nanoseconds, one, seconds};
+use super::families::{MetricsInput, Samples, Value, nanoseconds, one, seconds};
 
-pub(super) const KEPT: Definition = Definition::gauge(
+pub(super) const LEDGER_PRESENT: Definition = Definition::gauge(
     "stelia_ledger_kept",
     &[],
     "Whether the ledger is switched on and written: 1 or 0.",
-    |seen| {
+    |input| {
         let kept = |ledger: &LedgerSummary| u64::from(ledger.enabled && ledger.problem.is_none());
-        one(seen
+        one(input
             .described
             .node
             .ledger
@@ -23,16 +23,16 @@ pub(super) const KEPT: Definition = Definition::gauge(
 pub(super) const SIZE: Definition = Definition::gauge(
     "stelia_ledger_size_bytes",
     &[],
-    "How large the ledger's files are together.",
-    |seen| one(enabled(seen).map(|ledger| Value::Count(ledger.bytes))),
+    "Total size of the ledger's files.",
+    |input| one(enabled(input).map(|ledger| Value::Count(ledger.bytes))),
 );
 
 pub(super) const HEAD: Definition = Definition::gauge(
     "stelia_ledger_head_info",
     &["day", "entry", "hash", "key"],
-    "Always 1: the ledger's last signed head, the hash of the entry with which a day ended. Who keeps it notices later changes.",
-    |seen| {
-        let head = enabled(seen).filter(|ledger| !ledger.hash.is_empty());
+    "Always 1: the ledger's last signed head, the hash of the last entry of a day. Store it elsewhere to detect later changes.",
+    |input| {
+        let head = enabled(input).filter(|ledger| !ledger.hash.is_empty());
         let labels = head.map(|ledger| {
             let LedgerSummary {
                 day, seq, hash, key, ..
@@ -46,12 +46,12 @@ pub(super) const HEAD: Definition = Definition::gauge(
 pub(super) const OTHER_TASKS: Definition = Definition::counter(
     "stelia_ledger_other_tasks",
     &["pod_uid", "namespace", "pod", "bound"],
-    "How often a task that is not an instance's began to run on its exclusive CPUs: bound is least or most; where both grow alike the count is exact.",
-    |seen| {
+    "Switch-ins of tasks that are not the instance's on its exclusive CPUs. The label bound is least or most; the count is exact if both grow equally.",
+    |input| {
         let mut samples = Samples::new();
-        for (uid, vm) in vms(seen) {
+        for (uid, vm) in vms(input) {
             for (bound, count) in [("least", vm.other_tasks_least), ("most", vm.other_tasks_most)] {
-                let labels = seen.pod_labels(uid).into_iter().chain([bound.to_owned()]);
+                let labels = input.pod_labels(uid).into_iter().chain([bound.to_owned()]);
                 samples.push((labels.collect(), Value::Count(count)));
             }
         }
@@ -62,46 +62,46 @@ pub(super) const OTHER_TASKS: Definition = Definition::counter(
 pub(super) const DEVICES: Definition = Definition::counter(
     "stelia_ledger_device_interrupts",
     POD,
-    "Interrupts on an instance's exclusive CPUs of devices that are not its own.",
-    |seen| of_vms(seen, |vm| Value::Count(vm.devices)),
+    "Interrupts of devices that are not the instance's on its exclusive CPUs.",
+    |input| of_vms(input, |vm| Value::Count(vm.devices)),
 );
 
 pub(super) const DELAY: Definition = Definition::counter(
     "stelia_ledger_delay_seconds",
     POD,
-    "How long an instance's vCPUs could have run and did not; no more was lost to tasks, and waking up is part of it.",
-    |seen| of_vms(seen, |vm| nanoseconds(vm.delay_ns)),
+    "Time that an instance's vCPUs were runnable and did not run. It includes wake-ups, and is an upper bound of the time lost to other tasks.",
+    |input| of_vms(input, |vm| nanoseconds(vm.delay_ns)),
 );
 
 pub(super) const PROMISED: Definition = Definition::counter(
     "stelia_ledger_promised_cpu_seconds",
     POD,
-    "CPU time that an instance had CPUs of its own for.",
-    |seen| of_vms(seen, |vm| seconds(vm.promised_us)),
+    "CPU time for which an instance had exclusive CPUs.",
+    |input| of_vms(input, |vm| seconds(vm.promised_us)),
 );
 
 pub(super) const COVERED: Definition = Definition::counter(
     "stelia_ledger_covered_cpu_seconds",
     POD,
-    "The part of it that lies between two readings of the same counters; of the rest nothing is known.",
-    |seen| of_vms(seen, |vm| seconds(vm.covered_us)),
+    "The part of stelia_ledger_promised_cpu_seconds between two readings of the same counters. Nothing is known about the rest.",
+    |input| of_vms(input, |vm| seconds(vm.covered_us)),
 );
 
 pub(super) const INTRUSIONS: Definition = Definition::counter(
     "stelia_ledger_intrusions",
     POD,
     "How often a reading showed other tasks or other devices' interrupts on an instance's exclusive CPUs.",
-    |seen| of_vms(seen, |vm| Value::Count(vm.intruded)),
+    |input| of_vms(input, |vm| Value::Count(vm.intruded)),
 );
 
-fn enabled<'a>(seen: &Seen<'a>) -> Option<&'a LedgerSummary> {
-    seen.described.node.ledger.as_ref().filter(|ledger| ledger.enabled)
+fn enabled<'a>(input: &MetricsInput<'a>) -> Option<&'a LedgerSummary> {
+    input.described.node.ledger.as_ref().filter(|ledger| ledger.enabled)
 }
 
-fn vms<'a>(seen: &Seen<'a>) -> impl Iterator<Item = (&'a String, &'a LedgerVm)> {
-    enabled(seen).into_iter().flat_map(|ledger| &ledger.vms)
+fn vms<'a>(input: &MetricsInput<'a>) -> impl Iterator<Item = (&'a String, &'a LedgerVm)> {
+    enabled(input).into_iter().flat_map(|ledger| &ledger.vms)
 }
 
-fn of_vms(seen: &Seen<'_>, value: fn(&LedgerVm) -> Value) -> Samples {
-    vms(seen).map(|(uid, vm)| (seen.pod_labels(uid), value(vm))).collect()
+fn of_vms(input: &MetricsInput<'_>, value: fn(&LedgerVm) -> Value) -> Samples {
+    vms(input).map(|(uid, vm)| (input.pod_labels(uid), value(vm))).collect()
 }

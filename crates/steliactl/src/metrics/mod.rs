@@ -14,11 +14,16 @@ use std::time::Duration;
 use super::client::{Client, Failure};
 use super::sample::Sample;
 use super::threads::Roots;
-use super::view::{self, How};
+use super::view::{self, OutputOptions};
 
 /// Reads the metrics and prints or writes them. If no daemon answers `stelia_up` is 0; on standard output that is a
 /// failure, in a file it is not, because the file reports it.
-pub(super) async fn run(client: &Client, roots: &Roots, textfile: Option<&Path>, how: How) -> Result<String, Failure> {
+pub(super) async fn run(
+    client: &Client,
+    roots: &Roots,
+    textfile: Option<&Path>,
+    output_options: OutputOptions,
+) -> Result<String, Failure> {
     let (families, failure) = match client.describe_running().await {
         Ok(described) => {
             let sample = Sample::read(&described, roots, Duration::ZERO);
@@ -26,8 +31,8 @@ pub(super) async fn run(client: &Client, roots: &Roots, textfile: Option<&Path>,
         }
         Err(failure) => (families::down(), Some(failure)),
     };
-    let printed = if how.form.is_data() && textfile.is_none() {
-        how.form.write(&text::to_json(&families))?
+    let printed = if output_options.form.is_data() && textfile.is_none() {
+        output_options.form.write(&text::to_json(&families))?
     } else {
         text::openmetrics(families).map_err(|cause| Failure::Other(format!("encode: {cause}")))?
     };

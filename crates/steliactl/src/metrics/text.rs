@@ -7,7 +7,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use serde_json::json;
-use stelia_api::metrics::{BOUNDS_US, Timed};
+use stelia_api::metrics::{BOUNDS_US, DurationHistogram};
 
 use super::definitions::Kind;
 use super::families::{Family, Value};
@@ -57,7 +57,7 @@ fn sample(metric: &mut MetricEncoder<'_>, kind: Kind, value: &Value) -> Result<(
         }
         (Value::Count(number), _) => metric.encode_gauge(number),
         (Value::Seconds(number) | Value::Ratio(number), _) => metric.encode_gauge(number),
-        (Value::Timed(timed), _) => {
+        (Value::Durations(timed), _) => {
             let count = timed.counts.iter().sum();
             metric.encode_histogram::<NoLabelSet>(timed.sum_us as f64 / 1e6, count, &buckets(timed), None)
         }
@@ -65,7 +65,7 @@ fn sample(metric: &mut MetricEncoder<'_>, kind: Kind, value: &Value) -> Result<(
 }
 
 /// Each bound in seconds with its count; counts that an older daemon does not report are 0.
-fn buckets(timed: &Timed) -> Vec<(f64, u64)> {
+fn buckets(timed: &DurationHistogram) -> Vec<(f64, u64)> {
     let bounds = BOUNDS_US.iter().map(|bound| *bound as f64 / 1e6).chain([f64::INFINITY]);
     let counts = timed.counts.iter().copied().chain(std::iter::repeat(0));
     bounds.zip(counts).collect()

@@ -13,7 +13,7 @@ use stelia_node_plan::settings::options_on;
 use stelia_node_plan::{Subject, why};
 
 use super::text;
-use crate::view::{Look, Render};
+use crate::view::{Render, TextStyle};
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Answer {
@@ -33,7 +33,7 @@ pub(super) struct Answer {
     /// Faults of kubelet in the CPUs that it would assign, and in how it finds them.
     pub(super) faults: Vec<String>,
     pub(super) until_full: Option<Fits>,
-    pub(super) what_if: Vec<Other>,
+    pub(super) what_if: Vec<WhatIf>,
     /// The policies and options that these settings choose.
     pub(super) features: Vec<Chosen>,
 }
@@ -115,7 +115,7 @@ pub(super) struct Fits {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Other {
+pub(super) struct WhatIf {
     pub(super) kubelet: Kubelet,
     pub(super) now: bool,
     pub(super) admitted: bool,
@@ -176,8 +176,8 @@ impl Answer {
 }
 
 impl Render for Answer {
-    fn text(&self, look: Look) -> String {
-        text::answer(self, look)
+    fn text(&self, style: TextStyle) -> String {
+        text::answer(self, style)
     }
 
     fn failure(&self) -> Option<String> {
@@ -291,7 +291,7 @@ fn own(containers: &[ContainerAllocation]) -> CpuSet {
 }
 
 /// The answers under these settings and all worth a comparison, counting how many fit up to `most`.
-pub(super) fn other(subject: &Subject, pod: &Pod, most: usize) -> Vec<Other> {
+pub(super) fn other(subject: &Subject, pod: &Pod, most: usize) -> Vec<WhatIf> {
     let reserved = subject.node.reserved_cpus();
     let gates = subject.gates.clone().unwrap_or_default();
     let variants = variants(subject.node.settings());
@@ -303,11 +303,11 @@ pub(super) fn other(subject: &Subject, pod: &Pod, most: usize) -> Vec<Other> {
             .filter(|gate| !gate.is_on(&gates))
             .map(|gate| gate.name)
             .collect();
-        let mut other = Other {
+        let mut other = WhatIf {
             kubelet,
             now: at == 0,
             missing_gates: missing.into_iter().collect(),
-            ..Other::default()
+            ..WhatIf::default()
         };
         match with_settings(&subject.node, settings) {
             Ok(node) => {

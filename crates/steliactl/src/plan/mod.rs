@@ -22,13 +22,13 @@ use stelia_node_report::described;
 
 use super::client::Failure;
 use super::input;
-use super::view::How;
+use super::view::OutputOptions;
 use answer::{Answer, Fits, features, other};
 
 pub(super) use subject::state;
 
-/// The limit of `--until-full`: more than any node runs (`maxPods` is 110 by default).
-const MOST: usize = 256;
+/// Limit of the pods of `--until-full`: more than any node runs (`maxPods` is 110 by default).
+const MAX_PODS: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct PlanOptions {
@@ -66,7 +66,7 @@ pub(crate) struct PlanOptions {
 ///
 /// # Errors
 /// [`Failure::Partial`] when the pod is not admitted, any other [`Failure`] when there is no answer.
-pub(crate) fn run(asked: &PlanOptions, root: &Path, how: How) -> Result<String, Failure> {
+pub(crate) fn run(asked: &PlanOptions, root: &Path, output_options: OutputOptions) -> Result<String, Failure> {
     let (name, pod) = pod(asked)?;
     let subject = match &asked.node {
         Some(path) => {
@@ -79,13 +79,13 @@ pub(crate) fn run(asked: &PlanOptions, root: &Path, how: How) -> Result<String, 
     };
     let mut answer = Answer::new(&name, &pod, &subject);
     if asked.until_full {
-        answer.until_full = Some(Fits::new(&until_full(&subject.node, &pod, MOST), &subject));
+        answer.until_full = Some(Fits::new(&until_full(&subject.node, &pod, MAX_PODS), &subject));
     }
     if asked.what_if {
-        answer.what_if = other(&subject, &pod, MOST);
+        answer.what_if = other(&subject, &pod, MAX_PODS);
         answer.features = features(&subject);
     }
-    how.print(&answer)
+    output_options.print(&answer)
 }
 
 /// The node below `root` as the planner takes it, and what is assumed of it.

@@ -2,8 +2,8 @@
 
 use stelia_cpus::CpuSet;
 
-use super::answer::{Answer, Block, Chosen, Devices, Fits, Kubelet, Other, Rejected, Row};
-use crate::view::{self, Column, Look, column, properties};
+use super::answer::{Answer, Block, Chosen, Devices, Fits, Kubelet, Rejected, Row, WhatIf};
+use crate::view::{self, Column, TextStyle, column, properties};
 
 /// Has the version of `kubelet_planner::features::KUBELET`; a test compares them.
 const GATE: &str = "FEATURE GATE IN 1.36";
@@ -35,7 +35,7 @@ const CONTAINERS: [Column<Row>; 7] = [
     }),
 ];
 
-const WHAT_IF: [Column<Other>; 9] = [
+const WHAT_IF: [Column<WhatIf>; 9] = [
     column("NOW", |other| if other.now { "yes" } else { "" }.to_owned()),
     column("TOPOLOGY", |other| other.kubelet.topology_policy.to_owned()),
     column("SCOPE", |other| match other.kubelet.aligns() {
@@ -67,10 +67,10 @@ const FEATURES: [Column<Chosen>; 3] = [
     }),
 ];
 
-/// At most this many pods of `--until-full` are listed one by one.
-const LISTED: usize = 16;
+/// Limit of the pods of `--until-full` that are listed one by one.
+const MAX_LISTED_PODS: usize = 16;
 
-pub(super) fn answer(answer: &Answer, look: Look) -> String {
+pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
     let mut lines = vec![
         ("Pod", format!("{} ({})", answer.pod, answer.qos)),
         ("Node", answer.node.clone().unwrap_or_else(|| "this one".to_owned())),
@@ -96,13 +96,13 @@ pub(super) fn answer(answer: &Answer, look: Look) -> String {
     if let Some(fits) = &answer.until_full {
         lines.extend(until_full(fits));
     }
-    let mut parts = vec![properties(lines, look)];
+    let mut parts = vec![properties(lines, style)];
     if !answer.containers.is_empty() {
-        parts.push(view::table(&CONTAINERS, &answer.containers, look));
+        parts.push(view::table(&CONTAINERS, &answer.containers, style));
     }
     if !answer.what_if.is_empty() {
-        parts.push(view::table(&WHAT_IF, &answer.what_if, look));
-        parts.push(view::table(&FEATURES, &answer.features, look));
+        parts.push(view::table(&WHAT_IF, &answer.what_if, style));
+        parts.push(view::table(&FEATURES, &answer.features, style));
     }
     parts.join("\n")
 }
@@ -138,8 +138,8 @@ fn until_full(fits: &Fits) -> Vec<(&'static str, String)> {
     let more = if fits.or_more { " or more" } else { "" };
     let mut lines = vec![("Fit", format!("{}{more}", fits.count))];
     if fits.cpus.iter().any(|cpus| !cpus.is_empty()) {
-        let mut cpus: Vec<String> = fits.cpus.iter().take(LISTED).map(CpuSet::to_string).collect();
-        if fits.cpus.len() > LISTED {
+        let mut cpus: Vec<String> = fits.cpus.iter().take(MAX_LISTED_PODS).map(CpuSet::to_string).collect();
+        if fits.cpus.len() > MAX_LISTED_PODS {
             cpus.push("…".to_owned());
         }
         lines.push(("One by one", cpus.join(" | ")));

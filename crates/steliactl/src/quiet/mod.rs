@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use stelia_api::quiet::{Irqbalance, Quiet, Remaining, Remains, Thread};
+use stelia_api::quiet::{Irqbalance, Quiet, Remaining, RemainingCause, Thread};
 use stelia_cpus::CpuSet;
 
 use super::client::{Client, Failure};
@@ -19,13 +19,13 @@ use super::interrupts::{device_interrupts, table};
 use super::node::Description;
 use super::pod::Pod;
 use super::threads::Roots;
-use super::view::{Look, Render, counted};
+use super::view::{Render, TextStyle, counted};
 
 /// How the kernel calls a workqueue's last resort for want of memory.
 const RESCUER: &str = "kworker/R-";
 
 /// Between the two readings of `/proc/interrupts`.
-const INTERVAL: Duration = Duration::from_secs(1);
+const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What was done on the node, and what is left by VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -52,7 +52,7 @@ struct Vm {
     #[serde(flatten)]
     pod: Pod,
     exclusive_cpus: CpuSet,
-    /// Device interrupts on its CPUs, within [`INTERVAL`]: 0 is the promise. `None` where they cannot be counted.
+    /// Device interrupts on its CPUs, within [`MEASURE_INTERVAL`]: 0 is the promise. `None` where they cannot be counted.
     device_interrupts_per_second: Option<u64>,
     interrupts_remaining: Vec<Interrupt>,
     threads_remaining: Vec<Kthread>,
@@ -65,7 +65,7 @@ struct Interrupt {
     irq: u32,
     name: String,
     cpus: CpuSet,
-    reason: Remains,
+    reason: RemainingCause,
     why: String,
     cure: &'static str,
     /// How often it was seen there; of all VMs' CPUs that it reaches.
@@ -92,7 +92,7 @@ pub(crate) async fn gather(client: &Client, roots: &Roots, vm: Option<&str>) -> 
     let pod = client.pod(vm).await?;
     let described = client.describe().await?;
     let (began, before) = (Instant::now(), counts(&described, roots));
-    tokio::time::sleep(INTERVAL).await;
+    tokio::time::sleep(MEASURE_INTERVAL).await;
     let now = counts(&described, roots);
     let seconds = began.elapsed().as_secs_f64();
     let pod = pod.as_ref().map(|pod| pod.pod_uid.as_str());
@@ -185,7 +185,7 @@ impl Quietness {
     /// the kernel keeps there and never ran is no disturbance: a queue for one CPU, a workqueue's rescuer.
     fn left(&self) -> String {
         let irqs = self.vms.iter().flat_map(|vm| &vm.interrupts_remaining);
-        let irqs = irqs.filter(|one| one.reason != Remains::Managed || one.count > 0);
+        let irqs = irqs.filter(|one| one.reason != RemainingCause::Managed || one.count > 0);
         let irqs: BTreeSet<u32> = irqs.map(|one| one.irq).collect();
         let tids = self.vms.iter().flat_map(|vm| &vm.threads_remaining);
         let tids = tids.filter(|one| !one.name.starts_with(RESCUER)).map(|one| one.tid);
@@ -203,8 +203,8 @@ impl Quietness {
 }
 
 impl Render for Quietness {
-    fn text(&self, look: Look) -> String {
-        text::text(self, look)
+    fn text(&self, style: TextStyle) -> String {
+        text::text(self, style)
     }
 
     fn failure(&self) -> Option<String> {

@@ -33,7 +33,7 @@ fn of(described: &Description) -> Quietness {
 #[test]
 fn what_is_left_is_told_by_vm_with_its_cure() {
     let told = of(&noisy());
-    insta::assert_snapshot!(told.text(Look::from(true)));
+    insta::assert_snapshot!(told.text(TextStyle::from(true)));
     assert_eq!(
         told.failure().unwrap(),
         "on CPUs of VMs are left: 2 device interrupts, 1 kernel thread, 2 problems"
@@ -60,21 +60,21 @@ fn what_the_kernel_keeps_there_and_never_ran_is_listed_and_not_counted() {
     (report.remaining, report.threads_remaining) = (quiet.report.remaining, quiet.report.threads_remaining);
     let told = of(&described);
     assert_eq!(told.failure(), None);
-    assert!(told.text(Look::from(true)).contains("virtio2-req.4"));
+    assert!(told.text(TextStyle::from(true)).contains("virtio2-req.4"));
 }
 
 #[test]
 fn where_nothing_is_left_it_says_so_and_succeeds() {
     let told = quietness(&calm(), None, |_| Some(0));
     assert_eq!(told.failure(), None);
-    let text = told.text(Look::from(true));
+    let text = told.text(TextStyle::from(true));
     assert!(
         text.ends_with(
             "\n12 of 40 device interrupts moved; irqbalance was told; 2 kernel threads moved. Nothing is left.\n"
         ),
         "{text}"
     );
-    assert!(!told.text(Look::from(false)).contains("Nothing"), "{text}");
+    assert!(!told.text(TextStyle::from(false)).contains("Nothing"), "{text}");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn what_is_not_known_is_not_called_quiet() {
     described.node.quiet.problem = Some("steliad-quiet does not answer\x1b[2J".to_owned());
     let told = of(&described);
     assert!(told.failure().unwrap().starts_with("what is left is not known: "));
-    let text = told.text(Look::from(true));
+    let text = told.text(TextStyle::from(true));
     assert!(
         text.contains("not known: steliad-quiet does not answer?[2J.\n"),
         "{text}"
@@ -91,7 +91,7 @@ fn what_is_not_known_is_not_called_quiet() {
 
     let older = of(&node());
     assert_eq!(older.failure().unwrap(), "this daemon is older than irq-steering");
-    assert!(older.text(Look::from(true)).contains("moves no interrupts"));
+    assert!(older.text(TextStyle::from(true)).contains("moves no interrupts"));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn where_it_is_switched_off_nothing_is_promised() {
     described.node.quiet.steering = "off".to_owned();
     let told = of(&described);
     assert_eq!(told.failure(), None);
-    let text = told.text(Look::from(true));
+    let text = told.text(TextStyle::from(true));
     assert!(
         text.contains("irq-steering is off: no interrupt is moved") && !text.contains("Nothing is left"),
         "{text}"
@@ -113,7 +113,7 @@ fn a_node_without_vms_says_so() {
     described.node.instances.clear();
     assert!(
         of(&described)
-            .text(Look::from(true))
+            .text(TextStyle::from(true))
             .starts_with("No VM has CPUs of its own.\n")
     );
 }

@@ -2,7 +2,7 @@
 
 use super::{Interrupt, Kthread, Quietness, Vm, words};
 use crate::pod::Pod;
-use crate::view::{Column, Look, Meaning, column, counted, printable, table};
+use crate::view::{Column, Meaning, TextStyle, column, counted, printable, table};
 
 pub(crate) const COLUMNS: [Column<Vm>; 7] = [
     column("POD", |vm: &Vm| vm.pod.to_string()).yields(2),
@@ -37,61 +37,64 @@ fn of_count(count: usize) -> Meaning {
 }
 
 /// An interrupt or a thread, and the VM whose CPUs it reaches.
-pub(crate) struct Left<'a, T> {
+pub(crate) struct RemainingRow<'a, T> {
     pod: &'a Pod,
     one: &'a T,
 }
 
-pub(crate) const fn interrupts<'a>() -> [Column<Left<'a, Interrupt>>; 7] {
+pub(crate) const fn interrupts<'a>() -> [Column<RemainingRow<'a, Interrupt>>; 7] {
     [
-        column("IRQ", |left: &Left<'_, Interrupt>| left.one.irq.to_string()).right(),
-        column("NAME", |left: &Left<'_, Interrupt>| left.one.name.clone()).yields(3),
-        column("POD", |left: &Left<'_, Interrupt>| left.pod.to_string()).yields(4),
-        column("CPUS", |left: &Left<'_, Interrupt>| left.one.cpus.to_string()).yields(1),
-        column("SEEN", |left: &Left<'_, Interrupt>| left.one.count.to_string()).right(),
-        column("WHY", |left: &Left<'_, Interrupt>| left.one.why.clone()).yields(2),
-        column("WHAT TO DO", |left: &Left<'_, Interrupt>| left.one.cure.to_owned()).yields(5),
+        column("IRQ", |left: &RemainingRow<'_, Interrupt>| left.one.irq.to_string()).right(),
+        column("NAME", |left: &RemainingRow<'_, Interrupt>| left.one.name.clone()).yields(3),
+        column("POD", |left: &RemainingRow<'_, Interrupt>| left.pod.to_string()).yields(4),
+        column("CPUS", |left: &RemainingRow<'_, Interrupt>| left.one.cpus.to_string()).yields(1),
+        column("SEEN", |left: &RemainingRow<'_, Interrupt>| left.one.count.to_string()).right(),
+        column("WHY", |left: &RemainingRow<'_, Interrupt>| left.one.why.clone()).yields(2),
+        column("WHAT TO DO", |left: &RemainingRow<'_, Interrupt>| {
+            left.one.cure.to_owned()
+        })
+        .yields(5),
     ]
 }
 
-pub(crate) const fn threads<'a>() -> [Column<Left<'a, Kthread>>; 5] {
+pub(crate) const fn threads<'a>() -> [Column<RemainingRow<'a, Kthread>>; 5] {
     [
-        column("TID", |left: &Left<'_, Kthread>| left.one.tid.to_string()).right(),
-        column("THREAD", |left: &Left<'_, Kthread>| left.one.name.clone()).yields(2),
-        column("POD", |left: &Left<'_, Kthread>| left.pod.to_string()).yields(3),
-        column("CPUS", |left: &Left<'_, Kthread>| left.one.cpus.to_string()).yields(1),
-        column("WHY", |left: &Left<'_, Kthread>| left.one.why.clone()).yields(4),
+        column("TID", |left: &RemainingRow<'_, Kthread>| left.one.tid.to_string()).right(),
+        column("THREAD", |left: &RemainingRow<'_, Kthread>| left.one.name.clone()).yields(2),
+        column("POD", |left: &RemainingRow<'_, Kthread>| left.pod.to_string()).yields(3),
+        column("CPUS", |left: &RemainingRow<'_, Kthread>| left.one.cpus.to_string()).yields(1),
+        column("WHY", |left: &RemainingRow<'_, Kthread>| left.one.why.clone()).yields(4),
     ]
 }
 
-pub(super) fn text(quietness: &Quietness, look: Look) -> String {
+pub(super) fn text(quietness: &Quietness, style: TextStyle) -> String {
     let vms = &quietness.vms;
     let mut parts = match vms.is_empty() {
         true => vec!["No VM has CPUs of its own.\n".to_owned()],
-        false => vec![table(&COLUMNS, vms, look)],
+        false => vec![table(&COLUMNS, vms, style)],
     };
     let each = |vm| rows(vm, |vm| &vm.interrupts_remaining);
-    let interrupts_left: Vec<Left<'_, Interrupt>> = vms.iter().flat_map(each).collect();
+    let interrupts_left: Vec<RemainingRow<'_, Interrupt>> = vms.iter().flat_map(each).collect();
     if !interrupts_left.is_empty() {
-        parts.push(table(&interrupts(), &interrupts_left, look));
+        parts.push(table(&interrupts(), &interrupts_left, style));
     }
     let each = |vm| rows(vm, |vm| &vm.threads_remaining);
-    let threads_left: Vec<Left<'_, Kthread>> = vms.iter().flat_map(each).collect();
+    let threads_left: Vec<RemainingRow<'_, Kthread>> = vms.iter().flat_map(each).collect();
     if !threads_left.is_empty() {
-        parts.push(table(&threads(), &threads_left, look));
+        parts.push(table(&threads(), &threads_left, style));
     }
     if !quietness.problems.is_empty() {
         let problems = quietness.problems.iter();
         parts.push(problems.map(|one| format!("Problem: {}\n", printable(one))).collect());
     }
-    if look.legend {
+    if style.legend {
         parts.push(summary(quietness));
     }
     parts.join("\n")
 }
 
-fn rows<'a, T>(vm: &'a Vm, of: fn(&'a Vm) -> &'a Vec<T>) -> impl Iterator<Item = Left<'a, T>> {
-    of(vm).iter().map(|one| Left { pod: &vm.pod, one })
+fn rows<'a, T>(vm: &'a Vm, of: fn(&'a Vm) -> &'a Vec<T>) -> impl Iterator<Item = RemainingRow<'a, T>> {
+    of(vm).iter().map(|one| RemainingRow { pod: &vm.pod, one })
 }
 
 /// What was done on the node, and whether anything is left.

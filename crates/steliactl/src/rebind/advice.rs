@@ -10,7 +10,7 @@ use stelia_cpus::CpuSet;
 
 use crate::node::Description;
 use crate::pod::Pod;
-use crate::view::{Column, Look, column, properties, table};
+use crate::view::{Column, TextStyle, column, properties, table};
 
 const NO_RESTART: &str = "No restart would give a VM better CPUs.\n";
 
@@ -29,7 +29,7 @@ pub(super) struct Advice {
     /// In order: each step is planned on the node as the steps before it leave it.
     restarts: Vec<Step>,
     /// VMs of which no restart is planned, because their request is not known.
-    left_out: Vec<LeftOut>,
+    left_out: Vec<SkippedVm>,
     /// What is assumed of the node.
     assumed: Vec<String>,
 }
@@ -57,7 +57,7 @@ struct Placed {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct LeftOut {
+struct SkippedVm {
     #[serde(flatten)]
     vm: Pod,
     reason: String,
@@ -107,7 +107,7 @@ impl Advice {
         for (uid, vm) in &vms {
             match request(node, uid) {
                 Ok(pod) => pods.push(pod),
-                Err(reason) => left_out.push(LeftOut {
+                Err(reason) => left_out.push(SkippedVm {
                     vm: vm.clone(),
                     reason: reason.to_string(),
                 }),
@@ -132,19 +132,19 @@ impl Advice {
         }
     }
 
-    pub(super) fn text(&self, look: Look) -> String {
-        let steps = match (self.restarts.is_empty(), look.legend) {
+    pub(super) fn text(&self, style: TextStyle) -> String {
+        let steps = match (self.restarts.is_empty(), style.legend) {
             (true, _) => NO_RESTART.to_owned(),
-            (false, true) => format!("{HEADING}{}{CAUTION}", table(&STEPS, &self.restarts, look)),
-            (false, false) => table(&STEPS, &self.restarts, look),
+            (false, true) => format!("{HEADING}{}{CAUTION}", table(&STEPS, &self.restarts, style)),
+            (false, false) => table(&STEPS, &self.restarts, style),
         };
         let left_out = self.left_out.iter();
         let left_out = left_out.map(|one| ("Left out", format!("{}: {}", one.vm, one.reason)));
         let assumed = self.assumed.iter().map(|note| ("Assumed", note.clone()));
         let notes: Vec<_> = left_out.chain(assumed).collect();
-        match notes.is_empty() || !look.legend {
+        match notes.is_empty() || !style.legend {
             true => steps,
-            false => format!("{steps}\n{}", properties(notes, look)),
+            false => format!("{steps}\n{}", properties(notes, style)),
         }
     }
 }
@@ -234,11 +234,11 @@ mod tests {
         let vms = described(&[("bb", "db"), ("aa", "web"), ("cc", "")]);
         let advice = Advice::new(&node, vec!["a fact".to_owned()], &vms, None);
         assert_eq!(
-            advice.text(Look::from(false)),
+            advice.text(TextStyle::from(false)),
             "1  shop/web  3,5,11,13 → 5,7,13,15     0-1 → 1  0  1 NUMA node instead of 2, 1 socket instead of 2\n\
              2  shop/db   1-2,4,9-10,12 → 1-3,9-11  0-1 → 0  0  1 NUMA node instead of 2, 1 socket instead of 2\n"
         );
-        let text = advice.text(Look::from(true));
+        let text = advice.text(TextStyle::from(true));
         assert!(
             text.starts_with("kubelet chose") && text.contains("Nothing was done."),
             "{text}"
@@ -252,7 +252,7 @@ mod tests {
         // Only a is asked for: b's gain is not advised.
         assert_eq!(Advice::new(&node, Vec::new(), &vms, Some("aa")).restarts.len(), 1);
         assert_eq!(
-            Advice::new(&node, Vec::new(), &vms, Some("bb")).text(Look::from(true)),
+            Advice::new(&node, Vec::new(), &vms, Some("bb")).text(TextStyle::from(true)),
             NO_RESTART
         );
     }
@@ -280,7 +280,7 @@ mod tests {
             None,
         );
         assert_eq!(
-            advice.text(Look::from(true)),
+            advice.text(TextStyle::from(true)),
             format!("{NO_RESTART}\nLeft out:  shop/db: kubelet's CPU manager has no CPUs of it\n")
         );
     }

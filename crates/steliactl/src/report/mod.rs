@@ -24,13 +24,13 @@ use stelia_api::view::Instance;
 use stelia_cpus::CpuSet;
 
 use super::client::{Client, Failure};
-use super::locality::Seen;
+use super::locality::VmLocality;
 use super::node::{Description, Owner, owner};
 use super::pod::Pod;
 use super::status::Status;
 use super::threads::{self, Process, Roots};
 use super::verify::{self, Verified};
-use super::view::{self, Look, Render};
+use super::view::{self, Render, TextStyle};
 use host::Host;
 use watch::{Thread, watch, watched};
 
@@ -75,7 +75,7 @@ struct VmReport {
     instance: Instance,
     threads: Vec<Thread>,
     #[serde(serialize_with = "as_show_has_it")]
-    locality: Option<Seen>,
+    locality: Option<VmLocality>,
 }
 
 impl VmReport {
@@ -92,8 +92,8 @@ struct OtherPod {
     cpus: CpuSet,
 }
 
-fn as_show_has_it<S: Serializer>(seen: &Option<Seen>, serializer: S) -> Result<S::Ok, S::Error> {
-    seen.as_ref().map(Seen::json).serialize(serializer)
+fn as_show_has_it<S: Serializer>(locality: &Option<VmLocality>, serializer: S) -> Result<S::Ok, S::Error> {
+    locality.as_ref().map(VmLocality::json).serialize(serializer)
 }
 
 /// Reads everything, and watches the threads for this long. A part that may not be read is missing, with the reason.
@@ -126,7 +126,7 @@ pub(crate) async fn gather(client: &Client, roots: &Roots, root: &Path, time: Du
         VmReport {
             pod_uid: uid.clone(),
             threads: watched(processes, &instance.vcpus, &tracks),
-            locality: Seen::of(description.locality.clone(), uid, roots, processes),
+            locality: VmLocality::of(description.locality.clone(), uid, roots, processes),
             instance: instance.clone(),
         }
     });
@@ -192,7 +192,7 @@ fn other_pods(description: &Description) -> Vec<OtherPod> {
 
 impl Render for Report {
     /// Nothing is cut: it is for a ticket.
-    fn text(&self, look: Look) -> String {
-        text::report(self, Look { width: None, ..look })
+    fn text(&self, style: TextStyle) -> String {
+        text::report(self, TextStyle { width: None, ..style })
     }
 }

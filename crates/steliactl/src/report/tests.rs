@@ -52,7 +52,7 @@ fn report() -> Report {
 
 #[test]
 fn the_text_has_every_section_and_no_control_characters() {
-    let text = report().text(Look::from(true));
+    let text = report().text(TextStyle::from(true));
     let parts = [
         "Host:       gpu3\nTime:       2024-12-31T23:59:59.000000Z\n",
         "== CPUs by NUMA node ==\nNODE  SOCKET  EXCLUSIVE  OTHER PODS  SHARED  RESERVED  UNASSIGNED\n\

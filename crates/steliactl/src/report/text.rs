@@ -8,7 +8,7 @@ use stelia_node::locality::size;
 use super::host::Host;
 use super::watch::Thread;
 use super::{NumaNode, OtherPod, Report, VmReport};
-use crate::view::{Column, Look, Render, column, human, printable, properties, table, time};
+use crate::view::{Column, Render, TextStyle, column, human, printable, properties, table, time};
 
 const NUMA_NODES: [Column<NumaNode>; 7] = [
     column("NODE", |node| node.node.to_string()),
@@ -47,25 +47,25 @@ const OTHER_PODS: [Column<OtherPod>; 3] = [
 ];
 
 /// Everything, section by section.
-pub(super) fn report(report: &Report, look: Look) -> String {
-    let mut text = host(&report.host, report.time_us, look);
+pub(super) fn report(report: &Report, style: TextStyle) -> String {
+    let mut text = host(&report.host, report.time_us, style);
     let mut section = |heading: &str, body: String| {
         let _ = write!(text, "\n== {} ==\n{body}", printable(heading));
     };
-    section("Node", report.status.text(look));
-    section("CPUs by NUMA node", table(&NUMA_NODES, &report.numa_nodes, look));
-    section("kubelet's configuration", kubelet(&report.kubelet_config, look));
+    section("Node", report.status.text(style));
+    section("CPUs by NUMA node", table(&NUMA_NODES, &report.numa_nodes, style));
+    section("kubelet's configuration", kubelet(&report.kubelet_config, style));
     if !report.other_pods.is_empty() {
         section(
             "Exclusive CPUs of pods that are not VMs",
-            table(&OTHER_PODS, &report.other_pods, look),
+            table(&OTHER_PODS, &report.other_pods, style),
         );
     }
     for vm in &report.vms {
-        section(&format!("VM {}", vm.vm()), of_vm(vm, look));
+        section(&format!("VM {}", vm.vm()), of_vm(vm, style));
     }
     if let Some(verified) = &report.verify {
-        section("Verified", verified.text(look));
+        section("Verified", verified.text(style));
     }
     if !report.missing.is_empty() {
         let missing = report.missing.iter().map(|part| printable(part) + "\n");
@@ -74,7 +74,7 @@ pub(super) fn report(report: &Report, look: Look) -> String {
     text
 }
 
-fn host(host: &Host, time_us: u64, look: Look) -> String {
+fn host(host: &Host, time_us: u64, style: TextStyle) -> String {
     let systemd = host.systemd.map(|version| version.to_string());
     properties(
         [
@@ -87,12 +87,12 @@ fn host(host: &Host, time_us: u64, look: Look) -> String {
             ("Memory", host.memory_bytes.map(size).unwrap_or_default()),
             ("steliactl", host.steliactl.clone()),
         ],
-        look,
+        style,
     )
 }
 
 /// The settings under kubelet's own names, one a line; those that say nothing are left out.
-fn kubelet(config: &Value, look: Look) -> String {
+fn kubelet(config: &Value, style: TextStyle) -> String {
     let members = config.as_object().into_iter().flatten();
     let said = members.filter(|(_, value)| value.as_object().is_none_or(|members| !members.is_empty()));
     properties(
@@ -103,11 +103,11 @@ fn kubelet(config: &Value, look: Look) -> String {
             }
             None => (name, human(value)),
         }),
-        look,
+        style,
     )
 }
 
-fn of_vm(vm: &VmReport, look: Look) -> String {
+fn of_vm(vm: &VmReport, style: TextStyle) -> String {
     let instance = &vm.instance;
     let mut rows = vec![
         ("Pod UID", vm.pod_uid.clone()),
@@ -131,8 +131,8 @@ fn of_vm(vm: &VmReport, look: Look) -> String {
     ]);
     let threads = match vm.threads.is_empty() {
         true => "No threads were seen.\n".to_owned(),
-        false => table(&THREADS, &vm.threads, look),
+        false => table(&THREADS, &vm.threads, style),
     };
-    let locality = vm.locality.as_ref().map(|seen| seen.text(look)).unwrap_or_default();
-    format!("{}\n{threads}{locality}", properties(rows, look))
+    let locality = vm.locality.as_ref().map(|seen| seen.text(style)).unwrap_or_default();
+    format!("{}\n{threads}{locality}", properties(rows, style))
 }

@@ -13,8 +13,8 @@ use stelia_node::proc::start_time;
 
 use crate::threads::Process;
 
-/// How often each thread is looked at.
-const LOOKS: u32 = 10;
+/// How often each thread is sampled.
+const SAMPLES_PER_THREAD: u32 = 10;
 
 /// utime and stime are counted in hundredths of a second (`crate::threads`).
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -25,7 +25,7 @@ pub(super) struct Thread {
     /// `vcpu` and `iothread`: one that AttachVcpus named. `emulator`: another of QEMU's. `float`: of another process of the VM.
     /// `origin`: one that stayed in the container's own cgroup. `other`: of another process, and elsewhere.
     pub(super) role: &'static str,
-    /// Of a vCPU or I/O thread.
+    /// Number of the vCPU or I/O thread.
     pub(super) index: Option<u32>,
     /// The process's number on the host.
     pub(super) pid: u32,
@@ -44,14 +44,14 @@ pub(super) struct Thread {
 /// What was seen of a thread.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Track {
-    first: Look,
-    last: Look,
+    first: ThreadSample,
+    last: ThreadSample,
     ran_on: CpuSet,
 }
 
-/// A thread at one moment, from its `stat`.
+/// A sample of a thread, from its `stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Look {
+struct ThreadSample {
     at: Duration,
     /// Clock ticks since boot: with its number it identifies the thread.
     start: u64,
@@ -61,8 +61,8 @@ struct Look {
     cpu: u32,
 }
 
-impl Look {
-    /// Of a line of `stat`. The fields begin after the name with the third; utime and stime are 14 and 15, processor is 39.
+impl ThreadSample {
+    /// Parses a line of `stat`. The fields begin after the name with the third; utime and stime are 14 and 15, processor is 39.
     fn of(stat: &str, at: Duration) -> Option<Self> {
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
@@ -81,11 +81,11 @@ impl Look {
 }
 
 impl Track {
-    fn add(&mut self, look: Look) {
+    fn add(&mut self, sample: ThreadSample) {
         // The number may have been reused.
-        if look.start == self.first.start {
-            self.ran_on.insert(look.cpu);
-            self.last = look;
+        if sample.start == self.first.start {
+            self.ran_on.insert(sample.cpu);
+            self.last = sample;
         }
     }
 
@@ -105,16 +105,16 @@ pub(super) async fn watch(proc: &Path, processes: impl Iterator<Item = &Process>
     let began = Instant::now();
     let ids = processes.flat_map(|process| process.threads.iter().map(|thread| (process.pid, thread.tid)));
     let first = ids.filter_map(|id| {
-        let first = Look::read(proc, id, began.elapsed())?;
+        let first = ThreadSample::read(proc, id, began.elapsed())?;
         let (last, ran_on) = (first, CpuSet::from_iter([first.cpu]));
         Some((id, Track { first, last, ran_on }))
     });
     let mut tracks: Tracks = first.collect();
-    for _ in 1..LOOKS {
-        tokio::time::sleep(time / (LOOKS - 1)).await;
+    for _ in 1..SAMPLES_PER_THREAD {
+        tokio::time::sleep(time / (SAMPLES_PER_THREAD - 1)).await;
         for (id, track) in &mut tracks {
-            if let Some(look) = Look::read(proc, *id, began.elapsed()) {
-                track.add(look);
+            if let Some(sample) = ThreadSample::read(proc, *id, began.elapsed()) {
+                track.add(sample);
             }
         }
     }
@@ -183,33 +183,33 @@ mod tests {
         format!("42 (CPU 0/KVM) x) S 1 2 3 4 5 6 7 8 9 10 250 31 0 0 20 0 1 0 {start} {filler}{cpu} 0 0\n")
     }
 
-    fn look(at: u64, ran: u64, cpu: u32) -> Look {
+    fn sample(at: u64, ran: u64, cpu: u32) -> ThreadSample {
         let at = Duration::from_millis(at);
-        Look { at, start: 7, ran, cpu }
+        ThreadSample { at, start: 7, ran, cpu }
     }
 
     #[test]
     fn a_look_is_read_behind_any_name() {
-        let read = Look::of(&stat(7, 19), Duration::ZERO).unwrap();
-        assert_eq!(read, look(0, 281, 19));
-        assert_eq!(Look::of("42 (x) S 1 2", Duration::ZERO), None);
+        let read = ThreadSample::of(&stat(7, 19), Duration::ZERO).unwrap();
+        assert_eq!(read, sample(0, 281, 19));
+        assert_eq!(ThreadSample::of("42 (x) S 1 2", Duration::ZERO), None);
     }
 
     #[test]
     fn the_cpus_and_the_share_are_those_of_all_looks_at_the_same_thread() {
-        let (first, ran_on) = (look(0, 100, 2), CpuSet::from_iter([2]));
+        let (first, ran_on) = (sample(0, 100, 2), CpuSet::from_iter([2]));
         let last = first;
         let mut track = Track { first, last, ran_on };
         assert_eq!(track.share(), None);
-        track.add(look(500, 125, 3));
-        track.add(look(1000, 150, 2));
+        track.add(sample(500, 125, 3));
+        track.add(sample(1000, 150, 2));
         // Its number was reused.
-        track.add(Look {
+        track.add(ThreadSample {
             start: 8,
-            ..look(1500, 900, 9)
+            ..sample(1500, 900, 9)
         });
         assert_eq!((track.ran_on.to_string().as_str(), track.share()), ("2-3", Some(0.5)));
-        track.add(look(1100, 990, 2));
+        track.add(sample(1100, 990, 2));
         assert_eq!(track.share(), Some(1.0));
     }
 
@@ -251,8 +251,8 @@ mod tests {
             process(30, vec![thread(30, "/system.slice")]),
         ];
         let track = Track {
-            first: look(0, 0, 1),
-            last: look(0, 0, 1),
+            first: sample(0, 0, 1),
+            last: sample(0, 0, 1),
             ran_on: CpuSet::from_iter([1]),
         };
         let ids = [

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::rates::Model;
 
 /// How many samples are kept, and how many cells their bars have.
-pub(super) const LENGTH: usize = 10;
+pub(super) const HISTORY_SAMPLES: usize = 10;
 
 /// Shares from 0 to 1 of the last samples, the newest last; `None` where a sample has none.
 pub(crate) type Shares = Vec<Option<f64>>;
@@ -27,7 +27,7 @@ impl History {
         let mut kept = BTreeMap::new();
         let mut push = |key: Key, share: Option<f64>| {
             let mut shares = self.0.remove(&key).unwrap_or_default();
-            if shares.len() >= LENGTH {
+            if shares.len() >= HISTORY_SAMPLES {
                 shares.remove(0);
             }
             shares.push(share);
@@ -52,9 +52,9 @@ pub(super) fn bars(shares: &[Option<f64>]) -> String {
         let height = share.map(|share| (share.clamp(0.0, 1.0) * 7.0).round() as usize);
         height.and_then(|height| BARS.get(height).copied()).unwrap_or(' ')
     };
-    let last = &shares[shares.len().saturating_sub(LENGTH)..];
+    let last = &shares[shares.len().saturating_sub(HISTORY_SAMPLES)..];
     let bars: String = last.iter().map(bar).collect();
-    format!("{bars:>LENGTH$}")
+    format!("{bars:>HISTORY_SAMPLES$}")
 }
 
 /// The mean of what is known.
@@ -109,8 +109,8 @@ mod tests {
         let shares: Shares = (0..=7).map(|seventh| Some(f64::from(seventh) / 7.0)).collect();
         assert_eq!(bars(&shares), "  ▁▂▃▄▅▆▇█");
         assert_eq!(bars(&[Some(1.02), None, Some(-0.1)]), "       █ ▁");
-        assert_eq!(bars(&[]), " ".repeat(LENGTH));
-        assert_eq!(bars(&vec![Some(0.5); LENGTH + 5]), "▅".repeat(LENGTH));
+        assert_eq!(bars(&[]), " ".repeat(HISTORY_SAMPLES));
+        assert_eq!(bars(&vec![Some(0.5); HISTORY_SAMPLES + 5]), "▅".repeat(HISTORY_SAMPLES));
     }
 
     #[test]
@@ -125,10 +125,10 @@ mod tests {
     #[test]
     fn it_is_bounded_and_what_ended_is_forgotten() {
         let mut history = History::default();
-        for _ in 0..LENGTH * 3 {
+        for _ in 0..HISTORY_SAMPLES * 3 {
             history.add(&mut model(7, 1, 50.0));
         }
-        assert!(history.0.len() == 2 && history.0.values().all(|shares| shares.len() == LENGTH));
+        assert!(history.0.len() == 2 && history.0.values().all(|shares| shares.len() == HISTORY_SAMPLES));
         history.add(&mut model(8, 1, 50.0));
         assert!(!history.0.contains_key(&Key::Thread(7, 1)));
         history.add(&mut Model::default());

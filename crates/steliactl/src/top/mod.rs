@@ -23,7 +23,7 @@ use super::client::{Client, Failure};
 use super::sample::Sample;
 use super::signals::{self, End};
 use super::threads::Roots;
-use super::view::{self, How, Look, Render, column};
+use super::view::{self, OutputOptions, Render, TextStyle, column};
 use rates::{Model, rates};
 use stelia_table::Column;
 use table::{Row, number_text};
@@ -45,10 +45,10 @@ pub(crate) async fn run(
     roots: &Roots,
     as_batch: bool,
     pace: Pace,
-    how: How,
+    output_options: OutputOptions,
 ) -> Result<String, Failure> {
-    if as_batch || how.form.is_data() || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        batch(client, roots, pace, how).await?;
+    if as_batch || output_options.form.is_data() || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        batch(client, roots, pace, output_options).await?;
     } else {
         terminal::run(client, roots, pace).await?;
     }
@@ -106,11 +106,11 @@ pub(crate) fn headings() -> Vec<&'static str> {
 }
 
 /// A table with a row per instance (without a vCPU) and a row per vCPU; no cell is empty, for awk.
-fn text(model: &Model, time: u64, look: Look) -> String {
+fn text(model: &Model, time: u64, style: TextStyle) -> String {
     // As the daemon lists them.
     let rows = table::rows(model, 0, false, false);
-    let table = view::table(&columns(model.has_caches()), &rows, look);
-    if look.legend {
+    let table = view::table(&columns(model.has_caches()), &rows, style);
+    if style.legend {
         format!("{}\n{table}\n", view::time(time))
     } else {
         table
@@ -118,14 +118,14 @@ fn text(model: &Model, time: u64, look: Look) -> String {
 }
 
 impl Render for Model {
-    fn text(&self, look: Look) -> String {
-        text(self, view::now(), look)
+    fn text(&self, style: TextStyle) -> String {
+        text(self, view::now(), style)
     }
 }
 
 /// Prints tables, or one JSON object per sample, until `count` is reached, it is interrupted, or standard output has no
 /// reader.
-async fn batch(client: &Client, roots: &Roots, pace: Pace, how: How) -> Result<(), Failure> {
+async fn batch(client: &Client, roots: &Roots, pace: Pace, output_options: OutputOptions) -> Result<(), Failure> {
     let began = Instant::now();
     let mut end = End::new()?;
     let mut before = sample(client, roots, began).await?;
@@ -140,8 +140,8 @@ async fn batch(client: &Client, roots: &Roots, pace: Pace, how: How) -> Result<(
         let model = rates(&before, &now);
         before = now;
         printed += 1;
-        let text = how.print::<Failure>(&model)?;
-        if !signals::print(&(how.form.divider().to_owned() + &text))? {
+        let text = output_options.print::<Failure>(&model)?;
+        if !signals::print(&(output_options.form.divider().to_owned() + &text))? {
             return Ok(());
         }
     }
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_table_for_pipes_has_every_cell() {
-        let text = text(&model(), 951_827_696_000_007, Look::from(true));
+        let text = text(&model(), 951_827_696_000_007, TextStyle::from(true));
         insta::assert_snapshot!(text, @r#"
         2000-02-29T12:34:56.000007Z
         POD                                   VCPU  STATE     CPUS  UTIL%  DELAY%  MIGR/S  INVOL/S  FLOAT%  THROT%  IRQ/S  REASON
@@ -179,13 +179,13 @@ mod tests {
     fn caches_have_columns_only_where_they_are_counted() {
         let mut model = model();
         let heads = |model: &Model| {
-            let text = text(model, 0, Look::from(true));
+            let text = text(model, 0, TextStyle::from(true));
             text.lines().nth(1).unwrap().contains("LLC-MIB")
         };
         assert!(!heads(&model));
         model.instances[0].llc_bytes = Some(3 << 19);
         assert!(heads(&model));
-        let text = text(&model, 0, Look::from(true));
+        let text = text(&model, 0, TextStyle::from(true));
         let row: Vec<&str> = text.lines().nth(2).unwrap().split_whitespace().collect();
         assert_eq!(row[10..], ["0.0", "1.5", "-", "-"]);
     }

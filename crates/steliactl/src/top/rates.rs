@@ -38,7 +38,7 @@ pub(crate) struct InstanceRates {
     pub throttled_percent: Option<f64>,
     /// Device interrupts on its exclusive CPUs: 0 is the promise.
     pub device_interrupts_per_second: Option<f64>,
-    /// Of the last-level caches, by resctrl.
+    /// Bytes in the last-level caches, from resctrl.
     pub llc_bytes: Option<u64>,
     /// To and from memory, by resctrl.
     pub memory_bytes_per_second: Option<f64>,
@@ -87,7 +87,7 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    /// Of a thread: how busy it was, 0 to 1.
+    /// How busy the thread was, 0 to 1.
     pub(super) fn share(&self) -> Option<f64> {
         self.utilisation_percent.map(|percent| percent / 100.0)
     }
@@ -200,7 +200,7 @@ fn instance(before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64)
             percent,
         ),
         throttled_percent,
-        // Of other CPUs it is another counter.
+        // On other CPUs it is a different counter.
         device_interrupts_per_second: rate(
             before
                 .filter(|before| before.cpus == now.cpus)

@@ -1,24 +1,25 @@
 //! What disturbs a thread or a VM, in words.
 
 use super::rates::{Rates, VcpuRates};
-use crate::explain::slow::{MUCH_DELAY, MUCH_FORCED_IDLE, MUCH_THROTTLED};
+use crate::explain::slow::{HIGH_DELAY_PERCENT, HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT};
 
-/// The kernel's own bound threads preempt an isolated vCPU now and then; this often per second it is something else.
-const MUCH_PREEMPTED: f64 = 10.0;
+/// The kernel's own bound threads preempt an isolated vCPU now and then; above this many times a second it is something else.
+const HIGH_PREEMPTIONS_PER_SECOND: f64 = 10.0;
 
 /// `None`: nothing disturbs the thread much.
 pub(super) fn of_thread(rates: &Rates) -> Option<String> {
     let much = |value: Option<f64>, much: f64| value.filter(|value| *value >= much);
-    let waits = much(rates.delay_percent, MUCH_DELAY).map(|percent| format!("waits {percent:.0} % for a CPU"));
-    let preempted = much(rates.involuntary_per_second, MUCH_PREEMPTED).map(|times| format!("preempted {times:.0}/s"));
-    let idles = much(rates.forced_idle_percent, MUCH_FORCED_IDLE);
+    let waits = much(rates.delay_percent, HIGH_DELAY_PERCENT).map(|percent| format!("waits {percent:.0} % for a CPU"));
+    let preempted =
+        much(rates.involuntary_per_second, HIGH_PREEMPTIONS_PER_SECOND).map(|times| format!("preempted {times:.0}/s"));
+    let idles = much(rates.forced_idle_percent, HIGH_FORCED_IDLE_PERCENT);
     let idles = idles.map(|percent| format!("keeps siblings idle {percent:.0} % (core scheduling)"));
     joined(waits.into_iter().chain(preempted).chain(idles), ", ")
 }
 
 /// What the daemon says, then what was measured: of its threads, the one that is disturbed most.
 pub(super) fn of_instance(told: &[String], throttled_percent: Option<f64>, vcpus: &[VcpuRates]) -> Option<String> {
-    let throttled = throttled_percent.filter(|percent| *percent >= MUCH_THROTTLED);
+    let throttled = throttled_percent.filter(|percent| *percent >= HIGH_THROTTLED_PERCENT);
     let throttled = throttled.map(|percent| format!("throttled {percent:.0} % of the time"));
     let of = |vcpu: &VcpuRates, rate: fn(&Rates) -> Option<f64>| rate(&vcpu.rates).unwrap_or(0.0);
     let disturbed = vcpus.iter().filter(|vcpu| vcpu.reason.is_some());

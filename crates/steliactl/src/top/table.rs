@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use unicode_width::UnicodeWidthStr;
 
 use super::super::view::{self, Meaning};
-use super::history::{LENGTH, bars, mean};
+use super::history::{HISTORY_SAMPLES, bars, mean};
 use super::rates::{InstanceRates, Model, Rates, VcpuRates};
 
 /// A row: an instance, or one of its vCPUs below it.
@@ -61,7 +61,7 @@ pub(crate) struct Column {
     value: Value,
 }
 
-/// Of what resctrl counts, where it does.
+/// Columns of what resctrl counts; shown only on hardware where it does.
 const OF_CACHES: [&str; 2] = ["LLC-MIB", "MEM-MIB/S"];
 
 /// The columns from left to right.
@@ -109,7 +109,7 @@ pub(crate) static COLUMNS: [Column; 14] = [
     number("DELAY%", 6, 2, Value::Rate(|rates| rates.delay_percent)),
     Column {
         title: "BUSY",
-        width: LENGTH,
+        width: HISTORY_SAMPLES,
         rank: 4,
         value: Value::Recent,
     },

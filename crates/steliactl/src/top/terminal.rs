@@ -18,7 +18,7 @@ use super::screen::{Flow, Screen};
 use super::{Pace, sample};
 
 /// How soon the thread that reads keys notices that the program has ended.
-const TURN: Duration = Duration::from_millis(200);
+const KEY_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Restores the terminal when dropped: at a normal end, an error, or a signal. At a panic ratatui's hook restores it
 /// earlier, so that the message is visible.
@@ -36,7 +36,7 @@ fn events() -> mpsc::Receiver<Event> {
     let (sender, receiver) = mpsc::channel(16);
     thread::spawn(move || {
         while !sender.is_closed() {
-            let event = match event::poll(TURN) {
+            let event = match event::poll(KEY_POLL_INTERVAL) {
                 Ok(false) => continue,
                 Ok(true) => event::read(),
                 Err(error) => Err(error),

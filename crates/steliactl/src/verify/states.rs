@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use stelia_api::Amiss;
+use stelia_api::ReasonKind;
 use stelia_api::view::{Instance, Node};
 
 use super::{Finding, Kind};
@@ -39,9 +39,9 @@ impl Required {
     }
 }
 
-/// A VM that was looked at.
+/// A VM that was checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Looked {
+pub(super) struct CheckedVm {
     #[serde(flatten)]
     pub(super) pod: Pod,
     pub(super) state: String,
@@ -53,7 +53,7 @@ pub(super) struct Looked {
     reason: Option<Why>,
 }
 
-impl Looked {
+impl CheckedVm {
     pub(super) fn at(uid: &str, instance: &Instance) -> Self {
         let reason = not_isolated(instance);
         Self {
@@ -87,8 +87,8 @@ impl Looked {
 }
 
 /// `2 isolated, 1 floating (vCPUs not attached for 3 min)`
-pub(super) fn summary(looked: &[Looked], now: u64) -> String {
-    let mut by_state: BTreeMap<(usize, &str), Vec<&Looked>> = BTreeMap::new();
+pub(super) fn summary(looked: &[CheckedVm], now: u64) -> String {
+    let mut by_state: BTreeMap<(usize, &str), Vec<&CheckedVm>> = BTreeMap::new();
     for one in looked {
         // The best first.
         let rank = Required::of(&one.state).map_or(3, |state| 2 - state as usize);
@@ -105,7 +105,7 @@ pub(super) fn summary(looked: &[Looked], now: u64) -> String {
 }
 
 /// Each reason once, with the longest wait; with its count where there are several.
-fn reasons(these: &[&Looked], now: u64) -> String {
+fn reasons(these: &[&CheckedVm], now: u64) -> String {
     let mut found: BTreeMap<&str, (usize, Why)> = BTreeMap::new();
     for why in these.iter().filter_map(|one| one.reason.as_ref()) {
         let (count, longest) = found.entry(&why.text).or_insert_with(|| (0, why.clone()));
@@ -124,7 +124,7 @@ fn reasons(these: &[&Looked], now: u64) -> String {
 pub(super) fn of_node(node: &Node) -> Vec<Finding> {
     let kubelet = node.kubelet_problem.iter().map(|problem| {
         let problem = format!("kubelet's state cannot be used: {problem}");
-        Finding::of_kind(Amiss::KubeletUnusable, problem)
+        Finding::of_kind(ReasonKind::KubeletUnusable, problem)
     });
     let finding = |problem: String, cure: &str, section: &str| Finding {
         pod: Pod::unnamed("-"),

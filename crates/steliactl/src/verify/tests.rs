@@ -3,7 +3,7 @@ use stelia_ledger::account::Range;
 
 use super::*;
 use crate::node::testing::{PODS, node};
-use crate::view::{Form, How, Look};
+use crate::view::{Form, OutputOptions, TextStyle};
 
 /// When it is, in these tests: 3 minutes after the second VM registered.
 const NOW: u64 = 180_000_001;
@@ -28,9 +28,9 @@ fn whole() -> Map<String, Value> {
 }
 
 fn printed(verified: &Verified, form: Form) -> (String, Option<String>) {
-    match (How {
+    match (OutputOptions {
         form,
-        look: Look::from(true),
+        style: TextStyle::from(true),
     }
     .print(verified))
     {

@@ -54,7 +54,7 @@ fn apply_one(instance: &mut Instance, step: &Step) {
     let scope = instance.scope().clone();
     let inner_path = scope.child("instance");
     match step {
-        Step::Create(path) if *path == inner_path => instance.inner = Some(Inner::default()),
+        Step::Create(path) if *path == inner_path => instance.inner = Some(InstanceCgroup::default()),
         Step::Create(path) => drop(leaf(instance, path)),
         Step::Write(path, file, value) => write(instance, path, *file, value),
         Step::MoveProcess(pid, to) => move_process(instance, *pid, to),
@@ -130,7 +130,7 @@ fn move_process(instance: &mut Instance, pid: i32, to: &CgroupPath) {
     }
 }
 
-fn leaf<'a>(instance: &'a mut Instance, path: &CgroupPath) -> &'a mut Leaf {
+fn leaf<'a>(instance: &'a mut Instance, path: &CgroupPath) -> &'a mut ThreadedCgroup {
     let inner = instance.inner.as_mut().unwrap();
     let leaf = if path.name() == "float" {
         &mut inner.float

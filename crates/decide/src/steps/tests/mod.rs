@@ -15,11 +15,11 @@ use stelia_record::VcpuThread;
 use stelia_record::testing::record;
 use stelia_settings::FloatPolicy;
 
-use super::records::REFUSALS;
+use super::records::MAX_PARTITION_REFUSALS;
 use super::*;
 use crate::testing::{instance, snapshot, topology};
 use crate::workers::masks;
-use crate::{ContainedReason, Inner, Leaf, Outside, VcpuNow};
+use crate::{ContainedReason, InstanceCgroup, Outside, ThreadedCgroup, VcpuNow};
 
 pub(crate) use effects::{apply, possible_plan, settle};
 

@@ -21,7 +21,7 @@ fn a_partition_that_the_kernel_refuses_again_and_again_is_given_up() {
     let mut snapshot = snapshot(vec![instance()]);
     settle(&mut snapshot);
     attach(&mut snapshot, Partition::Isolated, &[Some(2), Some(3)]);
-    snapshot.first_mut().refusals = REFUSALS;
+    snapshot.first_mut().refusals = MAX_PARTITION_REFUSALS;
     let scope = snapshot.first().scope().clone();
     assert_eq!(steps(&snapshot), [Step::Contain(scope, ContainedReason::Refused)]);
 }
@@ -189,7 +189,7 @@ fn a_thread_outside_of_the_instance_and_its_container_is_neither_moved_nor_pinne
     assert!(
         reasons
             .iter()
-            .any(|reason| reason.kind == stelia_api::Amiss::ThreadElsewhere),
+            .any(|reason| reason.kind == stelia_api::ReasonKind::ThreadElsewhere),
         "{reasons:?}"
     );
 }

@@ -12,7 +12,7 @@ pub(super) fn resolve(text: &str, plain: bool, tag: Option<&str>) -> Result<Valu
         Some("!!bool") => expect(implicit(text)?, Value::is_boolean),
         Some("!!int" | "!!float") => expect(implicit(text)?, Value::is_number),
         Some("!!binary") => Err("!!binary is not read by steliad"),
-        // Of an unknown tag the value is the text.
+        // With an unknown tag the value is the text.
         Some(_) => Ok(text.into()),
     }
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::account::{Account, Gap, accounts};
 use crate::entry::{Entry, Event};
-use crate::keeper::{Keeper, Vm};
-use crate::look::{Counters, Look, Seat, Thread};
+use crate::recorder::{EntryRecorder, Vm};
+use crate::sample::{CounterSample, Counters, Seat, Thread};
 
 const VM: &str = "vm";
 const SECOND: u64 = 1_000_000;
@@ -14,7 +14,7 @@ const START: u64 = 1_790_000_000 * SECOND;
 
 /// A daemon with its ring, and a VM on CPUs 2 and 3.
 struct Daemon {
-    keeper: Keeper,
+    recorder: EntryRecorder,
     entries: Vec<Entry>,
     second: u64,
     /// What was booked as entries were kept.
@@ -36,7 +36,7 @@ fn seats(cpus: &[u32]) -> BTreeSet<Seat> {
 impl Daemon {
     fn new() -> Self {
         Self {
-            keeper: Keeper::resume(Standing::default(), "boot", "1"),
+            recorder: EntryRecorder::resume(LedgerState::default(), "boot", "1"),
             entries: Vec::new(),
             second: 0,
             promised_us: 0,
@@ -60,21 +60,25 @@ impl Daemon {
             bound_read: true,
             ..Counters::default()
         };
-        let seats = self.keeper.wants(&vms).into_iter().map(|seat| (seat, counters.clone()));
-        let look = Look {
+        let seats = self
+            .recorder
+            .wants(&vms)
+            .into_iter()
+            .map(|seat| (seat, counters.clone()));
+        let sample = CounterSample {
             at_us: START + second * SECOND,
             up_us: 77 * SECOND + second * SECOND,
             seats: seats.collect(),
         };
-        let Some(mut draft) = self.keeper.looked(&look, &vms, self.entries.is_empty()) else {
+        let Some(mut draft) = self.recorder.take_sample(&sample, &vms, self.entries.is_empty()) else {
             return;
         };
         if !kept {
-            return self.keeper.missed("No space left on device");
+            return self.recorder.missed("No space left on device");
         }
         draft.entry.seq = self.entries.len() as u64 + 1;
         self.entries.push(draft.entry.clone());
-        for account in self.keeper.kept(draft, 100).into_values() {
+        for account in self.recorder.committed(draft, 100).into_values() {
             self.promised_us += account.promised_us;
             self.covered_us += account.covered_us;
         }
@@ -82,7 +86,7 @@ impl Daemon {
 
     fn settling(&mut self, settling: bool) {
         let vms = [VM.to_owned()].into_iter().filter(|_| settling);
-        self.keeper.settle(vms.collect());
+        self.recorder.settle(vms.collect());
     }
 
     /// All is written at the beginning of an hour since boot: what is open until then is read then.
@@ -173,7 +177,7 @@ fn a_vm_that_is_isolated_anew_again_and_again_and_never_read_is_not_covered() {
         );
         assert_eq!(daemon.promised_us, account.promised_us);
     }
-    // The state stays the same in all looks.
+    // The state stays the same in all samples.
     let mut daemon = Daemon::new();
     daemon.settling(true);
     daemon.looks(0, "isolated", &[2, 3], true);

@@ -16,7 +16,7 @@ pub struct IrqLine {
     pub chip: String,
     /// Number at the controller; empty where the kernel shows none.
     pub hwirq: String,
-    /// Of the drivers that handle it, joined by `, `; empty while there is none.
+    /// Names of the drivers that handle it, joined by `, `; empty if there is none.
     pub name: String,
     /// CPU and count, ascending, without those that are 0.
     counts: Vec<(u32, u32)>,

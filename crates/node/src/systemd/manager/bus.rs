@@ -80,13 +80,13 @@ pub(super) trait Unit {
 #[derive(Debug)]
 pub(super) enum Failure {
     /// systemd is not on the bus, or left it before it answered.
-    Away,
+    Unreachable,
     /// systemd's own error.
     Refused(String),
 }
 
-/// The bus' answers to a call whose recipient is away.
-const AWAY: [&str; 3] = [
+/// The bus's errors if the recipient of a call is not running.
+const UNREACHABLE_ERRORS: [&str; 3] = [
     "org.freedesktop.DBus.Error.NoReply",
     "org.freedesktop.DBus.Error.ServiceUnknown",
     "org.freedesktop.DBus.Error.NameHasNoOwner",
@@ -95,12 +95,12 @@ const AWAY: [&str; 3] = [
 impl From<zbus::Error> for Failure {
     fn from(cause: zbus::Error) -> Self {
         let is_away = match &cause {
-            zbus::Error::MethodError(name, ..) => AWAY.contains(&name.as_str()),
-            zbus::Error::FDO(error) => AWAY.contains(&error.name().as_str()),
+            zbus::Error::MethodError(name, ..) => UNREACHABLE_ERRORS.contains(&name.as_str()),
+            zbus::Error::FDO(error) => UNREACHABLE_ERRORS.contains(&error.name().as_str()),
             _ => false,
         };
         match is_away {
-            true => Self::Away,
+            true => Self::Unreachable,
             false => Self::Refused(cause.to_string()),
         }
     }

@@ -49,7 +49,7 @@ impl Fake {
         let client = Builder::unix_stream(theirs).p2p().build();
         let (server, client) = tokio::join!(server, client);
         let mut systemd = DbusSystemd::new(client.unwrap());
-        systemd.look = Duration::from_millis(200);
+        systemd.poll_interval = Duration::from_millis(200);
         (server.unwrap(), systemd)
     }
 

@@ -52,7 +52,7 @@ impl DbusSystemd {
             self.subscription.jobs.fetch_add(1, Ordering::SeqCst);
             let subscribed = Subscribed(self.clone());
             match manager.subscribe().await {
-                // systemd kept a subscription whose end it did not hear of.
+                // systemd still has a subscription of a connection that has ended.
                 result if is_error(&result, ALREADY_SUBSCRIBED) => {}
                 result => result?,
             }
@@ -82,16 +82,17 @@ impl DbusSystemd {
         job: &OwnedObjectPath,
         unit: &str,
     ) -> Result<(), Failure> {
-        let mut look = tokio::time::interval_at(tokio::time::Instant::now() + self.look, self.look);
+        let mut poll_interval =
+            tokio::time::interval_at(tokio::time::Instant::now() + self.poll_interval, self.poll_interval);
         loop {
             let signal = tokio::select! {
                 signal = ends.removed.next() => signal.ok_or_else(|| Failure::Refused("the bus went away".into()))?,
-                _ = look.tick() => {
-                    match self.look(manager, unit).await {
-                        Seen::Active => return Ok(()),
+                _ = poll_interval.tick() => {
+                    match self.poll_interval(manager, unit).await {
+                        UnitStatus::Active => return Ok(()),
                         // Where systemd executes itself anew between the call and its job, it forgets the scope's process.
-                        Seen::Ended => return Err(Failure::Refused("the job ended, and the unit is not active".into())),
-                        Seen::Pending => continue,
+                        UnitStatus::Ended => return Err(Failure::Refused("the job ended, and the unit is not active".into())),
+                        UnitStatus::Pending => continue,
                     }
                 }
             };
@@ -107,30 +108,30 @@ impl DbusSystemd {
     }
 
     /// Whether a unit whose job is waited for has started, failed or is under way.
-    pub(super) async fn look(&self, manager: &ManagerProxy<'_>, unit: &str) -> Seen {
+    pub(super) async fn poll_interval(&self, manager: &ManagerProxy<'_>, unit: &str) -> UnitStatus {
         let seen = async {
             let path = match manager.get_unit(unit).await {
-                result if is_error(&result, NO_SUCH_UNIT) => return Ok(Seen::Ended),
+                result if is_error(&result, NO_SUCH_UNIT) => return Ok(UnitStatus::Ended),
                 result => result?,
             };
             let unit = UnitProxy::builder(&self.connection).path(path);
             let unit = unit.cache_properties(CacheProperties::No).build().await?;
             if unit.active_state().await? == "active" {
-                return Ok(Seen::Active);
+                return Ok(UnitStatus::Active);
             }
             Ok::<_, zbus::Error>(if unit.job().await?.0 == 0 {
-                Seen::Ended
+                UnitStatus::Ended
             } else {
-                Seen::Pending
+                UnitStatus::Pending
             })
         };
         // While it is out of reach nothing is known.
-        seen.await.unwrap_or(Seen::Pending)
+        seen.await.unwrap_or(UnitStatus::Pending)
     }
 }
 
 /// The state of a unit whose start is waited for.
-pub(super) enum Seen {
+pub(super) enum UnitStatus {
     Active,
     /// It has no job and is not active, or it is not there.
     Ended,

@@ -19,25 +19,25 @@ use zbus::{Connection, Variant};
 pub(super) use self::jobs::Ends;
 
 use self::bus::{Failure, ManagerProxy, NO_SUCH_UNIT, ScopeProxy, UNIT_EXISTS, is_error};
-use self::jobs::{Seen, Subscription};
+use self::jobs::{Subscription, UnitStatus};
 use super::{Devices, Listening, Systemd, SystemdError};
 use crate::cgroup::{CpuQuota, Limits};
 
 /// How long a job or an answer of systemd is waited for. A PID 1 that hangs has recovered by then from most causes (a
 /// reload, a mount that does not answer), and a runner waits longer.
-const TIMEOUT: Duration = Duration::from_secs(90);
-/// How long until a systemd that was not there is asked again.
-const AGAIN: Duration = Duration::from_millis(250);
-/// How often a unit whose job is waited for is looked at, since the signal of the job's end is lost if systemd
+const JOB_TIMEOUT: Duration = Duration::from_secs(90);
+/// The pause before systemd is called again after it did not answer.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+/// How often a unit with a pending job is polled, since the signal of the job's end is lost if systemd
 /// re-executes itself at that moment.
-const LOOK: Duration = Duration::from_secs(3);
+const POLL_INTERVAL: Duration = Duration::from_secs(3);
 
 /// systemd through its D-Bus API.
 #[derive(Debug, Clone)]
 pub struct DbusSystemd {
     connection: Connection,
     timeout: Duration,
-    look: Duration,
+    poll_interval: Duration,
     subscription: Arc<Subscription>,
 }
 
@@ -46,8 +46,8 @@ impl DbusSystemd {
     pub fn new(connection: Connection) -> Self {
         Self {
             connection,
-            timeout: TIMEOUT,
-            look: LOOK,
+            timeout: JOB_TIMEOUT,
+            poll_interval: POLL_INTERVAL,
             subscription: Arc::default(),
         }
     }
@@ -61,7 +61,7 @@ impl DbusSystemd {
         let answered = async {
             loop {
                 match work().await {
-                    Err(Failure::Away) => tokio::time::sleep(AGAIN).await,
+                    Err(Failure::Unreachable) => tokio::time::sleep(RETRY_INTERVAL).await,
                     Err(Failure::Refused(cause)) => return Err(cause),
                     Ok(answer) => return Ok(answer),
                 }
@@ -204,10 +204,10 @@ impl Systemd for DbusSystemd {
             };
             // systemd may have left the bus after it made the scope: one that exists then is ours, not an old one.
             while asked.load(Ordering::SeqCst) {
-                match self.look(manager, unit).await {
-                    Seen::Active => return Ok(()),
-                    Seen::Ended => break,
-                    Seen::Pending => tokio::time::sleep(AGAIN).await,
+                match self.poll_interval(manager, unit).await {
+                    UnitStatus::Active => return Ok(()),
+                    UnitStatus::Ended => break,
+                    UnitStatus::Pending => tokio::time::sleep(RETRY_INTERVAL).await,
                 }
             }
             asked.store(true, Ordering::SeqCst);

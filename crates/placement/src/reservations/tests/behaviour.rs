@@ -9,7 +9,7 @@ fn a_claim_lasts_until_the_object_shows_the_pod() {
     assert_eq!(next.cpus.unwrap().to_string(), "4-7");
     assert!(matches!(
         all.begin(asked(3, 7, 1), &node("a"), seconds(1)),
-        Err(NotBegun::Rejected(_))
+        Err(BindNotStarted::Rejected(_))
     ));
 
     all.bound(&begun.ticket, seconds(2));
@@ -17,7 +17,7 @@ fn a_claim_lasts_until_the_object_shows_the_pod() {
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
     all.object(&node("a"), 8, plain("4-7", &[1]), seconds(3));
     assert_eq!(held(&all, "a"), []);
-    assert_eq!(all.census(seconds(3)), Census::default());
+    assert_eq!(all.census(seconds(3)), ReservationCounts::default());
 }
 
 #[test]
@@ -26,15 +26,15 @@ fn one_bind_of_a_pod_at_a_time() {
     all.object(&node("b"), 2, plain("0-7", &[]), seconds(0));
     let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
     let again = all.begin(asked(1, 5, 4), &node("b"), seconds(1));
-    assert!(matches!(again, Err(NotBegun::UnderWay(on)) if &*on == "a"));
+    assert!(matches!(again, Err(BindNotStarted::UnderWay(on)) if &*on == "a"));
     all.bound(&begun.ticket, seconds(1));
     assert!(matches!(
         all.begin(asked(1, 5, 4), &node("a"), seconds(1)),
-        Err(NotBegun::Already)
+        Err(BindNotStarted::Already)
     ));
     assert!(matches!(
         all.begin(asked(1, 5, 4), &node("b"), seconds(1)),
-        Err(NotBegun::Elsewhere(_))
+        Err(BindNotStarted::Elsewhere(_))
     ));
 }
 
@@ -61,9 +61,9 @@ fn a_lost_answer_that_was_yes() {
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
     assert_eq!(
         all.census(seconds(2)),
-        Census {
+        ReservationCounts {
             unseen: 1,
-            ..Census::default()
+            ..ReservationCounts::default()
         }
     );
 }
@@ -92,7 +92,7 @@ fn a_node_whose_object_does_not_show_its_pods_is_silent_until_it_changes() {
     assert_eq!(all.available("a", seconds(32)), Err(Unavailable::Silent));
     assert!(matches!(
         all.begin(asked(2, 6, 1), &node("a"), seconds(32)),
-        Err(NotBegun::Unavailable(Unavailable::Silent))
+        Err(BindNotStarted::Unavailable(Unavailable::Silent))
     ));
     assert_eq!(held(&all, "a").len(), 1, "its claims are kept");
     assert_eq!(all.census(seconds(32)).silent_nodes, 1);
@@ -113,7 +113,7 @@ fn where_cpus_are_given_at_the_start_a_pull_that_takes_long_is_no_silence() {
     all.bound(&begun.ticket, seconds(1));
     assert!(all.available("a", seconds(500)).is_ok());
     all.pod(
-        SeenPod {
+        ObservedPod {
             running: true,
             ..pod(1, 6, Some("a"), 4)
         },
@@ -191,7 +191,7 @@ fn a_name_that_is_used_again_is_another_pod() {
     let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
     all.pod_gone(uid(1), None, seconds(2));
     assert!(!all.is_open(&begun.ticket));
-    let again = AskedToBind {
+    let again = BindRequest {
         name: Arc::from("ns/pod-1"),
         ..asked(2, 9, 4)
     };
@@ -207,7 +207,7 @@ fn a_name_that_is_used_again_is_another_pod() {
     assert_eq!(held(&all, "a").len(), 1);
     assert!(matches!(
         all.begin(asked(1, 5, 4), &node("a"), seconds(3)),
-        Err(NotBegun::Gone)
+        Err(BindNotStarted::Gone)
     ));
 }
 
@@ -238,7 +238,7 @@ fn a_pod_that_is_being_deleted_is_promised_nothing() {
     all.pod(ending, seconds(1));
     assert!(matches!(
         all.begin(asked(1, 5, 4), &node("a"), seconds(2)),
-        Err(NotBegun::Gone)
+        Err(BindNotStarted::Gone)
     ));
 }
 

@@ -82,8 +82,8 @@ pub(super) fn plain(free: &str, pods: &[u128]) -> Plain {
     }
 }
 
-pub(super) fn pod(uid: u128, version: Version, on: Option<&str>, request: usize) -> SeenPod<usize> {
-    SeenPod {
+pub(super) fn pod(uid: u128, version: Version, on: Option<&str>, request: usize) -> ObservedPod<usize> {
+    ObservedPod {
         uid: tests::uid(uid),
         name: Arc::from(format!("ns/pod-{uid}")),
         version,
@@ -95,8 +95,8 @@ pub(super) fn pod(uid: u128, version: Version, on: Option<&str>, request: usize)
     }
 }
 
-pub(super) fn asked(uid: u128, version: Version, request: usize) -> AskedToBind<usize> {
-    AskedToBind {
+pub(super) fn asked(uid: u128, version: Version, request: usize) -> BindRequest<usize> {
+    BindRequest {
         uid: tests::uid(uid),
         name: Arc::from(format!("ns/pod-{uid}")),
         version,

@@ -144,7 +144,7 @@ impl World {
     fn hear(writer: &mut Reservations<Lowest>, event: &Event, now: Moment) {
         match event {
             Event::Pod(uid, truth) => writer.pod(
-                SeenPod {
+                ObservedPod {
                     cpus: truth.cpus.clone(),
                     ending: truth.ending,
                     ..pod(*uid, truth.version, truth.node.as_deref(), truth.request)
@@ -192,7 +192,7 @@ impl World {
             .map(|(uid, _)| super::uid(*uid))
             .collect();
         writer.only_pods(&listed, self.clock, self.now);
-        writer.pass(self.now + SETTLE);
+        writer.pass(self.now + SETTLE_TIMEOUT);
         writer
     }
 
@@ -462,10 +462,10 @@ impl World {
             self.land(post);
         }
         self.read_all();
-        self.now += FENCED_AFTER;
+        self.now += FENCE_TIMEOUT;
         self.fence();
         self.read_all();
-        self.now += SETTLE;
+        self.now += SETTLE_TIMEOUT;
         self.writer.pass(self.now);
     }
 }
@@ -522,8 +522,8 @@ fn run(acts: &[(u8, usize)], foreign: bool) -> usize {
     NODES.iter().for_each(|on| world.publish(&node(on)));
     world.settle();
     assert_eq!(all_held(&world.writer), [[], []], "no claim leaks");
-    assert_eq!(world.writer.census(world.now), Census::default());
-    world.now += REMEMBERED;
+    assert_eq!(world.writer.census(world.now), ReservationCounts::default());
+    world.now += UID_RETENTION;
     world.writer.pass(world.now);
     assert!(world.writer.pods.is_empty() && world.writer.timers.is_empty());
     world.binds

@@ -54,7 +54,7 @@ fn one_that_fires_there_although_its_mask_is_as_wanted_is_told_with_its_count() 
     disobey(2);
     let report = round(&kernel, &order, &mut memory);
     // then: all since it was first wanted elsewhere
-    assert_eq!(whys(&report), [(24, Remains::StillFires, "2".into(), 7)]);
+    assert_eq!(whys(&report), [(24, RemainingCause::StillFires, "2".into(), 7)]);
     // when: it stops
     let later: Vec<usize> = (0..4)
         .map(|_| round(&kernel, &order, &mut memory).remaining.len())
@@ -90,7 +90,7 @@ fn what_fired_before_a_vm_had_the_cpu_does_not_count() {
     let both = order(&[("a", "2-3"), ("b", "6")]);
     let report = round(&kernel, &both, &mut memory);
     // then
-    assert_eq!(whys(&report), [(50, Remains::Managed, "2".into(), 0)]);
+    assert_eq!(whys(&report), [(50, RemainingCause::Managed, "2".into(), 0)]);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_counter_that_wraps_goes_on() {
     // then
     assert_eq!(
         whys(&round(&kernel, &order, &mut memory)),
-        [(50, Remains::Managed, "2".into(), 2)]
+        [(50, RemainingCause::Managed, "2".into(), 2)]
     );
 }
 
@@ -124,11 +124,11 @@ fn counts_of_a_cpu_that_was_offline_are_not_taken_for_new_ones() {
     // then
     assert_eq!(
         whys(&round(&kernel, &order, &mut memory)),
-        [(50, Remains::Managed, "2".into(), 0)]
+        [(50, RemainingCause::Managed, "2".into(), 0)]
     );
     kernel.tree().fire(50);
     assert_eq!(
         whys(&round(&kernel, &order, &mut memory)),
-        [(50, Remains::Managed, "2".into(), 1)]
+        [(50, RemainingCause::Managed, "2".into(), 1)]
     );
 }

@@ -6,7 +6,7 @@ mod shared;
 mod undone;
 
 use rustix::io::Errno;
-use stelia_api::quiet::{Remaining, Remains};
+use stelia_api::quiet::{Remaining, RemainingCause};
 
 use super::*;
 use crate::base::NAME;
@@ -74,7 +74,7 @@ fn default(kernel: &FakeKernel) -> String {
     kernel.tree().get(DEFAULT).expect("a mask").into()
 }
 
-fn whys(report: &Report) -> Vec<(u32, Remains, String, u64)> {
+fn whys(report: &Report) -> Vec<(u32, RemainingCause, String, u64)> {
     let one = |one: &Remaining| (one.irq, one.why, one.cpus.to_string(), one.count);
     report.remaining.iter().map(one).collect()
 }
@@ -239,7 +239,7 @@ fn a_mask_written_again_and_again_is_repaired_each_time_and_reported_from_the_th
         })
         .collect();
     // then
-    let overwritten = vec![(24, Remains::Overwritten, "2".into(), 0)];
+    let overwritten = vec![(24, RemainingCause::Overwritten, "2".into(), 0)];
     assert_eq!(
         reports.iter().map(whys).collect::<Vec<_>>(),
         [vec![], vec![], overwritten.clone(), overwritten]
@@ -314,7 +314,7 @@ fn a_managed_interrupt_is_tried_once_and_told_if_the_kernel_placed_it_there() {
         // when
         let first = round(&kernel, &order, &mut memory);
         // then
-        assert_eq!(whys(&first), [(50, Remains::Managed, "2".into(), 0)]);
+        assert_eq!(whys(&first), [(50, RemainingCause::Managed, "2".into(), 0)]);
         assert!(first.remaining[0].text.contains("has not fired"), "{first:?}");
         // when: I/O is submitted on the VM's CPU
         kernel.tree().fire(50);
@@ -327,8 +327,8 @@ fn a_managed_interrupt_is_tried_once_and_told_if_the_kernel_placed_it_there() {
         assert_eq!(
             whys(&second),
             [
-                (50, Remains::Managed, "2".into(), 1),
-                (51, Remains::Managed, "2".into(), 1)
+                (50, RemainingCause::Managed, "2".into(), 1),
+                (51, RemainingCause::Managed, "2".into(), 1)
             ]
         );
         assert_eq!((second.writes, mask(&kernel, 50)), (0, "2".into()));
@@ -368,7 +368,7 @@ fn where_no_place_has_a_vector_it_is_told_and_tried_again() {
     // when
     let report = round(&kernel, &order, &mut memory);
     // then
-    assert_eq!(whys(&report), [(24, Remains::NoVector, "2-3".into(), 0)]);
+    assert_eq!(whys(&report), [(24, RemainingCause::NoVector, "2-3".into(), 0)]);
     let text = "write \"0-1\" to /proc/irq/24/smp_affinity_list: No space left on device (os error 28)";
     assert_eq!(report.remaining[0].text, text);
     assert_eq!(mask(&kernel, 24), "0-3");
@@ -389,7 +389,7 @@ fn a_busy_interrupt_is_tried_again_and_then_left_to_the_next_round() {
     let report = round(&kernel, &order, &mut memory);
     // then
     assert_eq!(mask(&kernel, 24), "0-1");
-    assert_eq!(whys(&report), [(25, Remains::Refused, "2-3".into(), 0)]);
+    assert_eq!(whys(&report), [(25, RemainingCause::Refused, "2-3".into(), 0)]);
     clean_after(&kernel, &order, &mut memory);
 }
 
@@ -409,7 +409,7 @@ fn what_the_kernel_refuses_is_named_with_path_value_and_cause() {
             std::io::Error::from(errno)
         );
         assert_eq!(report.problems[0].text, named);
-        assert_eq!(whys(&report), [(25, Remains::Refused, "2-3".into(), 0)]);
+        assert_eq!(whys(&report), [(25, RemainingCause::Refused, "2-3".into(), 0)]);
         assert_eq!(mask(&kernel, 24), "0-1", "the others are moved");
         clean_after(&kernel, &order(&[("a", "2-3")]), &mut memory);
     }

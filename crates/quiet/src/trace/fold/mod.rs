@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use stelia_api::attribution::{Attribution, Doer};
+use stelia_api::attribution::{Attribution, Occupant};
 
 use super::hist::{Histogram, Row};
 use super::plan;
@@ -18,15 +18,15 @@ const SOFTIRQS: [&str; 10] = [
     "hi", "timer", "net_tx", "net_rx", "block", "irq_poll", "tasklet", "sched", "hrtimer", "rcu",
 ];
 
-/// An answer is a line with a limit: more of one kind than this are one for each CPU.
-const MOST: usize = 10_000;
-const OTHERS: &str = "(others)";
+/// Limit of the rows of one kind: an answer is a line of limited length. Further rows are summed into one for each CPU.
+const MAX_ROWS_PER_KIND: usize = 10_000;
+const OTHERS_NAME: &str = "(others)";
 
 /// How often something ran, and how long.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sum {
     pub count: u64,
-    /// Of those that ended; `None`: none did, or it is not measured.
+    /// Total time of those that ended; `None`: none did, or it is not measured.
     pub ns: Option<u64>,
 }
 
@@ -45,7 +45,7 @@ type Sums = BTreeMap<u32, BTreeMap<String, Sum>>;
 /// What was counted since the triggers were set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Counted {
+pub(crate) struct TraceCounts {
     pub dropped: u64,
     /// Rows that could not be read.
     pub unread: u64,
@@ -55,7 +55,7 @@ pub(crate) struct Counted {
     pub vectors: Sums,
 }
 
-impl Counted {
+impl TraceCounts {
     /// By event, as in [`plan::hist`]: its histograms.
     pub fn of(target: &Target, histograms: &BTreeMap<String, Vec<Histogram>>) -> Self {
         let all = || histograms.values().flatten();
@@ -82,8 +82,8 @@ impl Counted {
         }
     }
 
-    /// As it is told. Times and CPUs are not part of it.
-    pub fn told(self) -> Attribution {
+    /// Converts the counts to an attribution, without times and CPUs.
+    pub fn into_attribution(self) -> Attribution {
         let mut problems = Vec::new();
         if self.unread > 0 {
             problems.push(format!("{} rows of the kernel's counts could not be read", self.unread));
@@ -118,9 +118,13 @@ fn since(later: Sums, earlier: &Sums) -> Sums {
     sums
 }
 
-fn doers(sums: Sums) -> Vec<Doer> {
+fn doers(sums: Sums) -> Vec<Occupant> {
     let total: usize = sums.values().map(BTreeMap::len).sum();
-    let most = if total > MOST { MOST / sums.len().max(1) } else { MOST };
+    let most = if total > MAX_ROWS_PER_KIND {
+        MAX_ROWS_PER_KIND / sums.len().max(1)
+    } else {
+        MAX_ROWS_PER_KIND
+    };
     let mut doers = Vec::new();
     for (cpu, names) in sums {
         let mut names: Vec<(String, Sum)> = names.into_iter().collect();
@@ -130,9 +134,9 @@ fn doers(sums: Sums) -> Vec<Doer> {
             for (_, sum) in names.drain(most..) {
                 others.add(sum.count, sum.ns);
             }
-            names.push((OTHERS.to_owned(), others));
+            names.push((OTHERS_NAME.to_owned(), others));
         }
-        doers.extend(names.into_iter().map(|(name, sum)| Doer {
+        doers.extend(names.into_iter().map(|(name, sum)| Occupant {
             cpu,
             name,
             count: sum.count,

@@ -13,16 +13,16 @@ fn histogram(keys: &str, rows: &[(&[&str], u64, Option<u64>)]) -> Histogram {
     }
 }
 
-fn counted(histograms: Vec<(&str, Vec<Histogram>)>) -> Counted {
+fn counted(histograms: Vec<(&str, Vec<Histogram>)>) -> TraceCounts {
     let target = Target {
         cpus: "0-7".parse().unwrap(),
         ..Target::default()
     };
     let histograms = histograms.into_iter().map(|(event, all)| (event.to_owned(), all));
-    Counted::of(&target, &histograms.collect())
+    TraceCounts::of(&target, &histograms.collect())
 }
 
-fn told(doers: &[Doer]) -> Vec<(u32, &str, u64, Option<u64>)> {
+fn into_attribution(doers: &[Occupant]) -> Vec<(u32, &str, u64, Option<u64>)> {
     doers
         .iter()
         .map(|one| (one.cpu, one.name.as_str(), one.count, one.ns))
@@ -47,7 +47,7 @@ fn an_interrupt_that_drivers_share_is_counted_once() {
         ("synthetic/stelia_irq", vec![times]),
     ]);
     let expected = [(2, "30 nvme0q3", 2, None), (2, "9 acpi, i801_smbus", 5, Some(700))];
-    assert_eq!(told(&counted.told().interrupts), expected);
+    assert_eq!(into_attribution(&counted.into_attribution().interrupts), expected);
 }
 
 #[test]
@@ -58,7 +58,10 @@ fn several_histograms_of_an_event_are_added() {
         &[(&["a", "5"], 1, None), (&["a", "2"], 1, None)],
     );
     let counted = counted(vec![(plan::SWITCH, vec![one, other])]);
-    assert_eq!(told(&counted.told().tasks), [(2, "a", 6, None), (5, "a", 1, None)]);
+    assert_eq!(
+        into_attribution(&counted.into_attribution().tasks),
+        [(2, "a", 6, None), (5, "a", 1, None)]
+    );
 }
 
 #[test]
@@ -69,7 +72,7 @@ fn what_the_kernel_calls_by_number_has_its_name_or_its_number() {
     );
     let counted = counted(vec![(plan::SOFTIRQ_ENTRY, vec![softirqs])]);
     assert_eq!(
-        told(&counted.told().softirqs),
+        into_attribution(&counted.into_attribution().softirqs),
         [(1, "rcu", 3, None), (1, "softirq 77", 1, None)]
     );
 }
@@ -78,31 +81,36 @@ fn what_the_kernel_calls_by_number_has_its_name_or_its_number() {
 fn counts_that_cannot_be_added_stay_at_the_largest_number() {
     let rows = [(&["a", "2"] as &[&str], u64::MAX, None), (&["a", "2"], 7, None)];
     let counted = counted(vec![(plan::SWITCH, vec![histogram("next_comm,common_cpu", &rows)])]);
-    assert_eq!(told(&counted.told().tasks), [(2, "a", u64::MAX, None)]);
+    assert_eq!(
+        into_attribution(&counted.into_attribution().tasks),
+        [(2, "a", u64::MAX, None)]
+    );
 }
 
 #[test]
 fn of_very_many_the_least_are_told_together_and_none_is_lost() {
-    let names: Vec<String> = (0..2 * MOST).map(|number| format!("task{number}")).collect();
+    let names: Vec<String> = (0..2 * MAX_ROWS_PER_KIND)
+        .map(|number| format!("task{number}"))
+        .collect();
     let keys: Vec<[&str; 2]> = names.iter().map(|name| [name.as_str(), "3"]).collect();
     let rows: Vec<(&[&str], u64, Option<u64>)> = keys
         .iter()
         .zip(1..)
         .map(|(keys, hits)| (keys.as_slice(), hits, None))
         .collect();
-    let attribution = counted(vec![(plan::SWITCH, vec![histogram("next_comm,common_cpu", &rows)])]).told();
-    assert_eq!(attribution.tasks.len(), MOST + 1);
+    let attribution = counted(vec![(plan::SWITCH, vec![histogram("next_comm,common_cpu", &rows)])]).into_attribution();
+    assert_eq!(attribution.tasks.len(), MAX_ROWS_PER_KIND + 1);
     let total: u64 = attribution.tasks.iter().map(|one| one.count).sum();
-    assert_eq!(total, (1..=2 * MOST as u64).sum::<u64>());
-    assert_eq!(attribution.tasks[0].name, format!("task{}", 2 * MOST - 1));
-    assert_eq!(attribution.tasks[MOST].name, OTHERS);
+    assert_eq!(total, (1..=2 * MAX_ROWS_PER_KIND as u64).sum::<u64>());
+    assert_eq!(attribution.tasks[0].name, format!("task{}", 2 * MAX_ROWS_PER_KIND - 1));
+    assert_eq!(attribution.tasks[MAX_ROWS_PER_KIND].name, OTHERS_NAME);
 }
 
 #[test]
 fn rows_that_cannot_be_read_are_a_problem() {
     let mut one = histogram("next_comm,common_cpu", &[]);
     one.unread = 2;
-    let attribution = counted(vec![(plan::SWITCH, vec![one])]).told();
+    let attribution = counted(vec![(plan::SWITCH, vec![one])]).into_attribution();
     assert_eq!(
         attribution.problems,
         ["2 rows of the kernel's counts could not be read"]

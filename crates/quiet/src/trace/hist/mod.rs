@@ -39,8 +39,8 @@ impl Histogram {
 const BEGIN: &str = "{ ";
 const END: &str = " } hitcount:";
 const INFO: &str = "# trigger info: hist:keys=";
-/// A row that has not ended by then is none.
-const LONGEST: usize = 4096;
+/// Limit of a row, in bytes.
+const MAX_ROW_BYTES: usize = 4096;
 
 /// All histograms in a file's text. Never fails: what is not understood is left out and counted.
 pub fn parse(text: &str) -> Vec<Histogram> {
@@ -77,7 +77,7 @@ fn add(histograms: &mut [Histogram], text: String) -> Option<String> {
     let last = histograms.last_mut()?;
     match row(&text, &last.keys) {
         Some(row) => last.rows.push(row),
-        None if text.len() < LONGEST => return Some(text),
+        None if text.len() < MAX_ROW_BYTES => return Some(text),
         None => last.unread += 1,
     }
     None
@@ -97,7 +97,7 @@ fn row(text: &str, names: &[String]) -> Option<Row> {
     let mut rest = keyed;
     for name in names.iter().skip(1).rev() {
         let (before, value) = rest.rsplit_once(&format!(", {name}:"))?;
-        // Of several keys the last is the CPU, which is what tells a row's end from a name.
+        // If there are several keys, the last is the CPU, by which a row's end is told from a name.
         if keys.is_empty() && value.trim().parse::<u32>().is_err() {
             return None;
         }

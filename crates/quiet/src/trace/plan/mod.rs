@@ -22,7 +22,7 @@ pub(crate) const INSTANCE: &str = "/sys/kernel/tracing/instances/steliad-quiet";
 /// Synthetic events are made and removed here.
 pub(crate) const DYNAMIC: &str = "/sys/kernel/tracing/dynamic_events";
 
-/// Of the synthetic event that a task's run fires: every instance sees them, so the names are ours alone.
+/// Name of the synthetic event that fires when a task's run ends. Every tracefs instance sees it, so the name is steliad's own.
 pub(crate) const RUN: &str = "stelia_run";
 pub(crate) const INTERRUPT: &str = "stelia_irq";
 pub(crate) const SOFTIRQ: &str = "stelia_softirq";
@@ -38,12 +38,12 @@ pub(crate) const NMI: &str = "nmi/nmi_handler";
 /// The CPUs' own interrupts, on x86.
 pub(crate) const VECTORS: &str = "irq_vectors";
 
-/// The kernel takes less than a page in one write.
-const MOST_OF_CPUS: usize = 1200;
-const MOST_OF_OWN: usize = 2000;
+/// Limits of a filter, in bytes: the kernel takes less than a page in one write.
+const MAX_CPU_FILTER_BYTES: usize = 1200;
+const MAX_OWN_FILTER_BYTES: usize = 2000;
 
 /// Those that disturb in practice: how long the others take, such as those for errors, is not worth two more triggers each.
-const TIMED: [&str; 5] = [
+const TIMED_VECTORS: [&str; 5] = [
     "local_timer",
     "reschedule",
     "call_function",
@@ -91,7 +91,7 @@ pub(crate) struct Step {
     pub event: Option<String>,
 }
 
-/// Of an event of our instance: `sched/sched_switch`.
+/// The trigger file of an event (`sched/sched_switch`) in steliad's tracefs instance.
 pub(crate) fn trigger(event: &str) -> String {
     format!("{INSTANCE}/events/{event}/trigger")
 }
@@ -222,7 +222,7 @@ impl Plan<'_> {
         let names = offered.filter_map(|event| event.strip_prefix(VECTORS)?.strip_prefix('/')?.strip_suffix("_entry"));
         let (timed, plain): (Vec<&str>, Vec<&str>) = names.partition(|name| {
             let exit = format!("{VECTORS}/{name}_exit");
-            TIMED.contains(name) && self.offers(&[&exit])
+            TIMED_VECTORS.contains(name) && self.offers(&[&exit])
         });
         let size = self.size(1, 128);
         for name in plain {
@@ -239,7 +239,7 @@ impl Plan<'_> {
         if timed.is_empty() {
             return;
         }
-        let all = self.size(TIMED.len(), 128);
+        let all = self.size(TIMED_VECTORS.len(), 128);
         self.sum(Part::VectorTimes, VECTOR, "int n", "n", all);
         for name in &timed {
             let events = [format!("{VECTORS}/{name}_entry"), format!("{VECTORS}/{name}_exit")];
@@ -290,7 +290,7 @@ fn ranges(cpus: &CpuSet) -> Vec<String> {
     let mut ranges: Vec<String> = Vec::new();
     for term in terms {
         match ranges.last_mut() {
-            Some(range) if range.len() + term.len() < MOST_OF_CPUS => {
+            Some(range) if range.len() + term.len() < MAX_CPU_FILTER_BYTES => {
                 range.push_str(" || ");
                 range.push_str(&term);
             }
@@ -308,7 +308,7 @@ fn excluded(field: &str, own: &BTreeSet<i32>) -> Option<String> {
             true => format!(" && {field} != {first}"),
             false => format!(" && ({field} < {first} || {field} > {last})"),
         });
-        if text.len() > MOST_OF_OWN {
+        if text.len() > MAX_OWN_FILTER_BYTES {
             return None;
         }
     }

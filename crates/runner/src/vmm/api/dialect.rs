@@ -155,7 +155,7 @@ impl Dialect {
     }
 }
 
-/// Of both; every other field of theirs is ignored.
+/// The fields that both VMMs have and that are read; all others are ignored.
 #[derive(Debug, Deserialize)]
 struct StateAnswer {
     state: String,

@@ -25,12 +25,12 @@ use http::Failure;
 use pace::Pace;
 
 /// A VMM answers at once, unless it boots: that allocates the guest's memory.
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// No event reports a new thread, so the names are read this often. A reboot of Cloud Hypervisor's guest makes all threads
 /// anew.
-const LOOK: Duration = Duration::from_secs(1);
-/// So many refusals to pause a guest that runs are taken for a VMM that cannot.
-const REFUSALS: u32 = 20;
+const THREAD_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// After this many refusals to pause a running guest the VMM counts as unable to pause.
+const MAX_PAUSE_REFUSALS: u32 = 20;
 
 /// The run state before the guest's first boot.
 const PRELAUNCH: &str = "prelaunch";
@@ -60,8 +60,8 @@ pub(crate) struct ApiVmm {
 }
 
 impl ApiVmm {
-    /// Of a guest that is found paused. It did not run, unless the request to pause was carried out and its answer lost.
-    fn found_paused(&mut self) -> Hold {
+    /// Handles a guest that is already paused. It did not run, unless a request to pause was carried out and its answer lost.
+    fn already_paused(&mut self) -> Hold {
         self.held = true;
         Hold::Paused(self.lost.then(|| self.since.elapsed()))
     }
@@ -73,7 +73,7 @@ impl ApiVmm {
             socket: socket.to_owned(),
             proc: proc.to_owned(),
             pid,
-            answer_limit: ANSWER_LIMIT,
+            answer_limit: ANSWER_TIMEOUT,
             since: Instant::now(),
             held: false,
             lost: false,
@@ -207,7 +207,7 @@ impl Vmm for ApiVmm {
             let state = self.state().await?;
             self.state.clone_from(&state);
             match state.as_str() {
-                "paused" => return Ok(self.found_paused()),
+                "paused" => return Ok(self.already_paused()),
                 PRELAUNCH | SHUT_DOWN => return Ok(Hold::NotYet(state)),
                 _ => {}
             }
@@ -226,12 +226,12 @@ impl Vmm for ApiVmm {
         let state = self.state().await?;
         self.state.clone_from(&state);
         match state.as_str() {
-            "paused" => Ok(self.found_paused()),
+            "paused" => Ok(self.already_paused()),
             PRELAUNCH | SHUT_DOWN => Ok(Hold::NotYet(state)),
             _ => {
                 // It may have been booted between the two questions.
                 self.refusals += 1;
-                match self.refusals < REFUSALS {
+                match self.refusals < MAX_PAUSE_REFUSALS {
                     true => Ok(Hold::NotYet(state)),
                     false => Ok(Hold::Runs(refused.to_string())),
                 }
@@ -257,7 +257,7 @@ impl Vmm for ApiVmm {
 
     async fn change(&mut self) -> Result<Change, Error> {
         loop {
-            sleep(LOOK).await;
+            sleep(THREAD_POLL_INTERVAL).await;
             // None while a reboot makes them anew.
             let now = thread_names::vcpus(&self.proc, self.pid).unwrap_or_default();
             let ids = |vcpus: &[Vcpu]| {
@@ -269,7 +269,7 @@ impl Vmm for ApiVmm {
             if ids(&now) != ids(&self.vcpus) {
                 return Ok(Change::Threads);
             }
-            self.pace.look(LOOK, self.run_time(&now));
+            self.pace.observe(THREAD_POLL_INTERVAL, self.run_time(&now));
             let running = self.state == "running";
             if self.pace.is_due(running) {
                 let state = self.state().await?;
@@ -316,7 +316,7 @@ impl Vmm for ApiVmm {
 
     async fn quit(&mut self) -> Result<Quit, Error> {
         match self.dialect.quit() {
-            Some(request) => self.ask(&request).await.map(|_| Quit::Told),
+            Some(request) => self.ask(&request).await.map(|_| Quit::Requested),
             None => Ok(Quit::BySignal),
         }
     }

@@ -5,19 +5,19 @@
 
 use std::time::Duration;
 
-/// Between two questions to a VMM whose VM nobody has booted yet.
-const FIRST_UNBOOTED: Duration = Duration::from_millis(100);
-const LAST_UNBOOTED: Duration = Duration::from_secs(60);
+/// The interval of queries to a VMM whose VM is not booted yet.
+const FIRST_UNBOOTED_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_UNBOOTED_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The first question about a run state that the vCPU threads contradict comes so long after the question before.
-const FIRST_DOUBT: Duration = Duration::from_secs(5);
-/// So many looks without run time of any vCPU are a doubt whether the guest still runs: an idle guest has timers.
-const QUIET_LOOKS: u32 = 5;
+/// The shortest interval of queries about a run state that the vCPU threads contradict.
+const FIRST_DOUBT_INTERVAL: Duration = Duration::from_secs(5);
+/// After this many polls without run time of any vCPU the run state is queried: even an idle guest has timers.
+const MAX_IDLE_POLLS: u32 = 5;
 
 /// The pause before the next question to a VMM that answers, and whose VM is not booted: a tenth of the time that this took so
 /// far.
 pub(super) fn unbooted(waited: Duration) -> Duration {
-    (waited / 10).clamp(FIRST_UNBOOTED, LAST_UNBOOTED)
+    (waited / 10).clamp(FIRST_UNBOOTED_INTERVAL, MAX_UNBOOTED_INTERVAL)
 }
 
 /// When to ask for the run state of a booted VM.
@@ -37,7 +37,7 @@ impl Pace {
     pub(super) fn new(limit: Duration) -> Pace {
         Pace {
             limit,
-            doubt: FIRST_DOUBT.min(limit),
+            doubt: FIRST_DOUBT_INTERVAL.min(limit),
             since: Duration::ZERO,
             ran: None,
             quiet: 0,
@@ -46,7 +46,7 @@ impl Pace {
     }
 
     /// Counts a look at the vCPU threads, this long after the one before: how long they ran on CPUs so far.
-    pub(super) fn look(&mut self, passed: Duration, ran: Option<Duration>) {
+    pub(super) fn observe(&mut self, passed: Duration, ran: Option<Duration>) {
         self.since += passed;
         // Not counted by this kernel, or threads ended.
         let grown = ran.zip(self.ran).is_some_and(|(now, before)| now > before);
@@ -59,7 +59,7 @@ impl Pace {
         match (self.ran, running) {
             // Nothing is known by the threads.
             (None, _) => true,
-            (Some(_), true) => self.quiet >= QUIET_LOOKS,
+            (Some(_), true) => self.quiet >= MAX_IDLE_POLLS,
             (Some(_), false) => self.runs,
         }
     }
@@ -73,7 +73,7 @@ impl Pace {
     pub(super) fn asked(&mut self, running: bool, changed: bool) {
         self.doubt = match self.doubts(running) && !changed {
             true => self.doubt.saturating_mul(2).min(self.limit),
-            false => FIRST_DOUBT.min(self.limit),
+            false => FIRST_DOUBT_INTERVAL.min(self.limit),
         };
         self.since = Duration::ZERO;
         self.quiet = 0;
@@ -95,7 +95,7 @@ mod tests {
         let mut asked = Vec::new();
         for second in 1..=seconds {
             ran += if runs(second) { SECOND / 100 } else { Duration::ZERO };
-            pace.look(SECOND, Some(ran));
+            pace.observe(SECOND, Some(ran));
             if pace.is_due(running) {
                 pace.asked(running, false);
                 asked.push(second);
@@ -128,7 +128,7 @@ mod tests {
         let mut pace = Pace::new(LIMIT);
         let mut asked = 0;
         for _ in 0..600 {
-            pace.look(SECOND, None);
+            pace.observe(SECOND, None);
             if pace.is_due(true) {
                 pace.asked(true, false);
                 asked += 1;

@@ -189,9 +189,11 @@ async fn an_answer_that_never_comes_is_an_error() {
 async fn one_that_cannot_be_paused_is_told_apart_from_one_that_boots() {
     let refused = answer("500", r#"["Error from API","a device cannot be paused"]"#);
     let running = answer("200", r#"{"state":"Running"}"#);
-    let answers: Vec<String> = (0..REFUSALS).flat_map(|_| [refused.clone(), running.clone()]).collect();
+    let answers: Vec<String> = (0..MAX_PAUSE_REFUSALS)
+        .flat_map(|_| [refused.clone(), running.clone()])
+        .collect();
     let mut fake = Fake::new(CloudHypervisor, &TWO, &answers);
-    for _ in 1..REFUSALS {
+    for _ in 1..MAX_PAUSE_REFUSALS {
         assert_eq!(fake.vmm.hold().await.unwrap(), Hold::NotYet("running".into()));
     }
     let held = fake.vmm.hold().await.unwrap();
@@ -246,7 +248,7 @@ async fn each_is_ended_in_its_own_way() {
     let mut fake = Fake::new(CloudHypervisor, &TWO, &answers);
     assert_eq!(fake.vmm.power_down().await.unwrap(), PowerDown::Requested);
     assert_eq!(fake.vmm.power_down().await.unwrap(), PowerDown::NotRunning);
-    assert_eq!(fake.vmm.quit().await.unwrap(), Quit::Told);
+    assert_eq!(fake.vmm.quit().await.unwrap(), Quit::Requested);
     let commands = [fake.asked()[1].clone(), fake.asked()[3].clone()];
     assert_eq!(commands, ["PUT /api/v1/vm.power-button", "PUT /api/v1/vmm.shutdown"]);
 

@@ -193,7 +193,7 @@ impl Node {
 }
 
 fn text(preview: &Preview) -> String {
-    preview.text(Look::from(true))
+    preview.text(TextStyle::from(true))
 }
 
 /// The reason of each, by the pod's name.
@@ -359,5 +359,5 @@ fn a_node_without_vms_says_so_and_a_wrong_rule_is_an_error() {
 fn it_only_tells_and_the_command_line_says_that() {
     assert!(Cli::try_parse_from(["steliactl", "adopt"]).is_err());
     let cli = Cli::try_parse_from(["steliactl", "adopt", "--dry-run", "-o", "name"]).unwrap();
-    assert!(cli.how().is_ok());
+    assert!(cli.output_options().is_ok());
 }

@@ -23,7 +23,7 @@ use stelia_node_report::numa::{NumaNode, Pages};
 use super::scheduling::Scheduling;
 use super::*;
 use crate::client::Failure;
-use crate::view::{Form, How, Look};
+use crate::view::{Form, OutputOptions, TextStyle};
 
 const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 
@@ -240,11 +240,12 @@ fn the_cgroup_root_of_a_kubelet_that_does_not_run_is_told_too() {
 #[test]
 fn an_empty_root_is_an_unfit_node_and_the_text_says_why() {
     let root = tempfile::tempdir().unwrap();
-    let how = How {
+    let output_options = OutputOptions {
         form: Form::Text,
-        look: Look::from(true),
+        style: TextStyle::from(true),
     };
-    let Err(Failure::Partial { printed, reason }) = how.print(&Examined(checks(&Facts::read(root.path())))) else {
+    let Err(Failure::Partial { printed, reason }) = output_options.print(&Examined(checks(&Facts::read(root.path()))))
+    else {
         panic!("fit");
     };
     assert!(

@@ -1,6 +1,6 @@
 //! Interrupts as the daemon tells of them, and advice on what it cannot do.
 
-use stelia_api::quiet::{Irqbalance, Quiet, Remaining, Remains, Report};
+use stelia_api::quiet::{Irqbalance, Quiet, Remaining, RemainingCause, Report};
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn steered() -> Facts {
             report: Report {
                 interrupts: 40,
                 moved: 12,
-                irqbalance: Irqbalance::Told,
+                irqbalance: Irqbalance::Informed,
                 ..Report::default()
             },
             ..Quiet::default()
@@ -40,7 +40,7 @@ fn managed(facts: &mut Facts, count: u64) {
         irq: 130,
         name: "nvme0q3".to_owned(),
         cpus: "5".parse().unwrap(),
-        why: Remains::Managed,
+        why: RemainingCause::Managed,
         count,
         ..Remaining::default()
     }];
@@ -56,7 +56,10 @@ fn a_quiet_node_passes_and_says_what_was_done() {
         named(&facts, "quiet").found,
         "steliad-quiet answers: 12 of 40 device interrupts and 0 kernel threads moved"
     );
-    assert_eq!(named(&facts, "irqbalance").found, "runs, and was told of the VMs' CPUs");
+    assert_eq!(
+        named(&facts, "irqbalance").found,
+        "runs, and has the list of the VMs' CPUs"
+    );
 }
 
 #[rstest]
@@ -69,7 +72,7 @@ fn a_quiet_node_passes_and_says_what_was_done() {
     f.quiet.as_mut().unwrap().steering = "off".to_owned();
 })]
 #[case::some_remain("irq-steering", Verdict::Warning, |f: &mut Facts| managed(f, 0))]
-#[case::irqbalance_not_told("irqbalance", Verdict::Warning, |f: &mut Facts| report(f).irqbalance = Irqbalance::NotTold)]
+#[case::irqbalance_not_told("irqbalance", Verdict::Warning, |f: &mut Facts| report(f).irqbalance = Irqbalance::NotInformed)]
 #[case::the_tick("nohz_full", Verdict::Advice, |f: &mut Facts| noise(f).timers = 250.0)]
 #[case::no_such_kernel("nohz_full", Verdict::Advice, |f: &mut Facts| f.cmdline = "nohz_full=1,5".to_owned())]
 #[case::rcu("rcu_nocbs", Verdict::Advice, |f: &mut Facts| noise(f).rcu = 3.0)]

@@ -104,7 +104,7 @@ fn write_memory(root: &Path, text: impl Fn(u64) -> String) {
 fn steliactl(root: &Path, line: &[&str]) -> Result<String, Failure> {
     let cli = Cli::try_parse_from([&["steliactl", "plan"], line].concat()).unwrap();
     match &cli.command {
-        Command::Plan(asked) => run(asked, root, cli.how()?),
+        Command::Plan(asked) => run(asked, root, cli.output_options()?),
         other => panic!("{other:?}"),
     }
 }

@@ -1,0 +1,89 @@
+//! The events that follow from how a sample differs from what stands.
+
+use std::collections::BTreeMap;
+
+use super::Vm;
+use crate::entry::{Class, Closed, Event};
+use crate::replay::{ENDED_STATE, OpenSeat, ReadingDelta};
+use crate::sample::{CounterSample, Seat};
+
+/// The realtime clock was set if it differs from CLOCK_BOOTTIME's progress by more than this, in microseconds.
+const MIN_CLOCK_STEP_US: u64 = 1_000_000;
+
+/// By how much the realtime clock was set.
+pub(super) fn set_by((at, up): (u64, u64), sample: &CounterSample) -> Option<i64> {
+    let expected = at.saturating_add(sample.up_us.saturating_sub(up));
+    let by = i64::try_from(i128::from(sample.at_us) - i128::from(expected)).ok()?;
+    (by.unsigned_abs() > MIN_CLOCK_STEP_US).then_some(by)
+}
+
+pub(super) fn states(
+    events: &mut Vec<Event>,
+    before: Option<&BTreeMap<String, String>>,
+    vms: &BTreeMap<String, Vm>,
+    all: bool,
+) {
+    let empty = BTreeMap::new();
+    let before = before.unwrap_or(&empty);
+    for (vm, now) in vms {
+        if all || before.get(vm) != Some(&now.state) {
+            events.push(Event::State {
+                vm: vm.clone(),
+                state: now.state.clone(),
+            });
+        }
+    }
+    for vm in before.keys().filter(|vm| !vms.contains_key(*vm)) {
+        events.push(Event::State {
+            vm: vm.clone(),
+            state: ENDED_STATE.to_owned(),
+        });
+    }
+}
+
+pub(super) fn opened(number: u64, uid: &str, vm: &Vm, seat: &Seat) -> Event {
+    Event::Opened {
+        seat: number,
+        vm: uid.to_owned(),
+        name: vm.name.clone(),
+        cpus: seat.cpus.clone(),
+        threads: seat.threads.clone(),
+        own_devices: vm.own_devices.iter().cloned().collect(),
+    }
+}
+
+pub(super) fn intruded(events: &mut Vec<Event>, uid: &str, seat: &Seat, between: &ReadingDelta) {
+    let mut tell = |class, name: &str, count| {
+        events.push(Event::Intruded {
+            vm: uid.to_owned(),
+            cpus: seat.cpus.to_string(),
+            class,
+            name: name.to_owned(),
+            count,
+        });
+    };
+    if between.other.least > 0 {
+        tell(Class::OtherTasks, "", (between.other.least, between.other.most));
+    }
+    for (name, count) in &between.devices {
+        tell(Class::Devices, name, (*count, *count));
+    }
+}
+
+pub(super) fn why_closed(known: &OpenSeat, vms: &BTreeMap<String, Vm>) -> Closed {
+    let Some(vm) = vms.get(&known.vm) else {
+        return Closed::Ended;
+    };
+    if vm.sampled_seats().next().is_none() {
+        return Closed::NotIsolated;
+    }
+    if vm.seats.contains(&known.seat) {
+        // It should be read, and was missing in the sample.
+        return Closed::Offline;
+    }
+    let elsewhere = |thread| vm.seats.iter().any(|seat| seat.threads.contains(thread));
+    match known.seat.threads.is_empty() || known.seat.threads.iter().any(elsewhere) {
+        true => Closed::Moved,
+        false => Closed::Ended,
+    }
+}

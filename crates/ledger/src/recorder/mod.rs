@@ -1,0 +1,380 @@
+//! Decides which samples are written as entries.
+//!
+//! A seat on which nothing disturbing ran is written once an hour, together with all others: nothing is lost, because counters continue. A
+//! disturbance is written at once, and less often while it continues: a VM with a noisy neighbour must not push other VMs' entries out of the
+//! ring.
+
+mod bound;
+mod entry_builder;
+mod events;
+mod pace;
+#[cfg(test)]
+mod tests;
+mod vm;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bound::BoundThreads;
+use entry_builder::{EntryBuilder, Read, VmReadings};
+use events::{set_by, states, why_closed};
+use pace::Pace;
+pub use pace::hours_between;
+pub use vm::Vm;
+
+use crate::account::{Account, Coverage, Folded};
+use crate::day::day;
+use crate::entry::{Closed, Entry, Event};
+use crate::replay::{FullReading, LedgerState, OpenSeat, ReadingDelta};
+use crate::sample::{CounterSample, Counters, Seat};
+
+/// Interval at which all seats are written, in microseconds, or a multiple of it: [`hours_between`].
+const HEARTBEAT_INTERVAL_US: u64 = 3_600_000_000;
+
+/// Limit of the distinct reasons why samples could not be recorded; further ones are counted together.
+const MAX_MISSED_REASONS: usize = 4;
+
+/// An entry that is not in the ring yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Draft {
+    pub entry: Entry,
+    /// The events [`Event::Intruded`] of the entry.
+    pub intrusions: Vec<Event>,
+    /// VMs whose pause between entries changes.
+    disturbed: BTreeSet<String>,
+    heartbeat: bool,
+    /// How many of the recorder's notes it contains.
+    noted: usize,
+}
+
+/// What follows from a sample.
+struct DraftOutcome {
+    draft: Option<Draft>,
+    /// The readings of open seats, whether they are written or not.
+    latest: Vec<(u64, FullReading)>,
+    /// Seats that are closed, and why.
+    closed: BTreeMap<u64, Closed>,
+}
+
+/// Decides what is written. Its state of the past is that of the ring.
+#[derive(Debug, Clone, Default)]
+pub struct EntryRecorder {
+    replay: LedgerState,
+    boot: String,
+    notes: Vec<Event>,
+    /// The number of missed samples by reason.
+    missed: Vec<(u64, String)>,
+    /// The key in use, written at the beginning of each segment.
+    key: String,
+    /// `at` and `up` of the last sample.
+    last_sample: Option<(u64, u64)>,
+    /// When all seats were written last.
+    heartbeat: Option<(u64, u64)>,
+    /// How many bytes the ring may hold, and how many hours are between two entries of all seats.
+    room: u64,
+    every: u64,
+    paces: BTreeMap<String, Pace>,
+    bound: BoundThreads,
+    /// The readings of the last sample that were not written: they end the seats that the next sample closes.
+    latest: BTreeMap<u64, FullReading>,
+    /// Seats whose end could not be written yet. They count as new when they return: what ran meanwhile is attributed to no VM.
+    closing: BTreeMap<u64, Closed>,
+    /// VMs whose seats are opened and not read yet.
+    settling: BTreeSet<String>,
+    /// The coverage of what was written.
+    coverage: Coverage,
+}
+
+impl EntryRecorder {
+    /// Continues from the state of the ring. Counters of another boot are not compared with this one's.
+    pub fn resume(replay: LedgerState, boot_id: &str, version: &str) -> Self {
+        let same_boot = replay.boot == boot_id;
+        let mut notes = Vec::new();
+        if !same_boot {
+            notes.push(Event::Boot { id: boot_id.to_owned() });
+        }
+        notes.push(Event::Started {
+            version: version.to_owned(),
+        });
+        Self {
+            last_sample: same_boot.then_some((replay.at, replay.up)),
+            key: replay.key.clone(),
+            coverage: Coverage::of(&replay),
+            replay,
+            boot: boot_id.to_owned(),
+            notes,
+            room: u64::MAX,
+            every: 1,
+            ..Self::default()
+        }
+    }
+
+    /// Seats of these VMs are opened and not read until the next call: what runs there meanwhile is not counted as other tasks, and the
+    /// time is a gap.
+    pub fn settle(&mut self, vms: BTreeSet<String>) {
+        self.settling = vms;
+    }
+
+    /// The seats that the next sample has to read.
+    pub fn wants(&self, vms: &BTreeMap<String, Vm>) -> BTreeSet<Seat> {
+        let read = vms.iter().filter(|(vm, _)| !self.settling.contains(*vm));
+        read.flat_map(|(_, vm)| vm.sampled_seats()).cloned().collect()
+    }
+
+    /// How many bytes the ring may hold.
+    pub fn use_room(&mut self, bytes: u64) {
+        self.room = bytes;
+    }
+
+    /// The key in use from now on, base64.
+    pub fn use_key(&mut self, key: &str) {
+        if self.key != key || self.replay.key != key {
+            key.clone_into(&mut self.key);
+            self.notes.push(Event::Key { key: key.to_owned() });
+        }
+    }
+
+    /// Adds an event. It causes the next entry and is written with it.
+    pub fn note(&mut self, event: Event) {
+        self.notes.push(event);
+    }
+
+    /// A sample, or its entry, was not recorded. Counters continue, so only the resolution in time suffers.
+    pub fn missed(&mut self, why: &str) {
+        let why = match self.missed.len() {
+            MAX_MISSED_REASONS.. if !self.missed.iter().any(|(_, known)| known == why) => "other reasons",
+            _ => why,
+        };
+        match self.missed.iter_mut().find(|(_, known)| known == why) {
+            Some((looks, _)) => *looks = looks.saturating_add(1),
+            None => self.missed.push((1, why.to_owned())),
+        }
+    }
+
+    /// The entry to write for this sample, if any. `starts_segment`: it is the first of a segment, so it contains everything.
+    pub fn take_sample(
+        &mut self,
+        sample: &CounterSample,
+        vms: &BTreeMap<String, Vm>,
+        starts_segment: bool,
+    ) -> Option<Draft> {
+        // A note, so that it is written later if this entry cannot be.
+        if let Some(by) = self.last_sample.and_then(|before| set_by(before, sample)) {
+            self.notes.push(Event::Clock { by });
+        }
+        self.last_sample = Some((sample.at_us, sample.up_us));
+        self.bound.take_in(sample, open_seats(&self.replay, &self.boot));
+        let DraftOutcome { draft, latest, closed } = self.draft(sample, vms, starts_segment);
+        self.latest.extend(latest);
+        self.closing = closed;
+        draft
+    }
+
+    fn draft(&self, sample: &CounterSample, vms: &BTreeMap<String, Vm>, starts_segment: bool) -> DraftOutcome {
+        let mut draft = Draft {
+            heartbeat: starts_segment || self.is_heartbeat(sample),
+            noted: self.notes.len(),
+            ..Draft::default()
+        };
+        let mut builder = EntryBuilder {
+            sample,
+            starts_segment,
+            next: self.replay.next_seat,
+            events: Vec::new(),
+            readings: Vec::new(),
+            latest: Vec::new(),
+            still: BTreeSet::new(),
+            closed: BTreeMap::new(),
+        };
+        builder
+            .events
+            .extend(self.missed.iter().map(|(looks, why)| Event::Missed {
+                looks: *looks,
+                why: why.clone(),
+            }));
+        let before = (self.replay.boot == self.boot).then_some(&self.replay.states);
+        states(&mut builder.events, before, vms, starts_segment);
+        let open = open_seats(&self.replay, &self.boot);
+        let by_seat: BTreeMap<(&str, &Seat), u64> = open
+            .iter()
+            .map(|(number, open)| ((open.vm.as_str(), &open.seat), *number))
+            .collect();
+        for (uid, vm) in vms {
+            let mut vm_readings = VmReadings::default();
+            for seat in vm.sampled_seats() {
+                let known = by_seat.get(&(uid.as_str(), seat));
+                let known = known.and_then(|number| Some((*number, open.get(number)?)));
+                self.seat(&mut builder, &mut vm_readings, (uid, vm), seat, known);
+            }
+            let mut due = draft.heartbeat || vm_readings.changed;
+            if vm_readings.disturbed {
+                due |= self.paces.get(uid).copied().unwrap_or_default().is_due(sample.up_us);
+            }
+            // If it is not due, what ran stays in the counters.
+            if due {
+                if vm_readings.disturbed {
+                    draft.disturbed.insert(uid.clone());
+                }
+                builder.events.extend(vm_readings.intrusions.iter().cloned());
+                builder.readings.extend(vm_readings.readings);
+                draft.intrusions.extend(vm_readings.intrusions);
+            }
+        }
+        for (number, known) in open {
+            if !builder.still.contains(number) && !builder.closed.contains_key(number) {
+                self.close(&mut builder, *number, why_closed(known, vms));
+            }
+        }
+        let nothing = builder.readings.is_empty() && builder.events.is_empty() && self.notes.is_empty();
+        // An empty node writes nothing either.
+        let writes = !nothing || starts_segment && !vms.is_empty();
+        if writes {
+            let events = self.noted(starts_segment, builder.events);
+            draft.entry = self.entry((sample.at_us, sample.up_us), events, &builder.readings);
+        }
+        DraftOutcome {
+            draft: writes.then_some(draft),
+            latest: builder.latest,
+            closed: builder.closed,
+        }
+    }
+
+    /// The notes and these events.
+    fn noted(&self, starts_segment: bool, events: Vec<Event>) -> Vec<Event> {
+        let mut all = self.notes.clone();
+        if starts_segment {
+            all.retain(|event| !matches!(event, Event::Boot { .. } | Event::Key { .. }));
+            let key = Event::Key { key: self.key.clone() };
+            let boot = Event::Boot { id: self.boot.clone() };
+            all.splice(0..0, [boot].into_iter().chain((!self.key.is_empty()).then_some(key)));
+        }
+        all.extend(events);
+        all
+    }
+
+    fn entry(&self, (at, up): (u64, u64), mut events: Vec<Event>, readings: &[Read<'_>]) -> Entry {
+        let closing = |event: &Event| match event {
+            Event::Closed { seat, .. } => Some((*seat, self.latest.get(seat)?, self.replay.seats.get(seat)?)),
+            _ => None,
+        };
+        let names = |of: fn(&Counters) -> &BTreeMap<String, u32>| -> Vec<String> {
+            let ends = events.iter().filter_map(closing).map(|(_, latest, _)| latest);
+            let written = readings.iter().map(|(_, _, now)| now).chain(ends);
+            let used = written.flat_map(|now| of(&now.counters));
+            let used: BTreeSet<&String> = used.filter(|(_, count)| **count > 0).map(|(name, _)| name).collect();
+            used.into_iter().cloned().collect()
+        };
+        let mut entry = Entry {
+            at,
+            up,
+            upkeep: names(|counters| &counters.upkeep),
+            softirqs: names(|counters| &counters.softirqs),
+            ..Entry::default()
+        };
+        for event in &mut events {
+            let end = closing(event).map(|(seat, latest, open)| latest.reading(seat, open.last.as_ref(), &entry));
+            if let Event::Closed { last, .. } = event {
+                *last = end.map(Box::new);
+            }
+        }
+        entry.events = events;
+        entry.readings = readings
+            .iter()
+            .map(|(number, before, now)| now.reading(*number, *before, &entry))
+            .collect();
+        entry
+    }
+
+    /// An entry with current readings of all seats, with which an account ends. It is not written, so callers cannot fill the ring.
+    pub fn provisional(&mut self, sample: &CounterSample, vms: &BTreeMap<String, Vm>) -> Entry {
+        let open = open_seats(&self.replay, &self.boot);
+        self.bound.take_in(sample, open);
+        let mut readings = Vec::new();
+        for (number, open) in open {
+            let there = vms
+                .get(&open.vm)
+                .is_some_and(|vm| vm.sampled_seats().any(|seat| *seat == open.seat));
+            if let (true, Some(last), Some(counters)) = (there, &open.last, sample.seats.get(&open.seat)) {
+                let now = FullReading {
+                    at: sample.at_us,
+                    up: sample.up_us,
+                    counters: counters.clone(),
+                    gone: BTreeSet::new(),
+                };
+                let now = self.bound.completed(&open.seat, now);
+                // A later answer must not report less than an earlier one.
+                if !self.closing.contains_key(number) && ReadingDelta::new(open, last, &now).is_ok() {
+                    self.latest.insert(*number, now.clone());
+                    readings.push((*number, Some(last), now));
+                }
+            }
+        }
+        let mut entry = self.entry((sample.at_us, sample.up_us), Vec::new(), &readings);
+        entry.seq = self.replay.seq.saturating_add(1);
+        entry
+    }
+
+    /// The ring has written the entry in `bytes` bytes. Returns the accounts of the windows and gaps that end with it, by VM.
+    pub fn committed(&mut self, draft: Draft, bytes: u64) -> BTreeMap<String, Account> {
+        let Draft {
+            entry,
+            disturbed,
+            heartbeat,
+            noted,
+            ..
+        } = draft;
+        self.notes.drain(..noted.min(self.notes.len()));
+        self.missed.clear();
+        self.closing.clear();
+        for vm in disturbed {
+            self.paces.entry(vm).or_default().written(entry.up);
+        }
+        if heartbeat {
+            self.heartbeat = Some((entry.at, entry.up));
+            self.every = hours_between(bytes, self.room);
+            self.paces.retain(|_, pace| !pace.is_quiet(entry.up));
+        }
+        // It follows from the state, because it was made from it.
+        let mut folded = Folded::behind(std::mem::take(&mut self.coverage));
+        let _ = self.replay.follow(&entry, &mut folded);
+        let open = &self.replay.seats;
+        self.latest.retain(|seat, _| open.contains_key(seat));
+        for reading in &entry.readings {
+            self.latest.remove(&reading.seat);
+            if let Some(open) = open.get(&reading.seat) {
+                self.bound.written(&open.seat);
+            }
+        }
+        let (booked, coverage) = folded.booked();
+        self.coverage = coverage;
+        booked
+    }
+
+    /// The last entry of a daemon that is stopped, with its last sample; `None` if it would have to begin a segment, which the next daemon
+    /// does.
+    pub fn stopped(&mut self, at_us: u64, up_us: u64, starts_segment: bool) -> Option<Entry> {
+        if starts_segment {
+            return None;
+        }
+        let mut events = std::mem::take(&mut self.notes);
+        events.push(Event::Stopped {});
+        let open = open_seats(&self.replay, &self.boot);
+        let readings: Vec<Read<'_>> = open
+            .iter()
+            .filter_map(|(number, open)| Some((*number, open.last.as_ref(), self.latest.get(number)?.clone())))
+            .collect();
+        Some(self.entry((at_us, up_us), events, &readings))
+    }
+
+    /// Whether all seats are to be written: at the first sample of each hour since boot, and of each UTC day.
+    fn is_heartbeat(&self, sample: &CounterSample) -> bool {
+        let hour = |up: u64| up / (HEARTBEAT_INTERVAL_US * self.every.max(1));
+        self.heartbeat
+            .is_none_or(|(at, up)| hour(up) != hour(sample.up_us) || day(at) != day(sample.at_us))
+    }
+}
+
+/// Seats whose counters continue: none if the last entry is from another boot.
+fn open_seats<'a>(replay: &'a LedgerState, boot: &str) -> &'a BTreeMap<u64, OpenSeat> {
+    static NONE: BTreeMap<u64, OpenSeat> = BTreeMap::new();
+    if replay.boot == boot { &replay.seats } else { &NONE }
+}

@@ -1,0 +1,25 @@
+//! A VM as the recorder sees it.
+
+use std::collections::BTreeSet;
+
+use crate::sample::Seat;
+
+/// What the daemon tells the recorder about a VM.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Vm {
+    /// `namespace/name`; may be empty.
+    pub name: String,
+    /// As D-Bus has it.
+    pub state: String,
+    /// They are read in the states `isolated` and `contained`.
+    pub seats: BTreeSet<Seat>,
+    /// PCI addresses.
+    pub own_devices: BTreeSet<String>,
+}
+
+impl Vm {
+    pub(super) fn sampled_seats(&self) -> impl Iterator<Item = &Seat> {
+        let promises = matches!(self.state.as_str(), "isolated" | "contained");
+        self.seats.iter().filter(move |_| promises)
+    }
+}

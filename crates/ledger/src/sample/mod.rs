@@ -1,0 +1,89 @@
+//! One reading of the kernel's counters of the CPUs of VMs. Every number is the kernel's, since boot or since the thread started.
+//!
+//! [`Reader`] reads them, [`stelia_node::counters`] has the forms of the kernel's files.
+
+mod files;
+mod kernel_threads;
+mod reader;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use stelia_cpus::CpuSet;
+
+pub use reader::{Reader, SampleError};
+
+/// CPUs and the threads that have them exclusively: usually one CPU and one vCPU thread. Threads that share CPUs are one seat together,
+/// and a CPU that no thread is pinned to is a seat without threads.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Seat {
+    pub cpus: CpuSet,
+    /// By thread number and start time, ascending.
+    pub threads: Vec<Thread>,
+}
+
+/// A thread of a seat.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Thread {
+    pub id: i32,
+    /// Field 22 of `/proc/<pid>/stat`: thread numbers are reused.
+    pub start: u64,
+}
+
+/// The counters of all seats, read at one time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CounterSample {
+    /// The realtime clock, microseconds since the epoch.
+    pub at_us: u64,
+    /// `CLOCK_BOOTTIME`, microseconds: it goes on while the host sleeps and nobody sets it.
+    pub up_us: u64,
+    /// Only seats whose CPUs are all online and whose threads all live.
+    pub seats: BTreeMap<Seat, Counters>,
+}
+
+/// The counters of one seat, summed over its CPUs or its threads.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// `pcount` of the CPUs: how often a task that is not the idle one began to run (`/proc/schedstat`, 9th value of a `cpu` line).
+    pub switches: u64,
+    /// `pcount` of the seat's threads, read before [`switches`](Self::switches) and after it: the number at the time of that
+    /// reading lies between them, and is exact if both are equal.
+    pub own: (u64, u64),
+    /// How long the threads ran, nanoseconds.
+    pub run_ns: u64,
+    /// How long the threads were runnable and did not run, nanoseconds: waiting for another task, and waking up.
+    pub delay_ns: u64,
+    /// The kernel's own threads that are bound to these CPUs, by thread. Read only where something other than the seat's threads ran since
+    /// the last reading; where not, they are as they were then.
+    pub bound: BTreeMap<Thread, Bound>,
+    /// Whether [`bound`](Self::bound) was read for this sample.
+    pub bound_read: bool,
+    /// Interrupts of devices by number, without those that never fired here. The kernel's counters have 32 bits and wrap.
+    pub devices: BTreeMap<u32, Fired>,
+    /// The CPUs' own interrupts by the kernel's mnemonic (`LOC`, `RES`, `CAL`, `TLB`, …), 32 bits too. Without
+    /// those that are 0.
+    pub upkeep: BTreeMap<String, u32>,
+    /// By the kernel's name (`TIMER`, `NET_RX`, `RCU`, …), 32 bits. Without those that are 0.
+    pub softirqs: BTreeMap<String, u32>,
+    /// Time that a hypervisor below this host took away, in the kernel's ticks of 10 ms (`/proc/stat`).
+    pub steal: u64,
+}
+
+/// A kernel thread that is bound to a CPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bound {
+    /// `ksoftirqd/2`, `kworker/2:1`: without what a worker is busy with.
+    pub name: String,
+    /// `pcount`, as [`Counters::own`].
+    pub switches: (u64, u64),
+    pub run_ns: u64,
+}
+
+/// An interrupt of a device.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Fired {
+    /// The drivers' names.
+    pub name: String,
+    /// Summed over the seat's CPUs, modulo 2^32.
+    pub count: u32,
+}

@@ -1,0 +1,161 @@
+//! Chooses the counters of one seat from several attempts. No I/O.
+
+use std::collections::BTreeMap;
+
+use stelia_node::counters::task::Task;
+
+use super::super::{Bound, Counters, Seat, Thread};
+
+/// What the last sample read of a seat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PreviousSample {
+    pub(super) bound: BTreeMap<Thread, Bound>,
+    /// Switches less those of the seat's threads and of the bound ones, when these were read last: while it is the same, no bound
+    /// thread has run since. `None` where it was not known.
+    pub(super) rest: Option<i128>,
+}
+
+/// The bound threads, as one attempt read them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct BoundAttempt {
+    pub(super) threads: BTreeMap<Thread, Bound>,
+    /// A thread ended during the attempt: how often it ran is not known.
+    pub(super) ended: bool,
+}
+
+/// What one attempt read of a seat.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Attempt {
+    pub(super) switches: u64,
+    /// The seat's threads before and after, summed.
+    pub(super) own: (Task, Task),
+    pub(super) bound: Option<BoundAttempt>,
+}
+
+impl Attempt {
+    /// Bounds of [`PreviousSample::rest`]; `known` has the bound threads if none were read.
+    fn rest(&self, known: Option<&PreviousSample>) -> (i128, i128) {
+        let threads = match (&self.bound, known) {
+            (Some(bound), _) => Some(&bound.threads),
+            (None, known) => known.map(|known| &known.bound),
+        };
+        let bound = threads
+            .into_iter()
+            .flat_map(BTreeMap::values)
+            .map(|bound| bound.switches);
+        let all = bound.chain([(self.own.0.switches, self.own.1.switches)]);
+        let (least, most) = all.fold((0, 0), |sum, (first, last)| {
+            (sum.0 + i128::from(first), sum.1 + i128::from(last))
+        });
+        let switches = i128::from(self.switches);
+        (switches - most, switches - least)
+    }
+
+    /// How uncertain this attempt is.
+    fn uncertainty(&self, before: Option<&PreviousSample>) -> Uncertainty {
+        let (least, most) = self.rest(before);
+        let stale = self.bound.is_none()
+            && !before
+                .and_then(|before| before.rest)
+                .is_some_and(|rest| (least..=most).contains(&rest));
+        Uncertainty {
+            unknown: stale || self.bound.as_ref().is_some_and(|bound| bound.ended),
+            width: most - least,
+            not_read: self.bound.is_none(),
+        }
+    }
+}
+
+/// How uncertain an attempt is; the greater value is worse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Uncertainty {
+    /// Something ran that may have been a bound thread, and those were not read or ended.
+    unknown: bool,
+    /// The width of the interval that contains the number of other switches.
+    width: i128,
+    not_read: bool,
+}
+
+/// A seat that is being read, and its best attempt so far.
+pub(super) struct Candidate<'a> {
+    pub(super) seat: &'a Seat,
+    before: Option<&'a PreviousSample>,
+    state: State,
+    best: Option<(Uncertainty, Attempt)>,
+    needs_bound: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    Settled,
+    /// A CPU is offline, or a thread ended.
+    Gone,
+}
+
+impl<'a> Candidate<'a> {
+    pub(super) fn new(seat: &'a Seat, before: Option<&'a PreviousSample>) -> Self {
+        Self {
+            seat,
+            before,
+            state: State::Open,
+            best: None,
+            needs_bound: before.is_none_or(|before| before.rest.is_none()),
+        }
+    }
+
+    /// Whether another attempt may be better.
+    pub(super) fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    /// Whether the next attempt has to read the bound threads.
+    pub(super) fn needs_bound(&self) -> bool {
+        self.is_open() && self.needs_bound
+    }
+
+    pub(super) fn gone(&mut self) {
+        self.state = State::Gone;
+    }
+
+    /// Adds an attempt.
+    pub(super) fn add(&mut self, tried: Attempt) {
+        let uncertainty = tried.uncertainty(self.before);
+        // The interval may contain the previous value; the next attempt decides.
+        self.needs_bound |= uncertainty.unknown;
+        if !uncertainty.unknown && uncertainty.width == 0 {
+            self.state = State::Settled;
+        }
+        if self.best.as_ref().is_none_or(|(best, _)| uncertainty < *best) {
+            self.best = Some((uncertainty, tried));
+        }
+    }
+
+    /// The most certain attempt, and [`PreviousSample::rest`] for the next sample; `None` if the seat is gone.
+    pub(super) fn best(self) -> Option<(Counters, Option<i128>)> {
+        let (uncertainty, tried) = self.best.filter(|_| self.state != State::Gone)?;
+        let (rest, _) = tried.rest(self.before);
+        let exact = !uncertainty.unknown && uncertainty.width == 0;
+        let rest = match (exact, &tried.bound) {
+            (true, _) => Some(rest),
+            (false, Some(_)) => None,
+            (false, None) => self.before.and_then(|before| before.rest),
+        };
+        let bound_read = tried.bound.is_some();
+        let bound = match tried.bound {
+            Some(bound) => bound.threads,
+            None => self.before.map(|before| before.bound.clone()).unwrap_or_default(),
+        };
+        let (first, last) = tried.own;
+        let counters = Counters {
+            switches: tried.switches,
+            own: (first.switches, last.switches),
+            run_ns: last.run_ns,
+            delay_ns: last.delay_ns,
+            bound,
+            bound_read,
+            ..Counters::default()
+        };
+        Some((counters, rest))
+    }
+}

@@ -1,0 +1,122 @@
+//! Counters that need not be consistent with the switches: interrupts, softirqs and steal.
+
+use std::collections::BTreeMap;
+
+use stelia_cpus::CpuSet;
+use stelia_node::counters::interrupts::{self, Interrupts, Kind};
+use stelia_node::counters::{ParseError, softirqs, steal};
+
+use super::super::files::Files;
+use super::super::{Counters, Seat};
+use super::{MAX_READ_ATTEMPTS, SampleError};
+
+const SOFTIRQS: &str = "/proc/softirqs";
+const STAT: &str = "/proc/stat";
+
+/// Adds them to these counters, and removes seats with a CPU that went offline.
+pub(super) fn fill(
+    files: &dyn Files,
+    seats: &mut BTreeMap<Seat, Counters>,
+    buffer: &mut Vec<u8>,
+) -> Result<(), SampleError> {
+    let wanted = seats.keys().fold(CpuSet::new(), |all, seat| all.union(&seat.cpus));
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    parsed(files, interrupts::PATH, buffer, |text| {
+        let table = interrupts::parse(text, &wanted)?;
+        seats.retain(|seat, _| seat.cpus.is_subset(&table.online));
+        add_interrupts(table, seats);
+        Ok(())
+    })?;
+    parsed(files, SOFTIRQS, buffer, |text| {
+        let lines = softirqs::parse(text, &wanted)?;
+        let mut places = SeatsByCpu::new(seats);
+        for line in lines {
+            for (cpu, count) in line.counts {
+                places.each(cpu, |seat| add(&mut seat.softirqs, line.name, count));
+            }
+        }
+        Ok(())
+    })?;
+    parsed(files, STAT, buffer, |text| {
+        let steal = steal::parse(text, &wanted)?;
+        seats.retain(|seat, _| seat.cpus.iter().all(|cpu| steal.contains_key(&cpu)));
+        for (seat, counters) in seats.iter_mut() {
+            counters.steal = seat.cpus.iter().filter_map(|cpu| steal.get(&cpu)).sum();
+        }
+        Ok(())
+    })
+}
+
+/// Reads and parses a file; again if a CPU went online or offline meanwhile.
+fn parsed(
+    files: &dyn Files,
+    path: &str,
+    buffer: &mut Vec<u8>,
+    mut take: impl FnMut(&[u8]) -> Result<(), ParseError>,
+) -> Result<(), SampleError> {
+    let mut left = MAX_READ_ATTEMPTS;
+    loop {
+        left -= 1;
+        files.text(path, buffer).map_err(SampleError::read(path))?;
+        match take(buffer) {
+            Err(ParseError::Columns { .. } | ParseError::Cut) if left > 0 => {}
+            other => return other.map_err(SampleError::form(path)),
+        }
+    }
+}
+
+fn add_interrupts(table: Interrupts<'_>, seats: &mut BTreeMap<Seat, Counters>) {
+    let mut places = SeatsByCpu::new(seats);
+    for line in table.lines {
+        for (cpu, count) in line.counts {
+            places.each(cpu, |seat| match &line.kind {
+                Kind::Device { irq, name } => {
+                    let fired = seat.devices.entry(*irq).or_default();
+                    if fired.name.is_empty() {
+                        fired.name.clone_from(name);
+                    }
+                    fired.count = fired.count.wrapping_add(count);
+                }
+                Kind::PerCpu(name) => add(&mut seat.upkeep, name, count),
+            });
+        }
+    }
+}
+
+/// The kernel's counters have 32 bits, so the sum has 32 bits too.
+fn add(sums: &mut BTreeMap<String, u32>, name: &str, count: u32) {
+    match sums.get_mut(name) {
+        Some(sum) => *sum = sum.wrapping_add(count),
+        None => {
+            sums.insert(name.to_owned(), count);
+        }
+    }
+}
+
+/// The seats of each CPU: one, unless a VM is just changing its CPUs.
+struct SeatsByCpu<'a> {
+    counters: Vec<&'a mut Counters>,
+    of: BTreeMap<u32, Vec<usize>>,
+}
+
+impl<'a> SeatsByCpu<'a> {
+    fn new(seats: &'a mut BTreeMap<Seat, Counters>) -> Self {
+        let mut of: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        let mut counters = Vec::with_capacity(seats.len());
+        for (place, (seat, counted)) in seats.iter_mut().enumerate() {
+            seat.cpus.iter().for_each(|cpu| of.entry(cpu).or_default().push(place));
+            counters.push(counted);
+        }
+        Self { counters, of }
+    }
+
+    fn each(&mut self, cpu: u32, mut change: impl FnMut(&mut Counters)) {
+        for place in self.of.get(&cpu).into_iter().flatten() {
+            if let Some(counters) = self.counters.get_mut(*place) {
+                change(counters);
+            }
+        }
+    }
+}

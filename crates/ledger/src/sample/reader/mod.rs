@@ -1,0 +1,143 @@
+//! Takes a sample of all seats: which file is read when, and which of its values are consistent.
+
+mod attempt;
+mod candidate;
+mod fill;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+
+use stelia_node::counters::ParseError;
+
+use super::files::{Files, RootedFiles};
+use super::kernel_threads::{KernelThreads, identity};
+use super::{CounterSample, Seat, Thread};
+use candidate::{Candidate, PreviousSample};
+
+/// How often the files are read until a seat's counters agree with each other.
+const MAX_READ_ATTEMPTS: usize = 5;
+
+/// Why a sample failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SampleError {
+    /// A file could not be read.
+    #[error("read {path}: {cause}")]
+    Read { path: String, cause: io::Error },
+    /// A file has an unexpected format, or CPUs went online or offline during each attempt.
+    #[error("read {path}: {cause}")]
+    Form { path: String, cause: ParseError },
+}
+
+impl SampleError {
+    pub(super) fn read(path: &str) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |cause| Self::Read { path, cause }
+    }
+
+    fn form(path: &str) -> impl FnOnce(ParseError) -> Self + use<> {
+        let path = path.to_owned();
+        move |cause| Self::Form { path, cause }
+    }
+}
+
+/// Reads counters. It remembers its last sample, to read bound threads only where they can have run.
+pub struct Reader {
+    files: Box<dyn Files>,
+    threads: KernelThreads,
+    before: BTreeMap<Seat, PreviousSample>,
+}
+
+impl Reader {
+    /// `root` is `/`, or a folder with another host's `proc` and `sys`.
+    pub fn new(root: &Path) -> Self {
+        let root = root.to_string_lossy();
+        Self::with(Box::new(RootedFiles::new(root.trim_end_matches('/'))))
+    }
+
+    fn with(files: Box<dyn Files>) -> Self {
+        Self {
+            files,
+            threads: KernelThreads::default(),
+            before: BTreeMap::new(),
+        }
+    }
+
+    /// Reads the counters of these seats. The answer lacks seats with an offline CPU or an ended thread; they count as new when
+    /// they return.
+    ///
+    /// # Cost
+    /// The node's files are read once, `/proc/schedstat` up to five times; three files of each thread, more of those whose counters
+    /// moved while they were read; and three of each bound kernel thread of a seat where something other than its threads ran. It does
+    /// not depend on how many tasks the host has, but for the list of the root cgroup, and each new thread in it once.
+    ///
+    /// # Errors
+    /// A file cannot be read or has an unexpected format. The next sample is not affected.
+    pub fn sample(&mut self, seats: &BTreeSet<Seat>) -> Result<CounterSample, SampleError> {
+        // One buffer for all files. It is freed at the end, so it does not add to the daemon's idle memory.
+        let mut buffer = Vec::new();
+        let mut candidates: Vec<Candidate<'_>> = seats
+            .iter()
+            .map(|seat| Candidate::new(seat, self.before.get(seat)))
+            .collect();
+        let mut sample = CounterSample::default();
+        for number in 0..MAX_READ_ATTEMPTS {
+            if number > 0 && !candidates.iter().any(Candidate::is_open) {
+                break;
+            }
+            let clocks = attempt::take(&*self.files, &mut self.threads, &mut candidates, &mut buffer)?;
+            if number == 0 {
+                (sample.at_us, sample.up_us) = clocks;
+            }
+        }
+        let mut before = BTreeMap::new();
+        for candidate in candidates {
+            let seat = candidate.seat;
+            let Some((mut counters, rest)) = candidate.best() else {
+                continue;
+            };
+            // Checked last: a thread that exists now existed all the time.
+            if !ended(&*self.files, seat.threads.iter(), &mut buffer)?.is_empty() {
+                continue;
+            }
+            if counters.bound_read {
+                // A thread that has not run since the last sample need not be checked: a new one with its number would have run.
+                let known = self.before.get(seat).map(|before| &before.bound);
+                let ran = counters.bound.iter().filter(|(thread, bound)| {
+                    let known = known.and_then(|known| known.get(thread));
+                    known.is_none_or(|known| known.switches != bound.switches)
+                });
+                for gone in ended(&*self.files, ran.map(|(thread, _)| thread), &mut buffer)? {
+                    counters.bound.remove(&gone);
+                    self.threads.forget(gone.id);
+                }
+            }
+            let bound = counters.bound.clone();
+            before.insert(seat.clone(), PreviousSample { bound, rest });
+            sample.seats.insert(seat.clone(), counters);
+        }
+        fill::fill(&*self.files, &mut sample.seats, &mut buffer)?;
+        before.retain(|seat, _| sample.seats.contains_key(seat));
+        self.before = before;
+        self.files.ended(seats.is_empty());
+        Ok(sample)
+    }
+}
+
+/// The threads that ended: their number is unused or belongs to another thread.
+fn ended<'a>(
+    files: &dyn Files,
+    threads: impl Iterator<Item = &'a Thread>,
+    buffer: &mut Vec<u8>,
+) -> Result<Vec<Thread>, SampleError> {
+    let mut ended = Vec::new();
+    for thread in threads {
+        let stat = identity(files, thread.id, buffer)?;
+        if stat.is_none_or(|stat| stat.start != thread.start) {
+            ended.push(*thread);
+        }
+    }
+    Ok(ended)
+}

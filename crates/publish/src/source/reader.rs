@@ -1,0 +1,96 @@
+//! One look at the daemon's folder.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use stelia_publication::{FILE, LOCK, MAX_FILE_BYTES, Publication};
+
+use crate::reading::Reading;
+
+/// The file that was read last. The daemon never changes it in place: another one has another inode, or at least another time.
+type Stamp = (u64, i64, i64, u64);
+
+#[derive(Debug)]
+pub(super) struct PublicationReader {
+    directory: PathBuf,
+    stamp: Option<Stamp>,
+    publication: Option<Arc<Publication>>,
+    problem: Option<String>,
+}
+
+impl PublicationReader {
+    pub(super) fn new(directory: PathBuf) -> Self {
+        Self {
+            directory,
+            stamp: None,
+            publication: None,
+            problem: None,
+        }
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// What the folder tells now. A file that is of no use takes nothing away: the last good one stands.
+    pub(super) fn now(&mut self) -> Reading {
+        let path = self.directory.join(FILE);
+        let file = self.file(&path);
+        if let Err(error) = file {
+            self.stamp = None;
+            self.problem = Some(format!("read {}: {error}", path.display()));
+        }
+        let lock = self.directory.join(LOCK);
+        let (daemon_lives, problem) = match is_locked(&lock) {
+            Ok(locked) => (locked, None),
+            Err(error) => (false, Some(format!("lock {}: {error}", lock.display()))),
+        };
+        Reading {
+            publication: self.publication.clone(),
+            daemon_lives,
+            problem: self.problem.clone().or(problem),
+        }
+    }
+
+    fn file(&mut self, path: &Path) -> io::Result<()> {
+        let mut file = File::open(path)?;
+        let now = file.metadata()?;
+        let stamp = (now.ino(), now.mtime(), now.mtime_nsec(), now.size());
+        if self.stamp == Some(stamp) {
+            return Ok(());
+        }
+        let mut text = Vec::new();
+        // One byte more than the limit, to detect a larger file.
+        file.by_ref().take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut text)?;
+        self.stamp = Some(stamp);
+        match Publication::parse(&text) {
+            Ok(publication) => {
+                self.problem = None;
+                if self.publication.as_deref() != Some(&publication) {
+                    self.publication = Some(Arc::new(publication));
+                }
+            }
+            Err(error) => self.problem = Some(format!("{}: {error}", path.display())),
+        }
+        Ok(())
+    }
+}
+
+/// Whether somebody holds the lock exclusively. It is taken for a moment to find out, shared: several may look at once.
+fn is_locked(path: &Path) -> io::Result<bool> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(false),
+        Err(Errno::AGAIN) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}

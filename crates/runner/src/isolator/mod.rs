@@ -1,0 +1,356 @@
+//! Isolates a VM and keeps it so, from the VMM's start to its end: registers, attaches the vCPUs, lets the guest run, and follows
+//! changes on either side (threads plugged, the daemon restarted, the instance deregistered).
+//!
+//! `Isolator::run` never returns. It is dropped when the VMM ends or the shutdown begins.
+
+mod daemon_events;
+mod hold;
+mod text;
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use stelia_api::NOT_PINNED;
+use tokio::time::{Instant, sleep};
+use zbus::OwnedObjectPath;
+
+use self::hold::HoldOutcome;
+use super::cli::CommonOptions;
+use super::daemon::Daemon;
+use super::error::Error;
+use super::qmp::Vcpu;
+use super::state::{Isolation, Phase, in_words};
+use super::status::Status;
+use super::vmm::{Change, Release, SHUT_DOWN, Threads, Vmm};
+
+const FIRST_VMM_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// The pause grows up to this while the VMM does not tell its vCPU threads.
+const MAX_VMM_RETRY_DELAY: Duration = Duration::from_secs(2);
+/// The VMM may take this long to answer before a warning is logged.
+const VMM_WARNING_DELAY: Duration = Duration::from_secs(10);
+const FIRST_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// The pause doubles up to this while the guest runs without isolation: more calls would not help it.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
+/// How often the VMM is queried if no event reports a change: for a VM with a free vCPU slot, and for a guest that does
+/// not run.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// One hot-plug causes several events: the runner waits this long for the others.
+const SETTLE_TIME: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(crate) struct VmOptions<'a> {
+    /// The VMM's.
+    pub(crate) process: BorrowedFd<'a>,
+    /// For a registration that has to be repeated.
+    pub(crate) anchor: BorrowedFd<'a>,
+    pub(crate) common: &'a CommonOptions,
+    pub(crate) release: Release,
+}
+
+#[derive(Debug)]
+pub(crate) struct Isolator<'a, V> {
+    pub(crate) vmm: V,
+    daemon: &'a mut Daemon,
+    status: &'a Status,
+    options: VmOptions<'a>,
+    /// `None` while not registered.
+    instance: Option<OwnedObjectPath>,
+    /// The threads of the last successful AttachVcpus.
+    attached: Option<(Vec<Vcpu>, Vec<u32>)>,
+    /// The instance's CPUs at that time, and whether they changed since. Only followed where I/O threads have CPUs: the daemon
+    /// moves vCPUs by itself, but unpins an I/O thread for which no CPU remains.
+    cpus: String,
+    resized: bool,
+    released: bool,
+    /// The state of the guest before its release.
+    held: HoldOutcome,
+    /// How long it may have run before it was paused, until that is reported.
+    ran: Option<Duration>,
+    /// The instance was deregistered while the VM ran. That was an administrator's decision, so the runner does not register
+    /// again.
+    given_up: bool,
+    /// To log a repeated failure once.
+    last_failure: String,
+    retry: Duration,
+}
+
+impl<'a, V: Vmm> Isolator<'a, V> {
+    pub(crate) fn new(
+        vmm: V,
+        daemon: &'a mut Daemon,
+        status: &'a Status,
+        options: VmOptions<'a>,
+        instance: Option<OwnedObjectPath>,
+    ) -> Isolator<'a, V> {
+        Isolator {
+            vmm,
+            daemon,
+            status,
+            options,
+            instance,
+            attached: None,
+            cpus: String::new(),
+            resized: false,
+            released: false,
+            held: HoldOutcome::NotYet,
+            ran: None,
+            given_up: false,
+            last_failure: String::new(),
+            retry: FIRST_RETRY_DELAY,
+        }
+    }
+
+    pub(crate) async fn run(&mut self) {
+        loop {
+            self.hold().await;
+            let Some(threads) = self.answering().await else {
+                continue;
+            };
+            self.report_paused();
+            let done = match self.isolate(&threads).await {
+                Ok(()) => self.release().await,
+                Err(error) => Err(error),
+            };
+            match done {
+                Ok(()) => {
+                    self.last_failure.clear();
+                    self.retry = FIRST_RETRY_DELAY;
+                    self.watch(&threads).await;
+                }
+                Err(error) => self.failed(&error).await,
+            }
+        }
+    }
+
+    /// Waits until the VMM tells its vCPU threads, and returns them. `None`: the guest was shut down before its release, so that
+    /// one that is booted next has to be held anew.
+    async fn answering(&mut self) -> Option<Threads> {
+        let started = Instant::now();
+        let mut warned = false;
+        loop {
+            let error = match self.vmm.threads().await {
+                Ok(threads) => {
+                    self.report_iothreads(&threads);
+                    self.run_state().await;
+                    return Some(threads);
+                }
+                Err(error) => error,
+            };
+            // The VMM of a guest that was shut down may stay, without vCPUs. That is no failure of its, and probes must see it.
+            self.run_state().await;
+            let is_shut_down = self.status.now().guest == SHUT_DOWN;
+            if is_shut_down && !self.released {
+                self.held = HoldOutcome::NotYet;
+                return None;
+            }
+            if !is_shut_down && !warned && started.elapsed() > VMM_WARNING_DELAY {
+                tracing::warn!("{error}; still trying");
+                warned = true;
+            } else {
+                tracing::debug!("{error}");
+            }
+            let pause = (started.elapsed() / 10).clamp(FIRST_VMM_RETRY_DELAY, MAX_VMM_RETRY_DELAY);
+            let watched = is_shut_down && self.vmm.reports_every_change();
+            let followed = self.is_followed() && (watched || self.daemon.is_connected());
+            tokio::select! {
+                change = self.vmm.change(), if watched => if let Err(error) = change {
+                    tracing::debug!("{error}");
+                    self.vmm.disconnect();
+                    sleep(pause).await;
+                },
+                () = sleep(pause), if !watched => {}
+                event = self.daemon.event(), if followed => self.on_event(event).await,
+            }
+        }
+    }
+
+    /// Whether the daemon has an instance whose signals count.
+    fn is_followed(&self) -> bool {
+        self.instance.is_some() && !self.given_up
+    }
+
+    fn report_iothreads(&self, threads: &Threads) {
+        let iothreads = threads
+            .iothreads
+            .iter()
+            .map(|one| (one.id.clone(), one.thread_id))
+            .collect();
+        if self.attached.is_none() || self.status.now().iothreads != iothreads {
+            let list = text::iothreads(&threads.iothreads);
+            tracing::info!("{} has {} vCPUs and {list}", self.vmm.name(), threads.vcpus.len());
+        }
+        self.status.update(|state| state.iothreads = iothreads);
+    }
+
+    /// Registers where that is still to be done, and attaches threads that the daemon does not have yet.
+    async fn isolate(&mut self, threads: &Threads) -> Result<(), Error> {
+        let iothreads: Vec<u32> = match self.options.common.iothread_cpus {
+            true => threads
+                .iothreads
+                .iter()
+                .filter_map(|one| u32::try_from(one.thread_id).ok())
+                .collect(),
+            false => Vec::new(),
+        };
+        let wanted = (threads.vcpus.clone(), iothreads);
+        let same = self.instance.is_some() && self.attached.as_ref() == Some(&wanted);
+        if self.given_up || (same && !self.resized) {
+            return Ok(());
+        }
+        let instance = match &self.instance {
+            Some(instance) => instance.clone(),
+            None => {
+                let claims = self.options.common.claims();
+                let instance = self.daemon.try_register(claims, self.options.anchor).await?;
+                self.instance.insert(instance).clone()
+            }
+        };
+        let attached = self
+            .daemon
+            .attach(&instance, self.options.process, (&wanted.0, &wanted.1))
+            .await;
+        if attached.as_ref().is_err_and(Error::is_absent) {
+            if self.attached.is_some() {
+                self.give_up();
+                return Ok(());
+            }
+            // Never attached: a daemon that died meanwhile may have lost it. Register again.
+            self.instance = None;
+        }
+        let attached = attached?;
+        let isolation = attached.isolation;
+        tracing::info!(
+            "{}: {}",
+            isolation.promise(attached.qos),
+            text::placement(&attached.placement)
+        );
+        self.resized = false;
+        if !wanted.1.is_empty()
+            && let Ok(Some((_, cpus))) = self.daemon.state(&instance).await
+        {
+            self.cpus = cpus;
+        }
+        self.attached = Some(wanted);
+        self.status.update(|now| {
+            now.isolation = isolation;
+            now.qos = attached.qos;
+            now.reason.clear();
+            now.daemon = true;
+            let cpu = |cpu: u32| (cpu != NOT_PINNED).then_some(cpu);
+            now.vcpus = attached
+                .placement
+                .iter()
+                .map(|one| (one.0, one.1, cpu(one.2)))
+                .collect();
+        });
+        Ok(())
+    }
+
+    async fn release(&mut self) -> Result<(), Error> {
+        if !self.released {
+            if self.held == HoldOutcome::Runs {
+                self.report_window(self.vmm.window());
+            }
+            self.vmm.release(&self.options.release).await?;
+            self.released = true;
+            tracing::info!("{}", text::released(&self.options.release));
+            self.status.update(|state| state.phase = Phase::Up);
+            self.run_state().await;
+        }
+        Ok(())
+    }
+
+    async fn failed(&mut self, error: &Error) {
+        self.status.update(|state| {
+            state.reason = error.to_string();
+            state.daemon = !matches!(error, Error::Transport { .. });
+            if self.attached.is_none() {
+                state.isolation = Isolation::None;
+            }
+        });
+        let text = error.to_string();
+        let seconds = self.retry.as_secs();
+        let is_new = std::mem::replace(&mut self.last_failure, text) != self.last_failure;
+        if self.released {
+            if is_new {
+                tracing::error!(
+                    "{error}; the guest runs on, without isolation for what is new; next try in {seconds} s"
+                );
+            }
+        } else if self.options.common.require_isolation {
+            let guest = match self.held {
+                HoldOutcome::Runs => "runs on shared CPUs",
+                HoldOutcome::NotYet | HoldOutcome::Paused => "stays paused",
+            };
+            tracing::error!("{error}; the guest {guest}, next try in {seconds} s");
+        } else {
+            tracing::error!(
+                "{error}; --require-isolation=no: the guest runs DEGRADED, on CPUs it shares, next try in {seconds} s"
+            );
+            if let Err(error) = self.release().await {
+                tracing::error!("{error}");
+            }
+        }
+        if !self.released {
+            // QEMU serves one client at a time: let others use the socket meanwhile.
+            self.vmm.disconnect();
+        }
+        // A new connection has the daemon's objects as they are then.
+        self.daemon.disconnect();
+        sleep(self.retry).await;
+        if self.released {
+            self.retry = self.retry.saturating_mul(2).min(MAX_RETRY_DELAY);
+        }
+    }
+
+    /// Returns when the threads may have changed, or have to be attached again.
+    async fn watch(&mut self, threads: &Threads) {
+        loop {
+            // Some run states end without an event (`finish-migrate` on the source).
+            let settled = matches!(self.status.now().guest.as_str(), "running" | "unknown");
+            let is_told = self.vmm.reports_every_change() || (settled && !threads.may_grow);
+            let look = if is_told { Duration::MAX } else { POLL_INTERVAL };
+            let followed = self.is_followed();
+            tokio::select! {
+                change = self.vmm.change() => match change {
+                    Ok(Change::Threads) => {
+                        sleep(SETTLE_TIME).await;
+                        return;
+                    }
+                    Ok(Change::RunState) => self.run_state().await,
+                    Err(error) => {
+                        tracing::warn!("{error}; connecting again");
+                        self.vmm.disconnect();
+                        sleep(FIRST_VMM_RETRY_DELAY).await;
+                        return;
+                    }
+                },
+                () = sleep(look) => {
+                    if threads.may_grow && !self.vmm.threads().await.is_ok_and(|now| now.vcpus == threads.vcpus) {
+                        return;
+                    }
+                    self.run_state().await;
+                }
+                event = self.daemon.event(), if followed => {
+                    self.on_event(event).await;
+                    if self.resized {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn run_state(&mut self) {
+        match self.vmm.run_state().await {
+            Ok(guest) => {
+                let before = self.status.now().guest;
+                if before != guest && self.released {
+                    tracing::info!("the guest is {}", in_words(&guest));
+                }
+                self.status.update(|state| state.guest = guest);
+            }
+            Err(error) => tracing::debug!("{error}"),
+        }
+    }
+}

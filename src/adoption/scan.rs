@@ -1,0 +1,210 @@
+//! One look at a container: whether a rule is of it, and the VM in it. Nothing is changed. What is read of processes and threads a
+//! pod has chosen itself: it selects among that container's own threads only.
+
+use std::collections::BTreeMap;
+
+use stelia_adopt::{Names, NotAdopted, is_vcpu, is_vmm, rules_for, vm};
+use stelia_kubelet::{ContainerCgroup, PodName, PodUid};
+use stelia_node::cgroup::{CgroupError, CgroupPath, File, populated, read_cpus};
+use stelia_node::proc::TaskId;
+use stelia_node::processes::{self, Process};
+use stelia_node::{System, containers, runtime};
+use stelia_record::{Tree, Vcpu};
+use stelia_settings::{AdoptPlacement, AdoptRule};
+
+use crate::decide::AdoptedPlacement;
+use crate::engine::{Handle, InstanceView, Unadopted, now_us};
+
+/// A VM that a rule adopts, with all that the engine needs of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct AdoptableVm {
+    pub(super) pod: PodUid,
+    pub(super) pod_name: Option<PodName>,
+    pub(super) container: String,
+    pub(super) rule: AdoptRule,
+    /// The VMM.
+    pub(super) process: TaskId,
+    /// Its vCPU threads by index.
+    pub(super) threads: BTreeMap<u32, TaskId>,
+    pub(super) guest: Vec<Vcpu>,
+    pub(super) wanted: AdoptedPlacement,
+    /// Its vCPUs are to stay where they are pinned, and are not pinned to a CPU each.
+    pub(super) is_unpinned: bool,
+    /// Its command line says how many vCPUs there are.
+    pub(super) is_counted: bool,
+}
+
+impl AdoptableVm {
+    /// Whether another look saw the same: threads, and where they are pinned.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.process == other.process && self.threads == other.threads && self.wanted == other.wanted
+    }
+
+    /// Why it is not adopted.
+    pub(super) fn refused(&self, reason: &str, text: String) -> Unadopted {
+        Unadopted {
+            pod: self.pod.clone(),
+            pod_name: self.pod_name.clone(),
+            container: self.container.clone(),
+            rule: self.rule.name.clone(),
+            reason: reason.to_owned(),
+            text,
+            since_us: now_us(),
+        }
+    }
+}
+
+/// The outcome of a look.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ScanOutcome {
+    /// No rule is of the container.
+    NoRule,
+    /// The container is gone, registered itself, or its VM is adopted as it is.
+    Nothing,
+    Refused(Box<Unadopted>),
+    /// It has no whole VM yet; why, where something in it looks like one.
+    Waiting(Option<Box<Unadopted>>),
+    Vm(Box<AdoptableVm>),
+}
+
+/// The containers of this node that a rule is of.
+pub(super) fn with_rules(system: &System, rules: &[AdoptRule]) -> Vec<(CgroupPath, ContainerCgroup)> {
+    let all = containers::all_containers(&*system.cgroups).unwrap_or_else(|error| {
+        tracing::warn!("VMs to adopt are not looked for: {error}");
+        Vec::new()
+    });
+    let has_rule = |(origin, container): &(CgroupPath, ContainerCgroup)| {
+        let lives = populated(&*system.cgroups, origin).unwrap_or_default();
+        lives
+            && !matches!(
+                rules_for(&names(system, container), rules),
+                Err(NotAdopted::NoRule | NotAdopted::Unnamed)
+            )
+    };
+    all.into_iter().filter(has_rule).collect()
+}
+
+fn names(system: &System, container: &ContainerCgroup) -> Names {
+    let written = runtime::container(&system.run, container);
+    Names {
+        pod: written.pod,
+        container: written.name,
+        refuses: written.refuses_adoption,
+    }
+}
+
+/// Look at a container.
+pub(super) fn at(
+    engine: &Handle,
+    rules: &[AdoptRule],
+    origin: &CgroupPath,
+    container: &ContainerCgroup,
+) -> ScanOutcome {
+    let system = engine.system();
+    let names = names(system, container);
+    let refused = |rule: &str, reason: &str, text: String| {
+        Box::new(Unadopted {
+            pod: container.pod.clone(),
+            pod_name: names.pod.clone(),
+            container: names.container.clone().unwrap_or_default(),
+            rule: rule.to_owned(),
+            reason: reason.to_owned(),
+            text,
+            since_us: now_us(),
+        })
+    };
+    let refuses = matches!(rules_for(&names, rules), Err(NotAdopted::ContainerRefuses { .. }));
+    let willing = Names {
+        refuses: names.refuses && !refuses,
+        ..names.clone()
+    };
+    let Ok(rules) = rules_for(&willing, rules) else {
+        return ScanOutcome::NoRule;
+    };
+    let rule = rules.first().map(|rule| rule.name.as_str()).unwrap_or_default();
+    let view = engine.view();
+    let known = view.instances.get(&container.pod);
+    // A pod that registers itself is not adopted as well; nor is one of which another container is an instance.
+    if known.is_some_and(|known| known.adopted_by.is_none() || known.origin != *origin) {
+        return ScanOutcome::Nothing;
+    }
+    let found = match read(system, origin, known.map(|known| &**known), &rules) {
+        Ok(Some(found)) => found,
+        Ok(None) => return ScanOutcome::Nothing,
+        Err(text) => return ScanOutcome::Refused(refused(rule, "Unreadable", text)),
+    };
+    let ContainerProcesses { processes, cpus } = found;
+    match vm(&rules, &processes, &cpus) {
+        // Only of a VM is it worth saying.
+        Ok(vm) if refuses => {
+            let rule = vm.rule.name.clone();
+            let why = NotAdopted::ContainerRefuses { rule: rule.clone() };
+            ScanOutcome::Refused(refused(&rule, why.name(), why.to_string()))
+        }
+        Err(_) if refuses => ScanOutcome::Waiting(None),
+        Ok(vm) => {
+            let as_it_is = |known: &InstanceView| {
+                let threads = known
+                    .vcpus
+                    .iter()
+                    .map(|pinned| (pinned.thread.role.into(), pinned.thread.task));
+                threads.collect::<BTreeMap<u32, TaskId>>() == vm.threads
+            };
+            if known.is_some_and(|known| as_it_is(known)) {
+                return ScanOutcome::Nothing;
+            }
+            ScanOutcome::Vm(Box::new(AdoptableVm {
+                pod: container.pod.clone(),
+                pod_name: names.pod.clone(),
+                container: names.container.clone().unwrap_or_default(),
+                is_unpinned: vm.rule.placement == AdoptPlacement::Keep && vm.pinned_cpus.is_none(),
+                is_counted: vm.guest.iter().any(|vcpu| !vcpu.props.is_empty()),
+                rule: vm.rule.clone(),
+                process: vm.process,
+                threads: vm.threads,
+                guest: vm.guest,
+                wanted: AdoptedPlacement {
+                    pinned_cpus: vm.pinned_cpus,
+                    policy: vm.policy,
+                },
+            }))
+        }
+        Err(why) if why.may_pass() => {
+            let is_vmm = !matches!(why, NotAdopted::NoVmm { .. });
+            ScanOutcome::Waiting(is_vmm.then(|| refused(rule, why.name(), why.to_string())))
+        }
+        Err(why) => ScanOutcome::Refused(refused(rule, why.name(), why.to_string())),
+    }
+}
+
+/// The processes of a container, and its CPUs.
+struct ContainerProcesses {
+    processes: Vec<Process>,
+    /// The container's CPUs.
+    cpus: stelia_cpus::CpuSet,
+}
+
+/// `None` where the container is gone.
+fn read(
+    system: &System,
+    origin: &CgroupPath,
+    known: Option<&InstanceView>,
+    rules: &[&AdoptRule],
+) -> Result<Option<ContainerProcesses>, String> {
+    let cgroups = &*system.cgroups;
+    let gone = |error: CgroupError| match error.is_gone() {
+        true => Ok(None),
+        false => Err(error.to_string()),
+    };
+    let cpus = match read_cpus(cgroups, origin, File::Cpus) {
+        Ok(cpus) => cpus,
+        Err(error) => return gone(error),
+    };
+    // Where its processes are: in stelia.slice, once they were moved there.
+    let place = known.map_or_else(|| origin.clone(), |known| Tree::at(known.scope.clone()).inner().clone());
+    let vmm = |name: &str, program: &str| is_vmm(rules, name, program);
+    let vcpu = |name: &str| is_vcpu(rules, name);
+    let processes = processes::candidates(cgroups, &*system.procs, &place, &vmm, &vcpu);
+    let processes = processes.map_err(|error| error.to_string())?;
+    Ok(Some(ContainerProcesses { processes, cpus }))
+}
