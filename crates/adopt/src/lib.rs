@@ -4,7 +4,6 @@
 //! threads and nothing else: who may be adopted is said by the rules, which CPUs by kubelet.
 
 pub mod guest;
-mod home;
 mod others;
 mod rules;
 #[cfg(test)]
@@ -12,7 +11,6 @@ mod tests;
 mod vm;
 mod why;
 
-pub use home::Movable;
 pub use others::Accelerator;
 pub use rules::{Names, is_vcpu, is_vmm, rules_for};
 pub use vm::{Vm, vm};

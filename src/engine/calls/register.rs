@@ -15,9 +15,9 @@ use stelia_settings::TreeHome;
 
 use super::admission::Admitted;
 use super::{Asker, Call, Goal, Postponed, Reply, failed, no_instance, undoing};
+use crate::decide::admission::RuntimeCheck;
 use crate::engine::container::RegisterRequest;
 use crate::engine::handle::Handle;
-use crate::engine::home::RuntimeCheck;
 use crate::engine::state::State;
 use crate::engine::{in_place, store};
 use crate::journal::{self, Pod, about};

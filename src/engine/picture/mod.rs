@@ -71,7 +71,7 @@ pub(super) struct Picture {
 impl Picture {
     pub(super) fn new(system: &System, settings: &Settings) -> Self {
         let unread = Err("it was not read yet".to_owned());
-        let mut snapshot = observe::empty(unread, settings.policies.allocator.source, Topology::default());
+        let mut snapshot = Snapshot::empty(unread, settings.policies.allocator.source, Topology::default());
         snapshot.safe_partition = observe::safe_partition(system);
         Self {
             facts: Facts::of(&snapshot, &settings.policies),
