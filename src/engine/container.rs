@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use crate::decide::Instance;
-pub(super) use crate::decide::admission::NOT_THE_CALLERS;
 use stelia_allocator::RunningContainer;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
+use stelia_decide::Instance;
+pub(super) use stelia_decide::admission::NOT_THE_CALLERS;
+use stelia_decide::admission::{Adopting, Candidate, CheckedClaim, Claim, first_process, take_housekeeping};
 use stelia_kubelet::{ContainerCgroup, PodUid, QosClass};
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, numbers, optional, populated, read_cpus};
 use stelia_node::containers::{
@@ -18,8 +19,6 @@ use stelia_node::containers::{
 use stelia_node::proc::{ProcError, TaskId};
 use stelia_node::{System, runtime};
 use stelia_record::IN_PLACE;
-
-use crate::decide::admission::{Adopting, Candidate, CheckedClaim, Claim, first_process, take_housekeeping};
 
 /// A container with more processes than this is not looked at one by one: others wait meanwhile.
 const MAX_PROCESSES: usize = 4096;

@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use stelia_allocator::CpuSource;
+use stelia_decide::{refused_beside, usable_state};
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, home};
 use stelia_node::dra;
-
-use crate::decide::{refused_beside, usable_state};
 
 /// kubelet's root directory.
 #[derive(Clone)]

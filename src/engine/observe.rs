@@ -5,6 +5,7 @@ use std::io;
 
 use stelia_allocator::{CpuSource, leftover};
 use stelia_cpus::{CpuSet, Topology};
+use stelia_decide::{Inner, Instance, Known, Leaf, Remaining, Slice, Snapshot, Tree, VcpuNow, believed};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodName, PodUid};
 use stelia_node::cgroup::{
     CgroupError, CgroupPath, Cgroups, File, is_populated, numbers, optional, populated, read_cpus, read_optional_cpus,
@@ -17,7 +18,6 @@ use stelia_settings::{Partition, TreeHome, isolated_is_safe};
 use super::container::lists;
 use super::in_place;
 use super::limits::{self, KnownLimits, LimitFiles, number, protection};
-use crate::decide::{Inner, Instance, Known, Leaf, Remaining, Slice, Snapshot, Tree, VcpuNow, believed};
 
 /// At most so many threads of an origin are read at one look. A container's commands can make any number of them; further ones are
 /// read when others have ended.

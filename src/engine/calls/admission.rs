@@ -2,14 +2,14 @@
 
 use stelia_allocator::Host;
 use stelia_api::{Error, ErrorKind};
+use stelia_decide::admission::{CheckedClaim, Home, NewInstance, RuntimeCheck, admit, allow, choose_home};
+use stelia_decide::limits_of_scope;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_node::cgroup::{CgroupPath, Limits};
 use stelia_node::oci::coping;
 use stelia_record::{Phase, Record};
 
 use super::no_instance;
-use crate::decide::admission::{CheckedClaim, Home, NewInstance, RuntimeCheck, admit, allow, choose_home};
-use crate::decide::limits_of_scope;
 use crate::engine::apply::now_us;
 use crate::engine::container::{self, NOT_THE_CALLERS, Peer, RegisterRequest};
 use crate::engine::limits::effective_limits;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use stelia_allocator::{Allocation, Exclusivity, Qos};
 use stelia_api::reason::joined;
 use stelia_api::{Amiss, Error, Reason};
+use stelia_decide::admission::RuntimeCheck;
 use stelia_kubelet::{CpuManagerState, PodName, PodUid};
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::holder::Hold;
@@ -15,7 +16,6 @@ use stelia_settings::TreeHome;
 
 use super::admission::Admitted;
 use super::{Asker, Call, Goal, Postponed, Reply, failed, no_instance, undoing};
-use crate::decide::admission::RuntimeCheck;
 use crate::engine::container::RegisterRequest;
 use crate::engine::handle::Handle;
 use crate::engine::state::State;
