@@ -36,5 +36,3 @@ pub(crate) mod ledger;
 pub(crate) mod publishing;
 pub(crate) mod quiet;
 pub(crate) mod runtime_check;
-
-pub(crate) use stelia_decide as decide;

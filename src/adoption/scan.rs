@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use stelia_adopt::{Names, NotAdopted, is_vcpu, is_vmm, rules_for, vm};
+use stelia_decide::AdoptedPlacement;
 use stelia_kubelet::{ContainerCgroup, PodName, PodUid};
 use stelia_node::cgroup::{CgroupError, CgroupPath, File, populated, read_cpus};
 use stelia_node::proc::TaskId;
@@ -12,7 +13,6 @@ use stelia_node::{System, containers, runtime};
 use stelia_record::{Tree, Vcpu};
 use stelia_settings::{AdoptPlacement, AdoptRule};
 
-use crate::decide::AdoptedPlacement;
 use crate::engine::{Handle, InstanceView, Unadopted, now_us};
 
 /// A VM that a rule adopts, with all that the engine needs of it.

@@ -40,11 +40,11 @@ fn read(requests: &[Options]) -> Result<Vec<Request>, Error> {
 mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
+    use stelia_decide::testing::{allocator_node, any_host, any_request};
     use steliactl::view::json_of;
     use zbus::Variant;
 
     use super::*;
-    use crate::decide::testing::{allocator_node, any_host, any_request};
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(50))]

@@ -1,6 +1,7 @@
 //! RegisterInstance: the options are parsed and the call is passed to the engine.
 
 use stelia_api::{Error, ErrorKind};
+use stelia_decide::admission::Claim;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use zbus::{DBusError as _, Variant};
@@ -8,7 +9,6 @@ use zbus::{DBusError as _, Variant};
 use super::caller::{Caller, EntryPoint};
 use super::manager::Options;
 use super::options;
-use crate::decide::admission::Claim;
 use crate::engine::{Handle, REGISTRATION_TIMEOUT, RegisterRequest};
 use crate::journal::{self, Pod, about};
 

@@ -6,22 +6,9 @@ use stelia_node::cgroup::CgroupPath;
 use stelia_record::Record;
 
 use super::calls::no_instance;
-use super::container::Adopting;
 use super::state::State;
-use crate::decide::{Instance, Tree, attached};
 
 impl State {
-    /// The record of a VM that is adopted in place has its vCPUs from the beginning. They stay where they are until their partition
-    /// is made, pinned as they were found: a daemon that dies in between leaves the pins to the next one.
-    pub(super) fn with_vcpus(&self, record: Record, adopting: &Adopting) -> Record {
-        let tree = Tree::of(&record);
-        let blank = Instance::admitted(record, None, tree);
-        let tasks = adopting.threads.iter().map(|(index, task)| ((*index).into(), *task));
-        let (snapshot, policies) = (&self.picture.snapshot, &self.settings.policies);
-        let guest = adopting.guest.clone();
-        attached(snapshot, policies, &blank, tasks.collect(), guest, &adopting.wanted).0
-    }
-
     pub(super) fn is_adopted(&self, pod: &PodUid) -> bool {
         self.picture
             .find(pod)

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use stelia_allocator::CpuSource;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, Topology};
+use stelia_decide::{Instance, Planned, Step, Tree, workers};
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupPath, File, optional};
 use stelia_node::{System, workqueue};
@@ -13,7 +14,6 @@ use stelia_node::{System, workqueue};
 use super::outside::{OWN, TAKEN, outside, saved_attribute, taken};
 use super::pass::Numbers;
 use super::{in_place, store, tasks};
-use crate::decide::{Instance, Planned, Step, Tree, workers};
 
 /// Steps of one instance in one turn. The rest is planned again after other instances had theirs.
 const MAX_STEPS_PER_TURN: usize = 1024;

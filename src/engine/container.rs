@@ -4,23 +4,21 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-pub(super) use crate::decide::admission::NOT_THE_CALLERS;
-use crate::decide::{AdoptedPlacement, Instance};
 use stelia_allocator::RunningContainer;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
+use stelia_decide::Instance;
+pub(super) use stelia_decide::admission::NOT_THE_CALLERS;
+use stelia_decide::admission::{Adopting, Candidate, CheckedClaim, Claim, first_process, take_housekeeping};
 use stelia_kubelet::{ContainerCgroup, PodUid, QosClass};
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, numbers, optional, populated, read_cpus};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, numbers, optional, populated, read_cpus};
 use stelia_node::containers::{
-    all_containers, container_levels, container_request, container_scope, live_containers_among, pod_containers,
-    process_cgroup, sibling_containers,
+    all_containers, container_levels, container_request, least_limit_milli, limit_milli, live_containers_among,
+    pod_containers, populated_elsewhere, process_cgroup, sibling_containers,
 };
 use stelia_node::proc::{ProcError, TaskId};
 use stelia_node::{System, runtime};
-use stelia_record::{IN_PLACE, Tree, Vcpu};
-use stelia_settings::AdoptRule;
-
-use crate::decide::admission::{Candidate, CheckedClaim, Claim};
+use stelia_record::IN_PLACE;
 
 /// A container with more processes than this is not looked at one by one: others wait meanwhile.
 const MAX_PROCESSES: usize = 4096;
@@ -82,18 +80,6 @@ pub struct RegisterRequest {
     pub timeout: Duration,
     /// What makes the instance; `None` where its pod asks for it.
     pub adopting: Option<Adopting>,
-}
-
-/// A VM that is to become an instance by the administrator's rule.
-#[derive(Debug, Clone)]
-pub struct Adopting {
-    pub rule: AdoptRule,
-    /// Its VMM. It is moved, so it is no anchor.
-    pub vmm: TaskId,
-    /// Its vCPU threads by index.
-    pub threads: BTreeMap<u32, TaskId>,
-    pub guest: Vec<Vcpu>,
-    pub wanted: AdoptedPlacement,
 }
 
 /// The process of a pidfd, with its start time.
@@ -181,15 +167,16 @@ pub(super) fn candidate(
             processes.push((pid, ns));
         }
     }
-    let mut elsewhere = elsewhere(cgroups, &origin)?;
-    let float = Tree::in_place(origin.clone()).float().clone();
-    let housekeeping = request.adopting.is_some() && elsewhere.contains(&float);
-    elsewhere.retain(|cgroup| !housekeeping || *cgroup != float);
+    let mut elsewhere = populated_elsewhere(cgroups, &origin)?;
+    let housekeeping = request.adopting.is_some() && take_housekeeping(&origin, &mut elsewhere);
     let bad = ErrorKind::NoAnchor.context("anchor");
     let anchor = match (&request.anchor, &request.adopting) {
         (Some(fd), _) => Some(identify_pidfd(system, fd).map_err(&bad)?),
         (None, Some(_)) if housekeeping => None,
-        (None, Some(adopting)) => first(system, &processes).filter(|first| *first != adopting.vmm),
+        (None, Some(adopting)) => {
+            let first = first_process(&processes).and_then(|pid| system.procs.identify(pid).ok());
+            first.filter(|first| *first != adopting.vmm)
+        }
         (None, None) => None,
     };
     let anchor = match anchor {
@@ -224,51 +211,6 @@ pub(super) fn candidate(
     })
 }
 
-/// The first process of a container's PID namespace: the container lives as long as it does.
-fn first(system: &System, processes: &[(i32, Vec<i32>)]) -> Option<TaskId> {
-    let depth = processes.iter().map(|(_, numbers)| numbers.len()).min()?;
-    let is_first = |numbers: &Vec<i32>| numbers.len() == depth && numbers.last() == Some(&1);
-    let (id, _) = processes.iter().find(|(_, numbers)| is_first(numbers))?;
-    system.procs.identify(*id).ok()
-}
-
-/// The container's other cgroups that have processes.
-fn elsewhere(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
-    let mut found = Vec::new();
-    for level in container_levels(origin) {
-        if level != *origin && cgroups.read(&level, File::Procs).is_ok_and(|text| !text.is_empty()) {
-            found.push(level.clone());
-        }
-        for name in cgroups.children(&level)? {
-            let child = level.child(&name);
-            if child != *origin && populated(cgroups, &child)? {
-                found.push(child);
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// The least `cpu.max` of a container and its pod, thousandths of a CPU.
-fn limit_milli(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<u64>, CgroupError> {
-    let pod = container_scope(origin).parent();
-    least_milli(cgroups, container_levels(origin).into_iter().chain(pod))
-}
-
-/// The least `cpu.max` of these cgroups, thousandths of a CPU.
-fn least_milli(
-    cgroups: &dyn Cgroups,
-    levels: impl IntoIterator<Item = CgroupPath>,
-) -> Result<Option<u64>, CgroupError> {
-    let mut least: Option<u64> = None;
-    for level in levels {
-        let text = optional(cgroups.read(&level, File::CpuMax))?;
-        let limit = text.and_then(|text| CpuQuota::parse(&text)?.milli());
-        least = least.into_iter().chain(limit).min();
-    }
-    Ok(least)
-}
-
 /// The CPU lists of the containers on this host that run.
 pub(super) fn lists(
     cgroups: &dyn Cgroups,
@@ -283,7 +225,7 @@ pub(super) fn lists(
             instance: instances
                 .get(&container.pod)
                 .is_some_and(|instance| instance.record.origin == path),
-            limit_milli: least_milli(cgroups, container_levels(&path))?,
+            limit_milli: least_limit_milli(cgroups, container_levels(&path))?,
             guaranteed: QosClass::of(path.as_str()) == QosClass::Guaranteed,
             pod: container.pod,
             cpus: read_cpus(cgroups, &path, File::Cpus)?,

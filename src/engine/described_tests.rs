@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use stelia_allocator::evaluate::evaluate;
+use stelia_decide::Facts;
+use stelia_decide::testing::{any_host, any_request};
 use stelia_node_report::{ApiVersion, described, report};
 use stelia_settings::Policies;
 
 use super::{View, node_facts};
-use crate::decide::Facts;
-use crate::decide::testing::{any_host, any_request};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]

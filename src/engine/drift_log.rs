@@ -1,12 +1,12 @@
 //! Drift: another program changed a value that only steliad writes. Each change is logged and counted, and remembered until it is
 //! repaired.
 
+use stelia_decide::drift::Finding;
+use stelia_decide::{Instance, drift};
 use stelia_kubelet::PodUid;
 
 use super::pass::Numbers;
 use super::state::State;
-use crate::decide::drift::Finding;
-use crate::decide::{Instance, drift};
 use crate::journal::{self, about};
 
 impl State {

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use stelia_allocator::CpuSource;
+use stelia_decide::Instance;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 
@@ -10,7 +11,6 @@ use super::Trigger;
 use super::state::State;
 use super::systemd_calls::Done;
 use super::watch::{Event, Place, directory};
-use crate::decide::Instance;
 
 impl State {
     pub(super) fn happened(&mut self, event: Event) {

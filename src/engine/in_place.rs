@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
+use stelia_decide::{Level, MisplacedThread, Tree};
 use stelia_kubelet::ContainerCgroup;
 use stelia_node::System;
 use stelia_node::cgroup::{
@@ -13,7 +14,6 @@ use stelia_record::{Record, RecordPlace, SCHEMA_ATTRIBUTE};
 use stelia_settings::Partition;
 
 use super::store;
-use crate::decide::{Level, MisplacedThread, Tree};
 
 /// The attribute of a cgroup of kubelet's that keeps which CPUs were added to its `cpuset.cpus.exclusive`.
 const CLAIMED: &str = "exclusive-cpus-added";

@@ -8,11 +8,11 @@ use stelia_allocator::{CpuSource, Guaranteed, guaranteed};
 use stelia_api::reason::joined;
 use stelia_api::{Reason, ReasonKind};
 use stelia_cpus::CpuSet;
+use stelia_decide::{Assessment, Instance, Snapshot};
 use stelia_kubelet::{PodName, PodUid};
 use stelia_record::Phase;
 
 use super::picture::Picture;
-use crate::decide::{Assessment, Instance, Snapshot};
 use crate::journal::{self, Pod, about};
 
 /// What was last logged of every instance.

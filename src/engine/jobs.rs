@@ -4,10 +4,9 @@ use std::time::Instant;
 
 use stelia_api::Reason;
 use stelia_cpus::CpuSet;
+use stelia_decide::rebind::{Move, RebindScope};
 use stelia_record::Record;
 use stelia_text::named;
-
-use crate::decide::rebind::{Move, RebindScope};
 
 /// The phase of a job, named as in Koordinator's RebindResource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,16 +1,15 @@
 //! kubelet's `cpu_manager_state`: the directory it is in, set or found, and what it says.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use stelia_allocator::CpuSource;
+use stelia_decide::{refused_beside, usable_state};
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, home};
 use stelia_node::dra;
-use stelia_text::excerpt::excerpt;
 
 /// kubelet's root directory.
 #[derive(Clone)]
@@ -65,20 +64,12 @@ impl KubeletRoot {
         }
     }
 
-    /// Where steliad chooses the CPUs: why it must not, because a DRA driver gives CPUs to containers as well. Neither knows what
-    /// the other gave, so the same CPU would be given twice.
+    /// Where steliad chooses the CPUs: why it must not, beside a DRA driver.
     fn driver(&self, source: CpuSource) -> Option<String> {
-        let drivers = match source {
-            CpuSource::Steliad => dra::cpu_drivers(&self.system, &self.path),
-            CpuSource::Kubelet => return None,
-        };
-        let (name, file) = drivers.first_key_value()?;
-        Some(format!(
-            "the DRA driver {:?} gives CPUs to containers ({}), and steliad would give the same CPUs again: cpu-source = \"steliad\" is refused \
-             beside it",
-            excerpt(name),
-            file.display()
-        ))
+        match source {
+            CpuSource::Steliad => refused_beside(&dra::cpu_drivers(&self.system, &self.path)),
+            CpuSource::Kubelet => None,
+        }
     }
 
     /// The file's content, or why it cannot be used.
@@ -88,30 +79,12 @@ impl KubeletRoot {
         }
         match self.driver(source) {
             Some(refused) => Err(refused),
-            None => read(&self.path, source),
+            None => {
+                let path = self.path.join(CPU_MANAGER_STATE);
+                usable_state(fs::read(&path), &path, source)
+            }
         }
     }
-}
-
-/// kubelet's state, or why it cannot be used. Where steliad chooses the CPUs, kubelet may have any policy or be
-/// missing; but a file that exists must be understood.
-fn read(root: &Path, source: CpuSource) -> Result<CpuManagerState, String> {
-    let path = root.join(CPU_MANAGER_STATE);
-    let bytes = match fs::read(&path) {
-        Err(cause) if cause.kind() == ErrorKind::NotFound && source == CpuSource::Steliad => {
-            return Ok(CpuManagerState::absent());
-        }
-        read => read.map_err(|cause| format!("read {}: {cause}", path.display()))?,
-    };
-    let state = CpuManagerState::parse(&bytes).map_err(|cause| format!("{}: {cause}", path.display()))?;
-    if !state.is_static() && source == CpuSource::Kubelet {
-        return Err(format!(
-            "{}: CPU manager policy is {:?}, not \"static\"",
-            path.display(),
-            excerpt(&state.policy)
-        ));
-    }
-    Ok(state)
 }
 
 /// Identifies one version of kubelet's file without reading it: each is a new file, renamed into place.

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use stelia_decide::is_throttled;
 use stelia_node::System;
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, HugePage, IoMax, Limits, optional};
 use stelia_record::Record;
-
-use crate::decide::is_throttled;
 
 /// A number in a file; `None` for `max` and where there is no such file.
 pub(super) fn number(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<Option<u64>, CgroupError> {

@@ -39,7 +39,6 @@ mod dirty;
 mod drift_log;
 mod events;
 mod handle;
-mod home;
 mod in_place;
 mod inbox;
 mod incidents;
@@ -78,10 +77,10 @@ mod view;
 mod view_writer;
 mod watch;
 
-pub use crate::decide::admission::Claim;
 pub use calls::attach::{AttachRequest, Placed, VcpuRequest, Vmm};
-pub use container::{Adopting, Peer, RegisterRequest};
+pub use container::{Peer, RegisterRequest};
 pub use handle::Handle;
+pub use stelia_decide::admission::{Adopting, Claim};
 pub use task::Engine;
 
 pub(crate) use apply::{now_us, release_host};

@@ -1,10 +1,13 @@
 //! Reading cgroups into the parts of a [`Snapshot`]. Nothing is written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 
 use stelia_allocator::{CpuSource, leftover};
 use stelia_cpus::{CpuSet, Topology};
+use stelia_decide::{
+    Instance, InstanceCgroup, LiveState, Remaining, Slice, Snapshot, ThreadedCgroup, Tree, VcpuNow, validated,
+};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodName, PodUid};
 use stelia_node::cgroup::{
     CgroupError, CgroupPath, Cgroups, File, is_populated, numbers, optional, populated, read_cpus, read_optional_cpus,
@@ -17,38 +20,10 @@ use stelia_settings::{Partition, TreeHome, isolated_is_safe};
 use super::container::lists;
 use super::in_place;
 use super::limits::{self, LastLimits, LimitFiles, number, protection};
-use crate::decide::{
-    Instance, InstanceCgroup, LiveState, Remaining, Slice, Snapshot, ThreadedCgroup, Tree, VcpuNow, validated,
-};
 
 /// At most so many threads of an origin are read at one look. A container's commands can make any number of them; further ones are
 /// read when others have ended.
 const MAX_ORIGIN_THREADS: usize = 4096;
-
-pub(super) fn empty(kubelet: Result<CpuManagerState, String>, source: CpuSource, topology: Topology) -> Snapshot {
-    Snapshot {
-        source,
-        leftover: CpuSet::new(),
-        kubelet,
-        topology,
-        safe_partition: Partition::Isolated,
-        slice: Slice::default(),
-        outside: BTreeMap::new(),
-        outside_gone: BTreeSet::new(),
-        instances: BTreeMap::new(),
-        siblings: BTreeMap::new(),
-        unsettled: BTreeSet::new(),
-        unreadable: Vec::new(),
-        left_alone: CpuSet::new(),
-        unwatched: None,
-        abandoned: Vec::new(),
-        kubepods: None,
-        unclaimed: BTreeSet::new(),
-        half_registered: BTreeSet::new(),
-        left_in_place: CpuSet::new(),
-        disturbances: Default::default(),
-    }
-}
 
 pub(super) fn topology(system: &System) -> Result<Topology, CgroupError> {
     Topology::read(&system.sys).map_err(|cause| topology_error(system, cause))

@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_allocator::CpuSource;
 use stelia_cpus::CpuSet;
+use stelia_decide::workers::Workers;
+use stelia_decide::{OUTSIDE, Outside, is_restricted};
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, read_optional_cpus, recorded_cpus};
 use stelia_node::workqueue::WorkqueueError;
 use stelia_node::{System, workqueue};
-
-use crate::decide::workers::Workers;
-use crate::decide::{OUTSIDE, Outside, is_restricted};
 
 /// The attribute of stelia.slice that keeps which CPUs were taken from the kernel's unbound workers.
 pub(super) const TAKEN: &str = "worker-cpus";

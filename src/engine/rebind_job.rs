@@ -9,15 +9,15 @@ use std::time::Instant;
 use stelia_api::reason::joined;
 use stelia_api::{Error, Reason};
 use stelia_cpus::CpuSet;
+use stelia_decide::Instance;
+use stelia_decide::rebind;
+use stelia_decide::rebind::Move;
 use stelia_node::cgroup::CgroupPath;
 use stelia_record::Record;
 
 use super::apply::now_us;
 use super::jobs::{Job, JobMove, JobPhase, PendingMove};
 use super::state::State;
-use crate::decide::Instance;
-use crate::decide::rebind;
-use crate::decide::rebind::Move;
 use crate::journal::{self, about};
 
 /// The attribute of stelia.slice that keeps the last job.

@@ -1,10 +1,10 @@
 //! What other tasks have in the view. Disturbed CPUs also degrade the instances that have them.
 
 use stelia_api::quiet::Quiet;
+use stelia_decide::quiet::Disturbances;
 
 use super::handle::ShownState;
 use super::state::State;
-use crate::decide::quiet::Disturbances;
 
 impl State {
     /// Show what another task knows.

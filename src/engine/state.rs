@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use stelia_api::{Reason, ReasonKind};
+use stelia_decide::Instance;
+use stelia_decide::drift::Finding;
+use stelia_decide::quiet::FiringInterrupts;
 use stelia_kubelet::PodUid;
 use stelia_node::System;
 use stelia_settings::Settings;
@@ -23,9 +26,6 @@ use super::retries::Retries;
 use super::systemd_calls::SystemdCalls;
 use super::view_writer::ViewWriter;
 use super::watch::Watcher;
-use crate::decide::Instance;
-use crate::decide::drift::Finding;
-use crate::decide::quiet::FiringInterrupts;
 use crate::journal::Pod;
 
 /// All that the engine owns.

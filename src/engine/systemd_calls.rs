@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use stelia_api::{Error, ErrorKind};
+use stelia_decide::{OUTSIDE, Step};
 use stelia_kubelet::{ContainerCgroup, PodUid};
 use stelia_node::cgroup::{CgroupError, CgroupPath, Limits};
 use stelia_node::holder::Hold;
@@ -17,7 +18,6 @@ use tokio::sync::mpsc;
 use super::apply::restore;
 use super::outside::{OWN, saved_attribute};
 use super::own_thread;
-use crate::decide::{OUTSIDE, Step};
 
 /// A call that takes longer than this is shown as a problem of the node.
 const SLOW_CALL_TIME: Duration = Duration::from_secs(5);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use stelia_decide::quiet::FiringInterrupts;
 use stelia_kubelet::PodUid;
 use stelia_node::System;
 use stelia_node::cgroup::CgroupPath;
@@ -30,7 +31,6 @@ use super::timer::Timer;
 use super::view::Counters;
 use super::view_writer::{Followers, ViewWriter};
 use super::watch::Watcher;
-use crate::decide::quiet::FiringInterrupts;
 
 /// How long the start waits for systemd before any turn.
 const STARTUP_SYSTEMD_TIMEOUT: Duration = Duration::from_secs(10);

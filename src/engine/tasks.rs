@@ -6,12 +6,11 @@
 
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
+use stelia_decide::Instance;
 use stelia_kubelet::PodUid;
 use stelia_node::System;
 use stelia_node::cgroup::{CgroupPath, File};
 use stelia_node::proc::ProcError;
-
-use crate::decide::Instance;
 
 /// A step would have touched a task of somebody else.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
+use stelia_decide::{Assessment, ContainedReason, Instance, Plan, Planned, Step, plan_for};
 use stelia_kubelet::PodUid;
 use stelia_record::Phase;
 
@@ -13,8 +14,6 @@ use super::metrics::Trigger;
 use super::pass::Pass;
 use super::picture;
 use super::state::State;
-use crate::decide;
-use crate::decide::{Assessment, ContainedReason, Instance, Plan, Planned, Step, plan_for};
 use crate::journal::{self, about};
 
 impl State {
@@ -289,7 +288,7 @@ impl State {
             if self
                 .picture
                 .find(&pod)
-                .is_some_and(|instance| !decide::limits_are_carried(instance))
+                .is_some_and(|instance| !stelia_decide::limits_are_carried(instance))
             {
                 self.dirty.again(pod.clone());
             }

@@ -12,6 +12,7 @@ use stelia_api::view::ReasonOf;
 pub use stelia_api::view::{Counters, LastPass, Usage};
 use stelia_api::{Error, Reason};
 use stelia_cpus::{CpuSet, Topology};
+use stelia_decide::{Assessment, ContainedReason, Facts, Instance, Snapshot, allocator, placement_name};
 use stelia_kubelet::checkpoint::Entries;
 use stelia_kubelet::{CpuManagerState, PodName, PodUid};
 use stelia_node::cgroup::{CgroupPath, Cgroups, File};
@@ -19,7 +20,6 @@ use stelia_record::{Phase, Record, VcpuThread};
 use stelia_settings::{Policies, QuietRequest};
 
 use super::jobs::Job;
-use crate::decide::{Assessment, ContainedReason, Facts, Instance, Snapshot, allocator, placement_name};
 
 /// The whole node as the engine last saw it. In JSON it is [`stelia_api::view::Node`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -271,7 +271,7 @@ impl InstanceView {
             exclusive: CpuSet::new(),
             allocation: None,
             float: CpuSet::new(),
-            float_reason: crate::decide::float::FloatReason::Pool.name(),
+            float_reason: stelia_decide::float::FloatReason::Pool.name(),
             quiet: QuietRequest::default(),
             contained_reason: None,
             mems: String::new(),

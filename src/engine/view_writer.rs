@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use stelia_api::ledger::LedgerSummary;
 use stelia_api::publishing::Publishing;
 use stelia_api::quiet::Quiet;
+use stelia_decide::{Assessment, Snapshot};
 use stelia_kubelet::PodUid;
 use stelia_settings::Policies;
 use tokio::sync::watch;
@@ -14,7 +15,6 @@ use super::jobs::Job;
 use super::picture::Picture;
 use super::restrict::Restrict;
 use super::{Counters, InstanceView, LastPass, Unadopted, View, apply};
-use crate::decide::{Assessment, Snapshot};
 
 /// Subscribers to single instances.
 pub(super) type Followers = Arc<Mutex<BTreeMap<PodUid, watch::Sender<Option<Arc<InstanceView>>>>>>;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use stelia_api::reason::{joined, visible_to};
 use stelia_api::{Reason, ReasonKind};
+use stelia_decide::ContainedReason;
 use stelia_kubelet::PodUid;
 use stelia_publication::{Kind, Pod};
 use stelia_record::Phase;
 
 use super::events::NewEvent;
-use crate::decide::ContainedReason;
 use crate::engine::InstanceView;
 
 /// How long an instance may float without vCPUs before that is an event, microseconds: no runner needs half of it.

@@ -5,7 +5,6 @@
 
 mod accelerator;
 pub mod guest;
-mod home;
 mod not_adopted;
 mod rules;
 #[cfg(test)]
@@ -13,7 +12,6 @@ mod tests;
 mod vm;
 
 pub use accelerator::Accelerator;
-pub use home::Movable;
 pub use not_adopted::NotAdopted;
 pub use rules::{Names, is_vcpu, is_vmm, rules_for};
 pub use vm::{Vm, vm};

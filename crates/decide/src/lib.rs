@@ -6,6 +6,7 @@
 //! | [`allocator`] | on which CPUs, where steliad chooses them |
 //! | `attach`, `placement` | which vCPU gets which CPU, and the kind of partition |
 //! | `snapshot`, `facts`, `totals` | the input: what was read, and what is derived from it once |
+//! | `kubelet_state` | whether kubelet's file can be used |
 //! | [`entitlement`], [`float`], [`pod_pool`] | which pod kubelet's file gives CPUs to; where floats run |
 //! | `steps` | what must be written so that the system is as the records say |
 //! | [`workers`] | where the kernel's unbound workers may run |
@@ -26,6 +27,7 @@ mod evaluate_tests;
 mod facts;
 pub mod float;
 mod in_place;
+mod kubelet_state;
 mod placement;
 pub mod pod_pool;
 pub mod quiet;
@@ -45,6 +47,7 @@ pub use attach::{AdoptedPlacement, attached, placement_name};
 pub use contained::ContainedReason;
 pub use facts::{Assessment, Blocked, Facts};
 pub use in_place::in_place;
+pub use kubelet_state::{refused_beside, usable_state};
 pub use snapshot::{
     Instance, InstanceCgroup, Level, MisplacedThread, Outside, Remaining, Slice, Snapshot, ThreadedCgroup, VcpuNow,
 };

@@ -225,6 +225,32 @@ pub struct VcpuNow {
 }
 
 impl Snapshot {
+    /// A node of which nothing is known but this: nothing has cgroups there.
+    pub fn empty(kubelet: Result<CpuManagerState, String>, source: CpuSource, topology: Topology) -> Self {
+        Self {
+            source,
+            leftover: CpuSet::new(),
+            kubelet,
+            topology,
+            safe_partition: Partition::Isolated,
+            slice: Slice::default(),
+            outside: BTreeMap::new(),
+            outside_gone: BTreeSet::new(),
+            instances: BTreeMap::new(),
+            siblings: BTreeMap::new(),
+            unsettled: BTreeSet::new(),
+            unreadable: Vec::new(),
+            left_alone: CpuSet::new(),
+            unwatched: None,
+            abandoned: Vec::new(),
+            kubepods: None,
+            unclaimed: BTreeSet::new(),
+            half_registered: BTreeSet::new(),
+            left_in_place: CpuSet::new(),
+            disturbances: Disturbances::default(),
+        }
+    }
+
     /// Instances with a process in their scope.
     pub fn live(&self) -> impl Iterator<Item = &Instance> {
         self.instances.values().filter(|instance| instance.populated)

@@ -8,7 +8,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::checkpoint::{Use, Uses};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodUid};
 
-use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, populated, read_cpus};
+use crate::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, optional, populated, read_cpus};
 use crate::runtime;
 
 /// Another container of the pod, one that has processes.
@@ -214,6 +214,53 @@ pub fn containers_in(
     found
         .map(|(path, container)| process_cgroup(cgroups, path, container))
         .collect()
+}
+
+/// The container's cgroups with processes besides the one that its processes are in: below that, and where it is a subgroup of the
+/// container's scope, the scope itself and what is beside it.
+///
+/// # Errors
+/// A cgroup that is there cannot be read.
+pub fn populated_elsewhere(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
+    let mut found = Vec::new();
+    for level in container_levels(origin) {
+        if level != *origin && cgroups.read(&level, File::Procs).is_ok_and(|text| !text.is_empty()) {
+            found.push(level.clone());
+        }
+        for name in cgroups.children(&level)? {
+            let child = level.child(&name);
+            if child != *origin && populated(cgroups, &child)? {
+                found.push(child);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The least `cpu.max` of a container and its pod, thousandths of a CPU; `None` without a limit.
+///
+/// # Errors
+/// A cgroup that is there cannot be read.
+pub fn limit_milli(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<u64>, CgroupError> {
+    let pod = container_scope(origin).parent();
+    least_limit_milli(cgroups, container_levels(origin).into_iter().chain(pod))
+}
+
+/// The least `cpu.max` of these cgroups, thousandths of a CPU; `None` without a limit.
+///
+/// # Errors
+/// A cgroup that is there cannot be read.
+pub fn least_limit_milli(
+    cgroups: &dyn Cgroups,
+    levels: impl IntoIterator<Item = CgroupPath>,
+) -> Result<Option<u64>, CgroupError> {
+    let mut least: Option<u64> = None;
+    for level in levels {
+        let text = optional(cgroups.read(&level, File::CpuMax))?;
+        let limit = text.and_then(|text| CpuQuota::parse(&text)?.milli());
+        least = least.into_iter().chain(limit).min();
+    }
+    Ok(least)
 }
 
 /// Which of a pod's entries in kubelet's state are exclusive and which are the pod's shared pool, by what its running

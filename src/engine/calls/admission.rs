@@ -1,19 +1,17 @@
 //! Whether a container becomes an instance, and where: what a registration reads and decides before anything is changed.
 
-use stelia_adopt::Movable;
 use stelia_allocator::Host;
 use stelia_api::{Error, ErrorKind};
+use stelia_decide::admission::{CheckedClaim, Home, NewInstance, RuntimeCheck, admit, allow, choose_home};
+use stelia_decide::limits_of_scope;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_node::cgroup::{CgroupPath, Limits};
-use stelia_record::{Adopted, Phase, Record};
-use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptTree, TreeHome};
+use stelia_node::oci::coping;
+use stelia_record::{Phase, Record};
 
 use super::no_instance;
-use crate::decide::admission::{CheckedClaim, admit, allow};
-use crate::decide::limits_of_scope;
 use crate::engine::apply::now_us;
 use crate::engine::container::{self, NOT_THE_CALLERS, Peer, RegisterRequest};
-use crate::engine::home::{Home, RuntimeCheck};
 use crate::engine::limits::effective_limits;
 use crate::engine::state::State;
 use crate::journal::{self, Pod, about};
@@ -53,69 +51,40 @@ impl State {
         let own = |refusal: Error| refusal.of(&name.pod);
         let candidate = container::candidate(&self.system, request, origin, name.clone()).map_err(own)?;
         let (snapshot, facts) = (&self.picture.snapshot, &self.picture.facts);
-        allow(&claim.quiet, &self.settings.quiet)?;
-        let mut record = admit(&claim, &candidate, snapshot, facts, &self.settings.policies.allocator)?;
-        record.quiet = claim.quiet.clone();
-        record.registered_us = now_us();
         let policies = &self.settings.policies;
-        let rule = request.adopting.as_ref().map(|adopting| &adopting.rule);
-        record.adopted = rule.map(|rule| Adopted {
-            rule: rule.name.clone(),
-            keeps: rule.placement == AdoptPlacement::Keep,
-            contained: rule.partition == AdoptPartition::Member,
-        });
-        let wanted = match rule.map(|rule| rule.tree) {
-            None => policies.tree,
-            Some(AdoptTree::Slice) => TreeHome::Slice,
-            Some(AdoptTree::Auto | AdoptTree::InPlace) => TreeHome::InPlace,
+        allow(&claim.quiet, &self.settings.quiet)?;
+        let record = admit(&claim, &candidate, snapshot, facts, &policies.allocator)?;
+        let record = Record {
+            quiet: claim.quiet.clone(),
+            registered_us: now_us(),
+            ..record
         };
-        let in_place = Record {
-            home: TreeHome::InPlace,
-            anchor: None,
-            ..record.clone()
-        };
-        // With its vCPUs, because their pins decide which of its CPUs are spare.
-        let in_place = match &request.adopting {
-            Some(adopting) => self.with_vcpus(in_place, adopting),
-            None => in_place,
-        };
-        match Home::choose(
-            &self.system,
-            &self.picture.snapshot,
-            policies,
-            wanted,
-            &in_place,
-            runtime_check,
-        ) {
+        let adopting = request.adopting.as_ref();
+        let coping = || coping(self.system.root(), &self.system.run, &candidate.container.container_id);
+        let instance = choose_home(record, &candidate, adopting, snapshot, policies, coping, runtime_check)?;
+        let NewInstance { record, home } = instance;
+        match home {
             Home::InPlace => {
                 return Ok(Admitted::New {
-                    record: Box::new(in_place),
+                    record: Box::new(record),
                     pod_name: candidate.pod_name,
                     limits: Box::default(),
                 });
             }
-            Home::Untried(unit) => return Ok(Admitted::Untried(record.pod, unit)),
-            Home::Slice(reason) => {
-                if let Some(rule) = rule {
-                    let movable = Movable {
-                        rule,
-                        housekeeping: candidate.housekeeping,
-                        spare: in_place.spare.clone(),
-                        has_anchor: record.anchor.is_some(),
-                    };
-                    let refused = movable.in_slice(reason.as_deref());
-                    refused.map_err(|(kind, text)| kind.because(text).of(&record.pod))?;
-                }
-                if let Some(reason) = reason {
-                    let pod = Pod::new(record.pod.as_str(), candidate.pod_name.as_ref());
-                    about!(
-                        info,
-                        journal::NOT_IN_PLACE,
-                        pod,
-                        STELIA_REASON = reason,
-                        "pod {pod} is not isolated in place but in stelia.slice: {reason}"
-                    );
-                }
+            Home::Untried(_) => {
+                let unit = format!("steliad-try-runtime@{}.service", candidate.container.container_id);
+                return Ok(Admitted::Untried(record.pod, unit));
+            }
+            Home::Slice(None) => {}
+            Home::Slice(Some(reason)) => {
+                let pod = Pod::new(record.pod.as_str(), candidate.pod_name.as_ref());
+                about!(
+                    info,
+                    journal::NOT_IN_PLACE,
+                    pod,
+                    STELIA_REASON = reason,
+                    "pod {pod} is not isolated in place but in stelia.slice: {reason}"
+                );
             }
         }
         let scope = CgroupPath::slice().child(&record.pod.scope());

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use stelia_api::{Error, ErrorKind, Reason, ReasonKind, ThreadRole};
+use stelia_decide::{AdoptedPlacement, attached, placement_name};
 use stelia_kubelet::PodUid;
 use stelia_node::proc::TaskId;
 use stelia_record::{Phase, Record, Vcpu, VcpuThread};
@@ -11,7 +12,6 @@ use stelia_settings::Partition;
 
 use super::attach_threads::{self, MAX_VCPUS};
 use super::{Asker, Call, Goal, Reply, failed, no_instance, undoing};
-use crate::decide::{AdoptedPlacement, attached, placement_name};
 use crate::engine::dirty::Stale;
 use crate::engine::handle::Handle;
 use crate::engine::pass::Numbers;

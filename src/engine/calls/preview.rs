@@ -1,10 +1,9 @@
 //! Preview: everything is read and planned, and no step is taken.
 
 use stelia_api::{Error, ErrorKind, Reason, ReasonKind};
+use stelia_decide::{Assessment, Facts, Instance};
 
 use super::{Asker, Call, Reply};
-use crate::decide;
-use crate::decide::{Assessment, Facts, Instance};
 use crate::engine::handle::Handle;
 use crate::engine::pass::Preview;
 use crate::engine::picture::Picture;
@@ -51,7 +50,7 @@ impl State {
         });
         let shared = self.retries.shared.all_failures().chain(&self.picture.problems);
         let shared = shared.map(|text| (None, Reason::of_node(ReasonKind::NotDone, text)));
-        let steps = decide::plan(&snapshot, policies);
+        let steps = stelia_decide::plan(&snapshot, policies);
         Ok(Preview {
             steps: steps
                 .into_iter()

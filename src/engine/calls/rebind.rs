@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use stelia_api::{Error, ErrorKind};
+use stelia_decide::rebind;
+use stelia_decide::rebind::RebindScope;
 use stelia_kubelet::PodUid;
 
 use super::{Asker, Call, Reply, no_instance};
-use crate::decide::rebind;
-use crate::decide::rebind::RebindScope;
 use crate::engine::apply::now_us;
 use crate::engine::handle::Handle;
 use crate::engine::jobs::{Job, JobMove, JobPhase};

@@ -6,7 +6,7 @@ use super::*;
 
 impl Node {
     /// What the record says is what kubelet's file says, or it is said why not; and who could have its CPUs has them.
-    pub(super) fn check_entitlement(&self, snapshot: &decide::Snapshot) {
+    pub(super) fn check_entitlement(&self, snapshot: &stelia_decide::Snapshot) {
         let Ok(state) = &snapshot.kubelet else { return };
         for instance in snapshot.live() {
             let (record, assessment) = (&instance.record, snapshot.assess(&self.settings.policies, instance));
@@ -35,7 +35,7 @@ impl Node {
     }
 
     /// No task of a VM's container runs on CPUs that kubelet gave to another pod, whether that is a VM or not.
-    pub(super) fn check_other_pods(&self, snapshot: &decide::Snapshot) {
+    pub(super) fn check_other_pods(&self, snapshot: &stelia_decide::Snapshot) {
         let Ok(state) = &snapshot.kubelet else { return };
         for instance in snapshot.live() {
             let record = &instance.record;

@@ -35,6 +35,8 @@ use std::time::Duration;
 
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, Topology};
+use stelia_decide::admission::Claim;
+use stelia_decide::float::has_idle_cpus;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupPath, Cgroups, File, Limits};
 use stelia_node::proc::Procs;
@@ -48,9 +50,6 @@ use tokio_util::sync::CancellationToken;
 use super::kubelet_file::KubeletRoot;
 use super::picture::Picture;
 use super::{AttachRequest, Engine, Handle, Peer, Placed, RegisterRequest, Report, VcpuRequest, Vmm};
-use crate::decide;
-use crate::decide::admission::Claim;
-use crate::decide::float::has_idle_cpus;
 
 /// A node of CPUs 0-7 with a daemon on it.
 struct Node {
@@ -264,7 +263,7 @@ impl Node {
         let refused = |node: &Self| {
             let view = node.handle.view();
             let mut reasons = view.instances.values().filter_map(|one| one.contained_reason);
-            reasons.any(|reason| reason == decide::ContainedReason::Refused.name())
+            reasons.any(|reason| reason == stelia_decide::ContainedReason::Refused.name())
         };
         if !refused(self) {
             assert_eq!((report.did.steps, self.model.changes()), (0, before), "{report:?}");
@@ -273,12 +272,12 @@ impl Node {
         let mut kubelet = KubeletRoot::new();
         kubelet.find(&self.settings.kubelet_root, system.root());
         let snapshot = Picture::read(system, &self.settings, kubelet).ok().unwrap().snapshot;
-        assert_eq!(decide::plan(&snapshot, &self.settings.policies), []);
+        assert_eq!(stelia_decide::plan(&snapshot, &self.settings.policies), []);
 
         self.check_entitlement(&snapshot);
         self.check_other_pods(&snapshot);
         // An instance that lost its CPUs to another pod floats, and is promised nothing.
-        let evicted = |instance: &decide::Instance| snapshot.assess(&self.settings.policies, instance).evicted;
+        let evicted = |instance: &stelia_decide::Instance| snapshot.assess(&self.settings.policies, instance).evicted;
         let live: Vec<_> = snapshot.live().filter(|instance| !evicted(instance)).collect();
         let online = snapshot.topology.online();
         let isolated = cpus(&self.read(&CgroupPath::root(), File::CpusIsolated));

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use stelia_decide::drift::Finding;
+use stelia_decide::{Instance, drift, limits_are_carried, pod_pool, too_much_memory};
 use stelia_kubelet::PodUid;
 use stelia_node::System;
 use stelia_node::cgroup::{CgroupError, CgroupPath, File};
@@ -9,8 +11,6 @@ use stelia_record::Phase;
 use stelia_settings::{Partition, Policies, TreeHome};
 
 use super::Picture;
-use crate::decide::drift::Finding;
-use crate::decide::{Instance, drift, limits_are_carried, pod_pool, too_much_memory};
 use crate::engine::dirty::{Dirty, Stale, StaleLimits};
 use crate::engine::limits::{LastLimits, Side};
 use crate::engine::watch::{Place, Watcher, directory};

@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use stelia_cpus::{CpuSet, Topology};
+use stelia_decide::entitlement::Entitlement;
+use stelia_decide::{Assessment, Facts, Instance, Snapshot, Step, Tree};
 use stelia_kubelet::{PodName, PodUid};
 use stelia_node::System;
 use stelia_node::cgroup::CgroupPath;
@@ -19,8 +21,6 @@ use super::dirty::Dirty;
 use super::kubelet_file::{KubeletRoot, Version};
 use super::limits::LimitFiles;
 use super::observe;
-use crate::decide::entitlement::Entitlement;
-use crate::decide::{Assessment, Facts, Instance, Snapshot, Step, Tree};
 pub(super) use node::NodeReading;
 use refused::Refused;
 
@@ -71,7 +71,7 @@ pub(super) struct Picture {
 impl Picture {
     pub(super) fn new(system: &System, settings: &Settings) -> Self {
         let unread = Err("it was not read yet".to_owned());
-        let mut snapshot = observe::empty(unread, settings.policies.allocator.source, Topology::default());
+        let mut snapshot = Snapshot::empty(unread, settings.policies.allocator.source, Topology::default());
         snapshot.safe_partition = observe::safe_partition(system);
         Self {
             facts: Facts::of(&snapshot, &settings.policies),

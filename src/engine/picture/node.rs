@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use stelia_allocator::CpuSource;
 use stelia_cpus::{CpuSet, Topology};
+use stelia_decide::drift::Finding;
+use stelia_decide::workers::Workers;
+use stelia_decide::{Facts, Instance, Outside, Slice, Snapshot, claim_without_record, drift};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodUid};
 use stelia_node::System;
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File};
 use stelia_settings::{Policies, Settings};
 
 use super::Picture;
-use crate::decide::drift::Finding;
-use crate::decide::workers::Workers;
-use crate::decide::{Facts, Instance, Outside, Slice, Snapshot, claim_without_record, drift};
 use crate::engine::dirty::Dirty;
 use crate::engine::observe::{self, Adopted};
 use crate::engine::{in_place, outside};

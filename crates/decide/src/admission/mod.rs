@@ -1,7 +1,10 @@
 //! Whether a container becomes an instance. The caller's words only ever narrow what its cgroup and kubelet say.
 
+mod adopting;
 mod allow;
 mod entry;
+mod home;
+mod processes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +21,13 @@ use stelia_settings::{Partition, PlacementPolicy, QuietRequest, TreeHome};
 use crate::allocator::allot;
 use crate::entitlement::must_leave;
 use crate::{Facts, Instance, Snapshot, pod_pool};
+use adopting::Movable;
+pub use adopting::{Adopting, take_housekeeping};
 pub use allow::allow;
 use entry::Entry;
+pub use home::{Home, NewInstance, RuntimeCheck, choose_home};
+pub use processes::first_process;
+use processes::{admit_anchor, admit_processes};
 
 /// The same text whether the pod exists or not: a tenant learns nothing of other pods.
 pub const NOT_THE_CALLERS: &str = "pod_uid is not the UID of the caller's pod";
@@ -333,53 +341,13 @@ fn blank(candidate: &Candidate, anchor: Option<TaskId>) -> Record {
     }
 }
 
-fn admit_anchor(candidate: &Candidate) -> Result<Option<TaskId>, Error> {
-    let Some((anchor, cgroup)) = &candidate.anchor else {
-        if !candidate.needs_anchor {
-            return Ok(None);
-        }
-        let text = "no anchor: option \"anchor\" must be the pidfd of a process that stays in the container's cgroup";
-        return Err(ErrorKind::NoAnchor.because(text));
-    };
-    if *cgroup != candidate.origin {
-        let text = format!("the anchor is not in {}", candidate.origin);
-        let detail = format!("process {} is in {cgroup}", anchor.id);
-        return Err(ErrorKind::NoAnchor.because(text).detail(detail));
-    }
-    if candidate.caller == Some(anchor.id) {
-        return Err(
-            ErrorKind::NoAnchor.because("the anchor must be a process other than the caller: the caller is moved")
-        );
-    }
-    Ok(Some(*anchor))
-}
-
-fn admit_processes(candidate: &Candidate) -> Result<(), Error> {
-    if let Some(other) = candidate.elsewhere.first() {
-        let text = format!(
-            "the container has processes in {other} too, not only in {}: not supported",
-            candidate.origin
-        );
-        return Err(ErrorKind::InvalidArgument.because(text));
-    }
-    // Private PID namespace: its first process is one of the container's own, and only one. Those of namespaces within are
-    // not asked: a sandbox of virtiofsd's or passt's is the container's own business, and where the container has none of its
-    // own, one within does not make up for it.
-    let all = || candidate.processes.iter().map(|(_, numbers)| numbers);
-    let depth = all().map(Vec::len).min().unwrap_or_default();
-    let first = |numbers: &&Vec<i32>| numbers.len() == depth && numbers.last() == Some(&1);
-    let firsts = all().filter(first).count();
-    if depth < 2 || firsts != 1 {
-        let text = format!(
-            "container {} of pod {} has no PID namespace of its own (hostPID or shareProcessNamespace?): {firsts} of \
-             its {} processes are the first of one",
-            candidate.container.container_id,
-            candidate.container.pod,
-            candidate.processes.len()
-        );
-        return Err(ErrorKind::SharedPidNamespace.because(text));
-    }
-    Ok(())
+/// The CPUs that kubelet's state gives to this container alone; none where it is not admitted with them.
+pub fn kubelets_cpus(candidate: &Candidate, kubelet: &Result<CpuManagerState, String>) -> CpuSet {
+    let entry = kubelet
+        .as_ref()
+        .ok()
+        .and_then(|state| entry::find(candidate, state).ok());
+    entry.map(|entry| entry.exclusive).unwrap_or_default()
 }
 
 #[cfg(test)]

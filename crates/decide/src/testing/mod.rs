@@ -11,7 +11,7 @@ use stelia_kubelet::checkpoint::Schema;
 use stelia_node::cgroup::{CgroupPath, Limits};
 use stelia_record::testing::record;
 use stelia_record::{Phase, Record, Tree};
-use stelia_settings::{Partition, Policies};
+use stelia_settings::Policies;
 
 use crate::workers::Workers;
 use crate::{Assessment, Facts, Instance, Outside, Slice, Snapshot};
@@ -61,19 +61,14 @@ pub fn instance() -> Instance {
 /// A node of 8 CPUs; kubelet gave 2-3 to the record's pod.
 pub fn snapshot(instances: Vec<Instance>) -> Snapshot {
     let entry = BTreeMap::from([("instance".to_owned(), cpus("2-3"))]);
+    let kubelet = CpuManagerState {
+        schema: Schema::V2,
+        policy: "static".into(),
+        default_cpus: cpus("0-1,4-7"),
+        entries: BTreeMap::from([(record().pod, entry)]),
+        ..CpuManagerState::absent()
+    };
     Snapshot {
-        source: CpuSource::Kubelet,
-        leftover: CpuSet::new(),
-        outside_gone: BTreeSet::new(),
-        kubelet: Ok(CpuManagerState {
-            schema: Schema::V2,
-            policy: "static".into(),
-            default_cpus: cpus("0-1,4-7"),
-            entries: BTreeMap::from([(record().pod, entry)]),
-            ..CpuManagerState::absent()
-        }),
-        topology: topology("0-7"),
-        safe_partition: Partition::Isolated,
         slice: Slice {
             exclusive: Some(CpuSet::new()),
             weight: Some(100),
@@ -89,17 +84,7 @@ pub fn snapshot(instances: Vec<Instance>) -> Snapshot {
             .into_iter()
             .map(|instance| (instance.record.pod.clone(), instance))
             .collect(),
-        siblings: BTreeMap::new(),
-        unsettled: BTreeSet::new(),
-        unreadable: vec![],
-        left_alone: CpuSet::new(),
-        unwatched: None,
-        abandoned: vec![],
-        kubepods: None,
-        unclaimed: BTreeSet::new(),
-        half_registered: BTreeSet::new(),
-        left_in_place: CpuSet::new(),
-        disturbances: Default::default(),
+        ..Snapshot::empty(Ok(kubelet), CpuSource::Kubelet, topology("0-7"))
     }
 }
 

@@ -1,175 +1,195 @@
-//! What registration would refuse, as far as it can be told from files: the daemon asks the same when it adopts. Its own answer
-//! counts; it also knows the other instances.
+//! What the daemon would say of a VM that is to be adopted: its own decisions (`crates/decide/`), asked with what can be read here.
+//!
+//! The daemon knows more, and its answer counts: what instances' cgroups have besides their records, and where steliad chooses the CPUs
+//! (`cpu-source`), those that kubelet's static policy assigned before it was switched off.
 
-use std::collections::BTreeMap;
+use std::path::Path;
 
-use stelia_adopt::{Movable, Vm};
-use stelia_api::ErrorKind;
-use stelia_cpus::CpuSet;
-use stelia_kubelet::checkpoint::{Schema, Use};
-use stelia_kubelet::{ContainerCgroup, CpuManagerState};
-use stelia_node::containers::{LiveContainer, entry_uses};
+use stelia_adopt::Vm;
+use stelia_allocator::CpuSource;
+use stelia_api::{Error, ErrorKind};
+use stelia_cpus::{CpuSet, Topology};
+use stelia_decide::admission::{
+    Adopting, Candidate, CheckedClaim, Home, RuntimeCheck, admit, choose_home, kubelets_cpus,
+};
+use stelia_decide::{AdoptedPlacement, Facts, Instance, Level, Snapshot, Tree, refused_beside, usable_state};
+use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, MAX_BYTES};
+use stelia_kubelet::{CpuManagerState, PodUid, home};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, read_optional_cpus};
+use stelia_node::containers::pod_cgroups;
+use stelia_node::dra;
 use stelia_node::oci::Coping;
-use stelia_record::IN_PLACE;
-use stelia_settings::{AdoptPartition, AdoptTree};
+use stelia_record::{Record, RecordError, RecordPlace};
+use stelia_settings::{Policies, Settings};
 
-/// KubeVirt's cgroup for all threads of a VM but its vCPUs (`isolateEmulatorThread`).
-pub(super) const HOUSEKEEPING: &str = IN_PLACE[0];
-
-/// A container with what registration would check.
-#[derive(Debug)]
-pub(super) struct AdoptionCandidate<'a> {
-    pub(super) cgroup: &'a ContainerCgroup,
-    /// It itself, by name where the runtime tells it.
-    pub(super) own: LiveContainer,
-    /// The pod's other containers that have processes.
-    pub(super) others: Vec<LiveContainer>,
-    /// The pod, or this container, is an instance.
-    pub(super) is_instance: bool,
-    /// Names of the cgroups in it that have processes.
-    pub(super) children: Vec<String>,
-    /// The number of each of its processes in every PID namespace.
-    pub(super) numbers: Vec<Vec<i32>>,
-}
+use crate::input;
+use crate::threads::Roots;
 
 /// The name of a reason, and the sentence.
 pub(super) type Refusal = (String, String);
 
-fn refusal(kind: ErrorKind, text: String) -> Refusal {
-    (kind.name().to_owned(), text)
+fn refusal(error: &Error) -> Refusal {
+    (error.kind.name().to_owned(), error.to_string())
 }
 
-/// What of the node decides where an adopted VM's cgroups are made.
+/// Why a container of an instance is not adopted.
+pub(super) fn instance_exists() -> Refusal {
+    refusal(&ErrorKind::InstanceExists.because("it is an instance already"))
+}
+
+/// The node, as the daemon's admission takes it.
 #[derive(Debug)]
-pub(super) struct HomeFacts {
-    /// Why no VM gets a partition, whatever its rule says.
-    pub(super) no_partition: Option<&'static str>,
-    /// What is known of the container's OCI runtime.
-    pub(super) coping: Coping,
+pub(super) struct Admission {
+    snapshot: Snapshot,
+    facts: Facts,
+    policies: Policies,
 }
 
-/// Why the VM is not admitted because of where its cgroups would be made.
-pub(super) fn homeless(
-    looked: &AdoptionCandidate<'_>,
-    vm: &Vm<'_>,
-    cpus: &CpuSet,
-    facts: &HomeFacts,
-) -> Option<Refusal> {
-    let kept: Option<CpuSet> = vm.pinned_cpus.as_ref().map(|pins| pins.values().copied().collect());
-    let movable = Movable {
-        rule: vm.rule,
-        housekeeping: looked.children.iter().any(|name| name == HOUSEKEEPING),
-        spare: kept.map(|kept| cpus.difference(&kept)).unwrap_or_default(),
-        has_anchor: looked.first().is_some_and(|first| first != vm.process.id),
-    };
-    let by_rule = vm.rule.partition == AdoptPartition::Member;
-    let contained = facts
-        .no_partition
-        .or((by_rule && movable.spare.is_empty()).then_some("rule"));
-    let contained = contained.map(|why| format!("it would get no partition ({why})"));
-    let moved = match (vm.rule.tree, contained.as_deref(), &facts.coping) {
-        (AdoptTree::Slice, ..) => movable.in_slice(None),
-        (_, Some(reason), _) => movable.in_slice(Some(reason)),
-        (_, None, Coping::No(reason)) => movable.in_slice(Some(reason)),
-        (_, None, Coping::Copes) => Ok(()),
-        (_, None, Coping::Untried(runtime)) if movable.only_in_place() => {
-            let text = format!(
-                "not known before {} was tried, when the first VM is adopted: it can be adopted in place only, where the runtime copes \
-                 with threaded cgroups",
-                runtime.binary.display()
-            );
-            return Some(("Untried".to_owned(), text));
+impl Admission {
+    /// Reads the node below `root` (`/`).
+    ///
+    /// # Errors
+    /// A cgroup cannot be read.
+    pub(super) fn read(
+        root: &Path,
+        roots: &Roots,
+        cgroups: &dyn Cgroups,
+        settings: &Settings,
+    ) -> Result<Self, CgroupError> {
+        let policies = settings.policies.clone();
+        // Without the topology all CPUs count as offline, which decides about the order of placement only.
+        let topology = Topology::read(&roots.sys).unwrap_or_default();
+        let mut snapshot = Snapshot::empty(kubelet(settings, root), policies.allocator.source, topology);
+        snapshot.slice.exclusive = read_optional_cpus(cgroups, &CgroupPath::slice(), File::CpusExclusive)?;
+        snapshot.kubepods = kubepods(cgroups)?;
+        add_instances(cgroups, &mut snapshot)?;
+        Ok(Self {
+            facts: Facts::of(&snapshot, &policies),
+            snapshot,
+            policies,
+        })
+    }
+
+    /// The CPUs that kubelet's file gives to the container alone; none where it gives it none.
+    pub(super) fn kubelets_cpus(&self, candidate: &Candidate) -> CpuSet {
+        kubelets_cpus(candidate, &self.snapshot.kubelet)
+    }
+
+    /// The record that a VM would have with its vCPUs attached. Those that are asked about later meet it as an instance.
+    ///
+    /// # Errors
+    /// Why it would not be adopted.
+    pub(super) fn adopt(
+        &mut self,
+        candidate: &Candidate,
+        vm: &Vm<'_>,
+        coping: &dyn Fn() -> Coping,
+    ) -> Result<Record, Refusal> {
+        let (snapshot, policies) = (&self.snapshot, &self.policies);
+        let adopting = adopting(vm);
+        // As the daemon's own adoption, it claims nothing.
+        let claim = CheckedClaim::default();
+        let admitted = admit(&claim, candidate, snapshot, &self.facts, &policies.allocator);
+        let admitted = admitted.map_err(|error| refusal(&error))?;
+        let choose = |check: Option<&RuntimeCheck>| {
+            let admitted = admitted.clone();
+            choose_home(admitted, candidate, Some(&adopting), snapshot, policies, coping, check)
+        };
+        let instance = choose(None).map_err(|error| refusal(&error))?;
+        if let Home::Untried(runtime) = &instance.home {
+            let not_tried = Err("it was not tried".to_owned());
+            choose(Some(&not_tried)).map_err(|_| {
+                let text = format!(
+                    "not known before {} was tried, when the first VM is adopted: it can be adopted in place only, where the runtime \
+                     copes with threaded cgroups",
+                    runtime.binary.display()
+                );
+                ("Untried".to_owned(), text)
+            })?;
         }
-        (_, None, Coping::Untried(_)) => Ok(()),
+        let record = instance.record;
+        let attached = adopting.with_vcpus(record.clone(), snapshot, policies);
+        add(&mut self.snapshot, record);
+        self.facts = Facts::of(&self.snapshot, &self.policies);
+        Ok(attached)
+    }
+}
+
+fn adopting(vm: &Vm<'_>) -> Adopting {
+    Adopting {
+        rule: vm.rule.clone(),
+        vmm: vm.process,
+        threads: vm.threads.clone(),
+        guest: vm.guest.clone(),
+        wanted: AdoptedPlacement {
+            pinned_cpus: vm.pinned_cpus.clone(),
+            policy: vm.policy,
+        },
+    }
+}
+
+/// kubelet's file, as the daemon finds it.
+fn kubelet(settings: &Settings, root: &Path) -> Result<CpuManagerState, String> {
+    let folder = home::by_setting(&settings.kubelet_root, root, None).map_err(|unclear| unclear.to_string())?;
+    let folder = match folder.starts_with(root) {
+        true => folder,
+        false => root.join(folder.strip_prefix("/").unwrap_or(&folder)),
     };
-    moved.err().map(|(kind, text)| refusal(kind, text))
+    let source = settings.policies.allocator.source;
+    if source == CpuSource::Steliad
+        && let Some(refused) = refused_beside(&dra::cpu_drivers(root, &folder))
+    {
+        return Err(refused);
+    }
+    let path = folder.join(CPU_MANAGER_STATE);
+    usable_state(input::bytes(&path, MAX_BYTES), &path, source)
 }
 
-impl AdoptionCandidate<'_> {
-    /// The first process of the container's PID namespace, as this one numbers it.
-    fn first(&self) -> Option<i32> {
-        let depth = self.numbers.iter().map(Vec::len).min()?;
-        let mut first = self.numbers.iter();
-        let first = first.find(|numbers| numbers.len() == depth && numbers.last() == Some(&1))?;
-        first.first().copied()
-    }
-}
-
-/// Why it is not admitted, whatever its CPUs.
-pub(super) fn refused(looked: &AdoptionCandidate<'_>) -> Option<Refusal> {
-    if looked.is_instance {
-        return Some(refusal(ErrorKind::InstanceExists, "it is an instance already".into()));
-    }
-    let housekeeping = |name: &&String| *name == HOUSEKEEPING;
-    if let Some(child) = looked.children.iter().find(|name| !housekeeping(name)) {
-        let text = format!("it has processes in a cgroup of its own, {child}");
-        return Some(refusal(ErrorKind::InvalidArgument, text));
-    }
-    // As in admission: its own first process, and only one.
-    let depth = looked.numbers.iter().map(Vec::len).min().unwrap_or_default();
-    let first = |numbers: &&Vec<i32>| numbers.len() == depth && numbers.last() == Some(&1);
-    let is_private = depth >= 2 && looked.numbers.iter().filter(first).count() == 1;
-    let text = "it has no PID namespace of its own (hostPID or shareProcessNamespace)";
-    (!is_private).then(|| refusal(ErrorKind::SharedPidNamespace, text.into()))
-}
-
-/// The container's exclusive CPUs by kubelet's file.
-///
-/// # Errors
-/// It has none, or they cannot be determined.
-pub(super) fn exclusive(
-    looked: &AdoptionCandidate<'_>,
-    state: &Result<CpuManagerState, String>,
-) -> Result<CpuSet, Refusal> {
-    let state = state
-        .as_ref()
-        .map_err(|why| refusal(ErrorKind::KubeletStateUnusable, why.clone()))?;
-    let (pod, own) = (&looked.cgroup.pod, &looked.own);
-    let none = || {
-        let text = "kubelet gave it no exclusive CPUs: it must be a Guaranteed pod with whole CPUs, and the CPU manager's policy static";
-        refusal(ErrorKind::NotGuaranteed, text.into())
+/// The cgroup that all pods are in: whether the kernel has partitions shows there.
+fn kubepods(cgroups: &dyn Cgroups) -> Result<Option<Level>, CgroupError> {
+    let roots = ["kubepods.slice", "kubepods"].map(|name| CgroupPath::root().child(name));
+    let Some(path) = roots.into_iter().find(|path| cgroups.exists(path)) else {
+        return Ok(None);
     };
-    let nothing = BTreeMap::new();
-    let (entry, entries) = match state.schema {
-        Schema::V0 | Schema::V1 => (state.container_entries.get(&own.id), &nothing),
-        Schema::V2 | Schema::V3 | Schema::V4 => {
-            let entries = state.entries.get(pod).ok_or_else(none)?;
-            (own.name.as_ref().and_then(|name| entries.get(name)), entries)
+    Ok(Some(Level {
+        exclusive: read_optional_cpus(cgroups, &path, File::CpusExclusive)?,
+        ours: CpuSet::new(),
+        path,
+    }))
+}
+
+/// The instances by their records.
+fn add_instances(cgroups: &dyn Cgroups, snapshot: &mut Snapshot) -> Result<(), CgroupError> {
+    let slice = CgroupPath::slice();
+    let scopes = match cgroups.exists(&slice) {
+        true => cgroups.children(&slice)?,
+        false => Vec::new(),
+    };
+    for name in scopes.into_iter().filter(|name| PodUid::from_scope(name).is_some()) {
+        let attributes = cgroups.attributes(&slice.child(&name));
+        match attributes.map(|attributes| Record::parse(&attributes)) {
+            Ok(Ok(record)) => add(snapshot, record),
+            Ok(Err(RecordError::Absent)) => {}
+            Ok(Err(error)) => snapshot.unreadable.push((name, error.to_string())),
+            Err(error) => snapshot.unreadable.push((name, error.to_string())),
         }
-    };
-    let entry = entry.ok_or_else(none)?;
-    if *entry != own.cpus {
-        let text = format!(
-            "its cpuset.cpus is {:?}, and kubelet gave it {entry}",
-            own.cpus.to_string()
-        );
-        return Err(refusal(ErrorKind::CpusetMismatch, text));
     }
-    let running: Vec<LiveContainer> = std::iter::once(own).chain(&looked.others).cloned().collect();
-    let shared = own
-        .name
-        .as_ref()
-        .and_then(|name| entry_uses(state, pod, &running).remove(name));
-    if shared == Some(Use::Shared) {
-        let text = format!("{entry} is its pod's shared pool, not its own CPUs");
-        return Err(refusal(ErrorKind::NotGuaranteed, text));
+    for pod in pod_cgroups(cgroups)? {
+        // Attributes that cannot be read are of no instance that is known here.
+        let attributes = cgroups.attributes(&pod).unwrap_or_default();
+        for container in RecordPlace::containers(&pod, &attributes) {
+            if let Ok(Some(record)) = Record::of_container(&container, &attributes) {
+                add(snapshot, record);
+            }
+        }
     }
-    let of_others = looked
-        .others
-        .iter()
-        .filter(|other| other.name != own.name)
-        .filter_map(|other| {
-            let named = other.name.as_ref().and_then(|name| entries.get(name));
-            named.or_else(|| state.container_entries.get(&other.id))
-        });
-    let exclusive = entry.difference(&of_others.flat_map(CpuSet::iter).collect());
-    if exclusive.is_empty() {
-        let text = format!("the pod's other containers run on its CPUs {entry}");
-        return Err(refusal(ErrorKind::CpusetConflict, text));
-    }
-    if state.shared_pool().difference(&exclusive).is_empty() {
-        let text = "kubelet's shared pool is empty: there is nowhere to float";
-        return Err(refusal(ErrorKind::KubeletStateUnusable, text.into()));
-    }
-    Ok(exclusive)
+    Ok(())
+}
+
+fn add(snapshot: &mut Snapshot, record: Record) {
+    let tree = Tree::of(&record);
+    snapshot.put(Instance {
+        populated: true,
+        ..Instance::admitted(record, None, tree)
+    });
 }

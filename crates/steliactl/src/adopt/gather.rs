@@ -1,23 +1,22 @@
-//! The containers of this node, their processes, and kubelet's file.
+//! The containers of this node and their VMs, by the rules and by what the daemon's admission says.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use stelia_adopt::{Names, NotAdopted, Vm, is_vcpu, is_vmm, rules_for, vm};
 use stelia_cpus::CpuSet;
-use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, MAX_BYTES};
-use stelia_kubelet::{ContainerCgroup, CpuManagerState, home};
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, KernelCgroups, populated, read_cpus};
-use stelia_node::containers::{self, LiveContainer};
-use stelia_node::proc::{KernelProcs, Procs};
+use stelia_decide::admission::Candidate;
+use stelia_kubelet::ContainerCgroup;
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, KernelCgroups, populated};
+use stelia_node::proc::KernelProcs;
 use stelia_node::processes::{self, Process};
-use stelia_node::{oci, places, runtime};
-use stelia_record::{RecordPlace, SCHEMA_ATTRIBUTE};
-use stelia_settings::{AdoptPartition, AdoptRule, Partition, ReadyMade, Settings};
+use stelia_node::{containers, oci, places, runtime};
+use stelia_record::{Record, RecordPlace, SCHEMA_ATTRIBUTE};
+use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, ReadyMade};
 
-use super::admission::{AdoptionCandidate, HOUSEKEEPING, HomeFacts, Refusal, exclusive, homeless, refused};
-use super::{Candidate, Preview, users};
+use super::admission::{Admission, Refusal, instance_exists};
+use super::{Preview, VmLine, container, users};
 use crate::client::Failure;
-use crate::input;
 use crate::pod::{Pod, Pods};
 use crate::threads::Roots;
 
@@ -30,12 +29,7 @@ struct Node {
     rules: Vec<AdoptRule>,
     /// Those that would find VMs without a rule.
     ready_made: Vec<AdoptRule>,
-    kubelet: Result<CpuManagerState, String>,
     pods: Pods,
-    /// Why no VM gets a partition.
-    no_partition: Option<&'static str>,
-    /// `placement` of the settings.
-    placement: &'static str,
 }
 
 /// Reads the node below `root` (`/`).
@@ -46,24 +40,23 @@ pub(crate) fn gather(root: &Path, roots: &Roots) -> Result<Preview, Failure> {
     let loaded = stelia_settings::load(root).map_err(|cause| Failure::Other(cause.to_string()))?;
     let settings = loaded.settings;
     places::add_unit_folders(settings.runtime_state.clone());
+    let failed = |cause: CgroupError| Failure::Other(cause.to_string());
+    let cgroups = KernelCgroups::new(&roots.cgroup);
+    let mut admission = Admission::read(root, roots, &cgroups, &settings).map_err(failed)?;
     let node = Node {
-        cgroups: KernelCgroups::new(&roots.cgroup),
+        cgroups,
         procs: KernelProcs::new(&roots.proc),
         root: root.to_owned(),
         run: root.join("run"),
-        no_partition: (settings.policies.partition == Some(Partition::Member)).then_some("setting"),
         ready_made: ReadyMade::ALL.into_iter().filter_map(AdoptRule::ready_made).collect(),
-        kubelet: kubelet(&settings, root),
         pods: Pods::by_logs(root),
-        placement: settings.policies.placement.name(),
         rules: settings.policies.adopt,
     };
-    let failed = |cause: CgroupError| Failure::Other(cause.to_string());
     let mut vms = Vec::new();
     // Containers whose VMs have a line, or are instances.
     let mut told: Vec<CgroupPath> = vec![CgroupPath::slice()];
     for (origin, cgroup) in containers::all_containers(&node.cgroups).map_err(failed)? {
-        match node.candidate(&origin, &cgroup) {
+        match node.line(&mut admission, &origin, &cgroup) {
             Ok(Some(found)) => {
                 vms.push(found);
                 told.push(origin);
@@ -88,23 +81,10 @@ pub(crate) fn gather(root: &Path, roots: &Roots) -> Result<Preview, Failure> {
             );
             ("UnknownVmm".to_owned(), text)
         });
-        vms.push(users::candidate(&process, refusal));
+        vms.push(users::line(&process, refusal));
     }
     let rules = node.rules.iter().map(|rule| rule.name.clone()).collect();
     Ok(Preview::new(rules, vms))
-}
-
-/// kubelet's file, as the daemon finds it.
-fn kubelet(settings: &Settings, root: &Path) -> Result<CpuManagerState, String> {
-    let folder = home::by_setting(&settings.kubelet_root, root, None).map_err(|unclear| unclear.to_string())?;
-    let folder = match folder.starts_with(root) {
-        true => folder,
-        false => root.join(folder.strip_prefix("/").unwrap_or(&folder)),
-    };
-    let path = folder.join(CPU_MANAGER_STATE);
-    let about = |cause: String| format!("{}: {cause}", path.display());
-    let bytes = input::bytes(&path, MAX_BYTES).map_err(|cause| about(cause.to_string()))?;
-    CpuManagerState::parse(&bytes).map_err(|cause| about(cause.to_string()))
 }
 
 /// No rule finds a VM.
@@ -120,7 +100,12 @@ struct Missing {
 
 impl Node {
     /// What becomes of a container; `None` for one that has no VM.
-    fn candidate(&self, origin: &CgroupPath, cgroup: &ContainerCgroup) -> Result<Option<Candidate>, CgroupError> {
+    fn line(
+        &self,
+        admission: &mut Admission,
+        origin: &CgroupPath,
+        cgroup: &ContainerCgroup,
+    ) -> Result<Option<VmLine>, CgroupError> {
         if !populated(&self.cgroups, origin)? {
             return Ok(None);
         }
@@ -130,10 +115,10 @@ impl Node {
             container: written.name.clone(),
             refuses: written.refuses_adoption,
         };
-        let looked = self.style(origin, cgroup, &written)?;
-        let cpus = exclusive(&looked, &self.kubelet);
-        let known = cpus.clone().unwrap_or_default();
-        let mut candidate = Candidate {
+        let candidate = container::candidate(&self.cgroups, &self.procs, &self.run, origin, cgroup, &written)?;
+        let exclusive = admission.kubelets_cpus(&candidate);
+        let is_instance = self.is_instance(origin, cgroup);
+        let mut line = VmLine {
             pod: match &names.pod {
                 Some(name) => Pod {
                     pod_uid: cgroup.pod.to_string(),
@@ -143,61 +128,77 @@ impl Node {
                 None => self.pods.get(cgroup.pod.as_str()),
             },
             container: written.name.unwrap_or_else(|| cgroup.container_id.clone()),
-            exclusive_cpus: known.to_string(),
-            housekeeping: looked.children.iter().any(|name| name == HOUSEKEEPING),
-            ..Candidate::default()
+            exclusive_cpus: exclusive.to_string(),
+            housekeeping: candidate.housekeeping,
+            ..VmLine::default()
         };
-        match self.by_rules(origin, &names, &known) {
+        match self.by_rules(origin, &names, &candidate.cpus) {
             Ok((vm, found)) => {
-                candidate.has(&vm, &found, known.len());
-                let homeless = || homeless(&looked, &vm, &known, &self.home_facts(cgroup));
-                match refused(&looked).or_else(|| cpus.err()).or_else(homeless) {
-                    Some(refusal) => candidate.refused(refusal),
-                    None => candidate.adopted(&vm, self.placement),
+                line.has(&vm, &found, exclusive.len());
+                if is_instance {
+                    line.refused(instance_exists());
+                    return Ok(Some(line));
+                }
+                let candidate = Candidate {
+                    anchor: container::anchor(&self.procs, &candidate, vm.process),
+                    ..candidate
+                };
+                let coping = || oci::coping(&self.root, &self.run, &cgroup.container_id);
+                match admission.adopt(&candidate, &vm, &coping) {
+                    Ok(record) => line.adopted(&vm, &record),
+                    Err(refusal) => line.refused(refusal),
                 }
             }
             // A registered VM's processes are not in its container's cgroup any more.
-            Err(missing) if looked.is_instance => match refused(&looked) {
-                Some(refusal) if !missing.rule.is_empty() => {
-                    candidate.rule = missing.rule;
-                    candidate.refused(refusal);
-                }
-                _ => return Ok(None),
-            },
+            Err(missing) if is_instance && missing.rule.is_empty() => return Ok(None),
+            Err(missing) if is_instance => {
+                line.rule = missing.rule;
+                line.refused(instance_exists());
+            }
             Err(missing) if missing.is_shown => {
-                candidate.rule = missing.rule;
-                candidate.refused(missing.refusal);
+                line.rule = missing.rule;
+                line.refused(missing.refusal);
             }
-            Err(missing) => {
-                let all: Vec<&AdoptRule> = self.ready_made.iter().collect();
-                let found = self.processes(origin, &all).unwrap_or_default();
-                let vm = match vm(&all, &found, &known) {
-                    Ok(vm) => vm,
-                    Err(
-                        NotAdopted::NoRule
-                        | NotAdopted::NoVmm { .. }
-                        | NotAdopted::NamesDiffer { .. }
-                        | NotAdopted::NoVcpus { .. },
-                    ) => {
-                        return Ok(None);
-                    }
-                    // A VM that the ready-made rules would not adopt either.
-                    Err(why) => {
-                        candidate.refused((why.name().to_owned(), why.to_string()));
-                        return Ok(Some(candidate));
-                    }
-                };
-                candidate.has(&vm, &found, known.len());
-                candidate.ready_made = match missing.is_refused {
-                    true => String::new(),
-                    false => self.suggested(&names, &vm),
-                };
-                candidate.rule = missing.rule;
-                candidate.tree = String::new();
-                candidate.refused(missing.refusal);
-            }
+            Err(missing) => return Ok(self.without_rule(origin, &names, &candidate.cpus, missing, line)),
         }
-        Ok(Some(candidate))
+        Ok(Some(line))
+    }
+
+    /// The line of a container whose rules, if any, find no VM; `None` where the ready-made ones find none either.
+    fn without_rule(
+        &self,
+        origin: &CgroupPath,
+        names: &Names,
+        cpus: &CpuSet,
+        missing: Missing,
+        mut line: VmLine,
+    ) -> Option<VmLine> {
+        let all: Vec<&AdoptRule> = self.ready_made.iter().collect();
+        let found = self.processes(origin, &all).unwrap_or_default();
+        let vm = match vm(&all, &found, cpus) {
+            Ok(vm) => vm,
+            Err(
+                NotAdopted::NoRule
+                | NotAdopted::NoVmm { .. }
+                | NotAdopted::NamesDiffer { .. }
+                | NotAdopted::NoVcpus { .. },
+            ) => return None,
+            // A VM that the ready-made rules would not adopt either.
+            Err(why) => {
+                line.refused((why.name().to_owned(), why.to_string()));
+                return Some(line);
+            }
+        };
+        let exclusive: CpuSet = line.exclusive_cpus.parse().unwrap_or_default();
+        line.has(&vm, &found, exclusive.len());
+        line.ready_made = match missing.is_refused {
+            true => String::new(),
+            false => self.suggested(names, &vm),
+        };
+        line.rule = missing.rule;
+        line.tree = String::new();
+        line.refused(missing.refusal);
+        Some(line)
     }
 
     /// The VM that a rule finds, and the processes that it was found among.
@@ -244,36 +245,6 @@ impl Node {
         found.map_err(|cause| ("Unreadable".to_owned(), cause.to_string()))
     }
 
-    fn style<'a>(
-        &self,
-        origin: &CgroupPath,
-        cgroup: &'a ContainerCgroup,
-        written: &runtime::Container,
-    ) -> Result<AdoptionCandidate<'a>, CgroupError> {
-        let cgroups = &self.cgroups;
-        let own = LiveContainer {
-            id: cgroup.container_id.clone(),
-            name: written.name.clone(),
-            cpus: read_cpus(cgroups, origin, File::Cpus)?,
-            request: containers::container_request(cgroups, origin, written.shares)?,
-        };
-        let is_instance = self.is_instance(origin, cgroup);
-        let mut children = Vec::new();
-        for name in cgroups.children(origin)? {
-            if populated(cgroups, &origin.child(&name))? {
-                children.push(name);
-            }
-        }
-        Ok(AdoptionCandidate {
-            cgroup,
-            own,
-            others: containers::live_containers(cgroups, &self.run, &cgroup.pod, Some(&cgroup.container_id))?,
-            is_instance,
-            children,
-            numbers: self.numbers(origin),
-        })
-    }
-
     fn is_instance(&self, origin: &CgroupPath, cgroup: &ContainerCgroup) -> bool {
         let cgroups = &self.cgroups;
         let scope = CgroupPath::slice().child(&cgroup.pod.scope());
@@ -281,23 +252,6 @@ impl Node {
         let place = RecordPlace::on_pod(&containers::container_scope(origin));
         let schema = cgroups.attribute(place.cgroup(), &place.name(SCHEMA_ATTRIBUTE));
         cgroups.exists(&scope) || schema.is_ok_and(|found| found.is_some())
-    }
-
-    fn home_facts(&self, cgroup: &ContainerCgroup) -> HomeFacts {
-        HomeFacts {
-            no_partition: self.no_partition,
-            coping: oci::coping(&self.root, &self.root.join("run"), &cgroup.container_id),
-        }
-    }
-
-    /// The number of each process in every PID namespace. One that ended meanwhile is left out.
-    fn numbers(&self, origin: &CgroupPath) -> Vec<Vec<i32>> {
-        let text = self.cgroups.read(origin, File::Procs).unwrap_or_default();
-        let pids = text
-            .lines()
-            .take(processes::MAX_PROCESSES)
-            .filter_map(|line| line.parse().ok());
-        pids.filter_map(|pid| self.procs.numbers(pid).ok()).collect()
     }
 }
 
@@ -309,7 +263,7 @@ fn is_particular(rule: &AdoptRule) -> bool {
         .any(|list| list.iter().all(|pattern| pattern.as_str() != "*"))
 }
 
-impl Candidate {
+impl VmLine {
     pub(super) fn refused(&mut self, (name, text): Refusal) {
         self.reason = Some(name);
         self.why = text;
@@ -327,10 +281,17 @@ impl Candidate {
         self.tree = vm.rule.tree.name().to_owned();
     }
 
-    fn adopted(&mut self, vm: &Vm<'_>, placement: &str) {
-        let ours = vm.policy.map_or(placement, |policy| policy.name());
+    /// It would be adopted, with this record.
+    fn adopted(&mut self, vm: &Vm<'_>, record: &Record) {
+        let pins = record
+            .vcpus
+            .iter()
+            .map(|thread| Some((thread.role.into(), thread.cpu?)));
+        let pins: Option<BTreeMap<u32, u32>> = pins.collect();
+        let kept = vm.pinned_cpus.as_ref().filter(|kept| pins.as_ref() == Some(kept));
+        let ours = record.placement.name();
         self.would_be_adopted = true;
-        self.why = match (&vm.pinned_cpus, &vm.note) {
+        self.why = match (kept, &vm.note) {
             (Some(_), _) => "its vCPUs keep the CPUs that they are pinned to".to_owned(),
             (None, Some(note)) => format!("placed by {ours}: {note}"),
             (None, None) => format!("placed by {ours}"),
@@ -338,8 +299,10 @@ impl Candidate {
         if vm.rule.partition == AdoptPartition::Member {
             self.why += "; contained, without a partition";
         }
-        let kept = vm.pinned_cpus.as_ref();
-        self.placement = kept.map_or(ours, |_| "keep").to_owned();
+        if record.allocation.is_some() {
+            self.why += "; steliad chooses its CPUs when it is adopted";
+        }
+        self.placement = kept.map_or(ours, |_| AdoptPlacement::Keep.name()).to_owned();
         self.kept_cpus = kept.map(|pins| pins.values().copied().collect()).unwrap_or_default();
     }
 }

@@ -2,6 +2,7 @@
 //! daemon, and changes nothing.
 
 mod admission;
+mod container;
 mod gather;
 mod users;
 
@@ -16,7 +17,7 @@ pub(crate) use gather::gather;
 
 /// A container with a VM, or one that a rule says has one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Candidate {
+pub(crate) struct VmLine {
     #[serde(flatten)]
     pod: Pod,
     /// By the runtime's configuration; its id where that does not name it.
@@ -48,19 +49,19 @@ pub(crate) struct Candidate {
     housekeeping: bool,
 }
 
-const COLUMNS: [Column<Candidate>; 11] = [
-    column("POD", |one: &Candidate| one.pod.to_string()).yields(2),
-    column("POD UID", |one: &Candidate| one.pod.pod_uid.clone()).wide(),
-    column("CONTAINER", |one: &Candidate| one.container.clone()).yields(3),
-    column("VMM", |one: &Candidate| one.vmm.clone().unwrap_or_default()).yields(3),
-    column("VCPUS", |one: &Candidate| shown(one.vcpus)).right(),
-    column("CPUS", |one: &Candidate| one.exclusive_cpus.clone()).yields(1),
-    column("SPARE", |one: &Candidate| one.spare_cpus.to_string())
+const COLUMNS: [Column<VmLine>; 11] = [
+    column("POD", |one: &VmLine| one.pod.to_string()).yields(2),
+    column("POD UID", |one: &VmLine| one.pod.pod_uid.clone()).wide(),
+    column("CONTAINER", |one: &VmLine| one.container.clone()).yields(3),
+    column("VMM", |one: &VmLine| one.vmm.clone().unwrap_or_default()).yields(3),
+    column("VCPUS", |one: &VmLine| shown(one.vcpus)).right(),
+    column("CPUS", |one: &VmLine| one.exclusive_cpus.clone()).yields(1),
+    column("SPARE", |one: &VmLine| one.spare_cpus.to_string())
         .right()
         .wide(),
-    column("RULE", |one: &Candidate| one.rule.clone()).wide(),
-    column("PLACEMENT", |one: &Candidate| one.placement.clone()).wide(),
-    column("WOULD BE ADOPTED", |one: &Candidate| {
+    column("RULE", |one: &VmLine| one.rule.clone()).wide(),
+    column("PLACEMENT", |one: &VmLine| one.placement.clone()).wide(),
+    column("WOULD BE ADOPTED", |one: &VmLine| {
         match (one.would_be_adopted, one.reason.as_deref()) {
             (true, _) => "yes".to_owned(),
             (false, Some("Untried")) => "not known".to_owned(),
@@ -71,7 +72,7 @@ const COLUMNS: [Column<Candidate>; 11] = [
         true => Meaning::Good,
         false => Meaning::Attention,
     }),
-    column("WHY", |one: &Candidate| one.why.clone()).yields(4),
+    column("WHY", |one: &VmLine| one.why.clone()).yields(4),
 ];
 
 fn shown(number: Option<usize>) -> String {
@@ -83,13 +84,13 @@ fn shown(number: Option<usize>) -> String {
 pub(crate) struct Preview {
     /// Names of the rules, in their order.
     rules: Vec<String>,
-    vms: Vec<Candidate>,
+    vms: Vec<VmLine>,
     /// Exclusive CPUs of the VMs beyond one for each vCPU, such as `isolateEmulatorThread` asks for: adoption needs none.
     spare_cpus: usize,
 }
 
 impl Preview {
-    fn new(rules: Vec<String>, mut vms: Vec<Candidate>) -> Self {
+    fn new(rules: Vec<String>, mut vms: Vec<VmLine>) -> Self {
         vms.sort_by_key(|one| (!one.would_be_adopted, one.pod.to_string(), one.container.clone()));
         let spare_cpus = vms.iter().map(|one| one.spare_cpus).sum();
         Self { rules, vms, spare_cpus }

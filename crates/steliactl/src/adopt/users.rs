@@ -10,7 +10,7 @@ use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::{KernelProcs, Procs};
 use stelia_settings::AdoptRule;
 
-use super::Candidate;
+use super::VmLine;
 use super::admission::Refusal;
 use crate::pod::Pod;
 
@@ -85,21 +85,21 @@ fn has_vm(proc: &Path, pid: i32) -> bool {
 }
 
 /// The line of one that is in no container whose VM was found.
-pub(super) fn candidate(process: &VmProcess, refusal: Refusal) -> Candidate {
+pub(super) fn line(process: &VmProcess, refusal: Refusal) -> VmLine {
     let cgroup = process.cgroup.as_str();
-    let mut candidate = Candidate {
+    let mut line = VmLine {
         pod: pod_in(cgroup).map_or_else(Pod::default, |uid| Pod::unnamed(uid.as_str())),
         container: process.cgroup.name().to_owned(),
         vmm: Some(process.program.clone()),
         vmm_pid: Some(process.pid),
         vcpus: (process.vcpus > 0).then_some(process.vcpus),
-        ..Candidate::default()
+        ..VmLine::default()
     };
-    candidate.refused(refusal);
-    candidate
+    line.refused(refusal);
+    line
 }
 
-/// Why one in this place is not adopted; `None` for one in a container that kubelet's driver and the runtime agree on.
+/// Why a process in this place is not adopted; `None` for one in a container that kubelet's driver and the runtime agree on.
 pub(super) fn misplaced(process: &VmProcess) -> Option<Refusal> {
     let (pid, cgroup) = (process.pid, &process.cgroup);
     let (reason, text) = match Place::of(cgroup.as_str()) {

@@ -48,6 +48,15 @@ impl Node {
             kubelet,
             state: "run/containerd",
         };
+        // The kernel has partitions.
+        node.write("sys/fs/cgroup/kubepods.slice/cpuset.cpus.exclusive", "\n");
+        node.write("sys/devices/system/cpu/online", "0-15\n");
+        for cpu in 0..16 {
+            for (file, number) in [("physical_package_id", 0), ("core_id", cpu)] {
+                let path = format!("sys/devices/system/cpu/cpu{cpu}/topology/{file}");
+                node.write(&path, &format!("{number}\n"));
+            }
+        }
         node.write("usr/sbin/runc", "");
         let runc = node.root.path().join("usr/sbin/runc");
         fs::set_permissions(runc, fs::Permissions::from_mode(0o755)).unwrap();
@@ -323,6 +332,41 @@ fn what_registration_would_refuse_is_not_adopted() {
     assert_eq!(reasons(&node.preview())[0].1, Some("NotGuaranteed"));
     node.kubelet.write_bytes(b"{}").unwrap();
     assert_eq!(reasons(&node.preview())[0].1, Some("KubeletStateUnusable"));
+}
+
+#[test]
+fn where_steliad_chooses_the_cpus_vms_are_adopted_as_long_as_there_are_enough() {
+    let mut node = node();
+    for uid in [WEB, DB] {
+        node.kubelet.release(&PodUid::parse(uid).unwrap()).unwrap();
+        let at = |file: &str| format!("sys/fs/cgroup/{}/{file}", scope(uid));
+        node.write(&at("cpuset.cpus"), "\n");
+        // Nine CPUs each, of the node's 16.
+        node.write(&at("cpu.max"), "900000 100000\n");
+    }
+    let rule = "[[adopt]]\nuse = \"libvirt\"\npods = [\"virt-launcher-*\"]\ncontainer-may-refuse = false\n";
+    node.rules(rule);
+    let refused = Some("NotGuaranteed");
+    let [web, db, micro] = ["virt-launcher-web-x7k2p", "virt-launcher-db-9qwcn", "micro"];
+    assert_eq!(
+        reasons(&node.preview()),
+        [(web, refused), (db, refused), (micro, Some("NoRule"))]
+    );
+    node.rules(&format!("cpu-source = \"steliad\"\n{rule}"));
+    let preview = node.preview();
+    assert_eq!(
+        reasons(&preview),
+        [(web, None), (db, Some("NotAllocated")), (micro, Some("NoRule"))],
+        "{}",
+        text(&preview)
+    );
+    let web = &preview.vms[0];
+    assert!(
+        web.why.ends_with("; steliad chooses its CPUs when it is adopted"),
+        "{}",
+        web.why
+    );
+    assert_eq!((web.exclusive_cpus.as_str(), web.spare_cpus), ("", 0));
 }
 
 #[test]

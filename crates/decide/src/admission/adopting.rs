@@ -1,32 +1,80 @@
-//! Where the cgroups of an adopted VM are made, and what is refused because of it. The daemon and the dry run ask the same.
+//! A container whose VM did not register itself: the administrator's rule makes it an instance.
+
+use std::collections::BTreeMap;
 
 use stelia_api::ErrorKind;
 use stelia_cpus::CpuSet;
-use stelia_settings::{AdoptPartition, AdoptRule, AdoptTree};
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::proc::TaskId;
+use stelia_record::{Adopted, Record, Tree, Vcpu};
+use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, AdoptTree, Policies};
+
+use crate::{AdoptedPlacement, Instance, Snapshot, attached};
+
+/// A VM that is to become an instance by the administrator's rule.
+#[derive(Debug, Clone)]
+pub struct Adopting {
+    /// The rule that found it.
+    pub rule: AdoptRule,
+    /// Its VMM. It is moved, so it is no anchor.
+    pub vmm: TaskId,
+    /// Its vCPU threads by index.
+    pub threads: BTreeMap<u32, TaskId>,
+    /// Its vCPUs, with their places in the guest.
+    pub guest: Vec<Vcpu>,
+    /// How they are to be placed.
+    pub wanted: AdoptedPlacement,
+}
+
+impl Adopting {
+    /// What the record keeps of the rule.
+    pub(super) fn recorded(&self) -> Adopted {
+        Adopted {
+            rule: self.rule.name.clone(),
+            keeps: self.rule.placement == AdoptPlacement::Keep,
+            contained: self.rule.partition == AdoptPartition::Member,
+        }
+    }
+
+    /// The record with the VM's vCPUs, as AttachVcpus would record them. A VM that is adopted in place has them from the beginning: they
+    /// stay where they are until their partition is made, pinned as they were found, so that a daemon which dies in between leaves
+    /// the pins to the next one.
+    pub fn with_vcpus(&self, record: Record, snapshot: &Snapshot, policies: &Policies) -> Record {
+        let tree = Tree::of(&record);
+        let blank = Instance::admitted(record, None, tree);
+        let tasks = self.threads.iter().map(|(index, task)| ((*index).into(), *task));
+        let guest = self.guest.clone();
+        attached(snapshot, policies, &blank, tasks.collect(), guest, &self.wanted).0
+    }
+}
+
+/// Take KubeVirt's `housekeeping` out of a container's other cgroups that have processes; whether it was among them. When the VM is
+/// adopted it becomes its float.
+pub fn take_housekeeping(origin: &CgroupPath, elsewhere: &mut Vec<CgroupPath>) -> bool {
+    let tree = Tree::in_place(origin.clone());
+    let before = elsewhere.len();
+    elsewhere.retain(|cgroup| cgroup != tree.float());
+    elsewhere.len() < before
+}
 
 /// What of a VM that is to be adopted decides whether it may be moved to `stelia.slice`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Movable<'a> {
-    pub rule: &'a AdoptRule,
+pub(super) struct Movable<'a> {
+    pub(super) rule: &'a AdoptRule,
     /// It has processes in KubeVirt's `housekeeping`.
-    pub housekeeping: bool,
+    pub(super) housekeeping: bool,
     /// The container's own CPUs that no vCPU is pinned to, where the pins are kept.
-    pub spare: CpuSet,
+    pub(super) spare: CpuSet,
     /// Its first process is not its VMM, and stays in the container's cgroup.
-    pub has_anchor: bool,
+    pub(super) has_anchor: bool,
 }
 
 impl Movable<'_> {
-    /// Whether it depends on the container's runtime whether the VM is adopted at all.
-    pub fn only_in_place(&self) -> bool {
-        self.in_slice(None).is_err() || self.rule.tree == AdoptTree::InPlace
-    }
-
     /// Whether it may be moved to `stelia.slice`; `reason`: why it cannot be in place, where it was to be.
     ///
     /// # Errors
     /// The kind of the refusal, and a sentence.
-    pub fn in_slice(&self, reason: Option<&str>) -> Result<(), (ErrorKind, String)> {
+    pub(super) fn in_slice(&self, reason: Option<&str>) -> Result<(), (ErrorKind, String)> {
         if let Some(reason) = reason.filter(|_| self.rule.tree == AdoptTree::InPlace) {
             return Err((ErrorKind::Failed, format!("its rule wants it in place: {reason}")));
         }
@@ -67,6 +115,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn kubevirts_housekeeping_is_not_one_of_the_other_cgroups() {
+        let path = |text: &str| CgroupPath::parse(text).unwrap();
+        let mut elsewhere = vec![path("/a/housekeeping"), path("/a/x")];
+        assert!(take_housekeeping(&path("/a"), &mut elsewhere));
+        assert_eq!(elsewhere, [path("/a/x")]);
+        assert!(!take_housekeeping(&path("/a"), &mut elsewhere));
+    }
+
+    #[test]
     fn what_cannot_leave_its_container_is_refused_where_it_cannot_be_in_place() {
         let rule = AdoptRule::ready_made(ReadyMade::KubeVirt).unwrap();
         let movable = Movable {
@@ -76,11 +133,9 @@ mod tests {
             has_anchor: true,
         };
         assert_eq!(movable.in_slice(Some("it does not cope")), Ok(()));
-        assert!(!movable.only_in_place());
         let kind = |movable: &Movable<'_>| {
             let (kind, text) = movable.in_slice(Some("it does not cope")).unwrap_err();
             assert!(text.contains("it does not cope"), "{text}");
-            assert!(movable.only_in_place());
             kind
         };
         let emulator = Movable {

@@ -1,0 +1,228 @@
+//! Where the cgroups of a new instance are made: in a scope, or in the container's own cgroup where its OCI runtime copes with
+//! that.
+
+use stelia_api::Error;
+use stelia_node::oci::{Coping, Runtime};
+use stelia_record::Record;
+use stelia_settings::{AdoptTree, Policies, TreeHome};
+
+use super::{Adopting, Candidate, Movable};
+use crate::{Snapshot, in_place};
+
+/// Where a container's instance is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Home {
+    /// In the container's own cgroup.
+    InPlace,
+    /// In a scope of stelia.slice; with the reason, where it was to be in place.
+    Slice(Option<String>),
+    /// The container's runtime must be checked before.
+    Untried(Runtime),
+}
+
+/// A check of a runtime that ended, with the reason where it failed.
+pub type RuntimeCheck = Result<(), String>;
+
+impl Home {
+    /// Where the instance of a container with this record is made. `wanted`: by the settings or the rule. `coping`: what is known of the
+    /// container's runtime; it is called only where that decides. `check`: the runtime's, for which this registration has waited.
+    pub fn choose(
+        snapshot: &Snapshot,
+        policies: &Policies,
+        wanted: TreeHome,
+        record: &Record,
+        coping: impl FnOnce() -> Coping,
+        check: Option<&RuntimeCheck>,
+    ) -> Self {
+        if wanted == TreeHome::Slice {
+            return Self::Slice(None);
+        }
+        if let Err(reason) = in_place(snapshot, policies, record) {
+            return Self::Slice(Some(reason));
+        }
+        match (coping(), check) {
+            (Coping::Copes, _) => Self::InPlace,
+            (Coping::No(reason), _) => Self::Slice(Some(reason)),
+            (Coping::Untried(runtime), Some(check)) => {
+                let failure = check.as_ref().err().map_or("no verdict was written", String::as_str);
+                let binary = runtime.binary.display();
+                Self::Slice(Some(format!(
+                    "whether {binary} copes with it could not be tried: {failure}"
+                )))
+            }
+            (Coping::Untried(runtime), None) => Self::Untried(runtime),
+        }
+    }
+}
+
+/// A container that becomes an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewInstance {
+    /// Its record; in place that of a VM that is adopted has its vCPUs from the beginning.
+    pub record: Record,
+    /// Where it is made.
+    pub home: Home,
+}
+
+/// Decide where the instance of a container is made that was admitted with this record. `adopting`: the VM, where a rule makes the
+/// instance. `coping` and `check` as for [`Home::choose`].
+///
+/// # Errors
+/// The VM can be adopted in place only, and not there.
+pub fn choose_home(
+    record: Record,
+    candidate: &Candidate,
+    adopting: Option<&Adopting>,
+    snapshot: &Snapshot,
+    policies: &Policies,
+    coping: impl FnOnce() -> Coping,
+    check: Option<&RuntimeCheck>,
+) -> Result<NewInstance, Error> {
+    let record = Record {
+        adopted: adopting.map(Adopting::recorded),
+        ..record
+    };
+    let wanted = match adopting.map(|adopting| adopting.rule.tree) {
+        None => policies.tree,
+        Some(AdoptTree::Slice) => TreeHome::Slice,
+        Some(AdoptTree::Auto | AdoptTree::InPlace) => TreeHome::InPlace,
+    };
+    let in_place = Record {
+        home: TreeHome::InPlace,
+        anchor: None,
+        ..record.clone()
+    };
+    // With its vCPUs, because their pins decide which of its CPUs are spare.
+    let in_place = match adopting {
+        Some(adopting) => adopting.with_vcpus(in_place, snapshot, policies),
+        None => in_place,
+    };
+    let home = Home::choose(snapshot, policies, wanted, &in_place, coping, check);
+    if home == Home::InPlace {
+        let record = in_place;
+        return Ok(NewInstance { record, home });
+    }
+    if let (Some(adopting), Home::Slice(reason)) = (adopting, &home) {
+        let movable = Movable {
+            rule: &adopting.rule,
+            housekeeping: candidate.housekeeping,
+            spare: in_place.spare,
+            has_anchor: record.anchor.is_some(),
+        };
+        let refused = movable.in_slice(reason.as_deref());
+        refused.map_err(|(kind, text)| kind.because(text).of(&record.pod))?;
+    }
+    Ok(NewInstance { record, home })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use stelia_api::ErrorKind;
+    use stelia_node::oci::{Kind, Manager};
+    use stelia_node::proc::TaskId;
+    use stelia_record::Vcpu;
+    use stelia_settings::{AdoptRule, ReadyMade};
+
+    use super::*;
+    use crate::admission::tests::{candidate, kubelet};
+    use crate::admission::{CheckedClaim, admit};
+    use crate::{AdoptedPlacement, Level};
+
+    fn untried() -> Coping {
+        Coping::Untried(Runtime {
+            manager: Manager::Containerd,
+            kind: Kind::Runc,
+            binary: "/usr/sbin/runc".into(),
+            root: "/run/containerd/runc/k8s.io".into(),
+            systemd_cgroup: true,
+        })
+    }
+
+    /// A VM with two vCPUs on CPUs 2 and 3, which are all that its container has.
+    fn adopting(rule: ReadyMade) -> Adopting {
+        let task = |id| TaskId { id, start: 1 };
+        let vcpu = |index| Vcpu {
+            index,
+            props: BTreeMap::new(),
+        };
+        Adopting {
+            rule: AdoptRule::ready_made(rule).unwrap(),
+            vmm: task(120),
+            threads: [(0, task(121)), (1, task(122))].into(),
+            guest: vec![vcpu(0), vcpu(1)],
+            wanted: AdoptedPlacement {
+                pinned_cpus: Some([(0, 2), (1, 3)].into()),
+                policy: None,
+            },
+        }
+    }
+
+    fn chosen(
+        adopting: Option<&Adopting>,
+        candidate: &Candidate,
+        coping: Coping,
+        check: Option<&RuntimeCheck>,
+    ) -> Result<NewInstance, Error> {
+        let mut snapshot = crate::testing::snapshot(vec![]);
+        snapshot.kubelet = kubelet(&[("instance", "2-3")]);
+        snapshot.kubepods = Some(Level {
+            path: stelia_node::cgroup::CgroupPath::parse("/kubepods.slice").unwrap(),
+            exclusive: Some(Default::default()),
+            ours: Default::default(),
+        });
+        let policies = Policies {
+            tree: TreeHome::InPlace,
+            ..Policies::default()
+        };
+        let claim = CheckedClaim::default();
+        let record = admit(&claim, candidate, &snapshot, &snapshot.facts(), &policies.allocator)?;
+        choose_home(record, candidate, adopting, &snapshot, &policies, || coping, check)
+    }
+
+    #[test]
+    fn a_runtime_that_was_not_tried_decides_once_its_check_ended() {
+        let home = |check: Option<&RuntimeCheck>| chosen(None, &candidate(), untried(), check).unwrap().home;
+        assert!(matches!(home(None), Home::Untried(runtime) if runtime.binary.ends_with("runc")));
+        let Home::Slice(Some(reason)) = home(Some(&Err("timeout".into()))) else {
+            panic!("it is in place")
+        };
+        assert_eq!(
+            reason,
+            "whether /usr/sbin/runc copes with it could not be tried: timeout"
+        );
+    }
+
+    #[test]
+    fn a_vm_that_is_adopted_in_place_has_its_vcpus_at_once_and_no_anchor() {
+        let vm = adopting(ReadyMade::Libvirt);
+        let instance = chosen(Some(&vm), &candidate(), Coping::Copes, None).unwrap();
+        assert_eq!(
+            (&instance.home, instance.record.home),
+            (&Home::InPlace, TreeHome::InPlace)
+        );
+        let cpus: Vec<Option<u32>> = instance.record.vcpus.iter().map(|thread| thread.cpu).collect();
+        assert_eq!((cpus, instance.record.anchor), (vec![Some(2), Some(3)], None));
+        // In the slice they come with AttachVcpus.
+        let instance = chosen(Some(&vm), &candidate(), Coping::No("no".into()), None).unwrap();
+        assert_eq!(instance.home, Home::Slice(Some("no".into())));
+        assert!(instance.record.vcpus.is_empty() && instance.record.anchor.is_some());
+        assert!(instance.record.adopted.is_some_and(|adopted| adopted.keeps));
+    }
+
+    #[test]
+    fn a_vm_that_is_its_containers_first_process_is_refused_where_it_cannot_be_in_place() {
+        let vm = adopting(ReadyMade::Libvirt);
+        let alone = Candidate {
+            anchor: None,
+            needs_anchor: false,
+            ..candidate()
+        };
+        let kind = |coping| chosen(Some(&vm), &alone, coping, None).map_err(|refusal| refusal.kind);
+        assert_eq!(kind(Coping::No("no".into())).unwrap_err(), ErrorKind::NoAnchor);
+        assert!(kind(Coping::Copes).is_ok());
+        // Before the runtime was tried nothing is refused.
+        assert!(matches!(kind(untried()).unwrap().home, Home::Untried(_)));
+    }
+}

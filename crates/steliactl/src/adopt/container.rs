@@ -1,0 +1,64 @@
+//! A container as admission takes it, read without the daemon.
+
+use std::path::Path;
+
+use stelia_decide::admission::{Candidate, first_process, take_housekeeping};
+use stelia_kubelet::ContainerCgroup;
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, numbers, optional, read_cpus};
+use stelia_node::containers::{
+    container_request, limit_milli, live_containers_among, populated_elsewhere, sibling_containers,
+};
+use stelia_node::proc::{Procs, TaskId};
+use stelia_node::processes::MAX_PROCESSES;
+use stelia_node::runtime;
+
+/// Reads a container whose VM is to be adopted, without an anchor: which process that is depends on the VM. `written`: what the
+/// runtime's configuration tells of it.
+///
+/// # Errors
+/// Its cgroups cannot be read.
+pub(super) fn candidate(
+    cgroups: &dyn Cgroups,
+    procs: &dyn Procs,
+    run: &Path,
+    origin: &CgroupPath,
+    container: &ContainerCgroup,
+    written: &runtime::Container,
+) -> Result<Candidate, CgroupError> {
+    let pids = numbers(&cgroups.read(origin, File::Procs).unwrap_or_default());
+    // One that ended meanwhile is left out.
+    let processes = pids
+        .into_iter()
+        .take(MAX_PROCESSES)
+        .filter_map(|pid| Some((pid, procs.numbers(pid).ok()?)));
+    let mut elsewhere = populated_elsewhere(cgroups, origin)?;
+    let own = Some(container.container_id.as_str());
+    let siblings = sibling_containers(cgroups, origin)?;
+    Ok(Candidate {
+        housekeeping: take_housekeeping(origin, &mut elsewhere),
+        origin: origin.clone(),
+        container: container.clone(),
+        cpus: read_cpus(cgroups, origin, File::Cpus)?,
+        mems: optional(cgroups.read(origin, File::Mems))?.unwrap_or_default(),
+        processes: processes.collect(),
+        elsewhere,
+        annotated_name: written.name.clone(),
+        pod_name: written.pod.clone(),
+        request: container_request(cgroups, origin, written.shares)?,
+        live_containers: live_containers_among(cgroups, run, siblings, own)?,
+        anchor: None,
+        needs_anchor: false,
+        caller: None,
+        limit_milli: limit_milli(cgroups, origin)?,
+    })
+}
+
+/// The process that stays in the container's cgroup where its VM is moved: its first one, unless that is the VMM.
+pub(super) fn anchor(procs: &dyn Procs, candidate: &Candidate, vmm: TaskId) -> Option<(TaskId, CgroupPath)> {
+    if candidate.housekeeping {
+        return None;
+    }
+    let first = procs.identify(first_process(&candidate.processes)?).ok()?;
+    let cgroup = procs.cgroup(first.id).ok()?;
+    (first != vmm).then_some((first, cgroup))
+}
