@@ -97,7 +97,7 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             let nodes = Nodes::of(&source::nodes(cli, &[], chosen)?, now_us());
             output_options.print(&Map::of(&nodes, *rows as usize))
         }
-        Command::WhyAnswer {
+        Command::Why {
             pod,
             namespace,
             chosen,

@@ -114,7 +114,7 @@ pub enum Command {
     ///
     /// Decides for each node as kubelet or steliad would decide there, and checks labels, taints and the requests of other pods. Counts
     /// the reasons, and for the nodes that lack the fewest CPUs names the pods that have them.
-    WhyAnswer {
+    Why {
         /// A pod of the cluster, given as namespace/name, or as a name with -n
         #[arg(value_name = "POD", required_unless_present_any = ["file", "containers"], conflicts_with_all = ["file", "containers"])]
         pod: Option<String>,

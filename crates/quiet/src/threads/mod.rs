@@ -77,7 +77,7 @@ enum Decision {
         base: CpuSet,
     },
     /// The kernel does not let it be moved.
-    RemainingCause,
+    Remains,
 }
 
 /// Keep kernel threads off the CPUs of the VMs, and give those that were moved what they had where no VM has those CPUs
@@ -116,7 +116,7 @@ fn carry(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Re
                 alive.insert(found.id);
             }
             Decision::Forget => {}
-            Decision::RemainingCause => report.threads_remaining.push(remaining(
+            Decision::Remains => report.threads_remaining.push(remaining(
                 &found,
                 &exclusive,
                 "the kernel lets nobody set its CPUs (PF_NO_SETAFFINITY)",
@@ -191,7 +191,7 @@ fn decide(found: &KernelThread, change: Option<&Change>, exclusive: &CpuSet, sha
     let base = match ours.map(|change| change.base.parse::<CpuSet>()) {
         Some(Ok(base)) => base,
         _ if found.mask.is_disjoint(exclusive) || found.mask.len() == 1 => return Decision::Forget,
-        _ if found.stat.refuses() => return Decision::RemainingCause,
+        _ if found.stat.refuses() => return Decision::Remains,
         _ => found.mask.clone(),
     };
     let rest = base.difference(exclusive);

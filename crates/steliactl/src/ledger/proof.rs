@@ -58,7 +58,7 @@ enum Keys {
     /// None that is known: those that the copy names, which whoever made it could have chosen.
     Copy,
     /// Those that were given.
-    DeviceIds,
+    Given,
 }
 
 pub(crate) const FAULTS: [Column<Fault>; 3] = [
@@ -80,7 +80,7 @@ impl Proof {
             keys: match (is_copy, without_keys) {
                 (false, _) => Keys::Node,
                 (true, true) => Keys::Copy,
-                (true, false) => Keys::DeviceIds,
+                (true, false) => Keys::Given,
             },
             verdict,
         }
@@ -91,7 +91,7 @@ impl Proof {
         let verdict = &self.verdict;
         let whose = match self.keys {
             Keys::Node => "the node's own key",
-            Keys::Copy | Keys::DeviceIds => "the key",
+            Keys::Copy | Keys::Given => "the key",
         };
         let by_key = match (self.keys, verdict.vouched_seq) {
             (Keys::Copy, _) | (_, 0) => None,
@@ -182,7 +182,7 @@ impl Render for Proof {
                 _ => "\nEvery line is what was written, as far as chain and signatures show.\n",
             };
             text += match self.keys {
-                Keys::DeviceIds => "",
+                Keys::Given => "",
                 Keys::Node => {
                     "The node's own key is compared with itself: whoever has the key elsewhere, as `steliactl ledger key` printed it, checks a copy with --key.\n"
                 }

@@ -70,7 +70,7 @@ fn where_nothing_is_left_it_says_so_and_succeeds() {
     let text = told.text(TextStyle::from(true));
     assert!(
         text.ends_with(
-            "\n12 of 40 device interrupts moved; irqbalance was told; 2 kernel threads moved. Nothing is left.\n"
+            "\n12 of 40 device interrupts moved; irqbalance has the list of the VMs' CPUs; 2 kernel threads moved. Nothing is left.\n"
         ),
         "{text}"
     );

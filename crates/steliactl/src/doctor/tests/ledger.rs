@@ -27,7 +27,7 @@ fn said(facts: &Facts) -> (Verdict, String) {
 fn a_ledger_that_is_kept_and_signed_passes() {
     assert_eq!(
         said(&kept()),
-        (Verdict::Ok, "kept: 5.0 MiB, last signed for 2026-10-31".to_owned())
+        (Verdict::Ok, "written: 5.0 MiB, last signed for 2026-10-31".to_owned())
     );
 }
 

@@ -320,7 +320,7 @@ fn kubelets_home_is_told_by_what_was_found() {
     let k3s = told(|home| home.process = Ok(process(home::Host::K3s)));
     assert!(k3s.contains("/etc/rancher/k3s"), "{k3s}");
     let away = told(|home| home.process = Err("no kubelet runs".into()));
-    assert_eq!(away, "no process known; /var/lib/kubelet is read");
+    assert_eq!(away, "no kubelet process found; /var/lib/kubelet is read");
 }
 
 #[test]

@@ -93,7 +93,7 @@ const MEMORY_STATE: fn(&str) -> MemoryManagerState = |policy| MemoryManagerState
     told(f).memory_manager_policy = "Static".into();
     told(f).kube_reserved = [("memory".to_owned(), "1Gi".to_owned())].into();
 })]
-#[case::an_unreadable_file(Verdict::Failed, "k.yaml: reservedSystemCPUs is the number 0", "before kubelet is started again", |f: &mut Facts| {
+#[case::an_unreadable_file(Verdict::Failed, "k.yaml: reservedSystemCPUs is the number 0", "before kubelet is restarted", |f: &mut Facts| {
     let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nreservedSystemCPUs: 0\n";
     f.kubelet = Err(stelia_kubelet::config::File::parse(text, "k.yaml").unwrap_err().into());
 })]
@@ -180,7 +180,7 @@ fn what_a_hidden_flag_may_say_is_unknown_and_no_failure() {
     );
     let nothing = told(|facts| facts.files.cpus = Ok(None));
     assert_eq!(nothing[0].0, Verdict::Warning, "{nothing:?}");
-    assert!(nothing[0].1.contains("nothing says"), "{nothing:?}");
+    assert!(nothing[0].1.contains("its policy is not known"), "{nothing:?}");
     // The state file confirms the policy.
     let none = told(|facts| facts.files.cpus.as_mut().unwrap().as_mut().unwrap().policy = "none".into());
     assert_eq!(none[0], (Verdict::Failed, "cpuManagerPolicy: none".to_owned()));
