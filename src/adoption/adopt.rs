@@ -1,30 +1,22 @@
 //! The calls that make a VM an instance.
 
-use stelia_api::Error;
+use stelia_api::ErrorKind;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 
 use super::scan::AdoptableVm;
-use crate::engine::{Adopting, AttachRequest, Claim, Handle, REGISTRATION_TIMEOUT, RegisterRequest, VcpuRequest, Vmm};
-
-/// Why a VM is no instance.
-pub(super) struct Refusal {
-    pub(super) error: Error,
-    /// It had been registered, and was deregistered again.
-    pub(super) is_undone: bool,
-}
-
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Self {
-        Self {
-            error,
-            is_undone: false,
-        }
-    }
-}
+use crate::engine::{
+    Adopting, AttachRequest, CallChange, Claim, Handle, REGISTRATION_TIMEOUT, RegisterRequest, RollbackError,
+    VcpuRequest, Vmm,
+};
 
 /// Register the container and attach its vCPUs. What was made for it is undone where its vCPUs cannot be isolated.
-pub(super) async fn adopt(engine: &Handle, origin: &CgroupPath, pod: &PodUid, vm: &AdoptableVm) -> Result<(), Refusal> {
+pub(super) async fn adopt(
+    engine: &Handle,
+    origin: &CgroupPath,
+    pod: &PodUid,
+    vm: &AdoptableVm,
+) -> Result<(), RollbackError> {
     // In turn with the pod's own calls: what one pod has to wait for delays no other.
     let engine = engine.on_behalf_of(pod);
     let before = engine
@@ -47,7 +39,8 @@ pub(super) async fn adopt(engine: &Handle, origin: &CgroupPath, pod: &PodUid, vm
                 wanted: vm.wanted.clone(),
             }),
         })
-        .await?;
+        .await
+        .map_err(|cause| RollbackError::new(pod, cause))?;
     let vcpu = |vcpu: &stelia_record::Vcpu| {
         Some(VcpuRequest {
             thread: vm.threads.get(&vcpu.index)?.id,
@@ -62,13 +55,14 @@ pub(super) async fn adopt(engine: &Handle, origin: &CgroupPath, pod: &PodUid, vm
             iothreads: Vec::new(),
         })
         .await;
-    let Err(error) = attached else { return Ok(()) };
-    if !before {
-        // It goes on by itself where it takes longer, and the next start of the daemon goes on where that died.
-        let _ = engine.deregister(pod.clone()).await;
+    let Err(cause) = attached else { return Ok(()) };
+    let failed = RollbackError::new(pod, cause);
+    if before {
+        return Err(failed);
     }
-    Err(Refusal {
-        error,
-        is_undone: !before,
+    Err(match engine.deregister(pod.clone()).await {
+        // It goes on by itself where it takes longer, and the next start of the daemon goes on where that died.
+        Err(why) if why.kind != ErrorKind::NoSuchInstance => failed.not_undone(CallChange::Registration, why),
+        _ => failed.undone(CallChange::Registration),
     })
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+use stelia_api::Error;
 use stelia_kubelet::{ContainerCgroup, PodUid};
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::kvm_events::{Change, KvmEvents, KvmEventsError, KvmMessage};
@@ -16,7 +17,7 @@ use super::budget::Budgets;
 use super::scan::{AdoptableVm, ScanOutcome};
 use super::starting_vm::{Next, StartingVm};
 use super::{adopt, scan};
-use crate::engine::{Handle, Peer, Unadopted};
+use crate::engine::{CallChange, Handle, Peer, RollbackError, Unadopted};
 use crate::journal;
 
 /// Adopt VMs until cancelled.
@@ -78,7 +79,7 @@ enum Done {
 /// What the engine said of a VM.
 struct Answer {
     vm: AdoptableVm,
-    refusal: Option<adopt::Refusal>,
+    refusal: Option<RollbackError>,
 }
 
 pub(super) struct Adoption {
@@ -332,11 +333,13 @@ impl Adoption {
                     self.show();
                 }
             }
-            Some(adopt::Refusal { error, is_undone }) => {
+            Some(failed) => {
+                let is_moved = failed.had_changed(CallChange::Registration);
+                let error = Error::from(failed);
                 let refused = vm.refused(error.kind.name(), error.to_string());
                 let told = error.visible_to(&vm.pod).to_string();
                 self.refuse(origin.clone(), refused, &told);
-                if is_undone {
+                if is_moved {
                     self.undone.insert(origin.clone(), vm);
                 }
             }

@@ -86,6 +86,7 @@ pub use task::Engine;
 pub(crate) use apply::{now_us, release_host};
 pub(crate) use calls::REGISTRATION_TIMEOUT;
 pub(crate) use calls::rebind::RebindRequest;
+pub(crate) use calls::rollback::{CallChange, RollbackError};
 pub(crate) use incidents::Incident;
 #[cfg(test)]
 pub(crate) use jobs::JobPhase;

@@ -11,7 +11,8 @@ use stelia_record::{Phase, Record, Vcpu, VcpuThread};
 use stelia_settings::Partition;
 
 use super::attach_threads::{self, MAX_VCPUS};
-use super::{Asker, Call, Goal, Reply, failed, no_instance, undoing};
+use super::rollback::{CallChange, RollbackError};
+use super::{Asker, Call, Goal, Reply, failed, no_instance};
 use crate::engine::dirty::Stale;
 use crate::engine::handle::Handle;
 use crate::engine::pass::Numbers;
@@ -283,14 +284,15 @@ impl Goal for Attached {
             refused: former.refused,
             ..now.record.clone()
         };
+        let failed = RollbackError::new(pod, failed(pod, "isolation", causes));
         match state.write_record(pod, back) {
             Ok(()) => {
                 let reply = self.reply;
-                state.wait(pod, asker, Detached { reply, causes });
+                state.wait(pod, asker, Detached { reply, failed });
             }
-            Err(refusal) => {
-                causes.push(undoing(pod, &refusal));
-                let _ = self.reply.send(Err(failed(pod, "isolation", causes)));
+            Err(why) => {
+                let failed = failed.not_undone(CallChange::Isolation, why);
+                let _ = self.reply.send(Err(failed.into()));
                 state.inbox.release(&asker);
             }
         }
@@ -308,12 +310,13 @@ impl Goal for Attached {
 /// An attach that failed is undone.
 struct Detached {
     reply: Reply<Vec<Placed>>,
-    causes: Vec<Reason>,
+    failed: RollbackError,
 }
 
 impl Goal for Detached {
-    fn settle(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
-        state.finish(&asker, [self.reply], Err(failed(pod, "isolation", self.causes)));
+    fn settle(self: Box<Self>, state: &mut State, _: &PodUid, asker: Asker) {
+        let failed = self.failed.undone(CallChange::Isolation);
+        state.finish(&asker, [self.reply], Err(failed.into()));
     }
 
     fn ended(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {

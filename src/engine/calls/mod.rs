@@ -7,6 +7,8 @@
 //! | `reconcile`, `reload` | concern every instance: answered when each was looked at (`sweep`) |
 //! | `preview`, `rebind` | answered at once |
 //!
+//! A call that cannot be completed is undone; its error is a [`rollback::RollbackError`].
+//!
 //! A [`Call`] is queued in the inbox until it begins. What it then waits for is a [`Goal`] in [`Calls`].
 
 mod admission;
@@ -19,13 +21,14 @@ pub(super) mod rebind;
 mod reconcile;
 mod register;
 mod reload;
+pub(super) mod rollback;
 mod sweep;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use stelia_api::{Error, ErrorKind, Reason, ReasonKind};
+use stelia_api::{Error, ErrorKind, Reason};
 use stelia_kubelet::PodUid;
 use tokio::sync::oneshot;
 
@@ -305,11 +308,6 @@ pub(crate) const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) fn no_instance(pod: &PodUid) -> Error {
     ErrorKind::NoSuchInstance.because(format!("pod {pod} has no instance"))
-}
-
-/// The reason that what failed could not be undone either, readable by the instance's pod.
-pub(super) fn undoing(pod: &PodUid, also: &Error) -> Reason {
-    Reason::of(pod, ReasonKind::NotDone, format!("undoing it: {also}"))
 }
 
 pub(super) fn failed(pod: &PodUid, what: &str, causes: Vec<Reason>) -> Error {

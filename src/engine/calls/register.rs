@@ -15,7 +15,8 @@ use stelia_record::{Phase, Record};
 use stelia_settings::TreeHome;
 
 use super::admission::Admitted;
-use super::{Asker, Call, Goal, Postponed, Reply, failed, no_instance, undoing};
+use super::rollback::{CallChange, RollbackError};
+use super::{Asker, Call, Goal, Postponed, Reply, failed, no_instance};
 use crate::engine::container::RegisterRequest;
 use crate::engine::handle::Handle;
 use crate::engine::state::State;
@@ -294,7 +295,7 @@ impl Goal for Registered {
             }
             return state.finish(&asker, [reply], Ok((pod.clone(), scope)));
         }
-        let mut causes = state.amiss(pod);
+        let causes = state.amiss(pod);
         if !first || phase == Phase::Leaving {
             return state.finish(&asker, [reply], Err(failed(pod, "registration", causes)));
         }
@@ -308,11 +309,12 @@ impl Goal for Registered {
             STELIA_REASON = cause,
             "registration of pod {named} failed: {cause}"
         );
+        let failed = RollbackError::new(pod, failed(pod, "registration", causes));
         match state.leave(pod) {
-            Ok(()) => state.wait(pod, asker, Undone { reply, causes }),
-            Err(also) => {
-                causes.push(undoing(pod, &also));
-                state.finish(&asker, [reply], Err(failed(pod, "registration", causes)));
+            Ok(()) => state.wait(pod, asker, Undone { reply, failed }),
+            Err(why) => {
+                let failed = failed.not_undone(CallChange::Registration, why);
+                state.finish(&asker, [reply], Err(failed.into()));
             }
         }
     }
@@ -330,7 +332,7 @@ impl Goal for Registered {
 /// A registration that failed is undone.
 struct Undone {
     reply: Reply<(PodUid, CgroupPath)>,
-    causes: Vec<Reason>,
+    failed: RollbackError,
 }
 
 impl Goal for Undone {
@@ -346,7 +348,8 @@ impl Goal for Undone {
         state.wait_for_release(pod, asker, self);
     }
 
-    fn released(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
-        state.finish(&asker, [self.reply], Err(failed(pod, "registration", self.causes)));
+    fn released(self: Box<Self>, state: &mut State, _: &PodUid, asker: Asker) {
+        let failed = self.failed.undone(CallChange::Registration);
+        state.finish(&asker, [self.reply], Err(failed.into()));
     }
 }

@@ -15,7 +15,7 @@ use stelia_decide::admission::{
 use stelia_decide::{AdoptedPlacement, Facts, Instance, Level, Snapshot, Tree, refused_beside, usable_state};
 use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, MAX_BYTES};
 use stelia_kubelet::{CpuManagerState, PodUid, home};
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, read_optional_cpus};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, read_optional_cpus};
 use stelia_node::containers::pod_cgroups;
 use stelia_node::dra;
 use stelia_node::oci::Coping;
@@ -161,10 +161,7 @@ fn kubepods(cgroups: &dyn Cgroups) -> Result<Option<Level>, CgroupError> {
 /// The instances by their records.
 fn add_instances(cgroups: &dyn Cgroups, snapshot: &mut Snapshot) -> Result<(), CgroupError> {
     let slice = CgroupPath::slice();
-    let scopes = match cgroups.exists(&slice) {
-        true => cgroups.children(&slice)?,
-        false => Vec::new(),
-    };
+    let scopes = optional(cgroups.children(&slice))?.unwrap_or_default();
     for name in scopes.into_iter().filter(|name| PodUid::from_scope(name).is_some()) {
         let attributes = cgroups.attributes(&slice.child(&name));
         match attributes.map(|attributes| Record::parse(&attributes)) {
