@@ -157,10 +157,10 @@ fn what_steliad_chose_is_told_line_by_line_and_a_contained_vm_says_why() {
     Everything but its vCPUs
     runs on 0-1,3  the kernel's cgroup files
     ");
-    // An LS instance has no CPUs of its own; its texts steer no terminal.
+    // An LS instance has no exclusive CPUs; its texts steer no terminal.
     let ls = text(&node, 2);
     for part in [
-        "class LS: no CPUs of its own",
+        "class LS: no exclusive CPUs",
         "CPU limit is 2.5 CPUs",
         "NUMA node 1?[2J",
     ] {
