@@ -12,7 +12,7 @@ const MIN_WEIGHT: f64 = 0.5;
 /// Looks that never make a pod wait: a VM's start takes about a dozen.
 const FREE_LOOKS: f64 = 40.0;
 /// Steps, or tasks that a look lists, that weigh as much as one look.
-const PER_LOOK: f64 = 64.0;
+const STEPS_PER_UNIT: f64 = 64.0;
 /// A pod waits for others where the weight of its looks is more than this many times theirs.
 const MAX_RATIO: f64 = 2.0;
 
@@ -37,12 +37,12 @@ pub(super) struct RecentLooks(BTreeMap<PodUid, Weight>);
 impl RecentLooks {
     /// Count a look at the pod's instance that listed so many tasks.
     pub(super) fn add(&mut self, pod: &PodUid, tasks: usize, now: Instant) {
-        self.add_weight(pod, 1.0 + tasks as f64 / PER_LOOK, now);
+        self.add_weight(pod, 1.0 + tasks as f64 / STEPS_PER_UNIT, now);
     }
 
     /// Count steps that were taken for the pod's instance.
     pub(super) fn add_steps(&mut self, pod: &PodUid, steps: u32, now: Instant) {
-        self.add_weight(pod, f64::from(steps) / PER_LOOK, now);
+        self.add_weight(pod, f64::from(steps) / STEPS_PER_UNIT, now);
     }
 
     fn add_weight(&mut self, pod: &PodUid, looks: f64, now: Instant) {
