@@ -74,7 +74,7 @@ pub fn main_on(beneath: impl FnOnce(System) -> System) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    places::add_unit_folders(loaded.settings.runtime_state.clone());
+    places::set_runtime_state_folders(loaded.settings.runtime_state.clone());
     if let Some(container_id) = &arguments.try_runtime {
         return runtime_check::main(container_id);
     }

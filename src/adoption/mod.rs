@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `starting_vm` | when a container is looked at, and when what is seen there counts as a whole VM |
 //! | `budget` | how much time looks at one pod's containers may take |
-//! | `look` | one look at a container |
+//! | `scan` | one look at a container |
 //! | `adopt` | the calls to the engine |
 //! | `task` | hears KVM, and takes the next step of each container |
 //! | `status` | what the journal and the view say of VMs that are adopted, and of those that are not |

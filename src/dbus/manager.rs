@@ -305,7 +305,7 @@ impl Manager {
             .answer(Operation::Reload, |_| async move {
                 let loaded = stelia_settings::load(Path::new("/"))
                     .map_err(ErrorKind::Failed.context("configuration not changed"))?;
-                places::add_unit_folders(loaded.settings.runtime_state.clone());
+                places::set_runtime_state_folders(loaded.settings.runtime_state.clone());
                 self.engine.reload(loaded.settings).await
             })
             .await

@@ -138,7 +138,7 @@ pub(super) fn register(system: &System, record: &Record) -> Result<(), Error> {
 
 /// What a former daemon left in kubelet's cgroups.
 #[derive(Debug, Default)]
-pub(super) struct RemainingCause {
+pub(super) struct FormerState {
     /// Containers with a record, by the whole container's cgroup.
     pub(super) containers: Vec<CgroupPath>,
     /// Containers with a part of a record, and those with any attribute that are gone.
@@ -148,8 +148,8 @@ pub(super) struct RemainingCause {
 }
 
 /// Search the pods' cgroups. What a container's own cgroup says is not read: a container may write there.
-pub(super) fn find(cgroups: &dyn Cgroups) -> Result<RemainingCause, CgroupError> {
-    let mut found = RemainingCause::default();
+pub(super) fn find(cgroups: &dyn Cgroups) -> Result<FormerState, CgroupError> {
+    let mut found = FormerState::default();
     for pod in stelia_node::containers::pod_cgroups(cgroups)? {
         let all = attributes(cgroups, &pod)?;
         if !all
@@ -209,7 +209,7 @@ pub(super) fn in_force_of_container(cgroups: &dyn Cgroups, container: &CgroupPat
 /// Take back, on kubepods and the pods, every CPU that no container with a record has in a partition. Returns the cgroups that were
 /// changed.
 pub(super) fn release(cgroups: &dyn Cgroups) -> Result<Vec<String>, Error> {
-    let RemainingCause {
+    let FormerState {
         containers,
         half_registered,
         mut pods,

@@ -11,8 +11,10 @@ const HALF_LIFE: Duration = Duration::from_secs(4);
 const MIN_WEIGHT: f64 = 0.5;
 /// Looks that never make a pod wait: a VM's start takes about a dozen.
 const FREE_LOOKS: f64 = 40.0;
-/// Steps, or tasks that a look lists, that weigh as much as one look.
+/// Steps that weigh as much as one look.
 const STEPS_PER_UNIT: f64 = 64.0;
+/// Tasks listed by a look that weigh as much as another look: a start of a VM of 512 vCPUs is within the looks that are free.
+const TASKS_PER_UNIT: f64 = 256.0;
 /// A pod waits for others where the weight of its looks is more than this many times theirs.
 const MAX_RATIO: f64 = 2.0;
 
@@ -37,7 +39,7 @@ pub(super) struct RecentLooks(BTreeMap<PodUid, Weight>);
 impl RecentLooks {
     /// Count a look at the pod's instance that listed so many tasks.
     pub(super) fn add(&mut self, pod: &PodUid, tasks: usize, now: Instant) {
-        self.add_weight(pod, 1.0 + tasks as f64 / STEPS_PER_UNIT, now);
+        self.add_weight(pod, 1.0 + tasks as f64 / TASKS_PER_UNIT, now);
     }
 
     /// Count steps that were taken for the pod's instance.

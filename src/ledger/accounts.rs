@@ -24,8 +24,8 @@ const FRESH_READING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Reads accounts and verdicts from the ledger's files.
 pub(crate) trait AccountReader: Send + Sync {
-    /// The accounts of one pod's VM, or of all VMs, over a period in microseconds since the epoch. `reading` counts as an entry behind the
-    /// last one. Blocks.
+    /// The accounts of one pod's VM, or of all VMs, over a period in microseconds since the epoch; `until_us` 0: to the last entry.
+    /// `reading` counts as an entry behind the last one. Blocks.
     ///
     /// # Errors
     /// What cannot be read, and why.
@@ -125,8 +125,14 @@ impl AccountService {
             // They are held until the answer is made, also where the caller leaves before.
             let (_turn, _permit) = (turn, permit);
             let until_us = request.until_us.unwrap_or_else(now_us);
-            let accounts = reader.accounts(request.pod.as_ref(), request.since_us, until_us, reading);
-            let accounts = accounts.map_err(ErrorKind::Failed.context("the ledger"))?;
+            // An account until now has every entry, also one that is written while the files are read: with a limit its time would
+            // count up to the limit, and what ran in it would not.
+            let limit_us = request.until_us.unwrap_or(0);
+            let accounts = reader.accounts(request.pod.as_ref(), request.since_us, limit_us, reading);
+            let mut accounts = accounts.map_err(ErrorKind::Failed.context("the ledger"))?;
+            for account in &mut accounts {
+                account.until_us = account.until_us.max(until_us);
+            }
             let Some(pod) = &request.pod else {
                 return json(&accounts);
             };

@@ -120,7 +120,7 @@ impl Assessment {
                     ),
                     false => chosen,
                 };
-                with_spare(instance, chosen)
+                with_spare(instance, facts.online(), chosen)
             }
         };
         let (float, float_reason) = float.map_or((None, FloatReason::Unchanged), |(cpus, why)| (Some(cpus), why));

@@ -85,10 +85,15 @@ pub(crate) fn choose(
 }
 
 /// The same with the container's own CPUs that are no vCPU's. In place these alone: while the container has CPUs of its own left, the
-/// kernel lets nothing below it use others.
-pub(crate) fn with_spare(instance: &Instance, chosen: Option<(CpuSet, FloatReason)>) -> Option<(CpuSet, FloatReason)> {
+/// kernel lets nothing below it use others. Where none of the container's CPUs is online, the kernel lets the container use those of
+/// all pods, so the chosen CPUs are its float's too.
+pub(crate) fn with_spare(
+    instance: &Instance,
+    online: &CpuSet,
+    chosen: Option<(CpuSet, FloatReason)>,
+) -> Option<(CpuSet, FloatReason)> {
     let spare = &instance.record.spare;
-    if spare.is_empty() {
+    if spare.is_empty() || (!online.is_empty() && instance.record.own().is_disjoint(online)) {
         return chosen;
     }
     if !instance.is_in_place() {
@@ -143,6 +148,18 @@ mod tests {
 
     fn cpus(text: &str) -> CpuSet {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn in_place_the_spare_cpus_are_the_floats_unless_none_of_the_containers_cpus_is_online() {
+        let mut instance = instance();
+        instance.record.home = TreeHome::InPlace;
+        instance.record.spare = cpus("4");
+        let chosen = Some((cpus("0-1"), FloatReason::Pool));
+        let float = |online: &str| with_spare(&instance, &cpus(online), chosen.clone());
+        assert_eq!(float("0-7"), Some((cpus("4"), FloatReason::Spare)));
+        assert_eq!(float("0-3,5-7"), Some((cpus("4"), FloatReason::Spare)));
+        assert_eq!(float("0-1,5-7"), chosen);
     }
 
     #[test]

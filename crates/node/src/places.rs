@@ -25,9 +25,9 @@ const CRIO_CONTAINERS: &str = "-containers";
 /// Further folders, by the setting `runtime-state`: of this process, as the settings are.
 static ALSO: RwLock<Vec<PathBuf>> = RwLock::new(Vec::new());
 
-/// Adds folders that are read too, absolute paths of the node: containerd's `state`, or the `runroot` of CRI-O's storage. They
+/// Sets the folders that are read too, absolute paths of the node: containerd's `state`, or the `runroot` of CRI-O's storage. They
 /// replace those of an earlier call.
-pub fn add_unit_folders(folders: Vec<PathBuf>) {
+pub fn set_runtime_state_folders(folders: Vec<PathBuf>) {
     *ALSO.write().unwrap_or_else(PoisonError::into_inner) = folders;
 }
 

@@ -115,9 +115,9 @@ fn of_two_managers_the_one_that_made_the_pods_container_counts() {
 fn a_folder_may_be_a_link_and_one_of_ones_own_is_a_setting() {
     let node = Node::new().with_bundle(&format!("data/state/{TASKS}"), CONFIG);
     assert_eq!(node.told(), (None, false, false));
-    places::add_unit_folders(vec![Path::new("/data/state").to_owned()]);
+    places::set_runtime_state_folders(vec![Path::new("/data/state").to_owned()]);
     assert_eq!(node.told(), whole());
-    places::add_unit_folders(Vec::new());
+    places::set_runtime_state_folders(Vec::new());
     assert_eq!(node.told(), (None, false, false));
     fs::create_dir_all(node.0.path().join("run/k3s")).unwrap();
     symlink(

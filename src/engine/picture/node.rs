@@ -157,7 +157,9 @@ impl Picture {
         }
         self.snapshot.topology = observe::topology(system)?;
         self.offline = Topology::offline(&system.sys);
-        self.online = online;
+        // Where it changed while the topology was read, the next look reads it again.
+        let now = Topology::online_text(&system.sys).map_err(|cause| observe::topology_error(system, cause))?;
+        self.online = if now == online { online } else { Vec::new() };
         Ok(true)
     }
 
@@ -219,7 +221,7 @@ impl Picture {
     /// pods of the instances, and whether anything else is known now that was not.
     fn search_pods(&mut self, system: &System, policies: &Policies) -> Result<(Vec<PodUid>, bool), CgroupError> {
         let cgroups = &*system.cgroups;
-        let in_place::RemainingCause {
+        let in_place::FormerState {
             containers,
             half_registered,
             pods,

@@ -536,6 +536,11 @@ pub fn a_contained_vms_intruder_is_booked_and_named(pod: &Pod) {
     let attribution = attributed.expect("no time was enough for the intruder");
     let seen = foreign();
     let (early, late) = (sum(&early), sum(&seen));
+    // On a slow node an account may be answered before the counters are read once more.
+    wait_until("it is in the account", || {
+        let now = account(pod).totals.other_tasks;
+        (difference(now, before.totals.other_tasks).most >= late - early).then_some(())
+    });
     let after = settled(pod);
     noise::stop();
     let all = sum(&foreign());

@@ -63,7 +63,8 @@ pub(super) fn evicted(
     eviction: Option<&Eviction>,
 ) -> bool {
     let exclusive = &instance.record.exclusive;
-    if !exclusive.is_empty() && exclusive.is_disjoint(facts.online()) {
+    // While the topology cannot be read, nothing is known to be online.
+    if !exclusive.is_empty() && !facts.online().is_empty() && exclusive.is_disjoint(facts.online()) {
         return true;
     }
     if *entitlement == Entitlement::Unknown {
@@ -220,7 +221,12 @@ pub fn plan_for(
     }
     let busy = steps.busy();
     for (instance, _, thread_placement) in &instances {
-        let next = next_phase(instance).filter(|_| *thread_placement != ThreadPlacement::Leave);
+        let enters = match instance.record.phase {
+            // Its vCPU threads float: an attach fails then, and nobody is told that they are isolated.
+            Phase::Attaching => *thread_placement == ThreadPlacement::Hold,
+            _ => *thread_placement != ThreadPlacement::Leave,
+        };
+        let next = next_phase(instance).filter(|_| enters);
         let pod = &instance.record.pod;
         let ready = !busy.contains(pod) && !waiting.contains(pod) && !blocked.contains(pod);
         if let Some(phase) = next.filter(|_| ready) {

@@ -57,7 +57,7 @@ impl Admission {
         settings: &Settings,
     ) -> Result<Self, CgroupError> {
         let policies = settings.policies.clone();
-        // Without the topology all CPUs count as offline, which decides about the order of placement only.
+        // Without the topology all CPUs count as offline: the order of placement is another, and the allocator has no CPU to give.
         let topology = Topology::read(&roots.sys).unwrap_or_default();
         let mut snapshot = Snapshot::empty(kubelet(settings, root), policies.allocator.source, topology);
         snapshot.slice.exclusive = read_optional_cpus(cgroups, &CgroupPath::slice(), File::CpusExclusive)?;
@@ -175,7 +175,10 @@ fn add_instances(cgroups: &dyn Cgroups, snapshot: &mut Snapshot) -> Result<(), C
         // Attributes that cannot be read are of no instance that is known here.
         let attributes = cgroups.attributes(&pod).unwrap_or_default();
         for container in RecordPlace::containers(&pod, &attributes) {
-            if let Ok(Some(record)) = Record::of_container(&container, &attributes) {
+            // The record of a container that is gone counts no more.
+            if let Ok(Some(record)) = Record::of_container(&container, &attributes)
+                && cgroups.exists(&record.origin)
+            {
                 add(snapshot, record);
             }
         }

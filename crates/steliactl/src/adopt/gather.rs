@@ -39,7 +39,7 @@ struct Node {
 pub(crate) fn gather(root: &Path, roots: &Roots) -> Result<Preview, Failure> {
     let loaded = stelia_settings::load(root).map_err(|cause| Failure::Other(cause.to_string()))?;
     let settings = loaded.settings;
-    places::add_unit_folders(settings.runtime_state.clone());
+    places::set_runtime_state_folders(settings.runtime_state.clone());
     let failed = |cause: CgroupError| Failure::Other(cause.to_string());
     let cgroups = KernelCgroups::new(&roots.cgroup);
     let mut admission = Admission::read(root, roots, &cgroups, &settings).map_err(failed)?;

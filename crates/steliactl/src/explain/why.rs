@@ -45,6 +45,10 @@ fn floating(instance: &Instance) -> Why {
     if instance.reasons.iter().any(|reason| reason.kind == evicted.name()) {
         return Why::new("kubelet gave its CPUs to another pod", evicted.cure().text);
     }
+    let offline = ReasonKind::CpusOffline;
+    if !instance.vcpus.is_empty() && instance.reasons.iter().any(|reason| reason.kind == offline.name()) {
+        return Why::new("none of its CPUs is online", offline.cure().text);
+    }
     match instance.class() {
         class @ ("LS" | "BE") => Why::new(
             format!("class {class} has no CPUs of its own"),

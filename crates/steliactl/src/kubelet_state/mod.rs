@@ -18,7 +18,6 @@ use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, MemoryManagerState, PodUid, home};
 use stelia_node::cgroup::KernelCgroups;
 use stelia_node::containers::{entry_uses, live_containers};
-use stelia_node::places;
 use stelia_settings::Settings;
 
 use crate::client::Failure;
@@ -84,11 +83,14 @@ impl Render for Files {
     }
 }
 
+/// The settings below `root` (`/`); the defaults where they cannot be read.
+fn settings(root: &Path) -> Settings {
+    stelia_settings::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings)
+}
+
 /// The directory that the daemon reads, below `root` (`/`).
 fn read_by_the_daemon(root: &Path) -> Result<PathBuf, Failure> {
-    let settings = stelia_settings::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
-    places::add_unit_folders(settings.runtime_state);
-    let found = home::by_setting(&settings.kubelet_root, root, None);
+    let found = home::by_setting(&settings(root).kubelet_root, root, None);
     found.map_err(|unclear| Failure::Other(unclear.to_string()))
 }
 

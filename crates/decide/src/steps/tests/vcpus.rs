@@ -126,6 +126,22 @@ fn a_contained_instance_keeps_the_hosts_units_off_and_gives_them_back() {
     assert_eq!(lists(&snapshot), [("0-3".into(), None), (String::new(), None)]);
 }
 
+/// An attach fails while none of the VM's CPUs is online, and a topology that cannot be read says nothing of them.
+#[test]
+fn a_vm_that_floats_while_it_is_attached_is_not_said_to_be_isolated() {
+    let mut snapshot = isolated();
+    snapshot.first_mut().record.phase = Phase::Attaching;
+    snapshot.topology = topology("0-1,4-7");
+    settle(&mut snapshot);
+    assert_eq!(snapshot.first().record.phase, Phase::Attaching);
+    snapshot.topology = topology("0-7");
+    settle(&mut snapshot);
+    assert_eq!(snapshot.first().record.phase, Phase::Isolated);
+    let policies = Policies::default();
+    snapshot.topology = stelia_cpus::Topology::default();
+    assert!(!snapshot.assess(&policies, snapshot.first()).evicted);
+}
+
 #[test]
 fn the_vcpu_of_a_cpu_that_is_offline_runs_on_the_others() {
     let mut snapshot = isolated();

@@ -2,6 +2,7 @@ mod places;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::{Mutex, PoisonError};
 
 use clap::Parser;
 use stelia_kubelet::PodUid;
@@ -196,7 +197,10 @@ impl Node {
         self.container(uid, (pod, "compute"), cpus, env, &tasks);
     }
 
+    /// One at a time: the folders of `runtime-state` are the whole process's.
     fn preview(&self) -> Preview {
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         gather(self.root.path(), &Roots::below(self.root.path())).unwrap()
     }
 }
