@@ -13,7 +13,7 @@ skip() {
 skip $(section libvirt)
 case ${STELIA_FROM:+upgrade.}$NODE_IMAGE.$(nproc) in
   upgrade.*) set -- ${FILTER:-$(section upgrade)} ;;
-  bookworm.*) set -- $(section bookworm) ;;
+  bookworm.*) set -- ${FILTER:-$(section bookworm)} ;;
   *.16) set -- ${FILTER:-$(section cpus-16)} ;;
   *.32) set -- ${FILTER:-$(section cpus-32)} ;;
   sid.*)
