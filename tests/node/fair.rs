@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
-use std::thread::{sleep, spawn};
+use std::thread::spawn;
 use std::time::{Duration, Instant};
 
 use rustix::thread::gettid;
@@ -161,57 +161,18 @@ fn ticks() -> u64 {
 
 /// What disturbs. Whoever begets processes slows everything down on an emulated node, so it is also seen what the same ones
 /// do elsewhere, in a container that is no instance; that is printed, and the bar is the same for all that concern one.
-const DISTURBERS: [&str; 11] = [
+const DISTURBERS: [&str; 10] = [
     "deregister",
     "register",
     "audit",
     "forks-elsewhere",
     "forks-in-float",
     "forks-in-origin",
-    "scopes-elsewhere",
     "threads-elsewhere",
     "threads-in-vcpu",
     "fails",
     "describe",
 ];
-
-/// What systemd and the kernel do for a container that registers and leaves all the time, without the daemon: a scope begins, the
-/// container's processes are moved into it as often as a registration looks, and back, and the scope ends.
-fn scopes_elsewhere(container: &Pod) {
-    const SCOPE: &str = "fair-elsewhere.scope";
-    const LOOKS: usize = 8;
-    const SHORT: Duration = Duration::from_millis(5);
-    let scope = Path::new("/sys/fs/cgroup/system.slice").join(SCOPE);
-    let moves = |from: &Path, to: &Path| {
-        let processes = fs::read_to_string(from.join("cgroup.procs")).unwrap_or_default();
-        for pid in processes.split_whitespace() {
-            // It may have ended.
-            let _ = fs::write(to.join("cgroup.procs"), pid);
-        }
-    };
-    let began = Instant::now();
-    while !is_over(began) {
-        let unit = format!("--unit={SCOPE}");
-        let holder = Command::new("systemd-run")
-            .args(["--quiet", "--scope", "--collect", &unit, "sleep", "1000"])
-            .spawn();
-        let mut holder = holder.expect("systemd-run");
-        while !is_over(began) && !scope.join("cgroup.procs").exists() {
-            sleep(SHORT);
-        }
-        (0..LOOKS).for_each(|_| moves(&container.origin(), &scope));
-        holder
-            .kill()
-            .and_then(|()| holder.wait())
-            .expect("the end of the holder");
-        // The chain goes on meanwhile: the scope ends once no process is left in it.
-        while began.elapsed() < PATIENCE && scope.exists() {
-            moves(&scope, &container.origin());
-            sleep(SHORT);
-        }
-        assert!(!scope.exists(), "{SCOPE} did not end");
-    }
-}
 
 /// However the test ends, nobody goes on disturbing those that come later.
 fn undo() {
@@ -240,10 +201,6 @@ fn nobody_makes_another_vms_start_long() {
             if what == "fails" {
                 make_float_immovable(&attacker);
             }
-            let elsewhere = (what == "scopes-elsewhere").then(|| {
-                let container = Pod::show(&attacker.name);
-                spawn(move || scopes_elsewhere(&container))
-            });
             let (began, ticked) = (Instant::now(), ticks());
             let took = starts(&victim, STARTS);
             let busy = (ticks() - ticked) as f64 / 100.0 / began.elapsed().as_secs_f64();
@@ -255,9 +212,6 @@ fn nobody_makes_another_vms_start_long() {
                 what != "fails" || said.contains("Read-only file system"),
                 "nothing failed: {said}"
             );
-            if let Some(thread) = elsewhere {
-                thread.join().expect("the scopes have ended");
-            }
             disturber.end();
             fs::remove_file(over()).expect("the sign");
             assert_eq!((main_pid(), restarts()), (daemon.clone(), restarted.clone()), "{what}");
@@ -433,7 +387,7 @@ async fn disturb(what: &str) {
     let said = {
         let connection = connect().await;
         let manager = ManagerProxy::new(&connection).await.expect("proxy");
-        let mut first = matches!(what, "forks-in-origin" | "forks-elsewhere" | "scopes-elsewhere").then(forks);
+        let mut first = matches!(what, "forks-in-origin" | "forks-elsewhere").then(forks);
         let mut path = String::new();
         if matches!(what, "audit" | "fails" | "forks-in-float" | "threads-in-vcpu") {
             path = register(&manager, &fd).await.expect("registered");
@@ -452,7 +406,7 @@ async fn disturb(what: &str) {
                 let _ = told.recv();
                 thread_chain(started);
                 while !is_over(started) {
-                    sleep(Duration::from_millis(50));
+                    std::thread::sleep(Duration::from_millis(50));
                 }
             });
             let vcpus = vec![(0, tid.recv().expect("a thread id"), Dict::new())];
