@@ -44,7 +44,7 @@ pub(crate) trait AccountReader: Send + Sync {
     fn verify(&self, key: &str) -> Result<Verdict, String>;
 }
 
-/// AccountService queries for accounts and verdicts.
+/// Answers queries for accounts and verdicts.
 #[derive(Clone)]
 pub(super) struct AccountService {
     reader: Arc<dyn AccountReader>,

@@ -47,7 +47,7 @@ fn floating(instance: &Instance) -> Why {
     }
     let offline = ReasonKind::CpusOffline;
     if !instance.vcpus.is_empty() && instance.reasons.iter().any(|reason| reason.kind == offline.name()) {
-        return Why::new("none of its CPUs is online", offline.cure().text);
+        return Why::new("CPUs of the VM are offline", offline.cure().text);
     }
     match instance.class() {
         class @ ("LS" | "BE") => Why::new(
