@@ -2,9 +2,9 @@
 
 CARGO   ?= cargo
 TARGET  ?= $(shell rustc -vV | sed -n 's/^host: //p')
-# FAST=1 builds the package less optimised: for trying things.
+# FAST=1 builds the packages in the profile of the tests, which is not optimised: for `make check`, and for trying things.
 PROFILE := $(if $(FAST),fast,release)
-# The programs of the cluster are built for speed, not for size.
+# The cluster's programs are built for speed, not for size.
 CLUSTER_PROFILE := $(if $(FAST),fast,cluster)
 # FILTER=name runs only the node tests whose name contains it.
 FILTER  ?=
@@ -51,6 +51,12 @@ EXPOSURE := steliad=18 steliad-quiet=13 steliad-metrics=11 steliad-try-runtime@=
 RARE     := stelia-simulator/browser,stelia-placement/stopped,stelia-placement/testing
 # Relative relocations packed: unpacked they are half a megabyte that every start reads and that stays resident.
 STATIC   := RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs"
+# How the workspace's tests are compiled: as a whole, and so that the packages of FAST=1 share what is compiled for them.
+TESTING  := CARGO_INCREMENTAL=0 $(STATIC) $(CARGO)
+WHOLE    := --locked --workspace --profile fast --target $(TARGET)
+# Many of the unit tests wait, for a timer or a process, and all that run on a model of a node write thousands of small files.
+TEST_THREADS := 6
+SCRATCH  := $(firstword $(wildcard /dev/shm) /tmp)
 DEB_DIR  := target/debian
 # The node's package, and those of the cluster: each kind is built when it is asked for.
 DEB_NODE := $(DEB_DIR)/.done-node-$(PROFILE)
@@ -94,7 +100,7 @@ setup: ## install the host packages that building and testing need
 build: ## the programs, for trying
 	$(CARGO) build --locked --workspace
 
-deb: $(if $(filter steliad,$(PACKAGE)),$(DEB_NODE),$(DEB_CLUSTER)) ## the node's Debian package in target/debian (PACKAGE=stelia-publish: the cluster's; FAST=1: quicker, less optimised)
+deb: $(if $(filter steliad,$(PACKAGE)),$(DEB_NODE),$(DEB_CLUSTER)) ## the node's Debian package in target/debian (PACKAGE=stelia-publish: the cluster's; FAST=1: built sooner, not optimised)
 	@ls -1 $(if $(filter steliad,$(PACKAGE)),$(DEB_DIR)/steliad_*.deb,$(CLUSTER_PACKAGES:%=$(DEB_DIR)/%_*.deb))
 
 # The binaries are static, so the package runs on any libc.
@@ -216,7 +222,7 @@ $(TOOLS)/bin/cargo-deny:
 	$(INSTALL) --root $(TOOLS) cargo-deny
 
 test: ## unit tests and the integration tests that need no node
-	$(CARGO) test --locked --workspace -- --include-ignored
+	TMPDIR=$(SCRATCH) RUST_TEST_THREADS=$(TEST_THREADS) $(TESTING) test $(WHOLE) -- --include-ignored
 
 vectors: ## recorded answers of others' code held against ours (DIR=folder: other cases than tests/data/vectors)
 	@STELIA_VECTORS="$(DIR)" $(CARGO) test --quiet --locked --test vectors
@@ -234,7 +240,7 @@ bench-peers: ## what 512 connected runners cost the daemon's memory, held to bar
 	@$(if $(PEERS),STELIA_PEERS="$(PEERS)") $(if $(PRINT),STELIA_PEERS_PRINT=1) $(CARGO) bench --quiet --locked -p stelia-simulator --bench peers
 
 sim-placement: ## 10,000 pods placed in a simulated cluster of 200 nodes, with crashes and late objects, and by counting beside it (PODS=n, NODES=n)
-	@STELIA_PLACEMENTS=$(or $(PODS),10000) STELIA_PLACEMENT_NODES=$(or $(NODES),200) $(CARGO) test --quiet --locked --profile fast -p stelia-placement --lib simulation:: -- --nocapture --test-threads=1
+	@STELIA_PLACEMENTS=$(or $(PODS),10000) STELIA_PLACEMENT_NODES=$(or $(NODES),200) $(CARGO) test --quiet --locked --profile $(CLUSTER_PROFILE) -p stelia-placement --lib simulation:: -- --nocapture --test-threads=1
 
 bench-placement: ## what 100 to 10,000 nodes cost whoever places pods on them, held to bars (NODES="100 1000" others, PRINT=1 holds none)
 	@$(if $(NODES),STELIA_NODES="$(NODES)") $(if $(PRINT),STELIA_NODES_PRINT=1) $(CARGO) bench --quiet --locked --profile $(CLUSTER_PROFILE) -p stelia-placement --features testing --bench placement --bench service
@@ -269,18 +275,17 @@ package-test: package-lint dist $(SELINUX)/base.pp.bz2 ## the .rpm held to the D
 	STELIA_DEBS=$(DEB_DIR) STELIA_RPMS=$(RPM_DIR) STELIA_SELINUX=$(SELINUX) STELIA_DIST=$(DIST) \
 	STELIA_BIN=target/$(TARGET)/$(PROFILE) STELIA_BUILT=$(BUILT) \
 	STELIA_CLUSTER_BIN=target/$(TARGET)/$(CLUSTER_PROFILE) STELIA_CLUSTER_BUILT=$(BUILT_CLUSTER) \
-	$(CARGO) test --locked --workspace --test packaging
+	$(TESTING) test $(WHOLE) --test packaging
 
 node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid, NODE_GUEST=tcg)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
 	@$(if $(FROM_DEB),cp "$(FROM_DEB)" $(NODE_JOB)/from.deb)
-	@$(CARGO) build --locked --workspace --test node --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
+	@$(TESTING) build $(WHOLE) --test node --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
 	@cp "$$(packaging/test-binary node < $(NODE_JOB)/.built)" $(NODE_JOB)/node-tests
 	@for program in steliad-failpoints stelia-simulate test-apiserver; do \
 	  strip -o $(NODE_JOB)/$$program "$$(packaging/test-binary $$program < $(NODE_JOB)/.built)" || exit; \
 	done
-	@$(STATIC) $(CARGO) build --locked -p test-vmm --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(NODE_JOB)/.built-vmm
-	@cp "$$(packaging/test-binary test-vmm < $(NODE_JOB)/.built-vmm)" $(NODE_JOB)/test-vmm
+	@cp "$$(packaging/test-binary test-vmm < $(NODE_JOB)/.built)" $(NODE_JOB)/test-vmm
 	@for package in stelia-publish stelia-placement; do cp $$(ls -1t $(DEB_DIR)/$${package}_*.deb | head -n 1) $(NODE_JOB)/$$package.deb || exit; done
 	@mkdir $(NODE_JOB)/crds && cp packaging/kubernetes/cluster/placement/base/crd.yaml $(NODE_JOB)/crds/nodeclaims.yaml
 	@cp tests/node/libvirt/launcher $(NODE_JOB)/libvirt-launcher
@@ -294,11 +299,11 @@ node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of
 soak: ## 500 cycles of register and deregister in the test node, instead of check's 50
 	$(MAKE) node-test FILTER=fifty_cycles CYCLES=500
 
-check: ## setup, lint, test, package-test and node-test, and how long each took
-	@packaging/timed $(MAKE) setup lint test package-test node-test
+check: ## setup, lint, test, package-test and node-test, and how long each took; the packages are those of FAST=1
+	@packaging/timed "$(MAKE) FAST=1" setup lint test package-test node-test
 
 check-quick: ## lint, the fuzz targets compiled, unit tests, packages, and the node tests that a change is most likely to break
-	@packaging/timed $(MAKE) setup lint fuzz-check test package-test node-test-quick
+	@packaging/timed "$(MAKE) FAST=1" setup lint fuzz-check test package-test node-test-quick
 
 node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,quick)"
@@ -320,8 +325,8 @@ long-fuzz: fuzz-short # each fuzz target for 5 s
 
 long-soak: soak
 
-long-crash: # the daemon killed between any two steps of register, attach and deregister, not at every fifth
-	@$(MAKE) --no-print-directory node-test EVERY=1 FILTER=crash::killed_between
+long-crash: # the daemon killed between any two steps of register, attach and deregister
+	@$(MAKE) --no-print-directory node-test EVERY=1 FILTER="$(call node_tests,crash)"
 
 long-emulated: # every guest emulated, as where the node has no KVM
 	@NODE_GUEST=tcg $(MAKE) --no-print-directory node-test EVERY=1 FILTER="$(call node_tests,emulated)"

@@ -13,6 +13,7 @@ use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
 use stelia_node::System;
 use stelia_node::cgroup::{CgroupPath, File, Limits};
 use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
 
 /// What is to be read again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,6 +67,8 @@ pub(super) struct Watcher {
     watches: Watches,
     descriptors: BTreeMap<(Place, PathBuf), WatchDescriptor>,
     shared: Arc<SharedEvents>,
+    /// Reads inotify until the watcher is dropped, which closes the inotify instance.
+    _reader: AbortOnDropHandle<()>,
 }
 
 impl Watcher {
@@ -76,7 +79,7 @@ impl Watcher {
         let mut events = inotify.into_event_stream(vec![0; 4096])?;
         let shared = Arc::new(SharedEvents::default());
         let sink = shared.clone();
-        tokio::spawn(async move {
+        let reader = tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 let event = match event {
                     Ok(event) if event.mask.contains(EventMask::Q_OVERFLOW) => Some(Event::Lost),
@@ -98,6 +101,7 @@ impl Watcher {
             watches,
             descriptors: BTreeMap::new(),
             shared,
+            _reader: AbortOnDropHandle::new(reader),
         })
     }
 

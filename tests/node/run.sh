@@ -1,6 +1,7 @@
 #!/bin/sh
 # The node tests, on the node: those that `sections` has for the node's system and its number of CPUs.
-# FILTER: names of tests, or their beginnings, instead. SHARD=K/N: one of N shares of about the same length, without the slow tests.
+# FILTER: names of tests, or their beginnings, instead. SHARD=K/N: one of N shares of about the same length, without the
+# sections that `make check` leaves to check-long.
 # STELIA_FROM: an older release's package, whose upgrade is tested then.
 section() { sed -n "s/^$1 //p" /job/sections; }
 # Tests whose names begin so, unless FILTER asks for them.
@@ -23,7 +24,7 @@ case ${STELIA_FROM:+upgrade.}$NODE_IMAGE.$(nproc) in
     skip $(section bookworm) $(section cpus-16) $(section cpus-32) $(section upgrade) $(section linux) $(section in-place-on-sid) sid::
     set -- $FILTER ;;
 esac
-[ -z "$SHARD" ] || skip $(section slow) $(section fair)
+[ -z "$SHARD" ] || skip $(section slow) $(section crash) $(section fair)
 set -- $skipped "$@"
 if [ -n "$SHARD" ]; then
   # The longest first, each to the share that has least so far. The first share runs beside bookworm's tests.
