@@ -9,7 +9,8 @@ use crate::engine::Unadopted;
 
 /// The delay of the first look; it doubles before each further one. QEMU's vCPU threads exist some 10 ms after it made its VM.
 const FIRST_SCAN_DELAY: Duration = Duration::from_millis(10);
-/// How long a VM may take to have all its threads. After that it is not adopted until something of it changes.
+/// How long a VM may take to have all its threads, and then how long these may change. After that it is not adopted until something
+/// of it changes.
 const MAX_STARTING_TIME: Duration = Duration::from_secs(30);
 /// How long the threads must stay the same where the VMM's command line does not say how many vCPUs there are: they start one after the other.
 const UNCOUNTED_SETTLE_TIME: Duration = Duration::from_millis(250);
@@ -28,6 +29,8 @@ pub(super) struct StartingVm {
     pause: Duration,
     /// What the last look saw, and when it was first seen like that.
     seen: Option<(AdoptableVm, Instant)>,
+    /// When a look first saw all its threads.
+    complete: Option<Instant>,
     /// Another VM was made there meanwhile.
     again: bool,
     cause: ScanCause,
@@ -65,6 +68,7 @@ impl StartingVm {
             due: Some(now + FIRST_SCAN_DELAY),
             pause: FIRST_SCAN_DELAY,
             seen: None,
+            complete: None,
             again: false,
             cause: ScanCause::VmMade,
         }
@@ -105,6 +109,7 @@ impl StartingVm {
     /// The rules are others: what was seen by the former ones does not make this one wait.
     pub(super) fn anew(&mut self, now: Instant) {
         self.began = now;
+        self.complete = None;
         self.pause = FIRST_SCAN_DELAY;
         self.due = self.due.map(|_| now);
     }
@@ -155,7 +160,7 @@ impl StartingVm {
                 if first < now && whole <= now {
                     return Next::Adopt(vm);
                 }
-                if self.began + MAX_STARTING_TIME <= now {
+                if *self.complete.get_or_insert(now) + MAX_STARTING_TIME <= now {
                     let text = "its vCPU threads, or where they are pinned, change from look to look".to_owned();
                     return Next::Refuse(Box::new(vm.refused("Changing", text)));
                 }
@@ -336,6 +341,25 @@ mod tests {
             panic!("{next:?}")
         };
         assert_eq!((after >= 30_000, refused.reason.as_str()), (true, "Changing"));
+    }
+
+    #[test]
+    fn a_vm_that_takes_longer_than_most_to_have_its_threads_is_adopted_once_they_stay_the_same() {
+        // A large VM allocates its memory first.
+        let late = |after: u128| if after < 25_000 { waiting() } else { vm(2, true, false) };
+        let (after, _, next) = from_the_beginning(late);
+        assert!(after > 30_000 && matches!(next, Next::Adopt(_)), "{after} {next:?}");
+        // A guest that has and has not all threads in turn is not looked at for ever.
+        let looked = std::cell::Cell::new(0);
+        let (after, _, next) = from_the_beginning(|_| {
+            looked.set(looked.get() + 1);
+            if looked.get() % 2 == 0 {
+                waiting()
+            } else {
+                vm(2, true, false)
+            }
+        });
+        assert!(after < 90_000 && matches!(next, Next::Refuse(_)), "{after} {next:?}");
     }
 
     #[test]

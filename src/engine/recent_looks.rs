@@ -10,7 +10,7 @@ const HALF_LIFE: Duration = Duration::from_secs(4);
 /// Weights below this are forgotten.
 const MIN_WEIGHT: f64 = 0.5;
 /// Looks that never make a pod wait: a VM's start takes about a dozen, beside the weight of its registration.
-const FREE_LOOKS: f64 = 64.0;
+const FREE_LOOKS: f64 = 80.0;
 /// The weight of a registration: a pod that registers for the second time within a few seconds waits for pods that start once.
 const REGISTRATION_WEIGHT: f64 = 24.0;
 /// Steps that weigh as much as one look.
@@ -110,8 +110,8 @@ mod tests {
     #[test]
     fn a_look_weighs_more_the_more_tasks_it_lists() {
         let (mut recent, now) = (RecentLooks::default(), Instant::now());
-        (0..10).for_each(|_| recent.add(&pod(1), 1024, now));
-        (0..10).for_each(|_| recent.add(&pod(2), 8, now));
+        (0..20).for_each(|_| recent.add(&pod(1), 1024, now));
+        (0..20).for_each(|_| recent.add(&pod(2), 8, now));
         let allowed = recent.allowed([pod(1), pod(2)].iter(), now);
         assert!(recent.exceeds(allowed, &pod(1), now) && !recent.exceeds(allowed, &pod(2), now));
     }
