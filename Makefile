@@ -54,17 +54,21 @@ STATIC   := RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-rel
 # How the workspace's tests are compiled: as a whole, and so that the packages of FAST=1 share what is compiled for them.
 TESTING  := CARGO_INCREMENTAL=0 $(STATIC) $(CARGO)
 WHOLE    := --locked --workspace --profile fast --target $(TARGET)
-# Many of the unit tests wait, for a timer or a process, and all that run on a model of a node write thousands of small files.
-TEST_THREADS := 6
-SCRATCH  := $(firstword $(wildcard /dev/shm) /tmp)
+# Many of the unit tests wait, for a timer or a process, and all that run on a model of a node write thousands of small files: to
+# memory, where there is enough and programs run from there.
+TEST_THREADS ?= $(shell echo $$(($$(nproc) * 2)))
+SCRATCH  = $(shell [ "$$(df -k --output=avail /dev/shm 2> /dev/null | tail -n 1)" -ge 1000000 ] 2> /dev/null \
+  && ! findmnt -n -o OPTIONS /dev/shm | grep -q noexec && echo /dev/shm || echo "$${TMPDIR:-/tmp}")
 DEB_DIR  := target/debian
 # The node's package, and those of the cluster: each kind is built when it is asked for.
-DEB_NODE := $(DEB_DIR)/.done-node-$(PROFILE)
-DEB_CLUSTER := $(DEB_DIR)/.done-cluster-$(CLUSTER_PROFILE)
+DEB_NODE := $(DEB_DIR)/.packaged-node-$(PROFILE)
+DEB_CLUSTER := $(DEB_DIR)/.packaged-cluster-$(CLUSTER_PROFILE)
 DEB_DONE := $(DEB_NODE) $(DEB_CLUSTER)
 # What cargo compiled for them, as it says itself.
 BUILT    := $(DEB_DIR)/.built-$(PROFILE)
 BUILT_CLUSTER := $(DEB_DIR)/.built-cluster-$(PROFILE)
+# The programs as they were packaged: a later build of the tests writes others to the same place in cargo's folder.
+PACKAGED := $(DEB_DIR)/programs/$(TARGET)
 # The folder of a package's Cargo.toml, how its programs are built, and its newest files.
 folder_of = $(if $(filter steliad,$(1)),.,crates/$(1:stelia-%=%))
 profile_of = $(if $(filter steliad,$(1)),$(PROFILE),$(CLUSTER_PROFILE))
@@ -105,36 +109,40 @@ deb: $(if $(filter steliad,$(PACKAGE)),$(DEB_NODE),$(DEB_CLUSTER)) ## the node's
 
 # The binaries are static, so the package runs on any libc.
 $(DEB_NODE): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb
-	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.done-node-* $(DEB_DIR)/.built-$(PROFILE) $(DEB_DIR)/steliad_*.deb
+	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.packaged-node-* $(DEB_DIR)/.built-$(PROFILE) $(DEB_DIR)/steliad_*.deb
 	$(STATIC) $(CARGO) build --locked $(PROGRAMS) --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(BUILT)
+	@mkdir -p $(PACKAGED)/$(PROFILE)
+	@cp $(addprefix target/$(TARGET)/$(PROFILE)/,steliad steliad-quiet steliactl stelia-runner) $(PACKAGED)/$(PROFILE)/
 	@$(call debian,steliad)
 	@echo $(EPOCH) > $@
 
 $(DEB_CLUSTER): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb
-	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.done-cluster-* $(BUILT_CLUSTER) $(CLUSTER_PACKAGES:%=$(DEB_DIR)/%_*.deb)
+	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.packaged-cluster-* $(BUILT_CLUSTER) $(CLUSTER_PACKAGES:%=$(DEB_DIR)/%_*.deb)
 	$(STATIC) $(CARGO) build --locked $(CLUSTER) --profile $(CLUSTER_PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(BUILT_CLUSTER)
+	@mkdir -p $(PACKAGED)/$(CLUSTER_PROFILE)
+	@cp $(addprefix target/$(TARGET)/$(CLUSTER_PROFILE)/,$(CLUSTER_PACKAGES)) $(PACKAGED)/$(CLUSTER_PROFILE)/
 	@$(call debian,$(CLUSTER_PACKAGES))
 	@echo $(EPOCH) > $@
 
 # The named packages, of programs that are built.
 define debian
 export SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH"; $(foreach package,$(1),$(CARGO) deb -p $(package) --quiet --locked \
-	  --no-build --no-strip --profile $(call profile_of,$(package)) --target $(TARGET) --output $(DEB_DIR)/ &&) true
+	  --no-build --no-strip $(if $(FAST),--fast) --profile $(call profile_of,$(package)) --target $(TARGET) --output $(DEB_DIR)/ &&) true
 endef
 
 image: $(RUNNER_IMAGE) $(DEB_CLUSTER) ## OCI image archives in target/image: one holds only the runner, one only the publisher, one only the placement
 	@for program in stelia-publish stelia-placement; do \
-	  packaging/image target/$(TARGET)/$(CLUSTER_PROFILE)/$$program $(VERSION) target/image/$$program.tar || exit; \
+	  packaging/image $(PACKAGED)/$(CLUSTER_PROFILE)/$$program $(VERSION) target/image/$$program.tar || exit; \
 	done
 
 $(RUNNER_IMAGE): $(DEB_NODE)
 	@mkdir -p $(dir $@)
-	@packaging/image target/$(TARGET)/$(PROFILE)/stelia-runner $(VERSION) $@
+	@packaging/image $(PACKAGED)/$(PROFILE)/stelia-runner $(VERSION) $@
 
 sbom: $(DEB_DONE) ## what the packaged programs are made of, crate by crate, in target/dist (CycloneDX), one document a package
 	@mkdir -p $(DIST)
 	@export SOURCE_DATE_EPOCH=$(EPOCH) CARGO=$(CARGO); $(foreach package,$(PACKAGES),packaging/sbom $(package) $(VERSION) $(TARGET) \
-	  target/$(TARGET)/$(call profile_of,$(package)) $(DIST)/$(package)-$(VERSION).cdx.json &&) true
+	  $(PACKAGED)/$(call profile_of,$(package)) $(DIST)/$(package)-$(VERSION).cdx.json &&) true
 
 # What was packaged before a commit has an earlier one's time.
 release: ## a release's files in target/dist: packages, image, SBOM and their checksums
@@ -162,14 +170,14 @@ $(RPM_DONE): $(DEB_DONE) $(SELINUX)/steliad.pp.bz2 LICENSE | $(TOOLS)/bin/cargo-
 	@cp -r Cargo.toml LICENSE systemd-units packaging dbus-interfaces docs $(RPM_TREE)/
 	@for crate in publish cluster placement; do cp crates/$$crate/Cargo.toml $(RPM_TREE)/crates/$$crate/ || exit; done
 	@cp $(SELINUX)/steliad.pp.bz2 $(RPM_TREE)/$(SELINUX)/
-	@cd target/$(TARGET)/$(PROFILE) && cp steliad steliad-quiet steliactl stelia-runner $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(PROFILE)/
-	@cd target/$(TARGET)/$(CLUSTER_PROFILE) && cp stelia-publish stelia-cluster stelia-placement $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(CLUSTER_PROFILE)/
+	@cd $(PACKAGED)/$(PROFILE) && cp steliad steliad-quiet steliactl stelia-runner $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(PROFILE)/
+	@cd $(PACKAGED)/$(CLUSTER_PROFILE) && cp stelia-publish stelia-cluster stelia-placement $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(CLUSTER_PROFILE)/
 	@for package in $(PACKAGES); do \
 	  pages=$(RPM_TREE)/$(RPM_DIR)/man; [ $$package = steliad ] || pages=$$pages/$$package; mkdir -p $$pages; \
 	  dpkg-deb --fsys-tarfile $(DEB_DIR)/$${package}_*.deb | tar -xm -C $$pages --strip-components=4 ./usr/share/man || exit; \
 	done
 	@cd $(RPM_TREE) && export SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH"; $(foreach package,$(PACKAGES),$(CARGO) generate-rpm \
-	  $(if $(filter steliad,$(package)),,-p $(call folder_of,$(package))) --profile $(call profile_of,$(package)) --target $(TARGET) \
+	  $(if $(filter steliad,$(package)),,-p $(call folder_of,$(package))) $(if $(FAST),--payload-compress none) --profile $(call profile_of,$(package)) --target $(TARGET) \
 	  --output $(CURDIR)/$(RPM_DIR)/ &&) true
 	@rm -rf $(RPM_TREE) && echo $(EPOCH) > $@
 
@@ -273,8 +281,8 @@ package-lint: $(DEB_DONE) rpm ## what lintian and rpmlint say of the packages; e
 
 package-test: package-lint dist $(SELINUX)/base.pp.bz2 ## the .rpm held to the Debian package, the SELinux module asked what it allows, the SBOM held to the build
 	STELIA_DEBS=$(DEB_DIR) STELIA_RPMS=$(RPM_DIR) STELIA_SELINUX=$(SELINUX) STELIA_DIST=$(DIST) \
-	STELIA_BIN=target/$(TARGET)/$(PROFILE) STELIA_BUILT=$(BUILT) \
-	STELIA_CLUSTER_BIN=target/$(TARGET)/$(CLUSTER_PROFILE) STELIA_CLUSTER_BUILT=$(BUILT_CLUSTER) \
+	STELIA_BIN=$(PACKAGED)/$(PROFILE) STELIA_BUILT=$(BUILT) \
+	STELIA_CLUSTER_BIN=$(PACKAGED)/$(CLUSTER_PROFILE) STELIA_CLUSTER_BUILT=$(BUILT_CLUSTER) \
 	$(TESTING) test $(WHOLE) --test packaging
 
 node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid, NODE_GUEST=tcg)
@@ -316,7 +324,7 @@ long-sid: # the next Debian: every node test that runs there, and the demo
 	@$(MAKE) --no-print-directory node-test IMAGE=sid
 	@$(MAKE) --no-print-directory demo IMAGE=sid
 
-long-slow: # node tests of a minute and more; eight VMs under noise and floats on a node of 16 CPUs; how long a start takes beside an attacking pod
+long-slow: # node tests of half a minute and more; eight VMs under noise and floats on a node of 16 CPUs; how long a start takes beside an attacking pod
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,slow)"
 	@NODE_CPUS=16 $(MAKE) --no-print-directory node-test
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,fair)"

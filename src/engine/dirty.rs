@@ -82,11 +82,6 @@ impl Dirty {
             || self.instances.keys().any(|pod| !rests(pod))
     }
 
-    /// Whether instances changed.
-    pub(super) fn has_changed_instances(&self) -> bool {
-        !self.instances.is_empty()
-    }
-
     /// Everything of the node, except for units outside.
     pub(super) fn node(&mut self) {
         self.kubelet = true;

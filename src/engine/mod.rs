@@ -7,7 +7,7 @@
 //! | `task`, `timer` | the loop; its one timer |
 //! | `state` | all that the engine owns |
 //! | `watch`, `events`, `dirty` | inotify; what an event puts out of date; what is to be read again |
-//! | `recent_looks`, `hold_back` | how often the engine looked at each pod's instance of late; pods with many looks wait for others, and for starts |
+//! | `recent_looks` | how often the engine looked at each pod's instance of late; pods with many looks wait for others |
 //! | `picture` (`node`, `instance`) | what is known, and its parts read again |
 //! | `observe`, `outside`, `limits`, `siblings`, `kubelet_file` | reading cgroups, units outside and workers, limits, other containers, kubelet's file |
 //! | `delayed_condition`, `kvm_threads` | conditions that count after a delay; threads that KVM makes after the guest has started |
@@ -39,7 +39,6 @@ mod dirty;
 mod drift_log;
 mod events;
 mod handle;
-mod hold_back;
 mod in_place;
 mod inbox;
 mod incidents;

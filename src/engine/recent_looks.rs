@@ -9,10 +9,8 @@ use stelia_kubelet::PodUid;
 const HALF_LIFE: Duration = Duration::from_secs(4);
 /// Weights below this are forgotten.
 const MIN_WEIGHT: f64 = 0.5;
-/// Looks that never make a pod wait: a VM's start takes about a dozen, beside the weight of its registration.
-const FREE_LOOKS: f64 = 80.0;
-/// The weight of a registration: a pod that registers for the second time within a few seconds waits for pods that start once.
-const REGISTRATION_WEIGHT: f64 = 24.0;
+/// Looks that never make a pod wait: a VM's start takes about a dozen.
+const FREE_LOOKS: f64 = 40.0;
 /// Steps that weigh as much as one look.
 const STEPS_PER_UNIT: f64 = 64.0;
 /// Tasks listed by a look that weigh as much as another look: a start of a VM of 512 vCPUs is within the looks that are free.
@@ -42,11 +40,6 @@ impl RecentLooks {
     /// Count a look at the pod's instance that listed so many tasks.
     pub(super) fn add(&mut self, pod: &PodUid, tasks: usize, now: Instant) {
         self.add_weight(pod, 1.0 + tasks as f64 / TASKS_PER_UNIT, now);
-    }
-
-    /// Count a registration of the pod's instance.
-    pub(super) fn add_registration(&mut self, pod: &PodUid, now: Instant) {
-        self.add_weight(pod, REGISTRATION_WEIGHT, now);
     }
 
     /// Count steps that were taken for the pod's instance.
@@ -110,31 +103,10 @@ mod tests {
     #[test]
     fn a_look_weighs_more_the_more_tasks_it_lists() {
         let (mut recent, now) = (RecentLooks::default(), Instant::now());
-        (0..20).for_each(|_| recent.add(&pod(1), 1024, now));
-        (0..20).for_each(|_| recent.add(&pod(2), 8, now));
+        (0..10).for_each(|_| recent.add(&pod(1), 1024, now));
+        (0..10).for_each(|_| recent.add(&pod(2), 8, now));
         let allowed = recent.allowed([pod(1), pod(2)].iter(), now);
         assert!(recent.exceeds(allowed, &pod(1), now) && !recent.exceeds(allowed, &pod(2), now));
-    }
-
-    #[test]
-    fn a_pod_that_registers_again_and_again_waits_for_one_that_registers_once() {
-        let (mut recent, now) = (RecentLooks::default(), Instant::now());
-        let register = |recent: &mut RecentLooks, pod: &PodUid, now: Instant| {
-            recent.add_registration(pod, now);
-            (0..12).for_each(|_| recent.add(pod, 0, now));
-        };
-        let seconds = Duration::from_secs;
-        (0..20).for_each(|second| register(&mut recent, &pod(1), now + seconds(second)));
-        let now = now + seconds(20);
-        register(&mut recent, &pod(2), now);
-        let allowed = recent.allowed([pod(2)].iter(), now);
-        assert!(recent.exceeds(allowed, &pod(1), now) && !recent.exceeds(allowed, &pod(2), now));
-        // kubelet starts a container that ends at once again after 10 s, then after 20 s.
-        register(&mut recent, &pod(2), now + seconds(10));
-        let now = now + seconds(30);
-        register(&mut recent, &pod(2), now);
-        let allowed = recent.allowed([pod(3)].iter(), now);
-        assert!(!recent.exceeds(allowed, &pod(2), now));
     }
 
     #[test]

@@ -15,7 +15,6 @@ use tokio::sync::watch;
 
 use super::calls::Calls;
 use super::dirty::Dirty;
-use super::hold_back::HoldBack;
 use super::inbox::Inbox;
 use super::instance_log::InstanceLog;
 use super::jobs::Jobs;
@@ -41,7 +40,6 @@ pub(super) struct State {
     pub(super) retries: Retries,
     /// How often the engine looked at each pod's instance recently.
     pub(super) recent_looks: RecentLooks,
-    pub(super) hold_back: HoldBack,
     pub(super) systemd_calls: SystemdCalls,
     /// Drift that is not repaired yet, with the instance as it was before.
     pub(super) drift: BTreeMap<Option<PodUid>, (Option<Instance>, Vec<Finding>)>,

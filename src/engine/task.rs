@@ -14,10 +14,9 @@ use tokio::runtime;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::calls::{Asker, Calls};
+use super::calls::{Asker, Call, Calls};
 use super::dirty::Dirty;
 use super::handle::{Handle, Message};
-use super::hold_back::HoldBack;
 use super::inbox::Inbox;
 use super::instance_log::InstanceLog;
 use super::jobs::Jobs;
@@ -36,10 +35,15 @@ use super::watch::Watcher;
 /// How long the start waits for systemd before any turn.
 const STARTUP_SYSTEMD_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long calls of a pod are held back at most while other pods' VMs start.
+const MAX_HOLD_BACK: Duration = Duration::from_secs(1);
+
 /// Owns the state and changes the system; doors reach it through a [`Handle`] only.
 pub struct Engine {
     state: State,
     messages: mpsc::UnboundedReceiver<(Asker, Message)>,
+    /// Since when a call has been held back.
+    held_back: Option<Instant>,
     timer: Timer,
 }
 
@@ -73,7 +77,6 @@ impl Engine {
             dirty: Dirty::default(),
             retries: Retries::default(),
             recent_looks: RecentLooks::default(),
-            hold_back: HoldBack::default(),
             systemd_calls: SystemdCalls::of(runtime::Handle::current()),
             drift: BTreeMap::new(),
             passes: Passes::default(),
@@ -97,6 +100,7 @@ impl Engine {
         let engine = Self {
             state,
             messages,
+            held_back: None,
             timer: Timer::new()?,
         };
         Ok((engine, handle))
@@ -202,16 +206,14 @@ impl Engine {
 
     /// Begin one call and take one turn; whether there was anything to do.
     fn advance(&mut self) -> bool {
-        let now = Instant::now();
         let mut busy = false;
-        self.state.update_hold_back(now);
         if let Some((asker, call)) = self.state.inbox.next_again() {
             call.begin(&mut self.state, asker);
             busy = true;
         }
         // kubelet's file is read before a call is begun.
         if !self.state.dirty.kubelet
-            && let Some((asker, call)) = self.state.next_call(now)
+            && let Some((asker, call)) = self.next_call(Instant::now())
         {
             self.state.passes.trigger.get_or_insert(Trigger::Call);
             call.begin(&mut self.state, asker);
@@ -227,6 +229,29 @@ impl Engine {
         busy
     }
 
+    /// The next call to begin. While VMs start, a pod at whose instance the engine looked much more often of late than at theirs is
+    /// held back, so that its calls do not come between the steps of a start, but no longer than [`MAX_HOLD_BACK`].
+    fn next_call(&mut self, now: Instant) -> Option<(Asker, Box<dyn Call>)> {
+        let starting = self.state.calls.starting();
+        let is_over = self
+            .held_back
+            .is_some_and(|since| now.duration_since(since) >= MAX_HOLD_BACK);
+        let allowed = self.state.recent_looks.allowed(starting.iter().copied(), now);
+        let (recent, others) = (&self.state.recent_looks, |pod: &PodUid| {
+            starting.iter().any(|one| *one != pod)
+        });
+        let next = self
+            .state
+            .inbox
+            .next(|pod| !is_over && others(pod) && recent.exceeds(allowed, pod, now));
+        if next.is_some() || !self.state.inbox.has_waiting() {
+            self.held_back = None;
+        } else {
+            self.held_back.get_or_insert(now);
+        }
+        next
+    }
+
     /// When to wake next: the first timer, or the watchdog's time, which a timer may pass by `late`.
     fn next_wake(&self, alive: Instant, late: Duration) -> Instant {
         let timers = [
@@ -236,7 +261,7 @@ impl Engine {
             self.state.systemd_calls.next(),
             self.state.calls.next(),
             self.state.jobs.next(),
-            self.state.hold_back.end(),
+            self.held_back.map(|since| since + MAX_HOLD_BACK),
         ];
         let wake = timers.into_iter().flatten().min().unwrap_or(self.state.next_audit);
         // One wake-up serves both the watchdog and an audit that follows soon.

@@ -9,7 +9,6 @@ use stelia_kubelet::PodUid;
 use stelia_record::Phase;
 
 use super::apply::{self, Outcome, apply};
-use super::calls::{Asker, Call};
 use super::dirty::Stale;
 use super::metrics::Trigger;
 use super::pass::Pass;
@@ -20,26 +19,7 @@ use crate::journal::{self, about};
 impl State {
     /// Whether a turn has anything to do.
     pub(super) fn is_due(&self) -> bool {
-        let now = Instant::now();
-        self.dirty.is_due(|pod| self.rests(pod, now))
-    }
-
-    /// Whether an instance is not to be read now, although it changed.
-    fn rests(&self, pod: &PodUid, now: Instant) -> bool {
-        self.retries.instances.rests(pod) || self.hold_back.holds(pod, &self.recent_looks, now)
-    }
-
-    /// Which pods are held back from now on.
-    pub(super) fn update_hold_back(&mut self, now: Instant) {
-        let starting = self.calls.starting().into_iter().cloned().collect();
-        let waits = self.inbox.has_waiting() || self.dirty.has_changed_instances();
-        self.hold_back.update(starting, &self.recent_looks, waits, now);
-    }
-
-    /// The next call to begin.
-    pub(super) fn next_call(&mut self, now: Instant) -> Option<(Asker, Box<dyn Call>)> {
-        let (hold_back, recent) = (&self.hold_back, &self.recent_looks);
-        self.inbox.next(|pod| hold_back.holds(pod, recent, now))
+        self.dirty.is_due(|pod| self.retries.instances.rests(pod))
     }
 
     pub(super) fn turn(&mut self) {
@@ -143,10 +123,9 @@ impl State {
 
     /// Read the instances that are due.
     fn look_at_instances(&mut self, whom: &mut BTreeSet<PodUid>, gone: &mut BTreeSet<PodUid>) -> bool {
-        let (retries, hold_back, recent) = (&self.retries.instances, &self.hold_back, &self.recent_looks);
+        let retries = &self.retries.instances;
         let now = Instant::now();
-        let rests = |pod: &PodUid| retries.rests(pod) || hold_back.holds(pod, recent, now);
-        let due = self.dirty.due(rests, recent, now);
+        let due = self.dirty.due(|pod| retries.rests(pod), &self.recent_looks, now);
         let mut everyone = false;
         for (pod, ours) in std::mem::take(&mut self.dirty.floats) {
             let drifted = self.picture.look_at_float(&self.system, &pod, ours, &mut self.dirty);

@@ -27,8 +27,6 @@ const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 const SOCKET: &str = "unix:path=/run/stelia/runner/socket";
 /// How often a start is measured at a time.
 const STARTS: usize = 3;
-/// Before each start: a VM that starts again and again waits for pods that do not, and this one is to be measured as one that starts.
-const PAUSE: Duration = Duration::from_secs(8);
 /// How much longer a disturbed start may take.
 const BAR: f64 = 3.0;
 /// No disturber goes on for longer, whatever becomes of the test.
@@ -310,7 +308,6 @@ fn measure(times: usize) {
         }
         let mut took = Vec::new();
         for n in 0..times {
-            tokio::time::sleep(PAUSE).await;
             let started = Instant::now();
             let path = register(&manager, &anchor).await.expect("registered");
             let instance = instance(&connection, path).await;

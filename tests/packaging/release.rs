@@ -54,7 +54,8 @@ fn crates(sbom: &Value) -> BTreeSet<String> {
 /// Every crate that cargo reports to have compiled for the programs' own target. What runs while they are built is compiled for the
 /// host, into another folder.
 fn compiled(package: &str, log: &str) -> BTreeSet<String> {
-    let target = built(package);
+    let programs = built(package);
+    let target = programs.parent().and_then(Path::file_name).expect("a target");
     let log = fs::read_to_string(given(log)).expect("cargo's messages");
     let messages = log
         .lines()
@@ -64,7 +65,7 @@ fn compiled(package: &str, log: &str) -> BTreeSet<String> {
         let files = message["filenames"].as_array().expect("files").iter();
         files
             .filter_map(Value::as_str)
-            .any(|file| Path::new(file).starts_with(&target))
+            .any(|file| Path::new(file).iter().any(|part| part == target))
     });
     // "…#name@1.2.3", or "path+file:///…/name#1.2.3"
     let reference = |message: Value| {

@@ -103,7 +103,6 @@ impl State {
                 limits,
             }) => {
                 let pod = record.pod.clone();
-                self.recent_looks.add_registration(&pod, Instant::now());
                 let mut made = None;
                 if record.home == TreeHome::InPlace {
                     if let Err(refusal) = self.begin_in_place(&record, pod_name) {
