@@ -18,7 +18,7 @@ IMAGE   ?= trixie
 # The node tests of a section, by the names that tests/node/sections has.
 node_tests = $(shell sed -n 's/^$(1) //p' tests/node/sections)
 # The sections of check-long.
-SECTIONS ?= sid slow fuzz soak crash emulated laws scale upgrade linux libvirt release browser api placement
+SECTIONS ?= sid slow allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt release browser api placement
 # How often the section "laws" tries each property, and those two that act out a node's whole day in every case.
 CASES    ?= 20000
 DAYS     ?= 4000
@@ -93,7 +93,7 @@ INSTALL  := CFLAGS=-O2 CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_L
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-slow long-fuzz long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-api long-placement help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-slow long-allocator long-ledger long-fuzz long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-api long-placement help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -304,8 +304,8 @@ node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of
 	done
 	@FILTER="$(FILTER)" IMAGE=$(IMAGE) CYCLES=$(CYCLES) EVERY=$(EVERY) tests/node/suite $(NODE_JOB)
 
-soak: ## 500 cycles of register and deregister in the test node, instead of check's 50
-	$(MAKE) node-test FILTER=fifty_cycles CYCLES=500
+soak: ## 500 cycles of register and deregister in the test node
+	$(MAKE) node-test FILTER="$(call node_tests,soak)" CYCLES=500
 
 check: ## setup, lint, test, package-test and node-test, and how long each took; the packages are those of FAST=1
 	@packaging/timed "$(MAKE) FAST=1" setup lint test package-test node-test
@@ -317,7 +317,7 @@ node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,quick)"
 
 # What is too long for every change. A section is seen whole, by hand, when what it is about changes.
-check-long: ## what is too long for every change, by section (SECTIONS="sid slow fuzz soak crash emulated laws scale upgrade linux libvirt release browser api placement")
+check-long: ## what is too long for every change, by section (SECTIONS="sid slow allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt release browser api placement")
 	@packaging/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo
@@ -328,6 +328,12 @@ long-slow: # node tests of half a minute and more; eight VMs under noise and flo
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,slow)"
 	@NODE_CPUS=16 $(MAKE) --no-print-directory node-test
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,fair)"
+
+long-allocator: # CPUs that steliad chooses: classes, policies, bounds, moves of a running VM, the take-over from kubelet
+	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,allocator)"
+
+long-ledger: # the ledger through restarts, plugged vCPUs, sleep, a full disk and changed bytes
+	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,ledger)"
 
 long-fuzz: fuzz-short # each fuzz target for 5 s
 

@@ -7,6 +7,7 @@ mod life;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Output;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use stelia_api::attribution::Attribution;
@@ -169,11 +170,7 @@ fn an_intruder_is_booked_as_often_as_the_kernel_traced_it_and_named() {
         booked_as_traced(&pod, "an intruder", || {
             let intruder = Intruder::in_vcpu(&pod, cpu, "intruder");
             noise::start(&own);
-            let attribution = std::thread::spawn({
-                let uid = pod.uid.clone();
-                move || attribute(&uid, 6)
-            });
-            wait_until("it counts", || counts().then_some(()));
+            let attribution = begin_attribution(&pod.uid, 6);
             intruder.intrude();
             let attribution = attribution.join().expect("an attribution");
             noise::stop();
@@ -200,9 +197,21 @@ fn an_intruder_is_booked_as_often_as_the_kernel_traced_it_and_named() {
     });
 }
 
-/// What was begun is kept once all is set up.
-fn counts() -> bool {
-    fs::read_to_string("/run/stelia/quiet/trace.json").is_ok_and(|kept| kept.contains("from"))
+/// What steliad-quiet keeps of a trace: once all is set up, since when. That of the last trace may still be there.
+fn kept_trace() -> String {
+    fs::read_to_string("/run/stelia/quiet/trace.json").unwrap_or_default()
+}
+
+/// An attribution of so many seconds that has begun to count.
+fn begin_attribution(uid: &str, seconds: u32) -> JoinHandle<Attribution> {
+    let last = kept_trace();
+    let uid = uid.to_owned();
+    let call = std::thread::spawn(move || attribute(&uid, seconds));
+    wait_until("it counts", || {
+        let now = kept_trace();
+        (now != last && now.contains("from")).then_some(())
+    });
+    call
 }
 
 /// Of tracefs, made by steliad-quiet.
@@ -538,11 +547,7 @@ pub fn a_contained_vms_intruder_is_booked_and_named(pod: &Pod) {
     for seconds in [5, 20, 80] {
         earlier = by_intruder(&foreign());
         let intruder = Intruder::beside(cpu, "intruder");
-        let call = std::thread::spawn({
-            let uid = pod.uid.clone();
-            move || attribute(&uid, seconds)
-        });
-        wait_until("it counts", || counts().then_some(()));
+        let call = begin_attribution(&pod.uid, seconds);
         intruder.intrude();
         let ended_us = std::time::UNIX_EPOCH.elapsed().expect("a time").as_micros();
         let attribution = call.join().expect("an attribution");
