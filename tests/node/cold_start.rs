@@ -55,7 +55,8 @@ fn the_bus_name_the_runner_socket_and_the_path_unit_each_start_the_daemon() {
             let text = fs::read_to_string(pod.float().join("cpuset.cpus")).unwrap_or_default();
             (text.trim() == "2,5-7").then_some(())
         });
-        assert_eq!(active(), "active");
+        // It follows the file before it tells systemd that it is ready.
+        wait_until("the daemon is ready", || (active() == "active").then_some(()));
         run(&["kubelet-standin", "entry", "remove", OTHER]);
         wait_until("and again", || {
             (read(pod.float().join("cpuset.cpus")) == "2-3").then_some(())
