@@ -135,15 +135,21 @@ pub fn booked_as_traced(pod: &Pod, what: &str, mut ran: impl FnMut() -> u64) -> 
 
 /// Its CPUs are booked: that begins with the first audit after what KVM makes late is where it belongs.
 pub fn wait_booked(pod: &Pod) {
+    wait_with_audits("it is booked", || {
+        (account_by_uid(&pod.uid).covered_us > 0).then_some(())
+    });
+}
+
+/// Asks for an audit every 2 s meanwhile: audits are a lot to do where eight VMs start on a node that is emulated.
+fn wait_with_audits<T>(what: &str, mut now: impl FnMut() -> Option<T>) -> T {
     let mut asked: Option<Instant> = None;
-    // Audits are a lot to do where eight VMs start on a node that is emulated.
-    wait_within(PATIENCE * 5, "it is booked", String::new, || {
+    wait_within(PATIENCE * 5, what, String::new, || {
         if asked.is_none_or(|at| at.elapsed() > Duration::from_secs(2)) {
             run(&["steliactl", "reconcile"]);
             asked = Some(Instant::now());
         }
-        (account_by_uid(&pod.uid).covered_us > 0).then_some(())
-    });
+        now()
+    })
 }
 
 /// Once the counters were read after this call. On a slow node an account may be answered before they are, with the entries of before;
@@ -489,14 +495,7 @@ fn full(pod: &Pod) {
     wait_state(pod, "isolated");
     let problem = || describe()["node"]["ledger"]["problem"].as_str().map(str::to_owned);
     // The page that was begun takes a few more entries, one an audit.
-    let mut asked: Option<Instant> = None;
-    let text = wait_until("it is said", || {
-        if asked.is_none_or(|at| at.elapsed() > Duration::from_secs(2)) {
-            run(&["steliactl", "reconcile"]);
-            asked = Some(Instant::now());
-        }
-        problem()
-    });
+    let text = wait_with_audits("it is said", problem);
     println!("  {text}");
     let second = Pod::vm("second", 1);
     assert_isolated(&second, 1);
