@@ -24,6 +24,7 @@ use super::metrics::Trigger;
 use super::pass::Passes;
 use super::picture::Picture;
 use super::recent_looks::RecentLooks;
+use super::registration_rate::RegistrationRate;
 use super::retries::Retries;
 use super::state::State;
 use super::systemd_calls::SystemdCalls;
@@ -77,6 +78,7 @@ impl Engine {
             dirty: Dirty::default(),
             retries: Retries::default(),
             recent_looks: RecentLooks::default(),
+            registration_rate: RegistrationRate::default(),
             systemd_calls: SystemdCalls::of(runtime::Handle::current()),
             drift: BTreeMap::new(),
             passes: Passes::default(),

@@ -1,13 +1,14 @@
 //! Nobody's calls, processes or failures make another VM's start long: each kind of disturber against the same VM's start when
 //! nobody disturbs, in one boot.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
-use std::thread::spawn;
+use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use rustix::thread::gettid;
@@ -25,6 +26,8 @@ use crate::promise::state;
 
 const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 const SOCKET: &str = "unix:path=/run/stelia/runner/socket";
+/// How long after one start of a VM the next begins: a pod may register once in this time.
+const START_INTERVAL: Duration = Duration::from_secs(10);
 /// How often a start is measured at a time.
 const STARTS: usize = 3;
 /// How much longer a disturbed start may take.
@@ -112,12 +115,29 @@ impl Task {
     }
 }
 
-/// Start to isolated of the VM, in microseconds, each time; the last one stays up.
-fn starts(victim: &Pod, times: usize) -> Vec<u64> {
-    let mut task = Task::in_pod(victim, &format!("starts {times}"));
-    let took = task.wait_for("TOOK");
-    task.end();
-    took.split_whitespace().map(|us| us.parse().expect("a time")).collect()
+/// VMs whose starts are measured, and when each was started last. They take turns, because a pod that registers too often waits.
+struct Victims(VecDeque<(Pod, Instant)>);
+
+impl Victims {
+    fn start() -> Self {
+        let start = |name: &&str| (quiet_vm(name), Instant::now());
+        Self(["victim-1", "victim-2"].iter().map(start).collect())
+    }
+
+    /// From the start of a VM until it is isolated, in microseconds, each time. The VMs stay up.
+    fn starts(&mut self, times: usize) -> Vec<u64> {
+        let mut took = Vec::new();
+        for _ in 0..times {
+            let (pod, started) = self.0.pop_front().expect("a VM");
+            sleep(START_INTERVAL.saturating_sub(started.elapsed()));
+            let started = Instant::now();
+            let mut task = Task::in_pod(&pod, "start");
+            took.push(task.wait_for("TOOK").parse().expect("a time"));
+            task.end();
+            self.0.push_back((pod, started));
+        }
+        took
+    }
 }
 
 fn median(mut of: Vec<u64>) -> f64 {
@@ -184,14 +204,14 @@ fn undo() {
 fn nobody_makes_another_vms_start_long() {
     on_node_undoing(undo, || {
         configure("audit-interval-s = 3600\n");
-        let victim = quiet_vm("victim");
+        let mut victims = Victims::start();
         // Its first process collects the orphans that chains leave.
         let attacker = Pod::start("attacker", &["--cpus", "1"], &["tini", "--", "sleep", "100000"]);
         let _ = fs::remove_file(over());
         let (daemon, restarted) = (main_pid(), restarts());
         // Whatever is slower the first time.
-        starts(&victim, 1);
-        let mut before = starts(&victim, STARTS);
+        victims.starts(2);
+        let mut before = victims.starts(STARTS);
         let mut beside = |what: &str| {
             let mut disturber = match what {
                 "describe" => Task::as_nobody(what),
@@ -202,10 +222,12 @@ fn nobody_makes_another_vms_start_long() {
                 make_float_immovable(&attacker);
             }
             let (began, ticked) = (Instant::now(), ticks());
-            let took = starts(&victim, STARTS);
+            let took = victims.starts(STARTS);
             let busy = (ticks() - ticked) as f64 / 100.0 / began.elapsed().as_secs_f64();
-            assert_eq!(state(&victim).as_deref(), Some("isolated"), "{what}");
-            assert_events_are_seen(&victim);
+            for (victim, _) in &victims.0 {
+                assert_eq!(state(victim).as_deref(), Some("isolated"), "{what}");
+            }
+            assert_events_are_seen(&victims.0[0].0);
             fs::write(over(), "").expect("the sign that it is over");
             let said = disturber.wait_for("DISTURBED");
             assert!(
@@ -216,7 +238,7 @@ fn nobody_makes_another_vms_start_long() {
             fs::remove_file(over()).expect("the sign");
             assert_eq!((main_pid(), restarts()), (daemon.clone(), restarted.clone()), "{what}");
             // Just before and just after: whatever else this machine does, it does to both.
-            let after = starts(&victim, STARTS);
+            let after = victims.starts(STARTS);
             let undisturbed = median([&before[..], &after].concat());
             let times = median(took.clone()) / undisturbed;
             println!(
@@ -252,7 +274,7 @@ fn process() {
     let Ok(what) = std::env::var("STELIA_FAIR") else { return };
     let (what, argument) = what.split_once(' ').unwrap_or((&what, ""));
     match what {
-        "starts" => measure(argument.parse().expect("a number")),
+        "start" => measure(),
         "late" => register_late(Path::new(argument)),
         "describe" => block_on(describe_all_the_time()),
         what => block_on(disturb(what)),
@@ -289,7 +311,7 @@ async fn instance(connection: &Connection, path: String) -> InstanceProxy<'stati
 }
 
 /// In a container of `quiet_vm`: what its runner would do, with a clock. No call may be refused.
-fn measure(times: usize) {
+fn measure() {
     let anchor = pidfd(find("\0anchor").expect("the anchor"));
     let qemu = pidfd(1);
     let mut vcpus: Vec<i32> = Vec::new();
@@ -305,23 +327,18 @@ fn measure(times: usize) {
         let manager = ManagerProxy::new(&connection).await.expect("proxy");
         if !manager.list_instances().await.expect("listed").is_empty() {
             manager.deregister("", Dict::new()).await.expect("deregistered");
+            // What systemd and the daemon still do about the former scope does not count.
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        let mut took = Vec::new();
-        for n in 0..times {
-            let started = Instant::now();
-            let path = register(&manager, &anchor).await.expect("registered");
-            let instance = instance(&connection, path).await;
-            let list = (0..).zip(&vcpus).map(|(index, tid)| (index, *tid, Dict::new()));
-            let attached = instance.attach_vcpus(Fd::from(qemu.as_fd()), list.collect(), Dict::new());
-            attached.await.expect("attached");
-            took.push(started.elapsed().as_micros().to_string());
-            if n + 1 < times {
-                manager.deregister("", Dict::new()).await.expect("deregistered");
-            }
-        }
-        took
+        let started = Instant::now();
+        let path = register(&manager, &anchor).await.expect("registered");
+        let instance = instance(&connection, path).await;
+        let list = (0..).zip(&vcpus).map(|(index, tid)| (index, *tid, Dict::new()));
+        let attached = instance.attach_vcpus(Fd::from(qemu.as_fd()), list.collect(), Dict::new());
+        attached.await.expect("attached");
+        started.elapsed().as_micros()
     });
-    println!("TOOK {}", took.join(" "));
+    println!("TOOK {took}");
 }
 
 /// In a sleeper's container: registers when told to, and says when that is answered.
@@ -406,7 +423,7 @@ async fn disturb(what: &str) {
                 let _ = told.recv();
                 thread_chain(started);
                 while !is_over(started) {
-                    std::thread::sleep(Duration::from_millis(50));
+                    sleep(Duration::from_millis(50));
                 }
             });
             let vcpus = vec![(0, tid.recv().expect("a thread id"), Dict::new())];

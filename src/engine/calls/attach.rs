@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use stelia_api::{Error, ErrorKind, Reason, ReasonKind, ThreadRole};
 use stelia_decide::{AdoptedPlacement, attached, placement_name};
@@ -107,6 +108,10 @@ impl Call for AttachCall {
     fn begin(self: Box<Self>, state: &mut State, asker: Asker) {
         let Self { request, reply } = *self;
         let pod = request.pod.clone();
+        if let Some(own) = &asker {
+            // Its threads are read before the call may be refused.
+            state.recent_looks.add(own, request.vcpus.len(), Instant::now());
+        }
         match state.begin_attach(request) {
             Ok(StartedCall::Done(placed)) => state.finish(&asker, [reply], Ok(placed)),
             Ok(StartedCall::Recorded {

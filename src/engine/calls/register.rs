@@ -103,6 +103,14 @@ impl State {
                 limits,
             }) => {
                 let pod = record.pod.clone();
+                let counted = asker
+                    .as_ref()
+                    .map(|own| self.registration_rate.count(own, Instant::now()));
+                if let Some(Err(due)) = counted {
+                    // Its deadline begins when it does.
+                    let call = RegisterCall { deadline: None, ..call };
+                    return self.postpone(pod, asker, call, due);
+                }
                 let mut made = None;
                 if record.home == TreeHome::InPlace {
                     if let Err(refusal) = self.begin_in_place(&record, pod_name) {
@@ -120,21 +128,29 @@ impl State {
                 if !self.systemd_calls.has(&unit) {
                     self.systemd_calls.try_runtime(&self.system, pod.clone(), unit);
                 }
-                self.postpone(pod, asker, call, Instant::now() + RUNTIME_CHECK_TIMEOUT);
+                self.postpone_until(pod, asker, call, Instant::now() + RUNTIME_CHECK_TIMEOUT);
             }
             Err(refusal) => match pod {
-                Some(pod) if refusal.may_pass && Instant::now() < deadline => self.postpone(pod, asker, call, deadline),
+                Some(pod) if refusal.may_pass && Instant::now() < deadline => {
+                    self.postpone_until(pod, asker, call, deadline);
+                }
                 _ => self.finish(&asker, [call.reply], Err(refusal)),
             },
         }
     }
 
+    /// Try a registration again when something changes for its pod, and for the last time at this time.
+    fn postpone_until(&mut self, pod: PodUid, asker: Asker, call: RegisterCall, deadline: Instant) {
+        let call = RegisterCall {
+            deadline: Some(deadline),
+            ..call
+        };
+        self.postpone(pod, asker, call, deadline);
+    }
+
     /// Try a registration again when something changes for its pod, and at this time.
     fn postpone(&mut self, pod: PodUid, asker: Asker, call: RegisterCall, due: Instant) {
-        let call = Box::new(RegisterCall {
-            deadline: Some(due),
-            ..call
-        });
+        let call = Box::new(call);
         let waiting = self.calls.registrations.entry(pod).or_default();
         waiting.push(Postponed { due, asker, call });
     }
