@@ -12,7 +12,7 @@ use super::recent_looks::RecentLooks;
 const MAX_INSTANCES_PER_TURN: usize = 32;
 /// Turns in a row in which the audit waits for changed instances.
 const MAX_AUDIT_WAIT_TURNS: u32 = 8;
-/// For at most so many turns in a row instances at which the engine looked often wait for others.
+/// Turns in a row in which instances with many recent looks wait for others, at most.
 const MAX_TURNS_BEHIND: u32 = 8;
 
 /// What of an instance may be out of date.

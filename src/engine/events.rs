@@ -57,7 +57,7 @@ impl State {
         self.dirty.audit = self.picture.snapshot.instances.keys().cloned().collect();
         self.retries.wake_all();
         self.recent_looks.forget_old(Instant::now());
-        self.registration_rate.forget_old(Instant::now());
+        self.rates.forget_old(Instant::now());
         self.watch_node();
         self.audits.send_replace(());
     }

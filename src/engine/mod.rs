@@ -7,7 +7,7 @@
 //! | `task`, `timer` | the loop; its one timer |
 //! | `state` | all that the engine owns |
 //! | `watch`, `events`, `dirty` | inotify; what an event puts out of date; what is to be read again |
-//! | `registration_rate` | how often a pod may register |
+//! | `rates` | how often a pod may register, or have itself audited |
 //! | `recent_looks` | how often the engine looked at each pod's instance of late; pods with many looks wait for others |
 //! | `picture` (`node`, `instance`) | what is known, and its parts read again |
 //! | `observe`, `outside`, `limits`, `siblings`, `kubelet_file` | reading cgroups, units outside and workers, limits, other containers, kubelet's file |
@@ -60,9 +60,9 @@ mod own_thread;
 mod pass;
 mod pass_log;
 mod picture;
+mod rates;
 mod rebind_job;
 mod recent_looks;
-mod registration_rate;
 mod report;
 mod restrict;
 mod retries;

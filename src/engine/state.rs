@@ -21,8 +21,8 @@ use super::jobs::Jobs;
 use super::metrics::Metrics;
 use super::pass::Passes;
 use super::picture::Picture;
+use super::rates::Rates;
 use super::recent_looks::RecentLooks;
-use super::registration_rate::RegistrationRate;
 use super::retries::Retries;
 use super::systemd_calls::SystemdCalls;
 use super::view_writer::ViewWriter;
@@ -41,7 +41,7 @@ pub(super) struct State {
     pub(super) retries: Retries,
     /// How often the engine looked at each pod's instance recently.
     pub(super) recent_looks: RecentLooks,
-    pub(super) registration_rate: RegistrationRate,
+    pub(super) rates: Rates,
     pub(super) systemd_calls: SystemdCalls,
     /// Drift that is not repaired yet, with the instance as it was before.
     pub(super) drift: BTreeMap<Option<PodUid>, (Option<Instance>, Vec<Finding>)>,

@@ -23,8 +23,8 @@ use super::jobs::Jobs;
 use super::metrics::Trigger;
 use super::pass::Passes;
 use super::picture::Picture;
+use super::rates::Rates;
 use super::recent_looks::RecentLooks;
-use super::registration_rate::RegistrationRate;
 use super::retries::Retries;
 use super::state::State;
 use super::systemd_calls::SystemdCalls;
@@ -78,7 +78,7 @@ impl Engine {
             dirty: Dirty::default(),
             retries: Retries::default(),
             recent_looks: RecentLooks::default(),
-            registration_rate: RegistrationRate::default(),
+            rates: Rates::default(),
             systemd_calls: SystemdCalls::of(runtime::Handle::current()),
             drift: BTreeMap::new(),
             passes: Passes::default(),
@@ -170,6 +170,9 @@ impl Engine {
         match message {
             Message::Show(shown) => self.state.show(shown),
             Message::Call(mut call) => {
+                if let Some(pod) = &asker {
+                    self.state.drop_abandoned_registrations(pod);
+                }
                 if !call.join_under_way(&mut self.state.calls) {
                     self.state.inbox.push(asker, call);
                 }

@@ -1,5 +1,8 @@
 //! One instance's life: isolated, killed, deregistered.
 
+use std::fs;
+use std::io::ErrorKind;
+
 use stelia_api::client::{Dict, ManagerProxy};
 
 use crate::client::block_on;
@@ -17,6 +20,11 @@ fn every_vcpu_has_a_cpu_to_itself_and_everything_else_is_on_shared_cpus() {
         large.wait_running();
         let (a, b) = (assert_isolated(&small, 2), assert_isolated(&large, 4));
         assert!(small.exclusive().is_disjoint(&large.exclusive()));
+        for leaf in [small.vcpu(), small.float()] {
+            let refused = fs::create_dir(leaf.join("below")).expect_err("a cgroup below");
+            // cgroup.max.descendants
+            assert_eq!(refused.kind(), ErrorKind::WouldBlock, "{}", leaf.display());
+        }
         println!("  others on shared CPUs: {} and {}", a.others.len(), b.others.len());
     });
 }

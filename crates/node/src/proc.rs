@@ -16,7 +16,7 @@ use crate::processes;
 pub struct TaskId {
     /// Process id, or thread id, on the host.
     pub id: i32,
-    /// Start time in clock ticks since boot (`/proc/<id>/stat`, field 22).
+    /// Start time in clock ticks since boot (`/proc/<id>/task/<id>/stat`, field 22).
     pub start: u64,
 }
 
@@ -103,6 +103,12 @@ impl KernelProcs {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
+    /// `/proc/<id>/task/<id>/stat`. For `/proc/<id>/stat` the kernel sums over all threads of the process, so that reading it for each
+    /// of them takes quadratic time.
+    fn read_thread_stat(&self, id: i32) -> Result<String, ProcError> {
+        self.read(&format!("{id}/task/{id}/stat"))
+    }
+
     /// What `find` finds in the status of a process or thread; `what` names it.
     fn status<T>(&self, id: i32, what: &str, find: impl FnOnce(&str) -> Option<T>) -> Result<T, ProcError> {
         let status = self.read(&format!("{id}/status"))?;
@@ -140,13 +146,13 @@ fn bad(operation: String, text: &str) -> ProcError {
     ProcError { operation, cause }
 }
 
-/// Field 22 of `/proc/<pid>/stat`: when the process started, in clock ticks since boot.
+/// Field 22 of `/proc/<pid>/task/<pid>/stat`: when the process started, in clock ticks since boot.
 pub fn start_time(stat: &str) -> Option<u64> {
     // The name (field 2) may hold spaces and parentheses: count from the last ')', after which field 3 begins.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Field 43 of `/proc/<pid>/stat`: how long a thread has run a guest, in clock ticks.
+/// Field 43 of `/proc/<pid>/task/<pid>/stat`: how long a thread has run a guest, in clock ticks.
 fn guest_time(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(40)?.parse().ok()
 }
@@ -177,7 +183,7 @@ pub fn unified_cgroup(text: &str) -> Option<CgroupPath> {
 
 impl Procs for KernelProcs {
     fn identify(&self, id: i32) -> Result<TaskId, ProcError> {
-        let stat = self.read(&format!("{id}/stat"))?;
+        let stat = self.read_thread_stat(id)?;
         let start = start_time(&stat).ok_or_else(|| bad(format!("read start time of {id}"), "unexpected form"))?;
         Ok(TaskId { id, start })
     }
@@ -254,7 +260,7 @@ impl Procs for KernelProcs {
     }
 
     fn has_run_guest(&self, tid: i32) -> Result<bool, ProcError> {
-        let stat = self.read(&format!("{tid}/stat"))?;
+        let stat = self.read_thread_stat(tid)?;
         let ticks = guest_time(&stat).ok_or_else(|| bad(format!("read guest time of {tid}"), "unexpected form"))?;
         Ok(ticks > 0)
     }
@@ -319,6 +325,27 @@ mod tests {
         assert_eq!(procs.numbers(7).unwrap(), numbers);
         assert_eq!(procs.threads(7).unwrap(), [Thread { task, numbers }]);
         assert_eq!(procs.name(7), "CPU \u{fffd}");
+    }
+
+    #[test]
+    fn the_times_of_a_thread_are_not_those_of_its_process() {
+        let dir = tempfile::tempdir().unwrap();
+        for (place, start, guest) in [("7", 22, 43), ("7/task/7", 23, 0)] {
+            let place = dir.path().join(place);
+            fs::create_dir_all(&place).unwrap();
+            let fields: Vec<String> = (4..=52)
+                .map(|field| match field {
+                    22 => start,
+                    43 => guest,
+                    other => other,
+                })
+                .map(|value: u32| value.to_string())
+                .collect();
+            fs::write(place.join("stat"), format!("7 (CPU 0/KVM) S {}", fields.join(" "))).unwrap();
+        }
+        let procs = KernelProcs::new(dir.path());
+        assert_eq!(procs.identify(7).unwrap(), TaskId { id: 7, start: 23 });
+        assert!(!procs.has_run_guest(7).unwrap());
     }
 
     #[test]

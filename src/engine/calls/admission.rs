@@ -1,5 +1,7 @@
 //! Whether a container becomes an instance, and where: what a registration reads and decides before anything is changed.
 
+use std::time::Instant;
+
 use stelia_allocator::Host;
 use stelia_api::{Error, ErrorKind};
 use stelia_decide::admission::{CheckedClaim, Home, NewInstance, RuntimeCheck, admit, allow, choose_home};
@@ -50,6 +52,8 @@ impl State {
         }
         let own = |refusal: Error| refusal.of(&name.pod);
         let candidate = container::candidate(&self.system, request, origin, name.clone()).map_err(own)?;
+        self.recent_looks
+            .add(&name.pod, candidate.processes.len(), Instant::now());
         let (snapshot, facts) = (&self.picture.snapshot, &self.picture.facts);
         let policies = &self.settings.policies;
         allow(&claim.quiet, &self.settings.quiet)?;

@@ -108,10 +108,6 @@ impl Call for AttachCall {
     fn begin(self: Box<Self>, state: &mut State, asker: Asker) {
         let Self { request, reply } = *self;
         let pod = request.pod.clone();
-        if let Some(own) = &asker {
-            // Its threads are read before the call may be refused.
-            state.recent_looks.add(own, request.vcpus.len(), Instant::now());
-        }
         match state.begin_attach(request) {
             Ok(StartedCall::Done(placed)) => state.finish(&asker, [reply], Ok(placed)),
             Ok(StartedCall::Recorded {
@@ -163,7 +159,10 @@ impl State {
             _ => {}
         }
         let former = known.record.clone();
-        let tasks = attach_threads::resolve(&self.system, known.scope(), &request)?;
+        let mut read = 0;
+        let resolved = attach_threads::resolve(&self.system, known.scope(), &request, &mut read);
+        self.recent_looks.add(&pod, read, Instant::now());
+        let tasks = resolved?;
         if former.qos().is_some_and(|qos| !qos.is_exclusive()) {
             // vCPUs of a class without CPUs of its own stay in float, on its pool: nothing is recorded or moved.
             let vcpus = tasks

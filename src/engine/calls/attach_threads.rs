@@ -6,6 +6,7 @@ use stelia_api::{Error, ErrorKind, ThreadRole};
 use stelia_node::System;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
+use stelia_node::processes::MAX_PROCESS_THREADS;
 use stelia_record::is_prop_name;
 use stelia_text::excerpt::excerpt;
 
@@ -15,11 +16,12 @@ use crate::engine::container::identify_pidfd;
 /// More vCPUs than this in one call are refused: twice what QEMU's largest machine has.
 pub(super) const MAX_VCPUS: usize = 8192;
 
-/// The host's threads for the caller's thread numbers.
+/// The host's threads for the caller's thread numbers; `read` is set to how many threads the process has, if they are read.
 pub(super) fn resolve(
     system: &System,
     scope: &CgroupPath,
     request: &AttachRequest,
+    read: &mut usize,
 ) -> Result<BTreeMap<ThreadRole, TaskId>, Error> {
     let asked = request.threads();
     if asked.len() > MAX_VCPUS {
@@ -62,6 +64,11 @@ pub(super) fn resolve(
     if !cgroup.is_within(scope) {
         let text = format!("the process of qemu_pidfd does not belong to pod {}", request.pod);
         return Err(foreign(text).detail(format!("it is process {} in {cgroup}", qemu.id)));
+    }
+    *read = system.procs.thread_ids(qemu.id).map_err(&unclear)?.len();
+    if *read > MAX_PROCESS_THREADS {
+        let text = format!("the process has {read} threads, more than {MAX_PROCESS_THREADS}");
+        return Err(ErrorKind::InvalidArgument.because(text));
     }
     let threads = system.procs.threads(qemu.id).map_err(&unclear)?;
     let by_number: BTreeMap<i32, TaskId> = threads

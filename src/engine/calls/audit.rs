@@ -1,19 +1,15 @@
-//! Audits of one instance. Those that a pod asks for begin at least [`MIN_SPACING`] apart.
+//! Audits of one instance. Those that a pod asks for have a rate.
 
 use std::any::Any;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use stelia_api::Error;
 use stelia_kubelet::PodUid;
 
-use super::{Asker, Call, Calls, Goal, Postponed, Reply, all_closed, no_instance};
+use super::{Asker, Call, Goal, Postponed, Reply, all_closed, no_instance};
 use crate::engine::handle::Handle;
 use crate::engine::pass::{Numbers, Report};
 use crate::engine::state::State;
-
-/// How long after one audit that a pod asked for the next one begins. An audit reads everything of an instance, and the socket lets
-/// through 20 calls a second.
-const MIN_SPACING: Duration = Duration::from_secs(1);
 
 struct AuditCall {
     pod: PodUid,
@@ -35,8 +31,8 @@ impl Handle {
 impl Call for AuditCall {
     /// Read the instance as by the periodic audit, but a rest is not ended, or a tenant could keep the engine busy.
     fn begin(self: Box<Self>, state: &mut State, asker: Asker) {
-        let own = asker.as_ref();
-        if let Some(due) = own.and_then(|own| state.calls.begin_audit(own, Instant::now())) {
+        let counted = asker.as_ref().map(|own| state.rates.audits.count(own, Instant::now()));
+        if let Some(Err(due)) = counted {
             let (pod, call) = (self.pod.clone(), self);
             state.calls.audits.insert(pod, Postponed { due, asker, call });
             return;
@@ -58,19 +54,6 @@ impl Call for AuditCall {
         let other: &mut dyn Any = other;
         let same = other.downcast_mut::<Self>().filter(|other| other.pod == self.pod);
         same.map(|same| self.replies.append(&mut same.replies)).is_some()
-    }
-}
-
-impl Calls {
-    /// When an audit that a pod asks for now may begin; `None`: now, and it has begun.
-    fn begin_audit(&mut self, pod: &PodUid, now: Instant) -> Option<Instant> {
-        let began = &mut self.audits_began;
-        began.retain(|_, began| now.saturating_duration_since(*began) < MIN_SPACING);
-        let due = began.get(pod).map(|began| *began + MIN_SPACING);
-        if due.is_none() {
-            began.insert(pod.clone(), now);
-        }
-        due
     }
 }
 
@@ -104,21 +87,5 @@ impl State {
             did: now.since(before),
             degraded,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_audits_of_one_pod_are_a_second_apart_and_nobody_elses_wait() {
-        let pod = |number: u32| PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap();
-        let (mut calls, now) = (Calls::default(), Instant::now());
-        assert_eq!(calls.begin_audit(&pod(1), now), None);
-        assert_eq!(calls.begin_audit(&pod(2), now), None);
-        assert_eq!(calls.begin_audit(&pod(1), now), Some(now + MIN_SPACING));
-        assert_eq!(calls.begin_audit(&pod(1), now + MIN_SPACING), None);
-        assert_eq!(calls.audits_began.len(), 1);
     }
 }

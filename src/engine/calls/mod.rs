@@ -112,12 +112,11 @@ pub(super) struct Calls {
     by_pod: BTreeMap<PodUid, Vec<Waiting>>,
     /// Calls of instances that are gone while their CPUs are still in the slice's list.
     gone: Vec<(PodUid, Waiting)>,
-    /// Registrations whose refusal may pass; tried again when something changes for their pod, and at their deadline.
+    /// Registrations whose refusal may pass, and those of pods that have registered too often; tried again when something changes
+    /// for their pod, and when they are due.
     pub(super) registrations: BTreeMap<PodUid, Vec<Postponed>>,
     /// Audits that begin later, because their pods have just had one.
     pub(super) audits: BTreeMap<PodUid, Postponed>,
-    /// When the last audit that each pod asked for began.
-    pub(super) audits_began: BTreeMap<PodUid, Instant>,
     sweeps: Vec<Sweep>,
 }
 
@@ -292,6 +291,19 @@ impl State {
         let due: Vec<PodUid> = due.map(|(pod, _)| pod.clone()).collect();
         for pod in due {
             self.retry_pod(&pod);
+        }
+    }
+
+    /// Drop this pod's waiting registrations whose callers have left, so that its next call does not wait for them.
+    pub(super) fn drop_abandoned_registrations(&mut self, pod: &PodUid) {
+        let Some(waiting) = self.calls.registrations.get_mut(pod) else {
+            return;
+        };
+        for abandoned in waiting.extract_if(.., |postponed| postponed.call.is_given_up()) {
+            self.inbox.release(&abandoned.asker);
+        }
+        if waiting.is_empty() {
+            self.calls.registrations.remove(pod);
         }
     }
 

@@ -27,7 +27,7 @@ use crate::journal::{self, Pod, about};
 struct RegisterCall {
     request: RegisterRequest,
     reply: Reply<(PodUid, CgroupPath)>,
-    /// Until when it waits; set at its first attempt.
+    /// Until when it is tried again; `None` until it begins.
     deadline: Option<Instant>,
     /// How the check of the container's runtime ended, if the registration waited for one.
     runtime_check: Option<RuntimeCheck>,
@@ -36,8 +36,16 @@ struct RegisterCall {
 /// How long a runtime's check may take; its unit has the same bound.
 const RUNTIME_CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
+impl RegisterCall {
+    /// The pod whose rate this registration counts against. Adoption has limits of its own (`stelia_adopt`).
+    fn rated_pod(&self, asker: &Asker) -> Option<PodUid> {
+        asker.clone().filter(|_| self.request.adopting.is_none())
+    }
+}
+
 impl Handle {
-    /// Register a container. A refusal whose cause may pass is held back for [`RegisterRequest::timeout`].
+    /// Register a container. A refusal whose cause may pass is held back for [`RegisterRequest::timeout`]. Where its pod has registered
+    /// too often, the call waits before that.
     ///
     /// # Errors
     /// The [`Error`]; nothing has changed then.
@@ -54,6 +62,12 @@ impl Handle {
 
 impl Call for RegisterCall {
     fn begin(mut self: Box<Self>, state: &mut State, asker: Asker) {
+        let own = self.rated_pod(&asker).filter(|_| self.deadline.is_none());
+        if let Some(own) = own
+            && let Err(due) = state.rates.registrations.count(&own, Instant::now())
+        {
+            return state.postpone(own, asker, *self, due);
+        }
         let deadline = *self.deadline.get_or_insert(Instant::now() + self.request.timeout);
         state.try_to_register(asker, *self, deadline);
     }
@@ -70,7 +84,7 @@ impl State {
             return self.inbox.release(&asker);
         }
         if let Some(own) = &asker {
-            // Admission reads as much as a look.
+            // Admission reads as much as a look, and the container's processes.
             self.recent_looks.add(own, 0, Instant::now());
         }
         // kubelet may have written since the last event was read.
@@ -103,11 +117,10 @@ impl State {
                 limits,
             }) => {
                 let pod = record.pod.clone();
-                let counted = asker
-                    .as_ref()
-                    .map(|own| self.registration_rate.count(own, Instant::now()));
-                if let Some(Err(due)) = counted {
-                    // Its deadline begins when it does.
+                if let Some(own) = call.rated_pod(&asker)
+                    && let Err(due) = self.rates.instances.count(&own, Instant::now())
+                {
+                    // The timeout starts when the registration may begin.
                     let call = RegisterCall { deadline: None, ..call };
                     return self.postpone(pod, asker, call, due);
                 }

@@ -1,0 +1,113 @@
+//! How often a pod may make the engine read its container, or move its processes. An earlier call waits.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use stelia_kubelet::PodUid;
+
+/// The limits of each pod.
+#[derive(Debug)]
+pub(super) struct Rates {
+    /// Audits. Each reads everything of an instance.
+    pub(super) audits: Rate,
+    /// Registrations, refused ones too. Each reads up to 4096 processes.
+    pub(super) registrations: Rate,
+    /// New instances. Each moves every process of a container. By default kubelet 1.36 delays the second restart of a container by as
+    /// much, so that a container which ends again and again registers no later than without this limit.
+    pub(super) instances: Rate,
+}
+
+impl Default for Rates {
+    fn default() -> Self {
+        Self {
+            audits: Rate::new(1, Duration::from_secs(1)),
+            registrations: Rate::new(10, Duration::from_secs(1)),
+            instances: Rate::new(2, Duration::from_secs(10)),
+        }
+    }
+}
+
+impl Rates {
+    /// Forget the pods of which no call has to wait.
+    pub(super) fn forget_old(&mut self, now: Instant) {
+        for rate in [&mut self.audits, &mut self.registrations, &mut self.instances] {
+            rate.restored.retain(|_, restored| *restored > now);
+        }
+    }
+}
+
+/// So many calls of a pod in a row, then one in each interval.
+#[derive(Debug)]
+pub(super) struct Rate {
+    burst: u32,
+    interval: Duration,
+    /// When each pod may again make a whole burst of calls.
+    restored: BTreeMap<PodUid, Instant>,
+}
+
+impl Rate {
+    fn new(burst: u32, interval: Duration) -> Self {
+        Self {
+            burst,
+            interval,
+            restored: BTreeMap::new(),
+        }
+    }
+
+    /// Count a call of the pod.
+    ///
+    /// # Errors
+    /// The pod has made too many calls: the time from which it may make the next one. This one is not counted.
+    pub(super) fn count(&mut self, pod: &PodUid, now: Instant) -> Result<(), Instant> {
+        let restored = self.restored.get(pod).map_or(now, |restored| now.max(*restored));
+        let wait = (restored - now).saturating_sub(self.interval * (self.burst - 1));
+        if !wait.is_zero() {
+            return Err(now + wait);
+        }
+        self.restored.insert(pod.clone(), restored + self.interval);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_secs(10);
+
+    fn pod(number: u32) -> PodUid {
+        PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
+    }
+
+    #[test]
+    fn a_pod_that_calls_often_waits_and_others_do_not() {
+        let (mut rate, now) = (Rate::new(2, INTERVAL), Instant::now());
+        for _ in 0..2 {
+            assert_eq!(rate.count(&pod(1), now), Ok(()));
+        }
+        assert_eq!(rate.count(&pod(1), now), Err(now + INTERVAL));
+        assert_eq!(rate.count(&pod(2), now), Ok(()));
+        // A call that is not counted does not make the next one wait for longer.
+        let soon = now + INTERVAL / 2;
+        assert_eq!(rate.count(&pod(1), soon), Err(now + INTERVAL));
+        assert_eq!(rate.count(&pod(1), now + INTERVAL), Ok(()));
+        assert_eq!(rate.count(&pod(1), now + INTERVAL), Err(now + INTERVAL * 2));
+        // After a pause it may make as many in a row as at first, and no more.
+        let later = now + INTERVAL * 100;
+        assert_eq!(
+            [later; 3].map(|at| rate.count(&pod(1), at).is_ok()),
+            [true, true, false]
+        );
+    }
+
+    #[test]
+    fn a_pod_that_need_not_wait_is_forgotten() {
+        let (mut rates, now) = (Rates::default(), Instant::now());
+        rates.audits.count(&pod(1), now).unwrap();
+        rates.instances.count(&pod(1), now).unwrap();
+        rates.forget_old(now + Duration::from_secs(5));
+        assert_eq!((rates.audits.restored.len(), rates.instances.restored.len()), (0, 1));
+        rates.forget_old(now + INTERVAL);
+        assert!(rates.instances.restored.is_empty());
+    }
+}
