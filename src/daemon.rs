@@ -193,7 +193,7 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
     tokio::spawn(adoption::run(handle.clone(), cancel.clone()));
     tokio::spawn(quiet::run(
         handle.clone(),
-        Arc::<quiet::Programs>::default(),
+        Arc::<quiet::QuietExecutor>::default(),
         cancel.clone(),
     ));
     let folder = Arc::new(publishing::Directory::new(Path::new(stelia_publication::DIRECTORY)));

@@ -1,4 +1,4 @@
-//! The calls that make a VM an instance.
+//! Calls the engine to make a VM an instance.
 
 use stelia_api::ErrorKind;
 use stelia_kubelet::PodUid;
@@ -10,16 +10,16 @@ use crate::engine::{
     VcpuRequest, Vmm,
 };
 
-/// Register the container and attach its vCPUs. What was made for it is undone where its vCPUs cannot be isolated.
+/// Register the container and attach its vCPUs. If the vCPUs cannot be isolated, the registration is undone.
 pub(super) async fn adopt(
     engine: &Handle,
     origin: &CgroupPath,
     pod: &PodUid,
     vm: &AdoptableVm,
 ) -> Result<(), RollbackError> {
-    // In turn with the pod's own calls: what one pod has to wait for delays no other.
+    // Queued with the pod's own calls, so that waiting delays no other pod.
     let engine = engine.on_behalf_of(pod);
-    let before = engine
+    let was_attached = engine
         .view()
         .instances
         .get(pod)
@@ -57,11 +57,11 @@ pub(super) async fn adopt(
         .await;
     let Err(cause) = attached else { return Ok(()) };
     let failed = RollbackError::new(pod, cause);
-    if before {
+    if was_attached {
         return Err(failed);
     }
     Err(match engine.deregister(pod.clone()).await {
-        // It goes on by itself where it takes longer, and the next start of the daemon goes on where that died.
+        // A deregistration that takes longer is completed later, if necessary by the next daemon.
         Err(why) if why.kind != ErrorKind::NoSuchInstance => failed.not_undone(CallChange::Registration, why),
         _ => failed.undone(CallChange::Registration),
     })

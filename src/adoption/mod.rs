@@ -1,17 +1,18 @@
-//! VMs that do not register themselves, by the administrator's rules (`[[adopt]]`). Each is found when it begins, looked at until
-//! it has all its vCPU threads, and then registered and attached through the engine's [`Handle`], as a runner would do it.
+//! Adopts VMs that do not register themselves, by the administrator's rules (`[[adopt]]`). A container is scanned from the time at which a
+//! VM is created in it until the VM has all its vCPU threads. Then it is registered and attached through the engine's [`Handle`], as a
+//! runner would do it.
 //!
-//! | file | its job |
+//! | file | contents |
 //! |---|---|
-//! | `starting_vm` | when a container is looked at, and when what is seen there counts as a whole VM |
-//! | `budget` | how much time looks at one pod's containers may take |
-//! | `scan` | one look at a container |
+//! | `starting_vm` | when a container is scanned, and when its VM counts as complete |
+//! | `budget` | the limit of the time for scans of one pod's containers |
+//! | `scan` | one scan of a container |
 //! | `adopt` | the calls to the engine |
-//! | `task` | hears KVM, and takes the next step of each container |
-//! | `status` | what the journal and the view say of VMs that are adopted, and of those that are not |
+//! | `task` | receives KVM's events, and takes the next step for each container |
+//! | `status` | the journal's messages and the view |
 //!
-//! Without a rule nothing is heard, read or timed. The engine alone holds what is adopted, in the instances' records; what is held
-//! here is forgotten at the daemon's end and found again at its start.
+//! Without a rule there are no events, scans or timers. Only the engine holds which VMs are adopted, in the instances' records. The state
+//! here is lost when the daemon ends; its next start scans all containers.
 
 mod adopt;
 mod budget;

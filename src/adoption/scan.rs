@@ -1,12 +1,12 @@
-//! One look at a container: whether a rule is of it, and the VM in it. Nothing is changed. What is read of processes and threads a
-//! pod has chosen itself: it selects among that container's own threads only.
+//! Scans a container: finds the rules that match it, and the VM in it. Nothing is changed. The pod controls the names of its processes and
+//! threads, so they only select among that container's own threads.
 
 use std::collections::BTreeMap;
 
 use stelia_adopt::{Names, NotAdopted, is_vcpu, is_vmm, rules_for, vm};
 use stelia_decide::AdoptedPlacement;
 use stelia_kubelet::{ContainerCgroup, PodName, PodUid};
-use stelia_node::cgroup::{CgroupError, CgroupPath, File, populated, read_cpus};
+use stelia_node::cgroup::{CgroupPath, File, populated, read_cpus};
 use stelia_node::proc::TaskId;
 use stelia_node::processes::{self, Process};
 use stelia_node::{System, containers, runtime};
@@ -15,7 +15,7 @@ use stelia_settings::{AdoptPlacement, AdoptRule};
 
 use crate::engine::{Handle, InstanceView, Unadopted, now_us};
 
-/// A VM that a rule adopts, with all that the engine needs of it.
+/// A VM that matches a rule, with everything that the engine needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AdoptableVm {
     pub(super) pod: PodUid,
@@ -28,19 +28,19 @@ pub(super) struct AdoptableVm {
     pub(super) threads: BTreeMap<u32, TaskId>,
     pub(super) guest: Vec<Vcpu>,
     pub(super) wanted: AdoptedPlacement,
-    /// Its vCPUs are to stay where they are pinned, and are not pinned to a CPU each.
+    /// Whether its vCPUs are to stay where they are pinned, but are not each pinned to a CPU.
     pub(super) is_unpinned: bool,
-    /// Its command line says how many vCPUs there are.
+    /// Whether its command line has the number of vCPUs.
     pub(super) is_counted: bool,
 }
 
 impl AdoptableVm {
-    /// Whether another look saw the same: threads, and where they are pinned.
+    /// Whether another scan has the same threads and pins.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.process == other.process && self.threads == other.threads && self.wanted == other.wanted
     }
 
-    /// Why it is not adopted.
+    /// The VM as one that is not adopted, with the reason.
     pub(super) fn refused(&self, reason: &str, text: String) -> Unadopted {
         Unadopted {
             pod: self.pod.clone(),
@@ -54,28 +54,28 @@ impl AdoptableVm {
     }
 }
 
-/// The outcome of a look.
+/// The result of a scan.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ScanOutcome {
-    /// No rule is of the container.
+    /// No rule matches the container.
     NoRule,
     /// The container is gone, registered itself, or its VM is adopted as it is.
     Nothing,
     Refused(Box<Unadopted>),
-    /// It has no whole VM yet; why, where something in it looks like one.
+    /// It has no complete VM yet; with the reason, if a process in it looks like a VMM.
     Waiting(Option<Box<Unadopted>>),
     Vm(Box<AdoptableVm>),
 }
 
-/// The containers of this node that a rule is of.
-pub(super) fn with_rules(system: &System, rules: &[AdoptRule]) -> Vec<(CgroupPath, ContainerCgroup)> {
+/// The containers of this node that match a rule.
+pub(super) fn containers_with_rule(system: &System, rules: &[AdoptRule]) -> Vec<(CgroupPath, ContainerCgroup)> {
     let all = containers::all_containers(&*system.cgroups).unwrap_or_else(|error| {
         tracing::warn!("VMs to adopt are not looked for: {error}");
         Vec::new()
     });
     let has_rule = |(origin, container): &(CgroupPath, ContainerCgroup)| {
-        let lives = populated(&*system.cgroups, origin).unwrap_or_default();
-        lives
+        let is_alive = populated(&*system.cgroups, origin).unwrap_or_default();
+        is_alive
             && !matches!(
                 rules_for(&names(system, container), rules),
                 Err(NotAdopted::NoRule | NotAdopted::Unnamed)
@@ -85,16 +85,16 @@ pub(super) fn with_rules(system: &System, rules: &[AdoptRule]) -> Vec<(CgroupPat
 }
 
 fn names(system: &System, container: &ContainerCgroup) -> Names {
-    let written = runtime::container(&system.run, container);
+    let state = runtime::container(&system.run, container);
     Names {
-        pod: written.pod,
-        container: written.name,
-        refuses: written.refuses_adoption,
+        pod: state.pod,
+        container: state.name,
+        refuses: state.refuses_adoption,
     }
 }
 
-/// Look at a container.
-pub(super) fn at(
+/// Scan a container.
+pub(super) fn container(
     engine: &Handle,
     rules: &[AdoptRule],
     origin: &CgroupPath,
@@ -114,28 +114,28 @@ pub(super) fn at(
         })
     };
     let refuses = matches!(rules_for(&names, rules), Err(NotAdopted::ContainerRefuses { .. }));
-    let willing = Names {
+    let without_refusal = Names {
         refuses: names.refuses && !refuses,
         ..names.clone()
     };
-    let Ok(rules) = rules_for(&willing, rules) else {
+    let Ok(rules) = rules_for(&without_refusal, rules) else {
         return ScanOutcome::NoRule;
     };
     let rule = rules.first().map(|rule| rule.name.as_str()).unwrap_or_default();
     let view = engine.view();
     let known = view.instances.get(&container.pod);
-    // A pod that registers itself is not adopted as well; nor is one of which another container is an instance.
+    // A pod that registered itself is not adopted, nor is one whose instance is another container.
     if known.is_some_and(|known| known.adopted_by.is_none() || known.origin != *origin) {
         return ScanOutcome::Nothing;
     }
-    let found = match read(system, origin, known.map(|known| &**known), &rules) {
-        Ok(Some(found)) => found,
+    let read = match read(system, origin, known.map(|known| &**known), &rules) {
+        Ok(Some(read)) => read,
         Ok(None) => return ScanOutcome::Nothing,
         Err(text) => return ScanOutcome::Refused(refused(rule, "Unreadable", text)),
     };
-    let ContainerProcesses { processes, cpus } = found;
+    let ContainerProcesses { processes, cpus } = read;
     match vm(&rules, &processes, &cpus) {
-        // Only of a VM is it worth saying.
+        // The container's refusal is only reported if it has a VM.
         Ok(vm) if refuses => {
             let rule = vm.rule.name.clone();
             let why = NotAdopted::ContainerRefuses { rule: rule.clone() };
@@ -143,14 +143,14 @@ pub(super) fn at(
         }
         Err(_) if refuses => ScanOutcome::Waiting(None),
         Ok(vm) => {
-            let as_it_is = |known: &InstanceView| {
+            let is_same = |known: &InstanceView| {
                 let threads = known
                     .vcpus
                     .iter()
                     .map(|pinned| (pinned.thread.role.into(), pinned.thread.task));
                 threads.collect::<BTreeMap<u32, TaskId>>() == vm.threads
             };
-            if known.is_some_and(|known| as_it_is(known)) {
+            if known.is_some_and(|known| is_same(known)) {
                 return ScanOutcome::Nothing;
             }
             ScanOutcome::Vm(Box::new(AdoptableVm {
@@ -184,7 +184,7 @@ struct ContainerProcesses {
     cpus: stelia_cpus::CpuSet,
 }
 
-/// `None` where the container is gone.
+/// Reads the container's processes; `None` if the container is gone.
 fn read(
     system: &System,
     origin: &CgroupPath,
@@ -192,15 +192,12 @@ fn read(
     rules: &[&AdoptRule],
 ) -> Result<Option<ContainerProcesses>, String> {
     let cgroups = &*system.cgroups;
-    let gone = |error: CgroupError| match error.is_gone() {
-        true => Ok(None),
-        false => Err(error.to_string()),
-    };
     let cpus = match read_cpus(cgroups, origin, File::Cpus) {
         Ok(cpus) => cpus,
-        Err(error) => return gone(error),
+        Err(error) if error.is_gone() => return Ok(None),
+        Err(error) => return Err(error.to_string()),
     };
-    // Where its processes are: in stelia.slice, once they were moved there.
+    // The processes of an instance are in its scope below stelia.slice.
     let place = known.map_or_else(|| origin.clone(), |known| Tree::at(known.scope.clone()).inner().clone());
     let vmm = |name: &str, program: &str| is_vmm(rules, name, program);
     let vcpu = |name: &str| is_vcpu(rules, name);

@@ -1,4 +1,4 @@
-//! When a container is looked at, and when what is seen there counts as a whole VM.
+//! Decides when a container is scanned, and when its VM counts as complete.
 
 use std::time::{Duration, Instant};
 
@@ -7,88 +7,88 @@ use stelia_kubelet::ContainerCgroup;
 use super::scan::{AdoptableVm, ScanOutcome};
 use crate::engine::Unadopted;
 
-/// The delay of the first look; it doubles before each further one. QEMU's vCPU threads exist some 10 ms after it made its VM.
+/// The delay of the first scan. It doubles before each further one. QEMU's vCPU threads exist some 10 ms after it created its VM.
 const FIRST_SCAN_DELAY: Duration = Duration::from_millis(10);
-/// How long a VM may take to have all its threads, and then how long these may change. After that it is not adopted until something
-/// of it changes.
+/// How long a VM may take to have all its threads, and then how long these may change. After that it is only adopted once something
+/// about it changes.
 const MAX_STARTING_TIME: Duration = Duration::from_secs(30);
-/// How long the threads must stay the same where the VMM's command line does not say how many vCPUs there are: they start one after the other.
+/// How long the threads must stay the same if the VMM's command line does not have the number of vCPUs: they start one after the other.
 const UNCOUNTED_SETTLE_TIME: Duration = Duration::from_millis(250);
 /// How long the pins must stay the same: libvirt pins vCPUs once all their threads exist, after it has asked QEMU for them.
 const PINNED_SETTLE_TIME: Duration = Duration::from_secs(2);
-/// How often a container that makes VMs again and again counts as one that begins, at most.
+/// The shortest time after which a container that creates VMs repeatedly is treated as one with a new VM.
 const MIN_RESTART_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A container in which a VM begins, or may be.
+/// A container in which a VM starts or may be running.
 #[derive(Debug)]
 pub(super) struct StartingVm {
     pub(super) container: ContainerCgroup,
     began: Instant,
-    /// `None` while a look or a call is under way.
+    /// When the next scan is due; `None` while a scan or a call is under way.
     due: Option<Instant>,
     pause: Duration,
-    /// What the last look saw, and when it was first seen like that.
-    seen: Option<(AdoptableVm, Instant)>,
-    /// When a look first saw all its threads.
-    complete: Option<Instant>,
-    /// Another VM was made there meanwhile.
-    again: bool,
+    /// The VM of the last scan, and when a scan first had it like that.
+    last_scan: Option<(AdoptableVm, Instant)>,
+    /// When a scan first had all its threads.
+    complete_since: Option<Instant>,
+    /// Whether another VM was created in it meanwhile.
+    has_newer_vm: bool,
     cause: ScanCause,
 }
 
-/// Why a container is looked at; it decides for how long, where it has no whole VM.
+/// Why a container is scanned. It decides for how long, if there is no complete VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ScanCause {
-    /// KVM made a VM there: as long as that may take.
-    VmMade,
-    /// A sweep over all containers: as long, if a process in it looks like a VMM.
+    /// KVM created a VM in it. It is scanned for as long as a start may take.
+    VmCreated,
+    /// All containers are scanned. It is scanned for as long, if a process in it looks like a VMM.
     Sweep,
-    /// A known VM is looked at again: one look decides.
+    /// A known VM is checked again, by one scan.
     Recheck,
 }
 
-/// What follows from a look.
+/// What to do after a scan.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    LookOn,
-    /// There is no VM to adopt; `stranger`: no rule is of the container.
+    ScanAgain,
+    /// There is no VM to adopt.
     Forget {
-        stranger: bool,
+        matches_rule: bool,
     },
     Refuse(Box<Unadopted>),
     Adopt(Box<AdoptableVm>),
 }
 
 impl StartingVm {
-    /// A VM was made, or may be there.
-    pub(super) fn begun(container: ContainerCgroup, now: Instant) -> Self {
+    /// A VM was created in the container.
+    pub(super) fn created(container: ContainerCgroup, now: Instant) -> Self {
         Self {
             container,
             began: now,
             due: Some(now + FIRST_SCAN_DELAY),
             pause: FIRST_SCAN_DELAY,
-            seen: None,
-            complete: None,
-            again: false,
-            cause: ScanCause::VmMade,
+            last_scan: None,
+            complete_since: None,
+            has_newer_vm: false,
+            cause: ScanCause::VmCreated,
         }
     }
 
-    /// A container that a rule is of. Most have no VM.
-    pub(super) fn swept(container: ContainerCgroup, now: Instant) -> Self {
+    /// The container matches a rule. Most such containers have no VM.
+    pub(super) fn sweep(container: ContainerCgroup, now: Instant) -> Self {
         Self {
             cause: ScanCause::Sweep,
             due: Some(now),
-            ..Self::begun(container, now)
+            ..Self::created(container, now)
         }
     }
 
-    /// A VM that is known is looked at again.
-    pub(super) fn known(container: ContainerCgroup, now: Instant) -> Self {
+    /// The container's VM is known and is checked again.
+    pub(super) fn recheck(container: ContainerCgroup, now: Instant) -> Self {
         Self {
             cause: ScanCause::Recheck,
             due: Some(now),
-            ..Self::begun(container, now)
+            ..Self::created(container, now)
         }
     }
 
@@ -96,92 +96,92 @@ impl StartingVm {
         now.saturating_duration_since(self.began)
     }
 
-    /// When it is to be looked at.
+    /// When the next scan is due.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// A look begins.
-    pub(super) fn look(&mut self) {
+    /// A scan begins.
+    pub(super) fn scan(&mut self) {
         self.due = None;
     }
 
-    /// The rules are others: what was seen by the former ones does not make this one wait.
-    pub(super) fn anew(&mut self, now: Instant) {
+    /// The rules have changed: the pauses of scans by the former rules are ended.
+    pub(super) fn restart(&mut self, now: Instant) {
         self.began = now;
-        self.complete = None;
+        self.complete_since = None;
         self.pause = FIRST_SCAN_DELAY;
         self.due = self.due.map(|_| now);
     }
 
-    /// Another VM was made while this one is looked at. That may be the one that counts: libvirt has QEMU make some of its own
-    /// before, to ask what it can do.
-    pub(super) fn again(&mut self, now: Instant) {
+    /// Another VM was created while this one is scanned. It may be the actual one: libvirt first lets QEMU create VMs to query its
+    /// features.
+    pub(super) fn created_again(&mut self, now: Instant) {
         match self.due {
             Some(due) if self.began + MIN_RESTART_INTERVAL <= now => {
                 *self = Self {
                     due: Some(due.min(now + FIRST_SCAN_DELAY)),
-                    ..Self::begun(self.container.clone(), now)
+                    ..Self::created(self.container.clone(), now)
                 };
             }
-            _ => self.again = true,
+            _ => self.has_newer_vm = true,
         }
     }
 
-    pub(super) fn is_to_begin_again(&self) -> bool {
-        self.again
+    pub(super) fn has_newer_vm(&self) -> bool {
+        self.has_newer_vm
     }
 
-    /// A look ended at `now`.
-    pub(super) fn saw(&mut self, looked: ScanOutcome, now: Instant) -> Next {
-        match looked {
-            ScanOutcome::NoRule => Next::Forget { stranger: true },
-            ScanOutcome::Nothing => Next::Forget { stranger: false },
+    /// A scan ended at `now`.
+    pub(super) fn scanned(&mut self, outcome: ScanOutcome, now: Instant) -> Next {
+        match outcome {
+            ScanOutcome::NoRule => Next::Forget { matches_rule: false },
+            ScanOutcome::Nothing => Next::Forget { matches_rule: true },
             ScanOutcome::Refused(refused) => Next::Refuse(refused),
             ScanOutcome::Waiting(waiting) => {
-                self.seen = None;
-                let more = match self.cause {
-                    ScanCause::VmMade => true,
+                self.last_scan = None;
+                let continues = match self.cause {
+                    ScanCause::VmCreated => true,
                     ScanCause::Sweep => waiting.is_some(),
                     ScanCause::Recheck => false,
                 };
-                if more && now < self.began + MAX_STARTING_TIME {
-                    return self.look_in(self.pause.saturating_mul(2), now);
+                if continues && now < self.began + MAX_STARTING_TIME {
+                    return self.scan_in(self.pause.saturating_mul(2), now);
                 }
-                // Where nothing looks like a VMM there may be none.
-                waiting.map_or(Next::Forget { stranger: false }, Next::Refuse)
+                // Without a process that looks like a VMM there is nothing to report.
+                waiting.map_or(Next::Forget { matches_rule: true }, Next::Refuse)
             }
             ScanOutcome::Vm(vm) => {
-                let first = match self.seen.take() {
-                    Some((seen, first)) if seen.is_same(&vm) => first,
+                let first = match self.last_scan.take() {
+                    Some((last, first)) if last.is_same(&vm) => first,
                     _ => now,
                 };
-                let whole = first + settling(&vm);
-                if first < now && whole <= now {
+                let complete = first + settle_time(&vm);
+                if first < now && complete <= now {
                     return Next::Adopt(vm);
                 }
-                if *self.complete.get_or_insert(now) + MAX_STARTING_TIME <= now {
+                if *self.complete_since.get_or_insert(now) + MAX_STARTING_TIME <= now {
                     let text = "its vCPU threads, or where they are pinned, change from look to look".to_owned();
                     return Next::Refuse(Box::new(vm.refused("Changing", text)));
                 }
-                self.seen = Some((*vm, first));
-                // There is something to adopt: it is looked at like one that begins.
-                self.cause = ScanCause::VmMade;
-                let rest = whole.saturating_duration_since(now).max(FIRST_SCAN_DELAY);
-                self.look_in(rest.min(self.pause.saturating_mul(2)), now)
+                self.last_scan = Some((*vm, first));
+                // There is a VM to adopt, so it is scanned like one that starts.
+                self.cause = ScanCause::VmCreated;
+                let rest = complete.saturating_duration_since(now).max(FIRST_SCAN_DELAY);
+                self.scan_in(rest.min(self.pause.saturating_mul(2)), now)
             }
         }
     }
 
-    fn look_in(&mut self, pause: Duration, now: Instant) -> Next {
+    fn scan_in(&mut self, pause: Duration, now: Instant) -> Next {
         self.pause = pause;
         self.due = Some(now + pause);
-        Next::LookOn
+        Next::ScanAgain
     }
 }
 
-/// For how long a VM must be seen unchanged before it counts as whole.
-fn settling(vm: &AdoptableVm) -> Duration {
+/// How long a VM must be unchanged before it counts as complete.
+fn settle_time(vm: &AdoptableVm) -> Duration {
     match vm {
         vm if vm.is_unpinned => PINNED_SETTLE_TIME,
         vm if vm.is_counted => Duration::ZERO,
@@ -238,15 +238,15 @@ mod tests {
         }
     }
 
-    /// Looks whenever one is due, at what `at` says is there by then (milliseconds), until something follows; when that was, how
-    /// many looks it took, and what.
-    fn looks(mut starting_vm: StartingVm, began: Instant, at: impl Fn(u128) -> ScanOutcome) -> (u128, u32, Next) {
+    /// Scans whenever one is due, with the outcome that `at` returns for the time in milliseconds, until the container needs no more
+    /// scans. Returns when that was, the number of scans, and what to do.
+    fn scans(mut starting_vm: StartingVm, began: Instant, at: impl Fn(u128) -> ScanOutcome) -> (u128, u32, Next) {
         for count in 1.. {
             let now = starting_vm.due().unwrap();
-            starting_vm.look();
+            starting_vm.scan();
             let after = (now - began).as_millis();
-            match starting_vm.saw(at(after), now) {
-                Next::LookOn => {}
+            match starting_vm.scanned(at(after), now) {
+                Next::ScanAgain => {}
                 next => return (after, count, next),
             }
         }
@@ -255,11 +255,11 @@ mod tests {
 
     fn from_the_beginning(at: impl Fn(u128) -> ScanOutcome) -> (u128, u32, Next) {
         let began = Instant::now();
-        looks(StartingVm::begun(container(), began), began, at)
+        scans(StartingVm::created(container(), began), began, at)
     }
 
     #[test]
-    fn a_vm_is_whole_when_two_looks_agree_and_longer_where_more_may_follow() {
+    fn a_vm_is_complete_when_two_scans_agree_and_later_where_more_threads_may_follow() {
         // QEMU's command line says how many vCPUs there are: two looks.
         let (after, count, next) = from_the_beginning(|_| vm(2, true, false));
         assert_eq!((after, count, matches!(next, Next::Adopt(_))), (20, 2, true));
@@ -275,62 +275,62 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_that_follows_another_is_looked_at_as_soon_but_not_one_after_the_other_without_end() {
+    fn a_vm_that_follows_another_is_scanned_as_soon_but_not_one_after_the_other_without_end() {
         let began = Instant::now();
-        let mut starting_vm = StartingVm::begun(container(), began);
+        let mut starting_vm = StartingVm::created(container(), began);
         let mut count = 0;
         let mut now = began;
         // What libvirt asks QEMU takes a while, and then the VM begins.
         while now < began + Duration::from_secs(7) {
             now = starting_vm.due().unwrap();
-            starting_vm.look();
+            starting_vm.scan();
             count += 1;
-            assert_eq!(starting_vm.saw(waiting(), now), Next::LookOn);
+            assert_eq!(starting_vm.scanned(waiting(), now), Next::ScanAgain);
         }
         assert!(
             count < 12 && starting_vm.due().unwrap() > now + Duration::from_secs(5),
             "{count}"
         );
-        starting_vm.again(now);
+        starting_vm.created_again(now);
         assert_eq!(starting_vm.due(), Some(now + FIRST_SCAN_DELAY));
-        let (after, ..) = looks(starting_vm, now, |_| vm(2, true, false));
+        let (after, ..) = scans(starting_vm, now, |_| vm(2, true, false));
         assert_eq!(after, 20);
-        let mut starting_vm = StartingVm::begun(container(), began);
+        let mut starting_vm = StartingVm::created(container(), began);
         let mut count = 0;
         for now in (0..10_000).map(|ms| began + Duration::from_millis(ms)) {
-            starting_vm.again(now);
+            starting_vm.created_again(now);
             if starting_vm.due().unwrap() <= now {
-                starting_vm.look();
+                starting_vm.scan();
                 count += 1;
-                assert_eq!(starting_vm.saw(waiting(), now), Next::LookOn);
+                assert_eq!(starting_vm.scanned(waiting(), now), Next::ScanAgain);
             }
         }
         assert!(count < 80, "{count} looks in 10 s");
     }
 
     #[test]
-    fn with_other_rules_one_that_is_looked_at_rarely_is_looked_at_at_once() {
+    fn with_other_rules_one_that_is_scanned_rarely_is_scanned_at_once() {
         let began = Instant::now();
-        let mut starting_vm = StartingVm::begun(container(), began);
+        let mut starting_vm = StartingVm::created(container(), began);
         let mut now = began;
         while now < began + Duration::from_secs(10) {
             now = starting_vm.due().unwrap();
-            starting_vm.look();
-            assert_eq!(starting_vm.saw(waiting(), now), Next::LookOn);
+            starting_vm.scan();
+            assert_eq!(starting_vm.scanned(waiting(), now), Next::ScanAgain);
         }
-        starting_vm.anew(now);
+        starting_vm.restart(now);
         assert_eq!((starting_vm.due(), starting_vm.age(now)), (Some(now), Duration::ZERO));
-        let (after, ..) = looks(starting_vm, now, |_| vm(2, true, false));
+        let (after, ..) = scans(starting_vm, now, |_| vm(2, true, false));
         assert!(after <= 20, "{after} ms");
     }
 
     #[test]
-    fn looks_become_rare_and_end() {
+    fn scans_become_rare_and_end() {
         let (after, count, next) = from_the_beginning(|_| waiting());
         assert!((30_000..60_000).contains(&after) && count < 14, "{after} {count}");
         assert_eq!(next, Next::Refuse(Box::new(refused())));
         let (_, _, next) = from_the_beginning(|_| ScanOutcome::Waiting(None));
-        assert_eq!(next, Next::Forget { stranger: false });
+        assert_eq!(next, Next::Forget { matches_rule: true });
         // Threads that come and go are no VM.
         let flips = std::cell::Cell::new(1);
         let (after, _, next) = from_the_beginning(|_| {
@@ -367,14 +367,14 @@ mod tests {
         let began = Instant::now();
         let once = || StartingVm::known(container(), began);
         assert_eq!(
-            looks(once(), began, |_| ScanOutcome::Nothing),
-            (0, 1, Next::Forget { stranger: false })
+            scans(once(), began, |_| ScanOutcome::Nothing),
+            (0, 1, Next::Forget { matches_rule: true })
         );
         assert_eq!(
-            looks(once(), began, |_| waiting()),
+            scans(once(), began, |_| waiting()),
             (0, 1, Next::Refuse(Box::new(refused())))
         );
-        let (_, count, next) = looks(once(), began, |_| vm(2, true, false));
+        let (_, count, next) = scans(once(), began, |_| vm(2, true, false));
         assert_eq!((count, matches!(next, Next::Adopt(_))), (2, true));
     }
 
@@ -382,9 +382,9 @@ mod tests {
     fn of_all_containers_at_a_start_only_those_with_a_vmm_are_looked_at_twice() {
         let began = Instant::now();
         let swept = || StartingVm::swept(container(), began);
-        let nothing = (0, 1, Next::Forget { stranger: false });
-        assert_eq!(looks(swept(), began, |_| ScanOutcome::Waiting(None)), nothing);
-        let (after, count, _) = looks(swept(), began, |_| waiting());
+        let nothing = (0, 1, Next::Forget { matches_rule: true });
+        assert_eq!(scans(swept(), began, |_| ScanOutcome::Waiting(None)), nothing);
+        let (after, count, _) = scans(swept(), began, |_| waiting());
         assert!(after >= 30_000 && count > 5, "{after} {count}");
     }
 }

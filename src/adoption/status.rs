@@ -1,4 +1,4 @@
-//! What the journal and the view say of VMs that are adopted, and of those that are not.
+//! Logs which VMs are adopted and which are not, and shows the latter in the view.
 
 use std::time::Instant;
 
@@ -11,13 +11,14 @@ use crate::journal::{self, Pod, about};
 
 impl Adoption {
     pub(super) fn log_adopted(&self, origin: &CgroupPath, vm: &AdoptableVm, now: Instant) {
-        let Some(starting_vm) = self.births.get(origin) else {
+        let Some(starting_vm) = self.starting.get(origin) else {
             return;
         };
         let pod = Pod::new(vm.pod.as_str(), vm.pod_name.as_ref());
-        let placed = match vm.is_unpinned {
-            true => "; its vCPUs had not each been pinned to a CPU of its own, and were placed",
-            false => "",
+        let placed = if vm.is_unpinned {
+            "; its vCPUs had not each been pinned to a CPU of its own, and were placed"
+        } else {
+            ""
         };
         about!(
             info,
@@ -31,7 +32,7 @@ impl Adoption {
         );
     }
 
-    /// A VM is not adopted: said in the journal once, as long as it is for the same reason. `visible`: what its pod may read of that.
+    /// Log and show that a VM is not adopted. A reason is logged once, until it changes. `visible`: the reason as its pod may read it.
     pub(super) fn refuse(&mut self, origin: CgroupPath, refused: Unadopted, visible: &str) {
         let known = self.unadopted.get(&origin);
         let same = known.is_some_and(|known| known.reason == refused.reason && known.text == refused.text);

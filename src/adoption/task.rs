@@ -1,4 +1,4 @@
-//! The task that hears KVM and takes the next step of each container.
+//! The task that receives KVM's events and takes the next step for each container.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,11 +27,11 @@ pub(crate) async fn run(engine: Handle, cancel: CancellationToken) {
         reconciled: engine.reconciled(),
         engine: engine.clone(),
         events: None,
-        births: BTreeMap::new(),
+        starting: BTreeMap::new(),
         budgets: Budgets::default(),
         unadopted: BTreeMap::new(),
         undone: BTreeMap::new(),
-        strangers: BTreeSet::new(),
+        without_rule: BTreeSet::new(),
         tasks: JoinSet::new(),
         next_audit: None,
     };
@@ -44,16 +44,16 @@ pub(crate) async fn run(engine: Handle, cancel: CancellationToken) {
                 Ok(()) => adoption.follow_settings(),
                 Err(_) => return,
             },
-            heard = hear(&mut adoption.events) => adoption.heard(heard),
+            event = next_event(&mut adoption.events) => adoption.use_event(event),
             Ok(()) = adoption.reconciled.changed(), if adoption.next_audit.is_some() => adoption.audit(Instant::now()),
-            Some(ended) = adoption.tasks.join_next() => adoption.ended(ended),
-            () = until(next) => adoption.in_time(Instant::now()),
+            Some(ended) = adoption.tasks.join_next() => adoption.task_ended(ended),
+            () = until(next) => adoption.begin_due_work(Instant::now()),
         }
     }
 }
 
-/// The next of KVM's events; never while nobody listens.
-async fn hear(events: &mut Option<KvmEvents>) -> Result<KvmMessage, KvmEventsError> {
+/// The next event of KVM; it never comes without a socket.
+async fn next_event(events: &mut Option<KvmEvents>) -> Result<KvmMessage, KvmEventsError> {
     match events {
         Some(events) => events.next().await,
         None => std::future::pending().await,
@@ -67,16 +67,16 @@ async fn until(next: Option<Instant>) {
     }
 }
 
-/// What a task did.
-enum Done {
-    /// Containers that a rule is of.
+/// The result of a task.
+enum TaskResult {
+    /// The containers that match a rule.
     Swept(Vec<(CgroupPath, ContainerCgroup)>),
-    Looked(CgroupPath, ScanOutcome),
+    Scanned(CgroupPath, ScanOutcome),
     /// The engine answered.
     Answered(CgroupPath, Box<Answer>),
 }
 
-/// What the engine said of a VM.
+/// The engine's answer about a VM.
 struct Answer {
     vm: AdoptableVm,
     refusal: Option<RollbackError>,
@@ -86,32 +86,32 @@ pub(super) struct Adoption {
     pub(super) engine: Handle,
     settings: watch::Receiver<Arc<Settings>>,
     reconciled: watch::Receiver<()>,
-    /// `None` without a rule, or where the socket cannot be made: then VMs are found by the audit.
+    /// `None` without a rule, or if there is no socket: then VMs are found by audits.
     events: Option<KvmEvents>,
-    /// Containers that are looked at, by their cgroups.
-    pub(super) births: BTreeMap<CgroupPath, StartingVm>,
+    /// The containers that are scanned, by their cgroups.
+    pub(super) starting: BTreeMap<CgroupPath, StartingVm>,
     budgets: Budgets,
-    /// VMs that a rule is of and that are not adopted.
+    /// VMs that match a rule and are not adopted.
     pub(super) unadopted: BTreeMap<CgroupPath, Unadopted>,
-    /// VMs that were registered and whose vCPUs could not be isolated: they are not moved again before something of them changes.
+    /// VMs that were registered and whose vCPUs could not be isolated. They are not moved again before something about them changes.
     undone: BTreeMap<CgroupPath, AdoptableVm>,
-    /// Containers that no rule is of and in which a VM was made: they are not looked at again.
-    strangers: BTreeSet<CgroupPath>,
-    tasks: JoinSet<Done>,
+    /// Containers that match no rule and in which a VM was created. They are not scanned again.
+    without_rule: BTreeSet<CgroupPath>,
+    tasks: JoinSet<TaskResult>,
     /// `None` without a rule.
     next_audit: Option<Instant>,
 }
 
 impl Adoption {
-    /// New rules count for the VMs that are there too. What was adopted stays so.
+    /// New rules apply to running VMs too. VMs that are adopted remain so.
     fn follow_settings(&mut self) {
         let settings = self.settings.borrow_and_update().clone();
-        self.strangers.clear();
+        self.without_rule.clear();
         self.undone.clear();
         if settings.policies.adopt.is_empty() {
             self.events = None;
             self.next_audit = None;
-            self.births.clear();
+            self.starting.clear();
             self.unadopted.clear();
             return self.show();
         }
@@ -121,8 +121,10 @@ impl Adoption {
         let now = Instant::now();
         self.next_audit = Some(now + settings.audit_interval);
         let refused: Vec<CgroupPath> = self.unadopted.keys().cloned().collect();
-        self.births.values_mut().for_each(|starting_vm| starting_vm.anew(now));
-        self.look_once(refused, now);
+        self.starting
+            .values_mut()
+            .for_each(|starting_vm| starting_vm.restart(now));
+        self.recheck(refused, now);
         self.sweep();
     }
 
@@ -138,23 +140,23 @@ impl Adoption {
     }
 
     fn next(&self) -> Option<Instant> {
-        let opens = |starting_vm: &StartingVm| self.budgets.opens(&starting_vm.container.pod, starting_vm.due()?);
-        let births = self.births.values().filter_map(opens);
-        births.chain(self.next_audit).min()
+        let earliest = |starting_vm: &StartingVm| self.budgets.earliest(&starting_vm.container.pod, starting_vm.due()?);
+        let starting = self.starting.values().filter_map(earliest);
+        starting.chain(self.next_audit).min()
     }
 
-    /// Look for all containers that a rule is of.
+    /// List all containers that match a rule.
     fn sweep(&mut self) {
         let (system, settings) = (self.engine.system().clone(), self.settings.borrow().clone());
         self.tasks
-            .spawn_blocking(move || Done::Swept(scan::with_rules(&system, &settings.policies.adopt)));
+            .spawn_blocking(move || TaskResult::Swept(scan::containers_with_rule(&system, &settings.policies.adopt)));
     }
 
-    fn heard(&mut self, heard: Result<KvmMessage, KvmEventsError>) {
-        match heard {
+    fn use_event(&mut self, event: Result<KvmMessage, KvmEventsError>) {
+        match event {
             // The end of a VM shows in its cgroup: a container may have several VMMs in turn.
             Ok(KvmMessage::Vm(event)) if event.change == Change::Destroyed => {}
-            Ok(KvmMessage::Vm(event)) => self.created_by(event.thread),
+            Ok(KvmMessage::Vm(event)) => self.vm_created_by(event.thread),
             Ok(KvmMessage::Lost) => self.sweep(),
             Err(error) => {
                 self.events = None;
@@ -167,77 +169,78 @@ impl Adoption {
         }
     }
 
-    /// A thread made a VM: look at its container. A thread that has ended is of no VM that would be adopted.
-    fn created_by(&mut self, thread: i32) {
+    /// A thread created a VM, so its container is scanned. If the thread has ended, there is no VM to adopt.
+    fn vm_created_by(&mut self, thread: i32) {
         let system = self.engine.system();
         let Ok(cgroup) = system.procs.cgroup(thread) else {
             return;
         };
         match Peer::of(cgroup.clone()) {
-            Peer::Container(origin, container) if !self.strangers.contains(&origin) => self.look_at(origin, container),
+            Peer::Container(origin, container) if !self.without_rule.contains(&origin) => self.scan(origin, container),
             // Another VMM in an adopted container, while the former one's instance is there.
-            Peer::Instance(pod) if self.engine.view().instances.contains_key(&pod) => self.look_again(&pod),
+            Peer::Instance(pod) if self.engine.view().instances.contains_key(&pod) => self.scan_instance(&pod),
             // A cgroup of that name, but KubeVirt's.
-            Peer::Instance(_) => self.look_at_parent(&cgroup),
+            Peer::Instance(_) => self.scan_parent(&cgroup),
             Peer::Container(..) | Peer::Other(_) => {}
         }
     }
 
-    /// Look at the container of an adopted instance.
-    fn look_again(&mut self, pod: &PodUid) {
+    /// Scan the container of an adopted instance.
+    fn scan_instance(&mut self, pod: &PodUid) {
         let view = self.engine.view();
         let Some(known) = view.instances.get(pod).filter(|known| known.adopted_by.is_some()) else {
             return;
         };
         if let Some(container) = ContainerCgroup::parse(known.origin.as_str()) {
-            self.look_at(known.origin.clone(), container);
+            self.scan(known.origin.clone(), container);
         }
     }
 
-    /// Look at the container that this cgroup is a part of.
-    fn look_at_parent(&mut self, part: &CgroupPath) {
+    /// Scan the container that this cgroup is a part of.
+    fn scan_parent(&mut self, part: &CgroupPath) {
         let Some(origin) = part.parent() else { return };
         let container = ContainerCgroup::parse(origin.as_str());
-        if let Some(container) = container.filter(|_| !self.strangers.contains(&origin)) {
-            self.look_at(origin, container);
+        if let Some(container) = container.filter(|_| !self.without_rule.contains(&origin)) {
+            self.scan(origin, container);
         }
     }
 
-    fn look_at(&mut self, origin: CgroupPath, container: ContainerCgroup) {
+    fn scan(&mut self, origin: CgroupPath, container: ContainerCgroup) {
         let now = Instant::now();
-        let starting_vm = self.births.entry(origin);
+        let starting_vm = self.starting.entry(origin);
         starting_vm
-            .and_modify(|starting_vm| starting_vm.again(now))
-            .or_insert_with(|| StartingVm::begun(container, now));
+            .and_modify(|starting_vm| starting_vm.created_again(now))
+            .or_insert_with(|| StartingVm::created(container, now));
     }
 
-    fn in_time(&mut self, now: Instant) {
+    /// Begin the audit and the scans that are due.
+    fn begin_due_work(&mut self, now: Instant) {
         if self.next_audit.is_some_and(|audit| audit <= now) {
             self.audit(now);
         }
-        for (origin, starting_vm) in &mut self.births {
+        for (origin, starting_vm) in &mut self.starting {
             let pod = &starting_vm.container.pod;
-            let opens = starting_vm.due().and_then(|due| self.budgets.opens(pod, due));
-            if opens.is_none_or(|opens| opens > now) {
+            let earliest = starting_vm.due().and_then(|due| self.budgets.earliest(pod, due));
+            if earliest.is_none_or(|earliest| earliest > now) {
                 continue;
             }
             self.budgets.begin(pod, now);
-            starting_vm.look();
+            starting_vm.scan();
             let (engine, settings) = (self.engine.clone(), self.settings.borrow().clone());
             let (origin, container) = (origin.clone(), starting_vm.container.clone());
             self.tasks.spawn_blocking(move || {
-                let looked = scan::at(&engine, &settings.policies.adopt, &origin, &container);
-                Done::Looked(origin, looked)
+                let outcome = scan::container(&engine, &settings.policies.adopt, &origin, &container);
+                TaskResult::Scanned(origin, outcome)
             });
         }
     }
 
-    /// vCPUs may have been plugged, unplugged or pinned elsewhere, for which there is no event; and what was refused may be
-    /// adoptable now.
+    /// Check known VMs again: vCPUs may have been plugged, unplugged or pinned elsewhere, for which there is no event, and a VM that was
+    /// refused may be adoptable now.
     fn audit(&mut self, now: Instant) {
         self.next_audit = Some(now + self.settings.borrow().audit_interval);
         let cgroups = &self.engine.system().cgroups;
-        self.strangers.retain(|origin| cgroups.exists(origin));
+        self.without_rule.retain(|origin| cgroups.exists(origin));
         self.undone.retain(|origin, _| cgroups.exists(origin));
         let before = self.unadopted.len();
         self.unadopted.retain(|origin, _| cgroups.exists(origin));
@@ -247,78 +250,78 @@ impl Adoption {
         let adopted = self.engine.view();
         let adopted = adopted.instances.values().filter(|known| known.adopted_by.is_some());
         let adopted = adopted.map(|known| known.origin.clone());
-        let again: Vec<CgroupPath> = adopted.chain(self.unadopted.keys().cloned()).collect();
-        self.look_once(again, now);
+        let known: Vec<CgroupPath> = adopted.chain(self.unadopted.keys().cloned()).collect();
+        self.recheck(known, now);
         if self.events.is_none() {
             self.sweep();
         }
     }
 
-    fn look_once(&mut self, origins: Vec<CgroupPath>, now: Instant) {
+    fn recheck(&mut self, origins: Vec<CgroupPath>, now: Instant) {
         for origin in origins {
             if let Some(container) = ContainerCgroup::parse(origin.as_str()) {
-                self.births
+                self.starting
                     .entry(origin)
-                    .or_insert_with(|| StartingVm::known(container, now));
+                    .or_insert_with(|| StartingVm::recheck(container, now));
             }
         }
     }
 
-    fn ended(&mut self, ended: Result<Done, JoinError>) {
+    fn task_ended(&mut self, ended: Result<TaskResult, JoinError>) {
         let now = Instant::now();
         match ended {
-            Ok(Done::Swept(found)) => {
-                for (origin, container) in found {
-                    self.births
+            Ok(TaskResult::Swept(containers)) => {
+                for (origin, container) in containers {
+                    self.starting
                         .entry(origin)
-                        .or_insert_with(|| StartingVm::swept(container, now));
+                        .or_insert_with(|| StartingVm::sweep(container, now));
                 }
             }
-            Ok(Done::Looked(origin, looked)) => {
+            Ok(TaskResult::Scanned(origin, outcome)) => {
                 if let Some(container) = ContainerCgroup::parse(origin.as_str()) {
                     self.budgets.end(&container.pod, now);
                 }
-                self.looked(origin, looked, now);
+                self.scanned(origin, outcome, now);
             }
-            Ok(Done::Answered(origin, answer)) => self.answered(&origin, *answer, now),
-            // A look or a call that panicked. Which one is not known: those that are under way are begun anew by the next audit.
+            Ok(TaskResult::Answered(origin, answer)) => self.answered(&origin, *answer, now),
+            // A scan or a call panicked. It is not known which, so all that are under way are dropped, and begun again by the next audit.
             Err(error) => {
                 self.budgets.clear();
-                self.births.retain(|_, starting_vm| starting_vm.due().is_some());
+                self.starting.retain(|_, starting_vm| starting_vm.due().is_some());
                 tracing::warn!("adoption: {error}");
             }
         }
     }
 
-    fn looked(&mut self, origin: CgroupPath, looked: ScanOutcome, now: Instant) {
-        let Some(starting_vm) = self.births.get_mut(&origin) else {
+    fn scanned(&mut self, origin: CgroupPath, outcome: ScanOutcome, now: Instant) {
+        let Some(starting_vm) = self.starting.get_mut(&origin) else {
             return;
         };
-        match starting_vm.saw(looked, now) {
-            Next::LookOn => {}
-            Next::Forget { stranger } => {
-                if stranger {
-                    self.strangers.insert(origin.clone());
+        match starting_vm.scanned(outcome, now) {
+            Next::ScanAgain => {}
+            Next::Forget { matches_rule } => {
+                if !matches_rule {
+                    self.without_rule.insert(origin.clone());
                 }
                 if self.unadopted.remove(&origin).is_some() {
                     self.show();
                 }
-                self.over(&origin, now);
+                self.end_scans(&origin, now);
             }
             Next::Refuse(refused) => {
-                // The rules speak of the container's own processes only.
-                let told = refused.text.clone();
-                self.refuse(origin.clone(), *refused, &told);
-                self.over(&origin, now);
+                // The text is only about the container's own processes.
+                let visible = refused.text.clone();
+                self.refuse(origin.clone(), *refused, &visible);
+                self.end_scans(&origin, now);
             }
             Next::Adopt(vm) if self.undone.get(&origin).is_some_and(|undone| undone.is_same(&vm)) => {
-                self.over(&origin, now);
+                self.end_scans(&origin, now);
             }
             Next::Adopt(vm) => {
                 let (engine, container) = (self.engine.clone(), starting_vm.container.clone());
                 self.tasks.spawn(async move {
                     let refusal = adopt::adopt(&engine, &origin, &container.pod, &vm).await.err();
-                    Done::Answered(origin, Box::new(Answer { vm: *vm, refusal }))
+                    TaskResult::Answered(origin, Box::new(Answer { vm: *vm, refusal }))
                 });
             }
         }
@@ -337,23 +340,23 @@ impl Adoption {
                 let is_moved = failed.had_changed(CallChange::Registration);
                 let error = Error::from(failed);
                 let refused = vm.refused(error.kind.name(), error.to_string());
-                let told = error.visible_to(&vm.pod).to_string();
-                self.refuse(origin.clone(), refused, &told);
+                let visible = error.visible_to(&vm.pod).to_string();
+                self.refuse(origin.clone(), refused, &visible);
                 if is_moved {
                     self.undone.insert(origin.clone(), vm);
                 }
             }
         }
-        self.over(origin, now);
+        self.end_scans(origin, now);
     }
 
-    /// A container needs no more looks, unless another VM was made there meanwhile.
-    fn over(&mut self, origin: &CgroupPath, now: Instant) {
-        if let Some(starting_vm) = self.births.remove(origin)
-            && starting_vm.is_to_begin_again()
+    /// End the scans of a container, unless another VM was created in it meanwhile.
+    fn end_scans(&mut self, origin: &CgroupPath, now: Instant) {
+        if let Some(starting_vm) = self.starting.remove(origin)
+            && starting_vm.has_newer_vm()
         {
-            self.births
-                .insert(origin.clone(), StartingVm::begun(starting_vm.container, now));
+            self.starting
+                .insert(origin.clone(), StartingVm::created(starting_vm.container, now));
         }
     }
 

@@ -292,7 +292,7 @@ impl InstanceView {
             pod_name: instance.pod_name.clone(),
             container: record.container.clone(),
             adopted_by: record.adopted.as_ref().map(|adopted| adopted.rule.clone()),
-            state: if assessment.evicted || assessment.blocked.is_some() {
+            state: if assessment.must_float || assessment.blocked.is_some() {
                 Phase::Floating.name()
             } else {
                 record.phase.state()
@@ -305,7 +305,7 @@ impl InstanceView {
             quiet: record.quiet.clone(),
             contained_reason: assessment
                 .contained
-                .filter(|_| !assessment.evicted && assessment.blocked.is_none())
+                .filter(|_| !assessment.must_float && assessment.blocked.is_none())
                 .map(ContainedReason::name),
             mems: record.mems.clone(),
             partition: instance.vcpu().map(|leaf| leaf.partition.clone()).unwrap_or_default(),

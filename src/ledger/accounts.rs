@@ -1,6 +1,6 @@
-//! Accounts and verdicts, made from the ledger's files on threads that may block. Operators are answered one at a time, and so are pods.
-//! Each pod has at most one query in the queue, and is answered at most once in ten seconds: so the queue is no longer than there are
-//! pods. A query whose caller has left is removed from it.
+//! Computes accounts and verdicts from the ledger's files, on threads that may block. There are two queues, for operators and for pods,
+//! and each is processed one query at a time. A pod has at most one query in the queue, and is answered at most once in ten seconds, so
+//! the queue is limited by the number of pods. The query of a caller that has disconnected is removed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,13 +19,13 @@ use crate::engine::{AccountRequest, now_us};
 
 /// The shortest time between two answers to a pod.
 const POD_ANSWER_INTERVAL: Duration = Duration::from_secs(10);
-/// How long an account waits for a fresh reading: the disk may be slow, and the entries in the files are an answer too.
-const FRESH_READING_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long an account waits for a new reading. After that it ends with the last entry in the files.
+const READING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Reads accounts and verdicts from the ledger's files.
 pub(crate) trait AccountReader: Send + Sync {
     /// The accounts of one pod's VM, or of all VMs, over a period in microseconds since the epoch; `until_us` 0: to the last entry.
-    /// `reading` counts as an entry behind the last one. Blocks.
+    /// `reading` is used like an entry after the last one. Blocks.
     ///
     /// # Errors
     /// What cannot be read, and why.
@@ -37,7 +37,7 @@ pub(crate) trait AccountReader: Send + Sync {
         reading: Option<Entry>,
     ) -> Result<Vec<Account>, String>;
 
-    /// Verify the ring. `key`: the public key in use, base64; where it is empty any key may have signed the heads. Blocks.
+    /// Verify the ring. `key`: the public key in use, base64; if it is empty, heads may be signed with any key. Blocks.
     ///
     /// # Errors
     /// What cannot be read, and why.
@@ -48,9 +48,9 @@ pub(crate) trait AccountReader: Send + Sync {
 #[derive(Clone)]
 pub(super) struct AccountService {
     reader: Arc<dyn AccountReader>,
-    /// The turn of pods' queries: one permit.
+    /// One permit: the query of a pod that is being answered.
     pods: Arc<Semaphore>,
-    /// The turn of operators' queries: one permit.
+    /// One permit: the query of an operator that is being answered.
     operators: Arc<Semaphore>,
     queries: Arc<Mutex<BTreeMap<PodUid, PodQuery>>>,
 }
@@ -58,26 +58,27 @@ pub(super) struct AccountService {
 /// The state of a pod's last query.
 #[derive(Debug, Clone, Copy)]
 enum PodQuery {
-    /// It waits, or is being answered.
-    Waiting,
+    /// It is in the queue, or is being answered.
+    Pending,
     Answered(Instant),
 }
 
-/// The permit of a pod's query. If it is dropped before the answer is begun, the query does not count.
+/// The permit of a pod's query. If it is dropped before the answer is begun, the pod may query again at once.
 struct QueryPermit {
     queries: Arc<Mutex<BTreeMap<PodUid, PodQuery>>>,
     pod: PodUid,
-    /// Whether the answer is begun. It counts then even if the caller has left, because it costs the same.
+    /// Whether the answer is begun. The query then counts even if the caller has disconnected, because it takes the same time.
     is_begun: bool,
 }
 
 impl Drop for QueryPermit {
     fn drop(&mut self) {
         let mut queries = self.queries.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.is_begun {
-            true => queries.insert(self.pod.clone(), PodQuery::Answered(Instant::now())),
-            false => queries.remove(&self.pod),
-        };
+        if self.is_begun {
+            queries.insert(self.pod.clone(), PodQuery::Answered(Instant::now()));
+        } else {
+            queries.remove(&self.pod);
+        }
     }
 }
 
@@ -92,10 +93,10 @@ impl AccountService {
         }
     }
 
-    /// An account as JSON. `read` has the counters read first. A caller that drops the future before its turn gives the turn up.
+    /// An account as JSON. `read` lets the counters be read first. Dropping the future removes the query from the queue.
     ///
     /// # Errors
-    /// `Busy` for a pod that asks again too soon; `Failed` with what could not be read.
+    /// `Busy` for a pod that was answered less than ten seconds ago; `Failed` with what could not be read.
     pub(super) async fn account(
         &self,
         request: AccountRequest,
@@ -110,7 +111,7 @@ impl AccountService {
         let reading = request.until_us.is_none().then(read).flatten();
         let reading = match reading {
             // Without a reading in time the account ends with the last entry.
-            Some(reading) => tokio::time::timeout(FRESH_READING_TIMEOUT, reading)
+            Some(reading) => tokio::time::timeout(READING_TIMEOUT, reading)
                 .await
                 .ok()
                 .and_then(Result::ok)
@@ -121,12 +122,12 @@ impl AccountService {
         if let Some(permit) = &mut permit {
             permit.is_begun = true;
         }
-        let made = tokio::task::spawn_blocking(move || {
-            // They are held until the answer is made, also where the caller leaves before.
+        let answer = tokio::task::spawn_blocking(move || {
+            // They are held until the answer is complete, even if the caller disconnects.
             let (_turn, _permit) = (turn, permit);
             let until_us = request.until_us.unwrap_or_else(now_us);
-            // An account until now has every entry, also one that is written while the files are read: with a limit its time would
-            // count up to the limit, and what ran in it would not.
+            // An account until now includes every entry, also one that is written while the files are read. With a limit, the time up to
+            // the limit would count, but the runs of the window that ends after it would not.
             let limit_us = request.until_us.unwrap_or(0);
             let accounts = reader.accounts(request.pod.as_ref(), request.since_us, limit_us, reading);
             let mut accounts = accounts.map_err(ErrorKind::Failed.context("the ledger"))?;
@@ -145,7 +146,7 @@ impl AccountService {
             });
             json(&if request.by_pod { restrict::for_pod(own) } else { own })
         });
-        made.await.map_err(ErrorKind::Failed.context("the ledger"))?
+        answer.await.map_err(ErrorKind::Failed.context("the ledger"))?
     }
 
     /// The ring's verdict as JSON.
@@ -156,18 +157,18 @@ impl AccountService {
         let turn = self.operators.clone().acquire_owned().await;
         let turn = turn.map_err(ErrorKind::Failed.context("the ledger"))?;
         let reader = self.reader.clone();
-        let made = tokio::task::spawn_blocking(move || {
+        let answer = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             json(&reader.verify(&key).map_err(ErrorKind::Failed.context("the ledger"))?)
         });
-        made.await.map_err(ErrorKind::Failed.context("the ledger"))?
+        answer.await.map_err(ErrorKind::Failed.context("the ledger"))?
     }
 
     fn admit(&self, pod: &PodUid, now: Instant) -> Result<QueryPermit, Error> {
-        // A panic leaves no half-made change: each call changes the map once.
+        // A panic does not leave the map half changed: each call changes it once.
         let mut queries = self.queries.lock().unwrap_or_else(PoisonError::into_inner);
         queries.retain(|_, query| match query {
-            PodQuery::Waiting => true,
+            PodQuery::Pending => true,
             PodQuery::Answered(at) => now.saturating_duration_since(*at) < POD_ANSWER_INTERVAL,
         });
         if queries.contains_key(pod) {
@@ -175,7 +176,7 @@ impl AccountService {
             let text = format!("the account of a VM is answered once in {seconds} s, and one question at a time");
             return Err(ErrorKind::Busy.because(text));
         }
-        queries.insert(pod.clone(), PodQuery::Waiting);
+        queries.insert(pod.clone(), PodQuery::Pending);
         Ok(QueryPermit {
             queries: self.queries.clone(),
             pod: pod.clone(),
@@ -196,9 +197,9 @@ mod tests {
 
     #[derive(Default)]
     struct Fake {
-        /// Accounts that are being made.
+        /// Accounts that are being computed.
         running: AtomicUsize,
-        /// The greatest number that were being made at a time.
+        /// The largest number that were being computed at a time.
         max_running: AtomicUsize,
         made: AtomicUsize,
     }
@@ -257,7 +258,7 @@ mod tests {
         assert_eq!(again.kind, ErrorKind::Busy);
         assert!(again.visible_to(&pod(1)).text.contains("10 s"), "its pod is told why");
         drop(answers.admit(&pod(1), Instant::now() + POD_ANSWER_INTERVAL).unwrap());
-        // An operator waits for no pod, and asks as often as he likes.
+        // Operators do not wait for pods, and have no limit.
         for _ in 0..2 {
             assert!(
                 answers
@@ -269,7 +270,7 @@ mod tests {
         }
     }
 
-    /// Keeps the pods' turn until the test drops it.
+    /// Holds the pods' permit until the test drops it.
     fn blocked(answers: &AccountService) -> tokio::sync::OwnedSemaphorePermit {
         answers.pods.clone().try_acquire_owned().unwrap()
     }
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_account_of_now_waits_for_a_fresh_reading_with_a_bound() {
+    async fn an_account_of_now_waits_for_a_reading_for_a_limited_time() {
         let answers = AccountService::new(Arc::<Fake>::default());
         let now = AccountRequest {
             until_us: None,

@@ -1,5 +1,5 @@
-//! Attributions: who else runs on VMs' CPUs, by name, as `steliad-quiet` has the kernel count it for a while. The node has one at a time.
-//! An operator's comes first: one that began automatically ends early for it.
+//! Makes attributions: the names of what else runs on VMs' CPUs, which the kernel counts for some seconds on behalf of `steliad-quiet`.
+//! There is one at a time on a node. A request of an operator ends an automatic one early.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,10 +22,10 @@ use crate::engine::now_us;
 pub(super) const INTRUSION_TRACE_DURATION: Duration = Duration::from_secs(5);
 /// The shortest time between two attributions after intrusions on one VM's CPUs.
 const INTRUSION_TRACE_INTERVAL: Duration = Duration::from_secs(3600);
-/// Tasks that a message names at most.
+/// Limit of the tasks that a message names.
 const MAX_NAMED_TASKS: usize = 4;
 
-/// Has the kernel count who runs on CPUs.
+/// Lets the kernel count what runs on CPUs.
 pub(crate) trait Tracer: Send + Sync {
     /// Begin to count. Blocks until counting has begun.
     ///
@@ -68,8 +68,8 @@ impl Tracer for QuietTracer {
 pub(super) struct Attributor {
     tracer: Arc<dyn Tracer>,
     /// One permit: the attribution that is under way.
-    turn: Arc<Semaphore>,
-    /// One permit: an operator's attribution, under way or waiting for the turn.
+    current: Arc<Semaphore>,
+    /// One permit: an operator's attribution, under way or waiting for the other permit.
     operators: Arc<Semaphore>,
     /// Ends the last automatic attribution early.
     end_automatic: Arc<Mutex<CancellationToken>>,
@@ -79,7 +79,7 @@ impl Attributor {
     pub(super) fn new(tracer: Arc<dyn Tracer>) -> Self {
         Self {
             tracer,
-            turn: Arc::new(Semaphore::new(1)),
+            current: Arc::new(Semaphore::new(1)),
             operators: Arc::new(Semaphore::new(1)),
             end_automatic: Arc::default(),
         }
@@ -87,23 +87,26 @@ impl Attributor {
 
     /// End counting that a former daemon began. The next attribution waits for that.
     pub(super) fn end_former(&self) {
-        let Ok(turn) = self.turn.clone().try_acquire_owned() else {
+        let Ok(permit) = self.current.clone().try_acquire_owned() else {
             return;
         };
         let tracer = self.tracer.clone();
         tokio::spawn(async move {
-            let end = move || match tracer.may_be_counting() {
-                true => tracer.finish().map(drop),
-                false => Ok(()),
+            let end = move || {
+                if tracer.may_be_counting() {
+                    tracer.finish().map(drop)
+                } else {
+                    Ok(())
+                }
             };
             if let Err(problem) = blocking(end).await {
                 tracing::debug!("what counted before: {problem}");
             }
-            drop(turn);
+            drop(permit);
         });
     }
 
-    /// An operator's attribution. `given_up` ends it early.
+    /// An operator's attribution. It ends early when `cancelled` completes.
     ///
     /// # Errors
     /// `Busy` while another operator's is under way; `Failed` with the problem that `steliad-quiet` reports.
@@ -111,7 +114,7 @@ impl Attributor {
         &self,
         target: Target,
         duration: Duration,
-        given_up: impl Future<Output = ()>,
+        cancelled: impl Future<Output = ()>,
     ) -> Result<Attribution, Error> {
         let busy = || ErrorKind::Busy.because("an attribution is under way on this node: one at a time");
         let _permit = self.operators.clone().try_acquire_owned().map_err(|_| busy())?;
@@ -119,8 +122,8 @@ impl Attributor {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .cancel();
-        let turn = self.turn.clone().acquire_owned().await.map_err(|_| busy())?;
-        let attributed = self.attribute(turn, target, duration, given_up).await;
+        let permit = self.current.clone().acquire_owned().await.map_err(|_| busy())?;
+        let attributed = self.attribute(permit, target, duration, cancelled).await;
         attributed.map_err(ErrorKind::Failed.context("attribution"))
     }
 
@@ -129,28 +132,28 @@ impl Attributor {
         if self.operators.available_permits() == 0 {
             return None;
         }
-        let turn = self.turn.clone().try_acquire_owned().ok()?;
-        let early = CancellationToken::new();
-        *self.end_automatic.lock().unwrap_or_else(PoisonError::into_inner) = early.clone();
-        Some(self.attribute(turn, target, duration, early.cancelled()).await)
+        let permit = self.current.clone().try_acquire_owned().ok()?;
+        let end_early = CancellationToken::new();
+        *self.end_automatic.lock().unwrap_or_else(PoisonError::into_inner) = end_early.clone();
+        Some(self.attribute(permit, target, duration, end_early.cancelled()).await)
     }
 
     async fn attribute(
         &self,
-        turn: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
         target: Target,
         duration: Duration,
-        early: impl Future<Output = ()>,
+        end_early: impl Future<Output = ()>,
     ) -> Result<Attribution, String> {
         let tracer = self.tracer.clone();
         blocking(move || tracer.begin(&target)).await?;
         tokio::select! {
             () = tokio::time::sleep(duration) => {}
-            () = early => {}
+            () = end_early => {}
         }
         let tracer = self.tracer.clone();
         let attributed = blocking(move || tracer.finish()).await;
-        drop(turn);
+        drop(permit);
         attributed
     }
 }
@@ -160,7 +163,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, String> + 
     done.unwrap_or_else(|panicked| Err(panicked.to_string()))
 }
 
-/// What is counted: the CPUs of these VMs, without their own threads.
+/// The CPUs of these VMs to count on, and their own threads, which are not counted.
 pub(super) fn trace_target<'a>(vms: impl Iterator<Item = &'a Arc<VmTarget>>) -> Target {
     let mut target = Target::default();
     for seat in vms.flat_map(|vm| &vm.seats) {
@@ -170,7 +173,7 @@ pub(super) fn trace_target<'a>(vms: impl Iterator<Item = &'a Arc<VmTarget>>) -> 
     target
 }
 
-/// An attribution that could not be made, for this reason.
+/// An empty attribution with the reason why it could not be made.
 pub(super) fn failed(problem: String) -> Attribution {
     let now_us = now_us();
     Attribution {
@@ -181,10 +184,16 @@ pub(super) fn failed(problem: String) -> Attribution {
     }
 }
 
-/// The part of an attribution that is one VM's.
+/// The part of an attribution that is about one VM's CPUs.
 pub(super) fn of_vm(attribution: &Attribution, vm: &VmTarget) -> Attribution {
     let cpus: CpuSet = vm.seats.iter().flat_map(|seat| seat.cpus.iter()).collect();
-    let part = |doers: &[Occupant]| doers.iter().filter(|doer| cpus.contains(doer.cpu)).cloned().collect();
+    let part = |occupants: &[Occupant]| {
+        occupants
+            .iter()
+            .filter(|occupant| cpus.contains(occupant.cpu))
+            .cloned()
+            .collect()
+    };
     Attribution {
         cpus: cpus.to_string(),
         tasks: part(&attribution.tasks),
@@ -204,7 +213,7 @@ pub(super) struct AttributionSchedule {
 }
 
 impl AttributionSchedule {
-    /// Whether an attribution is due after another task ran on this VM's CPUs. It counts as begun then.
+    /// Whether an attribution is due after another task ran on this VM's CPUs. If so, its interval begins.
     pub(super) fn intrusion_is_due(&mut self, pod: &PodUid, now: Instant) -> bool {
         self.after_intrusions
             .retain(|_, began| now.saturating_duration_since(*began) < INTRUSION_TRACE_INTERVAL);
@@ -215,7 +224,7 @@ impl AttributionSchedule {
         is_due
     }
 
-    /// Whether a sample is due at this audit. It counts as begun then.
+    /// Whether a sample is due at this audit. If so, its interval begins.
     pub(super) fn sample_is_due(&mut self, interval: Duration, now: Instant) -> bool {
         let due = self
             .last_sample
@@ -229,8 +238,8 @@ impl AttributionSchedule {
 
 /// The pods whose VMs have CPUs of their own.
 pub(super) fn with_seats(targets: &Targets) -> BTreeSet<&PodUid> {
-    let with = targets.iter().filter(|(_, vm)| !vm.seats.is_empty());
-    with.map(|(pod, _)| pod).collect()
+    let with_seats = targets.iter().filter(|(_, vm)| !vm.seats.is_empty());
+    with_seats.map(|(pod, _)| pod).collect()
 }
 
 /// The tasks that ran most often, with their counts, for a message.
@@ -240,20 +249,20 @@ pub(super) fn most_frequent(attribution: &Attribution) -> String {
         let count = counts.entry(&task.name).or_default();
         *count = count.saturating_add(task.count);
     }
-    let mut most: Vec<(&str, u64)> = counts.into_iter().collect();
-    most.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let most = most
+    let mut tasks: Vec<(&str, u64)> = counts.into_iter().collect();
+    tasks.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let tasks = tasks
         .into_iter()
         .take(MAX_NAMED_TASKS)
         .map(|(name, count)| format!("{name} ({count})"));
-    most.collect::<Vec<_>>().join(", ")
+    tasks.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Notes what was to be counted, and how often that ended.
+    /// Records the requests.
     #[derive(Default)]
     struct Fake {
         begun: Mutex<Vec<Target>>,
@@ -337,19 +346,19 @@ mod tests {
 
     #[test]
     fn the_message_names_the_tasks_that_ran_most_often() {
-        let doer = |cpu: u32, name: &str, count: u64| Occupant {
+        let occupant = |cpu: u32, name: &str, count: u64| Occupant {
             cpu,
             name: name.to_owned(),
             count,
             ..Occupant::default()
         };
         let tasks = vec![
-            doer(2, "a", 1),
-            doer(2, "b", 5),
-            doer(3, "a", 7),
-            doer(2, "c", 1),
-            doer(2, "d", 1),
-            doer(2, "e", 1),
+            occupant(2, "a", 1),
+            occupant(2, "b", 5),
+            occupant(3, "a", 7),
+            occupant(2, "c", 1),
+            occupant(2, "d", 1),
+            occupant(2, "e", 1),
         ];
         let attribution = Attribution {
             tasks,

@@ -1,4 +1,4 @@
-//! The ledger's backend: the kernel's counters, and the ring's files.
+//! Implements the ledger's traits with the kernel's counters and the ring's files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,14 +23,14 @@ use super::attribution::{QuietTracer, Tracer};
 use super::thread::{CounterReader, OpenedRing, RingOpener, RingWriter};
 use crate::engine::now_us;
 
-/// The unit's `StateDirectory=`, for a daemon that systemd did not start.
+/// The directory of the ring if systemd did not start the daemon, the same as by the unit's `StateDirectory=`.
 const DEFAULT_DIRECTORY: &str = "/var/lib/stelia/ledger";
-/// Segments of a full ring: the oldest is removed for a new one.
+/// The number of segments of a full ring.
 const MAX_SEGMENTS: u64 = 16;
-/// How far back the last head is searched, microseconds: a ring that is written has a head in its last two days.
+/// How far back the last head is searched, in microseconds. A head is written every day.
 const HEAD_SEARCH_US: u64 = 2 * 86_400_000_000;
 
-/// The kernel of this host, and the ring in the state directory.
+/// The kernel's counters, and the ring in the state directory.
 pub(crate) struct KernelBackend {
     system: System,
     directory: PathBuf,
@@ -38,10 +38,10 @@ pub(crate) struct KernelBackend {
 
 impl KernelBackend {
     pub(crate) fn new(system: &System) -> Self {
-        let given = std::env::var_os("STATE_DIRECTORY").filter(|given| !given.is_empty());
+        let directory = std::env::var_os("STATE_DIRECTORY").filter(|directory| !directory.is_empty());
         Self {
             system: system.clone(),
-            directory: given.map_or_else(|| DEFAULT_DIRECTORY.into(), PathBuf::from),
+            directory: directory.map_or_else(|| DEFAULT_DIRECTORY.into(), PathBuf::from),
         }
     }
 }
@@ -124,10 +124,10 @@ impl RingOpener for RingDirectory {
     fn open(&mut self, bytes: u64) -> Result<OpenedRing, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let boot_id = self.read_trimmed("proc/sys/kernel/random/boot_id")?;
-        let (ring, state) = Ring::open(&self.directory, limits(bytes)).map_err(|error| text(&error))?;
-        // Without a machine id, the key of another machine cannot be recognized.
+        let (ring, recovery) = Ring::open(&self.directory, limits(bytes)).map_err(|error| text(&error))?;
+        // Without a machine id, the key of another host cannot be recognised.
         let machine = self.read_trimmed("etc/machine-id").unwrap_or_default();
-        let (key, made) = Key::load_or_make(&self.directory, &machine).map_err(|error| text(&error))?;
+        let (key, origin) = Key::load_or_make(&self.directory, &machine).map_err(|error| text(&error))?;
         // The recorder resumes from the last segment. A line that was changed after it was written is skipped.
         let entries = read::entries(&self.directory, Some(u64::MAX)).map_err(|error| text(&error))?;
         let (mut replay, mut head) = (LedgerState::default(), None);
@@ -143,16 +143,16 @@ impl RingOpener for RingDirectory {
             head = entries.flatten().filter_map(|(entry, _)| last_head(&entry)).last();
         }
         Ok(OpenedRing {
-            cut_bytes: state.cut,
-            fault: state
+            cut_bytes: recovery.cut,
+            fault: recovery
                 .fault
                 .map(|fault| format!("{}: line {}: {}", fault.segment, fault.line, fault.text)),
-            last: state.last,
+            last: recovery.last,
             replay,
             head,
             boot_id,
             key: key.public(),
-            new_key: match made {
+            new_key: match origin {
                 KeyOrigin::Loaded => None,
                 KeyOrigin::New => Some("it is the first one of this node.".to_owned()),
                 KeyOrigin::Cloned => {
@@ -224,7 +224,7 @@ impl AccountReader for RingDirectory {
         // A head that neither the current key nor a retired one signed is a fault.
         let mut keys = key::retired(&self.directory).unwrap_or_default();
         keys.extend(Some(key.to_owned()).filter(|key| !key.is_empty()));
-        // A head is not required, as it is of a copy: on the first day there is none yet.
+        // Not `verify::verify`, which requires a head: on the first day there is none yet.
         verify::check(verify::Ring::Directory(&self.directory), &keys, None).map_err(|error| error.to_string())
     }
 }

@@ -1,17 +1,17 @@
-//! The ledger: who ran on the CPUs of VMs, read from the kernel's counters and written to files (`docs/ledger.md`).
+//! Keeps the ledger: records from the kernel's counters what ran on the CPUs of VMs, in files (`docs/ledger.md`).
 //!
-//! A task in the doors' runtime follows the engine and never blocks. It queues what is to be read; a thread of its own reads the counters,
-//! decides what becomes an entry, and writes it. The queue holds at most one reading, of the newest targets. There is no timer: counters
-//! are read when a VM's CPUs change, when a caller asks for an account, and at each audit of the engine's.
+//! A task in the main runtime follows the engine and never blocks. It queues requests to read; the ledger's own thread reads the
+//! counters, decides what becomes an entry, and writes it. The queue holds at most one reading, of the newest targets. There is no timer:
+//! counters are read when a VM's CPUs change, when a caller asks for an account, and at each audit of the engine.
 //!
-//! | file | its job |
+//! | file | contents |
 //! |---|---|
 //! | `task` | follows the engine's view, settings and audits; takes callers' requests |
 //! | `target` | which CPUs and threads are read, from the engine's view |
 //! | `queue`, `thread` | the work for the ledger's thread, and that thread |
-//! | `backend` | `/proc`, the ring and the key, behind the thread's traits |
-//! | `accounts`, `restrict` | accounts and verdicts, made from the files; what a pod may read of them |
-//! | `attribution` | who ran, by name: on demand, after an intrusion, or sampled |
+//! | `backend` | `/proc`, the ring and the key, behind traits |
+//! | `accounts`, `restrict` | accounts and verdicts, computed from the files; what a pod may read of them |
+//! | `attribution` | the names of what ran: on demand, after an intrusion, or sampled |
 //! | `status` | the journal's messages |
 
 mod accounts;
@@ -39,7 +39,7 @@ pub(crate) use thread::{CounterReader, RingOpener};
 #[cfg(test)]
 pub(crate) use thread::{OpenedRing, RingWriter};
 
-/// What the ledger reads and writes: the kernel and the state directory, or a test's model of them.
+/// The interface to the kernel and the state directory, which tests replace.
 pub(crate) trait LedgerBackend: Send + Sync {
     fn counter_reader(&self) -> Box<dyn CounterReader>;
     fn ring_opener(&self) -> Box<dyn RingOpener>;

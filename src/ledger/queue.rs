@@ -1,5 +1,5 @@
-//! The work for the ledger's thread. Adding work never blocks. What is added while the thread is busy, or waits for a disk, is merged:
-//! there is at most one reading to make, of the newest targets.
+//! Queues work for the ledger's thread. Adding work never blocks. Work that is added while the thread is busy, or waits for a disk, is
+//! merged: there is at most one reading to make, of the newest targets.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,15 +10,15 @@ use tokio::sync::oneshot;
 
 use super::target::Targets;
 
-/// Events that the queue holds at most; later ones are dropped until the thread takes its work.
+/// Limit of the events in the queue. Later ones are dropped until the thread takes its work.
 const MAX_QUEUED_EVENTS: usize = 256;
 
-/// Why counters are read. The order matters: a greater reason includes what a lesser one asks for.
+/// Why counters are read, in ascending order: a reading for a greater reason also serves the lesser ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ReadReason {
-    /// A caller asks for an account.
+    /// A caller requests an account.
     Query,
-    /// An audit of the engine's.
+    /// The engine audits.
     Audit,
     /// A VM's CPUs, threads or state changed.
     Change,
@@ -31,10 +31,10 @@ pub(crate) struct Work {
     /// Events for the next entry, oldest first.
     pub(crate) events: VecDeque<Event>,
     pub(crate) reading: Option<(ReadReason, Targets)>,
-    /// Audits that were queued while the reading of the audit before was still queued.
+    /// The number of audits that were queued while the reading of an earlier one was still queued.
     pub(crate) missed_audits: u64,
-    /// Callers that wait for a reading: they get it as an entry that is not written to the ring.
-    pub(crate) waiting: Vec<oneshot::Sender<Option<Entry>>>,
+    /// Callers that wait for a reading. They get it as an entry that is not written to the ring.
+    pub(crate) callers: Vec<oneshot::Sender<Option<Entry>>>,
     pub(crate) stop: bool,
 }
 
@@ -53,11 +53,11 @@ pub(crate) struct WorkQueue {
 
 impl WorkQueue {
     fn lock(&self) -> MutexGuard<'_, Work> {
-        // A panic leaves no half-made change: each call changes the work once, as a whole.
+        // A panic does not leave the work half changed: each call changes it once.
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Have the counters of these targets read.
+    /// Request a reading of these targets.
     pub(crate) fn read(&self, reason: ReadReason, targets: Targets) {
         let mut work = self.lock();
         let former = work.reading.take().map(|(former, _)| former);
@@ -66,15 +66,15 @@ impl WorkQueue {
         self.added.notify_one();
     }
 
-    /// Have the counters read for a caller, who receives the reading as an entry; `None` where the counters cannot be read.
+    /// Request a reading for a caller, who receives it as an entry; `None` if the counters cannot be read.
     pub(crate) fn read_for_caller(&self, targets: Targets) -> oneshot::Receiver<Option<Entry>> {
         let (sender, reading) = oneshot::channel();
-        self.lock().waiting.push(sender);
+        self.lock().callers.push(sender);
         self.read(ReadReason::Query, targets);
         reading
     }
 
-    /// Have this event written with the next entry.
+    /// Request that this event be written with the next entry.
     pub(crate) fn add_event(&self, event: Event) {
         let mut work = self.lock();
         if work.events.len() < MAX_QUEUED_EVENTS {
@@ -88,7 +88,7 @@ impl WorkQueue {
         self.added.notify_one();
     }
 
-    /// Have the queued work done, and the thread ended after it.
+    /// Request that the thread end after the queued work.
     pub(crate) fn stop(&self) {
         self.lock().stop = true;
         self.added.notify_one();
@@ -116,10 +116,10 @@ mod tests {
         let mut reading = queue.read_for_caller(Targets::new());
         let work = queue.take();
         assert_eq!(work.reading.map(|(reason, _)| reason), Some(ReadReason::Change));
-        assert_eq!((work.missed_audits, work.waiting.len()), (0, 1));
+        assert_eq!((work.missed_audits, work.callers.len()), (0, 1));
         assert!(reading.try_recv().is_err(), "nothing was read yet");
-        for waiting in work.waiting {
-            let _ = waiting.send(None);
+        for caller in work.callers {
+            let _ = caller.send(None);
         }
         assert!(reading.try_recv().is_ok());
     }

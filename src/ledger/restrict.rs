@@ -1,5 +1,5 @@
-//! What a pod may read of its own VM's account: every count, but no name of other tasks and devices of the node. Names of kernel threads
-//! that are bound to the CPUs, of softirqs and of the VM's own interrupts come from the kernel, and stay.
+//! Restricts an account to what the VM's pod may read: all counts, but not the names of the node's other tasks and devices. Names of
+//! kernel threads that are bound to the CPUs, of softirqs and of the VM's own interrupts remain.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ const TASK: &str = "another task";
 /// The name of every device in a pod's account, except its VM's own.
 const DEVICE: &str = "a device";
 
-/// Kernel threads that have a CPU's number in their names (`kthread_create_on_cpu`, `kernel/workqueue.c`). A task that gives itself such a
-/// name reveals no more than this.
+/// Kernel threads that have a CPU's number in their names (`kthread_create_on_cpu`, `kernel/workqueue.c`). Another task may have such a
+/// name, which reveals nothing about it.
 const BOUND_THREADS: [&str; 7] = [
     "kworker",
     "ksoftirqd",
@@ -33,10 +33,9 @@ pub(super) fn for_pod(account: Account) -> Account {
         .devices
         .values()
         .fold(0u64, |sum, count| sum.saturating_add(*count));
-    account.totals.devices = match account.totals.devices.is_empty() {
-        true => BTreeMap::new(),
-        false => BTreeMap::from([(DEVICE.to_owned(), count)]),
-    };
+    if !account.totals.devices.is_empty() {
+        account.totals.devices = BTreeMap::from([(DEVICE.to_owned(), count)]);
+    }
     for window in &mut account.worst {
         if window.class == Class::Devices {
             window.name = DEVICE.to_owned();
@@ -46,18 +45,18 @@ pub(super) fn for_pod(account: Account) -> Account {
     account
 }
 
-/// The text about the intrusions of one entry for the pod whose CPUs they are on; the counts are in its account. `None` without intrusions.
+/// The text about the intrusions of one entry for the VM's pod, which finds the counts in its account. `None` without intrusions.
 pub(super) fn intrusions(events: &[Event]) -> Option<String> {
-    let on = |of: Class| {
+    let cpus_of = |wanted: Class| {
         let cpus = events.iter().filter_map(|event| match event {
-            Event::Intruded { cpus, class, .. } if *class == of => cpus.parse::<CpuSet>().ok(),
+            Event::Intruded { cpus, class, .. } if *class == wanted => cpus.parse::<CpuSet>().ok(),
             _ => None,
         });
         let all = cpus.fold(CpuSet::new(), |all, cpus| all.union(&cpus));
         (!all.is_empty()).then_some(all)
     };
-    let tasks = on(Class::OtherTasks).map(|cpus| format!("other tasks ran on its CPUs {cpus}"));
-    let devices = on(Class::Devices).map(|cpus| format!("interrupts of other devices reached its CPUs {cpus}"));
+    let tasks = cpus_of(Class::OtherTasks).map(|cpus| format!("other tasks ran on its CPUs {cpus}"));
+    let devices = cpus_of(Class::Devices).map(|cpus| format!("interrupts of other devices reached its CPUs {cpus}"));
     let texts: Vec<String> = tasks.into_iter().chain(devices).collect();
     (!texts.is_empty()).then(|| texts.join("; "))
 }
@@ -65,9 +64,10 @@ pub(super) fn intrusions(events: &[Event]) -> Option<String> {
 fn attribution(whole: Attribution) -> Attribution {
     Attribution {
         // Operation, path and cause are for operators only.
-        problems: match whole.problems.is_empty() {
-            true => Vec::new(),
-            false => vec!["not everything could be counted".to_owned()],
+        problems: if whole.problems.is_empty() {
+            Vec::new()
+        } else {
+            vec!["not everything could be counted".to_owned()]
         },
         tasks: merged(whole.tasks, |name| bound_kind(name).unwrap_or(TASK).to_owned()),
         interrupts: merged(whole.interrupts, |_| DEVICE.to_owned()),
@@ -82,21 +82,21 @@ fn bound_kind(comm: &str) -> Option<&str> {
     (is_number && BOUND_THREADS.contains(&kind)).then_some(kind)
 }
 
-/// Rename them, and add up those of one CPU that have the same name afterwards.
-fn merged(doers: Vec<Occupant>, name: impl Fn(&str) -> String) -> Vec<Occupant> {
+/// Rename occupants, and sum those of one CPU that then have the same name.
+fn merged(occupants: Vec<Occupant>, name: impl Fn(&str) -> String) -> Vec<Occupant> {
     let mut merged: BTreeMap<(u32, String), Occupant> = BTreeMap::new();
-    for doer in doers {
-        let named = name(&doer.name);
-        let sum = merged.entry((doer.cpu, named.clone())).or_insert_with(|| Occupant {
-            cpu: doer.cpu,
+    for occupant in occupants {
+        let named = name(&occupant.name);
+        let sum = merged.entry((occupant.cpu, named.clone())).or_insert_with(|| Occupant {
+            cpu: occupant.cpu,
             name: named,
             ns: Some(0),
             ..Occupant::default()
         });
-        sum.count = sum.count.saturating_add(doer.count);
-        // The sum is unknown where a part of it is.
-        sum.ns = sum.ns.zip(doer.ns).map(|(sum, ns)| sum.saturating_add(ns));
-        sum.estimated |= doer.estimated;
+        sum.count = sum.count.saturating_add(occupant.count);
+        // The sum is unknown if a part of it is.
+        sum.ns = sum.ns.zip(occupant.ns).map(|(sum, ns)| sum.saturating_add(ns));
+        sum.estimated |= occupant.estimated;
     }
     merged.into_values().collect()
 }
@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    fn doer(cpu: u32, name: &str, count: u64, ns: Option<u64>) -> Occupant {
+    fn occupant(cpu: u32, name: &str, count: u64, ns: Option<u64>) -> Occupant {
         Occupant {
             cpu,
             name: name.to_owned(),
@@ -137,13 +137,13 @@ mod tests {
         account.attributions = vec![Attribution {
             problems: vec!["open /sys/kernel/tracing: Permission denied".to_owned()],
             tasks: vec![
-                doer(2, "bash", 3, Some(5)),
-                doer(2, "payroll", 4, Some(6)),
-                doer(2, "kworker/2:1H", 1, Some(1)),
-                doer(3, "kworker/evil-name", 1, None),
+                occupant(2, "bash", 3, Some(5)),
+                occupant(2, "payroll", 4, Some(6)),
+                occupant(2, "kworker/2:1H", 1, Some(1)),
+                occupant(3, "kworker/evil-name", 1, None),
             ],
-            interrupts: vec![doer(2, "30 nvme0q3", 4, None)],
-            softirqs: vec![doer(2, "net_rx", 1, Some(2))],
+            interrupts: vec![occupant(2, "30 nvme0q3", 4, None)],
+            softirqs: vec![occupant(2, "net_rx", 1, Some(2))],
             ..Attribution::default()
         }];
         let restricted = for_pod(account);
@@ -151,17 +151,17 @@ mod tests {
         assert_eq!(restricted.worst[0].count.least, 4);
         let named = &restricted.attributions[0];
         let expected = vec![
-            doer(2, "another task", 7, Some(11)),
-            doer(2, "kworker", 1, Some(1)),
-            doer(3, "another task", 1, None),
+            occupant(2, "another task", 7, Some(11)),
+            occupant(2, "kworker", 1, Some(1)),
+            occupant(3, "another task", 1, None),
         ];
         assert_eq!(named.tasks, expected);
-        assert_eq!(named.softirqs, [doer(2, "net_rx", 1, Some(2))]);
+        assert_eq!(named.softirqs, [occupant(2, "net_rx", 1, Some(2))]);
         let text = serde_json::to_string(&restricted).unwrap();
         for name in ["bash", "payroll", "evil", "nvme", "eth0", "tracing"] {
             assert!(!text.contains(name), "{name}: {text}");
         }
-        assert!(text.contains("vfio-msix"), "its own device is its own business");
+        assert!(text.contains("vfio-msix"), "names of its own devices remain");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The journal's messages about the ledger.
+//! Logs messages about the ledger to the journal.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use stelia_ledger::entry::{Class, Event};
 
 use crate::journal::{self, Pod, about};
 
-/// Logs why the ledger is not kept: once, until the reason changes.
+/// Logs why the ledger is not kept. A reason is logged once, until it changes.
 #[derive(Debug, Default)]
 pub(super) struct ProblemLog {
     logged: Option<String>,
@@ -49,17 +49,18 @@ fn intrusions(events: &[Event]) -> (CpuSet, String) {
             continue;
         };
         all = all.union(&cpus.parse().unwrap_or_default());
-        let what = match class {
+        let kind = match class {
             Class::OtherTasks => "other tasks".to_owned(),
             Class::Devices => format!("interrupts of {name:?}"),
         };
-        let count = match least == most {
-            true => least.to_string(),
-            false => format!("{least} to {most}"),
+        let count = if least == most {
+            least.to_string()
+        } else {
+            format!("{least} to {most}")
         };
         let separator = if text.is_empty() { "" } else { "; " };
         // Writing to a String cannot fail.
-        let _ = write!(text, "{separator}CPU {cpus}: {count} of {what}");
+        let _ = write!(text, "{separator}CPU {cpus}: {count} of {kind}");
     }
     (all, text)
 }
@@ -80,7 +81,7 @@ pub(super) fn intruded(pod: &str, name: &str, events: &[Event]) {
     );
 }
 
-/// Log who ran on a VM's CPUs. `name` is `namespace/name`, or empty.
+/// Log what ran on a VM's CPUs. `name` is `namespace/name`, or empty.
 pub(super) fn attributed(pod: &str, name: &str, cpus: &str, reason: &str) {
     let name = pod_name(name);
     let pod = Pod::new(pod, name.as_ref());

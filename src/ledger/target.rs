@@ -1,5 +1,5 @@
-//! Which VMs' CPUs are read, derived from the engine's view. The view changes often, and seldom in what the ledger needs: instances that
-//! are the same value in memory are not compared.
+//! Derives from the engine's view which VMs' CPUs are read. The view changes often, but seldom in what the ledger needs. Instances that are
+//! the same object in memory are not compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use stelia_record::Phase;
 
 use crate::engine::{InstanceView, PinnedThread, View};
 
-/// What the ledger needs of an instance.
+/// The properties of an instance that the ledger needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VmTarget {
-    /// `namespace/name`; empty where the runtime does not say it.
+    /// `namespace/name`; empty if the runtime does not report it.
     pub(crate) name: String,
     /// The phase, as on D-Bus.
     pub(crate) state: &'static str,
@@ -28,9 +28,9 @@ pub(crate) struct VmTarget {
     pub(crate) since_us: u64,
 }
 
-/// How long a VM's counters are not read after it got its CPUs, microseconds. KVM makes a thread of its own when a vCPU first enters the
-/// guest. That thread begins on the vCPU's CPU, the engine looks for it this long (`engine/kvm_threads.rs`), and counters do not tell it
-/// from a foreign task. The VM's time until then is a gap in the ledger.
+/// How long a VM's counters are not read after it got its CPUs, in microseconds. KVM creates a thread when a vCPU first enters the guest.
+/// It starts on the vCPU's CPU, and the engine searches for it during this time (`engine/kvm_threads.rs`). Counters do not distinguish it
+/// from another task, so this time is a gap in the ledger.
 const SETTLE_TIME_US: u64 = 10_000_000;
 
 /// The targets by pod.
@@ -43,25 +43,25 @@ pub(super) struct TargetTracker {
 }
 
 impl TargetTracker {
-    /// Take over a new view. Returns whether any target changed.
+    /// Update the targets to a new view. Returns whether any of them changed.
     pub(super) fn update(&mut self, view: &View) -> bool {
         let before = self.by_pod.len();
         self.by_pod.retain(|pod, _| view.instances.contains_key(pod));
         let mut changed = self.by_pod.len() != before;
-        for (pod, shown) in &view.instances {
+        for (pod, instance) in &view.instances {
             match self.by_pod.get_mut(pod) {
-                Some((seen, _)) if Arc::ptr_eq(seen, shown) => {}
-                Some((seen, vm)) => {
-                    if !is_same(seen, shown) {
-                        let now = VmTarget::from_view(shown);
+                Some((last, _)) if Arc::ptr_eq(last, instance) => {}
+                Some((last, vm)) => {
+                    if !is_same(last, instance) {
+                        let now = VmTarget::from_view(instance);
                         changed |= **vm != now;
                         *vm = Arc::new(now);
                     }
-                    *seen = shown.clone();
+                    *last = instance.clone();
                 }
                 None => {
                     self.by_pod
-                        .insert(pod.clone(), (shown.clone(), Arc::new(VmTarget::from_view(shown))));
+                        .insert(pod.clone(), (instance.clone(), Arc::new(VmTarget::from_view(instance))));
                     changed = true;
                 }
             }
@@ -76,7 +76,7 @@ impl TargetTracker {
             .collect()
     }
 
-    /// The target of this pod's VM; empty where it has none.
+    /// The target of this pod's VM; empty if it has none.
     pub(super) fn of_pod(&self, pod: &PodUid) -> Targets {
         let target = self.by_pod.get(pod);
         target.map(|(_, vm)| (pod.clone(), vm.clone())).into_iter().collect()
@@ -99,34 +99,35 @@ fn is_same(one: &InstanceView, other: &InstanceView) -> bool {
 }
 
 impl VmTarget {
-    /// How much longer the VM's counters are not read, microseconds. `None` too where the clock was set back.
-    fn settles_in(&self, now_us: u64) -> Option<u64> {
+    /// How much longer the VM's counters are not read, in microseconds. `None`: they are read, or the clock was set back.
+    fn settle_time_left(&self, now_us: u64) -> Option<u64> {
         let age_us = now_us.checked_sub(self.since_us).filter(|_| !self.seats.is_empty())?;
         SETTLE_TIME_US.checked_sub(age_us).filter(|left_us| *left_us > 0)
     }
 
-    fn from_view(shown: &InstanceView) -> Self {
-        let has_cpus = [Phase::Isolated.name(), Phase::Contained.name()].contains(&shown.state);
+    fn from_view(instance: &InstanceView) -> Self {
+        let has_cpus = [Phase::Isolated.name(), Phase::Contained.name()].contains(&instance.state);
         Self {
-            name: shown.pod_name.as_ref().map(PodName::to_string).unwrap_or_default(),
-            state: shown.state,
-            seats: match has_cpus {
-                true => seats(&shown.exclusive, &shown.vcpus),
-                false => BTreeSet::new(),
+            name: instance.pod_name.as_ref().map(PodName::to_string).unwrap_or_default(),
+            state: instance.state,
+            seats: if has_cpus {
+                seats(&instance.exclusive, &instance.vcpus)
+            } else {
+                BTreeSet::new()
             },
-            origin: shown.origin.clone(),
-            since_us: shown.isolated_us,
+            origin: instance.origin.clone(),
+            since_us: instance.isolated_us,
         }
     }
 }
 
-/// One seat for each CPU, with the threads that are pinned to it. A thread that may use all of the CPUs makes them one seat: the counters of
-/// one CPU do not tell that thread from a foreign task. `exclusive` lacks the spare CPUs of an adopted VM: its other threads run there.
+/// One seat for each CPU, with the threads that are pinned to it. A thread that may use all CPUs makes them one seat: the counters of one
+/// CPU do not distinguish it from another task. `exclusive` lacks the spare CPUs of an adopted VM, on which its other threads run.
 fn seats(exclusive: &CpuSet, pinned: &[PinnedThread]) -> BTreeSet<Seat> {
-    let threads = |of: &dyn Fn(Option<u32>) -> bool| {
+    let threads = |includes: &dyn Fn(Option<u32>) -> bool| {
         let threads = pinned
             .iter()
-            .filter(|pinned| of(pinned.thread.cpu))
+            .filter(|pinned| includes(pinned.thread.cpu))
             .map(|pinned| Thread {
                 id: pinned.thread.task.id,
                 start: pinned.thread.task.start,
@@ -152,17 +153,17 @@ fn seats(exclusive: &CpuSet, pinned: &[PinnedThread]) -> BTreeSet<Seat> {
 
 /// VMs that have CPUs of their own and whose counters are not read yet.
 pub(super) fn settling(vms: &Targets, now_us: u64) -> BTreeSet<String> {
-    let settling = vms.iter().filter(|(_, vm)| vm.settles_in(now_us).is_some());
+    let settling = vms.iter().filter(|(_, vm)| vm.settle_time_left(now_us).is_some());
     settling.map(|(pod, _)| pod.to_string()).collect()
 }
 
-/// In how many microseconds the next VM's counters may be read.
+/// The time until the next VM's counters may be read, in microseconds.
 pub(super) fn next_settled(vms: &Targets, now_us: u64) -> Option<u64> {
-    vms.values().filter_map(|vm| vm.settles_in(now_us)).min()
+    vms.values().filter_map(|vm| vm.settle_time_left(now_us)).min()
 }
 
-/// The targets as the ledger's recorder takes them. A device that two containers have is no VM's own.
-pub(super) fn keeper_vms(
+/// The targets as input of the ledger's recorder. A device that two containers have is no VM's own.
+pub(super) fn recorder_vms(
     vms: &Targets,
     devices: &BTreeMap<PodUid, (CgroupPath, BTreeSet<String>)>,
 ) -> BTreeMap<String, recorder::Vm> {
@@ -177,7 +178,7 @@ pub(super) fn keeper_vms(
             .cloned()
             .collect()
     };
-    let keeper_vm = |(pod, vm): (&PodUid, &Arc<VmTarget>)| {
+    let recorder_vm = |(pod, vm): (&PodUid, &Arc<VmTarget>)| {
         let vm = recorder::Vm {
             name: vm.name.clone(),
             state: vm.state.to_owned(),
@@ -186,7 +187,7 @@ pub(super) fn keeper_vms(
         };
         (pod.to_string(), vm)
     };
-    vms.iter().map(keeper_vm).collect()
+    vms.iter().map(recorder_vm).collect()
 }
 
 #[cfg(test)]
@@ -257,7 +258,7 @@ mod tests {
         let mut targets = TargetTracker::default();
         targets.update(&view(vec![young, old, floating]));
         let vms = targets.all();
-        let all = keeper_vms(&vms, &BTreeMap::new());
+        let all = recorder_vms(&vms, &BTreeMap::new());
         assert_eq!(all.values().map(|vm| vm.seats.len()).collect::<Vec<_>>(), [1, 1, 0]);
         let at = |now| {
             (

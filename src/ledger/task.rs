@@ -1,4 +1,4 @@
-//! The ledger's task: it follows the engine, queues what is to be read, and starts accounts and attributions for callers.
+//! The ledger's task: it follows the engine, queues readings, and starts accounts and attributions for callers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,11 +20,11 @@ use super::thread::{LedgerThread, Update};
 use super::{LedgerBackend, Signal, restrict, status};
 use crate::engine::{Handle, LedgerCall, View, now_us};
 
-/// The shortest time between two readings because of changes: many VMs that start together are one change.
+/// The shortest time between two readings because of changes, so that many VMs that start together cause one.
 const MIN_READ_INTERVAL: Duration = Duration::from_millis(100);
-/// How long the daemon's end waits for the last entry.
+/// How long a daemon that stops waits for the last entry.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
-/// The stack of the ledger's thread, in bytes. Its data is in the heap, and is given back after each reading.
+/// The stack of the ledger's thread, in bytes. Its data is in the heap, and is freed after each reading.
 const THREAD_STACK_BYTES: usize = 512 << 10;
 
 /// Keep the ledger until cancelled.
@@ -67,12 +67,12 @@ pub(crate) async fn run(
             },
             Ok(()) = audits.changed() => task.audit(),
             Some(call) = calls.recv() => task.call(call),
-            Some(update) = updates.recv() => task.updated(update),
+            Some(update) = updates.recv() => task.use_update(update),
             () = until(next) => {}
         }
         task.use_view();
     }
-    task.end().await;
+    task.stop().await;
 }
 
 async fn until(next: Option<Instant>) {
@@ -82,14 +82,14 @@ async fn until(next: Option<Instant>) {
     }
 }
 
-/// The ledger's thread, as the task sees it.
+/// The running ledger thread.
 struct RunningThread {
     queue: Arc<WorkQueue>,
     /// Closed when the thread has ended.
     ended: oneshot::Receiver<()>,
 }
 
-/// The thread ends with the task, also where the task panicked.
+/// The thread ends with the task, even if the task panics.
 impl Drop for RunningThread {
     fn drop(&mut self) {
         self.queue.stop();
@@ -160,7 +160,7 @@ impl Task {
         }
     }
 
-    /// Follow the engine's view, and queue a reading where a target changed or a new VM has settled.
+    /// Follow the engine's view, and queue a reading if a target changed or a new VM has settled.
     fn use_view(&mut self) {
         let view = self.views.borrow_and_update().clone();
         let now = Instant::now();
@@ -169,7 +169,7 @@ impl Task {
         self.pending |= changed || settled;
         if changed || settled {
             let left_us = target::next_settled(&self.targets.all(), now_us()).filter(|_| self.thread.is_some());
-            // The realtime clock, by which VMs settle, may differ a little from this one.
+            // The time is computed from the realtime clock, which may differ slightly from this one.
             self.next_settled = left_us.map(|left_us| now + Duration::from_micros(left_us) + MIN_READ_INTERVAL);
         }
         if self.pending && now >= self.next_reading {
@@ -205,7 +205,7 @@ impl Task {
             let trace = attribution::trace_target(targets.values());
             match attributor.automatic(trace, duration).await {
                 Some(Ok(attribution)) => record(&queue, &targets, &attribution, log),
-                // The entry after an intrusion must say that no task is named, and why.
+                // After an intrusion, the ledger gets the reason why no task is named.
                 Some(Err(problem)) if log => record(&queue, &targets, &attribution::failed(problem), log),
                 Some(Err(problem)) => tracing::info!("no sample of who runs on VMs' CPUs: {problem}"),
                 None => {}
@@ -262,7 +262,7 @@ impl Task {
         });
     }
 
-    fn updated(&mut self, update: Update) {
+    fn use_update(&mut self, update: Update) {
         match update {
             Update::Summary(summary) if self.thread.is_some() => self.engine.show_ledger(summary),
             Update::Summary(_) => {}
@@ -272,7 +272,7 @@ impl Task {
     }
 
     fn intruded(&mut self, pod: PodUid, events: Vec<Event>) {
-        if events.iter().any(is_by_a_task) && self.schedule.intrusion_is_due(&pod, Instant::now()) {
+        if events.iter().any(is_of_a_task) && self.schedule.intrusion_is_due(&pod, Instant::now()) {
             let targets = self.targets.of_pod(&pod);
             if !attribution::with_seats(&targets).is_empty() {
                 self.attribute_automatically(targets, attribution::INTRUSION_TRACE_DURATION, true);
@@ -284,8 +284,8 @@ impl Task {
         let _ = self.signals.send(Signal::Intruded(pod, events));
     }
 
-    /// Wait for the last entry, with a bound: a disk may hang.
-    async fn end(self) {
+    /// Waits for the last entry, for a limited time: a disk may hang.
+    async fn stop(self) {
         if let Some(mut thread) = self.thread {
             thread.queue.stop();
             let _ = tokio::time::timeout(STOP_TIMEOUT, &mut thread.ended).await;
@@ -293,8 +293,8 @@ impl Task {
     }
 }
 
-/// Whether another task certainly ran, at least once.
-fn is_by_a_task(event: &Event) -> bool {
+/// Whether another task certainly ran.
+fn is_of_a_task(event: &Event) -> bool {
     matches!(
         event,
         Event::Intruded {

@@ -1,5 +1,5 @@
-//! The ledger's thread: it alone reads counters, decides what becomes an entry, and writes entries. It may block on the disk; no other
-//! part of the daemon waits for it.
+//! The ledger's thread. Only this thread reads counters, decides what becomes an entry, and writes entries. It may block on the disk; no
+//! other part of the daemon waits for it without a timeout.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::queue::{ReadReason, Work, WorkQueue};
 use super::status::{self, ProblemLog};
-use super::target::{Targets, keeper_vms, settling};
+use super::target::{Targets, recorder_vms, settling};
 
 /// Reads the kernel's counters.
 pub(crate) trait CounterReader: Send {
@@ -45,10 +45,10 @@ pub(crate) trait RingWriter: Send {
     fn sign(&self, day: &str, seq: u64, hash: &str) -> Event;
 }
 
-/// An open ring, and what is in it.
+/// An open ring, and its state.
 pub(crate) struct OpenedRing {
     pub(crate) writer: Box<dyn RingWriter>,
-    /// Bytes of an unfinished line that a crash left and that were cut off.
+    /// Bytes of an incomplete line that a crash left and that were removed.
     pub(crate) cut_bytes: u64,
     /// The first line that fails verification, in words.
     pub(crate) fault: Option<String>,
@@ -61,7 +61,7 @@ pub(crate) struct OpenedRing {
     pub(crate) boot_id: String,
     /// The public key, base64.
     pub(crate) key: String,
-    /// Why the key is new, as a sentence; `None` where it is the former one.
+    /// Why the key is new, as a sentence; `None` if it is the former one.
     pub(crate) new_key: Option<String>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) trait RingOpener: Send {
     fn bytes(&self) -> u64;
 }
 
-/// What the ledger's task learns from the thread.
+/// A message of the thread to the ledger's task.
 #[derive(Debug)]
 pub(crate) enum Update {
     Summary(LedgerSummary),
@@ -85,7 +85,7 @@ pub(crate) enum Update {
     Head(Event),
 }
 
-/// The open ring with the state that belongs to it.
+/// The open ring, with the recorder and its other state.
 struct OpenLedger {
     recorder: EntryRecorder,
     writer: Box<dyn RingWriter>,
@@ -93,7 +93,7 @@ struct OpenLedger {
     last: Option<(u64, u64, String)>,
     /// The number of the last entry for which this daemon signed a head.
     signed: u64,
-    /// A signed head that is written with the next entry, and published then.
+    /// A signed head that is published once it is written with the next entry.
     head: Option<Event>,
 }
 
@@ -140,32 +140,32 @@ impl LedgerThread {
         loop {
             let work = self.queue.take();
             let stop = work.stop;
-            self.work(work);
+            self.do_work(work);
             if stop {
-                return self.end();
+                return self.write_last_entry();
             }
         }
     }
 
-    fn work(&mut self, work: Work) {
+    fn do_work(&mut self, work: Work) {
         if let Some(settings) = work.settings {
             self.settings = settings;
             if let Some(ledger) = &mut self.ledger {
                 ledger.writer.limit(self.settings.bytes);
-                ledger.recorder.use_room(self.settings.bytes);
+                ledger.recorder.set_ring_bytes(self.settings.bytes);
             }
         }
         if let Some((reason, targets)) = work.reading {
-            // A node that has no VM yet needs no ring and no memory for one.
+            // A node without VMs needs no ring, and no memory for one.
             if !targets.is_empty() || reason == ReadReason::Query {
                 self.open(reason);
             }
             self.add_events(work.events, work.missed_audits);
-            let mut reading = self.read(reason, &targets, !work.waiting.is_empty());
-            let last = work.waiting.len().saturating_sub(1);
-            for (place, waiting) in work.waiting.into_iter().enumerate() {
-                let entry = if place == last { reading.take() } else { reading.clone() };
-                let _ = waiting.send(entry);
+            let mut reading = self.read(reason, &targets, !work.callers.is_empty());
+            let last = work.callers.len().saturating_sub(1);
+            for (index, caller) in work.callers.into_iter().enumerate() {
+                let entry = if index == last { reading.take() } else { reading.clone() };
+                let _ = caller.send(entry);
             }
         } else {
             self.add_events(work.events, work.missed_audits);
@@ -175,7 +175,7 @@ impl LedgerThread {
 
     fn add_events(&mut self, events: impl IntoIterator<Item = Event>, missed_audits: u64) {
         let Some(ledger) = &mut self.ledger else { return };
-        events.into_iter().for_each(|event| ledger.recorder.note(event));
+        events.into_iter().for_each(|event| ledger.recorder.add_event(event));
         for _ in 0..missed_audits {
             ledger
                 .recorder
@@ -183,7 +183,7 @@ impl LedgerThread {
         }
     }
 
-    /// Open the ring. Where that failed it is tried again at each audit.
+    /// Open the ring. After a failure, the next attempt is at the next audit.
     fn open(&mut self, reason: ReadReason) {
         if self.ledger.is_some() || self.summary.problem.is_some() && reason != ReadReason::Audit {
             return;
@@ -194,11 +194,11 @@ impl LedgerThread {
         };
         let last_us = opened.replay.at;
         let mut recorder = EntryRecorder::resume(opened.replay, &opened.boot_id, env!("CARGO_PKG_VERSION"));
-        recorder.use_key(&opened.key);
-        recorder.use_room(self.settings.bytes);
+        recorder.set_key(&opened.key);
+        recorder.set_ring_bytes(self.settings.bytes);
         if opened.cut_bytes > 0 {
             status::cut(opened.cut_bytes);
-            recorder.note(Event::Cut {
+            recorder.add_event(Event::Cut {
                 bytes: opened.cut_bytes,
             });
         }
@@ -220,14 +220,14 @@ impl LedgerThread {
         opened.head.iter().for_each(|head| self.summarize_head(head));
     }
 
-    /// Read the counters, and write an entry where one is due. Returns the reading as an entry where a caller waits for it (`asked`).
-    fn read(&mut self, reason: ReadReason, targets: &Targets, asked: bool) -> Option<Entry> {
+    /// Read the counters, and write an entry if one is due. Returns the reading as an entry if a caller waits for it (`for_caller`).
+    fn read(&mut self, reason: ReadReason, targets: &Targets, for_caller: bool) -> Option<Entry> {
         self.read_devices(targets);
-        let vms = keeper_vms(targets, &self.devices);
+        let vms = recorder_vms(targets, &self.devices);
         let settling = settling(targets, self.reader.clocks().0);
         let ledger = self.ledger.as_mut()?;
-        ledger.recorder.settle(settling);
-        let sample = match self.reader.read(&ledger.recorder.wants(&vms)) {
+        ledger.recorder.set_settling(settling);
+        let sample = match self.reader.read(&ledger.recorder.seats_to_read(&vms)) {
             Ok(sample) => sample,
             Err(problem) => {
                 ledger.recorder.missed(&problem);
@@ -245,7 +245,7 @@ impl LedgerThread {
                 None => self.works(),
             }
         }
-        let ledger = self.ledger.as_mut().filter(|_| asked)?;
+        let ledger = self.ledger.as_mut().filter(|_| for_caller)?;
         Some(ledger.recorder.provisional(&sample, &vms))
     }
 
@@ -260,8 +260,8 @@ impl LedgerThread {
         };
         ledger.last = Some((draft.entry.at, appended.seq, appended.hash));
         let (head, intrusions) = (ledger.head.take(), std::mem::take(&mut draft.intrusions));
-        let sums = ledger.recorder.committed(draft, appended.bytes);
-        self.add_to_summary(sums, &intrusions, targets);
+        let accounts = ledger.recorder.committed(draft, appended.bytes);
+        self.add_to_summary(accounts, &intrusions, targets);
         if let Some(head) = head {
             self.publish(head);
         }
@@ -269,10 +269,10 @@ impl LedgerThread {
         self.send_intrusions(intrusions, targets);
     }
 
-    /// Add the counts of a written entry to the summary, from which the metrics are made. A VM without CPUs of its own is removed from it.
-    fn add_to_summary(&mut self, counted: BTreeMap<String, Account>, intrusions: &[Event], targets: &Targets) {
+    /// Add the counts of a written entry to the summary for the metrics. VMs without CPUs of their own are removed from it.
+    fn add_to_summary(&mut self, accounts: BTreeMap<String, Account>, intrusions: &[Event], targets: &Targets) {
         let sums = &mut self.summary.vms;
-        for (vm, account) in counted {
+        for (vm, account) in accounts {
             let sum = sums.entry(vm).or_default();
             let totals = account.totals;
             sum.other_tasks_least = sum.other_tasks_least.saturating_add(totals.other_tasks.least);
@@ -315,7 +315,7 @@ impl LedgerThread {
         self.problems.works();
     }
 
-    /// Log and show the problem. What failed is tried again.
+    /// Log and show the problem.
     fn failed(&mut self, problem: String) {
         self.problems.failed(&problem);
         self.summary.problem = Some(problem);
@@ -335,7 +335,7 @@ impl LedgerThread {
         }
     }
 
-    /// Log the intrusions of one entry, and send them to the task, VM by VM.
+    /// Log the intrusions of one entry, and send those of each VM to the task.
     fn send_intrusions(&self, intrusions: Vec<Event>, targets: &Targets) {
         let mut by_pod: BTreeMap<PodUid, Vec<Event>> = BTreeMap::new();
         for event in intrusions {
@@ -361,12 +361,12 @@ impl LedgerThread {
         }
     }
 
-    /// Write the last entry, which says that the daemon was stopped.
-    fn end(mut self) {
+    /// Write the last entry, which records that the daemon was stopped.
+    fn write_last_entry(mut self) {
         let Some(ledger) = &mut self.ledger else { return };
         let (at_us, up_us) = self.reader.clocks();
         ledger.sign(at_us);
-        let last = ledger.recorder.stopped(at_us, up_us, ledger.writer.starts_segment());
+        let last = ledger.recorder.stop(at_us, up_us, ledger.writer.starts_segment());
         if let Some(Err(problem)) = last.map(|mut entry| ledger.writer.append(&mut entry)) {
             self.failed(problem);
         }
@@ -374,17 +374,17 @@ impl LedgerThread {
 }
 
 impl OpenLedger {
-    /// Sign the head of the day that has ended, if one has; it is written with the next entry.
+    /// If a day has ended, sign its head, which is written with the next entry.
     fn sign(&mut self, now_us: u64) {
-        // A head that could not be written yet stays among the recorder's events: each entry is signed once.
+        // Each entry is signed once: a head that could not be written stays among the recorder's pending events.
         let Some((last_us, seq, hash)) = self.last.as_ref().filter(|(_, seq, _)| *seq > self.signed) else {
             return;
         };
-        let Some(day) = day::ended(*last_us, now_us) else {
+        let Some(day) = day::day_to_sign(*last_us, now_us) else {
             return;
         };
         let head = self.writer.sign(&day, *seq, hash);
-        self.recorder.note(head.clone());
+        self.recorder.add_event(head.clone());
         self.signed = *seq;
         self.head = Some(head);
     }

@@ -1,4 +1,4 @@
-//! Who carries out orders: `steliad-quiet`, and the daemon itself for kernel threads.
+//! Lets orders be carried out by `steliad-quiet`, and by the daemon itself for kernel threads.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -21,13 +21,14 @@ pub(crate) trait OrderExecutor: Send + Sync {
     fn may_be_in_force(&self) -> bool;
 }
 
-/// `steliad-quiet`, through its socket; and the daemon itself for kernel threads, whose affinity takes a capability that it has.
+/// `steliad-quiet`, through its socket, and the daemon itself for kernel threads: setting their affinity takes a capability that
+/// `steliad-quiet` does not have.
 #[derive(Default)]
-pub(crate) struct Programs {
+pub(crate) struct QuietExecutor {
     threads: Mutex<threads::Memory>,
 }
 
-impl OrderExecutor for Programs {
+impl OrderExecutor for QuietExecutor {
     fn carry_out(&self, order: &Order) -> Result<Report, String> {
         let mut moved = Report::default();
         self.move_threads(order, &mut moved);
@@ -46,7 +47,7 @@ impl OrderExecutor for Programs {
     }
 }
 
-impl Programs {
+impl QuietExecutor {
     fn move_threads(&self, order: &Order, report: &mut Report) {
         let store = match Directory::open(STORE) {
             Ok(store) => store,
@@ -62,7 +63,7 @@ impl Programs {
             files: &Kernel::below("/"),
             store: &store,
         };
-        // A panic leaves no half-made entry: the memory is changed by whole entries.
+        // A panic does not leave an entry half changed.
         let mut memory = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads::carry_out(system, order, &mut memory, report);
     }

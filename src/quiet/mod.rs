@@ -1,15 +1,15 @@
-//! What is done for the CPUs of VMs besides keeping tasks off them: device interrupts and the like. The daemon's sandbox forbids these
-//! writes; it orders them of `steliad-quiet`, and works without it.
+//! Keeps disturbances other than tasks off the CPUs of VMs: device interrupts, wake-up latency and others. The daemon's sandbox forbids
+//! these writes, so it sends orders to `steliad-quiet`, and works without it.
 //!
-//! An order is sent when it differs from the last one, at each audit while there are VMs, and when an administrator asks for a
-//! reconciliation. It is always complete: a daemon that starts needs to know nothing of the orders of a former one.
+//! An order is sent when it differs from the last one, at each audit while there are VMs, and when an administrator requests a
+//! reconciliation. It is always complete: a daemon that starts needs no state of a former one.
 //!
-//! | file | its job |
+//! | file | contents |
 //! |---|---|
-//! | `task` | when an order is sent, and what its answer means for the next one |
+//! | `task` | sends orders, and plans the next one by the answer |
 //! | `target` | the order, from the engine's view and the settings |
-//! | `executor` | who carries out orders |
-//! | `status` | what the journal and the view say |
+//! | `executor` | the programs that carry out orders |
+//! | `status` | the journal's messages and the view |
 
 mod executor;
 mod status;
@@ -18,5 +18,5 @@ mod task;
 
 #[cfg(test)]
 pub(crate) use executor::OrderExecutor;
-pub(crate) use executor::Programs;
+pub(crate) use executor::QuietExecutor;
 pub(crate) use task::run;

@@ -1,4 +1,4 @@
-//! What the journal and the view say of interrupts and the like.
+//! Logs the results of orders to the journal, and shows the setting in the view.
 
 use stelia_api::quiet::{Quiet, Report};
 use stelia_quiet::order::Order;
@@ -9,12 +9,12 @@ use crate::journal;
 /// Logs whether orders are carried out.
 #[derive(Debug, Default)]
 pub(super) struct OrderLog {
-    /// The problem that was logged last, until it is over.
+    /// The last logged problem, while it lasts.
     problem: Option<String>,
 }
 
 impl OrderLog {
-    /// Log that an order was carried out, where that changed what is in force (`differs`: from the order before) or ends a problem.
+    /// Log that an order was carried out, if it ended a problem, or if it wrote something and differs from the order before (`differs`).
     pub(super) fn carried_out(&mut self, order: &Order, differs: bool, report: &Report) {
         let has_recovered = self.problem.take().is_some();
         let has_changed = report.writes > 0 && differs;
@@ -35,7 +35,7 @@ impl OrderLog {
         );
     }
 
-    /// Log why an order failed: once, until the reason changes.
+    /// Log why an order failed. A reason is logged once, until it changes.
     pub(super) fn failed(&mut self, problem: &str) {
         if self.problem.as_deref() == Some(problem) {
             return;
@@ -49,7 +49,7 @@ impl OrderLog {
     }
 }
 
-/// Show the setting before the first order: without VMs none is sent, and the view would not have it.
+/// Show the setting before the first order, because none is sent without VMs.
 pub(super) fn show_setting(engine: &Handle, steering: &str) {
     let shown = engine.view().quiet.clone();
     if shown.steering != steering {

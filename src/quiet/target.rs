@@ -1,4 +1,4 @@
-//! The order for `steliad-quiet`: a pure function of the engine's view and the settings.
+//! Computes the order for `steliad-quiet` from the engine's view and the settings. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,8 @@ use stelia_settings::{CacheLimits, IrqSteering, LatencyLevel, QuietSettings};
 
 use crate::engine::View;
 
-/// The order for every instance that has CPUs, from its registration on: it is carried out before the guest runs. `own_devices`: by pod, the
-/// VFIO devices whose interrupts go to the VM's own CPUs.
+/// The order for every instance that has CPUs, from its registration on, so that it is carried out before the guest runs. `own_devices`: by
+/// pod, the VFIO devices whose interrupts go to the VM's own CPUs.
 pub(super) fn order_for(
     view: &View,
     settings: &QuietSettings,
@@ -30,7 +30,7 @@ pub(super) fn order_for(
                 settings.latency_low_us,
             ),
             governor: settings.cpu_governor.clone(),
-            // The administrator may have removed the class since, and an order with an unknown class is refused as a whole.
+            // The administrator may have removed the class since, and an order with an unknown class is refused.
             cache_class: instance
                 .quiet
                 .cache_class
@@ -40,13 +40,13 @@ pub(super) fn order_for(
         (pod.to_string(), vm)
     });
     let steer = settings.irq_steering == IrqSteering::Shared;
-    // A VM for which nothing is to be done is left out. Without VMs the order undoes what is in force, once.
-    let asks = |vm: &Vm| steer || settings.cache_monitoring || vm.asks();
-    let vms: BTreeMap<String, Vm> = vms.filter(|(_, vm)| asks(vm)).collect();
+    // A VM for which nothing is to be done is left out. An order without VMs undoes all changes.
+    let needs_order = |vm: &Vm| steer || settings.cache_monitoring || vm.has_order();
+    let vms: BTreeMap<String, Vm> = vms.filter(|(_, vm)| needs_order(vm)).collect();
     let exclusive: CpuSet = vms.values().flat_map(|vm| vm.cpus.iter()).collect();
     let online = view.topology.online();
     let free = online.difference(&exclusive);
-    // Where kubelet's file cannot be used, the CPUs that neither a VM nor kubelet has.
+    // If kubelet's file cannot be used: the CPUs that neither a VM nor a container of kubelet has.
     let unassigned = || free.difference(&view.kubelet_cpus);
     let pool = view
         .pool
@@ -77,7 +77,7 @@ fn class((name, limits): (&String, &CacheLimits)) -> (String, CacheClass) {
     (name.clone(), class)
 }
 
-/// The devices that one container alone has. Privileged containers have all of them.
+/// The devices that only one container has. Privileged containers have all devices.
 pub(super) fn without_shared(devices: BTreeMap<PodUid, BTreeSet<String>>) -> BTreeMap<PodUid, BTreeSet<String>> {
     let mut times: BTreeMap<&str, u32> = BTreeMap::new();
     for device in devices.values().flatten() {

@@ -1,4 +1,4 @@
-//! The task that sends orders: when one is due, and what an answer means for the next one.
+//! The task that sends orders. It decides when one is due, and plans the next one by the answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::engine::{Handle, View, now_us};
 
 /// The first retry interval of an order that failed. It doubles, up to the audit's interval.
 const FAILED_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// The first retry interval of an order that skipped a VM: the VM's record may be about to be written. It doubles likewise.
+/// The first retry interval of an order that skipped a VM, whose record may be about to be written. It doubles likewise.
 const SKIPPED_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Send orders until cancelled.
@@ -68,13 +68,13 @@ struct Task {
     executor: Arc<dyn OrderExecutor>,
     views: watch::Receiver<Arc<View>>,
     settings: watch::Receiver<Arc<Settings>>,
-    /// The VFIO devices of each pod's container; read once for each instance, and only where a setting asks for it.
+    /// The VFIO devices of each pod's container. They are read once for each instance, and only if a setting needs them.
     devices: BTreeMap<PodUid, BTreeSet<String>>,
     /// The last order that was carried out.
     carried_out: Option<Order>,
-    /// The last order, where it failed.
+    /// The last order, if it failed.
     failed: Option<Order>,
-    /// The last order's retry interval; `None` where it was carried out for every VM.
+    /// The last order's retry interval; `None` if it was carried out for every VM.
     retry_interval: Option<Duration>,
     /// The pods whose VMs the last order skipped.
     skipped: BTreeSet<String>,
@@ -112,19 +112,20 @@ impl Task {
         }
     }
 
-    /// Whether the order differs from the last one, or its time has come. Without VMs nothing is sent, unless something may be in force.
+    /// Whether the order differs from the last one, or is to be repeated now. Without VMs none is sent, unless an earlier one may be in
+    /// force.
     fn is_due(&self, order: &Order, now: Instant) -> bool {
-        let in_time = self.next.is_some_and(|next| next <= now);
+        let is_time = self.next.is_some_and(|next| next <= now);
         let is_unchanged = match (&self.failed, &self.carried_out) {
             (Some(failed), _) => failed == order,
             (None, Some(last)) => last == order || last.vms.is_empty() && order.vms.is_empty(),
             (None, None) => order.vms.is_empty(),
         };
-        in_time || !is_unchanged
+        is_time || !is_unchanged
     }
 
     async fn send(&mut self, order: Order) {
-        // The retry interval may be long by now: it must not delay a new VM's order.
+        // The retry interval may have become long, and must not delay the order of a new VM.
         if self.failed.as_ref().or(self.carried_out.as_ref()) != Some(&order) {
             self.retry_interval = None;
         }
@@ -158,14 +159,11 @@ impl Task {
         self.log.carried_out(&order, differs, &report);
         self.failed = None;
         let skipped = report.left_out.keys().cloned().collect();
-        self.retry_interval = match report.left_out.is_empty() {
-            true => None,
-            false => Some(self.retry_after(SKIPPED_RETRY_INTERVAL, interval)),
-        };
+        self.retry_interval = (!report.left_out.is_empty()).then(|| self.retry_after(SKIPPED_RETRY_INTERVAL, interval));
         // Without VMs nothing is in force, and no timer is needed.
         self.next = (!order.vms.is_empty()).then(|| now + self.retry_interval.unwrap_or(interval));
         self.carried_out = Some(order);
-        // A VM that starts or ends is skipped once: that is not shown.
+        // A VM that starts or ends may be skipped once; only a repeated skip is shown.
         let before = std::mem::replace(&mut self.skipped, skipped);
         report.left_out.retain(|pod, _| before.contains(pod));
         report

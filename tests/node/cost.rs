@@ -1,169 +1,56 @@
 //! What the daemon does for what it is asked: its system calls, counted by strace, and its writes, moves and times beside those
 //! of a bare program that does the same by hand. Counts and ratios of one boot; the bars on times are wide.
 
+mod bare;
+mod trace;
+
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
 use inotify::{Inotify, WatchMask};
-use nix::sched::{CpuSet as Mask, sched_setaffinity};
-use nix::unistd::Pid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stelia_api::client::{Dict, ManagerProxy};
 use stelia_kubelet::CpuManagerState;
-use zbus::proxy::CacheProperties;
-use zbus::{ObjectPath, OwnedObjectPath, Variant, proxy};
 
+use self::bare::{Bare, Limits, SystemdProxy};
+use self::trace::Trace;
 use crate::client::memory_kib;
 use crate::contained::{configure, unconfigure};
 use crate::crash::main_pid;
-use crate::host::{CGROUP, cpus, kind, output, read, run, wait_until};
+use crate::host::{cpus, output, read, run, wait_until};
 use crate::pods::{Pod, on_node, on_node_undoing};
 use crate::promise::{assert_isolated, describe};
 use crate::quiet::quiet;
 use crate::scale::{Bus, Sleeper, floats_have, last_shared, replace_state, room, two_states};
-use crate::strace::Strace;
 
 /// VmRSS of the daemon on a node without VMs, KiB.
-const RESIDENT: usize = 8 * 1024;
+const MAX_RESIDENT_KIB: usize = 8 * 1024;
 /// System calls for the audit of one VM.
-const AUDIT: usize = 150;
+const MAX_AUDIT_CALLS: usize = 150;
 /// System calls of the daemon's for an order of steliad-quiet and a look at the kernel's threads, where nothing changes.
-const ORDER: usize = 250;
+const MAX_ORDER_CALLS: usize = 250;
 /// System calls of the ledger's thread for a look at one VM, and its part of the node's files.
-const LOOK: usize = 100;
+const MAX_SAMPLE_CALLS: usize = 100;
 /// What one more VM may cost beside five, of what it costs beside one.
-const GROWTH: f64 = 1.5;
+const MAX_GROWTH: f64 = 1.5;
 /// Writes and moves of a registration and an attach, of those of the bare program.
-const CHANGES: f64 = 1.3;
+const MAX_CHANGES_RATIO: f64 = 1.3;
 /// A bound on times, generous: the bar is 2 (`docs/performance.md`).
-const TIMES: f64 = 4.0;
+const MAX_TIME_RATIO: f64 = 4.0;
 /// Medians are of so many.
 const ROUNDS: usize = 7;
 /// Until floats follow; generous, as everywhere.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// No system call of the daemon's for so long: it has done what there was to do.
-const QUIET: Duration = Duration::from_secs(1);
-
-/// What the daemon calls.
-struct Trace {
-    /// Ends when this is dropped.
-    _strace: Strace,
-    log: PathBuf,
-}
-
-/// The system calls in a trace.
-#[derive(Debug)]
-struct Calls {
-    names: BTreeMap<String, usize>,
-    /// What changes something: in a cgroup, of an affinity, through systemd.
-    changes: Vec<String>,
-}
-
-impl Trace {
-    fn start() -> Self {
-        let log = std::env::temp_dir().join("steliad-test.strace");
-        let _ = fs::remove_file(&log);
-        // Paths beside descriptors, and enough of a message to see whom it is for.
-        let strace = Strace::on_daemon(&["-y", "-s", "400", "-o", log.to_str().expect("path")]);
-        let trace = Self { _strace: strace, log };
-        trace.wait_quiet();
-        trace
-    }
-
-    fn length(&self) -> u64 {
-        fs::metadata(&self.log).map_or(0, |file| file.len())
-    }
-
-    fn wait_quiet(&self) {
-        let mut before = (Instant::now(), self.length());
-        wait_until("the daemon is at rest", || {
-            if self.length() != before.1 {
-                before = (Instant::now(), self.length());
-            }
-            (before.0.elapsed() > QUIET).then_some(())
-        });
-    }
-
-    /// What the daemon calls meanwhile, and until it is at rest.
-    fn of(&self, meanwhile: impl FnOnce()) -> Calls {
-        let from = usize::try_from(self.length()).expect("a length");
-        meanwhile();
-        self.wait_quiet();
-        let text = fs::read(&self.log).expect("the trace");
-        Calls::of(&String::from_utf8_lossy(&text[from..]))
-    }
-}
-
-impl Drop for Trace {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.log);
-    }
-}
-
-impl Calls {
-    fn of(text: &str) -> Self {
-        let (mut names, mut changes) = (BTreeMap::new(), Vec::new());
-        for line in text.lines() {
-            // `PID name(…) = …`; what was interrupted ends in a line of its own, and signals are none.
-            let Some((_, call)) = line.split_once(' ') else {
-                continue;
-            };
-            let Some((name, arguments)) = call.trim_start().split_once('(') else {
-                continue;
-            };
-            if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
-                continue;
-            }
-            *names.entry(name.to_owned()).or_insert(0) += 1;
-            let of_cgroup = match name {
-                "write" | "writev" | "pwrite64" => arguments.split(',').next().is_some_and(|fd| fd.contains(CGROUP)),
-                "mkdir" | "mkdirat" | "rmdir" | "unlinkat" | "setxattr" | "fsetxattr" | "removexattr" => true,
-                "sched_setaffinity" => true,
-                "sendmsg" => arguments.contains("org.freedesktop.systemd1"),
-                _ => false,
-            };
-            if of_cgroup {
-                changes.push(line.to_owned());
-            }
-        }
-        Self { names, changes }
-    }
-
-    fn total(&self) -> usize {
-        self.names.values().sum()
-    }
-
-    /// How many files were opened.
-    fn opened(&self) -> usize {
-        let opens = ["open", "openat"].iter().filter_map(|name| self.names.get(*name));
-        opens.sum()
-    }
-
-    fn print(&self, what: &str) {
-        let mut names: Vec<(&String, &usize)> = self.names.iter().collect();
-        names.sort_unstable_by(|a, b| b.1.cmp(a.1));
-        let names = names.iter().take(8).map(|(name, times)| format!("{times} {name}"));
-        println!(
-            "  {what}: {} system calls, {} changes: {}",
-            self.total(),
-            self.changes.len(),
-            names.collect::<Vec<_>>().join(", ")
-        );
-    }
-}
+const FOLLOW_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Of something that changes nothing, its system calls and how many of them open a file: done twice, and the fewer count. What
 /// comes by itself meanwhile, a message to systemd's watchdog, does not come twice.
 fn idle(trace: &Trace, what: &str, mut of: impl FnMut()) -> (usize, usize) {
     let both = [(); 2].map(|()| {
-        let calls = trace.of(&mut of);
+        let calls = trace.during(&mut of);
         calls.print(what);
         assert!(calls.changes.is_empty(), "{what}: {:#?}", calls.changes);
         (calls.total(), calls.opened())
@@ -196,7 +83,7 @@ fn an_idle_daemon_has_at_most_8_mib_resident() {
         run(&["systemctl", "restart", "steliad"]);
         let resident = memory_kib(&main_pid());
         println!("  resident: {resident} KiB");
-        assert!(resident <= RESIDENT, "{resident} KiB");
+        assert!(resident <= MAX_RESIDENT_KIB, "{resident} KiB");
     });
 }
 
@@ -223,7 +110,7 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
             audit(&bus, &vm)
         });
         let (all_of_one, files_of_one) = idle(&trace, "two audits of the node with 1 VM", || reconcile(&bus));
-        let start_beside_one = trace.of(|| {
+        let start_beside_one = trace.during(|| {
             let path = bus.register(&second);
             bus.attach(&second, path);
         });
@@ -239,7 +126,7 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
             audit(&bus, &vm)
         });
         let (all_of_five, files_of_five) = idle(&trace, "two audits of the node with 5 VMs", || reconcile(&bus));
-        let start_beside_five = trace.of(|| {
+        let start_beside_five = trace.during(|| {
             let path = bus.register(&last);
             bus.attach(&last, path);
         });
@@ -257,7 +144,7 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
         drop(trace);
         let order = all_with_order.saturating_sub(all_of_five) / 2;
         println!("  an order that changes nothing: {order} system calls");
-        assert!(order <= ORDER, "{order} system calls for an order");
+        assert!(order <= MAX_ORDER_CALLS, "{order} system calls for an order");
 
         // The ledger's thread looks beside each audit.
         configure("audit-interval-s = 3600\nirq-steering = \"off\"\n");
@@ -275,7 +162,7 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
         drop(trace);
         let look = all_with_looks.saturating_sub(all_of_five) / 2 / 5;
         println!("  a look of the ledger's: {look} system calls for each VM");
-        assert!(look <= LOOK, "{look} system calls for a look at a VM");
+        assert!(look <= MAX_SAMPLE_CALLS, "{look} system calls for a look at a VM");
 
         let first = all_of_one.saturating_sub(all_of_none) / 2;
         let each = all_of_five.saturating_sub(all_of_one) / 8;
@@ -286,8 +173,8 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
             !start_beside_five.changes.is_empty(),
             "the trace sees no changes at all"
         );
-        assert!(first <= AUDIT, "{first} system calls for the first VM");
-        assert!(each <= AUDIT, "{each} system calls for a further VM");
+        assert!(first <= MAX_AUDIT_CALLS, "{first} system calls for the first VM");
+        assert!(each <= MAX_AUDIT_CALLS, "{each} system calls for a further VM");
         // The others have fewer threads than one with a guest. By the files, which are the audit's alone: what wakes the daemon
         // meanwhile is a few calls in either count.
         let of_one = files_of_one.saturating_sub(files_of_none);
@@ -301,199 +188,10 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
             beside * 10 <= alone * 12,
             "{alone} system calls alone, {beside} beside 4"
         );
-        assert!(start <= GROWTH, "{start:.2} times the system calls");
+        assert!(start <= MAX_GROWTH, "{start:.2} times the system calls");
         last.assert_whole();
         others.iter().for_each(Sleeper::assert_whole);
     });
-}
-
-#[proxy(
-    interface = "org.freedesktop.systemd1.Manager",
-    default_service = "org.freedesktop.systemd1",
-    default_path = "/org/freedesktop/systemd1"
-)]
-trait Systemd {
-    fn subscribe(&self) -> zbus::Result<()>;
-    fn get_unit(&self, name: &str) -> zbus::Result<OwnedObjectPath>;
-    #[allow(clippy::type_complexity)]
-    fn start_transient_unit(
-        &self,
-        name: &str,
-        mode: &str,
-        properties: &[(&str, Variant<'_>)],
-        aux: &[(&str, &[(&str, Variant<'_>)])],
-    ) -> zbus::Result<OwnedObjectPath>;
-    #[zbus(signal)]
-    fn job_removed(&self, id: u32, job: ObjectPath<'_>, unit: &str, result: &str) -> zbus::Result<()>;
-}
-
-#[proxy(
-    interface = "org.freedesktop.systemd1.Scope",
-    default_service = "org.freedesktop.systemd1"
-)]
-trait Scope {
-    #[zbus(property)]
-    fn memory_max(&self) -> zbus::Result<u64>;
-    #[zbus(property)]
-    fn tasks_max(&self) -> zbus::Result<u64>;
-    #[zbus(property, name = "CPUWeight")]
-    fn cpu_weight(&self) -> zbus::Result<u64>;
-    #[zbus(property)]
-    fn device_policy(&self) -> zbus::Result<String>;
-    #[zbus(property)]
-    fn device_allow(&self) -> zbus::Result<Vec<(String, String)>>;
-}
-
-/// What an instance's scope is given of its container's.
-struct Limits {
-    memory: u64,
-    tasks: u64,
-    weight: u64,
-    policy: String,
-    devices: Vec<(String, String)>,
-}
-
-impl Limits {
-    /// As the daemon gave them to this one.
-    async fn of(bus: &Bus, systemd: &SystemdProxy<'_>, pod: &Pod) -> zbus::Result<Self> {
-        let unit = systemd.get_unit(&format!("stelia-instance-{}.scope", pod.uid)).await?;
-        let scope = ScopeProxy::builder(&bus.connection).path(unit);
-        let scope = scope.cache_properties(CacheProperties::No).build().await?;
-        Ok(Self {
-            memory: scope.memory_max().await?,
-            tasks: scope.tasks_max().await?,
-            weight: scope.cpu_weight().await?,
-            policy: scope.device_policy().await?,
-            devices: scope.device_allow().await?,
-        })
-    }
-}
-
-/// Somebody who makes an instance's tree and knows everything beforehand: no check, no reading back, no record.
-struct Bare {
-    /// Not in stelia.slice: that is the daemon's.
-    slice: PathBuf,
-    scope: PathBuf,
-    writes: usize,
-    moves: usize,
-}
-
-impl Bare {
-    fn new() -> Self {
-        let slice = Path::new(CGROUP).join("bare.slice");
-        Self {
-            scope: slice.join("bare.scope"),
-            slice,
-            writes: 0,
-            moves: 0,
-        }
-    }
-
-    fn write(&mut self, path: &Path, value: &str) {
-        fs::write(path, value).unwrap_or_else(|e| panic!("{value:?} to {}: {e}", path.display()));
-        self.writes += 1;
-    }
-
-    fn make(&mut self, path: &Path) {
-        let made = fs::DirBuilder::new().mode(0o755).create(path);
-        made.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        self.writes += 1;
-    }
-
-    fn bring(&mut self, id: u32, to: &Path) {
-        self.write(to, &id.to_string());
-        self.writes -= 1;
-        self.moves += 1;
-    }
-
-    async fn scope(systemd: &SystemdProxy<'_>, holder: u32, limits: &Limits) {
-        let mut removed = systemd.receive_job_removed().await.expect("signals");
-        let properties = [
-            ("Slice", Variant::from("bare.slice")),
-            ("Delegate", Variant::from(true)),
-            ("DefaultDependencies", Variant::from(false)),
-            ("CollectMode", Variant::from("inactive-or-failed")),
-            ("PIDs", Variant::from(vec![holder])),
-            ("MemoryMax", Variant::from(limits.memory)),
-            ("TasksMax", Variant::from(limits.tasks)),
-            ("CPUWeight", Variant::from(limits.weight)),
-            ("DevicePolicy", Variant::from(limits.policy.clone())),
-            ("DeviceAllow", Variant::from(limits.devices.clone())),
-        ];
-        let job = systemd
-            .start_transient_unit("bare.scope", "fail", &properties, &[])
-            .await;
-        let job = job.expect("StartTransientUnit");
-        while let Some(signal) = removed.next().await {
-            let arguments = signal.args().expect("JobRemoved");
-            if arguments.job.as_str() == job.as_str() {
-                assert_eq!(arguments.result, "done");
-                return;
-            }
-        }
-        panic!("no JobRemoved");
-    }
-
-    /// What a registration and an attach come to.
-    fn isolate(&mut self, bus: &Bus, systemd: &SystemdProxy<'_>, limits: &Limits, sleeper: &Sleeper) -> Duration {
-        let float_cpus = crate::pods::pool().to_string();
-        let exclusive = sleeper.pod.exclusive();
-        let list = exclusive.to_string();
-        let started = Instant::now();
-        let mut holder = Command::new("sleep").arg("1000").spawn().expect("sleep");
-        bus.block_on(Self::scope(systemd, holder.id(), limits));
-        let (slice, scope) = (self.slice.clone(), self.scope.clone());
-        let inner = scope.join("instance");
-        let (float, vcpu) = (inner.join("float"), inner.join("vcpu"));
-        self.make(&inner);
-        self.bring(holder.id(), &inner.join("cgroup.procs"));
-        self.write(&scope.join("cgroup.subtree_control"), "+cpuset +cpu");
-        for leaf in [&float, &vcpu] {
-            self.make(leaf);
-            self.write(&leaf.join("cgroup.type"), "threaded");
-        }
-        self.write(&inner.join("cgroup.subtree_control"), "+cpuset +cpu");
-        self.write(&float.join("cpuset.cpus"), &float_cpus);
-        for pid in [sleeper.pod.pid, sleeper.floats] {
-            self.bring(pid, &float.join("cgroup.procs"));
-        }
-        self.write(&slice.join("cpuset.cpus.exclusive"), &list);
-        self.write(&vcpu.join("cpuset.cpus"), &list);
-        for level in [&scope, &inner, &vcpu] {
-            self.write(&level.join("cpuset.cpus.exclusive"), &list);
-        }
-        self.write(&vcpu.join("cpuset.cpus.partition"), kind());
-        self.bring(sleeper.pod.pid, &vcpu.join("cgroup.threads"));
-        pin(sleeper.pod.pid, exclusive.iter());
-        let took = started.elapsed();
-        assert_eq!(read(vcpu.join("cpuset.cpus.partition")), kind());
-        // It is not part of what is compared.
-        let _ = holder.kill();
-        let _ = holder.wait();
-        took
-    }
-
-    /// All back.
-    fn undo(&self, sleeper: &Sleeper) {
-        let put = |path: PathBuf, value: &str| {
-            fs::write(&path, value).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        };
-        let inner = self.scope.join("instance");
-        put(inner.join("vcpu/cpuset.cpus.partition"), "member");
-        for pid in [sleeper.pod.pid, sleeper.floats] {
-            pin(pid, 0..128);
-            put(sleeper.pod.origin().join("cgroup.procs"), &pid.to_string());
-        }
-        wait_until("the scope is gone", || (!self.scope.exists()).then_some(()));
-        // Nothing at all would not be written.
-        put(self.slice.join("cpuset.cpus.exclusive"), "\n");
-    }
-}
-
-fn pin(id: u32, to: impl Iterator<Item = u32>) {
-    let mut mask = Mask::new();
-    to.for_each(|cpu| mask.set(cpu as usize).expect("a CPU"));
-    sched_setaffinity(Pid::from_raw(id.cast_signed()), &mask).expect("sched_setaffinity");
 }
 
 fn median(mut of: Vec<Duration>) -> Duration {
@@ -553,12 +251,15 @@ fn a_start_changes_what_a_bare_program_changes_and_takes_not_much_longer() {
         let (more, longer) = (told as f64 / changes as f64, ours.as_secs_f64() / bares.as_secs_f64());
         println!("  writes and moves: {told}, the bare program {changes}: {more:.2} times");
         println!("  register and attach: {ours:.1?}, the bare program {bares:.1?}: {longer:.2} times");
-        assert!(more <= CHANGES, "{told} writes and moves, the bare program {changes}");
-        assert!(longer <= TIMES, "{ours:?}, the bare program {bares:?}");
+        assert!(
+            more <= MAX_CHANGES_RATIO,
+            "{told} writes and moves, the bare program {changes}"
+        );
+        assert!(longer <= MAX_TIME_RATIO, "{ours:?}, the bare program {bares:?}");
     });
 }
 
-const WAYS: [&str; 3] = ["steliad-runner.socket", "steliad-kubelet.path", "steliad.service"];
+const UNITS: [&str; 3] = ["steliad-runner.socket", "steliad-kubelet.path", "steliad.service"];
 
 /// From the rename of kubelet's file until the last float is seen to follow; each way and back.
 fn follow(sleepers: &[Sleeper], states: &[Vec<u8>; 2], cpu: u32) -> Duration {
@@ -570,7 +271,7 @@ fn follow(sleepers: &[Sleeper], states: &[Vec<u8>; 2], cpu: u32) -> Duration {
             let renamed = Instant::now();
             replace_state(state);
             while floats_have(sleepers, cpu, !wanted) || !floats_have(sleepers, cpu, wanted) {
-                assert!(renamed.elapsed() < PATIENCE, "floats do not follow");
+                assert!(renamed.elapsed() < FOLLOW_TIMEOUT, "floats do not follow");
                 sleep(Duration::from_micros(200));
             }
             took.push(renamed.elapsed());
@@ -587,7 +288,7 @@ fn bare_follower(wanted: &BTreeMap<String, Vec<(PathBuf, String)>>, ready: mpsc:
     inotify.watches().add(folder, WatchMask::MOVED_TO).expect(folder);
     ready.send(()).expect("the test");
     drop(ready);
-    let patience = Timespec::try_from(PATIENCE).expect("a time");
+    let patience = Timespec::try_from(FOLLOW_TIMEOUT).expect("a time");
     let mut buffer = [0; 4096];
     let mut seen = 0;
     while seen < times {
@@ -610,7 +311,7 @@ fn bare_follower(wanted: &BTreeMap<String, Vec<(PathBuf, String)>>, ready: mpsc:
 /// On the node with many CPUs (`run.sh`).
 #[test]
 fn on_many_cpus_floats_follow_kubelet_not_much_later_than_a_bare_program_writes_them() {
-    let start = || drop(run(&[&["systemctl", "start"], &WAYS[..]].concat()));
+    let start = || drop(run(&[&["systemctl", "start"], &UNITS[..]].concat()));
     on_node_undoing(start, || {
         let bus = Bus::open();
         let number = room().min(8);
@@ -633,7 +334,7 @@ fn on_many_cpus_floats_follow_kubelet_not_much_later_than_a_bare_program_writes_
             wanted.insert(pool.to_string(), floats.collect::<Vec<_>>());
         }
         let ours = follow(&sleepers, &states, cpu);
-        run(&[&["systemctl", "stop"], &WAYS[..]].concat());
+        run(&[&["systemctl", "stop"], &UNITS[..]].concat());
         let (sender, ready) = mpsc::channel();
         let bare = scope(|threads| {
             threads.spawn(|| bare_follower(&wanted, sender, 2 * ROUNDS));
@@ -645,7 +346,7 @@ fn on_many_cpus_floats_follow_kubelet_not_much_later_than_a_bare_program_writes_
         println!(
             "  kubelet's rename to the last of {number} floats: {ours:.1?}, the bare program {bare:.1?}: {longer:.2} times"
         );
-        assert!(longer <= TIMES, "{ours:?}, the bare program {bare:?}");
+        assert!(longer <= MAX_TIME_RATIO, "{ours:?}, the bare program {bare:?}");
         wait_until("the daemon has them all", || {
             let list = output(&["steliactl", "--no-legend", "list"]);
             (String::from_utf8_lossy(&list.stdout).lines().count() == number).then_some(())

@@ -14,7 +14,7 @@ use super::degraded::degraded;
 use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
 use super::float::FloatReason;
 use super::float::{until_attached, with_spare};
-use super::steps::{ThreadPlacement, course_of, evicted, float_cpus, thread_placement};
+use super::steps::{ThreadPlacement, course_of, float_cpus, must_float, thread_placement};
 use super::totals::Totals;
 use super::{Instance, Snapshot, allocator};
 
@@ -52,8 +52,8 @@ pub struct Assessment {
     pub entitlement: Entitlement,
     /// Which CPUs it must leave.
     pub eviction: Option<Eviction>,
-    /// Its vCPU threads float, because they must leave their CPUs, or because none of these is online.
-    pub evicted: bool,
+    /// Whether its vCPU threads must float: CPUs of theirs belong to another pod, or none of their CPUs is online.
+    pub must_float: bool,
     /// Other instances' cgroups still have CPUs that it is to have; `None` where its vCPU threads float anyway.
     pub blocked: Option<Blocked>,
     /// The CPUs it is to float on; `None` while its float keeps what it has.
@@ -101,8 +101,8 @@ impl Assessment {
     pub fn of(snapshot: &Snapshot, facts: &Facts, policies: &Policies, instance: &Instance) -> Self {
         let entitlement = entitlement(snapshot, instance);
         let eviction = eviction(snapshot, facts, instance, &entitlement);
-        let evicted = evicted(facts, instance, &entitlement, eviction.as_ref());
-        let holds = thread_placement(instance, evicted) == ThreadPlacement::Hold;
+        let must_float = must_float(facts, instance, &entitlement, eviction.as_ref());
+        let holds = thread_placement(instance, must_float) == ThreadPlacement::Hold;
         let held_by_another = Blocked::of(snapshot, facts, instance);
         let blocked = held_by_another.clone().filter(|_| holds);
         let float = match &eviction {
@@ -127,7 +127,7 @@ impl Assessment {
         let mut assessment = Self {
             float_reason,
             contained: contained(snapshot, policies, instance),
-            evicted,
+            must_float,
             degraded: Vec::new(),
             entitlement,
             eviction,

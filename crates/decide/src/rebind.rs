@@ -15,7 +15,7 @@ use stelia_record::Phase;
 use stelia_settings::Policies;
 
 use super::admission::memory;
-use super::steps::is_evicted;
+use super::steps::instance_must_float;
 use super::{Facts, Instance, Snapshot};
 
 /// Which instances may be moved.
@@ -92,7 +92,10 @@ pub fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies, scope:
             instance.record.phase,
             Phase::Floating | Phase::Isolated | Phase::Contained
         );
-        settled && instance.populated && scope.has(&instance.record.pod) && !is_evicted(snapshot, facts, instance)
+        settled
+            && instance.populated
+            && scope.has(&instance.record.pod)
+            && !instance_must_float(snapshot, facts, instance)
     };
     let before = now.disorder();
     let mut best: Option<(LayoutCost, Move)> = None;

@@ -9,19 +9,19 @@ use super::pod::Pod;
 pub struct Fill {
     /// What each pod's containers get.
     pub pods: Vec<Vec<ContainerAllocation>>,
-    /// Why the next one is rejected; `None` where the search ended at the limit.
+    /// Why kubelet rejects the next pod; `None`: all `limit` pods were admitted.
     pub end: Option<Box<Rejection>>,
 }
 
-/// Admits the pod again and again until kubelet rejects it, at most `most` times. Each has a UID of its own.
+/// Admits the pod again and again until kubelet rejects it, at most `limit` times. Each pod has its own UID.
 ///
 /// kubelet's managers alone decide. What the scheduler counts in addition, such as requests on the shared pool and pods
 /// per node, is not considered, so a pod without exclusive resources always fits.
-pub fn until_full(node: &Node, pod: &Pod, most: usize) -> Fill {
+pub fn until_full(node: &Node, pod: &Pod, limit: usize) -> Fill {
     let (mut node, mut pod) = (node.clone(), pod.clone());
     let uid = std::mem::take(&mut pod.uid);
     let mut pods = Vec::new();
-    while pods.len() < most {
+    while pods.len() < limit {
         pod.uid = format!("{uid}-{}", pods.len());
         match admit(&node, &pod) {
             Ok(admission) => {

@@ -114,7 +114,7 @@ impl StartError {
     pub fn sentence(&self) -> String {
         match self {
             Self::TooManyNodes { .. } => self.to_string(),
-            // Its masks are made, and found to be none, when a pod is admitted.
+            // kubelet creates its masks when it admits a pod, and crashes then because they are invalid.
             Self::Node(_) | Self::Topology(merge::TopologyRefusal::Node(_)) => {
                 format!("kubelet would start, and crash when it admits a pod: {self}")
             }
@@ -150,8 +150,8 @@ impl Node {
         Ok(node)
     }
 
-    /// A kubelet that started before, with these states: they are not checked against the machine. For whoever knows of a node
-    /// only what can still be allocated.
+    /// A kubelet that is already running with these states, which are not checked against the machine. This serves callers that
+    /// know only which resources of a node can still be allocated.
     ///
     /// # Errors
     /// kubelet would not start with these settings on this machine, whatever the states are.
@@ -169,9 +169,12 @@ impl Node {
             options.check(&machine.cpus)?;
         }
         cpu_policy(&machine, &settings).transpose()?;
-        // Last, so that it hides nothing that kubelet would say.
-        let searched = searched(&machine, &settings, &state).into_iter();
-        if let Some((resource, nodes)) = searched.filter(|(_, nodes)| *nodes > MAX_NODES).max_by_key(|one| one.1) {
+        // Checked last, because kubelet's own errors matter more than this planner's limit.
+        let node_counts = node_counts(&machine, &settings, &state).into_iter();
+        if let Some((resource, nodes)) = node_counts
+            .filter(|(_, nodes)| *nodes > MAX_NODES)
+            .max_by_key(|one| one.1)
+        {
             return Err(StartError::TooManyNodes { resource, nodes });
         }
         Ok(Self {
@@ -284,21 +287,21 @@ fn cpu_policy<'a>(
     Some(policy)
 }
 
-/// For each resource how many NUMA nodes have it, where a manager looks at the sets of these. Without a policy nobody asks for
-/// the hints of CPUs and devices, and the memory manager looks at sets all the same.
-fn searched(machine: &Machine, settings: &Settings, state: &NodeState) -> Vec<(String, usize)> {
+/// The number of NUMA nodes that have each resource, for the resources whose manager tries every set of these nodes. With the
+/// Topology Manager's policy `none`, only the memory manager tries sets.
+fn node_counts(machine: &Machine, settings: &Settings, state: &NodeState) -> Vec<(String, usize)> {
     let aligned = settings.topology_policy != merge::Policy::None;
-    let mut found = Vec::new();
+    let mut counts = Vec::new();
     let with_cpus: BTreeSet<u32> = machine.cpus.nodes().iter().copied().collect();
     if aligned && settings.cpu_manager != CpuManager::None {
-        found.push(("CPUs".to_owned(), with_cpus.len()));
+        counts.push(("CPUs".to_owned(), with_cpus.len()));
     }
     if settings.memory_manager != MemoryManager::None {
         let own = |node: &NumaNode| node.memory > 0 || !node.huge_pages.is_empty();
         let own = machine.numa.iter().filter(|(_, node)| own(node)).map(|(id, _)| *id);
         let stored = state.memory.nodes.iter();
         let stored = stored.filter(|(_, node)| memory::has_memory(node)).map(|(id, _)| *id);
-        found.push(("memory".to_owned(), own.chain(stored).collect::<BTreeSet<_>>().len()));
+        counts.push(("memory".to_owned(), own.chain(stored).collect::<BTreeSet<_>>().len()));
     }
     if aligned {
         let nodes = |devices: &devices::Devices| -> usize {
@@ -306,9 +309,9 @@ fn searched(machine: &Machine, settings: &Settings, state: &NodeState) -> Vec<(S
             nodes.collect::<BTreeSet<_>>().len()
         };
         let resources = state.devices.resources.iter();
-        found.extend(resources.map(|(name, devices)| (name.clone(), nodes(devices))));
+        counts.extend(resources.map(|(name, devices)| (name.clone(), nodes(devices))));
     }
-    found
+    counts
 }
 
 fn ids(machine: &Machine) -> CpuSet {

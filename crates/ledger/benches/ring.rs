@@ -8,7 +8,7 @@ mod cpu_time;
 use std::time::{Duration, Instant};
 
 use stelia_ledger::entry::{Device, Entry, Event, Reading};
-use stelia_ledger::recorder::hours_between;
+use stelia_ledger::recorder::heartbeat_hours;
 use stelia_ledger::ring::verify::{self, verify};
 use stelia_ledger::ring::{Limits, Ring, read};
 use stelia_ledger::sample::{Bound, Thread};
@@ -92,7 +92,7 @@ fn main() {
         segment_bytes: bytes / 16,
     };
     let one = serde_json::to_string(&entry(HOURS, false)).unwrap().len();
-    let every = hours_between(one as u64, bytes);
+    let every = heartbeat_hours(one as u64, bytes);
     let entries = HOURS / every;
     let (mut ring, _) = Ring::open(directory.path(), limits).unwrap();
     let mut written = Duration::ZERO;

@@ -1,11 +1,10 @@
-//! UTC days as dates, and which of them has no signed head yet.
+//! Converts times to UTC dates.
 
 use std::fmt;
 
 const DAY_US: u64 = 86_400 * 1_000_000;
-/// Days from 0000-03-01 to 1970-01-01. Counted from a first of March, the leap day is the last one of its year.
-const MARCH_OF_YEAR_0: u64 = 719_468;
-/// Days after which the calendar repeats.
+/// Days from 0000-03-01 to 1970-01-01. In a year that begins in March, the leap day is the last day.
+const DAYS_TO_1970: u64 = 719_468;
 const DAYS_OF_400_YEARS: u64 = 146_097;
 
 /// A date of the Gregorian calendar, without leap seconds, as POSIX counts.
@@ -20,33 +19,37 @@ pub struct Date {
 
 impl Date {
     /// The date `days` days after 1970-01-01.
-    pub fn of_days(days: u64) -> Self {
-        let days = days + MARCH_OF_YEAR_0;
-        let (era, of_era) = (days / DAYS_OF_400_YEARS, days % DAYS_OF_400_YEARS);
-        let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-        let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let shifted = (5 * of_year + 2) / 153;
-        let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    pub fn from_days(days: u64) -> Self {
+        let days = days + DAYS_TO_1970;
+        let (era, day_of_era) = (days / DAYS_OF_400_YEARS, days % DAYS_OF_400_YEARS);
+        let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let month_from_march = (5 * day_of_year + 2) / 153;
+        let month = if month_from_march < 10 {
+            month_from_march + 3
+        } else {
+            month_from_march - 9
+        };
         Self {
             year: era * 400 + year_of_era + u64::from(month <= 2),
             month,
-            day: of_year - (153 * shifted + 2) / 5 + 1,
+            day: day_of_year - (153 * month_from_march + 2) / 5 + 1,
         }
     }
 
-    /// The date of microseconds since the epoch.
+    /// The date at `us` microseconds since the epoch.
     pub fn of(us: u64) -> Self {
-        Self::of_days(us / DAY_US)
+        Self::from_days(us / DAY_US)
     }
 
     /// Days since 1970-01-01; 0 for an earlier date.
     pub fn days(self) -> u64 {
         let year = self.year.saturating_sub(u64::from(self.month <= 2));
         let (era, year_of_era) = (year / 400, year % 400);
-        let shifted = (self.month + 9) % 12;
-        let of_year = (153 * shifted + 2) / 5 + self.day - 1;
-        let of_era = 365 * year_of_era + year_of_era / 4 - year_of_era / 100 + of_year;
-        (era * DAYS_OF_400_YEARS + of_era).saturating_sub(MARCH_OF_YEAR_0)
+        let month_from_march = (self.month + 9) % 12;
+        let day_of_year = (153 * month_from_march + 2) / 5 + self.day - 1;
+        let day_of_era = 365 * year_of_era + year_of_era / 4 - year_of_era / 100 + day_of_year;
+        (era * DAYS_OF_400_YEARS + day_of_era).saturating_sub(DAYS_TO_1970)
     }
 }
 
@@ -57,14 +60,14 @@ impl fmt::Display for Date {
     }
 }
 
-/// The UTC day of microseconds since the epoch, as `2026-10-31`.
+/// The UTC day at `us` microseconds since the epoch, as `2026-10-31`.
 pub fn day(us: u64) -> String {
     Date::of(us).to_string()
 }
 
-/// The day whose head is to be signed now: that of the last entry, once the clock shows another day. Days are compared for being the same
-/// only: a clock that was set to a wrong day, and back, must not keep the days after it from being signed.
-pub fn ended(last_us: u64, now_us: u64) -> Option<String> {
+/// The day whose head is to be signed now: that of the last entry, once the clock shows another day. An earlier day counts as
+/// another one, so that days are signed after the clock was set to a wrong day and back.
+pub fn day_to_sign(last_us: u64, now_us: u64) -> Option<String> {
     let last = day(last_us);
     (last != day(now_us)).then_some(last)
 }
@@ -98,7 +101,7 @@ mod tests {
     #[test]
     fn a_date_is_as_many_days_after_1970_as_it_is_made_of() {
         for days in (0..4_000_000).step_by(97).chain([58, 59, 60, 146_096, 146_097]) {
-            assert_eq!(Date::of_days(days).days(), days);
+            assert_eq!(Date::from_days(days).days(), days);
         }
         let before = Date {
             year: 1969,
@@ -111,10 +114,10 @@ mod tests {
     #[test]
     fn a_day_has_ended_when_the_clock_shows_another_one() {
         let (first, second) = (us(86_399), us(86_400));
-        assert_eq!(ended(first, first), None);
-        assert_eq!(ended(first, second).as_deref(), Some("1970-01-01"));
+        assert_eq!(day_to_sign(first, first), None);
+        assert_eq!(day_to_sign(first, second).as_deref(), Some("1970-01-01"));
         assert_eq!(
-            ended(second, first).as_deref(),
+            day_to_sign(second, first).as_deref(),
             Some("1970-01-02"),
             "the clock was set back: what was written in that day ends there"
         );

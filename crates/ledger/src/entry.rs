@@ -1,4 +1,4 @@
-//! The entries of the ring: one line of JSON for each sample that had something to record.
+//! The entries of the ring. Each is one line of JSON.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use stelia_cpus::CpuSet;
 
 use crate::sample::{Bound, Thread};
 
-/// One line of the ring, which follows its hash.
+/// An entry; in the ring it follows its hash in the line.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Entry {
-    /// One more than the entry before.
+    /// The entry's number: one more than that of the entry before.
     pub seq: u64,
     /// The realtime clock, microseconds since the epoch. It may jump.
     pub at: u64,
@@ -44,8 +44,8 @@ pub struct Reading {
     /// The number that [`Event::Opened`] gave the seat.
     #[serde(rename = "s")]
     pub seat: u64,
-    /// Switch-ins on the CPUs, switch-ins of the seat's threads (lower bound), what the upper bound adds to it, nanoseconds run,
-    /// nanoseconds of delay, ticks of steal.
+    /// Switch-ins on the CPUs, switch-ins of the seat's threads (lower bound), difference of the upper to the lower bound,
+    /// nanoseconds run, nanoseconds of delay, ticks of steal.
     #[serde(rename = "n")]
     pub numbers: [u64; 6],
     /// In the order of [`Entry::upkeep`].
@@ -62,13 +62,13 @@ pub struct Reading {
         deserialize_with = "by_number"
     )]
     pub devices: BTreeMap<u32, Device>,
-    /// Bound kernel threads, likewise. One that ended is `null` once.
+    /// Bound kernel threads, likewise. A thread that ended is `null` once.
     #[serde(rename = "b", skip_serializing_if = "Vec::is_empty")]
     pub bound: Vec<(Thread, Option<Bound>)>,
-    /// When it was taken, as [`Entry::at`] and [`Entry::up`], where that is not the entry's time.
+    /// When it was taken, as [`Entry::at`] and [`Entry::up`], if that is not the entry's time.
     #[serde(rename = "t", skip_serializing_if = "Option::is_none")]
     pub time: Option<(u64, u64)>,
-    /// Nothing is left out: the first reading of a seat in a segment.
+    /// The reading is complete: the first one of a seat in a segment.
     #[serde(rename = "f", skip_serializing_if = "is_false")]
     pub full: bool,
 }
@@ -77,8 +77,8 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// JSON's keys are strings. serde converts them to numbers only where it reads the text itself; a reading in an event is read from a buffer,
-/// because the event is tagged.
+/// Converts JSON's keys, which are strings, to numbers. serde does so only if it reads the text itself, but it reads a tagged event,
+/// and a reading in it, from a buffer.
 fn by_number<'de, D: Deserializer<'de>>(input: D) -> Result<BTreeMap<u32, Device>, D::Error> {
     let named = BTreeMap::<String, Device>::deserialize(input)?;
     let numbered = named.into_iter().map(|(key, device)| {
@@ -91,7 +91,7 @@ fn by_number<'de, D: Deserializer<'de>>(input: D) -> Result<BTreeMap<u32, Device
     numbered.collect()
 }
 
-/// The name comes first in the array, then the count.
+/// A device interrupt's name and count, in an array.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device(pub String, pub u32);
 
@@ -99,7 +99,8 @@ pub struct Device(pub String, pub u32);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Event {
-    /// The first entry of a segment, and of the daemon after a boot: counters of another boot are not compared with this one's.
+    /// Written in the first entry of a segment, and in the daemon's first one after a boot. Counters of different boots are not
+    /// compared.
     Boot {
         /// `/proc/sys/kernel/random/boot_id`.
         id: String,
@@ -110,7 +111,7 @@ pub enum Event {
     Stopped {},
     /// The signing key in use, at the beginning of a segment and when it changes: the public part, base64.
     Key { key: String },
-    /// A seat of a VM is read from now on. Repeated at the beginning of each segment while that is so.
+    /// A seat of a VM is read from now on. Repeated at the beginning of each segment while the seat is open.
     Opened {
         seat: u64,
         /// Pod UID.
@@ -125,15 +126,15 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         own_devices: Vec<String>,
     },
-    /// A seat is not read any more. Nothing is known about the time since its last reading.
+    /// A seat is not read any more. The time since its last reading is a gap.
     Closed {
         seat: u64,
         why: Closed,
-        /// The seat's reading of the last sample, if that was not written.
+        /// The seat's reading of the last sample, if it was not written then.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last: Option<Box<Reading>>,
     },
-    /// A VM's state as D-Bus has it: `isolated`, `contained`, `floating`, …; `gone`.
+    /// A VM's state as on D-Bus (`isolated`, `contained`, `floating`, …), or `gone`.
     State { vm: String, state: String },
     /// Something ran on a VM's CPUs that is neither the VM's nor bound to these CPUs.
     Intruded {
@@ -144,16 +145,16 @@ pub enum Event {
         /// The interrupt; empty for tasks, which only an attribution names.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         name: String,
-        /// How often since the seat's previous entry: lower and upper bound.
+        /// How often it ran since the seat's previous entry: lower and upper bound.
         count: (u64, u64),
     },
-    /// Who ran, as a hist trigger counted.
+    /// What ran, as counted by hist triggers.
     Attributed { vm: String, attribution: Attribution },
     /// The realtime clock was set by this many microseconds.
     Clock { by: i64 },
-    /// Samples that could not be recorded, and why: a full disk, a full queue.
+    /// The number of samples that could not be recorded, and why: a full disk, a full queue.
     Missed { looks: u64, why: String },
-    /// Bytes that a crash left after the last complete line were cut off.
+    /// This many bytes, which a crash left after the last complete line, were removed.
     Cut { bytes: u64 },
     /// The signed hash of the entry `seq`, which covers all entries before it.
     Head {
@@ -186,11 +187,11 @@ pub enum Closed {
     Boot,
     /// It was not read yet, because a VM's threads settle first.
     NotRead,
-    /// The reading could not be recorded: a full disk. Only accounts have this reason.
+    /// The reading could not be recorded, such as on a full disk. Only accounts have this reason.
     NotKept,
 }
 
-/// What kind of thing ran.
+/// The kind of what ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {

@@ -1,5 +1,5 @@
-//! Records who ran on the CPUs of VMs. It reads the kernel's counters, stores the readings in a ring of files that shows later changes,
-//! and computes accounts from them.
+//! Records what ran on the CPUs of VMs. It reads the kernel's counters, stores the readings in a ring of files in which later
+//! changes can be detected, and computes accounts from them.
 //!
 //! - [`sample`]: one reading of the counters of all seats;
 //! - [`entry`]: the entries that store readings and events;

@@ -1,16 +1,16 @@
-//! Whether a ring of files is what was written.
+//! The result of checking a ring for changes.
 
 use serde::{Deserialize, Serialize};
 
-/// What checking every line of a ring showed.
+/// The result of checking every line of a ring.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Verdict {
     pub segments: u64,
     pub entries: u64,
     pub bytes: u64,
-    /// The first and the last entry that are there: number, and time in microseconds since the epoch. The ring is bounded: that the
-    /// first is not number 1 is no fault.
+    /// The first and the last entry: number, and time in microseconds since the epoch. The first number may be above 1, because the
+    /// ring removes its oldest segments.
     pub first_seq: u64,
     pub first_us: u64,
     pub last_seq: u64,
@@ -21,22 +21,21 @@ pub struct Verdict {
     pub heads: Vec<SignedHead>,
     /// Public keys that the ring names, base64, in order of their first use.
     pub keys: Vec<String>,
-    /// The last entry that a head vouches for which is signed with a key that is known from elsewhere, the signature being good and the
-    /// hash that of the entry; with that also all entries before it. 0: no such head, or no key is known.
+    /// The last entry for which there is a valid head, with the entry's hash and signed with a key that the caller gave. The head also
+    /// covers all entries before it. 0: there is no such head, or the caller gave no key.
     pub vouched_seq: u64,
-    /// That key, base64.
+    /// The key that signed that head, base64.
     pub vouched_by: String,
-    /// Days that have ended, of which neither such a head nor one of a later entry covers the end; where no key is known, but an entry is,
-    /// those that ended after that entry. None where neither is known.
+    /// Days that have ended and that no such head covers to their end. If the caller gave an entry and no key: the days that ended
+    /// after that entry. If it gave neither: none.
     pub days_without_head: Vec<String>,
-    /// The entry that is known from elsewhere, where it is there and has its hash; 0: none is known, or it is not.
+    /// The entry that the caller gave, if it exists and has the hash that the caller gave; else 0.
     pub compared_seq: u64,
-    /// What is not as it was written; empty where everything is.
+    /// What was changed since it was written.
     pub faults: Vec<Fault>,
 }
 
 impl Verdict {
-    /// Whether every line is what was written, as far as a chain can show it.
     pub fn is_good(&self) -> bool {
         self.faults.is_empty()
     }
@@ -51,7 +50,7 @@ pub struct SignedHead {
     pub hash: String,
     pub key: String,
     pub signature: String,
-    /// Whether the signature is the key's, and the hash that of the entry `seq` where that is still there.
+    /// Whether the signature is the key's, and the hash is that of the entry `seq`, if the ring still has that.
     pub good: bool,
 }
 
@@ -61,7 +60,7 @@ pub struct SignedHead {
 pub struct Fault {
     /// The file's name.
     pub segment: String,
-    /// From 1; 0 where it is the file as a whole.
+    /// From 1; 0: the fault is of the whole file.
     pub line: u64,
     pub text: String,
 }

@@ -1,5 +1,5 @@
-//! Ordering of `steliad-quiet`: the daemon's side of the connection. It blocks, for at most twice the patience that is given
-//! ([`begin`]: four times).
+//! The daemon's side of the connection to `steliad-quiet`. Every call blocks for at most twice its timeout ([`begin`]: four
+//! times).
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -17,13 +17,13 @@ use crate::line::{self, LineError};
 use crate::order::{Answer, MAX_LINE, Order, Target};
 use crate::request::{Attribute, Request};
 
-/// Timeout of an answer: an order on a large node takes milliseconds, and irqbalance is waited for a second or two.
+/// Timeout of an answer: an order on a large node takes milliseconds, plus a second or two to wait for irqbalance.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why an order was not carried out, or is not known to have been.
+/// Why an order was not carried out, or why that is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
-    /// Its socket unit does not run, or the package is older.
+    /// The socket unit does not run, or the package is older.
     #[error("nothing listens on {}: {cause}", path.display())]
     NothingListens { path: PathBuf, cause: io::Error },
     #[error("connect to {}: {cause}", path.display())]
@@ -32,12 +32,11 @@ pub enum OrderError {
     TooLong(usize),
     #[error("write the order: {0}")]
     Write(LineError),
-    /// Also what a program that is not the daemon's unit gets.
+    /// A caller other than the daemon's unit gets no answer either.
     #[error("it was not answered: {0}")]
     NoAnswer(LineError),
     #[error("the answer {answer:?} is not JSON that is understood: {cause}")]
     NotJson { answer: String, cause: serde_json::Error },
-    /// It is the answer to something else.
     #[error("the answer {0} does not answer what was asked")]
     Unexpected(String),
     /// Nothing was changed.
@@ -49,39 +48,39 @@ pub enum OrderError {
 ///
 /// # Errors
 /// [`OrderError`].
-pub fn order(socket: &Path, order: &Order, patience: Duration) -> Result<Report, OrderError> {
-    match ask(socket, order, patience)? {
+pub fn order(socket: &Path, order: &Order, timeout: Duration) -> Result<Report, OrderError> {
+    match ask(socket, order, timeout)? {
         Answer::Done(report) => Ok(report),
         other => Err(unexpected(&other)),
     }
 }
 
-/// Let the kernel count who else runs on these CPUs, from now until [`finish`]. One that was begun before is forgotten.
-/// It does not wait: how long the count takes is for the caller to say, by when it calls [`finish`].
+/// Let the kernel count who else runs on these CPUs, until the caller calls [`finish`]. A count that was begun before is
+/// dropped.
 ///
 /// # Errors
-/// [`OrderError`]; then nothing is counted. What was not answered may have begun, so it is ended, for which there is as much time again.
-pub fn begin(socket: &Path, target: &Target, patience: Duration) -> Result<(), OrderError> {
+/// [`OrderError`]; then nothing is counted. If no answer came, a count may have begun: it is ended, which may take as long
+/// again.
+pub fn begin(socket: &Path, target: &Target, timeout: Duration) -> Result<(), OrderError> {
     let attribute = Attribute::Begin(target.clone());
-    match ask(socket, &Request::Attribute { attribute }, patience) {
+    match ask(socket, &Request::Attribute { attribute }, timeout) {
         Ok(Answer::Begun) => Ok(()),
         Ok(other) => Err(unexpected(&other)),
         Err(error @ OrderError::NoAnswer(_)) => {
-            let _ = finish(socket, patience);
+            let _ = finish(socket, timeout);
             Err(error)
         }
         Err(error) => Err(error),
     }
 }
 
-/// What was counted since [`begin`]. Nothing is counted any more afterwards, also after an error that is
-/// [`OrderError::Refused`].
+/// End the count and return what was counted since [`begin`]. The count has also ended after [`OrderError::Refused`].
 ///
 /// # Errors
-/// [`OrderError`]; refused where nothing was begun, or it is too long ago.
-pub fn finish(socket: &Path, patience: Duration) -> Result<Attribution, OrderError> {
+/// [`OrderError`]; refused if no count was begun, or if that was too long ago.
+pub fn finish(socket: &Path, timeout: Duration) -> Result<Attribution, OrderError> {
     let attribute = Attribute::Finish {};
-    match ask(socket, &Request::Attribute { attribute }, patience)? {
+    match ask(socket, &Request::Attribute { attribute }, timeout)? {
         Answer::Attributed(attribution) => Ok(attribution),
         other => Err(unexpected(&other)),
     }
@@ -94,23 +93,23 @@ fn unexpected(answer: &Answer) -> OrderError {
     }
 }
 
-/// One line each way.
-fn ask(socket: &Path, request: &impl Serialize, patience: Duration) -> Result<Answer, OrderError> {
-    // Sets and texts: they cannot fail to be JSON.
+/// Send one line and read one.
+fn ask(socket: &Path, request: &impl Serialize, timeout: Duration) -> Result<Answer, OrderError> {
+    // It consists of sets and texts, which can always be written as JSON.
     let text = serde_json::to_string(request).unwrap_or_default();
     if text.len() > MAX_LINE {
         return Err(OrderError::TooLong(text.len()));
     }
-    let mut stream = connected(socket, patience).map_err(|cause| {
+    let mut stream = connect_to(socket, timeout).map_err(|cause| {
         let path = socket.to_owned();
         match cause.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => OrderError::NothingListens { path, cause },
             _ => OrderError::Connect { path, cause },
         }
     })?;
-    // A refusal may come before the whole order was taken: then it says why.
-    let written = line::write(&mut stream, &text, patience);
-    let answer = match (line::read(&mut stream, MAX_LINE, patience), written) {
+    // A refusal may arrive before the whole order was written; it says more than the failed write.
+    let written = line::write(&mut stream, &text, timeout);
+    let answer = match (line::read(&mut stream, MAX_LINE, timeout), written) {
         (Ok(answer), _) => answer,
         (Err(_), Err(error)) => return Err(OrderError::Write(error)),
         (Err(error), Ok(())) => return Err(OrderError::NoAnswer(error)),
@@ -122,9 +121,9 @@ fn ask(socket: &Path, request: &impl Serialize, patience: Duration) -> Result<An
 }
 
 /// Not `UnixStream::connect`, which waits for ever where more connections wait than the listener's queue holds.
-fn connected(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+fn connect_to(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
     match connect(&socket, &SocketAddrUnix::new(path)?) {
         Err(rustix::io::Errno::AGAIN) => Err(io::ErrorKind::TimedOut.into()),
         result => Ok(result.map(|()| UnixStream::from(socket))?),

@@ -1,10 +1,9 @@
-//! What the system refused, as an operator reads it.
+//! Errors of system calls, with operation, path and value.
 
 use std::io;
 
 use stelia_api::quiet::{Problem, Report};
 
-/// Operation, path and value, and the system's words.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {cause}")]
 pub(crate) struct Failure {
@@ -34,7 +33,7 @@ impl Failure {
     }
 }
 
-/// Add what could not be done; `pod` is empty where it concerns all.
+/// Add a problem to the report; `pod` is empty if it concerns no pod in particular.
 pub(crate) fn problem(report: &mut Report, pod: &str, text: impl ToString) {
     report.problems.push(Problem {
         pod: pod.to_owned(),

@@ -1,10 +1,10 @@
-//! The one seam to the system: files below /proc, /sys and /run.
+//! The interface to the system: files below /proc and /sys, affinities of threads, and saved records.
 
 use std::io;
 
 use stelia_cpus::CpuSet;
 
-/// Files of the kernel's, by absolute path.
+/// The kernel's files, by absolute path.
 pub trait Files {
     /// The whole file.
     ///
@@ -44,7 +44,7 @@ pub trait Files {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Make a directory; resctrl makes a group with all its files of it.
+    /// Make a directory; in resctrl it becomes a group with all its files.
     ///
     /// # Errors
     /// The system's, with its number; a system that has no such directories does not support it.
@@ -60,7 +60,7 @@ pub trait Files {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Where a thread may run.
+    /// The CPUs on which a thread may run.
     ///
     /// # Errors
     /// The system's.
@@ -71,7 +71,7 @@ pub trait Files {
         list.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Let a thread run on these CPUs: a call and not a file, because the kernel has no file for it.
+    /// Let a thread run on these CPUs. The kernel has a call and no file for this.
     ///
     /// # Errors
     /// The system's, with its number; a system without threads does not support it.
@@ -80,9 +80,9 @@ pub trait Files {
     }
 }
 
-/// Where what was there before the first change is kept. It dies with the boot, as the kernel's values do.
+/// Holds the records from which changes are undone. It is lost at a reboot, as the kernel's values are.
 pub trait Store {
-    /// `None` where nothing was kept.
+    /// `None` if nothing was saved under this name.
     ///
     /// # Errors
     /// The system's.
@@ -91,7 +91,7 @@ pub trait Store {
     /// Replaces the whole value at once, or not at all.
     ///
     /// # Errors
-    /// The system's; what was kept before still is.
+    /// The system's; the former value is still there.
     fn save(&self, name: &str, value: &str) -> io::Result<()>;
 }
 

@@ -9,13 +9,13 @@ use stelia_cpus::CpuSet;
 
 use crate::files::{Files, Store};
 
-/// Where `steliad-quiet` keeps what was there before its first change.
+/// The directory of the records from which `steliad-quiet` undoes its changes.
 pub const STORE: &str = "/run/stelia/quiet";
 
 /// The kernel's files.
 #[derive(Debug, Clone)]
 pub struct Kernel {
-    /// What the absolute paths are below: `/`, or a directory of a test's.
+    /// The directory that absolute paths start from: `/`, or a test's directory.
     root: PathBuf,
 }
 
@@ -37,7 +37,7 @@ impl Files for Kernel {
     fn read(&self, path: &str) -> io::Result<String> {
         let mut bytes = Vec::with_capacity(INITIAL_BUFFER_BYTES);
         File::open(self.at(path))?.read_to_end(&mut bytes)?;
-        // Drivers name their interrupts, in any bytes: one that is not UTF-8 must not make the others unreadable.
+        // Drivers may name their interrupts with any bytes: a name that is not UTF-8 must not make the others unreadable.
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -102,7 +102,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Make the directory if it is not there. Everyone may read what is kept.
+    /// Make the directory if it is not there. Everyone may read the records.
     ///
     /// # Errors
     /// The system's.
@@ -120,13 +120,11 @@ impl Directory {
     }
 
     fn file(&self, name: &str) -> io::Result<PathBuf> {
-        match name.is_empty() || name.starts_with('.') || name.contains('/') {
-            true => Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("{name:?} is not a name"),
-            )),
-            false => Ok(self.path.join(name)),
+        if name.is_empty() || name.starts_with('.') || name.contains('/') {
+            let text = format!("{name:?} is not a name");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
+        Ok(self.path.join(name))
     }
 }
 
@@ -144,7 +142,7 @@ impl Store for Directory {
         let new = self.path.join(format!(".{name}.new"));
         let write = || {
             let mut options = OpenOptions::new();
-            // No fsync: what is kept need not outlive the boot.
+            // No fsync: the records need not outlive the boot.
             let options = options.write(true).create(true).truncate(true).mode(0o644);
             options.open(&new)?.write_all(value.as_bytes())?;
             fs::rename(&new, &path)

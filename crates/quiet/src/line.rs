@@ -1,10 +1,10 @@
-//! One line each way on a connection, with a limit of its length and of the time it takes.
+//! Reads and writes one line of a connection, with a limit of its length and of the time it takes.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Why no line came, or went.
+/// Why a line could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
     #[error("the line is longer than {0} bytes")]
@@ -19,44 +19,46 @@ pub enum LineError {
     System(io::Error),
 }
 
-/// What is left until `end`; a timeout of zero would be none.
-fn left(end: Instant, patience: Duration) -> Result<Duration, LineError> {
-    let left = end.saturating_duration_since(Instant::now());
-    (!left.is_zero()).then_some(left).ok_or(LineError::TimedOut(patience))
+/// The time until `end`. Zero is an error, because a socket takes it as no timeout.
+fn remaining(end: Instant, timeout: Duration) -> Result<Duration, LineError> {
+    let remaining = end.saturating_duration_since(Instant::now());
+    (!remaining.is_zero())
+        .then_some(remaining)
+        .ok_or(LineError::TimedOut(timeout))
 }
 
-fn failed(cause: io::Error, patience: Duration) -> LineError {
+fn failed(cause: io::Error, timeout: Duration) -> LineError {
     match cause.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => LineError::TimedOut(patience),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => LineError::TimedOut(timeout),
         // A peer that closes with something unread resets the connection.
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => LineError::Closed,
         _ => LineError::System(cause),
     }
 }
 
-/// A line of at most `longest` bytes without its newline. What follows the newline is not looked at. `patience` is for all of it, so
-/// a peer that sends a byte now and then does not lengthen it.
+/// A line of at most `max_bytes` without its newline. Bytes after the newline are dropped. `timeout` is that of the whole line,
+/// so a peer that sends a byte now and then does not lengthen it.
 ///
 /// # Errors
 /// [`LineError`].
-pub fn read(stream: &mut UnixStream, longest: usize, patience: Duration) -> Result<String, LineError> {
-    let end = Instant::now() + patience;
+pub fn read(stream: &mut UnixStream, max_bytes: usize, timeout: Duration) -> Result<String, LineError> {
+    let end = Instant::now() + timeout;
     let mut line = Vec::new();
     let mut part = vec![0; 64 << 10];
     loop {
         stream
-            .set_read_timeout(Some(left(end, patience)?))
+            .set_read_timeout(Some(remaining(end, timeout)?))
             .map_err(LineError::System)?;
         let got = match stream.read(&mut part) {
             Ok(0) => return Err(LineError::Closed),
             Ok(got) => got,
             Err(cause) if cause.kind() == io::ErrorKind::Interrupted => continue,
-            Err(cause) => return Err(failed(cause, patience)),
+            Err(cause) => return Err(failed(cause, timeout)),
         };
         let newline = part[..got].iter().position(|byte| *byte == b'\n');
         line.extend_from_slice(&part[..newline.unwrap_or(got)]);
-        if line.len() > longest {
-            return Err(LineError::TooLong(longest));
+        if line.len() > max_bytes {
+            return Err(LineError::TooLong(max_bytes));
         }
         if newline.is_some() {
             return String::from_utf8(line).map_err(|_| LineError::NotText);
@@ -64,21 +66,21 @@ pub fn read(stream: &mut UnixStream, longest: usize, patience: Duration) -> Resu
     }
 }
 
-/// `text` and a newline, in at most `patience`.
+/// `text` and a newline, in at most `timeout`.
 ///
 /// # Errors
 /// [`LineError`].
-pub fn write(stream: &mut UnixStream, text: &str, patience: Duration) -> Result<(), LineError> {
-    let end = Instant::now() + patience;
+pub fn write(stream: &mut UnixStream, text: &str, timeout: Duration) -> Result<(), LineError> {
+    let end = Instant::now() + timeout;
     for mut rest in [text.as_bytes(), b"\n"] {
         while !rest.is_empty() {
             stream
-                .set_write_timeout(Some(left(end, patience)?))
+                .set_write_timeout(Some(remaining(end, timeout)?))
                 .map_err(LineError::System)?;
             match stream.write(rest) {
                 Ok(written) => rest = &rest[written..],
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-                Err(cause) => return Err(failed(cause, patience)),
+                Err(cause) => return Err(failed(cause, timeout)),
             }
         }
     }

@@ -1,6 +1,6 @@
-//! What the daemon orders of `steliad-quiet`, and what that answers: one line of JSON each way on a connection of its own.
+//! The daemon's orders to `steliad-quiet`, and the answers: one line of JSON each way on a connection of its own.
 //!
-//! An order is always whole: what is in force follows from it and from the base records alone, so the same order again
+//! An order is always complete: the values in force follow from it and from the base records alone, so the same order again
 //! changes nothing, and an order without VMs restores everything.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,28 +10,28 @@ use stelia_api::attribution::Attribution;
 use stelia_api::quiet::Report;
 use stelia_cpus::CpuSet;
 
-/// Where `steliad-quiet` listens. Only root may connect, and only the daemon's unit is answered.
+/// The socket of `steliad-quiet`. Only root may connect, and only the daemon's unit is answered.
 pub const SOCKET: &str = "/run/stelia/quiet.sock";
 
-/// Where what was there before the first change is kept.
+/// The directory of the records from which changes are undone.
 pub const STORE: &str = "/run/stelia/quiet";
 
-/// An order, and an answer, longer than this is refused.
+/// Limit of an order and of an answer, in bytes.
 pub const MAX_LINE: usize = 4 << 20;
 
 /// What is wanted on the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Order {
-    /// Device interrupts are kept off the CPUs of all [`vms`](Self::vms), and irqbalance gets their list.
+    /// Keep device interrupts off the CPUs of all [`vms`](Self::vms), and send their list to irqbalance.
     pub steer: bool,
-    /// Where an interrupt goes whose base mask has only CPUs of VMs.
+    /// The CPUs for interrupts whose base mask has only CPUs of VMs.
     pub shared: CpuSet,
     /// By pod UID: each live instance that has CPUs of its own.
     pub vms: BTreeMap<String, Vm>,
     /// The administrator's cache classes, by name, if resctrl is used.
     pub cache_classes: BTreeMap<String, CacheClass>,
-    /// Whether each VM gets a group of resctrl's of its own, to be counted.
+    /// Whether each VM gets its own monitoring group in resctrl.
     pub cache_monitoring: bool,
 }
 
@@ -39,10 +39,10 @@ pub struct Order {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Vm {
-    /// The exclusive CPUs of its record: checked against it.
+    /// The exclusive CPUs of its record, against which they are checked.
     pub cpus: CpuSet,
-    /// PCI addresses of its VFIO devices whose interrupts go to its own CPUs; all other VFIO interrupts go where any
-    /// device's do.
+    /// PCI addresses of its VFIO devices whose interrupts go to its own CPUs. Interrupts of other VFIO devices are treated as
+    /// those of any device.
     pub own_devices: BTreeSet<String>,
     /// `None`: nothing is written.
     pub latency: Option<Latency>,
@@ -53,8 +53,8 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Whether anything is ordered for it, steering apart.
-    pub fn asks(&self) -> bool {
+    /// Whether anything besides steering is ordered for it.
+    pub fn has_order(&self) -> bool {
         self.latency.is_some() || self.governor.is_some() || self.cache_class.is_some()
     }
 }
@@ -69,7 +69,7 @@ pub enum Latency {
     Polling,
 }
 
-/// What a cache class allows (Documentation/filesystems/resctrl.rst).
+/// The limits of a cache class (Documentation/filesystems/resctrl.rst).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CacheClass {
@@ -83,9 +83,9 @@ pub struct CacheClass {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Target {
-    /// Exclusive CPUs of live instances: checked against the records.
+    /// Exclusive CPUs of live instances; they are checked against the records.
     pub cpus: CpuSet,
-    /// The threads that these CPUs are for: what they do is not counted.
+    /// The threads of the VMs that have these CPUs; their runs are not counted.
     pub own: BTreeSet<i32>,
 }
 

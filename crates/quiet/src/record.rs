@@ -6,11 +6,11 @@ use serde::de::DeserializeOwned;
 use crate::failure::Failure;
 use crate::files::Store;
 
-/// The default where nothing was kept.
+/// The saved value, or the default if nothing was saved.
 ///
 /// # Errors
-/// The store's, or what was kept is not what this program keeps: then nothing may be changed, because how to undo what is in
-/// force is not known.
+/// The store's, or the saved value cannot be parsed: then nothing may be changed, because the values to restore are not
+/// known.
 pub(crate) fn load<T: Default + DeserializeOwned>(store: &dyn Store, name: &str) -> Result<T, Failure> {
     match store.load(name).map_err(Failure::of("read the record", name))? {
         Some(text) => serde_json::from_str(&text).map_err(Failure::record(name)),

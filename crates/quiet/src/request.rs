@@ -1,14 +1,13 @@
-//! What a connection asks for: an order, or a part of an attribution.
+//! The request on a connection: an order, or the beginning or end of an attribution.
 //!
-//! An order is a line by itself, as it was before there were attributions: a daemon and a `steliad-quiet` of which one is older
-//! understand each other's orders, and an older `steliad-quiet` refuses an attribution by the field that it does not know.
+//! An order has no envelope, as before there were attributions: a daemon and a `steliad-quiet` of different releases
+//! understand each other's orders, and an older `steliad-quiet` refuses an attribution because of the unknown field.
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::order::{Order, Target};
 
-/// A line of the daemon's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Request {
@@ -16,13 +15,13 @@ pub enum Request {
     Attribute { attribute: Attribute },
 }
 
-/// Who ran on CPUs for a while: counting begins, and somebody who waited meanwhile asks what was counted.
+/// Counts who runs on CPUs, from [`Begin`](Self::Begin) to [`Finish`](Self::Finish).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub enum Attribute {
-    /// Replaces one that was begun before.
+    /// Replaces a count that was begun before.
     Begin(Target),
-    /// Ends it.
+    /// Ends the count, and asks for its result.
     Finish {},
 }
 

@@ -1,4 +1,4 @@
-//! Carrying out an order: what is done about each kind of disturbance, in the order in which they do not disturb each other.
+//! Carries out an order. The sequence of the kinds of changes matters.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use stelia_quiet::files::System;
 use stelia_quiet::order::Order;
 use stelia_quiet::{irqbalance, latency, resctrl, steer};
 
-/// What is remembered from one order to the next. It may be lost: what must not be is in the store.
+/// State in memory from one order to the next. State that must survive a restart is in the store.
 #[derive(Debug, Default)]
 pub struct Memories {
     steer: steer::Memory,
@@ -18,12 +18,12 @@ pub struct Memories {
 pub fn carry_out(system: System<'_>, sockets: &Path, order: &Order, memories: &mut Memories) -> Report {
     let mut report = Report::default();
     let steers = order.steer && !order.vms.is_empty();
-    // irqbalance before the masks are written: until it has the list, it moves interrupts back.
+    // irqbalance gets the list before masks are written, because it would move interrupts back.
     if steers {
         irqbalance::carry_out(system, sockets, order, &mut report);
     }
     steer::carry_out(system, order, &mut memories.steer, &mut report);
-    // And after they are restored: until then it leaves those alone that are to be restored.
+    // It loses the list after masks are restored, because it would move interrupts before that.
     if !steers {
         irqbalance::carry_out(system, sockets, order, &mut report);
     }

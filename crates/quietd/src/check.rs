@@ -1,7 +1,7 @@
-//! Whether an order is one that may be carried out: it may touch CPUs that are recorded of a live instance, and no others.
+//! Checks whether an order may be carried out: it may only change CPUs that are recorded for a live instance.
 //!
-//! The daemon is believed nothing that the node itself says. Who can make the daemon say what it likes gets interrupts off the CPUs
-//! of VMs, and nothing else, by this program.
+//! The daemon is not trusted with facts that can be read on the node. Somebody who controls the daemon can use this program only
+//! to keep interrupts off CPUs of VMs.
 
 mod facts;
 #[cfg(test)]
@@ -50,7 +50,7 @@ pub enum TargetRefusal {
     Thread(i32),
 }
 
-/// Whether it may be counted who runs there: on CPUs of VMs only, `exclusive`. What else runs on the node is nobody's business here.
+/// Checks a request to count what runs on CPUs. It is allowed only on VMs' CPUs, `exclusive`.
 ///
 /// # Errors
 /// [`TargetRefusal`].
@@ -66,19 +66,19 @@ pub fn check_target(target: &Target, exclusive: &CpuSet) -> Result<(), TargetRef
     thread.map_or(Ok(()), |thread| Err(TargetRefusal::Thread(*thread)))
 }
 
-/// What of an order may be carried out.
+/// The part of an order that may be carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
     pub order: Order,
-    /// By pod: the VMs that were taken out of it, with the reason. An instance may begin or end while the order is on its way, and one
-    /// whose record is damaged must not keep the others from what is theirs.
+    /// By pod: the VMs that were removed from it, with the reason. An instance may begin or end while the order is on its way, and a
+    /// damaged record of one must not stop the order for the others.
     pub left_out: BTreeMap<String, String>,
 }
 
-/// What of this order may be carried out on a node of which these are the facts.
+/// The part of this order that may be carried out on a node with these facts.
 ///
 /// # Errors
-/// Something that no daemon orders, whatever happens meanwhile: then nothing is carried out.
+/// The order has something that no daemon ever orders. Then nothing is carried out.
 pub fn check(mut order: Order, facts: &Facts) -> Result<Checked, OrderRefusal> {
     let mut left_out = BTreeMap::new();
     let mut exclusive = CpuSet::new();
@@ -87,7 +87,7 @@ pub fn check(mut order: Order, facts: &Facts) -> Result<Checked, OrderRefusal> {
             return Err(OrderRefusal::Pod(excerpt(pod)));
         }
         check_vm(pod, vm, &order)?;
-        match is_its_own(vm, &exclusive, facts.recorded.get(pod)) {
+        match check_cpus(vm, &exclusive, facts.recorded.get(pod)) {
             Ok(()) => exclusive.union_with(&vm.cpus),
             Err(reason) => drop(left_out.insert(pod.clone(), reason)),
         }
@@ -97,15 +97,15 @@ pub fn check(mut order: Order, facts: &Facts) -> Result<Checked, OrderRefusal> {
     if !shared.is_empty() {
         return Err(OrderRefusal::SharedAreVms(shared));
     }
-    // A CPU may have gone meanwhile.
+    // A CPU may have gone offline meanwhile.
     order.shared = order.shared.intersection(&facts.online);
     let mut classes = order.cache_classes.iter();
     classes.try_for_each(|(name, class)| check_class(name, class))?;
     Ok(Checked { order, left_out })
 }
 
-/// Whether the CPUs are recorded as this VM's, and are not another's, which come `before`.
-fn is_its_own(vm: &Vm, before: &CpuSet, recorded: Option<&Result<CpuSet, String>>) -> Result<(), String> {
+/// Checks that the CPUs are those that are recorded for this VM, and not those of another VM, `before`.
+fn check_cpus(vm: &Vm, before: &CpuSet, recorded: Option<&Result<CpuSet, String>>) -> Result<(), String> {
     let ordered = &vm.cpus;
     match recorded {
         None => return Err("it has no live instance".into()),
@@ -118,9 +118,10 @@ fn is_its_own(vm: &Vm, before: &CpuSet, recorded: Option<&Result<CpuSet, String>
         Some(Ok(_)) => {}
     }
     let twice = before.intersection(ordered);
-    match twice.is_empty() {
-        true => Ok(()),
-        false => Err(format!("the CPUs {twice} are another VM's too")),
+    if twice.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("the CPUs {twice} are another VM's too"))
     }
 }
 
@@ -143,7 +144,7 @@ fn check_vm(pod: &str, vm: &Vm, order: &Order) -> Result<(), OrderRefusal> {
     }
 }
 
-/// `0000:03:00.0`; behind a volume management device the first part is longer.
+/// Whether the text is a PCI address such as `0000:03:00.0`. Behind a volume management device the first part is longer.
 fn is_pci_address(text: &str) -> bool {
     let is_hex = |part: &str, lengths: std::ops::RangeInclusive<usize>| {
         let digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
@@ -162,8 +163,8 @@ fn is_pci_address(text: &str) -> bool {
 
 /// The name is part of a directory's name in resctrl.
 fn check_class(name: &str, class: &CacheClass) -> Result<(), OrderRefusal> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    if !(1..=64).contains(&name.len()) || !name.bytes().all(plain) {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if !(1..=64).contains(&name.len()) || !name.bytes().all(is_allowed) {
         return Err(OrderRefusal::ClassName(excerpt(name)));
     }
     let wrong = |what, value| {

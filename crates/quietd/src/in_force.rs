@@ -1,5 +1,5 @@
-//! What is in force for each VM, so that it stays where an order cannot be compared with the VM's record: while CPUs are given to it or
-//! taken from it the order and the record differ for a moment, and the VM runs.
+//! Remembers the changes in force for each VM. They stay in force if an order does not match the VM's record: while a running VM gets or
+//! loses CPUs, order and record differ for a moment.
 
 #[cfg(test)]
 mod tests;
@@ -10,27 +10,27 @@ use stelia_quiet::order::{Order, Vm};
 
 use crate::check::{Checked, Facts};
 
-/// The name in the store.
+/// The record's name in the store.
 const NAME: &str = "in-force.json";
 
-/// The last order that was carried out, as far as it is about VMs.
+/// The VMs of the last order that was carried out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InForce(Order);
 
 impl InForce {
-    /// The state that an order which was carried out leaves.
+    /// The state after this order was carried out.
     pub fn of(order: &Order) -> Self {
-        match order.vms.is_empty() {
-            true => Self::default(),
-            false => Self(Order {
-                vms: order.vms.clone(),
-                cache_classes: order.cache_classes.clone(),
-                ..Order::default()
-            }),
+        if order.vms.is_empty() {
+            return Self::default();
         }
+        Self(Order {
+            vms: order.vms.clone(),
+            cache_classes: order.cache_classes.clone(),
+            ..Order::default()
+        })
     }
 
-    /// What is kept. Where that cannot be read nothing is known to be in force: a VM that is left out is restored then.
+    /// The saved state. If it cannot be read it is empty, and the changes for VMs that are left out are undone.
     pub fn load(store: &dyn Store) -> Self {
         let text = store.load(NAME).ok().flatten();
         Self(
@@ -42,14 +42,14 @@ impl InForce {
     /// # Errors
     /// With the name and the cause.
     pub fn save(&self, store: &dyn Store) -> Result<(), String> {
-        // Names and numbers: they cannot fail to be JSON.
+        // It consists of names and numbers, which can always be written as JSON.
         let text = serde_json::to_string(&self.0).unwrap_or_default();
         store.save(NAME, &text).map_err(|cause| format!("save {NAME}: {cause}"))
     }
 
-    /// Put each VM that was left out although it is alive back into the order, with what is in force for it, on those of its CPUs that
-    /// are no other VM's and still are recorded as its own. Where its record cannot be read: on those that the order does not call shared.
-    pub fn keep(&self, checked: &mut Checked, facts: &Facts) {
+    /// Put each live VM that was left out back into the order, with the changes in force for it. They stay on those CPUs that no other VM
+    /// has and that are still recorded for it or, if its record cannot be read, that the order does not have as shared.
+    pub fn retain(&self, checked: &mut Checked, facts: &Facts) {
         let Checked { order, left_out } = checked;
         let mut others = CpuSet::new();
         order.vms.values().for_each(|vm| others.union_with(&vm.cpus));
@@ -66,9 +66,12 @@ impl InForce {
                 continue;
             }
             if let Some(class) = &vm.cache_class
-                && let Some(of) = self.0.cache_classes.get(class)
+                && let Some(limits) = self.0.cache_classes.get(class)
             {
-                order.cache_classes.entry(class.clone()).or_insert_with(|| of.clone());
+                order
+                    .cache_classes
+                    .entry(class.clone())
+                    .or_insert_with(|| limits.clone());
             }
             others.union_with(&cpus);
             *reason += &format!("; what is in force for it on CPUs {cpus} stays");

@@ -1,4 +1,4 @@
-//! What is said to the journal: standard error, which systemd passes on, with the priority in front (sd-daemon(3)).
+//! Writes to the journal through standard error, with the priority in front of the text (sd-daemon(3)).
 
 /// Syslog's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -8,10 +8,11 @@ pub(crate) enum Priority {
     Info = 6,
 }
 
-pub(crate) fn say(priority: Priority, text: &str) {
-    match libsystemd::logging::connected_to_journal() {
-        // A line feed would begin another entry, of another priority.
-        true => eprintln!("<{}>{}", priority as u8, text.replace('\n', " ")),
-        false => eprintln!("steliad-quiet: {text}"),
+pub(crate) fn log(priority: Priority, text: &str) {
+    if libsystemd::logging::connected_to_journal() {
+        // A line feed would begin another entry, without this priority.
+        eprintln!("<{}>{}", priority as u8, text.replace('\n', " "));
+    } else {
+        eprintln!("steliad-quiet: {text}");
     }
 }

@@ -1,7 +1,7 @@
-//! Who connected: the daemon's unit is answered, and nobody else.
+//! Identifies the peer of a connection. Only the daemon's unit is answered.
 //!
-//! Only root may open the socket. That the peer is in the daemon's cgroup keeps out what root runs otherwise, such as a container that
-//! has the node's root directory mounted.
+//! Only root may open the socket. The check of the peer's cgroup keeps out other processes of root, such as a container that has the
+//! node's root directory mounted.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -11,8 +11,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::{KernelProcs, Procs, pid_of_pidfd};
 
-/// Where systemd starts the daemon.
-const DAEMON: &str = "/system.slice/steliad.service";
+/// The cgroup of the daemon's unit.
+const DAEMON_CGROUP: &str = "/system.slice/steliad.service";
 
 /// A peer that is not the daemon and gets no answer; the text identifies it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,8 +28,8 @@ pub(crate) fn is_daemon(stream: &UnixStream) -> Result<(), ForeignPeer> {
     if credentials.uid() != 0 {
         return Err(ForeignPeer(format!("a process of user {}", credentials.uid())));
     }
-    // Before Linux 6.5 only the number is known. It may be another process's by now, one that root started in this moment: the
-    // daemon's cgroup would have to have it, too.
+    // Before Linux 6.5 only the number is known. If another process has it by now, that process would have to be in the daemon's
+    // cgroup too.
     let pidfd = match getsockopt(stream, sockopt::PeerPidfd) {
         Err(nix::errno::Errno::ENOPROTOOPT) => {
             let number = Pid::from_raw(credentials.pid());
@@ -41,15 +41,16 @@ pub(crate) fn is_daemon(stream: &UnixStream) -> Result<(), ForeignPeer> {
     let pid = pid_of_pidfd(pidfd.as_fd()).map_err(|cause| unknown(cause.to_string()))?;
     let cgroup = KernelProcs::new("/proc").cgroup(pid);
     let cgroup = cgroup.map_err(|cause| unknown(cause.to_string()))?;
-    // It lives still, so what was read of its number was read of it.
+    // The process still exists, so the cgroup that was read by its number is its own.
     pid_of_pidfd(pidfd.as_fd()).map_err(|cause| unknown(cause.to_string()))?;
-    of_cgroup(&cgroup)
+    check_cgroup(&cgroup)
 }
 
-fn of_cgroup(cgroup: &CgroupPath) -> Result<(), ForeignPeer> {
-    match cgroup.as_str() == DAEMON {
-        true => Ok(()),
-        false => Err(ForeignPeer(format!("a process of {cgroup}"))),
+fn check_cgroup(cgroup: &CgroupPath) -> Result<(), ForeignPeer> {
+    if cgroup.as_str() == DAEMON_CGROUP {
+        Ok(())
+    } else {
+        Err(ForeignPeer(format!("a process of {cgroup}")))
     }
 }
 
@@ -59,7 +60,7 @@ mod tests {
 
     #[test]
     fn only_the_daemons_own_cgroup_is_the_daemons() {
-        let of = |path: &str| of_cgroup(&CgroupPath::parse(path).unwrap());
+        let of = |path: &str| check_cgroup(&CgroupPath::parse(path).unwrap());
         assert_eq!(of("/system.slice/steliad.service"), Ok(()));
         for other in [
             "/",

@@ -1,4 +1,4 @@
-//! `steliad-quiet`: its command line, start and end.
+//! The command line, start and end of `steliad-quiet`.
 
 use std::fs::File;
 use std::io;
@@ -23,11 +23,11 @@ use stelia_quiet::{threads, trace};
 
 use crate::carry_out::{Memories, carry_out};
 use crate::in_force::InForce;
-use crate::journal::{Priority, say};
+use crate::journal::{Priority, log};
 use crate::peer;
 use crate::serve::{End, PEER_TIMEOUT, Server, State};
 
-/// Name the socket has in its unit (`FileDescriptorName=`).
+/// The socket's name in its unit (`FileDescriptorName=`).
 const SOCKET_NAME: &str = "quiet";
 
 /// The program ends after this time without an order. The daemon sends one at each of its audits while it has VMs: every 30 s by default.
@@ -42,7 +42,7 @@ pub struct Arguments {
     restore: bool,
 }
 
-/// What keeps the program from its work.
+/// Why the program ends with an error.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("{what}: {cause}")]
@@ -53,7 +53,7 @@ enum Failure {
     Runs,
 }
 
-fn of<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Failure {
+fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Failure {
     move |cause| Failure::System {
         what,
         cause: cause.into(),
@@ -63,35 +63,36 @@ fn of<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Failure {
 /// The program.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let result = match arguments.restore {
-        true => restore(),
-        false => serve().map(|()| ExitCode::SUCCESS),
+    let result = if arguments.restore {
+        restore()
+    } else {
+        serve().map(|()| ExitCode::SUCCESS)
     };
     result.unwrap_or_else(|failure| {
-        say(Priority::Error, &failure.to_string());
+        log(Priority::Error, &failure.to_string());
         ExitCode::FAILURE
     })
 }
 
 fn serve() -> Result<(), Failure> {
-    // Blocked before anything is done, so that neither ends it in the middle.
+    // Blocked from the start, so that no signal ends the program in the middle of an order.
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
     signals.add(Signal::SIGINT);
-    signals.thread_block().map_err(of("block signals"))?;
-    let told = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
-    let told = told.map_err(of("make a signalfd"))?;
-    let listener = activation::listener(SOCKET_NAME).map_err(of("take the socket from systemd"))?;
+    signals.thread_block().map_err(failed("block signals"))?;
+    let signal_fd = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
+    let signal_fd = signal_fd.map_err(failed("make a signalfd"))?;
+    let listener = activation::listener(SOCKET_NAME).map_err(failed("take the socket from systemd"))?;
     let listener = listener.ok_or(Failure::NoSocket)?;
-    let store = Directory::open(STORE).map_err(of("make /run/stelia/quiet"))?;
-    let _alone = alone(&store)?;
+    let store = Directory::open(STORE).map_err(failed("make /run/stelia/quiet"))?;
+    let _lock = lock_store(&store)?;
     let (kernel, cgroups) = (Kernel::below("/"), KernelCgroups::new("/sys/fs/cgroup"));
     let system = System {
         files: &kernel,
         store: &store,
     };
     if let Err(error) = trace::expire(system, trace::now_us()) {
-        say(
+        log(
             Priority::Warning,
             &format!("a count that nobody waits for is not removed: {error}"),
         );
@@ -105,14 +106,14 @@ fn serve() -> Result<(), Failure> {
         clock: &trace::now_us,
         state: State::default(),
     };
-    // Telling systemd cannot fail in a way that anybody could act on.
+    // An error of a notification cannot be handled.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let end = server
-        .serve(&listener, told.as_fd(), IDLE_TIMEOUT)
-        .map_err(of("wait for orders"))?;
+        .serve(&listener, signal_fd.as_fd(), IDLE_TIMEOUT)
+        .map_err(failed("wait for orders"))?;
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
     if end == End::Idle {
-        say(
+        log(
             Priority::Info,
             "nothing was ordered for two minutes: the socket starts it again",
         );
@@ -120,13 +121,13 @@ fn serve() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Two that write would each take the other's values for the node's own.
-fn alone(store: &Directory) -> Result<File, Failure> {
-    let directory = File::open(store.path()).map_err(of("open /run/stelia/quiet"))?;
+/// Lock the store: a second program would take the values of the first one for the node's own.
+fn lock_store(store: &Directory) -> Result<File, Failure> {
+    let directory = File::open(store.path()).map_err(failed("open /run/stelia/quiet"))?;
     match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(directory),
         Err(rustix::io::Errno::AGAIN) => Err(Failure::Runs),
-        Err(cause) => Err(of("lock /run/stelia/quiet")(cause)),
+        Err(cause) => Err(failed("lock /run/stelia/quiet")(cause)),
     }
 }
 
@@ -135,8 +136,8 @@ fn restore() -> Result<ExitCode, Failure> {
         println!("nothing was changed since the boot");
         return Ok(ExitCode::SUCCESS);
     }
-    let store = Directory::open(STORE).map_err(of("open /run/stelia/quiet"))?;
-    let _alone = alone(&store)?;
+    let store = Directory::open(STORE).map_err(failed("open /run/stelia/quiet"))?;
+    let _lock = lock_store(&store)?;
     let system = System {
         files: &Kernel::below("/"),
         store: &store,
@@ -145,21 +146,22 @@ fn restore() -> Result<ExitCode, Failure> {
     let mut report = carry_out(system, Path::new(SOCKETS), &nothing, &mut Memories::default());
     // The daemon moves kernel threads itself: the kernel asks for CAP_SYS_NICE there, also of their owner.
     threads::carry_out(system, &nothing, &mut threads::Memory::default(), &mut report);
-    let mut left = left(&report);
-    left.extend(InForce::default().save(&store).err());
-    left.extend(trace::remove(system).err().map(|error| error.to_string()));
-    for line in &left {
+    let mut not_restored = not_restored(&report);
+    not_restored.extend(InForce::default().save(&store).err());
+    not_restored.extend(trace::remove(system).err().map(|error| error.to_string()));
+    for line in &not_restored {
         eprintln!("steliad-quiet: not restored: {line}");
     }
     println!("{} values restored", report.writes);
-    Ok(match left.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    Ok(if not_restored.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     })
 }
 
-/// What an order without VMs could not undo.
-fn left(report: &Report) -> Vec<String> {
+/// The values that an order without VMs could not restore.
+fn not_restored(report: &Report) -> Vec<String> {
     let problems = report.problems.iter().map(|problem| problem.text.clone());
     let threads = report.threads_remaining.iter();
     let threads = threads.map(|thread| format!("kernel thread {} ({}): {}", thread.id, thread.name, thread.text));
@@ -176,7 +178,7 @@ mod tests {
 
     #[test]
     fn whatever_is_not_restored_is_told() {
-        assert_eq!(left(&Report::default()), [""; 0]);
+        assert_eq!(not_restored(&Report::default()), [""; 0]);
         let report = Report {
             problems: vec![Problem {
                 text: "write \"0\" to /sys/x: EIO".into(),
@@ -201,16 +203,16 @@ mod tests {
             "kernel thread 7 (napi/eth0): EINVAL",
             "interrupt 24 (nvme0q1): EIO",
         ];
-        assert_eq!(left(&report), lines);
+        assert_eq!(not_restored(&report), lines);
     }
 
     #[test]
     fn only_one_holds_the_store() {
         let folder = tempfile::tempdir().unwrap();
         let store = Directory::open(folder.path()).unwrap();
-        let first = alone(&store).unwrap();
-        assert!(matches!(alone(&store), Err(Failure::Runs)));
+        let first = lock_store(&store).unwrap();
+        assert!(matches!(lock_store(&store), Err(Failure::Runs)));
         drop(first);
-        alone(&store).unwrap();
+        lock_store(&store).unwrap();
     }
 }

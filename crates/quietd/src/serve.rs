@@ -1,4 +1,4 @@
-//! One connection after the other: a line with an order, a line with its answer.
+//! Serves one connection after the other: it reads a line with a request, and writes a line with the answer.
 
 #[cfg(test)]
 mod tests;
@@ -24,13 +24,13 @@ use stelia_text::excerpt;
 use crate::carry_out::{Memories, carry_out};
 use crate::check::{Checked, Facts, check, check_target, exclusive};
 use crate::in_force::InForce;
-use crate::journal::{Priority, say};
+use crate::journal::{Priority, log};
 pub use crate::peer::ForeignPeer;
 
 /// Timeout of a peer for sending its line, and for reading the answer.
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Limit of the foreign peers that are remembered as logged; beyond it all are forgotten.
+/// Limit of the foreign peers that are remembered as logged. The list is cleared when it is full.
 const MAX_REMEMBERED_PEERS: usize = 64;
 
 /// Why serving ended.
@@ -42,13 +42,13 @@ pub enum End {
     Stopped,
 }
 
-/// What orders are carried out on, and what is remembered of them.
+/// Answers requests.
 pub struct Server<'a> {
     pub system: System<'a>,
     pub cgroups: &'a dyn Cgroups,
     /// [`stelia_quiet::irqbalance::SOCKETS`].
     pub sockets: &'a Path,
-    /// Whether this peer is answered.
+    /// Decides whether a peer is answered.
     pub admit: &'a dyn Fn(&UnixStream) -> Result<(), ForeignPeer>,
     /// [`PEER_TIMEOUT`].
     pub peer_timeout: Duration,
@@ -57,30 +57,30 @@ pub struct Server<'a> {
     pub state: State,
 }
 
-/// What is remembered from one connection to the next.
+/// State from one connection to the next.
 #[derive(Debug, Default)]
 pub struct State {
     memories: Memories,
-    /// Foreign peers that the journal already names.
-    strangers: BTreeSet<ForeignPeer>,
-    /// The last order was refused for this.
-    refused: Option<String>,
+    /// Foreign peers that were logged already.
+    foreign_peers: BTreeSet<ForeignPeer>,
+    /// Why the last request was refused.
+    refusal: Option<String>,
 }
 
 impl Server<'_> {
-    /// Serve until nobody connected for `idle`, or `told` can be read. Both end it between two orders only: a connection that was
-    /// not accepted waits for the next start.
+    /// Serve until no peer has connected for `idle`, or `stop` can be read. Requests are completed first; a connection that was not
+    /// accepted waits for the next start.
     ///
     /// # Errors
     /// The listener's.
-    pub fn serve(&mut self, listener: &UnixListener, told: BorrowedFd<'_>, idle: Duration) -> io::Result<End> {
+    pub fn serve(&mut self, listener: &UnixListener, stop: BorrowedFd<'_>, idle: Duration) -> io::Result<End> {
         let timeout = Timespec {
             tv_sec: i64::try_from(idle.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: idle.subsec_nanos().into(),
         };
         loop {
             let mut sources = [
-                PollFd::from_borrowed_fd(told, PollFlags::IN),
+                PollFd::from_borrowed_fd(stop, PollFlags::IN),
                 PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
             ];
             match poll(&mut sources, Some(&timeout)) {
@@ -93,8 +93,8 @@ impl Server<'_> {
                 return Ok(End::Stopped);
             }
             match listener.accept() {
-                Ok((stream, _)) => self.attend(stream),
-                // It left again.
+                Ok((stream, _)) => self.serve_connection(stream),
+                // The peer has closed the connection.
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
                 Err(cause) if cause.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(cause) => return Err(cause),
@@ -102,41 +102,41 @@ impl Server<'_> {
         }
     }
 
-    /// One connection from its first byte to its last.
-    pub fn attend(&mut self, mut stream: UnixStream) {
-        if let Err(stranger) = (self.admit)(&stream) {
-            if self.state.strangers.len() >= MAX_REMEMBERED_PEERS {
-                self.state.strangers.clear();
+    /// Serve one connection.
+    pub fn serve_connection(&mut self, mut stream: UnixStream) {
+        if let Err(peer) = (self.admit)(&stream) {
+            if self.state.foreign_peers.len() >= MAX_REMEMBERED_PEERS {
+                self.state.foreign_peers.clear();
             }
-            if self.state.strangers.insert(stranger.clone()) {
-                let ForeignPeer(who) = stranger;
-                say(
+            if self.state.foreign_peers.insert(peer.clone()) {
+                let ForeignPeer(text) = peer;
+                log(
                     Priority::Warning,
-                    &format!("{who} connected, which is not steliad: not answered"),
+                    &format!("{text} connected, which is not steliad: not answered"),
                 );
             }
             return;
         }
         let answer = match line::read(&mut stream, MAX_LINE, self.peer_timeout) {
             Ok(text) => self.answer(&text),
-            // The daemon gave up, or ended.
+            // The daemon timed out, or ended.
             Err(LineError::Closed) => return,
             Err(error) => Answer::Refused(format!("no order was received: {error}")),
         };
         self.log_refusal(&answer);
-        // Texts and numbers: they cannot fail to be JSON.
+        // It consists of texts and numbers, which can always be written as JSON.
         let text = serde_json::to_string(&answer).unwrap_or_default();
         if let Err(error) = line::write(&mut stream, &text, self.peer_timeout) {
-            say(Priority::Warning, &format!("an answer was not taken: {error}"));
+            log(Priority::Warning, &format!("an answer was not taken: {error}"));
             if answer == Answer::Begun {
-                self.forget();
+                self.remove_count();
             }
         }
     }
 
     fn answer(&mut self, text: &str) -> Answer {
         match Request::parse(text) {
-            Ok(Request::Order(order)) => self.order(order),
+            Ok(Request::Order(order)) => self.carry_out(order),
             Ok(Request::Attribute { attribute }) => {
                 let answer = match attribute {
                     Attribute::Begin(target) => self.begin(&target).map(|()| Answer::Begun),
@@ -151,12 +151,12 @@ impl Server<'_> {
         }
     }
 
-    fn order(&mut self, order: Order) -> Answer {
+    fn carry_out(&mut self, order: Order) -> Answer {
         let facts = Facts::read(&order, self.cgroups, self.system.files);
         let checked = facts.and_then(|facts| {
-            let mut checked = check(order, &facts).map_err(|wrong| wrong.to_string())?;
+            let mut checked = check(order, &facts).map_err(|refusal| refusal.to_string())?;
             let before = InForce::load(self.system.store);
-            before.keep(&mut checked, &facts);
+            before.retain(&mut checked, &facts);
             Ok((checked, before))
         });
         match checked {
@@ -177,7 +177,7 @@ impl Server<'_> {
     }
 
     fn begin(&self, target: &Target) -> Result<(), String> {
-        check_target(target, &exclusive(self.cgroups)?).map_err(|wrong| wrong.to_string())?;
+        check_target(target, &exclusive(self.cgroups)?).map_err(|refusal| refusal.to_string())?;
         trace::begin(self.system, target, self.clock).map_err(|error| error.to_string())
     }
 
@@ -185,25 +185,25 @@ impl Server<'_> {
         trace::finish(self.system, self.clock).map_err(|error| error.to_string())
     }
 
-    /// Nobody waits for what was begun.
-    fn forget(&self) {
+    /// Remove a count whose caller did not learn that it began.
+    fn remove_count(&self) {
         if let Err(error) = trace::remove(self.system) {
-            say(Priority::Warning, &error.to_string());
+            log(Priority::Warning, &error.to_string());
         }
     }
 
-    /// The daemon tries again and again: the journal has it once.
+    /// Log a refusal once, because the daemon repeats its order.
     fn log_refusal(&mut self, answer: &Answer) {
         let reason = match answer {
             Answer::Done(_) | Answer::Begun | Answer::Attributed(_) => None,
             Answer::Refused(reason) => Some(reason.clone()),
         };
-        if let Some(reason) = reason.as_ref().filter(|_| reason != self.state.refused) {
-            say(
+        if let Some(reason) = reason.as_ref().filter(|_| reason != self.state.refusal) {
+            log(
                 Priority::Warning,
                 &format!("an order was refused, and nothing changed: {reason}"),
             );
         }
-        self.state.refused = reason;
+        self.state.refusal = reason;
     }
 }

@@ -1,5 +1,5 @@
-//! The anchor: a process that sleeps in the container's own cgroup while everything else of the container lives in the
-//! instance's scope. Without it systemd removes the emptied container scope.
+//! The anchor: a process that sleeps in the container's own cgroup while all other processes of the container are in the
+//! instance's scope. Without it systemd would remove the empty scope of the container.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -56,7 +56,7 @@ impl Anchor {
     }
 }
 
-/// The child has not been reaped, so the number cannot be another process's.
+/// A pidfd of a child. The child has not been reaped, so no other process can have its number.
 pub(crate) fn open_pidfd(pid: Pid) -> Result<OwnedFd, Error> {
     pidfd_open(pid, PidfdFlags::empty()).map_err(|error| Error::System {
         operation: "pidfd_open",
@@ -64,7 +64,7 @@ pub(crate) fn open_pidfd(pid: Pid) -> Result<OwnedFd, Error> {
     })
 }
 
-/// `stelia-runner anchor`: sleeps for ever. Signals keep their default action, so SIGTERM ends it.
+/// `stelia-runner anchor`: sleeps until it is killed. Signals keep their default action, so SIGTERM ends it.
 ///
 /// In a container the kernel ends it together with PID 1. Elsewhere the parent-death signal does; it comes when the
 /// *thread* that started the anchor ends, which is the runner's only long-lived one, its main thread.

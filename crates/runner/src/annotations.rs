@@ -12,7 +12,7 @@ use super::error::Error;
 /// Limit of all annotations of a pod together, in bytes.
 const MAX_ANNOTATIONS_BYTES: u64 = 256 * 1024;
 
-/// Adds what the files request.
+/// Adds the requests in the files.
 ///
 /// # Errors
 /// A file cannot be read or parsed, or contradicts the command line.
@@ -44,10 +44,10 @@ fn text(path: &Path) -> io::Result<String> {
     File::open(path)?
         .take(MAX_ANNOTATIONS_BYTES + 1)
         .read_to_string(&mut text)?;
-    match text.len() as u64 > MAX_ANNOTATIONS_BYTES {
-        true => Err(invalid(format!("it has more than {MAX_ANNOTATIONS_BYTES} bytes"))),
-        false => Ok(text),
+    if text.len() as u64 > MAX_ANNOTATIONS_BYTES {
+        return Err(invalid(format!("it has more than {MAX_ANNOTATIONS_BYTES} bytes")));
     }
+    Ok(text)
 }
 
 #[cfg(test)]

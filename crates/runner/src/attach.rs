@@ -1,4 +1,4 @@
-//! `stelia-runner attach`: isolates a VM whose VMM something else started in this container.
+//! `stelia-runner attach`: isolates a VM whose VMM another program started in this container.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -99,8 +99,8 @@ fn find(options: &AttachOptions) -> Result<(i32, OwnedFd), Error> {
     Ok((pid, open_pidfd(number)?))
 }
 
-/// The process that listens on a socket, by SO_PEERCRED. Where QEMU inherited the listening socket, that is the process that
-/// made it, in which the daemon finds no vCPUs: use --pid.
+/// The process that listens on a socket, by SO_PEERCRED. If QEMU inherited the listening socket, it is the process that made the
+/// socket, in which the daemon finds no vCPUs: then --pid is needed.
 fn listener(socket: &Path) -> Result<i32, Error> {
     let peer = UnixStream::connect(socket).and_then(|stream| Ok(socket_peercred(&stream)?));
     let peer = peer.map_err(|cause| Error::Path {

@@ -1,7 +1,7 @@
-//! Reaping. PID 1 inherits every orphan of its PID namespace and has to reap them.
+//! Reaps children. PID 1 inherits every orphan of its PID namespace and has to reap them.
 //!
-//! Tokio's own child handling is not used: it waits for its children by itself, and `waitpid(-1)` would take their
-//! status away. Here one task takes every status, and hands it to whoever holds the `Child`.
+//! Tokio's own child handling is not used: it waits for its children itself, and `waitpid(-1)` would take their status away. Here one
+//! task takes every status, and passes it to the holder of the `Child`.
 
 use std::collections::HashMap;
 use std::io;
@@ -45,7 +45,7 @@ impl std::fmt::Display for Exit {
     }
 }
 
-/// Who waits for which child's status.
+/// The children that were started and have not ended.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Children(Arc<Mutex<HashMap<Pid, watch::Sender<Option<Exit>>>>>);
 
@@ -104,7 +104,7 @@ impl Children {
         Ok(Child { pid, ended })
     }
 
-    /// Takes every status there is: one SIGCHLD may stand for several children.
+    /// Takes all statuses that are available: one SIGCHLD may be for several children.
     fn collect(&self) {
         let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         loop {

@@ -1,4 +1,4 @@
-//! `install`: the image has no other program, so this one copies itself to a volume of the pod.
+//! `stelia-runner install`: copies the program to a volume of the pod, because its image has no other program that could.
 
 use std::fs::{self, File, Permissions};
 use std::io;

@@ -1,4 +1,4 @@
-//! Sockets that the container's previous run left in the file system.
+//! Removes sockets that the container's previous run left in the file system.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::error::Error;
 
-/// Removes the socket of the container's previous run. It is an error where the path is not a socket.
+/// Removes the socket of the container's previous run. It is an error if the path is not a socket.
 pub(crate) fn remove_stale_socket(path: &Path) -> Result<(), Error> {
     let failed = |cause| Error::Path {
         operation: "remove the stale socket",
@@ -16,7 +16,7 @@ pub(crate) fn remove_stale_socket(path: &Path) -> Result<(), Error> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(failed(error)),
-        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path).map_err(failed),
+        Ok(metadata) if metadata.file_type().is_socket() => std::fs::remove_file(path).map_err(failed),
         Ok(_) => Err(failed(io::Error::new(
             io::ErrorKind::AlreadyExists,
             "it exists and is not a socket",

@@ -38,12 +38,12 @@ impl Status {
         self.0.borrow().clone()
     }
 
-    pub(crate) async fn wait_for(&self, so: impl FnMut(&RunnerState) -> bool) {
+    pub(crate) async fn wait_for(&self, condition: impl FnMut(&RunnerState) -> bool) {
         // It cannot fail: `self` is the channel's sender.
-        let _ = self.0.subscribe().wait_for(so).await;
+        let _ = self.0.subscribe().wait_for(condition).await;
     }
 
-    /// Serves it in `directory`. Where that cannot be written there are no probes, but the guest runs.
+    /// Serves the state on a socket in `directory`. If that cannot be written there are no probes, but the guest runs.
     pub(crate) fn serve(&self, directory: &Path) {
         let path = directory.join(SOCKET);
         let bound = remove_stale_socket(&path).and_then(|()| {

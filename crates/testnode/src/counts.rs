@@ -1,5 +1,5 @@
-//! Counts of the daemons' calls through the traits, the calls themselves as text, and the CPU time that the model took
-//! for them.
+//! Counts the daemons' calls through the traits, records them as text, and measures the CPU time that the model takes for
+//! them.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
@@ -42,7 +42,7 @@ pub struct Touched {
     pub id: i32,
     /// The cgroup it was in.
     pub from: CgroupPath,
-    /// Where it was to be moved; `None` where its affinity was set.
+    /// The cgroup to which it was to be moved; `None`: its affinity was set.
     pub to: Option<CgroupPath>,
 }
 
@@ -59,18 +59,18 @@ pub(super) enum Call {
 
 /// The record of the calls.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct CallLog {
     counts: Counts,
     /// The calls as text, while they are recorded.
     calls: Option<Vec<String>>,
     /// CPU time of the model, while it is measured.
-    spent: Option<Duration>,
+    model_time: Option<Duration>,
     /// The tasks that daemons touched since they were last taken, while they are recorded.
     touched: Option<Vec<Touched>>,
 }
 
-impl Ledger {
-    fn note(&mut self, call: Call, what: impl FnOnce() -> String) {
+impl CallLog {
+    fn record(&mut self, call: Call, what: impl FnOnce() -> String) {
         match call {
             Call::Read => self.counts.reads += 1,
             Call::Write => self.counts.writes += 1,
@@ -89,13 +89,13 @@ fn now() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// The locked node, while a call is answered.
-pub(super) struct Seam<'a> {
+/// The locked node during a call.
+pub(super) struct CallGuard<'a> {
     state: MutexGuard<'a, State>,
-    began: Option<Duration>,
+    started: Option<Duration>,
 }
 
-impl Deref for Seam<'_> {
+impl Deref for CallGuard<'_> {
     type Target = State;
 
     fn deref(&self) -> &State {
@@ -103,35 +103,35 @@ impl Deref for Seam<'_> {
     }
 }
 
-impl DerefMut for Seam<'_> {
+impl DerefMut for CallGuard<'_> {
     fn deref_mut(&mut self) -> &mut State {
         &mut self.state
     }
 }
 
-impl Drop for Seam<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
-        if let (Some(began), Some(spent)) = (self.began, &mut self.state.ledger.spent) {
-            *spent += now().saturating_sub(began);
+        if let (Some(started), Some(model_time)) = (self.started, &mut self.state.call_log.model_time) {
+            *model_time += now().saturating_sub(started);
         }
     }
 }
 
 impl Model {
-    fn enter(&self) -> Seam<'_> {
+    fn enter(&self) -> CallGuard<'_> {
         let state = self.lock();
-        let measured = self.daemon.is_some() && state.ledger.spent.is_some();
-        Seam {
-            began: measured.then(now),
+        let measured = self.daemon.is_some() && state.call_log.model_time.is_some();
+        CallGuard {
+            started: measured.then(now),
             state,
         }
     }
 
     /// A call that reads.
-    pub(super) fn ask(&self, call: Call, what: impl FnOnce() -> String) -> Seam<'_> {
+    pub(super) fn ask(&self, call: Call, what: impl FnOnce() -> String) -> CallGuard<'_> {
         let mut state = self.enter();
         if self.daemon.is_some() {
-            state.ledger.note(call, what);
+            state.call_log.record(call, what);
         }
         state
     }
@@ -149,21 +149,21 @@ impl Model {
                 state.cut |= daemon == state.daemon;
                 return Err(Errno::EIO);
             }
-            state.budget = state.budget.map(|left| left - 1);
+            state.budget = state.budget.map(|rest| rest - 1);
             state.changes += 1;
-            state.ledger.note(call, what);
+            state.call_log.record(call, what);
             state.advance_chains();
         }
         let done = change(&mut state);
-        state.after();
+        state.after_change();
         done
     }
 
-    /// Notes that a daemon moves this task or sets its affinity. One that ended is not noted.
+    /// Records that a daemon moves this task or sets its affinity. A task that has ended is not recorded.
     pub(super) fn touch(&self, id: i32, to: Option<&CgroupPath>) {
         let mut state = self.lock();
         let from = state.tasks.get(&id).map(|task| task.cgroup.clone());
-        if let (Some(from), Some(touched), Some(_)) = (from, &mut state.ledger.touched, self.daemon) {
+        if let (Some(from), Some(touched), Some(_)) = (from, &mut state.call_log.touched, self.daemon) {
             let to = to.cloned();
             touched.push(Touched { id, from, to });
         }
@@ -171,41 +171,41 @@ impl Model {
 
     /// Starts recording which tasks daemons move or pin.
     pub fn record_touched(&self) {
-        self.lock().ledger.touched.get_or_insert_default();
+        self.lock().call_log.touched.get_or_insert_default();
     }
 
-    /// The tasks that daemons have moved or pinned since this was last asked.
+    /// The tasks that daemons have moved or pinned since the last call.
     pub fn take_touched(&self) -> Vec<Touched> {
         let mut state = self.lock();
-        let touched = state.ledger.touched.as_mut();
+        let touched = state.call_log.touched.as_mut();
         touched.map(std::mem::take).unwrap_or_default()
     }
 
     /// How many calls daemons have made since the node was made. Changes that a dead or cut off daemon attempts are not
     /// counted.
     pub fn counts(&self) -> Counts {
-        self.lock().ledger.counts
+        self.lock().call_log.counts
     }
 
     /// Starts recording the calls, from an empty list, or stops and clears it.
     pub fn record_calls(&self, on: bool) {
-        self.lock().ledger.calls = on.then(Vec::new);
+        self.lock().call_log.calls = on.then(Vec::new);
     }
 
     /// The calls recorded so far, each as operation and object: `read /a/cgroup.procs`, `write /a/cpuset.cpus 2-3`.
     pub fn calls(&self) -> Vec<String> {
-        self.lock().ledger.calls.clone().unwrap_or_default()
+        self.lock().call_log.calls.clone().unwrap_or_default()
     }
 
     /// Starts measuring, from zero, how much CPU time the model itself takes for calls, or stops. Each call takes
     /// slightly longer while it is on.
     pub fn measure_time(&self, on: bool) {
-        self.lock().ledger.spent = on.then(Duration::default);
+        self.lock().call_log.model_time = on.then(Duration::default);
     }
 
     /// The CPU time measured so far.
     pub fn time_spent(&self) -> Duration {
-        self.lock().ledger.spent.unwrap_or_default()
+        self.lock().call_log.model_time.unwrap_or_default()
     }
 }
 
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_goes_through_a_daemons_seam_is_counted_and_told() {
+    fn only_calls_through_a_daemons_traits_are_counted_and_recorded() {
         let directory = tempfile::tempdir().unwrap();
         let model = Model::node(&topology(2, 2, 2), directory.path(), Kernel::V6_12).unwrap();
         let pid = model.spawn(1, "task").unwrap();

@@ -258,10 +258,14 @@ impl State {
         }
         for path in self.subtree(&CgroupPath::root()) {
             let effective = self.effective(&path);
-            let Some(group) = self.groups.get_mut(&path).filter(|group| group.seen != effective) else {
+            let Some(group) = self
+                .groups
+                .get_mut(&path)
+                .filter(|group| group.last_effective != effective)
+            else {
                 continue;
             };
-            group.seen = effective;
+            group.last_effective = effective;
             for id in &group.tasks {
                 if let Some(task) = self.tasks.get_mut(id) {
                     task.mask = self.cpus.clone();

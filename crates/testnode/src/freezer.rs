@@ -19,7 +19,7 @@ pub struct Chain(usize);
 pub(super) struct Link {
     /// The current task; `None` when it ended other than by its own fork.
     task: Option<i32>,
-    birth: ForkKind,
+    kind: ForkKind,
     every: u32,
     /// How many more changes by the daemon until the task forks.
     remaining: u32,
@@ -68,7 +68,7 @@ impl State {
         for index in 0..self.chains.len() {
             let Link {
                 task: Some(id),
-                birth,
+                kind,
                 remaining,
                 every,
             } = self.chains[index]
@@ -89,7 +89,7 @@ impl State {
             self.chains[index].remaining = every;
             let name = task.name.clone();
             // At a pids limit the task remains and tries again.
-            if let Ok(child) = self.fork(id, &name, birth) {
+            if let Ok(child) = self.fork(id, &name, kind) {
                 self.chains[index].task = Some(child);
                 // The task exists: it has just forked.
                 let _ = self.end(id);
@@ -97,16 +97,16 @@ impl State {
         }
     }
 
-    fn start_chain(&mut self, id: i32, every: u32, birth: ForkKind) -> Result<Chain, Errno> {
+    fn start_chain(&mut self, id: i32, every: u32, kind: ForkKind) -> Result<Chain, Errno> {
         let task = self.tasks.get(&id).ok_or(Errno::ESRCH)?;
-        let whole = birth == ForkKind::Process;
+        let whole = kind == ForkKind::Process;
         let first_of_namespace = self.namespaces.iter().any(|(first, _)| *first == id);
         if every == 0 || whole != (task.process == id) || first_of_namespace {
             return Err(Errno::EINVAL);
         }
         self.chains.push(Link {
             task: Some(id),
-            birth,
+            kind,
             every,
             remaining: every,
         });

@@ -1,4 +1,4 @@
-//! kubelet's static CPU manager, as far as its checkpoint file shows it.
+//! The checkpoint file of kubelet's static CPU manager.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -82,8 +82,8 @@ fn perform(state: &mut State, act: &Act) {
         Act::Fork(index, thread) => {
             let creator = task(state, *index).unwrap_or(1);
             let thread = *thread && creator != 1;
-            let birth = if thread { ForkKind::Thread } else { ForkKind::Process };
-            state.fork(creator, "task", birth).map(drop)
+            let kind = if thread { ForkKind::Thread } else { ForkKind::Process };
+            state.fork(creator, "task", kind).map(drop)
         }
         Act::End(index) => task(state, *index).map_or(Ok(()), |id| state.end(id)),
         Act::Move(index, place, thread) => {
@@ -96,7 +96,7 @@ fn perform(state: &mut State, act: &Act) {
             state.hotplug(online)
         }
     };
-    state.after();
+    state.after_change();
 }
 
 /// Every cgroup with every list present.

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! [`Model`] stands behind the seams [`Cgroups`](stelia_node::cgroup::Cgroups), [`Procs`](stelia_node::proc::Procs),
+//! [`Model`] implements the traits [`Cgroups`](stelia_node::cgroup::Cgroups), [`Procs`](stelia_node::proc::Procs),
 //! [`Systemd`](stelia_node::systemd::Systemd) and [`Holders`](stelia_node::holder::Holders), so that the real engine runs on
 //! it. Rules and errno values are those of Linux 6.12; [`conformance`] is a list of them that can be run on the model and on a
 //! real kernel alike.
@@ -8,20 +8,20 @@
 //! | file | what it models | source in the kernel |
 //! |---|---|---|
 //! | `tree` | cgroups: types, moves, controllers, where processes may be | `kernel/cgroup/cgroup.c`; `cgroup-v2.rst`, "Threads" and "Controlling Controllers" |
-//! | `population` | which tasks are where, counted so that nothing has to look at all of them | `cgroup.events`: `cgroup_update_populated` |
+//! | `population` | which tasks are in which cgroup, counted so that no operation scans all of them | `cgroup.events`: `cgroup_update_populated` |
 //! | `cpusets` | what is written to a cpuset, and its effective CPUs | `kernel/cgroup/cpuset.c`; `cgroup-v2.rst`, "Cpuset" |
 //! | `partitions` | CPU partitions, local and remote | the same; `cpuset.cpus.partition` |
 //! | `freezer` | frozen cgroups, and tasks that fork until they are frozen | `kernel/cgroup/freezer.c` |
 //! | `cgroups` | the files, as [`Cgroups`](stelia_node::cgroup::Cgroups) asks for them | `cgroup-v2.rst`, "Core Interface Files" |
 //! | `procs` | threads, PID namespaces, affinity, pidfds | `copy_process`, `zap_pid_ns_processes`, `sched_setaffinity(2)` |
 //! | `systemd` | units and their limits, emptied scopes, holders | |
-//! | `counts` | what daemons asked, counted and in words | |
+//! | `counts` | the daemons' calls, counted and as text | |
 //! | `node`, `boot`, `kubelet` | a whole node, and pods on it as containerd and kubelet make them | |
 //! | `scenario` | a node described in a file, for `stelia-simulate` | |
 //!
 //! `cgroup-v2.rst` is `Documentation/admin-guide/cgroup-v2.rst`.
 
-// Only tests use this crate: a comment stands where a rule or a reason needs one.
+// Only tests use this crate: a comment explains a rule or a reason where one is needed.
 #![allow(missing_docs)]
 
 mod boot;
@@ -53,7 +53,7 @@ pub use counts::{Counts, Touched};
 pub use freezer::Chain;
 pub use node::{Pod, Qemu, Runtime, topology};
 
-use counts::Ledger;
+use counts::CallLog;
 use freezer::Link;
 use partitions::Partitions;
 use population::Population;
@@ -72,7 +72,7 @@ pub enum Kernel {
 
 /// When systemd removes a scope that became empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Settling {
+pub enum ScopeRemoval {
     /// With the call that emptied it.
     AtOnce,
     /// When [`Model::settle`] is called.
@@ -93,11 +93,11 @@ struct State {
     kernel: Kernel,
     /// As `uname -r` prints it.
     release: String,
-    settling: Settling,
+    scope_removal: ScopeRemoval,
     /// Whether OCI runtimes cope with threaded cgroups in a container.
     copes: bool,
     topology: Topology,
-    /// Every CPU of the machine, offline ones included.
+    /// Every CPU of the node, including offline ones.
     cpus: CpuSet,
     online: CpuSet,
     /// NUMA nodes.
@@ -109,7 +109,7 @@ struct State {
     /// The threads of each process.
     processes: HashMap<i32, BTreeSet<i32>>,
     population: Population,
-    /// For each PID namespace its first process and the number its next task gets.
+    /// For each PID namespace: its first process, and the number of its next task.
     namespaces: Vec<(i32, i32)>,
     next_id: i32,
     clock: u64,
@@ -119,15 +119,16 @@ struct State {
     /// The directory of `sys`, `run`, `cgroup` and `kubelet`: files that are read without the traits, and files that
     /// are watched.
     directory: PathBuf,
-    /// The daemon that is alive.
+    /// The number of the running daemon.
     daemon: u32,
-    /// How many more changes it may make before it is cut off.
+    /// How many more changes it may make; `None`: any number.
     budget: Option<u32>,
+    /// Whether it attempted more.
     cut: bool,
     changes: u32,
     /// Chains of forks, in the order in which they were started.
     chains: Vec<Link>,
-    ledger: Ledger,
+    call_log: CallLog,
 }
 
 impl Model {
@@ -136,11 +137,11 @@ impl Model {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A change on the node that the daemon does not make: it is not counted, and is never cut off.
+    /// A change by another program than the daemon. It is not counted, and never fails because of [`Self::cut_after`].
     fn outside<T>(&self, change: impl FnOnce(&mut State) -> Result<T, Errno>) -> io::Result<T> {
         let mut state = self.lock();
         let done = change(&mut state);
-        state.after();
+        state.after_change();
         Ok(done?)
     }
 
@@ -162,9 +163,9 @@ impl Model {
 }
 
 impl State {
-    /// The consequences of a change.
-    fn after(&mut self) {
-        if self.settling == Settling::AtOnce {
+    /// Applies the consequences of a change.
+    fn after_change(&mut self) {
+        if self.scope_removal == ScopeRemoval::AtOnce {
             self.remove_empty_scopes();
         }
         self.mirror_events();

@@ -1,4 +1,4 @@
-//! A whole node, and pods on it as containerd and kubelet make them.
+//! Makes a complete node, and pods on it as containerd and kubelet make them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::PermissionsExt;
@@ -14,12 +14,12 @@ use stelia_node::cgroup::{CgroupPath, File, Limits};
 use stelia_node::oci::{Identity, Verdict, runtime_of, verdict_file};
 use tokio::sync::watch;
 
-use super::counts::Ledger;
+use super::counts::CallLog;
 use super::partitions::Partitions;
 use super::population::Population;
 use super::procs::{ForkKind, Task};
 use super::tree::Group;
-use super::{Kernel, Model, Settling, State};
+use super::{Kernel, Model, ScopeRemoval, State};
 
 /// The OCI runtime below containerd or CRI-O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub struct Qemu {
     pub io: i32,
 }
 
-/// A machine of `sockets` with one NUMA node each; hardware threads of a core have consecutive numbers.
+/// A topology of `sockets` with one NUMA node each; hardware threads of a core have consecutive numbers.
 pub fn topology(sockets: u32, cores: u32, threads: u32) -> Topology {
     let cpu = |number: u32| {
         let package = number / (cores * threads);
@@ -89,7 +89,7 @@ impl Model {
         let mut state = State {
             kernel,
             release: "7.2.0".to_owned(),
-            settling: Settling::AtOnce,
+            scope_removal: ScopeRemoval::AtOnce,
             copes: true,
             topology: topology.clone(),
             online: cpus.clone(),
@@ -111,7 +111,7 @@ impl Model {
             cut: false,
             changes: 0,
             chains: Vec::new(),
-            ledger: Ledger::default(),
+            call_log: CallLog::default(),
         };
         state.add_task(1, first);
         state.follow_cpusets();
@@ -137,15 +137,15 @@ impl Model {
         state.daemon += 1;
         (state.budget, state.cut) = (None, false);
         let directory = state.directory.clone();
-        let seam = Self {
+        let daemon = Self {
             daemon: Some(state.daemon),
             ..self.clone()
         };
         System {
-            cgroups: Arc::new(seam.clone()),
-            procs: Arc::new(seam.clone()),
-            systemd: Arc::new(seam.clone()),
-            holders: Arc::new(seam),
+            cgroups: Arc::new(daemon.clone()),
+            procs: Arc::new(daemon.clone()),
+            systemd: Arc::new(daemon.clone()),
+            holders: Arc::new(daemon),
             cgroup_root: directory.join("cgroup"),
             sys: directory.join("sys"),
             kernel: state.release.clone(),
@@ -153,12 +153,12 @@ impl Model {
         }
     }
 
-    /// Sets when empty scopes are removed; [`Settling::AtOnce`] at first.
-    pub fn set_settling(&self, settling: Settling) {
-        self.lock().settling = settling;
+    /// Sets when empty scopes are removed; [`ScopeRemoval::AtOnce`] at first.
+    pub fn set_scope_removal(&self, removal: ScopeRemoval) {
+        self.lock().scope_removal = removal;
     }
 
-    /// Every CPU of the machine, offline ones included.
+    /// Every CPU of the node, including offline ones.
     pub fn cpus(&self) -> CpuSet {
         self.lock().cpus.clone()
     }
@@ -200,13 +200,13 @@ impl Model {
         self.add_pod_by(Runtime::Runc, uid, cpus, limits)
     }
 
-    /// The same by another runtime.
+    /// As [`Self::add_pod`], by another runtime.
     pub fn add_pod_by(&self, runtime: Runtime, uid: &PodUid, cpus: &CpuSet, limits: &Limits) -> io::Result<Pod> {
         let pod = self.start_container(runtime, uid, cpus, limits)?;
         if runtime == Runtime::Crun {
             self.configure(&pod, CONFIG)?;
         }
-        self.keep_state(&pod, runtime)?;
+        self.write_runtime_state(&pod, runtime)?;
         Ok(pod)
     }
 
@@ -234,8 +234,8 @@ impl Model {
         fs::write(bundle.join("config.json"), config)
     }
 
-    /// What the runtime keeps of a container, and the program itself.
-    fn keep_state(&self, pod: &Pod, runtime: Runtime) -> io::Result<()> {
+    /// Writes the runtime's state of a container, and its program.
+    fn write_runtime_state(&self, pod: &Pod, runtime: Runtime) -> io::Result<()> {
         let Some(container) = ContainerCgroup::parse(pod.origin.as_str()) else {
             return Ok(());
         };
@@ -274,7 +274,7 @@ impl Model {
         self.lock().copes = copes;
     }
 
-    /// What `steliad --try-runtime` finds.
+    /// Writes the verdict of `steliad --try-runtime`.
     pub(super) fn try_runtime(&self, container_id: &str) -> Result<(), String> {
         let (directory, copes) = {
             let state = self.lock();
@@ -314,7 +314,7 @@ impl Model {
     pub fn add_container(&self, pod: &Pod, cpus: &CpuSet, limits: &Limits) -> io::Result<Pod> {
         let added =
             self.outside(|state| state.add_container(&pod_slice(&pod.uid), &pod.uid, cpus, limits, Runtime::Runc))?;
-        self.keep_state(&added, Runtime::Runc)?;
+        self.write_runtime_state(&added, Runtime::Runc)?;
         Ok(added)
     }
 

@@ -91,7 +91,7 @@ impl State {
         self.events_change(cgroup);
     }
 
-    /// Marks a scope that systemd has to look at.
+    /// Marks a scope that systemd has to check.
     pub fn may_be_empty(&mut self, scope: &CgroupPath) {
         if scope.as_str().ends_with(".scope") {
             self.population.emptied.insert(scope.clone());
@@ -102,7 +102,7 @@ impl State {
     pub fn remove_empty_scopes(&mut self) {
         while let Some(cgroup) = self.population.emptied.pop_first() {
             let known = self.units.get(cgroup.name()).is_some_and(|unit| unit.cgroup == cgroup);
-            // systemd learns of it from the cgroup's events: a cgroup that another program removed sends none.
+            // systemd is notified by the cgroup's events, which a cgroup that another program has removed does not send.
             if known && self.groups.contains_key(&cgroup) && !self.populated(&cgroup) {
                 self.units.remove(cgroup.name());
                 self.remove_tree(&cgroup);
@@ -165,7 +165,7 @@ impl State {
         }
         let text = self.events(&cgroup) + "\n";
         if self.population.mirrored.get(&cgroup) != Some(&text) {
-            // If a file is missing, only a wake-up is lost.
+            // Without the file the engine only misses an event.
             let _ = write(&directory, &text);
             self.population.mirrored.insert(cgroup, text);
         }

@@ -41,7 +41,7 @@ impl State {
         self.processes.get(&process).into_iter().flatten().copied().collect()
     }
 
-    /// Where a thread may run now: its affinity within the cpuset, or the whole cpuset where the two are disjoint
+    /// The CPUs on which a thread may run now: its affinity within the cpuset, or the whole cpuset if the two are disjoint
     /// (`cpuset_cpus_allowed`).
     pub fn runs_on(&self, task: &Task) -> CpuSet {
         let cpuset = self.effective(&task.cgroup);
@@ -63,14 +63,14 @@ impl State {
 
     /// `copy_process`: a child of thread `creator` is a thread of its process, a new process, or one that begins a PID
     /// namespace. It inherits cgroup and affinity.
-    pub fn fork(&mut self, creator: i32, name: &str, birth: ForkKind) -> Result<i32, Errno> {
+    pub fn fork(&mut self, creator: i32, name: &str, kind: ForkKind) -> Result<i32, Errno> {
         let creator = self.tasks.get(&creator).ok_or(Errno::ESRCH)?.clone();
         self.check_pids(&creator.cgroup)?;
         let id = self.next_id;
         self.next_id += 1;
         self.clock += 1;
         let mut namespaces = creator.namespaces.clone();
-        if birth == ForkKind::Namespace {
+        if kind == ForkKind::Namespace {
             namespaces.push(self.namespaces.len());
             self.namespaces.push((id, 1));
         }
@@ -81,7 +81,7 @@ impl State {
             namespace.1 += 1;
         }
         let task = Task {
-            process: if birth == ForkKind::Thread { creator.process } else { id },
+            process: if kind == ForkKind::Thread { creator.process } else { id },
             start: self.clock,
             name: name.to_owned(),
             numbers,
@@ -101,10 +101,13 @@ impl State {
             return Ok(());
         }
         let mut own = task.namespaces.iter().copied();
-        let begun = own.find(|index| self.namespaces.get(*index).is_some_and(|(first, _)| *first == id));
+        let own_namespace = own.find(|index| self.namespaces.get(*index).is_some_and(|(first, _)| *first == id));
         let mut ended = self.threads_of(id);
-        if let Some(begun) = begun {
-            let inside = self.tasks.iter().filter(|(_, task)| task.namespaces.contains(&begun));
+        if let Some(namespace) = own_namespace {
+            let inside = self
+                .tasks
+                .iter()
+                .filter(|(_, task)| task.namespaces.contains(&namespace));
             ended.extend(inside.map(|(id, _)| *id));
         }
         for id in ended {
@@ -123,7 +126,7 @@ impl State {
     }
 }
 
-/// What a fork makes.
+/// What a fork creates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ForkKind {
     Thread,
@@ -166,7 +169,7 @@ impl Model {
         self.lock().clock = start.saturating_sub(1);
     }
 
-    /// Sets what a process was started with, program first, as execve(2) does.
+    /// Sets the program and arguments of a process, as execve(2) does.
     ///
     /// # Errors
     /// ESRCH without that process.
@@ -178,7 +181,7 @@ impl Model {
         })
     }
 
-    /// A descriptor that stands for a process, as a pidfd does.
+    /// A descriptor for a process, in place of a pidfd.
     ///
     /// # Errors
     /// ESRCH without that process.
@@ -237,42 +240,42 @@ impl State {
 }
 
 impl Model {
-    fn look<T>(
+    fn query<T>(
         &self,
         what: impl Fn() -> String,
-        look: impl FnOnce(&State) -> Result<T, Errno>,
+        query: impl FnOnce(&State) -> Result<T, Errno>,
     ) -> Result<T, ProcError> {
-        let found = look(&self.ask(Call::Read, &what));
-        found.map_err(|cause| failed(what())(cause))
+        let answer = query(&self.ask(Call::Read, &what));
+        answer.map_err(|cause| failed(what())(cause))
     }
 }
 
 impl Procs for Model {
     fn identify(&self, id: i32) -> Result<TaskId, ProcError> {
-        self.look(|| format!("identify {id}"), |state| state.identity(id))
+        self.query(|| format!("identify {id}"), |state| state.identity(id))
     }
 
     fn cgroup(&self, id: i32) -> Result<CgroupPath, ProcError> {
         let what = || format!("read cgroup of {id}");
-        self.look(what, |state| Ok(state.task(id)?.cgroup.clone()))
+        self.query(what, |state| Ok(state.task(id)?.cgroup.clone()))
     }
 
     fn process(&self, tid: i32) -> Result<i32, ProcError> {
-        self.look(|| format!("read Tgid of {tid}"), |state| Ok(state.task(tid)?.process))
+        self.query(|| format!("read Tgid of {tid}"), |state| Ok(state.task(tid)?.process))
     }
 
     fn numbers(&self, id: i32) -> Result<Vec<i32>, ProcError> {
         let what = || format!("read NSpid of {id}");
-        self.look(what, |state| Ok(state.task(id)?.numbers.clone()))
+        self.query(what, |state| Ok(state.task(id)?.numbers.clone()))
     }
 
     fn thread_ids(&self, pid: i32) -> Result<Vec<i32>, ProcError> {
         let what = || format!("list {pid}/task");
-        self.look(what, |state| Ok(state.threads_of(state.task(pid)?.process)))
+        self.query(what, |state| Ok(state.threads_of(state.task(pid)?.process)))
     }
 
     fn threads(&self, pid: i32) -> Result<Vec<Thread>, ProcError> {
-        self.look(
+        self.query(
             || format!("list {pid}/task"),
             |state| {
                 let process = state.task(pid)?.process;
@@ -290,7 +293,7 @@ impl Procs for Model {
     /// A guest runs as soon as its vCPU's thread is there.
     fn has_run_guest(&self, tid: i32) -> Result<bool, ProcError> {
         let what = || format!("read guest time of {tid}");
-        self.look(what, |state| state.task(tid).map(|_| true))
+        self.query(what, |state| state.task(tid).map(|_| true))
     }
 
     fn name(&self, id: i32) -> String {
@@ -304,14 +307,14 @@ impl Procs for Model {
             Some(argument.clone())
         };
         let what = || format!("read command line of {pid}");
-        self.look(what, |state| {
+        self.query(what, |state| {
             Ok(state.task(pid)?.command.iter().scan(most, fits).collect())
         })
     }
 
     fn affinity(&self, tid: i32) -> Result<CpuSet, ProcError> {
         let what = || format!("get affinity of thread {tid}");
-        self.look(what, |state| {
+        self.query(what, |state| {
             let task = state.tasks.get(&tid).ok_or(Errno::ESRCH)?;
             Ok(state.runs_on(task))
         })
@@ -347,8 +350,8 @@ impl Procs for Model {
                 cause: io::Error::new(io::ErrorKind::InvalidInput, "the descriptor is not a pidfd"),
             });
         };
-        let lives = state.identity(task.id) == Ok(*task);
-        if lives {
+        let is_alive = state.identity(task.id) == Ok(*task);
+        if is_alive {
             Ok(task.id)
         } else {
             Err(failed(operation.into())(Errno::ESRCH))

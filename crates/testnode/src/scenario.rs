@@ -13,7 +13,7 @@
 //! cpus = "2-3"         # kubelet's entry
 //! vcpus = 2            # 0: registered, its VM not started yet
 //!
-//! [[meddle]]           # written behind the daemon's back, in order
+//! [[meddle]]           # writes by other programs, in order
 //! cgroup = "/stelia.slice/stelia-instance-b9e4f71c-64a5-4f8d-8574-41363cbaf8e5.scope/instance/float"
 //! file = "cpuset.cpus"
 //! value = "0-7"

@@ -1,4 +1,4 @@
-//! systemd: units, their limits, transient scopes, and the removal of empty ones. Holders too.
+//! systemd: units, their limits, transient scopes, and the removal of empty ones; and holders.
 
 use std::io;
 
@@ -126,14 +126,14 @@ impl Model {
         to: &str,
         change: impl FnOnce(&mut State) -> Result<(), Errno> + Send,
     ) -> Result<(), SystemdError> {
-        self.systemd().await;
+        self.wait_for_systemd().await;
         self.change(Call::Systemd, || format!("systemd: {operation}{to}"), change)
             .map_err(failed(&operation))
     }
 
-    /// Waits as long as systemd hangs.
-    async fn systemd(&self) {
-        // It fails only without a sender, and this node is one.
+    /// Waits while systemd hangs.
+    async fn wait_for_systemd(&self) {
+        // It fails only without a sender, which this node has.
         let _ = self.hanging.subscribe().wait_for(|hangs| !hangs).await;
     }
 }
@@ -141,7 +141,7 @@ impl Model {
 #[async_trait]
 impl Systemd for Model {
     async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError> {
-        self.systemd().await;
+        self.wait_for_systemd().await;
         let state = self.ask(Call::Systemd, || format!("systemd: devices of {unit}"));
         Ok(state.units.get(unit).map(|unit| unit.devices.clone()))
     }
@@ -155,7 +155,7 @@ impl Systemd for Model {
     }
 
     async fn scopes(&self, pattern: &str) -> Result<Vec<(String, String)>, SystemdError> {
-        self.systemd().await;
+        self.wait_for_systemd().await;
         let (prefix, suffix) = pattern.split_once('*').unwrap_or((pattern, ""));
         let state = self.ask(Call::Systemd, || format!("systemd: list {pattern}"));
         let found = state.units.iter();
@@ -198,18 +198,18 @@ impl Systemd for Model {
     async fn allow_cpus(&self, unit: &str, cpus: &CpuSet) -> Result<(), SystemdError> {
         let set = |state: &mut State| {
             let cgroup = state.unit_cgroup(unit)?;
-            match cpus.is_empty() {
+            if cpus.is_empty() {
                 // Some versions of systemd do not widen a live cpuset again.
-                true => Ok(()),
-                false => state.write_file(&cgroup, File::Cpus, &cpus.to_string()),
+                return Ok(());
             }
+            state.write_file(&cgroup, File::Cpus, &cpus.to_string())
         };
         let to = format!(" to {cpus}");
         self.call(format!("set AllowedCPUs of {unit}"), &to, set).await
     }
 
     async fn run(&self, unit: &str) -> Result<(), SystemdError> {
-        self.systemd().await;
+        self.wait_for_systemd().await;
         let operation = format!("start {unit}");
         let id = unit
             .strip_prefix("steliad-try-runtime@")
@@ -219,7 +219,7 @@ impl Systemd for Model {
     }
 
     async fn listen(&self) -> Result<Listening, SystemdError> {
-        self.systemd().await;
+        self.wait_for_systemd().await;
         Ok(Listening::default())
     }
 
@@ -232,7 +232,7 @@ impl Systemd for Model {
         limits: &Limits,
         devices: &Devices,
     ) -> Result<(), SystemdError> {
-        self.systemd().await;
+        self.wait_for_systemd().await;
         let operation = format!("start {unit}");
         let started = self.change(
             Call::Systemd,

@@ -218,7 +218,7 @@ fn a_pods_limit_of_tasks_counts_all_of_them() {
 #[tokio::test]
 async fn a_scope_lives_as_long_as_something_runs_in_it() {
     let (model, _directory) = node(Kernel::V6_12);
-    model.set_settling(Settling::OnCall);
+    model.set_scope_removal(ScopeRemoval::OnCall);
     let unit = uid().scope();
     let limits = Limits {
         pids_max: Some(9),

@@ -9,7 +9,7 @@ use stelia_node::cgroup::{CgroupPath, File};
 use super::State;
 use super::cpusets::{Claims, Cpuset};
 
-/// The controllers, in the order in which the kernel prints them; the flag: usable in threaded cgroups.
+/// The controllers in the order in which the kernel prints them, and whether threaded cgroups can have them.
 pub(super) const CONTROLLERS: [(&str, bool); 6] = [
     ("cpuset", true),
     ("cpu", true),
@@ -42,8 +42,8 @@ pub(super) struct Group {
     /// How many threads are in it and in those below.
     pub within: usize,
     pub claims: Claims,
-    /// Its effective CPUs when last compared, on kernels where a change of them resets its tasks' affinity.
-    pub seen: CpuSet,
+    /// Its effective CPUs when they were last compared, on kernels on which a change of them resets its tasks' affinity.
+    pub last_effective: CpuSet,
 }
 
 /// The parent; `None` for the root.

@@ -1,6 +1,6 @@
 //! The daemon is killed at every single change it makes; what the next one finds it can go on from.
 
-use stelia_testnode::Settling;
+use stelia_testnode::ScopeRemoval;
 
 use super::*;
 
@@ -110,7 +110,7 @@ async fn a_scope_whose_cgroup_the_former_daemon_had_removed_is_stopped() {
         &devices,
     );
     started.await.unwrap();
-    node.model.set_settling(Settling::OnCall);
+    node.model.set_scope_removal(ScopeRemoval::OnCall);
     drop(holder);
     system.cgroups.remove(&CgroupPath::slice().child(&unit)).unwrap();
     assert!(node.model.unit_limits(&unit).is_some());

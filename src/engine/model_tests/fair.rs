@@ -240,7 +240,7 @@ async fn a_systemd_that_hangs_keeps_nobody_from_leaving() {
     let mut node = Node::new();
     let (pod, _) = node.isolated(1, "2-3").await;
     // It neither removes the empty scope nor answers who asks it to.
-    node.model.set_settling(stelia_testnode::Settling::OnCall);
+    node.model.set_scope_removal(stelia_testnode::ScopeRemoval::OnCall);
     node.model.hang_systemd(true);
     node.handle.deregister(pod.uid.clone()).await.unwrap();
     assert!(!node.model.exists(&scope(&pod)));
@@ -256,7 +256,7 @@ async fn a_container_that_returns_while_its_former_unit_is_being_stopped_waits_f
     let mut node = Node::new();
     let (pod, qemu) = node.isolated(1, "2-3").await;
     // systemd leaves the empty scope, so it is removed for it; that its unit is to be stopped, it hears too late.
-    node.model.set_settling(stelia_testnode::Settling::OnCall);
+    node.model.set_scope_removal(stelia_testnode::ScopeRemoval::OnCall);
     node.model.hang_systemd(true);
     node.handle.deregister(pod.uid.clone()).await.unwrap();
     let request = RegisterRequest {

@@ -72,7 +72,7 @@ async fn deregistration_gives_everything_back() {
 async fn deregistration_waits_for_a_systemd_that_takes_its_time() {
     let mut node = Node::new();
     let (pod, _) = node.isolated(1, "2-3").await;
-    node.model.set_settling(stelia_testnode::Settling::OnCall);
+    node.model.set_scope_removal(stelia_testnode::ScopeRemoval::OnCall);
     let (handle, uid) = (node.handle.clone(), pod.uid.clone());
     let leaving = tokio::spawn(async move { handle.deregister(uid).await });
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -87,7 +87,7 @@ async fn a_scope_that_systemd_leaves_behind_is_removed_all_the_same() {
     let mut node = Node::new();
     let (pod, _) = node.isolated(1, "2-3").await;
     // It never tries again.
-    node.model.set_settling(stelia_testnode::Settling::OnCall);
+    node.model.set_scope_removal(stelia_testnode::ScopeRemoval::OnCall);
     node.handle.deregister(pod.uid.clone()).await.unwrap();
     assert!(!node.model.exists(&scope(&pod)));
     node.check().await;

@@ -277,8 +277,9 @@ impl Node {
         self.check_entitlement(&snapshot);
         self.check_other_pods(&snapshot);
         // An instance that lost its CPUs to another pod floats, and is promised nothing.
-        let evicted = |instance: &stelia_decide::Instance| snapshot.assess(&self.settings.policies, instance).evicted;
-        let live: Vec<_> = snapshot.live().filter(|instance| !evicted(instance)).collect();
+        let must_float =
+            |instance: &stelia_decide::Instance| snapshot.assess(&self.settings.policies, instance).must_float;
+        let live: Vec<_> = snapshot.live().filter(|instance| !must_float(instance)).collect();
         let online = snapshot.topology.online();
         let isolated = cpus(&self.read(&CgroupPath::root(), File::CpusIsolated));
         let mut owned = CpuSet::new();

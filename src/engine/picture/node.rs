@@ -157,7 +157,7 @@ impl Picture {
         }
         self.snapshot.topology = observe::topology(system)?;
         self.offline = Topology::offline(&system.sys);
-        // Where it changed while the topology was read, the next look reads it again.
+        // If the list changed while the topology was read, the topology may not match it, so the next look reads both again.
         let now = Topology::online_text(&system.sys).map_err(|cause| observe::topology_error(system, cause))?;
         self.online = if now == online { online } else { Vec::new() };
         Ok(true)
@@ -356,5 +356,54 @@ fn left_in_place(cgroups: &dyn Cgroups, snapshot: &Snapshot, container: &CgroupP
     match read() {
         Err(error) if error.is_gone() => Ok(CpuSet::new()),
         result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::{fs, thread};
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use stelia_testnode::{Kernel, Model, topology};
+
+    use super::*;
+
+    #[test]
+    fn a_topology_that_changed_while_it_was_read_is_read_again() {
+        // given: CPU 7 goes offline after the list was read and before the topology is
+        let directory = tempfile::tempdir().unwrap();
+        let model = Model::node(&topology(2, 2, 2), directory.path(), Kernel::V6_12).unwrap();
+        let (system, settings) = (model.system(), Settings::default());
+        let list = system.sys.join("devices/system/cpu/online");
+        let (fifo, without_7) = (list.with_extension("fifo"), list.with_extension("new"));
+        fs::write(&without_7, "0-6\n").unwrap();
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        fs::rename(&fifo, &list).unwrap();
+        let change = thread::spawn({
+            let list = list.clone();
+            move || {
+                // Opened once the list is being read, whose text is then written.
+                let mut reader = fs::OpenOptions::new().write(true).open(&list).unwrap();
+                fs::rename(&without_7, &list).unwrap();
+                reader.write_all(b"0-7\n").unwrap();
+            }
+        });
+        let mut picture = Picture::new(&system, &settings);
+        let look = |picture: &mut Picture| {
+            let mut dirty = Dirty {
+                topology: true,
+                ..Dirty::default()
+            };
+            picture.look_at_node(&system, &settings, &mut dirty);
+            assert_eq!(picture.problems, [""; 0]);
+            picture.snapshot.topology.online().to_string()
+        };
+        assert_eq!(look(&mut picture), "0-6");
+        change.join().unwrap();
+        // when: it is back, so the list is the one that was read first
+        fs::write(&list, "0-7\n").unwrap();
+        // then
+        assert_eq!(look(&mut picture), "0-7");
     }
 }

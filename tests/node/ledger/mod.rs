@@ -1,169 +1,30 @@
 //! The ledger against other witnesses: what it books is what the kernel traced and what `/proc/interrupts` counts, whatever happens to the
 //! daemon meanwhile.
 
+mod accounts;
 mod intruder;
 mod life;
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::Output;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
-use stelia_api::attribution::Attribution;
-use stelia_ledger::account::{Account, Range};
 use stelia_ledger::entry::Closed;
 use stelia_ledger::verdict::Verdict;
 
+pub use self::accounts::{account, booked_as_traced, difference, more, settled, wait_booked};
+use self::accounts::{account_by_uid, begin_attribution, devices, verdict, wait_read_again, wait_with_audits};
 use self::intruder::Intruder;
 use crate::crash::{kill_daemon, wait_state};
 use crate::drift::all_online;
-use crate::host::{PATIENCE, output, run, wait_until, wait_within};
+use crate::host::{output, run, wait_until};
 use crate::noise;
 use crate::pods::{Pod, on_node, on_node_undoing};
 use crate::promise::{assert_isolated, describe, is_isolated, state};
 use crate::quiet::interrupts::{Interrupt, Watch};
 use crate::quiet::{NVME, core, read_blocks_on, vm_on};
 
-const BUS: &str = "io.stelia.Isolation1";
-const MANAGER: &str = "/io/stelia/Isolation1";
 const DIRECTORY: &str = "/var/lib/stelia/ledger";
-
-/// Where a pod's instance is on the bus.
-fn object(uid: &str) -> String {
-    let object = run(&[
-        "busctl",
-        "--json=short",
-        "call",
-        BUS,
-        MANAGER,
-        "io.stelia.Isolation1.Manager",
-        "GetInstance",
-        "s",
-        uid,
-    ]);
-    let object: serde_json::Value = serde_json::from_str(&object).expect("JSON");
-    object["data"][0].as_str().expect("a path").to_owned()
-}
-
-/// The account of a VM from its beginning until now.
-pub fn account(pod: &Pod) -> Account {
-    let object = object(&pod.uid);
-    let call = [
-        "busctl",
-        "--json=short",
-        "call",
-        BUS,
-        &object,
-        "io.stelia.Isolation1.Instance",
-    ];
-    answer(&[&call[..], &["Ledger", "tta{sv}", "0", "0", "0"]].concat())
-}
-
-fn answer<T: serde::de::DeserializeOwned>(argv: &[&str]) -> T {
-    let reply: serde_json::Value = serde_json::from_str(&run(argv)).expect("busctl's JSON");
-    let text = reply["data"][0].as_str().expect("a string");
-    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
-}
-
-/// Also of a VM that ended; until it is booked nothing is known of it.
-fn account_by_uid(uid: &str) -> Account {
-    let call = [
-        "busctl",
-        "--json=short",
-        "call",
-        BUS,
-        MANAGER,
-        "io.stelia.Isolation1.Manager",
-    ];
-    answer(&[&call[..], &["Ledger", "stta{sv}", uid, "0", "0", "0"]].concat())
-}
-
-fn verdict() -> Verdict {
-    let call = [
-        "busctl",
-        "--json=short",
-        "call",
-        BUS,
-        MANAGER,
-        "io.stelia.Isolation1.Manager",
-    ];
-    answer(&[&call[..], &["VerifyLedger", "a{sv}", "0"]].concat())
-}
-
-/// Once its count of other tasks does not become more certain. A guest that wakes just while it is read leaves an interval until the next
-/// reading; a bound kernel thread that ended (the kernel's idle workers do, after 5 minutes) one that stays: what it ran last nobody knows.
-pub fn settled(pod: &Pod) -> Account {
-    let width = |of: &Account| of.totals.other_tasks.most - of.totals.other_tasks.least;
-    let mut best = account(pod);
-    let mut same = 0;
-    while width(&best) > 0 && same < 20 {
-        let now = account(pod);
-        same = if width(&now) < width(&best) { 0 } else { same + 1 };
-        // Also where it is as certain: it is the newer one.
-        if width(&now) <= width(&best) {
-            best = now;
-        }
-    }
-    best
-}
-
-/// How many other tasks the ledger has more now, where that is as certain as the count before.
-pub fn more(now: Range, before: Range) -> Option<u64> {
-    let least = now.least.checked_sub(before.least)?;
-    (now.most.checked_sub(before.most)? == least).then_some(least)
-}
-
-/// What ran is booked as often as `ran` says that the kernel traced it, neither more nor less. Where a bound kernel thread ended
-/// meanwhile only an interval is known: that has to have the truth in it, and what ran runs once more. Answers the account afterwards.
-pub fn booked_as_traced(pod: &Pod, what: &str, mut ran: impl FnMut() -> u64) -> Account {
-    for _ in 0..5 {
-        let before = settled(pod);
-        let traced = ran();
-        let after = settled(pod);
-        let (now, then) = (after.totals.other_tasks, before.totals.other_tasks);
-        let (certain, more) = (difference(now, then), more(now, then));
-        println!("  {what}: traced {traced}, booked {certain:?}, {more:?} more");
-        assert!((certain.least..=certain.most).contains(&traced), "{what}: {after:#?}");
-        if more.is_some() {
-            assert_eq!(more, Some(traced), "{what}: {after:#?}");
-            return after;
-        }
-    }
-    panic!("{what}: never was it certain");
-}
-
-/// Its CPUs are booked: that begins with the first audit after what KVM makes late is where it belongs.
-pub fn wait_booked(pod: &Pod) {
-    wait_with_audits("it is booked", || {
-        (account_by_uid(&pod.uid).covered_us > 0).then_some(())
-    });
-}
-
-/// Asks for an audit every 2 s meanwhile: audits are a lot to do where eight VMs start on a node that is emulated.
-fn wait_with_audits<T>(what: &str, mut now: impl FnMut() -> Option<T>) -> T {
-    let mut asked: Option<Instant> = None;
-    wait_within(PATIENCE * 5, what, String::new, || {
-        if asked.is_none_or(|at| at.elapsed() > Duration::from_secs(2)) {
-            run(&["steliactl", "reconcile"]);
-            asked = Some(Instant::now());
-        }
-        now()
-    })
-}
-
-/// Once the counters were read after this call. On a slow node an account may be answered before they are, with the entries of before;
-/// and a reading may be under way now: so the second one counts.
-fn wait_read_again(pod: &Pod) {
-    for reading in ["a reading", "another reading"] {
-        let before = account(pod).promised_us;
-        wait_until(reading, || (account(pod).promised_us > before).then_some(()));
-    }
-}
-
-fn devices(of: &Account) -> u64 {
-    of.totals.devices.values().sum()
-}
 
 #[test]
 fn an_intruder_is_booked_as_often_as_the_kernel_traced_it_and_named() {
@@ -203,48 +64,8 @@ fn an_intruder_is_booked_as_often_as_the_kernel_traced_it_and_named() {
     });
 }
 
-/// What steliad-quiet keeps of a trace: once all is set up, since when. That of the last trace may still be there.
-fn kept_trace() -> String {
-    fs::read_to_string("/run/stelia/quiet/trace.json").unwrap_or_default()
-}
-
-/// An attribution of so many seconds that has begun to count.
-fn begin_attribution(uid: &str, seconds: u32) -> JoinHandle<Attribution> {
-    let last = kept_trace();
-    let uid = uid.to_owned();
-    let call = std::thread::spawn(move || attribute(&uid, seconds));
-    wait_until("it counts", || {
-        let now = kept_trace();
-        (now != last && now.contains("from")).then_some(())
-    });
-    call
-}
-
 /// Of tracefs, made by steliad-quiet.
 const INSTANCE: &str = "/sys/kernel/tracing/instances/steliad-quiet";
-
-pub fn attribute(uid: &str, seconds: u32) -> Attribution {
-    let object = object(uid);
-    let seconds = seconds.to_string();
-    let call = [
-        "busctl",
-        "--json=short",
-        "--timeout=120",
-        "call",
-        BUS,
-        &object,
-        "io.stelia.Isolation1.Instance",
-    ];
-    answer(&[&call[..], &["Attribute", "a{sv}", "1", "seconds", "u", &seconds]].concat())
-}
-
-/// At least and at most.
-pub fn difference(now: Range, before: Range) -> Range {
-    Range {
-        least: now.least.saturating_sub(before.most),
-        most: now.most.saturating_sub(before.least),
-    }
-}
 
 /// The kernel's own queue of the NVMe disk fires on the VM's CPU for what others write.
 #[test]

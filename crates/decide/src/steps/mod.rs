@@ -37,33 +37,36 @@ pub(crate) enum ThreadPlacement {
     Leave,
     /// The vCPU threads in `vcpu/`, all others in `float/`.
     Hold,
-    /// All in `float/`: no vCPUs yet, or its CPUs are another pod's or offline.
+    /// All in `float/`: there are no vCPUs yet, or they must float ([`must_float`]).
     Float,
 }
 
-pub(super) fn thread_placement(instance: &Instance, evicted: bool) -> ThreadPlacement {
+pub(super) fn thread_placement(instance: &Instance, must_float: bool) -> ThreadPlacement {
     match instance.record.phase {
         Phase::Leaving => ThreadPlacement::Leave,
-        phase if phase.has_vcpus() && !evicted => ThreadPlacement::Hold,
+        phase if phase.has_vcpus() && !must_float => ThreadPlacement::Hold,
         _ => ThreadPlacement::Float,
     }
 }
 
 pub(super) fn course_of(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> ThreadPlacement {
-    thread_placement(instance, is_evicted(snapshot, facts, instance))
+    thread_placement(instance, instance_must_float(snapshot, facts, instance))
 }
 
-/// Whether the vCPUs of an instance must float, because CPUs of theirs are another pod's, or because none of their CPUs is
-/// online: the kernel then lets the threads of the cpuset run on the CPUs of its parent, which are other pods' too. While kubelet's
-/// file cannot be used the owner is unknown, and vCPUs that float stay there.
-pub(super) fn evicted(
+/// Whether the vCPU threads of an instance must float, for one of two reasons:
+///
+/// - kubelet's entry was lost or moved: some of the CPUs belong to another pod (`eviction`). While kubelet's file cannot be used the
+///   owner is unknown, and vCPU threads that float stay in `float/`.
+/// - None of the CPUs is online: the kernel would let the threads of the cpuset run on the CPUs of its parent, which include those of
+///   other pods.
+pub(super) fn must_float(
     facts: &Facts,
     instance: &Instance,
     entitlement: &Entitlement,
     eviction: Option<&Eviction>,
 ) -> bool {
     let exclusive = &instance.record.exclusive;
-    // While the topology cannot be read, nothing is known to be online.
+    // While the topology cannot be read, the list of online CPUs is empty.
     if !exclusive.is_empty() && !facts.online().is_empty() && exclusive.is_disjoint(facts.online()) {
         return true;
     }
@@ -74,11 +77,11 @@ pub(super) fn evicted(
     eviction.is_some()
 }
 
-/// [`evicted`], of an instance without an assessment.
-pub(super) fn is_evicted(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> bool {
+/// [`must_float`] for an instance without an assessment.
+pub(super) fn instance_must_float(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> bool {
     let entitlement = entitlement(snapshot, instance);
     let eviction = eviction(snapshot, facts, instance, &entitlement);
-    evicted(facts, instance, &entitlement, eviction.as_ref())
+    must_float(facts, instance, &entitlement, eviction.as_ref())
 }
 
 /// The steps for every live instance; empty when there is nothing to do.
@@ -117,15 +120,15 @@ pub fn plan_for(
     for (pod, assessment) in assessed {
         if let Some(instance) = snapshot.instances.get(pod).filter(|instance| instance.populated) {
             records.of(instance, record_steps(snapshot, policies, instance, assessment));
-            instances.push((instance, assessment, thread_placement(instance, assessment.evicted)));
+            instances.push((instance, assessment, thread_placement(instance, assessment.must_float)));
         }
     }
-    // What must be recorded before a thread is moved or pinned. Nothing else is planned meanwhile: the owners of CPUs may be
-    // others then. A VM leaves CPUs of another pod's all the same, so that it does so where its record cannot be written too.
+    // Changes of records come before threads are moved or pinned. Nothing else is planned meanwhile, because the changes may give
+    // CPUs to other instances. Only threads that must float are moved, also if the record cannot be written.
     if !records.0.is_empty() {
-        let evicted = instances.iter().filter(|(_, assessment, _)| assessment.evicted);
+        let floating = instances.iter().filter(|(_, assessment, _)| assessment.must_float);
         let mut steps = Steps(Vec::new());
-        for (instance, ..) in evicted.filter(|(_, _, thread_placement)| *thread_placement == ThreadPlacement::Float) {
+        for (instance, ..) in floating.filter(|(_, _, thread_placement)| *thread_placement == ThreadPlacement::Float) {
             steps.of(instance, partition::undo(instance));
         }
         steps.0.append(&mut records.0);

@@ -43,7 +43,7 @@ pub(super) fn record_steps(
     if asks && instance.refusals >= MAX_PARTITION_REFUSALS {
         return vec![Step::Contain(scope(), ContainedReason::Refused)];
     }
-    if let Some(partition) = retry(snapshot, policies, instance).filter(|_| !assessment.evicted) {
+    if let Some(partition) = retry(snapshot, policies, instance).filter(|_| !assessment.must_float) {
         return vec![Step::Retry(scope(), partition)];
     }
     if let Some(pool) = pod_pool::of(snapshot, instance)

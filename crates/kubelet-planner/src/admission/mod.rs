@@ -1,4 +1,4 @@
-//! The Topology Manager at work: hints, merge and allocation, container by container or for the pod as a whole.
+//! Admission by the Topology Manager: hints, merge and allocation, for each container or for the pod as a whole.
 
 mod managers;
 mod rejection;
@@ -132,7 +132,7 @@ pub fn admit(node: &Node, pod: &Pod) -> Result<Admission, Box<Rejection>> {
 }
 
 impl Merge {
-    /// The first resource without NUMA nodes, or else the first that prefers none which the policy takes.
+    /// The first resource that has no hint, or else the first without a preferred hint that the policy accepts.
     fn lacking(&self, policy: Policy) -> Option<&str> {
         let without = self.hints.iter().find(|(_, hints)| hints.is_empty());
         let single = |hint: &Hint| hint.nodes.is_none_or(|nodes| nodes.len() == 1);

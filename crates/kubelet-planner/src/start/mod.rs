@@ -1,8 +1,8 @@
-//! What keeps kubelet from starting: one list for whoever asks.
+//! The errors that keep kubelet from starting with a configuration.
 //!
-//! kubelet checks its configuration, then the machine against it, then its state files, and ends at the first thing that is wrong; the list has
-//! as many as can be told at once. It follows kubelet 1.36 (`validation.go`, `container_manager_linux.go` and the managers' `NewManager`). What a
-//! file has that kubelet cannot read is an error of [`stelia_kubelet::config`]; what state files have is found by [`Node::start`](crate::Node::start).
+//! kubelet checks its configuration, then the machine against it, then its state files, and stops at the first error; the list has
+//! all errors that can be determined at once. It follows kubelet 1.36 (`validation.go`, `container_manager_linux.go` and the managers' `NewManager`). A
+//! configuration file that kubelet cannot read is an error of [`stelia_kubelet::config`]; [`Node::start`](crate::Node::start) checks the state files.
 
 mod amounts;
 mod enforcement;
@@ -22,8 +22,8 @@ use crate::node::Machine;
 pub use amounts::{reserved_bytes, reserved_memory};
 pub use problem::StartProblem;
 
-/// Why kubelet would not start with this configuration; empty where nothing is known to keep it from it. `machine`: of that node, where it is
-/// known.
+/// Why kubelet would not start with this configuration; empty if no error is found. `machine`: that node's hardware; without it, the checks
+/// that need it are skipped.
 pub fn problems(config: &KubeletConfig, machine: Option<&Machine>) -> Vec<StartProblem> {
     let mut problems = Vec::new();
     gates(config, &mut problems);
@@ -38,8 +38,8 @@ pub fn problems(config: &KubeletConfig, machine: Option<&Machine>) -> Vec<StartP
     problems
 }
 
-/// The gates that no kubelet of version 1.36 has and that are like none of its gates, with what that means: older and newer kubelets, and
-/// OpenShift's, may know them.
+/// A warning for each gate that kubelet 1.36 does not have and whose name resembles none of its gates: an older or newer kubelet, or
+/// OpenShift's, may have it.
 pub fn unknown_gates(config: &KubeletConfig) -> Vec<String> {
     let unknown = config
         .feature_gates
@@ -60,7 +60,7 @@ fn is_unknown(gate: &str) -> bool {
     !gates::ALL_GATES.contains(&gate)
 }
 
-/// The gate that a misspelt one stands for.
+/// The gate whose name a misspelt one resembles.
 fn like(gate: &str) -> Option<&'static str> {
     misspelt(gate, gates::ALL_GATES)
 }
@@ -77,7 +77,7 @@ fn gates(config: &KubeletConfig, problems: &mut Vec<StartProblem>) {
             problems.push(StartProblem::LockedGate(gate.clone()));
         }
     }
-    // These turn many others on or off.
+    // `AllAlpha` and `AllBeta` switch many other gates, which are not modelled.
     if set.contains_key("AllAlpha") || set.contains_key("AllBeta") {
         return;
     }

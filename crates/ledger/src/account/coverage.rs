@@ -1,6 +1,7 @@
-//! Which part of the time in which a VM had CPUs of its own lies in windows. What no window covers is a gap.
+//! Finds the gaps of an account: times in which a VM had CPUs of its own and that no window covers.
 //!
-//! The time begins and ends with the VM's states. Its CPUs are those of its seats, which are opened before they are first read.
+//! Such a time begins and ends with the VM's states. Its CPUs are those of its seats, which are opened before they are first
+//! read.
 
 #[cfg(test)]
 mod tests;
@@ -22,29 +23,31 @@ pub(super) struct Moment {
 }
 
 impl Moment {
-    pub(super) fn of(known: &FullReading) -> Self {
-        let (at, up) = (known.at, known.up);
-        Self { at, up }
+    pub(super) fn of(reading: &FullReading) -> Self {
+        Self {
+            at: reading.at,
+            up: reading.up,
+        }
     }
 }
 
-/// A time without windows that has ended.
+/// A gap that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Uncovered {
     pub vm: String,
-    /// Empty: the ring does not tell which CPUs the VM had, because it was never read.
+    /// Empty: the VM had no seat, so its CPUs are not in the ring.
     pub cpus: CpuSet,
     pub from: Moment,
     pub until: Moment,
     pub why: Closed,
 }
 
-/// Since when a CPU is in no window.
+/// The time since the last window of a CPU.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     from: Moment,
     why: Closed,
-    /// It was read since the VM has it. Else that is the reason, whatever ends it.
+    /// Whether it was read since the VM has it. If not, the reason stays [`Closed::NotRead`].
     is_read: bool,
 }
 
@@ -55,35 +58,37 @@ impl Pending {
     }
 }
 
-/// A VM that has CPUs of its own.
+/// The gaps of one VM that has CPUs of its own.
 #[derive(Debug, Clone, Default)]
-struct Promise {
+struct VmCoverage {
     since: Moment,
-    /// No state says so, only that a seat was opened. Such a time ends with its windows, and with the reason why the last seat is closed.
+    /// No entry has the VM's state: that it has CPUs follows only from an open seat. The time then ends with the last window, or when
+    /// the last seat is closed.
     is_implied: bool,
-    /// The entry at hand says that the VM has them no longer.
+    /// When the VM lost its CPUs, if the current entry says so.
     ended: Option<Moment>,
-    /// The number of the entry that first named some of its CPUs.
+    /// The index of the entry that first named some of its CPUs.
     named_by: Option<u64>,
     cpus: BTreeMap<u32, Pending>,
-    /// Open seats.
+    /// The open seats by number.
     seats: BTreeMap<u64, CpuSet>,
 }
 
-/// All VMs that have CPUs of their own, from entry to entry.
+/// The gaps of all VMs that have CPUs of their own, from entry to entry.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Coverage {
-    vms: BTreeMap<String, Promise>,
+    vms: BTreeMap<String, VmCoverage>,
     /// The current entry: its index, its time, and whether it says that samples before it were not recorded.
-    number: u64,
+    index: u64,
     now: Moment,
     missed: bool,
-    found: Vec<Uncovered>,
+    /// The gaps that have ended.
+    uncovered: Vec<Uncovered>,
 }
 
 impl Coverage {
-    /// What a ring leaves to go on from.
-    pub(crate) fn of(replay: &LedgerState) -> Self {
+    /// Continues from the state of a ring.
+    pub(crate) fn resume(replay: &LedgerState) -> Self {
         let mut coverage = Self {
             now: Moment {
                 at: replay.at,
@@ -91,7 +96,7 @@ impl Coverage {
             },
             ..Self::default()
         };
-        let states = replay.states.iter().filter(|(_, state)| promises(state));
+        let states = replay.states.iter().filter(|(_, state)| has_own_cpus(state));
         for vm in states.map(|(vm, _)| vm) {
             coverage.begin(vm, false);
         }
@@ -102,68 +107,66 @@ impl Coverage {
                 coverage.covered(&open.vm, &open.seat.cpus, last, last);
             }
         }
-        coverage.found.clear();
+        coverage.uncovered.clear();
         coverage
     }
 
-    /// The next entry; what the one before ended is among what was found.
+    /// Begins the next entry.
     pub(super) fn entry(&mut self, now: Moment) {
-        self.settle();
-        self.number += 1;
+        self.end_gaps();
+        self.index += 1;
         self.now = now;
         self.missed = false;
     }
 
-    /// Looks before this entry were not kept.
+    /// Samples before this entry were not recorded.
     pub(super) fn missed(&mut self) {
         self.missed = true;
     }
 
     /// The VM has this state from now on.
     pub(super) fn state(&mut self, vm: &str, state: &str) {
-        if promises(state) {
+        if has_own_cpus(state) {
             self.begin(vm, false).is_implied = false;
-        } else if let Some(promise) = self.vms.get_mut(vm) {
-            promise.ended = Some(self.now);
+        } else if let Some(coverage) = self.vms.get_mut(vm) {
+            coverage.ended = Some(self.now);
         }
     }
 
-    fn begin(&mut self, vm: &str, is_implied: bool) -> &mut Promise {
+    fn begin(&mut self, vm: &str, is_implied: bool) -> &mut VmCoverage {
         let since = self.now;
-        self.vms.entry(vm.to_owned()).or_insert_with(|| Promise {
+        self.vms.entry(vm.to_owned()).or_insert_with(|| VmCoverage {
             since,
             is_implied,
-            ..Promise::default()
+            ..VmCoverage::default()
         })
     }
 
-    /// In a ring whose first states were overwritten, only its seats show a VM.
+    /// A VM is also added here: if its states were in segments that the ring has removed, only its seats show that it has CPUs.
     pub(super) fn opened(&mut self, vm: &str, seat: u64, cpus: &CpuSet) {
-        let (now, number) = (self.now, self.number);
-        let promise = self.begin(vm, true);
-        if promise.is_implied {
-            promise.ended = None;
+        let (now, index) = (self.now, self.index);
+        let coverage = self.begin(vm, true);
+        if coverage.is_implied {
+            coverage.ended = None;
         }
-        promise.seats.insert(seat, cpus.clone());
-        // Those that are named first are the VM's since its state says so.
-        let from = match *promise.named_by.get_or_insert(number) == number {
-            true => promise.since,
-            false => now,
-        };
+        coverage.seats.insert(seat, cpus.clone());
+        // The VM has had the CPUs that are named first since its state says so.
+        let is_first = *coverage.named_by.get_or_insert(index) == index;
+        let from = if is_first { coverage.since } else { now };
         for cpu in cpus.iter() {
-            promise.cpus.entry(cpu).or_insert(Pending::unread(from));
+            coverage.cpus.entry(cpu).or_insert(Pending::unread(from));
         }
     }
 
     pub(super) fn closed(&mut self, vm: &str, seat: u64, why: Closed) {
         let now = self.now;
-        let Some(promise) = self.vms.get_mut(vm) else { return };
-        let cpus = promise.seats.remove(&seat).unwrap_or_default();
-        if promise.is_implied && promise.seats.is_empty() && matches!(why, Closed::Ended | Closed::NotIsolated) {
-            promise.ended = Some(now);
+        let Some(coverage) = self.vms.get_mut(vm) else { return };
+        let cpus = coverage.seats.remove(&seat).unwrap_or_default();
+        if coverage.is_implied && coverage.seats.is_empty() && matches!(why, Closed::Ended | Closed::NotIsolated) {
+            coverage.ended = Some(now);
         }
         for cpu in cpus.iter() {
-            if let Some(pending) = promise.cpus.get_mut(&cpu)
+            if let Some(pending) = coverage.cpus.get_mut(&cpu)
                 && (pending.is_read || why == Closed::Offline)
             {
                 pending.why = why;
@@ -171,7 +174,7 @@ impl Coverage {
         }
     }
 
-    /// A reading of a seat with which a window begins: its first one.
+    /// The first reading of a seat, with which its first window begins.
     pub(super) fn read(&mut self, vm: &str, cpus: &CpuSet, at: Moment) {
         self.covered(vm, cpus, at, at);
     }
@@ -179,9 +182,9 @@ impl Coverage {
     /// A window of a seat.
     pub(super) fn covered(&mut self, vm: &str, cpus: &CpuSet, begins: Moment, ends: Moment) {
         let missed = self.missed;
-        let Some(promise) = self.vms.get_mut(vm) else { return };
+        let Some(coverage) = self.vms.get_mut(vm) else { return };
         for cpu in cpus.iter() {
-            let Some(pending) = promise.cpus.get_mut(&cpu) else {
+            let Some(pending) = coverage.cpus.get_mut(&cpu) else {
                 continue;
             };
             let now = Pending {
@@ -190,83 +193,85 @@ impl Coverage {
             };
             let before = std::mem::replace(pending, now);
             if before.from.up < begins.up {
-                found(&mut self.found, vm, Some(cpu), before, begins, missed);
+                add_uncovered(&mut self.uncovered, vm, Some(cpu), before, begins, missed);
             }
         }
     }
 
-    /// The host booted: nobody has a CPU any more, until states say so again.
+    /// The host booted: no VM has CPUs until the next states.
     pub(super) fn booted(&mut self) {
         let now = self.now;
-        for (vm, mut promise) in std::mem::take(&mut self.vms) {
-            for pending in promise.cpus.values_mut() {
+        for (vm, mut coverage) in std::mem::take(&mut self.vms) {
+            for pending in coverage.cpus.values_mut() {
                 pending.why = Closed::Boot;
             }
-            self.rest(&vm, &promise, now);
+            self.end_all_gaps(&vm, &coverage, now);
         }
     }
 
-    /// What the entry at hand ended: VMs that have no CPUs any more, and CPUs that a VM has no longer.
-    pub(super) fn settle(&mut self) {
+    /// Ends the gaps that the current entry ends: of VMs that have no CPUs any more, and of CPUs that a VM has lost.
+    pub(super) fn end_gaps(&mut self) {
         let (now, missed) = (self.now, self.missed);
-        for (vm, promise) in &mut self.vms {
-            let is_read = |cpu: u32| promise.seats.values().any(|cpus| cpus.contains(cpu));
-            let others = !promise.seats.is_empty() && promise.ended.is_none();
-            let left: Vec<u32> = promise
+        for (vm, coverage) in &mut self.vms {
+            let is_read = |cpu: u32| coverage.seats.values().any(|cpus| cpus.contains(cpu));
+            let has_seats = !coverage.seats.is_empty() && coverage.ended.is_none();
+            let lost: Vec<u32> = coverage
                 .cpus
                 .iter()
                 .filter(|(cpu, pending)| {
-                    others && matches!(pending.why, Closed::Ended | Closed::Moved | Closed::NotRead) && !is_read(**cpu)
+                    has_seats
+                        && matches!(pending.why, Closed::Ended | Closed::Moved | Closed::NotRead)
+                        && !is_read(**cpu)
                 })
                 .map(|(cpu, _)| *cpu)
                 .collect();
-            for cpu in left {
-                if let Some(pending) = promise.cpus.remove(&cpu) {
-                    found(&mut self.found, vm, Some(cpu), pending, now, missed);
+            for cpu in lost {
+                if let Some(pending) = coverage.cpus.remove(&cpu) {
+                    add_uncovered(&mut self.uncovered, vm, Some(cpu), pending, now, missed);
                 }
             }
         }
         let ended: Vec<String> = self
             .vms
             .iter()
-            .filter(|(_, promise)| promise.ended.is_some())
+            .filter(|(_, coverage)| coverage.ended.is_some())
             .map(|(vm, _)| vm.clone())
             .collect();
         for vm in ended {
-            if let Some(promise) = self.vms.remove(&vm) {
-                let until = promise.ended.unwrap_or(now);
-                self.rest(&vm, &promise, until);
+            if let Some(coverage) = self.vms.remove(&vm) {
+                let until = coverage.ended.unwrap_or(now);
+                self.end_all_gaps(&vm, &coverage, until);
             }
         }
     }
 
-    /// All that no window covers until then.
+    /// Ends all gaps at the account's end.
     pub(super) fn end(&mut self, until: Moment) {
-        self.settle();
+        self.end_gaps();
         let all = std::mem::take(&mut self.vms).into_iter();
-        for (vm, promise) in all.filter(|(_, promise)| !promise.is_implied) {
-            self.rest(&vm, &promise, until);
+        for (vm, coverage) in all.filter(|(_, coverage)| !coverage.is_implied) {
+            self.end_all_gaps(&vm, &coverage, until);
         }
     }
 
-    fn rest(&mut self, vm: &str, promise: &Promise, until: Moment) {
+    fn end_all_gaps(&mut self, vm: &str, coverage: &VmCoverage, until: Moment) {
         let missed = self.missed && until == self.now;
-        for (cpu, pending) in &promise.cpus {
-            found(&mut self.found, vm, Some(*cpu), *pending, until, missed);
+        for (cpu, pending) in &coverage.cpus {
+            add_uncovered(&mut self.uncovered, vm, Some(*cpu), *pending, until, missed);
         }
-        if promise.cpus.is_empty() && promise.named_by.is_none() {
-            let pending = Pending::unread(promise.since);
-            found(&mut self.found, vm, None, pending, until, missed);
+        if coverage.cpus.is_empty() && coverage.named_by.is_none() {
+            let pending = Pending::unread(coverage.since);
+            add_uncovered(&mut self.uncovered, vm, None, pending, until, missed);
         }
     }
 
     pub(super) fn take_uncovered(&mut self) -> Vec<Uncovered> {
-        std::mem::take(&mut self.found)
+        std::mem::take(&mut self.uncovered)
     }
 }
 
 /// CPUs with the same gap are reported together.
-fn found(all: &mut Vec<Uncovered>, vm: &str, cpu: Option<u32>, pending: Pending, until: Moment, missed: bool) {
+fn add_uncovered(all: &mut Vec<Uncovered>, vm: &str, cpu: Option<u32>, pending: Pending, until: Moment, missed: bool) {
     let Pending { from, why, .. } = pending;
     if from == until {
         return;
@@ -286,6 +291,6 @@ fn found(all: &mut Vec<Uncovered>, vm: &str, cpu: Option<u32>, pending: Pending,
 }
 
 /// States in which a VM has CPUs to itself.
-fn promises(state: &str) -> bool {
+fn has_own_cpus(state: &str) -> bool {
     matches!(state, "isolated" | "contained")
 }

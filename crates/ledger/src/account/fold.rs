@@ -1,9 +1,9 @@
-//! Entries, one after the other, into accounts.
+//! Computes accounts from a sequence of entries.
 
 use std::collections::BTreeMap;
 
 use super::coverage::{Coverage, Moment, Uncovered};
-use super::sum::Chain;
+use super::sum::WindowSum;
 use super::{Account, Day, Gap, Range, Window};
 use crate::day::day;
 use crate::entry::{Class, Entry, Event};
@@ -16,7 +16,7 @@ const MAX_STATES: usize = 100;
 const MAX_ATTRIBUTIONS: usize = 20;
 
 /// The accounts of all VMs, or of one, from the entries of a ring in their order. `until_us` 0: to the end. Entries are passed in with their
-/// hashes. One that does not follow from those before it counts for nothing.
+/// hashes. An entry that does not follow from those before it is not counted.
 pub fn accounts(
     entries: impl IntoIterator<Item = (Entry, String)>,
     since_us: u64,
@@ -24,25 +24,25 @@ pub fn accounts(
     only: Option<&str>,
 ) -> BTreeMap<String, Account> {
     let mut replay = LedgerState::default();
-    let mut folded = Folded::new(since_us, until_us, only);
+    let mut builder = AccountBuilder::new(since_us, until_us, only);
     let mut last = (0, String::new());
     for (entry, hash) in entries {
-        // What does not follow has closed its seat.
-        let _ = replay.follow(&entry, &mut folded);
-        // Without one it is of a sample that is not kept.
+        // A reading that does not follow closes its seat, and the error needs no other handling.
+        let _ = replay.follow(&entry, &mut builder);
+        // An entry without a hash is not in the ring.
         if !hash.is_empty() {
             last = (entry.seq, hash);
         }
     }
-    let mut accounts = folded.finish();
+    let mut accounts = builder.finish();
     for account in accounts.values_mut() {
         (account.seq, account.hash) = last.clone();
     }
     accounts
 }
 
-/// What has been folded so far: it follows a [`LedgerState`].
-pub struct Folded {
+/// Accounts under construction. Receives the changes of a [`LedgerState`].
+pub struct AccountBuilder {
     since_us: u64,
     until_us: u64,
     only: Option<String>,
@@ -52,18 +52,20 @@ pub struct Folded {
     now: Moment,
 }
 
-/// What is known of one VM so far.
+/// The account of one VM under construction.
 #[derive(Default)]
 struct Vm {
     account: Account,
-    chains: BTreeMap<u64, Chain>,
-    day: BTreeMap<u64, (String, Chain)>,
+    /// The consecutive windows of each open seat.
+    sums: BTreeMap<u64, WindowSum>,
+    /// The same of the current day, and that day.
+    day_sums: BTreeMap<u64, (String, WindowSum)>,
     days: BTreeMap<String, Day>,
     gaps: Vec<Gap>,
     state: String,
 }
 
-impl Folded {
+impl AccountBuilder {
     /// `until_us` 0: to the end. `only`: one VM.
     pub fn new(since_us: u64, until_us: u64, only: Option<&str>) -> Self {
         Self {
@@ -76,23 +78,23 @@ impl Folded {
         }
     }
 
-    /// Continues behind the entries from which this coverage was computed.
-    pub(crate) fn behind(coverage: Coverage) -> Self {
+    /// Continues after the entries from which this coverage was computed.
+    pub(crate) fn resume(coverage: Coverage) -> Self {
         Self {
             coverage,
             ..Self::new(0, 0, None)
         }
     }
 
-    /// What the entries booked, and how to go on from there: a time without windows that has not ended is not booked yet.
-    pub(crate) fn booked(mut self) -> (BTreeMap<String, Account>, Coverage) {
-        self.coverage.settle();
+    /// The accounts of the entries, and the coverage to continue with: a gap that has not ended is counted later.
+    pub(crate) fn into_parts(mut self) -> (BTreeMap<String, Account>, Coverage) {
+        self.coverage.end_gaps();
         self.take_gaps();
         let coverage = std::mem::take(&mut self.coverage);
         (self.accounts(), coverage)
     }
 
-    /// By pod UID, without those of which nothing is known in that time.
+    /// The accounts by pod UID, without VMs that have nothing in the period.
     pub fn finish(mut self) -> BTreeMap<String, Account> {
         self.coverage.end(self.now);
         self.take_gaps();
@@ -101,11 +103,11 @@ impl Folded {
 
     fn accounts(self) -> BTreeMap<String, Account> {
         let (end, until_us) = (self.now.at.min(self.until_us), self.until_us);
-        let finished = self.vms.into_iter().filter_map(|(vm, of)| {
-            let mut account = of.finish();
+        let finished = self.vms.into_iter().filter_map(|(uid, vm)| {
+            let mut account = vm.finish();
             account.until_us = if until_us == u64::MAX { end } else { until_us };
-            let is_there = account.promised_us > 0 || !account.states.is_empty() || !account.attributions.is_empty();
-            is_there.then_some((vm, account))
+            let has_content = account.promised_us > 0 || !account.states.is_empty() || !account.attributions.is_empty();
+            has_content.then_some((uid, account))
         });
         finished.collect()
     }
@@ -118,39 +120,39 @@ impl Folded {
         at > self.since_us && at <= self.until_us
     }
 
-    /// The next window of this seat does not follow the last one that was counted.
-    fn cut(&mut self, number: u64, vm: &str) {
-        if let Some(of) = self.vms.get_mut(vm) {
-            of.cut(number);
+    /// Ends the seat's sum: its next window does not follow the last one.
+    fn end_sum(&mut self, number: u64, uid: &str) {
+        if let Some(vm) = self.vms.get_mut(uid) {
+            vm.end_sum(number);
         }
     }
 
-    fn vm(&mut self, vm: &str, name: &str) -> Option<&mut Vm> {
-        if !self.wants(vm) {
+    fn vm(&mut self, uid: &str, name: &str) -> Option<&mut Vm> {
+        if !self.wants(uid) {
             return None;
         }
         let since_us = self.since_us;
-        let of = self.vms.entry(vm.to_owned()).or_insert_with(|| Vm {
+        let vm = self.vms.entry(uid.to_owned()).or_insert_with(|| Vm {
             account: Account {
-                vm: vm.to_owned(),
+                vm: uid.to_owned(),
                 since_us,
                 ..Account::default()
             },
             ..Vm::default()
         });
         if !name.is_empty() {
-            name.clone_into(&mut of.account.name);
+            name.clone_into(&mut vm.account.name);
         }
-        Some(of)
+        Some(vm)
     }
 
-    /// The part of a time between two wall clock readings that was asked for.
+    /// The part of a time between two readings of the realtime clock that is in the period.
     fn clipped(&self, from: u64, until: u64) -> u64 {
         until.min(self.until_us).saturating_sub(from.max(self.since_us))
     }
 
-    /// How much of a time that lasted `us` was asked for. The wall clock may have been set: how long it was is what the other clock says,
-    /// where it was is told by its end.
+    /// How much of a time that lasted `us` is in the period. The realtime clock may have been set meanwhile, so the length is that of
+    /// `CLOCK_BOOTTIME`; if the realtime clock did not advance, the end decides.
     fn share(&self, us: u64, from: u64, until: u64) -> u64 {
         let wall = until.saturating_sub(from);
         let part = self.clipped(from, until).min(wall);
@@ -163,19 +165,19 @@ impl Folded {
     fn take_gaps(&mut self) {
         for gap in self.coverage.take_uncovered() {
             let Uncovered { from, until, .. } = gap;
-            // After a boot the other clock began anew.
+            // After a boot CLOCK_BOOTTIME begins at 0.
             let wall = until.at.saturating_sub(from.at);
             let us = until.up.checked_sub(from.up).unwrap_or(wall);
             let lasted = self.share(us, from.at, until.at);
             let (since_us, until_us) = (self.since_us, self.until_us);
-            if let (Some(of), true) = (self.vm(&gap.vm, ""), lasted > 0) {
-                of.gap(&gap, lasted, (from.at.max(since_us), until.at.min(until_us)));
+            if let (Some(vm), true) = (self.vm(&gap.vm, ""), lasted > 0) {
+                vm.add_gap(&gap, lasted, (from.at.max(since_us), until.at.min(until_us)));
             }
         }
     }
 }
 
-impl ReplayVisitor for Folded {
+impl ReplayVisitor for AccountBuilder {
     fn entry(&mut self, entry: &Entry) {
         let (at, up) = (entry.at, entry.up);
         self.now = Moment { at, up };
@@ -195,25 +197,25 @@ impl ReplayVisitor for Folded {
             } if self.vm(vm, name).is_some() => self.coverage.opened(vm, *seat, cpus),
             Event::Closed { seat, why, .. } => {
                 let Some(open) = open else { return };
-                self.cut(*seat, &open.vm);
+                self.end_sum(*seat, &open.vm);
                 self.coverage.closed(&open.vm, *seat, *why);
             }
-            Event::State { vm, state } => {
-                let Some(of) = self.vm(vm, "") else { return };
-                // Told anew at the beginning of each segment.
-                if of.state != *state {
-                    of.state.clone_from(state);
-                    if within && of.account.states.len() < MAX_STATES {
-                        of.account.states.push((at, state.clone()));
+            Event::State { vm: uid, state } => {
+                let Some(vm) = self.vm(uid, "") else { return };
+                // States are repeated at the beginning of each segment.
+                if vm.state != *state {
+                    vm.state.clone_from(state);
+                    if within && vm.account.states.len() < MAX_STATES {
+                        vm.account.states.push((at, state.clone()));
                     }
                 }
-                self.coverage.state(vm, state);
+                self.coverage.state(uid, state);
             }
-            Event::Attributed { vm, attribution } if within => {
-                if let Some(of) = self.vm(vm, "") {
-                    of.account.attributions.push(attribution.clone());
-                    if of.account.attributions.len() > MAX_ATTRIBUTIONS {
-                        of.account.attributions.remove(0);
+            Event::Attributed { vm: uid, attribution } if within => {
+                if let Some(vm) = self.vm(uid, "") {
+                    vm.account.attributions.push(attribution.clone());
+                    if vm.account.attributions.len() > MAX_ATTRIBUTIONS {
+                        vm.account.attributions.remove(0);
                     }
                 }
             }
@@ -225,74 +227,80 @@ impl ReplayVisitor for Folded {
         let Some(before) = &open.last else {
             return self.coverage.read(&open.vm, &open.seat.cpus, Moment::of(now));
         };
-        let Ok(between) = ReadingDelta::new(open, before, now) else {
-            return self.cut(number, &open.vm);
+        let Ok(delta) = ReadingDelta::new(open, before, now) else {
+            return self.end_sum(number, &open.vm);
         };
         let (begins, ends) = (Moment::of(before), Moment::of(now));
         self.coverage.covered(&open.vm, &open.seat.cpus, begins, ends);
-        let covered = self.share(between.us, before.at, now.at);
+        let covered = self.share(delta.us, before.at, now.at);
         let covered = covered.saturating_mul(open.seat.cpus.len() as u64);
-        let counts = self.is_within(now.at);
-        if !counts {
-            self.cut(number, &open.vm);
+        let is_counted = self.is_within(now.at);
+        if !is_counted {
+            self.end_sum(number, &open.vm);
         }
-        if covered == 0 && !counts {
+        if covered == 0 && !is_counted {
             return;
         }
-        if let Some(of) = self.vm(&open.vm, &open.name) {
-            of.cover(covered, day(now.at));
-            if counts {
-                of.count(number, open, before, now, &between);
+        if let Some(vm) = self.vm(&open.vm, &open.name) {
+            vm.add_covered(covered, day(now.at));
+            if is_counted {
+                vm.add_window(number, open, before, now, &delta);
             }
         }
     }
 }
 
 impl Vm {
-    fn cover(&mut self, us: u64, day: String) {
-        let of_day = self.days.entry(day).or_default();
+    fn add_covered(&mut self, us: u64, day: String) {
+        let sums_of_day = self.days.entry(day).or_default();
         for sum in [
             &mut self.account.covered_us,
             &mut self.account.promised_us,
-            &mut of_day.covered_us,
-            &mut of_day.promised_us,
+            &mut sums_of_day.covered_us,
+            &mut sums_of_day.promised_us,
         ] {
             *sum = sum.saturating_add(us);
         }
     }
 
-    fn count(&mut self, number: u64, open: &OpenSeat, before: &FullReading, now: &FullReading, between: &ReadingDelta) {
-        self.account.totals.add(between);
+    fn add_window(
+        &mut self,
+        number: u64,
+        open: &OpenSeat,
+        before: &FullReading,
+        now: &FullReading,
+        delta: &ReadingDelta,
+    ) {
+        self.account.totals.add(delta);
         let today = day(now.at);
-        let goes_on = |chain: &Chain| chain.goes_on_from(before);
-        if !self.chains.get(&number).is_some_and(goes_on) {
-            self.cut(number);
+        let is_continued = |sum: &WindowSum| sum.is_continued_by(before);
+        if !self.sums.get(&number).is_some_and(is_continued) {
+            self.end_sum(number);
         }
         if !self
-            .day
+            .day_sums
             .get(&number)
-            .is_some_and(|(of, chain)| *of == today && goes_on(chain))
+            .is_some_and(|(day, sum)| *day == today && is_continued(sum))
         {
-            self.cut_day(number);
+            self.end_day_sum(number);
         }
-        let chain = self.chains.entry(number).or_insert_with(|| Chain::from(before));
-        chain.add(between, now);
-        let (_, chain) = self
-            .day
-            .entry(number)
-            .or_insert_with(|| (today.clone(), Chain::from(before)));
-        chain.add(between, now);
-        let of_day = self.days.entry(today).or_default();
-        let devices = between
+        let sum = self.sums.entry(number);
+        sum.or_insert_with(|| WindowSum::starting_at(before)).add(delta, now);
+        let sum = self.day_sums.entry(number);
+        let (_, sum) = sum.or_insert_with(|| (today.clone(), WindowSum::starting_at(before)));
+        sum.add(delta, now);
+        let sums_of_day = self.days.entry(today).or_default();
+        let devices = delta
             .devices
             .values()
             .fold(0, |sum: u64, count| sum.saturating_add(*count));
-        of_day.devices = of_day.devices.saturating_add(devices);
-        of_day.delay_ns = of_day.delay_ns.saturating_add(between.delay_ns);
-        self.worst(open, before, now, between);
+        sums_of_day.devices = sums_of_day.devices.saturating_add(devices);
+        sums_of_day.delay_ns = sums_of_day.delay_ns.saturating_add(delta.delay_ns);
+        self.add_worst(open, before, now, delta);
     }
 
-    fn worst(&mut self, open: &OpenSeat, before: &FullReading, now: &FullReading, between: &ReadingDelta) {
+    /// Adds what disturbed in this window to the worst windows.
+    fn add_worst(&mut self, open: &OpenSeat, before: &FullReading, now: &FullReading, delta: &ReadingDelta) {
         let window = |class, name: &str, count| Window {
             cpus: open.seat.cpus.to_string(),
             from_us: before.at,
@@ -300,30 +308,30 @@ impl Vm {
             class,
             name: name.to_owned(),
             count,
-            delay_ns: between.delay_ns,
+            delay_ns: delta.delay_ns,
         };
         let worst = &mut self.account.worst;
-        if between.other.most > 0 {
-            worst.push(window(Class::OtherTasks, "", between.other));
+        if delta.other.most > 0 {
+            worst.push(window(Class::OtherTasks, "", delta.other));
         }
-        for (name, count) in &between.devices {
+        for (name, count) in &delta.devices {
             let count = Range {
                 least: *count,
                 most: *count,
             };
             worst.push(window(Class::Devices, name, count));
         }
-        // What is certain comes first; of equals the earlier.
+        // Sorted by the lower bound; of equal windows the earlier comes first.
         worst.sort_by_key(|window| std::cmp::Reverse((window.count, window.class == Class::OtherTasks)));
         worst.truncate(MAX_WORST_WINDOWS);
     }
 
-    /// It lasted so long, in what was asked for.
-    fn gap(&mut self, gap: &Uncovered, lasted: u64, (from_us, until_us): (u64, u64)) {
+    /// Adds a gap that lasted so long within the period.
+    fn add_gap(&mut self, gap: &Uncovered, lasted: u64, (from_us, until_us): (u64, u64)) {
         // A seat that was never read has an unknown number of CPUs: at least one.
         let lasted = lasted.saturating_mul(gap.cpus.len().max(1) as u64);
-        let of_day = self.days.entry(day(until_us)).or_default();
-        for sum in [&mut self.account.promised_us, &mut of_day.promised_us] {
+        let sums_of_day = self.days.entry(day(until_us)).or_default();
+        for sum in [&mut self.account.promised_us, &mut sums_of_day.promised_us] {
             *sum = sum.saturating_add(lasted);
         }
         self.gaps.push(Gap {
@@ -334,31 +342,31 @@ impl Vm {
         });
     }
 
-    fn cut(&mut self, number: u64) {
-        if let Some(chain) = self.chains.remove(&number) {
+    fn end_sum(&mut self, number: u64) {
+        if let Some(sum) = self.sums.remove(&number) {
             let totals = &mut self.account.totals;
-            totals.other_tasks.add(chain.other());
-            totals.own.count = totals.own.count.saturating_add(chain.own().most);
+            totals.other_tasks.add(sum.other());
+            totals.own.count = totals.own.count.saturating_add(sum.own().most);
         }
-        self.cut_day(number);
+        self.end_day_sum(number);
     }
 
-    fn cut_day(&mut self, number: u64) {
-        if let Some((day, chain)) = self.day.remove(&number) {
-            self.days.entry(day).or_default().other_tasks.add(chain.other());
+    fn end_day_sum(&mut self, number: u64) {
+        if let Some((day, sum)) = self.day_sums.remove(&number) {
+            self.days.entry(day).or_default().other_tasks.add(sum.other());
         }
     }
 
     fn finish(mut self) -> Account {
-        for number in self.chains.keys().copied().collect::<Vec<_>>() {
-            self.cut(number);
+        for number in self.sums.keys().copied().collect::<Vec<_>>() {
+            self.end_sum(number);
         }
-        // One that began early may have ended late.
+        // Gaps are added when they end.
         self.gaps.sort_by_key(|gap| (gap.from_us, gap.until_us));
         self.account.gaps_left_out = self.gaps.len().saturating_sub(MAX_GAPS) as u64;
         self.gaps.truncate(MAX_GAPS);
         self.account.gaps = self.gaps;
-        self.account.days = self.days.into_iter().map(|(day, of)| Day { day, ..of }).collect();
+        self.account.days = self.days.into_iter().map(|(day, sums)| Day { day, ..sums }).collect();
         self.account
     }
 }

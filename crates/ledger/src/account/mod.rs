@@ -1,4 +1,4 @@
-//! What follows from entries for one VM and a time.
+//! Computes the account of one VM for a period from the entries of a ring.
 
 mod coverage;
 mod fold;
@@ -14,9 +14,10 @@ use stelia_api::attribution::Attribution;
 use crate::entry::{Class, Closed};
 
 pub(crate) use coverage::Coverage;
-pub use fold::{Folded, accounts};
+pub use fold::{AccountBuilder, accounts};
 
-/// The account of one VM. Counts are of whole windows, from one reading to the next; a window is booked where it ends.
+/// The account of one VM for a period. Counts are those of whole windows, from one reading to the next; a window belongs to the period
+/// and the day in which it ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Account {
@@ -24,22 +25,23 @@ pub struct Account {
     pub vm: String,
     /// `namespace/name`; may be empty.
     pub name: String,
-    /// What was asked for, microseconds since the epoch.
+    /// The period, microseconds since the epoch.
     pub since_us: u64,
     pub until_us: u64,
-    /// CPUs times time, microseconds: while the VM had CPUs of its own, as its states say, and how much of that lies in windows. The rest
-    /// is in [`gaps`](Self::gaps).
+    /// CPUs times time, microseconds, in which the VM had CPUs of its own according to its states.
     pub promised_us: u64,
+    /// The part of it that lies in windows. The rest is in [`gaps`](Self::gaps).
     pub covered_us: u64,
     pub totals: Totals,
     /// By UTC day, `2026-10-31`, ascending; days without a window are missing.
     pub days: Vec<Day>,
-    /// The windows with most of other tasks and devices, the worst first, at most ten.
+    /// The windows with the most runs of other tasks and devices, the worst first, at most ten.
     pub worst: Vec<Window>,
-    /// Times without readings, ascending, at most 100; [`gaps_left_out`](Self::gaps_left_out) more.
+    /// Times without readings, ascending, at most 100.
     pub gaps: Vec<Gap>,
+    /// The number of further gaps.
     pub gaps_left_out: u64,
-    /// Who ran, where it was attributed: the newest last, at most 20.
+    /// The attributions in the period, the newest last, at most 20.
     pub attributions: Vec<Attribution>,
     /// Each change of state with its time, ascending, at most 100: `isolated`, `contained`, `floating`, …
     pub states: Vec<(u64, String)>,
@@ -56,29 +58,29 @@ pub struct Totals {
     pub other_tasks: Range,
     /// Interrupts of devices that are not the VM's, by the driver's name.
     pub devices: BTreeMap<String, u64>,
-    /// Threads of the kernel's that are bound to the CPU, by name without the CPU's number (`ksoftirqd`, `kworker`).
+    /// The kernel's threads that are bound to the CPU, by name without the CPU's number (`ksoftirqd`, `kworker`).
     pub kernel_threads: BTreeMap<String, Ran>,
-    /// The CPUs' own interrupts, by mnemonic, without those that are the VM's.
+    /// The CPUs' own interrupts, by mnemonic, without those that the processor delivers to the VM.
     pub upkeep: BTreeMap<String, u64>,
     pub softirqs: BTreeMap<String, u64>,
     /// Interrupts of the VM's own devices and those that the processor delivers to it, by name.
     pub own_interrupts: BTreeMap<String, u64>,
     /// How long the VM's threads ran, and how often one began to, nanoseconds.
     pub own: Ran,
-    /// How long they were runnable and did not run, nanoseconds: no more than this was lost to tasks. Waking up is part of it.
+    /// How long they were runnable and did not run, nanoseconds: the upper limit of the time lost to other tasks. It includes wake-ups.
     pub delay_ns: u64,
-    /// Taken by a hypervisor below this host, nanoseconds.
+    /// Time taken by a hypervisor below this host, nanoseconds.
     pub steal_ns: u64,
 }
 
-/// At least, at most. Equal: exact.
+/// A lower and an upper bound. If they are equal, the value is exact.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Range {
     pub least: u64,
     pub most: u64,
 }
 
-/// How often, and how long.
+/// How often and how long something ran.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Ran {
     pub count: u64,
@@ -97,7 +99,7 @@ pub struct Day {
     pub delay_ns: u64,
 }
 
-/// What was booked from one reading of a seat to the next.
+/// What ran from one reading of a seat to the next.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
     /// CPU list.
@@ -108,11 +110,11 @@ pub struct Window {
     /// The interrupt; empty for tasks.
     pub name: String,
     pub count: Range,
-    /// Tasks: no more was lost to them, nanoseconds.
+    /// For tasks: the upper limit of the time lost to them, nanoseconds.
     pub delay_ns: u64,
 }
 
-/// No readings of these CPUs, and why.
+/// A time without readings of these CPUs, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
     pub cpus: String,

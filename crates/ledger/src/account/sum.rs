@@ -1,63 +1,67 @@
-//! Sums over windows of one seat that stand side by side.
+//! Sums over consecutive windows of one seat.
 
 use super::{Range, Totals};
 use crate::replay::{FullReading, ReadingDelta};
 
-/// What is left of the rises of a seat's counters, for as long as its windows follow each other. How uncertain a reading is counts only at the
-/// two ends: in between it is the same reading that ends one window and begins the next.
+/// Switch-ins summed over consecutive windows of a seat. Only the uncertainty of the first and the last reading counts: each reading in
+/// between ends one window and begins the next, so its error cancels out.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Chain {
-    first: Point,
-    last: Point,
+pub(super) struct WindowSum {
+    first: Endpoint,
+    last: Endpoint,
     switches: u64,
-    /// Switch-ins of bound threads, lower and upper bound; below 0 if a reading is that uncertain.
+    /// Switch-ins of bound threads, lower and upper bound. The lower one may be negative.
     bound: (i128, i128),
     windows: u64,
-    /// The windows' own bounds, summed: tighter where one of them is 0.
+    /// The sum of the windows' own bounds. It is tighter if some of them were limited by 0.
     summed: Range,
 }
 
-/// A reading, as far as the next window has to begin with it.
+/// The values of a reading by which two windows are recognised as consecutive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Point {
+struct Endpoint {
     up: u64,
     switches: u64,
     own: (u64, u64),
 }
 
-impl Point {
-    fn of(known: &FullReading) -> Self {
+impl Endpoint {
+    fn of(reading: &FullReading) -> Self {
         Self {
-            up: known.up,
-            switches: known.counters.switches,
-            own: known.counters.own,
+            up: reading.up,
+            switches: reading.counters.switches,
+            own: reading.counters.own,
         }
     }
 }
 
-impl Chain {
-    pub(super) fn from(before: &FullReading) -> Self {
+impl WindowSum {
+    pub(super) fn starting_at(before: &FullReading) -> Self {
         Self {
-            first: Point::of(before),
-            last: Point::of(before),
+            first: Endpoint::of(before),
+            last: Endpoint::of(before),
             ..Self::default()
         }
     }
 
-    /// Whether a window that begins with this reading follows. Where not, something between is missing, and nothing may be said of both.
-    pub(super) fn goes_on_from(&self, before: &FullReading) -> bool {
-        self.last == Point::of(before)
+    /// Whether a window that begins with this reading follows the last one. If not, it must not be added.
+    pub(super) fn is_continued_by(&self, before: &FullReading) -> bool {
+        self.last == Endpoint::of(before)
     }
 
-    pub(super) fn add(&mut self, between: &ReadingDelta, now: &FullReading) {
-        self.last = Point::of(now);
-        self.switches = self.switches.saturating_add(between.switches);
-        let telescoped = &between.telescoped;
-        let joint = if self.windows > 0 { telescoped.joint } else { 0 };
-        self.bound.0 += telescoped.least + joint;
-        self.bound.1 += telescoped.most - joint;
+    pub(super) fn add(&mut self, delta: &ReadingDelta, now: &FullReading) {
+        self.last = Endpoint::of(now);
+        self.switches = self.switches.saturating_add(delta.switches);
+        let telescoped = &delta.telescoped;
+        let first_uncertainty = if self.windows > 0 {
+            telescoped.first_uncertainty
+        } else {
+            0
+        };
+        self.bound.0 += telescoped.least + first_uncertainty;
+        self.bound.1 += telescoped.most - first_uncertainty;
         self.windows += 1;
-        self.summed.add(between.other);
+        self.summed.add(delta.other);
     }
 
     /// How often the seat's own threads ran.
@@ -70,13 +74,13 @@ impl Chain {
 
     pub(super) fn other(&self) -> Range {
         let own = self.own();
-        let left = |own: u64, bound: i128| {
-            let left = i128::from(self.switches) - i128::from(own) - bound;
-            u64::try_from(left.max(0)).unwrap_or(u64::MAX)
+        let others = |own: u64, bound: i128| {
+            let others = i128::from(self.switches) - i128::from(own) - bound;
+            u64::try_from(others.max(0)).unwrap_or(u64::MAX)
         };
         Range {
-            least: left(own.most, self.bound.1).max(self.summed.least),
-            most: left(own.least, self.bound.0).min(self.summed.most),
+            least: others(own.most, self.bound.1).max(self.summed.least),
+            most: others(own.least, self.bound.0).min(self.summed.most),
         }
     }
 }
@@ -89,26 +93,26 @@ impl Range {
 }
 
 impl Totals {
-    /// All but how often tasks ran, which a [`Chain`] sums.
-    pub(super) fn add(&mut self, between: &ReadingDelta) {
+    /// Adds everything except switch-ins, which a [`WindowSum`] sums.
+    pub(super) fn add(&mut self, delta: &ReadingDelta) {
         for (sums, counts) in [
-            (&mut self.devices, &between.devices),
-            (&mut self.upkeep, &between.upkeep),
-            (&mut self.softirqs, &between.softirqs),
-            (&mut self.own_interrupts, &between.own_interrupts),
+            (&mut self.devices, &delta.devices),
+            (&mut self.upkeep, &delta.upkeep),
+            (&mut self.softirqs, &delta.softirqs),
+            (&mut self.own_interrupts, &delta.own_interrupts),
         ] {
             for (name, count) in counts {
                 let sum = sums.entry(name.clone()).or_default();
                 *sum = sum.saturating_add(*count);
             }
         }
-        for (name, ran) in &between.kernel_threads {
+        for (name, ran) in &delta.kernel_threads {
             let sum = self.kernel_threads.entry(name.clone()).or_default();
             sum.count = sum.count.saturating_add(ran.count);
             sum.ns = sum.ns.saturating_add(ran.ns);
         }
-        self.own.ns = self.own.ns.saturating_add(between.run_ns);
-        self.delay_ns = self.delay_ns.saturating_add(between.delay_ns);
-        self.steal_ns = self.steal_ns.saturating_add(between.steal_ns);
+        self.own.ns = self.own.ns.saturating_add(delta.run_ns);
+        self.delay_ns = self.delay_ns.saturating_add(delta.delay_ns);
+        self.steal_ns = self.steal_ns.saturating_add(delta.steal_ns);
     }
 }

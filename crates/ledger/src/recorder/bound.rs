@@ -1,67 +1,70 @@
-//! Bound kernel threads across samples: each change is recorded once, because they are read only where something ran.
+//! Tracks bound kernel threads across samples. They are read only if something ran, and each change is recorded once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::replay::{FullReading, OpenSeat, UNOBSERVED_THREAD};
 use crate::sample::{Bound, CounterSample, Seat, Thread};
 
-/// Between two samples closer than this, in microseconds, no bound thread can start and end unobserved: the kernel lets a worker be idle
-/// for 5 minutes before it ends (IDLE_WORKER_TIMEOUT in kernel/workqueue.c). One minute is left for the sample itself.
-const MAX_WATCH_GAP_US: u64 = 240_000_000;
+/// Longest time between two samples, in microseconds, in which no bound thread can start and end unobserved: the kernel lets a worker be
+/// idle for 5 minutes before it ends (IDLE_WORKER_TIMEOUT in kernel/workqueue.c). One minute is left for the sample itself.
+const MAX_SAMPLE_GAP_US: u64 = 240_000_000;
 
-/// By seat.
+/// The bound threads of all seats.
 #[derive(Debug, Clone, Default)]
 pub(super) struct BoundThreads {
-    of: BTreeMap<Seat, BoundHistory>,
+    histories: BTreeMap<Seat, BoundHistory>,
     /// `up` of the last sample.
     last_up: Option<u64>,
 }
 
 #[derive(Debug, Clone, Default)]
 struct BoundHistory {
-    /// The last readings.
+    /// The threads of the last sample that read them.
     now: BTreeMap<Thread, Bound>,
-    /// Each thread that a sample had since the seat was written; [`UNOBSERVED_THREAD`] if there may have been others.
+    /// All threads of the samples since the seat was written; [`UNOBSERVED_THREAD`] if there may have been others.
     since_written: BTreeSet<Thread>,
 }
 
 impl BoundThreads {
-    /// Each sample counts, whether it is written or not.
-    pub(super) fn take_in(&mut self, sample: &CounterSample, open: &BTreeMap<u64, OpenSeat>) {
-        let is_long = |before: u64| sample.up_us.saturating_sub(before) > MAX_WATCH_GAP_US;
-        let unwatched = self.last_up.is_some_and(is_long);
+    /// Adds a sample, whether or not it is written.
+    pub(super) fn add(&mut self, sample: &CounterSample, open: &BTreeMap<u64, OpenSeat>) {
+        let is_long_before = |before: u64| sample.up_us.saturating_sub(before) > MAX_SAMPLE_GAP_US;
+        let after_long_gap = self.last_up.is_some_and(is_long_before);
         self.last_up = Some(sample.up_us);
-        self.of.retain(|seat, _| sample.seats.contains_key(seat));
-        // Threads in the ring were observed too, by an earlier daemon whose samples are not known otherwise.
+        self.histories.retain(|seat, _| sample.seats.contains_key(seat));
+        // The threads in the ring were observed by an earlier daemon, whose other samples are lost.
         for open in open.values() {
             if let (Some(last), true) = (&open.last, sample.seats.contains_key(&open.seat)) {
-                let of = self.of.entry(open.seat.clone()).or_insert_with(|| BoundHistory {
+                let history = self.histories.entry(open.seat.clone()).or_insert_with(|| BoundHistory {
                     now: BTreeMap::new(),
-                    since_written: is_long(last.up).then_some(UNOBSERVED_THREAD).into_iter().collect(),
+                    since_written: is_long_before(last.up)
+                        .then_some(UNOBSERVED_THREAD)
+                        .into_iter()
+                        .collect(),
                 });
-                of.since_written.extend(last.counters.bound.keys().copied());
+                history.since_written.extend(last.counters.bound.keys().copied());
             }
         }
         for (seat, counters) in &sample.seats {
-            let of = self.of.entry(seat.clone()).or_default();
-            if unwatched {
-                of.since_written.insert(UNOBSERVED_THREAD);
+            let history = self.histories.entry(seat.clone()).or_default();
+            if after_long_gap {
+                history.since_written.insert(UNOBSERVED_THREAD);
             }
-            if counters.bound_read || of.now.is_empty() {
-                of.now.clone_from(&counters.bound);
+            if counters.bound_read || history.now.is_empty() {
+                history.now.clone_from(&counters.bound);
             }
-            of.since_written.extend(of.now.keys().copied());
+            history.since_written.extend(history.now.keys().copied());
         }
     }
 
-    /// A reading with the bound threads as they are known, and those that are gone.
-    pub(super) fn completed(&self, seat: &Seat, mut now: FullReading) -> FullReading {
-        if let Some(of) = self.of.get(seat) {
-            now.counters.bound.clone_from(&of.now);
-            now.gone = of
+    /// The reading with the tracked bound threads, and with those that have ended.
+    pub(super) fn complete(&self, seat: &Seat, mut now: FullReading) -> FullReading {
+        if let Some(history) = self.histories.get(seat) {
+            now.counters.bound.clone_from(&history.now);
+            now.gone = history
                 .since_written
                 .iter()
-                .filter(|thread| !of.now.contains_key(thread))
+                .filter(|thread| !history.now.contains_key(thread))
                 .copied()
                 .collect();
         }
@@ -69,10 +72,10 @@ impl BoundThreads {
         now
     }
 
-    /// The seat's reading of the last sample is in the ring.
+    /// Called when the seat's reading of the last sample is in the ring.
     pub(super) fn written(&mut self, seat: &Seat) {
-        if let Some(of) = self.of.get_mut(seat) {
-            of.since_written = of.now.keys().copied().collect();
+        if let Some(history) = self.histories.get_mut(seat) {
+            history.since_written = history.now.keys().copied().collect();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The events that follow from how a sample differs from what stands.
+//! Derives events from the differences between a sample and the recorded state.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,15 @@ use crate::sample::{CounterSample, Seat};
 /// The realtime clock was set if it differs from CLOCK_BOOTTIME's progress by more than this, in microseconds.
 const MIN_CLOCK_STEP_US: u64 = 1_000_000;
 
-/// By how much the realtime clock was set.
-pub(super) fn set_by((at, up): (u64, u64), sample: &CounterSample) -> Option<i64> {
+/// By how many microseconds the realtime clock was set since the last sample.
+pub(super) fn clock_step((at, up): (u64, u64), sample: &CounterSample) -> Option<i64> {
     let expected = at.saturating_add(sample.up_us.saturating_sub(up));
     let by = i64::try_from(i128::from(sample.at_us) - i128::from(expected)).ok()?;
     (by.unsigned_abs() > MIN_CLOCK_STEP_US).then_some(by)
 }
 
-pub(super) fn states(
+/// The changes of states; with `all`, every state.
+pub(super) fn add_states(
     events: &mut Vec<Event>,
     before: Option<&BTreeMap<String, String>>,
     vms: &BTreeMap<String, Vm>,
@@ -52,8 +53,8 @@ pub(super) fn opened(number: u64, uid: &str, vm: &Vm, seat: &Seat) -> Event {
     }
 }
 
-pub(super) fn intruded(events: &mut Vec<Event>, uid: &str, seat: &Seat, between: &ReadingDelta) {
-    let mut tell = |class, name: &str, count| {
+pub(super) fn add_intrusions(events: &mut Vec<Event>, uid: &str, seat: &Seat, delta: &ReadingDelta) {
+    let mut add = |class, name: &str, count| {
         events.push(Event::Intruded {
             vm: uid.to_owned(),
             cpus: seat.cpus.to_string(),
@@ -62,11 +63,11 @@ pub(super) fn intruded(events: &mut Vec<Event>, uid: &str, seat: &Seat, between:
             count,
         });
     };
-    if between.other.least > 0 {
-        tell(Class::OtherTasks, "", (between.other.least, between.other.most));
+    if delta.other.least > 0 {
+        add(Class::OtherTasks, "", (delta.other.least, delta.other.most));
     }
-    for (name, count) in &between.devices {
-        tell(Class::Devices, name, (*count, *count));
+    for (name, count) in &delta.devices {
+        add(Class::Devices, name, (*count, *count));
     }
 }
 
@@ -78,12 +79,13 @@ pub(super) fn why_closed(known: &OpenSeat, vms: &BTreeMap<String, Vm>) -> Closed
         return Closed::NotIsolated;
     }
     if vm.seats.contains(&known.seat) {
-        // It should be read, and was missing in the sample.
+        // The sample lacks the seat, so one of its CPUs is offline.
         return Closed::Offline;
     }
     let elsewhere = |thread| vm.seats.iter().any(|seat| seat.threads.contains(thread));
-    match known.seat.threads.is_empty() || known.seat.threads.iter().any(elsewhere) {
-        true => Closed::Moved,
-        false => Closed::Ended,
+    if known.seat.threads.is_empty() || known.seat.threads.iter().any(elsewhere) {
+        Closed::Moved
+    } else {
+        Closed::Ended
     }
 }

@@ -1,33 +1,31 @@
 //! Decides which samples are written as entries.
 //!
-//! A seat on which nothing disturbing ran is written once an hour, together with all others: nothing is lost, because counters continue. A
-//! disturbance is written at once, and less often while it continues: a VM with a noisy neighbour must not push other VMs' entries out of the
-//! ring.
+//! A seat on which only its own threads and kernel upkeep ran is written once an hour, together with all others: nothing is lost, because
+//! counters continue. A disturbance is written at once, and less often while it continues, so that a VM that is disturbed all the time does
+//! not push other VMs' entries out of the ring.
 
 mod bound;
 mod entry_builder;
 mod events;
 mod pace;
-#[cfg(test)]
-mod tests;
 mod vm;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bound::BoundThreads;
-use entry_builder::{EntryBuilder, Read, VmReadings};
-use events::{set_by, states, why_closed};
+use entry_builder::{EntryBuilder, SeatReading, VmReadings};
+use events::{add_states, clock_step, why_closed};
 use pace::Pace;
-pub use pace::hours_between;
+pub use pace::heartbeat_hours;
 pub use vm::Vm;
 
-use crate::account::{Account, Coverage, Folded};
+use crate::account::{Account, AccountBuilder, Coverage};
 use crate::day::day;
 use crate::entry::{Closed, Entry, Event};
 use crate::replay::{FullReading, LedgerState, OpenSeat, ReadingDelta};
 use crate::sample::{CounterSample, Counters, Seat};
 
-/// Interval at which all seats are written, in microseconds, or a multiple of it: [`hours_between`].
+/// Interval at which all seats are written, in microseconds, or a multiple of it: [`heartbeat_hours`].
 const HEARTBEAT_INTERVAL_US: u64 = 3_600_000_000;
 
 /// Limit of the distinct reasons why samples could not be recorded; further ones are counted together.
@@ -39,14 +37,14 @@ pub struct Draft {
     pub entry: Entry,
     /// The events [`Event::Intruded`] of the entry.
     pub intrusions: Vec<Event>,
-    /// VMs whose pause between entries changes.
+    /// VMs whose pause between entries changes, because their disturbance is in this entry.
     disturbed: BTreeSet<String>,
-    heartbeat: bool,
-    /// How many of the recorder's notes it contains.
-    noted: usize,
+    is_heartbeat: bool,
+    /// How many of the recorder's pending events it contains.
+    pending: usize,
 }
 
-/// What follows from a sample.
+/// The result of comparing a sample with the recorded state.
 struct DraftOutcome {
     draft: Option<Draft>,
     /// The readings of open seats, whether they are written or not.
@@ -60,27 +58,29 @@ struct DraftOutcome {
 pub struct EntryRecorder {
     replay: LedgerState,
     boot: String,
-    notes: Vec<Event>,
+    /// Events to be written with the next entry.
+    pending: Vec<Event>,
     /// The number of missed samples by reason.
     missed: Vec<(u64, String)>,
     /// The key in use, written at the beginning of each segment.
     key: String,
     /// `at` and `up` of the last sample.
     last_sample: Option<(u64, u64)>,
-    /// When all seats were written last.
-    heartbeat: Option<(u64, u64)>,
-    /// How many bytes the ring may hold, and how many hours are between two entries of all seats.
-    room: u64,
-    every: u64,
+    /// `at` and `up` of the last entry of all seats.
+    last_heartbeat: Option<(u64, u64)>,
+    /// Limit of the ring, in bytes.
+    ring_bytes: u64,
+    /// Hours between two entries of all seats.
+    heartbeat_hours: u64,
     paces: BTreeMap<String, Pace>,
     bound: BoundThreads,
-    /// The readings of the last sample that were not written: they end the seats that the next sample closes.
+    /// The readings of the last sample that were not written. If the next sample closes the seat, they are its last reading.
     latest: BTreeMap<u64, FullReading>,
-    /// Seats whose end could not be written yet. They count as new when they return: what ran meanwhile is attributed to no VM.
+    /// Seats whose end could not be written yet. They count as new when they return, so runs in between belong to no VM.
     closing: BTreeMap<u64, Closed>,
-    /// VMs whose seats are opened and not read yet.
+    /// VMs whose seats are open but not read yet.
     settling: BTreeSet<String>,
-    /// The coverage of what was written.
+    /// The coverage of the written entries.
     coverage: Coverage,
 }
 
@@ -88,57 +88,56 @@ impl EntryRecorder {
     /// Continues from the state of the ring. Counters of another boot are not compared with this one's.
     pub fn resume(replay: LedgerState, boot_id: &str, version: &str) -> Self {
         let same_boot = replay.boot == boot_id;
-        let mut notes = Vec::new();
+        let mut pending = Vec::new();
         if !same_boot {
-            notes.push(Event::Boot { id: boot_id.to_owned() });
+            pending.push(Event::Boot { id: boot_id.to_owned() });
         }
-        notes.push(Event::Started {
+        pending.push(Event::Started {
             version: version.to_owned(),
         });
         Self {
             last_sample: same_boot.then_some((replay.at, replay.up)),
             key: replay.key.clone(),
-            coverage: Coverage::of(&replay),
+            coverage: Coverage::resume(&replay),
             replay,
             boot: boot_id.to_owned(),
-            notes,
-            room: u64::MAX,
-            every: 1,
+            pending,
+            ring_bytes: u64::MAX,
+            heartbeat_hours: 1,
             ..Self::default()
         }
     }
 
-    /// Seats of these VMs are opened and not read until the next call: what runs there meanwhile is not counted as other tasks, and the
-    /// time is a gap.
-    pub fn settle(&mut self, vms: BTreeSet<String>) {
+    /// Seats of these VMs are opened and not read until the next call: runs there are not counted as other tasks, and the time is a gap.
+    pub fn set_settling(&mut self, vms: BTreeSet<String>) {
         self.settling = vms;
     }
 
     /// The seats that the next sample has to read.
-    pub fn wants(&self, vms: &BTreeMap<String, Vm>) -> BTreeSet<Seat> {
+    pub fn seats_to_read(&self, vms: &BTreeMap<String, Vm>) -> BTreeSet<Seat> {
         let read = vms.iter().filter(|(vm, _)| !self.settling.contains(*vm));
         read.flat_map(|(_, vm)| vm.sampled_seats()).cloned().collect()
     }
 
-    /// How many bytes the ring may hold.
-    pub fn use_room(&mut self, bytes: u64) {
-        self.room = bytes;
+    /// Sets the limit of the ring, in bytes.
+    pub fn set_ring_bytes(&mut self, bytes: u64) {
+        self.ring_bytes = bytes;
     }
 
-    /// The key in use from now on, base64.
-    pub fn use_key(&mut self, key: &str) {
+    /// Sets the key in use, base64.
+    pub fn set_key(&mut self, key: &str) {
         if self.key != key || self.replay.key != key {
             key.clone_into(&mut self.key);
-            self.notes.push(Event::Key { key: key.to_owned() });
+            self.pending.push(Event::Key { key: key.to_owned() });
         }
     }
 
-    /// Adds an event. It causes the next entry and is written with it.
-    pub fn note(&mut self, event: Event) {
-        self.notes.push(event);
+    /// Adds an event, which is written with the next sample.
+    pub fn add_event(&mut self, event: Event) {
+        self.pending.push(event);
     }
 
-    /// A sample, or its entry, was not recorded. Counters continue, so only the resolution in time suffers.
+    /// Notes that a sample or its entry was not recorded. Counters continue, so only the resolution in time suffers.
     pub fn missed(&mut self, why: &str) {
         let why = match self.missed.len() {
             MAX_MISSED_REASONS.. if !self.missed.iter().any(|(_, known)| known == why) => "other reasons",
@@ -157,12 +156,12 @@ impl EntryRecorder {
         vms: &BTreeMap<String, Vm>,
         starts_segment: bool,
     ) -> Option<Draft> {
-        // A note, so that it is written later if this entry cannot be.
-        if let Some(by) = self.last_sample.and_then(|before| set_by(before, sample)) {
-            self.notes.push(Event::Clock { by });
+        // Pending, so that it is written later if this entry cannot be.
+        if let Some(by) = self.last_sample.and_then(|before| clock_step(before, sample)) {
+            self.pending.push(Event::Clock { by });
         }
         self.last_sample = Some((sample.at_us, sample.up_us));
-        self.bound.take_in(sample, open_seats(&self.replay, &self.boot));
+        self.bound.add(sample, open_seats(&self.replay, &self.boot));
         let DraftOutcome { draft, latest, closed } = self.draft(sample, vms, starts_segment);
         self.latest.extend(latest);
         self.closing = closed;
@@ -171,18 +170,18 @@ impl EntryRecorder {
 
     fn draft(&self, sample: &CounterSample, vms: &BTreeMap<String, Vm>, starts_segment: bool) -> DraftOutcome {
         let mut draft = Draft {
-            heartbeat: starts_segment || self.is_heartbeat(sample),
-            noted: self.notes.len(),
+            is_heartbeat: starts_segment || self.is_heartbeat(sample),
+            pending: self.pending.len(),
             ..Draft::default()
         };
         let mut builder = EntryBuilder {
             sample,
             starts_segment,
-            next: self.replay.next_seat,
+            next_seat: self.replay.next_seat,
             events: Vec::new(),
             readings: Vec::new(),
             latest: Vec::new(),
-            still: BTreeSet::new(),
+            still_open: BTreeSet::new(),
             closed: BTreeMap::new(),
         };
         builder
@@ -192,7 +191,7 @@ impl EntryRecorder {
                 why: why.clone(),
             }));
         let before = (self.replay.boot == self.boot).then_some(&self.replay.states);
-        states(&mut builder.events, before, vms, starts_segment);
+        add_states(&mut builder.events, before, vms, starts_segment);
         let open = open_seats(&self.replay, &self.boot);
         let by_seat: BTreeMap<(&str, &Seat), u64> = open
             .iter()
@@ -203,15 +202,15 @@ impl EntryRecorder {
             for seat in vm.sampled_seats() {
                 let known = by_seat.get(&(uid.as_str(), seat));
                 let known = known.and_then(|number| Some((*number, open.get(number)?)));
-                self.seat(&mut builder, &mut vm_readings, (uid, vm), seat, known);
+                self.add_seat(&mut builder, &mut vm_readings, (uid, vm), seat, known);
             }
-            let mut due = draft.heartbeat || vm_readings.changed;
-            if vm_readings.disturbed {
-                due |= self.paces.get(uid).copied().unwrap_or_default().is_due(sample.up_us);
+            let mut is_due = draft.is_heartbeat || vm_readings.is_changed;
+            if vm_readings.is_disturbed {
+                is_due |= self.paces.get(uid).copied().unwrap_or_default().is_due(sample.up_us);
             }
-            // If it is not due, what ran stays in the counters.
-            if due {
-                if vm_readings.disturbed {
+            // If it is not due, the runs stay in the counters until the next entry.
+            if is_due {
+                if vm_readings.is_disturbed {
                     draft.disturbed.insert(uid.clone());
                 }
                 builder.events.extend(vm_readings.intrusions.iter().cloned());
@@ -220,27 +219,27 @@ impl EntryRecorder {
             }
         }
         for (number, known) in open {
-            if !builder.still.contains(number) && !builder.closed.contains_key(number) {
+            if !builder.still_open.contains(number) && !builder.closed.contains_key(number) {
                 self.close(&mut builder, *number, why_closed(known, vms));
             }
         }
-        let nothing = builder.readings.is_empty() && builder.events.is_empty() && self.notes.is_empty();
-        // An empty node writes nothing either.
-        let writes = !nothing || starts_segment && !vms.is_empty();
-        if writes {
-            let events = self.noted(starts_segment, builder.events);
+        let is_empty = builder.readings.is_empty() && builder.events.is_empty() && self.pending.is_empty();
+        // A node without VMs writes no entry only because a segment begins.
+        let is_written = !is_empty || starts_segment && !vms.is_empty();
+        if is_written {
+            let events = self.with_pending(starts_segment, builder.events);
             draft.entry = self.entry((sample.at_us, sample.up_us), events, &builder.readings);
         }
         DraftOutcome {
-            draft: writes.then_some(draft),
+            draft: is_written.then_some(draft),
             latest: builder.latest,
             closed: builder.closed,
         }
     }
 
-    /// The notes and these events.
-    fn noted(&self, starts_segment: bool, events: Vec<Event>) -> Vec<Event> {
-        let mut all = self.notes.clone();
+    /// The pending events, then these; at the beginning of a segment with the boot and the key in front.
+    fn with_pending(&self, starts_segment: bool, events: Vec<Event>) -> Vec<Event> {
+        let mut all = self.pending.clone();
         if starts_segment {
             all.retain(|event| !matches!(event, Event::Boot { .. } | Event::Key { .. }));
             let key = Event::Key { key: self.key.clone() };
@@ -251,15 +250,15 @@ impl EntryRecorder {
         all
     }
 
-    fn entry(&self, (at, up): (u64, u64), mut events: Vec<Event>, readings: &[Read<'_>]) -> Entry {
+    fn entry(&self, (at, up): (u64, u64), mut events: Vec<Event>, readings: &[SeatReading<'_>]) -> Entry {
         let closing = |event: &Event| match event {
             Event::Closed { seat, .. } => Some((*seat, self.latest.get(seat)?, self.replay.seats.get(seat)?)),
             _ => None,
         };
-        let names = |of: fn(&Counters) -> &BTreeMap<String, u32>| -> Vec<String> {
+        let names = |counts: fn(&Counters) -> &BTreeMap<String, u32>| -> Vec<String> {
             let ends = events.iter().filter_map(closing).map(|(_, latest, _)| latest);
             let written = readings.iter().map(|(_, _, now)| now).chain(ends);
-            let used = written.flat_map(|now| of(&now.counters));
+            let used = written.flat_map(|now| counts(&now.counters));
             let used: BTreeSet<&String> = used.filter(|(_, count)| **count > 0).map(|(name, _)| name).collect();
             used.into_iter().cloned().collect()
         };
@@ -271,7 +270,7 @@ impl EntryRecorder {
             ..Entry::default()
         };
         for event in &mut events {
-            let end = closing(event).map(|(seat, latest, open)| latest.reading(seat, open.last.as_ref(), &entry));
+            let end = closing(event).map(|(seat, latest, open)| latest.to_stored(seat, open.last.as_ref(), &entry));
             if let Event::Closed { last, .. } = event {
                 *last = end.map(Box::new);
             }
@@ -279,29 +278,30 @@ impl EntryRecorder {
         entry.events = events;
         entry.readings = readings
             .iter()
-            .map(|(number, before, now)| now.reading(*number, *before, &entry))
+            .map(|(number, before, now)| now.to_stored(*number, *before, &entry))
             .collect();
         entry
     }
 
-    /// An entry with current readings of all seats, with which an account ends. It is not written, so callers cannot fill the ring.
+    /// An entry with current readings of all seats, with which an account ends. It is not written: requests for accounts must not fill
+    /// the ring.
     pub fn provisional(&mut self, sample: &CounterSample, vms: &BTreeMap<String, Vm>) -> Entry {
         let open = open_seats(&self.replay, &self.boot);
-        self.bound.take_in(sample, open);
+        self.bound.add(sample, open);
         let mut readings = Vec::new();
         for (number, open) in open {
-            let there = vms
+            let is_sampled = vms
                 .get(&open.vm)
                 .is_some_and(|vm| vm.sampled_seats().any(|seat| *seat == open.seat));
-            if let (true, Some(last), Some(counters)) = (there, &open.last, sample.seats.get(&open.seat)) {
+            if let (true, Some(last), Some(counters)) = (is_sampled, &open.last, sample.seats.get(&open.seat)) {
                 let now = FullReading {
                     at: sample.at_us,
                     up: sample.up_us,
                     counters: counters.clone(),
                     gone: BTreeSet::new(),
                 };
-                let now = self.bound.completed(&open.seat, now);
-                // A later answer must not report less than an earlier one.
+                let now = self.bound.complete(&open.seat, now);
+                // Kept as the latest reading: a later account must not report less than this one.
                 if !self.closing.contains_key(number) && ReadingDelta::new(open, last, &now).is_ok() {
                     self.latest.insert(*number, now.clone());
                     readings.push((*number, Some(last), now));
@@ -313,29 +313,29 @@ impl EntryRecorder {
         entry
     }
 
-    /// The ring has written the entry in `bytes` bytes. Returns the accounts of the windows and gaps that end with it, by VM.
+    /// Called when the ring has written the entry, in `bytes` bytes. Returns the accounts of the windows and gaps that end with it, by VM.
     pub fn committed(&mut self, draft: Draft, bytes: u64) -> BTreeMap<String, Account> {
         let Draft {
             entry,
             disturbed,
-            heartbeat,
-            noted,
+            is_heartbeat,
+            pending,
             ..
         } = draft;
-        self.notes.drain(..noted.min(self.notes.len()));
+        self.pending.drain(..pending.min(self.pending.len()));
         self.missed.clear();
         self.closing.clear();
         for vm in disturbed {
             self.paces.entry(vm).or_default().written(entry.up);
         }
-        if heartbeat {
-            self.heartbeat = Some((entry.at, entry.up));
-            self.every = hours_between(bytes, self.room);
+        if is_heartbeat {
+            self.last_heartbeat = Some((entry.at, entry.up));
+            self.heartbeat_hours = heartbeat_hours(bytes, self.ring_bytes);
             self.paces.retain(|_, pace| !pace.is_quiet(entry.up));
         }
-        // It follows from the state, because it was made from it.
-        let mut folded = Folded::behind(std::mem::take(&mut self.coverage));
-        let _ = self.replay.follow(&entry, &mut folded);
+        // The entry was made from this state, so there is no error.
+        let mut accounts = AccountBuilder::resume(std::mem::take(&mut self.coverage));
+        let _ = self.replay.follow(&entry, &mut accounts);
         let open = &self.replay.seats;
         self.latest.retain(|seat, _| open.contains_key(seat));
         for reading in &entry.readings {
@@ -344,32 +344,32 @@ impl EntryRecorder {
                 self.bound.written(&open.seat);
             }
         }
-        let (booked, coverage) = folded.booked();
+        let (accounts, coverage) = accounts.into_parts();
         self.coverage = coverage;
-        booked
+        accounts
     }
 
-    /// The last entry of a daemon that is stopped, with its last sample; `None` if it would have to begin a segment, which the next daemon
-    /// does.
-    pub fn stopped(&mut self, at_us: u64, up_us: u64, starts_segment: bool) -> Option<Entry> {
+    /// The last entry of a daemon that is stopped, with its last sample; `None` if it would have to begin a segment: the next daemon
+    /// begins it.
+    pub fn stop(&mut self, at_us: u64, up_us: u64, starts_segment: bool) -> Option<Entry> {
         if starts_segment {
             return None;
         }
-        let mut events = std::mem::take(&mut self.notes);
+        let mut events = std::mem::take(&mut self.pending);
         events.push(Event::Stopped {});
         let open = open_seats(&self.replay, &self.boot);
-        let readings: Vec<Read<'_>> = open
+        let readings: Vec<SeatReading<'_>> = open
             .iter()
             .filter_map(|(number, open)| Some((*number, open.last.as_ref(), self.latest.get(number)?.clone())))
             .collect();
         Some(self.entry((at_us, up_us), events, &readings))
     }
 
-    /// Whether all seats are to be written: at the first sample of each hour since boot, and of each UTC day.
+    /// Whether all seats are to be written: at the first sample of each interval since boot, and of each UTC day.
     fn is_heartbeat(&self, sample: &CounterSample) -> bool {
-        let hour = |up: u64| up / (HEARTBEAT_INTERVAL_US * self.every.max(1));
-        self.heartbeat
-            .is_none_or(|(at, up)| hour(up) != hour(sample.up_us) || day(at) != day(sample.at_us))
+        let interval = |up: u64| up / (HEARTBEAT_INTERVAL_US * self.heartbeat_hours.max(1));
+        self.last_heartbeat
+            .is_none_or(|(at, up)| interval(up) != interval(sample.up_us) || day(at) != day(sample.at_us))
     }
 }
 

@@ -1,5 +1,3 @@
-//! A VM as the recorder sees it.
-
 use std::collections::BTreeSet;
 
 use crate::sample::Seat;
@@ -9,9 +7,9 @@ use crate::sample::Seat;
 pub struct Vm {
     /// `namespace/name`; may be empty.
     pub name: String,
-    /// As D-Bus has it.
+    /// The state as on D-Bus.
     pub state: String,
-    /// They are read in the states `isolated` and `contained`.
+    /// Its seats, which are read in the states `isolated` and `contained`.
     pub seats: BTreeSet<Seat>,
     /// PCI addresses.
     pub own_devices: BTreeSet<String>,
@@ -19,7 +17,7 @@ pub struct Vm {
 
 impl Vm {
     pub(super) fn sampled_seats(&self) -> impl Iterator<Item = &Seat> {
-        let promises = matches!(self.state.as_str(), "isolated" | "contained");
-        self.seats.iter().filter(move |_| promises)
+        let is_sampled = matches!(self.state.as_str(), "isolated" | "contained");
+        self.seats.iter().filter(move |_| is_sampled)
     }
 }

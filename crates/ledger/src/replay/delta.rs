@@ -19,7 +19,7 @@ const START_TIME_UNIT_US: u64 = 10_000;
 /// may have run before that too, because the clock is read once in a sample.
 const MAX_SAMPLE_DURATION_US: u64 = 1_000_000;
 
-/// Counters of one seat rose impossibly: one of its threads ran on other CPUs, or the readings are from different boots.
+/// The readings of a seat cannot follow each other: one of its threads ran on other CPUs, or they are from different boots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the counters contradict each other: a thread ran elsewhere, or one of them fell")]
 pub struct Contradiction;
@@ -34,7 +34,7 @@ pub struct ReadingDelta {
     pub own: Range,
     /// Switch-ins of bound kernel threads, lower and upper bound.
     pub bound: Range,
-    /// All other switch-ins. The lower bound is 0 if a bound kernel thread ended, because how often it ran is not known.
+    /// All other switch-ins. The lower bound is 0 if a bound kernel thread ended, because its last switch-ins are not known.
     pub other: Range,
     pub(crate) telescoped: Telescoped,
     pub kernel_threads: BTreeMap<String, Ran>,
@@ -48,15 +48,15 @@ pub struct ReadingDelta {
     pub steal_ns: u64,
 }
 
-/// Bounds of a window's bound threads that can be summed over consecutive windows. They are not cut off at 0: what one window lacks the
-/// next one has too much.
+/// Bounds of a window's switch-ins of bound threads that can be summed over consecutive windows. They are not limited by 0, so that errors
+/// of consecutive windows cancel out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Telescoped {
     pub(crate) least: i128,
     pub(crate) most: i128,
-    /// The uncertainty of the reading that begins the window. The same reading ends the previous window, so a sum of both adds it to `least`
-    /// and subtracts it from `most`.
-    pub(crate) joint: i128,
+    /// The uncertainty of the reading that begins the window. The same reading ends the previous window, so a sum of both windows adds it
+    /// to `least` and subtracts it from `most`.
+    pub(crate) first_uncertainty: i128,
 }
 
 /// A tick of `/proc/stat` (USER_HZ, 100 on all architectures that Linux runs VMs on).
@@ -78,8 +78,8 @@ impl ReadingDelta {
             least: to.own.0.saturating_sub(from.own.1),
             most: risen(from.own.0, to.own.1)?,
         };
-        let (bound, mut telescoped, kernel_threads) = bound(before, now)?;
-        // A thread that ended ran once more, maybe after the CPU was read; an unobserved one did not outlast the sample.
+        let (bound, mut telescoped, kernel_threads) = bound_threads(before, now)?;
+        // A thread that ended may have run once more after the CPU was read; an unobserved one had ended before the sample.
         let ended = !now.gone.is_empty() || before.gone.iter().any(|thread| *thread != UNOBSERVED_THREAD);
         let most = switches
             .checked_sub(own.least)
@@ -87,16 +87,15 @@ impl ReadingDelta {
             .ok_or(Contradiction)?;
         let least = switches.saturating_sub(own.most).saturating_sub(bound.most);
         // All other switch-ins may be those of a thread that ended.
-        let (least, bound) = match ended {
-            true => {
-                telescoped.most += i128::from(most);
-                let most = bound.most.saturating_add(most);
-                (0, Range { most, ..bound })
-            }
-            false => (least, bound),
+        let (least, bound) = if ended {
+            telescoped.most += i128::from(most);
+            let most = bound.most.saturating_add(most);
+            (0, Range { most, ..bound })
+        } else {
+            (least, bound)
         };
         let (devices, own_interrupts) = devices(open, from, to);
-        let mut between = Self {
+        let mut delta = Self {
             us: risen(before.up, now.up)?,
             switches,
             own,
@@ -106,18 +105,18 @@ impl ReadingDelta {
             kernel_threads,
             devices,
             own_interrupts,
-            upkeep: risen_by_name(&from.upkeep, &to.upkeep),
-            softirqs: risen_by_name(&from.softirqs, &to.softirqs),
+            upkeep: rises_by_name(&from.upkeep, &to.upkeep),
+            softirqs: rises_by_name(&from.softirqs, &to.softirqs),
             run_ns: risen(from.run_ns, to.run_ns)?,
             delay_ns: risen(from.delay_ns, to.delay_ns)?,
             steal_ns: risen(from.steal, to.steal)?.saturating_mul(TICK_NS),
         };
         for name in POSTED_INTERRUPTS {
-            if let Some(count) = between.upkeep.remove(name) {
-                between.own_interrupts.insert(name.to_owned(), count);
+            if let Some(count) = delta.upkeep.remove(name) {
+                delta.own_interrupts.insert(name.to_owned(), count);
             }
         }
-        Ok(between)
+        Ok(delta)
     }
 
     /// Whether other tasks or other devices' interrupts ran: the two classes that are promised to be 0.
@@ -126,8 +125,11 @@ impl ReadingDelta {
     }
 }
 
-/// Switch-ins of bound threads as bounds and as summable bounds, and the time that each ran.
-fn bound(before: &FullReading, now: &FullReading) -> Result<(Range, Telescoped, BTreeMap<String, Ran>), Contradiction> {
+/// Switch-ins of bound threads as bounds and as summable bounds, and how often and how long each ran.
+fn bound_threads(
+    before: &FullReading,
+    now: &FullReading,
+) -> Result<(Range, Telescoped, BTreeMap<String, Ran>), Contradiction> {
     let (mut sum, mut by_name) = (Range::default(), BTreeMap::<String, Ran>::new());
     let mut telescoped = Telescoped::default();
     for (thread, bound) in &now.counters.bound {
@@ -136,8 +138,8 @@ fn bound(before: &FullReading, now: &FullReading) -> Result<(Range, Telescoped, 
             Some(known) => {
                 let (known_first, known_last) = known.switches;
                 telescoped.least += i128::from(first) - i128::from(known_last);
-                telescoped.joint += i128::from(known_last) - i128::from(known_first);
-                risen_of(known, bound)?
+                telescoped.first_uncertainty += i128::from(known_last) - i128::from(known_first);
+                rise_of_thread(known, bound)?
             }
             // All of its runs are in this window, the first ones maybe on other CPUs.
             None if thread.start.saturating_mul(START_TIME_UNIT_US)
@@ -147,7 +149,7 @@ fn bound(before: &FullReading, now: &FullReading) -> Result<(Range, Telescoped, 
                 let least = first.saturating_sub(MAX_RUNS_BEFORE_BOUND);
                 (Range { least, most: last }, bound.run_ns)
             }
-            // It existed at the previous reading and was not known: which of its runs are in this window is unknown.
+            // It existed at the previous reading, which does not have it: how many of its runs are in this window is not known.
             None => {
                 telescoped.least -= i128::from(last) - i128::from(first);
                 (Range { least: 0, most: last }, bound.run_ns)
@@ -167,7 +169,7 @@ fn bound(before: &FullReading, now: &FullReading) -> Result<(Range, Telescoped, 
     Ok((sum, telescoped, by_name))
 }
 
-fn risen_of(before: &Bound, now: &Bound) -> Result<(Range, u64), Contradiction> {
+fn rise_of_thread(before: &Bound, now: &Bound) -> Result<(Range, u64), Contradiction> {
     let range = Range {
         least: now.switches.0.saturating_sub(before.switches.1),
         most: now.switches.1.checked_sub(before.switches.0).ok_or(Contradiction)?,
@@ -185,7 +187,7 @@ fn devices(open: &OpenSeat, from: &Counters, to: &Counters) -> (BTreeMap<String,
         if count == 0 {
             continue;
         }
-        // A line that it shares with other drivers fires for those as well.
+        // A line that other drivers share is not the VM's own.
         let device = vfio_device(&now.name);
         let is_own = device.is_some_and(|device| open.own_devices.iter().any(|own| own == device));
         let sum = if is_own { &mut own } else { &mut others };
@@ -194,7 +196,7 @@ fn devices(open: &OpenSeat, from: &Counters, to: &Counters) -> (BTreeMap<String,
     (others, own)
 }
 
-fn risen_by_name(from: &BTreeMap<String, u32>, to: &BTreeMap<String, u32>) -> BTreeMap<String, u64> {
+fn rises_by_name(from: &BTreeMap<String, u32>, to: &BTreeMap<String, u32>) -> BTreeMap<String, u64> {
     let risen = |(name, now): (&String, &u32)| {
         let count = u64::from(rise(from.get(name).copied().unwrap_or(0), *now));
         (count > 0).then(|| (name.clone(), count))

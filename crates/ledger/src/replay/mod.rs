@@ -1,4 +1,4 @@
-//! The state after a sequence of entries: the open seats and the last reading of each. The entries of one segment suffice.
+//! Computes the state after a sequence of entries: the open seats and the last reading of each. The entries of one segment suffice.
 
 mod delta;
 #[cfg(test)]
@@ -42,15 +42,15 @@ pub struct OpenSeat {
     pub last: Option<FullReading>,
 }
 
-/// A seat's reading with all counters, also those that did not change since the one before.
+/// A seat's reading with all counters, including those that did not change since the previous one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FullReading {
     /// Times, microseconds.
     pub at: u64,
     pub up: u64,
     pub counters: Counters,
-    /// Bound kernel threads that ended since the previous reading, also those that started after it. One may have run once more after the CPU
-    /// was read; that run is in the next window.
+    /// Bound kernel threads that ended since the previous reading, including those that started after it. One may have run once more after
+    /// the CPU was read; that run is in the next window.
     pub gone: BTreeSet<Thread>,
 }
 
@@ -83,17 +83,17 @@ impl LedgerState {
     /// Applies the next entry.
     ///
     /// # Errors
-    /// The first reason why a part of it does not follow; the rest is applied. A seat whose reading does not follow is closed, so that
-    /// nothing is counted from it.
+    /// The first reason why a part of it does not follow; the rest is applied. A seat whose reading does not follow is closed, and its
+    /// time is a gap.
     pub fn apply(&mut self, entry: &Entry) -> Result<(), ReplayError> {
         self.follow(entry, &mut ())
     }
 
-    /// Like [`apply`](Self::apply), and reports each change to `follower`.
+    /// Like [`apply`](Self::apply), and reports each change to `visitor`.
     ///
     /// # Errors
     /// As [`apply`](Self::apply).
-    pub fn follow(&mut self, entry: &Entry, follower: &mut impl ReplayVisitor) -> Result<(), ReplayError> {
+    pub fn follow(&mut self, entry: &Entry, visitor: &mut impl ReplayVisitor) -> Result<(), ReplayError> {
         let mut error = None;
         if self.seq > 0 && entry.seq <= self.seq {
             return Err(ReplayError::Order {
@@ -102,30 +102,30 @@ impl LedgerState {
             });
         }
         (self.seq, self.at, self.up) = (entry.seq, entry.at, entry.up);
-        follower.entry(entry);
+        visitor.entry(entry);
         for event in &entry.events {
-            // At the beginning of a segment it may concern a seat of the previous segment, which need not exist.
+            // At the beginning of a segment the seat may be one of the previous segment, which need not exist any more.
             if let Event::Closed {
                 seat, last: Some(last), ..
             } = event
                 && last.seat == *seat
                 && self.seats.contains_key(seat)
             {
-                let followed = self.reading(entry, last, follower);
-                error = error.or(followed.err());
+                let applied = self.reading(entry, last, visitor);
+                error = error.or(applied.err());
             }
-            self.event(entry, event, follower);
+            self.event(entry, event, visitor);
         }
         for reading in &entry.readings {
-            if let Err(wrong) = self.reading(entry, reading, follower) {
+            if let Err(replay_error) = self.reading(entry, reading, visitor) {
                 self.seats.remove(&reading.seat);
-                error.get_or_insert(wrong);
+                error.get_or_insert(replay_error);
             }
         }
         error.map_or(Ok(()), Err)
     }
 
-    fn event(&mut self, entry: &Entry, event: &Event, follower: &mut impl ReplayVisitor) {
+    fn event(&mut self, entry: &Entry, event: &Event, visitor: &mut impl ReplayVisitor) {
         let open = match event {
             Event::Opened { seat, .. } | Event::Closed { seat, .. } => self.seats.get(seat),
             _ => None,
@@ -135,7 +135,7 @@ impl LedgerState {
         {
             return;
         }
-        follower.event(entry, event, open);
+        visitor.event(entry, event, open);
         match event {
             Event::Boot { id } => {
                 self.boot.clone_from(id);
@@ -143,7 +143,7 @@ impl LedgerState {
                 for (seat, open) in std::mem::take(&mut self.seats) {
                     let why = Closed::Boot;
                     let last = None;
-                    follower.event(entry, &Event::Closed { seat, why, last }, Some(&open));
+                    visitor.event(entry, &Event::Closed { seat, why, last }, Some(&open));
                 }
                 self.states.clear();
             }
@@ -197,32 +197,32 @@ impl LedgerState {
         &mut self,
         entry: &Entry,
         reading: &Reading,
-        follower: &mut impl ReplayVisitor,
+        visitor: &mut impl ReplayVisitor,
     ) -> Result<(), ReplayError> {
         let (seq, seat) = (entry.seq, reading.seat);
         let open = self.seats.get_mut(&seat).ok_or(ReplayError::Seat { seq, seat })?;
         if reading.upkeep.len() != entry.upkeep.len() || reading.softirqs.len() != entry.softirqs.len() {
             return Err(ReplayError::Columns { seq, seat });
         }
-        let now = FullReading::completed(entry, reading, open.last.as_ref());
-        follower.reading(seat, open, &now);
+        let now = FullReading::from_stored(entry, reading, open.last.as_ref());
+        visitor.reading(seat, open, &now);
         open.last = Some(now);
         Ok(())
     }
 }
 
-/// Stands for bound kernel threads that no sample had: during a long pause between samples one may have started and ended. It is written
-/// as one that ended.
+/// Represents bound kernel threads that may have started and ended during a long pause between samples. It is written as a thread that
+/// ended.
 pub(crate) const UNOBSERVED_THREAD: Thread = Thread { id: 0, start: 0 };
 
 /// The state of a VM that ended.
 pub const ENDED_STATE: &str = "gone";
 
 impl FullReading {
-    /// The reading, completed from the previous one.
-    pub(crate) fn completed(entry: &Entry, reading: &Reading, before: Option<&Self>) -> Self {
-        let [switches, own, slack, run_ns, delay_ns, steal] = reading.numbers;
-        let before = before.filter(|_| !reading.full).map(|known| &known.counters);
+    /// A stored reading with the missing counters of the previous one.
+    pub(crate) fn from_stored(entry: &Entry, reading: &Reading, before: Option<&Self>) -> Self {
+        let [switches, own, own_width, run_ns, delay_ns, steal] = reading.numbers;
+        let before = before.filter(|_| !reading.full).map(|reading| &reading.counters);
         let mut devices = before.map(|before| before.devices.clone()).unwrap_or_default();
         for (irq, Device(name, count)) in &reading.devices {
             let fired = Fired {
@@ -251,7 +251,7 @@ impl FullReading {
             gone: gone.collect(),
             counters: Counters {
                 switches,
-                own: (own, own.saturating_add(slack)),
+                own: (own, own.saturating_add(own_width)),
                 run_ns,
                 delay_ns,
                 bound,
@@ -264,10 +264,10 @@ impl FullReading {
         }
     }
 
-    /// The reading as it is stored: what differs from the previous one, or all.
-    pub(crate) fn reading(&self, seat: u64, before: Option<&Self>, entry: &Entry) -> Reading {
+    /// The reading as it is stored: counters that differ from the previous one, or all if there is none.
+    pub(crate) fn to_stored(&self, seat: u64, before: Option<&Self>, entry: &Entry) -> Reading {
         let counters = &self.counters;
-        let before = before.map(|known| &known.counters);
+        let before = before.map(|reading| &reading.counters);
         let devices = counters
             .devices
             .iter()

@@ -1,4 +1,4 @@
-//! Whether a line follows the one before.
+//! Checks that each line of the ring follows the one before.
 
 use std::ops::Range;
 
@@ -11,40 +11,41 @@ use crate::entry::Entry;
 #[derive(Debug, Clone, Copy)]
 enum Predecessor {
     /// No line was read yet.
-    Nothing,
-    Known(Hash),
-    /// It has none that could be read.
-    Lost,
+    NoLine,
+    Hash(Hash),
+    /// The previous line has no hash.
+    Unreadable,
 }
 
-/// Goes from line to line. A line that is wrong is one fault, not a fault of all that follow: those are compared with the hash that the
-/// wrong line names.
+/// The state of the check from line to line. A wrong line is one fault and not a fault of all later lines: the next line is compared with
+/// the hash in the wrong one.
 #[derive(Debug, Clone)]
 pub struct Chain {
     before: Predecessor,
-    /// The number of the next entry; the least one where lines before it were wrong.
+    /// The number of the next entry; its least possible number if [`exact`](Self::exact) is not set.
     next: Option<u64>,
+    /// Whether the line before was right.
     exact: bool,
-    /// Numbers that the segment may have: from its own name on, and before the next one's.
+    /// The numbers that the segment's entries may have: from that in its name on, below that of the next segment.
     numbers: Range<u64>,
-    /// Lines with a hash since the last one that was right.
-    wrong: u64,
+    /// The number of lines with a hash since the last one that was right.
+    wrong_lines: u64,
 }
 
-/// What a line showed.
+/// The result of checking a line.
 #[derive(Debug, Default)]
 pub struct Checked {
-    /// The line has a hash and an entry, wrong or right: no crash leaves one that is wrong.
-    pub whole: bool,
+    /// Whether the line has a hash and an entry, wrong or right. A crash does not leave such a line with a wrong hash.
+    pub complete: bool,
     pub fault: Option<String>,
-    /// An entry that is as it was written. At the beginning of a segment it may come with a fault: the one before is missing.
+    /// The entry, if it is as it was written. At the beginning of a segment there may be a fault besides: the entry before is missing.
     pub entry: Option<(Entry, Hash)>,
 }
 
 impl Checked {
-    fn wrong(whole: bool, fault: impl ToString) -> Self {
+    fn wrong(complete: bool, fault: impl ToString) -> Self {
         Self {
-            whole,
+            complete,
             fault: Some(fault.to_string()),
             entry: None,
         }
@@ -54,47 +55,50 @@ impl Checked {
 impl Chain {
     pub fn new() -> Self {
         Self {
-            before: Predecessor::Nothing,
+            before: Predecessor::NoLine,
             next: None,
             exact: false,
             numbers: 0..u64::MAX,
-            wrong: 0,
+            wrong_lines: 0,
         }
     }
 
-    /// The segment that begins with `first` is next, and behind it the one that begins with `until`.
-    pub fn begin(&mut self, first: u64, until: Option<u64>) {
+    /// Begins the segment whose first entry is `first`; the next segment begins with `until`.
+    pub fn begin_segment(&mut self, first: u64, until: Option<u64>) {
         self.numbers = first..until.unwrap_or(u64::MAX);
     }
 
-    /// The number of the next entry, and the hash that it follows: `None` where no line had one.
-    pub fn end(&self) -> (u64, Option<Hash>) {
+    /// The number of the next entry, and the hash that it follows; `None` if the last line had none.
+    pub fn next_entry(&self) -> (u64, Option<Hash>) {
         let hash = match self.before {
-            Predecessor::Known(hash) => Some(hash),
-            Predecessor::Nothing | Predecessor::Lost => None,
+            Predecessor::Hash(hash) => Some(hash),
+            Predecessor::NoLine | Predecessor::Unreadable => None,
         };
-        (self.next.unwrap_or(self.numbers.start).saturating_add(self.wrong), hash)
+        (
+            self.next.unwrap_or(self.numbers.start).saturating_add(self.wrong_lines),
+            hash,
+        )
     }
 
-    /// Something was there that has no hash.
-    pub fn lose(&mut self) {
-        self.before = Predecessor::Lost;
+    /// Notes that the last line has no hash.
+    pub fn note_unreadable(&mut self) {
+        self.before = Predecessor::Unreadable;
         self.exact = false;
     }
 
-    /// The entries before are gone because the ring is bounded.
-    pub fn forget(&mut self) {
+    /// Begins anew, because the ring has removed the next segment.
+    pub fn restart(&mut self) {
         *self = Self::new();
     }
 
-    /// Check one line, without its newline. `first` is the number in the file's name where this is its first line.
+    /// Checks one line, without its newline. `first` is the number in the file's name, if this is the file's first line.
     pub fn check(&mut self, line: &[u8], first: Option<u64>) -> Checked {
         let Some((hash, json)) = split(line) else {
-            self.lose();
+            self.note_unreadable();
             return Checked::wrong(false, "this is no line of a ledger: it does not begin with a hash");
         };
-        let read: Result<Entry, _> = serde_json::from_slice(json);
-        let stub = match &read {
+        let parsed: Result<Entry, _> = serde_json::from_slice(json);
+        let stub = match &parsed {
             Ok(entry) => Some(Stub {
                 seq: entry.seq,
                 at: entry.at,
@@ -102,17 +106,17 @@ impl Chain {
             }),
             Err(_) => serde_json::from_slice(json).ok(),
         };
-        let own = stub.as_ref().and_then(|stub| Hash::read(stub.before.as_bytes()));
+        let own = stub.as_ref().and_then(|stub| Hash::parse(stub.before.as_bytes()));
         let before = match (self.before, first) {
             (_, Some(_)) => own,
-            (Predecessor::Known(before), None) => Some(before),
-            (Predecessor::Nothing | Predecessor::Lost, None) => None,
+            (Predecessor::Hash(before), None) => Some(before),
+            (Predecessor::NoLine | Predecessor::Unreadable, None) => None,
         };
         let matches = before.map(|before| Hash::of(&before, json) == hash);
-        let last = std::mem::replace(&mut self.before, Predecessor::Known(hash));
+        let last = std::mem::replace(&mut self.before, Predecessor::Hash(hash));
         let Some(stub) = stub.filter(|_| matches == Some(true)) else {
             self.exact = false;
-            self.wrong = self.wrong.saturating_add(1);
+            self.wrong_lines = self.wrong_lines.saturating_add(1);
             let fault = match (matches, first) {
                 (Some(true), _) => "there is no entry behind its hash",
                 (Some(false), _) => {
@@ -121,21 +125,21 @@ impl Chain {
                 (None, Some(_)) => "it begins a segment without the hash of the entry before",
                 (None, None) => "it cannot be checked: the line before has no hash",
             };
-            return Checked::wrong(read.is_ok() || matches == Some(true), fault);
+            return Checked::wrong(parsed.is_ok() || matches == Some(true), fault);
         };
-        let fault = self.follows(&stub, first, last, own);
-        // A segment says all that is needed to read it alone, so what is missing before it does not make it wrong.
-        let begins = first == Some(stub.seq) && self.next.is_none_or(|next| next <= stub.seq);
-        if fault.is_none() || begins {
+        let fault = self.misplaced(&stub, first, last, own);
+        // A segment can be read without those before it, so its first entry is right even if entries before it are missing.
+        let starts_segment = first == Some(stub.seq) && self.next.is_none_or(|next| next <= stub.seq);
+        if fault.is_none() || starts_segment {
             self.next = Some(stub.seq.saturating_add(1));
-            self.wrong = 0;
+            self.wrong_lines = 0;
         } else {
-            self.wrong = self.wrong.saturating_add(1);
+            self.wrong_lines = self.wrong_lines.saturating_add(1);
         }
-        self.exact = fault.is_none() || begins;
-        match read {
-            Ok(entry) if fault.is_none() || begins => Checked {
-                whole: true,
+        self.exact = fault.is_none() || starts_segment;
+        match parsed {
+            Ok(entry) if fault.is_none() || starts_segment => Checked {
+                complete: true,
                 fault,
                 entry: Some((entry, hash)),
             },
@@ -148,7 +152,7 @@ impl Chain {
     }
 
     /// What is wrong with the place of an entry whose hash is right.
-    fn follows(&self, stub: &Stub, first: Option<u64>, last: Predecessor, own: Option<Hash>) -> Option<String> {
+    fn misplaced(&self, stub: &Stub, first: Option<u64>, last: Predecessor, own: Option<Hash>) -> Option<String> {
         let seq = stub.seq;
         if first.is_some_and(|first| first != seq) || !self.numbers.contains(&seq) {
             return Some(format!(
@@ -166,7 +170,7 @@ impl Chain {
             Some(next) if seq < next => Some(format!("number {seq} where {next} should be")),
             Some(next) if seq > next && self.exact => Some(format!("numbers {next} to {} are missing", seq - 1)),
             _ => match (last, own) {
-                (Predecessor::Known(hash), Some(own)) if hash != own => {
+                (Predecessor::Hash(hash), Some(own)) if hash != own => {
                     Some(format!("number {seq} follows another entry than the one before it"))
                 }
                 _ => None,

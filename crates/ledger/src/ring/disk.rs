@@ -1,4 +1,4 @@
-//! The four calls that a full or failing disk refuses. Tests have another disk.
+//! The calls that fail on a full or broken disk. Tests replace them.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,6 @@ use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
 use super::RingError;
 use super::folder::Folder;
 
-/// What writes.
 pub trait Disk: Send {
     /// # Errors
     /// The system's.
@@ -17,7 +16,7 @@ pub trait Disk: Send {
         folder.create(name)
     }
 
-    /// All of it; on an error a part may be written.
+    /// Writes all bytes; on an error a part of them may be written.
     ///
     /// # Errors
     /// The system's.
@@ -43,24 +42,24 @@ pub trait Disk: Send {
     }
 }
 
-/// Space is only reserved if the file system has this many times as much left: other programs need some, too.
+/// Space is only reserved if the file system has this many times as much free, so that other programs have some left.
 const MIN_FREE_FACTOR: u64 = 4;
 
-/// Not each file system can: then the room is not reserved, and a full disk stops the writer earlier.
+/// Not every file system can reserve space. Without it, the writer fails as soon as the disk is full.
 fn reserve(file: &File, bytes: u64) {
-    let Ok(found) = fstatvfs(file) else { return };
-    if found.f_bavail.saturating_mul(found.f_frsize) / MIN_FREE_FACTOR < bytes {
+    let Ok(status) = fstatvfs(file) else { return };
+    if status.f_bavail.saturating_mul(status.f_frsize) / MIN_FREE_FACTOR < bytes {
         return;
     }
     if fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes).is_err()
-        && let Ok(there) = file.metadata()
+        && let Ok(metadata) = file.metadata()
     {
-        // Some file systems keep the part that they could get: it is behind the file's end.
-        let _ = file.set_len(there.len());
+        // Some file systems keep a part of the reservation, which is behind the file's end.
+        let _ = file.set_len(metadata.len());
     }
 }
 
-/// The system's own.
+/// The system's disk.
 #[derive(Debug)]
 pub struct Kernel;
 

@@ -1,5 +1,5 @@
-//! The ring's directory. Everything in it is opened by its name below the directory's descriptor, and no symbolic link is followed: the
-//! directory is root's, but a mistake there must not make root write elsewhere.
+//! The ring's directory. Files are opened by name below the directory's descriptor, and no symbolic link is followed: the directory
+//! belongs to root, but a link that root made there by mistake must not make the daemon write elsewhere.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,21 +10,21 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 
 use super::RingError;
 
-const ENDING: &str = ".ledger";
+const SUFFIX: &str = ".ledger";
 
 /// The name of the segment that begins with this entry.
-pub fn name_of(first: u64) -> String {
-    format!("{first:020}{ENDING}")
+pub fn segment_name(first: u64) -> String {
+    format!("{first:020}{SUFFIX}")
 }
 
 /// The number of a segment's first entry, by its name.
-pub fn first_of(name: &str) -> Option<u64> {
-    let digits = name.strip_suffix(ENDING)?;
+pub fn first_entry(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(SUFFIX)?;
     let all = digits.len() == 20 && digits.bytes().all(|digit| digit.is_ascii_digit());
     digits.parse().ok().filter(|_| all)
 }
 
-/// Opened once: a directory that is moved stays the same one.
+/// The directory is opened once, so it stays the same if it is renamed.
 #[derive(Debug)]
 pub struct Folder {
     directory: OwnedFd,
@@ -32,7 +32,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes the directory, for root alone, where there is none.
+    /// Makes the directory with access for root alone, unless it exists.
     ///
     /// # Errors
     /// The system's.
@@ -64,21 +64,21 @@ impl Folder {
     /// The system's.
     pub fn segments(&self) -> Result<Vec<u64>, RingError> {
         let failed = || RingError::system("list", &self.path);
-        let mut found = Vec::new();
+        let mut numbers = Vec::new();
         for entry in Dir::read_from(&self.directory).map_err(failed())? {
             let entry = entry.map_err(failed())?;
-            found.extend(entry.file_name().to_str().ok().and_then(first_of));
+            numbers.extend(entry.file_name().to_str().ok().and_then(first_entry));
         }
-        found.sort_unstable();
-        Ok(found)
+        numbers.sort_unstable();
+        Ok(numbers)
     }
 
-    /// A file to read, `None` where there is none.
+    /// A file to read; `None` if there is none.
     ///
     /// # Errors
     /// The system's; anything but a regular file is refused.
     pub fn read(&self, name: &str) -> Result<Option<File>, RingError> {
-        match self.regular(name, OFlags::RDONLY) {
+        match self.open_regular(name, OFlags::RDONLY) {
             Ok(file) => Ok(Some(file)),
             Err(RingError::System { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -90,33 +90,33 @@ impl Folder {
     /// # Errors
     /// The system's; anything but a regular file is refused.
     pub fn write(&self, name: &str) -> Result<File, RingError> {
-        self.regular(name, OFlags::RDWR)
+        self.open_regular(name, OFlags::RDWR)
     }
 
     /// A new file, for its owner alone.
     ///
     /// # Errors
-    /// The system's, also where the name is taken.
+    /// The system's, also if the file exists.
     pub fn create(&self, name: &str) -> Result<File, RingError> {
-        self.regular(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+        self.open_regular(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
     }
 
-    /// A file that is made where there is none.
+    /// A file to read and write, which is made unless it exists.
     ///
     /// # Errors
     /// The system's; anything but a regular file is refused.
     pub fn create_or_open(&self, name: &str) -> Result<File, RingError> {
-        self.regular(name, OFlags::RDWR | OFlags::CREATE)
+        self.open_regular(name, OFlags::RDWR | OFlags::CREATE)
     }
 
-    fn regular(&self, name: &str, how: OFlags) -> Result<File, RingError> {
+    fn open_regular(&self, name: &str, flags: OFlags) -> Result<File, RingError> {
         let path = self.path.join(name);
         // A FIFO under this name must not make us wait for its other end.
-        let flags = how | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let mode = Mode::RUSR | Mode::WUSR;
         let file = rustix::fs::openat(&self.directory, name, flags, mode).map_err(RingError::system("open", &path))?;
-        let found = rustix::fs::fstat(&file).map_err(RingError::system("look at", &path))?;
-        if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile {
+        let status = rustix::fs::fstat(&file).map_err(RingError::system("look at", &path))?;
+        if FileType::from_raw_mode(status.st_mode) == FileType::RegularFile {
             Ok(File::from(file))
         } else {
             Err(RingError::system("open", &path)(io::Error::other(
@@ -125,7 +125,7 @@ impl Folder {
         }
     }
 
-    /// Removes a file; that it is gone already is no error.
+    /// Removes a file, if it exists.
     ///
     /// # Errors
     /// The system's.
@@ -136,7 +136,7 @@ impl Folder {
         }
     }
 
-    /// Replaces a small file at once, or leaves it as it was.
+    /// Replaces a small file atomically.
     ///
     /// # Errors
     /// The system's.
@@ -152,14 +152,14 @@ impl Folder {
                     .map_err(RingError::system("replace", &self.path.join(name)))
             });
         if done.is_err() {
-            // What is left of it would be in nobody's way.
+            // A file that is left over is removed by the next attempt.
             let _ = self.remove(&new);
         }
         done?;
         self.sync()
     }
 
-    /// What was made in the directory is there after a power loss.
+    /// Makes new names in the directory survive a power loss.
     ///
     /// # Errors
     /// The system's.

@@ -1,8 +1,8 @@
-//! The key that signs what the last entry of a day is.
+//! The key with which the head of each day is signed: the number and hash of the day's last entry.
 //!
-//! It is made when the ledger first starts on a host, of the kernel's random numbers, and is bound to the host's machine id: hosts that
-//! were started from the same image do not go on with the same key. The public part of a key that was given up stays in `key.retired`,
-//! because heads in the ring are signed with it.
+//! It is made of the kernel's random numbers when the ledger first starts on a host, and is bound to the host's machine id, so that hosts
+//! with copies of one disk do not share a key. The public part of a retired key stays in `key.retired`, because heads in the ring are
+//! signed with it.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -19,9 +19,9 @@ use crate::entry::Event;
 
 const KEY_FILE: &str = "key";
 const RETIRED_KEYS_FILE: &str = "key.retired";
-/// The first line of the file: a later version has another number.
+/// The first line of the file. Another format has another number.
 const FORMAT: &str = "stelia-ledger key 1";
-/// Limit of a key file, in bytes; the file of retired keys has room for some hundred.
+/// Limit of a key file, in bytes; enough for some hundred retired keys.
 const MAX_KEY_FILE_BYTES: u64 = 64 << 10;
 
 /// Why there is no key.
@@ -40,9 +40,9 @@ pub enum KeyError {
 pub enum KeyOrigin {
     /// It was read from the file.
     Loaded,
-    /// It is the first one.
+    /// It was made, because there was none.
     New,
-    /// The file had the key of another machine id: this host was started from a copy of a disk. It has a new key now.
+    /// It was made, because the file had the key of another machine id: this host was started from a copy of a disk.
     Cloned,
 }
 
@@ -59,19 +59,19 @@ impl Key {
     /// `machine_id` is the text of `/etc/machine-id`. If it is empty, an existing key is used whatever its machine id is.
     ///
     /// # Errors
-    /// The system's, or the file is something else than a key. It is not overwritten: whoever removes it gets another one.
+    /// The system's, or the file is not a key. It is not overwritten; a new key is made once the file is removed.
     pub fn load_or_make(directory: &Path, machine_id: &str) -> Result<(Self, KeyOrigin), KeyError> {
         let folder = Folder::make(directory)?;
         let machine = machine_id.lines().next().unwrap_or_default().trim();
-        let Some(text) = text(&folder, KEY_FILE)? else {
+        let Some(text) = read_text(&folder, KEY_FILE)? else {
             return Ok((Self::make(&folder, machine)?, KeyOrigin::New));
         };
-        let stored = KeyFile::read(&text).ok_or_else(|| KeyError::Format(directory.join(KEY_FILE)))?;
+        let stored = KeyFile::parse(&text).ok_or_else(|| KeyError::Format(directory.join(KEY_FILE)))?;
         let key = Self(SigningKey::from_bytes(&stored.seed));
         if machine.is_empty() || machine == stored.machine {
             return Ok((key, KeyOrigin::Loaded));
         }
-        // Before the key is given up: after a crash in between it is retired once more, which changes nothing.
+        // Written before the key is replaced. After a crash in between the next start does both again.
         let public = key.public();
         let mut retired = retired(directory)?;
         if !retired.contains(&public) {
@@ -83,10 +83,10 @@ impl Key {
 
     fn make(folder: &Folder, machine: &str) -> Result<Self, KeyError> {
         let mut seed = [0; 32];
-        // Waits until the kernel has gathered enough after boot. So few bytes come at once or not at all (getrandom(2)).
-        let got =
+        // Waits until the kernel's generator is initialised after boot. So few bytes are never returned in part (getrandom(2)).
+        let count =
             getrandom(seed.as_mut_slice(), GetRandomFlags::empty()).map_err(|error| KeyError::Random(error.into()))?;
-        if got != seed.len() {
+        if count != seed.len() {
             return Err(KeyError::Random(io::ErrorKind::UnexpectedEof.into()));
         }
         let text = format!("{FORMAT}\nmachine {machine}\nseed {}\n", STANDARD.encode(seed));
@@ -99,7 +99,8 @@ impl Key {
         STANDARD.encode(self.0.verifying_key().as_bytes())
     }
 
-    /// That `seq` with its hash is the last entry of the day. It is written soon: [`verify`](super::verify) remembers the last 4096 entries.
+    /// Signs that `seq` with its hash is the last entry of the day. The event must be written within 4096 entries, whose hashes
+    /// [`verify`](super::verify) holds.
     pub fn sign_head(&self, day: &str, seq: u64, hash: &str) -> Event {
         let signature = self.0.sign(head_text(day, seq, hash).as_bytes());
         Event::Head {
@@ -112,24 +113,24 @@ impl Key {
     }
 }
 
-/// Public keys that were given up, base64, the oldest first.
+/// The public keys that are no longer in use, base64, the oldest first.
 ///
 /// # Errors
 /// The system's.
 pub fn retired(directory: &Path) -> Result<Vec<String>, RingError> {
-    let text = text(&Folder::open(directory)?, RETIRED_KEYS_FILE)?.unwrap_or_default();
+    let text = read_text(&Folder::open(directory)?, RETIRED_KEYS_FILE)?.unwrap_or_default();
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// What is signed.
+/// The text that is signed.
 fn head_text(day: &str, seq: u64, hash: &str) -> String {
     format!("stelia-ledger head 1\n{day}\n{seq}\n{hash}\n")
 }
 
 /// Whether a head is signed by the key that it names.
 pub(super) fn is_signed(day: &str, seq: u64, hash: &str, key: &str, signature: &str) -> bool {
-    let key = array(key).and_then(|key| VerifyingKey::from_bytes(&key).ok());
-    let signature = array(signature).map(|signature| Signature::from_bytes(&signature));
+    let key = from_base64(key).and_then(|key| VerifyingKey::from_bytes(&key).ok());
+    let signature = from_base64(signature).map(|signature| Signature::from_bytes(&signature));
     let (Some(key), Some(signature)) = (key, signature) else {
         return false;
     };
@@ -137,7 +138,7 @@ pub(super) fn is_signed(day: &str, seq: u64, hash: &str, key: &str, signature: &
         .is_ok()
 }
 
-fn array<const N: usize>(text: &str) -> Option<[u8; N]> {
+fn from_base64<const N: usize>(text: &str) -> Option<[u8; N]> {
     STANDARD.decode(text).ok()?.try_into().ok()
 }
 
@@ -147,17 +148,17 @@ struct KeyFile<'a> {
 }
 
 impl<'a> KeyFile<'a> {
-    fn read(text: &'a str) -> Option<Self> {
+    fn parse(text: &'a str) -> Option<Self> {
         let mut lines = text.lines();
         lines.next().filter(|line| *line == FORMAT)?;
         let machine = lines.next()?.strip_prefix("machine ")?;
-        let seed = array(lines.next()?.strip_prefix("seed ")?)?;
+        let seed = from_base64(lines.next()?.strip_prefix("seed ")?)?;
         lines.next().is_none().then_some(Self { machine, seed })
     }
 }
 
-/// `None` where there is no such file.
-fn text(folder: &Folder, name: &str) -> Result<Option<String>, RingError> {
+/// `None` if there is no such file.
+fn read_text(folder: &Folder, name: &str) -> Result<Option<String>, RingError> {
     let Some(file) = folder.read(name)? else {
         return Ok(None);
     };

@@ -1,4 +1,4 @@
-//! A line: a hash, a space, an entry as JSON.
+//! The format of a line: a hash, a space, and an entry as JSON.
 
 use std::fmt;
 
@@ -8,25 +8,25 @@ use sha2::{Digest, Sha256};
 use super::RingError;
 use crate::entry::Entry;
 
-/// The longest line, its newline included, bytes. A first entry of a segment with 4096 seats has 4 MiB.
+/// Limit of a line with its newline, in bytes. The first entry of a segment with 4096 seats has 4 MiB.
 pub const MAX_LINE_BYTES: usize = 8 << 20;
 
-/// A SHA-256 as it stands in a line: 64 lowercase hexadecimal digits.
+/// A SHA-256 as in a line: 64 lowercase hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Hash([u8; 64]);
 
 impl Hash {
-    /// What the very first entry names as the hash of the one before.
+    /// The hash that the ring's first entry names as that of the entry before.
     pub const NONE: Self = Self([b'0'; 64]);
 
-    /// `None` where it is anything else than 64 lowercase hexadecimal digits.
-    pub fn read(digits: &[u8]) -> Option<Self> {
+    /// `None` if it is not 64 lowercase hexadecimal digits.
+    pub fn parse(digits: &[u8]) -> Option<Self> {
         let hash: [u8; 64] = digits.try_into().ok()?;
         let hexadecimal = |digit: &u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
         hash.iter().all(hexadecimal).then_some(Self(hash))
     }
 
-    /// The hash of an entry's text that follows the entry with the hash `before`.
+    /// The hash of an entry with this text that follows the entry with the hash `before`.
     pub fn of(before: &Self, json: &[u8]) -> Self {
         let digest = Sha256::new()
             .chain_update(before.0)
@@ -55,7 +55,7 @@ impl fmt::Debug for Hash {
     }
 }
 
-/// The members of an entry that the chain needs; a newer version may write more.
+/// The members of an entry that the chain needs. It can be read even if a newer version has added others.
 #[derive(Debug, Deserialize)]
 pub struct Stub {
     pub seq: u64,
@@ -76,8 +76,8 @@ pub fn write(before: &Hash, entry: &Entry) -> Result<(Vec<u8>, Hash), RingError>
     Ok((line, hash))
 }
 
-/// The two parts of a line without its newline. `None` where it has none.
+/// The hash and the JSON text of a line without its newline; `None` if it has another form.
 pub fn split(line: &[u8]) -> Option<(Hash, &[u8])> {
     let (digits, rest) = line.split_at_checked(64)?;
-    Some((Hash::read(digits)?, rest.strip_prefix(b" ")?))
+    Some((Hash::parse(digits)?, rest.strip_prefix(b" ")?))
 }

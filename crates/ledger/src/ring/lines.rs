@@ -1,27 +1,27 @@
-//! Lines of a file that may be written to at the same time.
+//! Reads lines of a file to which the writer may append at the same time.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 
 use super::line::MAX_LINE_BYTES;
 
-/// What comes next.
+/// The result of reading the next line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
-    /// In [`Lines::line`].
+    /// A line, which [`Lines::line`] returns.
     Line,
-    /// A line that is longer than [`MAX_LINE_BYTES`], and is left out.
+    /// A line that is longer than [`MAX_LINE_BYTES`]; it is skipped.
     TooLong,
-    /// The end: nothing, or this many bytes without a newline. A later read may find more.
+    /// The end, after this many bytes without a newline. A later read may find more.
     End(u64),
 }
 
-/// Holds one line in memory, and none that is longer than [`MAX_LINE_BYTES`].
+/// Reads line by line. Memory is limited to one line of [`MAX_LINE_BYTES`].
 #[derive(Debug)]
 pub struct Lines {
     reader: BufReader<File>,
-    /// Where the next line begins.
-    at: u64,
+    /// The offset at which the next line begins.
+    offset: u64,
     line: Vec<u8>,
 }
 
@@ -29,14 +29,14 @@ impl Lines {
     pub fn new(file: File) -> Self {
         Self {
             reader: BufReader::with_capacity(128 << 10, file),
-            at: 0,
+            offset: 0,
             line: Vec::new(),
         }
     }
 
-    /// The bytes up to the end of the last line.
-    pub fn at(&self) -> u64 {
-        self.at
+    /// The offset of the end of the last line.
+    pub fn offset(&self) -> u64 {
+        self.offset
     }
 
     /// The line that was read last, without its newline.
@@ -49,7 +49,7 @@ impl Lines {
     pub fn advance(&mut self) -> io::Result<Next> {
         self.line.clear();
         let mut length: u64 = 0;
-        let mut long = false;
+        let mut too_long = false;
         loop {
             let bytes = match self.reader.fill_buf() {
                 Ok(bytes) => bytes,
@@ -57,14 +57,14 @@ impl Lines {
                 Err(error) => return Err(error),
             };
             if bytes.is_empty() {
-                // The writer may take back what it could not complete, and write something else there.
-                self.reader.seek(SeekFrom::Start(self.at))?;
+                // The writer may remove an incomplete line and write another one there.
+                self.reader.seek(SeekFrom::Start(self.offset))?;
                 return Ok(Next::End(length));
             }
             let newline = bytes.iter().position(|byte| *byte == b'\n');
             let part = newline.map_or(bytes, |newline| &bytes[..newline]);
-            long |= self.line.len() + part.len() >= MAX_LINE_BYTES;
-            if long {
+            too_long |= self.line.len() + part.len() >= MAX_LINE_BYTES;
+            if too_long {
                 self.line = Vec::new();
             } else {
                 self.line.extend_from_slice(part);
@@ -73,8 +73,8 @@ impl Lines {
             self.reader.consume(used);
             length += used as u64;
             if newline.is_some() {
-                self.at += length;
-                return Ok(if long { Next::TooLong } else { Next::Line });
+                self.offset += length;
+                return Ok(if too_long { Next::TooLong } else { Next::Line });
             }
         }
     }

@@ -1,17 +1,16 @@
-//! Entries in a bounded ring of files.
+//! Stores entries in a bounded ring of files.
 //!
 //! A line is `HASH JSON`: the SHA-256 of the hash of the line before, a newline and the JSON text. A *segment* is a file of lines, named by
-//! the number of its first entry. That one says all that is needed to read the segment alone, and names the hash of the entry before,
-//! so that it can be checked when older segments are gone.
+//! the number of its first entry. The first entry has all state that is needed to read the segment without older ones, and the hash of the
+//! entry before, so that it can be checked when older segments are gone.
 //!
-//! - [`Ring`]: the one writer;
-//! - [`read`]: entries for whoever reads, also while they are written;
-//! - [`verify`]: whether anything was changed;
-//! - [`key`]: signs what the last entry of a day is.
+//! - [`Ring`]: the writer, of which there is one;
+//! - [`read`]: reads entries, also while they are written;
+//! - [`verify`]: checks for changes;
+//! - [`key`]: signs the last entry of each day.
 //!
-//! What the chain shows is that nothing was changed after it was written, up to a hash that is known from elsewhere: a signed head, or
-//! one that was published. It does not show that what was written is true: root could have written something else in the first place,
-//! and root has the key.
+//! The chain shows that no line was changed after it was written, up to a hash that the reader has from elsewhere, such as a signed head.
+//! It does not show that the entries are true: root can write a different ledger from the beginning, and has the key.
 
 mod chain;
 mod disk;

@@ -1,4 +1,4 @@
-//! Entries, one after the other, for whoever reads: also while the writer writes, in this process or another.
+//! Reads entries in order, also while a writer in this or another process appends.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -10,7 +10,7 @@ use stelia_text::excerpt;
 
 use super::RingError;
 use super::chain::Chain;
-use super::folder::{Folder, first_of, name_of};
+use super::folder::{Folder, first_entry, segment_name};
 use super::line::{Stub, split};
 use super::lines::{Lines, Next};
 use crate::entry::Entry;
@@ -18,33 +18,35 @@ use crate::verdict::Fault;
 
 /// Entries in the order in which they were written, each checked against the one before.
 ///
-/// With `since_us` older segments are left out, but for the last one that begins before: its readings are where the first window begins. All
-/// entries from there on come, also those that are older; whoever reads chooses. The realtime clock may jump, so the search goes from the
-/// oldest segment on and ends at the first that begins at `since_us` or later: of a clock that was set back, what was written before is
-/// read too. What is left out although its time is later lies within one segment, whose clock was set ahead and back again before the
-/// next one began.
+/// With `since_us`, segments that begin before it are left out, except the last of them: the first window may begin with one of its readings.
+/// All entries of the other segments are returned, including older ones. The realtime clock may jump, so the search goes from the oldest
+/// segment to the first that begins at `since_us` or later: if the clock was set back, segments with earlier times follow and are read too.
+/// Entries at or after `since_us` are only missed in a segment during which the clock was set ahead and back again.
 ///
 /// # Errors
-/// The system's. That the directory is empty is none.
+/// The system's. An empty directory is not an error.
 pub fn entries(directory: &Path, since_us: Option<u64>) -> Result<Entries, RingError> {
     let folder = Folder::open(directory)?;
     let mut segments = folder.segments()?;
     if let Some(since) = since_us {
-        // A segment whose first line cannot be read may be of any time.
-        let late = |first: &u64| begins_at(&folder, *first).is_none_or(|at| at >= since);
-        let late = segments.iter().position(late).unwrap_or(segments.len());
-        segments.drain(..late.saturating_sub(1));
+        // A segment whose first line cannot be read may have any time.
+        let is_late = |first: &u64| begins_at(&folder, *first).is_none_or(|at| at >= since);
+        let first_late = segments.iter().position(is_late).unwrap_or(segments.len());
+        segments.drain(..first_late.saturating_sub(1));
     }
-    let left = segments
-        .into_iter()
-        .map(|first| (name_of(first), Some(first)))
-        .collect();
-    Ok(Entries::new(Source::Folder(folder), left, false))
+    let segments = named(segments);
+    Ok(Entries::new(Source::Folder(folder), segments, false))
+}
+
+/// The segments' names, with the numbers of their first entries.
+fn named(segments: impl IntoIterator<Item = u64>) -> VecDeque<(String, Option<u64>)> {
+    let named = segments.into_iter().map(|first| (segment_name(first), Some(first)));
+    named.collect()
 }
 
 /// The realtime clock of a segment's first entry.
 fn begins_at(folder: &Folder, first: u64) -> Option<u64> {
-    let mut lines = Lines::new(folder.read(&name_of(first)).ok()??);
+    let mut lines = Lines::new(folder.read(&segment_name(first)).ok()??);
     match lines.advance().ok()? {
         Next::Line => serde_json::from_slice::<Stub>(split(lines.line())?.1)
             .ok()
@@ -60,21 +62,21 @@ pub(super) enum Source {
     Files(Vec<PathBuf>),
 }
 
-/// Entries and what is wrong between them, see [`entries`]. It holds one line in memory. Where the last line has no end it is being written,
-/// or a crash interrupted that: it ends before it.
+/// Entries, and the faults between them; see [`entries`]. It holds one line in memory. It ends before a last line without a newline, which
+/// is being written or was interrupted by a crash.
 #[derive(Debug)]
 pub struct Entries {
     source: Source,
-    /// Names, and the numbers in them.
-    left: VecDeque<(String, Option<u64>)>,
+    /// The names of the segments that were not read yet, and the numbers in them.
+    segments: VecDeque<(String, Option<u64>)>,
     open: Option<OpenSegment>,
     chain: Chain,
-    /// What a line was besides a fault.
+    /// The entry of a line that also has a fault, to be returned after the fault.
     ready: Option<(Entry, String)>,
-    /// A last line without its end is a fault, once it had the time to be written.
-    whole: bool,
+    /// Whether a last line without a newline is a fault, if a writer does not complete it in time.
+    must_end: bool,
     done: bool,
-    pub(super) seen: ReadProgress,
+    pub(super) progress: ReadProgress,
 }
 
 /// How much was read so far.
@@ -90,7 +92,7 @@ struct OpenSegment {
     name: String,
     first: Option<u64>,
     line: u64,
-    /// Newer segments were found at its end: nothing is written to it any more.
+    /// Whether there were newer segments at its end, so that no line is appended any more.
     complete: bool,
 }
 
@@ -99,40 +101,39 @@ const MAX_LINE_RETRIES: u32 = 5;
 const LINE_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Entries {
-    pub(super) fn new(source: Source, left: VecDeque<(String, Option<u64>)>, whole: bool) -> Self {
+    pub(super) fn new(source: Source, segments: VecDeque<(String, Option<u64>)>, must_end: bool) -> Self {
         Self {
             source,
-            left,
+            segments,
             open: None,
             chain: Chain::new(),
             ready: None,
-            whole,
+            must_end,
             done: false,
-            seen: ReadProgress::default(),
+            progress: ReadProgress::default(),
         }
     }
 
     pub(super) fn of_directory(directory: &Path) -> Result<Self, RingError> {
         let folder = Folder::open(directory)?;
-        let left = folder.segments()?.into_iter();
-        let left = left.map(|first| (name_of(first), Some(first))).collect();
-        Ok(Self::new(Source::Folder(folder), left, true))
+        let segments = named(folder.segments()?);
+        Ok(Self::new(Source::Folder(folder), segments, true))
     }
 
     pub(super) fn of_files(files: &[PathBuf]) -> Self {
         let mut files = files.to_vec();
         files.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
         let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let left = files.iter().map(name).map(|name| {
-            let first = first_of(&name);
+        let segments = files.iter().map(name).map(|name| {
+            let first = first_entry(&name);
             (name, first)
         });
-        let left = left.collect();
+        let segments = segments.collect();
         files.reverse();
-        Self::new(Source::Files(files), left, true)
+        Self::new(Source::Files(files), segments, true)
     }
 
-    /// The number of the segment's first entry and the line that was read last, for a fault.
+    /// A fault of the line that was read last.
     pub(super) fn fault(&self, text: impl ToString) -> Fault {
         let (segment, line) = self
             .open
@@ -145,9 +146,9 @@ impl Entries {
         }
     }
 
-    /// The next segment, a fault where it cannot be opened, `None` where there is none.
+    /// Opens the next segment; a fault if it cannot be opened, `None` if there is none.
     fn open_next(&mut self) -> Option<Result<(), Fault>> {
-        let (name, first) = self.left.pop_front()?;
+        let (name, first) = self.segments.pop_front()?;
         let fault = |text: String| Fault {
             segment: name.clone(),
             line: 0,
@@ -155,33 +156,34 @@ impl Entries {
         };
         let file = match &mut self.source {
             Source::Folder(folder) => match folder.read(&name) {
-                // The writer removed it meanwhile, and all before it.
+                // The writer has removed it, with all segments before it.
                 Ok(None) => {
-                    let there = folder.segments().unwrap_or_default();
-                    if there.first() < first.as_ref() {
-                        self.chain.lose();
+                    let present = folder.segments().unwrap_or_default();
+                    if present.first() < first.as_ref() {
+                        self.chain.note_unreadable();
                         return Some(Err(fault("the segment is not there any more".to_owned())));
                     }
-                    self.chain.forget();
-                    self.left = there.into_iter().map(|first| (name_of(first), Some(first))).collect();
+                    self.chain.restart();
+                    self.segments = named(present);
                     return Some(Ok(()));
                 }
                 Ok(Some(file)) => Ok(file),
                 Err(error) => Err(error),
             },
             Source::Files(files) => match files.pop() {
-                Some(path) => regular(&path),
+                Some(path) => open_regular(&path),
                 None => return None,
             },
         };
         let Some(begin) = first else {
-            self.chain.lose();
+            self.chain.note_unreadable();
             return Some(Err(fault("this is not the name of a segment".to_owned())));
         };
         match file {
             Ok(file) => {
-                self.chain.begin(begin, self.left.front().and_then(|(_, next)| *next));
-                self.seen.segments += 1;
+                self.chain
+                    .begin_segment(begin, self.segments.front().and_then(|(_, next)| *next));
+                self.progress.segments += 1;
                 self.open = Some(OpenSegment {
                     lines: Lines::new(file),
                     name,
@@ -192,31 +194,30 @@ impl Entries {
                 Some(Ok(()))
             }
             Err(error) => {
-                self.chain.lose();
+                self.chain.note_unreadable();
                 Some(Err(fault(excerpt::cause(&error))))
             }
         }
     }
 
-    /// At the end of a segment, after this many bytes of an incomplete line.
-    fn end(&mut self, part: u64) -> Option<Fault> {
-        if self.left.is_empty()
+    /// Handles the end of a segment, after this many bytes of an incomplete line.
+    fn end_segment(&mut self, part: u64) -> Option<Fault> {
+        if self.segments.is_empty()
             && let (Source::Folder(folder), Some(open)) = (&self.source, &mut self.open)
             && !open.complete
         {
             let newer = folder.segments().unwrap_or_default().into_iter();
-            let newer = newer.filter(|first| open.first < Some(*first));
-            self.left = newer.map(|first| (name_of(first), Some(first))).collect();
-            open.complete = !self.left.is_empty();
+            self.segments = named(newer.filter(|first| open.first < Some(*first)));
+            open.complete = !self.segments.is_empty();
             if open.complete {
                 return None;
             }
         }
-        let last = self.left.is_empty();
-        let empty = self.open.as_ref().is_some_and(|open| open.line == 0) && part == 0;
+        let is_last = self.segments.is_empty();
+        let is_empty = self.open.as_ref().is_some_and(|open| open.line == 0) && part == 0;
         let text = match part {
-            0 if empty && !last => Some("the segment is empty".to_owned()),
-            1.. if !last || self.whole => Some(format!(
+            0 if is_empty && !is_last => Some("the segment is empty".to_owned()),
+            1.. if !is_last || self.must_end => Some(format!(
                 "{part} bytes without an end: a crash interrupted the writer, or something was cut off"
             )),
             _ => None,
@@ -226,19 +227,19 @@ impl Entries {
         }
         let fault = text.map(|text| self.fault(text));
         self.open = None;
-        self.done = last;
+        self.done = is_last;
         if fault.is_some() {
-            self.chain.lose();
+            self.chain.note_unreadable();
         }
         fault
     }
 
-    /// The next line. At the end of the last segment a writer may be in the middle of one.
+    /// Reads the next line. At the end of the last segment it may read again, because a writer may be writing a line.
     fn advance(&mut self) -> Option<std::io::Result<Next>> {
         let open = self.open.as_mut()?;
-        let before = open.lines.at();
+        let before = open.lines.offset();
         let mut next = open.lines.advance();
-        let mut retries = if self.whole && self.left.is_empty() && matches!(self.source, Source::Folder(_)) {
+        let mut retries = if self.must_end && self.segments.is_empty() && matches!(self.source, Source::Folder(_)) {
             MAX_LINE_RETRIES
         } else {
             0
@@ -248,7 +249,7 @@ impl Entries {
             retries -= 1;
             next = open.lines.advance();
         }
-        self.seen.bytes += open.lines.at() - before;
+        self.progress.bytes += open.lines.offset() - before;
         Some(next)
     }
 }
@@ -284,18 +285,18 @@ impl Iterator for Entries {
                 }
                 Ok(Next::TooLong) => {
                     open.line += 1;
-                    self.chain.lose();
+                    self.chain.note_unreadable();
                     return Some(Err(self.fault("this line is too long")));
                 }
                 Ok(Next::End(part)) => {
-                    if let Some(fault) = self.end(part) {
+                    if let Some(fault) = self.end_segment(part) {
                         return Some(Err(fault));
                     }
                 }
                 Err(error) => {
                     let fault = self.fault(format!("it cannot be read: {error}"));
                     self.open = None;
-                    self.chain.lose();
+                    self.chain.note_unreadable();
                     return Some(Err(fault));
                 }
             }
@@ -303,12 +304,12 @@ impl Iterator for Entries {
     }
 }
 
-/// A file that somebody named. It may be anywhere, and a symbolic link.
-fn regular(path: &Path) -> Result<File, RingError> {
+/// Opens a file that the user named. Symbolic links are followed.
+fn open_regular(path: &Path) -> Result<File, RingError> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(RingError::system("open", path))?);
-    let found = file.metadata().map_err(RingError::system("look at", path))?;
-    if found.is_file() {
+    let metadata = file.metadata().map_err(RingError::system("look at", path))?;
+    if metadata.is_file() {
         Ok(file)
     } else {
         Err(RingError::system("open", path)(std::io::Error::other(

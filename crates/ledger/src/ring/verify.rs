@@ -1,4 +1,4 @@
-//! Whether a ring is what was written.
+//! Checks a ring for changes.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -10,22 +10,22 @@ use crate::day::day;
 use crate::entry::{Entry, Event};
 use crate::verdict::{Fault, SignedHead, Verdict};
 
-/// What is checked.
+/// The ring to check.
 #[derive(Debug, Clone, Copy)]
 pub enum Ring<'a> {
     Directory(&'a Path),
-    /// Segments that were copied from somewhere, in any order; those that follow each other.
+    /// Copies of consecutive segments, in any order.
     Files(&'a [PathBuf]),
 }
 
 /// Limit of the faults that are listed; further ones are counted.
 const MAX_FAULTS: u64 = 1000;
-/// Limit of the entries whose hashes are held for heads that name them: a head is written soon after its entry.
-const MAX_HELD_LINES: usize = 4096;
+/// Limit of the entries whose hashes are held to compare them with heads. A head is written soon after its entry.
+const MAX_HELD_HASHES: usize = 4096;
 
-/// As [`check`], for whoever has a ring from somebody else. Where keys are known, it is a fault too that none of them vouches for anything,
-/// or not for a day that has ended: whoever made the ring could have left out the heads. Where only an entry is known, it is a fault that a
-/// day has ended after it: anybody can go on from that entry.
+/// As [`check`], for a ring that comes from somebody else. With `known` keys it is also a fault if there is no head of such a key, or none
+/// for a day that has ended: who made the ring could have left out the heads. With only an `expected` entry it is a fault if a day has ended
+/// after it, because anybody can continue from that entry.
 ///
 /// # Errors
 /// The directory cannot be read. Everything else is a fault.
@@ -42,14 +42,14 @@ pub fn verify(ring: Ring, known: &[String], expected: Option<(u64, &str)>) -> Re
         (.., []) => None,
         (false, seq, [first, ..]) => Some(format!(
             "a known key vouches up to entry {seq} only: {} without a head of it",
-            ended(first, &verdict)
+            ended_days(first, &verdict)
         )),
         (true, _, [first, ..]) => match verdict.compared_seq {
-            // That it cannot be compared is a fault already.
+            // There is already a fault that it cannot be compared.
             0 => None,
             seq => Some(format!(
                 "the entry that is known vouches up to entry {seq} only: {} after it",
-                ended(first, &verdict)
+                ended_days(first, &verdict)
             )),
         },
     };
@@ -60,17 +60,17 @@ pub fn verify(ring: Ring, known: &[String], expected: Option<(u64, &str)>) -> Re
     Ok(verdict)
 }
 
-/// The days that have ended and that nobody vouches for, from this one on.
-fn ended(first: &str, verdict: &Verdict) -> String {
+/// The text about the days that have ended and that no head covers, from this one on.
+fn ended_days(first: &str, verdict: &Verdict) -> String {
     let last = verdict.days_without_head.last().map_or(first, String::as_str);
     format!("the days from {first} to {last} have ended")
 }
 
-/// Read everything and compare: the chain, the numbers, the files' names, the signed heads.
+/// Reads everything and checks the chain, the numbers, the files' names and the signed heads.
 ///
-/// `known` are public keys, base64: where there are any, another key is a fault. `expected` is the number and the hash of an entry that is
-/// known from elsewhere: it is a fault if that cannot be compared. Without it nobody sees that entries at the end are missing, as nobody
-/// sees it of those at the beginning, which the ring removes itself.
+/// `known` are public keys, base64: if there are any, another key in the ring is a fault. `expected` is the number and the hash of an entry
+/// that the caller has from elsewhere: it is a fault if it cannot be compared. Without it, missing entries at the end are not noticed, nor
+/// are those at the beginning, which the ring removes itself.
 ///
 /// # Errors
 /// The directory cannot be read. Everything else is a fault.
@@ -88,15 +88,15 @@ pub fn check(ring: Ring, known: &[String], expected: Option<(u64, &str)>) -> Res
         match next {
             Err(fault) => check.fault(fault),
             Ok((entry, hash)) => {
-                for text in check.entry(&entry, hash) {
+                for text in check.check_entry(&entry, hash) {
                     check.fault(entries.fault(text));
                 }
             }
         }
     }
-    check.verdict.segments = entries.seen.segments;
-    check.verdict.bytes = entries.seen.bytes;
-    Ok(check.end())
+    check.verdict.segments = entries.progress.segments;
+    check.verdict.bytes = entries.progress.bytes;
+    Ok(check.finish())
 }
 
 #[derive(Default)]
@@ -104,14 +104,15 @@ struct Check<'a> {
     known: BTreeSet<&'a str>,
     expected: Option<(u64, &'a str)>,
     verdict: Verdict,
-    /// The last entries, ascending.
-    held: VecDeque<(u64, String)>,
-    /// The day of the entry before; and the days before it that no head of a known key covers yet, with the number of the last entry of each.
+    /// Numbers and hashes of the last entries, ascending.
+    hashes: VecDeque<(u64, String)>,
+    /// The day of the entry before.
     day: String,
-    ended: Vec<(String, u64)>,
-    left_out: u64,
-    /// The entry that is expected was there.
-    met: bool,
+    /// The days before it that no head of a known key covers yet, with the number of the last entry of each.
+    uncovered_days: Vec<(String, u64)>,
+    faults_left_out: u64,
+    /// Whether the expected entry was read.
+    has_expected: bool,
 }
 
 impl Check<'_> {
@@ -119,12 +120,12 @@ impl Check<'_> {
         if (self.verdict.faults.len() as u64) < MAX_FAULTS {
             self.verdict.faults.push(fault);
         } else {
-            self.left_out += 1;
+            self.faults_left_out += 1;
         }
     }
 
-    /// What is wrong with an entry besides its place.
-    fn entry(&mut self, entry: &Entry, hash: String) -> Vec<String> {
+    /// Checks an entry that is in its place, and returns its faults.
+    fn check_entry(&mut self, entry: &Entry, hash: String) -> Vec<String> {
         let mut faults = Vec::new();
         let verdict = &mut self.verdict;
         if verdict.entries == 0 {
@@ -132,24 +133,26 @@ impl Check<'_> {
         }
         let today = day(entry.at);
         if verdict.entries > 0 && self.day != today {
-            self.ended.push((std::mem::take(&mut self.day), verdict.last_seq));
+            self.uncovered_days
+                .push((std::mem::take(&mut self.day), verdict.last_seq));
         }
         self.day = today;
         verdict.entries += 1;
         (verdict.last_seq, verdict.last_us) = (entry.seq, entry.at);
         verdict.hash.clone_from(&hash);
         if let Some((seq, expected)) = self.expected.filter(|(seq, _)| *seq == entry.seq) {
-            self.met = true;
-            match expected == hash {
-                true => verdict.compared_seq = seq,
-                false => faults.push(format!("entry {seq} has another hash than the one that is known of it")),
+            self.has_expected = true;
+            if expected == hash {
+                verdict.compared_seq = seq;
+            } else {
+                faults.push(format!("entry {seq} has another hash than the one that is known of it"));
             }
         }
         for event in &entry.events {
             match event {
                 Event::Key { key } => {
-                    self.name(key);
-                    if self.is_strange(key) {
+                    self.add_key(key);
+                    if self.is_unknown(key) {
                         faults.push(format!("it names an unknown key as the one in use: {key}"));
                     }
                 }
@@ -160,10 +163,10 @@ impl Check<'_> {
                     key,
                     signature,
                 } => {
-                    let fault = self.head(entry.seq, (day, *seq, hash), key, signature);
-                    self.name(key);
+                    let fault = self.head_fault(entry.seq, (day, *seq, hash), key, signature);
+                    self.add_key(key);
                     if fault.is_none() {
-                        self.vouch(*seq, key);
+                        self.note_head(*seq, key);
                     }
                     self.verdict.heads.push(SignedHead {
                         day: day.clone(),
@@ -178,39 +181,46 @@ impl Check<'_> {
                 _ => {}
             }
         }
-        if self.held.len() == MAX_HELD_LINES {
-            self.held.pop_front();
+        if self.hashes.len() == MAX_HELD_HASHES {
+            self.hashes.pop_front();
         }
-        self.held.push_back((entry.seq, hash));
+        self.hashes.push_back((entry.seq, hash));
         faults
     }
 
-    fn name(&mut self, key: &str) {
+    fn add_key(&mut self, key: &str) {
         if !self.verdict.keys.iter().any(|named| named == key) {
             self.verdict.keys.push(key.to_owned());
         }
     }
 
-    fn is_strange(&self, key: &str) -> bool {
+    fn is_unknown(&self, key: &str) -> bool {
         !self.known.is_empty() && !self.known.contains(key)
     }
 
-    /// A good head. One of an entry that is gone shows nothing of those that are here.
-    fn vouch(&mut self, seq: u64, key: &str) {
+    /// Notes a valid head of a known key. A head of an entry that the ring has removed says nothing about the others.
+    fn note_head(&mut self, seq: u64, key: &str) {
         let verdict = &mut self.verdict;
         if !self.known.is_empty() && seq >= verdict.first_seq {
             verdict.vouched_seq = seq;
             key.clone_into(&mut verdict.vouched_by);
-            // A head that was kept back, and comes late, covers no day after its entry.
-            self.ended.retain(|(_, last)| *last > seq);
+            // A head that was written late covers no day after its entry.
+            self.uncovered_days.retain(|(_, last)| *last > seq);
         }
     }
 
-    fn head(&self, at: u64, (day, seq, hash): (&str, u64, &str), key: &str, signature: &str) -> Option<&'static str> {
+    /// What is wrong with a head in entry `at`.
+    fn head_fault(
+        &self,
+        at: u64,
+        (day, seq, hash): (&str, u64, &str),
+        key: &str,
+        signature: &str,
+    ) -> Option<&'static str> {
         if !key::is_signed(day, seq, hash, key, signature) {
             return Some("the signature is not that of its key");
         }
-        if self.is_strange(key) {
+        if self.is_unknown(key) {
             return Some("it is signed by an unknown key");
         }
         if self.verdict.heads.iter().any(|head| head.good && head.seq >= seq) {
@@ -222,16 +232,16 @@ impl Check<'_> {
         if seq < self.verdict.first_seq {
             return None;
         }
-        match self.held.binary_search_by_key(&seq, |(seq, _)| *seq) {
-            Ok(index) if self.held.get(index).is_some_and(|(_, held)| held == hash) => None,
+        match self.hashes.binary_search_by_key(&seq, |(seq, _)| *seq) {
+            Ok(index) if self.hashes.get(index).is_some_and(|(_, other)| other == hash) => None,
             Ok(_) => Some("its hash is not that of the entry"),
-            // Where the entry itself is wrong that is a fault already, and what was signed cannot be compared.
+            // If the entry is wrong, that is a fault already, and the signed hash cannot be compared.
             Err(_) => Some("its entry is not there to be compared"),
         }
     }
 
-    /// Why an entry that is known cannot be compared. One that has another hash was.
-    fn uncompared(&self, seq: u64) -> Option<String> {
+    /// Why the expected entry could not be compared, if it was not.
+    fn not_compared(&self, seq: u64) -> Option<String> {
         let Verdict {
             entries,
             first_seq: first,
@@ -242,30 +252,30 @@ impl Check<'_> {
             _ if entries == 0 => "the ledger has no entries".to_owned(),
             _ if seq < first => format!("the ledger begins with number {first}, after it"),
             _ if seq > last => format!("the ledger ends at number {last}, before number {seq} which is known"),
-            _ if self.met => return None,
+            _ if self.has_expected => return None,
             _ => "it is not there as it was written".to_owned(),
         };
         Some(format!("entry {seq}, which is known, cannot be compared: {why}"))
     }
 
-    fn end(mut self) -> Verdict {
+    fn finish(mut self) -> Verdict {
         if let Some((seq, _)) = self.expected {
-            let uncompared = self.uncompared(seq);
-            self.verdict.faults.extend(uncompared.map(|text| Fault {
+            let not_compared = self.not_compared(seq);
+            self.verdict.faults.extend(not_compared.map(|text| Fault {
                 text,
                 ..Fault::default()
             }));
         }
         let compared = self.verdict.compared_seq;
         if self.known.is_empty() {
-            self.ended.retain(|(_, last)| *last > compared);
+            self.uncovered_days.retain(|(_, last)| *last > compared);
         }
         if !self.known.is_empty() || self.expected.is_some() {
-            self.verdict.days_without_head = self.ended.drain(..).map(|(day, _)| day).collect();
+            self.verdict.days_without_head = self.uncovered_days.drain(..).map(|(day, _)| day).collect();
         }
-        if self.left_out > 0 {
+        if self.faults_left_out > 0 {
             self.verdict.faults.push(Fault {
-                text: format!("{} more", self.left_out),
+                text: format!("{} more", self.faults_left_out),
                 ..Fault::default()
             });
         }

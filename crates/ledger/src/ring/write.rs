@@ -1,4 +1,4 @@
-//! The writer: what it finds when it starts, and one line after the other.
+//! The writer: it repairs the last segment when it starts, and appends lines.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -8,48 +8,48 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::RingError;
 use super::disk::{Disk, Kernel};
-use super::folder::{Folder, name_of};
+use super::folder::{Folder, segment_name};
 use super::line::{self, Hash, MAX_LINE_BYTES};
 use super::tail::Tail;
 use crate::entry::Entry;
 use crate::verdict::Fault;
 
-/// Its descriptor is locked while there is a writer.
-const LOCK: &str = "lock";
+/// The file that is locked while there is a writer.
+const LOCK_FILE: &str = "lock";
 
-/// How much is kept.
+/// Limits of the ring, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// All segments together.
     pub bytes: u64,
-    /// A segment that has as much is the last one no longer. It is larger by what its last entry has beyond that.
+    /// A segment that has reached this size is followed by a new one. Its last entry may exceed the limit.
     pub segment_bytes: u64,
 }
 
 impl Limits {
-    /// Two segments have room, so that there is always one to remove.
-    fn sensible(self) -> Self {
+    /// Limits the segment size so that two segments fit, and there is always one to remove.
+    fn clamped(self) -> Self {
         Self {
             segment_bytes: self.segment_bytes.clamp(1, (self.bytes / 2).max(1)),
             ..self
         }
     }
 
-    /// The longest line that still fits behind a segment that is almost full.
+    /// The longest line that still fits after a segment that is almost full.
     fn max_line(self) -> usize {
-        let left = self.bytes.saturating_sub(self.segment_bytes);
-        usize::try_from(left).unwrap_or(MAX_LINE_BYTES).min(MAX_LINE_BYTES)
+        let rest = self.bytes.saturating_sub(self.segment_bytes);
+        usize::try_from(rest).unwrap_or(MAX_LINE_BYTES).min(MAX_LINE_BYTES)
     }
 }
 
-/// What opening the ring found in its last segment.
+/// The result of opening the ring.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RingRecovery {
-    /// Bytes that a crash left after the last complete line; they were cut off.
+    /// Bytes that a crash left after the last complete line, and that were removed.
     pub cut: u64,
     /// Number and hash of the entry that the next one follows.
     pub last: Option<(u64, String)>,
-    /// Something else is wrong in the last segment. It stays as it is.
+    /// Another fault of the last segment, which is left as it is.
     pub fault: Option<Fault>,
 }
 
@@ -61,7 +61,7 @@ pub struct Appended {
     pub hash: String,
     /// The line's length.
     pub bytes: u64,
-    /// Segments that were removed for it, the oldest ones.
+    /// The number of segments that were removed for it, the oldest first.
     pub removed: u64,
 }
 
@@ -74,26 +74,26 @@ struct Segment {
 /// The one writer of a ring.
 pub struct Ring {
     folder: Folder,
-    /// Held open.
+    /// Open while the ring is.
     _lock: File,
     limits: Limits,
     disk: Box<dyn Disk>,
     /// Ascending.
     segments: VecDeque<Segment>,
-    /// The last of them, where more is written to it.
+    /// The last segment, unless the next entry begins a new one.
     file: Option<File>,
     /// The number of the next entry, and the hash of the one before.
     next: u64,
     hash: Hash,
-    /// A write failed, and what there was of it could not be taken back yet.
-    uncut: bool,
+    /// Whether a write failed and its bytes could not be removed yet.
+    has_partial_line: bool,
 }
 
 impl Ring {
-    /// Makes the directory (mode 0700) where there is none; its parent must be there.
+    /// Makes the directory (mode 0700) unless it exists; its parent must exist.
     ///
     /// # Errors
-    /// The system's, and [`RingError::Locked`] where there is another writer.
+    /// The system's, and [`RingError::Locked`] if there is another writer.
     pub fn open(directory: &Path, limits: Limits) -> Result<(Self, RingRecovery), RingError> {
         Self::open_on(Box::new(Kernel), directory, limits)
     }
@@ -104,91 +104,94 @@ impl Ring {
         limits: Limits,
     ) -> Result<(Self, RingRecovery), RingError> {
         let folder = Folder::make(directory)?;
-        let lock = folder.create_or_open(LOCK)?;
+        let lock = folder.create_or_open(LOCK_FILE)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(RingError::Locked(directory.to_owned())),
-            Err(error) => return Err(RingError::system("lock", &directory.join(LOCK))(error)),
+            Err(error) => return Err(RingError::system("lock", &directory.join(LOCK_FILE))(error)),
         }
         let mut segments = VecDeque::new();
         for first in folder.segments()? {
-            let name = name_of(first);
+            let name = segment_name(first);
             let file = folder.read(&name)?;
-            let found = file.map(|file| file.metadata()).transpose();
-            let found = found.map_err(RingError::system("look at", &directory.join(&name)))?;
-            segments.extend(found.map(|found| Segment {
+            let metadata = file.map(|file| file.metadata()).transpose();
+            let metadata = metadata.map_err(RingError::system("look at", &directory.join(&name)))?;
+            segments.extend(metadata.map(|metadata| Segment {
                 first,
-                bytes: found.len(),
+                bytes: metadata.len(),
             }));
         }
         let mut ring = Self {
             folder,
             _lock: lock,
-            limits: limits.sensible(),
+            limits: limits.clamped(),
             disk,
             segments,
             file: None,
             next: 1,
             hash: Hash::NONE,
-            uncut: false,
+            has_partial_line: false,
         };
-        let found = ring.find_end()?;
+        let recovery = ring.recover()?;
         if let Some(file) = &ring.file {
             ring.disk.reserve(file, ring.limits.segment_bytes);
         }
-        Ok((ring, found))
+        Ok((ring, recovery))
     }
 
-    /// Cut what a crash left, and find where to go on.
-    fn find_end(&mut self) -> Result<RingRecovery, RingError> {
-        let mut found = RingRecovery::default();
-        // One line was being written, so there is one place to cut.
-        let mut cut = false;
+    /// Removes what a crash left, and sets the number and hash to continue with.
+    fn recover(&mut self) -> Result<RingRecovery, RingError> {
+        let mut recovery = RingRecovery::default();
+        // Only one line was being written, so only one segment can have an incomplete one.
+        let mut has_cut = false;
         let mut index = self.segments.len();
         while let Some(segment) = index.checked_sub(1).and_then(|last| self.segments.get(last)).copied() {
             index -= 1;
-            let name = name_of(segment.first);
+            let name = segment_name(segment.first);
             let path = self.folder.path().join(&name);
-            let last = index + 1 == self.segments.len();
-            let mut whole = segment.bytes;
+            let is_last = index + 1 == self.segments.len();
+            let mut bytes = segment.bytes;
             if segment.bytes > 0 {
                 let file = self.folder.write(&name)?;
                 let reader = file.try_clone().map_err(RingError::system("open", &path))?;
-                let tail = Tail::sample(reader, &name, segment.first).map_err(RingError::system("read", &path))?;
-                if last && !cut && tail.is_torn() {
-                    let done = self.disk.cut(&file, tail.whole).and_then(|()| self.disk.sync(&file));
+                let tail = Tail::read(reader, &name, segment.first).map_err(RingError::system("read", &path))?;
+                if is_last && !has_cut && tail.is_from_crash() {
+                    let done = self
+                        .disk
+                        .cut(&file, tail.complete_bytes)
+                        .and_then(|()| self.disk.sync(&file));
                     done.map_err(RingError::system("cut", &path))?;
-                    found.cut = tail.rest;
-                    whole = tail.whole;
-                    cut = true;
+                    recovery.cut = tail.rest_bytes;
+                    bytes = tail.complete_bytes;
+                    has_cut = true;
                 }
-                let clean = last && tail.fault.is_none() && tail.whole == whole;
-                found.fault = found.fault.or(tail.fault);
-                // Behind a segment that stays as it is, whatever is in it.
-                self.next = self.next.max(segment.first.saturating_add(u64::from(whole > 0)));
-                if let (seq, Some(hash)) = tail.chain.end() {
+                let is_clean = is_last && tail.fault.is_none() && tail.complete_bytes == bytes;
+                recovery.fault = recovery.fault.or(tail.fault);
+                // After the segment's first entry at least, even if no line can be read.
+                self.next = self.next.max(segment.first.saturating_add(u64::from(bytes > 0)));
+                if let (seq, Some(hash)) = tail.chain.next_entry() {
                     self.next = self.next.max(seq);
                     self.hash = hash;
-                    self.file = Some(file).filter(|_| clean);
+                    self.file = Some(file).filter(|_| is_clean);
                     if let Some(segment) = self.segments.get_mut(index) {
-                        segment.bytes = whole;
+                        segment.bytes = bytes;
                     }
-                    found.last = Some((self.next - 1, hash.to_string()));
+                    recovery.last = Some((self.next - 1, hash.to_string()));
                     break;
                 }
             }
-            if last && whole == 0 {
+            if is_last && bytes == 0 {
                 self.folder.remove(&name)?;
                 self.segments.pop_back();
                 self.next = 1;
             }
         }
-        Ok(found)
+        Ok(recovery)
     }
 
-    /// Limits for the next entry. What is too much is removed when that is written.
+    /// Sets the limits. The next entry removes segments that are too many.
     pub fn set_limits(&mut self, limits: Limits) {
-        self.limits = limits.sensible();
+        self.limits = limits.clamped();
     }
 
     /// Number and hash of the last entry.
@@ -200,20 +203,19 @@ impl Ring {
         self.folder.path()
     }
 
-    /// Whether the next entry is the first of a segment. Then it must say all that is needed to read the segment alone.
+    /// Whether the next entry is the first of a segment. It must then have all state, so that the segment can be read without older ones.
     pub fn starts_segment(&self) -> bool {
-        let full = |segment: &Segment| segment.bytes == 0 || segment.bytes >= self.limits.segment_bytes;
-        self.file.is_none() || self.segments.back().is_none_or(full)
+        let is_full = |segment: &Segment| segment.bytes == 0 || segment.bytes >= self.limits.segment_bytes;
+        self.file.is_none() || self.segments.back().is_none_or(is_full)
     }
 
-    /// Write one entry, which gets its number, and wait until it is on the disk. Where there is too much with it the oldest segments are
-    /// removed afterwards: nothing is removed for an entry that could not be written. So whoever fills the disk stops the ring, and erases
-    /// nothing of it.
+    /// Writes one entry, which gets its number, and waits until it is on the disk. If the ring is then too large, the oldest segments are
+    /// removed, but not for an entry that could not be written: a full disk stops the ring and erases nothing of it.
     ///
     /// # Errors
-    /// The system's, or the entry is too long. Nothing of the entry is there then, and the next one can be written.
+    /// The system's, or the entry is too long. The entry is not in the ring then, and the next one can be written.
     pub fn append(&mut self, entry: &mut Entry) -> Result<Appended, RingError> {
-        self.take_back()?;
+        self.remove_partial_line()?;
         if self.next == u64::MAX {
             return Err(RingError::NoNumbers(self.folder.path().to_owned()));
         }
@@ -227,13 +229,13 @@ impl Ring {
             return Err(RingError::TooLong { bytes, max_line });
         }
         let bytes = line.len() as u64;
-        // Limits that became smaller are to make room also where there is none for another entry.
+        // After the limits were lowered, the entry may only fit once older segments are removed.
         let mut removed = self.trim()?;
         self.put(starts, &line)?;
         let seq = self.next;
         self.next += 1;
         self.hash = hash;
-        // The entry is there, whatever becomes of the oldest ones: they are tried again with the next.
+        // The entry is written even if the oldest segments cannot be removed; the next entry tries again.
         removed += self.trim().unwrap_or(0);
         Ok(Appended {
             seq,
@@ -249,25 +251,25 @@ impl Ring {
             .fold(0, |sum, segment| sum.saturating_add(segment.bytes))
     }
 
-    /// Remove the oldest segments for as long as all together are too much; the last one stays. Answers how many.
+    /// Removes the oldest segments while the ring is too large, except the last. Returns their number.
     fn trim(&mut self) -> Result<u64, RingError> {
         let mut removed = 0;
         while self.bytes() > self.limits.bytes && self.segments.len() > 1 {
             let Some(oldest) = self.segments.front() else { break };
-            self.folder.remove(&name_of(oldest.first))?;
+            self.folder.remove(&segment_name(oldest.first))?;
             self.segments.pop_front();
             removed += 1;
         }
         Ok(removed)
     }
 
-    /// One line at the end of the last segment, or of a new one.
+    /// Writes one line at the end of the last segment, or to a new one.
     fn put(&mut self, starts: bool, line: &[u8]) -> Result<(), RingError> {
-        // What a failed attempt to begin a segment left is an empty file with the right name.
-        let begun = |segment: &Segment| segment.bytes == 0 && segment.first == self.next;
-        if starts && !(self.file.is_some() && self.segments.back().is_some_and(begun)) {
-            self.give_back();
-            let file = self.disk.create(&self.folder, &name_of(self.next))?;
+        // A failed attempt to begin a segment leaves an empty file with the right name.
+        let is_begun = |segment: &Segment| segment.bytes == 0 && segment.first == self.next;
+        if starts && !(self.file.is_some() && self.segments.back().is_some_and(is_begun)) {
+            self.release_reserved();
+            let file = self.disk.create(&self.folder, &segment_name(self.next))?;
             self.disk.reserve(&file, self.limits.segment_bytes);
             self.file = Some(file);
             self.segments.push_back(Segment {
@@ -278,7 +280,7 @@ impl Ring {
         let (Some(file), Some(segment)) = (&self.file, self.segments.back_mut()) else {
             return Ok(());
         };
-        let path = self.folder.path().join(name_of(segment.first));
+        let path = self.folder.path().join(segment_name(segment.first));
         let written = self
             .disk
             .write(file, line, segment.bytes)
@@ -288,34 +290,34 @@ impl Ring {
         match written {
             Ok(()) => segment.bytes += line.len() as u64,
             Err(error) => {
-                self.uncut = true;
-                // Where this fails too it is tried again before the next entry.
-                let _ = self.take_back();
+                self.has_partial_line = true;
+                // If this fails too, the next entry tries again.
+                let _ = self.remove_partial_line();
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    /// A segment that is full needs no more room than it has.
-    fn give_back(&mut self) {
+    /// Releases the reserved space of a full segment.
+    fn release_reserved(&mut self) {
         if let (Some(file), Some(segment)) = (self.file.take(), self.segments.back()) {
-            // Where this fails the room stays reserved, until the segment is removed. Nothing that is in the file is cut off.
-            if file.metadata().is_ok_and(|found| found.len() == segment.bytes) {
+            // If this fails, the space stays reserved until the segment is removed. Lines are never cut off.
+            if file.metadata().is_ok_and(|metadata| metadata.len() == segment.bytes) {
                 let _ = self.disk.cut(&file, segment.bytes);
             }
         }
     }
 
-    /// Remove what is there of an entry that could not be written.
-    fn take_back(&mut self) -> Result<(), RingError> {
-        if let (true, Some(file), Some(segment)) = (self.uncut, &self.file, self.segments.back()) {
-            let path = self.folder.path().join(name_of(segment.first));
+    /// Removes the bytes of an entry that could not be written.
+    fn remove_partial_line(&mut self) -> Result<(), RingError> {
+        if let (true, Some(file), Some(segment)) = (self.has_partial_line, &self.file, self.segments.back()) {
+            let path = self.folder.path().join(segment_name(segment.first));
             let cut = self.disk.cut(file, segment.bytes);
             cut.map_err(RingError::system("cut", &path))?;
             self.disk.reserve(file, self.limits.segment_bytes);
         }
-        self.uncut = false;
+        self.has_partial_line = false;
         Ok(())
     }
 }

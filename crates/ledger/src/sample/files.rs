@@ -1,4 +1,4 @@
-//! Reading the kernel's files, as bytes and by few calls.
+//! Reads the kernel's files with few calls.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,29 +14,29 @@ const READ_CHUNK_BYTES: usize = 16 * 1024;
 
 /// Reads files of the kernel by absolute path.
 pub(super) trait Files: Send {
-    /// Replace what `into` has by the whole file.
-    fn text(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()>;
+    /// Replaces the bytes of `into` by those of the whole file.
+    fn read(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()>;
 
-    /// The same for a file that the kernel writes in one piece, as all files of one thread are: a short read means the end of the
-    /// file.
-    fn piece(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()>;
+    /// As [`read`](Self::read), for a file that the kernel returns in one piece, as all files of a thread are: a short read means the end
+    /// of the file. The file stays open.
+    fn read_short(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()>;
 
-    /// Called at the end of a sample: files that it did not read may be closed, and all of them if it read no seat (`nothing`).
-    fn ended(&self, _nothing: bool) {}
+    /// Called at the end of a sample: files that it did not read may be closed, and all of them if it had no seats.
+    fn end_sample(&self, _is_empty: bool) {}
 }
 
 /// The system's files, or those of another root.
 pub(super) struct RootedFiles {
     root: String,
-    /// Files of threads stay open from look to look, so that each reading is one call and not three. Such a file is its thread's: where
-    /// that ended it is ESRCH, and never another's with the same number (proc_single_show in the kernel's fs/proc/base.c).
+    /// Files of threads stay open between samples, so that each reading is one call instead of three. An open file belongs to its thread:
+    /// reading it answers ESRCH once the thread has ended, even if another one has its number (proc_single_show in fs/proc/base.c).
     open: Mutex<HashMap<String, OpenFile>>,
 }
 
 struct OpenFile {
     file: OwnedFd,
-    /// Looks since it was read.
-    unread: u32,
+    /// The number of samples since it was read.
+    unread_samples: u32,
 }
 
 /// A file is closed after this many samples that did not read it.
@@ -52,61 +52,9 @@ impl RootedFiles {
 }
 
 impl Files for RootedFiles {
-    fn text(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()> {
-        self.read(path, into)
-    }
-
-    fn piece(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()> {
-        // A panic leaves whole entries.
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if !open.contains_key(path) {
-            let file = self.opened(path)?;
-            open.insert(path.to_owned(), OpenFile { file, unread: 0 });
-        }
-        let Some(known) = open.get_mut(path) else { return Ok(()) };
-        known.unread = 0;
-        let read = whole(&known.file, into);
-        if read.is_err() {
-            open.remove(path);
-        }
-        read
-    }
-
-    fn ended(&self, nothing: bool) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if nothing {
-            // The next sample may be far.
-            open.clear();
-        }
-        open.values_mut().for_each(|known| known.unread += 1);
-        open.retain(|_, known| known.unread <= MAX_UNREAD_SAMPLES);
-        open.shrink_to_fit();
-    }
-}
-
-/// From its beginning, which the kernel writes anew each time.
-fn whole(file: &OwnedFd, into: &mut Vec<u8>) -> io::Result<()> {
-    into.clear();
-    loop {
-        into.reserve(READ_CHUNK_BYTES);
-        let at = into.len() as u64;
-        match pread(file, spare_capacity(into), at) {
-            Ok(got) if got < READ_CHUNK_BYTES => return Ok(()),
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-impl RootedFiles {
-    fn opened(&self, path: &str) -> io::Result<OwnedFd> {
-        let path = format!("{}{path}", self.root);
-        Ok(open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
-    }
-
     fn read(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()> {
         into.clear();
-        let file = self.opened(path)?;
+        let file = self.open_file(path)?;
         loop {
             into.reserve(READ_CHUNK_BYTES);
             match read(&file, spare_capacity(into)) {
@@ -115,6 +63,62 @@ impl RootedFiles {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    fn read_short(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()> {
+        // A panic does not leave the map half changed.
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if !open.contains_key(path) {
+            let file = self.open_file(path)?;
+            open.insert(
+                path.to_owned(),
+                OpenFile {
+                    file,
+                    unread_samples: 0,
+                },
+            );
+        }
+        let Some(open_file) = open.get_mut(path) else {
+            return Ok(());
+        };
+        open_file.unread_samples = 0;
+        let result = read_from_start(&open_file.file, into);
+        if result.is_err() {
+            open.remove(path);
+        }
+        result
+    }
+
+    fn end_sample(&self, is_empty: bool) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_empty {
+            // The next sample may be much later.
+            open.clear();
+        }
+        open.values_mut().for_each(|open_file| open_file.unread_samples += 1);
+        open.retain(|_, open_file| open_file.unread_samples <= MAX_UNREAD_SAMPLES);
+        open.shrink_to_fit();
+    }
+}
+
+/// Reads an open file from its beginning; the kernel makes its text anew.
+fn read_from_start(file: &OwnedFd, into: &mut Vec<u8>) -> io::Result<()> {
+    into.clear();
+    loop {
+        into.reserve(READ_CHUNK_BYTES);
+        let at = into.len() as u64;
+        match pread(file, spare_capacity(into), at) {
+            Ok(count) if count < READ_CHUNK_BYTES => return Ok(()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+impl RootedFiles {
+    fn open_file(&self, path: &str) -> io::Result<OwnedFd> {
+        let path = format!("{}{path}", self.root);
+        Ok(open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
 }
 
@@ -134,7 +138,7 @@ mod tests {
     fn a_file_is_read_whole_whatever_its_size() {
         let folder = tempfile::tempdir().expect("a folder");
         let files = RootedFiles::new(&folder.path().display().to_string());
-        let mut buffer = b"what was there before".to_vec();
+        let mut buffer = b"earlier text".to_vec();
         for size in [
             0,
             1,
@@ -145,17 +149,17 @@ mod tests {
         ] {
             let text = vec![b'x'; size];
             fs::write(folder.path().join("file"), &text).expect("a file");
-            files.text("/file", &mut buffer).expect("text");
+            files.read("/file", &mut buffer).expect("text");
             assert_eq!(buffer, text);
-            files.piece("/file", &mut buffer).expect("text");
+            files.read_short("/file", &mut buffer).expect("text");
             assert_eq!(buffer, text);
         }
-        assert!(is_gone(&files.text("/none", &mut buffer).expect_err("no file")));
+        assert!(is_gone(&files.read("/none", &mut buffer).expect_err("no file")));
 
         let open = || files.open.lock().expect("files").len();
-        files.ended(false);
+        files.end_sample(false);
         assert_eq!(open(), 1);
-        files.ended(true);
-        assert_eq!(open(), 0, "nothing is looked at: perhaps not for a long time");
+        files.end_sample(true);
+        assert_eq!(open(), 0, "without seats the next sample may be much later");
     }
 }

@@ -1,6 +1,6 @@
-//! One reading of the kernel's counters of the CPUs of VMs. Every number is the kernel's, since boot or since the thread started.
+//! Samples the kernel's counters of VMs' CPUs. Every number is the kernel's own, since boot or since the thread started.
 //!
-//! [`Reader`] reads them, [`stelia_node::counters`] has the forms of the kernel's files.
+//! [`Reader`] reads the files, [`stelia_node::counters`] parses them.
 
 mod files;
 mod kernel_threads;
@@ -13,8 +13,8 @@ use stelia_cpus::CpuSet;
 
 pub use reader::{Reader, SampleError};
 
-/// CPUs and the threads that have them exclusively: usually one CPU and one vCPU thread. Threads that share CPUs are one seat together,
-/// and a CPU that no thread is pinned to is a seat without threads.
+/// CPUs and the threads that have them exclusively: usually one CPU and one vCPU thread. Threads that share CPUs are one seat, and a CPU
+/// to which no thread is pinned is a seat without threads.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Seat {
     pub cpus: CpuSet,
@@ -35,16 +35,16 @@ pub struct Thread {
 pub struct CounterSample {
     /// The realtime clock, microseconds since the epoch.
     pub at_us: u64,
-    /// `CLOCK_BOOTTIME`, microseconds: it goes on while the host sleeps and nobody sets it.
+    /// `CLOCK_BOOTTIME`, microseconds: it continues during suspend, and is never set.
     pub up_us: u64,
-    /// Only seats whose CPUs are all online and whose threads all live.
+    /// The seats whose CPUs are all online and whose threads all exist.
     pub seats: BTreeMap<Seat, Counters>,
 }
 
 /// The counters of one seat, summed over its CPUs or its threads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// `pcount` of the CPUs: how often a task that is not the idle one began to run (`/proc/schedstat`, 9th value of a `cpu` line).
+    /// `pcount` of the CPUs: how often a task other than the idle task began to run (`/proc/schedstat`, 9th value of a `cpu` line).
     pub switches: u64,
     /// `pcount` of the seat's threads, read before [`switches`](Self::switches) and after it: the number at the time of that
     /// reading lies between them, and is exact if both are equal.
@@ -53,17 +53,17 @@ pub struct Counters {
     pub run_ns: u64,
     /// How long the threads were runnable and did not run, nanoseconds: waiting for another task, and waking up.
     pub delay_ns: u64,
-    /// The kernel's own threads that are bound to these CPUs, by thread. Read only where something other than the seat's threads ran since
-    /// the last reading; where not, they are as they were then.
+    /// The kernel's own threads that are bound to these CPUs. They are only read if something other than the seat's threads ran since the
+    /// last reading; if not, they are those of that reading.
     pub bound: BTreeMap<Thread, Bound>,
     /// Whether [`bound`](Self::bound) was read for this sample.
     pub bound_read: bool,
-    /// Interrupts of devices by number, without those that never fired here. The kernel's counters have 32 bits and wrap.
+    /// Interrupts of devices by number, without those that never fired on these CPUs. The kernel's counters have 32 bits and wrap.
     pub devices: BTreeMap<u32, Fired>,
-    /// The CPUs' own interrupts by the kernel's mnemonic (`LOC`, `RES`, `CAL`, `TLB`, …), 32 bits too. Without
+    /// The CPUs' own interrupts by the kernel's mnemonic (`LOC`, `RES`, `CAL`, `TLB`, …), also 32 bits. Without
     /// those that are 0.
     pub upkeep: BTreeMap<String, u32>,
-    /// By the kernel's name (`TIMER`, `NET_RX`, `RCU`, …), 32 bits. Without those that are 0.
+    /// Softirqs by the kernel's name (`TIMER`, `NET_RX`, `RCU`, …), 32 bits. Without those that are 0.
     pub softirqs: BTreeMap<String, u32>,
     /// Time that a hypervisor below this host took away, in the kernel's ticks of 10 ms (`/proc/stat`).
     pub steal: u64,
@@ -72,7 +72,7 @@ pub struct Counters {
 /// A kernel thread that is bound to a CPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bound {
-    /// `ksoftirqd/2`, `kworker/2:1`: without what a worker is busy with.
+    /// `ksoftirqd/2`, `kworker/2:1`: without what a worker works on.
     pub name: String,
     /// `pcount`, as [`Counters::own`].
     pub switches: (u64, u64),

@@ -1,19 +1,20 @@
-//! CPUs of which is known what ran on each, and a reader of their counters.
+//! A model of a host: it counts what runs on its CPUs, and reads the kernel's counters as the daemon does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_ledger::recorder::Vm;
 use stelia_ledger::sample::{Bound, CounterSample, Counters, Fired, Seat, Thread};
 
-/// The first has the CPUs 2 and 3, the other has 4.
+/// The first VM has the CPUs 2 and 3, the second has 4.
 pub const VMS: [&str; 2] = [
     "00000000-0000-4000-8000-000000000001",
     "00000000-0000-4000-8000-000000000002",
 ];
-const OF: [usize; 3] = [0, 0, 1];
+/// The VM of each CPU.
+const VM_OF_CPU: [usize; 3] = [0, 0, 1];
 pub const STATES: [&str; 3] = ["isolated", "contained", "floating"];
-/// A worker is idle for so long before it ends, microseconds (IDLE_WORKER_TIMEOUT in the kernel's kernel/workqueue.c).
-const IDLE: u64 = 300_000_000;
+/// How long a worker is idle before it ends, microseconds (IDLE_WORKER_TIMEOUT in the kernel's kernel/workqueue.c).
+const WORKER_IDLE_US: u64 = 300_000_000;
 
 #[derive(Debug, Clone, Copy)]
 pub enum Run {
@@ -21,8 +22,8 @@ pub enum Run {
     Foreign,
     /// One of the bound threads.
     Bound(usize),
-    /// A worker is made: it ran elsewhere so often before.
-    Born(u64),
+    /// A worker is created; it ran so often on other CPUs before it was bound.
+    Created(u64),
     /// The worker that was idle longest ends, after it ran once more, if it was idle long enough.
     Ends,
     Device,
@@ -34,10 +35,12 @@ pub struct Cpu {
     pub seat: Seat,
     pub counters: Counters,
     pub foreign: u64,
+    /// How often devices' interrupts fired; the counters have 32 bits.
+    interrupts: u64,
     /// When each worker ran last.
-    idle: BTreeMap<Thread, u64>,
-    /// What the reader knows: bound threads, and switches less theirs and the own ones, where that is certain.
-    read: Option<(BTreeMap<Thread, Bound>, Option<u64>)>,
+    last_run: BTreeMap<Thread, u64>,
+    /// What the reader holds: the bound threads, and switches minus theirs and the own ones, if that is exact.
+    last_read: Option<(BTreeMap<Thread, Bound>, Option<u64>)>,
     /// Offline at the next sample.
     pub hidden: bool,
 }
@@ -49,12 +52,13 @@ pub struct Host {
     pub up: u64,
     pub cpus: Vec<Cpu>,
     pub states: [usize; 2],
-    made: i32,
+    /// The number of the next worker.
+    next_worker: i32,
 }
 
-/// What is true of a CPU at one reading.
+/// What has run on a CPU at one reading.
 #[derive(Debug, Clone, Copy)]
-pub struct True {
+pub struct ActualCounts {
     pub foreign: u64,
     pub devices: u64,
     pub own_ns: u64,
@@ -68,12 +72,12 @@ impl Host {
             up: 77_000_000,
             cpus: (0..3).map(cpu).collect(),
             states: [0; 2],
-            made: 1000,
+            next_worker: 1000,
         }
     }
 
-    /// The same pods come again.
-    pub fn boots(&mut self) {
+    /// The host boots, and the same pods come again.
+    pub fn boot(&mut self) {
         let cpus = (0..3).map(cpu).collect();
         *self = Self {
             boot: self.boot + 1,
@@ -107,16 +111,16 @@ impl Host {
                     bound.switches = (bound.switches.0 + 1, bound.switches.1 + 1);
                     bound.run_ns += 10;
                     counters.switches += 1;
-                    cpu.idle.entry(*thread).and_modify(|idle| *idle = self.up);
+                    cpu.last_run.entry(*thread).and_modify(|idle| *idle = self.up);
                 }
             }
-            Run::Born(elsewhere) => {
+            Run::Created(elsewhere) => {
                 let thread = Thread {
-                    id: self.made,
+                    id: self.next_worker,
                     start: self.up / 10_000,
                 };
-                let name = format!("kworker/{}:{}", cpu.seat.cpus, self.made);
-                self.made += 1;
+                let name = format!("kworker/{}:{}", cpu.seat.cpus, self.next_worker);
+                self.next_worker += 1;
                 // It is bound, and runs there for the first time.
                 let bound = Bound {
                     name,
@@ -125,56 +129,67 @@ impl Host {
                 };
                 counters.switches += 1;
                 counters.bound.insert(thread, bound);
-                cpu.idle.insert(thread, self.up);
+                cpu.last_run.insert(thread, self.up);
             }
             Run::Ends => {
-                let longest = cpu.idle.iter().min_by_key(|(_, idle)| **idle);
+                let longest = cpu.last_run.iter().min_by_key(|(_, idle)| **idle);
                 let ends = longest
-                    .filter(|(_, idle)| **idle + IDLE <= self.up)
+                    .filter(|(_, idle)| **idle + WORKER_IDLE_US <= self.up)
                     .map(|(thread, _)| *thread);
                 if let Some(thread) = ends {
-                    cpu.idle.remove(&thread);
+                    cpu.last_run.remove(&thread);
                     counters.bound.remove(&thread);
                     counters.switches += 1;
                 }
             }
             Run::Device => {
-                let fired = counters.devices.entry(30).or_default();
-                "nvme0q1".clone_into(&mut fired.name);
+                // One fires for the first time, the other one's counter wraps.
+                let (irq, name) = if cpu.interrupts % 2 == 0 {
+                    (30, "nvme0q1")
+                } else {
+                    (31, "eth0")
+                };
+                let fired = counters.devices.entry(irq).or_default();
+                name.clone_into(&mut fired.name);
                 fired.count = fired.count.wrapping_add(1);
+                cpu.interrupts += 1;
             }
         }
     }
 
-    /// While a CPU is read no worker ends that the reader did not know: it reads again then, until none does.
-    fn meanwhile(&mut self, cpu: usize, what: Run) {
-        let known = self.cpus[cpu].read.as_ref().map(|(known, _)| known);
-        let all_known = known.is_some_and(|known| self.cpus[cpu].idle.keys().all(|thread| known.contains_key(thread)));
+    /// Something that runs while a CPU is read. A worker that the reader does not know does not end then, because the real reader would read
+    /// again.
+    fn run_during_sample(&mut self, cpu: usize, what: Run) {
+        let known = self.cpus[cpu].last_read.as_ref().map(|(known, _)| known);
+        let all_known =
+            known.is_some_and(|known| self.cpus[cpu].last_run.keys().all(|thread| known.contains_key(thread)));
         if all_known || !matches!(what, Run::Ends) {
             self.run(cpu, what);
         }
     }
 
-    /// A daemon that begins has not read anything.
+    /// A daemon that starts has not read anything.
     pub fn forget(&mut self) {
-        self.cpus.iter_mut().for_each(|cpu| cpu.read = None);
+        self.cpus.iter_mut().for_each(|cpu| cpu.last_read = None);
     }
 
-    /// Threads are read, the CPUs, and the threads again; meanwhile this happens.
+    /// Reads the threads, the CPUs, and the threads again; `before` and `after` run in between.
     pub fn sample(
         &mut self,
         wanted: &BTreeSet<Seat>,
         before: &[(usize, Run)],
         after: &[(usize, Run)],
-    ) -> (CounterSample, BTreeMap<Seat, True>) {
+    ) -> (CounterSample, BTreeMap<Seat, ActualCounts>) {
         let first: Vec<Counters> = self.cpus.iter().map(|cpu| cpu.counters.clone()).collect();
-        before.iter().for_each(|(cpu, what)| self.meanwhile(*cpu, *what));
+        before
+            .iter()
+            .for_each(|(cpu, what)| self.run_during_sample(*cpu, *what));
         let middle: Vec<(u64, u64)> = self
             .cpus
             .iter()
             .map(|cpu| (cpu.counters.switches, cpu.foreign))
             .collect();
-        after.iter().for_each(|(cpu, what)| self.meanwhile(*cpu, *what));
+        after.iter().for_each(|(cpu, what)| self.run_during_sample(*cpu, *what));
         let mut sample = CounterSample {
             at_us: self.at,
             up_us: self.up,
@@ -183,16 +198,15 @@ impl Host {
         let mut truth = BTreeMap::new();
         for ((cpu, first), (switches, foreign)) in self.cpus.iter_mut().zip(first).zip(middle) {
             if std::mem::take(&mut cpu.hidden) || !wanted.contains(&cpu.seat) {
-                cpu.read = None;
+                cpu.last_read = None;
                 continue;
             }
-            let counters = cpu.looked(&first, switches);
-            let devices = counters.devices.values().map(|fired| u64::from(fired.count)).sum();
+            let counters = cpu.read(&first, switches);
             truth.insert(
                 cpu.seat.clone(),
-                True {
+                ActualCounts {
                     foreign,
-                    devices,
+                    devices: cpu.interrupts,
                     own_ns: counters.run_ns,
                 },
             );
@@ -203,7 +217,7 @@ impl Host {
 
     pub fn vms(&self) -> BTreeMap<String, Vm> {
         let vm = |number: usize| {
-            let seats = self.cpus.iter().zip(OF).filter(|(_, of)| *of == number);
+            let seats = self.cpus.iter().zip(VM_OF_CPU).filter(|(_, vm)| *vm == number);
             let vm = Vm {
                 name: format!("tenant/{number}"),
                 state: STATES[self.states[number]].into(),
@@ -217,8 +231,8 @@ impl Host {
 }
 
 impl Cpu {
-    /// As the reader does it: bound threads only where something else ran since they were read, and again where one ended meanwhile.
-    fn looked(&mut self, first: &Counters, switches: u64) -> Counters {
+    /// Reads as the daemon's reader does: bound threads only if something else ran since they were last read.
+    fn read(&mut self, first: &Counters, switches: u64) -> Counters {
         let mut read = self.counters.clone();
         read.switches = switches;
         read.own.0 = first.own.0;
@@ -229,7 +243,7 @@ impl Cpu {
         let is_sure = |read: &Counters| {
             read.own.0 == read.own.1 && read.bound.values().all(|bound| bound.switches.0 == bound.switches.1)
         };
-        if let Some((known, Some(rest))) = &self.read
+        if let Some((known, Some(rest))) = &self.last_read
             && read.own.0 == read.own.1
             && (switches - read.own.0).checked_sub(sum(known)) == Some(*rest)
         {
@@ -239,7 +253,7 @@ impl Cpu {
         }
         read.bound_read = true;
         let rest = is_sure(&read).then(|| switches - read.own.0 - sum(&read.bound));
-        self.read = Some((read.bound.clone(), rest));
+        self.last_read = Some((read.bound.clone(), rest));
         read
     }
 }
@@ -264,7 +278,7 @@ fn cpu(number: i32) -> Cpu {
             31,
             Fired {
                 name: "eth0".into(),
-                count: 5,
+                count: u32::MAX,
             },
         )]),
         upkeep: BTreeMap::from([("LOC".into(), 9), ("RES".into(), 0)]),
@@ -282,8 +296,9 @@ fn cpu(number: i32) -> Cpu {
         seat,
         counters,
         foreign: 0,
-        idle: BTreeMap::new(),
-        read: None,
+        interrupts: 0,
+        last_run: BTreeMap::new(),
+        last_read: None,
         hidden: false,
     }
 }

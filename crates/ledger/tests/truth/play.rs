@@ -1,28 +1,28 @@
-//! The daemon's part: samples, the ring's answers, and what an account is made of.
+//! Plays the daemon on the model of a host: it samples, and appends entries to a ring.
 
 use std::collections::BTreeMap;
 
 use stelia_ledger::account::{Account, accounts};
 use stelia_ledger::day::day;
 use stelia_ledger::entry::{Entry, Event, Reading};
-use stelia_ledger::recorder::EntryRecorder;
+use stelia_ledger::recorder::{Draft, EntryRecorder};
 use stelia_ledger::replay::LedgerState;
 use stelia_ledger::sample::Seat;
 
-use super::host::{Host, Run, True};
+use super::host::{ActualCounts, Host, Run};
 
 #[derive(Debug, Clone)]
 pub enum Step {
     Run(usize, Run),
     Later(u64),
-    /// With what runs between its readings, whether the ring takes what it is worth, and whether a segment begins.
+    /// With the runs between its readings, whether the ring takes its entry, and whether that begins a segment.
     CounterSample {
         before: Vec<(usize, Run)>,
         after: Vec<(usize, Run)>,
         taken: bool,
         segment: bool,
     },
-    /// The daemon, and it begins again.
+    /// The daemon is killed, and another one starts.
     Killed,
     Stopped,
     Clock(i64),
@@ -34,28 +34,43 @@ pub enum Step {
 
 #[derive(Debug, Default)]
 pub struct Played {
-    entries: Vec<Entry>,
-    /// By boot and time: what is true of each seat.
-    truth: BTreeMap<(String, u64), BTreeMap<Seat, True>>,
-    /// Between two samples, or from a reading that was kept to the first sample of a daemon.
-    pub longest_rest: u64,
-    looked: u64,
+    pub ring: Ring,
+    /// The counts of each seat, by boot and time.
+    truth: BTreeMap<(String, u64), BTreeMap<Seat, ActualCounts>>,
+    /// The longest time between two samples, or from a written reading to the first sample of a daemon.
+    pub max_sample_gap_us: u64,
+    last_sample_up: u64,
+}
+
+/// The entries of a ring, and the index of the last segment's first one.
+#[derive(Debug, Default)]
+pub struct Ring {
+    pub entries: Vec<Entry>,
     segment: usize,
 }
 
-/// What is true of a VM between the first and the last reading of each of its seats.
+/// What ran on a VM's CPUs between the first and the last reading of each of its seats.
 #[derive(Debug, Default)]
 pub struct Truth {
     pub foreign: u64,
     pub devices: u64,
     pub own_ns: u64,
     pub covered_us: u64,
-    /// Foreign ones by the day on which their window ends.
+    /// `foreign` by the day on which the window ends.
     pub days: BTreeMap<String, u64>,
 }
 
-impl Played {
-    fn keep(&mut self, mut entry: Entry) -> Entry {
+impl Ring {
+    /// Whether the next entry must begin a segment.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub fn begin_segment(&mut self) {
+        self.segment = self.entries.len();
+    }
+
+    pub fn append(&mut self, mut entry: Entry) -> Entry {
         entry.seq = self.entries.len() as u64 + 1;
         let text = serde_json::to_string(&entry).unwrap();
         assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), entry);
@@ -63,7 +78,21 @@ impl Played {
         entry
     }
 
-    /// Of the last segment alone, as a daemon finds it.
+    pub fn commit(&mut self, recorder: &mut EntryRecorder, mut draft: Draft) -> Entry {
+        let entry = self.append(draft.entry);
+        draft.entry = entry.clone();
+        recorder.committed(draft, 0);
+        entry
+    }
+
+    /// A recorder as a starting daemon has it, which reads the last segment.
+    pub fn resume(&self, host: &mut Host) -> EntryRecorder {
+        host.forget();
+        let mut recorder = EntryRecorder::resume(self.replay(), &boot_id(host), "1");
+        recorder.set_key("key");
+        recorder
+    }
+
     fn replay(&self) -> LedgerState {
         let mut replay = LedgerState::default();
         for entry in &self.entries[self.segment..] {
@@ -72,39 +101,50 @@ impl Played {
         replay
     }
 
-    fn resume(&mut self, host: &mut Host) -> EntryRecorder {
-        host.forget();
-        let replay = self.replay();
-        let boot = format!("boot {}", host.boot);
-        let last = replay.seats.values().filter_map(|open| open.last.as_ref());
-        let last = last.map(|last| last.up).min().filter(|_| replay.boot == boot);
-        self.looked = last.unwrap_or(host.up);
-        let mut recorder = EntryRecorder::resume(replay, &boot, "1");
-        recorder.use_key("key");
-        recorder
-    }
-
     pub fn account(&self, vm: &str) -> Account {
         let entries = self.entries.iter().cloned().map(|entry| (entry, "hash".into()));
         accounts(entries, 0, 0, Some(vm)).remove(vm).unwrap_or_default()
     }
+}
 
-    /// By the entries' own words which seat was read when; what was true then is not from them.
+fn boot_id(host: &Host) -> String {
+    format!("boot {}", host.boot)
+}
+
+impl Played {
+    fn resume(&mut self, host: &mut Host) -> EntryRecorder {
+        let replay = self.ring.replay();
+        let last = replay.seats.values().filter_map(|open| open.last.as_ref());
+        let last = last.map(|last| last.up).min().filter(|_| replay.boot == boot_id(host));
+        self.last_sample_up = last.unwrap_or(host.up);
+        self.ring.resume(host)
+    }
+
+    pub fn account(&self, vm: &str) -> Account {
+        self.ring.account(vm)
+    }
+
+    /// The actual counts of the windows in the entries.
     pub fn truth(&self, vm: &str) -> Truth {
         let mut truth = Truth::default();
-        let (mut boot, mut seats, mut last) = (String::new(), BTreeMap::new(), BTreeMap::<u64, (u64, True)>::new());
-        for entry in &self.entries {
-            let mut read = |boot: &str, seat: &Seat, last: &mut BTreeMap<u64, (u64, True)>, reading: &Reading| {
-                let (at, up) = reading.time.unwrap_or((entry.at, entry.up));
-                let now = self.truth[&(boot.to_owned(), up)][seat];
-                if let Some((from, before)) = last.insert(reading.seat, (up, now)) {
-                    truth.foreign += now.foreign - before.foreign;
-                    truth.devices += now.devices - before.devices;
-                    truth.own_ns += now.own_ns - before.own_ns;
-                    truth.covered_us += up - from;
-                    *truth.days.entry(day(at)).or_default() += now.foreign - before.foreign;
-                }
-            };
+        let (mut boot, mut seats, mut last) = (
+            String::new(),
+            BTreeMap::new(),
+            BTreeMap::<u64, (u64, ActualCounts)>::new(),
+        );
+        for entry in &self.ring.entries {
+            let mut read =
+                |boot: &str, seat: &Seat, last: &mut BTreeMap<u64, (u64, ActualCounts)>, reading: &Reading| {
+                    let (at, up) = reading.time.unwrap_or((entry.at, entry.up));
+                    let now = self.truth[&(boot.to_owned(), up)][seat];
+                    if let Some((from, before)) = last.insert(reading.seat, (up, now)) {
+                        truth.foreign += now.foreign - before.foreign;
+                        truth.devices += now.devices - before.devices;
+                        truth.own_ns += now.own_ns - before.own_ns;
+                        truth.covered_us += up - from;
+                        *truth.days.entry(day(at)).or_default() += now.foreign - before.foreign;
+                    }
+                };
             for event in &entry.events {
                 match event {
                     Event::Boot { id } if *id != boot => {
@@ -114,11 +154,11 @@ impl Played {
                     }
                     Event::Opened {
                         seat,
-                        vm: of,
+                        vm: opened,
                         cpus,
                         threads,
                         ..
-                    } if of == vm => {
+                    } if opened == vm => {
                         seats.insert(
                             *seat,
                             Seat {
@@ -128,8 +168,8 @@ impl Played {
                         );
                     }
                     Event::Closed { seat, last: end, .. } => {
-                        if let (Some(of), Some(end)) = (seats.remove(seat), end) {
-                            read(&boot, &of, &mut last, end);
+                        if let (Some(closed), Some(end)) = (seats.remove(seat), end) {
+                            read(&boot, &closed, &mut last, end);
                         }
                         last.remove(seat);
                     }
@@ -147,6 +187,22 @@ impl Played {
 }
 
 pub fn play(steps: &[Step]) -> Played {
+    run(steps).0
+}
+
+/// Plays the steps, and adds the readings with which an account until now ends.
+pub fn play_until_now(steps: &[Step]) -> Played {
+    let (mut played, mut host, mut recorder) = run(steps);
+    host.later(30_000_000);
+    let vms = host.vms();
+    played.max_sample_gap_us = played.max_sample_gap_us.max(host.up - played.last_sample_up);
+    let (sample, truth) = host.sample(&recorder.seats_to_read(&vms), &[], &[]);
+    played.truth.insert((boot_id(&host), host.up), truth);
+    played.ring.append(recorder.provisional(&sample, &vms));
+    played
+}
+
+fn run(steps: &[Step]) -> (Played, Host, EntryRecorder) {
     let (mut host, mut played) = (Host::new(), Played::default());
     let mut recorder = played.resume(&mut host);
     for step in steps {
@@ -159,13 +215,13 @@ pub fn play(steps: &[Step]) -> Played {
             Step::Killed => recorder = played.resume(&mut host),
             Step::Stopped => {
                 host.later(1);
-                if let Some(entry) = recorder.stopped(host.at, host.up, played.entries.is_empty()) {
-                    played.keep(entry);
+                if let Some(entry) = recorder.stop(host.at, host.up, played.ring.is_empty()) {
+                    played.ring.append(entry);
                 }
                 recorder = played.resume(&mut host);
             }
             Step::Boot => {
-                host.boots();
+                host.boot();
                 recorder = played.resume(&mut host);
             }
             Step::CounterSample {
@@ -176,12 +232,12 @@ pub fn play(steps: &[Step]) -> Played {
             } => {
                 host.later(1);
                 let vms = host.vms();
-                let (sample, truth) = host.sample(&recorder.wants(&vms), before, after);
-                played.longest_rest = played.longest_rest.max(host.up - played.looked);
-                played.looked = host.up;
-                played.truth.insert((format!("boot {}", host.boot), host.up), truth);
-                let segment = *segment || played.entries.is_empty();
-                let Some(mut draft) = recorder.take_sample(&sample, &vms, segment) else {
+                let (sample, truth) = host.sample(&recorder.seats_to_read(&vms), before, after);
+                played.max_sample_gap_us = played.max_sample_gap_us.max(host.up - played.last_sample_up);
+                played.last_sample_up = host.up;
+                played.truth.insert((boot_id(&host), host.up), truth);
+                let segment = *segment || played.ring.is_empty();
+                let Some(draft) = recorder.take_sample(&sample, &vms, segment) else {
                     continue;
                 };
                 if !taken {
@@ -189,12 +245,11 @@ pub fn play(steps: &[Step]) -> Played {
                     continue;
                 }
                 if segment {
-                    played.segment = played.entries.len();
+                    played.ring.begin_segment();
                 }
-                draft.entry = played.keep(draft.entry);
-                recorder.committed(draft, 0);
+                played.ring.commit(&mut recorder, draft);
             }
         }
     }
-    played
+    (played, host, recorder)
 }

@@ -1,5 +1,5 @@
-//! The base record: where interrupts could fire before the first change, and what was written since. It lies in the
-//! [`Store`], because what it tells of is undone also after a crash of `steliad-quiet`.
+//! The base record: the masks that interrupts had before the first change, and those written since. It is saved in the
+//! [`Store`], so that changes can be undone after a crash of `steliad-quiet`.
 
 #[cfg(test)]
 mod tests;
@@ -11,7 +11,7 @@ use stelia_text::excerpt::cause;
 use crate::files::Store;
 use crate::interrupts::Identity;
 
-/// The name in the [`Store`].
+/// The record's name in the [`Store`].
 pub const NAME: &str = "interrupts.json";
 
 const VERSION: u32 = 1;
@@ -19,33 +19,32 @@ const VERSION: u32 = 1;
 /// The mask that an interrupt had before steliad changed it, and the masks that steliad wrote.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SavedMask {
-    /// To be restored.
+    /// The mask to restore.
     pub base: CpuSet,
-    /// What was written, or may have been: it is kept before the write, so after a crash either the one before or
-    /// this one is there. Empty: the mask was never changed.
+    /// Masks that steliad wrote or, since they are saved before the write, was about to write when it crashed. Empty: the
+    /// mask was never changed.
     pub ours: Vec<CpuSet>,
 }
 
-/// What is kept of all interrupts.
+/// The masks of all interrupts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Record {
-    /// The mask of `default_smp_affinity`; `None`: it was never changed.
+    /// `default_smp_affinity`; `None`: it was never changed.
     pub default: Option<SavedMask>,
-    /// In the order of their first appearance. Those never changed are here too: what is not was born later, with a
-    /// default that may be ours.
+    /// In the order of their first appearance, with those that were never changed: an interrupt that is missing is new, and
+    /// may have got its mask from a changed default.
     pub interrupts: Vec<(Identity, SavedMask)>,
 }
 
 impl Record {
-    /// Whether nothing is kept.
     pub fn is_empty(&self) -> bool {
         self == &Self::default()
     }
 
-    /// What is kept.
+    /// Read the record; an empty one if none was saved.
     ///
     /// # Errors
-    /// With the name and the cause. Nothing may be written then: what is there could not be told from a base.
+    /// With the name and the cause. Nothing may be written then: masks that steliad wrote could not be told from a base.
     pub fn load(store: &dyn Store) -> Result<Self, String> {
         let text = store
             .load(NAME)
@@ -58,7 +57,7 @@ impl Record {
             .ok_or_else(|| format!("read {NAME}: it is not of version {VERSION}, or names a mask it does not have"))
     }
 
-    /// Replaces what is kept.
+    /// Replace the saved record.
     ///
     /// # Errors
     /// With the name and the cause.
@@ -70,7 +69,7 @@ impl Record {
     }
 }
 
-/// Masks are many times the same, and long on a node with many VMs: each is written once.
+/// The record in JSON. Many interrupts have the same mask, and a mask is long on a node with many VMs: each is written once.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -80,7 +79,7 @@ struct File {
     interrupts: Vec<(Identity, MaskIndexes)>,
 }
 
-/// [`SavedMask`], by places in `masks`.
+/// A [`SavedMask`] as indexes of `masks`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MaskIndexes {
@@ -91,10 +90,10 @@ struct MaskIndexes {
 impl File {
     fn of(record: &Record) -> Self {
         let mut masks = Masks::default();
-        let default = record.default.as_ref().map(|kept| masks.places(kept));
+        let default = record.default.as_ref().map(|saved| masks.indexes(saved));
         let interrupts = record.interrupts.iter();
         let interrupts = interrupts
-            .map(|(identity, kept)| (identity.clone(), masks.places(kept)))
+            .map(|(identity, saved)| (identity.clone(), masks.indexes(saved)))
             .collect();
         Self {
             version: VERSION,
@@ -105,20 +104,20 @@ impl File {
     }
 
     fn record(self) -> Option<Record> {
-        let mask = |place: usize| self.masks.get(place).cloned();
-        let kept = |places: MaskIndexes| {
-            let ours = places.ours.into_iter().map(mask).collect::<Option<_>>()?;
+        let mask = |index: usize| self.masks.get(index).cloned();
+        let saved = |indexes: MaskIndexes| {
+            let ours = indexes.ours.into_iter().map(mask).collect::<Option<_>>()?;
             Some(SavedMask {
-                base: mask(places.base)?,
+                base: mask(indexes.base)?,
                 ours,
             })
         };
         let default = match self.default {
-            Some(places) => Some(kept(places)?),
+            Some(indexes) => Some(saved(indexes)?),
             None => None,
         };
         let interrupts = self.interrupts.into_iter();
-        let interrupts = interrupts.map(|(identity, places)| Some((identity, kept(places)?)));
+        let interrupts = interrupts.map(|(identity, indexes)| Some((identity, saved(indexes)?)));
         let record = Record {
             default,
             interrupts: interrupts.collect::<Option<_>>()?,
@@ -130,20 +129,20 @@ impl File {
 #[derive(Default)]
 struct Masks {
     list: Vec<CpuSet>,
-    places: std::collections::HashMap<CpuSet, usize>,
+    indexes: std::collections::HashMap<CpuSet, usize>,
 }
 
 impl Masks {
-    fn places(&mut self, kept: &SavedMask) -> MaskIndexes {
+    fn indexes(&mut self, saved: &SavedMask) -> MaskIndexes {
         MaskIndexes {
-            base: self.place(&kept.base),
-            ours: kept.ours.iter().map(|mask| self.place(mask)).collect(),
+            base: self.index(&saved.base),
+            ours: saved.ours.iter().map(|mask| self.index(mask)).collect(),
         }
     }
 
-    fn place(&mut self, mask: &CpuSet) -> usize {
+    fn index(&mut self, mask: &CpuSet) -> usize {
         let next = self.list.len();
-        *self.places.entry(mask.clone()).or_insert_with(|| {
+        *self.indexes.entry(mask.clone()).or_insert_with(|| {
             self.list.push(mask.clone());
             next
         })

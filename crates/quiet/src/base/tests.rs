@@ -36,7 +36,7 @@ fn what_is_saved_is_loaded_and_each_mask_is_written_once() {
     record().save(&kernel).expect("saved");
     // then
     assert_eq!(Record::load(&kernel).expect("loaded"), record());
-    assert_eq!(kernel.tree().kept[NAME].matches("\"0-7\"").count(), 1);
+    assert_eq!(kernel.tree().saved[NAME].matches("\"0-7\"").count(), 1);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn what_is_not_understood_is_an_error_with_the_name() {
         r#"{"version":1,"masks":["x"],"default":null,"interrupts":[]}"#,
     ] {
         let kernel = FakeKernel::default();
-        kernel.tree().kept = BTreeMap::from([(NAME.into(), text.into())]);
+        kernel.tree().saved = BTreeMap::from([(NAME.into(), text.into())]);
         let error = Record::load(&kernel).expect_err(text);
         assert!(error.starts_with("read interrupts.json: "), "{error}");
     }

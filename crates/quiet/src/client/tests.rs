@@ -13,13 +13,13 @@ const SHORT: Duration = Duration::from_millis(200);
 fn with(
     peer: impl FnOnce(UnixStream) + Send + 'static,
     order_: &Order,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Report, OrderError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("quiet.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let peer = thread::spawn(move || peer(listener.accept().unwrap().0));
-    let result = order(&path, order_, patience);
+    let result = order(&path, order_, timeout);
     peer.join().unwrap();
     result
 }

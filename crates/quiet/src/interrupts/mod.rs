@@ -1,4 +1,4 @@
-//! The interrupts of devices and where the kernel lets them fire: `/proc/irq` and `/sys/kernel/irq`.
+//! Reads the interrupts of devices and their masks: `/proc/irq` and `/sys/kernel/irq`.
 
 #[cfg(test)]
 mod tests;
@@ -13,22 +13,22 @@ use stelia_text::excerpt::cause;
 
 use crate::files::Files;
 
-/// The mask that an interrupt is born with.
+/// The mask of new interrupts.
 pub const DEFAULT: &str = "/proc/irq/default_smp_affinity";
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
-/// Where the mask of an interrupt is, as a list.
+/// The file with the mask of an interrupt, as a list.
 pub fn mask_path(irq: u32) -> String {
     format!("/proc/irq/{irq}/smp_affinity_list")
 }
 
-/// Which interrupt: the kernel gives a number again once it is free, so the number alone does not say.
+/// Identifies an interrupt. Its number is not enough, because the kernel gives a number again once it is free.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
     pub irq: u32,
-    /// Number at its controller.
+    /// The number at its controller.
     pub hwirq: String,
     /// The drivers that handle it, joined by commas; empty while there is none.
     pub actions: String,
@@ -42,9 +42,9 @@ impl Identity {
         vfio_device(&self.actions)
     }
 
-    /// Whether this, which was recorded, is still the same interrupt now that `now` has its number. Its drivers come and go while it
-    /// lives: a line that several devices share is one interrupt, whoever uses it. Another one at the same place is given away by its
-    /// drivers: none of those before is among them.
+    /// Whether `now`, which has this recorded interrupt's number, is the same interrupt. Drivers come and go during its life: a
+    /// line that several devices share is one interrupt, whichever drivers use it. It is a different interrupt if it has
+    /// drivers and none of the recorded ones is among them.
     pub fn lives_on_as(&self, now: &Self) -> bool {
         let drivers = |identity: &Self| -> BTreeSet<String> {
             let names = identity
@@ -60,14 +60,14 @@ impl Identity {
     }
 }
 
-/// An interrupt as it was found.
+/// An interrupt as it was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interrupt {
     pub identity: Identity,
-    /// Where it may fire. The kernel shows the new mask at once, also where the interrupt moves only when it fires
+    /// The CPUs on which it may fire. The kernel shows a new mask at once, even if the interrupt moves only when it fires
     /// next.
     pub mask: CpuSet,
-    /// CPUs of the device's NUMA node; empty: it has none.
+    /// The CPUs of the device's NUMA node; empty: it has none.
     pub local: CpuSet,
 }
 
@@ -78,7 +78,7 @@ pub struct InterruptScan {
     pub interrupts: Vec<Interrupt>,
     /// Interrupts that exist and could not be read.
     pub unread: BTreeSet<u32>,
-    /// Why not.
+    /// Why they could not be read.
     pub problems: Vec<String>,
 }
 
@@ -90,7 +90,7 @@ pub fn online(files: &dyn Files) -> Result<CpuSet, String> {
     cpus(files, ONLINE).map_err(|error| failed(ONLINE, &error))
 }
 
-/// The default mask.
+/// The mask of new interrupts.
 ///
 /// # Errors
 /// With the path and the cause.
@@ -99,12 +99,12 @@ pub fn default_mask(files: &dyn Files) -> Result<CpuSet, String> {
     CpuSet::from_mask(text.trim()).ok_or_else(|| format!("read {DEFAULT}: {text:?} is not a mask"))
 }
 
-/// The CPU that an interrupt fires on now, or that it will once it moved. `None` where the kernel does not say.
+/// The CPUs on which an interrupt fires now or, if a move is pending, will fire. `None` if the kernel has no such file.
 pub fn effective(files: &dyn Files, irq: u32) -> Option<CpuSet> {
     cpus(files, &format!("/proc/irq/{irq}/effective_affinity_list")).ok()
 }
 
-/// Every interrupt of a device, also those without a driver at present. One that goes away meanwhile is left out.
+/// Every interrupt of a device, including those without a driver at present. An interrupt that goes away meanwhile is left out.
 ///
 /// # Errors
 /// The list of interrupts cannot be read: with the path and the cause.
@@ -114,33 +114,29 @@ pub fn read(files: &dyn Files, table: &Table) -> Result<InterruptScan, String> {
         .list(ALL)
         .map_err(|error| failed(ALL, &error))?
         .iter()
-        .filter_map(|name| number(name))
+        .filter_map(|name| name.parse().ok())
         .collect();
     numbers.sort_unstable();
-    let mut found = InterruptScan::default();
+    let mut scan = InterruptScan::default();
     let mut nodes = BTreeMap::new();
     for irq in numbers {
         let skipped = table.lines.get(&irq).is_some_and(|line| !line.is_device());
         if skipped || is_legacy_timer(irq) {
             continue;
         }
-        match one(files, irq, &mut nodes) {
-            Ok(interrupt) => found.interrupts.push(interrupt),
+        match read_one(files, irq, &mut nodes) {
+            Ok(interrupt) => scan.interrupts.push(interrupt),
             Err((_, error)) if error.kind() == io::ErrorKind::NotFound => {}
             Err((path, error)) => {
-                found.unread.insert(irq);
-                found.problems.push(failed(&path, &error));
+                scan.unread.insert(irq);
+                scan.problems.push(failed(&path, &error));
             }
         }
     }
-    Ok(found)
+    Ok(scan)
 }
 
-fn number(name: &str) -> Option<u32> {
-    name.parse().ok()
-}
-
-fn one(files: &dyn Files, irq: u32, nodes: &mut BTreeMap<u32, CpuSet>) -> Result<Interrupt, (String, io::Error)> {
+fn read_one(files: &dyn Files, irq: u32, nodes: &mut BTreeMap<u32, CpuSet>) -> Result<Interrupt, (String, io::Error)> {
     let read = |path: String| files.read(&path).map_err(|error| (path, error));
     let attribute = |name: &str| read(format!("/sys/kernel/irq/{irq}/{name}"));
     let identity = Identity {
@@ -162,7 +158,7 @@ fn one(files: &dyn Files, irq: u32, nodes: &mut BTreeMap<u32, CpuSet>) -> Result
     })
 }
 
-/// Empty also where the kernel has no NUMA nodes: nearness is a preference.
+/// Empty if the kernel has no NUMA nodes: CPUs near the device are only preferred.
 fn node_cpus(files: &dyn Files, node: u32) -> CpuSet {
     cpus(files, &format!("/sys/devices/system/node/node{node}/cpulist")).unwrap_or_default()
 }

@@ -1,11 +1,12 @@
 //! Makes irqbalance, which moves interrupts by itself, avoid the CPUs of VMs.
 //!
-//! It knows `isolcpus=` and `nohz_full=` of the boot and no partitions, and would move back what is moved off a VM's CPUs. What it has
-//! banned already, by its environment or by an administrator, stays banned: our list is that one and the VMs' CPUs. It forgets ours
-//! when it is started again, so each order looks which irqbalance runs.
+//! irqbalance avoids the CPUs of `isolcpus=` and `nohz_full=`, but not those of partitions, and would move interrupts back to a
+//! VM's CPUs. CPUs that are banned already, by its environment or by an administrator, stay banned: the list that is sent has
+//! those and the VMs' CPUs. irqbalance loses the list when it restarts, so each order reads which irqbalance runs.
 //!
-//! One without a socket is not restarted with a drop-in: who may write units below `/run/systemd/system` and have systemd start
-//! them may do everything, and this program is to be able to do little. The administrator is told what to write instead.
+//! An irqbalance without a socket is not restarted with a drop-in: a program that may write units below `/run/systemd/system`
+//! and have systemd start them may do everything, and this program is to have few privileges. The report tells the
+//! administrator what to configure instead.
 
 mod protocol;
 #[cfg(test)]
@@ -26,14 +27,14 @@ use crate::order::Order;
 use crate::record;
 use protocol::Setup;
 
-/// Where irqbalance 1.7 and later have their sockets. Earlier ones have abstract sockets, which a unit with a network of its own
-/// does not reach; what has systemd 252 has a later irqbalance.
+/// The directory of the sockets of irqbalance 1.7 and later. Earlier ones have abstract sockets, which a unit with its own
+/// network namespace does not reach; distributions with systemd 252 have a later irqbalance.
 pub const SOCKETS: &str = "/run/irqbalance";
 
-/// The record in the store.
+/// The record's name in the store.
 const RECORD: &str = "irqbalance.json";
 
-/// The processes of its unit, for one that has no socket.
+/// The processes of its unit, which may have no socket.
 const PROCESSES: &str = "/sys/fs/cgroup/system.slice/irqbalance.service/cgroup.procs";
 
 /// The CPU list that was sent to one irqbalance.
@@ -42,50 +43,50 @@ const PROCESSES: &str = "/sys/fs/cgroup/system.slice/irqbalance.service/cgroup.p
 struct SentBan {
     /// Ticks since boot, field 22 of its `stat`.
     start: u64,
-    /// The CPUs that it bans itself.
+    /// The CPUs that it bans apart from the list sent to it.
     base: CpuSet,
     /// The list that was sent last, or is being sent.
     ours: CpuSet,
-    /// The list before that, since its answer last counted: after a crash either may be in force.
+    /// The lists that may have been in force before that, since an answer last showed the one in force.
     before: CpuSet,
-    /// Seconds since boot; 0: its answer counts at once.
+    /// When the list was sent, in seconds since boot; 0: the next answer shows what is in force.
     at: u64,
 }
 
-/// By process.
+/// By process ID.
 type Record = BTreeMap<i32, SentBan>;
 
-/// An irqbalance that runs.
+/// A running irqbalance.
 struct Process {
     pid: i32,
     start: u64,
     socket: Option<PathBuf>,
 }
 
-/// Tell every irqbalance that runs which CPUs to leave alone. It follows at its next scan, which is before it moves anything;
-/// masks are to be written after this. `sockets` is [`SOCKETS`].
+/// Send every running irqbalance the CPUs to avoid. It follows at its next scan, which is before it moves anything; masks are
+/// to be written after this. `sockets` is [`SOCKETS`].
 ///
 /// # Cost
-/// One question; a second message where the list changes.
+/// One message, and a second one if the list changes.
 pub fn carry_out(system: System<'_>, sockets: &Path, order: &Order, report: &mut Report) {
     let mut exclusive = CpuSet::new();
     if order.steer {
         order.vms.values().for_each(|vm| exclusive.union_with(&vm.cpus));
     }
-    if let Err(failure) = carry(system, sockets, &exclusive, report) {
+    if let Err(failure) = send_bans(system, sockets, &exclusive, report) {
         report.irqbalance = Irqbalance::NotInformed;
         problem(report, "", failure);
     }
 }
 
-fn carry(system: System<'_>, sockets: &Path, exclusive: &CpuSet, report: &mut Report) -> Result<(), Failure> {
+fn send_bans(system: System<'_>, sockets: &Path, exclusive: &CpuSet, report: &mut Report) -> Result<(), Failure> {
     let mut record: Record = record::load(system.store, RECORD)?;
     if exclusive.is_empty() && record.is_empty() {
         return Ok(());
     }
     let saved = record.clone();
     let running = running(system.files, sockets)?;
-    record.retain(|pid, told| running.iter().any(|one| (one.pid, one.start) == (*pid, told.start)));
+    record.retain(|pid, sent| running.iter().any(|one| (one.pid, one.start) == (*pid, sent.start)));
     if record != saved {
         record::save(system.store, RECORD, &record)?;
     }
@@ -93,15 +94,15 @@ fn carry(system: System<'_>, sockets: &Path, exclusive: &CpuSet, report: &mut Re
         if exclusive.is_empty() && !record.contains_key(&process.pid) {
             continue;
         }
-        let told = send_ban(system, &process, exclusive, &mut record);
-        report.irqbalance = match (&told, report.irqbalance) {
+        let messages = send_ban(system, &process, exclusive, &mut record);
+        report.irqbalance = match (&messages, report.irqbalance) {
             (Ok(_), Irqbalance::Absent) if exclusive.is_empty() => Irqbalance::Absent,
             (Ok(_), Irqbalance::Absent | Irqbalance::Informed) => Irqbalance::Informed,
             _ => Irqbalance::NotInformed,
         };
-        match told {
-            Ok(writes) => report.writes += writes,
-            Err(why) => problem(report, "", format!("irqbalance, process {}: {why}", process.pid)),
+        match messages {
+            Ok(count) => report.writes += count,
+            Err(error) => problem(report, "", format!("irqbalance, process {}: {error}", process.pid)),
         }
     }
     Ok(())
@@ -122,7 +123,7 @@ enum BanError {
     Failed(#[from] Failure),
 }
 
-/// Tell one; how many messages changed something.
+/// Send the list to one irqbalance if it differs; returns the number of messages that changed something.
 fn send_ban(system: System<'_>, process: &Process, exclusive: &CpuSet, record: &mut Record) -> Result<u32, BanError> {
     let Some(socket) = &process.socket else {
         return Err(BanError::NoSocket(SOCKETS.to_owned(), exclusive.clone()));
@@ -130,18 +131,18 @@ fn send_ban(system: System<'_>, process: &Process, exclusive: &CpuSet, record: &
     let shown = socket.display().to_string();
     let setup = protocol::setup(socket).map_err(Failure::of("ask \"setup\" of", &shown))?;
     let now = seconds_since_boot();
-    let (told, in_force) = last_ban(record.get(&process.pid), &setup, process.start, now);
-    let want = told.base.union(exclusive);
-    let mut change = |told: SentBan| {
-        if record.get(&process.pid) == Some(&told) {
+    let (sent, in_force) = last_ban(record.get(&process.pid), &setup, process.start, now);
+    let want = sent.base.union(exclusive);
+    let mut save = |sent: SentBan| {
+        if record.get(&process.pid) == Some(&sent) {
             return Ok(());
         }
-        record.insert(process.pid, told);
+        record.insert(process.pid, sent);
         record::save(system.store, RECORD, record)
     };
-    // What it was told last may still be before its next scan, however late that is.
-    if want == in_force && want == told.ours {
-        change(told)?;
+    // The last list sent is compared too: irqbalance takes it at its next scan, which may be late.
+    if want == in_force && want == sent.ours {
+        save(sent)?;
         return Ok(0);
     }
     let message = protocol::ban(&want);
@@ -150,53 +151,54 @@ fn send_ban(system: System<'_>, process: &Process, exclusive: &CpuSet, record: &
     }
     let next = SentBan {
         ours: want,
-        before: told.before.union(&in_force),
+        before: sent.before.union(&in_force),
         at: now.max(1),
-        ..told
+        ..sent
     };
-    // First the record: of a ban that is in none nobody would know whose it is.
-    change(next.clone())?;
+    // The record is saved first: a ban that is not in it would be taken for the administrator's.
+    save(next.clone())?;
     if let Err(cause) = protocol::exchange(socket, &message) {
-        // Whether it was heard is seen by its next answer.
-        change(SentBan { at: 0, ..next })?;
+        // Its next answer shows whether it received the message.
+        save(SentBan { at: 0, ..next })?;
         return Err(Failure::of(&format!("send {message:?} to"), &shown)(cause).into());
     }
     Ok(1)
 }
 
-/// What is known of an irqbalance with what it answers now, and what it bans, or will by its next scan.
+/// The record's entry of an irqbalance, updated by its answer, and the CPUs that it bans now or will from its next scan on.
 ///
-/// Its answer is that of its last scan, so it counts once there was time for one. What it bans then that we did not tell it, or
-/// does not ban although we did, is somebody else's wish and belongs to the base.
-fn last_ban(told: Option<&SentBan>, setup: &Setup, start: u64, now: u64) -> (SentBan, CpuSet) {
+/// Its answer shows the state of its last scan, so it is used only if a scan can have happened since the last message. CPUs
+/// that it bans then although they were not sent, or does not ban although they were, come from another program or the
+/// administrator, and change the base.
+fn last_ban(sent: Option<&SentBan>, setup: &Setup, start: u64, now: u64) -> (SentBan, CpuSet) {
     let banned = setup.banned.clone();
-    let Some(told) = told else {
-        let told = SentBan {
+    let Some(sent) = sent else {
+        let sent = SentBan {
             start,
             base: banned.clone(),
             ours: banned.clone(),
             before: banned.clone(),
             at: 0,
         };
-        return (told, banned);
+        return (sent, banned);
     };
-    // It scans at the next turn of its clock, and once more where that one was skipped for a change of the CPUs.
-    let settled = told.at == 0 || now >= told.at.saturating_add(setup.interval.saturating_mul(2));
-    if !settled {
-        return (told.clone(), told.ours.clone());
+    // A scan may be skipped when CPUs go on- or offline, so two intervals pass until one has happened for certain.
+    let scanned = sent.at == 0 || now >= sent.at.saturating_add(setup.interval.saturating_mul(2));
+    if !scanned {
+        return (sent.clone(), sent.ours.clone());
     }
-    let added = banned.difference(&told.ours.union(&told.before));
-    let lifted = told.ours.intersection(&told.before).difference(&banned);
-    let told = SentBan {
-        base: told.base.union(&added).difference(&lifted),
-        before: told.ours.clone(),
+    let added = banned.difference(&sent.ours.union(&sent.before));
+    let lifted = sent.ours.intersection(&sent.before).difference(&banned);
+    let sent = SentBan {
+        base: sent.base.union(&added).difference(&lifted),
+        before: sent.ours.clone(),
         at: 0,
-        ..told.clone()
+        ..sent.clone()
     };
-    (told, banned)
+    (sent, banned)
 }
 
-/// Every irqbalance that has a socket or is its unit's. A socket whose process ended is nobody's.
+/// Every running irqbalance: a process of its unit, or one that has a socket. Sockets of processes that ended are left out.
 fn running(files: &dyn Files, sockets: &Path) -> Result<Vec<Process>, Failure> {
     let shown = sockets.display().to_string();
     let mut found: BTreeMap<i32, Option<PathBuf>> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! irqbalance's socket, as its `sock_handle` has it: one message a connection, with the sender's credentials beside it; only
-//! `setup` is answered, in one piece, and every connection is closed after its message.
+//! The protocol of irqbalance's socket (its function `sock_handle`): one message a connection, sent with the sender's
+//! credentials; only `setup` is answered, in one piece, and irqbalance closes the connection after the message.
 
 use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
@@ -19,13 +19,13 @@ use stelia_text::excerpt::excerpt;
 /// Limit of a list, in bytes: irqbalance receives into 500 bytes and would use the beginning of a longer list.
 pub(super) const MAX_LIST_BYTES: usize = 499;
 
-/// Its answer names every interrupt that its command line bans; this is enough for thousands.
+/// Limit of an answer. It names every interrupt that the command line bans; this is enough for thousands.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
-/// Its main loop answers, which a scan keeps busy for milliseconds.
+/// Timeout of an answer: the main loop answers, which a scan keeps busy for milliseconds.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What irqbalance says of itself.
+/// The answer to `setup`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Setup {
     /// Seconds between its scans; a ban counts from the next one on.
@@ -51,7 +51,7 @@ pub(super) fn parse(answer: &str) -> Option<Setup> {
     Some(Setup { interval, banned })
 }
 
-/// Ask what is banned.
+/// Ask for the interval and the banned CPUs.
 pub(super) fn setup(socket: &Path) -> io::Result<Setup> {
     let answer = exchange(socket, "setup")?;
     parse(&answer).ok_or_else(|| {
@@ -60,12 +60,13 @@ pub(super) fn setup(socket: &Path) -> io::Result<Setup> {
     })
 }
 
-/// What bans exactly these CPUs. Without a word after `cpus` irqbalance ends with a segmentation fault; NULL is its word for what
-/// its environment says.
+/// The message that bans exactly these CPUs. Without a word after `cpus` irqbalance ends with a segmentation fault; NULL stands
+/// for the CPUs of its environment.
 pub(super) fn ban(cpus: &CpuSet) -> String {
-    match cpus.is_empty() {
-        true => "settings cpus NULL".to_owned(),
-        false => format!("settings cpus {cpus}"),
+    if cpus.is_empty() {
+        "settings cpus NULL".to_owned()
+    } else {
+        format!("settings cpus {cpus}")
     }
 }
 
@@ -73,7 +74,7 @@ pub(super) fn ban(cpus: &CpuSet) -> String {
 pub(super) fn exchange(path: &Path, message: &str) -> io::Result<String> {
     let end = Instant::now() + ANSWER_TIMEOUT;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // It lets one connection wait.
+    // Its queue holds one connection.
     set_socket_timeout(&socket, Timeout::Send, Some(ANSWER_TIMEOUT))?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
     let credentials = UCred {
@@ -82,13 +83,13 @@ pub(super) fn exchange(path: &Path, message: &str) -> io::Result<String> {
         gid: getgid(),
     };
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
-    beside.push(SendAncillaryMessage::ScmCredentials(credentials));
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmCredentials(credentials));
     // In one piece: it receives once.
     let sent = sendmsg(
         &socket,
         &[IoSlice::new(message.as_bytes())],
-        &mut beside,
+        &mut control,
         SendFlags::NOSIGNAL,
     )?;
     if sent != message.len() {

@@ -1,5 +1,5 @@
-//! cpufreq's governor. The CPUs of a policy share it (Documentation/admin-guide/pm/cpufreq.rst), so it is set where all of
-//! them are the same VM's only.
+//! cpufreq's governor. The CPUs of a policy share it (Documentation/admin-guide/pm/cpufreq.rst), so it is set only if all of
+//! them belong to the same VM.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ fn path(policy: &str, file: &str) -> String {
     format!("{CPUS}/cpufreq/{policy}/{file}")
 }
 
-/// What a policy's governor becomes. There is no tighter or looser here: the order holds.
+/// What to do with a policy's governor. Governors have no rank as latencies do: the order's is set.
 fn decide(record: Option<&Change>, now: &str, want: &str) -> Decision {
     match record {
         Some(change) if now == want && now == change.ours => Decision::keep(Some(change)),
@@ -26,14 +26,14 @@ fn decide(record: Option<&Change>, now: &str, want: &str) -> Decision {
     }
 }
 
-/// The writes for all policies; `record` becomes what it is after them.
+/// The writes for all policies; `record` is changed to what it is after them.
 pub(super) fn plan(
     files: &dyn Files,
     order: &Order,
     record: &mut BTreeMap<String, Change>,
     report: &mut Report,
 ) -> Vec<Write> {
-    let (mut writes, mut covered, mut unknown) = (Vec::new(), Vec::new(), CpuSet::new());
+    let (mut writes, mut wanted, mut unread_cpus) = (Vec::new(), Vec::new(), CpuSet::new());
     for (pod, vm) in &order.vms {
         let Some(want) = &vm.governor else { continue };
         let found = policies(files, vm);
@@ -44,51 +44,51 @@ pub(super) fn plan(
             };
             problem(report, pod, format!("governor {want:?}: {first}{more}"));
         }
-        // What cannot be read is not known to be unwanted.
-        covered.extend(found.unread);
-        unknown.union_with(&found.unknown);
+        // A policy that cannot be read may be wanted, so it is not restored.
+        wanted.extend(found.unread);
+        unread_cpus.union_with(&found.unread_cpus);
         for policy in found.policies {
-            match usable(files, vm, &policy, want) {
+            match governor_to_replace(files, vm, &policy, want) {
                 Ok(now) => {
                     let decision = decide(record.get(&policy), &now, want);
-                    covered.push(policy.clone());
-                    take(&policy, decision, pod, record, &mut writes);
+                    wanted.push(policy.clone());
+                    apply(&policy, decision, pod, record, &mut writes);
                 }
-                Err(Unusable::Not(why)) => problem(report, pod, format!("governor {want:?}: {why}")),
+                Err(Unusable::NotAllowed(why)) => problem(report, pod, format!("governor {want:?}: {why}")),
                 Err(Unusable::Unread(failure)) => {
                     problem(report, pod, format!("governor {want:?}: {failure}"));
-                    covered.push(policy);
+                    wanted.push(policy);
                 }
             }
         }
     }
-    let left: Vec<String> = record
+    let unwanted: Vec<String> = record
         .keys()
-        .filter(|policy| !covered.contains(policy))
+        .filter(|policy| !wanted.contains(policy))
         .cloned()
         .collect();
-    for policy in left {
-        // A CPU whose policy is not known may be of this one.
-        let may_be_wanted = !unknown.is_empty()
+    for policy in unwanted {
+        // A CPU whose policy could not be read may belong to this one.
+        let may_be_wanted = !unread_cpus.is_empty()
             && match members(files, &policy) {
-                Ok(members) => !members.is_disjoint(&unknown),
+                Ok(members) => !members.is_disjoint(&unread_cpus),
                 Err(failure) => !is_gone(&failure),
             };
         let decision = match (record.get(&policy), read(files, &path(&policy, "scaling_governor"))) {
             (change, _) if may_be_wanted => Decision::keep(change),
             (Some(change), Ok(now)) => Decision::undo(change, &now),
-            // While all its CPUs are offline it cannot be read, and has the same governor when one is back (`last_governor` in
+            // It cannot be read while all its CPUs are offline, and has the same governor when one is back (`last_governor` in
             // drivers/cpufreq/cpufreq.c).
             (change, Err(failure)) if !is_gone(&failure) => Decision::keep(change),
             // A policy ends with its last CPU, and a new one begins with the default.
             _ => Decision::keep(None),
         };
-        take(&policy, decision, "", record, &mut writes);
+        apply(&policy, decision, "", record, &mut writes);
     }
     writes
 }
 
-fn take(policy: &str, decision: Decision, pod: &str, record: &mut BTreeMap<String, Change>, writes: &mut Vec<Write>) {
+fn apply(policy: &str, decision: Decision, pod: &str, record: &mut BTreeMap<String, Change>, writes: &mut Vec<Write>) {
     match decision.record {
         Some(change) => record.insert(policy.to_owned(), change),
         None => record.remove(policy),
@@ -100,30 +100,30 @@ fn take(policy: &str, decision: Decision, pod: &str, record: &mut BTreeMap<Strin
     }));
 }
 
-/// The policies of a VM's CPUs.
+/// The result of reading the policies of a VM's CPUs.
 #[derive(Default)]
 struct Policies {
     /// Each once.
     policies: Vec<String>,
-    /// Those of which it cannot be read which CPUs they have.
+    /// Policies whose CPUs cannot be read.
     unread: Vec<String>,
-    /// CPUs of which it cannot be read which policy they have.
-    unknown: CpuSet,
+    /// CPUs whose policy cannot be read.
+    unread_cpus: CpuSet,
     failures: Vec<Failure>,
 }
 
-/// What cannot be read of one CPU leaves all others as they are.
+/// The policies of a VM's CPUs. An error of one CPU does not stop the others.
 fn policies(files: &dyn Files, vm: &Vm) -> Policies {
-    let (mut found, mut seen) = (Policies::default(), CpuSet::new());
+    let (mut found, mut of_read_policies) = (Policies::default(), CpuSet::new());
     for cpu in vm.cpus.iter() {
-        if seen.contains(cpu) {
+        if of_read_policies.contains(cpu) {
             continue;
         }
         let link = format!("{CPUS}/cpu{cpu}/cpufreq");
         let policy = match files.link(&link).map_err(Failure::of("read", &link)) {
             Ok(policy) => policy,
             Err(failure) => {
-                found.unknown.insert(cpu);
+                found.unread_cpus.insert(cpu);
                 found.failures.push(failure);
                 continue;
             }
@@ -133,7 +133,7 @@ fn policies(files: &dyn Files, vm: &Vm) -> Policies {
         }
         match members(files, &policy) {
             Ok(members) => {
-                seen.union_with(&members);
+                of_read_policies.union_with(&members);
                 found.policies.push(policy);
             }
             Err(failure) => {
@@ -145,7 +145,7 @@ fn policies(files: &dyn Files, vm: &Vm) -> Policies {
     found
 }
 
-/// The CPUs of a policy that are online, which the kernel separates by spaces.
+/// The online CPUs of a policy, which the kernel separates by spaces.
 fn members(files: &dyn Files, policy: &str) -> Result<CpuSet, Failure> {
     let text = read(files, &path(policy, "affected_cpus"))?;
     Ok(text.split_whitespace().filter_map(|cpu| cpu.parse().ok()).collect())
@@ -153,23 +153,23 @@ fn members(files: &dyn Files, policy: &str) -> Result<CpuSet, Failure> {
 
 /// Why a policy's governor is not set.
 enum Unusable {
-    /// It may not be, or the machine has no such governor.
-    Not(String),
-    /// That is not known.
+    /// Other CPUs share it, or the kernel has no such governor.
+    NotAllowed(String),
+    /// The policy cannot be read.
     Unread(Failure),
 }
 
-/// The policy's governor, if it may be set for this VM; else why not.
-fn usable(files: &dyn Files, vm: &Vm, policy: &str, want: &str) -> Result<String, Unusable> {
+/// The policy's present governor, if it may be replaced for this VM; else why not.
+fn governor_to_replace(files: &dyn Files, vm: &Vm, policy: &str, want: &str) -> Result<String, Unusable> {
     let foreign = members(files, policy).map_err(Unusable::Unread)?.difference(&vm.cpus);
     if !foreign.is_empty() {
-        return Err(Unusable::Not(format!(
+        return Err(Unusable::NotAllowed(format!(
             "{policy} also has CPUs {foreign}, which are not this VM's, and the CPUs of a policy share the governor"
         )));
     }
     let available = read(files, &path(policy, "scaling_available_governors")).map_err(Unusable::Unread)?;
     if !available.split_whitespace().any(|name| name == want) {
-        return Err(Unusable::Not(format!("{policy} has only {available}")));
+        return Err(Unusable::NotAllowed(format!("{policy} has only {available}")));
     }
     read(files, &path(policy, "scaling_governor")).map_err(Unusable::Unread)
 }

@@ -1,6 +1,6 @@
-//! How fast and how steadily a VM's CPUs wake up and run: idle states and cpufreq's governor.
+//! Wake-up latency and clock rate of a VM's CPUs: the limit of idle states, and cpufreq's governor.
 //!
-//! What was there before is kept in the store before the first write, and written back where our value is still there.
+//! The former value is saved in the store before the first write, and written back unless another program has changed ours.
 
 mod governor;
 mod pm_qos;
@@ -18,13 +18,13 @@ use crate::files::{Files, System};
 use crate::order::Order;
 use crate::record;
 
-/// The record in the store.
+/// The record's name in the store.
 const RECORD: &str = "latency.json";
 
-/// Below it each CPU has its directory.
+/// The directory of the CPUs' directories.
 const CPUS: &str = "/sys/devices/system/cpu";
 
-/// What was changed.
+/// The files that were changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct Record {
@@ -42,12 +42,12 @@ struct Change {
     ours: String,
 }
 
-/// What is to be done with a file whose value was read.
+/// What to do with a file whose value was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Decision {
-    /// The value to write, if it is another.
+    /// The value to write; `None`: the file has it already.
     write: Option<String>,
-    /// What the record has afterwards.
+    /// The record's entry afterwards.
     record: Option<Change>,
 }
 
@@ -68,7 +68,7 @@ impl Decision {
         }
     }
 
-    /// Nothing is wanted: the base where ours is still there, else nothing, because another program's value is newer.
+    /// Restore the base if ours is still there; another program's value is newer and stays.
     fn undo(record: &Change, now: &str) -> Self {
         Self {
             write: (now == record.ours && now != record.base).then(|| record.base.clone()),
@@ -79,16 +79,16 @@ impl Decision {
 
 /// A file that is to be written.
 struct Write {
-    /// The VM that it is written for; empty: for none, it is restored.
+    /// The pod of the VM that it is written for; empty: the base is restored.
     pod: String,
     path: String,
     value: String,
 }
 
-/// Give each VM's CPUs the wake-up latency and the governor that the order has, and all others what they had.
+/// Give each VM's CPUs the wake-up latency and the governor that the order has, and restore those of all other CPUs.
 ///
 /// # Cost
-/// A read a CPU of a VM that has a latency, a few a VM that has a governor; writes only where a value differs.
+/// One read for each CPU of a VM that has a latency, a few for each VM that has a governor, and writes only of values that differ.
 pub fn carry_out(system: System<'_>, order: &Order, report: &mut Report) {
     let before: Record = match record::load(system.store, RECORD) {
         Ok(before) => before,
@@ -100,8 +100,8 @@ pub fn carry_out(system: System<'_>, order: &Order, report: &mut Report) {
     if after == before && writes.is_empty() {
         return;
     }
-    // What is written is in the record first, and what is restored stays in it until that is done: after a crash between
-    // the two the next order finds the one or the other, and does the rest.
+    // New entries are saved before the writes, and entries of restored values removed after them: after a crash in between,
+    // the next order finds all of them in the record and completes the writes.
     let mut both = before.clone();
     both.latency.extend(after.latency.clone());
     both.governor.extend(after.governor.clone());
@@ -126,7 +126,7 @@ pub fn carry_out(system: System<'_>, order: &Order, report: &mut Report) {
         };
         problem(report, &pod, format!("{failure}{more}"));
     }
-    // A record of a value that was not restored stays, and the next order tries again.
+    // The entry of a value that was not restored stays, and the next order tries again.
     let last = if all_done { after } else { both.clone() };
     if last != both
         && let Err(failure) = record::save(system.store, RECORD, &last)
@@ -135,12 +135,12 @@ pub fn carry_out(system: System<'_>, order: &Order, report: &mut Report) {
     }
 }
 
-/// Whether a file is gone. Any other error says nothing: a CPU that is offline answers EBUSY, and has its values when it is back.
+/// Whether a file is gone. Other errors do not mean so: a CPU that is offline answers EBUSY, and has its values when it is back.
 fn is_gone(failure: &Failure) -> bool {
     failure.cause.kind() == io::ErrorKind::NotFound
 }
 
-/// The file's one value.
+/// The file's text without white space around it.
 fn read(files: &dyn Files, path: &str) -> Result<String, Failure> {
     let text = files.read(path).map_err(Failure::of("read", path))?;
     Ok(text.trim().to_owned())

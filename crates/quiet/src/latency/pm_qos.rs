@@ -1,7 +1,7 @@
-//! `pm_qos_resume_latency_us` of a CPU: how long it may take to wake up, which forbids idle states that take longer.
+//! `pm_qos_resume_latency_us`: the time that a CPU may take to wake up. It forbids idle states that take longer.
 //!
-//! The kernel has one such value for all programs (Documentation/ABI/testing/sysfs-devices-power), so it is arbitrated as
-//! the kernel does with its own requests: the tightest one holds. A tighter value of another program is left alone.
+//! All programs share the one file of a CPU (Documentation/ABI/testing/sysfs-devices-power), so the tightest value is kept, as
+//! the kernel does with its own requests: a tighter value of another program is left alone.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::files::Files;
 use crate::order::{Latency, Order};
 
 impl Latency {
-    /// As the file has it.
+    /// The value as it is written to the file.
     fn text(self) -> String {
         match self {
             Self::Microseconds(count) => count.to_string(),
@@ -37,77 +37,80 @@ fn tightness(text: &str) -> Option<Reverse<u64>> {
     }
 }
 
-/// What a CPU's value becomes.
+/// What to do with a CPU's value.
 fn decide(record: Option<&Change>, now: &str, want: &str) -> Decision {
-    let holds = tightness(now) >= tightness(want);
+    let is_tight_enough = tightness(now) >= tightness(want);
     match record {
-        // Ours, and the order is another now: what was there before us may be tighter than that.
-        Some(change) if change.ours == now && now != want => match tightness(&change.base) >= tightness(want) {
-            true => Decision::undo(change, now),
-            false => Decision::change(&change.base, want),
-        },
+        // The order has changed: the base may be tighter than the new value.
+        Some(change) if change.ours == now && now != want => {
+            if tightness(&change.base) >= tightness(want) {
+                Decision::undo(change, now)
+            } else {
+                Decision::change(&change.base, want)
+            }
+        }
         Some(change) if change.ours == now => Decision::keep(Some(change)),
-        // Another program's value, which is tighter, so it is not ours any more, or looser, so that is what to restore.
-        _ if holds => Decision::keep(None),
+        // Another program wrote the value. If it is tighter it stays; if not, it is the new base.
+        _ if is_tight_enough => Decision::keep(None),
         _ => Decision::change(now, want),
     }
 }
 
-/// The writes for all CPUs; `record` becomes what it is after them.
+/// The writes for all CPUs; `record` is changed to what it is after them.
 pub(super) fn plan(
     files: &dyn Files,
     order: &Order,
     record: &mut BTreeMap<u32, Change>,
     report: &mut Report,
 ) -> Vec<Write> {
-    let wanting = order.vms.iter().filter_map(|(pod, vm)| Some((pod, vm, vm.latency?)));
-    let wanting: Vec<_> = wanting.collect();
-    let effective = wanting.is_empty() || has_idle_driver(files);
-    let (mut writes, mut covered) = (Vec::new(), CpuSet::new());
-    for (pod, vm, latency) in wanting {
+    let vms = order.vms.iter().filter_map(|(pod, vm)| Some((pod, vm, vm.latency?)));
+    let vms: Vec<_> = vms.collect();
+    let has_driver = vms.is_empty() || has_idle_driver(files);
+    let (mut writes, mut wanted) = (Vec::new(), CpuSet::new());
+    for (pod, vm, latency) in vms {
         let want = latency.text();
         if latency == Latency::Microseconds(0) {
             problem(report, pod, "wake-up latency: 0 microseconds would mean no constraint");
             continue;
         }
-        if !effective {
+        if !has_driver {
             let text = "wake-up latency: this machine has no cpuidle driver, so idle states cannot be limited";
             problem(report, pod, text);
             continue;
         }
-        covered.union_with(&vm.cpus);
-        let (mut unread, mut first): (CpuSet, Option<Failure>) = (CpuSet::new(), None);
+        wanted.union_with(&vm.cpus);
+        let (mut unread, mut first_failure): (CpuSet, Option<Failure>) = (CpuSet::new(), None);
         for cpu in vm.cpus.iter() {
             match read(files, &path(cpu)) {
                 Ok(now) => {
                     let decision = decide(record.get(&cpu), &now, &want);
-                    take(cpu, decision, pod, record, &mut writes);
+                    apply(cpu, decision, pod, record, &mut writes);
                 }
                 Err(failure) => {
                     unread.insert(cpu);
-                    first.get_or_insert(failure);
+                    first_failure.get_or_insert(failure);
                 }
             }
         }
-        if let Some(failure) = first {
+        if let Some(failure) = first_failure {
             problem(report, pod, format!("wake-up latency of CPUs {unread}: {failure}"));
         }
     }
-    let left: Vec<u32> = record.keys().copied().filter(|cpu| !covered.contains(*cpu)).collect();
-    for cpu in left {
+    let unwanted: Vec<u32> = record.keys().copied().filter(|cpu| !wanted.contains(*cpu)).collect();
+    for cpu in unwanted {
         let decision = match (record.get(&cpu), read(files, &path(cpu))) {
             (Some(change), Ok(now)) => Decision::undo(change, &now),
-            // It is still to be undone.
+            // The next order tries again.
             (change, Err(failure)) if !is_gone(&failure) => Decision::keep(change),
             // A CPU that is no longer there has nothing to restore.
             _ => Decision::keep(None),
         };
-        take(cpu, decision, "", record, &mut writes);
+        apply(cpu, decision, "", record, &mut writes);
     }
     writes
 }
 
-fn take(cpu: u32, decision: Decision, pod: &str, record: &mut BTreeMap<u32, Change>, writes: &mut Vec<Write>) {
+fn apply(cpu: u32, decision: Decision, pod: &str, record: &mut BTreeMap<u32, Change>, writes: &mut Vec<Write>) {
     match decision.record {
         Some(change) => record.insert(cpu, change),
         None => record.remove(&cpu),
@@ -119,7 +122,7 @@ fn take(cpu: u32, decision: Decision, pod: &str, record: &mut BTreeMap<u32, Chan
     }));
 }
 
-/// Without a driver the kernel heeds no such value. Where that cannot be read there may be one.
+/// Whether a cpuidle driver exists, without which the kernel ignores the value. True if that cannot be read.
 fn has_idle_driver(files: &dyn Files) -> bool {
     match read(files, &format!("{CPUS}/cpuidle/current_driver")) {
         Ok(name) => !name.is_empty() && name != "none",

@@ -1,7 +1,7 @@
-//! Where an interrupt shall fire, and what a mask that was found says about who wrote it. Pure.
+//! Decides where an interrupt shall fire, and which program wrote the mask that it has. Pure.
 //!
-//! For every interrupt, whichever VM came last: wanted = base − CPUs of all VMs. So nothing is kept for a VM, and the
-//! order in which VMs come and go does not matter.
+//! For every interrupt: wanted = base − CPUs of all VMs. So nothing is recorded for a VM, and the order in which VMs come
+//! and go does not matter.
 
 #[cfg(test)]
 mod tests;
@@ -11,8 +11,8 @@ use stelia_cpus::CpuSet;
 use crate::base::SavedMask;
 use crate::order::{Order, Vm};
 
-/// How many other places are tried for an interrupt when CPUs have no interrupt vector left.
-const ALTERNATIVES: usize = 8;
+/// Limit of the other masks that are tried for an interrupt if no vector is left on the wanted CPUs.
+const MAX_ALTERNATIVES: usize = 8;
 
 /// The node's CPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,27 +23,27 @@ pub struct Cpus {
     pub shared: CpuSet,
 }
 
-/// What concerns one interrupt.
+/// What the decision depends on of the interrupt's device.
 #[derive(Debug, Clone, Copy)]
 pub struct Device<'a> {
     /// CPUs of its NUMA node; empty: none.
     pub local: &'a CpuSet,
-    /// The CPUs of the VM that has it for its own; `None`: as any other.
+    /// The CPUs of the VM whose own device it is; `None`: it is no VM's own.
     pub own: Option<&'a CpuSet>,
 }
 
 /// What to do with one mask.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// To be kept before anything is written.
-    pub kept: SavedMask,
-    /// What the mask shall be. It differs from what was found where it has to be written.
+    /// To be saved before anything is written.
+    pub saved: SavedMask,
+    /// The mask to set, if the interrupt has another one.
     pub wanted: CpuSet,
 }
 
 impl Cpus {
-    /// As an order has them. CPUs of VMs are not shared, whatever it says.
-    pub fn of(order: &Order, online: CpuSet) -> Self {
+    /// The CPUs that the order names. CPUs of VMs are not shared, whatever it says.
+    pub fn new(order: &Order, online: CpuSet) -> Self {
         let mut exclusive = CpuSet::new();
         for vm in order.vms.values().filter(|_| order.steer) {
             exclusive.union_with(&vm.cpus);
@@ -55,7 +55,7 @@ impl Cpus {
         }
     }
 
-    /// CPUs of VMs on which this interrupt disturbs.
+    /// The CPUs of VMs that this interrupt must leave.
     pub fn disturbed(&self, device: Device<'_>) -> CpuSet {
         device
             .own
@@ -78,8 +78,8 @@ impl Cpus {
         possible.next().unwrap_or(&self.online).clone()
     }
 
-    /// Where an interrupt may go whose wanted place has no vector left: wide masks first, since the kernel takes any
-    /// CPU of a mask that has one; then single CPUs, from another one for each interrupt, so that they spread.
+    /// Other masks for an interrupt for which no vector is left on the wanted CPUs: wide masks first, since the kernel takes
+    /// any CPU of a mask that has one; then single CPUs, from another one for each interrupt, so that they spread.
     pub fn alternatives(&self, irq: u32, wanted: &CpuSet, device: Device<'_>) -> Vec<CpuSet> {
         let pool = self.pool();
         let wide = match device.own {
@@ -99,11 +99,11 @@ impl Cpus {
                 masks.push(mask);
             }
         }
-        masks.truncate(ALTERNATIVES);
+        masks.truncate(MAX_ALTERNATIVES);
         masks
     }
 
-    /// What is no VM's: the shared CPUs that are online, or, if all those are offline, any other.
+    /// The online shared CPUs or, if all of them are offline, all online CPUs that are no VM's.
     fn pool(&self) -> CpuSet {
         let shared = self.shared.intersection(&self.online);
         if shared.is_empty() {
@@ -113,95 +113,97 @@ impl Cpus {
         }
     }
 
-    /// Whether nobody has to be kept off a mask that another program wrote. A VM's own device stays on its CPUs.
-    fn suits(&self, mask: &CpuSet, device: Device<'_>) -> bool {
-        let right = match device.own {
+    /// Whether a mask that another program wrote may stay: it has no CPUs of VMs or, for a VM's own device, only that VM's.
+    fn may_stay(&self, mask: &CpuSet, device: Device<'_>) -> bool {
+        let leaves_vms = match device.own {
             Some(own) => mask.is_subset(own),
             None => mask.is_disjoint(&self.exclusive),
         };
-        right && !mask.is_disjoint(&self.online)
+        leaves_vms && !mask.is_disjoint(&self.online)
     }
 
     /// Whether the kernel itself replaced one of our masks: it does when the last CPU of a mask goes offline, by all
     /// CPUs that are online, and leaves it so when the CPU returns.
-    fn widened_by_hotplug(&self, kept: &SavedMask, found: &CpuSet) -> bool {
-        *found == self.online && kept.ours.iter().any(|mask| mask.is_disjoint(&self.online))
+    fn widened_by_hotplug(&self, saved: &SavedMask, found: &CpuSet) -> bool {
+        *found == self.online && saved.ours.iter().any(|mask| mask.is_disjoint(&self.online))
     }
 
     /// What the kernel makes of the default for a new interrupt (`irq_setup_affinity` in `kernel/irq/manage.c`).
-    fn born(&self, default: &CpuSet, device: Device<'_>) -> CpuSet {
+    fn initial_mask(&self, default: &CpuSet, device: Device<'_>) -> CpuSet {
         let all = default.intersection(&self.online);
         let near = all.intersection(device.local);
         if near.is_empty() { all } else { near }
     }
 
-    /// For an interrupt that is not in the record, found with the mask that our default gave it: the mask that it would
-    /// have without us. Else it would stay off CPUs of VMs for ever, long after those have left.
-    /// `None`: it is not found so.
-    fn base_of_born(&self, found: &CpuSet, device: Device<'_>, default: Option<&SavedMask>) -> Option<CpuSet> {
-        let ours = default.filter(|kept| kept.ours.iter().any(|mask| self.born(mask, device) == *found));
-        ours.map(|kept| self.born(&kept.base, device))
+    /// The base of a new interrupt that still has the mask which the changed default gave it: the mask that it would have
+    /// got from the default's base. Otherwise it would stay off the CPUs of VMs after those have ended.
+    /// `None`: it has another mask.
+    fn base_of_new(&self, found: &CpuSet, device: Device<'_>, default: Option<&SavedMask>) -> Option<CpuSet> {
+        let ours = default.filter(|saved| saved.ours.iter().any(|mask| self.initial_mask(mask, device) == *found));
+        ours.map(|saved| self.initial_mask(&saved.base, device))
     }
 
-    /// What to do with an interrupt's mask. `kept` is what the record has of this very interrupt, `default` what it
-    /// has of `default_smp_affinity`.
+    /// What to do with an interrupt's mask. `saved` and `default` are the record's entries of this interrupt and of
+    /// `default_smp_affinity`.
     ///
-    /// A mask that is neither ours nor the base was written by somebody else, such as irqbalance or an administrator.
-    /// If it keeps off CPUs of VMs, it stays, and is the base from then on, so it is not undone either. If not, it is
+    /// A mask that is neither ours nor the base was written by another program, such as irqbalance, or by an administrator.
+    /// If it has no CPUs of VMs, it stays, and is the base from then on, so it is not undone either. If it has some, it is
     /// repaired, and the base stays what it was.
     pub fn decide(
         &self,
-        kept: Option<&SavedMask>,
+        saved: Option<&SavedMask>,
         found: &CpuSet,
         device: Device<'_>,
         default: Option<&SavedMask>,
     ) -> Decision {
-        let born = self.base_of_born(found, device, default);
-        let base = match (kept, born) {
-            (None, born) => born.unwrap_or_else(|| found.clone()),
-            (Some(kept), _) if kept.ours.contains(found) || self.widened_by_hotplug(kept, found) => kept.base.clone(),
+        let new = self.base_of_new(found, device, default);
+        let base = match (saved, new) {
+            (None, new) => new.unwrap_or_else(|| found.clone()),
+            (Some(saved), _) if saved.ours.contains(found) || self.widened_by_hotplug(saved, found) => {
+                saved.base.clone()
+            }
             // A driver freed it and requested it again, under the same name.
-            (Some(kept), Some(born)) if kept.base != *found => born,
-            (Some(kept), _) if kept.ours.is_empty() => found.clone(),
-            (Some(_), _) if self.suits(found, device) => found.clone(),
-            (Some(kept), _) => kept.base.clone(),
+            (Some(saved), Some(new)) if saved.base != *found => new,
+            (Some(saved), _) if saved.ours.is_empty() => found.clone(),
+            (Some(_), _) if self.may_stay(found, device) => found.clone(),
+            (Some(saved), _) => saved.base.clone(),
         };
         let wanted = self.wanted(&base, device);
-        self.decided(kept, found, base, wanted)
+        self.decision(saved, found, base, wanted)
     }
 
     /// As [`decide`](Self::decide), for `default_smp_affinity`. Programs such as CRI-O change single bits of what
     /// they find there: what they leave is the base, and with it those CPUs of VMs that were part of the base before,
     /// which they could not see.
-    pub fn decide_default(&self, kept: Option<&SavedMask>, found: &CpuSet) -> Decision {
+    pub fn decide_default(&self, saved: Option<&SavedMask>, found: &CpuSet) -> Decision {
         let device = Device {
             local: &CpuSet::new(),
             own: None,
         };
-        let base = match kept {
-            Some(kept) if kept.ours.contains(found) => kept.base.clone(),
-            Some(kept) if !kept.ours.is_empty() && self.suits(found, device) => {
-                found.union(&kept.base.intersection(&self.exclusive))
+        let base = match saved {
+            Some(saved) if saved.ours.contains(found) => saved.base.clone(),
+            Some(saved) if !saved.ours.is_empty() && self.may_stay(found, device) => {
+                found.union(&saved.base.intersection(&self.exclusive))
             }
-            Some(kept) if !kept.ours.is_empty() => kept.base.clone(),
+            Some(saved) if !saved.ours.is_empty() => saved.base.clone(),
             _ => found.clone(),
         };
         let wanted = self.wanted(&base, device);
-        self.decided(kept, found, base, wanted)
+        self.decision(saved, found, base, wanted)
     }
 
-    /// What may be there by our doing from now on: what is there, if we wrote it, and what is wanted, unless it is
+    /// The masks in force that may be ours from now on are the present one, if we wrote it, and the wanted one, unless it is
     /// the base.
-    fn decided(&self, kept: Option<&SavedMask>, found: &CpuSet, base: CpuSet, wanted: CpuSet) -> Decision {
+    fn decision(&self, saved: Option<&SavedMask>, found: &CpuSet, base: CpuSet, wanted: CpuSet) -> Decision {
         let mut ours = Vec::new();
-        if *found != base && kept.is_some_and(|kept| kept.ours.contains(found)) {
+        if *found != base && saved.is_some_and(|saved| saved.ours.contains(found)) {
             ours.push(found.clone());
         }
         if wanted != base && !ours.contains(&wanted) {
             ours.push(wanted.clone());
         }
         Decision {
-            kept: SavedMask { base, ours },
+            saved: SavedMask { base, ours },
             wanted,
         }
     }

@@ -17,7 +17,7 @@ fn cpus(online: &str, exclusive: &str, shared: &str) -> Cpus {
     }
 }
 
-fn kept(base: &str, ours: &[&str]) -> SavedMask {
+fn saved(base: &str, ours: &[&str]) -> SavedMask {
     SavedMask {
         base: set(base),
         ours: ours.iter().map(|mask| set(mask)).collect(),
@@ -108,13 +108,13 @@ fn a_vms_own_device_gets_its_cpus_while_one_is_online() {
 fn what_somebody_else_wrote_stays_if_it_keeps_off() {
     // given
     let cpus = cpus("0-7", "2-3", "0-1,4-7");
-    let before = kept("0-7", &["0-1,4-7"]);
+    let before = saved("0-7", &["0-1,4-7"]);
     // then: a good place is theirs from now on, a bad one is repaired, and the base is what it was
     let good = cpus.decide(Some(&before), &set("5"), any(), None);
     assert_eq!(
         good,
         Decision {
-            kept: kept("5", &[]),
+            saved: saved("5", &[]),
             wanted: set("5")
         }
     );
@@ -122,7 +122,7 @@ fn what_somebody_else_wrote_stays_if_it_keeps_off() {
     assert_eq!(
         bad,
         Decision {
-            kept: before.clone(),
+            saved: before.clone(),
             wanted: set("0-1,4-7")
         }
     );
@@ -132,20 +132,20 @@ fn what_somebody_else_wrote_stays_if_it_keeps_off() {
 fn what_the_kernel_widened_at_hotplug_is_not_somebodys_choice() {
     // given: ours was CPU 4 alone, which is offline now, as are the VM's
     let cpus = cpus("0-1,5-7", "2-3", "0-1,4-7");
-    let decision = cpus.decide(Some(&kept("2,4", &["4"])), &set("0-1,5-7"), any(), None);
-    assert_eq!(decision.kept.base, set("2,4"));
+    let decision = cpus.decide(Some(&saved("2,4", &["4"])), &set("0-1,5-7"), any(), None);
+    assert_eq!(decision.saved.base, set("2,4"));
 }
 
 #[test]
 fn a_program_that_changes_bits_of_the_default_does_not_take_a_vms_cpus_from_the_base() {
     // given: CRI-O takes CPU 7 out of what it finds
     let cpus = cpus("0-7", "2-3", "0-1,4-7");
-    let decision = cpus.decide_default(Some(&kept("0-7", &["0-1,4-7"])), &set("0-1,4-6"));
+    let decision = cpus.decide_default(Some(&saved("0-7", &["0-1,4-7"])), &set("0-1,4-6"));
     // then
     assert_eq!(
         decision,
         Decision {
-            kept: kept("0-6", &["0-1,4-6"]),
+            saved: saved("0-6", &["0-1,4-6"]),
             wanted: set("0-1,4-6")
         }
     );
@@ -155,7 +155,7 @@ fn a_program_that_changes_bits_of_the_default_does_not_take_a_vms_cpus_from_the_
 fn one_born_with_our_default_has_the_base_it_would_have_without_us() {
     // given
     let cpus = cpus("0-7", "2-3", "0-1,4-7");
-    let default = kept("0-7", &["0-1,4-7"]);
+    let default = saved("0-7", &["0-1,4-7"]);
     // then: ours, narrowed to the node as the kernel does; another mask is the driver's own
     let near = set("0-3");
     let born = cpus.decide(
@@ -170,12 +170,12 @@ fn one_born_with_our_default_has_the_base_it_would_have_without_us() {
     assert_eq!(
         born,
         Decision {
-            kept: kept("0-3", &["0-1"]),
+            saved: saved("0-3", &["0-1"]),
             wanted: set("0-1")
         }
     );
     let own = cpus.decide(None, &set("4"), any(), Some(&default));
-    assert_eq!(own.kept, kept("4", &[]));
+    assert_eq!(own.saved, saved("4", &[]));
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn alternatives_are_bounded_differ_by_interrupt_and_keep_off() {
     };
     let one = cpus.alternatives(24, &set("0"), device);
     let other = cpus.alternatives(25, &set("0"), device);
-    assert_eq!(one.len(), ALTERNATIVES);
+    assert_eq!(one.len(), MAX_ALTERNATIVES);
     assert_eq!(one[0], near, "the node first");
     assert_ne!(one, other);
     assert!(
@@ -228,10 +228,10 @@ proptest! {
         let device = Device { local: &local, own: None };
         let before = before.map(|(base, ours)| SavedMask { base, ours: vec![ours] });
         let first = cpus.decide(before.as_ref(), &found, device, None);
-        let second = cpus.decide(Some(&first.kept), &first.wanted, device, None);
+        let second = cpus.decide(Some(&first.saved), &first.wanted, device, None);
         prop_assert_eq!(&second.wanted, &first.wanted);
-        prop_assert_eq!(&second.kept.base, &first.kept.base);
-        let third = cpus.decide(Some(&second.kept), &second.wanted, device, None);
+        prop_assert_eq!(&second.saved.base, &first.saved.base);
+        let third = cpus.decide(Some(&second.saved), &second.wanted, device, None);
         prop_assert_eq!(third, second);
     }
 
@@ -242,12 +242,12 @@ proptest! {
         let online = CpuSet::below(12);
         let base = base.union(&set("3"));
         let device = Device { local: &local, own: None };
-        let (mut mask, mut kept) = (base.clone(), None);
+        let (mut mask, mut saved) = (base.clone(), None);
         for (exclusive, shared) in rounds.into_iter().chain([(CpuSet::new(), CpuSet::new())]) {
             let cpus = Cpus { online: online.clone(), shared: shared.difference(&exclusive), exclusive };
-            let decision = cpus.decide(kept.as_ref(), &mask, device, None);
+            let decision = cpus.decide(saved.as_ref(), &mask, device, None);
             mask = decision.wanted;
-            kept = Some(decision.kept);
+            saved = Some(decision.saved);
         }
         prop_assert_eq!(mask, base);
     }
@@ -256,7 +256,7 @@ proptest! {
     fn what_may_be_ours_is_kept_before_it_is_written(cpus in node(), found in some_cpus(), ours in some_cpus()) {
         let before = SavedMask { base: CpuSet::below(12), ours: vec![ours.clone()] };
         let decision = cpus.decide(Some(&before), &found, any(), None);
-        let known = |mask: &CpuSet| *mask == decision.kept.base || decision.kept.ours.contains(mask);
+        let known = |mask: &CpuSet| *mask == decision.saved.base || decision.saved.ours.contains(mask);
         prop_assert!(known(&decision.wanted));
         prop_assert!(found != ours || known(&found), "a crash may come before the write");
     }

@@ -1,4 +1,4 @@
-//! What a monitoring group counts.
+//! The counters of a monitoring group.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,12 +6,12 @@ use stelia_cpus::CpuSet;
 
 use crate::files::Files;
 
-/// The L3 cache of each CPU, by the number that resctrl calls its domain; `None` where that cannot be read.
+/// The L3 cache of each CPU, by the number that resctrl calls its domain; `None` if it cannot be read.
 #[derive(Debug, Default)]
 pub(super) struct Caches(BTreeMap<u32, Option<u32>>);
 
 impl Caches {
-    /// The caches of these CPUs; `None` where they are not known of all.
+    /// The caches of these CPUs; `None` if that of a CPU cannot be read.
     fn of(&mut self, files: &dyn Files, cpus: &CpuSet) -> Option<BTreeSet<u32>> {
         let cache = |cpu| *self.0.entry(cpu).or_insert_with(|| l3(files, cpu));
         cpus.iter().map(cache).collect()
@@ -24,21 +24,21 @@ fn l3(files: &dyn Files, cpu: u32) -> Option<u32> {
         let path = format!("/sys/devices/system/cpu/cpu{cpu}/cache/index{index}/{file}");
         files.read(&path).ok()?.trim().parse().ok()
     };
-    // One above another, from level 1: data, instructions, level 2, level 3.
+    // The indexes are: level 1 data, level 1 instructions, level 2, level 3.
     (2..5)
         .find(|index| value(*index, "level") == Some(3))
         .and_then(|index| value(index, "id"))
 }
 
-/// Bytes of cache and bytes moved, each `None` where it is not counted.
+/// Bytes in the cache and bytes transferred, each `None` if it is not counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct CacheCounts {
     pub(super) llc_bytes: Option<u64>,
     pub(super) memory_bytes: Option<u64>,
 }
 
-/// The sums over the caches that the CPUs have: another cache counts nothing for them, and hardware may have no counter there
-/// (`Unavailable`). Each value is read by the kernel on a CPU of that cache, which is why this is read no more than needed.
+/// The sums over the caches of the CPUs. Other caches are left out: they count nothing for these CPUs, may have no counter
+/// (`Unavailable`), and the kernel reads each value on a CPU of that cache, which interrupts it.
 pub(super) fn count(files: &dyn Files, group: &str, cpus: &CpuSet, caches: &mut Caches) -> CacheCounts {
     let directory = format!("{group}/mon_data");
     let wanted = caches.of(files, cpus);
@@ -51,7 +51,7 @@ pub(super) fn count(files: &dyn Files, group: &str, cpus: &CpuSet, caches: &mut 
     let domains: Vec<String> = domains.collect();
     let sum = |file: &str| {
         let values = domains.iter().map(|domain| {
-            // A word in place of the number: Unavailable, Error, Unassigned.
+            // The kernel may print a word instead: Unavailable, Error, Unassigned.
             let text = files.read(&format!("{domain}/{file}")).ok()?;
             text.trim().parse::<u64>().ok()
         });

@@ -1,4 +1,4 @@
-//! resctrl's groups: read, made, changed and removed (Documentation/filesystems/resctrl.rst).
+//! Reads, makes, changes and removes resctrl's groups (Documentation/filesystems/resctrl.rst).
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -10,16 +10,16 @@ use super::schemata::{Bandwidth, CacheWays, Hardware};
 use crate::failure::Failure;
 use crate::files::Files;
 
-/// Where every distribution mounts it.
+/// The directory at which every distribution mounts resctrl.
 pub(super) const ROOT: &str = "/sys/fs/resctrl";
 
 /// Prefix of the names of steliad's groups. Groups of other programs are never changed.
 const GROUP_PREFIX: &str = "stelia-";
 
-/// The default group's name here.
+/// The default group's name in this program.
 pub(super) const DEFAULT: &str = "";
 
-/// A control group, which has closid and masks.
+/// A control group: it has a closid and a `schemata`.
 #[derive(Debug, Default)]
 pub(super) struct Group {
     pub(super) cpus: CpuSet,
@@ -43,8 +43,8 @@ pub(super) fn monitor_path(group: &str, monitor: &str) -> String {
     format!("{}/mon_groups/{monitor}", path(group))
 }
 
-/// The name of our group for this class or pod; `None` where it would not be one name of a directory.
-pub(super) fn ours(name: &str) -> Option<String> {
+/// The name of our group for this class or pod; `None` if it could not be the name of a directory.
+pub(super) fn own_group(name: &str) -> Option<String> {
     let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     let is_name = (1..=128).contains(&name.len()) && name.bytes().all(good);
     is_name.then(|| format!("{GROUP_PREFIX}{name}"))
@@ -57,7 +57,7 @@ pub(super) fn is_ours(group: &str) -> bool {
 /// All groups; `None` if resctrl is not mounted.
 ///
 /// # Errors
-/// The system's. Then nothing is known of other programs' groups, and nothing may be changed.
+/// The system's. Then nothing may be changed, because other programs' groups are not known.
 pub(super) fn read(files: &dyn Files) -> Result<Option<Groups>, Failure> {
     let Some(default) = group(files, DEFAULT)? else {
         return Ok(None);
@@ -71,7 +71,7 @@ pub(super) fn read(files: &dyn Files) -> Result<Option<Groups>, Failure> {
     Ok(Some(groups))
 }
 
-/// `None` where this is not a group: `info`, a file, or nothing at all.
+/// `None` if this is not a group, such as `info` or a file, or does not exist.
 fn group(files: &dyn Files, name: &str) -> Result<Option<Group>, Failure> {
     let path = path(name);
     let Some(cpus) = cpus(files, &path)? else {
@@ -111,7 +111,7 @@ fn is_missing(cause: &io::Error) -> bool {
     matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// What can be allocated.
+/// What the hardware can allocate.
 pub(super) fn hardware(files: &dyn Files) -> Hardware {
     let value = |file: &str, radix| {
         let text = files.read(&format!("{ROOT}/info/{file}")).ok()?;
@@ -144,31 +144,31 @@ impl GroupWriter<'_> {
         if self.cpus(path)?.is_some() {
             return Ok(());
         }
-        let made = self.in_writable(path, || self.files.make_directory(path));
-        made.map_err(|cause| self.said(&Failure::of("make", path)(cause)))?;
+        let made = self.with_writable_parent(path, || self.files.make_directory(path));
+        made.map_err(|cause| self.explained(&Failure::of("make", path)(cause)))?;
         self.report.writes += 1;
         Ok(())
     }
 
-    /// The CPUs of a group; `None` where there is none.
+    /// The CPUs of a group; `None` if there is no such group.
     pub(super) fn cpus(&self, path: &str) -> Result<Option<CpuSet>, String> {
         cpus(self.files, path).map_err(|failure| failure.to_string())
     }
 
-    /// Its CPUs and, without a word, its monitoring groups go.
+    /// Remove the group, which removes its monitoring groups too. Its CPUs return to the default group.
     pub(super) fn remove(&mut self, path: &str) -> Result<(), String> {
-        match self.in_writable(path, || self.files.remove_directory(path)) {
+        match self.with_writable_parent(path, || self.files.remove_directory(path)) {
             Ok(()) => self.report.writes += 1,
             Err(cause) if is_missing(&cause) => {}
-            Err(cause) => return Err(self.said(&Failure::of("remove", path)(cause))),
+            Err(cause) => return Err(self.explained(&Failure::of("remove", path)(cause))),
         }
         Ok(())
     }
 
-    /// Do it in a directory that its owner may not write to: resctrl's root and the `mon_groups` there have mode 0555
-    /// (`kernfs_create_root`), which stops whoever has no CAP_DAC_OVERRIDE. The owner may change the mode, so it is writable
-    /// for as long as this takes, and is as before afterwards.
-    fn in_writable(&self, path: &str, change: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    /// Make or remove a directory in one that its owner may not write to: resctrl's root and the `mon_groups` there have mode
+    /// 0555 (`kernfs_create_root`), and this program has no CAP_DAC_OVERRIDE. The owner may change the mode, so the parent is
+    /// made writable for the change.
+    fn with_writable_parent(&self, path: &str, change: impl Fn() -> io::Result<()>) -> io::Result<()> {
         let parent = path.rsplit_once('/').map_or(path, |(parent, _)| parent);
         match change() {
             Err(cause) if cause.kind() == ErrorKind::PermissionDenied => {
@@ -185,8 +185,8 @@ impl GroupWriter<'_> {
         }
     }
 
-    /// Give the group exactly these CPUs. They are read just before: a write of a control group's takes CPUs from other
-    /// groups, and empties all its monitoring groups even where it has the CPUs already.
+    /// Give the group exactly these CPUs. The list is read first: a write to that of a control group takes CPUs from other
+    /// groups, and empties all its monitoring groups even if the CPUs are the same.
     pub(super) fn assign(&mut self, path: &str, want: &CpuSet) -> Result<(), String> {
         if self.cpus(path)?.as_ref() == Some(want) {
             return Ok(());
@@ -196,7 +196,7 @@ impl GroupWriter<'_> {
 
     pub(super) fn write(&mut self, path: &str, value: &str) -> Result<(), String> {
         let written = self.files.write(path, value);
-        written.map_err(|cause| self.said(&Failure::write(value, path)(cause)))?;
+        written.map_err(|cause| self.explained(&Failure::write(value, path)(cause)))?;
         self.report.writes += 1;
         Ok(())
     }
@@ -206,8 +206,8 @@ impl GroupWriter<'_> {
         text.map_err(|failure| failure.to_string())
     }
 
-    /// With resctrl's own words for it, which are of the last operation.
-    fn said(&self, failure: &Failure) -> String {
+    /// The failure with resctrl's own text about the last operation.
+    fn explained(&self, failure: &Failure) -> String {
         let status = self.files.read(&format!("{ROOT}/info/last_cmd_status"));
         match status.as_deref().map(str::trim) {
             Ok("ok" | "") | Err(_) => failure.to_string(),

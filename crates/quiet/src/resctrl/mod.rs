@@ -1,12 +1,11 @@
-//! Caches and memory bandwidth by resctrl (Documentation/filesystems/resctrl.rst): VMs are counted, and belong to classes.
+//! Monitors and limits VMs' use of caches and memory bandwidth with resctrl (Documentation/filesystems/resctrl.rst).
 //!
-//! CPUs are put into groups, not threads: a VM's CPUs are its own, so what runs on them is its vCPUs, from the first
-//! instruction on. Its other threads, which float, are not counted and not limited.
+//! CPUs are put into groups, not threads: a VM's CPUs are its own, so its vCPUs run on them, from the first instruction on.
+//! Its other threads, which float, are not counted and not limited.
 //!
-//! A class is a control group `stelia-NAME`, made when its first VM comes and removed with its last. A VM that is counted
-//! has a monitoring group `stelia-UID` in it, or in the default group. Groups with other names are never touched, nor are
-//! CPUs that are in one. What there is says itself whose it is, so nothing is kept of it elsewhere. resctrl is never mounted
-//! from here.
+//! A class is a control group `stelia-NAME`, made for its first VM and removed with its last. A VM that is counted has a
+//! monitoring group `stelia-UID` in it, or in the default group. Groups with other names are never touched, nor are CPUs that
+//! are in one. The names tell which groups are ours, so there is no record. This program never mounts resctrl.
 
 mod counters;
 #[cfg(test)]
@@ -27,20 +26,20 @@ use crate::order::Order;
 use counters::Caches;
 use groups::{DEFAULT, GroupWriter, Groups, ROOT};
 
-/// What is known of the machine since this process started.
+/// The caches as this process has read them.
 #[derive(Debug, Default)]
 pub struct Memory {
     caches: Caches,
 }
 
-/// A VM that is in groups of ours.
+/// A VM that belongs into a group of ours.
 struct Member<'a> {
     pod: &'a str,
-    /// Those that are online: resctrl takes no others.
+    /// Its online CPUs: resctrl takes no others.
     cpus: CpuSet,
     /// The name of its monitoring group.
     monitor: String,
-    /// Its class and the name of that one's group; `None`: the default group.
+    /// Its class and the name of the class's group; `None`: the default group.
     class: Option<(&'a str, String)>,
 }
 
@@ -53,11 +52,11 @@ impl Member<'_> {
 
 /// Put each VM into the groups that the order has, and report what they count.
 ///
-/// A VM whose class cannot be had as it is defined stays in the default group, and a class that could not be set up
-/// completely is removed: nothing is half done.
+/// A VM stays in the default group if its class cannot be set up as it is defined; a class that could only be set up in part
+/// is removed.
 ///
 /// # Cost
-/// Some reads a group, and one a counter of each cache that the VM has CPUs at.
+/// Some reads for each group, and one for each counter of the caches of its CPUs.
 pub fn carry_out(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Report) {
     let files = system.files;
     let groups = match groups::read(files) {
@@ -72,27 +71,27 @@ pub fn carry_out(system: System<'_>, order: &Order, memory: &mut Memory, report:
         Err(failure) => return problem(report, "", format!("caches: {failure}")),
     };
     let mut members = members(order, &groups, report);
-    let mut hand = GroupWriter { files, report };
-    remove_unused(&mut hand, order, &groups, &members);
-    settle_classes(&mut hand, order, &mut members);
+    let mut writer = GroupWriter { files, report };
+    remove_unused(&mut writer, order, &groups, &members);
+    set_up_classes(&mut writer, order, &mut members);
     if order.cache_monitoring {
-        move_monitors(&mut hand, &groups, &members);
+        remove_moved_monitors(&mut writer, &groups, &members);
     }
-    let counted = order.cache_monitoring && counts(&mut hand, &groups, &members);
+    let is_counted = order.cache_monitoring && check_monitoring(&mut writer, &groups, &members);
     for member in &members {
         let class = member.class.as_ref().map(|(class, _)| (*class).to_owned());
-        let counted = counted.then(|| monitor(&mut hand, member)).flatten();
-        if class.is_none() && counted.is_none() {
+        let group = is_counted.then(|| set_up_monitor(&mut writer, member)).flatten();
+        if class.is_none() && group.is_none() {
             continue;
         }
-        let counted = counted.map(|path| counters::count(files, &path, &member.cpus, &mut memory.caches));
+        let counted = group.map(|path| counters::count(files, &path, &member.cpus, &mut memory.caches));
         let counted = counted.unwrap_or_default();
         let uses = CacheUse {
             class: class.unwrap_or_default(),
             llc_bytes: counted.llc_bytes,
             memory_bytes: counted.memory_bytes,
         };
-        hand.report.caches.insert(member.pod.to_owned(), uses);
+        writer.report.caches.insert(member.pod.to_owned(), uses);
     }
 }
 
@@ -100,7 +99,7 @@ fn is_wanted(order: &Order) -> bool {
     order.cache_monitoring || order.vms.values().any(|vm| vm.cache_class.is_some())
 }
 
-/// The VMs that are to be in groups of ours and may be.
+/// The VMs that are to be in groups of ours, without those whose CPUs another program has put into its group.
 fn members<'a>(order: &'a Order, groups: &Groups, report: &mut Report) -> Vec<Member<'a>> {
     let mut online = CpuSet::new();
     groups.values().for_each(|group| online.union_with(&group.cpus));
@@ -110,7 +109,7 @@ fn members<'a>(order: &'a Order, groups: &Groups, report: &mut Report) -> Vec<Me
         if cpus.is_empty() || !(order.cache_monitoring || vm.cache_class.is_some()) {
             continue;
         }
-        let Some(monitor) = groups::ours(pod) else {
+        let Some(monitor) = groups::own_group(pod) else {
             problem(report, pod, "caches: this pod UID is not a name that a group can have");
             continue;
         };
@@ -120,9 +119,9 @@ fn members<'a>(order: &'a Order, groups: &Groups, report: &mut Report) -> Vec<Me
             continue;
         }
         let class = vm.cache_class.as_deref().and_then(|class| {
-            let group = groups::ours(class).filter(|_| order.cache_classes.contains_key(class));
+            let group = groups::own_group(class).filter(|_| order.cache_classes.contains_key(class));
             if group.is_none() {
-                left_out(report, pod, class, "the settings have no such class");
+                report_class(report, pod, class, "the settings have no such class");
             }
             Some((class, group?))
         });
@@ -136,11 +135,11 @@ fn members<'a>(order: &'a Order, groups: &Groups, report: &mut Report) -> Vec<Me
     members
 }
 
-/// A group of another program's that has some of these CPUs.
+/// A group of another program that has some of these CPUs.
 fn foreign<'a>(groups: &'a Groups, cpus: &CpuSet) -> Option<&'a str> {
     groups.iter().find_map(|(name, group)| {
-        let mine = name == DEFAULT || groups::is_ours(name);
-        if !mine && !group.cpus.is_disjoint(cpus) {
+        let is_own = name == DEFAULT || groups::is_ours(name);
+        if !is_own && !group.cpus.is_disjoint(cpus) {
             return Some(name.as_str());
         }
         let mut monitors = group.monitors.iter().flatten();
@@ -149,13 +148,13 @@ fn foreign<'a>(groups: &'a Groups, cpus: &CpuSet) -> Option<&'a str> {
     })
 }
 
-fn left_out(report: &mut Report, pod: &str, class: &str, why: &str) {
+fn report_class(report: &mut Report, pod: &str, class: &str, why: &str) {
     let text = format!("cache class {class:?}: {why}; the VM stays in resctrl's default group");
     problem(report, pod, text);
 }
 
-/// Remove our groups that nobody is in any more, first of all: closids and RMIDs may be used up.
-fn remove_unused(hand: &mut GroupWriter<'_>, order: &Order, groups: &Groups, members: &[Member<'_>]) {
+/// Remove our groups that have no VM any more. This comes first, because closids and RMIDs may be used up.
+fn remove_unused(writer: &mut GroupWriter<'_>, order: &Order, groups: &Groups, members: &[Member<'_>]) {
     let classes: BTreeSet<&str> = members.iter().map(Member::group).collect();
     let monitors: BTreeSet<&str> = members.iter().map(|member| member.monitor.as_str()).collect();
     let mut unused = Vec::new();
@@ -172,14 +171,14 @@ fn remove_unused(hand: &mut GroupWriter<'_>, order: &Order, groups: &Groups, mem
         }
     }
     for path in unused {
-        if let Err(why) = hand.remove(&path) {
-            problem(hand.report, "", format!("caches: {why}"));
+        if let Err(why) = writer.remove(&path) {
+            problem(writer.report, "", format!("caches: {why}"));
         }
     }
 }
 
-/// Set up each class that has VMs. Those of a class that cannot be had are in the default group afterwards.
-fn settle_classes(hand: &mut GroupWriter<'_>, order: &Order, members: &mut [Member<'_>]) {
+/// Set up each class that has VMs. The VMs of a class that cannot be set up stay in the default group.
+fn set_up_classes(writer: &mut GroupWriter<'_>, order: &Order, members: &mut [Member<'_>]) {
     let mut wanted: BTreeMap<(&str, String), CpuSet> = BTreeMap::new();
     for member in members.iter() {
         if let Some(class) = &member.class {
@@ -188,36 +187,42 @@ fn settle_classes(hand: &mut GroupWriter<'_>, order: &Order, members: &mut [Memb
     }
     for ((class, group), cpus) in wanted {
         let path = groups::path(&group);
-        let Err(why) = settle(hand, order, class, &path, &cpus) else {
+        let Err(why) = set_up_class(writer, order, class, &path, &cpus) else {
             continue;
         };
-        if let Err(why) = hand.remove(&path) {
-            problem(hand.report, "", format!("caches: {why}"));
+        if let Err(why) = writer.remove(&path) {
+            problem(writer.report, "", format!("caches: {why}"));
         }
         for member in members.iter_mut().filter(|member| member.group() == group) {
             member.class = None;
-            left_out(hand.report, member.pod, class, &why);
+            report_class(writer.report, member.pod, class, &why);
         }
     }
 }
 
-/// The CPUs come last: they are limited by what is written before.
-fn settle(hand: &mut GroupWriter<'_>, order: &Order, class: &str, path: &str, cpus: &CpuSet) -> Result<(), String> {
-    let (schemata, default) = (format!("{path}/schemata"), hand.read(&format!("{ROOT}/schemata"))?);
-    let hardware = groups::hardware(hand.files);
+/// The CPUs are written last, when the limits are in force.
+fn set_up_class(
+    writer: &mut GroupWriter<'_>,
+    order: &Order,
+    class: &str,
+    path: &str,
+    cpus: &CpuSet,
+) -> Result<(), String> {
+    let (schemata, default) = (format!("{path}/schemata"), writer.read(&format!("{ROOT}/schemata"))?);
+    let hardware = groups::hardware(writer.files);
     let change = |now: &str| schemata::change(class, &order.cache_classes, hardware, now, &default);
-    // What this machine cannot do is known before a group is made for it, again with each order.
+    // This fails before a group is made, if the hardware cannot have the class.
     change(&default)?;
-    hand.make(path)?;
-    if let Some(lines) = change(&hand.read(&schemata)?)? {
-        hand.write(&schemata, &lines)?;
+    writer.make(path)?;
+    if let Some(lines) = change(&writer.read(&schemata)?)? {
+        writer.write(&schemata, &lines)?;
     }
-    hand.assign(path, cpus)
+    writer.assign(path, cpus)
 }
 
-/// A monitoring group cannot follow its VM to another class in general: remove it where its VM is not, before the one is made
-/// where it is, because RMIDs may be used up.
-fn move_monitors(hand: &mut GroupWriter<'_>, groups: &Groups, members: &[Member<'_>]) {
+/// Remove monitoring groups of VMs whose class has changed: a monitoring group cannot be moved to another class in general.
+/// This comes before the new group is made, because RMIDs may be used up.
+fn remove_moved_monitors(writer: &mut GroupWriter<'_>, groups: &Groups, members: &[Member<'_>]) {
     for member in members {
         let elsewhere = groups.iter().filter(|(name, group)| {
             let mut monitors = group.monitors.iter().flat_map(BTreeMap::keys);
@@ -225,35 +230,35 @@ fn move_monitors(hand: &mut GroupWriter<'_>, groups: &Groups, members: &[Member<
         });
         let paths = elsewhere.map(|(name, _)| groups::monitor_path(name, &member.monitor));
         for path in paths.collect::<Vec<_>>() {
-            if let Err(why) = hand.remove(&path) {
-                problem(hand.report, member.pod, format!("caches: {why}"));
+            if let Err(why) = writer.remove(&path) {
+                problem(writer.report, member.pod, format!("caches: {why}"));
             }
         }
     }
 }
 
-/// Whether the hardware counts anything; said once where it does not.
-fn counts(hand: &mut GroupWriter<'_>, groups: &Groups, members: &[Member<'_>]) -> bool {
-    let counts = groups.get(DEFAULT).is_some_and(|default| default.monitors.is_some());
-    if !counts && !members.is_empty() {
+/// Whether the hardware counts anything; reports a problem if it does not.
+fn check_monitoring(writer: &mut GroupWriter<'_>, groups: &Groups, members: &[Member<'_>]) -> bool {
+    let has_monitors = groups.get(DEFAULT).is_some_and(|default| default.monitors.is_some());
+    if !has_monitors && !members.is_empty() {
         problem(
-            hand.report,
+            writer.report,
             "",
             format!("caches are not counted: {ROOT} has no mon_groups on this machine"),
         );
     }
-    counts
+    has_monitors
 }
 
-/// The path of the VM's monitoring group, if it could be set up.
-fn monitor(hand: &mut GroupWriter<'_>, member: &Member<'_>) -> Option<String> {
+/// Set up the VM's monitoring group; its path, or `None` if that failed.
+fn set_up_monitor(writer: &mut GroupWriter<'_>, member: &Member<'_>) -> Option<String> {
     let path = groups::monitor_path(member.group(), &member.monitor);
-    let settled = hand.make(&path).and_then(|()| hand.assign(&path, &member.cpus));
-    let Err(why) = settled else { return Some(path) };
-    let removed = hand.remove(&path);
-    problem(hand.report, member.pod, format!("caches are not counted: {why}"));
+    let made = writer.make(&path).and_then(|()| writer.assign(&path, &member.cpus));
+    let Err(why) = made else { return Some(path) };
+    let removed = writer.remove(&path);
+    problem(writer.report, member.pod, format!("caches are not counted: {why}"));
     if let Err(why) = removed {
-        problem(hand.report, member.pod, format!("caches: {why}"));
+        problem(writer.report, member.pod, format!("caches: {why}"));
     }
     None
 }

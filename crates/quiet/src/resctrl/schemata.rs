@@ -1,14 +1,14 @@
-//! `schemata`: which ways of the L3 caches, and how much memory bandwidth, a group may use. Only values here.
+//! Computes `schemata`: which ways of the L3 caches, and how much memory bandwidth, a group may use. Pure.
 //!
-//! Ways are given in the order of the classes' names, from the lowest one on: classes share none while there are enough. A
-//! class that would reach beyond the last way ends at it, and so shares ways with those before it. All ways stay the default
-//! group's too: a class limits what its VMs use and reserves nothing.
+//! Classes get ways in the order of their names, from the lowest way on, and share none while there are enough. A class that
+//! would reach beyond the last way ends there, and so shares ways with those before it. The default group keeps all ways: a
+//! class limits what its VMs use and reserves nothing.
 
 use std::collections::BTreeMap;
 
 use crate::order::CacheClass;
 
-/// What the hardware has of L3 allocation (`info/L3`).
+/// Properties of L3 allocation (`info/L3`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CacheWays {
     /// `cbm_mask`: every bit that a mask may have.
@@ -17,7 +17,7 @@ pub(super) struct CacheWays {
     pub(super) least: u32,
 }
 
-/// What the hardware has of memory bandwidth allocation (`info/MB`), in per cent.
+/// Properties of memory bandwidth allocation (`info/MB`), in per cent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Bandwidth {
     /// `min_bandwidth`.
@@ -26,17 +26,17 @@ pub(super) struct Bandwidth {
     pub(super) step: u32,
 }
 
-/// What resctrl has; `None` where it does not allocate that.
+/// What the hardware can allocate; `None`: it does not allocate that resource.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Hardware {
     pub(super) ways: Option<CacheWays>,
     pub(super) bandwidth: Option<Bandwidth>,
 }
 
-/// By resource, and by the number of its domain: the value.
+/// Values by resource and by the number of its domain.
 type Schemata = BTreeMap<String, BTreeMap<String, String>>;
 
-/// A group's file, which is padded with blanks and zeros. What has another form is left out.
+/// Parses a group's `schemata`, in which the kernel pads values with blanks and zeros. Other texts are left out.
 fn parse(text: &str) -> Schemata {
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     let domains = |values: &str| {
@@ -55,8 +55,8 @@ fn is_l3(resource: &str) -> bool {
     matches!(resource, "L3" | "L3CODE" | "L3DATA")
 }
 
-/// What has to be written to a class's `schemata` so that it is as the settings say: only the domains that differ. `None`:
-/// nothing. What a class does not limit is as in the default group, whose `schemata` is `default`.
+/// The lines to write to a class's `schemata` so that it is as the settings say: only the domains that differ. `None`: there
+/// are none. Resources that the class does not limit get the value of the default group, whose `schemata` is `default`.
 ///
 /// # Errors
 /// Why this hardware cannot have the class.
@@ -72,7 +72,7 @@ pub(super) fn change(
     let (now, default) = (parse(now), parse(default));
     let percent = class
         .memory_bandwidth
-        .map(|percent| per_cent(percent, hardware.bandwidth, now.get("MB")));
+        .map(|percent| rounded_bandwidth(percent, hardware.bandwidth, now.get("MB")));
     let percent = percent.transpose()?;
     if mask.is_some() && !now.keys().any(|resource| is_l3(resource)) {
         return Err("this machine does not allocate L3 cache".into());
@@ -85,8 +85,8 @@ pub(super) fn change(
             _ => continue,
         };
         let differing = domains.iter().filter_map(|(id, value)| {
-            let of_default = || default.get(resource).and_then(|domains| domains.get(id)).cloned();
-            let want = ours.clone().or_else(of_default)?;
+            let default_value = || default.get(resource).and_then(|domains| domains.get(id)).cloned();
+            let want = ours.clone().or_else(default_value)?;
             (number(resource, &want) != number(resource, value)).then(|| format!("{id}={want}"))
         });
         let differing: Vec<String> = differing.collect();
@@ -97,13 +97,13 @@ pub(super) fn change(
     Ok((!lines.is_empty()).then(|| lines.join("\n")))
 }
 
-/// A value of this resource: masks are hexadecimal.
+/// The number in a value: masks are hexadecimal.
 fn number(resource: &str, value: &str) -> Option<u64> {
     let radix = if is_l3(resource) { 16 } else { 10 };
     u64::from_str_radix(value, radix).ok()
 }
 
-/// The ways of a class that has a number of them.
+/// The mask of a class with `l3_ways`.
 fn mask(name: &str, classes: &BTreeMap<String, CacheClass>, ways: Option<CacheWays>) -> Result<u64, String> {
     let ways = ways.ok_or("this machine does not allocate L3 cache")?;
     let total = ways.all.trailing_ones();
@@ -133,8 +133,12 @@ fn mask(name: &str, classes: &BTreeMap<String, CacheClass>, ways: Option<CacheWa
     Err("the settings have no such class".into())
 }
 
-/// Rounded up to what the hardware has.
-fn per_cent(asked: u32, hardware: Option<Bandwidth>, now: Option<&BTreeMap<String, String>>) -> Result<u32, String> {
+/// The percentage, rounded up to one that the hardware has.
+fn rounded_bandwidth(
+    asked: u32,
+    hardware: Option<Bandwidth>,
+    now: Option<&BTreeMap<String, String>>,
+) -> Result<u32, String> {
     let (Some(hardware), Some(now)) = (hardware, now) else {
         return Err("this machine does not allocate memory bandwidth".into());
     };
@@ -280,7 +284,8 @@ mod tests {
     #[test]
     fn bandwidth_is_rounded_up() {
         let now = parse(ALL);
-        let given = [1, 10, 11, 91, 100].map(|asked| per_cent(asked, hardware().bandwidth, now.get("MB")).unwrap());
+        let given =
+            [1, 10, 11, 91, 100].map(|asked| rounded_bandwidth(asked, hardware().bandwidth, now.get("MB")).unwrap());
         assert_eq!(given, [10, 10, 20, 100, 100]);
     }
 }

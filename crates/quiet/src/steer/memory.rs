@@ -1,4 +1,4 @@
-//! What one round remembers for the next. It may be lost: then the counts begin again.
+//! What one round keeps in memory for the next. A restarted process has none of it and begins to count again.
 
 use std::collections::BTreeMap;
 
@@ -10,102 +10,103 @@ use super::write::Outcome;
 use crate::files::Files;
 use crate::interrupts::{self, Identity, Interrupt};
 
-/// Rounds in a row in which another program's mask is repaired before it is reported, and rounds in which an interrupt
-/// that fires although its mask is as wanted stays reported after it was last seen to.
-pub(super) const ROUNDS: u32 = 3;
+/// Rounds in a row in which another program's mask is repaired before it is reported, and rounds for which an interrupt
+/// stays reported after it last fired although its mask is as wanted.
+pub(super) const REPORT_ROUNDS: u32 = 3;
 
-/// What earlier rounds saw, for the life of the process. What undoing takes is in the base record instead.
+/// The interrupts as earlier rounds of this process saw them. What is needed to undo changes is in the base record
+/// instead.
 #[derive(Debug, Default)]
 pub struct Memory {
-    known: BTreeMap<u32, InterruptHistory>,
-    /// CPUs of VMs that were counted in the round before.
-    watched: CpuSet,
+    histories: BTreeMap<u32, InterruptHistory>,
+    /// The CPUs of VMs for which the last round read counts.
+    counted_cpus: CpuSet,
 }
 
 /// An interrupt's state of earlier rounds.
 #[derive(Debug, Default)]
 pub(super) struct InterruptHistory {
     identity: Identity,
-    /// Whether a round ended with it, so `counts` can be compared with.
-    seen: bool,
-    /// On CPUs of VMs.
+    /// Whether `counts` and `last_mask` are those of a complete round.
+    is_complete: bool,
+    /// The count on each CPU of a VM that the interrupt disturbs, as of the last round.
     counts: Vec<(u32, u32)>,
-    /// How often it fired on each CPU where it disturbs, since that is so.
+    /// How often it fired on each CPU that it disturbs, since it disturbs that CPU.
     pub(super) fired: BTreeMap<u32, u64>,
-    /// The mask as the last round left it.
-    left: CpuSet,
-    /// Consecutive rounds that found a changed mask which disturbs.
-    pub(super) repaired: u32,
-    /// The kernel's words, once it refused to move it.
-    managed: Option<String>,
-    /// What was wanted when a stand-in was taken.
-    stood_in_for: Option<CpuSet>,
-    settled: MaskState,
+    /// The mask at the end of the last round.
+    last_mask: CpuSet,
+    /// Rounds in a row in which another program had set a mask that disturbs VMs.
+    pub(super) repairs: u32,
+    /// The kernel's error, if it refused to move the interrupt.
+    refusal: Option<String>,
+    /// The wanted mask for which no vector was left, while an alternative is in force.
+    no_vector_for: Option<CpuSet>,
+    mask_state: MaskState,
     /// The number of further rounds in which it is reported as still firing.
-    pub(super) loud: u32,
+    pub(super) report_rounds: u32,
 }
 
-/// Whether the mask is as wanted after it was written.
+/// Whether the wanted mask is in force.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum MaskState {
     #[default]
-    No,
-    /// The kernel moves some interrupts only when they fire next: this once, each of the CPUs left may see one.
-    Moves,
-    Yes,
+    Different,
+    /// It is written, but the kernel moves some interrupts only when they fire next: one interrupt may still arrive on each
+    /// CPU of the former mask.
+    Pending,
+    InForce,
 }
 
 impl Memory {
-    fn of(&self, identity: &Identity) -> Option<&InterruptHistory> {
-        self.known
+    fn history(&self, identity: &Identity) -> Option<&InterruptHistory> {
+        self.histories
             .get(&identity.irq)
-            .filter(|known| known.identity == *identity)
+            .filter(|history| history.identity == *identity)
     }
 
-    /// Whether the kernel refused to move it.
-    pub(super) fn cannot_move(&self, identity: &Identity) -> bool {
-        self.managed(identity).is_some()
+    /// The kernel's error, if it refused to move the interrupt.
+    pub(super) fn refusal(&self, identity: &Identity) -> Option<&str> {
+        self.history(identity)?.refusal.as_deref()
     }
 
-    /// The kernel's words.
-    pub(super) fn managed(&self, identity: &Identity) -> Option<&str> {
-        self.of(identity)?.managed.as_deref()
-    }
-
-    /// Whether the mask found is one that was taken because the wanted one has no vector: it stays until something
-    /// else is wanted, because each further try would take the kernel's lock for all vectors for nothing.
-    pub(super) fn is_stand_in(&self, task: &Task<'_>) -> bool {
-        let known = self.of(&task.interrupt.identity);
-        let same = known.filter(|known| known.stood_in_for.as_ref() == Some(&task.decision.wanted));
-        same.is_some_and(|known| known.left == task.interrupt.mask) && task.interrupt.mask.is_disjoint(&task.disturbed)
+    /// Whether the mask is an alternative that was written because the wanted one has no vector: it stays until another
+    /// mask is wanted, because every attempt takes the kernel's lock for all vectors.
+    pub(super) fn keeps_alternative(&self, task: &Task<'_>) -> bool {
+        let Some(history) = self.history(&task.interrupt.identity) else {
+            return false;
+        };
+        history.no_vector_for.as_ref() == Some(&task.decision.wanted)
+            && history.last_mask == task.interrupt.mask
+            && task.interrupt.mask.is_disjoint(&task.disturbed)
     }
 
     /// Forget interrupts that went away, and those whose number means another one now.
-    pub(super) fn begin(&mut self, found: &[Interrupt]) {
-        let mut before = std::mem::take(&mut self.known);
-        let known = |interrupt: &Interrupt| {
+    pub(super) fn begin(&mut self, interrupts: &[Interrupt]) {
+        let mut before = std::mem::take(&mut self.histories);
+        let history = |interrupt: &Interrupt| {
             let identity = &interrupt.identity;
-            let old = before.remove(&identity.irq).filter(|known| known.identity == *identity);
+            let old = before.remove(&identity.irq);
+            let old = old.filter(|history| history.identity == *identity);
             let new = || InterruptHistory {
                 identity: identity.clone(),
                 ..InterruptHistory::default()
             };
             (identity.irq, old.unwrap_or_else(new))
         };
-        self.known = found
+        self.histories = interrupts
             .iter()
-            .filter(|one| !one.identity.actions.is_empty())
-            .map(known)
+            .filter(|interrupt| !interrupt.identity.actions.is_empty())
+            .map(history)
             .collect();
     }
 
-    /// The next round compares counts of these CPUs. One that was offline has no count to compare with.
+    /// The next round compares counts of these CPUs. A CPU that was offline has no count to compare with.
     pub(super) fn end(&mut self, exclusive: &CpuSet, table: &Table) {
-        self.watched = exclusive.intersection(&table.cpus);
+        self.counted_cpus = exclusive.intersection(&table.cpus);
     }
 
-    /// What this round saw of an interrupt, whose mask it leaves as `mask`.
-    pub(super) fn note(
+    /// Update the interrupt's history with what this round saw; `mask` is the mask at its end.
+    pub(super) fn update(
         &mut self,
         task: &Task<'_>,
         outcome: &Outcome,
@@ -113,61 +114,69 @@ impl Memory {
         line: Option<&IrqLine>,
         files: &dyn Files,
     ) -> &InterruptHistory {
-        let known = self.known.entry(task.irq()).or_default();
+        let history = self.histories.entry(task.irq()).or_default();
         let (found, wanted) = (&task.interrupt.mask, &task.decision.wanted);
         let counts = line.map_or(&[][..], IrqLine::counts);
-        let both = task.disturbed.intersection(&self.watched);
-        let mut rises = if known.seen {
-            risen(&known.counts, counts, &both)
+        let mut rises = if history.is_complete {
+            risen(
+                &history.counts,
+                counts,
+                &task.disturbed.intersection(&self.counted_cpus),
+            )
         } else {
             Vec::new()
         };
-        known.fired.retain(|cpu, _| task.disturbed.contains(*cpu));
+        history.fired.retain(|cpu, _| task.disturbed.contains(*cpu));
         for (cpu, count) in &rises {
-            *known.fired.entry(*cpu).or_default() += u64::from(*count);
+            *history.fired.entry(*cpu).or_default() += u64::from(*count);
         }
 
-        let repaired = known.seen && *found != known.left && !found.is_disjoint(&task.disturbed);
-        known.repaired = if repaired && found != wanted {
-            known.repaired + 1
+        let was_overwritten = history.is_complete && *found != history.last_mask;
+        let disturbs = !found.is_disjoint(&task.disturbed);
+        history.repairs = if was_overwritten && disturbs && found != wanted {
+            history.repairs + 1
         } else {
             0
         };
 
-        let as_wanted = found == wanted && found.is_disjoint(&task.disturbed);
+        let as_wanted = found == wanted && !disturbs;
         let rose = !rises.is_empty();
-        if known.settled == MaskState::Moves {
+        if history.mask_state == MaskState::Pending {
             rises.retain(|(_, count)| *count > 1);
         }
-        let fires = as_wanted && known.settled != MaskState::No && !rises.is_empty();
-        known.loud = match (as_wanted, fires) {
+        let still_fires = as_wanted && history.mask_state != MaskState::Different && !rises.is_empty();
+        history.report_rounds = match (as_wanted, still_fires) {
             (false, _) => 0,
-            (true, true) => ROUNDS,
-            (true, false) => known.loud.saturating_sub(1),
+            (true, true) => REPORT_ROUNDS,
+            (true, false) => history.report_rounds.saturating_sub(1),
         };
-        known.settled = match known.settled {
-            _ if !as_wanted => MaskState::No,
-            MaskState::Moves if rose => MaskState::Yes,
-            MaskState::No | MaskState::Moves => {
-                let reached = interrupts::effective(files, task.irq());
-                let moves = reached.is_some_and(|cpus| !cpus.is_disjoint(&task.disturbed));
-                if moves { MaskState::Moves } else { MaskState::Yes }
+        history.mask_state = match history.mask_state {
+            _ if !as_wanted => MaskState::Different,
+            MaskState::Pending if rose => MaskState::InForce,
+            MaskState::Different | MaskState::Pending => {
+                let effective = interrupts::effective(files, task.irq());
+                let is_pending = effective.is_some_and(|cpus| !cpus.is_disjoint(&task.disturbed));
+                if is_pending {
+                    MaskState::Pending
+                } else {
+                    MaskState::InForce
+                }
             }
-            MaskState::Yes => MaskState::Yes,
+            MaskState::InForce => MaskState::InForce,
         };
 
         match outcome {
-            Outcome::Managed(text) => known.managed = Some(text.clone()),
-            Outcome::StandIn(_) => known.stood_in_for = Some(wanted.clone()),
-            _ => known.stood_in_for = None,
+            Outcome::Managed(text) => history.refusal = Some(text.clone()),
+            Outcome::Alternative(_) => history.no_vector_for = Some(wanted.clone()),
+            _ => history.no_vector_for = None,
         }
-        known.seen = true;
-        known.left = mask.clone();
-        known.counts = counts
+        history.is_complete = true;
+        history.last_mask = mask.clone();
+        history.counts = counts
             .iter()
             .filter(|(cpu, _)| task.disturbed.contains(*cpu))
             .copied()
             .collect();
-        known
+        history
     }
 }

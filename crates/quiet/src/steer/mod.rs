@@ -1,9 +1,9 @@
-//! Device interrupts are kept off the CPUs of VMs: one round reads everything, decides (`plan`), keeps what undoing
-//! takes (`base`) and only then writes what differs.
+//! Keeps device interrupts off the CPUs of VMs: one round reads everything, decides (`plan`), saves what is needed to undo
+//! the changes (`base`), and only then writes the masks that differ.
 //!
-//! Nothing is taken on trust. A mask may change behind our back (irqbalance, CPUs that go offline and return, drivers
-//! loaded again), so every round compares all of them; and a mask that is as wanted is believed only when the counts
-//! in `/proc/interrupts` stop rising.
+//! A mask may change at any time (irqbalance, CPUs that go offline and return, drivers that are loaded again), so every
+//! round compares all masks. An interrupt whose mask is as wanted still counts as disturbing until its counts in
+//! `/proc/interrupts` stop rising.
 
 mod memory;
 mod remaining_cause;
@@ -29,15 +29,14 @@ use write::{Outcome, Writer};
 /// An interrupt in this round.
 struct Task<'a> {
     interrupt: Interrupt,
-    /// The VM that has it for its own, by its pod.
+    /// The pod and the CPUs of the VM to whose own device it belongs.
     owner: Option<(&'a str, &'a CpuSet)>,
     decision: Decision,
-    /// CPUs of VMs on which it disturbs.
+    /// The CPUs of VMs that it must leave.
     disturbed: CpuSet,
-    /// It has no driver: its mask is kept in mind and left alone.
-    asleep: bool,
-    /// The record has it.
-    is_known: bool,
+    /// Its mask is not changed while it has no driver.
+    has_no_driver: bool,
+    is_recorded: bool,
 }
 
 impl Task<'_> {
@@ -53,10 +52,10 @@ impl Task<'_> {
     }
 }
 
-/// Carry out what the order says of device interrupts. What cannot be done is in the report; nothing fails.
+/// Carry out what the order says of device interrupts. Failures are in the report.
 ///
-/// Without [`Order::steer`], and without VMs, everything is undone: each mask that still is ours becomes the base
-/// again.
+/// Without [`Order::steer`], or without VMs, everything is undone: each mask that is still the one written here is
+/// replaced by the base.
 pub fn carry_out(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Report) {
     if let Err(text) = round(system, order, memory, report) {
         report_problem(report, "", text);
@@ -68,7 +67,7 @@ fn report_problem(report: &mut Report, pod: &str, text: String) {
 }
 
 /// # Errors
-/// What is needed to decide cannot be read, or the base record cannot be kept: nothing was written.
+/// The masks or the online CPUs cannot be read, or the base record cannot be saved. Then nothing was written.
 fn round(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Report) -> Result<(), String> {
     let files = system.files;
     let steering = order.steer && !order.vms.is_empty();
@@ -79,22 +78,23 @@ fn round(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Re
             return Ok(());
         }
     }
-    let cpus = Cpus::of(order, interrupts::online(files)?);
-    let table = counted(files).unwrap_or_else(|text| {
+    let cpus = Cpus::new(order, interrupts::online(files)?);
+    let table = read_counts(files).unwrap_or_else(|text| {
         report_problem(report, "", text);
         Table::default()
     });
-    let found = interrupts::read(files, &table)?;
-    for text in found.problems {
+    let scan = interrupts::read(files, &table)?;
+    for text in scan.problems {
         report_problem(report, "", text);
     }
-    report.interrupts = count(found.interrupts.iter().filter(|one| !one.identity.actions.is_empty()));
+    let handled = scan.interrupts.iter().filter(|one| !one.identity.actions.is_empty());
+    report.interrupts = u32::try_from(handled.count()).unwrap_or(u32::MAX);
 
-    let default_found = interrupts::default_mask(files)?;
-    let default = cpus.decide_default(before.default.as_ref(), &default_found);
-    memory.begin(&found.interrupts);
-    let tasks = tasks(&before, found.interrupts, order, &cpus, memory, steering);
-    let record = record(&before, &default, &tasks, &found.unread);
+    let default_mask = interrupts::default_mask(files)?;
+    let default = cpus.decide_default(before.default.as_ref(), &default_mask);
+    memory.begin(&scan.interrupts);
+    let tasks = tasks(&before, scan.interrupts, order, &cpus, memory, steering);
+    let record = record(&before, &default, &tasks, &scan.unread);
     if record != before {
         record.save(system.store)?;
     }
@@ -105,35 +105,31 @@ fn round(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Re
         record,
         report,
         steering,
-        left: BTreeSet::new(),
+        not_restored: BTreeSet::new(),
     };
     if steering {
-        writer.default(&default_found, &default.wanted);
+        writer.set_default(&default_mask, &default.wanted);
         for task in &tasks {
-            let outcome = writer.place(task, memory);
+            let outcome = writer.set_mask(task, memory);
             report_on(task, &outcome, &table, memory, &mut writer);
         }
         memory.end(&cpus.exclusive, &table);
     } else {
-        let order: BTreeMap<u32, usize> = before.interrupts.iter().map(|(id, _)| id.irq).zip(0..).collect();
+        let places: BTreeMap<u32, usize> = before.interrupts.iter().map(|(id, _)| id.irq).zip(0..).collect();
         let mut tasks: Vec<&Task<'_>> = tasks.iter().collect();
-        tasks.sort_by_key(|task| std::cmp::Reverse(order.get(&task.irq())));
+        tasks.sort_by_key(|task| std::cmp::Reverse(places.get(&task.irq())));
         for task in tasks {
-            let outcome = writer.place(task, memory);
-            writer.undone(task, &outcome);
+            let outcome = writer.set_mask(task, memory);
+            writer.note_restored(task, &outcome);
         }
-        writer.default(&default_found, &default.wanted);
-        writer.forget(&found.unread)?;
+        writer.set_default(&default_mask, &default.wanted);
+        writer.save_rest(&scan.unread)?;
     }
     Ok(())
 }
 
-fn count<T>(all: impl Iterator<Item = T>) -> u32 {
-    u32::try_from(all.count()).unwrap_or(u32::MAX)
-}
-
-/// Once more where a CPU came or went during the first reading.
-fn counted(files: &dyn Files) -> Result<Table, String> {
+/// Read `/proc/interrupts`, twice if necessary: a CPU that goes on- or offline during a reading makes its text invalid.
+fn read_counts(files: &dyn Files) -> Result<Table, String> {
     let read = || {
         let text = files
             .read(PATH)
@@ -143,11 +139,11 @@ fn counted(files: &dyn Files) -> Result<Table, String> {
     read().or_else(|_| read())
 }
 
-/// What to do with each interrupt. An interrupt without a driver is only handled if the record has it: such a line keeps its mask
-/// until it has a driver again, and is given back its base when everything is undone.
+/// What to do with each interrupt. An interrupt without a driver is included only if the record has a changed mask for it: it
+/// keeps that mask until it has a driver again, and gets its base back when everything is undone.
 fn tasks<'a>(
     before: &Record,
-    found: Vec<Interrupt>,
+    interrupts: Vec<Interrupt>,
     order: &'a Order,
     cpus: &Cpus,
     memory: &Memory,
@@ -156,14 +152,14 @@ fn tasks<'a>(
     let recorded: BTreeMap<u32, (&Identity, &SavedMask)> = before
         .interrupts
         .iter()
-        .map(|(identity, kept)| (identity.irq, (identity, kept)))
+        .map(|(identity, saved)| (identity.irq, (identity, saved)))
         .collect();
     let task = |interrupt: Interrupt| {
-        let asleep = interrupt.identity.actions.is_empty();
-        let known = recorded.get(&interrupt.identity.irq);
-        let known = known.filter(|(identity, _)| identity.lives_on_as(&interrupt.identity));
-        let kept = known.map(|(_, kept)| *kept);
-        if asleep && kept.is_none_or(|kept| kept.ours.is_empty()) {
+        let has_no_driver = interrupt.identity.actions.is_empty();
+        let entry = recorded.get(&interrupt.identity.irq);
+        let entry = entry.filter(|(identity, _)| identity.lives_on_as(&interrupt.identity));
+        let saved = entry.map(|(_, saved)| *saved);
+        if has_no_driver && saved.is_none_or(|saved| saved.ours.is_empty()) {
             return None;
         }
         let owner = plan::owner(order, interrupt.identity.vfio_device()).map(|(pod, vm)| (pod, &vm.cpus));
@@ -171,83 +167,82 @@ fn tasks<'a>(
             local: &interrupt.local,
             own: owner.map(|(_, cpus)| cpus),
         };
-        let decision = if asleep && steering {
+        let decision = if has_no_driver && steering {
             Decision {
-                kept: kept?.clone(),
+                saved: saved?.clone(),
                 wanted: interrupt.mask.clone(),
             }
-        } else if memory.cannot_move(&interrupt.identity) {
-            let kept = SavedMask {
-                base: interrupt.mask.clone(),
-                ours: Vec::new(),
-            };
+        } else if memory.refusal(&interrupt.identity).is_some() {
             Decision {
                 wanted: cpus.wanted(&interrupt.mask, device),
-                kept,
+                saved: SavedMask {
+                    base: interrupt.mask.clone(),
+                    ours: Vec::new(),
+                },
             }
         } else {
-            cpus.decide(kept, &interrupt.mask, device, before.default.as_ref())
+            cpus.decide(saved, &interrupt.mask, device, before.default.as_ref())
         };
         let disturbed = cpus.disturbed(device);
         Some(Task {
-            is_known: kept.is_some(),
+            is_recorded: saved.is_some(),
             interrupt,
             owner,
             decision,
             disturbed,
-            asleep,
+            has_no_driver,
         })
     };
-    found.into_iter().filter_map(task).collect()
+    interrupts.into_iter().filter_map(task).collect()
 }
 
-/// What the record has to be before anything is written. Those known keep their places, with the drivers that they have now, also where they
-/// could not be read now; what went away, or has a number that means something else now, is gone.
+/// The record as it has to be saved before anything is written. Interrupts of the former record keep their places, with the
+/// drivers that they have now, even if they could not be read now. Interrupts that went away, or whose number means another
+/// one now, are left out.
 fn record(before: &Record, default: &Decision, tasks: &[Task<'_>], unread: &BTreeSet<u32>) -> Record {
-    let mut present: BTreeMap<u32, &Task<'_>> = tasks.iter().map(|task| (task.irq(), task)).collect();
-    let known = before.interrupts.iter().filter_map(|(identity, earlier)| {
-        let Some(task) = present.get(&identity.irq).copied() else {
+    let mut by_irq: BTreeMap<u32, &Task<'_>> = tasks.iter().map(|task| (task.irq(), task)).collect();
+    let recorded = before.interrupts.iter().filter_map(|(identity, earlier)| {
+        let Some(task) = by_irq.get(&identity.irq).copied() else {
             return unread
                 .contains(&identity.irq)
                 .then(|| (identity.clone(), earlier.clone()));
         };
-        if !task.is_known {
+        if !task.is_recorded {
             return None;
         }
-        present.remove(&identity.irq);
-        let now = &task.decision.kept;
-        // A mask that was never changed is only remembered as known: others may move it all day, and nothing is saved
-        // for it.
-        let same = earlier.ours.is_empty() && now.ours.is_empty();
-        Some((
-            task.interrupt.identity.clone(),
-            if same { earlier } else { now }.clone(),
-        ))
+        by_irq.remove(&identity.irq);
+        let now = &task.decision.saved;
+        // The entry of a mask that was never changed only tells that the interrupt is not new. Other programs may move it all
+        // day, and the record is not saved again for that.
+        let never_changed = earlier.ours.is_empty() && now.ours.is_empty();
+        let saved = if never_changed { earlier } else { now };
+        Some((task.interrupt.identity.clone(), saved.clone()))
     });
-    let mut interrupts: Vec<(Identity, SavedMask)> = known.collect();
-    let new = present.into_values();
-    interrupts.extend(new.map(|task| (task.interrupt.identity.clone(), task.decision.kept.clone())));
-    let default = Some(default.kept.clone()).filter(|kept| !kept.ours.is_empty());
+    let mut interrupts: Vec<(Identity, SavedMask)> = recorded.collect();
+    let new = by_irq.into_values();
+    interrupts.extend(new.map(|task| (task.interrupt.identity.clone(), task.decision.saved.clone())));
+    let default = Some(default.saved.clone()).filter(|saved| !saved.ours.is_empty());
     Record { default, interrupts }
 }
 
-/// What became of an interrupt, for those who read the report.
+/// Add the interrupt's outcome to the report.
 fn report_on(task: &Task<'_>, outcome: &Outcome, table: &Table, memory: &mut Memory, writer: &mut Writer<'_>) {
-    if task.asleep {
+    if task.has_no_driver {
         return;
     }
     let line = table.lines.get(&task.irq());
     let files = writer.system.files;
     let mask = match outcome {
         Outcome::Gone => return,
-        Outcome::Set(mask) | Outcome::StandIn(mask) => mask,
+        Outcome::Set(mask) | Outcome::Alternative(mask) => mask,
         _ => &task.interrupt.mask,
     };
-    let known = memory.note(task, outcome, mask, line, files);
-    let steered = !task.decision.kept.ours.is_empty() && *mask != task.decision.kept.base;
-    let right = mask.is_disjoint(&task.disturbed) && !matches!(outcome, Outcome::NoVector(_) | Outcome::Failed(_));
-    writer.report.moved += u32::from(steered && right);
-    let remaining = remaining_cause::of(task, outcome, mask, known, files);
+    let history = memory.update(task, outcome, mask, line, files);
+    let saved = &task.decision.saved;
+    let is_moved = !saved.ours.is_empty() && *mask != saved.base;
+    let failed = matches!(outcome, Outcome::NoVector(_) | Outcome::Failed(_));
+    writer.report.moved += u32::from(is_moved && !failed && mask.is_disjoint(&task.disturbed));
+    let remaining = remaining_cause::remaining(task, outcome, mask, history, files);
     let pod = task.owner.map_or("", |(pod, _)| pod);
     match outcome {
         Outcome::Failed(text) => report_problem(writer.report, pod, text.clone()),

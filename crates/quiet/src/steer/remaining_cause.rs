@@ -4,33 +4,33 @@ use stelia_api::quiet::{Remaining, RemainingCause};
 use stelia_cpus::CpuSet;
 
 use super::Task;
-use super::memory::{InterruptHistory, ROUNDS};
+use super::memory::{InterruptHistory, REPORT_ROUNDS};
 use super::write::Outcome;
 use crate::files::Files;
 use crate::interrupts;
 
 /// Why an interrupt still reaches CPUs of VMs. `None`: it reaches none, or it did not fire there and is being moved.
-pub(super) fn of(
+pub(super) fn remaining(
     task: &Task<'_>,
     outcome: &Outcome,
     mask: &CpuSet,
-    known: &InterruptHistory,
+    history: &InterruptHistory,
     files: &dyn Files,
 ) -> Option<Remaining> {
-    let fired: CpuSet = known.fired.keys().copied().collect();
-    let count = known.fired.values().sum();
-    let reached = mask.intersection(&task.disturbed);
-    let (why, cpus, text) = match outcome {
+    let fired: CpuSet = history.fired.keys().copied().collect();
+    let count = history.fired.values().sum();
+    let disturbed = mask.intersection(&task.disturbed);
+    let (cause, cpus, text) = match outcome {
         Outcome::Managed(text) => {
-            let cpus = fired.union(&placed(task, files));
-            (RemainingCause::Managed, cpus, managed(text, count))
+            let cpus = fired.union(&effective_on_vms(task, files));
+            (RemainingCause::Managed, cpus, managed_text(text, count))
         }
-        Outcome::NoVector(text) => (RemainingCause::NoVector, reached, text.clone()),
-        Outcome::Failed(text) => (RemainingCause::Refused, reached, text.clone()),
-        _ if known.repaired >= ROUNDS => {
+        Outcome::NoVector(text) => (RemainingCause::NoVector, disturbed, text.clone()),
+        Outcome::Failed(text) => (RemainingCause::Refused, disturbed, text.clone()),
+        _ if history.repairs >= REPORT_ROUNDS => {
             let text = format!(
                 "its mask was {} again, after {} repairs",
-                task.interrupt.mask, known.repaired
+                task.interrupt.mask, history.repairs
             );
             (
                 RemainingCause::Overwritten,
@@ -38,7 +38,7 @@ pub(super) fn of(
                 text,
             )
         }
-        _ if known.loud > 0 => {
+        _ if history.report_rounds > 0 => {
             let text = format!("its mask is {mask}, and it fired {count} times on CPUs {fired}");
             (RemainingCause::StillFires, fired, text)
         }
@@ -52,14 +52,14 @@ pub(super) fn of(
         irq: identity.irq,
         name: identity.actions.clone(),
         cpus,
-        why,
+        why: cause,
         text,
         count,
     })
 }
 
-/// Where the kernel placed an interrupt that cannot be moved, if that is on CPUs of VMs alone.
-fn placed(task: &Task<'_>, files: &dyn Files) -> CpuSet {
+/// Where an interrupt that cannot be moved fires, if that is on CPUs of VMs alone; else no CPUs.
+fn effective_on_vms(task: &Task<'_>, files: &dyn Files) -> CpuSet {
     let effective = interrupts::effective(files, task.irq());
     let effective = effective.unwrap_or_else(|| task.interrupt.mask.clone());
     if effective.is_subset(&task.disturbed) {
@@ -69,7 +69,8 @@ fn placed(task: &Task<'_>, files: &dyn Files) -> CpuSet {
     }
 }
 
-fn managed(text: &str, count: u64) -> String {
+/// Adds to the kernel's error why such an interrupt, if it did not fire, does not matter much.
+fn managed_text(text: &str, count: u64) -> String {
     if count > 0 {
         return text.into();
     }

@@ -1,4 +1,4 @@
-//! One mask written, and what the kernel may answer.
+//! Writes an interrupt's mask and handles the errors that the kernel may answer.
 
 use std::collections::BTreeSet;
 
@@ -16,17 +16,17 @@ use crate::plan::Cpus;
 /// The kernel answers EBUSY while an interrupt is on its way to another CPU, which takes as long as one interrupt does.
 const MAX_WRITE_ATTEMPTS: u32 = 3;
 
-/// What became of a mask.
+/// The result of setting a mask.
 pub(super) enum Outcome {
-    /// It is as wanted, be it that nothing had to be written.
+    /// It is as wanted, whether or not it had to be written.
     Set(CpuSet),
-    /// It is another one that disturbs no VM, because at the wanted place no vector is left.
-    StandIn(CpuSet),
+    /// No vector is left on the wanted CPUs, so it is another mask that disturbs no VM.
+    Alternative(CpuSet),
     /// The interrupt went away.
     Gone,
     /// The kernel lets nobody move this interrupt.
     Managed(String),
-    /// No place has a vector left.
+    /// No vector is left on the wanted CPUs, nor on those of any alternative.
     NoVector(String),
     /// Not written for another reason, to be tried again.
     Failed(String),
@@ -35,17 +35,17 @@ pub(super) enum Outcome {
 pub(super) struct Writer<'a> {
     pub(super) system: System<'a>,
     pub(super) cpus: &'a Cpus,
-    /// As it was saved.
+    /// The base record as it was saved.
     pub(super) record: Record,
     pub(super) report: &'a mut Report,
     pub(super) steering: bool,
-    /// Interrupts that are still to be undone.
-    pub(super) left: BTreeSet<u32>,
+    /// Interrupts whose masks could not be restored.
+    pub(super) not_restored: BTreeSet<u32>,
 }
 
 impl Writer<'_> {
-    /// `default_smp_affinity`.
-    pub(super) fn default(&mut self, found: &CpuSet, wanted: &CpuSet) {
+    /// Set `default_smp_affinity`.
+    pub(super) fn set_default(&mut self, found: &CpuSet, wanted: &CpuSet) {
         let written = if found == wanted {
             Ok(())
         } else {
@@ -59,16 +59,16 @@ impl Writer<'_> {
     }
 
     /// Give an interrupt the wanted mask.
-    pub(super) fn place(&mut self, task: &Task<'_>, memory: &Memory) -> Outcome {
+    pub(super) fn set_mask(&mut self, task: &Task<'_>, memory: &Memory) -> Outcome {
         let (found, wanted) = (&task.interrupt.mask, &task.decision.wanted);
         if found == wanted {
             return Outcome::Set(wanted.clone());
         }
-        if let Some(text) = memory.managed(&task.interrupt.identity) {
+        if let Some(text) = memory.refusal(&task.interrupt.identity) {
             return Outcome::Managed(text.into());
         }
-        if memory.is_stand_in(task) {
-            return Outcome::StandIn(found.clone());
+        if memory.keeps_alternative(task) {
+            return Outcome::Alternative(found.clone());
         }
         let path = mask_path(task.irq());
         // Without CAP_DAC_OVERRIDE such a file cannot even be opened.
@@ -80,13 +80,14 @@ impl Writer<'_> {
             Err((Some(Errno::NOENT), _)) => Outcome::Gone,
             // EIO: older kernels. An interrupt whose controller has no masks answers the same.
             Err((Some(Errno::PERM | Errno::IO), text)) => Outcome::Managed(text),
-            Err((Some(Errno::NOSPC), text)) => self.elsewhere(task, text),
+            Err((Some(Errno::NOSPC), text)) => self.set_alternative(task, text),
             Err((_, text)) => Outcome::Failed(text),
         }
     }
 
-    /// All places that would do instead are kept before the first is tried.
-    fn elsewhere(&mut self, task: &Task<'_>, text: String) -> Outcome {
+    /// Set the first mask of the alternatives that has a vector left. All of them are in the saved record before the first is
+    /// written.
+    fn set_alternative(&mut self, task: &Task<'_>, text: String) -> Outcome {
         let identity = &task.interrupt.identity;
         if task.interrupt.mask.is_disjoint(&task.disturbed) {
             return Outcome::NoVector(text);
@@ -95,10 +96,10 @@ impl Writer<'_> {
             .cpus
             .alternatives(identity.irq, &task.decision.wanted, task.device());
         let entry = self.record.interrupts.iter_mut().find(|(one, _)| one == identity);
-        let Some((_, kept)) = entry else {
+        let Some((_, saved)) = entry else {
             return Outcome::NoVector(text);
         };
-        kept.ours.extend(masks.iter().cloned());
+        saved.ours.extend(masks.iter().cloned());
         if let Err(error) = self.record.save(self.system.store) {
             report_problem(self.report, "", error);
             return Outcome::NoVector(text);
@@ -106,7 +107,7 @@ impl Writer<'_> {
         let path = mask_path(identity.irq);
         for mask in masks {
             match self.write(&path, &mask.to_string()) {
-                Ok(()) => return Outcome::StandIn(mask),
+                Ok(()) => return Outcome::Alternative(mask),
                 Err((Some(Errno::NOENT), _)) => return Outcome::Gone,
                 Err((Some(Errno::NOSPC), _)) => {}
                 Err((_, text)) => return Outcome::Failed(text),
@@ -115,38 +116,38 @@ impl Writer<'_> {
         Outcome::NoVector(text)
     }
 
-    /// What was undone, or is not ours any more, need not be kept. What could not be undone is, for the next order.
-    pub(super) fn undone(&mut self, task: &Task<'_>, outcome: &Outcome) {
+    /// Report a mask that could not be restored, and leave it in the record for the next order.
+    pub(super) fn note_restored(&mut self, task: &Task<'_>, outcome: &Outcome) {
         match outcome {
             Outcome::NoVector(text) | Outcome::Failed(text) => {
-                self.left.insert(task.irq());
+                self.not_restored.insert(task.irq());
                 report_problem(self.report, "", text.clone());
             }
-            // What cannot be moved never was.
-            Outcome::Set(_) | Outcome::StandIn(_) | Outcome::Gone | Outcome::Managed(_) => {}
+            // A managed interrupt was never moved.
+            Outcome::Set(_) | Outcome::Alternative(_) | Outcome::Gone | Outcome::Managed(_) => {}
         }
     }
 
-    /// Save what is left to be undone.
-    pub(super) fn forget(mut self, unread: &BTreeSet<u32>) -> Result<(), String> {
-        let left = |irq: &u32| self.left.contains(irq) || unread.contains(irq);
+    /// Save the record with only those masks that are still to be restored.
+    pub(super) fn save_rest(mut self, unread: &BTreeSet<u32>) -> Result<(), String> {
+        let remains = |irq: &u32| self.not_restored.contains(irq) || unread.contains(irq);
         self.record
             .interrupts
-            .retain(|(one, kept)| !kept.ours.is_empty() && left(&one.irq));
+            .retain(|(identity, saved)| !saved.ours.is_empty() && remains(&identity.irq));
         self.record.save(self.system.store)
     }
 
-    /// With what the kernel answered, and the same in words.
+    /// The error is the kernel's number and its text.
     fn write(&mut self, path: &str, value: &str) -> Result<(), (Option<Errno>, String)> {
-        let mut left = MAX_WRITE_ATTEMPTS;
+        let mut attempts = MAX_WRITE_ATTEMPTS;
         loop {
             let Err(error) = self.system.files.write(path, value) else {
                 self.report.writes += 1;
                 return Ok(());
             };
-            left -= 1;
+            attempts -= 1;
             let errno = Errno::from_io_error(&error);
-            if errno != Some(Errno::BUSY) || left == 0 {
+            if errno != Some(Errno::BUSY) || attempts == 0 {
                 return Err((errno, format!("write {value:?} to {path}: {}", cause(&error))));
             }
         }

@@ -1,4 +1,4 @@
-//! Interrupts as the kernel keeps them: masks, vectors, counts, CPUs that come and go (`kernel/irq/proc.c`, `manage.c`,
+//! A model of the kernel's interrupts: masks, vectors, counts, CPUs that go on- and offline (`kernel/irq/proc.c`, `manage.c`,
 //! `cpuhotplug.c`).
 
 use std::collections::BTreeMap;
@@ -10,16 +10,15 @@ use stelia_cpus::CpuSet;
 use super::Tree;
 use crate::interrupts::DEFAULT;
 
-/// An interrupt.
 #[derive(Debug, Clone, Default)]
 pub struct Irq {
     pub hwirq: u32,
     pub chip: String,
     pub actions: String,
     pub mask: CpuSet,
-    /// Where it fires now.
+    /// The CPU on which it fires now.
     pub effective: u32,
-    /// Where it will fire from the next time on.
+    /// The CPU to which it moves when it fires next.
     pub moves_to: Option<u32>,
     pub node: Option<u32>,
     /// The kernel places it: writes fail, with EPERM.
@@ -28,14 +27,14 @@ pub struct Irq {
     pub counts: BTreeMap<u32, u32>,
 }
 
-/// All interrupts, and the CPUs as far as they concern them.
+/// All interrupts, and the CPUs.
 #[derive(Default)]
 pub struct Interrupts {
     pub all: BTreeMap<u32, Irq>,
     pub online: CpuSet,
     possible: CpuSet,
     nodes: Vec<CpuSet>,
-    /// How many interrupts a CPU has vectors for; those left out have as many as it takes.
+    /// The number of interrupts for which a CPU has vectors; no limit for CPUs that are missing here.
     pub vectors: BTreeMap<u32, usize>,
     /// Files of managed interrupts have mode 0444, as from Linux 6.18 on.
     pub managed_read_only: bool,
@@ -73,12 +72,12 @@ impl Interrupts {
                 .ok_or(Errno::NOENT)?;
             let mask: CpuSet = value.parse().map_err(|_| Errno::INVAL)?;
             tree.interrupts.set(irq, mask)?;
-            publish(tree, irq);
+            update_files(tree, irq);
             Ok(())
         });
     }
 
-    /// A mask has CPUs that may exist, and one of them is online.
+    /// Refuses a mask with CPUs that cannot exist, or without an online CPU.
     fn check(&self, mask: &CpuSet, beyond: Errno) -> Result<(), Errno> {
         if !mask.is_subset(&self.possible) {
             return Err(beyond);
@@ -154,7 +153,7 @@ impl Interrupts {
 }
 
 impl Tree {
-    /// A driver requests an interrupt, of a device on this NUMA node: it is born with the default mask.
+    /// A driver requests an interrupt of a device on this NUMA node. It gets the default mask.
     pub fn add_irq(&mut self, irq: u32, actions: &str, node: Option<u32>) {
         let default = self.get(DEFAULT).and_then(CpuSet::from_mask).unwrap_or_default();
         let interrupts = &self.interrupts;
@@ -175,10 +174,10 @@ impl Tree {
             ..Irq::default()
         };
         self.interrupts.all.insert(irq, one);
-        publish(self, irq);
+        update_files(self, irq);
     }
 
-    /// As [`add_irq`](Self::add_irq), with a mask of its own that the kernel keeps.
+    /// As [`add_irq`](Self::add_irq), for a managed interrupt with this mask.
     pub fn add_managed(&mut self, irq: u32, actions: &str, mask: &CpuSet) {
         self.add_irq(irq, actions, None);
         self.change_irq(irq, |one| {
@@ -188,10 +187,10 @@ impl Tree {
         });
     }
 
-    /// Somebody else than steliad writes the mask.
+    /// Another program writes the mask.
     pub fn foreign(&mut self, irq: u32, mask: &CpuSet) -> Result<(), Errno> {
         let set = self.interrupts.set(irq, mask.clone());
-        publish(self, irq);
+        update_files(self, irq);
         set
     }
 
@@ -200,7 +199,7 @@ impl Tree {
         if let Some(one) = self.interrupts.all.get_mut(&irq) {
             change(one);
         }
-        publish(self, irq);
+        update_files(self, irq);
     }
 
     /// The driver frees it.
@@ -210,7 +209,7 @@ impl Tree {
         self.remove(&format!("/sys/kernel/irq/{irq}"));
     }
 
-    /// It fires: where it fired before, even if it is to move, and then it moves.
+    /// The interrupt fires where it fired before, and then moves if a move is pending.
     pub fn fire(&mut self, irq: u32) {
         self.change_irq(irq, |one| {
             let count = one.counts.entry(one.effective).or_default();
@@ -249,8 +248,8 @@ impl Tree {
     }
 }
 
-/// The files of an interrupt, as it is.
-fn publish(tree: &mut Tree, irq: u32) {
+/// Update the files of an interrupt.
+fn update_files(tree: &mut Tree, irq: u32) {
     let Some(one) = tree.interrupts.all.get(&irq).cloned() else {
         return;
     };

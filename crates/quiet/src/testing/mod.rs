@@ -1,8 +1,8 @@
-//! A kernel in memory for tests: a tree of files with rules, and interrupts that keep the rules of `/proc/irq`.
+//! A kernel in memory for tests: a tree of files, and interrupts that follow the rules of `/proc/irq`.
 //!
-//! Files are plain texts with a mode. What happens on a write is a *rule* for all paths with a prefix, else the text is
-//! replaced; a rule may change any other file, and refuse with an error of the system's. Interrupts are built in
-//! ([`interrupts`]): their files are always what the kernel would show.
+//! Files are texts with a mode. A write replaces the text, unless there is a *rule* for paths with this prefix: a rule may
+//! change any file, and refuse the write with an error of the system. Interrupts are built in ([`interrupts`]): their files
+//! are always what the kernel would show.
 
 pub mod interrupts;
 #[cfg(test)]
@@ -59,8 +59,8 @@ pub struct Tree {
     pub writes: Vec<(String, String)>,
     /// How often something was saved.
     pub saves: u32,
-    /// What the [`Store`] keeps.
-    pub kept: BTreeMap<String, String>,
+    /// The values of the [`Store`].
+    pub saved: BTreeMap<String, String>,
     pub interrupts: Interrupts,
     /// tracefs, where it is mounted.
     pub tracefs: Option<Tracefs>,
@@ -102,7 +102,7 @@ impl Tree {
         Some(text.strip_suffix('\n').unwrap_or(text))
     }
 
-    /// Let this rule decide of all writes to paths with this prefix. The longest prefix wins.
+    /// Let this rule handle all writes to paths with this prefix. The longest prefix wins.
     pub fn rule(
         &mut self,
         prefix: &str,
@@ -121,7 +121,7 @@ impl Tree {
         });
     }
 
-    /// No call fails any more.
+    /// Let no call fail any more.
     pub fn heal(&mut self) {
         self.failures.clear();
     }
@@ -138,7 +138,7 @@ impl Tree {
         Err(failure.errno.into())
     }
 
-    /// If this is one of its paths.
+    /// tracefs, if this is one of its paths.
     fn tracefs_at(&mut self, path: &str) -> Option<&mut Tracefs> {
         self.tracefs.as_mut().filter(|_| path.starts_with(tracefs::ROOT))
     }
@@ -205,12 +205,11 @@ impl FakeKernel {
         kernel
     }
 
-    /// All of it, to be looked at and changed.
+    /// The state, to be read and changed.
     pub fn tree(&self) -> MutexGuard<'_, Tree> {
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What an order is carried out on.
     pub fn system(&self) -> System<'_> {
         System {
             files: self,
@@ -267,14 +266,14 @@ impl Store for FakeKernel {
     fn load(&self, name: &str) -> io::Result<Option<String>> {
         let mut tree = self.tree();
         tree.check(Call::Load, name)?;
-        Ok(tree.kept.get(name).cloned())
+        Ok(tree.saved.get(name).cloned())
     }
 
     fn save(&self, name: &str, value: &str) -> io::Result<()> {
         let mut tree = self.tree();
         tree.check(Call::Save, name)?;
         tree.saves += 1;
-        tree.kept.insert(name.into(), value.into());
+        tree.saved.insert(name.into(), value.into());
         Ok(())
     }
 }

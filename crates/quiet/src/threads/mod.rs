@@ -1,15 +1,15 @@
-//! Kernel threads that were created after a VM's partition, and may run on its CPUs.
+//! Moves kernel threads that were created after a VM's partition off its CPUs.
 //!
-//! A kernel moves the threads that exist when a partition is made. Kernels before 7.0 allow those that are created later, such as
-//! `napi/*` of a device that is plugged in, the CPUs of the boot; 7.0 and later keep them off partitions. The kernel's version is not
-//! asked: the threads' masks are read, and where none has a VM's CPUs there is nothing to do.
+//! The kernel moves the threads that exist when a partition is made. Before 7.0 it allows threads that are created later, such as
+//! `napi/*` of a device that is plugged in, the CPUs of the boot; 7.0 and later keep them off partitions. The kernel's version is
+//! not read: the threads' masks are, and if none has a VM's CPUs there is nothing to do.
 //!
-//! Left alone, and not told: threads of one CPU (`ksoftirqd/2`, `cpuhp/2`), whose CPU is what they are for; `irq/*`, which
-//! follow their interrupt; `kworker/*`, which follow the workqueues' mask. Told, and left: those that the kernel lets
+//! Left alone and not reported: threads of one CPU (`ksoftirqd/2`, `cpuhp/2`), which work for that CPU; `irq/*`, which follow
+//! their interrupt; `kworker/*`, which follow the workqueues' mask. Reported and left alone: threads that the kernel lets
 //! nobody move, such as workqueues' rescuers (`kworker/R-*`).
 //!
-//! Whoever moves them needs CAP_SYS_NICE, because they have every capability (security/commoncap.c, cap_safe_nice): so the daemon
-//! does it, and steliad-quiet, which has none, only where the package is removed.
+//! Moving them takes CAP_SYS_NICE, because they have every capability (security/commoncap.c, cap_safe_nice). The daemon has it
+//! and moves them; steliad-quiet, which does not, only restores them when the package is removed.
 
 pub mod stat;
 #[cfg(test)]
@@ -28,35 +28,35 @@ use crate::order::Order;
 use crate::record;
 use stat::Stat;
 
-/// The record in the store.
+/// The record's name in the store.
 const RECORD: &str = "threads.json";
 
-/// kthreadd is process 2 on every kernel, and makes every other kernel thread.
+/// The children of kthreadd, which is process 2 on every kernel and makes every other kernel thread.
 const CHILDREN: &str = "/proc/2/task/2/children";
 
-/// What is known of kernel threads since this process started.
+/// The kernel threads as this process has read them.
 #[derive(Debug, Default)]
 pub struct Memory {
-    /// Those that are never moved, so their files are not read again while kthreadd has them.
-    passed: BTreeSet<i32>,
-    /// Those that may have to be moved, as they were when they were seen first.
+    /// Threads that are never moved: their files are not read again while kthreadd has them.
+    ignored: BTreeSet<i32>,
+    /// Threads that may have to be moved, as they were first read.
     candidates: BTreeMap<i32, Stat>,
-    /// How many were moved.
+    /// The number of threads moved since this process started.
     moved: u64,
 }
 
-/// A thread that was moved. Its number alone may be another's by now.
+/// A thread that was moved. Its start time is kept because another thread may get its number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Change {
     /// Ticks since boot, field 22 of its `stat`.
     start: u64,
     base: String,
-    /// As the kernel showed it after ours was set: its cpuset may have taken CPUs from it.
+    /// The mask as the kernel showed it after it was set: the thread's cpuset may remove CPUs.
     ours: String,
 }
 
-/// By thread.
+/// By thread ID.
 type Record = BTreeMap<i32, Change>;
 
 /// A kernel thread as it is now.
@@ -66,37 +66,34 @@ struct KernelThread {
     mask: CpuSet,
 }
 
-/// What is to be done with a thread.
+/// What to do with a thread.
 enum Decision {
-    /// Nothing; whatever the record has of it is past.
+    /// Nothing, and the record needs no entry of it.
     Forget,
+    /// Nothing; its entry in the record, if there is one, stays.
     Keep,
     /// Give it these CPUs; the record then has this base.
-    Set {
-        cpus: CpuSet,
-        base: CpuSet,
-    },
-    /// The kernel does not let it be moved.
+    Set { cpus: CpuSet, base: CpuSet },
+    /// Report it: the kernel does not let it be moved.
     Remains,
 }
 
-/// Keep kernel threads off the CPUs of the VMs, and give those that were moved what they had where no VM has those CPUs
-/// any more.
+/// Keep kernel threads off the CPUs of the VMs, and restore the masks of moved threads when no VM has those CPUs any more.
 ///
 /// # Cost
 /// A read for the list, one for each thread that was not there the last time, and a call for each that could be moved, of which
-/// even a large node has few. Without VMs and threads that were moved nothing is read.
+/// even a large node has few. Without VMs and moved threads nothing is read.
 ///
-/// A thread that is never moved is known by its number alone while kthreadd has a child of that number, so one that takes
-/// over the number between two orders is not looked at. Nobody is hurt: it is late, as it would be without this.
+/// A thread that is never moved is identified by its number alone while kthreadd has a child of that number, so a new thread
+/// that takes over the number between two orders is missed. It then stays where the kernel put it.
 pub fn carry_out(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Report) {
-    if let Err(failure) = carry(system, order, memory, report) {
+    if let Err(failure) = move_threads(system, order, memory, report) {
         problem(report, "", format!("kernel threads: {failure}"));
     }
     report.threads_moved = memory.moved;
 }
 
-fn carry(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Report) -> Result<(), Failure> {
+fn move_threads(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Report) -> Result<(), Failure> {
     let mut exclusive = CpuSet::new();
     order.vms.values().for_each(|vm| exclusive.union_with(&vm.cpus));
     let mut record: Record = record::load(system.store, RECORD)?;
@@ -104,60 +101,63 @@ fn carry(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Re
         return Ok(());
     }
     let shared = order.shared.difference(&exclusive);
-    let mut wanted = Vec::new();
-    let mut alive = BTreeSet::new();
+    let mut to_set = Vec::new();
+    let mut retained = BTreeSet::new();
     let (all, unread) = scan(system.files, memory, &exclusive, &record)?;
-    // What cannot be read now is undone when it can be.
-    alive.extend(unread);
-    for found in all {
-        let change = record.get(&found.id).filter(|change| change.start == found.stat.start);
-        match decide(&found, change, &exclusive, &shared) {
+    // A thread that cannot be read now is restored when it can be.
+    retained.extend(unread);
+    for thread in all {
+        let change = record
+            .get(&thread.id)
+            .filter(|change| change.start == thread.stat.start);
+        match decide(&thread, change, &exclusive, &shared) {
             Decision::Keep => {
-                alive.insert(found.id);
+                retained.insert(thread.id);
             }
             Decision::Forget => {}
             Decision::Remains => report.threads_remaining.push(remaining(
-                &found,
+                &thread,
                 &exclusive,
                 "the kernel lets nobody set its CPUs (PF_NO_SETAFFINITY)",
             )),
             Decision::Set { cpus, base } => {
-                alive.insert(found.id);
-                wanted.push((found, cpus, base));
+                retained.insert(thread.id);
+                to_set.push((thread, cpus, base));
             }
         }
     }
     let before = record.clone();
-    record.retain(|id, _| alive.contains(id));
-    for (found, cpus, base) in &wanted {
-        record.insert(found.id, change(found, base, cpus));
+    record.retain(|id, _| retained.contains(id));
+    for (thread, cpus, base) in &to_set {
+        record.insert(thread.id, change(thread, base, cpus));
     }
-    // First the record: a thread that was moved and is not in it would stay so after its VM has gone.
+    // The record is saved first: a moved thread that is not in it would never be restored.
     if record != before {
         record::save(system.store, RECORD, &record)?;
     }
     let saved = record.clone();
-    for (found, cpus, base) in wanted {
-        match set(system.files, found.id, &cpus) {
+    for (thread, cpus, base) in to_set {
+        match set(system.files, thread.id, &cpus) {
             Ok(now) => {
                 if !now.is_disjoint(&exclusive) {
                     let why = "its mask was set and the kernel kept these CPUs in it";
-                    report.threads_remaining.push(remaining(&found, &exclusive, why));
-                } else if !found.mask.is_disjoint(&exclusive) {
+                    report.threads_remaining.push(remaining(&thread, &exclusive, why));
+                } else if !thread.mask.is_disjoint(&exclusive) {
                     memory.moved += 1;
                 }
-                match cpus == base {
-                    true => record.remove(&found.id),
-                    false => record.insert(found.id, change(&found, &base, &now)),
-                };
+                if cpus == base {
+                    record.remove(&thread.id);
+                } else {
+                    record.insert(thread.id, change(&thread, &base, &now));
+                }
             }
             Err(failure) => {
-                match before.get(&found.id) {
-                    Some(former) => record.insert(found.id, former.clone()),
-                    None => record.remove(&found.id),
+                match before.get(&thread.id) {
+                    Some(former) => record.insert(thread.id, former.clone()),
+                    None => record.remove(&thread.id),
                 };
                 let text = failure.to_string();
-                report.threads_remaining.push(remaining(&found, &exclusive, &text));
+                report.threads_remaining.push(remaining(&thread, &exclusive, &text));
             }
         }
     }
@@ -167,43 +167,43 @@ fn carry(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Re
     Ok(())
 }
 
-fn change(found: &KernelThread, base: &CpuSet, ours: &CpuSet) -> Change {
+fn change(thread: &KernelThread, base: &CpuSet, ours: &CpuSet) -> Change {
     Change {
-        start: found.stat.start,
+        start: thread.stat.start,
         base: base.to_string(),
         ours: ours.to_string(),
     }
 }
 
-fn remaining(found: &KernelThread, exclusive: &CpuSet, text: &str) -> Thread {
+fn remaining(thread: &KernelThread, exclusive: &CpuSet, text: &str) -> Thread {
     Thread {
-        id: found.id,
-        name: found.stat.name.clone(),
-        cpus: found.mask.intersection(exclusive),
+        id: thread.id,
+        name: thread.stat.name.clone(),
+        cpus: thread.mask.intersection(exclusive),
         text: text.to_owned(),
     }
 }
 
-/// A mask that we wrote follows from its base and the VMs that there are now; any other mask is its owner's, and is touched
-/// only if it has CPUs of a VM.
-fn decide(found: &KernelThread, change: Option<&Change>, exclusive: &CpuSet, shared: &CpuSet) -> Decision {
-    let ours = change.filter(|change| change.ours == found.mask.to_string());
+/// A mask that we wrote is computed again from its base and the present VMs. Any other mask is changed only if it has CPUs of
+/// a VM.
+fn decide(thread: &KernelThread, change: Option<&Change>, exclusive: &CpuSet, shared: &CpuSet) -> Decision {
+    let ours = change.filter(|change| change.ours == thread.mask.to_string());
     let base = match ours.map(|change| change.base.parse::<CpuSet>()) {
         Some(Ok(base)) => base,
-        _ if found.mask.is_disjoint(exclusive) || found.mask.len() == 1 => return Decision::Forget,
-        _ if found.stat.refuses() => return Decision::Remains,
-        _ => found.mask.clone(),
+        _ if thread.mask.is_disjoint(exclusive) || thread.mask.len() == 1 => return Decision::Forget,
+        _ if thread.stat.refuses() => return Decision::Remains,
+        _ => thread.mask.clone(),
     };
     let rest = base.difference(exclusive);
     let cpus = if rest.is_empty() { shared.clone() } else { rest };
-    if cpus.is_empty() || cpus == found.mask {
+    if cpus.is_empty() || cpus == thread.mask {
         return Decision::Keep;
     }
     Decision::Set { cpus, base }
 }
 
-/// The threads that may have to be moved: whose mask has CPUs of VMs, or that are in the record. One that ends meanwhile is left out. And those in
-/// the record that are there and cannot be read.
+/// The threads that may have to be moved or restored: those whose mask has CPUs of VMs, and those in the record. Threads that
+/// end meanwhile are left out. The second result are threads of the record that exist and cannot be read.
 fn scan(
     files: &dyn Files,
     memory: &mut Memory,
@@ -212,11 +212,11 @@ fn scan(
 ) -> Result<(Vec<KernelThread>, BTreeSet<i32>), Failure> {
     let text = files.read(CHILDREN).map_err(Failure::of("read", CHILDREN))?;
     let children: BTreeSet<i32> = text.split_whitespace().filter_map(|id| id.parse().ok()).collect();
-    memory.passed.retain(|id| children.contains(id));
+    memory.ignored.retain(|id| children.contains(id));
     memory.candidates.retain(|id, _| children.contains(id));
-    let (mut found, mut unread) = (Vec::new(), BTreeSet::new());
+    let (mut threads, mut unread) = (Vec::new(), BTreeSet::new());
     for id in children {
-        if memory.passed.contains(&id) {
+        if memory.ignored.contains(&id) {
             continue;
         }
         let mask = match files.affinity(id) {
@@ -226,13 +226,14 @@ fn scan(
                 continue;
             }
         };
-        // What has been looked at once is asked for its mask alone, unless it is to be moved: then it must still be what it was.
-        let elsewhere = (mask.is_disjoint(exclusive) || mask.len() == 1) && !record.contains_key(&id);
+        // For a thread that was read before, the mask is enough unless it is to be moved or restored: then its stat is read
+        // again, because another thread may have its number.
+        let is_off_vms = (mask.is_disjoint(exclusive) || mask.len() == 1) && !record.contains_key(&id);
         match memory.candidates.get(&id) {
-            Some(_) if elsewhere => continue,
+            Some(_) if is_off_vms => continue,
             Some(stat) if stat.refuses() => {
                 let stat = stat.clone();
-                found.push(KernelThread { id, stat, mask });
+                threads.push(KernelThread { id, stat, mask });
                 continue;
             }
             _ => {}
@@ -246,24 +247,24 @@ fn scan(
             }
         };
         let Some(stat) = stat::parse(&text) else { continue };
-        // In a PID namespace 2 is any process.
-        let never = !stat.is_kernel_thread() || !stat.may_be_late() || stat.refuses() && mask.len() == 1;
-        if never {
-            memory.passed.insert(id);
+        // In a PID namespace process 2 may be any program.
+        let is_ignored = !stat.is_kernel_thread() || !stat.has_own_mask() || stat.refuses() && mask.len() == 1;
+        if is_ignored {
+            memory.ignored.insert(id);
             continue;
         }
         memory.candidates.insert(id, stat.clone());
-        found.push(KernelThread { id, stat, mask });
+        threads.push(KernelThread { id, stat, mask });
     }
-    Ok((found, unread))
+    Ok((threads, unread))
 }
 
-/// ESRCH, and ENOENT of its files.
+/// Whether the error means that the thread has ended: ESRCH of calls, ENOENT of its files.
 fn has_ended(cause: &io::Error) -> bool {
     cause.kind() == io::ErrorKind::NotFound || cause.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
-/// What the thread's mask is afterwards.
+/// Set the thread's mask, and return it as the kernel shows it afterwards.
 fn set(files: &dyn Files, id: i32, cpus: &CpuSet) -> Result<CpuSet, Failure> {
     let of = Failure::of(&format!("set the CPUs {cpus} of"), &format!("thread {id}"));
     files.set_affinity(id, cpus).map_err(of)?;

@@ -1,21 +1,21 @@
 //! `/proc/<pid>/stat` of a kernel thread (proc_pid_stat(5)).
 
-/// The kernel made it (include/linux/sched.h).
+/// Flag of kernel threads (include/linux/sched.h).
 const PF_KTHREAD: u64 = 0x0020_0000;
-/// sched_setaffinity(2) answers EINVAL.
+/// Flag of threads for which sched_setaffinity(2) answers EINVAL.
 const PF_NO_SETAFFINITY: u64 = 0x0400_0000;
 
-/// What is read of it.
+/// The fields that are used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
-    /// As the kernel shows it; of a `kworker` with what it is busy with.
+    /// The name; the kernel adds to that of a `kworker` what it works on.
     pub name: String,
     flags: u64,
     /// Ticks since boot, field 22.
     pub start: u64,
 }
 
-/// The text; `None` for one of another form.
+/// Parses the file's text; `None` if it has another form.
 pub fn parse(text: &str) -> Option<Stat> {
     // The name may have blanks and parentheses: it ends with the last one.
     let (before, after) = text.rsplit_once(')')?;
@@ -29,18 +29,18 @@ pub fn parse(text: &str) -> Option<Stat> {
 }
 
 impl Stat {
-    /// Whether the kernel made it.
     pub fn is_kernel_thread(&self) -> bool {
         self.flags & PF_KTHREAD != 0
     }
 
-    /// Whether nobody may set its CPUs.
+    /// Whether the kernel lets nobody set its CPUs.
     pub fn refuses(&self) -> bool {
         self.flags & PF_NO_SETAFFINITY != 0
     }
 
-    /// Not a thread whose mask follows another one: an interrupt's, or that of the workqueues. Rescuers do not follow it.
-    pub fn may_be_late(&self) -> bool {
+    /// Whether its mask is its own: that of `irq/*` follows the interrupt's, and that of `kworker/*`, except rescuers, the
+    /// workqueues'.
+    pub fn has_own_mask(&self) -> bool {
         let follows = self.name.starts_with("irq/") || self.name.starts_with("kworker/");
         !follows || self.name.starts_with("kworker/R-")
     }

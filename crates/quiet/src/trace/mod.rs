@@ -1,12 +1,12 @@
-//! Who ran on CPUs for a while, counted by the kernel: hist triggers in an instance of tracefs of our own
-//! (Documentation/trace/histogram.rst). Nothing is recorded and nobody is woken: the kernel adds up, and is asked at the end.
+//! Lets the kernel count what runs on CPUs, with hist triggers (Documentation/trace/histogram.rst) in an instance of tracefs of
+//! our own. No events are recorded and no program is woken: the kernel sums, and the sums are read at the end.
 //!
-//! The instance, `steliad-quiet`, outlives this program, which may end meanwhile: it is found again by its name, and what is
-//! needed to make an account of it is in the store. Whoever finds one that is not in the store, or is too old, removes it. Other
-//! instances are never touched; only the names of our synthetic events are seen in them.
+//! The instance, `steliad-quiet`, outlives this program, which may end meanwhile: it is found again by its name, and the store
+//! has what is needed to evaluate it. An instance that is not in the store, or is too old, is removed. Other instances are
+//! never touched; only the names of our synthetic events are visible in them.
 //!
-//! Setting up takes some milliseconds a trigger, each at another moment, so all is read once when the last is set: what is
-//! told is the difference.
+//! Each trigger takes some milliseconds to set, so they begin to count at different moments. All sums are therefore read when
+//! the last trigger is set, and subtracted from those at the end.
 
 mod fold;
 pub mod hist;
@@ -28,14 +28,14 @@ use crate::record;
 use fold::TraceCounts;
 use plan::{INSTANCE, Part, ROOT, Step};
 
-/// In the store.
+/// The record's name in the store.
 const NAME: &str = "trace.json";
 
-/// Age after which a count is dropped, in microseconds: nobody waits for it any more.
+/// Age after which a count is dropped, in microseconds: no caller waits that long.
 pub const MAX_TRACE_AGE_US: u64 = 15 * 60 * 1_000_000;
 
-/// A buffer has this many KiB a CPU: nothing is written to it, and a new instance's are 1.4 MiB.
-const BUFFER: &str = "4";
+/// Size of the instance's buffer in KiB for each CPU. Nothing is written to it, and the default is 1.4 MiB.
+const BUFFER_KIB: &str = "4";
 
 /// Why nothing is counted.
 #[derive(Debug, thiserror::Error)]
@@ -70,10 +70,10 @@ impl TraceError {
 struct SavedTrace {
     from_us: u64,
     target: Target,
-    /// That have histograms.
+    /// The events that have histograms.
     events: BTreeSet<String>,
     problems: Vec<String>,
-    /// What was counted while the rest was set up.
+    /// The counts when the last trigger was set.
     before: TraceCounts,
 }
 
@@ -83,11 +83,12 @@ pub fn now_us() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Begin to count who runs on these CPUs, besides the target's own threads. `clock` is [`now_us`]. What was begun before is
-/// forgotten.
+/// Begin to count what runs on these CPUs besides the target's own threads. `clock` is [`now_us`]. A count that was begun before
+/// is dropped.
 ///
 /// # Errors
-/// Not even switches of tasks can be counted; then nothing is left. What else cannot is among the problems that [`finish`] tells.
+/// Task switches cannot be counted; then no instance is left. Other events that cannot be counted are among the problems that
+/// [`finish`] returns.
 pub fn begin(system: System<'_>, target: &Target, clock: &dyn Fn() -> u64) -> Result<(), TraceError> {
     remove(system)?;
     let begun = set_up(system, target, clock);
@@ -104,58 +105,58 @@ fn set_up(system: System<'_>, target: &Target, clock: &dyn Fn() -> u64) -> Resul
     files
         .make_directory(INSTANCE)
         .map_err(TraceError::of("make", INSTANCE))?;
-    for (name, value) in [("tracing_on", "0"), ("buffer_size_kb", BUFFER)] {
+    for (name, value) in [("tracing_on", "0"), ("buffer_size_kb", BUFFER_KIB)] {
         let path = format!("{INSTANCE}/{name}");
         files.write(&path, value).map_err(TraceError::write(value, &path))?;
     }
-    let offered = offered(files);
+    let offered = available_events(files);
     if !offered.contains(plan::SWITCH) {
         return Err(TraceError::NoEvent);
     }
     let (events, problems) = carry_out(files, &plan::plan(target, &offered))?;
     let before = read_counts(files, target, &events)?;
-    let kept = SavedTrace {
+    let saved = SavedTrace {
         from_us: clock(),
         target: target.clone(),
         events,
         problems,
         before,
     };
-    save(system, &Some(kept))
+    save(system, &Some(saved))
 }
 
-/// What was counted since [`begin`]; nothing is counted any more, also after an error.
+/// End the count, even if this fails, and return what was counted since [`begin`].
 ///
 /// # Errors
-/// Nothing was begun, or what was counted cannot be read.
+/// No count was begun, or the counts cannot be read.
 pub fn finish(system: System<'_>, clock: &dyn Fn() -> u64) -> Result<Attribution, TraceError> {
-    let counted = counted(system, clock);
+    let attribution = read_attribution(system, clock);
     let removed = remove(system);
-    let mut attribution = counted?;
+    let mut attribution = attribution?;
     if let Err(error) = removed {
         attribution.problems.push(error.to_string());
     }
     Ok(attribution)
 }
 
-fn counted(system: System<'_>, clock: &dyn Fn() -> u64) -> Result<Attribution, TraceError> {
-    let kept = load(system)?.ok_or(TraceError::NotBegun)?;
-    let now = read_counts(system.files, &kept.target, &kept.events)?;
-    let into_attribution = now.since(&kept.before).into_attribution();
-    let problems = kept.problems.into_iter().chain(into_attribution.problems).collect();
+fn read_attribution(system: System<'_>, clock: &dyn Fn() -> u64) -> Result<Attribution, TraceError> {
+    let saved = load(system)?.ok_or(TraceError::NotBegun)?;
+    let now = read_counts(system.files, &saved.target, &saved.events)?;
+    let counted = now.since(&saved.before).into_attribution();
+    let problems = saved.problems.into_iter().chain(counted.problems).collect();
     Ok(Attribution {
-        from_us: kept.from_us,
+        from_us: saved.from_us,
         until_us: clock(),
-        cpus: kept.target.cpus.to_string(),
+        cpus: saved.target.cpus.to_string(),
         problems,
-        ..into_attribution
+        ..counted
     })
 }
 
-/// Remove whatever is there of ours: a count that goes on is lost.
+/// Remove our instance and its record: a running count is lost.
 ///
 /// # Errors
-/// Something is left, or that nothing is cannot be kept.
+/// Not everything could be removed, or the record cannot be changed.
 pub fn remove(system: System<'_>) -> Result<(), TraceError> {
     remove::remove(system.files)?;
     match system.store.load(NAME) {
@@ -164,43 +165,44 @@ pub fn remove(system: System<'_>) -> Result<(), TraceError> {
     }
 }
 
-/// Remove what nobody waits for: what a killed program left half set up, and what was begun [`MAX_TRACE_AGE_US`] ago.
+/// Remove an instance that a killed program left half set up, or that was begun [`MAX_TRACE_AGE_US`] ago.
 ///
 /// # Errors
 /// As [`remove`].
 pub fn expire(system: System<'_>, now_us: u64) -> Result<(), TraceError> {
-    let kept = load(system).unwrap_or_default();
-    // A clock that was set back makes it one of the future: its age is not known.
-    let waits = kept.is_some_and(|kept| {
+    let saved = load(system).unwrap_or_default();
+    // If the clock was set back, the count began in the future and its age is not known.
+    let is_valid = saved.is_some_and(|saved| {
         now_us
-            .checked_sub(kept.from_us)
+            .checked_sub(saved.from_us)
             .is_some_and(|age| age <= MAX_TRACE_AGE_US)
     });
-    match waits || !remove::is_there(system.files) {
-        true => Ok(()),
-        false => remove(system),
+    if is_valid || !remove::exists(system.files) {
+        return Ok(());
     }
+    remove(system)
 }
 
 fn load(system: System<'_>) -> Result<Option<SavedTrace>, TraceError> {
     record::load(system.store, NAME).map_err(|failure| TraceError::Store(failure.to_string()))
 }
 
-fn save(system: System<'_>, kept: &Option<SavedTrace>) -> Result<(), TraceError> {
-    record::save(system.store, NAME, kept).map_err(|failure| TraceError::Store(failure.to_string()))
+fn save(system: System<'_>, saved: &Option<SavedTrace>) -> Result<(), TraceError> {
+    record::save(system.store, NAME, saved).map_err(|failure| TraceError::Store(failure.to_string()))
 }
 
-/// The events of our instance that could be of use.
-fn offered(files: &dyn Files) -> BTreeSet<String> {
-    let mut offered = BTreeSet::new();
+/// The events that the kernel has, of the groups that are counted.
+fn available_events(files: &dyn Files) -> BTreeSet<String> {
+    let mut events = BTreeSet::new();
     for group in ["sched", "irq", plan::VECTORS, "nmi"] {
         let names = files.list(&format!("{INSTANCE}/events/{group}")).unwrap_or_default();
-        offered.extend(names.into_iter().map(|name| format!("{group}/{name}")));
+        events.extend(names.into_iter().map(|name| format!("{group}/{name}")));
     }
-    offered
+    events
 }
 
-/// The events that have histograms now, and what could not be set up: after a step that fails the rest of its part is left out.
+/// Take the steps. The result are the events that have histograms now, and the parts that could not be set up: after a step that
+/// fails, the rest of its part is left out.
 fn carry_out(files: &dyn Files, steps: &[Step]) -> Result<(BTreeSet<String>, Vec<String>), TraceError> {
     let (mut events, mut problems) = (BTreeSet::new(), BTreeMap::new());
     for step in steps {
@@ -222,7 +224,7 @@ fn carry_out(files: &dyn Files, steps: &[Step]) -> Result<(BTreeSet<String>, Vec
     Ok((events, problems.into_values().collect()))
 }
 
-/// The kernel says in a file of its own why it did not take a trigger.
+/// The error with the kernel's reason for refusing a trigger, which is in `error_log`.
 fn explained(files: &dyn Files, cause: io::Error) -> io::Error {
     let log = files.read(&format!("{INSTANCE}/error_log")).unwrap_or_default();
     match log.lines().rev().find_map(|line| line.split_once(" error: ")) {
@@ -238,5 +240,5 @@ fn read_counts(files: &dyn Files, target: &Target, events: &BTreeSet<String>) ->
         let text = files.read(&path).map_err(TraceError::of("read", &path))?;
         histograms.insert(event.clone(), hist::parse(&text));
     }
-    Ok(TraceCounts::of(target, &histograms))
+    Ok(TraceCounts::new(target, &histograms))
 }

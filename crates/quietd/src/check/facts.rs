@@ -1,4 +1,4 @@
-//! What an order is checked against.
+//! Reads the facts that an order is checked against.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use stelia_record::{Record, RecordPlace, SCHEMA_ATTRIBUTE, Tree};
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
-/// What the node itself says of what an order names.
+/// The node's state of the CPUs and VMs in an order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// By pod UID: the CPUs recorded as its vCPUs' of each live instance that is ordered, or why its record cannot be used.
+    /// By pod UID: the recorded exclusive CPUs of each live instance in the order, or why its record cannot be used.
     pub recorded: BTreeMap<String, Result<CpuSet, String>>,
     pub online: CpuSet,
 }
 
 impl Facts {
-    /// Read what this order is to be checked against.
+    /// Read the facts about this order.
     ///
     /// # Errors
     /// The online CPUs cannot be read; with the path.
@@ -31,9 +31,9 @@ impl Facts {
             ..Self::default()
         };
         for pod in order.vms.keys() {
-            // What is none is told by the check.
+            // The check refuses a text that is not a UID.
             let Ok(uid) = PodUid::parse(pod) else { continue };
-            let recorded = live(cgroups, &uid).transpose();
+            let recorded = live_record(cgroups, &uid).transpose();
             let recorded = recorded.map(|record| record.map(|record| record.exclusive));
             facts.recorded.extend(recorded.map(|cpus| (pod.clone(), cpus)));
         }
@@ -41,8 +41,8 @@ impl Facts {
     }
 }
 
-/// The exclusive CPUs of every live instance. A record that cannot be used has none: it must not keep the others from what is
-/// theirs.
+/// The exclusive CPUs of all live instances. Records that cannot be used are left out: one of them must not stop a request about
+/// the others.
 ///
 /// # Errors
 /// The cgroups cannot be listed.
@@ -68,8 +68,8 @@ fn online(files: &dyn Files) -> Result<CpuSet, String> {
     list.map_err(|cause| format!("read {ONLINE}: {cause}"))
 }
 
-/// The record of a pod's instance, in its scope or in place, while it has processes.
-fn live(cgroups: &dyn Cgroups, pod: &PodUid) -> Result<Option<Record>, String> {
+/// The record of a pod's instance, in its scope or in place; `None` if it has no processes.
+fn live_record(cgroups: &dyn Cgroups, pod: &PodUid) -> Result<Option<Record>, String> {
     let scope = CgroupPath::slice().child(&pod.scope());
     let own = |record: Option<Record>| record.filter(|record| record.pod == *pod);
     if let Some(record) = own(in_scope(cgroups, &scope)?) {
@@ -83,7 +83,7 @@ fn live(cgroups: &dyn Cgroups, pod: &PodUid) -> Result<Option<Record>, String> {
     Ok(None)
 }
 
-/// The record on a scope of steliad's, whichever pod's it is; `None` where there is none, or it is not of this scope.
+/// The record on one of steliad's scopes; `None` if there is none, or it is not that of this scope.
 fn in_scope(cgroups: &dyn Cgroups, scope: &CgroupPath) -> Result<Option<Record>, String> {
     let Some(attributes) = live_attributes(cgroups, scope, RecordPlace::on_scope(scope.clone()))? else {
         return Ok(None);
@@ -92,7 +92,7 @@ fn in_scope(cgroups: &dyn Cgroups, scope: &CgroupPath) -> Result<Option<Record>,
     Ok((Tree::of(&record).scope() == scope).then_some(record))
 }
 
-/// The record of a container, which is on its pod's cgroup: on its own a container may write what it likes.
+/// The record of an instance in place. It is on the pod's cgroup, because a container can write any attributes on its own.
 fn in_place(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<Record>, String> {
     let container = container_scope(origin);
     let Some(attributes) = live_attributes(cgroups, &container, RecordPlace::on_pod(&container))? else {
@@ -101,7 +101,7 @@ fn in_place(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<Record>
     Record::of_container(&container, &attributes).map_err(|error| format!("{container}: {error}"))
 }
 
-/// The attributes of the cgroup with the record of the instance in `cgroup`, where it has a record there and is alive.
+/// The attributes of `place`, if it has a record and the instance in `cgroup` has processes.
 fn live_attributes(
     cgroups: &dyn Cgroups,
     cgroup: &CgroupPath,

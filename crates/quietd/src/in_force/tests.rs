@@ -44,7 +44,7 @@ fn facts(recorded: Option<Result<&str, &str>>) -> Facts {
 fn carried_out(order: Order, facts: &Facts) -> (Option<Vm>, String) {
     let before = InForce::of(&self::order("2-5"));
     let mut checked = check(order, facts).unwrap();
-    before.keep(&mut checked, facts);
+    before.retain(&mut checked, facts);
     assert_eq!(checked.order.vms[TWO], vm("6"));
     let text = checked.left_out.get(ONE).cloned().unwrap_or_default();
     (checked.order.vms.get(ONE).cloned(), text)
@@ -100,7 +100,7 @@ fn nothing_is_kept_on_cpus_that_another_vm_has_by_now_and_a_class_that_is_gone_i
     let before = InForce::of(&self::order("2-5"));
     let mut checked = check(order, &facts).unwrap();
     checked.order.cache_classes.clear();
-    before.keep(&mut checked, &facts);
+    before.retain(&mut checked, &facts);
     assert_eq!(checked.order.vms[ONE].cpus, set("2-3"));
     assert!(checked.order.cache_classes.contains_key("quiet"));
     assert!(checked.order.shared.is_disjoint(&set("2-6")));

@@ -18,7 +18,7 @@ const METHOD_TIMEOUT: Duration = Duration::from_secs(120);
 pub(crate) struct Link {
     pub(crate) connection: Connection,
     signals: watch::Receiver<()>,
-    pump: AbortHandle,
+    reader: AbortHandle,
 }
 
 impl Link {
@@ -26,11 +26,11 @@ impl Link {
         let connection = connect(socket).await?;
         let (sender, signals) = watch::channel(());
         let stream = MessageStream::from(&connection);
-        let pump = tokio::spawn(pump(stream, sender));
+        let reader = tokio::spawn(read_signals(stream, sender));
         Ok(Link {
             connection,
             signals,
-            pump: pump.abort_handle(),
+            reader: reader.abort_handle(),
         })
     }
 
@@ -43,12 +43,12 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         // The task holds the connection open.
-        self.pump.abort();
+        self.reader.abort();
     }
 }
 
-/// Reads everything, because an unread stream blocks the connection, and keeps only the fact that there was a signal.
-async fn pump(mut stream: MessageStream, sender: watch::Sender<()>) {
+/// Reads all messages, because an unread stream blocks the connection, and notifies of signals.
+async fn read_signals(mut stream: MessageStream, sender: watch::Sender<()>) {
     while let Some(Ok(message)) = stream.next().await {
         if message.message_type() == Type::Signal {
             sender.send_replace(());
@@ -62,8 +62,8 @@ async fn connect(socket: &Path) -> Result<Connection, String> {
         .and_then(UnixStream::into_std)
         .map_err(|e| e.to_string())?;
     let mut builder = Builder::unix_stream(stream).p2p().method_timeout(METHOD_TIMEOUT);
-    // EXTERNAL compares the uid the client names with the one the kernel shows the daemon. In a user namespace those
-    // differ, so name the outer one.
+    // EXTERNAL compares the uid in the client's message with the one that the kernel shows the daemon. In a user namespace they differ, so
+    // the outer one is sent.
     if let Some(uid) = outer_uid_of_self() {
         builder = builder.user_id(uid);
     }

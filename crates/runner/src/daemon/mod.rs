@@ -1,4 +1,4 @@
-//! The daemon, as the runner's peer-to-peer client.
+//! The peer-to-peer client of the daemon.
 
 mod link;
 
@@ -54,13 +54,13 @@ pub(crate) struct Claims<'a> {
     pub(crate) cache_class: Option<&'a str>,
 }
 
-/// The answer of AttachVcpus, and what the vCPUs have then.
+/// The result of AttachVcpus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Attached {
     /// (vCPU, thread id on the host, CPU).
     pub(crate) placement: Vec<(u32, u32, u32)>,
     pub(crate) isolation: Isolation,
-    /// The QoS class; `None` where kubelet chose the CPUs.
+    /// The QoS class; `None` if kubelet chose the CPUs.
     pub(crate) qos: Option<Qos>,
 }
 
@@ -74,8 +74,8 @@ pub(crate) struct Daemon {
     next: (Instant, Duration),
 }
 
-/// All runners of a node lose the daemon at the same moment, and must not reconnect at the same moment.
-fn spread() -> Duration {
+/// A random delay, because all runners of a node lose the daemon at the same moment.
+fn reconnect_jitter() -> Duration {
     let random = RandomState::new().build_hasher().finish();
     MAX_RECONNECT_JITTER.mul_f64(random as f64 / u64::MAX as f64)
 }
@@ -92,7 +92,10 @@ impl Daemon {
     /// Closes the connection; the next call opens a new one.
     pub(crate) fn disconnect(&mut self) {
         self.link = None;
-        self.next = (Instant::now() + FIRST_RECONNECT_DELAY + spread(), FIRST_RECONNECT_DELAY);
+        self.next = (
+            Instant::now() + FIRST_RECONNECT_DELAY + reconnect_jitter(),
+            FIRST_RECONNECT_DELAY,
+        );
     }
 
     /// Whether there is a connection. Without one [`Daemon::event`] makes one, which takes a while.
@@ -103,13 +106,11 @@ impl Daemon {
     /// Waits for a signal of the daemon's, the loss of the connection or its return. Cancel-safe.
     pub(crate) async fn event(&mut self) -> DaemonEvent {
         if let Some(link) = &mut self.link {
-            return match link.signal().await {
-                true => DaemonEvent::Signal,
-                false => {
-                    self.disconnect();
-                    DaemonEvent::Lost
-                }
-            };
+            if link.signal().await {
+                return DaemonEvent::Signal;
+            }
+            self.disconnect();
+            return DaemonEvent::Lost;
         }
         loop {
             sleep_until(self.next.0).await;
@@ -123,7 +124,7 @@ impl Daemon {
         }
     }
 
-    /// State and CPUs of an instance of this pod; `None` where the daemon has no such instance.
+    /// State and CPUs of an instance of this pod; `None` if the daemon has no such instance.
     pub(crate) async fn state(&mut self, instance: &OwnedObjectPath) -> Result<Option<(String, String)>, Error> {
         // ListInstances needs no exported object, which a new connection may not have yet.
         let manager = self.manager().await?;
@@ -173,16 +174,16 @@ impl Daemon {
             operation: "write the options of RegisterInstance",
             cause: io::Error::other(cause.text),
         };
-        let mut asked = to_dict(claims.allocation).map_err(failed)?;
-        asked.extend(to_dict(&claims.allocation.schedule).map_err(failed)?);
-        let mut options = borrowed(&asked);
+        let mut requested = to_dict(claims.allocation).map_err(failed)?;
+        requested.extend(to_dict(&claims.allocation.schedule).map_err(failed)?);
+        let mut options = borrowed(&requested);
         options.insert("anchor", Variant::from(Fd::from(anchor)));
         // An older daemon refuses an option that it does not know.
-        let ordered = [("latency", claims.latency), ("cache-class", claims.cache_class)];
-        let ordered = ordered
+        let quiet_options = [("latency", claims.latency), ("cache-class", claims.cache_class)];
+        let quiet_options = quiet_options
             .into_iter()
             .filter_map(|(name, value)| Some((name, Variant::from(value?))));
-        options.extend(ordered);
+        options.extend(quiet_options);
         let answer = manager.register_instance(claims.pod_uid, claims.cpuset, options).await;
         let (instance, cgroup) = answer.map_err(|e| self.failed("RegisterInstance", &e))?;
         tracing::info!("registered as {instance} in {cgroup}");
@@ -222,7 +223,7 @@ impl Daemon {
         })
     }
 
-    /// The instance's class; `None` where it is unknown, or where the daemon is older than the property.
+    /// The instance's class; `None` if it is unknown, or if the daemon is older than the property.
     async fn qos(&mut self, proxy: &InstanceProxy<'_>) -> Result<Option<Qos>, Error> {
         match proxy.inner().get_property::<String>("Qos").await {
             Ok(name) => Ok(Qos::parse(&name)),
@@ -250,7 +251,7 @@ impl Daemon {
         placement.map_err(|e| self.failed("AttachVcpus", &e))
     }
 
-    /// Deregisters this container; tries a second time on a new connection where the old one turns out to be dead.
+    /// Deregisters this container. If the connection is broken, it tries once more on a new one.
     pub(crate) async fn deregister(&mut self) -> Result<(), Error> {
         match self.try_deregister().await {
             Err(error) if error.is_transient() => self.try_deregister().await,
@@ -303,7 +304,7 @@ impl Daemon {
         Ok(connection)
     }
 
-    /// A D-Bus error of the daemon's, or a broken connection, which is then closed.
+    /// A D-Bus error of the daemon, or a broken connection, which is then closed.
     fn failed(&mut self, operation: &'static str, error: &zbus::Error) -> Error {
         match error_reply(error) {
             Some((name, text)) => Error::Refused { operation, name, text },
@@ -319,7 +320,7 @@ impl Daemon {
     }
 }
 
-/// Why no daemon can run on this host, as far as the runner can see: systemd skips its unit without a message.
+/// Why no daemon can run on this host, if the runner can find out: systemd skips the unit without a message.
 fn unfit_host() -> Option<String> {
     hierarchy::unfit(&std::fs::read_to_string("/proc/self/cgroup").ok()?)
 }
@@ -331,7 +332,7 @@ fn with_reason(text: String, unfit: Option<String>) -> String {
     }
 }
 
-/// Name and text of a D-Bus error reply; `None` where there was no reply.
+/// Name and text of a D-Bus error reply; `None` if there was no reply.
 fn error_reply(error: &zbus::Error) -> Option<(String, String)> {
     match error {
         zbus::Error::MethodError(name, text, _) => Some((name.to_string(), text.clone().unwrap_or_default())),

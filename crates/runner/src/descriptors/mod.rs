@@ -1,4 +1,4 @@
-//! Descriptors of the host that the VMM is given: opened by the runner, inherited by the VMM alone, named in its arguments.
+//! Descriptors for the VMM: the runner opens them, only the VMM inherits them, and its arguments have their numbers.
 
 mod spec;
 mod tap;
@@ -19,15 +19,14 @@ use super::error::Error;
 use spec::Source;
 pub(crate) use spec::{DescriptorSpec, parse};
 
-/// What stands in the arguments for a descriptor's number: `{fd:NAME}`.
-const OPENS: &[u8] = b"{fd:";
+/// The beginning of the placeholder `{fd:NAME}` of a descriptor's number.
+const PLACEHOLDER_START: &[u8] = b"{fd:";
 
-/// Open descriptors by name. They are closed in every child but the one that is started within [`Descriptors::inherited`].
+/// Open descriptors by name. Only the child that is started within [`Descriptors::inherited`] inherits them.
 #[derive(Debug, Default)]
 pub(crate) struct Descriptors(Vec<(String, OwnedFd)>);
 
 impl Descriptors {
-    /// Opens all of them.
     pub(crate) async fn open(specs: &[DescriptorSpec]) -> Result<Descriptors, Error> {
         let mut opened = Vec::new();
         for spec in specs {
@@ -47,17 +46,17 @@ impl Descriptors {
         Ok(Descriptors(opened))
     }
 
-    /// The arguments with the numbers in the places of the names.
+    /// The arguments with numbers in place of the placeholders.
     pub(crate) fn numbered(&self, args: &[OsString]) -> Result<Vec<OsString>, Error> {
         let number = |name: &str| {
-            let found = self.0.iter().find(|(known, _)| known == name);
-            found.map(|(_, descriptor)| descriptor.as_raw_fd().to_string())
+            let entry = self.0.iter().find(|(known, _)| known == name);
+            entry.map(|(_, descriptor)| descriptor.as_raw_fd().to_string())
         };
-        args.iter().map(|arg| replaced(arg, number)).collect()
+        args.iter().map(|arg| replace_placeholders(arg, number)).collect()
     }
 
-    /// Does something while children inherit the descriptors. Nothing else may start one meanwhile: there is one thread, and
-    /// `start` does not wait.
+    /// Calls `start` while children inherit the descriptors. No other child can be started meanwhile: there is one thread, and `start`
+    /// does not wait.
     pub(crate) fn inherited<T>(&self, start: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         let set = |flags: FdFlags| {
             let mut all = self.0.iter();
@@ -73,20 +72,20 @@ impl Descriptors {
     }
 }
 
-/// That every name in the arguments is one of these, and every one of these is in the arguments.
+/// Checks that every name in the arguments is one of these, and that each of these is in the arguments.
 pub(crate) fn check(specs: &[DescriptorSpec], args: &[OsString]) -> Result<(), Error> {
-    let mut named = Vec::new();
+    let mut used = Vec::new();
     for arg in args {
-        replaced(arg, |name| {
+        replace_placeholders(arg, |name| {
             let known = specs.iter().any(|spec| spec.name == name);
-            known.then(|| named.push(name.to_owned())).map(|()| String::new())
+            known.then(|| used.push(name.to_owned())).map(|()| String::new())
         })?;
     }
     for (at, spec) in specs.iter().enumerate() {
         if specs.iter().take(at).any(|other| other.name == spec.name) {
             return Err(Error::Usage(format!("--fd {}: given twice", spec.name)));
         }
-        if !named.contains(&spec.name) {
+        if !used.contains(&spec.name) {
             return Err(Error::Usage(format!(
                 "--fd {0}: no argument has {{fd:{0}}} in it",
                 spec.name
@@ -97,12 +96,15 @@ pub(crate) fn check(specs: &[DescriptorSpec], args: &[OsString]) -> Result<(), E
 }
 
 /// An argument with each `{fd:NAME}` replaced. It need not be UTF-8; a name is.
-fn replaced(arg: &OsString, mut number: impl FnMut(&str) -> Option<String>) -> Result<OsString, Error> {
+fn replace_placeholders(arg: &OsString, mut number: impl FnMut(&str) -> Option<String>) -> Result<OsString, Error> {
     let mut rest = arg.as_bytes();
     let mut done = Vec::with_capacity(rest.len());
-    while let Some(at) = rest.windows(OPENS.len()).position(|window| window == OPENS) {
+    while let Some(at) = rest
+        .windows(PLACEHOLDER_START.len())
+        .position(|window| window == PLACEHOLDER_START)
+    {
         let (before, from) = rest.split_at(at);
-        let inside = from.get(OPENS.len()..).unwrap_or_default();
+        let inside = from.get(PLACEHOLDER_START.len()..).unwrap_or_default();
         let wrong = |text: &str| Error::Usage(format!("argument {}: {text}", arg.to_string_lossy()));
         let end = inside.iter().position(|byte| *byte == b'}');
         let (name, after) = inside.split_at(end.ok_or_else(|| wrong("{fd: has no } after it"))?);
@@ -116,13 +118,13 @@ fn replaced(arg: &OsString, mut number: impl FnMut(&str) -> Option<String>) -> R
     Ok(OsString::from_vec(done))
 }
 
-/// All with close-on-exec.
+/// Opens a descriptor with close-on-exec.
 async fn open(source: &Source) -> io::Result<OwnedFd> {
     match source {
-        Source::File(path) => file(path).map(OwnedFd::from),
+        Source::File(path) => open_file(path).map(OwnedFd::from),
         Source::Tap(interface) => tap::open(interface),
         Source::Socket(path) => {
-            // It fails at once, and does not wait, where the listener's queue is full.
+            // If the listener's queue is full, this fails instead of waiting.
             let stream = UnixStream::connect(path).await?.into_std()?;
             stream.set_nonblocking(false)?;
             Ok(stream.into())
@@ -130,7 +132,7 @@ async fn open(source: &Source) -> io::Result<OwnedFd> {
     }
 }
 
-fn file(path: &Path) -> io::Result<std::fs::File> {
+fn open_file(path: &Path) -> io::Result<std::fs::File> {
     // A terminal must not become the runner's controlling terminal.
     let flags = OFlags::NOCTTY.bits().cast_signed();
     let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);

@@ -1,4 +1,4 @@
-//! `--fd NAME=WHAT`.
+//! The option `--fd NAME=WHAT`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ pub(crate) struct DescriptorSpec {
     pub(crate) source: Source,
 }
 
-/// What is opened.
+/// What a descriptor is opened for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
     /// A file or a device, for reading and writing.
@@ -30,25 +30,28 @@ impl fmt::Display for Source {
     }
 }
 
-/// In bytes, without the NUL at the end (IFNAMSIZ of linux/if.h).
-const MAX_INTERFACE: usize = 15;
+/// Limit of an interface's name, in bytes without the NUL at the end (IFNAMSIZ of linux/if.h).
+const MAX_INTERFACE_BYTES: usize = 15;
 
 /// `NAME=PATH`, `NAME=socket:PATH` or `NAME=tap:INTERFACE`. A path is absolute, so that a misspelt prefix is not a file's name.
 pub(crate) fn parse(text: &str) -> Result<DescriptorSpec, String> {
     let (name, what) = text.split_once('=').ok_or("give NAME=PATH")?;
-    let of_name = |char: char| char.is_ascii_alphanumeric() || "-_.".contains(char);
-    if name.is_empty() || !name.chars().all(of_name) {
+    let is_name_char = |char: char| char.is_ascii_alphanumeric() || "-_.".contains(char);
+    if name.is_empty() || !name.chars().all(is_name_char) {
         return Err(format!("{name:?} is not a name: letters, digits, - _ ."));
     }
-    let path = |text: &str| match text.starts_with('/') {
-        true => Ok(PathBuf::from(text)),
-        false => Err(format!("{text:?} is not an absolute path")),
+    let path = |text: &str| {
+        if text.starts_with('/') {
+            Ok(PathBuf::from(text))
+        } else {
+            Err(format!("{text:?} is not an absolute path"))
+        }
     };
     let source = match what.split_once(':') {
         Some(("socket", socket)) => Source::Socket(path(socket)?),
         Some(("tap", interface)) => {
             let wrong = |char: char| char == '/' || char.is_whitespace() || char == '%';
-            if interface.is_empty() || interface.len() > MAX_INTERFACE || interface.contains(wrong) {
+            if interface.is_empty() || interface.len() > MAX_INTERFACE_BYTES || interface.contains(wrong) {
                 return Err(format!("{interface:?} is not an interface's name"));
             }
             Source::Tap(interface.to_owned())

@@ -1,5 +1,5 @@
-//! Programs beside QEMU: virtiofsd, dnsmasq and the like. Each is started before or after QEMU, restarted or not when it ends,
-//! and stopped after QEMU; what it prints goes to the log under its name.
+//! Helper programs of a VM, such as virtiofsd and dnsmasq. Each is started before or after QEMU, restarted or not when it ends, and
+//! stopped after QEMU; its output goes to the log under its name.
 
 mod output;
 mod policy;
@@ -22,10 +22,10 @@ use super::status::Status;
 use policy::AfterExit;
 use spec::{HelperSpec, Start};
 
-/// From SIGTERM to SIGKILL: of the pod's 30 s the guest has 25, QEMU 3, the helpers this.
-const STOP_TIME: Duration = Duration::from_secs(1);
+/// The time from SIGTERM to SIGKILL. A pod has 30 s in total: 25 s for the guest, 3 s for QEMU, and this for the helpers.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Limit for a `wait-for` path to appear.
-const READY_TIME: Duration = Duration::from_secs(15);
+const READY_TIMEOUT: Duration = Duration::from_secs(15);
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Helpers {
 
     /// Starts the helpers that QEMU may need, one after the other: the next one when the `wait-for` path of this one exists.
     pub(crate) async fn start_before(&mut self) -> Result<(), Error> {
-        let specs: Vec<HelperSpec> = self.of(Start::Before);
+        let specs = self.specs_starting(Start::Before);
         for spec in specs {
             // A socket of the container's previous run would be taken for readiness.
             if let Some(path) = &spec.wait_for {
@@ -61,7 +61,7 @@ impl Helpers {
             self.start(&spec);
             if let Some(path) = &spec.wait_for {
                 tokio::select! {
-                    ready = ready(&spec.name, path, READY_TIME) => ready?,
+                    ready = wait_until_ready(&spec.name, path, READY_TIMEOUT) => ready?,
                     Some(error) = self.fatal.1.recv() => return Err(error),
                 }
             }
@@ -71,7 +71,7 @@ impl Helpers {
 
     /// Starts the helpers that are declared with `start=after`.
     pub(crate) fn start_after(&mut self) {
-        for spec in self.of(Start::After) {
+        for spec in self.specs_starting(Start::After) {
             self.start(&spec);
         }
     }
@@ -85,7 +85,7 @@ impl Helpers {
         }
     }
 
-    /// Sends SIGTERM to all helpers, and SIGKILL after `STOP_TIME`.
+    /// Sends SIGTERM to all helpers, and SIGKILL after `STOP_TIMEOUT`.
     pub(crate) async fn stop(&mut self) {
         self.stopping.cancel();
         for task in self.tasks.drain(..) {
@@ -94,7 +94,7 @@ impl Helpers {
         }
     }
 
-    fn of(&self, start: Start) -> Vec<HelperSpec> {
+    fn specs_starting(&self, start: Start) -> Vec<HelperSpec> {
         self.specs.iter().filter(|spec| spec.start == start).cloned().collect()
     }
 
@@ -110,7 +110,7 @@ impl Helpers {
     }
 }
 
-async fn ready(name: &str, path: &Path, limit: Duration) -> Result<(), Error> {
+async fn wait_until_ready(name: &str, path: &Path, limit: Duration) -> Result<(), Error> {
     let appeared = async {
         while std::fs::symlink_metadata(path).is_err() {
             sleep(READY_POLL_INTERVAL).await;
@@ -140,7 +140,7 @@ impl Helper {
             let end = match self.spawn() {
                 Ok((mut child, mut output)) => {
                     tracing::info!(helper = name, "started, process {}", child.pid());
-                    self.set("running");
+                    self.set_state("running");
                     let end = tokio::select! {
                         exit = child.wait() => exit,
                         () = self.stopping.cancelled() => end(name, &mut child).await,
@@ -152,7 +152,7 @@ impl Helper {
             };
             if self.stopping.is_cancelled() {
                 tracing::info!(helper = name, "stopped: {end}");
-                self.set("ended");
+                self.set_state("ended");
                 return;
             }
             let (next, count) = policy::after_exit(self.spec.on_exit, started.elapsed(), failures);
@@ -160,18 +160,18 @@ impl Helper {
             match next {
                 AfterExit::Restart(pause) => {
                     tracing::warn!(helper = name, "ended: {end}; again in {} ms", pause.as_millis());
-                    self.set("waiting");
+                    self.set_state("waiting");
                     tokio::select! {
                         () = sleep(pause) => {}
-                        () = self.stopping.cancelled() => return self.set("ended"),
+                        () = self.stopping.cancelled() => return self.set_state("ended"),
                     }
                 }
                 AfterExit::StayEnded => {
                     tracing::info!(helper = name, "ended: {end}");
-                    return self.set("ended");
+                    return self.set_state("ended");
                 }
                 AfterExit::ShutDown => {
-                    self.set("ended");
+                    self.set_state("ended");
                     // The receiver is gone only when the runner ends anyway.
                     let _ = self.fatal.send(Error::Helper {
                         name: self.spec.name.clone(),
@@ -183,7 +183,7 @@ impl Helper {
         }
     }
 
-    /// A process group of its own: Ctrl-C on a terminal is not for it, and it can be ended with what it started.
+    /// Starts the helper in its own process group, so that Ctrl-C on a terminal does not reach it, and it can be ended with its children.
     fn spawn(&self) -> std::io::Result<(Child, output::Output)> {
         let (reader, writer) = std::io::pipe()?;
         let mut words = self.spec.command.iter();
@@ -201,9 +201,9 @@ impl Helper {
         Ok((child, output::Output::follow(&self.spec.name, reader)?))
     }
 
-    fn set(&self, what: &str) {
-        self.status.update(|state| {
-            state.helpers.insert(self.spec.name.clone(), what.to_owned());
+    fn set_state(&self, state: &str) {
+        self.status.update(|runner| {
+            runner.helpers.insert(self.spec.name.clone(), state.to_owned());
         });
     }
 }
@@ -211,13 +211,13 @@ impl Helper {
 /// Ends a helper's whole process group.
 async fn end(name: &str, child: &mut Child) -> Exit {
     signal(child.pid(), Signal::TERM);
-    match timeout(STOP_TIME, child.wait()).await {
+    match timeout(STOP_TIMEOUT, child.wait()).await {
         Ok(exit) => exit,
         Err(_) => {
             tracing::warn!(
                 helper = name,
                 "does not end within {} s: killing it",
-                STOP_TIME.as_secs()
+                STOP_TIMEOUT.as_secs()
             );
             signal(child.pid(), Signal::KILL);
             child.wait().await
@@ -225,7 +225,7 @@ async fn end(name: &str, child: &mut Child) -> Exit {
     }
 }
 
-/// To the whole group. Its leader has not been reaped, so the number still means it.
+/// Sends a signal to a process group. Its leader has not been reaped, so no other group can have its number.
 fn signal(group: Pid, signal: Signal) {
     if let Err(error) = kill_process_group(group, signal) {
         tracing::debug!("signal to process group {group}: {error}");
@@ -239,11 +239,13 @@ mod tests {
     #[tokio::test]
     async fn what_is_waited_for_is_named_when_it_does_not_come() {
         let limit = Duration::from_millis(1);
-        let error = ready("fs", Path::new("/nonexistent/socket"), limit).await.unwrap_err();
+        let error = wait_until_ready("fs", Path::new("/nonexistent/socket"), limit)
+            .await
+            .unwrap_err();
         assert_eq!(
             error.to_string(),
             "helper fs: /nonexistent/socket is not there after 0 s"
         );
-        assert!(ready("fs", Path::new("/"), READY_TIME).await.is_ok());
+        assert!(wait_until_ready("fs", Path::new("/"), READY_TIMEOUT).await.is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! What helpers print, line by line into the runner's log.
+//! Copies the output of helpers to the runner's log, line by line.
 
 use std::io::PipeReader;
 use std::os::fd::OwnedFd;
@@ -9,9 +9,9 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// In bytes; a longer line is logged in pieces.
-const MAX_LINE: usize = 8 << 10;
-/// How long its output is read after the helper's end: its own children may keep the pipe open.
+/// Limit of a logged line, in bytes. A longer line is logged in pieces.
+const MAX_LINE_BYTES: usize = 8 << 10;
+/// How long the output is read after the helper's end, because its children may keep the pipe open.
 const OUTPUT_DRAIN_TIME: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Output {
 
 async fn read(mut pipe: Receiver, mut log: impl FnMut(&[u8])) {
     let mut buffer = Vec::new();
-    // An error ends the output, too.
+    // An error ends the output too.
     while pipe.read_buf(&mut buffer).await.is_ok_and(|read| read > 0) {
         take_lines(&mut buffer, &mut log);
     }
@@ -45,17 +45,17 @@ async fn read(mut pipe: Receiver, mut log: impl FnMut(&[u8])) {
     }
 }
 
-/// Takes every whole line, and pieces of `MAX_LINE` where a line is longer.
+/// Takes every whole line, and pieces of `MAX_LINE_BYTES` where a line is longer.
 fn take_lines(buffer: &mut Vec<u8>, log: &mut impl FnMut(&[u8])) {
     loop {
-        let window = buffer.get(..MAX_LINE).unwrap_or(buffer);
+        let window = buffer.get(..MAX_LINE_BYTES).unwrap_or(buffer);
         match window.iter().position(|byte| *byte == b'\n') {
             Some(end) => {
                 let line: Vec<u8> = buffer.drain(..=end).collect();
                 log(line.trim_ascii_end());
             }
-            None if buffer.len() >= MAX_LINE => {
-                let line: Vec<u8> = buffer.drain(..MAX_LINE).collect();
+            None if buffer.len() >= MAX_LINE_BYTES => {
+                let line: Vec<u8> = buffer.drain(..MAX_LINE_BYTES).collect();
                 log(&line);
             }
             None => return,
@@ -68,15 +68,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_told_whole_and_too_long_ones_in_pieces() {
+    fn lines_are_logged_whole_and_too_long_ones_in_pieces() {
         let mut buffer = b"one\r\n\ntwo\nrest".to_vec();
-        let mut told = Vec::new();
-        take_lines(&mut buffer, &mut |line| told.push(line.to_vec()));
-        assert_eq!(told, [&b"one"[..], b"", b"two"]);
+        let mut logged = Vec::new();
+        take_lines(&mut buffer, &mut |line| logged.push(line.to_vec()));
+        assert_eq!(logged, [&b"one"[..], b"", b"two"]);
         assert_eq!(buffer, b"rest");
-        buffer = vec![b'x'; 2 * MAX_LINE + 1];
+        buffer = vec![b'x'; 2 * MAX_LINE_BYTES + 1];
         let mut lengths = Vec::new();
         take_lines(&mut buffer, &mut |line| lengths.push(line.len()));
-        assert_eq!((lengths, buffer.len()), (vec![MAX_LINE, MAX_LINE], 1));
+        assert_eq!((lengths, buffer.len()), (vec![MAX_LINE_BYTES, MAX_LINE_BYTES], 1));
     }
 }

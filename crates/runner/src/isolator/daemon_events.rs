@@ -1,4 +1,4 @@
-//! Signals of the daemon, and the loss and return of its connection, while the guest runs.
+//! Handles signals of the daemon, and the loss and return of its connection, while the guest runs.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl<V: Vmm> Isolator<'_, V> {
         let Some(instance) = self.instance.clone() else { return };
         let mut state = self.daemon.state(&instance).await;
         if matches!(state, Ok(None)) {
-            // Asked twice, so that a passing state is not taken for a deregistration.
+            // Queried twice, so that a transient state is not taken for a deregistration.
             sleep(Duration::from_secs(1)).await;
             state = self.daemon.state(&instance).await;
         }
@@ -47,11 +47,11 @@ impl<V: Vmm> Isolator<'_, V> {
                         false => tracing::warn!("{state}: {reasons}"),
                     }
                 }
-                let given = self
+                let has_iothread_cpus = self
                     .attached
                     .as_ref()
                     .is_some_and(|(_, iothreads)| !iothreads.is_empty());
-                self.resized = given && isolation.is_as_promised() && cpus != self.cpus;
+                self.resized = has_iothread_cpus && isolation.is_as_promised() && cpus != self.cpus;
                 self.status.update(|now| {
                     now.daemon = true;
                     now.isolation = isolation;

@@ -1,4 +1,4 @@
-//! Before the vCPUs are attached: the guest of a VMM that cannot start paused is paused as soon as that is possible.
+//! Pauses the guest of a VMM that cannot start paused, as soon as possible, until the vCPUs are attached.
 
 use std::time::Duration;
 
@@ -8,12 +8,13 @@ use super::{Isolator, VMM_WARNING_DELAY};
 use crate::state::UnpinnedWindow;
 use crate::vmm::{Hold, Vmm, Window};
 
-/// Between two tries: the shorter, the shorter the window. While there is no vCPU thread a try reads names, and asks the VMM
-/// seldom; for a VM that is booted only later the pause is a thousandth of the time that it took so far, at most `MAX_TRY_INTERVAL`.
+/// The interval of attempts. The shorter it is, the shorter the guest runs unpinned. While there is no vCPU thread, an attempt only reads
+/// names and queries the VMM seldom. For a VM that is booted later the interval is a thousandth of the time that has passed, at most
+/// `MAX_TRY_INTERVAL`.
 const MIN_TRY_INTERVAL: Duration = Duration::from_millis(1);
 const MAX_TRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What became of the guest before its release.
+/// The state of the guest before its release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HoldOutcome {
     NotYet,
@@ -48,7 +49,7 @@ impl<V: Vmm> Isolator<'_, V> {
                     self.held = HoldOutcome::Runs;
                     return;
                 }
-                // Helpers that start after the VMM may be what boots it.
+                // A helper that starts after the VMM may boot the guest.
                 Ok(Hold::NotYet(guest)) => self.status.update(|state| state.guest = guest),
                 Err(error) if !warned && started.elapsed() > VMM_WARNING_DELAY => {
                     tracing::warn!("{error}; still trying");
@@ -65,8 +66,7 @@ impl<V: Vmm> Isolator<'_, V> {
         }
     }
 
-    /// Reports what a guest that was paused has run before, once all its threads are known: what they ran does not change any
-    /// more.
+    /// Reports how long a paused guest ran before, once all its threads are known and have stopped.
     pub(super) fn report_paused(&mut self) {
         if let Some(wall) = self.ran.take() {
             self.report_window(Window {

@@ -24,7 +24,7 @@ use super::status::Status;
 use super::vmm::{Change, Release, SHUT_DOWN, Threads, Vmm};
 
 const FIRST_VMM_RETRY_DELAY: Duration = Duration::from_millis(100);
-/// The pause grows up to this while the VMM does not tell its vCPU threads.
+/// The pause grows up to this while the VMM does not report its vCPU threads.
 const MAX_VMM_RETRY_DELAY: Duration = Duration::from_secs(2);
 /// The VMM may take this long to answer before a warning is logged.
 const VMM_WARNING_DELAY: Duration = Duration::from_secs(10);
@@ -57,8 +57,8 @@ pub(crate) struct Isolator<'a, V> {
     instance: Option<OwnedObjectPath>,
     /// The threads of the last successful AttachVcpus.
     attached: Option<(Vec<Vcpu>, Vec<u32>)>,
-    /// The instance's CPUs at that time, and whether they changed since. Only followed where I/O threads have CPUs: the daemon
-    /// moves vCPUs by itself, but unpins an I/O thread for which no CPU remains.
+    /// The instance's CPUs at that time, and whether they changed since. They only matter if I/O threads have CPUs: the daemon moves vCPUs
+    /// by itself, but unpins an I/O thread for which no CPU remains.
     cpus: String,
     resized: bool,
     released: bool,
@@ -103,7 +103,7 @@ impl<'a, V: Vmm> Isolator<'a, V> {
     pub(crate) async fn run(&mut self) {
         loop {
             self.hold().await;
-            let Some(threads) = self.answering().await else {
+            let Some(threads) = self.wait_for_threads().await else {
                 continue;
             };
             self.report_paused();
@@ -122,9 +122,9 @@ impl<'a, V: Vmm> Isolator<'a, V> {
         }
     }
 
-    /// Waits until the VMM tells its vCPU threads, and returns them. `None`: the guest was shut down before its release, so that
-    /// one that is booted next has to be held anew.
-    async fn answering(&mut self) -> Option<Threads> {
+    /// Waits until the VMM reports its vCPU threads, and returns them. `None`: the guest was shut down before its release, so the next one
+    /// that is booted has to be held again.
+    async fn wait_for_threads(&mut self) -> Option<Threads> {
         let started = Instant::now();
         let mut warned = false;
         loop {
@@ -136,7 +136,7 @@ impl<'a, V: Vmm> Isolator<'a, V> {
                 }
                 Err(error) => error,
             };
-            // The VMM of a guest that was shut down may stay, without vCPUs. That is no failure of its, and probes must see it.
+            // The VMM of a guest that was shut down may remain without vCPUs. This is not a failure, and probes must see it.
             self.run_state().await;
             let is_shut_down = self.status.now().guest == SHUT_DOWN;
             if is_shut_down && !self.released {
@@ -182,16 +182,10 @@ impl<'a, V: Vmm> Isolator<'a, V> {
         self.status.update(|state| state.iothreads = iothreads);
     }
 
-    /// Registers where that is still to be done, and attaches threads that the daemon does not have yet.
+    /// Registers if that is still to be done, and attaches threads that the daemon does not have yet.
     async fn isolate(&mut self, threads: &Threads) -> Result<(), Error> {
-        let iothreads: Vec<u32> = match self.options.common.iothread_cpus {
-            true => threads
-                .iothreads
-                .iter()
-                .filter_map(|one| u32::try_from(one.thread_id).ok())
-                .collect(),
-            false => Vec::new(),
-        };
+        let with_cpus = threads.iothreads.iter().filter(|_| self.options.common.iothread_cpus);
+        let iothreads: Vec<u32> = with_cpus.filter_map(|one| u32::try_from(one.thread_id).ok()).collect();
         let wanted = (threads.vcpus.clone(), iothreads);
         let same = self.instance.is_some() && self.attached.as_ref() == Some(&wanted);
         if self.given_up || (same && !self.resized) {
@@ -308,8 +302,8 @@ impl<'a, V: Vmm> Isolator<'a, V> {
         loop {
             // Some run states end without an event (`finish-migrate` on the source).
             let settled = matches!(self.status.now().guest.as_str(), "running" | "unknown");
-            let is_told = self.vmm.reports_every_change() || (settled && !threads.may_grow);
-            let look = if is_told { Duration::MAX } else { POLL_INTERVAL };
+            let is_reported = self.vmm.reports_every_change() || (settled && !threads.may_grow);
+            let interval = if is_reported { Duration::MAX } else { POLL_INTERVAL };
             let followed = self.is_followed();
             tokio::select! {
                 change = self.vmm.change() => match change {
@@ -325,7 +319,7 @@ impl<'a, V: Vmm> Isolator<'a, V> {
                         return;
                     }
                 },
-                () = sleep(look) => {
+                () = sleep(interval) => {
                     if threads.may_grow && !self.vmm.threads().await.is_ok_and(|now| now.vcpus == threads.vcpus) {
                         return;
                     }

@@ -83,9 +83,9 @@ pub struct StatusInfo {
 }
 
 impl StatusInfo {
-    /// The guest cannot react to its power button: it never ran, has migrated away, or has ended.
-    pub fn is_deaf(&self) -> bool {
-        let deaf = [
+    /// Whether the guest cannot react to its power button: it never ran, has migrated away, or has ended.
+    pub fn ignores_power_button(&self) -> bool {
+        let states = [
             "prelaunch",
             "inmigrate",
             "postmigrate",
@@ -93,7 +93,7 @@ impl StatusInfo {
             "internal-error",
             "guest-panicked",
         ];
-        deaf.contains(&self.status.as_str())
+        states.contains(&self.status.as_str())
     }
 }
 
@@ -147,7 +147,11 @@ mod tests {
     #[test]
     fn a_guest_that_hears_no_power_button_is_told_by_its_run_state() {
         let status = |text: &str| StatusInfo { status: text.into() };
-        assert!(status("prelaunch").is_deaf() && status("inmigrate").is_deaf() && status("postmigrate").is_deaf());
-        assert!(!status("running").is_deaf() && !status("paused").is_deaf());
+        assert!(
+            status("prelaunch").ignores_power_button()
+                && status("inmigrate").ignores_power_button()
+                && status("postmigrate").ignores_power_button()
+        );
+        assert!(!status("running").ignores_power_button() && !status("paused").ignores_power_button());
     }
 }

@@ -1,6 +1,6 @@
 //! The QMP protocol: JSON objects, one per line. Answers carry the id of their command; events come at any time.
 //!
-//! Only the end of the connection and a message above `MAX_MESSAGE` are errors. An unknown event or field, an answer to a
+//! Only the end of the connection and a message above `MAX_MESSAGE_BYTES` are errors. An unknown event or field, an answer to a
 //! command whose caller was cancelled, and a line that is not an object are skipped. Each of these ends qapi's own stream,
 //! which is why it is not used (the tests below, and `docs/decisions.md`); what is sent is qapi's `Execute`.
 
@@ -15,9 +15,9 @@ use tokio::net::UnixStream;
 
 use super::commands::Capabilities;
 
-/// In bytes; 8192 vCPUs with all their properties take 3 MB.
-const MAX_MESSAGE: usize = 16 << 20;
-/// Events queued until somebody reads them; beyond it the oldest are dropped.
+/// Limit of a message, in bytes; 8192 vCPUs with all their properties take 3 MB.
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
+/// Limit of the queued events. The oldest are dropped beyond it.
 const MAX_EVENTS: usize = 256;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -47,8 +47,8 @@ pub(crate) struct Wire {
     searched: usize,
     events: VecDeque<Event>,
     next: u64,
-    /// A write was cancelled midway: QEMU would read the next command as the rest of that one.
-    torn: bool,
+    /// Whether a write was cancelled midway: QEMU would read the next command as the rest of that one.
+    has_partial_write: bool,
 }
 
 impl Wire {
@@ -61,7 +61,7 @@ impl Wire {
             searched: 0,
             events: VecDeque::new(),
             next: 0,
-            torn: false,
+            has_partial_write: false,
         };
         while wire.message().await? != Message::Greeting {}
         match wire.execute(Capabilities {}).await? {
@@ -76,19 +76,19 @@ impl Wire {
         let number = self.next;
         let mut line = serde_json::to_vec(&Execute::with_id(command, number))?;
         line.push(b'\n');
-        if self.torn {
+        if self.has_partial_write {
             return Err(io::Error::new(
                 io::ErrorKind::BrokenPipe,
                 "an earlier command was written only in part",
             ));
         }
-        self.torn = true;
+        self.has_partial_write = true;
         self.stream.write_all(&line).await?;
-        self.torn = false;
+        self.has_partial_write = false;
         loop {
             match self.message().await? {
                 Message::Answer(of, answer) if of == number => return Ok(answer),
-                Message::Event(event) => self.keep(event),
+                Message::Event(event) => self.queue(event),
                 // Another id: its caller was cancelled while it waited.
                 _ => {}
             }
@@ -107,7 +107,7 @@ impl Wire {
         }
     }
 
-    fn keep(&mut self, event: Event) {
+    fn queue(&mut self, event: Event) {
         if self.events.len() == MAX_EVENTS {
             self.events.pop_front();
         }
@@ -124,8 +124,8 @@ impl Wire {
                 return Ok(parse_message(&line));
             }
             self.searched = self.buffer.len();
-            if self.searched > MAX_MESSAGE {
-                let text = format!("a message of more than {MAX_MESSAGE} bytes");
+            if self.searched > MAX_MESSAGE_BYTES {
+                let text = format!("a message of more than {MAX_MESSAGE_BYTES} bytes");
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text));
             }
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
@@ -292,7 +292,7 @@ mod tests {
             searched: 0,
             events: VecDeque::new(),
             next: 0,
-            torn: false,
+            has_partial_write: false,
         };
         assert_eq!(wire.message().await.unwrap(), Message::Greeting);
         while wire.event().await.unwrap().name != "RESUME" {}

@@ -109,7 +109,7 @@ impl Vmm for Monitor {
     async fn power_down(&mut self) -> Result<PowerDown, Error> {
         let done = async {
             let qmp = self.qmp().await?;
-            if qmp.status().await?.is_deaf() {
+            if qmp.status().await?.ignores_power_button() {
                 return Ok(PowerDown::NotRunning);
             }
             qmp.powerdown().await?;

@@ -139,7 +139,7 @@ fn a_vm_that_floats_while_it_is_attached_is_not_said_to_be_isolated() {
     assert_eq!(snapshot.first().record.phase, Phase::Isolated);
     let policies = Policies::default();
     snapshot.topology = stelia_cpus::Topology::default();
-    assert!(!snapshot.assess(&policies, snapshot.first()).evicted);
+    assert!(!snapshot.assess(&policies, snapshot.first()).must_float);
 }
 
 #[test]

@@ -62,7 +62,7 @@ impl Daemon {
         };
         let seats = self
             .recorder
-            .wants(&vms)
+            .seats_to_read(&vms)
             .into_iter()
             .map(|seat| (seat, counters.clone()));
         let sample = CounterSample {
@@ -86,7 +86,7 @@ impl Daemon {
 
     fn settling(&mut self, settling: bool) {
         let vms = [VM.to_owned()].into_iter().filter(|_| settling);
-        self.recorder.settle(vms.collect());
+        self.recorder.set_settling(vms.collect());
     }
 
     /// All is written at the beginning of an hour since boot: what is open until then is read then.

@@ -29,7 +29,7 @@ fn names(threads: &mut KernelThreads, root: &Path) -> Vec<(String, u32)> {
         .refresh(&RootedFiles::new(&root.display().to_string()), &mut Vec::new())
         .expect("threads");
     let cpus = CpuSet::below(4);
-    let found = threads.of(&cpus).map(|known| (known.name.clone(), known.cpu));
+    let found = threads.bound_to(&cpus).map(|bound| (bound.name.clone(), bound.cpu));
     found.collect()
 }
 

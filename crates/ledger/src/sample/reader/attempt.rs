@@ -18,7 +18,7 @@ pub(super) const SCHEDSTAT: &str = "/proc/schedstat";
 /// Name and counters of the bound threads of each CPU.
 type BoundTasks = BTreeMap<u32, BTreeMap<Thread, (String, Task)>>;
 
-/// Reads what open candidates need. Returns CLOCK_REALTIME and CLOCK_BOOTTIME, in microseconds, at the time when the CPUs were read.
+/// Reads the counters of the open candidates. Returns CLOCK_REALTIME and CLOCK_BOOTTIME, in microseconds, at the time when the CPUs were read.
 pub(super) fn take(
     files: &dyn Files,
     threads: &mut KernelThreads,
@@ -28,13 +28,13 @@ pub(super) fn take(
     let wanted = cpus_of(candidates.iter().filter(|candidate| candidate.is_open()));
     let needed = cpus_of(candidates.iter().filter(|candidate| candidate.needs_bound()));
     // The seats' threads are read closest to the CPUs, because they are switched in more often than the kernel's.
-    let bound_before = bound(files, threads, &needed, buffer)?;
-    let before = own(files, candidates, buffer)?;
+    let bound_before = bound_tasks(files, threads, &needed, buffer)?;
+    let before = own_tasks(files, candidates, buffer)?;
     let clocks = (micros(ClockId::Realtime), micros(ClockId::Boottime));
-    files.text(SCHEDSTAT, buffer).map_err(SampleError::read(SCHEDSTAT))?;
+    files.read(SCHEDSTAT, buffer).map_err(SampleError::read(SCHEDSTAT))?;
     let cpus = schedstat::parse(buffer, &wanted).map_err(SampleError::form(SCHEDSTAT))?;
-    let after = own(files, candidates, buffer)?;
-    let bound_after = bound(files, threads, &needed, buffer)?;
+    let after = own_tasks(files, candidates, buffer)?;
+    let bound_after = bound_tasks(files, threads, &needed, buffer)?;
     for ((candidate, before), after) in candidates.iter_mut().zip(before).zip(after) {
         if !candidate.is_open() {
             continue;
@@ -42,12 +42,12 @@ pub(super) fn take(
         let counted = candidate.seat.cpus.iter().map(|cpu| cpus.get(&cpu));
         let switches = counted.map(|cpu| cpu.map(|cpu| cpu.switches)).sum::<Option<u64>>();
         let (Some(switches), Some(before), Some(after)) = (switches, before, after) else {
-            candidate.gone();
+            candidate.set_gone();
             continue;
         };
         let bound = candidate
             .needs_bound()
-            .then(|| tried(&candidate.seat.cpus, &bound_before, &bound_after));
+            .then(|| bound_attempt(&candidate.seat.cpus, &bound_before, &bound_after));
         candidate.add(Attempt {
             switches,
             own: (before, after),
@@ -62,7 +62,7 @@ fn cpus_of<'a>(candidates: impl Iterator<Item = &'a Candidate<'a>>) -> CpuSet {
 }
 
 /// The summed counters of each open seat's threads; `None` for other seats, and if a thread ended.
-fn own(
+fn own_tasks(
     files: &dyn Files,
     candidates: &[Candidate<'_>],
     buffer: &mut Vec<u8>,
@@ -76,7 +76,7 @@ fn own(
         };
         let mut sum = Some(Task::default());
         for thread in threads {
-            sum = match (sum, counters(files, thread.id, buffer)?) {
+            sum = match (sum, task_counters(files, thread.id, buffer)?) {
                 (Some(sum), Some(task)) => Some(Task {
                     run_ns: sum.run_ns.saturating_add(task.run_ns),
                     delay_ns: sum.delay_ns.saturating_add(task.delay_ns),
@@ -90,8 +90,8 @@ fn own(
     Ok(all)
 }
 
-/// The threads that are bound to these CPUs, from a list that is read anew.
-fn bound(
+/// The threads that are bound to these CPUs, after the list was read again.
+fn bound_tasks(
     files: &dyn Files,
     threads: &mut KernelThreads,
     cpus: &CpuSet,
@@ -102,41 +102,41 @@ fn bound(
         return Ok(tasks);
     }
     threads.refresh(files, buffer)?;
-    for known in threads.of(cpus) {
-        if let Some(task) = counters(files, known.thread.id, buffer)? {
-            let here = tasks.entry(known.cpu).or_default();
-            here.insert(known.thread, (known.name.clone(), task));
+    for bound in threads.bound_to(cpus) {
+        if let Some(task) = task_counters(files, bound.thread.id, buffer)? {
+            let here = tasks.entry(bound.cpu).or_default();
+            here.insert(bound.thread, (bound.name.clone(), task));
         }
     }
     Ok(tasks)
 }
 
 /// The bound threads of one seat's CPUs.
-fn tried(cpus: &CpuSet, before: &BoundTasks, after: &BoundTasks) -> BoundAttempt {
+fn bound_attempt(cpus: &CpuSet, before: &BoundTasks, after: &BoundTasks) -> BoundAttempt {
     let none = BTreeMap::new();
-    let mut tried = BoundAttempt::default();
+    let mut attempt = BoundAttempt::default();
     for cpu in cpus.iter() {
         let before = before.get(&cpu).unwrap_or(&none);
         let after = after.get(&cpu).unwrap_or(&none);
         for (thread, (name, last)) in after {
-            // One that was made meanwhile may have run before the CPUs were read and after.
+            // A thread that was created meanwhile may have run before and after the CPUs were read.
             let first = before.get(thread).map_or(0, |(_, task)| task.switches);
             let bound = Bound {
                 name: name.clone(),
                 switches: (first, last.switches),
                 run_ns: last.run_ns,
             };
-            tried.threads.insert(*thread, bound);
+            attempt.threads.insert(*thread, bound);
         }
-        tried.ended |= before.keys().any(|thread| !after.contains_key(thread));
+        attempt.ended |= before.keys().any(|thread| !after.contains_key(thread));
     }
-    tried
+    attempt
 }
 
 /// The counters of one thread; `None` if it ended.
-fn counters(files: &dyn Files, id: i32, buffer: &mut Vec<u8>) -> Result<Option<Task>, SampleError> {
+fn task_counters(files: &dyn Files, id: i32, buffer: &mut Vec<u8>) -> Result<Option<Task>, SampleError> {
     let path = format!("/proc/{id}/schedstat");
-    match files.piece(&path, buffer) {
+    match files.read_short(&path, buffer) {
         Ok(()) => task::parse(buffer).map(Some).map_err(SampleError::form(&path)),
         Err(error) if is_gone(&error) => Ok(None),
         Err(error) => Err(SampleError::read(&path)(error)),

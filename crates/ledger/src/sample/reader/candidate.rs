@@ -6,12 +6,12 @@ use stelia_node::counters::task::Task;
 
 use super::super::{Bound, Counters, Seat, Thread};
 
-/// What the last sample read of a seat.
+/// A seat in the last sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PreviousSample {
     pub(super) bound: BTreeMap<Thread, Bound>,
-    /// Switches less those of the seat's threads and of the bound ones, when these were read last: while it is the same, no bound
-    /// thread has run since. `None` where it was not known.
+    /// Switches minus those of the seat's threads and of the bound threads, when the latter were last read. While it is unchanged, no
+    /// bound thread has run since. `None` if it was not exact.
     pub(super) rest: Option<i128>,
 }
 
@@ -19,11 +19,11 @@ pub(super) struct PreviousSample {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct BoundAttempt {
     pub(super) threads: BTreeMap<Thread, Bound>,
-    /// A thread ended during the attempt: how often it ran is not known.
+    /// Whether a thread ended during the attempt, so that its switch-ins are not known.
     pub(super) ended: bool,
 }
 
-/// What one attempt read of a seat.
+/// A seat in one attempt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Attempt {
     pub(super) switches: u64,
@@ -114,41 +114,40 @@ impl<'a> Candidate<'a> {
         self.is_open() && self.needs_bound
     }
 
-    pub(super) fn gone(&mut self) {
+    pub(super) fn set_gone(&mut self) {
         self.state = State::Gone;
     }
 
-    /// Adds an attempt.
-    pub(super) fn add(&mut self, tried: Attempt) {
-        let uncertainty = tried.uncertainty(self.before);
+    pub(super) fn add(&mut self, attempt: Attempt) {
+        let uncertainty = attempt.uncertainty(self.before);
         // The interval may contain the previous value; the next attempt decides.
         self.needs_bound |= uncertainty.unknown;
         if !uncertainty.unknown && uncertainty.width == 0 {
             self.state = State::Settled;
         }
         if self.best.as_ref().is_none_or(|(best, _)| uncertainty < *best) {
-            self.best = Some((uncertainty, tried));
+            self.best = Some((uncertainty, attempt));
         }
     }
 
     /// The most certain attempt, and [`PreviousSample::rest`] for the next sample; `None` if the seat is gone.
     pub(super) fn best(self) -> Option<(Counters, Option<i128>)> {
-        let (uncertainty, tried) = self.best.filter(|_| self.state != State::Gone)?;
-        let (rest, _) = tried.rest(self.before);
+        let (uncertainty, attempt) = self.best.filter(|_| self.state != State::Gone)?;
+        let (rest, _) = attempt.rest(self.before);
         let exact = !uncertainty.unknown && uncertainty.width == 0;
-        let rest = match (exact, &tried.bound) {
+        let rest = match (exact, &attempt.bound) {
             (true, _) => Some(rest),
             (false, Some(_)) => None,
             (false, None) => self.before.and_then(|before| before.rest),
         };
-        let bound_read = tried.bound.is_some();
-        let bound = match tried.bound {
+        let bound_read = attempt.bound.is_some();
+        let bound = match attempt.bound {
             Some(bound) => bound.threads,
             None => self.before.map(|before| before.bound.clone()).unwrap_or_default(),
         };
-        let (first, last) = tried.own;
+        let (first, last) = attempt.own;
         let counters = Counters {
-            switches: tried.switches,
+            switches: attempt.switches,
             own: (first.switches, last.switches),
             run_ns: last.run_ns,
             delay_ns: last.delay_ns,

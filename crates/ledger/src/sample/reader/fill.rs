@@ -13,7 +13,7 @@ use super::{MAX_READ_ATTEMPTS, SampleError};
 const SOFTIRQS: &str = "/proc/softirqs";
 const STAT: &str = "/proc/stat";
 
-/// Adds them to these counters, and removes seats with a CPU that went offline.
+/// Adds these counters to the seats, and removes seats with a CPU that went offline.
 pub(super) fn fill(
     files: &dyn Files,
     seats: &mut BTreeMap<Seat, Counters>,
@@ -23,23 +23,23 @@ pub(super) fn fill(
     if wanted.is_empty() {
         return Ok(());
     }
-    parsed(files, interrupts::PATH, buffer, |text| {
+    read_and_parse(files, interrupts::PATH, buffer, |text| {
         let table = interrupts::parse(text, &wanted)?;
         seats.retain(|seat, _| seat.cpus.is_subset(&table.online));
         add_interrupts(table, seats);
         Ok(())
     })?;
-    parsed(files, SOFTIRQS, buffer, |text| {
+    read_and_parse(files, SOFTIRQS, buffer, |text| {
         let lines = softirqs::parse(text, &wanted)?;
-        let mut places = SeatsByCpu::new(seats);
+        let mut by_cpu = SeatsByCpu::new(seats);
         for line in lines {
             for (cpu, count) in line.counts {
-                places.each(cpu, |seat| add(&mut seat.softirqs, line.name, count));
+                by_cpu.for_each(cpu, |seat| add_count(&mut seat.softirqs, line.name, count));
             }
         }
         Ok(())
     })?;
-    parsed(files, STAT, buffer, |text| {
+    read_and_parse(files, STAT, buffer, |text| {
         let steal = steal::parse(text, &wanted)?;
         seats.retain(|seat, _| seat.cpus.iter().all(|cpu| steal.contains_key(&cpu)));
         for (seat, counters) in seats.iter_mut() {
@@ -50,28 +50,28 @@ pub(super) fn fill(
 }
 
 /// Reads and parses a file; again if a CPU went online or offline meanwhile.
-fn parsed(
+fn read_and_parse(
     files: &dyn Files,
     path: &str,
     buffer: &mut Vec<u8>,
-    mut take: impl FnMut(&[u8]) -> Result<(), ParseError>,
+    mut parse: impl FnMut(&[u8]) -> Result<(), ParseError>,
 ) -> Result<(), SampleError> {
-    let mut left = MAX_READ_ATTEMPTS;
+    let mut attempts = MAX_READ_ATTEMPTS;
     loop {
-        left -= 1;
-        files.text(path, buffer).map_err(SampleError::read(path))?;
-        match take(buffer) {
-            Err(ParseError::Columns { .. } | ParseError::Cut) if left > 0 => {}
+        attempts -= 1;
+        files.read(path, buffer).map_err(SampleError::read(path))?;
+        match parse(buffer) {
+            Err(ParseError::Columns { .. } | ParseError::Cut) if attempts > 0 => {}
             other => return other.map_err(SampleError::form(path)),
         }
     }
 }
 
 fn add_interrupts(table: Interrupts<'_>, seats: &mut BTreeMap<Seat, Counters>) {
-    let mut places = SeatsByCpu::new(seats);
+    let mut by_cpu = SeatsByCpu::new(seats);
     for line in table.lines {
         for (cpu, count) in line.counts {
-            places.each(cpu, |seat| match &line.kind {
+            by_cpu.for_each(cpu, |seat| match &line.kind {
                 Kind::Device { irq, name } => {
                     let fired = seat.devices.entry(*irq).or_default();
                     if fired.name.is_empty() {
@@ -79,14 +79,14 @@ fn add_interrupts(table: Interrupts<'_>, seats: &mut BTreeMap<Seat, Counters>) {
                     }
                     fired.count = fired.count.wrapping_add(count);
                 }
-                Kind::PerCpu(name) => add(&mut seat.upkeep, name, count),
+                Kind::PerCpu(name) => add_count(&mut seat.upkeep, name, count),
             });
         }
     }
 }
 
 /// The kernel's counters have 32 bits, so the sum has 32 bits too.
-fn add(sums: &mut BTreeMap<String, u32>, name: &str, count: u32) {
+fn add_count(sums: &mut BTreeMap<String, u32>, name: &str, count: u32) {
     match sums.get_mut(name) {
         Some(sum) => *sum = sum.wrapping_add(count),
         None => {
@@ -95,26 +95,28 @@ fn add(sums: &mut BTreeMap<String, u32>, name: &str, count: u32) {
     }
 }
 
-/// The seats of each CPU: one, unless a VM is just changing its CPUs.
+/// The seats of each CPU: one, except while a VM changes its CPUs.
 struct SeatsByCpu<'a> {
     counters: Vec<&'a mut Counters>,
-    of: BTreeMap<u32, Vec<usize>>,
+    indexes: BTreeMap<u32, Vec<usize>>,
 }
 
 impl<'a> SeatsByCpu<'a> {
     fn new(seats: &'a mut BTreeMap<Seat, Counters>) -> Self {
-        let mut of: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        let mut indexes: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         let mut counters = Vec::with_capacity(seats.len());
-        for (place, (seat, counted)) in seats.iter_mut().enumerate() {
-            seat.cpus.iter().for_each(|cpu| of.entry(cpu).or_default().push(place));
+        for (index, (seat, counted)) in seats.iter_mut().enumerate() {
+            seat.cpus
+                .iter()
+                .for_each(|cpu| indexes.entry(cpu).or_default().push(index));
             counters.push(counted);
         }
-        Self { counters, of }
+        Self { counters, indexes }
     }
 
-    fn each(&mut self, cpu: u32, mut change: impl FnMut(&mut Counters)) {
-        for place in self.of.get(&cpu).into_iter().flatten() {
-            if let Some(counters) = self.counters.get_mut(*place) {
+    fn for_each(&mut self, cpu: u32, mut change: impl FnMut(&mut Counters)) {
+        for index in self.indexes.get(&cpu).into_iter().flatten() {
+            if let Some(counters) = self.counters.get_mut(*index) {
                 change(counters);
             }
         }

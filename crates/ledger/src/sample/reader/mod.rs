@@ -1,4 +1,4 @@
-//! Takes a sample of all seats: which file is read when, and which of its values are consistent.
+//! Takes a sample of all seats: decides in which order files are read, and which values are consistent.
 
 mod attempt;
 mod candidate;
@@ -13,11 +13,11 @@ use std::path::Path;
 use stelia_node::counters::ParseError;
 
 use super::files::{Files, RootedFiles};
-use super::kernel_threads::{KernelThreads, identity};
+use super::kernel_threads::{KernelThreads, read_stat};
 use super::{CounterSample, Seat, Thread};
 use candidate::{Candidate, PreviousSample};
 
-/// How often the files are read until a seat's counters agree with each other.
+/// Limit of the attempts to read consistent counters of a seat.
 const MAX_READ_ATTEMPTS: usize = 5;
 
 /// Why a sample failed.
@@ -43,7 +43,7 @@ impl SampleError {
     }
 }
 
-/// Reads counters. It remembers its last sample, to read bound threads only where they can have run.
+/// Reads counters. It holds its last sample, to read bound threads only if they can have run.
 pub struct Reader {
     files: Box<dyn Files>,
     threads: KernelThreads,
@@ -54,10 +54,10 @@ impl Reader {
     /// `root` is `/`, or a folder with another host's `proc` and `sys`.
     pub fn new(root: &Path) -> Self {
         let root = root.to_string_lossy();
-        Self::with(Box::new(RootedFiles::new(root.trim_end_matches('/'))))
+        Self::with_files(Box::new(RootedFiles::new(root.trim_end_matches('/'))))
     }
 
-    fn with(files: Box<dyn Files>) -> Self {
+    fn with_files(files: Box<dyn Files>) -> Self {
         Self {
             files,
             threads: KernelThreads::default(),
@@ -69,9 +69,9 @@ impl Reader {
     /// they return.
     ///
     /// # Cost
-    /// The node's files are read once, `/proc/schedstat` up to five times; three files of each thread, more of those whose counters
-    /// moved while they were read; and three of each bound kernel thread of a seat where something other than its threads ran. It does
-    /// not depend on how many tasks the host has, but for the list of the root cgroup, and each new thread in it once.
+    /// Reads the node's files once, `/proc/schedstat` up to five times; three files of each thread, more if its counters changed while
+    /// they were read; and three of each bound kernel thread of a seat on which something other than its threads ran. The number of
+    /// tasks of the host only matters for the list of the root cgroup, in which each new thread is read once.
     ///
     /// # Errors
     /// A file cannot be read or has an unexpected format. The next sample is not affected.
@@ -98,7 +98,7 @@ impl Reader {
             let Some((mut counters, rest)) = candidate.best() else {
                 continue;
             };
-            // Checked last: a thread that exists now existed all the time.
+            // Checked last: a thread that still exists has existed during the whole sample.
             if !ended(&*self.files, seat.threads.iter(), &mut buffer)?.is_empty() {
                 continue;
             }
@@ -111,7 +111,7 @@ impl Reader {
                 });
                 for gone in ended(&*self.files, ran.map(|(thread, _)| thread), &mut buffer)? {
                     counters.bound.remove(&gone);
-                    self.threads.forget(gone.id);
+                    self.threads.remove(gone.id);
                 }
             }
             let bound = counters.bound.clone();
@@ -121,7 +121,7 @@ impl Reader {
         fill::fill(&*self.files, &mut sample.seats, &mut buffer)?;
         before.retain(|seat, _| sample.seats.contains_key(seat));
         self.before = before;
-        self.files.ended(seats.is_empty());
+        self.files.end_sample(seats.is_empty());
         Ok(sample)
     }
 }
@@ -134,7 +134,7 @@ fn ended<'a>(
 ) -> Result<Vec<Thread>, SampleError> {
     let mut ended = Vec::new();
     for thread in threads {
-        let stat = identity(files, thread.id, buffer)?;
+        let stat = read_stat(files, thread.id, buffer)?;
         if stat.is_none_or(|stat| stat.start != thread.start) {
             ended.push(*thread);
         }

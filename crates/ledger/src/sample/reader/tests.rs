@@ -17,7 +17,7 @@ struct Inner {
 }
 
 impl Files for Scripted {
-    fn text(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()> {
+    fn read(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()> {
         let mut inner = self.0.lock().unwrap();
         *inner.reads.entry(path.to_owned()).or_default() += 1;
         let gone = || io::Error::from_raw_os_error(2);
@@ -33,8 +33,8 @@ impl Files for Scripted {
         Ok(())
     }
 
-    fn piece(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()> {
-        self.text(path, into)
+    fn read_short(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()> {
+        self.read(path, into)
     }
 }
 
@@ -103,7 +103,7 @@ fn host() -> (Scripted, Reader) {
         "/proc/stat",
         &["cpu 1\ncpu0 1 2 3 4 5 6 7 8 9 10\ncpu2 1 2 3 4 5 6 7 80 9 10\nintr 5\n"],
     );
-    let reader = Reader::with(Box::new(files.clone()));
+    let reader = Reader::with_files(Box::new(files.clone()));
     (files, reader)
 }
 

@@ -140,7 +140,7 @@ fn without_a_record_that_can_be_read_or_kept_no_mask_is_touched() {
         assert!(kernel.tree().writes.is_empty());
     }
     let kernel = kernel();
-    kernel.tree().kept.insert(NAME.into(), "{".into());
+    kernel.tree().saved.insert(NAME.into(), "{".into());
     let report = round(&kernel, &order(&[("a", "2-3")]), &mut Memory::default());
     assert!(
         report.problems[0].text.starts_with("read interrupts.json: "),

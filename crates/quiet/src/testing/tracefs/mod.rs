@@ -1,5 +1,5 @@
-//! tracefs as far as hist triggers go, with the rules of kernels 6.1 and 6.12: what a trigger refers to must be there, what is
-//! referred to cannot be removed, and an instance with variables neither.
+//! A model of tracefs with hist triggers, by the rules of kernels 6.1 and 6.12: what a trigger refers to must exist, and neither
+//! that nor an instance with variables can be removed.
 
 mod trigger;
 
@@ -10,12 +10,12 @@ use rustix::io::Errno;
 
 use trigger::Trigger;
 
-/// Where it is mounted.
+/// The directory at which tracefs is mounted.
 pub const ROOT: &str = "/sys/kernel/tracing";
 const HISTOGRAM: &str = "# event histogram\n#\n# trigger info: ";
 const AVAILABLE: &str = "# Available triggers:\n# traceon traceoff snapshot stacktrace enable_event hist\n";
-/// A write of a page is refused.
-const PAGE: usize = 4096;
+/// A write of so many bytes is refused.
+const PAGE_BYTES: usize = 4096;
 
 /// A row of a histogram that a test adds.
 #[derive(Debug, Clone)]
@@ -35,23 +35,22 @@ struct Instance {
     errors: String,
 }
 
-/// All of it.
 #[derive(Debug, Clone, Default)]
 pub struct Tracefs {
     events: BTreeSet<String>,
-    /// Synthetic events: how many fields each has.
+    /// Synthetic events with their numbers of fields.
     dynamic: BTreeMap<String, usize>,
     instances: BTreeMap<String, Instance>,
     /// Path and text of each write that succeeded.
     pub writes: Vec<(String, String)>,
-    /// What is dropped by each histogram.
+    /// The number of events that each histogram drops.
     pub dropped: u64,
     /// The kernel has no synthetic events.
     pub without_synthetic: bool,
 }
 
 impl Tracefs {
-    /// Mounted, with these events.
+    /// A tracefs with these events.
     pub fn with(events: &[&str]) -> Self {
         Self {
             events: events.iter().map(|event| (*event).to_owned()).collect(),
@@ -76,7 +75,7 @@ impl Tracefs {
             .collect()
     }
 
-    /// Count something in whichever histogram of the event has these keys.
+    /// Set a row of the event's histogram with these keys.
     pub fn count(&mut self, instance: &str, event: &str, keys: &str, values: &[&str], hits: u64, sum: Option<u64>) {
         let row = Row {
             event: event.into(),
@@ -149,10 +148,13 @@ impl Tracefs {
                 names.chain(["enable".into(), "filter".into()]).collect()
             }
         };
-        // Of a group, or of an event, that is not there.
-        match names.len() > 2 || rest.is_empty() || self.all_events().any(|event| rest == format!("events/{event}")) {
-            true => Ok(names.into_iter().collect()),
-            false => Err(Errno::NOENT.into()),
+        // `enable` and `filter` alone: there is no such group or event.
+        let exists =
+            names.len() > 2 || rest.is_empty() || self.all_events().any(|event| rest == format!("events/{event}"));
+        if exists {
+            Ok(names.into_iter().collect())
+        } else {
+            Err(Errno::NOENT.into())
         }
     }
 
@@ -261,7 +263,7 @@ impl Tracefs {
         if !self.all_events().any(|one| one == event) {
             return Err(Errno::NOENT);
         }
-        if text.len() + 1 >= PAGE {
+        if text.len() + 1 >= PAGE_BYTES {
             return Err(Errno::INVAL);
         }
         let (text, removes) = text.strip_prefix('!').map_or((text, false), |text| (text, true));
@@ -273,7 +275,7 @@ impl Tracefs {
             .map(|(matching, name, values)| all.contains(&matching) && self.dynamic.get(name) == Some(&values));
         let name = name(path);
         let instance = self.instances.get_mut(&name).ok_or(Errno::NOENT)?;
-        let place = instance.triggers.iter().position(|one| one.is(&trigger));
+        let place = instance.triggers.iter().position(|one| one.is_same(&trigger));
         if removes {
             let Some(place) = place else { return Ok(()) };
             let mut reads = instance.triggers.iter().flat_map(Trigger::reads);

@@ -64,8 +64,8 @@ impl Trigger {
         text + " [active]"
     }
 
-    pub(super) fn is(&self, other: &Self) -> bool {
-        let what = |one: &Self| {
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let identity = |one: &Self| {
             let Self {
                 event,
                 keys,
@@ -76,14 +76,14 @@ impl Trigger {
             } = one.clone();
             (event, keys, variables, fires, filter)
         };
-        what(self) == what(other)
+        identity(self) == identity(other)
     }
 
     pub(super) fn defines(&self, variable: &str) -> bool {
         self.variables.iter().any(|one| one.split('=').next() == Some(variable))
     }
 
-    /// Variables of others that it reads.
+    /// The variables of other triggers that it reads.
     pub(super) fn reads(&self) -> Vec<String> {
         let all = self
             .variables

@@ -1,4 +1,4 @@
-//! Histograms to who ran. Pure.
+//! Converts histograms to an attribution: which tasks, interrupts and softirqs ran on CPUs. Pure.
 
 #[cfg(test)]
 mod tests;
@@ -22,11 +22,11 @@ const SOFTIRQS: [&str; 10] = [
 const MAX_ROWS_PER_KIND: usize = 10_000;
 const OTHERS_NAME: &str = "(others)";
 
-/// How often something ran, and how long.
+/// How often and how long something ran.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sum {
     pub count: u64,
-    /// Total time of those that ended; `None`: none did, or it is not measured.
+    /// Total time of the runs that ended; `None`: none did, or times are not measured.
     pub ns: Option<u64>,
 }
 
@@ -39,7 +39,7 @@ impl Sum {
     }
 }
 
-/// By CPU, and by name.
+/// Sums by CPU and by name.
 type Sums = BTreeMap<u32, BTreeMap<String, Sum>>;
 
 /// What was counted since the triggers were set.
@@ -56,21 +56,21 @@ pub(crate) struct TraceCounts {
 }
 
 impl TraceCounts {
-    /// By event, as in [`plan::hist`]: its histograms.
-    pub fn of(target: &Target, histograms: &BTreeMap<String, Vec<Histogram>>) -> Self {
+    /// The counts in these histograms, which are given by event (as in [`plan::hist`]).
+    pub fn new(target: &Target, histograms: &BTreeMap<String, Vec<Histogram>>) -> Self {
         let all = || histograms.values().flatten();
-        let read = Read { target, histograms };
+        let reader = Reader { target, histograms };
         Self {
             dropped: all().fold(0, |sum, one| sum.saturating_add(one.dropped)),
             unread: all().fold(0, |sum, one| sum.saturating_add(one.unread)),
-            tasks: read.tasks(),
-            interrupts: read.interrupts(),
-            softirqs: read.softirqs(),
-            vectors: read.vectors(),
+            tasks: reader.tasks(),
+            interrupts: reader.interrupts(),
+            softirqs: reader.softirqs(),
+            vectors: reader.vectors(),
         }
     }
 
-    /// What was counted since this earlier look.
+    /// The difference to these earlier counts.
     pub fn since(self, earlier: &Self) -> Self {
         Self {
             dropped: self.dropped.saturating_sub(earlier.dropped),
@@ -91,10 +91,10 @@ impl TraceCounts {
         Attribution {
             dropped: self.dropped,
             problems,
-            tasks: doers(self.tasks),
-            interrupts: doers(self.interrupts),
-            softirqs: doers(self.softirqs),
-            vectors: doers(self.vectors),
+            tasks: occupants(self.tasks),
+            interrupts: occupants(self.interrupts),
+            softirqs: occupants(self.softirqs),
+            vectors: occupants(self.vectors),
             ..Attribution::default()
         }
     }
@@ -108,7 +108,7 @@ fn since(later: Sums, earlier: &Sums) -> Sums {
             let before = before.copied().unwrap_or_default();
             let ns = sum.ns.map(|ns| ns.saturating_sub(before.ns.unwrap_or(0)));
             let count = sum.count.saturating_sub(before.count);
-            // None of its runs ended since.
+            // Zero: none of its runs ended since.
             let ns = ns.filter(|ns| *ns > 0);
             if count > 0 || ns.is_some() {
                 sums.entry(cpu).or_default().insert(name, Sum { count, ns });
@@ -118,25 +118,25 @@ fn since(later: Sums, earlier: &Sums) -> Sums {
     sums
 }
 
-fn doers(sums: Sums) -> Vec<Occupant> {
+fn occupants(sums: Sums) -> Vec<Occupant> {
     let total: usize = sums.values().map(BTreeMap::len).sum();
-    let most = if total > MAX_ROWS_PER_KIND {
+    let rows_per_cpu = if total > MAX_ROWS_PER_KIND {
         MAX_ROWS_PER_KIND / sums.len().max(1)
     } else {
         MAX_ROWS_PER_KIND
     };
-    let mut doers = Vec::new();
+    let mut occupants = Vec::new();
     for (cpu, names) in sums {
         let mut names: Vec<(String, Sum)> = names.into_iter().collect();
-        if names.len() > most {
+        if names.len() > rows_per_cpu {
             names.sort_by_key(|(_, sum)| Reverse((sum.ns, sum.count)));
             let mut others = Sum::default();
-            for (_, sum) in names.drain(most..) {
+            for (_, sum) in names.drain(rows_per_cpu..) {
                 others.add(sum.count, sum.ns);
             }
             names.push((OTHERS_NAME.to_owned(), others));
         }
-        doers.extend(names.into_iter().map(|(name, sum)| Occupant {
+        occupants.extend(names.into_iter().map(|(name, sum)| Occupant {
             cpu,
             name,
             count: sum.count,
@@ -144,21 +144,21 @@ fn doers(sums: Sums) -> Vec<Occupant> {
             estimated: false,
         }));
     }
-    doers
+    occupants
 }
 
-struct Read<'a> {
+struct Reader<'a> {
     target: &'a Target,
     histograms: &'a BTreeMap<String, Vec<Histogram>>,
 }
 
-impl<'a> Read<'a> {
-    /// Each row of the event's histograms that have this key first, with its CPU: those of other CPUs are nobody's business.
+impl<'a> Reader<'a> {
+    /// The rows, for the target's CPUs, of those of the event's histograms whose first key is this.
     fn rows(&self, event: &str, first: &'a str) -> impl Iterator<Item = (u32, &'a Histogram, &'a Row)> + use<'a, '_> {
         let histograms = self.histograms.get(event).into_iter().flatten();
         let histograms = histograms.filter(move |one| one.keys.first().is_some_and(|key| key == first));
         histograms.flat_map(move |histogram| {
-            let at = histogram.at("common_cpu");
+            let at = histogram.key_index("common_cpu");
             histogram.rows.iter().filter_map(move |row| {
                 let cpu = row.keys.get(at?)?.parse().ok()?;
                 self.target.cpus.contains(cpu).then_some((cpu, histogram, row))
@@ -166,7 +166,7 @@ impl<'a> Read<'a> {
         })
     }
 
-    /// The same with the first key's value, which is a number.
+    /// The same rows with the value of the first key, which is a number.
     fn numbered(&self, event: &str, first: &'a str) -> Vec<(u32, u32, &'a Row)> {
         let rows = self.rows(event, first);
         rows.filter_map(|(cpu, _, row)| Some((cpu, row.keys.first()?.parse().ok()?, row)))
@@ -177,8 +177,10 @@ impl<'a> Read<'a> {
         let mut sums = Sums::new();
         let mut add = |event: &str, name: &'a str, number: &str, timed: bool| {
             for (cpu, histogram, row) in self.rows(event, name) {
-                // Where the filter had no room for them.
-                let thread = histogram.at(number).and_then(|at| row.keys.get(at)?.parse().ok());
+                // The VM's own threads, if they were too many for the filter.
+                let thread = histogram
+                    .key_index(number)
+                    .and_then(|at| row.keys.get(at)?.parse().ok());
                 if thread.is_some_and(|thread: i32| self.target.own.contains(&thread)) {
                     continue;
                 }
@@ -195,28 +197,28 @@ impl<'a> Read<'a> {
         sums
     }
 
-    /// By the interrupt's number. One that several drivers share has all their names, and is counted once for them.
+    /// An interrupt that several drivers share has all their names, and is counted once for them.
     fn interrupts(&self) -> Sums {
-        let mut found: BTreeMap<(u32, u32), (BTreeSet<&str>, Sum)> = BTreeMap::new();
+        let mut by_number: BTreeMap<(u32, u32), (BTreeSet<&str>, Sum)> = BTreeMap::new();
         for (cpu, histogram, row) in self.rows(plan::INTERRUPT_ENTRY, "irq") {
-            // The other histogram of this event is there for the times.
-            let Some(name) = histogram.at("name").and_then(|at| row.keys.get(at)) else {
+            // The event's other histogram has only the times.
+            let Some(name) = histogram.key_index("name").and_then(|at| row.keys.get(at)) else {
                 continue;
             };
             let Some(number) = row.keys.first().and_then(|number| number.parse().ok()) else {
                 continue;
             };
-            let (names, sum) = found.entry((cpu, number)).or_default();
+            let (names, sum) = by_number.entry((cpu, number)).or_default();
             names.insert(name);
-            // Each of its handlers is called each time.
+            // Every driver's handler is called each time.
             sum.count = sum.count.max(row.hits);
         }
         for (cpu, number, row) in self.numbered(&format!("synthetic/{}", plan::INTERRUPT), "n") {
-            let (_, sum) = found.entry((cpu, number)).or_default();
+            let (_, sum) = by_number.entry((cpu, number)).or_default();
             sum.add(0, row.sum);
         }
         let mut sums = Sums::new();
-        for ((cpu, number), (names, sum)) in found {
+        for ((cpu, number), (names, sum)) in by_number {
             let names: Vec<&str> = names.into_iter().collect();
             let name = format!("{number} {}", names.join(", "));
             sums.entry(cpu).or_default().insert(name.trim_end().to_owned(), sum);
@@ -240,7 +242,7 @@ impl<'a> Read<'a> {
         sums
     }
 
-    /// The CPUs' own interrupts, by the name of the event that counts them: the times know the vector's number only.
+    /// The CPUs' own interrupts, by the name of the event that counts them. Times have only the vector's number.
     fn vectors(&self) -> Sums {
         let mut sums = Sums::new();
         let mut names: BTreeMap<u32, &str> = BTreeMap::new();
@@ -263,7 +265,7 @@ impl<'a> Read<'a> {
                 names.entry((*name).to_owned()).or_default().add(0, row.sum);
             }
         }
-        // Every handler is asked each time, and told with what it answered: those that had nothing to do took time, too.
+        // Every handler is called each time, and the event has its answer: one that had nothing to do took time as well.
         for (cpu, handled, row) in self.numbered(plan::NMI, "handled") {
             let count = if handled == 0 { 0 } else { row.hits };
             let names = sums.entry(cpu).or_default();

@@ -19,7 +19,7 @@ fn counted(histograms: Vec<(&str, Vec<Histogram>)>) -> TraceCounts {
         ..Target::default()
     };
     let histograms = histograms.into_iter().map(|(event, all)| (event.to_owned(), all));
-    TraceCounts::of(&target, &histograms.collect())
+    TraceCounts::new(&target, &histograms.collect())
 }
 
 fn into_attribution(doers: &[Occupant]) -> Vec<(u32, &str, u64, Option<u64>)> {

@@ -1,58 +1,57 @@
-//! The text of a `hist` file (Documentation/trace/histogram.rst, `hist_show` in `kernel/trace/trace_events_hist.c`).
+//! Parses the text of a `hist` file (Documentation/trace/histogram.rst, `hist_show` in `kernel/trace/trace_events_hist.c`).
 //!
-//! The kernel prints texts as they are: a task may call itself anything of 15 bytes, line feeds and braces among them. But it
-//! fills them up to 48 bytes and puts the CPU behind them, so no name is long enough to look like the end of a row: a row
-//! ends where a line ends in a CPU and counts, and its keys are read from its end.
+//! The kernel prints names as they are: a task may have any 15 bytes as its name, including line feeds and braces. But it
+//! pads names to 48 bytes and prints the CPU behind them, so no name is long enough to look like the end of a row. A row
+//! ends at a line that ends in a CPU and counts, and its keys are read from its end.
 
 #[cfg(test)]
 mod tests;
 
-/// A histogram: one of each trigger of an event.
+/// A histogram. An event has one for each of its triggers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Histogram {
     /// Names of the keys, in the order of the trigger.
     pub keys: Vec<String>,
     pub rows: Vec<Row>,
-    /// How many events found no room.
+    /// How many events were not counted because the histogram was full.
     pub dropped: u64,
-    /// How many rows could not be read: what they count is missing.
+    /// How many rows could not be read.
     pub unread: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Row {
-    /// In the order of [`Histogram::keys`], without the blanks around them.
+    /// Values in the order of [`Histogram::keys`], without the blanks around them.
     pub keys: Vec<String>,
     pub hits: u64,
-    /// The first of the other sums.
+    /// The first sum besides the hits.
     pub sum: Option<u64>,
 }
 
 impl Histogram {
-    /// Which of a row's keys this is.
-    pub fn at(&self, key: &str) -> Option<usize> {
+    /// The index of this key in a row.
+    pub fn key_index(&self, key: &str) -> Option<usize> {
         self.keys.iter().position(|name| name == key)
     }
 }
 
-/// What a row begins and ends with.
 const BEGIN: &str = "{ ";
 const END: &str = " } hitcount:";
 const INFO: &str = "# trigger info: hist:keys=";
 /// Limit of a row, in bytes.
 const MAX_ROW_BYTES: usize = 4096;
 
-/// All histograms in a file's text. Never fails: what is not understood is left out and counted.
+/// All histograms in a file's text. Texts that are not understood are left out and counted.
 pub fn parse(text: &str) -> Vec<Histogram> {
     let mut histograms: Vec<Histogram> = Vec::new();
-    let mut open: Option<String> = None;
+    let mut incomplete: Option<String> = None;
     for line in text.split('\n') {
-        if let Some(mut begun) = open.take() {
+        if let Some(mut begun) = incomplete.take() {
             begun.push('\n');
             begun.push_str(line);
-            open = add(&mut histograms, begun);
+            incomplete = add(&mut histograms, begun);
         } else if line.starts_with(BEGIN) {
-            open = add(&mut histograms, line.to_owned());
+            incomplete = add(&mut histograms, line.to_owned());
         } else if let Some(info) = line.strip_prefix(INFO) {
             let keys = info.split([':', ' ']).next().unwrap_or_default();
             histograms.push(Histogram {
@@ -66,13 +65,13 @@ pub fn parse(text: &str) -> Vec<Histogram> {
             }
         }
     }
-    if let (Some(_), Some(last)) = (open, histograms.last_mut()) {
+    if let (Some(_), Some(last)) = (incomplete, histograms.last_mut()) {
         last.unread += 1;
     }
     histograms
 }
 
-/// Add a row to the last histogram; or, if it has not ended, give it back.
+/// Add a row to the last histogram. Returns the text if the row has not ended yet.
 fn add(histograms: &mut [Histogram], text: String) -> Option<String> {
     let last = histograms.last_mut()?;
     match row(&text, &last.keys) {
@@ -83,7 +82,7 @@ fn add(histograms: &mut [Histogram], text: String) -> Option<String> {
     None
 }
 
-/// `{ next_comm: sleep   , common_cpu:   3 } hitcount:   1  ns:   159387`; `None` if it is not whole.
+/// `{ next_comm: sleep   , common_cpu:   3 } hitcount:   1  ns:   159387`; `None` if it is not complete.
 fn row(text: &str, names: &[String]) -> Option<Row> {
     let (keyed, counted) = text.strip_prefix(BEGIN)?.rsplit_once(END)?;
     let mut words = counted.split_whitespace();
@@ -97,7 +96,7 @@ fn row(text: &str, names: &[String]) -> Option<Row> {
     let mut rest = keyed;
     for name in names.iter().skip(1).rev() {
         let (before, value) = rest.rsplit_once(&format!(", {name}:"))?;
-        // If there are several keys, the last is the CPU, by which a row's end is told from a name.
+        // If there are several keys, the last is the CPU, which distinguishes a row's end from a name.
         if keys.is_empty() && value.trim().parse::<u32>().is_err() {
             return None;
         }
@@ -105,7 +104,7 @@ fn row(text: &str, names: &[String]) -> Option<Row> {
         rest = before;
     }
     let first = rest.strip_prefix(names.first()?.as_str())?.strip_prefix(':')?;
-    // One blank is the kernel's, and those behind it fill up: one that the name begins with stays.
+    // The kernel prints one blank before the name and pads behind it: further blanks before it are the name's own.
     keys.push(
         first
             .strip_prefix(' ')
@@ -114,7 +113,7 @@ fn row(text: &str, names: &[String]) -> Option<Row> {
             .to_owned(),
     );
     keys.reverse();
-    // A number is filled up in front.
+    // Numbers are padded in front.
     let number = keys.first_mut().filter(|first| first.trim().parse::<u64>().is_ok());
     if let Some(number) = number {
         *number = number.trim().to_owned();

@@ -69,7 +69,10 @@ fn sums_numbers_and_several_histograms() {
         \nTotals:\n    Hits: 455\n    Entries: 1\n    Dropped: 9\n";
     let histograms = parse(text);
     assert_eq!(histograms[0].rows[0].keys, ["37", "virtio2-req.7", "3"]);
-    assert_eq!((histograms[0].at("name"), histograms[0].at("ns")), (Some(1), None));
+    assert_eq!(
+        (histograms[0].key_index("name"), histograms[0].key_index("ns")),
+        (Some(1), None)
+    );
     let row = Row {
         keys: vec!["236".into(), "2".into()],
         hits: 455,

@@ -1,9 +1,8 @@
-//! What is written to tracefs so that the kernel counts who runs on CPUs. Pure.
+//! Plans the writes to tracefs that make the kernel count what runs on CPUs. Pure.
 //!
-//! Triggers are in hist triggers' language (Documentation/trace/histogram.rst). Each CPU range is a comparison, not
-//! `CPU & CPUS{2-3}`: that is shorter, and kernel 6.1 does not know it. How long something ran is a variable set when it
-//! begins and read when it ends; since a variable cannot be summed, reading it fires a synthetic event, and that one is
-//! summed.
+//! Documentation/trace/histogram.rst describes the triggers' language. Each CPU range is a comparison, because kernel 6.1 does
+//! not know the shorter `CPU & CPUS{2-3}`. How long something ran is a variable that is set at its begin and read at its
+//! end. A variable cannot be summed, so reading it fires a synthetic event, whose field is summed.
 
 #[cfg(test)]
 mod tests;
@@ -19,7 +18,7 @@ use crate::order::Target;
 pub(crate) const ROOT: &str = "/sys/kernel/tracing";
 /// Our own instance. It outlives this program.
 pub(crate) const INSTANCE: &str = "/sys/kernel/tracing/instances/steliad-quiet";
-/// Synthetic events are made and removed here.
+/// The file through which synthetic events are made and removed.
 pub(crate) const DYNAMIC: &str = "/sys/kernel/tracing/dynamic_events";
 
 /// Name of the synthetic event that fires when a task's run ends. Every tracefs instance sees it, so the name is steliad's own.
@@ -38,11 +37,11 @@ pub(crate) const NMI: &str = "nmi/nmi_handler";
 /// The CPUs' own interrupts, on x86.
 pub(crate) const VECTORS: &str = "irq_vectors";
 
-/// Limits of a filter, in bytes: the kernel takes less than a page in one write.
+/// Limits of the two parts of a filter, in bytes: the kernel takes less than a page in one write.
 const MAX_CPU_FILTER_BYTES: usize = 1200;
 const MAX_OWN_FILTER_BYTES: usize = 2000;
 
-/// Those that disturb in practice: how long the others take, such as those for errors, is not worth two more triggers each.
+/// The vectors whose times are measured. The others, such as those for errors, are rare, and a time takes two more triggers.
 const TIMED_VECTORS: [&str; 5] = [
     "local_timer",
     "reschedule",
@@ -51,7 +50,7 @@ const TIMED_VECTORS: [&str; 5] = [
     "irq_work",
 ];
 
-/// What is counted. What a part needs is in the part itself or in an earlier one; without the first nothing is counted.
+/// A kind of counts. A part needs only its own steps and those of earlier parts; without the first, nothing is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
     Tasks,
@@ -81,13 +80,13 @@ impl fmt::Display for Part {
     }
 }
 
-/// One write.
+/// One write to tracefs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Step {
     pub part: Part,
     pub path: String,
     pub text: String,
-    /// Whose histogram this adds to, as in [`hist`].
+    /// The event that gets a histogram by this write, as in [`hist`].
     pub event: Option<String>,
 }
 
@@ -96,12 +95,12 @@ pub(crate) fn trigger(event: &str) -> String {
     format!("{INSTANCE}/events/{event}/trigger")
 }
 
-/// As [`trigger`].
+/// The file with the event's histograms.
 pub(crate) fn hist(event: &str) -> String {
     format!("{INSTANCE}/events/{event}/hist")
 }
 
-/// The writes, in order. `offered` are the kernel's events: a part that is not offered has no steps.
+/// The writes, in order. `offered` are the kernel's events: a part whose events are missing has no steps.
 pub(crate) fn plan(target: &Target, offered: &BTreeSet<String>) -> Vec<Step> {
     let mut plan = Plan {
         ranges: ranges(&target.cpus),
@@ -115,13 +114,13 @@ pub(crate) fn plan(target: &Target, offered: &BTreeSet<String>) -> Vec<Step> {
     plan.vectors();
     if plan.offers(&[NMI]) {
         let keys = "hist:keys=handled,common_cpu:vals=delta_ns";
-        plan.each(Part::Nmis, NMI, |_, range| format!("{keys}:size=128 if {range}"));
+        plan.for_each_range(Part::Nmis, NMI, |_, range| format!("{keys}:size=128 if {range}"));
     }
     plan.steps
 }
 
 struct Plan<'a> {
-    /// Filters that together have each CPU once.
+    /// Filters that together contain each CPU once.
     ranges: Vec<String>,
     cpus: usize,
     offered: &'a BTreeSet<String>,
@@ -133,8 +132,8 @@ impl Plan<'_> {
         events.iter().all(|event| self.offered.contains(*event))
     }
 
-    /// A synthetic event, and the sum of its times.
-    fn sum(&mut self, part: Part, name: &str, fields: &str, keys: &str, size: usize) {
+    /// A synthetic event, and a trigger that sums its times.
+    fn sum_event(&mut self, part: Part, name: &str, fields: &str, keys: &str, size: usize) {
         self.steps.push(Step {
             part,
             path: DYNAMIC.to_owned(),
@@ -150,8 +149,8 @@ impl Plan<'_> {
         });
     }
 
-    /// A trigger for each range: with its number, which makes a variable's name unique, and its filter.
-    fn each(&mut self, part: Part, event: &str, text: impl Fn(usize, &str) -> String) {
+    /// A trigger for each range of CPUs. `text` gets the range's number, which makes names of variables unique, and its filter.
+    fn for_each_range(&mut self, part: Part, event: &str, text: impl Fn(usize, &str) -> String) {
         for (number, range) in self.ranges.iter().enumerate() {
             self.steps.push(Step {
                 part,
@@ -168,16 +167,16 @@ impl Plan<'_> {
         let summed = if next.is_none() { "comm,pid" } else { "comm" };
         let (next, previous) = (next.unwrap_or_default(), previous.unwrap_or_default());
         let size = self.size(if number.is_empty() { 64 } else { 128 }, 2048);
-        self.each(Part::Tasks, SWITCH, |_, range| {
+        self.for_each_range(Part::Tasks, SWITCH, |_, range| {
             format!("hist:keys=next_comm{number},common_cpu:size={size} if {range} && next_pid != 0{next}")
         });
         let runs = self.size(128, 4096);
-        self.sum(Part::TaskTimes, RUN, "char comm[16]; pid_t pid", summed, size);
-        self.each(Part::TaskTimes, SWITCH, |i, range| {
+        self.sum_event(Part::TaskTimes, RUN, "char comm[16]; pid_t pid", summed, size);
+        self.for_each_range(Part::TaskTimes, SWITCH, |i, range| {
             let keys = format!("hist:keys=next_pid,common_cpu:stelia_from{i}=common_timestamp");
             format!("{keys}:size={runs}:clock=local if {range} && next_pid != 0{next}")
         });
-        self.each(Part::TaskTimes, SWITCH, |i, range| {
+        self.for_each_range(Part::TaskTimes, SWITCH, |i, range| {
             let keys = format!("hist:keys=prev_pid,common_cpu:stelia_ns{i}=common_timestamp-$stelia_from{i}");
             let fires = format!("onmatch(sched.sched_switch).{RUN}(prev_comm,prev_pid,$stelia_ns{i})");
             format!("{keys}:{fires}:size={runs}:clock=local if {range} && prev_pid != 0{previous}")
@@ -189,10 +188,10 @@ impl Plan<'_> {
             return;
         }
         let size = self.size(16, 1024);
-        self.each(Part::Interrupts, INTERRUPT_ENTRY, |_, range| {
+        self.for_each_range(Part::Interrupts, INTERRUPT_ENTRY, |_, range| {
             format!("hist:keys=irq,name,common_cpu:size={size} if {range}")
         });
-        self.sum(Part::InterruptTimes, INTERRUPT, "int n", "n", size);
+        self.sum_event(Part::InterruptTimes, INTERRUPT, "int n", "n", size);
         self.entry(Part::InterruptTimes, INTERRUPT_ENTRY, ("irq", "irq"), size);
         self.exit(
             Part::InterruptTimes,
@@ -208,7 +207,7 @@ impl Plan<'_> {
         }
         let size = self.size(16, 256);
         self.entry(Part::Softirqs, SOFTIRQ_ENTRY, ("vec", "softirq"), size);
-        self.sum(Part::SoftirqTimes, SOFTIRQ, "u32 n", "n", size);
+        self.sum_event(Part::SoftirqTimes, SOFTIRQ, "u32 n", "n", size);
         self.exit(
             Part::SoftirqTimes,
             [SOFTIRQ_ENTRY, SOFTIRQ_EXIT],
@@ -228,7 +227,7 @@ impl Plan<'_> {
         for name in plain {
             let event = format!("{VECTORS}/{name}_entry");
             let keys = "hist:keys=vector,common_cpu";
-            self.each(Part::Vectors, &event, |_, range| {
+            self.for_each_range(Part::Vectors, &event, |_, range| {
                 format!("{keys}:size={size} if {range}")
             });
         }
@@ -240,7 +239,7 @@ impl Plan<'_> {
             return;
         }
         let all = self.size(TIMED_VECTORS.len(), 128);
-        self.sum(Part::VectorTimes, VECTOR, "int n", "n", all);
+        self.sum_event(Part::VectorTimes, VECTOR, "int n", "n", all);
         for name in &timed {
             let events = [format!("{VECTORS}/{name}_entry"), format!("{VECTORS}/{name}_exit")];
             let events = [events[0].as_str(), events[1].as_str()];
@@ -248,15 +247,16 @@ impl Plan<'_> {
         }
     }
 
-    /// Counts, and remembers when it began. `field` is its number in the event, `name` makes the variable's name unique.
+    /// A trigger that counts, and stores the time at which it began. `field` is the event's field with the number, `name` makes
+    /// the variable's name unique.
     fn entry(&mut self, part: Part, event: &str, (field, name): (&str, &str), size: usize) {
-        self.each(part, event, |i, range| {
+        self.for_each_range(part, event, |i, range| {
             let keys = format!("hist:keys={field},common_cpu:stelia_from_{name}{i}=common_timestamp");
             format!("{keys}:size={size}:clock=local if {range}")
         });
     }
 
-    /// Fires the synthetic event with the time since the entry.
+    /// A trigger that fires the synthetic event with the time since the entry.
     fn exit(
         &mut self,
         part: Part,
@@ -265,7 +265,7 @@ impl Plan<'_> {
         size: usize,
     ) {
         let matching = entry.replace('/', ".");
-        self.each(part, exit, |i, range| {
+        self.for_each_range(part, exit, |i, range| {
             let ns = format!("stelia_ns_{name}{i}");
             let keys = format!("hist:keys={field},common_cpu:{ns}=common_timestamp-$stelia_from_{name}{i}");
             let fires = format!("onmatch({matching}).{synthetic}({field},${ns})");
@@ -273,19 +273,25 @@ impl Plan<'_> {
         });
     }
 
-    /// How many different keys a histogram has room for: a power of two, since the kernel takes the next one anyway, and no
-    /// more than a few MiB.
-    fn size(&self, each: usize, least: usize) -> usize {
-        self.cpus.saturating_mul(each).clamp(least, 65_536).next_power_of_two()
+    /// The number of different keys in a histogram: a power of two, to which the kernel rounds up anyway, and limited to a few
+    /// MiB.
+    fn size(&self, keys_per_cpu: usize, least: usize) -> usize {
+        self.cpus
+            .saturating_mul(keys_per_cpu)
+            .clamp(least, 65_536)
+            .next_power_of_two()
     }
 }
 
-/// `(CPU >= 2 && CPU <= 3 || CPU == 6)`; several where one would be too long.
+/// The filter of these CPUs, such as `(CPU >= 2 && CPU <= 3 || CPU == 6)`; several if one would be too long.
 fn ranges(cpus: &CpuSet) -> Vec<String> {
     let numbers = cpus.iter().map(i64::from);
-    let terms = runs(numbers).into_iter().map(|(first, last)| match first == last {
-        true => format!("CPU == {first}"),
-        false => format!("(CPU >= {first} && CPU <= {last})"),
+    let terms = runs(numbers).into_iter().map(|(first, last)| {
+        if first == last {
+            format!("CPU == {first}")
+        } else {
+            format!("(CPU >= {first} && CPU <= {last})")
+        }
     });
     let mut ranges: Vec<String> = Vec::new();
     for term in terms {
@@ -300,13 +306,15 @@ fn ranges(cpus: &CpuSet) -> Vec<String> {
     ranges.into_iter().map(|range| format!("({range})")).collect()
 }
 
-/// ` && next_pid != 7 && (next_pid < 9 || next_pid > 12)`; `None`: it would be too long.
+/// The filter that excludes these threads, such as ` && next_pid != 7 && (next_pid < 9 || next_pid > 12)`; `None`: it would be
+/// too long.
 fn excluded(field: &str, own: &BTreeSet<i32>) -> Option<String> {
     let mut text = String::new();
     for (first, last) in runs(own.iter().map(|thread| i64::from(*thread))) {
-        text.push_str(&match first == last {
-            true => format!(" && {field} != {first}"),
-            false => format!(" && ({field} < {first} || {field} > {last})"),
+        text.push_str(&if first == last {
+            format!(" && {field} != {first}")
+        } else {
+            format!(" && ({field} < {first} || {field} > {last})")
         });
         if text.len() > MAX_OWN_FILTER_BYTES {
             return None;
@@ -315,7 +323,7 @@ fn excluded(field: &str, own: &BTreeSet<i32>) -> Option<String> {
     Some(text)
 }
 
-/// First and last of each run of consecutive numbers, which come ascending.
+/// First and last of each run of consecutive numbers. `numbers` ascend.
 fn runs(numbers: impl Iterator<Item = i64>) -> Vec<(i64, i64)> {
     let mut runs: Vec<(i64, i64)> = Vec::new();
     for number in numbers {

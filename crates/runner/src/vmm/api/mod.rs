@@ -274,7 +274,7 @@ impl Vmm for ApiVmm {
             if self.pace.is_due(running) {
                 let state = self.state().await?;
                 let changed = state != self.state;
-                self.pace.asked(running, changed);
+                self.pace.queried(running, changed);
                 if changed {
                     return Ok(Change::RunState);
                 }

@@ -1,0 +1,145 @@
+//! Orders are checked against the records, carried out, and answered.
+
+use super::*;
+
+#[test]
+fn an_order_is_carried_out_answered_and_undone_by_one_without_vms() {
+    let node = Node::new();
+    let sleeps = || [2, 3, 4].map(|cpu| node.value(&latency(cpu)));
+    let (before, mask) = (sleeps(), node.value(DISK));
+    let Answer::Done(report) = node.answer(&order()) else {
+        panic!("refused")
+    };
+    assert_eq!((report.interrupts, report.problems.len()), (1, 0), "{report:?}");
+    assert_eq!(sleeps(), ["20", "20", "0"]);
+    assert!(set(&node.value(DISK)).is_disjoint(&set("2-3")));
+    // The same again changes nothing.
+    let writes = node.writes();
+    let Answer::Done(report) = node.answer(&order()) else {
+        panic!("refused")
+    };
+    assert_eq!((report.writes, node.writes()), (0, writes));
+    let Answer::Done(report) = node.answer(&Order::default()) else {
+        panic!("refused")
+    };
+    assert_eq!(report.problems, []);
+    assert_eq!((sleeps(), node.value(DISK)), (before, mask));
+}
+
+#[test]
+fn what_is_no_order_is_refused_by_name_and_nothing_is_written() {
+    let node = Node::new();
+    let good = serde_json::to_string(&order()).unwrap();
+    let cases: [(&[u8], &str); 5] = [
+        (b"\n", "it is not JSON that is understood"),
+        (b"{\"steer\":tru\n", "it is not JSON that is understood"),
+        (b"{\"steer\":true,\"restart\":true}\n", "unknown field `restart`"),
+        (
+            b"{\"vms\":{\"x\":{\"cpus\":\"9999999\"}}}\n",
+            "it is not JSON that is understood",
+        ),
+        (b"\xff\xfe\n", "no order was received: the line is not UTF-8"),
+    ];
+    for (bytes, expected) in cases {
+        let reason = node.refused(bytes);
+        assert!(reason.contains(expected), "{reason}");
+    }
+    let impatient = Node {
+        peer_timeout: SHORT,
+        ..node
+    };
+    let reason = impatient.refused(&good.as_bytes()[..20]);
+    assert_eq!(reason, "no order was received: it took longer than 0 s");
+}
+
+#[test]
+fn an_order_that_is_too_long_is_refused_before_it_ends() {
+    let node = Node::new();
+    let reason = node.refused(&vec![b' '; MAX_LINE + 1]);
+    assert_eq!(
+        reason,
+        format!("no order was received: the line is longer than {MAX_LINE} bytes")
+    );
+}
+
+#[test]
+fn a_pod_that_has_no_or_only_a_dead_instance_is_left_out() {
+    let mut node = Node::new();
+    let none = Some("it has no live instance".to_owned());
+    node.records = Records::default();
+    assert_eq!(node.left_out(&order()), none);
+    node.records.add(&record(), false);
+    assert_eq!(node.left_out(&order()), none);
+    // Another pod's record where this one's would be.
+    let scope = Tree::of(&record()).scope().clone();
+    let mut other = record();
+    other.pod = stelia_kubelet::PodUid::parse("3ceda12c-3ee9-40fa-9f42-61428fe654a6").unwrap();
+    let attributes = other
+        .attributes()
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value));
+    node.records.0.insert(scope, (attributes.collect(), true));
+    assert_eq!(node.left_out(&order()), none);
+    node.unchanged();
+}
+
+#[test]
+fn a_vm_of_other_cpus_than_the_recorded_ones_is_left_out() {
+    let node = Node::new();
+    for cpus in ["2-4", "4-5", "2"] {
+        let mut order = order();
+        order.vms.get_mut(POD).unwrap().cpus = set(cpus);
+        order.shared = set("0-1");
+        let reason = node.left_out(&order).unwrap();
+        assert!(reason.contains("2-3 are recorded as its own"), "{reason}");
+    }
+    node.unchanged();
+    let mut order = order();
+    order.shared = set("1-2");
+    let reason = node.refused((serde_json::to_string(&order).unwrap() + "\n").as_bytes());
+    assert_eq!(reason, "the shared CPUs 2 are VMs'");
+}
+
+#[test]
+fn a_vm_whose_record_is_ahead_of_the_order_keeps_what_it_has() {
+    let mut node = Node::new();
+    assert_eq!(node.left_out(&order()), None);
+    let before = node.writes();
+    assert!(before > 0);
+    // CPU 3 is taken from it: the record says so first. The program ends and begins in between, as it does for each order here.
+    node.records = Records::default();
+    node.records.add(
+        &Record {
+            exclusive: set("2"),
+            ..record()
+        },
+        true,
+    );
+    let reason = node.left_out(&order()).unwrap();
+    assert!(reason.ends_with("on CPUs 2 stays"), "{reason}");
+    assert_eq!(
+        (node.value(&latency(2)), node.value(&latency(3))),
+        ("20".to_owned(), "0".to_owned())
+    );
+    // A record that cannot be read is no reason either.
+    let before = node.writes();
+    for (attributes, _) in node.records.0.values_mut() {
+        attributes.insert("schema".into(), "9".into());
+    }
+    assert!(node.left_out(&order()).unwrap().contains("stays"));
+    assert_eq!(node.writes(), before);
+    // It ended.
+    node.records = Records::default();
+    assert_eq!(node.left_out(&order()), Some("it has no live instance".to_owned()));
+    assert_eq!(node.value(&latency(2)), "0");
+}
+
+#[test]
+fn a_record_of_another_version_is_not_guessed_at() {
+    let mut node = Node::new();
+    for (attributes, _) in node.records.0.values_mut() {
+        attributes.insert("schema".into(), "9".into());
+    }
+    let reason = node.left_out(&order()).unwrap();
+    assert!(reason.contains("schema \"9\""), "{reason}");
+}

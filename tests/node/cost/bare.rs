@@ -1,0 +1,206 @@
+//! A bare program that makes what the daemon makes for an instance, and knows everything beforehand.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use nix::sched::{CpuSet as Mask, sched_setaffinity};
+use nix::unistd::Pid;
+use zbus::proxy::CacheProperties;
+use zbus::{ObjectPath, OwnedObjectPath, Variant, proxy};
+
+use crate::host::{CGROUP, kind, read, wait_until};
+use crate::pods::Pod;
+use crate::scale::{Bus, Sleeper};
+
+#[proxy(
+    interface = "org.freedesktop.systemd1.Manager",
+    default_service = "org.freedesktop.systemd1",
+    default_path = "/org/freedesktop/systemd1"
+)]
+pub trait Systemd {
+    pub fn subscribe(&self) -> zbus::Result<()>;
+    pub fn get_unit(&self, name: &str) -> zbus::Result<OwnedObjectPath>;
+    #[allow(clippy::type_complexity)]
+    pub fn start_transient_unit(
+        &self,
+        name: &str,
+        mode: &str,
+        properties: &[(&str, Variant<'_>)],
+        aux: &[(&str, &[(&str, Variant<'_>)])],
+    ) -> zbus::Result<OwnedObjectPath>;
+    #[zbus(signal)]
+    pub fn job_removed(&self, id: u32, job: ObjectPath<'_>, unit: &str, result: &str) -> zbus::Result<()>;
+}
+
+#[proxy(
+    interface = "org.freedesktop.systemd1.Scope",
+    default_service = "org.freedesktop.systemd1"
+)]
+trait Scope {
+    #[zbus(property)]
+    pub fn memory_max(&self) -> zbus::Result<u64>;
+    #[zbus(property)]
+    pub fn tasks_max(&self) -> zbus::Result<u64>;
+    #[zbus(property, name = "CPUWeight")]
+    pub fn cpu_weight(&self) -> zbus::Result<u64>;
+    #[zbus(property)]
+    pub fn device_policy(&self) -> zbus::Result<String>;
+    #[zbus(property)]
+    pub fn device_allow(&self) -> zbus::Result<Vec<(String, String)>>;
+}
+
+/// The limits of a container that an instance's scope gets.
+pub struct Limits {
+    memory: u64,
+    tasks: u64,
+    weight: u64,
+    policy: String,
+    pub devices: Vec<(String, String)>,
+}
+
+impl Limits {
+    /// The limits that the daemon set for this pod's instance.
+    pub async fn of(bus: &Bus, systemd: &SystemdProxy<'_>, pod: &Pod) -> zbus::Result<Self> {
+        let unit = systemd.get_unit(&format!("stelia-instance-{}.scope", pod.uid)).await?;
+        let scope = ScopeProxy::builder(&bus.connection).path(unit);
+        let scope = scope.cache_properties(CacheProperties::No).build().await?;
+        Ok(Self {
+            memory: scope.memory_max().await?,
+            tasks: scope.tasks_max().await?,
+            weight: scope.cpu_weight().await?,
+            policy: scope.device_policy().await?,
+            devices: scope.device_allow().await?,
+        })
+    }
+}
+
+/// Makes an instance's cgroups without checks, reads and records.
+pub struct Bare {
+    /// Not in stelia.slice, which the daemon manages.
+    slice: PathBuf,
+    scope: PathBuf,
+    pub writes: usize,
+    pub moves: usize,
+}
+
+impl Bare {
+    pub fn new() -> Self {
+        let slice = Path::new(CGROUP).join("bare.slice");
+        Self {
+            scope: slice.join("bare.scope"),
+            slice,
+            writes: 0,
+            moves: 0,
+        }
+    }
+
+    fn write(&mut self, path: &Path, value: &str) {
+        fs::write(path, value).unwrap_or_else(|e| panic!("{value:?} to {}: {e}", path.display()));
+        self.writes += 1;
+    }
+
+    fn make(&mut self, path: &Path) {
+        let made = fs::DirBuilder::new().mode(0o755).create(path);
+        made.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        self.writes += 1;
+    }
+
+    fn move_task(&mut self, id: u32, to: &Path) {
+        self.write(to, &id.to_string());
+        self.writes -= 1;
+        self.moves += 1;
+    }
+
+    async fn scope(systemd: &SystemdProxy<'_>, holder: u32, limits: &Limits) {
+        let mut removed = systemd.receive_job_removed().await.expect("signals");
+        let properties = [
+            ("Slice", Variant::from("bare.slice")),
+            ("Delegate", Variant::from(true)),
+            ("DefaultDependencies", Variant::from(false)),
+            ("CollectMode", Variant::from("inactive-or-failed")),
+            ("PIDs", Variant::from(vec![holder])),
+            ("MemoryMax", Variant::from(limits.memory)),
+            ("TasksMax", Variant::from(limits.tasks)),
+            ("CPUWeight", Variant::from(limits.weight)),
+            ("DevicePolicy", Variant::from(limits.policy.clone())),
+            ("DeviceAllow", Variant::from(limits.devices.clone())),
+        ];
+        let job = systemd
+            .start_transient_unit("bare.scope", "fail", &properties, &[])
+            .await;
+        let job = job.expect("StartTransientUnit");
+        while let Some(signal) = removed.next().await {
+            let arguments = signal.args().expect("JobRemoved");
+            if arguments.job.as_str() == job.as_str() {
+                assert_eq!(arguments.result, "done");
+                return;
+            }
+        }
+        panic!("no JobRemoved");
+    }
+
+    /// Makes the changes of a registration and an attach.
+    pub fn isolate(&mut self, bus: &Bus, systemd: &SystemdProxy<'_>, limits: &Limits, sleeper: &Sleeper) -> Duration {
+        let float_cpus = crate::pods::pool().to_string();
+        let exclusive = sleeper.pod.exclusive();
+        let list = exclusive.to_string();
+        let started = Instant::now();
+        let mut holder = Command::new("sleep").arg("1000").spawn().expect("sleep");
+        bus.block_on(Self::scope(systemd, holder.id(), limits));
+        let (slice, scope) = (self.slice.clone(), self.scope.clone());
+        let inner = scope.join("instance");
+        let (float, vcpu) = (inner.join("float"), inner.join("vcpu"));
+        self.make(&inner);
+        self.move_task(holder.id(), &inner.join("cgroup.procs"));
+        self.write(&scope.join("cgroup.subtree_control"), "+cpuset +cpu");
+        for leaf in [&float, &vcpu] {
+            self.make(leaf);
+            self.write(&leaf.join("cgroup.type"), "threaded");
+        }
+        self.write(&inner.join("cgroup.subtree_control"), "+cpuset +cpu");
+        self.write(&float.join("cpuset.cpus"), &float_cpus);
+        for pid in [sleeper.pod.pid, sleeper.floats] {
+            self.move_task(pid, &float.join("cgroup.procs"));
+        }
+        self.write(&slice.join("cpuset.cpus.exclusive"), &list);
+        self.write(&vcpu.join("cpuset.cpus"), &list);
+        for level in [&scope, &inner, &vcpu] {
+            self.write(&level.join("cpuset.cpus.exclusive"), &list);
+        }
+        self.write(&vcpu.join("cpuset.cpus.partition"), kind());
+        self.move_task(sleeper.pod.pid, &vcpu.join("cgroup.threads"));
+        pin(sleeper.pod.pid, exclusive.iter());
+        let took = started.elapsed();
+        assert_eq!(read(vcpu.join("cpuset.cpus.partition")), kind());
+        // Its end is not part of the comparison.
+        let _ = holder.kill();
+        let _ = holder.wait();
+        took
+    }
+
+    /// Undoes all changes.
+    pub fn undo(&self, sleeper: &Sleeper) {
+        let put = |path: PathBuf, value: &str| {
+            fs::write(&path, value).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        };
+        let inner = self.scope.join("instance");
+        put(inner.join("vcpu/cpuset.cpus.partition"), "member");
+        for pid in [sleeper.pod.pid, sleeper.floats] {
+            pin(pid, 0..128);
+            put(sleeper.pod.origin().join("cgroup.procs"), &pid.to_string());
+        }
+        wait_until("the scope is gone", || (!self.scope.exists()).then_some(()));
+        // An empty text would not be written.
+        put(self.slice.join("cpuset.cpus.exclusive"), "\n");
+    }
+}
+
+fn pin(id: u32, to: impl Iterator<Item = u32>) {
+    let mut mask = Mask::new();
+    to.for_each(|cpu| mask.set(cpu as usize).expect("a CPU"));
+    sched_setaffinity(Pid::from_raw(id.cast_signed()), &mask).expect("sched_setaffinity");
+}

@@ -1,0 +1,193 @@
+//! Accounts and attributions over D-Bus, and waiting for them.
+
+use std::fs;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use stelia_api::attribution::Attribution;
+use stelia_ledger::account::{Account, Range};
+use stelia_ledger::verdict::Verdict;
+
+use crate::host::{PATIENCE, run, wait_until, wait_within};
+use crate::pods::Pod;
+
+const BUS: &str = "io.stelia.Isolation1";
+
+const MANAGER: &str = "/io/stelia/Isolation1";
+
+/// The object path of a pod's instance.
+fn object(uid: &str) -> String {
+    let object = run(&[
+        "busctl",
+        "--json=short",
+        "call",
+        BUS,
+        MANAGER,
+        "io.stelia.Isolation1.Manager",
+        "GetInstance",
+        "s",
+        uid,
+    ]);
+    let object: serde_json::Value = serde_json::from_str(&object).expect("JSON");
+    object["data"][0].as_str().expect("a path").to_owned()
+}
+
+/// The account of a VM from its beginning until now.
+pub fn account(pod: &Pod) -> Account {
+    let object = object(&pod.uid);
+    let call = [
+        "busctl",
+        "--json=short",
+        "call",
+        BUS,
+        &object,
+        "io.stelia.Isolation1.Instance",
+    ];
+    answer(&[&call[..], &["Ledger", "tta{sv}", "0", "0", "0"]].concat())
+}
+
+fn answer<T: serde::de::DeserializeOwned>(argv: &[&str]) -> T {
+    let reply: serde_json::Value = serde_json::from_str(&run(argv)).expect("busctl's JSON");
+    let text = reply["data"][0].as_str().expect("a string");
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// The account of a VM that may have ended; empty until its first entry.
+pub fn account_by_uid(uid: &str) -> Account {
+    let call = [
+        "busctl",
+        "--json=short",
+        "call",
+        BUS,
+        MANAGER,
+        "io.stelia.Isolation1.Manager",
+    ];
+    answer(&[&call[..], &["Ledger", "stta{sv}", uid, "0", "0", "0"]].concat())
+}
+
+pub fn verdict() -> Verdict {
+    let call = [
+        "busctl",
+        "--json=short",
+        "call",
+        BUS,
+        MANAGER,
+        "io.stelia.Isolation1.Manager",
+    ];
+    answer(&[&call[..], &["VerifyLedger", "a{sv}", "0"]].concat())
+}
+
+/// The account once the bounds of its count of other tasks do not get closer any more. A guest that wakes during a reading leaves an interval
+/// until the next reading. A bound kernel thread that ended (the kernel's idle workers do, after 5 minutes) leaves one for good, because its
+/// last runs are not known.
+pub fn settled(pod: &Pod) -> Account {
+    let width = |of: &Account| of.totals.other_tasks.most - of.totals.other_tasks.least;
+    let mut best = account(pod);
+    let mut same = 0;
+    while width(&best) > 0 && same < 20 {
+        let now = account(pod);
+        same = if width(&now) < width(&best) { 0 } else { same + 1 };
+        // Of equal intervals the newer account counts.
+        if width(&now) <= width(&best) {
+            best = now;
+        }
+    }
+    best
+}
+
+/// By how many the count of other tasks has risen, if the interval has not become wider.
+pub fn more(now: Range, before: Range) -> Option<u64> {
+    let least = now.least.checked_sub(before.least)?;
+    (now.most.checked_sub(before.most)? == least).then_some(least)
+}
+
+/// Checks that the ledger counts as many runs as the kernel traced, which `ran` returns. If a bound kernel thread ended meanwhile, there is
+/// only an interval: it must contain the traced number, and `ran` is called again. Returns the account afterwards.
+pub fn booked_as_traced(pod: &Pod, what: &str, mut ran: impl FnMut() -> u64) -> Account {
+    for _ in 0..5 {
+        let before = settled(pod);
+        let traced = ran();
+        let after = settled(pod);
+        let (now, then) = (after.totals.other_tasks, before.totals.other_tasks);
+        let (certain, more) = (difference(now, then), more(now, then));
+        println!("  {what}: traced {traced}, booked {certain:?}, {more:?} more");
+        assert!((certain.least..=certain.most).contains(&traced), "{what}: {after:#?}");
+        if more.is_some() {
+            assert_eq!(more, Some(traced), "{what}: {after:#?}");
+            return after;
+        }
+    }
+    panic!("{what}: never was it certain");
+}
+
+/// Waits until the VM's CPUs are read, from the first audit after KVM's late threads are in place.
+pub fn wait_booked(pod: &Pod) {
+    wait_with_audits("it is booked", || {
+        (account_by_uid(&pod.uid).covered_us > 0).then_some(())
+    });
+}
+
+/// Waits, and requests an audit every 2 s: audits take long if eight VMs start on an emulated node.
+pub fn wait_with_audits<T>(what: &str, mut now: impl FnMut() -> Option<T>) -> T {
+    let mut asked: Option<Instant> = None;
+    wait_within(PATIENCE * 5, what, String::new, || {
+        if asked.is_none_or(|at| at.elapsed() > Duration::from_secs(2)) {
+            run(&["steliactl", "reconcile"]);
+            asked = Some(Instant::now());
+        }
+        now()
+    })
+}
+
+/// Waits until the counters were read after this call. On a slow node an account may be answered without a new reading; and a reading may
+/// be under way now, so the second one counts.
+pub fn wait_read_again(pod: &Pod) {
+    for reading in ["a reading", "another reading"] {
+        let before = account(pod).promised_us;
+        wait_until(reading, || (account(pod).promised_us > before).then_some(()));
+    }
+}
+
+pub fn devices(of: &Account) -> u64 {
+    of.totals.devices.values().sum()
+}
+
+/// steliad-quiet's record of a count, which has its start once all triggers are set. That of the last count may still be there.
+fn trace_record() -> String {
+    fs::read_to_string("/run/stelia/quiet/trace.json").unwrap_or_default()
+}
+
+/// Begins an attribution of so many seconds, and waits until it counts.
+pub fn begin_attribution(uid: &str, seconds: u32) -> JoinHandle<Attribution> {
+    let last = trace_record();
+    let uid = uid.to_owned();
+    let call = std::thread::spawn(move || attribute(&uid, seconds));
+    wait_until("it counts", || {
+        let now = trace_record();
+        (now != last && now.contains("from")).then_some(())
+    });
+    call
+}
+
+fn attribute(uid: &str, seconds: u32) -> Attribution {
+    let object = object(uid);
+    let seconds = seconds.to_string();
+    let call = [
+        "busctl",
+        "--json=short",
+        "--timeout=120",
+        "call",
+        BUS,
+        &object,
+        "io.stelia.Isolation1.Instance",
+    ];
+    answer(&[&call[..], &["Attribute", "a{sv}", "1", "seconds", "u", &seconds]].concat())
+}
+
+/// The bounds of the difference.
+pub fn difference(now: Range, before: Range) -> Range {
+    Range {
+        least: now.least.saturating_sub(before.most),
+        most: now.most.saturating_sub(before.least),
+    }
+}
