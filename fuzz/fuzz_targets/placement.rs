@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
 use stelia_cpus::CpuSet;
-use stelia_placement::request::SharedRequest;
-use stelia_placement::{By, Cluster, Emptied, Request, Uid, Verdict};
+use stelia_kubelet::Uid;
+use stelia_placement_rules::request::SharedRequest;
+use stelia_placement_rules::{By, Cluster, Emptied, Request, Verdict};
 use steliad_fuzz::{fits, same};
 
 /// A VM of so many CPUs, whose runner follows what a scheduler chose or not.

@@ -5,7 +5,7 @@ use serde_json::Value;
 use stelia_allocator::evaluate::{Request, SchedulerOptions};
 use stelia_allocator::{AllocationRequest, koordinator};
 use stelia_kubelet::config::yaml_options;
-use stelia_placement::request::{self, QOS_CLASS};
+use stelia_placement_rules::request::{self, QOS_CLASS};
 use stelia_text::excerpt;
 
 use crate::objects::{PodDetails, PodKey, PodSpec, with_overhead};

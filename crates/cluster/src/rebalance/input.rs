@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use kubelet_planner::{Amounts, ContainerKind};
 use serde_json::Value;
-use stelia_placement::rebalance::{MoveKind, Plan, Resident, Residents};
-use stelia_placement::request::{Request, SharedRequest, VM, Vm as OfVm};
-use stelia_placement::{Cluster as Nodes, Uid};
+use stelia_kubelet::Uid;
+use stelia_placement_rules::Cluster as Nodes;
+use stelia_placement_rules::rebalance::{MoveKind, Plan, Resident, Residents};
+use stelia_placement_rules::request::{Request, SharedRequest, VM, Vm as OfVm};
 
 use super::{RebalanceLimits, eligible};
 use crate::cluster::Cluster;

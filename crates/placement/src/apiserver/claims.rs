@@ -3,10 +3,11 @@
 use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use stelia_kubelet::Uid;
 use stelia_node_report::meta::ObjectMeta;
+use stelia_reservations::{Entry, NodeName, Rewrite, Version};
 
 use super::{Api, Failure, JSON, escaped};
-use crate::reservations::{Entry, NodeName, Rewrite, Uid, Version};
 
 pub(super) const PATH: &str = "/apis/stelia.io/v1alpha1/nodeclaims";
 

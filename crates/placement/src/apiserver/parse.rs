@@ -6,11 +6,12 @@ use serde::Deserialize;
 use serde_json::Value;
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::Quantity;
+use stelia_kubelet::Uid;
+use stelia_placement_rules::request::VM;
+use stelia_reservations::{NodeName, Version};
 
 use super::claims::{self, Claims, Owner};
 use super::watch::Source;
-use crate::request::VM;
-use crate::reservations::{NodeName, Uid, Version};
 
 /// Pods that are not over. Those that failed are among them: that a node refused one is told by its status alone.
 pub const PODS: Source = Source {

@@ -3,9 +3,9 @@
 use http::Method;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
+use stelia_reservations::Version;
 
 use super::{Api, Failure, JSON, escaped};
-use crate::reservations::Version;
 
 /// Koordinator's annotation, which the runner reads by `--resource-status`.
 pub(super) const STATUS: &str = "scheduling.koordinator.sh/resource-status";

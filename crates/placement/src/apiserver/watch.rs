@@ -11,10 +11,10 @@ use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use stelia_credentials::backoff::Backoff;
+use stelia_reservations::Version;
 use tokio::sync::watch;
 
 use super::{Api, Failure, escaped};
-use crate::reservations::Version;
 
 /// Objects requested in one page.
 const OBJECTS_PER_PAGE: usize = 500;

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
+use stelia_kubelet::Uid;
+use stelia_placement_rules::request::Request;
+use stelia_placement_rules::score;
 use stelia_text::excerpt;
 
 use super::types::{
@@ -11,9 +14,6 @@ use super::types::{
     ExtenderPreemptionResult, HostPriority, MetaVictims,
 };
 use crate::placer::{Answer, NotReady, Placer, PodError, ToBind, to_its_end};
-use crate::request::Request;
-use crate::reservations::Uid;
-use crate::score;
 
 /// Limit of the nodes of a call.
 const MAX_CALL_NODES: usize = 50_000;

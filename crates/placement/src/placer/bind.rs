@@ -10,6 +10,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use stelia_kubelet::Uid;
+use stelia_placement_rules::evaluate::{Placement, Refusal};
+use stelia_placement_rules::request::SharedRequest;
+use stelia_reservations::{BindNotStarted, BindRequest, Moment, NodeName, StartedBind, Ticket, Unavailable};
 use tokio::time::Instant;
 use tracing::{debug, info};
 
@@ -17,9 +21,6 @@ use super::filtered_pods::FilteredPod;
 use super::promise::Promise;
 use super::{NotReady, Placer, State, count};
 use crate::apiserver::{Binding, Failure, parse};
-use crate::evaluate::{Placement, Refusal};
-use crate::request::SharedRequest;
-use crate::reservations::{BindNotStarted, BindRequest, Moment, NodeName, StartedBind, Ticket, Uid, Unavailable};
 
 /// Limit of the attempts to write a claim when another claim changed meanwhile.
 const MAX_CLAIM_ATTEMPTS: usize = 4;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
+use stelia_placement_rules::evaluate::Placement;
+use stelia_reservations::{Moment, NodeName, ReservationStatus};
 
 use super::{Answer, Placer};
-use crate::evaluate::Placement;
-use crate::reservations::{Moment, NodeName, ReservationStatus};
 
 /// Limit of the best nodes that are described in full.
 const MAX_EXPLAINED_NODES: usize = 5;

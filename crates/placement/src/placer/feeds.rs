@@ -5,13 +5,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::value::RawValue;
+use stelia_kubelet::Uid;
+use stelia_placement_rules::node;
+use stelia_placement_rules::request::{Request, SharedRequest};
+use stelia_reservations::{NodeName, ObservedPod, Version};
 use tracing::{info, warn};
 
 use super::{Placer, State, count};
 use crate::apiserver::{Failure, Follower, Source, parse};
-use crate::node;
-use crate::request::{Request, SharedRequest};
-use crate::reservations::{NodeName, ObservedPod, Uid, Version};
 
 /// Reasons of failed pods that their nodes had admitted.
 const ADMITTED: [&str; 5] = ["Evicted", "Preempting", "Terminated", "NodeLost", "NodeShutdown"];

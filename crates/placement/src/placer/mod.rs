@@ -33,13 +33,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 use stelia_allocator::evaluate::ScoringStrategy;
+use stelia_kubelet::Uid;
+use stelia_placement_rules::cluster::{Question, RequestId, Verdict};
+use stelia_placement_rules::request::{Request, RequestError};
+use stelia_reservations::{Moment, NodeName, ReservationCounts, Reservations, Unavailable};
 use tokio::time::Instant;
 
 use crate::apiserver::lease::Leadership;
 use crate::apiserver::{Api, Owner, parse};
-use crate::cluster::{Question, RequestId, Verdict};
-use crate::request::{Request, RequestError};
-use crate::reservations::{Moment, NodeName, ReservationCounts, Reservations, Uid, Unavailable};
 
 pub(crate) use bind::to_its_end;
 pub use bind::{BindError, ToBind};

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 
+use stelia_kubelet::Uid;
+use stelia_placement_rules::cluster::{Emptied, Reason, Verdict};
+use stelia_placement_rules::evaluate::Refusal;
+use stelia_placement_rules::request::Request;
+use stelia_reservations::Moment;
+
 use super::{Answer, Placer, answer, reason};
-use crate::cluster::{Emptied, Reason, Verdict};
-use crate::evaluate::Refusal;
-use crate::request::Request;
-use crate::reservations::{Moment, Uid};
 
 /// Nodes that are evaluated at once, so that no other call waits for a question about all of them, and not all of them are in memory twice.
 const NODES_PER_BATCH: usize = 256;

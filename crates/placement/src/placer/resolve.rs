@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use stelia_kubelet::Uid;
 use tracing::{info, warn};
 
 use super::{Placer, count};
 use crate::apiserver::Failure;
-use crate::reservations::Uid;
 
 /// How often undecided binds are searched for.
 pub const RESOLVE_PERIOD: Duration = Duration::from_secs(2);

@@ -4,12 +4,13 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use stelia_kubelet::Uid;
+use stelia_reservations::{Moment, NodeName};
 use tracing::{debug, info};
 
 use super::waiting::{Fits, Open, Retry};
 use super::{Answer, Placer, count};
 use crate::apiserver::Failure;
-use crate::reservations::{Moment, NodeName, Uid};
 
 /// How often the nodes that changed are checked.
 const RETRY_PERIOD: Duration = Duration::from_millis(250);

@@ -2,11 +2,12 @@
 
 use stelia_cpus::CpuSet;
 
-use crate::cluster::{Cluster, RequestId};
-use crate::evaluate::{Arrival, Placement, Refusal};
-use crate::node::{NodeError, ParsedNode};
-use crate::request::{Request, SharedRequest};
-use crate::reservations::{Held, Rules, Uid};
+use stelia_kubelet::Uid;
+use stelia_placement_rules::cluster::{Cluster, RequestId};
+use stelia_placement_rules::evaluate::{Arrival, Placement, Refusal};
+use stelia_placement_rules::node::{NodeError, ParsedNode};
+use stelia_placement_rules::request::{Request, SharedRequest};
+use stelia_reservations::{Held, Rules};
 
 /// The nodes, with their answers kept.
 #[derive(Debug, Default)]

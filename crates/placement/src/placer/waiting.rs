@@ -7,9 +7,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use stelia_kubelet::Uid;
+use stelia_placement_rules::request::SharedRequest;
+use stelia_reservations::{Moment, NodeName};
+
 use super::namespace_queues::NamespaceQueues;
-use crate::request::SharedRequest;
-use crate::reservations::{Moment, NodeName, Uid};
 
 /// Pods that are remembered at most. One that comes beyond that takes the place of the youngest of the namespace that has the most, if
 /// that still has no fewer then; otherwise it is left to kube-scheduler, which tries every pod again after five minutes.
@@ -255,14 +257,14 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::vm;
+    use stelia_placement_rules::testing::vm;
 
     fn at(seconds: u64) -> Moment {
         Duration::from_secs(seconds)
     }
 
     fn uid(number: u128) -> Uid {
-        Uid::parse(&crate::testing::uid(number).to_string()).unwrap()
+        Uid::parse(&stelia_placement_rules::testing::uid(number).to_string()).unwrap()
     }
 
     fn shared(cpus: u64) -> SharedRequest {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::Mutex;
 
 use serde_json::value::RawValue;
+use stelia_reservations::Version;
 
 use super::random::Random;
 use crate::apiserver::{Failure, Follower};
-use crate::reservations::Version;
 
 /// Delays each event by a random time.
 pub(crate) struct DelayedFollower {

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use stelia_placement_rules::score;
+use stelia_reservations::Version;
 use tokio::time::Instant;
 
 use super::world::{PODS, Scheduling, World};
 use crate::apiserver::{Binding, Failure, Follower, parse};
 use crate::placer::{Answer, ToBind};
-use crate::reservations::Version;
-use crate::score;
 
 /// CPUs that a node's pods can ask for.
 pub(super) const ALLOCATABLE_CPUS: u32 = 28;

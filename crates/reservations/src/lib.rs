@@ -1,4 +1,6 @@
-//! Who has been promised CPUs of a node that the node's own object does not show yet.
+#![doc = include_str!("../README.md")]
+//!
+//! # What a pod holds
 //!
 //! A node's object says which pods have CPUs of their own. Until it shows a pod that was bound there, that pod *holds* what it
 //! was promised: a claim. What is held follows from what is known, so a restart that reads the same knows the same:
@@ -11,8 +13,8 @@
 //! | it is gone (ended or deleted), and the object never showed it | on its node for [`SETTLE_TIMEOUT`] more: the node may have admitted it, and say so late |
 //! | it is gone, and the object showed it once | nothing |
 //!
-//! There is no I/O and no clock here: whoever calls tells the time. Every event may come late, twice or out of order: pods and
-//! objects by their version, claim objects by theirs, and a UID that is gone stays gone.
+//! Every event may come late, twice or out of order: pods, objects and claim objects are ordered by their versions, and a UID that is
+//! gone stays gone.
 
 mod binds;
 mod claims;
@@ -26,8 +28,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stelia_cpus::CpuSet;
+use stelia_kubelet::Uid;
 
-pub use crate::node::Uid;
 pub use binds::{BindNotStarted, BindRequest, StartedBind, Ticket};
 pub use claims::{Entry, Rewrite};
 pub use events::{ObservedPod, Refused};

@@ -7,9 +7,9 @@ mod error;
 mod shape;
 #[cfg(test)]
 mod tests;
-mod uid;
 mod zones;
 
+use stelia_kubelet::Uid;
 use stelia_node_report::compact::{self, Compact};
 use stelia_node_report::stored::StoredObject;
 use stelia_text::excerpt;
@@ -17,7 +17,6 @@ use stelia_text::excerpt;
 pub use available::{Amount, Available, Devices};
 pub use error::NodeError;
 pub use shape::{Shape, ShapeKey};
-pub use uid::Uid;
 
 /// The longest object that is read, in bytes. One of 8192 CPUs and 1000 pods has a fifth of it.
 pub const MAX_BYTES: usize = 1 << 19;

@@ -23,9 +23,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use stelia_cpus::CpuSet;
+use stelia_kubelet::Uid;
 
 use crate::evaluate::{Arrival, NodeForecast, Placement, Refusal, own_cpus};
-use crate::node::{self, Available, NodeError, ParsedNode, Shape, ShapeKey, Uid};
+use crate::node::{self, Available, NodeError, ParsedNode, Shape, ShapeKey};
 use crate::request::{Request, SharedRequest};
 use crate::score::Weights;
 

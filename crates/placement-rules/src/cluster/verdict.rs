@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use stelia_kubelet::Uid;
+
 use super::Cluster;
 use super::question::Emptied;
 pub use super::reasons::Reason;
 use super::requests::RequestId;
 use crate::evaluate::{By, Placement, Refusal, evaluate};
-use crate::node::{NodeError, Uid};
+use crate::node::NodeError;
 use crate::request::SharedRequest;
 
 /// A node's answer in short.

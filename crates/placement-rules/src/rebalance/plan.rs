@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stelia_cpus::CpuSet;
+use stelia_kubelet::Uid;
 
 use super::{Gain, Limits, Move, MoveKind, NO_VMS, Plan, Resident, TOO_SMALL, UNUSABLE, ask};
 use crate::cluster::{Cluster, Verdict};
 use crate::evaluate::{Arrival, NodeForecast, Placement};
-use crate::node::{Available, Shape, Uid};
+use crate::node::{Available, Shape};
 use crate::request::{Request, SharedRequest};
 
 /// Limit of the nodes that are evaluated as a VM's destination: those with the best scores now.

@@ -16,10 +16,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use stelia_cpus::CpuSet;
+use stelia_kubelet::Uid;
 
 use crate::cluster::{Cluster, Verdict};
 use crate::evaluate::{Placement, Refusal, evaluate};
-use crate::node::Uid;
 use crate::request::{Request, SharedRequest};
 use crate::score::Weights;
 

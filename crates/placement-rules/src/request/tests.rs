@@ -99,8 +99,7 @@ fn a_pod_has_one_vm_or_none() {
     }
 }
 
-/// The names are the command line's, which only the program has.
-#[cfg(feature = "service")]
+/// The names are the command line's, which only programs have.
 #[test]
 fn every_option_of_an_allocation_is_read() {
     use clap::{Args, Command};
