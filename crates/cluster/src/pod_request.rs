@@ -93,7 +93,7 @@ impl PodRequest {
 
     fn of(name: String, asked: PodDetails, given: &AllocationRequest) -> Result<Self, String> {
         let mut allocation = given.clone();
-        allocation.qos = request::class(allocation.qos, asked.labels.get(QOS_CLASS).map(String::as_str));
+        allocation.qos = request::qos_class(allocation.qos, asked.labels.get(QOS_CLASS).map(String::as_str));
         if let Some(text) = asked.annotations.get(koordinator::RESOURCE_SPEC) {
             koordinator::add_spec(&mut allocation, text)
                 .map_err(|cause| format!("annotation {}: {cause}", koordinator::RESOURCE_SPEC))?;

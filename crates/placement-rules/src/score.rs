@@ -123,7 +123,7 @@ fn documents(shape: &Shape, before: &Available, request: &Request, outcome: &Out
     score::of(&node, &allocation, cpus, wanted, request.strategy).sum
 }
 
-/// What kubelet decided, in the allocator's words.
+/// kubelet's decision as an allocation.
 fn by_kubelet(shape: &Shape, outcome: &Outcome, policies: &AllocatorPolicies) -> Allocation {
     let settings = shape.kubelet.settings();
     let whole = match &settings.cpu_manager {
@@ -152,17 +152,17 @@ fn by_kubelet(shape: &Shape, outcome: &Outcome, policies: &AllocatorPolicies) ->
 
 fn distance(shape: &Shape, outcome: &Outcome) -> u32 {
     let nodes: BTreeSet<u32> = outcome.numa_nodes.union(&outcome.memory_nodes).copied().collect();
-    // What runs on the shared pool of the whole node is near nothing, and far from nothing.
+    // A pod on the shared pool of the whole node has no distance.
     if nodes.len() < 2 || outcome.cpus.is_empty() {
         return 100;
     }
     let pairs = nodes.iter().flat_map(|from| nodes.iter().map(move |to| (*from, *to)));
     let local = |node: u32| shape.distance(node, node).unwrap_or(LOCAL_DISTANCE);
-    let told = pairs.map(|(from, to)| match from == to {
+    let distances = pairs.map(|(from, to)| match from == to {
         true => local(from),
         false => shape.distance(from, to).unwrap_or(DEFAULT_DISTANCE),
     });
-    let sum = told.fold(0u64, u64::saturating_add);
+    let sum = distances.fold(0u64, u64::saturating_add);
     let count = (nodes.len() * nodes.len()) as u64;
     let least = nodes.iter().map(|node| local(*node)).min().unwrap_or(LOCAL_DISTANCE);
     let score = (least.saturating_mul(count).saturating_mul(100))

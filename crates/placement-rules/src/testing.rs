@@ -39,11 +39,11 @@ pub fn vm(cpus: u64) -> Request {
 }
 
 /// A VM with options, that follows what a scheduler chose or not.
-pub fn vm_with(cpus: u64, allocation: AllocationRequest, follows: bool) -> Request {
+pub fn vm_with(cpus: u64, allocation: AllocationRequest, follows_scheduler: bool) -> Request {
     let vm = Vm {
         container: "vm".to_owned(),
         allocation,
-        follows,
+        follows_scheduler,
     };
     Request::new(pod(cpus * 1000, 1), Some(vm), Default::default())
 }

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use stelia_cpus::CpuSet;
 
 use super::records::Intent;
-use super::{Attempt, FENCE_TIMEOUT, Moment, NodeName, Reservations, Rules, Uid, Unavailable, Version};
+use super::{AttemptId, FENCE_TIMEOUT, Moment, NodeName, Reservations, Rules, Uid, Unavailable, Version};
 
-/// A bind that was begun. Its holder tells the outcome by [`Reservations::bound`], [`Reservations::failed`] or
-/// [`Reservations::lost`].
+/// A bind that was started. Its holder reports the outcome by [`Reservations::bind_succeeded`],
+/// [`Reservations::bind_failed`] or [`Reservations::bind_undecided`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
     pub pod: Uid,
     pub node: NodeName,
     /// What the binding must demand of the pod.
     pub version: Version,
-    pub(super) attempt: Attempt,
-    pub(super) surprises: u64,
+    pub(super) attempt: AttemptId,
+    pub(super) invalidations: u64,
 }
 
 /// A bind that was started: what the pod is promised.
@@ -55,7 +55,7 @@ pub struct BindRequest<Q> {
 
 impl<R: Rules> Reservations<R> {
     /// The newest known request to bind a pod, by UID.
-    pub fn asked(&self, pod: Uid) -> Option<BindRequest<R::Request>> {
+    pub fn bind_request(&self, pod: Uid) -> Option<BindRequest<R::Request>> {
         let record = self.pods.get(&pod).filter(|record| record.gone.is_none())?;
         Some(BindRequest {
             uid: pod,
@@ -65,17 +65,17 @@ impl<R: Rules> Reservations<R> {
         })
     }
 
-    /// Promises the pod its place on the node, if the node would admit it beside everything that is held there.
+    /// Promises the pod CPUs of the node, if the node would admit the pod beside everything that is held there.
     ///
     /// # Errors
     /// Nothing is promised.
-    pub fn begin(
+    pub fn start_bind(
         &mut self,
-        asked: BindRequest<R::Request>,
+        bind: BindRequest<R::Request>,
         node: &NodeName,
         now: Moment,
-    ) -> Result<StartedBind<R::Place>, BindNotStarted<R::Rejection>> {
-        let record = self.pods.get(&asked.uid);
+    ) -> Result<StartedBind<R::Placement>, BindNotStarted<R::Rejection>> {
+        let record = self.pods.get(&bind.uid);
         if let Some(record) = record {
             if record.gone.is_some() || record.ending {
                 return Err(BindNotStarted::Gone);
@@ -91,33 +91,33 @@ impl<R: Rules> Reservations<R> {
         }
         self.available(node, now).map_err(BindNotStarted::Unavailable)?;
         let (request, version) = match record.and_then(|record| Some((record.request.as_ref()?, record.version))) {
-            Some((request, version)) if version >= asked.version => (request, version),
-            _ => (&asked.request, asked.version),
+            Some((request, version)) if version >= bind.version => (request, version),
+            _ => (&bind.request, bind.version),
         };
-        // A binding to this node that may still come would bring other CPUs.
+        // An earlier binding to this node that may still come would assign other CPUs.
         if record.is_some_and(|record| record.intents(node).any(|left| left.version >= version)) {
             return Err(BindNotStarted::UnderWay(node.clone()));
         }
         let mut held = super::held(&self.pods, &self.nodes, node);
-        held.retain(|held| held.pod != asked.uid);
+        held.retain(|held| held.pod != bind.uid);
         let place = self
             .rules
             .place(node, &held, request)
             .map_err(BindNotStarted::Rejected)?;
-        let cpus = self.rules.chosen(&place);
+        let cpus = self.rules.assigned_cpus(&place);
         let foreign = held.iter().map(|held| held.pod).find(|pod| self.is_foreign(*pod));
         let request = request.clone();
-        self.attempts += 1;
+        self.last_attempt += 1;
         let ticket = Ticket {
-            pod: asked.uid,
+            pod: bind.uid,
             node: node.clone(),
             version,
-            attempt: self.attempts,
-            surprises: self.nodes.get(node).map_or(0, |slot| slot.surprises),
+            attempt: self.last_attempt,
+            invalidations: self.nodes.get(node).map_or(0, |known| known.invalidations),
         };
-        self.abandon(asked.uid, version);
-        let record = self.pods.entry(asked.uid).or_default();
-        record.name = Some(asked.name);
+        self.abandon(bind.uid, version);
+        let record = self.pods.entry(bind.uid).or_default();
+        record.name = Some(bind.name);
         (record.request, record.version) = (Some(request), version);
         record.intents.push(Intent {
             node: node.clone(),
@@ -128,7 +128,7 @@ impl<R: Rules> Reservations<R> {
             since: now,
             foreign,
         });
-        self.enter(asked.uid, node);
+        self.add_to_node(bind.uid, node);
         Ok(StartedBind { ticket, place, cpus })
     }
 
@@ -137,31 +137,31 @@ impl<R: Rules> Reservations<R> {
         bound.is_some_and(|bound| !bound.ours)
     }
 
-    /// Whether the promise holds still: the pod may be gone meanwhile, or bound by others.
+    /// Whether the promise still holds: the pod may be gone meanwhile, or bound by another scheduler.
     pub fn is_open(&self, ticket: &Ticket) -> bool {
         let record = self.pods.get(&ticket.pod);
         record.is_some_and(|record| record.intents.iter().any(|intent| intent.attempt == ticket.attempt))
     }
 
-    /// The API server has bound it.
-    pub fn bound(&mut self, ticket: &Ticket, now: Moment) {
+    /// The API server has bound the pod.
+    pub fn bind_succeeded(&mut self, ticket: &Ticket, now: Moment) {
         if self.is_open(ticket) {
             self.bind(ticket.pod, &ticket.node, None, None, now);
         }
     }
 
-    /// This bind of it has not bound it, and cannot any more. Where the API server refused because the pod is bound already or
-    /// has another version, the pod is to be told first ([`Reservations::pod`]): an earlier bind's answer may have been lost.
-    pub fn failed(&mut self, ticket: &Ticket) {
+    /// The bind has not bound the pod, and no longer can. If the API server refused because the pod is already bound or has another
+    /// version, call [`Reservations::pod_changed`] first: the answer to an earlier bind may have been lost.
+    pub fn bind_failed(&mut self, ticket: &Ticket) {
         let Some(record) = self.pods.get_mut(&ticket.pod) else {
             return;
         };
         record.intents.retain(|intent| intent.attempt != ticket.attempt);
-        self.leave(ticket.pod, &ticket.node);
+        self.remove_from_node(ticket.pod, &ticket.node);
     }
 
-    /// Whether it is bound is not known: it holds what it was promised until that is decided.
-    pub fn lost(&mut self, ticket: &Ticket, now: Moment) {
+    /// It is not known whether the pod is bound: it holds what it was promised until that is decided.
+    pub fn bind_undecided(&mut self, ticket: &Ticket, now: Moment) {
         let Some(record) = self.pods.get_mut(&ticket.pod) else {
             return;
         };
@@ -175,15 +175,14 @@ impl<R: Rules> Reservations<R> {
         }
     }
 
-    /// The pods, with their names, of which it is to be read whether they are bound.
+    /// The pods with an undecided bind, and their names. The caller reads whether they are bound.
     pub fn undecided(&self) -> Vec<(Uid, Arc<str>)> {
         let named = |pod: &Uid| Some((*pod, self.pods.get(pod)?.name.clone()?));
         self.undecided.iter().filter_map(named).collect()
     }
 
-    /// Those of them that are to be changed, by a write of whatever kind to the pod, because nothing was decided for
-    /// [`FENCE_TIMEOUT`]: the former writer may have stopped before it sent the binding, and send it at any time. The binding
-    /// demands a version of the pod, so once the pod has another one it cannot succeed.
+    /// The pods whose bind has been undecided for [`FENCE_TIMEOUT`]: the former writer may have stopped before it sent the binding, and
+    /// send it at any time. The binding demands a version of the pod, so any write to the pod by the caller makes it fail.
     pub fn to_fence(&self, now: Moment) -> Vec<(Uid, Arc<str>)> {
         let due = |pod: &Uid| {
             let intents = self
@@ -200,7 +199,7 @@ impl<R: Rules> Reservations<R> {
         pods
     }
 
-    /// Ends what earlier binds of the pod left, those that demand a version before this one.
+    /// Ends the undecided binds of the pod that demand a version older than this one.
     pub(super) fn abandon(&mut self, pod: Uid, newer: Version) {
         let Some(record) = self.pods.get_mut(&pod) else { return };
         let over = |intent: &Intent| !intent.open && intent.version < newer;
@@ -210,7 +209,7 @@ impl<R: Rules> Reservations<R> {
             self.undecided.remove(&pod);
         }
         for intent in ended {
-            self.leave(pod, &intent.node);
+            self.remove_from_node(pod, &intent.node);
         }
     }
 }

@@ -6,78 +6,78 @@ use std::sync::Arc;
 
 use stelia_cpus::CpuSet;
 
-use super::records::{Intent, Record};
-use super::{Attempt, Moment, NodeName, Reservations, Rules, Ticket, Uid, Version};
+use super::records::{Intent, PodRecord};
+use super::{AttemptId, Moment, NodeName, Reservations, Rules, Ticket, Uid, Version};
 
-/// A claim, as it is written.
+/// A claim in a claim object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct Claim {
     pub pod: Uid,
     /// `namespace/name`.
     pub name: Arc<str>,
-    /// Whose it is; 0 where the pod is bound.
-    pub attempt: Attempt,
+    /// The bind that the claim is of; 0 if the pod is bound.
+    pub attempt: AttemptId,
     /// The pod's version that its binding demands.
     pub version: Version,
     pub cpus: Option<CpuSet>,
 }
 
-/// What a claim object is to say.
+/// The content that is to be written to a claim object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rewrite {
-    /// The version that it must have; `None` where there must be none.
+    /// The version that the object must have; `None` if there must be no object.
     pub base: Option<Version>,
-    pub entries: Vec<Entry>,
+    pub claims: Vec<Claim>,
 }
 
 impl<R: Rules> Reservations<R> {
-    /// A claim object was added or changed. Claims in it that were not known are another writer's: its binding may come at any
-    /// time, so they hold what they say until it is known better. Whether there were any.
-    pub fn claims(&mut self, node: &NodeName, version: Version, entries: &[Entry], now: Moment) -> bool {
-        let slot = self.nodes.entry(node.clone()).or_default();
-        if version <= slot.claims {
+    /// A claim object was added or changed. Claims in it that were not known are another writer's, whose binding may come at any time:
+    /// they hold their CPUs until the outcome is known. Returns whether there were any.
+    pub fn claims_changed(&mut self, node: &NodeName, version: Version, claims: &[Claim], now: Moment) -> bool {
+        let known = self.nodes.entry(node.clone()).or_default();
+        if version <= known.claims_version {
             return false;
         }
-        slot.claims = version;
-        let here = slot.pods.clone();
-        let attempts: HashSet<Attempt> = entries.iter().map(|entry| entry.attempt).collect();
-        let mut news = false;
-        for entry in entries {
-            news |= self.learn(node, entry, now);
+        known.claims_version = version;
+        let pods = known.pods.clone();
+        let attempts: HashSet<AttemptId> = claims.iter().map(|claim| claim.attempt).collect();
+        let mut has_foreign = false;
+        for claim in claims {
+            has_foreign |= self.add_foreign_claim(node, claim, now);
         }
-        if news {
-            self.surprise(node);
+        if has_foreign {
+            self.invalidate_promises(node);
         }
-        // What an earlier bind left, and the writer of this version knew to be over.
-        for pod in here {
-            self.forget(node, pod, &attempts);
+        // What an earlier bind left, and the writer of this version knew to have ended.
+        for pod in pods {
+            self.drop_ended_attempts(node, pod, &attempts);
         }
-        self.touch(node);
-        news
+        self.update_node(node);
+        has_foreign
     }
 
-    fn learn(&mut self, node: &NodeName, entry: &Entry, now: Moment) -> bool {
-        let record = self.pods.entry(entry.pod).or_default();
-        let over = record.gone.is_some() || record.bound.is_some() || record.version > entry.version;
-        if over || record.intents(node).any(|intent| intent.attempt == entry.attempt) {
+    fn add_foreign_claim(&mut self, node: &NodeName, claim: &Claim, now: Moment) -> bool {
+        let record = self.pods.entry(claim.pod).or_default();
+        let over = record.gone.is_some() || record.bound.is_some() || record.version > claim.version;
+        if over || record.intents(node).any(|intent| intent.attempt == claim.attempt) {
             return false;
         }
-        record.name = Some(entry.name.clone());
+        record.name = Some(claim.name.clone());
         record.intents.push(Intent {
             node: node.clone(),
-            attempt: entry.attempt,
+            attempt: claim.attempt,
             open: false,
-            version: entry.version,
-            cpus: entry.cpus.clone(),
+            version: claim.version,
+            cpus: claim.cpus.clone(),
             since: now,
             foreign: None,
         });
-        self.undecided.insert(entry.pod);
-        self.enter(entry.pod, node);
+        self.undecided.insert(claim.pod);
+        self.add_to_node(claim.pod, node);
         true
     }
 
-    fn forget(&mut self, node: &NodeName, pod: Uid, written: &HashSet<Attempt>) {
+    fn drop_ended_attempts(&mut self, node: &NodeName, pod: Uid, written: &HashSet<AttemptId>) {
         let Some(record) = self.pods.get_mut(&pod) else { return };
         let before = record.intents.len();
         record
@@ -89,54 +89,54 @@ impl<R: Rules> Reservations<R> {
         if !record.is_undecided() {
             self.undecided.remove(&pod);
         }
-        self.leave(pod, node);
+        self.remove_from_node(pod, node);
     }
 
     /// The claim object was deleted.
-    pub fn claims_gone(&mut self, node: &NodeName, version: Version) {
-        if let Some(slot) = self.nodes.get_mut(node).filter(|slot| slot.claims <= version) {
-            slot.claims = 0;
-            self.touch(node);
+    pub fn claims_deleted(&mut self, node: &NodeName, version: Version) {
+        if let Some(known) = self.nodes.get_mut(node).filter(|known| known.claims_version <= version) {
+            known.claims_version = 0;
+            self.update_node(node);
         }
     }
 
     /// A list of all claim objects, of that version: nodes that are not in it have none.
-    pub fn only_claims(&mut self, listed: &HashSet<NodeName>, version: Version) {
+    pub fn claims_listed(&mut self, listed: &HashSet<NodeName>, version: Version) {
         let nodes = self
             .nodes
             .iter()
-            .filter(|(node, slot)| slot.claims != 0 && !listed.contains(*node));
+            .filter(|(node, known)| known.claims_version != 0 && !listed.contains(*node));
         let gone: Vec<NodeName> = nodes.map(|(node, _)| node.clone()).collect();
         for node in gone {
-            self.claims_gone(&node, version);
+            self.claims_deleted(&node, version);
         }
     }
 
-    /// What the node's claim object is to say, with the ticket's claim in it. `None`: the promise was made without knowing
-    /// claims that are known now, or does not hold any more; begin anew.
+    /// The content for the node's claim object, with the ticket's claim in it. `None` if the promise was invalidated meanwhile, or has
+    /// ended; the bind must be started again.
     pub fn rewrite(&self, ticket: &Ticket) -> Option<Rewrite> {
-        let slot = self.nodes.get(&ticket.node)?;
-        if !self.is_open(ticket) || slot.surprises != ticket.surprises {
+        let known = self.nodes.get(&ticket.node)?;
+        if !self.is_open(ticket) || known.invalidations != ticket.invalidations {
             return None;
         }
-        let records = slot.pods.iter().filter_map(|pod| Some((*pod, self.pods.get(pod)?)));
-        let entries = records.flat_map(|(pod, record)| entries(pod, record, &ticket.node));
+        let records = known.pods.iter().filter_map(|pod| Some((*pod, self.pods.get(pod)?)));
+        let claims = records.flat_map(|(pod, record)| claims_of(pod, record, &ticket.node));
         Some(Rewrite {
-            base: Some(slot.claims).filter(|version| *version != 0),
-            entries: entries.collect(),
+            base: Some(known.claims_version).filter(|version| *version != 0),
+            claims: claims.collect(),
         })
     }
 
     /// The claim object was written.
-    pub fn wrote(&mut self, node: &NodeName, version: Version) {
-        let slot = self.nodes.entry(node.clone()).or_default();
-        slot.claims = slot.claims.max(version);
+    pub fn claims_written(&mut self, node: &NodeName, version: Version) {
+        let known = self.nodes.entry(node.clone()).or_default();
+        known.claims_version = known.claims_version.max(version);
     }
 }
 
-/// What a pod holds there, without what others bound: that is nobody's claim.
-fn entries<Q>(pod: Uid, record: &Record<Q>, on: &str) -> Vec<Entry> {
-    let entry = |attempt, version, cpus: &Option<CpuSet>| Entry {
+/// The claims of a pod on a node. A pod that another scheduler bound has none.
+fn claims_of<Q>(pod: Uid, record: &PodRecord<Q>, on: &str) -> Vec<Claim> {
+    let claim = |attempt, version, cpus: &Option<CpuSet>| Claim {
         pod,
         name: record.name.clone().unwrap_or_default(),
         attempt,
@@ -145,9 +145,9 @@ fn entries<Q>(pod: Uid, record: &Record<Q>, on: &str) -> Vec<Entry> {
     };
     let intents = record
         .intents(on)
-        .map(|intent| entry(intent.attempt, intent.version, &intent.cpus));
+        .map(|intent| claim(intent.attempt, intent.version, &intent.cpus));
     let bound = record.unseen().filter(|bound| bound.ours && &*bound.node == on);
     intents
-        .chain(bound.map(|_| entry(0, record.version, &record.cpus)))
+        .chain(bound.map(|_| claim(0, record.version, &record.cpus)))
         .collect()
 }

@@ -25,7 +25,7 @@ pub struct ObservedPod<Q> {
     pub ending: bool,
 }
 
-/// A pod that came through here, and that its node refused.
+/// A pod that this program bound, and that its node refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     pub pod: Uid,
@@ -38,40 +38,40 @@ pub struct Refused {
 }
 
 impl<R: Rules> Reservations<R> {
-    /// A pod was added or changed, and is not over.
-    pub fn pod(&mut self, seen: ObservedPod<R::Request>, now: Moment) {
-        let uid = seen.uid;
+    /// A pod was added or changed, and has not ended.
+    pub fn pod_changed(&mut self, observed: ObservedPod<R::Request>, now: Moment) {
+        let uid = observed.uid;
         let record = self.pods.entry(uid).or_default();
-        if record.gone.is_some() || seen.version < record.version {
+        if record.gone.is_some() || observed.version < record.version {
             return;
         }
-        record.version = seen.version;
-        record.request = Some(seen.request);
-        record.ending = seen.ending;
-        record.name = Some(seen.name);
-        match (seen.node, &mut record.bound) {
+        record.version = observed.version;
+        record.request = Some(observed.request);
+        record.ending = observed.ending;
+        record.name = Some(observed.name);
+        match (observed.node, &mut record.bound) {
             // A binding that demands a version which the pod has no longer has failed, or will. A pod is never unbound: where its
             // binding was answered before this version was seen, this one is older.
             (None, None) => {
                 record.name = record.name.take_if(|_| !record.intents.is_empty());
-                self.abandon(uid, seen.version);
-                self.touch_all(uid);
+                self.abandon(uid, observed.version);
+                self.update_nodes_of(uid);
             }
             (None, Some(_)) => {}
             (Some(node), Some(bound)) if bound.node == node => {
-                bound.started = bound.started.or(seen.running.then_some(now));
-                record.cpus = seen.cpus.or(record.cpus.take());
+                bound.started = bound.started.or(observed.running.then_some(now));
+                record.cpus = observed.cpus.or(record.cpus.take());
                 record.name = record.name.take_if(|_| !bound.shown);
-                self.touch(&node);
+                self.update_node(&node);
             }
             (Some(node), _) => {
-                let started = seen.running.then_some(now);
-                self.bind(uid, &node, seen.cpus, started, now);
+                let started = observed.running.then_some(now);
+                self.bind(uid, &node, observed.cpus, started, now);
             }
         }
     }
 
-    /// The pod is bound there, by whomever: all other bindings of it have failed, or will.
+    /// The pod is bound to the node, by this program or another scheduler: all other bindings of it have failed, or will.
     pub(super) fn bind(
         &mut self,
         pod: Uid,
@@ -80,7 +80,7 @@ impl<R: Rules> Reservations<R> {
         started: Option<Moment>,
         now: Moment,
     ) {
-        let shown = self.shows(node, pod);
+        let shown = self.accounts_for(node, pod);
         let Some(record) = self.pods.get_mut(&pod) else { return };
         let before = record.bound.take().map(|bound| bound.node);
         let intents = std::mem::take(&mut record.intents);
@@ -100,25 +100,25 @@ impl<R: Rules> Reservations<R> {
         self.undecided.remove(&pod);
         let elsewhere = intents.into_iter().map(|intent| intent.node).chain(before);
         for other in elsewhere.filter(|other| other != node) {
-            self.leave(pod, &other);
+            self.remove_from_node(pod, &other);
         }
-        self.enter(pod, node);
+        self.add_to_node(pod, node);
         if foreign && !shown {
-            self.surprise(node);
-            self.blame(pod, node);
+            self.invalidate_promises(node);
+            self.note_foreign(pod, node);
         }
     }
 
-    /// What was promised there before was promised without knowing this.
-    pub(super) fn surprise(&mut self, node: &NodeName) {
-        if let Some(slot) = self.nodes.get_mut(node) {
-            slot.surprises += 1;
+    /// Promises on the node that are not written yet were made without knowing of a change.
+    pub(super) fn invalidate_promises(&mut self, node: &NodeName) {
+        if let Some(known) = self.nodes.get_mut(node) {
+            known.invalidations += 1;
         }
     }
 
-    /// A pod of others holds something on the node: whoever of ours waits there may be refused because of it.
-    fn blame(&mut self, foreign: Uid, node: &NodeName) {
-        let pods = self.nodes.get(node).map(|slot| slot.pods.clone()).unwrap_or_default();
+    /// Another scheduler's pod holds CPUs on the node: pods that this program bound there may be refused because of it.
+    fn note_foreign(&mut self, foreign: Uid, node: &NodeName) {
+        let pods = self.nodes.get(node).map(|known| known.pods.clone()).unwrap_or_default();
         for pod in pods.into_iter().filter(|pod| *pod != foreign) {
             let Some(record) = self.pods.get_mut(&pod) else {
                 continue;
@@ -132,7 +132,7 @@ impl<R: Rules> Reservations<R> {
         }
     }
 
-    /// The pod is over, deleted, or not in a list of all. `refused`: why its node did not admit it.
+    /// The pod has ended, is deleted, or is not in a list of all pods. `refused`: why its node did not admit it.
     pub fn pod_gone(&mut self, pod: Uid, refused: Option<&str>, now: Moment) {
         let record = self.pods.entry(pod).or_default();
         if record.gone.is_some() {
@@ -153,17 +153,17 @@ impl<R: Rules> Reservations<R> {
         let left = record.bound.as_ref().map(|bound| bound.node.clone());
         self.undecided.remove(&pod);
         for node in intents.into_iter().map(|intent| intent.node).chain(unseen) {
-            self.leave(pod, &node);
+            self.remove_from_node(pod, &node);
         }
         if let Some(node) = left {
             self.timers.entry(now + SETTLE_TIMEOUT).or_default().insert(pod);
-            self.touch(&node);
+            self.update_node(&node);
         }
         self.timers.entry(now + UID_RETENTION).or_default().insert(pod);
     }
 
     /// A list of all pods, of that version: those that are not in it are gone, unless a newer version of them was seen.
-    pub fn only_pods(&mut self, listed: &HashSet<Uid>, version: Version, now: Moment) {
+    pub fn pods_listed(&mut self, listed: &HashSet<Uid>, version: Version, now: Moment) {
         let gone = self.pods.iter().filter(|(uid, record)| {
             let newest = record
                 .intents
@@ -179,17 +179,17 @@ impl<R: Rules> Reservations<R> {
     }
 
     /// A node's object was added or changed.
-    pub fn object(&mut self, node: &NodeName, version: Version, described: R::Node, now: Moment) {
-        let slot = self.nodes.entry(node.clone()).or_default();
-        if version <= slot.version {
+    pub fn object_changed(&mut self, node: &NodeName, version: Version, described: R::Node, now: Moment) {
+        let known = self.nodes.entry(node.clone()).or_default();
+        if version <= known.object_version {
             return;
         }
-        (slot.version, slot.alive) = (version, now);
-        slot.usable = self.rules.put(node, Some(described));
-        slot.surprises += 1;
-        let pods = slot.pods.clone();
+        (known.object_version, known.object_changed_at) = (version, now);
+        known.usable = self.rules.put_node(node, Some(described));
+        known.invalidations += 1;
+        let pods = known.pods.clone();
         for pod in pods {
-            let shown = self.shows(node, pod);
+            let shown = self.accounts_for(node, pod);
             let Some(record) = self.pods.get_mut(&pod) else {
                 continue;
             };
@@ -202,63 +202,63 @@ impl<R: Rules> Reservations<R> {
             bound.shown = shown;
             bound.shown_once |= shown;
             record.name = record.name.take_if(|_| !shown);
-            // The object accounts for what is over too, as long as it does.
+            // The object accounts for a pod that has ended, too.
             if shown && record.gone.is_some() {
                 record.bound = None;
-                self.leave(pod, node);
+                self.remove_from_node(pod, node);
             }
         }
         self.roomier.insert(node.clone());
-        self.touch(node);
+        self.update_node(node);
     }
 
     /// The object was deleted; `version` is that of its deletion.
-    pub fn object_gone(&mut self, node: &NodeName, version: Version, now: Moment) {
-        let slot = self.nodes.entry(node.clone()).or_default();
-        if version < slot.version {
+    pub fn object_deleted(&mut self, node: &NodeName, version: Version, now: Moment) {
+        let known = self.nodes.entry(node.clone()).or_default();
+        if version < known.object_version {
             return;
         }
-        (slot.version, slot.alive) = (version, now);
-        slot.usable = self.rules.put(node, None);
-        let pods = slot.pods.clone();
+        (known.object_version, known.object_changed_at) = (version, now);
+        known.usable = self.rules.put_node(node, None);
+        let pods = known.pods.clone();
         for pod in pods {
             let bound = self.pods.get_mut(&pod).and_then(|record| record.bound.as_mut());
             if let Some(bound) = bound.filter(|bound| bound.node == *node && bound.shown) {
                 (bound.shown, bound.since) = (false, now);
             }
         }
-        self.touch(node);
+        self.update_node(node);
     }
 
     /// A list of all objects, of that version: nodes that are not in it have none.
-    pub fn only_objects(&mut self, listed: &HashSet<NodeName>, version: Version, now: Moment) {
+    pub fn objects_listed(&mut self, listed: &HashSet<NodeName>, version: Version, now: Moment) {
         let nodes = self
             .nodes
             .iter()
-            .filter(|(node, slot)| slot.version != 0 && !listed.contains(*node));
+            .filter(|(node, known)| known.object_version != 0 && !listed.contains(*node));
         let gone: Vec<NodeName> = nodes.map(|(node, _)| node.clone()).collect();
         for node in gone {
-            self.object_gone(&node, version, now);
+            self.object_deleted(&node, version, now);
         }
     }
 
-    /// Whether the node's object accounts for the pod: it shows it, or has nothing of it to show.
-    pub(super) fn shows(&self, node: &str, pod: Uid) -> bool {
+    /// Whether the node's object accounts for the pod: it shows the pod, or the pod gets no CPUs of its own.
+    pub(super) fn accounts_for(&self, node: &str, pod: Uid) -> bool {
         let request = self.pods.get(&pod).and_then(|record| record.request.as_ref());
-        let usable = self.nodes.get(node).is_some_and(|slot| slot.usable);
-        let owns = || request.is_none_or(|request| self.rules.owns(node, request));
-        usable && (!owns() || self.rules.shows(node, pod))
+        let usable = self.nodes.get(node).is_some_and(|known| known.usable);
+        let gets_own_cpus = || request.is_none_or(|request| self.rules.gets_own_cpus(node, request));
+        usable && (!gets_own_cpus() || self.rules.object_shows(node, pod))
     }
 
-    /// What is known of the pod changed, wherever it is.
-    pub(super) fn touch_all(&mut self, pod: Uid) {
+    /// Derives the flags of all nodes that the pod is on, because what is known of the pod changed.
+    pub(super) fn update_nodes_of(&mut self, pod: Uid) {
         let Some(record) = self.pods.get(&pod) else { return };
         let intents = record.intents.iter().map(|intent| intent.node.clone());
         let nodes: Vec<NodeName> = intents
             .chain(record.bound.as_ref().map(|bound| bound.node.clone()))
             .collect();
         for node in nodes {
-            self.touch(&node);
+            self.update_node(&node);
         }
     }
 }

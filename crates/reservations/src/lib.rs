@@ -31,16 +31,16 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
 
 pub use binds::{BindNotStarted, BindRequest, StartedBind, Ticket};
-pub use claims::{Entry, Rewrite};
+pub use claims::{Claim, Rewrite};
 pub use events::{ObservedPod, Refused};
-use records::{Record, Slot};
+use records::{NodeRecord, PodRecord};
 
 /// Since any moment before all others, such as the program's start.
 pub type Moment = Duration;
 /// A `resourceVersion`. Kubernetes compares them as numbers since 1.35, and etcd has always counted up.
 pub type Version = u64;
 /// One call that binds a pod: the process in the upper half, its calls counted in the lower one.
-pub type Attempt = u128;
+pub type AttemptId = u128;
 /// A Node's name.
 pub type NodeName = Arc<str>;
 
@@ -54,42 +54,42 @@ const UID_RETENTION: Duration = Duration::from_secs(600);
 /// A bind whose outcome is unknown for this long is decided by changing the pod's version: see [`Reservations::to_fence`].
 pub const FENCE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What nodes would do, as far as reservations ask.
+/// What nodes would do with pods.
 pub trait Rules {
     /// A node as its object describes it.
     type Node;
-    /// What a pod asks for.
+    /// What a pod requests.
     type Request: Clone;
-    /// What it would get.
-    type Place;
-    /// Why it would not be admitted.
+    /// What the node would give the pod.
+    type Placement;
+    /// Why the node would not admit the pod.
     type Rejection;
 
-    /// Takes over a node's object, or its end. Whether something can be placed on the node.
-    fn put(&mut self, node: &str, described: Option<Self::Node>) -> bool;
+    /// Stores a node's object, or `None` if it was deleted. Returns whether pods can be placed on the node.
+    fn put_node(&mut self, node: &str, described: Option<Self::Node>) -> bool;
 
-    /// Whether the node admits the pod beside those that hold something there, whatever the order in which it learns of them.
+    /// Places the pod on the node beside the pods that hold CPUs there, in whatever order the node admits them.
     ///
     /// # Errors
-    /// It refuses it, or one of the others.
+    /// The node would refuse the pod, or one of the others.
     fn place(
         &mut self,
         node: &str,
         held: &[Held<'_, Self::Request>],
         request: &Self::Request,
-    ) -> Result<Self::Place, Self::Rejection>;
+    ) -> Result<Self::Placement, Self::Rejection>;
 
-    /// The CPUs for the pod's annotation; `None` if the node chooses by itself.
-    fn chosen(&self, place: &Self::Place) -> Option<CpuSet>;
+    /// The CPUs that the pod's annotation is to name; `None` if the node chooses them.
+    fn assigned_cpus(&self, place: &Self::Placement) -> Option<CpuSet>;
 
-    /// Whether the node's object will show a pod with this request.
-    fn owns(&self, node: &str, request: &Self::Request) -> bool;
+    /// Whether the node would give a pod with this request CPUs of its own, so that its object will show the pod.
+    fn gets_own_cpus(&self, node: &str, request: &Self::Request) -> bool;
 
-    /// Whether the object shows the pod.
-    fn shows(&self, node: &str, pod: Uid) -> bool;
+    /// Whether the node's object shows the pod.
+    fn object_shows(&self, node: &str, pod: Uid) -> bool;
 
-    /// Whether a pod gets its CPUs when its container starts, which may be long after it was bound, and not when kubelet admits it.
-    fn at_start(&self, node: &str, request: &Self::Request) -> bool;
+    /// Whether the pod gets its CPUs when its container starts, which may be long after the bind, and not when kubelet admits the pod.
+    fn cpus_at_container_start(&self, node: &str, request: &Self::Request) -> bool;
 }
 
 /// What a pod holds on a node whose object does not show it.
@@ -97,11 +97,11 @@ pub trait Rules {
 pub struct Held<'a, Q> {
     pub pod: Uid,
     pub request: &'a Q,
-    /// What was chosen for it here; `None` where the node will choose.
+    /// The CPUs that are assigned to it; `None` if the node will choose them.
     pub cpus: Option<&'a CpuSet>,
 }
 
-/// Why nothing is placed on a node now, whatever it is.
+/// Why no pod at all is placed on a node now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
     #[error("the node has no NodeResourceTopology object that can be used")]
@@ -112,21 +112,22 @@ pub enum Unavailable {
     UnknownClaim,
 }
 
-/// All of them, by pod and by node.
+/// What is held on all nodes.
 pub struct Reservations<R: Rules> {
     rules: R,
-    pods: HashMap<Uid, Record<R::Request>>,
-    nodes: HashMap<NodeName, Slot>,
-    /// Pods with a bind whose outcome is not known.
+    pods: HashMap<Uid, PodRecord<R::Request>>,
+    nodes: HashMap<NodeName, NodeRecord>,
+    /// Pods with an undecided bind.
     undecided: BTreeSet<Uid>,
-    /// When pods that are gone hold nothing any more, and when they are forgotten.
+    /// When pods that are gone no longer hold CPUs, and when they are forgotten.
     timers: BTreeMap<Moment, BTreeSet<Uid>>,
-    /// Nodes of which something changed that an answer depends on.
+    /// Nodes on which what is held may have changed since [`Reservations::update_rules`].
     changed: BTreeSet<NodeName>,
     /// Nodes that may have more room than before.
     roomier: BTreeSet<NodeName>,
+    /// Refusals since [`Reservations::take_refused`].
     refused: Vec<Refused>,
-    attempts: Attempt,
+    last_attempt: AttemptId,
 }
 
 /// The state of a pod's reservation.
@@ -167,7 +168,7 @@ impl<R: Rules> Reservations<R> {
             changed: BTreeSet::new(),
             roomier: BTreeSet::new(),
             refused: Vec::new(),
-            attempts: Attempt::from(process) << 64,
+            last_attempt: AttemptId::from(process) << 64,
         }
     }
 
@@ -179,20 +180,20 @@ impl<R: Rules> Reservations<R> {
         &mut self.rules
     }
 
-    /// Whether something may be placed on the node now.
+    /// Whether pods may be placed on the node now.
     ///
     /// # Errors
     /// Why not.
     pub fn available(&self, node: &str, now: Moment) -> Result<(), Unavailable> {
-        let slot = self
+        let known = self
             .nodes
             .get(node)
-            .filter(|slot| slot.usable)
+            .filter(|known| known.usable)
             .ok_or(Unavailable::NoObject)?;
-        if slot.unknown {
+        if known.has_unknown_claim {
             return Err(Unavailable::UnknownClaim);
         }
-        match slot.overdue.is_some_and(|at| now > at) {
+        match known.silent_after.is_some_and(|at| now > at) {
             true => Err(Unavailable::Silent),
             false => Ok(()),
         }
@@ -203,16 +204,16 @@ impl<R: Rules> Reservations<R> {
         held(&self.pods, &self.nodes, node)
     }
 
-    /// Tells the rules what is held on each node of which that changed.
-    pub fn refresh(&mut self, mut tell: impl FnMut(&mut R, &str, &[Held<'_, R::Request>])) {
+    /// Passes what is held to the rules, for each node on which it may have changed.
+    pub fn update_rules(&mut self, mut update: impl FnMut(&mut R, &str, &[Held<'_, R::Request>])) {
         for node in std::mem::take(&mut self.changed) {
             let held = held(&self.pods, &self.nodes, &node);
-            tell(&mut self.rules, &node, &held);
+            update(&mut self.rules, &node, &held);
         }
     }
 
-    /// Where the pod is, or may come to be.
-    pub fn standings(&self, pod: Uid) -> Vec<ReservationStatus> {
+    /// The nodes that the pod is bound to, or may become bound to.
+    pub fn statuses(&self, pod: Uid) -> Vec<ReservationStatus> {
         let Some(record) = self.pods.get(&pod) else {
             return Vec::new();
         };
@@ -247,28 +248,28 @@ impl<R: Rules> Reservations<R> {
         std::mem::take(&mut self.refused)
     }
 
-    pub fn census(&self, now: Moment) -> ReservationCounts {
-        let mut census = ReservationCounts::default();
+    pub fn counts(&self, now: Moment) -> ReservationCounts {
+        let mut counts = ReservationCounts::default();
         for record in self.pods.values() {
             let open = record.intents.iter().filter(|intent| intent.open).count();
-            census.binding += open;
-            census.undecided += record.intents.len() - open;
+            counts.binding += open;
+            counts.undecided += record.intents.len() - open;
             let Some(bound) = record.unseen() else { continue };
             match record.gone {
-                Some(_) => census.leaving += 1,
+                Some(_) => counts.leaving += 1,
                 None => {
-                    census.unseen += 1;
-                    census.foreign += usize::from(!bound.ours);
+                    counts.unseen += 1;
+                    counts.foreign += usize::from(!bound.ours);
                 }
             }
         }
-        let silent = |slot: &&Slot| slot.usable && slot.overdue.is_some_and(|at| now > at);
-        census.silent_nodes = self.nodes.values().filter(silent).count();
-        census
+        let silent = |known: &&NodeRecord| known.usable && known.silent_after.is_some_and(|at| now > at);
+        counts.silent_nodes = self.nodes.values().filter(silent).count();
+        counts
     }
 
-    /// Lets time pass: what ended unseen is no longer counted, and what is long gone is forgotten.
-    pub fn pass(&mut self, now: Moment) {
+    /// Passes the time: pods that ended before the object showed them stop holding CPUs, and pods long gone are forgotten.
+    pub fn advance(&mut self, now: Moment) {
         while let Some(entry) = self.timers.first_entry().filter(|entry| *entry.key() <= now) {
             for pod in entry.remove() {
                 self.expire(pod, now);
@@ -284,69 +285,74 @@ impl<R: Rules> Reservations<R> {
             self.pods.remove(&pod);
         }
         if let Some(bound) = left {
-            self.leave(pod, &bound.node);
+            self.remove_from_node(pod, &bound.node);
         }
     }
 
-    /// Takes the pod off the node's list, unless something of it is there still.
-    fn leave(&mut self, pod: Uid, node: &NodeName) {
-        let stays = self.pods.get(&pod).is_some_and(|record| record.is_on(node));
-        if let Some(slot) = self.nodes.get_mut(node).filter(|_| !stays) {
-            slot.pods.retain(|one| *one != pod);
+    /// Removes the pod from the node, unless another bind of it there is left.
+    fn remove_from_node(&mut self, pod: Uid, node: &NodeName) {
+        let stays = self.pods.get(&pod).is_some_and(|record| record.is_listed_on(node));
+        if let Some(known) = self.nodes.get_mut(node).filter(|_| !stays) {
+            known.pods.retain(|one| *one != pod);
         }
         self.roomier.insert(node.clone());
-        self.touch(node);
+        self.update_node(node);
     }
 
-    /// Puts it there, at the end, unless it is there already.
-    fn enter(&mut self, pod: Uid, node: &NodeName) {
-        let slot = self.nodes.entry(node.clone()).or_default();
-        if !slot.pods.contains(&pod) {
-            slot.pods.push(pod);
+    /// Adds the pod to the node as the last one, unless it is there already.
+    fn add_to_node(&mut self, pod: Uid, node: &NodeName) {
+        let known = self.nodes.entry(node.clone()).or_default();
+        if !known.pods.contains(&pod) {
+            known.pods.push(pod);
         }
-        self.touch(node);
+        self.update_node(node);
     }
 
-    /// What is held on the node may have changed.
-    fn touch(&mut self, node: &NodeName) {
+    /// Derives a node's flags again, because what is held there may have changed.
+    fn update_node(&mut self, node: &NodeName) {
         self.changed.insert(node.clone());
-        let Some(slot) = self.nodes.get(node) else { return };
+        let Some(known) = self.nodes.get(node) else { return };
         let pods = || {
-            slot.pods
+            known
+                .pods
                 .iter()
                 .filter_map(|pod| self.pods.get(pod))
                 .filter(|record| record.holds(node))
         };
-        let unknown = pods().any(|record| record.request.is_none());
-        let due = |record: &Record<R::Request>| {
+        let has_unknown_claim = pods().any(|record| record.request.is_none());
+        let due = |record: &PodRecord<R::Request>| {
             let request = record
                 .request
                 .as_ref()
-                .filter(|_| slot.usable && record.gone.is_none())?;
+                .filter(|_| known.usable && record.gone.is_none())?;
             let bound = record.unseen()?;
-            let since = match self.rules.at_start(node, request) {
+            let since = match self.rules.cpus_at_container_start(node, request) {
                 true => bound.started?,
                 false => bound.since,
             };
             self.rules
-                .owns(node, request)
-                .then(|| since.max(slot.alive) + SILENCE_TIMEOUT)
+                .gets_own_cpus(node, request)
+                .then(|| since.max(known.object_changed_at) + SILENCE_TIMEOUT)
         };
-        let overdue = pods().filter_map(due).min();
-        if let Some(slot) = self.nodes.get_mut(node) {
-            if slot.unknown && !unknown {
+        let silent_after = pods().filter_map(due).min();
+        if let Some(known) = self.nodes.get_mut(node) {
+            if known.has_unknown_claim && !has_unknown_claim {
                 self.roomier.insert(node.clone());
             }
-            (slot.unknown, slot.overdue) = (unknown, overdue);
-            if slot.is_empty() {
+            (known.has_unknown_claim, known.silent_after) = (has_unknown_claim, silent_after);
+            if known.is_empty() {
                 self.nodes.remove(node);
             }
         }
     }
 }
 
-fn held<'a, Q>(pods: &'a HashMap<Uid, Record<Q>>, nodes: &HashMap<NodeName, Slot>, node: &str) -> Vec<Held<'a, Q>> {
-    let on = nodes.get(node).map(|slot| slot.pods.as_slice()).unwrap_or_default();
+fn held<'a, Q>(
+    pods: &'a HashMap<Uid, PodRecord<Q>>,
+    nodes: &HashMap<NodeName, NodeRecord>,
+    node: &str,
+) -> Vec<Held<'a, Q>> {
+    let on = nodes.get(node).map(|known| known.pods.as_slice()).unwrap_or_default();
     let held = |pod: &Uid| {
         let record = pods.get(pod)?;
         let (pod, request) = (*pod, record.request.as_ref()?);

@@ -1,14 +1,14 @@
 //! All nodes, and a cache of their answers.
 //!
 //! Nodes that are in the same state share it, and with it their answers: a state is what is left on a node, and which pods are on their way to it.
-//! An answer is asked for once for a state and a request; a node's update gives it another state and touches no other node.
+//! A state is evaluated once for each request; an update of a node gives that node another state and changes no other node.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | `states` | the states that nodes are in, with the answers of each |
-//! | `requests` | the requests that are asked |
+//! | `requests` | the requests that answers are stored for |
 //! | `reasons` | why nodes refuse, by number |
-//! | `question` | a question to many nodes, worked out apart from the cluster |
+//! | `question` | a question to many nodes, evaluated without the cluster |
 //! | `verdict` | a node's answer: in short, and one node's in full |
 
 mod question;
@@ -25,12 +25,12 @@ use std::sync::Arc;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
 
-use crate::evaluate::{Arrival, NodeForecast, Placement, Refusal, own_cpus};
+use crate::evaluate::{Arrival, NodeForecast, OwnCpus, Placement, Refusal, own_cpus};
 use crate::node::{self, Available, NodeError, ParsedNode, Shape, ShapeKey};
 use crate::request::{Request, SharedRequest};
 use crate::score::Weights;
 
-pub use question::{Emptied, Question};
+pub use question::{NodeWithoutPods, Question};
 use reasons::Reasons;
 pub use requests::RequestId;
 use requests::Requests;
@@ -42,7 +42,7 @@ pub use verdict::{Reason, Verdict};
 pub struct Cluster {
     names: HashMap<Arc<str>, usize>,
     nodes: Vec<Slot>,
-    /// Places in `nodes` of nodes that are gone.
+    /// Places in `nodes` that no node has any more.
     vacant: Vec<usize>,
     shapes: HashMap<ShapeKey, Arc<Shape>>,
     states: States,
@@ -58,7 +58,7 @@ struct Slot {
     /// The generation of the last change; no other node ever had it.
     generation: u64,
     known: Result<NodeRecord, NodeError>,
-    /// The pods on their way, in the order of the state's arrivals; kept while the object cannot be used.
+    /// The pods on their way to the node, in the order of the state's arrivals; also stored while the object cannot be used.
     coming: Vec<(Uid, Arrival)>,
 }
 
@@ -70,12 +70,12 @@ struct NodeRecord {
     owners: Box<[Option<u16>]>,
 }
 
-/// What came of a change of a node's object.
+/// The consequences of a change of a node's object.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Pods on their way whose UIDs the object has now: they have arrived.
+    /// Pods on their way that the object now shows: they have arrived.
     pub arrived: Vec<Uid>,
-    /// Pods on their way that the node has no room for any more: others took it.
+    /// Pods on their way that the node no longer has room for.
     pub refused: Vec<(Uid, Refusal)>,
 }
 
@@ -109,39 +109,39 @@ impl Cluster {
         self.names.is_empty()
     }
 
-    /// Takes over a node's object, JSON. Where it cannot be used nothing is placed on the node until there is another.
+    /// Stores a node's object, JSON. If it cannot be used, nothing is placed on the node until there is another.
     ///
     /// # Errors
     /// The object cannot be used.
     pub fn put(&mut self, name: &str, object: &[u8]) -> Result<Change, NodeError> {
-        self.put_read(name, node::read(object))
+        self.put_parsed(name, node::parse(object))
     }
 
-    /// Takes over a node's object that was read before.
+    /// Stores a node's object that was parsed before.
     ///
     /// # Errors
     /// The object cannot be used.
-    pub fn put_read(&mut self, name: &str, read: Result<ParsedNode, NodeError>) -> Result<Change, NodeError> {
-        let read = read.and_then(|described| Ok((self.shape(&described.shape)?, described)));
+    pub fn put_parsed(&mut self, name: &str, parsed: Result<ParsedNode, NodeError>) -> Result<Change, NodeError> {
+        let parsed = parsed.and_then(|parsed| Ok((self.shape(&parsed.shape)?, parsed)));
         let slot = self.slot(name);
         let mut change = Change::default();
         let Some(Slot { known, coming, .. }) = self.nodes.get_mut(slot) else {
             return Ok(change);
         };
         let before = known.as_ref().map(|known| known.state).ok();
-        let outcome = match read {
-            Ok((shape, described)) => {
-                let there = |uid: &Uid| described.pods.binary_search(uid).is_ok();
+        let outcome = match parsed {
+            Ok((shape, parsed)) => {
+                let there = |uid: &Uid| parsed.pods.binary_search(uid).is_ok();
                 change.arrived = coming.iter().map(|(uid, _)| *uid).filter(there).collect();
                 coming.retain(|(uid, _)| !there(uid));
                 let arrivals = coming.iter().map(|(_, arrival)| arrival.clone()).collect();
-                let (forecast, refused) = NodeForecast::new(&shape, described.available, arrivals);
+                let (forecast, refused) = NodeForecast::new(&shape, parsed.available, arrivals);
                 change.refused = by_uid(coming, refused);
                 *known = Ok(NodeRecord {
                     state: self.states.enter(shape, forecast),
-                    version: described.version.into(),
-                    pods: described.pods.into(),
-                    owners: described.owners.into(),
+                    version: parsed.version.into(),
+                    pods: parsed.pods.into(),
+                    owners: parsed.owners.into(),
                 });
                 Ok(change)
             }
@@ -150,11 +150,11 @@ impl Cluster {
                 Err(cause)
             }
         };
-        self.changed(slot, before);
+        self.state_changed(slot, before);
         outcome
     }
 
-    /// A node whose object is gone.
+    /// Removes a node, whose object was deleted.
     pub fn remove(&mut self, name: &str) {
         let Some(at) = self.names.remove(name) else { return };
         if let Some(slot) = self.nodes.get_mut(at) {
@@ -167,8 +167,8 @@ impl Cluster {
         }
     }
 
-    /// Evaluates once more and books the pod on the node: it counts there until the object has its UID, or it is taken back by
-    /// [`Self::release`]. A pod without CPUs of its own is in no object, so it has to be taken back once it runs.
+    /// Evaluates once more and reserves the CPUs for the pod: it is on its way to the node until the object shows it, or until
+    /// [`Self::release`]. A pod without CPUs of its own is in no object, so it must be released once it runs.
     ///
     /// # Errors
     /// The node would refuse it.
@@ -180,17 +180,17 @@ impl Cluster {
         };
         let arrival = Arrival {
             request: shared,
-            cpus: placement.told.clone(),
+            cpus: placement.assigned_cpus.clone(),
         };
         slot.coming.retain(|(other, _)| *other != uid);
         slot.coming.push((uid, arrival));
-        self.restate(at);
+        self.update_state(at);
         Ok(placement)
     }
 
-    /// The pods that hold something on a node which its object does not show, in the order in which they were placed: these and no
-    /// others. For whoever keeps claims; a node that is not known yet keeps them until it is. They count even where there is no room for them.
-    pub fn hold(&mut self, name: &str, held: Vec<(Uid, Arrival)>) -> Change {
+    /// Replaces the pods on their way to a node, in the order in which they were placed, for callers that store claims themselves. A node
+    /// without an object stores them until it has one. They count even if there is no room for them.
+    pub fn set_held(&mut self, name: &str, held: Vec<(Uid, Arrival)>) -> Change {
         let at = self.slot(name);
         let Some(slot) = self.nodes.get_mut(at) else {
             return Change::default();
@@ -199,10 +199,10 @@ impl Cluster {
             return Change::default();
         }
         slot.coming = held;
-        self.restate(at)
+        self.update_state(at)
     }
 
-    /// A pod does not come to the node any more, or is there without CPUs of its own. Whether it was on its way.
+    /// Removes a pod from those on their way to the node. Returns whether it was among them.
     pub fn release(&mut self, name: &str, uid: Uid) -> bool {
         let Some(at) = self.names.get(name).copied() else {
             return false;
@@ -214,7 +214,7 @@ impl Cluster {
         slot.coming.retain(|(other, _)| *other != uid);
         let was = slot.coming.len() < before;
         if was {
-            self.restate(at);
+            self.update_state(at);
         }
         was
     }
@@ -232,13 +232,12 @@ impl Cluster {
     }
 
     /// Whether the node's object shows a pod once it has its CPUs.
-    pub fn shows(&self, name: &str, uid: Uid) -> bool {
+    pub fn shows_pod(&self, name: &str, uid: Uid) -> bool {
         self.pods(name).binary_search(&uid).is_ok()
     }
 
-    /// Whether the node would give the pod CPUs of its own, so that its object will show it; and whether it does so when the pod's container
-    /// starts, not when kubelet admits it. `None` where the object cannot be used.
-    pub fn owns(&self, name: &str, request: &Request) -> Option<(bool, bool)> {
+    /// Whether and when the node would give the pod CPUs of its own, so that its object shows the pod. `None` if the object cannot be used.
+    pub fn own_cpus(&self, name: &str, request: &Request) -> Option<OwnCpus> {
         let (shape, _) = self.forecast(name)?;
         Some(own_cpus(shape, request))
     }
@@ -265,13 +264,13 @@ impl Cluster {
         self.names.keys().map(|name| &**name)
     }
 
-    /// What a node has in common with others, and what is left on it; `None` where its object cannot be used.
+    /// What a node has in common with others, and what is left on it; `None` if its object cannot be used.
     pub fn forecast(&self, name: &str) -> Option<(&Arc<Shape>, &NodeForecast)> {
         let known = self.known(name)?;
-        self.states.of(Some(known.state))
+        self.states.get(Some(known.state))
     }
 
-    /// The pods of a node with their CPUs, as far as the object tells.
+    /// The pods of a node with their CPUs, as far as the object shows them.
     pub fn tenants(&self, name: &str) -> Vec<Tenant> {
         let (Some(known), Some((shape, forecast))) = (self.known(name), self.forecast(name)) else {
             return Vec::new();
@@ -292,7 +291,7 @@ impl Cluster {
         (self.states.len(), self.shapes.len())
     }
 
-    /// A request to ask about; an equal one has the same number. 1024 are kept: a number is good until as many others were asked about.
+    /// The id of a request; equal requests have the same id. 1024 are stored: an id is valid until as many others were asked about.
     pub fn request(&mut self, request: Request) -> RequestId {
         let (id, recycled) = self.requests.enter(request);
         if recycled {
@@ -320,18 +319,11 @@ impl Cluster {
             known: Err(NodeError::NoAttribute(stelia_node_report::compact::ATTRIBUTE)),
             coming: Vec::new(),
         };
-        let at = match self.vacant.pop() {
-            Some(at) => {
-                if let Some(place) = self.nodes.get_mut(at) {
-                    *place = slot;
-                }
-                at
-            }
-            None => {
-                self.nodes.push(slot);
-                self.nodes.len() - 1
-            }
-        };
+        let at = self.vacant.pop().unwrap_or(self.nodes.len());
+        match self.nodes.get_mut(at) {
+            Some(vacant) => *vacant = slot,
+            None => self.nodes.push(slot),
+        }
         self.names.insert(name.into(), at);
         at
     }
@@ -350,11 +342,11 @@ impl Cluster {
         Ok(shape)
     }
 
-    /// Gives a node the state that follows from what is published and who is on the way.
-    fn restate(&mut self, at: usize) -> Change {
+    /// Gives a node the state that follows from its object and the pods on their way.
+    fn update_state(&mut self, at: usize) -> Change {
         let mut change = Change::default();
         let before = self.state(at);
-        let Some((shape, forecast)) = self.states.of(before) else {
+        let Some((shape, forecast)) = self.states.get(before) else {
             return change;
         };
         let Some(slot) = self.nodes.get_mut(at) else {
@@ -368,11 +360,11 @@ impl Cluster {
         if let Ok(known) = &mut slot.known {
             known.state = state;
         }
-        self.changed(at, before);
+        self.state_changed(at, before);
         change
     }
 
-    fn changed(&mut self, at: usize, before: Option<StateId>) {
+    fn state_changed(&mut self, at: usize, before: Option<StateId>) {
         self.generation += 1;
         if let Some(slot) = self.nodes.get_mut(at) {
             slot.generation = self.generation;
@@ -382,8 +374,8 @@ impl Cluster {
         }
     }
 
-    /// The request behind a number; `None` where it is forgotten.
-    pub fn requested(&self, request: RequestId) -> Option<SharedRequest> {
+    /// The request of an id; `None` if it was dropped.
+    pub fn shared_request(&self, request: RequestId) -> Option<SharedRequest> {
         self.requests.peek(request)
     }
 }

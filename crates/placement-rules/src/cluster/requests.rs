@@ -1,4 +1,4 @@
-//! The requests that are asked, each once.
+//! The requests that answers are stored for, each once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use crate::request::{Request, SharedRequest};
 /// Limit of the requests in the cache: each has a cell in every state. A new one replaces the least recently used one.
 pub const MAX_REQUESTS: usize = 1024;
 
-/// A request's number.
+/// A request's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestId {
     pub(super) place: u16,
-    /// How often the place was given to another request.
+    /// How often the place was given to another request before.
     turn: u32,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// The number, and whether its cells are another request's.
+    /// The request's id, and whether its cells still have the answers to another request.
     pub(super) fn enter(&mut self, request: Request) -> (RequestId, bool) {
         self.clock += 1;
         // All fields, in their order.
@@ -48,7 +48,7 @@ impl Requests {
             return (id, false);
         }
         let mut entry = Entry {
-            request: SharedRequest(Arc::new(request)),
+            request: SharedRequest::new(request),
             key: Arc::clone(&key),
             turn: 0,
             used: self.clock,
@@ -77,7 +77,7 @@ impl Requests {
         (RequestId { place, turn }, oldest.is_some())
     }
 
-    /// `None` where another request has its place.
+    /// `None` if another request has its place. Counts as a use.
     pub(super) fn shared(&mut self, id: RequestId) -> Option<SharedRequest> {
         self.clock += 1;
         let entry = self

@@ -28,7 +28,7 @@ impl Cell {
         Self(REFUSED | reason)
     }
 
-    /// The score's total, or the number of the reason; `None`: not asked yet.
+    /// The score's total, or the number of the reason; `None` if there is no answer yet.
     pub(super) fn answer(self) -> Option<Result<u16, u16>> {
         match self.0 {
             0 => None,
@@ -63,7 +63,7 @@ impl Hash for State {
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// `None` of a place that no node uses.
+    /// `None` if no node is in the state.
     state: Option<Arc<State>>,
     nodes: u32,
     /// By the request's place.
@@ -82,7 +82,7 @@ impl States {
         self.places.len()
     }
 
-    /// One node more is in this state.
+    /// Adds a node to this state.
     pub(super) fn enter(&mut self, shape: Arc<Shape>, forecast: NodeForecast) -> StateId {
         let state = Arc::new(State { shape, forecast });
         let found = self.places.get(&state).copied();
@@ -101,7 +101,7 @@ impl States {
         at
     }
 
-    /// One node less is.
+    /// Removes a node from the state.
     pub(super) fn leave(&mut self, at: StateId) {
         let Some(entry) = self.entries.get_mut(at) else { return };
         entry.nodes = entry.nodes.saturating_sub(1);
@@ -113,7 +113,7 @@ impl States {
         }
     }
 
-    pub(super) fn of(&self, at: Option<StateId>) -> Option<(&Arc<Shape>, &NodeForecast)> {
+    pub(super) fn get(&self, at: Option<StateId>) -> Option<(&Arc<Shape>, &NodeForecast)> {
         let state = self.entries.get(at?)?.state.as_ref()?;
         Some((&state.shape, &state.forecast))
     }
@@ -123,7 +123,7 @@ impl States {
     }
 
     /// Whether the place is still this state's.
-    pub(super) fn is(&self, at: StateId, state: &Arc<State>) -> bool {
+    pub(super) fn has(&self, at: StateId, state: &Arc<State>) -> bool {
         let known = self.entries.get(at).and_then(|entry| entry.state.as_ref());
         known.is_some_and(|known| Arc::ptr_eq(known, state))
     }
@@ -143,7 +143,7 @@ impl States {
         entry.cells[place] = cell;
     }
 
-    /// The answers to a request, whose place another one has now.
+    /// Drops the answers to a request, whose place another request has now.
     pub(super) fn forget(&mut self, request: RequestId) {
         for entry in &mut self.entries {
             if let Some(cell) = entry.cells.get_mut(usize::from(request.place)) {

@@ -5,7 +5,7 @@ use stelia_node_report::testing::{facts, large};
 use stelia_node_report::{Facts, PodAllocation};
 
 use super::*;
-use crate::evaluate::By;
+use crate::evaluate::DecidedBy;
 use crate::testing::{published, uid, vm};
 
 /// A node of 256 CPUs on which steliad chooses, with these many cores of each NUMA node in use by one pod.
@@ -58,7 +58,7 @@ fn nodes_in_the_same_state_are_asked_once() {
     let Verdict::Refused(reason) = told[3] else {
         panic!("{told:?}")
     };
-    assert_eq!((reason.by, reason.name), (By::Scheduler, "NoObject"));
+    assert_eq!((reason.by, reason.name), (DecidedBy::Scheduler, "NoObject"));
     cluster.remove("other");
     assert_eq!((cluster.len(), cluster.variety().0), (10, 1));
 }
@@ -73,7 +73,7 @@ fn a_reservation_counts_until_the_object_has_the_pod() {
     let pod = Uid::of(&uid(77));
     let placement = cluster.reserve("n", pod, request).unwrap();
     assert_eq!(placement.cpus.len(), 8);
-    assert_eq!(placement.told, Some(placement.cpus.clone()));
+    assert_eq!(placement.assigned_cpus, Some(placement.cpus.clone()));
     assert_eq!(
         cluster.on_their_way("n").collect::<Vec<_>>(),
         [(pod, Some(&placement.cpus))]
@@ -81,7 +81,7 @@ fn a_reservation_counts_until_the_object_has_the_pod() {
     assert!(cluster.generation("n") > before);
     let other = Uid::of(&uid(78));
     let refusal = cluster.reserve("n", other, request).unwrap_err();
-    assert_eq!((refusal.by, refusal.name), (By::Steliad, "NotAllocated"));
+    assert_eq!((refusal.by, refusal.name), (DecidedBy::Steliad, "NotAllocated"));
     // An object that does not know of it changes nothing.
     assert_eq!(put(&mut cluster, "n", &node([60, 60])), Change::default());
     assert!(cluster.reserve("n", other, request).is_err());
@@ -97,7 +97,7 @@ fn a_reservation_counts_until_the_object_has_the_pod() {
     arrived.shared = arrived.topology.online().difference(&arrived.exclusive);
     assert_eq!(put(&mut cluster, "n", &arrived).arrived, [pod]);
     assert_eq!(cluster.on_their_way("n").count(), 0);
-    assert!(cluster.shows("n", pod));
+    assert!(cluster.shows_pod("n", pod));
     let tenants = cluster.tenants("n");
     assert!(
         tenants.contains(&Tenant {
@@ -140,7 +140,7 @@ fn a_node_whose_object_cannot_be_used_is_refused_by_its_name_and_keeps_who_is_on
     let Verdict::Refused(reason) = told[0] else {
         panic!("{told:?}")
     };
-    assert_eq!((reason.by, reason.name), (By::Scheduler, "ObjectMalformed"));
+    assert_eq!((reason.by, reason.name), (DecidedBy::Scheduler, "ObjectMalformed"));
     assert_eq!(cluster.explain("n", request).unwrap_err().name, "ObjectMalformed");
     assert!(cluster.problem("n").is_some() && cluster.version("n").is_none());
     put(&mut cluster, "n", &node([60, 60]));
@@ -174,7 +174,7 @@ fn a_pod_finds_room_without_those_that_leave_and_no_others() {
     let request = cluster.request(vm(8));
     let mut without = |gone: &[u128]| {
         let gone = gone.iter().map(|number| (Uid::of(&uid(*number)), None)).collect();
-        cluster.without("n", request, &gone).and_then(Emptied::evaluate)
+        cluster.without("n", request, &gone).and_then(NodeWithoutPods::evaluate)
     };
     assert_eq!(without(&[]).unwrap_err().name, "NotAllocated");
     assert_eq!(without(&[77, 78]).unwrap_err().name, "NotAllocated");
@@ -203,7 +203,7 @@ fn a_pod_that_is_on_its_way_gives_back_what_it_was_promised() {
     let promised = cluster.reserve("n", coming, request).unwrap();
     let mut without = |uid: Uid| {
         let gone = [(uid, None)].into();
-        cluster.without("n", request, &gone).and_then(Emptied::evaluate)
+        cluster.without("n", request, &gone).and_then(NodeWithoutPods::evaluate)
     };
     assert!(without(other).is_err());
     assert_eq!(without(coming).unwrap().cpus, promised.cpus);
@@ -217,22 +217,22 @@ fn a_question_is_of_the_moment_of_the_look_and_of_no_other_state() {
     }
     let request = cluster.request(vm(8));
     let names = ["a", "b", "c", "none"];
-    let mut question = cluster.prepare(request, names);
+    let mut question = cluster.question(request, names);
     // Equal nodes are one state.
-    assert_eq!(question.open(), 1);
+    assert_eq!(question.unanswered(), 1);
     // What happens while it is worked out: a is full, b has another state's place, c is gone.
     put(&mut cluster, "a", &node([60, 64]));
     put(&mut cluster, "b", &node([59, 64]));
     cluster.remove("c");
-    question.work_out();
-    assert_eq!(question.open(), 0);
+    question.evaluate();
+    assert_eq!(question.unanswered(), 0);
     let told: Vec<Verdict> = question.verdicts().collect();
     assert!(
         told[..3].iter().all(|verdict| matches!(verdict, Verdict::Fits(_))),
         "{told:?}"
     );
     assert!(matches!(told[3], Verdict::Refused(Reason { name: "NoObject", .. })));
-    cluster.learn(&question);
+    cluster.keep_answers(&question);
     for name in ["a", "b"] {
         let now = verdicts(&mut cluster, request, &[name])[0];
         assert!(
@@ -247,13 +247,13 @@ fn a_question_is_of_the_moment_of_the_look_and_of_no_other_state() {
         );
     }
     // What was learnt is not worked out again.
-    assert_eq!(cluster.prepare(request, ["a", "b", "none"]).open(), 0);
+    assert_eq!(cluster.question(request, ["a", "b", "none"]).unanswered(), 0);
     // One that was not worked out teaches nothing, and tells of no node that it fits.
     put(&mut cluster, "c", &node([8, 8]));
-    let question = cluster.prepare(request, ["c"]);
-    cluster.learn(&question);
+    let question = cluster.question(request, ["c"]);
+    cluster.keep_answers(&question);
     assert!(matches!(question.verdicts().next(), Some(Verdict::Refused(_))));
-    assert_eq!(cluster.prepare(request, ["c"]).open(), 1);
+    assert_eq!(cluster.question(request, ["c"]).unanswered(), 1);
 }
 
 #[test]
@@ -290,11 +290,11 @@ fn what_a_node_will_show_is_known_before() {
     put(&mut cluster, "kubelets", &facts());
     let mut shared = vm(2);
     shared.pod = crate::testing::pod(1500, 1);
-    assert_eq!(cluster.owns("ours", &vm(2)), Some((true, true)));
-    assert_eq!(cluster.owns("both", &vm(2)), Some((true, false)));
-    assert_eq!(cluster.owns("kubelets", &vm(2)), Some((true, false)));
-    assert_eq!(cluster.owns("kubelets", &shared), Some((false, false)));
-    assert_eq!(cluster.owns("none", &shared), None);
+    assert_eq!(cluster.own_cpus("ours", &vm(2)), Some(OwnCpus::AtRegistration));
+    assert_eq!(cluster.own_cpus("both", &vm(2)), Some(OwnCpus::AtAdmission));
+    assert_eq!(cluster.own_cpus("kubelets", &vm(2)), Some(OwnCpus::AtAdmission));
+    assert_eq!(cluster.own_cpus("kubelets", &shared), Some(OwnCpus::Never));
+    assert_eq!(cluster.own_cpus("none", &shared), None);
 }
 
 /// What happens to a cluster of three nodes.
@@ -370,7 +370,7 @@ proptest! {
                     .nodes[cluster.names[name]]
                     .coming
                     .clone();
-                fresh.hold(name, held);
+                fresh.set_held(name, held);
                 let (one, other) = (cluster.forecast(name).unwrap(), fresh.forecast(name).unwrap());
                 prop_assert_eq!(one.1, other.1);
             }
@@ -400,5 +400,5 @@ fn a_small_host_is_a_host() {
     let request = cluster.request(vm(1));
     // Its only CPU would leave nothing to float on.
     let refusal = cluster.explain("n", request).unwrap_err();
-    assert_eq!((refusal.by, refusal.name), (By::Steliad, "KubeletStateUnusable"));
+    assert_eq!((refusal.by, refusal.name), (DecidedBy::Steliad, "KubeletStateUnusable"));
 }

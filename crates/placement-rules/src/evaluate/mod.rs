@@ -28,13 +28,13 @@ use crate::score::{Score, Weights};
 pub(crate) use arrive::Outcome;
 pub use orders::MAX_PODS_ON_THEIR_WAY;
 
-/// Who decides on a node.
+/// The program whose rules decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum By {
+pub enum DecidedBy {
     Kubelet,
     Steliad,
-    /// Nobody on the node: it is not known well enough.
+    /// This program: too little is known of the node.
     Scheduler,
 }
 
@@ -42,7 +42,7 @@ pub enum By {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{text}")]
 pub struct Refusal {
-    pub by: By,
+    pub by: DecidedBy,
     /// The reason in the pod's status by which kubelet would reject it, or the name of the error that RegisterInstance would answer.
     pub name: &'static str,
     /// kubelet's message, or that error's text.
@@ -50,7 +50,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    pub(crate) fn new(by: By, name: &'static str, text: impl Into<String>) -> Self {
+    pub(crate) fn new(by: DecidedBy, name: &'static str, text: impl Into<String>) -> Self {
         let text = text.into();
         Self { by, name, text }
     }
@@ -60,7 +60,7 @@ impl Refusal {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Placement {
     /// Who chooses its CPUs.
-    pub by: By,
+    pub by: DecidedBy,
     /// The exclusive CPUs of the pod, of all its containers; empty where it has none.
     pub cpus: CpuSet,
     /// Those of its VM.
@@ -72,8 +72,9 @@ pub struct Placement {
     /// The VM's class, where steliad chooses.
     pub qos: Option<&'static str>,
     pub exclusivity: &'static str,
-    /// The value of the annotation resource-status: the VM's CPUs, if steliad chooses them and the runner reads it.
-    pub told: Option<CpuSet>,
+    /// The CPUs for the annotation resource-status: the VM's, if steliad chooses them and the runner reads the annotation.
+    #[serde(rename = "told")]
+    pub assigned_cpus: Option<CpuSet>,
     /// Whether it gets exactly these CPUs, in whatever order the pods that are on their way arrive.
     pub certain: bool,
     pub score: Score,
@@ -83,7 +84,7 @@ pub struct Placement {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Arrival {
     pub request: SharedRequest,
-    /// The CPUs that it has to take; `None` if the node chooses again.
+    /// The CPUs that the annotation assigns to it; `None` if the node chooses.
     pub cpus: Option<CpuSet>,
 }
 
@@ -99,12 +100,11 @@ pub struct NodeForecast {
 }
 
 impl NodeForecast {
-    /// What is left when these pods have arrived. A pod that finds no room any more, because others took it, is left out and told by its
-    /// place.
+    /// What is left when these pods have arrived. Pods that no longer find room are left out; they are returned by their place in `arrivals`.
     pub fn new(shape: &Shape, published: Available, arrivals: Vec<Arrival>) -> (Self, Vec<(usize, Refusal)>) {
         let (mut expected, mut refused) = (published.clone(), Vec::new());
         for (place, arrival) in arrivals.iter().enumerate() {
-            match arrive::arrive(shape, &expected, &arrival.request.0, arrival.cpus.as_ref()) {
+            match arrive::arrive(shape, &expected, &arrival.request, arrival.cpus.as_ref()) {
                 Ok(outcome) => expected = outcome.left,
                 Err(refusal) => refused.push((place, refusal)),
             }
@@ -118,10 +118,10 @@ impl NodeForecast {
     }
 }
 
-/// What the node would do with one pod more.
+/// Where the pod would run on the node.
 ///
 /// # Errors
-/// Why it would be refused.
+/// The node would refuse it.
 pub fn evaluate(
     shape: &Shape,
     forecast: &NodeForecast,
@@ -129,10 +129,10 @@ pub fn evaluate(
     weights: &Weights,
 ) -> Result<Placement, Refusal> {
     let outcome = arrive::arrive(shape, &forecast.expected, request, None)?;
-    let certain = orders::settle(shape, forecast, request, &outcome)?;
+    let certain = orders::fits_in_every_order(shape, forecast, request, &outcome)?;
     let score = Score::of(shape, &forecast.expected, request, &outcome, weights);
     Ok(Placement {
-        told: told(request, &outcome).cloned(),
+        assigned_cpus: assigned_cpus(request, &outcome).cloned(),
         by: outcome.by,
         numa_nodes: outcome.numa_nodes,
         memory_nodes: outcome.memory_nodes,
@@ -147,15 +147,24 @@ pub fn evaluate(
     })
 }
 
-/// The CPUs that the annotation assigns; the node takes or refuses them.
-fn told<'a>(request: &Request, outcome: &'a Outcome) -> Option<&'a CpuSet> {
-    let follows = request.vm.as_ref().is_some_and(|vm| vm.follows);
+/// The CPUs for the annotation; the node then gives the VM these or refuses it.
+fn assigned_cpus<'a>(request: &Request, outcome: &'a Outcome) -> Option<&'a CpuSet> {
+    let follows = request.vm.as_ref().is_some_and(|vm| vm.follows_scheduler);
     (follows && outcome.allocation.is_some() && !outcome.vm_cpus.is_empty()).then_some(&outcome.vm_cpus)
 }
 
-/// Whether a pod gets CPUs of its own on nodes of this shape, and whether it gets them when its VM registers. What the node has room for
-/// does not count.
-pub fn own_cpus(shape: &Shape, request: &Request) -> (bool, bool) {
+/// Whether a pod gets CPUs of its own on a node, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnCpus {
+    Never,
+    /// When kubelet admits the pod.
+    AtAdmission,
+    /// When its VM registers, which is after its container has started.
+    AtRegistration,
+}
+
+/// Whether a pod gets CPUs of its own on nodes of this shape that have room for it.
+pub fn own_cpus(shape: &Shape, request: &Request) -> OwnCpus {
     let guaranteed = request.pod.qos() == QosClass::Guaranteed;
     let whole = |milli: Option<u64>| milli.is_some_and(|milli| milli > 0 && milli.is_multiple_of(1000));
     let containers = || request.pod.containers.iter();
@@ -169,5 +178,9 @@ pub fn own_cpus(shape: &Shape, request: &Request) -> (bool, bool) {
         }
         _ => false,
     };
-    (by_kubelet || registers, registers && !by_kubelet)
+    match (by_kubelet, registers) {
+        (true, _) => OwnCpus::AtAdmission,
+        (false, true) => OwnCpus::AtRegistration,
+        (false, false) => OwnCpus::Never,
+    }
 }

@@ -2,15 +2,15 @@
 //!
 //! A node admits pods one after the other as they come, not as they were placed, and where it chooses their CPUs itself the order
 //! can decide which ones it has room for: two NUMA nodes of 4 and 3 free CPUs have room for pods of 2, 3 and 2, but not if the 3 come first. So a pod
-//! is placed only where it and all that are on their way find room in whatever order they arrive. Pods that are told their CPUs, on a node
-//! where kubelet assigns nothing, do not depend on each other: no CPUs are told twice.
+//! is placed only where it and all that are on their way find room in whatever order they arrive. Pods with assigned CPUs, on a node where
+//! kubelet assigns none, do not depend on each other: no CPUs are assigned twice.
 
 use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
 
 use super::arrive::{Outcome, arrive};
-use super::{By, NodeForecast, Refusal};
+use super::{DecidedBy, NodeForecast, Refusal};
 use crate::node::{Available, Shape};
 use crate::request::Request;
 
@@ -22,66 +22,66 @@ const MAX_STATES: usize = 24;
 
 struct PendingPod<'a> {
     request: &'a Request,
-    told: Option<&'a CpuSet>,
+    assigned: Option<&'a CpuSet>,
 }
 
 impl PendingPod<'_> {
     fn equals(&self, other: &Self) -> bool {
-        std::ptr::eq(self.request, other.request) && self.told == other.told
+        std::ptr::eq(self.request, other.request) && self.assigned == other.assigned
     }
 }
 
-/// Whether all find room in every order; the answer is whether the pod gets the same CPUs in each.
-pub(super) fn settle(
+/// Checks that all pods find room in every order, and returns whether the new pod gets the same CPUs in each.
+pub(super) fn fits_in_every_order(
     shape: &Shape,
     forecast: &NodeForecast,
     request: &Request,
     outcome: &Outcome,
 ) -> Result<bool, Refusal> {
-    let told = super::told(request, outcome);
+    let assigned = super::assigned_cpus(request, outcome);
     let mut all: Vec<PendingPod<'_>> = forecast
         .arrivals
         .iter()
         .map(|arrival| PendingPod {
-            request: &arrival.request.0,
-            told: arrival.cpus.as_ref(),
+            request: &arrival.request,
+            assigned: arrival.cpus.as_ref(),
         })
         .collect();
     if all.is_empty() {
         return Ok(true);
     }
-    all.push(PendingPod { request, told });
+    all.push(PendingPod { request, assigned });
     let asks_devices = |one: &PendingPod<'_>| {
         let mut containers = one.request.pod.containers.iter();
         containers.any(|container| !container.resources.limits.devices.is_empty())
     };
-    let depends = shape.kubelet_decides() || all.iter().any(|one| one.told.is_none() || asks_devices(one));
+    let depends = shape.kubelet_decides() || all.iter().any(|one| one.assigned.is_none() || asks_devices(one));
     if !depends {
         return Ok(true);
     }
     if all.len() > MAX_PODS_ON_THEIR_WAY + 1 {
-        return Err(waits(format!(
+        return Err(must_wait(format!(
             "{} pods are on their way to the node already",
             forecast.arrivals.len()
         )));
     }
-    every_order(shape, forecast, &all)
+    try_every_order(shape, forecast, &all)
 }
 
-fn waits(text: String) -> Refusal {
-    Refusal::new(By::Scheduler, "PodsOnTheirWay", text)
+fn must_wait(text: String) -> Refusal {
+    Refusal::new(DecidedBy::Scheduler, "PodsOnTheirWay", text)
 }
 
-/// Goes through the subsets of pods that have arrived, each with all states that it can have left; the last pod is the new one.
-fn every_order(shape: &Shape, forecast: &NodeForecast, all: &[PendingPod<'_>]) -> Result<bool, Refusal> {
+/// Goes through the sets of pods that may have arrived, each with all states that it can leave the node in. The last of `all` is the new pod.
+fn try_every_order(shape: &Shape, forecast: &NodeForecast, all: &[PendingPod<'_>]) -> Result<bool, Refusal> {
     let newest = all.len() - 1;
-    // The CPUs that the newest pod got.
+    // The CPUs that the new pod got.
     let mut got: Option<CpuSet> = None;
-    // Equal pods that choose anew change places.
+    // Equal pods without assigned CPUs are interchangeable.
     let mut certain = !all
         .iter()
         .take(newest)
-        .any(|one| one.told.is_none() && one.equals(&all[newest]));
+        .any(|one| one.assigned.is_none() && one.equals(&all[newest]));
     let mut left: BTreeMap<usize, Vec<Available>> = [(0, vec![forecast.published.clone()])].into();
     for set in 1usize..1 << all.len() {
         let mut states: Vec<Available> = Vec::new();
@@ -95,9 +95,9 @@ fn every_order(shape: &Shape, forecast: &NodeForecast, all: &[PendingPod<'_>]) -
                 continue;
             }
             for before in left.get(&(set & !(1 << last))).into_iter().flatten() {
-                let arrived = arrive(shape, before, coming.request, coming.told);
+                let arrived = arrive(shape, before, coming.request, coming.assigned);
                 let outcome = arrived.map_err(|refusal| {
-                    waits(format!(
+                    must_wait(format!(
                         "it depends on the order in which pods on their way arrive: {}",
                         refusal.text
                     ))
@@ -110,7 +110,7 @@ fn every_order(shape: &Shape, forecast: &NodeForecast, all: &[PendingPod<'_>]) -
                     states.push(outcome.left);
                 }
                 if states.len() > MAX_STATES {
-                    return Err(waits(
+                    return Err(must_wait(
                         "too much depends on the order in which pods on their way arrive".to_owned(),
                     ));
                 }

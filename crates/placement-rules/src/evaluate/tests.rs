@@ -1,7 +1,6 @@
 //! Answers against the node's own, of its full description.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use kubelet_planner::cpus::{CpuTopology, Options};
 use kubelet_planner::devices::Device;
@@ -48,7 +47,7 @@ impl Real {
 }
 
 fn read(facts: &Facts) -> (Shape, ParsedNode) {
-    let described = node::read(published(facts).as_bytes()).unwrap();
+    let described = node::parse(published(facts).as_bytes()).unwrap();
     (Shape::new(described.shape.clone()).unwrap(), described)
 }
 
@@ -214,7 +213,7 @@ fn plain(pod: &Pod) -> Request {
 
 fn coming(request: Request, cpus: Option<CpuSet>) -> Arrival {
     Arrival {
-        request: SharedRequest(Arc::new(request)),
+        request: SharedRequest::new(request),
         cpus,
     }
 }
@@ -426,7 +425,7 @@ proptest! {
             match facts.allocator_node().unwrap().allot(&allocation, &requester(cpus)) {
                 Err(refusal) => {
                     let answer = answer.unwrap_err();
-                    prop_assert_eq!((answer.by, answer.name, answer.text), (By::Steliad, refusal.kind.name(), refusal.to_string()));
+                    prop_assert_eq!((answer.by, answer.name, answer.text), (DecidedBy::Steliad, refusal.kind.name(), refusal.to_string()));
                 }
                 Ok((own, allotted)) => {
                     // Pods without CPUs of their own are not told any, so they depend on the order.
@@ -436,8 +435,8 @@ proptest! {
                     };
                     prop_assert_eq!(&answer.cpus, &own);
                     facts = with_instance(&facts, number, &own, &allotted);
-                    arrivals.push(coming(request, answer.told.clone()));
-                    if let Some(cpus) = answer.told {
+                    arrivals.push(coming(request, answer.assigned_cpus.clone()));
+                    if let Some(cpus) = answer.assigned_cpus {
                         told.push((number, allocation, cpus));
                     }
                 }
@@ -491,7 +490,7 @@ fn a_pod_waits_where_another_order_would_leave_it_without_room() {
     let refusal = ask_with(&[2, 3], 2).unwrap_err();
     assert_eq!(
         (refusal.by, refusal.name),
-        (By::Scheduler, "PodsOnTheirWay"),
+        (DecidedBy::Scheduler, "PodsOnTheirWay"),
         "{refusal}"
     );
     assert!(refusal.text.contains("order"), "{refusal}");
@@ -506,20 +505,23 @@ fn a_vm_on_a_node_of_kubelets_needs_cpus_of_its_own_and_no_options() {
     let forecast = forecast(&shape, described, Vec::new());
     let fits = ask(&shape, &forecast, &testing::vm(2)).unwrap();
     assert_eq!(
-        (fits.by, fits.cpus.to_string().as_str(), fits.told),
-        (By::Kubelet, "6-7", None)
+        (fits.by, fits.cpus.to_string().as_str(), fits.assigned_cpus),
+        (DecidedBy::Kubelet, "6-7", None)
     );
     let options = AllocationRequest {
         qos: Some(Qos::Lse),
         ..AllocationRequest::default()
     };
     let refusal = ask(&shape, &forecast, &testing::vm_with(2, options, true)).unwrap_err();
-    assert_eq!((refusal.by, refusal.name), (By::Steliad, "InvalidArgument"));
+    assert_eq!((refusal.by, refusal.name), (DecidedBy::Steliad, "InvalidArgument"));
     let mut shared = testing::vm(2);
     shared.pod = testing::pod(1500, 1);
     assert_eq!(ask(&shape, &forecast, &shared).unwrap_err().name, "NotGuaranteed");
     let refusal = ask(&shape, &forecast, &testing::vm(4)).unwrap_err();
-    assert_eq!((refusal.by, refusal.name), (By::Kubelet, "TopologyAffinityError"));
+    assert_eq!(
+        (refusal.by, refusal.name),
+        (DecidedBy::Kubelet, "TopologyAffinityError")
+    );
 }
 
 #[test]
@@ -539,7 +541,7 @@ fn kubelet_beside_the_allocator_knows_nothing_of_steliads_cpus() {
     let (shape, described) = read(&facts);
     let forecast = forecast(&shape, described, Vec::new());
     let refusal = ask(&shape, &forecast, &testing::vm(2)).unwrap_err();
-    assert_eq!((refusal.by, refusal.name), (By::Steliad, "CpusetConflict"));
+    assert_eq!((refusal.by, refusal.name), (DecidedBy::Steliad, "CpusetConflict"));
     assert!(refusal.text.contains("4-5"), "{refusal}");
     // For what has no CPUs of kubelet's the allocator chooses.
     let shared = AllocationRequest {
@@ -550,7 +552,7 @@ fn kubelet_beside_the_allocator_knows_nothing_of_steliads_cpus() {
     vm.pod = testing::pod(1500, 1);
     let placement = ask(&shape, &forecast, &vm).unwrap();
     assert_eq!(
-        (placement.by, placement.qos, placement.told),
-        (By::Steliad, Some("LS"), None)
+        (placement.by, placement.qos, placement.assigned_cpus),
+        (DecidedBy::Steliad, Some("LS"), None)
     );
 }

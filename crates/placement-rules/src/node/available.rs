@@ -1,4 +1,4 @@
-//! What of a node is not given away yet, in the forms that kubelet's planner and the allocator take.
+//! What is free on a node, in the forms that kubelet's planner and the allocator take.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,9 +35,9 @@ pub struct Devices {
 pub struct Available {
     /// CPUs that are neither reserved nor a pod's own.
     pub free: CpuSet,
-    /// Reserved CPUs that are a pod's own all the same.
+    /// Reserved CPUs that a pod nevertheless has to itself.
     pub held: CpuSet,
-    /// CPUs that kubelet assigned; where it chooses alone these are all that are not free.
+    /// CPUs that kubelet assigned; all that are not free, unless steliad chooses too.
     pub kubelets: CpuSet,
     /// CPUs of LSR instances.
     pub lsr: CpuSet,

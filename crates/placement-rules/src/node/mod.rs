@@ -18,13 +18,13 @@ pub use available::{Amount, Available, Devices};
 pub use error::NodeError;
 pub use shape::{Shape, ShapeKey};
 
-/// The longest object that is read, in bytes. One of 8192 CPUs and 1000 pods has a fifth of it.
+/// The longest object that is parsed, in bytes. One of 8192 CPUs and 1000 pods has a fifth of it.
 pub const MAX_BYTES: usize = 1 << 19;
 /// The attribute by which a node says that its own facts cannot be used; absent, or `ready`, where they can.
 pub const STATE: &str = "isolation.stelia.io/state";
 const READY: &str = "ready";
 
-/// A node's object, read.
+/// What a node's object says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParsedNode {
     pub name: String,
@@ -38,30 +38,30 @@ pub struct ParsedNode {
     pub owners: Vec<Option<u16>>,
 }
 
-/// Reads an object as the API server gives it, JSON.
+/// Parses an object as the API server gives it, JSON.
 ///
 /// # Errors
-/// The object cannot be used. It may come from anyone.
-pub fn read(text: &[u8]) -> Result<ParsedNode, NodeError> {
+/// The object cannot be used. Any program may have written it.
+pub fn parse(text: &[u8]) -> Result<ParsedNode, NodeError> {
     if text.len() > MAX_BYTES {
         return Err(NodeError::TooLarge(text.len()));
     }
     let object: StoredObject =
         serde_json::from_slice(text).map_err(|cause| NodeError::Syntax(excerpt::cause(&cause)))?;
-    describe(&object)
+    parse_object(&object)
 }
 
-/// Reads an object that is parsed already.
+/// Interprets an object whose JSON is parsed.
 ///
 /// # Errors
-/// As [`read`].
-pub fn describe(object: &StoredObject) -> Result<ParsedNode, NodeError> {
+/// As [`parse`].
+pub fn parse_object(object: &StoredObject) -> Result<ParsedNode, NodeError> {
     if let Some(state) = attribute(object, STATE)?.filter(|state| *state != READY) {
         return Err(NodeError::Unusable(excerpt::excerpt(state)));
     }
     let value = attribute(object, compact::ATTRIBUTE)?.ok_or(NodeError::NoAttribute(compact::ATTRIBUTE))?;
     let compact = Compact::parse(value)?;
-    let zones = zones::read(object, &compact)?;
+    let zones = zones::parse(object, &compact)?;
     let mut pods: Vec<Uid> = compact.pods.iter().map(Uid::of).collect();
     pods.sort_unstable();
     let place = |cpu: u32| {
@@ -76,7 +76,7 @@ pub fn describe(object: &StoredObject) -> Result<ParsedNode, NodeError> {
     Ok(ParsedNode {
         name: object.metadata.name.clone(),
         version: object.metadata.resource_version.clone(),
-        shape: shape::key(object, compact, zones)?,
+        shape: shape::parse_key(object, compact, zones)?,
         available,
         pods,
         owners,
@@ -93,7 +93,7 @@ fn attribute<'a>(object: &'a StoredObject, name: &'static str) -> Result<Option<
     }
 }
 
-fn wrong(place: &'static str, found: &str, why: &'static str) -> NodeError {
+fn invalid(place: &'static str, found: &str, why: &'static str) -> NodeError {
     NodeError::Value {
         place,
         found: excerpt::excerpt(found),

@@ -15,7 +15,7 @@ use stelia_node_report::compact::{Compact, Policies};
 use stelia_node_report::stored::StoredObject;
 
 use super::zones::Zones;
-use super::{NodeError, attribute, wrong};
+use super::{NodeError, attribute, invalid};
 
 /// What distinguishes two nodes apart from their allocations.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,7 +112,7 @@ impl Shape {
         };
         go_together(&settings).map_err(|cause| match cause {
             VariantError::Start(cause) => NodeError::Start(cause),
-            VariantError::SocketOfOneNode => wrong(
+            VariantError::SocketOfOneNode => invalid(
                 "options",
                 "align-by-socket",
                 "it does not go with the policy single-numa-node",
@@ -191,7 +191,7 @@ fn allocator((qos, bind, required, exclusive, strategy, alignment): Policies, re
 /// The most CPUs that kubelet reserves by its own choice, beyond which the object is not believed.
 const MAX_RESERVED: u32 = stelia_cpus::MAX_CPUS;
 
-pub(super) fn key(object: &StoredObject, compact: Compact, zones: Zones) -> Result<ShapeKey, NodeError> {
+pub(super) fn parse_key(object: &StoredObject, compact: Compact, zones: Zones) -> Result<ShapeKey, NodeError> {
     check(&compact.topology)?;
     let managers = compact.managers;
     let reserved = match &compact.choice {
@@ -209,7 +209,7 @@ pub(super) fn key(object: &StoredObject, compact: Compact, zones: Zones) -> Resu
             reserved: reserved.clone(),
             count,
         }),
-        other => return Err(wrong("policy", other, "there is no such CPU manager policy")),
+        other => return Err(invalid("policy", other, "there is no such CPU manager policy")),
     };
     let policy = attribute(object, "topologyManagerPolicy")?;
     let scope = attribute(object, "topologyManagerScope")?;
@@ -217,10 +217,10 @@ pub(super) fn key(object: &StoredObject, compact: Compact, zones: Zones) -> Resu
         (None, _) => None,
         (Some(policy), scope) => {
             let scope = scope.unwrap_or("container");
-            let known =
-                Policy::parse(policy).ok_or_else(|| wrong("topologyManagerPolicy", policy, "there is no such policy"));
+            let known = Policy::parse(policy)
+                .ok_or_else(|| invalid("topologyManagerPolicy", policy, "there is no such policy"));
             let scoped =
-                Scope::parse(scope).ok_or_else(|| wrong("topologyManagerScope", scope, "there is no such scope"));
+                Scope::parse(scope).ok_or_else(|| invalid("topologyManagerScope", scope, "there is no such scope"));
             Some((known?, scoped?))
         }
     };
@@ -231,7 +231,7 @@ pub(super) fn key(object: &StoredObject, compact: Compact, zones: Zones) -> Resu
     if let Some(text) = attribute(object, "topologyManagerMaxNUMANodes")? {
         let most = text
             .parse()
-            .map_err(|_| wrong("topologyManagerMaxNUMANodes", text, "not a number"));
+            .map_err(|_| invalid("topologyManagerMaxNUMANodes", text, "not a number"));
         options.max_allowable_numa_nodes = most?;
     }
     let kinds = managers.memory_groups.is_some().then(|| {
@@ -257,12 +257,12 @@ pub(super) fn key(object: &StoredObject, compact: Compact, zones: Zones) -> Resu
 /// A host has CPUs, and each core is on one NUMA node.
 fn check(topology: &Topology) -> Result<(), NodeError> {
     if topology.cpus.is_empty() {
-        return Err(wrong("topology", "", "there are no CPUs"));
+        return Err(invalid("topology", "", "there are no CPUs"));
     }
     let mut cores = BTreeMap::new();
     for cpu in topology.cpus.values() {
         if *cores.entry((cpu.package, cpu.core)).or_insert(cpu.node) != cpu.node {
-            return Err(wrong(
+            return Err(invalid(
                 "topology",
                 &cpu.core.to_string(),
                 "the CPUs of this core are on several NUMA nodes",

@@ -32,7 +32,7 @@ fn with_fields<const N: usize>(changed: [(&str, Value); N]) -> Value {
 }
 
 fn refused(object: &Value) -> NodeError {
-    let read = read(object.to_string().as_bytes());
+    let read = parse(object.to_string().as_bytes());
     let made = read.and_then(|described| Shape::new(described.shape).map(|_| ()));
     made.unwrap_err()
 }
@@ -40,7 +40,7 @@ fn refused(object: &Value) -> NodeError {
 #[test]
 fn a_published_node_is_read() {
     let facts = large();
-    let read = read(published(&facts).as_bytes()).unwrap();
+    let read = parse(published(&facts).as_bytes()).unwrap();
     let online = facts.topology.online();
     assert_eq!(
         read.available.free,
@@ -70,10 +70,10 @@ fn nodes_of_one_kind_have_the_same_shape_whatever_is_allocated() {
     other.name = "another".to_owned();
     other.exclusive = stelia_cpus::CpuSet::new();
     other.allocations.clear();
-    let [one, other] = [one, other].map(|facts| read(published(&facts).as_bytes()).unwrap());
+    let [one, other] = [one, other].map(|facts| parse(published(&facts).as_bytes()).unwrap());
     assert_eq!(one.shape, other.shape);
     assert_ne!(one.available, other.available);
-    let kubelets = read(published(&facts()).as_bytes()).unwrap();
+    let kubelets = parse(published(&facts()).as_bytes()).unwrap();
     assert_ne!(kubelets.shape, one.shape);
 }
 
@@ -88,7 +88,7 @@ fn fields_of_others_are_passed_over_and_numbers_are_quantities() {
         .as_array_mut()
         .unwrap()
         .push(json!({"name": STATE, "value": "ready"}));
-    assert_eq!(read(object.to_string().as_bytes()).unwrap().version, "17");
+    assert_eq!(parse(object.to_string().as_bytes()).unwrap().version, "17");
 }
 
 #[rstest]
@@ -175,7 +175,7 @@ fn what_is_there_twice_or_too_long_is_named() {
     long["metadata"]["name"] = "x".repeat(MAX_BYTES).into();
     assert!(matches!(refused(&long), NodeError::TooLarge(_)));
     let deep = "[".repeat(100_000);
-    assert_eq!(read(deep.as_bytes()).unwrap_err().name(), "ObjectMalformed");
+    assert_eq!(parse(deep.as_bytes()).unwrap_err().name(), "ObjectMalformed");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn numa_ids_with_gaps_are_numa_ids() {
         let distance = node.distances.remove(&1).unwrap();
         node.distances.insert(40, distance);
     }
-    let read = read(published(&facts).as_bytes()).unwrap();
+    let read = parse(published(&facts).as_bytes()).unwrap();
     let shape = Shape::new(read.shape).unwrap();
     assert_eq!(shape.nodes().collect::<Vec<_>>(), [0, 40]);
     assert_eq!((shape.distance(0, 40), shape.distance(40, 0)), (Some(21), Some(21)));
@@ -205,7 +205,7 @@ fn a_node_of_kubelets_whose_policy_is_not_told_is_not_guessed_at() {
     // Where steliad chooses there may be no kubelet.
     let mut facts = large();
     facts.kubelet.alignment = None;
-    let read = read(published(&facts).as_bytes()).unwrap();
+    let read = parse(published(&facts).as_bytes()).unwrap();
     assert!(Shape::new(read.shape).is_ok());
 }
 
@@ -220,7 +220,7 @@ proptest! {
         let mut bytes = published(&facts).into_bytes();
         let at = at.index(bytes.len());
         if cut { bytes.truncate(at) } else { bytes[at] = with }
-        let read = read(&bytes).and_then(|described| Shape::new(described.shape).map(|_| ()));
+        let read = parse(&bytes).and_then(|described| Shape::new(described.shape).map(|_| ()));
         if let Err(cause) = read {
             prop_assert!(cause.to_string().len() < 1000, "{}", cause);
         }

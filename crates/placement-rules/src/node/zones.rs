@@ -8,7 +8,7 @@ use stelia_node_report::compact::Compact;
 use stelia_node_report::stored::{StoredObject, StoredResource, StoredZone};
 
 use super::available::Amount;
-use super::{NodeError, wrong};
+use super::{NodeError, invalid};
 
 /// NUMA nodes beyond this id are in no mask of kubelet's.
 const MAX_NUMA_NODE_ID: u32 = 63;
@@ -35,21 +35,21 @@ pub(super) struct Zones {
     pub(super) groups: BTreeMap<u32, u64>,
 }
 
-pub(super) fn read(object: &StoredObject, compact: &Compact) -> Result<Zones, NodeError> {
+pub(super) fn parse(object: &StoredObject, compact: &Compact) -> Result<Zones, NodeError> {
     let mut zones = Zones::default();
     let is_static = compact.managers.memory_groups.is_some();
     for zone in &object.zones {
         let id = node("zones.name", &zone.name)?;
         if zones.distances.insert(id, distances(zone)?).is_some() {
-            return Err(wrong("zones.name", &zone.name, "the zone is there twice"));
+            return Err(invalid("zones.name", &zone.name, "the zone is there twice"));
         }
         if zone.resources.len() > MAX_RESOURCES {
-            return Err(wrong("zones.resources", &zone.name, "too many resources"));
+            return Err(invalid("zones.resources", &zone.name, "too many resources"));
         }
         let mut seen = BTreeSet::new();
         for resource in &zone.resources {
             if resource.name.len() > MAX_NAME || !seen.insert(resource.name.as_str()) {
-                return Err(wrong(
+                return Err(invalid(
                     "zones.resources.name",
                     &resource.name,
                     "too long, or there twice",
@@ -64,7 +64,7 @@ pub(super) fn read(object: &StoredObject, compact: &Compact) -> Result<Zones, No
                 name if name.contains('/') => {
                     let amount = amount(resource)?;
                     if amount.all > MAX_DEVICES {
-                        return Err(wrong(
+                        return Err(invalid(
                             "zones.resources.capacity",
                             &resource.capacity,
                             "too many devices",
@@ -78,7 +78,7 @@ pub(super) fn read(object: &StoredObject, compact: &Compact) -> Result<Zones, No
     }
     for cpu in compact.topology.cpus.values() {
         if !zones.distances.contains_key(&cpu.node) {
-            return Err(wrong(
+            return Err(invalid(
                 "topology",
                 &cpu.node.to_string(),
                 "there is no zone of this NUMA node",
@@ -86,7 +86,7 @@ pub(super) fn read(object: &StoredObject, compact: &Compact) -> Result<Zones, No
         }
     }
     if is_static && !zones.memory.values().any(|kinds| kinds.contains_key(MEMORY)) {
-        return Err(wrong(
+        return Err(invalid(
             "kubelet.memory",
             "",
             "the policy is Static, and no zone has memory",
@@ -100,8 +100,8 @@ fn node(place: &'static str, zone: &str) -> Result<u32, NodeError> {
     let id: Option<u32> = zone.strip_prefix("node-").and_then(|id| id.parse().ok());
     match id {
         Some(id) if id <= MAX_NUMA_NODE_ID => Ok(id),
-        Some(_) => Err(wrong(place, zone, "no NUMA node has so high an id")),
-        None => Err(wrong(place, zone, "not the name of a NUMA zone (node-N)")),
+        Some(_) => Err(invalid(place, zone, "no NUMA node has so high an id")),
+        None => Err(invalid(place, zone, "not the name of a NUMA zone (node-N)")),
     }
 }
 
@@ -109,19 +109,19 @@ fn distances(zone: &StoredZone) -> Result<BTreeMap<u32, u64>, NodeError> {
     let mut row = BTreeMap::new();
     for cost in &zone.costs {
         let distance = u32::try_from(cost.value)
-            .map_err(|_| wrong("zones.costs.value", &cost.value.to_string(), "not a distance"))?;
+            .map_err(|_| invalid("zones.costs.value", &cost.value.to_string(), "not a distance"))?;
         if row
             .insert(node("zones.costs.name", &cost.name)?, u64::from(distance))
             .is_some()
         {
-            return Err(wrong("zones.costs.name", &cost.name, "the distance is there twice"));
+            return Err(invalid("zones.costs.name", &cost.name, "the distance is there twice"));
         }
     }
     Ok(row)
 }
 
 fn quantity(place: &'static str, text: &str) -> Result<u64, NodeError> {
-    let amount: Quantity = text.parse().map_err(|_| wrong(place, text, "not a quantity"))?;
+    let amount: Quantity = text.parse().map_err(|_| invalid(place, text, "not a quantity"))?;
     Ok(amount.value())
 }
 
@@ -132,7 +132,7 @@ fn amount(resource: &StoredResource) -> Result<Amount, NodeError> {
     };
     let free = quantity("zones.resources.available", &resource.available)?;
     match free > all {
-        true => Err(wrong(
+        true => Err(invalid(
             "zones.resources.available",
             &resource.available,
             "more than is allocatable",
@@ -176,7 +176,7 @@ fn groups(compact: &Compact) -> Result<BTreeMap<u32, u64>, NodeError> {
         let mut mask = 0u64;
         for id in cells.iter().chain([node]) {
             if *id > MAX_NUMA_NODE_ID {
-                return Err(wrong(
+                return Err(invalid(
                     "kubelet.memory",
                     &id.to_string(),
                     "no NUMA node has so high an id",

@@ -1,12 +1,12 @@
-//! Which VMs would have to move so that a pod finds room that fits nowhere: a search for as few as possible, and nothing is done by itself.
+//! Which VMs would have to move so that a pod that fits on no node finds room: a search for as few as possible. It moves nothing.
 //!
 //! On each node it looks for a set of VMs without which the pod would be admitted, the smallest sets first, and then for a place for each of
 //! these: other CPUs of the same node (a rebind, the guest goes on; only where steliad chose its CPUs), or another node (a live
 //! migration). Every step is asked of the nodes' own rules, each after the steps before it. The search is bounded; the answer says whether it
 //! came to its end.
 //!
-//! What a VM gives back is known by its CPUs. Memory that kubelet's Memory Manager bound counts as given back on the NUMA node of its CPUs, and where these are on
-//! several not at all; devices are not.
+//! A VM that moves frees its CPUs. Memory that kubelet's Memory Manager bound counts as freed on the NUMA node of its CPUs, and not at all if
+//! these are on several; devices do not count as freed.
 
 mod plan;
 #[cfg(test)]
@@ -19,7 +19,8 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
 
 use crate::cluster::{Cluster, Verdict};
-use crate::evaluate::{Placement, Refusal, evaluate};
+use crate::evaluate::{NodeForecast, Placement, Refusal, evaluate};
+use crate::node::Shape;
 use crate::request::{Request, SharedRequest};
 use crate::score::Weights;
 
@@ -158,7 +159,7 @@ pub fn rebalance(cluster: &mut Cluster, residents: &Residents, request: &Request
         tries: 0,
         destinations: BTreeMap::new(),
     };
-    // Where least is missing there is most hope.
+    // The nodes with the fewest missing CPUs first.
     let mut candidates: Vec<(usize, &String, Vec<plan::Victim>)> = Vec::new();
     for name in &names {
         match search.candidate(name, residents.get(name).map_or(&[], Vec::as_slice)) {
@@ -185,11 +186,7 @@ pub fn rebalance(cluster: &mut Cluster, residents: &Residents, request: &Request
     answer
 }
 
-/// As [`evaluate`], with the weights that do not matter here.
-fn ask(
-    shape: &crate::node::Shape,
-    standing: &crate::evaluate::NodeForecast,
-    request: &Request,
-) -> Result<Placement, Refusal> {
-    evaluate(shape, standing, request, &Weights::default())
+/// As [`evaluate`] with the default weights: scores do not matter here.
+fn evaluate_unweighted(shape: &Shape, forecast: &NodeForecast, request: &Request) -> Result<Placement, Refusal> {
+    evaluate(shape, forecast, request, &Weights::default())
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
 
-use super::{Gain, Limits, Move, MoveKind, NO_VMS, Plan, Resident, TOO_SMALL, UNUSABLE, ask};
+use super::{Gain, Limits, Move, MoveKind, NO_VMS, Plan, Resident, TOO_SMALL, UNUSABLE, evaluate_unweighted};
 use crate::cluster::{Cluster, Verdict};
 use crate::evaluate::{Arrival, NodeForecast, Placement};
 use crate::node::{Available, Shape};
@@ -57,7 +57,7 @@ impl Searcher<'_> {
             return Err(NO_VMS);
         }
         victims.sort_by_key(|victim| (victim.cpus.len(), victim.resident.uid));
-        let (free, wanted) = (forecast.expected.free.len(), wanted(self.request));
+        let (free, wanted) = (forecast.expected.free.len(), whole_cpus(self.request));
         let all: usize = victims.iter().map(|victim| victim.cpus.len()).sum();
         // A rebind makes room only for whole cores or within a NUMA node, a migration always: with rebinds alone the pod must fit by number.
         let most = match victims.iter().any(|victim| victim.resident.migrates) {
@@ -86,7 +86,7 @@ impl Searcher<'_> {
                         best = Some(plan);
                     }
                 }
-                if !next(&mut chosen, victims.len()) {
+                if !next_combination(&mut chosen, victims.len()) {
                     break;
                 }
             }
@@ -103,16 +103,16 @@ impl Searcher<'_> {
         let (shape, now) = (Arc::clone(shape), forecast.clone());
         let mut emptied = now.published.clone();
         for victim in set {
-            emptied = emptied.freed(&shape, &victim.cpus, Some(&victim.resident.request.0.pod));
+            emptied = emptied.freed(&shape, &victim.cpus, Some(&victim.resident.request.pod));
         }
         let (emptied, refused) = NodeForecast::new(&shape, emptied, now.arrivals.clone());
         if !refused.is_empty() {
             return None;
         }
         self.tries += 1;
-        let placement = ask(&shape, &emptied, self.request).ok()?;
+        let placement = evaluate_unweighted(&shape, &emptied, self.request).ok()?;
         let mut forecast = emptied.clone();
-        forecast = after(&shape, &forecast, self.request, &placement)?;
+        forecast = with_pod(&shape, &forecast, self.request, &placement)?;
         let mut overlay = Overlay::new();
         let (mut migrations, mut rebinds): (Vec<Move>, Vec<Move>) = (Vec::new(), Vec::new());
         // What is free before a rebind: now, and what VMs left that are migrated before.
@@ -120,18 +120,18 @@ impl Searcher<'_> {
         let mut order: Vec<&&Victim> = set.iter().collect();
         order.sort_by_key(|victim| std::cmp::Reverse(victim.cpus.len()));
         for victim in order {
-            let request = &victim.resident.request.0;
+            let request = &victim.resident.request;
             if victim.resident.rebinds && shape.steliad_chooses() {
                 self.tries += 1;
                 let open = free.union(&victim.cpus);
-                let there = ask(&shape, &forecast, request);
+                let there = evaluate_unweighted(&shape, &forecast, request);
                 if let Some(there) = there
                     .ok()
                     .filter(|there| there.vm_cpus.is_subset(&open) && there.vm_cpus != victim.cpus)
                 {
-                    forecast = after(&shape, &forecast, request, &there)?;
+                    forecast = with_pod(&shape, &forecast, request, &there)?;
                     free = open.difference(&there.vm_cpus);
-                    rebinds.push(of(victim, MoveKind::Rebind, name, &there));
+                    rebinds.push(make_move(victim, MoveKind::Rebind, name, &there));
                     continue;
                 }
             }
@@ -140,7 +140,7 @@ impl Searcher<'_> {
             }
             let (to, there) = self.destination(name, victim, &mut overlay)?;
             free.union_with(&victim.cpus);
-            migrations.push(of(victim, MoveKind::Migrate, &to, &there));
+            migrations.push(make_move(victim, MoveKind::Migrate, &to, &there));
         }
         let moves: Vec<Move> = migrations.into_iter().chain(rebinds).collect();
         let cores = |available: &Available| shape.host.whole_cores(&available.free).len() / shape.host.threads().max(1);
@@ -171,10 +171,10 @@ impl Searcher<'_> {
             });
             let Some((shape, forecast)) = known else { continue };
             self.tries += 1;
-            let Ok(placement) = ask(&shape, &forecast, &request.0) else {
+            let Ok(placement) = evaluate_unweighted(&shape, &forecast, request) else {
                 continue;
             };
-            let next = after(&shape, &forecast, &request.0, &placement)?;
+            let next = with_pod(&shape, &forecast, request, &placement)?;
             overlay.insert(name.clone(), (shape, next));
             return Some((name, placement));
         }
@@ -182,11 +182,11 @@ impl Searcher<'_> {
     }
 
     fn destinations(&mut self, request: &SharedRequest) -> Vec<String> {
-        let key = Arc::as_ptr(&request.0) as usize;
+        let key = request.address();
         if let Some(known) = self.destinations.get(&key) {
             return known.clone();
         }
-        let id = self.cluster.request((*request.0).clone());
+        let id = self.cluster.request(Request::clone(request));
         let mut found: Vec<(u16, &str)> = Vec::new();
         self.cluster
             .verdicts(id, self.names.iter().map(String::as_str), |name, verdict| {
@@ -206,7 +206,7 @@ impl Searcher<'_> {
     }
 }
 
-fn of(victim: &Victim, how: MoveKind, to: &str, there: &Placement) -> Move {
+fn make_move(victim: &Victim, how: MoveKind, to: &str, there: &Placement) -> Move {
     Move {
         uid: victim.resident.uid,
         how,
@@ -215,24 +215,24 @@ fn of(victim: &Victim, how: MoveKind, to: &str, there: &Placement) -> Move {
         cpus: there.vm_cpus.clone(),
         memory: match how {
             MoveKind::Rebind => 0,
-            MoveKind::Migrate => memory(&victim.resident.request.0),
+            MoveKind::Migrate => requested_bytes(&victim.resident.request),
         },
     }
 }
 
 /// The node once the pod is there too.
-fn after(shape: &Shape, forecast: &NodeForecast, request: &Request, placement: &Placement) -> Option<NodeForecast> {
+fn with_pod(shape: &Shape, forecast: &NodeForecast, request: &Request, placement: &Placement) -> Option<NodeForecast> {
     let mut arrivals = forecast.arrivals.clone();
     arrivals.push(Arrival {
-        request: SharedRequest(Arc::new(request.clone())),
-        cpus: placement.told.clone(),
+        request: SharedRequest::new(request.clone()),
+        cpus: placement.assigned_cpus.clone(),
     });
     let (next, refused) = NodeForecast::new(shape, forecast.published.clone(), arrivals);
     refused.is_empty().then_some(next)
 }
 
 /// CPUs that the pod wants for itself, at least.
-fn wanted(request: &Request) -> usize {
+fn whole_cpus(request: &Request) -> usize {
     let containers = request.pod.containers.iter();
     let whole = containers.filter_map(|container| container.resources.requests.milli_cpus);
     let most = whole.filter(|milli| milli.is_multiple_of(1000)).max().unwrap_or(0);
@@ -240,7 +240,7 @@ fn wanted(request: &Request) -> usize {
 }
 
 /// Bytes that the pod requests.
-fn memory(request: &Request) -> u64 {
+fn requested_bytes(request: &Request) -> u64 {
     let containers = request
         .pod
         .containers
@@ -252,7 +252,7 @@ fn memory(request: &Request) -> u64 {
 }
 
 /// The next choice of as many places, in order; `false` after the last one.
-fn next(chosen: &mut [usize], count: usize) -> bool {
+fn next_combination(chosen: &mut [usize], count: usize) -> bool {
     let size = chosen.len();
     for at in (0..size).rev() {
         if chosen[at] < count - (size - at) {

@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use stelia_allocator::{AllocationRequest, HeldCpus, NumaTopologyAlignmentPolicy};
 use stelia_cpus::testing::Shape as HostShape;
 use stelia_node_report::testing::{large, numa};
@@ -50,7 +48,7 @@ fn cluster(nodes: &[(&str, Facts)]) -> Cluster {
 fn resident(number: u128, cpus: u64, rebinds: bool, migrates: bool) -> Resident {
     Resident {
         uid: Uid(number),
-        request: SharedRequest(Arc::new(vm(cpus))),
+        request: SharedRequest::new(vm(cpus)),
         rebinds,
         migrates,
     }

@@ -6,12 +6,13 @@ mod options;
 mod tests;
 
 use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use kubelet_planner::Pod;
 use kubelet_planner::manifest::{self, ManifestError};
 use serde_json::Value;
-use stelia_allocator::evaluate::{Request as FilteredPods, SchedulerOptions, ScoringStrategy};
+use stelia_allocator::evaluate::ScoringStrategy;
 use stelia_allocator::{AllocationRequest, Qos, koordinator};
 use stelia_text::excerpt;
 
@@ -41,9 +42,9 @@ pub struct Vm {
     pub container: String,
     /// What its runner asks of steliad's allocator.
     pub allocation: AllocationRequest,
-    /// Whether the runner reads what a scheduler chose (`--resource-status`): then the node takes these CPUs or refuses, and
-    /// otherwise it chooses again.
-    pub follows: bool,
+    /// Whether the runner reads the CPUs that a scheduler assigned (`--resource-status`): the node then gives the VM these or refuses
+    /// it. Otherwise the node chooses.
+    pub follows_scheduler: bool,
 }
 
 /// Why a pod cannot be placed anywhere.
@@ -101,20 +102,6 @@ impl Request {
         Self { pod, vm, strategy }
     }
 
-    /// The request to the allocator, as the node makes it of the registration and of the container's limits.
-    pub(crate) fn asked(&self, vm: &Vm) -> FilteredPods {
-        FilteredPods {
-            allocation: AllocationRequest {
-                cpu_limit: vm.allocation.cpu_limit,
-                ..vm.allocation.clone()
-            },
-            options: SchedulerOptions {
-                kubernetes_class: Some(self.pod.qos()),
-                scoring_strategy: self.strategy,
-            },
-        }
-    }
-
     /// The CPU limit of the VM's container and of its pod, whichever is less, thousandths; `None` without one. kubelet
     /// writes at least 10 into `cpu.max`.
     pub(crate) fn limit_milli(&self, vm: &Vm) -> Option<u64> {
@@ -133,9 +120,9 @@ impl Request {
 /// `MinMilliCPUQuota` of kubelet: a quota of 1 ms in 100 ms.
 const MIN_QUOTA_MILLI_CPUS: u64 = 10;
 
-/// The class of a pod's VM: what is said on the command line, or else by the pod's label [`QOS_CLASS`]. A label that names no class counts as none.
-pub fn class(said: Option<Qos>, label: Option<&str>) -> Option<Qos> {
-    said.or_else(|| label.and_then(Qos::parse))
+/// The class of a pod's VM: that of the command line's option, or else that of the pod's label [`QOS_CLASS`]. A label that names no class is ignored.
+pub fn qos_class(option: Option<Qos>, label: Option<&str>) -> Option<Qos> {
+    option.or_else(|| label.and_then(Qos::parse))
 }
 
 fn vm(document: &Value, container: &str) -> Result<Vm, RequestError> {
@@ -154,10 +141,10 @@ fn vm(document: &Value, container: &str) -> Result<Vm, RequestError> {
         container: container.to_owned(),
         problem,
     };
-    let read = options::read(&words).map_err(refused)?;
-    let mut allocation = read.allocation;
-    allocation.qos = class(allocation.qos, document["metadata"]["labels"][QOS_CLASS].as_str());
-    if read.has_spec {
+    let options = options::parse(&words).map_err(refused)?;
+    let mut allocation = options.allocation;
+    allocation.qos = qos_class(allocation.qos, document["metadata"]["labels"][QOS_CLASS].as_str());
+    if options.has_spec {
         let text = document["metadata"]["annotations"][koordinator::RESOURCE_SPEC].as_str();
         koordinator::add_spec(&mut allocation, text.unwrap_or_default())
             .map_err(|problem| RequestError::Annotation(koordinator::RESOURCE_SPEC, excerpt::excerpt(&problem)))?;
@@ -165,13 +152,32 @@ fn vm(document: &Value, container: &str) -> Result<Vm, RequestError> {
     Ok(Vm {
         container: container.to_owned(),
         allocation,
-        follows: read.has_status,
+        follows_scheduler: options.has_status,
     })
 }
 
-/// A request that is kept once: equal ones are the same.
+/// A request that is stored once: two are equal if they are the same one.
 #[derive(Debug, Clone)]
-pub struct SharedRequest(pub Arc<Request>);
+pub struct SharedRequest(Arc<Request>);
+
+impl SharedRequest {
+    pub fn new(request: Request) -> Self {
+        Self(Arc::new(request))
+    }
+
+    /// The same for the same request, as long as it is stored.
+    pub fn address(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
+    }
+}
+
+impl Deref for SharedRequest {
+    type Target = Request;
+
+    fn deref(&self) -> &Request {
+        &self.0
+    }
+}
 
 impl PartialEq for SharedRequest {
     fn eq(&self, other: &Self) -> bool {

@@ -34,7 +34,7 @@ pub(super) struct Options {
 ///
 /// # Errors
 /// A value that the runner would refuse, or that is not known here.
-pub(super) fn read(words: &[Text]) -> Result<Options, String> {
+pub(super) fn parse(words: &[Text]) -> Result<Options, String> {
     let (mut options, mut found) = (Options::default(), Map::new());
     let end = |word: &&Text| matches!(word, Text::Known(text) if text == "--");
     let mut words = words.iter().take_while(|word| !end(word));
@@ -56,17 +56,17 @@ pub(super) fn read(words: &[Text]) -> Result<Options, String> {
             continue;
         }
         // In the same word, or the next one.
-        let from = match value {
+        let source = match value {
             Some(_) => Some(word),
             None => words.next(),
         };
-        let value = match (from, value) {
+        let value = match (source, value) {
             (None, _) => return Err(format!("option --{name} has no value")),
             (Some(Text::Unknown { on, .. }), _) => return Err(format!("option --{name}: {on}")),
             (Some(Text::Known(_)), Some(value)) => value,
             (Some(Text::Known(value)), None) => value,
         };
-        let parsed = parsed(name, value).ok_or_else(|| format!("option --{name}: {:?}", excerpt::excerpt(value)))?;
+        let parsed = value_of(name, value).ok_or_else(|| format!("option --{name}: {:?}", excerpt::excerpt(value)))?;
         found.insert(name.to_owned(), parsed);
     }
     options.allocation = serde_json::from_value(Value::Object(found))
@@ -75,7 +75,7 @@ pub(super) fn read(words: &[Text]) -> Result<Options, String> {
 }
 
 /// An option's value in the request's text form.
-fn parsed(name: &str, value: &str) -> Option<Value> {
+fn value_of(name: &str, value: &str) -> Option<Value> {
     match name {
         "cpus" => value.parse::<u32>().ok().filter(|cpus| *cpus > 0).map(Value::from),
         "cpu-limit" => {

@@ -22,7 +22,7 @@ fn read(command: &[&str], annotations: Value) -> Result<Request, RequestError> {
 fn the_container_that_asks_for_a_vm_has_it() {
     let request = read(&[], json!({})).unwrap();
     let vm = request.vm.as_ref().unwrap();
-    assert_eq!((vm.container.as_str(), vm.follows), ("vm", false));
+    assert_eq!((vm.container.as_str(), vm.follows_scheduler), ("vm", false));
     assert!(!vm.allocation.asks());
     assert_eq!(request.limit_milli(vm), Some(4000));
     // The resource itself is nothing that a node looks at, and neither is who the pod is.
@@ -50,7 +50,7 @@ fn what_the_runner_will_ask_is_read_from_its_command() {
     ];
     let spec = json!({koordinator::RESOURCE_SPEC: r#"{"requiredCPUBindPolicy":"FullPCPUs"}"#});
     let vm = read(&command, spec).unwrap().vm.unwrap();
-    assert!(vm.follows);
+    assert!(vm.follows_scheduler);
     assert_eq!(
         (
             vm.allocation.qos,
@@ -121,7 +121,7 @@ fn limits_and_alignments_are_read() {
         "SingleNUMANode",
     ];
     let words = words.map(|word| Text::Known(word.to_owned()));
-    let read = options::read(&words).unwrap().allocation;
+    let read = options::parse(&words).unwrap().allocation;
     assert_eq!(read.cpu_limit, Some(2500));
     assert_eq!(
         read.numa_topology_alignment_policy,

@@ -411,7 +411,7 @@ async fn nonsense_about_victims_is_an_error_and_nothing_else() {
     let pods = &json(&answer)["NodeNameToMetaVictims"]["steliad"]["Pods"];
     assert_eq!((code, pods.as_array().unwrap().len()), (200, 1000));
     assert_eq!(served.ask("GET", "/preempt", "").await.0, 405);
-    assert_eq!(served.placer.census(), Default::default());
+    assert_eq!(served.placer.reservation_counts(), Default::default());
 }
 
 #[tokio::test]
@@ -502,7 +502,7 @@ async fn nonsense_is_an_error_and_nothing_else() {
     let (_, answer) = served.ask("POST", "/filter", &text("filter-args-nodes.json")).await;
     assert!(answer.contains("nodeCacheCapable must be true"), "{answer}");
     // Nothing was bound by it, and the next one is answered.
-    assert_eq!(served.placer.census(), Default::default());
+    assert_eq!(served.placer.reservation_counts(), Default::default());
     assert_eq!(
         json(&served.ask("POST", "/filter", &args).await.1),
         json(&text("filter-result.json"))
@@ -569,7 +569,7 @@ async fn at_the_end_what_was_begun_is_finished() {
         let mut stream = TcpStream::connect(address).await.unwrap();
         exchange(&mut stream, &request("POST", "/bind", &text("binding-args.json"))).await
     });
-    while served.placer.census().binding == 0 {
+    while served.placer.reservation_counts().binding == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     served.ended.cancel();

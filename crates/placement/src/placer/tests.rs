@@ -131,9 +131,9 @@ impl Instance {
         }
     }
 
-    fn census(&self) -> [usize; 4] {
-        let census = self.placer.census();
-        [census.binding, census.undecided, census.unseen, census.leaving]
+    fn reservation_counts(&self) -> [usize; 4] {
+        let counts = self.placer.reservation_counts();
+        [counts.binding, counts.undecided, counts.unseen, counts.leaving]
     }
 
     fn held(&self, node: &str) -> Vec<String> {
@@ -171,7 +171,10 @@ async fn a_bind_is_claimed_then_bound_and_ends_when_the_node_shows_it() {
         .server
         .put(OBJECTS, "noderesourcetopologies", cluster.machines[0].object());
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!((instance.census(), instance.held("steliad").len()), ([0; 4], 0));
+    assert_eq!(
+        (instance.reservation_counts(), instance.held("steliad").len()),
+        ([0; 4], 0)
+    );
     // Again: the scheduler did not hear the answer.
     instance.placer.bind(&to).await.unwrap();
 }
@@ -203,7 +206,7 @@ async fn binds_at_once_get_different_cpus() {
     let tasks: Vec<_> = all
         .iter()
         .cloned()
-        .map(|to| tokio::spawn(to_its_end(instance.placer.clone(), to)))
+        .map(|to| tokio::spawn(bind_detached(instance.placer.clone(), to)))
         .collect();
     let mut bound = 0;
     for task in tasks {
@@ -247,14 +250,17 @@ async fn what_stays_unknown_holds_its_cpus_until_it_is_given_up() {
     let error = instance.placer.bind(&to).await.unwrap_err();
     assert!(matches!(error, BindError::Unknown(..)), "{error}");
     assert_eq!(
-        (instance.census(), instance.held("steliad")),
+        (instance.reservation_counts(), instance.held("steliad")),
         ([0, 1, 0, 0], vec!["2-5".to_owned()])
     );
     // The binding may still come: to the same node it is refused, and nobody else gets these CPUs.
     let error = instance.placer.bind(&to).await.unwrap_err();
     assert!(matches!(error, BindError::UnderWay(..)), "{error}");
     tokio::time::sleep(Duration::from_secs(15)).await;
-    assert_eq!((instance.census(), instance.held("steliad").len()), ([0; 4], 0));
+    assert_eq!(
+        (instance.reservation_counts(), instance.held("steliad").len()),
+        ([0; 4], 0)
+    );
     let pod = cluster.server.object("", "pods", "vms", "vm").unwrap();
     assert_eq!(pod["status"]["conditions"][0]["reason"], "Released");
 }
@@ -268,12 +274,12 @@ async fn what_fails_before_the_binding_is_released() {
         cluster.fail("create", "nodeclaims", 1, Fault::status(code));
         let error = instance.placer.bind(&to).await.unwrap_err();
         assert!(matches!(error, BindError::Claim(..)), "{error}");
-        assert_eq!((instance.census(), cluster.node_of("vm")), ([0; 4], None));
+        assert_eq!((instance.reservation_counts(), cluster.node_of("vm")), ([0; 4], None));
     }
     cluster.fail("create", "pods/binding", 1, Fault::status(403));
     let error = instance.placer.bind(&to).await.unwrap_err();
     assert!(matches!(error, BindError::Bind(..)), "{error}");
-    assert_eq!(instance.census(), [0; 4]);
+    assert_eq!(instance.reservation_counts(), [0; 4]);
     instance.placer.bind(&to).await.unwrap();
 }
 
@@ -291,7 +297,7 @@ async fn a_pod_that_is_deleted_or_made_anew_while_it_is_bound() {
     let error = instance.placer.bind(&to).await.unwrap_err();
     assert!(matches!(error, BindError::Gone(_)), "{error}");
     tokio::time::sleep(Duration::from_secs(6)).await;
-    assert_eq!((instance.census(), cluster.node_of("vm")), ([0; 4], None));
+    assert_eq!((instance.reservation_counts(), cluster.node_of("vm")), ([0; 4], None));
 }
 
 #[tokio::test(start_paused = true)]
@@ -301,7 +307,7 @@ async fn a_pod_that_goes_while_its_binding_is_on_the_way_holds_nothing_afterward
     let to = cluster.make("vm", 1, 4);
     tokio::time::sleep(Duration::from_secs(1)).await;
     cluster.fail("create", "pods/binding", 1, Fault::delay(Duration::from_secs(2)));
-    let bind = tokio::spawn(to_its_end(instance.placer.clone(), to));
+    let bind = tokio::spawn(bind_detached(instance.placer.clone(), to));
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(instance.held("steliad"), ["2-5"]);
     // Another pod of that name: the binding names the first one's UID.
@@ -310,7 +316,10 @@ async fn a_pod_that_goes_while_its_binding_is_on_the_way_holds_nothing_afterward
     let error = bind.await.unwrap().unwrap_err();
     assert!(matches!(error, BindError::Gone(_) | BindError::Bind(..)), "{error}");
     tokio::time::sleep(Duration::from_secs(6)).await;
-    assert_eq!((instance.census(), instance.held("steliad").len()), ([0; 4], 0));
+    assert_eq!(
+        (instance.reservation_counts(), instance.held("steliad").len()),
+        ([0; 4], 0)
+    );
     assert_eq!(cluster.node_of("vm"), None);
     instance.placer.bind(&again).await.unwrap();
     assert_eq!(cluster.node_of("vm").as_deref(), Some("steliad"));
@@ -361,7 +370,7 @@ async fn a_leader_that_wakes_up_is_refused_by_the_claim_objects_version() {
     tokio::time::sleep(Duration::from_secs(1)).await;
 
     first.stopped.send(true).unwrap();
-    let bind = tokio::spawn(to_its_end(first.placer.clone(), one.clone()));
+    let bind = tokio::spawn(bind_detached(first.placer.clone(), one.clone()));
     second.becomes_ready().await;
     assert_eq!(first.placer.ready(), Err(NotReady::NotLeader));
     second.placer.bind(&other).await.unwrap();
@@ -397,18 +406,18 @@ async fn a_leader_that_wakes_up_cannot_bind_what_was_given_up() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     // The binding is on its way for so long.
     cluster.fail("create", "pods/binding", 1, Fault::delay(Duration::from_secs(60)));
-    let bind = tokio::spawn(to_its_end(first.placer.clone(), one.clone()));
+    let bind = tokio::spawn(bind_detached(first.placer.clone(), one.clone()));
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(cluster.claims("steliad"), ["vms/one"]);
     first.stopped.send(true).unwrap();
     assert_eq!(
-        (second.census(), second.held("steliad")),
+        (second.reservation_counts(), second.held("steliad")),
         ([0, 1, 0, 0], vec!["2-15".to_owned()])
     );
 
     second.becomes_ready().await;
     tokio::time::sleep(Duration::from_secs(15)).await;
-    assert_eq!(second.census(), [0; 4]);
+    assert_eq!(second.reservation_counts(), [0; 4]);
     second.placer.bind(&cluster.make("other", 2, 14)).await.unwrap();
     first.stopped.send(false).unwrap();
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -482,7 +491,7 @@ async fn watches_go_on_after_410_after_outages_and_after_nonsense() {
             .reservations
             .rules()
             .cluster
-            .shows("steliad", Uid::parse(&uid(7, 0)).unwrap())
+            .shows_pod("steliad", Uid::parse(&uid(7, 0)).unwrap())
     );
     let to = ToBind {
         node: "hostile".into(),
@@ -518,14 +527,14 @@ impl Instance {
     fn filter(&self, cluster: &Cluster, name: &str) -> usize {
         let asked = self.placer.now();
         let pod = cluster.server.object("", "pods", "vms", name).unwrap();
-        let (uid, request) = self.placer.asked_for(&pod.to_string()).unwrap();
+        let (uid, request) = self.placer.record_filtered_pod(&pod.to_string()).unwrap();
         let mut fit = 0;
         self.placer
-            .answers(&request.unwrap(), &["steliad", "kubelet"], |_, answer| {
+            .evaluate_nodes(&request.unwrap(), &["steliad", "kubelet"], |_, answer| {
                 fit += usize::from(matches!(answer, Answer::Fits(_)));
             });
         if fit == 0 {
-            self.placer.waits(uid.unwrap(), asked);
+            self.placer.add_waiting(uid.unwrap(), asked);
         }
         fit
     }

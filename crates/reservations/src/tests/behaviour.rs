@@ -3,37 +3,37 @@ use super::*;
 #[test]
 fn a_claim_lasts_until_the_object_shows_the_pod() {
     let mut all = one_node("0-7");
-    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
     assert_eq!(begun.cpus.unwrap().to_string(), "0-3");
-    let next = all.begin(asked(2, 6, 4), &node("a"), seconds(1)).unwrap();
+    let next = all.start_bind(asked(2, 6, 4), &node("a"), seconds(1)).unwrap();
     assert_eq!(next.cpus.unwrap().to_string(), "4-7");
     assert!(matches!(
-        all.begin(asked(3, 7, 1), &node("a"), seconds(1)),
+        all.start_bind(asked(3, 7, 1), &node("a"), seconds(1)),
         Err(BindNotStarted::Rejected(_))
     ));
 
-    all.bound(&begun.ticket, seconds(2));
-    all.failed(&next.ticket);
+    all.bind_succeeded(&begun.ticket, seconds(2));
+    all.bind_failed(&next.ticket);
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
-    all.object(&node("a"), 8, plain("4-7", &[1]), seconds(3));
+    all.object_changed(&node("a"), 8, plain("4-7", &[1]), seconds(3));
     assert_eq!(held(&all, "a"), []);
-    assert_eq!(all.census(seconds(3)), ReservationCounts::default());
+    assert_eq!(all.counts(seconds(3)), ReservationCounts::default());
 }
 
 #[test]
 fn one_bind_of_a_pod_at_a_time() {
     let mut all = one_node("0-7");
-    all.object(&node("b"), 2, plain("0-7", &[]), seconds(0));
-    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    let again = all.begin(asked(1, 5, 4), &node("b"), seconds(1));
+    all.object_changed(&node("b"), 2, plain("0-7", &[]), seconds(0));
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    let again = all.start_bind(asked(1, 5, 4), &node("b"), seconds(1));
     assert!(matches!(again, Err(BindNotStarted::UnderWay(on)) if &*on == "a"));
-    all.bound(&begun.ticket, seconds(1));
+    all.bind_succeeded(&begun.ticket, seconds(1));
     assert!(matches!(
-        all.begin(asked(1, 5, 4), &node("a"), seconds(1)),
+        all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)),
         Err(BindNotStarted::Already)
     ));
     assert!(matches!(
-        all.begin(asked(1, 5, 4), &node("b"), seconds(1)),
+        all.start_bind(asked(1, 5, 4), &node("b"), seconds(1)),
         Err(BindNotStarted::Elsewhere(_))
     ));
 }
@@ -41,13 +41,13 @@ fn one_bind_of_a_pod_at_a_time() {
 #[test]
 fn a_lost_answer_holds_until_the_pod_is_another() {
     let mut all = one_node("0-7");
-    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.lost(&begun.ticket, seconds(1));
-    all.pod(pod(1, 5, None, 4), seconds(2));
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_undecided(&begun.ticket, seconds(1));
+    all.pod_changed(pod(1, 5, None, 4), seconds(2));
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
     assert_eq!(all.to_fence(seconds(2)), []);
     assert_eq!(all.to_fence(seconds(11)).len(), 1);
-    all.pod(pod(1, 9, None, 4), seconds(12));
+    all.pod_changed(pod(1, 9, None, 4), seconds(12));
     assert_eq!(held(&all, "a"), []);
     assert_eq!(all.undecided(), []);
 }
@@ -55,12 +55,12 @@ fn a_lost_answer_holds_until_the_pod_is_another() {
 #[test]
 fn a_lost_answer_that_was_yes() {
     let mut all = one_node("0-7");
-    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.lost(&begun.ticket, seconds(1));
-    all.pod(pod(1, 6, Some("a"), 4), seconds(2));
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_undecided(&begun.ticket, seconds(1));
+    all.pod_changed(pod(1, 6, Some("a"), 4), seconds(2));
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
     assert_eq!(
-        all.census(seconds(2)),
+        all.counts(seconds(2)),
         ReservationCounts {
             unseen: 1,
             ..ReservationCounts::default()
@@ -71,32 +71,32 @@ fn a_lost_answer_that_was_yes() {
 #[test]
 fn two_binds_of_which_one_will_fail_both_hold() {
     let mut all = one_node("0-7");
-    all.object(&node("b"), 2, plain("0-7", &[]), seconds(0));
-    let first = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.lost(&first.ticket, seconds(1));
-    let second = all.begin(asked(1, 5, 4), &node("b"), seconds(2)).unwrap();
+    all.object_changed(&node("b"), 2, plain("0-7", &[]), seconds(0));
+    let first = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_undecided(&first.ticket, seconds(1));
+    let second = all.start_bind(asked(1, 5, 4), &node("b"), seconds(2)).unwrap();
     assert_eq!((held(&all, "a").len(), held(&all, "b").len()), (1, 1));
     // The first one's binding was late.
-    all.pod(pod(1, 6, Some("a"), 4), seconds(3));
+    all.pod_changed(pod(1, 6, Some("a"), 4), seconds(3));
     assert!(!all.is_open(&second.ticket));
-    all.failed(&second.ticket);
+    all.bind_failed(&second.ticket);
     assert_eq!((held(&all, "a").len(), held(&all, "b").len()), (1, 0));
 }
 
 #[test]
 fn a_node_whose_object_does_not_show_its_pods_is_silent_until_it_changes() {
     let mut all = one_node("0-7");
-    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bound(&begun.ticket, seconds(1));
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_succeeded(&begun.ticket, seconds(1));
     assert!(all.available("a", seconds(31)).is_ok());
     assert_eq!(all.available("a", seconds(32)), Err(Unavailable::Silent));
     assert!(matches!(
-        all.begin(asked(2, 6, 1), &node("a"), seconds(32)),
+        all.start_bind(asked(2, 6, 1), &node("a"), seconds(32)),
         Err(BindNotStarted::Unavailable(Unavailable::Silent))
     ));
     assert_eq!(held(&all, "a").len(), 1, "its claims are kept");
-    assert_eq!(all.census(seconds(32)).silent_nodes, 1);
-    all.object(&node("a"), 9, plain("0-7", &[]), seconds(40));
+    assert_eq!(all.counts(seconds(32)).silent_nodes, 1);
+    all.object_changed(&node("a"), 9, plain("0-7", &[]), seconds(40));
     assert!(all.available("a", seconds(70)).is_ok());
     assert_eq!(all.available("a", seconds(71)), Err(Unavailable::Silent));
 }
@@ -105,14 +105,14 @@ fn a_node_whose_object_does_not_show_its_pods_is_silent_until_it_changes() {
 fn where_cpus_are_given_at_the_start_a_pull_that_takes_long_is_no_silence() {
     let mut all = Reservations::new(Lowest::default(), 1);
     let late = Plain {
-        at_start: true,
+        cpus_at_container_start: true,
         ..plain("0-7", &[])
     };
-    all.object(&node("a"), 1, late, seconds(0));
-    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bound(&begun.ticket, seconds(1));
+    all.object_changed(&node("a"), 1, late, seconds(0));
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_succeeded(&begun.ticket, seconds(1));
     assert!(all.available("a", seconds(500)).is_ok());
-    all.pod(
+    all.pod_changed(
         ObservedPod {
             running: true,
             ..pod(1, 6, Some("a"), 4)
@@ -126,9 +126,9 @@ fn where_cpus_are_given_at_the_start_a_pull_that_takes_long_is_no_silence() {
 #[test]
 fn pods_bound_by_others_hold_and_are_blamed() {
     let mut all = one_node("0-7");
-    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bound(&begun.ticket, seconds(1));
-    all.pod(pod(9, 6, Some("a"), 2), seconds(2));
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_succeeded(&begun.ticket, seconds(1));
+    all.pod_changed(pod(9, 6, Some("a"), 2), seconds(2));
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned()), (9, "-".to_owned())]);
     all.pod_gone(uid(1), Some("TopologyAffinityError"), seconds(3));
     let refused = all.take_refused();
@@ -143,8 +143,8 @@ fn pods_bound_by_others_hold_and_are_blamed() {
 #[test]
 fn a_refusal_without_others_is_blamed_on_nobody() {
     let mut all = one_node("0-7");
-    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bound(&begun.ticket, seconds(1));
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_succeeded(&begun.ticket, seconds(1));
     all.pod_gone(uid(1), Some("OutOfcpu"), seconds(3));
     assert_eq!(all.take_refused()[0].foreign, None);
 }
@@ -153,29 +153,29 @@ fn a_refusal_without_others_is_blamed_on_nobody() {
 fn what_ends_unseen_is_counted_a_while_and_what_was_seen_is_not() {
     let mut all = one_node("0-7");
     for uid in [1, 2] {
-        let begun = all.begin(asked(uid, 5, 2), &node("a"), seconds(1)).unwrap();
-        all.bound(&begun.ticket, seconds(1));
+        let begun = all.start_bind(asked(uid, 5, 2), &node("a"), seconds(1)).unwrap();
+        all.bind_succeeded(&begun.ticket, seconds(1));
     }
-    all.object(&node("a"), 8, plain("2-7", &[1]), seconds(2));
+    all.object_changed(&node("a"), 8, plain("2-7", &[1]), seconds(2));
     all.pod_gone(uid(1), None, seconds(3));
     all.pod_gone(uid(2), None, seconds(3));
     assert_eq!(held(&all, "a"), [(2, "2-3".to_owned())]);
-    all.pass(seconds(8));
+    all.advance(seconds(8));
     assert_eq!(held(&all, "a"), []);
     // A watch that is late does not bring it back.
-    all.pod(pod(2, 7, Some("a"), 2), seconds(9));
+    all.pod_changed(pod(2, 7, Some("a"), 2), seconds(9));
     assert_eq!(held(&all, "a"), []);
-    all.pass(seconds(700));
+    all.advance(seconds(700));
     assert!(all.pods.is_empty());
 }
 
 #[test]
 fn a_container_that_restarts_keeps_its_cpus() {
     let mut all = one_node("0-7");
-    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bound(&begun.ticket, seconds(1));
-    all.object(&node("a"), 8, plain("4-7", &[1]), seconds(2));
-    all.object(&node("a"), 9, plain("0-7", &[]), seconds(3));
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_succeeded(&begun.ticket, seconds(1));
+    all.object_changed(&node("a"), 8, plain("4-7", &[1]), seconds(2));
+    all.object_changed(&node("a"), 9, plain("0-7", &[]), seconds(3));
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
     all.pod_gone(uid(1), None, seconds(4));
     assert_eq!(
@@ -188,7 +188,7 @@ fn a_container_that_restarts_keeps_its_cpus() {
 #[test]
 fn a_name_that_is_used_again_is_another_pod() {
     let mut all = one_node("0-7");
-    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
     all.pod_gone(uid(1), None, seconds(2));
     assert!(!all.is_open(&begun.ticket));
     let again = BindRequest {
@@ -196,17 +196,17 @@ fn a_name_that_is_used_again_is_another_pod() {
         ..asked(2, 9, 4)
     };
     assert_eq!(
-        all.begin(again, &node("a"), seconds(2))
+        all.start_bind(again, &node("a"), seconds(2))
             .unwrap()
             .cpus
             .unwrap()
             .to_string(),
         "0-3"
     );
-    all.bound(&begun.ticket, seconds(3));
+    all.bind_succeeded(&begun.ticket, seconds(3));
     assert_eq!(held(&all, "a").len(), 1);
     assert!(matches!(
-        all.begin(asked(1, 5, 4), &node("a"), seconds(3)),
+        all.start_bind(asked(1, 5, 4), &node("a"), seconds(3)),
         Err(BindNotStarted::Gone)
     ));
 }
@@ -215,17 +215,17 @@ fn a_name_that_is_used_again_is_another_pod() {
 fn a_pod_that_is_deleted_while_it_is_bound_holds_nothing_whatever_the_answer_is() {
     for lost in [false, true] {
         let mut all = one_node("0-7");
-        let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+        let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
         assert_eq!(held(&all, "a").len(), 1);
         all.pod_gone(uid(1), None, seconds(2));
         assert_eq!(held(&all, "a"), []);
         match lost {
-            true => all.lost(&begun.ticket, seconds(3)),
-            false => all.failed(&begun.ticket),
+            true => all.bind_undecided(&begun.ticket, seconds(3)),
+            false => all.bind_failed(&begun.ticket),
         }
         assert_eq!((held(&all, "a").len(), all.undecided().len()), (0, 0), "{lost}");
         // A late event of it does not bring it back.
-        all.pod(pod(1, 6, Some("a"), 4), seconds(4));
+        all.pod_changed(pod(1, 6, Some("a"), 4), seconds(4));
         assert_eq!(held(&all, "a"), []);
     }
 }
@@ -235,9 +235,9 @@ fn a_pod_that_is_being_deleted_is_promised_nothing() {
     let mut all = one_node("0-7");
     let mut ending = pod(1, 5, None, 4);
     ending.ending = true;
-    all.pod(ending, seconds(1));
+    all.pod_changed(ending, seconds(1));
     assert!(matches!(
-        all.begin(asked(1, 5, 4), &node("a"), seconds(2)),
+        all.start_bind(asked(1, 5, 4), &node("a"), seconds(2)),
         Err(BindNotStarted::Gone)
     ));
 }
@@ -245,18 +245,18 @@ fn a_pod_that_is_being_deleted_is_promised_nothing() {
 #[test]
 fn a_node_that_is_deleted_and_made_again() {
     let mut all = one_node("0-7");
-    let begun = all.begin(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bound(&begun.ticket, seconds(1));
-    all.object(&node("a"), 8, plain("4-7", &[1]), seconds(2));
-    all.object_gone(&node("a"), 10, seconds(3));
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_succeeded(&begun.ticket, seconds(1));
+    all.object_changed(&node("a"), 8, plain("4-7", &[1]), seconds(2));
+    all.object_deleted(&node("a"), 10, seconds(3));
     assert_eq!(all.available("a", seconds(3)), Err(Unavailable::NoObject));
-    all.object(&node("a"), 9, plain("4-7", &[1]), seconds(3));
+    all.object_changed(&node("a"), 9, plain("4-7", &[1]), seconds(3));
     assert_eq!(
         all.available("a", seconds(3)),
         Err(Unavailable::NoObject),
         "older than the deletion"
     );
-    all.object(&node("a"), 12, plain("0-7", &[]), seconds(4));
+    all.object_changed(&node("a"), 12, plain("0-7", &[]), seconds(4));
     assert_eq!(
         held(&all, "a"),
         [(1, "0-3".to_owned())],
@@ -269,15 +269,15 @@ fn a_node_that_is_deleted_and_made_again() {
 #[test]
 fn an_older_object_is_passed_over() {
     let mut all = one_node("0-7");
-    all.object(&node("a"), 20, plain("4-7", &[1]), seconds(2));
-    all.object(&node("a"), 19, plain("0-7", &[]), seconds(3));
-    let begun = all.begin(asked(2, 30, 2), &node("a"), seconds(3)).unwrap();
+    all.object_changed(&node("a"), 20, plain("4-7", &[1]), seconds(2));
+    all.object_changed(&node("a"), 19, plain("0-7", &[]), seconds(3));
+    let begun = all.start_bind(asked(2, 30, 2), &node("a"), seconds(3)).unwrap();
     assert_eq!(begun.cpus.unwrap().to_string(), "4-5");
 }
 
 #[test]
 fn a_former_writers_claim_holds_until_it_is_known_better() {
-    let entry = |uid: u128, version| Entry {
+    let claim = |uid: u128, version| Claim {
         pod: super::uid(uid),
         name: Arc::from(format!("ns/pod-{uid}")),
         attempt: 77,
@@ -285,38 +285,38 @@ fn a_former_writers_claim_holds_until_it_is_known_better() {
         cpus: Some("0-3".parse().unwrap()),
     };
     let mut all = one_node("0-7");
-    let begun = all.begin(asked(2, 6, 4), &node("a"), seconds(1)).unwrap();
-    assert!(all.claims(&node("a"), 30, &[entry(1, 5)], seconds(1)));
+    let begun = all.start_bind(asked(2, 6, 4), &node("a"), seconds(1)).unwrap();
+    assert!(all.claims_changed(&node("a"), 30, &[claim(1, 5)], seconds(1)));
     assert_eq!(
         all.rewrite(&begun.ticket),
         None,
         "it was promised without knowing the other"
     );
     assert_eq!(all.available("a", seconds(1)), Err(Unavailable::UnknownClaim));
-    all.failed(&begun.ticket);
+    all.bind_failed(&begun.ticket);
 
-    all.pod(pod(1, 5, None, 4), seconds(2));
-    let begun = all.begin(asked(2, 6, 4), &node("a"), seconds(2)).unwrap();
+    all.pod_changed(pod(1, 5, None, 4), seconds(2));
+    let begun = all.start_bind(asked(2, 6, 4), &node("a"), seconds(2)).unwrap();
     assert_eq!(begun.cpus.as_ref().unwrap().to_string(), "4-7");
     let rewrite = all.rewrite(&begun.ticket).unwrap();
-    assert_eq!((rewrite.base, rewrite.entries.len()), (Some(30), 2));
-    all.wrote(&node("a"), 31);
-    all.pod(pod(1, 7, None, 4), seconds(3));
+    assert_eq!((rewrite.base, rewrite.claims.len()), (Some(30), 2));
+    all.claims_written(&node("a"), 31);
+    all.pod_changed(pod(1, 7, None, 4), seconds(3));
     assert_eq!(held(&all, "a"), [(2, "4-7".to_owned())]);
 
     // Known to be over: not news.
-    assert!(!all.claims(&node("a"), 40, &[entry(1, 5)], seconds(4)));
+    assert!(!all.claims_changed(&node("a"), 40, &[claim(1, 5)], seconds(4)));
 }
 
 #[test]
 fn a_list_of_all_ends_what_is_not_in_it() {
     let mut all = one_node("0-7");
-    all.pod(pod(1, 5, Some("a"), 2), seconds(1));
-    let young = all.begin(asked(2, 50, 2), &node("a"), seconds(1)).unwrap();
-    all.only_pods(&Default::default(), 40, seconds(2));
-    all.only_objects(&Default::default(), 40, seconds(2));
+    all.pod_changed(pod(1, 5, Some("a"), 2), seconds(1));
+    let young = all.start_bind(asked(2, 50, 2), &node("a"), seconds(1)).unwrap();
+    all.pods_listed(&Default::default(), 40, seconds(2));
+    all.objects_listed(&Default::default(), 40, seconds(2));
     assert!(all.is_open(&young.ticket), "it is younger than the list");
-    all.pass(seconds(10));
+    all.advance(seconds(10));
     assert_eq!(held(&all, "a"), [(2, "2-3".to_owned())]);
     assert_eq!(all.available("a", seconds(2)), Err(Unavailable::NoObject));
 }
@@ -324,9 +324,9 @@ fn a_list_of_all_ends_what_is_not_in_it() {
 #[test]
 fn pods_without_cpus_of_their_own_end_with_the_binding() {
     let mut all = one_node("0-7");
-    let begun = all.begin(asked(1, 5, 0), &node("a"), seconds(1)).unwrap();
+    let begun = all.start_bind(asked(1, 5, 0), &node("a"), seconds(1)).unwrap();
     assert_eq!(begun.cpus, None);
-    all.bound(&begun.ticket, seconds(1));
+    all.bind_succeeded(&begun.ticket, seconds(1));
     assert_eq!(held(&all, "a"), []);
     assert!(all.available("a", seconds(100)).is_ok());
 }

@@ -10,7 +10,7 @@ use super::*;
 pub(super) struct Plain {
     pub free: CpuSet,
     pub pods: BTreeSet<Uid>,
-    pub at_start: bool,
+    pub cpus_at_container_start: bool,
 }
 
 #[derive(Default)]
@@ -24,10 +24,10 @@ fn lowest(free: &CpuSet, count: usize) -> Option<CpuSet> {
 impl Rules for Lowest {
     type Node = Plain;
     type Request = usize;
-    type Place = CpuSet;
+    type Placement = CpuSet;
     type Rejection = &'static str;
 
-    fn put(&mut self, node: &str, described: Option<Plain>) -> bool {
+    fn put_node(&mut self, node: &str, described: Option<Plain>) -> bool {
         match described {
             Some(described) => drop(self.0.insert(node.to_owned(), described)),
             None => drop(self.0.remove(node)),
@@ -45,20 +45,20 @@ impl Rules for Lowest {
         lowest(&free, *request).ok_or("too few CPUs are free")
     }
 
-    fn chosen(&self, place: &CpuSet) -> Option<CpuSet> {
+    fn assigned_cpus(&self, place: &CpuSet) -> Option<CpuSet> {
         Some(place.clone()).filter(|place| !place.is_empty())
     }
 
-    fn owns(&self, _: &str, request: &usize) -> bool {
+    fn gets_own_cpus(&self, _: &str, request: &usize) -> bool {
         *request > 0
     }
 
-    fn shows(&self, node: &str, pod: Uid) -> bool {
+    fn object_shows(&self, node: &str, pod: Uid) -> bool {
         self.0.get(node).is_some_and(|node| node.pods.contains(&pod))
     }
 
-    fn at_start(&self, node: &str, _: &usize) -> bool {
-        self.0[node].at_start
+    fn cpus_at_container_start(&self, node: &str, _: &usize) -> bool {
+        self.0[node].cpus_at_container_start
     }
 }
 
@@ -78,7 +78,7 @@ pub(super) fn plain(free: &str, pods: &[u128]) -> Plain {
     Plain {
         free: free.parse().unwrap(),
         pods: pods.iter().map(|pod| uid(*pod)).collect(),
-        at_start: false,
+        cpus_at_container_start: false,
     }
 }
 
@@ -122,6 +122,6 @@ pub(super) fn held(reservations: &Reservations<Lowest>, on: &str) -> Vec<(u128, 
 
 pub(super) fn one_node(free: &str) -> Reservations<Lowest> {
     let mut reservations = Reservations::new(Lowest::default(), 1);
-    reservations.object(&node("a"), 1, plain(free, &[]), seconds(0));
+    reservations.object_changed(&node("a"), 1, plain(free, &[]), seconds(0));
     reservations
 }

@@ -29,7 +29,7 @@ enum Event {
     Pod(u128, TruePod),
     PodGone(u128),
     Object(NodeName, Version, Plain),
-    Claims(NodeName, Version, Vec<Entry>),
+    Claims(NodeName, Version, Vec<Claim>),
 }
 
 /// A bind, as far as it has come.
@@ -58,7 +58,7 @@ struct World {
     /// What each node gave.
     given: BTreeMap<NodeName, BTreeMap<u128, CpuSet>>,
     objects: BTreeMap<NodeName, (Version, Plain)>,
-    claims: BTreeMap<NodeName, (Version, Vec<Entry>)>,
+    claims: BTreeMap<NodeName, (Version, Vec<Claim>)>,
     /// Events of pods, objects and claim objects; how far the writer has read each.
     logs: [Vec<Event>; 3],
     read: [usize; 3],
@@ -117,7 +117,7 @@ impl World {
         let object = Plain {
             free: CpuSet::below(CPUS).difference(&used),
             pods: given.keys().map(|pod| uid(*pod)).collect(),
-            at_start: false,
+            cpus_at_container_start: false,
         };
         self.objects.insert(on.clone(), (version, object.clone()));
         self.logs[1].push(Event::Object(on.clone(), version, object));
@@ -143,7 +143,7 @@ impl World {
 
     fn hear(writer: &mut Reservations<Lowest>, event: &Event, now: Moment) {
         match event {
-            Event::Pod(uid, truth) => writer.pod(
+            Event::Pod(uid, truth) => writer.pod_changed(
                 ObservedPod {
                     cpus: truth.cpus.clone(),
                     ending: truth.ending,
@@ -152,9 +152,9 @@ impl World {
                 now,
             ),
             Event::PodGone(uid) => writer.pod_gone(super::uid(*uid), Some("refused"), now),
-            Event::Object(on, version, object) => writer.object(on, *version, object.clone(), now),
-            Event::Claims(on, version, entries) => {
-                writer.claims(on, *version, entries, now);
+            Event::Object(on, version, object) => writer.object_changed(on, *version, object.clone(), now),
+            Event::Claims(on, version, claims) => {
+                writer.claims_changed(on, *version, claims, now);
             }
         }
     }
@@ -191,8 +191,8 @@ impl World {
             .filter(|(_, pod)| !pod.failed)
             .map(|(uid, _)| super::uid(*uid))
             .collect();
-        writer.only_pods(&listed, self.clock, self.now);
-        writer.pass(self.now + SETTLE_TIMEOUT);
+        writer.pods_listed(&listed, self.clock, self.now);
+        writer.advance(self.now + SETTLE_TIMEOUT);
         writer
     }
 
@@ -210,7 +210,7 @@ impl World {
         self.read[log] += 1;
     }
 
-    fn begin(&mut self, choice: usize) {
+    fn start_bind(&mut self, choice: usize) {
         let waiting: Vec<u128> = self
             .pods
             .iter()
@@ -221,7 +221,10 @@ impl World {
         let truth = &self.pods[uid];
         let version = [truth.made, truth.version][choice % 2];
         let on = node(NODES[choice / 3 % 2]);
-        if let Ok(begun) = self.writer.begin(asked(*uid, version, truth.request), &on, self.now) {
+        if let Ok(begun) = self
+            .writer
+            .start_bind(asked(*uid, version, truth.request), &on, self.now)
+        {
             self.tasks.push(Task {
                 ticket: begun.ticket,
                 cpus: begun.cpus,
@@ -253,24 +256,24 @@ impl World {
                     rewrite: Some(rewrite),
                     ..task
                 }),
-                None => self.writer.failed(&task.ticket),
+                None => self.writer.bind_failed(&task.ticket),
             }
             return;
         };
         let current = self.claims.get(&on).map(|(version, _)| *version);
         if current != rewrite.base {
             if task.awake {
-                let (version, entries) = self.claims[&on].clone();
-                self.writer.claims(&on, version, &entries, self.now);
-                self.writer.failed(&task.ticket);
+                let (version, claims) = self.claims[&on].clone();
+                self.writer.claims_changed(&on, version, &claims, self.now);
+                self.writer.bind_failed(&task.ticket);
             }
             return;
         }
         let version = self.tick();
-        self.claims.insert(on.clone(), (version, rewrite.entries.clone()));
-        self.logs[2].push(Event::Claims(on.clone(), version, rewrite.entries));
+        self.claims.insert(on.clone(), (version, rewrite.claims.clone()));
+        self.logs[2].push(Event::Claims(on.clone(), version, rewrite.claims));
         if task.awake {
-            self.writer.wrote(&on, version);
+            self.writer.claims_written(&on, version);
         }
         self.tasks.push(Task { written: true, ..task });
     }
@@ -286,11 +289,11 @@ impl World {
             0 => {
                 let bound = self.land(post);
                 if task.awake && bound {
-                    self.writer.bound(&task.ticket, self.now);
+                    self.writer.bind_succeeded(&task.ticket, self.now);
                 } else if task.awake {
                     // A binding of an earlier attempt may have been late, so the pod is read.
                     self.read_pod(number(task.ticket.pod));
-                    self.writer.failed(&task.ticket);
+                    self.writer.bind_failed(&task.ticket);
                 }
             }
             1 => {
@@ -299,7 +302,7 @@ impl World {
             _ => self.posts.push(post),
         }
         if task.awake && !choice.is_multiple_of(3) {
-            self.writer.lost(&task.ticket, self.now);
+            self.writer.bind_undecided(&task.ticket, self.now);
         }
     }
 
@@ -374,12 +377,12 @@ impl World {
 
     fn act(&mut self, action: u8, choice: usize, foreign: bool) {
         self.now += Duration::from_millis(700);
-        self.writer.pass(self.now);
+        self.writer.advance(self.now);
         let on = node(NODES[choice % 2]);
         let any: Vec<u128> = self.pods.keys().copied().collect();
         match action {
             0..=12 => self.make(choice % 4 + 1, None),
-            13..=45 => self.begin(choice),
+            13..=45 => self.start_bind(choice),
             46..=115 => self.step(choice),
             116..=130 if !self.posts.is_empty() => {
                 let post = self.posts.swap_remove(choice % self.posts.len());
@@ -466,7 +469,7 @@ impl World {
         self.fence();
         self.read_all();
         self.now += SETTLE_TIMEOUT;
-        self.writer.pass(self.now);
+        self.writer.advance(self.now);
     }
 }
 
@@ -522,9 +525,9 @@ fn run(acts: &[(u8, usize)], foreign: bool) -> usize {
     NODES.iter().for_each(|on| world.publish(&node(on)));
     world.settle();
     assert_eq!(all_held(&world.writer), [[], []], "no claim leaks");
-    assert_eq!(world.writer.census(world.now), ReservationCounts::default());
+    assert_eq!(world.writer.counts(world.now), ReservationCounts::default());
     world.now += UID_RETENTION;
-    world.writer.pass(world.now);
+    world.writer.advance(world.now);
     assert!(world.writer.pods.is_empty() && world.writer.timers.is_empty());
     world.binds
 }
