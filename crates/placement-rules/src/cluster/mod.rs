@@ -49,14 +49,10 @@ pub struct Cluster {
     requests: Requests,
     reasons: Reasons,
     weights: Weights,
-    /// The last generation of any node.
-    generation: u64,
 }
 
 #[derive(Debug)]
 struct Slot {
-    /// The generation of the last change; no other node ever had it.
-    generation: u64,
     known: Result<NodeRecord, NodeError>,
     /// The pods on their way to the node, in the order of the state's arrivals; also stored while the object cannot be used.
     coming: Vec<(Uid, Arrival)>,
@@ -65,7 +61,6 @@ struct Slot {
 #[derive(Debug)]
 struct NodeRecord {
     state: StateId,
-    version: Box<str>,
     pods: Box<[Uid]>,
     owners: Box<[Option<u16>]>,
 }
@@ -139,7 +134,6 @@ impl Cluster {
                 change.refused = by_uid(coming, refused);
                 *known = Ok(NodeRecord {
                     state: self.states.enter(shape, forecast),
-                    version: parsed.version.into(),
                     pods: parsed.pods.into(),
                     owners: parsed.owners.into(),
                 });
@@ -150,7 +144,9 @@ impl Cluster {
                 Err(cause)
             }
         };
-        self.state_changed(slot, before);
+        if let Some(state) = before {
+            self.states.leave(state);
+        }
         outcome
     }
 
@@ -242,17 +238,6 @@ impl Cluster {
         Some(own_cpus(shape, request))
     }
 
-    /// The resourceVersion of the node's object; `None` where there is none that can be used.
-    pub fn version(&self, name: &str) -> Option<&str> {
-        self.known(name).map(|known| &*known.version)
-    }
-
-    /// Rises with each change of the node; 0 of one that is not known.
-    pub fn generation(&self, name: &str) -> u64 {
-        let slot = self.names.get(name).and_then(|at| self.nodes.get(*at));
-        slot.map_or(0, |slot| slot.generation)
-    }
-
     /// Why a node's object cannot be used.
     pub fn problem(&self, name: &str) -> Option<&NodeError> {
         let slot = self.names.get(name).and_then(|at| self.nodes.get(*at))?;
@@ -315,7 +300,6 @@ impl Cluster {
             return *at;
         }
         let slot = Slot {
-            generation: 0,
             known: Err(NodeError::NoAttribute(stelia_node_report::compact::ATTRIBUTE)),
             coming: Vec::new(),
         };
@@ -360,18 +344,10 @@ impl Cluster {
         if let Ok(known) = &mut slot.known {
             known.state = state;
         }
-        self.state_changed(at, before);
-        change
-    }
-
-    fn state_changed(&mut self, at: usize, before: Option<StateId>) {
-        self.generation += 1;
-        if let Some(slot) = self.nodes.get_mut(at) {
-            slot.generation = self.generation;
-        }
         if let Some(state) = before {
             self.states.leave(state);
         }
+        change
     }
 
     /// The request of an id; `None` if it was dropped.

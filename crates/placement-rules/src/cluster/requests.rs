@@ -53,25 +53,19 @@ impl Requests {
             turn: 0,
             used: self.clock,
         };
+        let is_full = self.entries.len() >= MAX_REQUESTS;
         let oldest = self.entries.iter().enumerate().min_by_key(|(_, entry)| entry.used);
-        let oldest = oldest
-            .map(|(place, _)| place)
-            .filter(|_| self.entries.len() >= MAX_REQUESTS);
-        let place = match oldest {
-            None => {
-                self.entries.push(entry);
-                self.entries.len() - 1
-            }
-            Some(place) => {
-                if let Some(old) = self.entries.get_mut(place) {
-                    self.places.remove(&old.key);
-                    entry.turn = old.turn.wrapping_add(1);
-                    *old = entry;
-                }
-                place
-            }
-        };
-        let turn = self.entries.get(place).map_or(0, |entry| entry.turn);
+        let oldest = oldest.map(|(place, _)| place).filter(|_| is_full);
+        let place = oldest.unwrap_or(self.entries.len());
+        if let Some(old) = self.entries.get(place) {
+            self.places.remove(&old.key);
+            entry.turn = old.turn.wrapping_add(1);
+        }
+        let turn = entry.turn;
+        match self.entries.get_mut(place) {
+            Some(old) => *old = entry,
+            None => self.entries.push(entry),
+        }
         let place = u16::try_from(place).unwrap_or(u16::MAX);
         self.places.insert(key, place);
         (RequestId { place, turn }, oldest.is_some())

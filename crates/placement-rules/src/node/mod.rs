@@ -27,9 +27,6 @@ const READY: &str = "ready";
 /// What a node's object says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParsedNode {
-    pub name: String,
-    /// The object's resourceVersion; empty where it has none.
-    pub version: String,
     pub shape: ShapeKey,
     pub available: Available,
     /// The pods that have CPUs of their own, ascending.
@@ -74,8 +71,6 @@ pub fn parse_object(object: &StoredObject) -> Result<ParsedNode, NodeError> {
     };
     let available = Available::of(&compact, &zones);
     Ok(ParsedNode {
-        name: object.metadata.name.clone(),
-        version: object.metadata.resource_version.clone(),
         shape: shape::parse_key(object, compact, zones)?,
         available,
         pods,

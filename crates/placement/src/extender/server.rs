@@ -207,6 +207,13 @@ fn response(code: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Res
     response
 }
 
+fn probe_answer(ready: Result<(), NotReady>) -> Response<Full<Bytes>> {
+    match ready {
+        Ok(()) => response(StatusCode::OK, TEXT, "ok\n"),
+        Err(cause) => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{cause}\n")),
+    }
+}
+
 async fn answer(
     placer: &Arc<Placer>,
     request: Request<Incoming>,
@@ -234,18 +241,8 @@ async fn answer(
     }
     match (request.method(), path.as_str()) {
         (&Method::GET, "/healthz") => response(StatusCode::OK, TEXT, "ok\n"),
-        (&Method::GET, "/readyz") => match placer.is_synced() {
-            true => response(StatusCode::OK, TEXT, "ok\n"),
-            false => response(
-                StatusCode::SERVICE_UNAVAILABLE,
-                TEXT,
-                format!("{}\n", NotReady::NotRead),
-            ),
-        },
-        (&Method::GET, "/leader") => match placer.ready() {
-            Ok(()) => response(StatusCode::OK, TEXT, "ok\n"),
-            Err(cause) => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{cause}\n")),
-        },
+        (&Method::GET, "/readyz") => probe_answer(placer.is_synced().then_some(()).ok_or(NotReady::NotRead)),
+        (&Method::GET, "/leader") => probe_answer(placer.ready()),
         (&Method::GET, "/metrics") => match metrics::text(placer) {
             Ok(text) => response(StatusCode::OK, OPEN_METRICS, text),
             Err(cause) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{cause}\n")),
