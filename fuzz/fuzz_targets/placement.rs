@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
 use stelia_cpus::CpuSet;
-use stelia_placement::request::SharedRequest;
-use stelia_placement::{By, Cluster, Emptied, Request, Uid, Verdict};
+use stelia_kubelet::Uid;
+use stelia_placement_rules::request::SharedRequest;
+use stelia_placement_rules::{Cluster, DecidedBy, NodeWithoutPods, Request, Verdict};
 use steliad_fuzz::{fits, same};
 
 /// A VM of so many CPUs, whose runner follows what a scheduler chose or not.
@@ -43,11 +44,11 @@ fuzz_target!(|text: &str| {
     let mut told = CpuSet::new();
     for (number, request) in requests.into_iter().enumerate() {
         let id = cluster.request(request);
-        gone.insert(Uid(u128::MAX - 1), cluster.requested(id));
+        gone.insert(Uid(u128::MAX - 1), cluster.shared_request(id));
         gone.values_mut()
-            .for_each(|asked| *asked = cluster.requested(id).filter(|_| number % 2 == 0));
-        let _ = cluster.without("n", id, &gone).and_then(Emptied::evaluate);
-        let unknown = cluster.without("n", id, &nobody).and_then(Emptied::evaluate);
+            .for_each(|asked| *asked = cluster.shared_request(id).filter(|_| number % 2 == 0));
+        let _ = cluster.without("n", id, &gone).and_then(NodeWithoutPods::evaluate);
+        let unknown = cluster.without("n", id, &nobody).and_then(NodeWithoutPods::evaluate);
         let known = cluster.explain("n", id);
         same(&unknown, &known, "without a pod that is not there");
         let mut short = None;
@@ -57,10 +58,10 @@ fuzz_target!(|text: &str| {
             (Verdict::Fits(total), Ok(placement)) => {
                 same(&total, &placement.score.total, "the score");
                 assert!(total <= 1000 && placement.vm_cpus.is_subset(&placement.cpus));
-                if placement.by == By::Steliad && placement.cpus == placement.vm_cpus {
+                if placement.by == DecidedBy::Steliad && placement.cpus == placement.vm_cpus {
                     assert!(placement.cpus.is_subset(&free), "{placement:?}");
                 }
-                if let Some(cpus) = placement.told {
+                if let Some(cpus) = placement.assigned_cpus {
                     assert!(cpus.is_disjoint(&told), "{cpus:?} twice");
                     told.union_with(&cpus);
                 }

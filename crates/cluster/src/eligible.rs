@@ -8,7 +8,7 @@ use kube::core::{Expression, SelectorExt};
 use kubelet_planner::Amounts;
 use stelia_cpus::quantity::Quantity;
 use stelia_cpus::quantity::bytes::of_bytes;
-use stelia_placement::request::VM;
+use stelia_placement_rules::request::VM;
 
 use crate::objects::NodeObject;
 use crate::pod_request::PodRequest;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use stelia_allocator::evaluate::{Request, SchedulerOptions};
 use stelia_allocator::{AllocationRequest, koordinator};
 use stelia_kubelet::config::yaml_options;
-use stelia_placement::request::{self, QOS_CLASS};
+use stelia_placement_rules::request::{self, QOS_CLASS};
 use stelia_text::excerpt;
 
 use crate::objects::{PodDetails, PodKey, PodSpec, with_overhead};
@@ -93,7 +93,7 @@ impl PodRequest {
 
     fn of(name: String, asked: PodDetails, given: &AllocationRequest) -> Result<Self, String> {
         let mut allocation = given.clone();
-        allocation.qos = request::class(allocation.qos, asked.labels.get(QOS_CLASS).map(String::as_str));
+        allocation.qos = request::qos_class(allocation.qos, asked.labels.get(QOS_CLASS).map(String::as_str));
         if let Some(text) = asked.annotations.get(koordinator::RESOURCE_SPEC) {
             koordinator::add_spec(&mut allocation, text)
                 .map_err(|cause| format!("annotation {}: {cause}", koordinator::RESOURCE_SPEC))?;

@@ -11,6 +11,7 @@ pub mod place;
 pub mod pod;
 mod pod_name;
 mod request;
+mod uid;
 
 pub use checkpoint::{CheckpointError, CpuManagerState};
 pub use config::KubeletConfig;
@@ -19,3 +20,4 @@ pub use memory::MemoryManagerState;
 pub use pod::{ContainerCgroup, PodUid, QosClass};
 pub use pod_name::{PodName, is_label};
 pub use request::CpuRequest;
+pub use uid::Uid;

@@ -18,8 +18,9 @@ use anyhow::Context;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stelia_placement::cluster::Verdict;
-use stelia_placement::{Cluster, Request, Uid};
+use stelia_kubelet::Uid;
+use stelia_placement_rules::cluster::Verdict;
+use stelia_placement_rules::{Cluster, Request};
 
 use nodes::{Dice, KINDS, object, pod};
 
@@ -137,7 +138,7 @@ fn prioritize(cluster: &mut Cluster, question: &str) -> anyhow::Result<String> {
     let mut answer = Vec::new();
     cluster.verdicts(request, args.node_names.iter().copied(), |host, verdict| {
         if let Verdict::Fits(total) = verdict {
-            let score = stelia_placement::score::priority(total);
+            let score = stelia_placement_rules::score::priority(total);
             answer.push(Priority { host, score });
         }
     });

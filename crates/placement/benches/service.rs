@@ -27,7 +27,7 @@ use stelia_placement::apiserver::lease::LeaseClaim;
 use stelia_placement::extender::{Bounds, Paths, Service, serve};
 use stelia_placement::placer::{Options, Placer};
 use stelia_placement::run::start;
-use stelia_placement::testing::uid;
+use stelia_placement_rules::testing::uid;
 use test_apiserver::Server;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;

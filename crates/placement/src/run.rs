@@ -1,4 +1,4 @@
-//! The program: everything that runs beside each other, from the start to the end.
+//! The program from its start to its end, and its tasks.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::cli::Cli;
 use crate::extender::{Bounds, Paths, Service, Tls, TlsFiles, serve};
 use crate::placer::{Options, Placer, feeds};
 
-/// Until SIGTERM or SIGINT.
+/// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// It cannot start.
@@ -88,7 +88,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
             tls: None,
             bounds: Bounds::default(),
         };
-        // Until the program's end, so that its last minute is seen.
+        // Probes are answered until the program ends.
         tokio::spawn(serve(placer.clone(), listener, probes, tasks.clone()));
     }
     let service = Service {
@@ -104,9 +104,9 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         _ = interrupt.recv() => {}
     }
     info!("ends");
-    // Binds under way are finished first: what is given back afterwards is not used any more.
+    // Binds under way are finished before the Lease is given back.
     ended.cancel();
-    // Whoever calls meanwhile is refused at once, instead of waiting for an address that is gone.
+    // Callers are then refused at once, instead of waiting for an address that is gone.
     if let Some(endpoint) = endpoint.filter(|_| placer.leadership().is_held())
         && let Err(failure) = endpoint.lead(placer.api(), false).await
     {
@@ -120,13 +120,12 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts what runs without being asked: the Lease, the watches, what decides binds of which the outcome is not known. It ends with
-/// the token that is answered.
+/// Starts the tasks of the Lease, the watches, undecided binds and retries. The returned token ends all but the first, which `ended` ends.
 pub fn start(placer: &Arc<Placer>, lease_claim: &LeaseClaim, ended: &CancellationToken) -> CancellationToken {
     let tasks = CancellationToken::new();
     let lease_claim = lease_claim.clone();
     let (holder, giving_up) = (placer.clone(), ended.clone());
-    // While it ends the Lease is not taken again; what it has left is enough for the binds that are under way.
+    // While the program ends, the Lease is not renewed; what is left of it suffices for the binds that are under way.
     tokio::spawn(async move {
         giving_up
             .run_until_cancelled(lease_claim.hold(holder.api(), holder.leadership()))
@@ -148,7 +147,7 @@ pub fn start(placer: &Arc<Placer>, lease_claim: &LeaseClaim, ended: &Cancellatio
     tasks
 }
 
-/// The name of this process, and its number; both are no other's.
+/// The name and the number of this process, both unique.
 fn identity(given: Option<String>) -> anyhow::Result<(String, u64)> {
     let mut random = [0u8; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).context("getrandom")?;

@@ -217,7 +217,7 @@ fn the_schedulers_configuration_leads_to_the_service() {
             (&true.into(), &false.into())
         );
         let resource = &extender["managedResources"][0];
-        let expected = managed.then_some((stelia_placement::request::VM, true));
+        let expected = managed.then_some((stelia_placement_rules::request::VM, true));
         assert_eq!(
             resource["name"]
                 .as_str()
@@ -282,9 +282,9 @@ fn the_pages_vm_is_read_as_it_is_meant() {
         pod["spec"]["schedulerName"],
         configuration["profiles"][0]["schedulerName"]
     );
-    let request = stelia_placement::Request::of_pod(&pod, Default::default()).unwrap();
+    let request = stelia_placement_rules::Request::of_pod(&pod, Default::default()).unwrap();
     let vm = request.vm.expect("a VM");
-    assert!(vm.follows, "the CPUs that are chosen for it");
+    assert!(vm.follows_scheduler, "the CPUs that are chosen for it");
     assert_eq!(vm.allocation.qos, Some(stelia_allocator::Qos::Lsr));
 }
 

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use stelia_kubelet::config::yaml_options;
 use stelia_node_report::stored::Stored;
-use stelia_placement::request::VM;
+use stelia_placement_rules::request::VM;
 use stelia_text::excerpt;
 
 pub use kinds::{NodeObject, PodDetails, PodObject, PodSpec};

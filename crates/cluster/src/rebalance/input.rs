@@ -1,13 +1,13 @@
 //! What the search is about: the nodes where the pod may run, the VMs on them that may move.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use kubelet_planner::{Amounts, ContainerKind};
 use serde_json::Value;
-use stelia_placement::rebalance::{MoveKind, Plan, Resident, Residents};
-use stelia_placement::request::{Request, SharedRequest, VM, Vm as OfVm};
-use stelia_placement::{Cluster as Nodes, Uid};
+use stelia_kubelet::Uid;
+use stelia_placement_rules::Cluster as Nodes;
+use stelia_placement_rules::rebalance::{MoveKind, Plan, Resident, Residents};
+use stelia_placement_rules::request::{Request, SharedRequest, VM, Vm as OfVm};
 
 use super::{RebalanceLimits, eligible};
 use crate::cluster::Cluster;
@@ -85,7 +85,7 @@ impl RebalanceInput {
             let Ok(request) = Request::of_pod(&document, Default::default()) else {
                 continue;
             };
-            if request.vm.is_none() || !self.nodes.shows(node, uid) {
+            if request.vm.is_none() || !self.nodes.shows_pod(node, uid) {
                 continue;
             }
             let vm = Vm {
@@ -93,10 +93,7 @@ impl RebalanceInput {
                 requests: request.pod.requests(),
             };
             let key = format!("{request:?}");
-            let request = known
-                .entry(key)
-                .or_insert_with(|| SharedRequest(Arc::new(request)))
-                .clone();
+            let request = known.entry(key).or_insert_with(|| SharedRequest::new(request)).clone();
             self.vms.insert(uid, vm);
             self.residents.entry(node.to_owned()).or_default().push(Resident {
                 uid,
@@ -125,7 +122,7 @@ pub(super) fn request(pod_request: &PodRequest) -> Request {
     let vm = with_vm.map(|one| OfVm {
         container: one.name.clone(),
         allocation: pod_request.allocation.clone(),
-        follows: false,
+        follows_scheduler: false,
     });
     for container in &mut pod.containers {
         container.resources.limits.devices.remove(VM);

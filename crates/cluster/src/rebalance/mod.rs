@@ -1,6 +1,6 @@
 //! `rebalance`: which VMs would have to move, in which order, so that a pod finds room. It only prints plans.
 //!
-//! The search is that of `stelia_placement::rebalance`, on the nodes as they are published with profile stelia. This module gives it the nodes
+//! The search is that of `stelia_placement_rules::rebalance`, on the nodes as they are published with profile stelia. This module gives it the nodes
 //! and VMs, and also checks what the scheduler counts.
 
 mod input;
@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::bytes::of_bytes;
-use stelia_placement::Uid;
-use stelia_placement::rebalance::{Limits, MoveKind, rebalance};
+use stelia_kubelet::Uid;
+use stelia_placement_rules::rebalance::{Limits, MoveKind, rebalance};
 use stelia_table::{Column, Render, TextStyle, column, counted, properties, table};
 
 use crate::cluster::Cluster;
@@ -151,7 +151,7 @@ impl Rebalance {
 }
 
 impl Plan {
-    fn from_plan(plan: stelia_placement::rebalance::Plan, vms: &BTreeMap<Uid, input::Vm>) -> Self {
+    fn from_plan(plan: stelia_placement_rules::rebalance::Plan, vms: &BTreeMap<Uid, input::Vm>) -> Self {
         let node = plan.node;
         let moves = (1..).zip(plan.moves).map(|(step, one)| Move {
             step,

@@ -8,7 +8,7 @@ use stelia_cpus::CpuSet;
 use stelia_cpus::testing::Shape;
 use stelia_node_report::numa::{Memory, NumaNode, Pages};
 use stelia_node_report::{Alignment, Allocator, Facts, Kubelet, Managers, PodAllocation};
-use stelia_placement::testing::{published, uid};
+use stelia_placement_rules::testing::{published, uid};
 
 /// Kinds of pods that are asked about.
 pub const KINDS: usize = 20;

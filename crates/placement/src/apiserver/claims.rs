@@ -3,10 +3,11 @@
 use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use stelia_kubelet::Uid;
 use stelia_node_report::meta::ObjectMeta;
+use stelia_reservations::{Claim, NodeName, Rewrite, Version};
 
-use super::{Api, Failure, JSON, escaped};
-use crate::reservations::{Entry, NodeName, Rewrite, Uid, Version};
+use super::{Api, Failure, JSON, escape};
 
 pub(super) const PATH: &str = "/apis/stelia.io/v1alpha1/nodeclaims";
 
@@ -20,10 +21,10 @@ pub struct Owner {
     pub uid: String,
 }
 
-/// A claim in the object.
+/// A claim as it is stored in the object.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Claim {
+struct StoredClaim {
     uid: String,
     /// `namespace/name`.
     pod: String,
@@ -44,26 +45,29 @@ struct Object {
 #[derive(Default, Deserialize)]
 struct Spec {
     #[serde(default)]
-    claims: Vec<Claim>,
+    claims: Vec<StoredClaim>,
 }
 
-/// A claim object, read.
+/// The content of a claim object.
 #[derive(Debug)]
 pub struct Claims {
     pub node: NodeName,
     pub version: Version,
-    pub entries: Vec<Entry>,
+    pub claims: Vec<Claim>,
 }
 
-/// Reads a claim object.
+/// Parses a claim object.
 ///
 /// # Errors
-/// It is not one. Only this program has the right to write them, so nothing in it is passed over.
+/// It is not one. Only this program has the right to write claim objects, so unknown content is not skipped.
 pub(super) fn read(text: &str) -> Result<Claims, String> {
-    let object: Object = serde_json::from_str(text).map_err(|cause| cause.to_string())?;
-    let entries = object.spec.claims.iter().map(|claim| {
+    claims_of(serde_json::from_str(text).map_err(|cause| cause.to_string())?)
+}
+
+fn claims_of(object: Object) -> Result<Claims, String> {
+    let claims = object.spec.claims.iter().map(|claim| {
         let wrong = |what: &str| format!("the claim of {}: {what}", claim.pod);
-        Ok(Entry {
+        Ok(Claim {
             pod: Uid::parse(&claim.uid).ok_or_else(|| wrong("its UID"))?,
             name: claim.pod.as_str().into(),
             attempt: u128::from_str_radix(&claim.attempt, 16).map_err(|_| wrong("its attempt"))?,
@@ -83,17 +87,17 @@ pub(super) fn read(text: &str) -> Result<Claims, String> {
             .resource_version
             .parse()
             .map_err(|_| "its resourceVersion".to_owned())?,
-        entries: entries.collect::<Result<_, String>>()?,
+        claims: claims.collect::<Result<_, String>>()?,
     })
 }
 
-fn claim(entry: &Entry) -> Claim {
-    Claim {
-        uid: entry.pod.to_string(),
-        pod: entry.name.to_string(),
-        attempt: format!("{:032x}", entry.attempt),
-        pod_version: entry.version.to_string(),
-        cpus: entry.cpus.as_ref().map(ToString::to_string),
+fn claim(claim: &Claim) -> StoredClaim {
+    StoredClaim {
+        uid: claim.pod.to_string(),
+        pod: claim.name.to_string(),
+        attempt: format!("{:032x}", claim.attempt),
+        pod_version: claim.version.to_string(),
+        cpus: claim.cpus.as_ref().map(ToString::to_string),
     }
 }
 
@@ -109,7 +113,7 @@ impl Api {
         owner: Option<&Owner>,
         writer: &str,
     ) -> Result<Version, Failure> {
-        let claims: Vec<Claim> = rewrite.entries.iter().map(claim).collect();
+        let claims: Vec<StoredClaim> = rewrite.claims.iter().map(claim).collect();
         let mut body = json!({
             "apiVersion": "stelia.io/v1alpha1",
             "kind": "NodeClaim",
@@ -120,7 +124,7 @@ impl Api {
             None => self.call(Method::POST, PATH, Some((JSON, &body))).await?,
             Some(version) => {
                 body["metadata"]["resourceVersion"] = version.to_string().into();
-                let path = format!("{PATH}/{}", escaped(node));
+                let path = format!("{PATH}/{}", escape(node));
                 self.call(Method::PUT, &path, Some((JSON, &body))).await?
             }
         };
@@ -132,8 +136,11 @@ impl Api {
     /// # Errors
     /// It could not be read.
     pub async fn read_claims(&self, node: &str) -> Result<Option<Claims>, Failure> {
-        match self.call(Method::GET, &format!("{PATH}/{}", escaped(node)), None).await {
-            Ok(object) => read(&object.to_string()).map(Some).map_err(Failure::lost),
+        match self.call(Method::GET, &format!("{PATH}/{}", escape(node)), None).await {
+            Ok(object) => {
+                let object = serde_json::from_value(object).map_err(Failure::unanswered)?;
+                claims_of(object).map(Some).map_err(Failure::unanswered)
+            }
             Err(Failure::Missing(_)) => Ok(None),
             Err(failure) => Err(failure),
         }
@@ -143,5 +150,5 @@ impl Api {
 fn version_of(object: &Value) -> Result<Version, Failure> {
     let text = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
     text.parse()
-        .map_err(|_| Failure::lost(format!("resourceVersion {text:?}")))
+        .map_err(|_| Failure::unanswered(format!("resourceVersion {text:?}")))
 }

@@ -1,6 +1,6 @@
-//! The Service leads to the instance that places pods: it has no selector, and an EndpointSlice of its name, which that instance writes.
+//! The EndpointSlice by which the Service, which has no selector, leads to the leader. The leader writes it.
 //!
-//! Readiness says another thing, that an instance could take over: so a drain and a rollout see two instances that are ready, and replace one at a time.
+//! Readiness does not mean leadership, but that an instance could take over: a drain or a rollout sees two ready instances, and replaces one at a time.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{Api, Failure, JSON, escaped};
+use super::{Api, Failure, JSON, escape};
 
 /// How often leadership is checked, and whether the EndpointSlice still matches it.
 const PUBLISH_PERIOD: Duration = Duration::from_secs(1);
@@ -29,11 +29,11 @@ pub struct Endpoint {
 
 impl Endpoint {
     fn path(&self) -> String {
-        let namespace = escaped(&self.namespace);
+        let namespace = escape(&self.namespace);
         format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices")
     }
 
-    /// What the slice says where the Service leads here, or nowhere.
+    /// The endpoints and ports of the slice if the Service leads here, or nowhere.
     fn content(&self, here: bool) -> (Value, Value) {
         let here = here.then(|| json!({"addresses": [self.address.to_string()], "conditions": {"ready": true}}));
         let endpoints: Vec<Value> = here.into_iter().collect();
@@ -51,12 +51,12 @@ impl Endpoint {
             && one["conditions"]["ready"] != false
     }
 
-    /// Leads the Service here, or nowhere where it led here. Whether something was written.
+    /// Leads the Service here, or nowhere if it led here. Returns whether the slice was written.
     ///
     /// # Errors
     /// [`Failure::Conflict`]: another instance wrote it meanwhile.
     pub async fn lead(&self, api: &Api, here: bool) -> Result<bool, Failure> {
-        let own = format!("{}/{}", self.path(), escaped(&self.service));
+        let own = format!("{}/{}", self.path(), escape(&self.service));
         let (endpoints, ports) = self.content(here);
         let mut slice = match api.call(Method::GET, &own, None).await {
             Ok(slice) if self.is_here(&slice) == here => return Ok(false),
@@ -81,7 +81,7 @@ impl Endpoint {
         .map(|_| true)
     }
 
-    /// Leads it here for as long as this instance places pods, for ever. An instance that does so no longer writes nothing: the next one does.
+    /// Never ends: leads the Service here while this instance places pods. Afterwards it writes nothing, because the next leader does.
     pub async fn lead_for_ever(&self, api: &Api, places_pods: impl Fn() -> bool) {
         let mut checked: Option<Instant> = None;
         loop {

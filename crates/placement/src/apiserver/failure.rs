@@ -1,4 +1,4 @@
-//! The ways in which a request fails.
+//! Why a request failed.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -6,25 +6,25 @@ use std::time::Duration;
 use serde::Deserialize;
 use stelia_text::excerpt;
 
-/// A request that was not answered with success, by what follows from it.
+/// Why a request failed, by what the caller can do then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// 409: somebody changed or made the object.
+    /// 409: another client changed or created the object.
     #[error("conflict: {0}")]
     Conflict(String),
     /// 404.
     #[error("not found: {0}")]
     Missing(String),
-    /// 410: the version is too old to go on from.
+    /// 410: a watch cannot continue from this version.
     #[error("the version is too old: {0}")]
     Expired(String),
     /// 429: nothing was done.
     #[error("the API server has too many requests: {text}")]
     Busy { after: Option<Duration>, text: String },
-    /// Another answer from 400 to 499: nothing was done, and trying again does not help.
+    /// Another answer from 400 to 499: nothing was done, and a retry does not help.
     #[error("{0}: {1}")]
     Refused(u16, String),
-    /// An answer from 500 on, or none: whether it was done is not known.
+    /// An answer from 500 on, or none: whether the request was carried out is not known.
     #[error("no answer: {0}")]
     Unknown(String),
 }
@@ -50,11 +50,11 @@ impl Failure {
         }
     }
 
-    pub(super) fn lost(cause: impl Display) -> Self {
+    pub(super) fn unanswered(cause: impl Display) -> Self {
         Self::Unknown(excerpt::excerpt(&cause.to_string()))
     }
 
-    pub(super) fn silent(patience: Duration) -> Self {
-        Self::Unknown(format!("none within {} s", patience.as_secs()))
+    pub(super) fn timed_out(timeout: Duration) -> Self {
+        Self::Unknown(format!("none within {} s", timeout.as_secs()))
     }
 }

@@ -1,7 +1,7 @@
 //! Which of several instances places pods: the one whose name is in the Lease.
 //!
-//! A Lease does not stop a leader that was paused and wakes up. What does is the version of the claim object, which every bind
-//! writes first. The Lease is for the order of the day: one instance answers, the others wait.
+//! A Lease cannot stop a leader that is paused in mid-bind and resumes later: the version of the claim object does, which every bind writes
+//! first. The Lease decides only which instance answers while the others wait.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{Api, Failure, JSON, escaped};
+use super::{Api, Failure, JSON, escape};
 
 /// How long a Lease is valid after its last observed change.
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);
@@ -40,7 +40,7 @@ struct Record {
     transitions: i64,
 }
 
-/// When it was seen to say so first.
+/// A Lease's content, and when it was first read so.
 #[derive(Debug)]
 struct Observed {
     record: Record,
@@ -65,13 +65,13 @@ impl Default for Leadership {
 }
 
 impl Leadership {
-    /// By the clock, so a process that was stopped knows as soon as it runs again.
+    /// Decided by the clock, so that a process that was stopped does not act as the leader once it runs again.
     pub fn is_held(&self) -> bool {
         let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
         until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// How often it was gained. Each time everything is read anew.
+    /// How often this instance became the leader. Each time, all watches list again.
     pub fn terms(&self) -> watch::Receiver<u64> {
         self.terms.subscribe()
     }
@@ -90,7 +90,7 @@ impl Leadership {
     }
 }
 
-/// Whether the Lease may be taken: it is one's own or nobody's, or did not change for as long as it holds.
+/// Whether the Lease may be taken: it is this instance's or nobody's, or did not change for [`LEASE_DURATION`].
 fn may_take(observed: &Observed, identity: &str, now: Instant) -> bool {
     let holder = observed.record.holder.as_str();
     holder == identity || holder.is_empty() || now >= observed.at + LEASE_DURATION
@@ -114,7 +114,7 @@ impl LeaseClaim {
     fn path(&self) -> String {
         format!(
             "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
-            escaped(&self.namespace)
+            escape(&self.namespace)
         )
     }
 
@@ -140,9 +140,9 @@ impl LeaseClaim {
         lease
     }
 
-    /// One look, and a write if the Lease may be taken. Whether it is this instance's.
-    async fn attempt(&self, api: &Api, seen: &mut Option<Observed>) -> Result<bool, Failure> {
-        let own = format!("{}/{}", self.path(), escaped(&self.name));
+    /// Reads the Lease, and writes it if it may be taken. Returns whether it is this instance's.
+    async fn attempt(&self, api: &Api, last: &mut Option<Observed>) -> Result<bool, Failure> {
+        let own = format!("{}/{}", self.path(), escape(&self.name));
         let current = match api.call(Method::GET, &own, None).await {
             Ok(current) => current,
             Err(Failure::Missing(_)) => {
@@ -153,13 +153,13 @@ impl LeaseClaim {
             }
             Err(failure) => return Err(failure),
         };
-        let (now, found) = (Instant::now(), record(&current));
-        let observed = match seen.take() {
-            Some(before) if before.record == found => before,
-            _ => Observed { record: found, at: now },
+        let (now, read) = (Instant::now(), record(&current));
+        let observed = match last.take() {
+            Some(before) if before.record == read => before,
+            _ => Observed { record: read, at: now },
         };
         let free = may_take(&observed, &self.identity, now);
-        let observed = seen.insert(observed);
+        let observed = last.insert(observed);
         if !free {
             return Ok(false);
         }
@@ -171,16 +171,16 @@ impl LeaseClaim {
         api.call(Method::PUT, &own, Some((JSON, &lease))).await.map(|_| true)
     }
 
-    /// Asks for the Lease and renews it, for ever.
+    /// Never ends: takes the Lease when it is free, and renews it.
     pub async fn hold(&self, api: &Api, leadership: &Leadership) {
-        let mut seen = None;
+        let mut last = None;
         loop {
-            // What is sent later than this is renewed later than this.
+            // The renewal counts from before the request was sent.
             let sent = Instant::now();
-            match self.attempt(api, &mut seen).await {
+            match self.attempt(api, &mut last).await {
                 Ok(true) => leadership.held_until(Some(sent + RENEWAL_DEADLINE)),
                 Ok(false) => leadership.held_until(None),
-                // Somebody else wrote it: the next look tells who.
+                // Another instance wrote it: the next attempt reads by whom.
                 Err(Failure::Conflict(_)) => {}
                 Err(failure) => warn!("the Lease {}/{}: {failure}", self.namespace, self.name),
             }
@@ -188,16 +188,16 @@ impl LeaseClaim {
         }
     }
 
-    /// Gives the Lease back, so that another instance need not wait. Nothing may be under way any more.
+    /// Gives the Lease back, so that another instance need not wait. No bind may be under way any more.
     ///
     /// # Errors
-    /// It ends by itself then.
+    /// The Lease is not given back, and expires.
     pub async fn release(&self, api: &Api, leadership: &Leadership) -> Result<(), Failure> {
         if !leadership.is_held() {
             return Ok(());
         }
         leadership.held_until(None);
-        let own = format!("{}/{}", self.path(), escaped(&self.name));
+        let own = format!("{}/{}", self.path(), escape(&self.name));
         let mut lease = api.call(Method::GET, &own, None).await?;
         if record(&lease).holder != self.identity {
             return Ok(());

@@ -1,14 +1,14 @@
-//! What is asked of the API server, and what it answers.
+//! Requests to the API server, and its answers.
 //!
 //! | module | what |
 //! |---|---|
-//! | `failure` | the ways in which a request fails, by what follows from them |
-//! | `watch` | a list, and every change after it |
-//! | `parse` | pods, nodes' objects and claim objects as they come from a watch |
+//! | `failure` | why a request failed, by what the caller can do then |
+//! | `watch` | the list of all objects of a kind, and every change after it |
+//! | `parse` | the parts of pods, nodes' objects and claim objects that are read |
 //! | `claims` | a node's claim object, written with the version that it was read with |
-//! | `pods` | a pod's binding, a pod read back, a pod's version made another |
+//! | `pods` | a pod's binding, reading a pod, the conditions that give a pod another version |
 //! | `lease` | which of several instances places pods |
-//! | `endpoint` | the Service leads to that one |
+//! | `endpoint` | the EndpointSlice by which the Service leads to that instance |
 
 mod claims;
 pub mod endpoint;
@@ -41,56 +41,56 @@ pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The API server, with a bound on each request.
 #[derive(Clone)]
 pub struct Api {
-    with: Arc<Mutex<With>>,
+    connection: Arc<Mutex<Connection>>,
 }
 
-/// What requests are sent with.
-struct With {
+/// The client that requests are sent with.
+struct Connection {
     client: RenewedClient,
-    /// The API server answered 401 since they were read.
-    refused: bool,
+    /// Whether the API server answered 401 since the credentials were read.
+    unauthorized: bool,
 }
 
 impl Api {
     pub fn new(client: Client) -> Self {
-        let with = With {
+        let connection = Connection {
             client: RenewedClient::new(client),
-            refused: false,
+            unauthorized: false,
         };
         Self {
-            with: Arc::new(Mutex::new(with)),
+            connection: Arc::new(Mutex::new(connection)),
         }
     }
 
-    /// Where a new client comes from when credentials change or are not accepted any more.
+    /// Makes a new client of these credentials when they change or are no longer accepted.
     #[must_use]
     pub fn with_credentials(self, credentials: impl Credentials + 'static) -> Self {
-        self.with().client.renewed_by(credentials);
+        self.connection().client.renewed_by(credentials);
         self
     }
 
-    fn with(&self) -> MutexGuard<'_, With> {
-        self.with.lock().unwrap_or_else(PoisonError::into_inner)
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The client, with the credentials of this moment. A watch goes on with those that it began with, and ends within five minutes.
     fn client(&self) -> Client {
-        let mut with = self.with();
-        let refused = std::mem::take(&mut with.refused);
-        with.client.current(refused).clone()
+        let mut connection = self.connection();
+        let unauthorized = std::mem::take(&mut connection.unauthorized);
+        connection.client.current(unauthorized).clone()
     }
 
     /// Sends a request, and reads the answer as a JSON object.
     async fn call(&self, method: Method, path: &str, body: Option<(&str, &Value)>) -> Result<Value, Failure> {
         let text = async {
             let response = self.send(method, path, body).await?;
-            let body = response.into_body().collect().await.map_err(Failure::lost)?;
+            let body = response.into_body().collect().await.map_err(Failure::unanswered)?;
             Ok(body.to_bytes())
         };
         let text = tokio::time::timeout(REQUEST_TIMEOUT, text)
             .await
-            .map_err(|_| Failure::silent(REQUEST_TIMEOUT))??;
-        serde_json::from_slice(&text).map_err(Failure::lost)
+            .map_err(|_| Failure::timed_out(REQUEST_TIMEOUT))??;
+        serde_json::from_slice(&text).map_err(Failure::unanswered)
     }
 
     /// Sends a request, and reads the answer's beginning.
@@ -103,13 +103,13 @@ impl Api {
             None => request.body(Body::empty()),
         };
         let request = request.map_err(|cause| Failure::Refused(400, format!("{path}: {cause}")))?;
-        let response = self.client().send(request).await.map_err(Failure::lost)?;
+        let response = self.client().send(request).await.map_err(Failure::unanswered)?;
         if response.status().is_success() {
             return Ok(response);
         }
         let code = response.status().as_u16();
         if response.status() == StatusCode::UNAUTHORIZED {
-            self.with().refused = true;
+            self.connection().unauthorized = true;
         }
         let after = response
             .headers()
@@ -128,7 +128,7 @@ impl Api {
 const JSON: &str = "application/json";
 
 /// A part of a path or a value of a query, escaped.
-fn escaped(text: &str) -> String {
+fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

@@ -1,4 +1,4 @@
-//! Pods, nodes' objects and claim objects as they come from a watch: what of them is read.
+//! The parts of pods, nodes' objects and claim objects that this program reads.
 
 use std::sync::Arc;
 
@@ -6,13 +6,14 @@ use serde::Deserialize;
 use serde_json::Value;
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::Quantity;
+use stelia_kubelet::Uid;
+use stelia_placement_rules::request::VM;
+use stelia_reservations::{NodeName, Version};
 
 use super::claims::{self, Claims, Owner};
 use super::watch::Source;
-use crate::request::VM;
-use crate::reservations::{NodeName, Uid, Version};
 
-/// Pods that are not over. Those that failed are among them: that a node refused one is told by its status alone.
+/// Pods that have not succeeded. Failed pods are among them: only its status says that a node refused a pod.
 pub const PODS: Source = Source {
     path: "/api/v1/pods",
     fields: "status.phase!=Succeeded",
@@ -34,7 +35,7 @@ pub struct Pod {
     pub name: Arc<str>,
     pub version: Version,
     pub node: Option<NodeName>,
-    /// What a scheduler chose for it.
+    /// The CPUs that a scheduler assigned to it.
     pub cpus: Option<CpuSet>,
     pub running: bool,
     pub ending: bool,
@@ -44,8 +45,8 @@ pub struct Pod {
     pub unschedulable: bool,
     /// Its status says that it failed, and why.
     pub failed: Option<String>,
-    /// Whether it may get CPUs of its own: it asks for a VM, or one of its containers for whole CPUs.
-    pub concerns: bool,
+    /// Whether it may get CPUs of its own: it requests a VM, or one of its containers whole CPUs.
+    pub may_own_cpus: bool,
 }
 
 #[derive(Deserialize)]
@@ -153,7 +154,7 @@ fn whole(cpu: &Value) -> bool {
 }
 
 impl Resources {
-    fn concerns(&self) -> bool {
+    fn may_own_cpus(&self) -> bool {
         let limits = [&self.limits, &self.requests];
         limits
             .into_iter()
@@ -161,13 +162,13 @@ impl Resources {
     }
 }
 
-/// Reads a pod. `None`: it has no UID, name or version.
+/// Parses a pod. `None` if it has no UID or version.
 pub fn pod(text: &str) -> Option<Pod> {
     serde_json::from_str(text).ok().and_then(of_object)
 }
 
-/// Reads a pod that is parsed already. `None` as in [`pod`].
-pub fn parsed_pod(document: &Value) -> Option<Pod> {
+/// As [`pod`], of a parsed document.
+pub fn pod_of(document: &Value) -> Option<Pod> {
     Object::deserialize(document).ok().and_then(of_object)
 }
 
@@ -198,11 +199,11 @@ fn of_object(object: Object) -> Option<Pod> {
         unschedulable: status.conditions.iter().any(Condition::is_unschedulable),
         ending: metadata.deletion_timestamp.is_some(),
         failed: (status.phase == "Failed").then_some(status.reason),
-        concerns: containers.chain(&spec.resources).any(Resources::concerns),
+        may_own_cpus: containers.chain(&spec.resources).any(Resources::may_own_cpus),
     })
 }
 
-/// A node's object, without what it says of the node.
+/// The metadata of a node's object.
 #[derive(Debug)]
 pub struct NodeObject {
     pub name: NodeName,

@@ -1,18 +1,18 @@
-//! A pod's binding, a pod read back, a pod's version made another.
+//! A pod's binding, reading a pod, and the conditions that give a pod another version.
 
 use http::Method;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
+use stelia_reservations::Version;
 
-use super::{Api, Failure, JSON, escaped};
-use crate::reservations::Version;
+use super::{Api, Failure, JSON, escape};
 
 /// Koordinator's annotation, which the runner reads by `--resource-status`.
 pub(super) const STATUS: &str = "scheduling.koordinator.sh/resource-status";
 /// The condition that is written to give a pod another version.
 const CONDITION: &str = "isolation.stelia.io/Claimed";
-/// The condition that is written so that kube-scheduler tries a pod again: every change of a pod that waits makes it do so, and changes of the nodes' objects
-/// do not.
+/// The condition that is written so that kube-scheduler tries a pod again. It does so after any change of a waiting pod, and not after changes
+/// of nodes' objects.
 const RETRY: &str = "isolation.stelia.io/Retry";
 const APPLY: &str = "application/apply-patch+yaml";
 const MANAGER: &str = "stelia-placement";
@@ -23,15 +23,15 @@ pub struct Binding<'a> {
     pub namespace: &'a str,
     pub name: &'a str,
     pub uid: &'a str,
-    /// Only if it has this version still.
+    /// The pod is bound only if it still has this version; 0: whatever its version.
     pub version: Version,
     pub node: &'a str,
-    /// The CPUs that its runner has to take: the annotation's value.
-    pub chosen: Option<&'a str>,
+    /// The annotation's value: the CPUs that the pod's runner must take.
+    pub assigned_cpus: Option<&'a str>,
 }
 
 fn path(namespace: &str, name: &str) -> String {
-    format!("/api/v1/namespaces/{}/pods/{}", escaped(namespace), escaped(name))
+    format!("/api/v1/namespaces/{}/pods/{}", escape(namespace), escape(name))
 }
 
 impl Api {
@@ -41,8 +41,8 @@ impl Api {
     /// [`Failure::Conflict`]: it is bound, it is another pod, or it has another version.
     pub async fn bind(&self, binding: &Binding<'_>) -> Result<(), Failure> {
         let annotations: Map<String, Value> = binding
-            .chosen
-            .map(|chosen| (STATUS.to_owned(), Value::from(chosen)))
+            .assigned_cpus
+            .map(|cpus| (STATUS.to_owned(), Value::from(cpus)))
             .into_iter()
             .collect();
         let mut body = json!({

@@ -1,7 +1,7 @@
 //! A list, and every change after it.
 //!
 //! Written by hand, not taken from kube-runtime: the objects are read in part from the text as it comes (a pod of 5 kB leaves 100
-//! bytes), an object that cannot be read is that object's problem and does not end the stream, and a take-over lists anew.
+//! bytes), an object that cannot be read does not end the stream, and a new leader lists again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use stelia_credentials::backoff::Backoff;
+use stelia_reservations::Version;
 use tokio::sync::watch;
 
-use super::{Api, Failure, escaped};
-use crate::reservations::Version;
+use super::{Api, Failure, escape};
 
 /// Objects requested in one page.
 const OBJECTS_PER_PAGE: usize = 500;
@@ -22,7 +22,7 @@ const OBJECTS_PER_PAGE: usize = 500;
 const WATCH_SECONDS: u64 = 290;
 /// Limit of an event, in bytes: etcd accepts objects of 1.5 MiB.
 const MAX_EVENT_BYTES: usize = 4 << 20;
-/// How long the beginning of an answer is waited for, and how much longer than the server means to hold a watch open its end is.
+/// Timeout of the beginning of an answer, and of the end of a watch beyond [`WATCH_SECONDS`].
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pauses after requests that failed.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
@@ -44,11 +44,11 @@ pub trait Follower: Send + Sync {
     /// An object was deleted, or is not selected any more.
     fn gone(&self, object: &RawValue);
 
-    /// All objects of a list come from now on, as changed ones.
+    /// The objects of a list follow, as changed ones.
     fn list_begins(&self);
 
-    /// They have been told: what was not among them is gone. `number`: which list was asked for.
-    fn list_ends(&self, version: Version, number: u64);
+    /// The list is complete: objects that were not in it are gone. `term`: the number in `terms` for which it was requested.
+    fn list_ends(&self, version: Version, term: u64);
 
     /// A request failed; it is tried again.
     fn failed(&self, failure: &Failure);
@@ -86,25 +86,25 @@ struct Status {
     code: u16,
 }
 
-/// Never ends. Lists anew each time the number in `wanted` changes, and whenever the watch cannot be continued.
-pub async fn follow(api: &Api, source: Source, follower: Arc<dyn Follower>, mut wanted: watch::Receiver<u64>) {
+/// Never ends. Lists again each time the number in `terms` changes, and whenever the watch cannot be continued.
+pub async fn follow(api: &Api, source: Source, follower: Arc<dyn Follower>, mut terms: watch::Receiver<u64>) {
     let mut failures = 0;
     loop {
-        let number = *wanted.borrow_and_update();
+        let term = *terms.borrow_and_update();
         follower.list_begins();
         let mut version = match list(api, source, &*follower).await {
             Ok(version) => version,
             Err(failure) => {
-                rest(&failure, &mut failures, &*follower).await;
+                back_off(&failure, &mut failures, &*follower).await;
                 continue;
             }
         };
         failures = 0;
-        follower.list_ends(number_of(&version), number);
+        follower.list_ends(parse_version(&version), term);
         loop {
             let ended = tokio::select! {
                 biased;
-                changed = wanted.changed() => match changed {
+                changed = terms.changed() => match changed {
                     Ok(()) => break,
                     Err(_) => return,
                 },
@@ -113,24 +113,24 @@ pub async fn follow(api: &Api, source: Source, follower: Arc<dyn Follower>, mut 
             match ended {
                 Ok(()) => failures = 0,
                 Err(Failure::Expired(_)) => break,
-                Err(failure) => rest(&failure, &mut failures, &*follower).await,
+                Err(failure) => back_off(&failure, &mut failures, &*follower).await,
             }
         }
     }
 }
 
-/// Longer each time, and as long as the server asks for.
-async fn rest(failure: &Failure, failures: &mut u32, follower: &dyn Follower) {
+/// Pauses, longer after each failure and at least as long as the server asks for.
+async fn back_off(failure: &Failure, failures: &mut u32, follower: &dyn Follower) {
     follower.failed(failure);
-    let asked = match failure {
+    let retry_after = match failure {
         Failure::Busy { after, .. } => after.unwrap_or_default(),
         _ => Duration::ZERO,
     };
-    tokio::time::sleep(asked.max(BACKOFF.pause(*failures))).await;
+    tokio::time::sleep(retry_after.max(BACKOFF.pause(*failures))).await;
     *failures = failures.saturating_add(1);
 }
 
-fn number_of(version: &str) -> Version {
+fn parse_version(version: &str) -> Version {
     version.parse().unwrap_or(0)
 }
 
@@ -140,7 +140,7 @@ async fn list(api: &Api, source: Source, follower: &dyn Follower) -> Result<Stri
         let mut path = format!("{}?limit={OBJECTS_PER_PAGE}", source.path);
         for (name, value) in [("fieldSelector", source.fields), ("continue", &next)] {
             if !value.is_empty() {
-                path = format!("{path}&{name}={}", escaped(value));
+                path = format!("{path}&{name}={}", escape(value));
             }
         }
         let text = async {
@@ -150,12 +150,12 @@ async fn list(api: &Api, source: Source, follower: &dyn Follower) -> Result<Stri
                 .collect()
                 .await
                 .map(|body| body.to_bytes())
-                .map_err(Failure::lost)
+                .map_err(Failure::unanswered)
         };
         let text = tokio::time::timeout(RESPONSE_TIMEOUT, text)
             .await
-            .map_err(|_| Failure::silent(RESPONSE_TIMEOUT))??;
-        let page: Page<'_> = serde_json::from_slice(&text).map_err(Failure::lost)?;
+            .map_err(|_| Failure::timed_out(RESPONSE_TIMEOUT))??;
+        let page: Page<'_> = serde_json::from_slice(&text).map_err(Failure::unanswered)?;
         page.items.into_iter().for_each(|object| follower.changed(object));
         if page.metadata.r#continue.is_empty() {
             return Ok(page.metadata.resource_version);
@@ -169,43 +169,43 @@ async fn watch_from(api: &Api, source: Source, version: &mut String, follower: &
     let mut path = format!(
         "{}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={}",
         source.path,
-        escaped(version)
+        escape(version)
     );
     if !source.fields.is_empty() {
-        path = format!("{path}&fieldSelector={}", escaped(source.fields));
+        path = format!("{path}&fieldSelector={}", escape(source.fields));
     }
-    let begun = api.send(Method::GET, &path, None);
-    let begun = tokio::time::timeout(RESPONSE_TIMEOUT, begun)
+    let response = api.send(Method::GET, &path, None);
+    let response = tokio::time::timeout(RESPONSE_TIMEOUT, response)
         .await
-        .map_err(|_| Failure::silent(RESPONSE_TIMEOUT))??;
-    let mut body = begun.into_body();
-    let mut kept = Vec::new();
+        .map_err(|_| Failure::timed_out(RESPONSE_TIMEOUT))??;
+    let mut body = response.into_body();
+    let mut partial_line = Vec::new();
     let end = tokio::time::Instant::now() + Duration::from_secs(WATCH_SECONDS) + RESPONSE_TIMEOUT;
     loop {
-        // A connection that died without a word ends here.
+        // The timeout ends a connection that broke without being closed.
         let frame = tokio::time::timeout_at(end, body.frame())
             .await
-            .map_err(|_| Failure::silent(RESPONSE_TIMEOUT))?;
+            .map_err(|_| Failure::timed_out(RESPONSE_TIMEOUT))?;
         let Some(frame) = frame else { return Ok(()) };
-        let Ok(data) = frame.map_err(Failure::lost)?.into_data() else {
+        let Ok(data) = frame.map_err(Failure::unanswered)?.into_data() else {
             continue;
         };
         let mut rest = &data[..];
         while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
             let (line, after) = rest.split_at(at);
-            match kept.is_empty() {
+            match partial_line.is_empty() {
                 true => handle_line(line, version, follower)?,
                 false => {
-                    kept.extend_from_slice(line);
-                    handle_line(&kept, version, follower)?;
-                    kept.clear();
+                    partial_line.extend_from_slice(line);
+                    handle_line(&partial_line, version, follower)?;
+                    partial_line.clear();
                 }
             }
             rest = after.get(1..).unwrap_or_default();
         }
-        kept.extend_from_slice(rest);
-        if kept.len() > MAX_EVENT_BYTES {
-            return Err(Failure::lost(format!(
+        partial_line.extend_from_slice(rest);
+        if partial_line.len() > MAX_EVENT_BYTES {
+            return Err(Failure::unanswered(format!(
                 "{}: an event of more than {MAX_EVENT_BYTES} bytes",
                 source.path
             )));
@@ -217,7 +217,7 @@ fn handle_line(line: &[u8], version: &mut String, follower: &dyn Follower) -> Re
     if line.trim_ascii().is_empty() {
         return Ok(());
     }
-    let event: Event<'_> = serde_json::from_slice(line).map_err(Failure::lost)?;
+    let event: Event<'_> = serde_json::from_slice(line).map_err(Failure::unanswered)?;
     match event.r#type {
         "ADDED" | "MODIFIED" => follower.changed(event.object),
         "DELETED" => follower.gone(event.object),

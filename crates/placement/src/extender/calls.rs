@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
+use stelia_kubelet::Uid;
+use stelia_placement_rules::request::Request;
+use stelia_placement_rules::score;
 use stelia_text::excerpt;
 
 use super::types::{
     ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionArgs,
     ExtenderPreemptionResult, HostPriority, MetaVictims,
 };
-use crate::placer::{Answer, NotReady, Placer, PodError, ToBind, to_its_end};
-use crate::request::Request;
-use crate::reservations::Uid;
-use crate::score;
+use crate::placer::{Answer, NotReady, Placer, PodError, ToBind, bind_detached};
 
 /// Limit of the nodes of a call.
 const MAX_CALL_NODES: usize = 50_000;
@@ -46,33 +46,33 @@ fn syntax(cause: serde_json::Error) -> CallError {
     CallError::Syntax(excerpt::cause(&cause))
 }
 
-/// What a pod asks.
+/// What a pod requests.
 enum PodNeeds {
     /// No CPUs of its own, and no VM.
     Nothing,
     Room(Option<Uid>, Box<Request>),
-    /// What no node has: why.
+    /// Something that no node has; the reason.
     Impossible(String),
 }
 
-/// The nodes that are named, and what the pod asks.
-fn read<'a>(placer: &Placer, body: &'a [u8]) -> Result<(Vec<&'a str>, PodNeeds), CallError> {
+/// The nodes that a call names, and what its pod requests.
+fn parse_call<'a>(placer: &Placer, body: &'a [u8]) -> Result<(Vec<&'a str>, PodNeeds), CallError> {
     let args: ExtenderArgs<'a> = serde_json::from_slice(body).map_err(syntax)?;
     let names = match (args.node_names, args.nodes) {
         (Some(names), _) => names,
         (None, _) => return Err(CallError::NoNames),
     };
-    let wanted = asked(placer, names.len(), args.pod)?;
-    Ok((names, wanted))
+    let needs = pod_needs(placer, names.len(), args.pod)?;
+    Ok((names, needs))
 }
 
-/// What the pod asks, where so many nodes are asked about it.
-fn asked(placer: &Placer, nodes: usize, pod: &RawValue) -> Result<PodNeeds, CallError> {
+/// What the pod of a call about this many nodes requests.
+fn pod_needs(placer: &Placer, nodes: usize, pod: &RawValue) -> Result<PodNeeds, CallError> {
     if nodes > MAX_CALL_NODES {
         return Err(CallError::TooMany(nodes));
     }
     placer.ready()?;
-    match placer.asked_for(pod.get()) {
+    match placer.record_filtered_pod(pod.get()) {
         Ok((_, None)) => Ok(PodNeeds::Nothing),
         Ok((uid, Some(request))) => Ok(PodNeeds::Room(uid, Box::new(request))),
         Err(PodError::Request(cause)) => Ok(PodNeeds::Impossible(excerpt::cause(&cause))),
@@ -82,13 +82,13 @@ fn asked(placer: &Placer, nodes: usize, pod: &RawValue) -> Result<PodNeeds, Call
 
 /// `ExtenderFilterResult`, JSON. What is wrong with the call is its `Error`, and the scheduler tries again after its backoff.
 ///
-/// No refusal is one that preemption could resolve: kube-scheduler chooses victims by its own filters, which a node that is asked about here has passed, so it
-/// would find none there, and takes that for an error.
+/// All refusals are unresolvable by preemption: kube-scheduler chooses victims by its own filters, which the nodes of a call have passed, so it would find
+/// none on them, and treats that as an error.
 pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
     let impossible;
-    let begun = placer.now();
+    let answered_at = placer.now();
     let mut result = ExtenderFilterResult::default();
-    match read(placer, body) {
+    match parse_call(placer, body) {
         Err(cause) => result.error = format!("stelia-placement: {cause}"),
         Ok((names, PodNeeds::Nothing)) => result.node_names = Some(names),
         Ok((names, PodNeeds::Impossible(why))) => {
@@ -98,12 +98,12 @@ pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, serde_json
         }
         Ok((names, PodNeeds::Room(uid, request))) => {
             let mut fit = Vec::with_capacity(names.len());
-            placer.answers(&request, &names, |name, answer| match answer {
+            placer.evaluate_nodes(&request, &names, |name, answer| match answer {
                 Answer::Fits(_) => fit.push(name),
                 Answer::Refused(why) => drop(result.failed_and_unresolvable_nodes.insert(name, why)),
             });
             if let Some(uid) = uid.filter(|_| fit.is_empty()) {
-                placer.waits(uid, begun);
+                placer.add_waiting(uid, answered_at);
             }
             result.node_names = Some(fit);
         }
@@ -113,13 +113,13 @@ pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, serde_json
 
 /// `HostPriorityList`, JSON.
 pub(super) fn prioritize(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError> {
-    let (names, wanted) = read(placer, body)?;
+    let (names, needs) = parse_call(placer, body)?;
     let mut list = Vec::with_capacity(names.len());
-    match wanted {
+    match needs {
         PodNeeds::Nothing | PodNeeds::Impossible(_) => {
             list.extend(names.into_iter().map(|host| HostPriority { host, score: 0 }));
         }
-        PodNeeds::Room(_, request) => placer.answers(&request, &names, |host, answer| {
+        PodNeeds::Room(_, request) => placer.evaluate_nodes(&request, &names, |host, answer| {
             let score = match answer {
                 Answer::Fits(total) => i64::from(score::priority(total)),
                 Answer::Refused(_) => 0,
@@ -145,18 +145,18 @@ pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError
             .collect(),
         (None, None) => return Err(CallError::NoVictims),
     };
-    // A pod that gets no CPUs of its own finds room wherever counting says so.
-    let wanted = asked(placer, all.len(), args.pod)?;
-    if let PodNeeds::Impossible(why) = wanted {
+    // kube-scheduler's counting suffices for a pod that gets no CPUs of its own.
+    let needs = pod_needs(placer, all.len(), args.pod)?;
+    if let PodNeeds::Impossible(why) = needs {
         return Err(CallError::Pod(why));
     }
-    if let PodNeeds::Room(_, request) = wanted {
+    if let PodNeeds::Room(_, request) = needs {
         let uids = |victims: &MetaVictims<'_>| {
             let pods = victims.pods.iter().flatten();
             pods.filter_map(|pod| Uid::parse(pod.uid)).collect()
         };
         let nodes: Vec<(&str, Vec<Uid>)> = all.iter().map(|(name, victims)| (*name, uids(victims))).collect();
-        placer.answers_without(&request, nodes, |name, answer| {
+        placer.evaluate_nodes_without(&request, nodes, |name, answer| {
             if !matches!(answer, Answer::Fits(_)) {
                 all.remove(name);
             }
@@ -179,7 +179,7 @@ pub(super) async fn bind(placer: &Arc<Placer>, body: &[u8]) -> Result<Vec<u8>, s
                 uid: args.pod_uid,
                 node: args.node.into(),
             };
-            match to_its_end(placer.clone(), to).await {
+            match bind_detached(placer.clone(), to).await {
                 Ok(()) => String::new(),
                 Err(cause) => format!("stelia-placement: {cause}"),
             }

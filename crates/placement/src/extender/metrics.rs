@@ -16,7 +16,7 @@ type Labels = [(&'static str, &'static str); 1];
 /// All metrics as text.
 pub(super) fn text(placer: &Placer) -> Result<String, Error> {
     let mut registry = Registry::with_prefix("stelia_placement");
-    let (counts, census) = (placer.counts(), placer.census());
+    let (counts, reservations) = (placer.counts(), placer.reservation_counts());
     let ready = i64::from(placer.ready().is_ok());
     registry.register("ready", "Whether this instance places pods", ConstGauge::new(ready));
     let leader = i64::from(placer.leadership().is_held());
@@ -25,15 +25,15 @@ pub(super) fn text(placer: &Placer) -> Result<String, Error> {
     registry.register(
         "silent_nodes",
         "Nodes whose objects do not show what was bound",
-        ConstGauge::new(whole(census.silent_nodes)),
+        ConstGauge::new(whole(reservations.silent_nodes)),
     );
     let claims: Family<Labels, Gauge> = Family::default();
     for (state, number) in [
-        ("binding", census.binding),
-        ("undecided", census.undecided),
-        ("unseen", census.unseen),
-        ("foreign", census.foreign),
-        ("leaving", census.leaving),
+        ("binding", reservations.binding),
+        ("undecided", reservations.undecided),
+        ("unseen", reservations.unseen),
+        ("foreign", reservations.foreign),
+        ("leaving", reservations.leaving),
     ] {
         claims.get_or_create(&[("state", state)]).set(whole(number));
     }

@@ -2,9 +2,9 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `types` | what is sent, by kube-scheduler's published types (`k8s.io/kube-scheduler/extender/v1`) |
+//! | `types` | the bodies of calls and answers: kube-scheduler's published types (`k8s.io/kube-scheduler/extender/v1`) |
 //! | `calls` | filter, prioritize, preempt, bind |
-//! | `server` | connections, and what is borne of them |
+//! | `server` | connections, and what a client may cost |
 //! | `pace` | how long a client may be silent |
 //! | `tls` | certificates, read again when they change |
 //! | `metrics` | OpenMetrics |

@@ -1,7 +1,6 @@
-//! How long a connection may be silent: not for long in the midst of a request's headers, longer between requests.
+//! How long a client may send nothing: a short time within a request's headers, a longer one between requests.
 //!
-//! hyper's own timeout counts both as one, and kube-scheduler keeps an idle connection for 90 s: one that was closed here meanwhile, and is
-//! used there at that moment, fails a bind.
+//! hyper has one timeout for both. kube-scheduler keeps idle connections for 90 s, and a bind fails if it uses one that is being closed here.
 
 use std::future::pending;
 use std::io::Result;
@@ -14,14 +13,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// Where a connection stands.
+/// What a connection waits for.
 #[derive(Debug, Clone, Copy)]
 enum Phase {
-    /// A request's headers are to be there by then.
+    /// A request's headers must be complete at this moment.
     Headers(Instant),
-    /// It is being answered.
+    /// A request is being answered.
     Busy,
-    /// The answer is to be taken by then, and the next request to begin.
+    /// The answer must be read and the next request begun at this moment.
     Idle(Instant),
 }
 
@@ -87,7 +86,7 @@ impl Pace {
     }
 }
 
-/// A connection of which it is seen when something comes.
+/// A connection that reports received bytes to its [`Pace`].
 pub(super) struct Paced<S> {
     inner: S,
     pace: Pace,

@@ -1,4 +1,4 @@
-//! Connections, and what is borne of them: a client that is slow or broken costs itself alone.
+//! Connections. A client that is slow or broken does not delay others.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ pub async fn serve(placer: Arc<Placer>, listener: TcpListener, service: Service,
     let free = Arc::new(Semaphore::new(bounds.connections));
     let tls = tls.map(Arc::new);
     loop {
-        // At the bound the kernel keeps the next ones waiting.
+        // At the limit, the kernel keeps further connections waiting.
         let permit = tokio::select! {
             permit = free.clone().acquire_owned() => permit,
             () = ended.cancelled() => break,
@@ -104,7 +104,7 @@ pub async fn serve(placer: Arc<Placer>, listener: TcpListener, service: Service,
             drop(permit);
         });
     }
-    // All that are open hold one.
+    // Every open connection holds a permit.
     let all = u32::try_from(bounds.connections).unwrap_or(u32::MAX);
     let _ = tokio::time::timeout(bounds.body, free.acquire_many(all)).await;
 }
@@ -139,16 +139,16 @@ impl Client {
         } = self;
         let pace = Pace::new(bounds.headers, bounds.idle);
         let stream = Paced::new(stream, pace.clone());
-        let clock = pace.clone();
-        let (asked, of) = (Arc::new(AtomicBool::new(false)), placer.clone());
-        let was_asked = asked.clone();
+        let idle_clock = pace.clone();
+        let (called, leader_check) = (Arc::new(AtomicBool::new(false)), placer.clone());
+        let mark_called = called.clone();
         let service = service_fn(move |request| {
             let (placer, pace) = (placer.clone(), pace.clone());
-            was_asked.store(true, Ordering::Relaxed);
+            mark_called.store(true, Ordering::Relaxed);
             pace.begins();
             async move {
                 let mut answer = answer(&placer, request, paths, bounds).await;
-                // A scheduler keeps its connections and calls on them for as long as they stand: it is to come back by the Service, which leads to the
+                // A scheduler calls on its open connections for as long as they last. A new one goes through the Service, which leads to the
                 // instance that places pods.
                 if paths == Paths::All && placer.ready().is_err() {
                     answer
@@ -162,10 +162,10 @@ impl Client {
         let mut builder = hyper::server::conn::http1::Builder::new();
         builder.header_read_timeout(None).max_headers(64);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
-        let overdue = clock.overdue();
+        let overdue = idle_clock.overdue();
         tokio::pin!(connection, overdue);
         let mut ending = false;
-        let mut prepare = tokio::time::interval(LEADER_CHECK_PERIOD);
+        let mut leader_checks = tokio::time::interval(LEADER_CHECK_PERIOD);
         loop {
             tokio::select! {
                 done = connection.as_mut() => {
@@ -182,9 +182,9 @@ impl Client {
                     ending = true;
                     connection.as_mut().graceful_shutdown();
                 }
-                // One that was of use while this instance placed pods is not any more.
-                _ = prepare.tick(), if !ending && paths == Paths::All => {
-                    if asked.load(Ordering::Relaxed) && of.ready().is_err() {
+                // A scheduler must not call on this connection once another instance places pods.
+                _ = leader_checks.tick(), if !ending && paths == Paths::All => {
+                    if called.load(Ordering::Relaxed) && leader_check.ready().is_err() {
                         ending = true;
                         connection.as_mut().graceful_shutdown();
                     }
@@ -205,6 +205,13 @@ fn response(code: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Res
         .headers_mut()
         .insert(CONTENT_TYPE, http::HeaderValue::from_static(kind));
     response
+}
+
+fn probe_answer(ready: Result<(), NotReady>) -> Response<Full<Bytes>> {
+    match ready {
+        Ok(()) => response(StatusCode::OK, TEXT, "ok\n"),
+        Err(cause) => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{cause}\n")),
+    }
 }
 
 async fn answer(
@@ -234,18 +241,8 @@ async fn answer(
     }
     match (request.method(), path.as_str()) {
         (&Method::GET, "/healthz") => response(StatusCode::OK, TEXT, "ok\n"),
-        (&Method::GET, "/readyz") => match placer.is_synced() {
-            true => response(StatusCode::OK, TEXT, "ok\n"),
-            false => response(
-                StatusCode::SERVICE_UNAVAILABLE,
-                TEXT,
-                format!("{}\n", NotReady::NotRead),
-            ),
-        },
-        (&Method::GET, "/leader") => match placer.ready() {
-            Ok(()) => response(StatusCode::OK, TEXT, "ok\n"),
-            Err(cause) => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{cause}\n")),
-        },
+        (&Method::GET, "/readyz") => probe_answer(placer.is_synced().then_some(()).ok_or(NotReady::NotRead)),
+        (&Method::GET, "/leader") => probe_answer(placer.ready()),
         (&Method::GET, "/metrics") => match metrics::text(placer) {
             Ok(text) => response(StatusCode::OK, OPEN_METRICS, text),
             Err(cause) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{cause}\n")),
@@ -290,7 +287,7 @@ async fn post(placer: &Arc<Placer>, verb: Verb, body: Bytes) -> Response<Full<By
     }
     // The first question of its kind is evaluated for every node; meanwhile others are answered, and the Lease renewed.
     let placer = placer.clone();
-    let of_call = |cause: calls::CallError| match cause.is_temporary() {
+    let call_failed = |cause: calls::CallError| match cause.is_temporary() {
         true => (StatusCode::SERVICE_UNAVAILABLE, cause.to_string()),
         false => (StatusCode::BAD_REQUEST, cause.to_string()),
     };
@@ -298,8 +295,8 @@ async fn post(placer: &Arc<Placer>, verb: Verb, body: Bytes) -> Response<Full<By
         Verb::Filter => {
             calls::filter(&placer, &body).map_err(|cause| (StatusCode::INTERNAL_SERVER_ERROR, cause.to_string()))
         }
-        Verb::Preempt => calls::preempt(&placer, &body).map_err(of_call),
-        Verb::Prioritize | Verb::Bind => calls::prioritize(&placer, &body).map_err(of_call),
+        Verb::Preempt => calls::preempt(&placer, &body).map_err(call_failed),
+        Verb::Prioritize | Verb::Bind => calls::prioritize(&placer, &body).map_err(call_failed),
     });
     match answered.await {
         Ok(Ok(text)) => response(StatusCode::OK, JSON, text),

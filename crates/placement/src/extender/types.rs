@@ -1,5 +1,5 @@
-//! What is sent, by kube-scheduler's published types (`k8s.io/kube-scheduler/extender/v1`, of Kubernetes 1.36). They have no names
-//! for JSON of their own, so these are Go's names of the fields, and what is not set is `null`.
+//! kube-scheduler's published types (`k8s.io/kube-scheduler/extender/v1`, of Kubernetes 1.36). They have no JSON tags, so the members
+//! have the names of Go's fields, and members that are not set are `null`.
 
 use std::collections::BTreeMap;
 

@@ -1,25 +1,25 @@
 //! A bind is the claim.
 //!
-//! 1. Under the lock the pod is evaluated once more on its node, beside everything that is held there, and promised its place.
+//! 1. Under the lock the pod is evaluated once more on its node, beside everything that is held there, and promised its CPUs.
 //! 2. The promise is written to the node's claim object, with the version that it was read with. A former leader that was stopped and
 //!    wakes up here is refused by that version, and binds nothing.
 //! 3. The binding is sent. It demands the pod's version that the claim names, so that whoever takes over can make it impossible.
 //!
-//! What failed before 3 binds nothing and is released. Where the answer to 3 is lost the promise is kept until it is known.
+//! A bind that fails before 3 is released. If the answer to 3 is lost, the promise is kept until the outcome is known.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use stelia_kubelet::Uid;
+use stelia_placement_rules::evaluate::{Placement, Refusal};
+use stelia_placement_rules::request::SharedRequest;
+use stelia_reservations::{BindNotStarted, BindRequest, Moment, NodeName, StartedBind, Ticket, Unavailable};
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::filtered_pods::FilteredPod;
 use super::promise::Promise;
 use super::{NotReady, Placer, State, count};
 use crate::apiserver::{Binding, Failure, parse};
-use crate::evaluate::{Placement, Refusal};
-use crate::request::SharedRequest;
-use crate::reservations::{BindNotStarted, BindRequest, Moment, NodeName, StartedBind, Ticket, Uid, Unavailable};
 
 /// Limit of the attempts to write a claim when another claim changed meanwhile.
 const MAX_CLAIM_ATTEMPTS: usize = 4;
@@ -71,6 +71,14 @@ impl ToBind {
     }
 }
 
+/// What is stored of a pod that is to be bound.
+enum StoredPod {
+    /// Nothing: kube-scheduler did not ask about it here, and the watch has not seen it.
+    Missing,
+    WithoutOwnCpus,
+    Requests(BindRequest<SharedRequest>),
+}
+
 /// The result of an attempt to write a claim.
 enum ClaimWrite {
     Done,
@@ -101,25 +109,25 @@ impl Placer {
     async fn try_bind(&self, to: &ToBind) -> Result<(), BindError> {
         self.ready()?;
         let uid = Uid::parse(&to.uid).ok_or_else(|| BindError::Uid(to.uid.clone()))?;
-        let Some(asked) = self.asked(uid, to).await? else {
-            return self.bind_plainly(to).await;
+        let Some(request) = self.bind_request(uid, to).await? else {
+            return self.bind_without_claim(to).await;
         };
         for _ in 0..MAX_CLAIM_ATTEMPTS {
-            let begun = self.state().begin(asked.clone(), &to.node, self.now());
-            let StartedBind { ticket, cpus, .. } = match begun {
-                Ok(begun) => begun,
+            let started = self.state().start_bind(request.clone(), &to.node, self.now());
+            let StartedBind { ticket, cpus, .. } = match started {
+                Ok(started) => started,
                 Err(BindNotStarted::Already) => return Ok(()),
-                Err(BindNotStarted::Unavailable(Unavailable::NoObject)) if asked.request.0.vm.is_none() => {
-                    return self.bind_plainly(to).await;
+                Err(BindNotStarted::Unavailable(Unavailable::NoObject)) if request.request.vm.is_none() => {
+                    return self.bind_without_claim(to).await;
                 }
                 Err(refusal) => return Err(not_started(refusal, to)),
             };
-            // From here on each way out says what becomes of the promise; if the caller goes away it is kept, and decided later.
+            // From here on each way out reports what becomes of the promise; if the caller goes away, it is kept and decided later.
             let mut promise = Promise::new(self, ticket);
-            match self.write(&promise).await {
+            match self.write_claim(&promise).await {
                 Ok(ClaimWrite::Done) => {
-                    let chosen = cpus.as_ref().map(parse::status);
-                    return self.send(to, &mut promise, chosen.as_deref()).await;
+                    let assigned_cpus = cpus.as_ref().map(parse::status);
+                    return self.send_binding(to, &mut promise, assigned_cpus.as_deref()).await;
                 }
                 Ok(ClaimWrite::Conflict) => {
                     promise.failed();
@@ -134,42 +142,37 @@ impl Placer {
         Err(BindError::Crowded(to.node.clone()))
     }
 
-    /// The pod as it is known best; `None` of one that gets no CPUs of its own.
-    async fn asked(&self, uid: Uid, to: &ToBind) -> Result<Option<BindRequest<SharedRequest>>, BindError> {
-        // The name of a pod that was only watched is not stored.
-        let named = |asked: BindRequest<SharedRequest>| BindRequest {
-            name: to.pod().into(),
-            ..asked
-        };
-        if let Some(asked) = self.state().asked_to_bind(uid) {
-            return Ok(asked.map(named));
+    /// The newest request to bind the pod; `None` for a pod that gets no CPUs of its own.
+    async fn bind_request(&self, uid: Uid, to: &ToBind) -> Result<Option<BindRequest<SharedRequest>>, BindError> {
+        let mut stored = self.state().stored_pod(uid);
+        if matches!(stored, StoredPod::Missing) {
+            // The watch is late, and another instance answered the filter call.
+            let document = match self.api.pod(&to.namespace, &to.name).await {
+                Ok(document) => document,
+                Err(Failure::Missing(_)) => return Err(BindError::Gone(to.pod())),
+                Err(failure) => return Err(BindError::Bind(to.pod(), to.node.clone(), failure)),
+            };
+            let pod = parse::pod_of(&document).filter(|pod| pod.uid == uid);
+            let pod = pod.ok_or_else(|| BindError::Gone(to.pod()))?;
+            let request = self.request(&document, Some(&pod));
+            let request = request.map_err(|_| BindError::Request(to.pod()))?;
+            let mut state = self.state();
+            state.store_filtered(pod, request);
+            stored = state.stored_pod(uid);
         }
-        // The watch is late, and the filter call was another instance's.
-        let read = self.api.pod(&to.namespace, &to.name).await;
-        let document = match read {
-            Ok(document) => document,
-            Err(Failure::Missing(_)) => return Err(BindError::Gone(to.pod())),
-            Err(failure) => return Err(BindError::Bind(to.pod(), to.node.clone(), failure)),
-        };
-        let pod = parse::parsed_pod(&document).filter(|pod| pod.uid == uid);
-        let pod = pod.ok_or_else(|| BindError::Gone(to.pod()))?;
-        let request = self.request(&document, Some(&pod));
-        let request = request.map_err(|_| BindError::Request(to.pod()))?;
-        let mut state = self.state();
-        let request = request.and_then(|request| state.shared(request));
-        let asked = FilteredPod {
-            name: pod.name,
-            version: pod.version,
-            priority: pod.priority,
-            request,
-        };
-        state.asked.put(uid, asked);
-        Ok(state.asked_to_bind(uid).flatten().map(named))
+        Ok(match stored {
+            // The name of a pod that was only watched is not stored.
+            StoredPod::Requests(request) => Some(BindRequest {
+                name: to.pod().into(),
+                ..request
+            }),
+            StoredPod::WithoutOwnCpus | StoredPod::Missing => None,
+        })
     }
 
     /// Writes the promise to the node's claim object. One write of a node at a time, so that the writes of this process do not refuse
     /// each other.
-    async fn write(&self, promise: &Promise<'_>) -> Result<ClaimWrite, Failure> {
+    async fn write_claim(&self, promise: &Promise<'_>) -> Result<ClaimWrite, Failure> {
         let Some(ticket) = promise.ticket() else {
             return Ok(ClaimWrite::Conflict);
         };
@@ -201,7 +204,7 @@ impl Placer {
             .await
         {
             Ok(version) => {
-                self.state().reservations.wrote(&ticket.node, version);
+                self.state().reservations.claims_written(&ticket.node, version);
                 Ok(ClaimWrite::Done)
             }
             // There is no such object: without one to begin with there is no such resource.
@@ -215,11 +218,11 @@ impl Placer {
                     Some(claims) => {
                         state
                             .reservations
-                            .claims(&ticket.node, claims.version, &claims.entries, now);
+                            .claims_changed(&ticket.node, claims.version, &claims.claims, now);
                     }
                     None => state
                         .reservations
-                        .claims_gone(&ticket.node, rewrite.base.unwrap_or_default()),
+                        .claims_deleted(&ticket.node, rewrite.base.unwrap_or_default()),
                 }
                 Ok(ClaimWrite::Conflict)
             }
@@ -228,7 +231,12 @@ impl Placer {
     }
 
     /// Sends the binding.
-    async fn send(&self, to: &ToBind, promise: &mut Promise<'_>, chosen: Option<&str>) -> Result<(), BindError> {
+    async fn send_binding(
+        &self,
+        to: &ToBind,
+        promise: &mut Promise<'_>,
+        assigned_cpus: Option<&str>,
+    ) -> Result<(), BindError> {
         let Some(ticket) = promise.ticket().cloned() else {
             return Err(BindError::Crowded(to.node.clone()));
         };
@@ -238,7 +246,7 @@ impl Placer {
             uid: &to.uid,
             version: ticket.version,
             node: &to.node,
-            chosen,
+            assigned_cpus,
         };
         let deadline = Instant::now() + DECISION_TIMEOUT;
         let mut uncertain = false;
@@ -261,7 +269,7 @@ impl Placer {
             };
             match failure {
                 Failure::Conflict(_) | Failure::Missing(_) => {
-                    return self.conflicted(to, promise, &ticket, failure).await;
+                    return self.after_conflict(to, promise, &ticket, failure).await;
                 }
                 Failure::Unknown(_) => uncertain = true,
                 Failure::Busy { .. } => {}
@@ -288,7 +296,7 @@ impl Placer {
     }
 
     /// The API server refuses: the pod is read, because it may be bound by an attempt whose answer was lost.
-    async fn conflicted(
+    async fn after_conflict(
         &self,
         to: &ToBind,
         promise: &mut Promise<'_>,
@@ -300,8 +308,8 @@ impl Placer {
             return Err(BindError::Unknown(to.pod(), to.node.clone(), failure));
         }
         promise.failed();
-        let asked = self.state().reservations.bound_to(ticket.pod);
-        match asked {
+        let bound_to = self.state().reservations.bound_to(ticket.pod);
+        match bound_to {
             Some(node) if node == to.node => Ok(()),
             Some(node) => Err(BindError::Elsewhere(to.pod(), node)),
             None => Err(BindError::Bind(to.pod(), to.node.clone(), failure)),
@@ -309,14 +317,14 @@ impl Placer {
     }
 
     /// Binds a pod that claims nothing.
-    async fn bind_plainly(&self, to: &ToBind) -> Result<(), BindError> {
+    async fn bind_without_claim(&self, to: &ToBind) -> Result<(), BindError> {
         let binding = Binding {
             namespace: &to.namespace,
             name: &to.name,
             uid: &to.uid,
             version: 0,
             node: &to.node,
-            chosen: None,
+            assigned_cpus: None,
         };
         self.api
             .bind(&binding)
@@ -336,39 +344,39 @@ fn not_started(refusal: BindNotStarted<Refusal>, to: &ToBind) -> BindError {
 }
 
 impl State {
-    /// Begins a bind; answers to other calls count it from now on.
-    fn begin(
+    /// Starts a bind, which answers to other calls count from now on.
+    fn start_bind(
         &mut self,
-        asked: BindRequest<SharedRequest>,
+        request: BindRequest<SharedRequest>,
         node: &NodeName,
         now: Moment,
     ) -> Result<StartedBind<Placement>, BindNotStarted<Refusal>> {
-        self.reservations.pass(now);
-        self.reservations.begin(asked, node, now)
+        self.reservations.advance(now);
+        self.reservations.start_bind(request, node, now)
     }
 
-    /// The newest that is known of a pod; `None` where nothing is, `Some(None)` of one that gets no CPUs of its own.
-    fn asked_to_bind(&self, uid: Uid) -> Option<Option<BindRequest<SharedRequest>>> {
-        let asked = self.asked.get(uid).map(|asked| {
-            let request = asked.request.clone()?;
-            Some(BindRequest {
+    /// The newest that is stored of a pod.
+    fn stored_pod(&self, uid: Uid) -> StoredPod {
+        let watched = self.reservations.bind_request(uid);
+        let Some(filtered) = self.filtered.get(uid) else {
+            return watched.map_or(StoredPod::Missing, StoredPod::Requests);
+        };
+        match (watched, &filtered.request) {
+            (Some(watched), None) => StoredPod::Requests(watched),
+            (Some(watched), Some(_)) if watched.version >= filtered.version => StoredPod::Requests(watched),
+            (_, Some(request)) => StoredPod::Requests(BindRequest {
                 uid,
-                name: asked.name.clone(),
-                version: asked.version,
-                request,
-            })
-        });
-        let seen = self.reservations.asked(uid);
-        match (asked, seen) {
-            (Some(Some(asked)), Some(seen)) if seen.version < asked.version => Some(Some(asked)),
-            (asked, None) => asked,
-            (_, Some(seen)) => Some(Some(seen)),
+                name: filtered.name.clone(),
+                version: filtered.version,
+                request: request.clone(),
+            }),
+            (None, None) => StoredPod::WithoutOwnCpus,
         }
     }
 }
 
-/// Whoever asked may have gone: a bind is carried out to its end by itself.
-pub(crate) async fn to_its_end(placer: Arc<Placer>, to: ToBind) -> Result<(), BindError> {
+/// Binds in a task of its own, which ends even if the caller goes away.
+pub(crate) async fn bind_detached(placer: Arc<Placer>, to: ToBind) -> Result<(), BindError> {
     let node = to.node.clone();
     let name = to.pod();
     match tokio::spawn(async move { placer.bind(&to).await }).await {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
+use stelia_placement_rules::evaluate::Placement;
+use stelia_reservations::{Moment, NodeName, ReservationStatus};
 
 use super::{Answer, Placer};
-use crate::evaluate::Placement;
-use crate::reservations::{Moment, NodeName, ReservationStatus};
 
 /// Limit of the best nodes that are described in full.
 const MAX_EXPLAINED_NODES: usize = 5;
@@ -60,11 +60,11 @@ impl Placer {
     pub fn explain(&self, name: &str) -> Option<Explanation> {
         let now = self.now();
         let state = self.state();
-        let (uid, asked) = state.asked.named(name)?;
+        let (uid, asked) = state.filtered.named(name)?;
         let asked = asked.clone();
         let claims = state
             .reservations
-            .standings(uid)
+            .statuses(uid)
             .into_iter()
             .map(|standing| claimed(standing, now))
             .collect();
@@ -83,14 +83,14 @@ impl Placer {
         let named: Vec<&str> = names.iter().map(String::as_str).collect();
         drop(state);
         let mut fits: Vec<(u16, &str)> = Vec::new();
-        self.answers(&request.0, &named, |name, answer| match answer {
+        self.evaluate_nodes(&request, &named, |name, answer| match answer {
             Answer::Fits(score) => fits.push((score, name)),
             Answer::Refused(why) => *explanation.refused.entry(why).or_default() += 1,
         });
         explanation.fit = fits.len();
         fits.sort_by(|one, other| other.0.cmp(&one.0).then(one.1.cmp(other.1)));
         let mut state = self.state();
-        let number = state.number(&request.0, now);
+        let id = state.request_id(&request, now);
         let cluster = &mut state.reservations.rules_mut().cluster;
         let best = fits
             .into_iter()
@@ -98,7 +98,7 @@ impl Placer {
             .map(|(score, node)| Candidate {
                 node: node.into(),
                 score,
-                placement: cluster.explain(node, number).ok(),
+                placement: cluster.explain(node, id).ok(),
             });
         explanation.best = best.collect();
         Some(explanation)

@@ -1,17 +1,20 @@
-//! What the watches tell becomes events of the reservations.
+//! The watches: what changes is passed to the reservations.
 
 use std::collections::HashSet;
+use std::hash::Hash;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde_json::Value;
 use serde_json::value::RawValue;
+use stelia_kubelet::Uid;
+use stelia_placement_rules::node;
+use stelia_placement_rules::request::{Request, RequestError, SharedRequest};
+use stelia_reservations::{NodeName, ObservedPod, Version};
 use tracing::{info, warn};
 
 use super::{Placer, State, count};
 use crate::apiserver::{Failure, Follower, Source, parse};
-use crate::node;
-use crate::request::{Request, SharedRequest};
-use crate::reservations::{NodeName, ObservedPod, Uid, Version};
 
 /// Reasons of failed pods that their nodes had admitted.
 const ADMITTED: [&str; 5] = ["Evicted", "Preempting", "Terminated", "NodeLost", "NodeShutdown"];
@@ -29,45 +32,47 @@ pub fn feeds(placer: &Arc<Placer>) -> [Feed; 3] {
             source: parse::PODS,
             follower: Arc::new(Pods {
                 placer: placer.clone(),
-                listed: Mutex::default(),
+                listed: Listed(Mutex::default()),
             }),
         },
         Feed {
             source: parse::OBJECTS,
             follower: Arc::new(Objects {
                 placer: placer.clone(),
-                listed: Mutex::default(),
+                listed: Listed(Mutex::default()),
             }),
         },
         Feed {
             source: parse::CLAIMS,
             follower: Arc::new(ClaimObjects {
                 placer: placer.clone(),
-                listed: Mutex::default(),
+                listed: Listed(Mutex::default()),
             }),
         },
     ]
 }
 
-/// What a list had so far; `None` outside of lists.
-type Listed<T> = Mutex<Option<HashSet<T>>>;
+/// The objects of the current list so far; `None` outside of lists.
+struct Listed<T>(Mutex<Option<HashSet<T>>>);
 
-fn note<T: std::hash::Hash + Eq>(listed: &Listed<T>, item: T) {
-    if let Some(listed) = listed.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-        listed.insert(item);
+impl<T: Hash + Eq> Listed<T> {
+    fn lock(&self) -> MutexGuard<'_, Option<HashSet<T>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-fn begin<T>(listed: &Listed<T>) {
-    *listed.lock().unwrap_or_else(PoisonError::into_inner) = Some(HashSet::new());
-}
+    fn start(&self) {
+        *self.lock() = Some(HashSet::new());
+    }
 
-fn end<T>(listed: &Listed<T>) -> HashSet<T> {
-    listed
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .take()
-        .unwrap_or_default()
+    fn add(&self, item: T) {
+        if let Some(listed) = self.lock().as_mut() {
+            listed.insert(item);
+        }
+    }
+
+    fn end(&self) -> HashSet<T> {
+        self.lock().take().unwrap_or_default()
+    }
 }
 
 struct Pods {
@@ -86,9 +91,9 @@ struct ClaimObjects {
 }
 
 impl Placer {
-    fn is_read(&self, place: usize, what: &str, number: u64) {
-        if let Some(read) = self.read.get(place) {
-            read.fetch_max(number, Ordering::AcqRel);
+    fn mark_read(&self, place: usize, what: &str, term: u64) {
+        if let Some(read) = self.read_terms.get(place) {
+            read.fetch_max(term, Ordering::AcqRel);
         }
         if let Some(listed) = self.listed.get(place) {
             listed.store(true, Ordering::Release);
@@ -96,21 +101,33 @@ impl Placer {
         info!("all {what} are read");
     }
 
-    /// Takes over a pod, from a watch or read by itself.
-    pub(crate) fn observe_pod(&self, text: &str) -> Option<Uid> {
-        self.pod_listed(text, false)
+    /// Stores what a pod says that was read apart from the watch. Returns its UID.
+    pub(crate) fn observe_pod(&self, document: &Value) -> Option<Uid> {
+        let request = || Request::of_pod(document, self.options.strategy);
+        self.pod_changed(parse::pod_of(document), request, false)
     }
 
-    /// The same; in a `list` pods are found that a former leader refused, which this instance was not asked about.
-    fn pod_listed(&self, text: &str, list: bool) -> Option<Uid> {
+    /// Stores what a pod of the watch says. Returns its UID. The whole document is built only for pods that may get CPUs of their own: these are few.
+    fn watched_pod(&self, text: &str, is_list: bool) -> Option<Uid> {
+        let request = || Request::of_pod(&serde_json::from_str(text).unwrap_or_default(), self.options.strategy);
+        self.pod_changed(parse::pod(text), request, is_list)
+    }
+
+    /// `request` is called if it is needed. A list has pods that a former leader refused, and that this instance was not asked about.
+    fn pod_changed(
+        &self,
+        pod: Option<parse::Pod>,
+        request: impl FnOnce() -> Result<Request, RequestError>,
+        is_list: bool,
+    ) -> Option<Uid> {
         let now = self.now();
-        let Some(pod) = parse::pod(text) else {
+        let Some(pod) = pod else {
             count(&self.counts.unreadable);
             return None;
         };
         let uid = pod.uid;
         if pod.node.is_some() || pod.ending || pod.failed.is_some() {
-            self.state().waiting.is_over(uid);
+            self.state().waiting.remove(uid);
         }
         if let Some(reason) = &pod.failed {
             let refused = (!ADMITTED.contains(&reason.as_str())).then_some(reason.as_str());
@@ -120,11 +137,10 @@ impl Placer {
             return Some(uid);
         }
         // For a pod that requests no CPUs only the version matters, and only while a bind of it is under way.
-        if !pod.concerns {
+        if !pod.may_own_cpus {
             return Some(uid);
         }
-        let document = serde_json::from_str(text).unwrap_or_default();
-        let request = match Request::of_pod(&document, self.options.strategy) {
+        let request = match request() {
             Ok(request) => request,
             Err(cause) => {
                 warn!("pod {}: {cause}", pod.name);
@@ -135,10 +151,10 @@ impl Placer {
         let Some(request) = state.shared(request) else {
             return Some(uid);
         };
-        // Only those of which it is sure that kube-scheduler asks about them.
-        if list && pod.unschedulable && pod.node.is_none() && !pod.ending && request.0.vm.is_some() {
+        // Only pods that kube-scheduler certainly asks this program about.
+        if is_list && pod.unschedulable && pod.node.is_none() && !pod.ending && request.vm.is_some() {
             let (name, request) = (pod.name.clone(), request.clone());
-            state.waiting.found(uid, name, request, pod.priority, now);
+            state.waiting.add_inherited(uid, name, request, pod.priority, now);
         }
         let pod = ObservedPod {
             uid,
@@ -150,11 +166,11 @@ impl Placer {
             running: pod.running,
             ending: pod.ending,
         };
-        state.reservations.pod(pod, now);
+        state.reservations.pod_changed(pod, now);
         Some(uid)
     }
 
-    /// The instance that leads tells it: those that read along see the same.
+    /// Only the leader reports refusals: the other instances see the same ones.
     fn notify_refused(&self, state: &mut State) {
         let refused = state.reservations.take_refused().into_iter();
         for refused in refused.filter(|_| self.leadership.is_held()) {
@@ -176,20 +192,20 @@ impl Placer {
 }
 
 impl State {
-    /// The request, kept once.
+    /// The request, stored once.
     pub(crate) fn shared(&mut self, request: Request) -> Option<SharedRequest> {
         let cluster = &mut self.reservations.rules_mut().cluster;
-        let number = cluster.request(request);
-        cluster.requested(number)
+        let id = cluster.request(request);
+        cluster.shared_request(id)
     }
 }
 
 impl Follower for Pods {
     fn changed(&self, object: &RawValue) {
         count(&self.placer.counts.updates);
-        let list = self.listed.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        if let Some(uid) = self.placer.pod_listed(object.get(), list) {
-            note(&self.listed, uid);
+        let is_list = self.listed.lock().is_some();
+        if let Some(uid) = self.placer.watched_pod(object.get(), is_list) {
+            self.listed.add(uid);
         }
     }
 
@@ -197,20 +213,20 @@ impl Follower for Pods {
         let Some(pod) = parse::pod(object.get()) else { return };
         let now = self.placer.now();
         let mut state = self.placer.state();
-        state.waiting.is_over(pod.uid);
-        if pod.concerns || state.reservations.asked(pod.uid).is_some() {
+        state.waiting.remove(pod.uid);
+        if pod.may_own_cpus || state.reservations.bind_request(pod.uid).is_some() {
             state.reservations.pod_gone(pod.uid, None, now);
         }
     }
 
     fn list_begins(&self) {
-        begin(&self.listed);
+        self.listed.start();
     }
 
-    fn list_ends(&self, version: Version, number: u64) {
-        let (listed, now) = (end(&self.listed), self.placer.now());
-        self.placer.state().reservations.only_pods(&listed, version, now);
-        self.placer.is_read(0, "pods", number);
+    fn list_ends(&self, version: Version, term: u64) {
+        let (listed, now) = (self.listed.end(), self.placer.now());
+        self.placer.state().reservations.pods_listed(&listed, version, now);
+        self.placer.mark_read(0, "pods", term);
     }
 
     fn failed(&self, failure: &Failure) {
@@ -225,19 +241,21 @@ impl Follower for Objects {
             count(&self.placer.counts.unreadable);
             return;
         };
-        let described = node::read(object.get().as_bytes());
-        if let Err(cause) = &described {
+        let parsed = node::parse(object.get().as_bytes());
+        if let Err(cause) = &parsed {
             count(&self.placer.counts.unreadable);
             warn!("node {}: its NodeResourceTopology cannot be used: {cause}", named.name);
         }
-        note(&self.listed, named.name.clone());
+        self.listed.add(named.name.clone());
         let now = self.placer.now();
         let mut state = self.placer.state();
         match named.owner {
             Some(owner) => state.owners.insert(named.name.clone(), owner),
             None => state.owners.remove(&named.name),
         };
-        state.reservations.object(&named.name, named.version, described, now);
+        state
+            .reservations
+            .object_changed(&named.name, named.version, parsed, now);
     }
 
     fn gone(&self, object: &RawValue) {
@@ -247,17 +265,17 @@ impl Follower for Objects {
         let now = self.placer.now();
         let mut state = self.placer.state();
         state.owners.remove(&named.name);
-        state.reservations.object_gone(&named.name, named.version, now);
+        state.reservations.object_deleted(&named.name, named.version, now);
     }
 
     fn list_begins(&self) {
-        begin(&self.listed);
+        self.listed.start();
     }
 
-    fn list_ends(&self, version: Version, number: u64) {
-        let (listed, now) = (end(&self.listed), self.placer.now());
-        self.placer.state().reservations.only_objects(&listed, version, now);
-        self.placer.is_read(1, "nodes' objects", number);
+    fn list_ends(&self, version: Version, term: u64) {
+        let (listed, now) = (self.listed.end(), self.placer.now());
+        self.placer.state().reservations.objects_listed(&listed, version, now);
+        self.placer.mark_read(1, "nodes' objects", term);
     }
 
     fn failed(&self, failure: &Failure) {
@@ -270,11 +288,11 @@ impl Follower for ClaimObjects {
         let now = self.placer.now();
         match parse::claims(object.get()) {
             Ok(claims) => {
-                note(&self.listed, claims.node.clone());
+                self.listed.add(claims.node.clone());
                 let mut state = self.placer.state();
                 state
                     .reservations
-                    .claims(&claims.node, claims.version, &claims.entries, now);
+                    .claims_changed(&claims.node, claims.version, &claims.claims, now);
             }
             Err(cause) => {
                 count(&self.placer.counts.unreadable);
@@ -290,17 +308,17 @@ impl Follower for ClaimObjects {
         self.placer
             .state()
             .reservations
-            .claims_gone(&claims.node, claims.version);
+            .claims_deleted(&claims.node, claims.version);
     }
 
     fn list_begins(&self) {
-        begin(&self.listed);
+        self.listed.start();
     }
 
-    fn list_ends(&self, version: Version, number: u64) {
-        let listed = end(&self.listed);
-        self.placer.state().reservations.only_claims(&listed, version);
-        self.placer.is_read(2, "claim objects", number);
+    fn list_ends(&self, version: Version, term: u64) {
+        let listed = self.listed.end();
+        self.placer.state().reservations.claims_listed(&listed, version);
+        self.placer.mark_read(2, "claim objects", term);
     }
 
     fn failed(&self, failure: &Failure) {

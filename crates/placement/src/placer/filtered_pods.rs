@@ -3,8 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::request::SharedRequest;
-use crate::reservations::{Uid, Version};
+use stelia_kubelet::Uid;
+use stelia_placement_rules::request::SharedRequest;
+use stelia_reservations::Version;
 
 /// Limit of the pods that are stored.
 const MAX_FILTERED_PODS: usize = 20_000;

@@ -3,11 +3,11 @@
 //! | module | what |
 //! |---|---|
 //! | `rules` | the nodes' rules, as the reservations ask them |
-//! | `feeds` | what the watches tell becomes events of the reservations |
-//! | `bind` | a bind: promised, written, bound, in that order |
+//! | `feeds` | the watches, whose changes are passed to the reservations |
+//! | `bind` | a bind: the promise, the claim, the binding, in that order |
 //! | `preempt` | where the end of other pods makes room |
-//! | `promise` | a promise whose outcome is not told yet |
-//! | `resolve` | binds of which the outcome is not known are decided |
+//! | `promise` | a promise until its outcome is reported |
+//! | `resolve` | undecided binds are decided |
 //! | `waiting` | the pods that no node had room for, and the nodes that changed since |
 //! | `namespace_queues` | which namespace has the most of those pods, which gives way where there are too many |
 //! | `retry` | the pods of `waiting` that fit now are tried again |
@@ -33,15 +33,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 use stelia_allocator::evaluate::ScoringStrategy;
+use stelia_kubelet::Uid;
+use stelia_placement_rules::cluster::{Question, RequestId, Verdict};
+use stelia_placement_rules::request::{Request, RequestError};
+use stelia_reservations::{Moment, NodeName, ReservationCounts, Reservations, Unavailable};
 use tokio::time::Instant;
 
 use crate::apiserver::lease::Leadership;
 use crate::apiserver::{Api, Owner, parse};
-use crate::cluster::{Question, RequestId, Verdict};
-use crate::request::{Request, RequestError};
-use crate::reservations::{Moment, NodeName, ReservationCounts, Reservations, Uid, Unavailable};
 
-pub(crate) use bind::to_its_end;
+pub(crate) use bind::bind_detached;
 pub use bind::{BindError, ToBind};
 pub use explain::Explanation;
 pub use feeds::{Feed, feeds};
@@ -55,29 +56,29 @@ pub struct Options {
     pub strategy: ScoringStrategy,
 }
 
-/// All that is known, and who may act on it.
+/// What is known of pods and nodes, and the leadership by which it may be acted on.
 pub struct Placer {
     state: Mutex<State>,
-    /// For each node, who writes its claim object.
+    /// For each node, the lock of writes to its claim object.
     writers: Mutex<HashMap<NodeName, Arc<tokio::sync::Mutex<()>>>>,
     pub(crate) api: Api,
     pub(crate) leadership: Leadership,
     /// This process, in claim objects and conditions.
     pub(crate) identity: String,
-    /// Which term's list each watch has read: pods, objects, claim objects.
-    read: [AtomicU64; 3],
-    /// Which watches have read a list at all.
+    /// The last term whose list each watch has read: pods, objects, claim objects.
+    read_terms: [AtomicU64; 3],
+    /// Whether each watch has read any list.
     listed: [AtomicBool; 3],
     /// The term in which all nodes were checked for pods that a former leader refused.
-    looked_at: AtomicU64,
+    checked_term: AtomicU64,
     options: Options,
-    begun: Instant,
+    started: Instant,
     pub(crate) counts: Counts,
 }
 
 pub(crate) struct State {
     pub(crate) reservations: Reservations<NodeRules>,
-    pub(crate) asked: FilteredPods,
+    pub(crate) filtered: FilteredPods,
     pub(crate) waiting: Waiting,
     /// The Node objects that own claim objects.
     pub(crate) owners: HashMap<NodeName, Owner>,
@@ -130,12 +131,12 @@ pub enum Answer {
 }
 
 impl Placer {
-    /// `number`: that no other process has, now or before.
+    /// `number` must be unique among all processes, former ones included.
     pub fn new(api: Api, identity: String, number: u64, options: Options) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(State {
                 reservations: Reservations::new(NodeRules::default(), number),
-                asked: FilteredPods::default(),
+                filtered: FilteredPods::default(),
                 waiting: Waiting::default(),
                 owners: HashMap::new(),
             }),
@@ -143,11 +144,11 @@ impl Placer {
             api,
             leadership: Leadership::default(),
             identity,
-            read: Default::default(),
+            read_terms: Default::default(),
             listed: Default::default(),
-            looked_at: AtomicU64::new(0),
+            checked_term: AtomicU64::new(0),
             options,
-            begun: Instant::now(),
+            started: Instant::now(),
             counts: Counts::default(),
         })
     }
@@ -169,15 +170,15 @@ impl Placer {
     }
 
     pub fn now(&self) -> Moment {
-        self.begun.elapsed()
+        self.started.elapsed()
     }
 
-    /// Whether it has read everything once, so that it could take over.
+    /// Whether every watch has read a list, so that this instance could take over.
     pub fn is_synced(&self) -> bool {
         self.listed.iter().all(|listed| listed.load(Ordering::Acquire))
     }
 
-    /// Whether it answers: it leads, and has read everything since it does.
+    /// Whether calls are answered: this instance leads, and every watch has read a list since it does.
     ///
     /// # Errors
     /// Why not.
@@ -186,15 +187,15 @@ impl Placer {
             return Err(NotReady::NotLeader);
         }
         let term = *self.leadership.terms().borrow();
-        let read = self.read.iter().all(|read| read.load(Ordering::Acquire) >= term);
+        let read = self.read_terms.iter().all(|read| read.load(Ordering::Acquire) >= term);
         read.then_some(()).ok_or(NotReady::NotRead)
     }
 
-    pub fn census(&self) -> ReservationCounts {
+    pub fn reservation_counts(&self) -> ReservationCounts {
         let now = self.now();
         let mut state = self.state();
-        state.reservations.pass(now);
-        state.reservations.census(now)
+        state.reservations.advance(now);
+        state.reservations.counts(now)
     }
 
     /// How many pods wait that no node had room for.
@@ -207,62 +208,53 @@ impl Placer {
         self.state().reservations.rules().cluster.len()
     }
 
-    /// What a pod asks; `None` if it gets no CPUs of its own and has no VM. `pod` is what was read of the document.
+    /// What a pod requests; `None` if it gets no CPUs of its own and has no VM. `pod` is parsed from the same document.
     ///
     /// # Errors
     /// It fits nowhere.
     pub(crate) fn request(&self, document: &Value, pod: Option<&parse::Pod>) -> Result<Option<Request>, RequestError> {
-        if pod.is_some_and(|pod| !pod.concerns) {
+        if pod.is_some_and(|pod| !pod.may_own_cpus) {
             return Ok(None);
         }
         Request::of_pod(document, self.options.strategy).map(Some)
     }
 
-    /// The UID of a pod that the scheduler asks about, JSON as the API server gives it, and what it asks; both are remembered for its
-    /// bind.
+    /// The UID and the request of a pod that the scheduler asks about, JSON as the API server gives it. The pod is stored for its bind.
     ///
     /// # Errors
     /// It fits nowhere.
-    pub fn asked_for(&self, pod: &str) -> Result<(Option<Uid>, Option<Request>), PodError> {
+    pub fn record_filtered_pod(&self, pod: &str) -> Result<(Option<Uid>, Option<Request>), PodError> {
         let document = serde_json::from_str(pod)?;
-        let pod = parse::parsed_pod(&document);
+        let pod = parse::pod_of(&document);
         let request = self.request(&document, pod.as_ref())?;
         let uid = pod.as_ref().map(|pod| pod.uid);
         if let Some(pod) = pod {
-            let mut state = self.state();
-            let shared = request.clone().and_then(|request| state.shared(request));
-            let asked = FilteredPod {
-                name: pod.name,
-                version: pod.version,
-                priority: pod.priority,
-                request: shared,
-            };
-            state.asked.put(pod.uid, asked);
+            self.state().store_filtered(pod, request.clone());
         }
         Ok((uid, request))
     }
 
-    /// What each of these nodes would do with the pod, in their order. Nobody waits while it is evaluated.
-    pub fn answers<'n>(&self, request: &Request, names: &[&'n str], mut told: impl FnMut(&'n str, Answer)) {
+    /// What each of these nodes would do with the pod, in their order. The lock is free while states are evaluated.
+    pub fn evaluate_nodes<'n>(&self, request: &Request, names: &[&'n str], mut report: impl FnMut(&'n str, Answer)) {
         let now = self.now();
         let (closed, mut question) = {
             let mut state = self.state();
-            let number = state.number(request, now);
-            state.prepare(number, names, now)
+            let id = state.request_id(request, now);
+            state.prepare(id, names, now)
         };
-        if question.open() > 0 {
-            question.work_out();
-            self.state().reservations.rules_mut().cluster.learn(&question);
+        if question.unanswered() > 0 {
+            question.evaluate();
+            self.state().reservations.rules_mut().cluster.keep_answers(&question);
         }
         let has_vm = request.vm.is_some();
         let nodes = names.iter().zip(closed).zip(question.verdicts());
         for ((name, closed), verdict) in nodes {
-            told(name, answer(closed, verdict, has_vm));
+            report(name, answer(closed, verdict, has_vm));
         }
     }
 }
 
-/// Why a node is closed, where its object does not tell by itself.
+/// The name of the reason why nothing is placed on a node; `None` if the node's own answer has it.
 fn reason(unavailable: Unavailable) -> Option<&'static str> {
     match unavailable {
         Unavailable::NoObject => None,
@@ -278,26 +270,37 @@ fn answer(closed: Option<&'static str>, verdict: Verdict, has_vm: bool) -> Answe
     match (closed, verdict) {
         (Some(closed), _) => Answer::Refused(closed),
         (None, Verdict::Fits(total)) => Answer::Fits(total),
-        // A node that does not tell of itself is kubelet's alone, and nothing of it is known to go wrong.
+        // A node without an object is kubelet's alone, and nothing is known against placing a pod without a VM there.
         (None, Verdict::Refused(reason)) if reason.name == NO_OBJECT && !has_vm => Answer::Fits(0),
         (None, Verdict::Refused(reason)) => Answer::Refused(reason.name),
     }
 }
 
 impl State {
-    /// Why each of these nodes is closed, and what is known of its answer.
-    fn prepare(&mut self, number: RequestId, names: &[&str], now: Moment) -> (Vec<Option<&'static str>>, Question) {
+    /// Why nothing is placed on each of these nodes, and the question to them.
+    fn prepare(&mut self, id: RequestId, names: &[&str], now: Moment) -> (Vec<Option<&'static str>>, Question) {
         let reservations = &mut self.reservations;
         let closed = |name: &&str| reservations.available(name, now).err().and_then(reason);
         let closed = names.iter().map(closed).collect();
-        let question = reservations.rules_mut().cluster.prepare(number, names.iter().copied());
+        let question = reservations.rules_mut().cluster.question(id, names.iter().copied());
         (closed, question)
     }
 
-    /// The request's number; all nodes' answers count what is held there.
-    fn number(&mut self, request: &Request, now: Moment) -> RequestId {
-        self.reservations.pass(now);
-        self.reservations.refresh(NodeRules::expect);
+    /// Stores a pod for its bind.
+    fn store_filtered(&mut self, pod: parse::Pod, request: Option<Request>) {
+        let filtered = FilteredPod {
+            name: pod.name,
+            version: pod.version,
+            priority: pod.priority,
+            request: request.and_then(|request| self.shared(request)),
+        };
+        self.filtered.put(pod.uid, filtered);
+    }
+
+    /// The request's id. Before it is given, all nodes' answers are made to count what is held there.
+    fn request_id(&mut self, request: &Request, now: Moment) -> RequestId {
+        self.reservations.advance(now);
+        self.reservations.update_rules(NodeRules::update_held);
         self.reservations.rules_mut().cluster.request(request.clone())
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::reservations::{Moment, Uid};
+use stelia_kubelet::Uid;
+use stelia_reservations::Moment;
 
 /// The waiting pods of each namespace. Every call takes time logarithmic in the number of pods.
 #[derive(Debug, Default)]
@@ -44,9 +45,9 @@ impl NamespaceQueues {
         }
     }
 
-    /// The youngest pod of the namespace that has the most, where it still has no fewer than the namespace of a pod of this name if that takes its place:
-    /// so two namespaces do not take the places of each other in turn.
-    pub(super) fn gives_way_to(&self, name: &str) -> Option<Uid> {
+    /// The youngest pod of the namespace that has the most, if a pod of this name is to take its place. `None` if that namespace would then have fewer pods
+    /// than the other one: two namespaces must not displace each other's pods in turn.
+    pub(super) fn pod_to_displace(&self, name: &str) -> Option<Uid> {
         let own = self.pods.get(namespace(name)).map_or(0, BTreeSet::len);
         let (most, largest) = self.sizes.last()?;
         if own + 1 >= *most {

@@ -1,54 +1,53 @@
-//! Preemption: kube-scheduler has chosen victims by counting, and asks on which of these nodes their end makes room.
+//! Preemption: kube-scheduler has chosen victims by counting, and asks on which nodes their end would make room for the pod.
 
 use std::collections::HashMap;
 
-use super::{Answer, Placer, answer, reason};
-use crate::cluster::{Emptied, Reason, Verdict};
-use crate::evaluate::Refusal;
-use crate::request::Request;
-use crate::reservations::{Moment, Uid};
+use stelia_kubelet::Uid;
+use stelia_placement_rules::cluster::{NodeWithoutPods, Verdict};
+use stelia_placement_rules::evaluate::Refusal;
+use stelia_placement_rules::request::Request;
+use stelia_reservations::Moment;
 
-/// Nodes that are evaluated at once, so that no other call waits for a question about all of them, and not all of them are in memory twice.
+use super::{Answer, Placer, answer, reason};
+
+/// Nodes that are copied under one lock: other calls wait for the lock, and the copies need memory.
 const NODES_PER_BATCH: usize = 256;
 
-/// A node, why nothing is placed there, and what it is without its victims.
-type Candidate<'n> = (&'n str, Option<&'static str>, Result<Emptied, Refusal>);
+/// A node, the name of the reason why nothing is placed there, and the node without its victims.
+type Candidate<'n> = (&'n str, Option<&'static str>, Result<NodeWithoutPods, Refusal>);
 
 impl Placer {
-    /// What each of these nodes would do with the pod once these pods have left it.
-    pub fn answers_without<'n>(
+    /// What each of these nodes would do with the pod once its victims have left.
+    pub fn evaluate_nodes_without<'n>(
         &self,
         request: &Request,
         nodes: impl IntoIterator<Item = (&'n str, Vec<Uid>)>,
-        mut told: impl FnMut(&'n str, Answer),
+        mut report: impl FnMut(&'n str, Answer),
     ) {
         let now = self.now();
         let nodes: Vec<(&'n str, Vec<Uid>)> = nodes.into_iter().collect();
         let has_vm = request.vm.is_some();
         for some in nodes.chunks(NODES_PER_BATCH) {
-            for (name, closed, emptied) in self.emptied(request, some, now) {
-                let verdict = match emptied.and_then(Emptied::evaluate) {
+            for (name, closed, without_victims) in self.without_victims(request, some, now) {
+                let verdict = match without_victims.and_then(NodeWithoutPods::evaluate) {
                     Ok(placement) => Verdict::Fits(placement.score.total),
-                    Err(refusal) => Verdict::Refused(Reason {
-                        by: refusal.by,
-                        name: refusal.name,
-                    }),
+                    Err(refusal) => Verdict::Refused((&refusal).into()),
                 };
-                told(name, answer(closed, verdict, has_vm));
+                report(name, answer(closed, verdict, has_vm));
             }
         }
     }
 
-    fn emptied<'n>(&self, request: &Request, nodes: &[(&'n str, Vec<Uid>)], now: Moment) -> Vec<Candidate<'n>> {
+    fn without_victims<'n>(&self, request: &Request, nodes: &[(&'n str, Vec<Uid>)], now: Moment) -> Vec<Candidate<'n>> {
         let mut state = self.state();
-        let number = state.number(request, now);
+        let id = state.request_id(request, now);
         let reservations = &mut state.reservations;
         let candidates = nodes.iter().map(|(name, victims)| {
             let closed = reservations.available(name, now).err().and_then(reason);
-            let asked = |uid: &Uid| (*uid, reservations.asked(*uid).map(|asked| asked.request));
+            let asked = |uid: &Uid| (*uid, reservations.bind_request(*uid).map(|asked| asked.request));
             let gone: HashMap<_, _> = victims.iter().map(asked).collect();
-            let emptied = reservations.rules_mut().cluster.without(name, number, &gone);
-            (*name, closed, emptied)
+            let without_victims = reservations.rules_mut().cluster.without(name, id, &gone);
+            (*name, closed, without_victims)
         });
         candidates.collect()
     }

@@ -1,7 +1,8 @@
 //! A promise to a pod, until its outcome is reported.
 
+use stelia_reservations::Ticket;
+
 use super::Placer;
-use crate::reservations::Ticket;
 
 /// A promise that is open. One that is dropped, because the caller closed the connection or the task was ended, is kept as one whose
 /// outcome is not known: the binding may be on its way.
@@ -28,21 +29,21 @@ impl<'a> Promise<'a> {
 
     pub(super) fn failed(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            self.placer.state().reservations.failed(&ticket);
+            self.placer.state().reservations.bind_failed(&ticket);
         }
     }
 
     pub(super) fn bound(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             let now = self.placer.now();
-            self.placer.state().reservations.bound(&ticket, now);
+            self.placer.state().reservations.bind_succeeded(&ticket, now);
         }
     }
 
     pub(super) fn lost(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             let now = self.placer.now();
-            self.placer.state().reservations.lost(&ticket, now);
+            self.placer.state().reservations.bind_undecided(&ticket, now);
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Binds of which the outcome is not known are decided: the pod is read, and after a while given another version.
+//! Undecided binds are decided: the pod is read, and after a while given another version.
 
 use std::time::Duration;
 
+use stelia_kubelet::Uid;
 use tracing::{info, warn};
 
 use super::{Placer, count};
 use crate::apiserver::Failure;
-use crate::reservations::Uid;
 
 /// How often undecided binds are searched for.
 pub const RESOLVE_PERIOD: Duration = Duration::from_secs(2);
@@ -14,12 +14,12 @@ pub const RESOLVE_PERIOD: Duration = Duration::from_secs(2);
 const PODS_PER_TURN: usize = 50;
 
 impl Placer {
-    /// Decides what can be decided, again and again.
+    /// Never ends: decides what can be decided, and pauses.
     pub async fn resolve_for_ever(&self) {
         loop {
             tokio::time::sleep(RESOLVE_PERIOD).await;
             let now = self.now();
-            self.state().reservations.pass(now);
+            self.state().reservations.advance(now);
             if self.ready().is_ok() {
                 self.resolve().await;
             }
@@ -52,21 +52,21 @@ impl Placer {
         }
     }
 
-    /// Reads the pod, and tells the reservations. Whether it was read.
+    /// Reads the pod and passes it to the reservations. Returns whether it was read.
     pub(super) async fn read_pod(&self, uid: Uid, name: &str) -> bool {
         let Some((namespace, pod)) = name.split_once('/') else {
             return false;
         };
         let found = match self.api.pod(namespace, pod).await {
-            Ok(found) => found.to_string(),
-            Err(Failure::Missing(_)) => String::new(),
+            Ok(found) => Some(found),
+            Err(Failure::Missing(_)) => None,
             Err(failure) => {
                 warn!("pod {name}: {failure}");
                 return false;
             }
         };
         // A pod of that name may be another one by now; a mirror's UID is not asked for here.
-        if found.is_empty() || self.observe_pod(&found) != Some(uid) {
+        if found.and_then(|pod| self.observe_pod(&pod)) != Some(uid) {
             let now = self.now();
             self.state().reservations.pod_gone(uid, None, now);
         }

@@ -4,12 +4,13 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use stelia_kubelet::Uid;
+use stelia_reservations::{Moment, NodeName};
 use tracing::{debug, info};
 
-use super::waiting::{Fits, Open, Retry};
+use super::waiting::{Fits, Retry, Turn};
 use super::{Answer, Placer, count};
 use crate::apiserver::Failure;
-use crate::reservations::{Moment, NodeName, Uid};
 
 /// How often the nodes that changed are checked.
 const RETRY_PERIOD: Duration = Duration::from_millis(250);
@@ -17,18 +18,20 @@ const RETRY_PERIOD: Duration = Duration::from_millis(250);
 const MAX_PATCHES_A_TURN: usize = 8;
 
 impl Placer {
-    /// A pod for which `filter` found no node, by answers of that moment.
-    pub fn waits(&self, pod: Uid, asked: Moment) {
+    /// Adds a pod that all nodes refused, by answers of this moment.
+    pub fn add_waiting(&self, pod: Uid, answered_at: Moment) {
         let mut state = self.state();
-        let Some(known) = state.asked.get(pod).cloned() else {
+        let Some(known) = state.filtered.get(pod).cloned() else {
             return;
         };
         if let Some(request) = known.request {
-            state.waiting.refused(pod, known.name, request, known.priority, asked);
+            state
+                .waiting
+                .add_refused(pod, known.name, request, known.priority, answered_at);
         }
     }
 
-    /// Looks at what changed, again and again.
+    /// Never ends: checks the nodes that changed, and pauses.
     pub async fn retry_for_ever(&self) {
         loop {
             tokio::time::sleep(RETRY_PERIOD).await;
@@ -37,12 +40,12 @@ impl Placer {
     }
 
     pub(super) async fn retry(&self) {
-        let open = self.changes();
-        let mut fits = vec![Fits::new(); open.nodes.len()];
-        let names: Vec<&str> = open.nodes.iter().map(|node| &**node).collect();
-        for request in &open.requests {
+        let turn = self.next_turn();
+        let mut fits = vec![Fits::new(); turn.nodes.len()];
+        let names: Vec<&str> = turn.nodes.iter().map(|node| &**node).collect();
+        for request in &turn.requests {
             let mut fits = fits.iter_mut();
-            self.answers(&request.0, &names, |_, answer| {
+            self.evaluate_nodes(request, &names, |_, answer| {
                 let (Some(fits), Answer::Fits(_)) = (fits.next(), answer) else {
                     return;
                 };
@@ -50,9 +53,9 @@ impl Placer {
             });
             tokio::task::yield_now().await;
         }
-        let mut told = 0;
-        for (node, fits) in open.nodes.iter().zip(fits) {
-            if told == MAX_PATCHES_A_TURN || self.ready().is_err() {
+        let mut notified = 0;
+        for (node, fits) in turn.nodes.iter().zip(fits) {
+            if notified == MAX_PATCHES_A_TURN || self.ready().is_err() {
                 return;
             }
             let now = self.now();
@@ -61,32 +64,32 @@ impl Placer {
                 let super::State {
                     waiting, reservations, ..
                 } = &mut *state;
-                waiting.next(&open, node, &fits, |uid| reservations.standings(uid).is_empty(), now)
+                waiting.next_retry(&turn, node, &fits, |uid| reservations.statuses(uid).is_empty(), now)
             };
             if let Some(retry) = next {
-                told += 1;
+                notified += 1;
                 self.notify(&retry, node).await;
             }
         }
     }
 
-    /// What is to be asked in this turn.
-    fn changes(&self) -> Open {
+    /// The nodes and requests of this turn.
+    fn next_turn(&self) -> Turn {
         let now = self.now();
         let mut state = self.state();
-        state.reservations.pass(now);
+        state.reservations.advance(now);
         let changed = state.reservations.take_roomier();
         if self.ready().is_err() {
-            return Open::default();
+            return Turn::default();
         }
-        state.waiting.changed(changed, now);
-        // What changed while nobody led was seen by nobody: once a term everything is.
+        state.waiting.nodes_changed(changed, now);
+        // No leader saw what changed while there was none, so each term begins with all nodes.
         let term = *self.leadership.terms().borrow();
-        if self.looked_at.swap(term, Ordering::AcqRel) != term {
+        if self.checked_term.swap(term, Ordering::AcqRel) != term {
             let all: Vec<NodeName> = state.reservations.rules().cluster.names().map(NodeName::from).collect();
-            state.waiting.changed(all, now);
+            state.waiting.nodes_changed(all, now);
         }
-        state.waiting.open(now)
+        state.waiting.next_turn(now)
     }
 
     async fn notify(&self, retry: &Retry, node: &NodeName) {
@@ -109,11 +112,11 @@ impl Placer {
                     _ => None,
                 };
                 let now = self.now();
-                self.state().waiting.failed(retry, node, after, now);
+                self.state().waiting.notify_failed(retry, node, after, now);
             }
             Err(failure) => {
                 info!("pod {}: it could not be told to be tried again: {failure}", retry.name);
-                self.state().waiting.is_over(retry.pod);
+                self.state().waiting.remove(retry.pod);
             }
         }
     }

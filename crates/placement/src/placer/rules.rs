@@ -1,22 +1,23 @@
-//! The rules that reservations ask: every node decides as it would itself.
+//! The rules of the reservations: each node would decide as in [`stelia_placement_rules`].
 
 use stelia_cpus::CpuSet;
 
-use crate::cluster::{Cluster, RequestId};
-use crate::evaluate::{Arrival, Placement, Refusal};
-use crate::node::{NodeError, ParsedNode};
-use crate::request::{Request, SharedRequest};
-use crate::reservations::{Held, Rules, Uid};
+use stelia_kubelet::Uid;
+use stelia_placement_rules::cluster::{Cluster, RequestId};
+use stelia_placement_rules::evaluate::{Arrival, OwnCpus, Placement, Refusal};
+use stelia_placement_rules::node::{NodeError, ParsedNode};
+use stelia_placement_rules::request::{Request, SharedRequest};
+use stelia_reservations::{Held, Rules};
 
-/// The nodes, with their answers kept.
+/// The nodes, with a cache of their answers.
 #[derive(Debug, Default)]
 pub struct NodeRules {
     pub cluster: Cluster,
 }
 
 impl NodeRules {
-    /// Lets the node's answers count what is held there.
-    pub fn expect(&mut self, node: &str, held: &[Held<'_, SharedRequest>]) {
+    /// Makes the node's answers count what is held there.
+    pub fn update_held(&mut self, node: &str, held: &[Held<'_, SharedRequest>]) {
         let same = self
             .cluster
             .on_their_way(node)
@@ -31,24 +32,24 @@ impl NodeRules {
             };
             (held.pod, arrival)
         };
-        self.cluster.hold(node, held.iter().map(arrival).collect());
+        self.cluster.set_held(node, held.iter().map(arrival).collect());
     }
 
-    /// The number of a request that was asked before, or of one that is forgotten and asked again.
-    pub fn number(&mut self, request: &SharedRequest) -> RequestId {
-        self.cluster.request(Request::clone(&request.0))
+    /// The request's id, also if the request was dropped meanwhile.
+    pub fn request_id(&mut self, request: &SharedRequest) -> RequestId {
+        self.cluster.request(Request::clone(request))
     }
 }
 
 impl Rules for NodeRules {
     type Node = Result<ParsedNode, NodeError>;
     type Request = SharedRequest;
-    type Place = Placement;
+    type Placement = Placement;
     type Rejection = Refusal;
 
-    fn put(&mut self, node: &str, described: Option<Self::Node>) -> bool {
+    fn put_node(&mut self, node: &str, described: Option<Self::Node>) -> bool {
         match described {
-            Some(described) => self.cluster.put_read(node, described).is_ok(),
+            Some(described) => self.cluster.put_parsed(node, described).is_ok(),
             None => {
                 self.cluster.remove(node);
                 false
@@ -62,26 +63,26 @@ impl Rules for NodeRules {
         held: &[Held<'_, SharedRequest>],
         request: &SharedRequest,
     ) -> Result<Placement, Refusal> {
-        self.expect(node, held);
-        let number = self.number(request);
-        self.cluster.explain(node, number)
+        self.update_held(node, held);
+        let id = self.request_id(request);
+        self.cluster.explain(node, id)
     }
 
-    fn chosen(&self, place: &Placement) -> Option<CpuSet> {
-        place.told.clone()
+    fn assigned_cpus(&self, place: &Placement) -> Option<CpuSet> {
+        place.assigned_cpus.clone()
     }
 
-    fn owns(&self, node: &str, request: &SharedRequest) -> bool {
-        self.cluster.owns(node, &request.0).is_none_or(|(owns, _)| owns)
-    }
-
-    fn shows(&self, node: &str, pod: Uid) -> bool {
-        self.cluster.shows(node, pod)
-    }
-
-    fn at_start(&self, node: &str, request: &SharedRequest) -> bool {
+    fn gets_own_cpus(&self, node: &str, request: &SharedRequest) -> bool {
         self.cluster
-            .owns(node, &request.0)
-            .is_some_and(|(_, at_start)| at_start)
+            .own_cpus(node, request)
+            .is_none_or(|own| own != OwnCpus::Never)
+    }
+
+    fn object_shows(&self, node: &str, pod: Uid) -> bool {
+        self.cluster.shows_pod(node, pod)
+    }
+
+    fn cpus_at_container_start(&self, node: &str, request: &SharedRequest) -> bool {
+        self.cluster.own_cpus(node, request) == Some(OwnCpus::AtRegistration)
     }
 }

@@ -1,18 +1,20 @@
-//! The pods that no node had room for when kube-scheduler asked about them last, and the nodes of which an answer may be another one since.
+//! The pods that no node had room for when kube-scheduler last asked about them, and the nodes whose answers may have changed since.
 //!
-//! There is no I/O and no clock here: whoever calls tells the time, and what the nodes answer.
+//! There is no I/O and no clock here: the caller passes the time and the nodes' answers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::namespace_queues::NamespaceQueues;
-use crate::request::SharedRequest;
-use crate::reservations::{Moment, NodeName, Uid};
+use stelia_kubelet::Uid;
+use stelia_placement_rules::request::SharedRequest;
+use stelia_reservations::{Moment, NodeName};
 
-/// Pods that are remembered at most. One that comes beyond that takes the place of the youngest of the namespace that has the most, if
-/// that still has no fewer then; otherwise it is left to kube-scheduler, which tries every pod again after five minutes.
+use super::namespace_queues::NamespaceQueues;
+
+/// Limit of the pods that are stored. A pod beyond it displaces the youngest pod of the namespace that has the most, unless that namespace would then
+/// have fewer than the pod's own. Otherwise the pod is left to kube-scheduler, which tries every pod again after five minutes.
 const MAX_PODS: usize = 10_000;
 /// A pod is forgotten when kube-scheduler has not asked about it for this long: kube-scheduler tries each that waits at least every five and a half minutes.
 const RETENTION_TIME: Duration = Duration::from_secs(900);
@@ -37,34 +39,38 @@ struct Pod {
     /// `spec.priority`.
     priority: i64,
     since: Moment,
-    /// Since when the answer holds by which it was refused last.
-    asked: Moment,
-    /// When it was last made to be tried again.
-    touched: Option<Moment>,
-    pause: Duration,
-    /// It could not be notified, and is not notified before this moment; and the pause if that fails again, doubled each time up to [`MAX_PAUSE`].
-    not_before: Moment,
-    rest: Duration,
+    /// When the last answers were given, by which all nodes refused it.
+    answered_at: Moment,
+    /// When kube-scheduler was last told to try it again.
+    retried_at: Option<Moment>,
+    /// The least time between [`Self::retried_at`] and the next try.
+    retry_pause: Duration,
+    /// After a notification failed: the moment before which there is no other, and the pause if that fails too, doubled each time up to [`MAX_PAUSE`].
+    notify_not_before: Moment,
+    notify_pause: Duration,
 }
 
 impl Pod {
-    /// What changed before is no news to it: it was asked about since, or told to be tried.
-    fn knows_until(&self) -> Moment {
-        self.asked.max(self.touched.unwrap_or_default())
+    /// When kube-scheduler last asked about the pod, or was last told to try it again.
+    fn last_tried(&self) -> Moment {
+        self.answered_at.max(self.retried_at.unwrap_or_default())
     }
 
-    /// Whether a change of that moment is news to it.
-    fn is_open(&self, changed: Moment) -> bool {
-        self.knows_until() < changed
+    /// Whether a change of a node at this moment is newer than the last try.
+    fn is_outdated_by(&self, changed: Moment) -> bool {
+        self.last_tried() < changed
     }
 
-    /// Whether it may be touched now, as far as its pause is concerned.
+    /// Whether its pauses are over.
     fn is_due(&self, now: Moment) -> bool {
-        now >= self.not_before && self.touched.is_none_or(|touched| now >= touched + self.pause)
+        now >= self.notify_not_before
+            && self
+                .retried_at
+                .is_none_or(|retried_at| now >= retried_at + self.retry_pause)
     }
 }
 
-/// What is to be tried again.
+/// A pod that kube-scheduler is to try again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Retry {
     pub(crate) pod: Uid,
@@ -72,16 +78,16 @@ pub(crate) struct Retry {
     pub(crate) name: Arc<str>,
 }
 
-/// The nodes to be asked in a turn, and the different requests of the pods that a change of them may concern.
+/// The nodes to ask in a turn, and the different requests of the pods that a change of these nodes may concern.
 #[derive(Debug, Default)]
-pub(crate) struct Open {
+pub(crate) struct Turn {
     pub(crate) nodes: Vec<NodeName>,
     pub(crate) requests: Vec<SharedRequest>,
-    /// Whether these are all requests.
-    all: bool,
+    /// Whether no request was left to a later turn.
+    has_all_requests: bool,
 }
 
-/// What a node has room for, of the requests of a turn.
+/// The requests of a turn that a node has room for.
 pub(crate) type Fits = HashSet<SharedRequest>;
 
 #[derive(Debug, Default)]
@@ -93,7 +99,8 @@ pub(crate) struct Waiting {
     busy_until: Moment,
     /// Nodes whose change is not checked yet, or not completely, with its moment.
     nodes: BTreeMap<NodeName, Moment>,
-    turn: usize,
+    /// Turns that did not have all requests.
+    turns: usize,
 }
 
 impl Waiting {
@@ -101,37 +108,44 @@ impl Waiting {
         self.pods.len()
     }
 
-    /// A pod that was refused by answers of the moment `asked`.
-    pub(crate) fn refused(&mut self, pod: Uid, name: Arc<str>, request: SharedRequest, priority: i64, asked: Moment) {
+    /// Adds a pod that all nodes refused, by answers of the moment `at`.
+    pub(crate) fn add_refused(&mut self, pod: Uid, name: Arc<str>, request: SharedRequest, priority: i64, at: Moment) {
         if let Some(known) = self.pods.get_mut(&pod) {
             // It was tried again in vain: something else than this program is in its way.
             if known
-                .touched
-                .is_some_and(|touched| known.asked < touched && touched <= asked)
+                .retried_at
+                .is_some_and(|retried_at| known.answered_at < retried_at && retried_at <= at)
             {
-                known.pause = (known.pause * 2).min(MAX_PAUSE);
-                known.rest = FIRST_PAUSE;
+                known.retry_pause = (known.retry_pause * 2).min(MAX_PAUSE);
+                known.notify_pause = FIRST_PAUSE;
             }
-            (known.request, known.asked) = (request, known.asked.max(asked));
+            (known.request, known.answered_at) = (request, known.answered_at.max(at));
             return;
         }
-        self.add(pod, name, request, priority, asked, asked);
+        self.add(pod, name, request, priority, at, at);
     }
 
-    /// A pod that another instance refused, which led before; nothing changes for one that is known.
-    pub(crate) fn found(&mut self, pod: Uid, name: Arc<str>, request: SharedRequest, priority: i64, now: Moment) {
+    /// Adds a pod that all nodes refused when a former leader was asked, unless it is known.
+    pub(crate) fn add_inherited(
+        &mut self,
+        pod: Uid,
+        name: Arc<str>,
+        request: SharedRequest,
+        priority: i64,
+        now: Moment,
+    ) {
         if !self.pods.contains_key(&pod) {
             self.add(pod, name, request, priority, now, Moment::ZERO);
         }
     }
 
-    /// A pod that is not known yet.
-    fn add(&mut self, pod: Uid, name: Arc<str>, request: SharedRequest, priority: i64, since: Moment, asked: Moment) {
+    /// Adds a pod that is not known yet.
+    fn add(&mut self, pod: Uid, name: Arc<str>, request: SharedRequest, priority: i64, since: Moment, at: Moment) {
         if self.pods.len() >= MAX_PODS {
-            let Some(out) = self.namespace_queues.gives_way_to(&name) else {
+            let Some(out) = self.namespace_queues.pod_to_displace(&name) else {
                 return;
             };
-            self.is_over(out);
+            self.remove(out);
         }
         self.namespace_queues.add(&name, since, pod);
         let pod_waits = Pod {
@@ -139,24 +153,24 @@ impl Waiting {
             request,
             priority,
             since,
-            asked,
-            touched: None,
-            pause: FIRST_PAUSE,
-            not_before: Moment::ZERO,
-            rest: FIRST_PAUSE,
+            answered_at: at,
+            retried_at: None,
+            retry_pause: FIRST_PAUSE,
+            notify_not_before: Moment::ZERO,
+            notify_pause: FIRST_PAUSE,
         };
         self.pods.insert(pod, pod_waits);
     }
 
-    /// It is bound, or gone.
-    pub(crate) fn is_over(&mut self, pod: Uid) {
+    /// Removes a pod that is bound or gone.
+    pub(crate) fn remove(&mut self, pod: Uid) {
         if let Some(over) = self.pods.remove(&pod) {
             self.namespace_queues.remove(&over.name, over.since, pod);
         }
     }
 
-    /// The nodes' answers may be others from now on.
-    pub(crate) fn changed(&mut self, nodes: impl IntoIterator<Item = NodeName>, now: Moment) {
+    /// The answers of these nodes may have changed.
+    pub(crate) fn nodes_changed(&mut self, nodes: impl IntoIterator<Item = NodeName>, now: Moment) {
         if self.pods.is_empty() {
             self.nodes.clear();
             return;
@@ -164,48 +178,52 @@ impl Waiting {
         self.nodes.extend(nodes.into_iter().map(|node| (node, now)));
     }
 
-    /// What to ask the nodes now; nothing where nothing changed for any pod that waits.
-    pub(crate) fn open(&mut self, now: Moment) -> Open {
+    /// The nodes to ask now, and what to ask them; none if nothing changed for any pod that waits.
+    pub(crate) fn next_turn(&mut self, now: Moment) -> Turn {
         let namespace_queues = &mut self.namespace_queues;
         self.pods.retain(|uid, pod| {
-            let stays = now.saturating_sub(pod.asked.max(pod.since)) < RETENTION_TIME;
+            let stays = now.saturating_sub(pod.answered_at.max(pod.since)) < RETENTION_TIME;
             if !stays {
                 namespace_queues.remove(&pod.name, pod.since, *uid);
             }
             stays
         });
-        let earliest = self.pods.values().map(Pod::knows_until).min();
+        let earliest = self.pods.values().map(Pod::last_tried).min();
         self.nodes
             .retain(|_, changed| earliest.is_some_and(|earliest| earliest < *changed));
         let Some(newest) = self.nodes.values().max() else {
-            return Open::default();
+            return Turn::default();
         };
-        let open = self.pods.values().filter(|pod| pod.is_open(*newest));
-        let different: HashSet<&SharedRequest> = open.map(|pod| &pod.request).collect();
+        let concerned = self.pods.values().filter(|pod| pod.is_outdated_by(*newest));
+        let different: HashSet<&SharedRequest> = concerned.map(|pod| &pod.request).collect();
         let mut requests: Vec<SharedRequest> = different.into_iter().cloned().collect();
-        let all = requests.len() <= MAX_REQUESTS_A_TURN;
-        if !all {
+        let has_all_requests = requests.len() <= MAX_REQUESTS_A_TURN;
+        if !has_all_requests {
             // Others the next time, in an order that stays.
-            requests.sort_by_key(|request| Arc::as_ptr(&request.0));
-            let first = self.turn.wrapping_mul(MAX_REQUESTS_A_TURN) % requests.len();
+            requests.sort_by_key(|request| request.address());
+            let first = self.turns.wrapping_mul(MAX_REQUESTS_A_TURN) % requests.len();
             requests.rotate_left(first);
             requests.truncate(MAX_REQUESTS_A_TURN);
-            self.turn = self.turn.wrapping_add(1);
+            self.turns = self.turns.wrapping_add(1);
         }
         let most = (MAX_ANSWERS_A_TURN / requests.len().max(1)).clamp(1, MAX_NODES_A_TURN);
         // Those first that changed first.
         let mut nodes: Vec<(&NodeName, &Moment)> = self.nodes.iter().collect();
         nodes.sort_by_key(|(_, changed)| **changed);
         let nodes = nodes.into_iter().take(most).map(|(node, _)| node.clone()).collect();
-        Open { nodes, requests, all }
+        Turn {
+            nodes,
+            requests,
+            has_all_requests,
+        }
     }
 
     /// The pod to try next among those that the node has room for now: the highest priority, then the longest wait. `fits` says
     /// which requests of this turn it has room for, `is_free` whether nobody binds the pod at this moment. A node that no other pod fits is not looked at
     /// again before it changes.
-    pub(crate) fn next(
+    pub(crate) fn next_retry(
         &mut self,
-        open: &Open,
+        turn: &Turn,
         node: &NodeName,
         fits: &Fits,
         is_free: impl Fn(Uid) -> bool,
@@ -216,7 +234,7 @@ impl Waiting {
         let is_busy = now < self.busy_until;
         let mut first: Option<(Reverse<i64>, Moment, Uid)> = None;
         for (uid, pod) in &self.pods {
-            if !pod.is_open(changed) || !fits.contains(&pod.request) {
+            if !pod.is_outdated_by(changed) || !fits.contains(&pod.request) {
                 continue;
             }
             left += 1;
@@ -225,28 +243,28 @@ impl Waiting {
                 first = Some(rank);
             }
         }
-        let looked_at = open.all || now >= changed + MAX_REVIEW_TIME;
+        let looked_at = turn.has_all_requests || now >= changed + MAX_REVIEW_TIME;
         if looked_at && left <= usize::from(first.is_some()) {
             self.nodes.remove(node);
         }
         let (_, _, uid) = first?;
         let pod = self.pods.get_mut(&uid)?;
-        pod.touched = Some(now);
+        pod.retried_at = Some(now);
         Some(Retry {
             pod: uid,
             name: pod.name.clone(),
         })
     }
 
-    /// It could not be told. It is told again with a later turn of the node, after a pause that grows; where the API server asked for rest of the length
-    /// `after`, no pod is told anything before that is over.
-    pub(crate) fn failed(&mut self, retry: &Retry, node: &NodeName, after: Option<Duration>, now: Moment) {
+    /// kube-scheduler could not be told. It is told in a later turn of the node, after a pause that grows. If the API server asked for a pause of the length
+    /// `after`, nothing is told for any pod before that is over.
+    pub(crate) fn notify_failed(&mut self, retry: &Retry, node: &NodeName, after: Option<Duration>, now: Moment) {
         let after = after.unwrap_or_default().min(MAX_RETRY_AFTER);
         self.busy_until = self.busy_until.max(now + after);
         if let Some(pod) = self.pods.get_mut(&retry.pod) {
-            pod.touched = None;
-            pod.not_before = now + after.max(pod.rest);
-            pod.rest = (pod.rest * 2).min(MAX_PAUSE);
+            pod.retried_at = None;
+            pod.notify_not_before = now + after.max(pod.notify_pause);
+            pod.notify_pause = (pod.notify_pause * 2).min(MAX_PAUSE);
             self.nodes.entry(node.clone()).or_insert(now);
         }
     }
@@ -254,19 +272,20 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
+    use stelia_placement_rules::testing::vm;
+
     use super::*;
-    use crate::testing::vm;
 
     fn at(seconds: u64) -> Moment {
         Duration::from_secs(seconds)
     }
 
     fn uid(number: u128) -> Uid {
-        Uid::parse(&crate::testing::uid(number).to_string()).unwrap()
+        Uid::parse(&stelia_placement_rules::testing::uid(number).to_string()).unwrap()
     }
 
     fn shared(cpus: u64) -> SharedRequest {
-        SharedRequest(Arc::new(vm(cpus)))
+        SharedRequest::new(vm(cpus))
     }
 
     fn node(name: &str) -> NodeName {
@@ -274,7 +293,7 @@ mod tests {
     }
 
     fn refused(waiting: &mut Waiting, number: u128, request: &SharedRequest, seconds: u64) {
-        waiting.refused(
+        waiting.add_refused(
             uid(number),
             format!("vms/{number}").into(),
             request.clone(),
@@ -284,12 +303,12 @@ mod tests {
     }
 
     /// The pods that are touched because the node has room for all of these requests.
-    fn turn(waiting: &mut Waiting, of: &str, fits: &[SharedRequest], seconds: u64) -> Option<u128> {
-        let open = waiting.open(at(seconds));
-        assert!(open.nodes.len() <= MAX_NODES_A_TURN);
+    fn retried(waiting: &mut Waiting, of: &str, fits: &[SharedRequest], seconds: u64) -> Option<u128> {
+        let turn = waiting.next_turn(at(seconds));
+        assert!(turn.nodes.len() <= MAX_NODES_A_TURN);
         // What was not asked has no answer.
-        let fits = fits.iter().filter(|fit| open.requests.contains(fit)).cloned().collect();
-        let next = waiting.next(&open, &node(of), &fits, |_| true, at(seconds))?;
+        let fits = fits.iter().filter(|fit| turn.requests.contains(fit)).cloned().collect();
+        let next = waiting.next_retry(&turn, &node(of), &fits, |_| true, at(seconds))?;
         Some(next.name.strip_prefix("vms/").unwrap().parse().unwrap())
     }
 
@@ -298,19 +317,19 @@ mod tests {
         let (mut waiting, small) = (Waiting::default(), shared(2));
         refused(&mut waiting, 1, &small, 10);
         // Nothing changed since it was asked about.
-        assert!(waiting.open(at(11)).nodes.is_empty());
-        waiting.changed([node("a")], at(12));
-        assert_eq!(turn(&mut waiting, "a", std::slice::from_ref(&small), 12), Some(1));
-        assert_eq!(turn(&mut waiting, "a", std::slice::from_ref(&small), 13), None);
+        assert!(waiting.next_turn(at(11)).nodes.is_empty());
+        waiting.nodes_changed([node("a")], at(12));
+        assert_eq!(retried(&mut waiting, "a", std::slice::from_ref(&small), 12), Some(1));
+        assert_eq!(retried(&mut waiting, "a", std::slice::from_ref(&small), 13), None);
         assert!(waiting.nodes.is_empty());
         // It was tried, in vain: the next time it waits a little, but the change is not forgotten.
         refused(&mut waiting, 1, &small, 14);
-        waiting.changed([node("a")], at(15));
-        assert_eq!(turn(&mut waiting, "a", std::slice::from_ref(&small), 15), Some(1));
+        waiting.nodes_changed([node("a")], at(15));
+        assert_eq!(retried(&mut waiting, "a", std::slice::from_ref(&small), 15), Some(1));
         refused(&mut waiting, 1, &small, 16);
-        waiting.changed([node("a")], at(17));
-        assert_eq!(turn(&mut waiting, "a", std::slice::from_ref(&small), 17), None);
-        assert_eq!(turn(&mut waiting, "a", std::slice::from_ref(&small), 20), Some(1));
+        waiting.nodes_changed([node("a")], at(17));
+        assert_eq!(retried(&mut waiting, "a", std::slice::from_ref(&small), 17), None);
+        assert_eq!(retried(&mut waiting, "a", std::slice::from_ref(&small), 20), Some(1));
     }
 
     #[test]
@@ -320,32 +339,36 @@ mod tests {
             refused(&mut waiting, number, &small, 10 + number as u64);
         }
         refused(&mut waiting, 9, &large, 10);
-        waiting.changed([node("a"), node("b")], at(20));
-        assert_eq!(waiting.open(at(20)).requests.len(), 2);
+        waiting.nodes_changed([node("a"), node("b")], at(20));
+        assert_eq!(waiting.next_turn(at(20)).requests.len(), 2);
         let fits = std::slice::from_ref(&small);
-        assert_eq!(turn(&mut waiting, "a", fits, 20), Some(1));
-        assert_eq!(turn(&mut waiting, "a", fits, 21), Some(2));
+        assert_eq!(retried(&mut waiting, "a", fits, 20), Some(1));
+        assert_eq!(retried(&mut waiting, "a", fits, 21), Some(2));
         // The third finds no room any more, and the node is not looked at again.
-        assert_eq!(turn(&mut waiting, "a", &[], 22), None);
+        assert_eq!(retried(&mut waiting, "a", &[], 22), None);
         assert!(!waiting.nodes.contains_key(&node("a")) && waiting.nodes.contains_key(&node("b")));
         // Whoever is bound by now waits no longer.
-        waiting.is_over(uid(3));
-        assert_eq!(turn(&mut waiting, "b", fits, 23), None);
+        waiting.remove(uid(3));
+        assert_eq!(retried(&mut waiting, "b", fits, 23), None);
     }
 
     #[test]
     fn a_higher_priority_goes_first_and_a_bind_under_way_is_left_alone() {
         let (mut waiting, small) = (Waiting::default(), shared(2));
         refused(&mut waiting, 1, &small, 10);
-        waiting.refused(uid(2), "vms/2".into(), small.clone(), 1000, at(11));
-        waiting.changed([node("a")], at(12));
-        let (open, fits) = (waiting.open(at(12)), Fits::from([small.clone()]));
-        assert!(waiting.next(&open, &node("a"), &fits, |_| false, at(12)).is_none());
-        let next = waiting.next(&open, &node("a"), &fits, |_| true, at(12)).unwrap();
+        waiting.add_refused(uid(2), "vms/2".into(), small.clone(), 1000, at(11));
+        waiting.nodes_changed([node("a")], at(12));
+        let (turn, fits) = (waiting.next_turn(at(12)), Fits::from([small.clone()]));
+        assert!(
+            waiting
+                .next_retry(&turn, &node("a"), &fits, |_| false, at(12))
+                .is_none()
+        );
+        let next = waiting.next_retry(&turn, &node("a"), &fits, |_| true, at(12)).unwrap();
         assert_eq!(&*next.name, "vms/2");
         // What could not be told is told again.
-        waiting.failed(&next, &node("a"), None, at(12));
-        assert_eq!(turn(&mut waiting, "a", &[small], 13), Some(2));
+        waiting.notify_failed(&next, &node("a"), None, at(12));
+        assert_eq!(retried(&mut waiting, "a", &[small], 13), Some(2));
     }
 
     #[test]
@@ -356,34 +379,34 @@ mod tests {
         }
         assert_eq!(waiting.len(), MAX_PODS);
         let names = (0..1000).map(|number| node(&format!("node-{number}")));
-        waiting.changed(names, at(11));
-        let open = waiting.open(at(11));
-        assert_eq!((open.nodes.len(), open.requests.len()), (MAX_NODES_A_TURN, 1));
-        waiting.open(at(10) + RETENTION_TIME);
+        waiting.nodes_changed(names, at(11));
+        let turn = waiting.next_turn(at(11));
+        assert_eq!((turn.nodes.len(), turn.requests.len()), (MAX_NODES_A_TURN, 1));
+        waiting.next_turn(at(10) + RETENTION_TIME);
         assert_eq!((waiting.len(), waiting.nodes.len()), (0, 0));
         // However many different requests there are, each has its turn.
         let different: Vec<SharedRequest> = (0..600).map(|_| shared(4)).collect();
         for (number, request) in different.iter().enumerate() {
             refused(&mut waiting, number as u128 + 1, request, 1000);
         }
-        waiting.changed([node("a")], at(1001));
-        let mut asked = HashSet::new();
+        waiting.nodes_changed([node("a")], at(1001));
+        let mut answered_at = HashSet::new();
         for _ in 0..3 {
-            let open = waiting.open(at(1001));
-            assert_eq!((open.requests.len(), open.nodes.len()), (MAX_REQUESTS_A_TURN, 1));
-            asked.extend(open.requests.iter().cloned());
+            let turn = waiting.next_turn(at(1001));
+            assert_eq!((turn.requests.len(), turn.nodes.len()), (MAX_REQUESTS_A_TURN, 1));
+            answered_at.extend(turn.requests.iter().cloned());
             assert!(
                 waiting
-                    .next(&open, &node("a"), &Fits::new(), |_| true, at(1001))
+                    .next_retry(&turn, &node("a"), &Fits::new(), |_| true, at(1001))
                     .is_none()
             );
         }
-        assert_eq!(asked.len(), 600);
-        waiting.open(at(1000) + RETENTION_TIME);
+        assert_eq!(answered_at.len(), 600);
+        waiting.next_turn(at(1000) + RETENTION_TIME);
         // The answers for a former leader's pods are not known, so every node is new.
-        waiting.found(uid(1), "vms/1".into(), small.clone(), 0, at(2000));
-        waiting.changed([node("a")], at(2000));
-        assert_eq!(turn(&mut waiting, "a", &[small], 2000), Some(1));
+        waiting.add_inherited(uid(1), "vms/1".into(), small.clone(), 0, at(2000));
+        waiting.nodes_changed([node("a")], at(2000));
+        assert_eq!(retried(&mut waiting, "a", &[small], 2000), Some(1));
     }
 
     #[test]
@@ -393,7 +416,7 @@ mod tests {
         for number in 1..=most {
             refused(&mut waiting, number, &small, 10 + number as u64 / 1000);
         }
-        waiting.refused(uid(most + 1), "other/vm".into(), small.clone(), 0, at(30));
+        waiting.add_refused(uid(most + 1), "other/vm".into(), small.clone(), 0, at(30));
         assert_eq!(waiting.len(), MAX_PODS);
         assert!(waiting.pods.contains_key(&uid(most + 1)));
         // The youngest is gone, and the pods that wait longest stay.
@@ -403,15 +426,15 @@ mod tests {
         assert!(!waiting.pods.contains_key(&uid(most + 2)));
         // Half of the places are the other's, and then neither takes one of the other.
         for number in 0..most {
-            waiting.refused(uid(2 * most + number), "other/vm".into(), small.clone(), 0, at(32));
+            waiting.add_refused(uid(2 * most + number), "other/vm".into(), small.clone(), 0, at(32));
         }
         let of_other = |waiting: &Waiting| waiting.pods.values().filter(|pod| &*pod.name == "other/vm").count();
         assert_eq!((waiting.len(), of_other(&waiting)), (MAX_PODS, MAX_PODS / 2));
         // Whoever is bound or forgotten makes room for anybody.
-        waiting.is_over(uid(1));
+        waiting.remove(uid(1));
         refused(&mut waiting, most + 2, &small, 33);
         assert!(waiting.pods.contains_key(&uid(most + 2)));
-        waiting.open(at(33) + RETENTION_TIME);
+        waiting.next_turn(at(33) + RETENTION_TIME);
         assert!(waiting.pods.is_empty() && waiting.namespace_queues.is_empty());
     }
 
@@ -420,16 +443,16 @@ mod tests {
         let (mut waiting, small) = (Waiting::default(), shared(2));
         let fits = std::slice::from_ref(&small);
         refused(&mut waiting, 1, &small, 10);
-        waiting.changed([node("a")], at(11));
+        waiting.nodes_changed([node("a")], at(11));
         let mut told = Vec::new();
         for seconds in 11..150 {
-            if turn(&mut waiting, "a", fits, seconds).is_some() {
+            if retried(&mut waiting, "a", fits, seconds).is_some() {
                 told.push(seconds - 11);
                 let retry = Retry {
                     pod: uid(1),
                     name: "vms/1".into(),
                 };
-                waiting.failed(&retry, &node("a"), None, at(seconds));
+                waiting.notify_failed(&retry, &node("a"), None, at(seconds));
             }
         }
         assert_eq!(told, [0, 1, 3, 7, 15, 31, 63, 95, 127]);
@@ -441,21 +464,21 @@ mod tests {
         let fits = std::slice::from_ref(&small);
         refused(&mut waiting, 1, &small, 10);
         refused(&mut waiting, 2, &small, 10);
-        waiting.changed([node("a")], at(11));
-        assert_eq!(turn(&mut waiting, "a", fits, 11), Some(1));
+        waiting.nodes_changed([node("a")], at(11));
+        assert_eq!(retried(&mut waiting, "a", fits, 11), Some(1));
         let retry = Retry {
             pod: uid(1),
             name: "vms/1".into(),
         };
-        waiting.failed(&retry, &node("a"), Some(at(20)), at(11));
+        waiting.notify_failed(&retry, &node("a"), Some(at(20)), at(11));
         for seconds in 11..31 {
-            assert_eq!(turn(&mut waiting, "a", fits, seconds), None, "{seconds}");
+            assert_eq!(retried(&mut waiting, "a", fits, seconds), None, "{seconds}");
         }
-        assert_eq!(turn(&mut waiting, "a", fits, 31), Some(1));
-        assert_eq!(turn(&mut waiting, "a", fits, 31), Some(2));
+        assert_eq!(retried(&mut waiting, "a", fits, 31), Some(1));
+        assert_eq!(retried(&mut waiting, "a", fits, 31), Some(2));
         // It cannot ask for any length.
-        waiting.failed(&retry, &node("a"), Some(Duration::MAX), at(31));
-        assert_eq!(turn(&mut waiting, "a", fits, 330), None);
-        assert_eq!(turn(&mut waiting, "a", fits, 331), Some(1));
+        waiting.notify_failed(&retry, &node("a"), Some(Duration::MAX), at(31));
+        assert_eq!(retried(&mut waiting, "a", fits, 330), None);
+        assert_eq!(retried(&mut waiting, "a", fits, 331), Some(1));
     }
 }

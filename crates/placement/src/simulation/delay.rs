@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::Mutex;
 
 use serde_json::value::RawValue;
+use stelia_reservations::Version;
 
 use super::random::Random;
 use crate::apiserver::{Failure, Follower};
-use crate::reservations::Version;
 
 /// Delays each event by a random time.
 pub(crate) struct DelayedFollower {
@@ -48,9 +48,9 @@ impl Follower for DelayedFollower {
         self.inner.list_begins();
     }
 
-    fn list_ends(&self, version: Version, number: u64) {
+    fn list_ends(&self, version: Version, term: u64) {
         *self.listing.lock().unwrap() = false;
-        self.inner.list_ends(version, number);
+        self.inner.list_ends(version, term);
     }
 
     fn failed(&self, failure: &Failure) {

@@ -6,11 +6,11 @@ use serde_json::Value;
 use serde_json::json;
 use serde_json::value::RawValue;
 use stelia_cpus::CpuSet;
+use stelia_reservations::Version;
 
 use super::node::overlap;
 use super::world::{PODS, State, World};
 use crate::apiserver::{Failure, Follower, Source, parse};
-use crate::reservations::Version;
 
 impl World {
     /// kubelet sees a pod that is bound to its node: from here to the pod's end.

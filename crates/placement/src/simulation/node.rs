@@ -8,9 +8,9 @@ use stelia_allocator::{AllocationRequest, AllocatorNode, HeldCpus, Pools, Reques
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{PodUid, QosClass};
 use stelia_node_report::{Allocator, Facts, PodAllocation};
+use stelia_placement_rules::testing::{facts_of, published};
 
 use super::machine::{self, Kind};
-use crate::testing::{facts_of, published};
 
 /// What it knows, and what it gave.
 #[derive(Debug)]

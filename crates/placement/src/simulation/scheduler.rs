@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use stelia_placement_rules::score;
+use stelia_reservations::Version;
 use tokio::time::Instant;
 
 use super::world::{PODS, Scheduling, World};
 use crate::apiserver::{Binding, Failure, Follower, parse};
 use crate::placer::{Answer, ToBind};
-use crate::reservations::Version;
-use crate::score;
 
 /// CPUs that a node's pods can ask for.
 pub(super) const ALLOCATABLE_CPUS: u32 = 28;
@@ -220,16 +220,16 @@ fn choose(world: &World, waiting: &Waiting, document: &Value) -> Result<String, 
         Scheduling::Placement => {
             let placer = world.ready().ok_or(NoNode::Failed)?;
             let asked = placer.now();
-            let (uid, request) = placer.asked_for(&document.to_string()).unwrap();
+            let (uid, request) = placer.record_filtered_pod(&document.to_string()).unwrap();
             let request = request.unwrap();
             let mut scored = Vec::new();
-            placer.answers(&request, &nodes, |node, answer| {
+            placer.evaluate_nodes(&request, &nodes, |node, answer| {
                 if let Answer::Fits(total) = answer {
                     scored.push((u64::from(score::priority(total)) * 120 + least(node), node));
                 }
             });
             if scored.is_empty() {
-                placer.waits(uid.unwrap(), asked);
+                placer.add_waiting(uid.unwrap(), asked);
             }
             scored
         }
@@ -271,7 +271,7 @@ async fn bind(world: Arc<World>, waiting: Waiting, node: String) {
                 uid: &waiting.uid,
                 version: 0,
                 node: &node,
-                chosen: None,
+                assigned_cpus: None,
             };
             world.api.bind(&binding).await.is_ok()
         }

@@ -261,8 +261,8 @@ impl World {
     /// All pods are gone, and so is what was held for them.
     async fn at_the_end(&self) -> Outcome {
         let held = || {
-            let census = self.ready()?.census();
-            Some(census.binding + census.undecided + census.unseen + census.leaving)
+            let counts = self.ready()?.reservation_counts();
+            Some(counts.binding + counts.undecided + counts.unseen + counts.leaving)
         };
         let mut left = (self.plan.way != Scheduling::Placement).then_some(0);
         for _ in 0..300 {
@@ -349,7 +349,7 @@ impl World {
                 uid: &uid,
                 version: 0,
                 node: &node,
-                chosen: None,
+                assigned_cpus: None,
             };
             let _ = self.api.bind(&binding).await;
         }

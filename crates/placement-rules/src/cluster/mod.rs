@@ -1,0 +1,357 @@
+//! All nodes, and a cache of their answers.
+//!
+//! Nodes that are in the same state share it, and with it their answers: a state is what is left on a node, and which pods are on their way to it.
+//! A state is evaluated once for each request; an update of a node gives that node another state and changes no other node.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `states` | the states that nodes are in, with the answers of each |
+//! | `requests` | the requests that answers are stored for |
+//! | `reasons` | why nodes refuse, by number |
+//! | `question` | a question to many nodes, evaluated without the cluster |
+//! | `verdict` | a node's answer: in short, and one node's in full |
+
+mod question;
+mod reasons;
+mod requests;
+mod states;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use stelia_cpus::CpuSet;
+use stelia_kubelet::Uid;
+
+use crate::evaluate::{Arrival, NodeForecast, OwnCpus, Placement, Refusal, own_cpus};
+use crate::node::{self, Available, NodeError, ParsedNode, Shape, ShapeKey};
+use crate::request::{Request, SharedRequest};
+use crate::score::Weights;
+
+pub use question::{NodeWithoutPods, Question};
+use reasons::Reasons;
+pub use requests::RequestId;
+use requests::Requests;
+use states::{StateId, States};
+pub use verdict::{Reason, Verdict};
+
+/// The nodes of a cluster.
+#[derive(Debug, Default)]
+pub struct Cluster {
+    names: HashMap<Arc<str>, usize>,
+    nodes: Vec<Slot>,
+    /// Places in `nodes` that no node has any more.
+    vacant: Vec<usize>,
+    shapes: HashMap<ShapeKey, Arc<Shape>>,
+    states: States,
+    requests: Requests,
+    reasons: Reasons,
+    weights: Weights,
+}
+
+#[derive(Debug)]
+struct Slot {
+    known: Result<NodeRecord, NodeError>,
+    /// The pods on their way to the node, in the order of the state's arrivals; also stored while the object cannot be used.
+    coming: Vec<(Uid, Arrival)>,
+}
+
+#[derive(Debug)]
+struct NodeRecord {
+    state: StateId,
+    pods: Box<[Uid]>,
+    owners: Box<[Option<u16>]>,
+}
+
+/// The consequences of a change of a node's object.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Pods on their way that the object now shows: they have arrived.
+    pub arrived: Vec<Uid>,
+    /// Pods on their way that the node no longer has room for.
+    pub refused: Vec<(Uid, Refusal)>,
+}
+
+/// A pod's VM on a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tenant {
+    pub uid: Uid,
+    pub cpus: CpuSet,
+}
+
+fn by_uid(coming: &[(Uid, Arrival)], refused: Vec<(usize, Refusal)>) -> Vec<(Uid, Refusal)> {
+    let named = refused.into_iter();
+    let named = named.filter_map(|(place, refusal)| coming.get(place).map(|(uid, _)| (*uid, refusal)));
+    named.collect()
+}
+
+impl Cluster {
+    pub fn new(weights: Weights) -> Self {
+        Self {
+            weights,
+            ..Self::default()
+        }
+    }
+
+    /// How many nodes there are.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// Stores a node's object, JSON. If it cannot be used, nothing is placed on the node until there is another.
+    ///
+    /// # Errors
+    /// The object cannot be used.
+    pub fn put(&mut self, name: &str, object: &[u8]) -> Result<Change, NodeError> {
+        self.put_parsed(name, node::parse(object))
+    }
+
+    /// Stores a node's object that was parsed before.
+    ///
+    /// # Errors
+    /// The object cannot be used.
+    pub fn put_parsed(&mut self, name: &str, parsed: Result<ParsedNode, NodeError>) -> Result<Change, NodeError> {
+        let parsed = parsed.and_then(|parsed| Ok((self.shape(&parsed.shape)?, parsed)));
+        let slot = self.slot(name);
+        let mut change = Change::default();
+        let Some(Slot { known, coming, .. }) = self.nodes.get_mut(slot) else {
+            return Ok(change);
+        };
+        let before = known.as_ref().map(|known| known.state).ok();
+        let outcome = match parsed {
+            Ok((shape, parsed)) => {
+                let there = |uid: &Uid| parsed.pods.binary_search(uid).is_ok();
+                change.arrived = coming.iter().map(|(uid, _)| *uid).filter(there).collect();
+                coming.retain(|(uid, _)| !there(uid));
+                let arrivals = coming.iter().map(|(_, arrival)| arrival.clone()).collect();
+                let (forecast, refused) = NodeForecast::new(&shape, parsed.available, arrivals);
+                change.refused = by_uid(coming, refused);
+                *known = Ok(NodeRecord {
+                    state: self.states.enter(shape, forecast),
+                    pods: parsed.pods.into(),
+                    owners: parsed.owners.into(),
+                });
+                Ok(change)
+            }
+            Err(cause) => {
+                *known = Err(cause.clone());
+                Err(cause)
+            }
+        };
+        if let Some(state) = before {
+            self.states.leave(state);
+        }
+        outcome
+    }
+
+    /// Removes a node, whose object was deleted.
+    pub fn remove(&mut self, name: &str) {
+        let Some(at) = self.names.remove(name) else { return };
+        if let Some(slot) = self.nodes.get_mut(at) {
+            if let Ok(known) = &slot.known {
+                self.states.leave(known.state);
+            }
+            slot.known = Err(NodeError::NoAttribute(stelia_node_report::compact::ATTRIBUTE));
+            slot.coming.clear();
+            self.vacant.push(at);
+        }
+    }
+
+    /// Evaluates once more and reserves the CPUs for the pod: it is on its way to the node until the object shows it, or until
+    /// [`Self::release`]. A pod without CPUs of its own is in no object, so it must be released once it runs.
+    ///
+    /// # Errors
+    /// The node would refuse it.
+    pub fn reserve(&mut self, name: &str, uid: Uid, request: RequestId) -> Result<Placement, Refusal> {
+        let (at, placement) = self.placement(name, request)?;
+        let shared = self.requests.shared(request).ok_or_else(verdict::forgotten)?;
+        let Some(slot) = self.nodes.get_mut(at) else {
+            return Err(verdict::no_object());
+        };
+        let arrival = Arrival {
+            request: shared,
+            cpus: placement.assigned_cpus.clone(),
+        };
+        slot.coming.retain(|(other, _)| *other != uid);
+        slot.coming.push((uid, arrival));
+        self.update_state(at);
+        Ok(placement)
+    }
+
+    /// Replaces the pods on their way to a node, in the order in which they were placed, for callers that store claims themselves. A node
+    /// without an object stores them until it has one. They count even if there is no room for them.
+    pub fn set_held(&mut self, name: &str, held: Vec<(Uid, Arrival)>) -> Change {
+        let at = self.slot(name);
+        let Some(slot) = self.nodes.get_mut(at) else {
+            return Change::default();
+        };
+        if slot.coming == held {
+            return Change::default();
+        }
+        slot.coming = held;
+        self.update_state(at)
+    }
+
+    /// Removes a pod from those on their way to the node. Returns whether it was among them.
+    pub fn release(&mut self, name: &str, uid: Uid) -> bool {
+        let Some(at) = self.names.get(name).copied() else {
+            return false;
+        };
+        let Some(slot) = self.nodes.get_mut(at) else {
+            return false;
+        };
+        let before = slot.coming.len();
+        slot.coming.retain(|(other, _)| *other != uid);
+        let was = slot.coming.len() < before;
+        if was {
+            self.update_state(at);
+        }
+        was
+    }
+
+    /// The pods on their way to a node, in the order in which they were placed, with the CPUs assigned to them.
+    pub fn on_their_way<'a>(&'a self, name: &str) -> impl Iterator<Item = (Uid, Option<&'a CpuSet>)> + use<'a> {
+        let slot = self.names.get(name).and_then(|at| self.nodes.get(*at));
+        let coming = slot.into_iter().flat_map(|slot| &slot.coming);
+        coming.map(|(uid, arrival)| (*uid, arrival.cpus.as_ref()))
+    }
+
+    /// The pods that the node's object has CPUs of their own for, ascending.
+    pub fn pods(&self, name: &str) -> &[Uid] {
+        self.known(name).map_or(&[], |known| &known.pods)
+    }
+
+    /// Whether the node's object shows a pod once it has its CPUs.
+    pub fn shows_pod(&self, name: &str, uid: Uid) -> bool {
+        self.pods(name).binary_search(&uid).is_ok()
+    }
+
+    /// Whether and when the node would give the pod CPUs of its own, so that its object shows the pod. `None` if the object cannot be used.
+    pub fn own_cpus(&self, name: &str, request: &Request) -> Option<OwnCpus> {
+        let (shape, _) = self.forecast(name)?;
+        Some(own_cpus(shape, request))
+    }
+
+    /// Why a node's object cannot be used.
+    pub fn problem(&self, name: &str) -> Option<&NodeError> {
+        let slot = self.names.get(name).and_then(|at| self.nodes.get(*at))?;
+        slot.known.as_ref().err()
+    }
+
+    /// The nodes' names, in no order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.keys().map(|name| &**name)
+    }
+
+    /// What a node has in common with others, and what is left on it; `None` if its object cannot be used.
+    pub fn forecast(&self, name: &str) -> Option<(&Arc<Shape>, &NodeForecast)> {
+        let known = self.known(name)?;
+        self.states.get(Some(known.state))
+    }
+
+    /// The pods of a node with their CPUs, as far as the object shows them.
+    pub fn tenants(&self, name: &str) -> Vec<Tenant> {
+        let (Some(known), Some((shape, forecast))) = (self.known(name), self.forecast(name)) else {
+            return Vec::new();
+        };
+        let mut sets = vec![CpuSet::new(); known.pods.len()];
+        let taken = forecast.published.taken(shape);
+        for (cpu, owner) in taken.iter().zip(&known.owners) {
+            if let Some(set) = owner.and_then(|owner| sets.get_mut(usize::from(owner))) {
+                set.insert(cpu);
+            }
+        }
+        let tenants = known.pods.iter().zip(sets);
+        tenants.map(|(uid, cpus)| Tenant { uid: *uid, cpus }).collect()
+    }
+
+    /// How many different states nodes are in, and how many shapes they have.
+    pub fn variety(&self) -> (usize, usize) {
+        (self.states.len(), self.shapes.len())
+    }
+
+    /// The id of a request; equal requests have the same id. 1024 are stored: an id is valid until as many others were asked about.
+    pub fn request(&mut self, request: Request) -> RequestId {
+        let (id, recycled) = self.requests.enter(request);
+        if recycled {
+            self.states.forget(id);
+        }
+        id
+    }
+
+    fn known(&self, name: &str) -> Option<&NodeRecord> {
+        let slot = self.names.get(name).and_then(|at| self.nodes.get(*at))?;
+        slot.known.as_ref().ok()
+    }
+
+    fn state(&self, at: usize) -> Option<StateId> {
+        self.nodes.get(at)?.known.as_ref().ok().map(|known| known.state)
+    }
+
+    /// The place of a node; a new one has no object yet.
+    fn slot(&mut self, name: &str) -> usize {
+        if let Some(at) = self.names.get(name) {
+            return *at;
+        }
+        let slot = Slot {
+            known: Err(NodeError::NoAttribute(stelia_node_report::compact::ATTRIBUTE)),
+            coming: Vec::new(),
+        };
+        let at = self.vacant.pop().unwrap_or(self.nodes.len());
+        match self.nodes.get_mut(at) {
+            Some(vacant) => *vacant = slot,
+            None => self.nodes.push(slot),
+        }
+        self.names.insert(name.into(), at);
+        at
+    }
+
+    /// The shape of these facts, made once.
+    fn shape(&mut self, key: &ShapeKey) -> Result<Arc<Shape>, NodeError> {
+        if let Some(shape) = self.shapes.get(key) {
+            return Ok(Arc::clone(shape));
+        }
+        // Those of nodes that are gone, looked for as seldom as their number doubles.
+        if self.shapes.len().is_power_of_two() {
+            self.shapes.retain(|_, shape| Arc::strong_count(shape) > 1);
+        }
+        let shape = Arc::new(Shape::new(key.clone())?);
+        self.shapes.insert(key.clone(), Arc::clone(&shape));
+        Ok(shape)
+    }
+
+    /// Gives a node the state that follows from its object and the pods on their way.
+    fn update_state(&mut self, at: usize) -> Change {
+        let mut change = Change::default();
+        let before = self.state(at);
+        let Some((shape, forecast)) = self.states.get(before) else {
+            return change;
+        };
+        let Some(slot) = self.nodes.get_mut(at) else {
+            return change;
+        };
+        let (shape, published): (Arc<Shape>, Available) = (Arc::clone(shape), forecast.published.clone());
+        let arrivals = slot.coming.iter().map(|(_, arrival)| arrival.clone()).collect();
+        let (forecast, refused) = NodeForecast::new(&shape, published, arrivals);
+        change.refused = by_uid(&slot.coming, refused);
+        let state = self.states.enter(shape, forecast);
+        if let Ok(known) = &mut slot.known {
+            known.state = state;
+        }
+        if let Some(state) = before {
+            self.states.leave(state);
+        }
+        change
+    }
+
+    /// The request of an id; `None` if it was dropped.
+    pub fn shared_request(&self, request: RequestId) -> Option<SharedRequest> {
+        self.requests.peek(request)
+    }
+}

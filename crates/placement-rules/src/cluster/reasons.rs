@@ -1,0 +1,49 @@
+//! Why nodes refuse, by number: the cell of an answer has no room for a text.
+
+use crate::evaluate::{DecidedBy, Refusal};
+
+/// A refusal without its details. There are few: kubelet's reasons, steliad's errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reason {
+    pub by: DecidedBy,
+    pub name: &'static str,
+}
+
+impl From<&Refusal> for Reason {
+    fn from(refusal: &Refusal) -> Self {
+        Self {
+            by: refusal.by,
+            name: refusal.name,
+        }
+    }
+}
+
+impl Reason {
+    /// For the pod's events: equal for many nodes, as kube-scheduler counts the nodes of each text.
+    pub fn text(self) -> String {
+        match self.by {
+            DecidedBy::Kubelet => format!("kubelet would reject it: {}", self.name),
+            DecidedBy::Steliad => format!("steliad would refuse it: {}", self.name),
+            DecidedBy::Scheduler => format!("nothing is placed there: {}", self.name),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Reasons(Vec<Reason>);
+
+impl Reasons {
+    pub(super) fn number(&mut self, refusal: &Refusal) -> u16 {
+        let reason = Reason::from(refusal);
+        let found = self.0.iter().position(|known| *known == reason);
+        let at = found.unwrap_or_else(|| {
+            self.0.push(reason);
+            self.0.len() - 1
+        });
+        u16::try_from(at).unwrap_or(u16::MAX)
+    }
+
+    pub(super) fn get(&self, number: u16) -> Option<Reason> {
+        self.0.get(usize::from(number)).copied()
+    }
+}

@@ -1,0 +1,402 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+use stelia_cpus::testing::Shape as HostShape;
+use stelia_node_report::testing::{facts, large};
+use stelia_node_report::{Facts, PodAllocation};
+
+use super::*;
+use crate::evaluate::DecidedBy;
+use crate::testing::{published, uid, vm};
+
+/// A node of 256 CPUs on which steliad chooses, with these many cores of each NUMA node in use by one pod.
+fn node(used: [u32; 2]) -> Facts {
+    let mut facts = large();
+    facts.kubelet.cpu_policy = "none".to_owned();
+    let allocator = facts.allocator.as_mut().unwrap();
+    allocator.held = Default::default();
+    facts.exclusive = CpuSet::new();
+    facts.allocations.clear();
+    for (socket, cores) in (0u32..).zip(used) {
+        // The first four cores of the first one are reserved.
+        let first = [4u32, 64][socket as usize];
+        let cpus: CpuSet = (first..first + cores).flat_map(|cpu| [cpu, cpu + 128]).collect();
+        if !cpus.is_empty() {
+            facts.allocations.push(PodAllocation {
+                pod: uid(u128::from(socket) + 1),
+                name: None,
+                cpus: cpus.clone(),
+                by_kubelet: false,
+            });
+            facts.exclusive.union_with(&cpus);
+        }
+    }
+    facts.shared = facts.topology.online().difference(&facts.exclusive);
+    facts
+}
+
+fn put(cluster: &mut Cluster, name: &str, facts: &Facts) -> Change {
+    cluster.put(name, published(facts).as_bytes()).unwrap()
+}
+
+fn verdicts(cluster: &mut Cluster, request: RequestId, names: &[&str]) -> Vec<Verdict> {
+    let mut all = Vec::new();
+    cluster.verdicts(request, names.iter().copied(), |_, verdict| all.push(verdict));
+    all
+}
+
+#[test]
+fn nodes_in_the_same_state_are_asked_once() {
+    let mut cluster = Cluster::default();
+    for number in 0..10 {
+        put(&mut cluster, &format!("node-{number}"), &node([8, 0]));
+    }
+    put(&mut cluster, "other", &node([4, 4]));
+    assert_eq!((cluster.len(), cluster.variety()), (11, (2, 1)));
+    let request = cluster.request(vm(8));
+    let told = verdicts(&mut cluster, request, &["node-0", "node-9", "other", "none"]);
+    assert!(matches!(told[0], Verdict::Fits(_)) && told[0] == told[1], "{told:?}");
+    let Verdict::Refused(reason) = told[3] else {
+        panic!("{told:?}")
+    };
+    assert_eq!((reason.by, reason.name), (DecidedBy::Scheduler, "NoObject"));
+    cluster.remove("other");
+    assert_eq!((cluster.len(), cluster.variety().0), (10, 1));
+}
+
+#[test]
+fn a_reservation_counts_until_the_object_has_the_pod() {
+    let mut cluster = Cluster::default();
+    // Eight CPUs are free.
+    put(&mut cluster, "n", &node([60, 60]));
+    let request = cluster.request(vm(8));
+    let pod = Uid::of(&uid(77));
+    let placement = cluster.reserve("n", pod, request).unwrap();
+    assert_eq!(placement.cpus.len(), 8);
+    assert_eq!(placement.assigned_cpus, Some(placement.cpus.clone()));
+    assert_eq!(
+        cluster.on_their_way("n").collect::<Vec<_>>(),
+        [(pod, Some(&placement.cpus))]
+    );
+    let other = Uid::of(&uid(78));
+    let refusal = cluster.reserve("n", other, request).unwrap_err();
+    assert_eq!((refusal.by, refusal.name), (DecidedBy::Steliad, "NotAllocated"));
+    // An object that does not know of it changes nothing.
+    assert_eq!(put(&mut cluster, "n", &node([60, 60])), Change::default());
+    assert!(cluster.reserve("n", other, request).is_err());
+    // One that does ends it.
+    let mut arrived = node([60, 60]);
+    arrived.allocations.push(PodAllocation {
+        pod: uid(77),
+        name: None,
+        cpus: placement.cpus.clone(),
+        by_kubelet: false,
+    });
+    arrived.exclusive.union_with(&placement.cpus);
+    arrived.shared = arrived.topology.online().difference(&arrived.exclusive);
+    assert_eq!(put(&mut cluster, "n", &arrived).arrived, [pod]);
+    assert_eq!(cluster.on_their_way("n").count(), 0);
+    assert!(cluster.shows_pod("n", pod));
+    let tenants = cluster.tenants("n");
+    assert!(
+        tenants.contains(&Tenant {
+            uid: pod,
+            cpus: placement.cpus
+        }),
+        "{tenants:?}"
+    );
+    // The pod ends, and there is room again.
+    put(&mut cluster, "n", &node([60, 60]));
+    assert!(cluster.reserve("n", other, request).is_ok());
+    assert!(cluster.release("n", other) && !cluster.release("n", other));
+    assert!(matches!(verdicts(&mut cluster, request, &["n"])[0], Verdict::Fits(_)));
+}
+
+#[test]
+fn a_pod_whose_room_others_took_is_told() {
+    let mut cluster = Cluster::default();
+    put(&mut cluster, "n", &node([60, 60]));
+    let request = cluster.request(vm(8));
+    let pod = Uid::of(&uid(77));
+    cluster.reserve("n", pod, request).unwrap();
+    let change = put(&mut cluster, "n", &node([60, 64]));
+    let [(refused, refusal)] = change.refused.as_slice() else {
+        panic!("{change:?}")
+    };
+    assert_eq!((*refused, refusal.name), (pod, "NotAllocated"));
+    assert!(cluster.release("n", pod));
+}
+
+#[test]
+fn a_node_whose_object_cannot_be_used_is_refused_by_its_name_and_keeps_who_is_on_the_way() {
+    let mut cluster = Cluster::default();
+    put(&mut cluster, "n", &node([60, 60]));
+    let request = cluster.request(vm(8));
+    let pod = Uid::of(&uid(77));
+    cluster.reserve("n", pod, request).unwrap();
+    assert!(cluster.put("n", b"{}").is_err());
+    let told = verdicts(&mut cluster, request, &["n"]);
+    let Verdict::Refused(reason) = told[0] else {
+        panic!("{told:?}")
+    };
+    assert_eq!((reason.by, reason.name), (DecidedBy::Scheduler, "ObjectMalformed"));
+    assert_eq!(cluster.explain("n", request).unwrap_err().name, "ObjectMalformed");
+    assert!(cluster.problem("n").is_some());
+    put(&mut cluster, "n", &node([60, 60]));
+    assert_eq!(cluster.on_their_way("n").count(), 1);
+    assert!(matches!(
+        verdicts(&mut cluster, request, &["n"])[0],
+        Verdict::Refused(_)
+    ));
+}
+
+/// A pod that has these CPUs.
+fn tenant(number: u128, cpus: &str) -> PodAllocation {
+    PodAllocation {
+        pod: uid(number),
+        name: None,
+        cpus: cpus.parse().unwrap(),
+        by_kubelet: false,
+    }
+}
+
+#[test]
+fn a_pod_finds_room_without_those_that_leave_and_no_others() {
+    let mut cluster = Cluster::default();
+    let mut full = node([0, 0]);
+    full.allocations = vec![tenant(1, "4-63,132-191"), tenant(2, "64-126,192-254")];
+    for one in &full.allocations {
+        full.exclusive.union_with(&one.cpus);
+    }
+    full.shared = full.topology.online().difference(&full.exclusive);
+    put(&mut cluster, "n", &full);
+    let request = cluster.request(vm(8));
+    let mut without = |gone: &[u128]| {
+        let gone = gone.iter().map(|number| (Uid::of(&uid(*number)), None)).collect();
+        cluster.without("n", request, &gone).and_then(NodeWithoutPods::evaluate)
+    };
+    assert_eq!(without(&[]).unwrap_err().name, "NotAllocated");
+    assert_eq!(without(&[77, 78]).unwrap_err().name, "NotAllocated");
+    let there = without(&[1, 77]).unwrap();
+    assert!(there.cpus.is_subset(&full.allocations[0].cpus), "{there:?}");
+    let there = without(&[2]).unwrap();
+    assert!(
+        there
+            .cpus
+            .is_subset(&full.topology.online().difference(&full.allocations[0].cpus))
+    );
+    assert_eq!(
+        cluster.without("none", request, &Default::default()).unwrap_err().name,
+        "NoObject"
+    );
+    // Nothing has left.
+    assert_eq!(cluster.explain("n", request).unwrap_err().name, "NotAllocated");
+}
+
+#[test]
+fn a_pod_that_is_on_its_way_gives_back_what_it_was_promised() {
+    let mut cluster = Cluster::default();
+    put(&mut cluster, "n", &node([60, 60]));
+    let request = cluster.request(vm(8));
+    let (coming, other) = (Uid::of(&uid(77)), Uid::of(&uid(78)));
+    let promised = cluster.reserve("n", coming, request).unwrap();
+    let mut without = |uid: Uid| {
+        let gone = [(uid, None)].into();
+        cluster.without("n", request, &gone).and_then(NodeWithoutPods::evaluate)
+    };
+    assert!(without(other).is_err());
+    assert_eq!(without(coming).unwrap().cpus, promised.cpus);
+}
+
+#[test]
+fn a_question_is_of_the_moment_of_the_look_and_of_no_other_state() {
+    let mut cluster = Cluster::default();
+    for name in ["a", "b", "c"] {
+        put(&mut cluster, name, &node([8, 8]));
+    }
+    let request = cluster.request(vm(8));
+    let names = ["a", "b", "c", "none"];
+    let mut question = cluster.question(request, names);
+    // Equal nodes are one state.
+    assert_eq!(question.unanswered(), 1);
+    // What happens while it is worked out: a is full, b has another state's place, c is gone.
+    put(&mut cluster, "a", &node([60, 64]));
+    put(&mut cluster, "b", &node([59, 64]));
+    cluster.remove("c");
+    question.evaluate();
+    assert_eq!(question.unanswered(), 0);
+    let told: Vec<Verdict> = question.verdicts().collect();
+    assert!(
+        told[..3].iter().all(|verdict| matches!(verdict, Verdict::Fits(_))),
+        "{told:?}"
+    );
+    assert!(matches!(told[3], Verdict::Refused(Reason { name: "NoObject", .. })));
+    cluster.keep_answers(&question);
+    for name in ["a", "b"] {
+        let now = verdicts(&mut cluster, request, &[name])[0];
+        assert!(
+            matches!(
+                now,
+                Verdict::Refused(Reason {
+                    name: "NotAllocated",
+                    ..
+                })
+            ),
+            "{now:?}"
+        );
+    }
+    // What was learnt is not worked out again.
+    assert_eq!(cluster.question(request, ["a", "b", "none"]).unanswered(), 0);
+    // One that was not worked out teaches nothing, and tells of no node that it fits.
+    put(&mut cluster, "c", &node([8, 8]));
+    let question = cluster.question(request, ["c"]);
+    cluster.keep_answers(&question);
+    assert!(matches!(question.verdicts().next(), Some(Verdict::Refused(_))));
+    assert_eq!(cluster.question(request, ["c"]).unanswered(), 1);
+}
+
+#[test]
+fn requests_that_nobody_asks_give_way() {
+    let mut cluster = Cluster::default();
+    put(&mut cluster, "n", &node([8, 8]));
+    let first = cluster.request(vm(2));
+    assert!(matches!(verdicts(&mut cluster, first, &["n"])[0], Verdict::Fits(_)));
+    let many = |cluster: &mut Cluster, from: u64| {
+        for memory in from..from + requests::MAX_REQUESTS as u64 {
+            let mut request = vm(240);
+            request.pod = crate::testing::pod(240_000, memory);
+            let id = cluster.request(request);
+            assert!(matches!(verdicts(cluster, id, &["n"])[0], Verdict::Refused(_)));
+        }
+    };
+    many(&mut cluster, 1);
+    let Verdict::Refused(reason) = verdicts(&mut cluster, first, &["n"])[0] else {
+        panic!("it is remembered")
+    };
+    assert_eq!(reason.name, "RequestForgotten");
+    // Asked anew it has another's place, and not its answers.
+    let again = cluster.request(vm(2));
+    assert_ne!(again, first);
+    assert!(matches!(verdicts(&mut cluster, again, &["n"])[0], Verdict::Fits(_)));
+    assert_eq!(cluster.request(vm(2)), again);
+}
+
+#[test]
+fn what_a_node_will_show_is_known_before() {
+    let mut cluster = Cluster::default();
+    put(&mut cluster, "ours", &node([0, 0]));
+    put(&mut cluster, "both", &large());
+    put(&mut cluster, "kubelets", &facts());
+    let mut shared = vm(2);
+    shared.pod = crate::testing::pod(1500, 1);
+    assert_eq!(cluster.own_cpus("ours", &vm(2)), Some(OwnCpus::AtRegistration));
+    assert_eq!(cluster.own_cpus("both", &vm(2)), Some(OwnCpus::AtAdmission));
+    assert_eq!(cluster.own_cpus("kubelets", &vm(2)), Some(OwnCpus::AtAdmission));
+    assert_eq!(cluster.own_cpus("kubelets", &shared), Some(OwnCpus::Never));
+    assert_eq!(cluster.own_cpus("none", &shared), None);
+}
+
+/// What happens to a cluster of three nodes.
+#[derive(Debug, Clone)]
+enum Event {
+    Put(usize, [u32; 2]),
+    Spoil(usize),
+    Reserve(usize, u128, u64),
+    Release(usize, u128),
+    Remove(usize),
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        3 => (0usize..3, 0u32..=60, 50u32..=64).prop_map(|(at, one, other)| Event::Put(at, [one, other])),
+        1 => (0usize..3).prop_map(Event::Spoil),
+        4 => (0usize..3, 100u128..104, 1u64..40).prop_map(|(at, uid, cpus)| Event::Reserve(at, uid, cpus)),
+        2 => (0usize..3, 100u128..104).prop_map(|(at, uid)| Event::Release(at, uid)),
+        1 => (0usize..3).prop_map(Event::Remove),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// An answer that is kept is the one that would be given now; no CPU is told twice; a cluster that learns the same in one go is in the
+    /// same states.
+    #[test]
+    fn what_is_kept_is_what_would_be_answered(events in vec(any_event(), 1..14)) {
+        let names = ["a", "b", "c"];
+        let mut cluster = Cluster::default();
+        let asked = [1, 7, 16].map(|cpus| cluster.request(vm(cpus)));
+        let mut latest: [Option<[u32; 2]>; 3] = [None; 3];
+        for event in events {
+            match event {
+                Event::Put(at, used) => {
+                    put(&mut cluster, names[at], &node(used));
+                    latest[at] = Some(used);
+                }
+                Event::Spoil(at) => {
+                    prop_assert!(cluster.put(names[at], b"[]").is_err());
+                    latest[at] = None;
+                }
+                Event::Reserve(at, pod, cpus) => {
+                    let request = cluster.request(vm(cpus));
+                    let _ = cluster.reserve(names[at], Uid(pod), request);
+                }
+                Event::Release(at, pod) => {
+                    cluster.release(names[at], Uid(pod));
+                }
+                Event::Remove(at) => {
+                    cluster.remove(names[at]);
+                    latest[at] = None;
+                }
+            }
+            for request in asked {
+                for name in names {
+                    let kept = verdicts(&mut cluster, request, &[name])[0];
+                    match (kept, cluster.explain(name, request)) {
+                        (Verdict::Fits(total), Ok(placement)) => prop_assert_eq!(total, placement.score.total),
+                        (Verdict::Refused(reason), Err(refusal)) => {
+                            prop_assert_eq!((reason.by, reason.name), (refusal.by, refusal.name));
+                        }
+                        other => prop_assert!(false, "{other:?}"),
+                    }
+                }
+            }
+            for (name, used) in names.into_iter().zip(latest) {
+                let Some(used) = used else { continue };
+                let mut fresh = Cluster::default();
+                put(&mut fresh, name, &node(used));
+                let held: Vec<(Uid, Arrival)> = cluster
+                    .nodes[cluster.names[name]]
+                    .coming
+                    .clone();
+                fresh.set_held(name, held);
+                let (one, other) = (cluster.forecast(name).unwrap(), fresh.forecast(name).unwrap());
+                prop_assert_eq!(one.1, other.1);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_small_host_is_a_host() {
+    let mut facts = facts();
+    facts.topology = HostShape {
+        nodes: 1,
+        cores: 1,
+        threads: 1,
+        interleaved: false,
+    }
+    .topology();
+    facts.numa.remove(&1);
+    facts.numa.get_mut(&0).unwrap().distances.remove(&1);
+    facts.reserved = CpuSet::new();
+    facts.kubelet.reserved = CpuSet::new();
+    facts.exclusive = CpuSet::new();
+    facts.allocations.clear();
+    facts.kubelet.cpu_options.clear();
+    let mut cluster = Cluster::default();
+    put(&mut cluster, "n", &facts);
+    let request = cluster.request(vm(1));
+    // Its only CPU would leave nothing to float on.
+    let refusal = cluster.explain("n", request).unwrap_err();
+    assert_eq!((refusal.by, refusal.name), (DecidedBy::Steliad, "KubeletStateUnusable"));
+}

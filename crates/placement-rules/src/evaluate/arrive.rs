@@ -1,0 +1,177 @@
+//! One pod arrives at a node.
+
+use std::collections::BTreeSet;
+
+use kubelet_planner::cpus::Fault;
+use kubelet_planner::{Admission, Cpus, admit};
+use stelia_allocator::{Allocation, AllocatorPolicies, Exclusivity, Qos, Requester};
+use stelia_api::Error;
+use stelia_cpus::CpuSet;
+
+use super::{DecidedBy, Refusal};
+use crate::node::{Available, Shape};
+use crate::request::{Request, Vm};
+
+/// What a pod gets on a node, and what is left there.
+#[derive(Debug, Clone)]
+pub(crate) struct Outcome {
+    pub(crate) by: DecidedBy,
+    pub(crate) cpus: CpuSet,
+    pub(crate) vm_cpus: CpuSet,
+    pub(crate) numa_nodes: BTreeSet<u32>,
+    pub(crate) memory_nodes: BTreeSet<u32>,
+    pub(crate) qos: Option<Qos>,
+    pub(crate) exclusivity: Option<Exclusivity>,
+    /// The allocator's decision; `None` if the allocator was not asked.
+    pub(crate) allocation: Option<Allocation>,
+    pub(crate) left: Available,
+}
+
+/// The name of a refusal that kubelet never reports, because it hangs or crashes.
+const NO_ANSWER: &str = "NoAnswer";
+const NOT_GUARANTEED: &str = "NotGuaranteed";
+const INVALID: &str = "InvalidArgument";
+const CONFLICT: &str = "CpusetConflict";
+const UNUSABLE: &str = "KubeletStateUnusable";
+
+/// kubelet admits the pod, then its VM registers. `assigned`: the CPUs that a scheduler assigned to the VM.
+pub(super) fn arrive(
+    shape: &Shape,
+    available: &Available,
+    request: &Request,
+    assigned: Option<&CpuSet>,
+) -> Result<Outcome, Refusal> {
+    let node = shape.kubelet.with_state(available.kubelet_state(shape));
+    let admission = admit(&node, &request.pod).map_err(|rejection| {
+        let name = rejection.reason().unwrap_or(NO_ANSWER);
+        Refusal::new(DecidedBy::Kubelet, name, rejection.to_string())
+    })?;
+    let unsafe_fault = |(_, fault): &&(Option<String>, Fault)| *fault != Fault::Overwritten;
+    if let Some((_, fault)) = admission.faults.iter().find(unsafe_fault) {
+        return Err(Refusal::new(DecidedBy::Kubelet, NO_ANSWER, fault.to_string()));
+    }
+    let admitted = admitted_by_kubelet(shape, available, &admission, request);
+    if let Some(policies) = &shape.allocator {
+        let ours = available.taken(shape).difference(&available.kubelets);
+        let both = admitted.cpus.intersection(&ours);
+        if !both.is_empty() {
+            let text =
+                format!("kubelet would assign the CPUs {both}, which instances hold that steliad chose the CPUs of");
+            return Err(Refusal::new(DecidedBy::Steliad, CONFLICT, text));
+        }
+        if let Some(vm) = request.vm.as_ref().filter(|_| admitted.vm_cpus.is_empty()) {
+            return register_on_allocated_cpus(shape, policies, request, vm, assigned, admitted);
+        }
+    }
+    match &request.vm {
+        Some(vm) => register_on_kubelets_cpus(shape, vm, admitted),
+        None => Ok(admitted),
+    }
+}
+
+/// What the pod has once kubelet has admitted it.
+fn admitted_by_kubelet(shape: &Shape, available: &Available, admission: &Admission, request: &Request) -> Outcome {
+    let mut outcome = Outcome {
+        by: DecidedBy::Kubelet,
+        cpus: CpuSet::new(),
+        vm_cpus: CpuSet::new(),
+        numa_nodes: BTreeSet::new(),
+        memory_nodes: BTreeSet::new(),
+        qos: None,
+        exclusivity: None,
+        allocation: None,
+        left: available.admitted(shape, &admission.containers, admission.node.state()),
+    };
+    for container in &admission.containers {
+        let vm = request
+            .vm
+            .as_ref()
+            .is_some_and(|vm| vm.container == container.container);
+        if let Cpus::Exclusive(cpus) = &container.cpus {
+            outcome.cpus.union_with(cpus);
+            if vm {
+                outcome.vm_cpus = cpus.clone();
+            }
+        }
+        if vm || request.vm.is_none() {
+            let nodes = container.memory.iter().flat_map(|block| block.nodes.iter().copied());
+            outcome.memory_nodes.extend(nodes);
+        }
+    }
+    outcome.numa_nodes = shape.host.nodes_of(&outcome.cpus);
+    outcome
+}
+
+/// The VM registers on the CPUs that kubelet assigned.
+fn register_on_kubelets_cpus(shape: &Shape, vm: &Vm, admitted: Outcome) -> Result<Outcome, Refusal> {
+    let refused = |name, text: String| Err(Refusal::new(DecidedBy::Steliad, name, text));
+    if admitted.vm_cpus.is_empty() {
+        let text = format!(
+            "kubelet gives container {} no exclusive CPUs: it must be a Guaranteed pod with whole CPUs, and the CPU manager's policy static",
+            vm.container
+        );
+        return refused(NOT_GUARANTEED, text);
+    }
+    if vm.allocation.asks() {
+        return refused(
+            INVALID,
+            "kubelet chooses the CPUs on this node: it takes no options for an allocation".to_owned(),
+        );
+    }
+    // Reserved CPUs are in kubelet's shared pool, unless it is strict.
+    let taken = admitted.left.taken(shape);
+    let shared = shape.host.online().difference(&taken);
+    let shared = match (&shape.kubelet_reserved, shape.strict) {
+        (Some(reserved), true) => shared.difference(reserved),
+        _ => shared,
+    };
+    match shared.is_empty() {
+        true => refused(
+            UNUSABLE,
+            "kubelet's shared pool would be empty: there would be nowhere to float".to_owned(),
+        ),
+        false => Ok(admitted),
+    }
+}
+
+/// The VM registers, and steliad chooses its CPUs.
+fn register_on_allocated_cpus(
+    shape: &Shape,
+    policies: &AllocatorPolicies,
+    request: &Request,
+    vm: &Vm,
+    assigned: Option<&CpuSet>,
+    admitted: Outcome,
+) -> Result<Outcome, Refusal> {
+    let node = admitted.left.allocator(shape, policies);
+    let mut wanted = vm.allocation.clone();
+    wanted.schedule.cpus = assigned.cloned();
+    let requester = Requester {
+        class: request.pod.qos(),
+        limit_milli: request.limit_milli(vm),
+        bound: true,
+        memory: (!admitted.memory_nodes.is_empty()).then(|| admitted.memory_nodes.clone()),
+    };
+    let allotted = node.allot(&wanted, &requester);
+    let (cpus, allocation) = allotted.map_err(|error| refusal_of(&error))?;
+    let pools = node.pools();
+    let runs_on = match allocation.numa_node.and_then(|node| pools.shared_by_node.get(&node)) {
+        Some(pool) => &pool.cpus,
+        None => pools.cpus_of(allocation.qos, &cpus),
+    };
+    Ok(Outcome {
+        by: DecidedBy::Steliad,
+        numa_nodes: node.host().nodes_of(runs_on),
+        cpus: admitted.cpus.union(&cpus),
+        qos: Some(allocation.qos),
+        exclusivity: Some(allocation.exclusivity),
+        left: admitted.left.allocated(&cpus, allocation.qos, allocation.exclusive),
+        allocation: Some(allocation),
+        vm_cpus: cpus,
+        ..admitted
+    })
+}
+
+fn refusal_of(error: &Error) -> Refusal {
+    Refusal::new(DecidedBy::Steliad, error.kind.name(), error.to_string())
+}

@@ -1,0 +1,73 @@
+//! Answers against the node's own, of its full description.
+
+mod kubelet;
+mod steliad;
+
+use std::collections::BTreeMap;
+
+use kubelet_planner::cpus::{CpuTopology, Options};
+use kubelet_planner::devices::Device;
+use kubelet_planner::merge::{self, Policy, Scope};
+use kubelet_planner::{
+    Amounts, Container, ContainerKind, CpuManager, Cpus, Machine, MemoryManager, Node, NodeState, NumaNode, Pod,
+    Resources, Settings, admit,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use stelia_allocator::{
+    AllocationRequest, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus, NumaAllocateStrategy,
+    NumaTopologyAlignmentPolicy, Qos, Requester, RequiredBind,
+};
+use stelia_cpus::testing::Shape as HostShape;
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::QosClass;
+use stelia_node_report::{Allocator, Facts, PodAllocation};
+
+use super::*;
+use crate::node::{self, ParsedNode};
+use crate::testing::{self, facts_of, published, uid};
+
+/// So many, or as many as are asked for.
+fn cases(few: u32) -> ProptestConfig {
+    match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => ProptestConfig::default(),
+        None => ProptestConfig::with_cases(few),
+    }
+}
+
+fn read(facts: &Facts) -> (Shape, ParsedNode) {
+    let described = node::parse(published(facts).as_bytes()).unwrap();
+    (Shape::new(described.shape.clone()).unwrap(), described)
+}
+
+fn forecast(shape: &Shape, described: ParsedNode, arrivals: Vec<Arrival>) -> NodeForecast {
+    let (forecast, refused) = NodeForecast::new(shape, described.available, arrivals);
+    assert_eq!(refused, []);
+    forecast
+}
+
+fn ask(shape: &Shape, forecast: &NodeForecast, request: &Request) -> Result<Placement, Refusal> {
+    evaluate(shape, forecast, request, &Weights::default())
+}
+
+fn any_host() -> impl Strategy<Value = HostShape> {
+    (1u32..=4, 1u32..=6, prop_oneof![Just(1u32), Just(2)], any::<bool>()).prop_map(
+        |(nodes, cores, threads, interleaved)| HostShape {
+            nodes,
+            cores,
+            threads,
+            interleaved,
+        },
+    )
+}
+
+fn plain(pod: &Pod) -> Request {
+    Request::new(pod.clone(), None, Default::default())
+}
+
+fn coming(request: Request, cpus: Option<CpuSet>) -> Arrival {
+    Arrival {
+        request: SharedRequest::new(request),
+        cpus,
+    }
+}

@@ -1,0 +1,192 @@
+//! Nodes on which steliad chooses the CPUs.
+
+use super::*;
+
+fn any_policies() -> impl Strategy<Value = AllocatorPolicies> {
+    (
+        proptest::sample::select(vec![Qos::Lse, Qos::Lsr]),
+        proptest::sample::select(vec![CpuBindPolicy::FullPcpus, CpuBindPolicy::SpreadByPcpus]),
+        proptest::sample::select(RequiredBind::ALL.to_vec()),
+        proptest::sample::select(vec![
+            CpuExclusivePolicy::None,
+            CpuExclusivePolicy::PcpuLevel,
+            CpuExclusivePolicy::NumaNodeLevel,
+        ]),
+        proptest::sample::select(NumaAllocateStrategy::ALL.to_vec()),
+        proptest::sample::select(NumaTopologyAlignmentPolicy::ALL.to_vec()),
+    )
+        .prop_map(
+            |(qos, bind, required, exclusive, strategy, alignment)| AllocatorPolicies {
+                source: CpuSource::Steliad,
+                reserved: CpuSet::new(),
+                qos,
+                bind,
+                required,
+                exclusive,
+                strategy,
+                alignment,
+            },
+        )
+}
+
+fn any_allocation() -> impl Strategy<Value = AllocationRequest> {
+    (
+        proptest::option::of(proptest::sample::select(Qos::ALL.to_vec())),
+        proptest::option::of(proptest::sample::select(CpuBindPolicy::ALL.to_vec())),
+        proptest::option::of(proptest::sample::select(CpuExclusivePolicy::ALL.to_vec())),
+        proptest::option::of(proptest::sample::select(NumaTopologyAlignmentPolicy::ALL.to_vec())),
+    )
+        .prop_map(|(qos, bind, exclusive, alignment)| AllocationRequest {
+            qos,
+            cpu_bind_policy: bind,
+            cpu_exclusive_policy: exclusive,
+            numa_topology_alignment_policy: alignment,
+            ..AllocationRequest::default()
+        })
+}
+
+/// A node on which steliad allocates, and its kubelet has the policies `none`.
+fn empty_of(host: HostShape, policies: AllocatorPolicies) -> Facts {
+    let topology = host.topology();
+    let reserved = topology.siblings(0);
+    Facts {
+        numa: stelia_node_report::testing::numa(host.nodes),
+        shared: topology.online(),
+        reserved: reserved.clone(),
+        exclusive: CpuSet::new(),
+        allocations: Vec::new(),
+        kubelet: stelia_node_report::Kubelet {
+            cpu_policy: "none".to_owned(),
+            ..stelia_node_report::Kubelet::default()
+        },
+        allocator: Some(Allocator {
+            policies: AllocatorPolicies { reserved, ..policies },
+            held: HeldCpus::default(),
+            lsr: CpuSet::new(),
+        }),
+        topology,
+        ..stelia_node_report::testing::facts()
+    }
+}
+
+/// What the daemon reports once an instance has these CPUs.
+fn with_instance(facts: &Facts, number: u128, cpus: &CpuSet, allocation: &stelia_allocator::Allocation) -> Facts {
+    let mut facts = facts.clone();
+    if cpus.is_empty() {
+        return facts;
+    }
+    facts.exclusive.union_with(cpus);
+    facts.shared = facts.topology.online().difference(&facts.exclusive);
+    facts.allocations.push(PodAllocation {
+        pod: uid(number),
+        name: None,
+        cpus: cpus.clone(),
+        by_kubelet: false,
+    });
+    let allocator = facts.allocator.as_mut().unwrap();
+    if allocation.qos == Qos::Lsr {
+        allocator.lsr.union_with(cpus);
+    }
+    match allocation.exclusive {
+        CpuExclusivePolicy::PcpuLevel => allocator.held.pcpu_level.union_with(cpus),
+        CpuExclusivePolicy::NumaNodeLevel => allocator.held.numa_node_level.union_with(cpus),
+        CpuExclusivePolicy::Default | CpuExclusivePolicy::None => {}
+    }
+    facts
+}
+
+fn requester(cpus: u64) -> Requester {
+    Requester {
+        class: QosClass::Guaranteed,
+        limit_milli: Some(cpus * 1000),
+        bound: true,
+        memory: None,
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(96))]
+
+    /// VMs are placed one after the other. Each gets what the allocator itself gives on the full description, and what is told to the
+    /// node is taken there whatever the order in which the VMs register; the reservations leave what the next object says.
+    #[test]
+    fn where_steliad_chooses_the_answer_is_the_allocators(
+        host in any_host(), policies in any_policies(),
+        asked in vec((1u64..9, any_allocation()), 1..6), backwards in any::<bool>(),
+    ) {
+        let empty = empty_of(host, policies);
+        let (shape, described) = read(&empty);
+        let (mut facts, mut arrivals, mut told) = (empty.clone(), Vec::new(), Vec::new());
+        for (number, (cpus, allocation)) in asked.into_iter().enumerate() {
+            let number = number as u128 + 1;
+            let request = testing::vm_with(cpus, allocation.clone(), true);
+            let now = forecast(&shape, described.clone(), arrivals.clone());
+            let answer = ask(&shape, &now, &request);
+            match facts.allocator_node().unwrap().allot(&allocation, &requester(cpus)) {
+                Err(refusal) => {
+                    let answer = answer.unwrap_err();
+                    prop_assert_eq!((answer.by, answer.name, answer.text), (DecidedBy::Steliad, refusal.kind.name(), refusal.to_string()));
+                }
+                Ok((own, allotted)) => {
+                    // Pods without CPUs of their own are not told any, so they depend on the order.
+                    let Ok(answer) = answer else {
+                        prop_assert!(told.len() < arrivals.len() || own.is_empty());
+                        continue;
+                    };
+                    prop_assert_eq!(&answer.cpus, &own);
+                    facts = with_instance(&facts, number, &own, &allotted);
+                    arrivals.push(coming(request, answer.assigned_cpus.clone()));
+                    if let Some(cpus) = answer.assigned_cpus {
+                        told.push((number, allocation, cpus));
+                    }
+                }
+            }
+        }
+        let after = forecast(&shape, described, arrivals).expected;
+        prop_assert_eq!(after, read(&facts).1.available);
+        if backwards {
+            told.reverse();
+        }
+        let mut node = empty;
+        for (number, allocation, cpus) in told {
+            let mut wanted = allocation;
+            wanted.schedule.cpus = Some(cpus.clone());
+            let (own, allotted) = node.allocator_node().unwrap().allot(&wanted, &requester(cpus.len() as u64)).unwrap();
+            prop_assert_eq!(&own, &cpus);
+            node = with_instance(&node, number, &own, &allotted);
+        }
+    }
+}
+
+#[test]
+fn kubelet_beside_the_allocator_knows_nothing_of_steliads_cpus() {
+    let mut facts = stelia_node_report::testing::facts();
+    let policies = AllocatorPolicies {
+        source: CpuSource::Steliad,
+        reserved: "0".parse().unwrap(),
+        ..AllocatorPolicies::default()
+    };
+    facts.allocator = Some(Allocator {
+        policies,
+        held: HeldCpus::default(),
+        lsr: CpuSet::new(),
+    });
+    // Kubelet has 2-3 given away and takes 4-5 for free, which steliad's instance has.
+    let (shape, described) = read(&facts);
+    let forecast = forecast(&shape, described, Vec::new());
+    let refusal = ask(&shape, &forecast, &testing::vm(2)).unwrap_err();
+    assert_eq!((refusal.by, refusal.name), (DecidedBy::Steliad, "CpusetConflict"));
+    assert!(refusal.text.contains("4-5"), "{refusal}");
+    // For what has no CPUs of kubelet's the allocator chooses.
+    let shared = AllocationRequest {
+        qos: Some(Qos::Ls),
+        ..AllocationRequest::default()
+    };
+    let mut vm = testing::vm_with(1, shared, true);
+    vm.pod = testing::pod(1500, 1);
+    let placement = ask(&shape, &forecast, &vm).unwrap();
+    assert_eq!(
+        (placement.by, placement.qos, placement.assigned_cpus),
+        (DecidedBy::Steliad, Some("LS"), None)
+    );
+}

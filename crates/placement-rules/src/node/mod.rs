@@ -1,0 +1,97 @@
+//! A node in compact form, read from its object of profile `stelia`.
+//!
+//! What many nodes have in common (topology, kubelet's settings, policies) is a [`Shape`], kept once; what differs is [`Available`].
+
+mod available;
+mod error;
+mod shape;
+#[cfg(test)]
+mod tests;
+mod zones;
+
+use stelia_kubelet::Uid;
+use stelia_node_report::compact::{self, Compact};
+use stelia_node_report::stored::StoredObject;
+use stelia_text::excerpt;
+
+pub use available::{Amount, Available, Devices};
+pub use error::NodeError;
+pub use shape::{Shape, ShapeKey};
+
+/// The longest object that is parsed, in bytes. One of 8192 CPUs and 1000 pods has a fifth of it.
+pub const MAX_BYTES: usize = 1 << 19;
+/// The attribute by which a node says that its own facts cannot be used; absent, or `ready`, where they can.
+pub const STATE: &str = "isolation.stelia.io/state";
+const READY: &str = "ready";
+
+/// What a node's object says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParsedNode {
+    pub shape: ShapeKey,
+    pub available: Available,
+    /// The pods that have CPUs of their own, ascending.
+    pub pods: Vec<Uid>,
+    /// For each CPU that is not free, ascending, the place of its pod in `pods`; `None` of a pod that is not known.
+    pub owners: Vec<Option<u16>>,
+}
+
+/// Parses an object as the API server gives it, JSON.
+///
+/// # Errors
+/// The object cannot be used. Any program may have written it.
+pub fn parse(text: &[u8]) -> Result<ParsedNode, NodeError> {
+    if text.len() > MAX_BYTES {
+        return Err(NodeError::TooLarge(text.len()));
+    }
+    let object: StoredObject =
+        serde_json::from_slice(text).map_err(|cause| NodeError::Syntax(excerpt::cause(&cause)))?;
+    parse_object(&object)
+}
+
+/// Interprets an object whose JSON is parsed.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_object(object: &StoredObject) -> Result<ParsedNode, NodeError> {
+    if let Some(state) = attribute(object, STATE)?.filter(|state| *state != READY) {
+        return Err(NodeError::Unusable(excerpt::excerpt(state)));
+    }
+    let value = attribute(object, compact::ATTRIBUTE)?.ok_or(NodeError::NoAttribute(compact::ATTRIBUTE))?;
+    let compact = Compact::parse(value)?;
+    let zones = zones::parse(object, &compact)?;
+    let mut pods: Vec<Uid> = compact.pods.iter().map(Uid::of).collect();
+    pods.sort_unstable();
+    let place = |cpu: u32| {
+        let owner = compact.owners.iter().find(|(_, cpus)| cpus.contains(cpu))?;
+        u16::try_from(pods.binary_search(&Uid::of(owner.0)).ok()?).ok()
+    };
+    let owners = match compact.owners.is_empty() {
+        true => Vec::new(),
+        false => compact.taken().iter().map(place).collect(),
+    };
+    let available = Available::of(&compact, &zones);
+    Ok(ParsedNode {
+        shape: shape::parse_key(object, compact, zones)?,
+        available,
+        pods,
+        owners,
+    })
+}
+
+/// The value of an attribute.
+fn attribute<'a>(object: &'a StoredObject, name: &'static str) -> Result<Option<&'a str>, NodeError> {
+    let mut found = object.attributes.iter().filter(|attribute| attribute.name == name);
+    let first = found.next();
+    match found.next() {
+        Some(_) => Err(NodeError::Twice(name)),
+        None => Ok(first.map(|attribute| attribute.value.as_str())),
+    }
+}
+
+fn invalid(place: &'static str, found: &str, why: &'static str) -> NodeError {
+    NodeError::Value {
+        place,
+        found: excerpt::excerpt(found),
+        why,
+    }
+}

@@ -1,0 +1,273 @@
+//! What many nodes of a cluster have in common.
+
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use kubelet_planner::cpus::{CpuTopology, Kubelet, Options};
+use kubelet_planner::merge::{self, Policy, Scope};
+use kubelet_planner::{
+    CpuManager, Machine, MemoryManager, Node, NodeState, NumaNode, Settings, VariantError, go_together,
+};
+use stelia_allocator::{AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, Host};
+use stelia_cpus::{CpuSet, Topology};
+use stelia_node_report::compact::{Compact, Policies};
+use stelia_node_report::stored::StoredObject;
+
+use super::zones::Zones;
+use super::{NodeError, attribute, invalid};
+
+/// What distinguishes two nodes apart from their allocations.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShapeKey {
+    topology: Topology,
+    /// CPUs that are never allocated: the allocator's, or kubelet's.
+    reserved: CpuSet,
+    /// kubelet's static policy.
+    cpus: Option<StaticCpus>,
+    /// The topology manager's policy and scope; `None` where they are not told.
+    alignment: Option<(Policy, Scope)>,
+    options: merge::Options,
+    pod_level: bool,
+    /// Kinds of memory that kubelet's static policy assigns; `None`: it assigns none.
+    kinds: Option<Vec<String>>,
+    /// The NUMA nodes, each with its row of distances.
+    distances: BTreeMap<u32, BTreeMap<u32, u64>>,
+    caches: BTreeMap<u32, u32>,
+    /// The allocator's policies, where steliad chooses.
+    policies: Option<Policies>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct StaticCpus {
+    options: Options,
+    /// Empty: kubelet chooses so many itself.
+    reserved: CpuSet,
+    count: usize,
+}
+
+impl Hash for ShapeKey {
+    /// Hashes only a part, by which most shapes differ.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.topology.hash(state);
+        self.reserved.hash(state);
+        self.alignment.hash(state);
+        self.kinds.hash(state);
+    }
+}
+
+/// The topology as tables, and who chooses CPUs by which rules.
+#[derive(Debug)]
+pub struct Shape {
+    pub(crate) key: ShapeKey,
+    pub(crate) host: Arc<Host>,
+    /// kubelet with nothing allocated.
+    pub(crate) kubelet: Node,
+    /// CPUs that kubelet's static policy never assigns; `None` with the policy `none`.
+    pub(crate) kubelet_reserved: Option<CpuSet>,
+    /// Whether reserved CPUs are outside of kubelet's shared pool.
+    pub(crate) strict: bool,
+    /// `None` where kubelet chooses.
+    pub(crate) allocator: Option<AllocatorPolicies>,
+}
+
+impl Shape {
+    /// The tables.
+    ///
+    /// # Errors
+    /// kubelet would not start with what the object tells, or cannot be predicted by it.
+    pub fn new(key: ShapeKey) -> Result<Self, NodeError> {
+        let machine = Machine {
+            cpus: CpuTopology::new(&key.topology, &key.caches),
+            numa: key.distances.iter().map(|(id, row)| (*id, numa(row))).collect(),
+        };
+        let (topology_policy, topology_scope) = match (key.alignment, &key.policies) {
+            (Some(told), _) => told,
+            // A node without kubelet, or whose kubelet is not described: nothing else refuses pods there.
+            (None, Some(_)) => (Policy::None, Scope::Container),
+            (None, None) => return Err(NodeError::KubeletUnknown),
+        };
+        let settings = Settings {
+            cpu_manager: match &key.cpus {
+                None => CpuManager::None,
+                Some(cpus) => CpuManager::Static {
+                    options: cpus.options,
+                    count: cpus.count,
+                    reserved: cpus.reserved.clone(),
+                },
+            },
+            memory_manager: match key.kinds {
+                None => MemoryManager::None,
+                Some(_) => MemoryManager::Static {
+                    reserved: BTreeMap::new(),
+                },
+            },
+            topology_policy,
+            topology_scope,
+            topology_options: key.options,
+            kubelet: Kubelet {
+                pod_level_resource_managers: key.pod_level,
+                ..Kubelet::default()
+            },
+        };
+        go_together(&settings).map_err(|cause| match cause {
+            VariantError::Start(cause) => NodeError::Start(cause),
+            VariantError::SocketOfOneNode => invalid(
+                "options",
+                "align-by-socket",
+                "it does not go with the policy single-numa-node",
+            ),
+        })?;
+        let kubelet = Node::running(machine, settings, NodeState::default())?;
+        Ok(Self {
+            host: Arc::new(Host::new(&key.topology)),
+            kubelet_reserved: key.cpus.is_some().then(|| kubelet.reserved_cpus()),
+            strict: key
+                .cpus
+                .as_ref()
+                .is_some_and(|cpus| cpus.options.strict_cpu_reservation),
+            allocator: key.policies.map(|policies| allocator(policies, &key.reserved)),
+            kubelet,
+            key,
+        })
+    }
+
+    /// Whether steliad chooses exclusive CPUs there, and not kubelet.
+    pub fn steliad_chooses(&self) -> bool {
+        self.allocator.is_some()
+    }
+
+    /// The online CPUs that can be allocated at all.
+    pub fn capacity(&self) -> CpuSet {
+        self.host.online().difference(&self.key.reserved)
+    }
+
+    /// CPUs that are never allocated.
+    pub(crate) fn reserved(&self) -> &CpuSet {
+        &self.key.reserved
+    }
+
+    /// kubelet's kinds of memory, where it assigns any.
+    pub(crate) fn kinds(&self) -> Option<&[String]> {
+        self.key.kinds.as_deref()
+    }
+
+    /// The ids of the NUMA nodes, ascending.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = u32> {
+        self.key.distances.keys().copied()
+    }
+
+    /// The distance between two NUMA nodes; `None` where the object does not tell it.
+    pub(crate) fn distance(&self, from: u32, to: u32) -> Option<u64> {
+        self.key.distances.get(&from)?.get(&to).copied()
+    }
+
+    /// Whether kubelet may refuse a pod, or decides anything by the order in which pods arrive.
+    pub(crate) fn kubelet_decides(&self) -> bool {
+        self.key.cpus.is_some() || self.key.kinds.is_some()
+    }
+}
+
+fn numa(row: &BTreeMap<u32, u64>) -> NumaNode {
+    NumaNode {
+        distances: row.values().copied().collect(),
+        ..NumaNode::default()
+    }
+}
+
+fn allocator((qos, bind, required, exclusive, strategy, alignment): Policies, reserved: &CpuSet) -> AllocatorPolicies {
+    AllocatorPolicies {
+        source: CpuSource::Steliad,
+        reserved: reserved.clone(),
+        qos,
+        bind: bind.or(CpuBindPolicy::FullPcpus),
+        required,
+        exclusive: exclusive.or(CpuExclusivePolicy::None),
+        strategy,
+        alignment,
+    }
+}
+
+/// The most CPUs that kubelet reserves by its own choice, beyond which the object is not believed.
+const MAX_RESERVED: u32 = stelia_cpus::MAX_CPUS;
+
+pub(super) fn parse_key(object: &StoredObject, compact: Compact, zones: Zones) -> Result<ShapeKey, NodeError> {
+    check(&compact.topology)?;
+    let managers = compact.managers;
+    let reserved = match &compact.choice {
+        Some(choice) => &choice.kubelet_reserved,
+        None => &compact.reserved,
+    };
+    let count = match reserved.is_empty() {
+        true => managers.reserved_count.min(MAX_RESERVED) as usize,
+        false => reserved.len(),
+    };
+    let cpus = match compact.cpu_policy.as_str() {
+        "none" | "" => None,
+        "static" => Some(StaticCpus {
+            options: Options::parse(&compact.cpu_options)?,
+            reserved: reserved.clone(),
+            count,
+        }),
+        other => return Err(invalid("policy", other, "there is no such CPU manager policy")),
+    };
+    let policy = attribute(object, "topologyManagerPolicy")?;
+    let scope = attribute(object, "topologyManagerScope")?;
+    let alignment = match (policy, scope) {
+        (None, _) => None,
+        (Some(policy), scope) => {
+            let scope = scope.unwrap_or("container");
+            let known = Policy::parse(policy)
+                .ok_or_else(|| invalid("topologyManagerPolicy", policy, "there is no such policy"));
+            let scoped =
+                Scope::parse(scope).ok_or_else(|| invalid("topologyManagerScope", scope, "there is no such scope"));
+            Some((known?, scoped?))
+        }
+    };
+    let mut options = merge::Options {
+        prefer_closest_numa_nodes: managers.prefer_closest,
+        ..merge::Options::default()
+    };
+    if let Some(text) = attribute(object, "topologyManagerMaxNUMANodes")? {
+        let most = text
+            .parse()
+            .map_err(|_| invalid("topologyManagerMaxNUMANodes", text, "not a number"));
+        options.max_allowable_numa_nodes = most?;
+    }
+    let kinds = managers.memory_groups.is_some().then(|| {
+        let mut kinds: Vec<String> = zones.memory.values().flat_map(BTreeMap::keys).cloned().collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        kinds
+    });
+    Ok(ShapeKey {
+        topology: compact.topology,
+        reserved: compact.reserved,
+        cpus,
+        alignment,
+        options,
+        pod_level: managers.pod_level,
+        kinds,
+        distances: zones.distances,
+        caches: managers.caches,
+        policies: compact.choice.map(|choice| choice.policies),
+    })
+}
+
+/// A host has CPUs, and each core is on one NUMA node.
+fn check(topology: &Topology) -> Result<(), NodeError> {
+    if topology.cpus.is_empty() {
+        return Err(invalid("topology", "", "there are no CPUs"));
+    }
+    let mut cores = BTreeMap::new();
+    for cpu in topology.cpus.values() {
+        if *cores.entry((cpu.package, cpu.core)).or_insert(cpu.node) != cpu.node {
+            return Err(invalid(
+                "topology",
+                &cpu.core.to_string(),
+                "the CPUs of this core are on several NUMA nodes",
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! filter, prioritize and bind, as kube-scheduler sends them and as nonsense.
+
+use super::*;
+
+#[tokio::test]
+async fn kube_schedulers_calls_are_answered_as_it_expects() {
+    let served = plain().await;
+    // One connection for all, as Go's client keeps it.
+    let mut stream = TcpStream::connect(served.address).await.unwrap();
+    let (code, body) = exchange(&mut stream, served.recorded("filter.http").as_bytes()).await;
+    assert_eq!((code, json(&body)), (200, json(&text("filter-result.json"))));
+    let (code, body) = exchange(
+        &mut stream,
+        &request("POST", "/prioritize", &served.recorded("filter-args.json")),
+    )
+    .await;
+    assert_eq!(code, 200, "{body}");
+    let hosts: Vec<String> = json(&body)
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|host| host["Host"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(hosts, ["steliad", "kubelet", "worker-without-object"]);
+    let scores: Vec<i64> = json(&body)
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|host| host["Score"].as_i64().unwrap())
+        .collect();
+    assert!(
+        scores[..2].iter().all(|score| (1..=10).contains(score)) && scores[2] == 0,
+        "{scores:?}"
+    );
+    let (code, body) = exchange(&mut stream, &request("POST", "/bind", &text("binding-args.json"))).await;
+    assert_eq!((code, json(&body)), (200, json(&text("binding-result.json"))));
+    // To another node: it is bound.
+    let again = text("binding-args.json").replace("steliad", "kubelet");
+    let (code, body) = exchange(&mut stream, &request("POST", "/bind", &again)).await;
+    assert_eq!((code, json(&body)), (200, json(&text("binding-refused.json"))));
+    let pod = served.server.object("", "pods", "tenant-a", "vm-1").unwrap();
+    assert_eq!(pod["spec"]["nodeName"], "steliad");
+}
+
+/// kube-scheduler would look for victims on a node of `FailedNodes`, find none, and take that for an error.
+#[tokio::test]
+async fn no_refusal_is_one_that_preemption_could_resolve() {
+    let served = full().await;
+    let (_, body) = served
+        .ask("POST", "/filter", &served.recorded("filter-args.json"))
+        .await;
+    let result = json(&body);
+    let refused = result["FailedAndUnresolvableNodes"].as_object().unwrap();
+    assert_eq!(
+        (refused.len(), &result["FailedNodes"]),
+        (3, &serde_json::json!({})),
+        "{body}"
+    );
+    assert_eq!((&result["Error"], served.placer.waiting()), (&"".into(), 1));
+}
+
+/// It is refused by every node, with the whole reason: an error would be retried for ever.
+#[tokio::test]
+async fn a_pod_that_no_node_could_take_is_refused_by_each_with_the_whole_reason() {
+    let served = plain().await;
+    let mut args = json(&served.recorded("filter-args.json"));
+    let containers = args["Pod"]["spec"]["containers"].as_array_mut().unwrap();
+    let name = "a-container-with-a-name-as-long-as-the-api-server-lets-it-be-63";
+    let mut second = containers
+        .iter()
+        .find(|one| one.to_string().contains("stelia.io/vm"))
+        .unwrap()
+        .clone();
+    second["name"] = name.into();
+    containers.push(second);
+    let (code, body) = served.ask("POST", "/filter", &args.to_string()).await;
+    let result = json(&body);
+    assert_eq!(
+        (code, &result["Error"], &result["NodeNames"]),
+        (200, &"".into(), &serde_json::json!([])),
+        "{body}"
+    );
+    let refused = result["FailedAndUnresolvableNodes"].as_object().unwrap();
+    assert_eq!(refused.len(), args["NodeNames"].as_array().unwrap().len());
+    for why in refused.values() {
+        let why = why.as_str().unwrap();
+        assert!(
+            why.contains(name) && why.ends_with("ask for stelia.io/vm: a pod has one VM"),
+            "{why}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn nonsense_is_an_error_and_nothing_else() {
+    let served = plain().await;
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let args = text("filter-args.json");
+    let hostile = [
+        String::new(),
+        "null".to_owned(),
+        "[]".to_owned(),
+        "{}".to_owned(),
+        deep.clone(),
+        format!("{{\"Pod\":{deep},\"NodeNames\":[]}}"),
+        args[..args.len() / 2].to_owned(),
+        args.replace("\"4\"", "\"99999999999999999999999999\""),
+        args.replace("\"4\"", "-1"),
+        args.replace("\"containers\"", "\"container\""),
+        text("filter-args-nodes.json"),
+        "\u{0}\u{1}".to_owned(),
+    ];
+    for body in &hostile {
+        let (code, answer) = served.ask("POST", "/filter", body).await;
+        let result = json(&answer);
+        let refused = result["Error"] != ""
+            || result["NodeNames"]
+                .as_array()
+                .is_some_and(|names| !names.contains(&"steliad".into()));
+        assert!(
+            code == 200 && (refused || body.contains("\"container\"")),
+            "{code} {answer} to {:.200}",
+            body
+        );
+        assert_eq!(served.ask("POST", "/bind", body).await.0, 200);
+        served.ask("POST", "/prioritize", body).await;
+    }
+    let (_, answer) = served.ask("POST", "/filter", &text("filter-args-nodes.json")).await;
+    assert!(answer.contains("nodeCacheCapable must be true"), "{answer}");
+    // Nothing was bound by it, and the next one is answered.
+    assert_eq!(served.placer.reservation_counts(), Default::default());
+    assert_eq!(
+        json(&served.ask("POST", "/filter", &args).await.1),
+        json(&text("filter-result.json"))
+    );
+}

@@ -1,0 +1,81 @@
+//! Victims of a preemption.
+
+use super::*;
+
+#[tokio::test]
+async fn victims_are_kept_where_their_end_makes_room() {
+    let served = full().await;
+    let result = text("preempt-result.json");
+    for args in ["preempt-args.json", "preempt-args-victims.json"] {
+        let (code, body) = served.ask("POST", "/preempt", &served.recorded(args)).await;
+        assert_eq!((code, json(&body)), (200, json(&result)), "{args}");
+    }
+    // A pod that kubelet gave its CPUs gives them back too.
+    let args = served.recorded("preempt-args.json").replace(UNKNOWN, KUBELETS);
+    let (_, body) = served.ask("POST", "/preempt", &args).await;
+    let victims = &json(&body)["NodeNameToMetaVictims"];
+    let names: Vec<&String> = victims.as_object().unwrap().keys().collect();
+    assert_eq!(names, ["kubelet", "steliad"]);
+    assert_eq!(
+        victims["kubelet"],
+        serde_json::json!({"Pods": [{"UID": KUBELETS}], "NumPDBViolations": 0})
+    );
+    // A pod without CPUs of its own goes wherever counting says.
+    let shared = args
+        .replace("\"4\"", "\"1500m\"")
+        .replace("stelia.io/vm", "example.com/other");
+    let (_, body) = served.ask("POST", "/preempt", &shared).await;
+    assert_eq!(
+        json(&body)["NodeNameToMetaVictims"].as_object().unwrap().len(),
+        3,
+        "{body}"
+    );
+}
+
+#[tokio::test]
+async fn nonsense_about_victims_is_an_error_and_nothing_else() {
+    let served = full().await;
+    let args = served.recorded("preempt-args.json");
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    for body in [
+        String::new(),
+        "null".to_owned(),
+        "{}".to_owned(),
+        format!("{{\"Pod\":{deep}}}"),
+        args[..args.len() - 2].to_owned(),
+        args.replace("NodeNameToMetaVictims", "Other"),
+        args.replace("\"4\"", "-1"),
+        args.replace("\"NumPDBViolations\":1", "\"NumPDBViolations\":\"1\""),
+        args.replace("{\"UID\"", "{\"Name\""),
+        served.recorded("filter-args.json"),
+    ] {
+        let (code, answer) = served.ask("POST", "/preempt", &body).await;
+        assert_eq!(code, 400, "{answer} to {body:.200}");
+    }
+    // What names nobody frees nothing.
+    for (from, to) in [
+        (format!("{{\"UID\":\"{VICTIM}\"}}"), String::new()),
+        (VICTIM.to_owned(), "nobody".to_owned()),
+        (VICTIM.to_owned(), String::new()),
+        (format!("[{{\"UID\":\"{VICTIM}\"}}]"), "null".to_owned()),
+        (
+            format!("{{\"Pods\":[{{\"UID\":\"{VICTIM}\"}}],\"NumPDBViolations\":1}}"),
+            "null".to_owned(),
+        ),
+    ] {
+        let (code, answer) = served.ask("POST", "/preempt", &args.replace(&from, &to)).await;
+        assert_eq!(
+            (code, json(&answer)),
+            (200, json(r#"{"NodeNameToMetaVictims":{}}"#)),
+            "{to}"
+        );
+    }
+    // The same pod a thousand times leaves once.
+    let often = vec![format!("{{\"UID\":\"{VICTIM}\"}}"); 1000].join(",");
+    let args = args.replace(&format!("{{\"UID\":\"{VICTIM}\"}}"), &often);
+    let (code, answer) = served.ask("POST", "/preempt", &args).await;
+    let pods = &json(&answer)["NodeNameToMetaVictims"]["steliad"]["Pods"];
+    assert_eq!((code, pods.as_array().unwrap().len()), (200, 1000));
+    assert_eq!(served.ask("GET", "/preempt", "").await.0, 405);
+    assert_eq!(served.placer.reservation_counts(), Default::default());
+}

@@ -1,0 +1,127 @@
+//! Pods that wait until a node has room.
+
+use super::*;
+
+impl Cluster {
+    fn publish(&self, machine: usize) {
+        self.server
+            .put(OBJECTS, "noderesourcetopologies", self.machines[machine].object());
+    }
+
+    /// When a pod was told last to be tried again.
+    fn retried(&self, name: &str) -> Option<String> {
+        let pod = self.server.object("", "pods", "vms", name).unwrap();
+        let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let told = conditions
+            .iter()
+            .find(|one| one["type"] == "isolation.stelia.io/Retry")?;
+        assert_eq!(
+            (&told["status"], &told["reason"]),
+            (&"True".into(), &"RoomOnNode".into())
+        );
+        Some(told["message"].as_str().unwrap().to_owned())
+    }
+}
+
+impl Instance {
+    /// As a filter call does. How many nodes would take it.
+    fn filter(&self, cluster: &Cluster, name: &str) -> usize {
+        let asked = self.placer.now();
+        let pod = cluster.server.object("", "pods", "vms", name).unwrap();
+        let (uid, request) = self.placer.record_filtered_pod(&pod.to_string()).unwrap();
+        let mut fit = 0;
+        self.placer
+            .evaluate_nodes(&request.unwrap(), &["steliad", "kubelet"], |_, answer| {
+                fit += usize::from(matches!(answer, Answer::Fits(_)));
+            });
+        if fit == 0 {
+            self.placer.add_waiting(uid.unwrap(), asked);
+        }
+        fit
+    }
+
+    fn retries(&self) -> u64 {
+        self.placer.counts().retried.load(Ordering::Relaxed)
+    }
+}
+
+/// A cluster whose nodes are full: 12 of 14 CPUs of each NUMA node are a VM's.
+fn full() -> Cluster {
+    let mut cluster = Cluster::new();
+    for number in [901, 902] {
+        cluster.machines[0].register(&uid(number, 0), 12, None).unwrap();
+        let low = pod("low", &uid(number, 0), 12, true);
+        cluster.machines[1].admit(&uid(number, 0), &low).unwrap();
+    }
+    cluster.publish(0);
+    cluster.publish(1);
+    cluster
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_waits_is_told_once_as_soon_as_a_node_has_room_for_it() {
+    let mut cluster = full();
+    let instance = cluster.ready(1).await;
+    let pods = [("fits", 1, 12), ("larger", 2, 20), ("bound", 3, 12)];
+    for (name, number, cpus) in pods {
+        cluster.make(name, number, cpus);
+        assert_eq!(instance.filter(&cluster, name), 0);
+    }
+    // Another scheduler places one of them.
+    let mut bound = cluster.server.object("", "pods", "vms", "bound").unwrap();
+    bound["spec"]["nodeName"] = "worker".into();
+    cluster.server.put("", "pods", bound);
+    assert_eq!(instance.placer.waiting(), 3);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!((instance.retries(), instance.placer.waiting()), (0, 2));
+
+    // A VM ends, and nothing happens that a scheduler watches.
+    cluster.machines[0].end(&uid(901, 0));
+    cluster.publish(0);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let told = cluster.retried("fits").expect("told");
+    assert!(cluster.retried("larger").is_none() && cluster.retried("bound").is_none());
+    // Once a change, also if the scheduler is long in coming back.
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert_eq!((instance.retries(), cluster.retried("fits")), (1, Some(told)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_has_the_pods_tried_again_that_a_former_one_refused() {
+    let mut cluster = full();
+    cluster.make("vm", 1, 12);
+    let mut waits = cluster.server.object("", "pods", "vms", "vm").unwrap();
+    waits["status"]["conditions"] =
+        serde_json::json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]);
+    cluster.server.put("", "pods", waits);
+    cluster.make("new", 2, 12);
+    // The room is there before anybody leads.
+    cluster.machines[1].end(&uid(902, 0));
+    cluster.publish(1);
+    let instance = cluster.ready(1).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((instance.retries(), cluster.retried("vm").is_some()), (1, true));
+    assert!(
+        cluster.retried("new").is_none(),
+        "the scheduler was not asked about it yet"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_told_is_told_again_and_a_pod_that_is_gone_is_forgotten() {
+    let mut cluster = full();
+    let instance = cluster.ready(1).await;
+    cluster.make("vm", 1, 12);
+    assert_eq!(instance.filter(&cluster, "vm"), 0);
+    cluster.fail("patch", "pods/status", 3, Fault::status(503));
+    cluster.machines[0].end(&uid(901, 0));
+    cluster.publish(0);
+    // Pauses of 1, 2 and 4 s.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert!(cluster.retried("vm").is_none(), "it is not told again at once");
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(cluster.retried("vm").is_some());
+    cluster.server.remove("", "pods", "vms", "vm");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(instance.placer.waiting(), 0);
+}

@@ -1,0 +1,362 @@
+#![doc = include_str!("../README.md")]
+//!
+//! # What a pod holds
+//!
+//! A node's object says which pods have CPUs of their own. Until it shows a pod that was bound there, that pod *holds* what it
+//! was promised: a claim. What is held follows from what is known, so a restart that reads the same knows the same:
+//!
+//! | what is known of a pod | what it holds |
+//! |---|---|
+//! | a bind of it is under way, or was and its outcome is not known | on the node it would be bound to |
+//! | it is bound, and the node's object does not show it | on its node, also if the object showed it before: a container that restarts comes back |
+//! | it is bound, and the object shows it | nothing: the object accounts for it |
+//! | it is gone (ended or deleted), and the object never showed it | on its node for [`SETTLE_TIMEOUT`] more: the node may have admitted it, and say so late |
+//! | it is gone, and the object showed it once | nothing |
+//!
+//! Every event may come late, twice or out of order: pods, objects and claim objects are ordered by their versions, and a UID that is
+//! gone stays gone.
+
+mod binds;
+mod claims;
+mod events;
+mod records;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use stelia_cpus::CpuSet;
+use stelia_kubelet::Uid;
+
+pub use binds::{BindNotStarted, BindRequest, StartedBind, Ticket};
+pub use claims::{Claim, Rewrite};
+pub use events::{ObservedPod, Refused};
+use records::{NodeRecord, PodRecord};
+
+/// Since any moment before all others, such as the program's start.
+pub type Moment = Duration;
+/// A `resourceVersion`. Kubernetes compares them as numbers since 1.35, and etcd has always counted up.
+pub type Version = u64;
+/// One call that binds a pod: the process in the upper half, its calls counted in the lower one.
+pub type AttemptId = u128;
+/// A Node's name.
+pub type NodeName = Arc<str>;
+
+/// A node is silent if its object does not show a bound pod for this long: nothing more is placed there
+/// until the object changes. The publisher writes at most every 2 s, and retries.
+pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a pod that ended before the object showed it is still counted: twice the delays of daemon and publisher together.
+pub const SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the UID of a removed pod is remembered, so that a late answer does not bring it back.
+const UID_RETENTION: Duration = Duration::from_secs(600);
+/// A bind whose outcome is unknown for this long is decided by changing the pod's version: see [`Reservations::to_fence`].
+pub const FENCE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What nodes would do with pods.
+pub trait Rules {
+    /// A node as its object describes it.
+    type Node;
+    /// What a pod requests.
+    type Request: Clone;
+    /// What the node would give the pod.
+    type Placement;
+    /// Why the node would not admit the pod.
+    type Rejection;
+
+    /// Stores a node's object, or `None` if it was deleted. Returns whether pods can be placed on the node.
+    fn put_node(&mut self, node: &str, described: Option<Self::Node>) -> bool;
+
+    /// Places the pod on the node beside the pods that hold CPUs there, in whatever order the node admits them.
+    ///
+    /// # Errors
+    /// The node would refuse the pod, or one of the others.
+    fn place(
+        &mut self,
+        node: &str,
+        held: &[Held<'_, Self::Request>],
+        request: &Self::Request,
+    ) -> Result<Self::Placement, Self::Rejection>;
+
+    /// The CPUs that the pod's annotation is to name; `None` if the node chooses them.
+    fn assigned_cpus(&self, place: &Self::Placement) -> Option<CpuSet>;
+
+    /// Whether the node would give a pod with this request CPUs of its own, so that its object will show the pod.
+    fn gets_own_cpus(&self, node: &str, request: &Self::Request) -> bool;
+
+    /// Whether the node's object shows the pod.
+    fn object_shows(&self, node: &str, pod: Uid) -> bool;
+
+    /// Whether the pod gets its CPUs when its container starts, which may be long after the bind, and not when kubelet admits the pod.
+    fn cpus_at_container_start(&self, node: &str, request: &Self::Request) -> bool;
+}
+
+/// What a pod holds on a node whose object does not show it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held<'a, Q> {
+    pub pod: Uid,
+    pub request: &'a Q,
+    /// The CPUs that are assigned to it; `None` if the node will choose them.
+    pub cpus: Option<&'a CpuSet>,
+}
+
+/// Why no pod at all is placed on a node now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    #[error("the node has no NodeResourceTopology object that can be used")]
+    NoObject,
+    #[error("the node is silent: its object does not show pods that were bound more than {} s ago", SILENCE_TIMEOUT.as_secs())]
+    Silent,
+    #[error("a pod of which nothing but a claim is known holds CPUs there")]
+    UnknownClaim,
+}
+
+/// What is held on all nodes.
+pub struct Reservations<R: Rules> {
+    rules: R,
+    pods: HashMap<Uid, PodRecord<R::Request>>,
+    nodes: HashMap<NodeName, NodeRecord>,
+    /// Pods with an undecided bind.
+    undecided: BTreeSet<Uid>,
+    /// When pods that are gone no longer hold CPUs, and when they are forgotten.
+    timers: BTreeMap<Moment, BTreeSet<Uid>>,
+    /// Nodes on which what is held may have changed since [`Reservations::update_rules`].
+    changed: BTreeSet<NodeName>,
+    /// Nodes that may have more room than before.
+    roomier: BTreeSet<NodeName>,
+    /// Refusals since [`Reservations::take_refused`].
+    refused: Vec<Refused>,
+    last_attempt: AttemptId,
+}
+
+/// The state of a pod's reservation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReservationStatus {
+    pub node: NodeName,
+    /// `binding`, `undecided`, `unseen` or `bound`.
+    pub state: &'static str,
+    pub cpus: Option<CpuSet>,
+    pub since: Moment,
+}
+
+/// Numbers of pods by state, for metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReservationCounts {
+    /// Binds under way.
+    pub binding: usize,
+    /// Binds whose outcome is not known.
+    pub undecided: usize,
+    /// Bound, and not shown by the node's object.
+    pub unseen: usize,
+    /// Pods among those that other schedulers bound.
+    pub foreign: usize,
+    /// Gone before the object showed them, and still counted.
+    pub leaving: usize,
+    pub silent_nodes: usize,
+}
+
+impl<R: Rules> Reservations<R> {
+    /// `process`: a number that no other process has, now or before.
+    pub fn new(rules: R, process: u64) -> Self {
+        Self {
+            rules,
+            pods: HashMap::new(),
+            nodes: HashMap::new(),
+            undecided: BTreeSet::new(),
+            timers: BTreeMap::new(),
+            changed: BTreeSet::new(),
+            roomier: BTreeSet::new(),
+            refused: Vec::new(),
+            last_attempt: AttemptId::from(process) << 64,
+        }
+    }
+
+    pub fn rules(&self) -> &R {
+        &self.rules
+    }
+
+    pub fn rules_mut(&mut self) -> &mut R {
+        &mut self.rules
+    }
+
+    /// Whether pods may be placed on the node now.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn available(&self, node: &str, now: Moment) -> Result<(), Unavailable> {
+        let known = self
+            .nodes
+            .get(node)
+            .filter(|known| known.usable)
+            .ok_or(Unavailable::NoObject)?;
+        if known.has_unknown_claim {
+            return Err(Unavailable::UnknownClaim);
+        }
+        match known.silent_after.is_some_and(|at| now > at) {
+            true => Err(Unavailable::Silent),
+            false => Ok(()),
+        }
+    }
+
+    /// What is held on a node, in the order in which it was promised.
+    pub fn held(&self, node: &str) -> Vec<Held<'_, R::Request>> {
+        held(&self.pods, &self.nodes, node)
+    }
+
+    /// Passes what is held to the rules, for each node on which it may have changed.
+    pub fn update_rules(&mut self, mut update: impl FnMut(&mut R, &str, &[Held<'_, R::Request>])) {
+        for node in std::mem::take(&mut self.changed) {
+            let held = held(&self.pods, &self.nodes, &node);
+            update(&mut self.rules, &node, &held);
+        }
+    }
+
+    /// The nodes that the pod is bound to, or may become bound to.
+    pub fn statuses(&self, pod: Uid) -> Vec<ReservationStatus> {
+        let Some(record) = self.pods.get(&pod) else {
+            return Vec::new();
+        };
+        let intents = record.intents.iter().map(|intent| ReservationStatus {
+            node: intent.node.clone(),
+            state: if intent.open { "binding" } else { "undecided" },
+            cpus: intent.cpus.clone(),
+            since: intent.since,
+        });
+        let bound = record.bound.as_ref().map(|bound| ReservationStatus {
+            node: bound.node.clone(),
+            state: if bound.shown { "bound" } else { "unseen" },
+            cpus: record.cpus.clone(),
+            since: bound.since,
+        });
+        intents.chain(bound).collect()
+    }
+
+    /// The node that the pod is bound to.
+    pub fn bound_to(&self, pod: Uid) -> Option<NodeName> {
+        let bound = self.pods.get(&pod)?.bound.as_ref()?;
+        Some(bound.node.clone())
+    }
+
+    /// The nodes that may have more room than when this was asked last.
+    pub fn take_roomier(&mut self) -> BTreeSet<NodeName> {
+        std::mem::take(&mut self.roomier)
+    }
+
+    /// Pods that were bound here and that their nodes refused; each is reported once.
+    pub fn take_refused(&mut self) -> Vec<Refused> {
+        std::mem::take(&mut self.refused)
+    }
+
+    pub fn counts(&self, now: Moment) -> ReservationCounts {
+        let mut counts = ReservationCounts::default();
+        for record in self.pods.values() {
+            let open = record.intents.iter().filter(|intent| intent.open).count();
+            counts.binding += open;
+            counts.undecided += record.intents.len() - open;
+            let Some(bound) = record.unseen() else { continue };
+            match record.gone {
+                Some(_) => counts.leaving += 1,
+                None => {
+                    counts.unseen += 1;
+                    counts.foreign += usize::from(!bound.ours);
+                }
+            }
+        }
+        let silent = |known: &&NodeRecord| known.usable && known.silent_after.is_some_and(|at| now > at);
+        counts.silent_nodes = self.nodes.values().filter(silent).count();
+        counts
+    }
+
+    /// Passes the time: pods that ended before the object showed them stop holding CPUs, and pods long gone are forgotten.
+    pub fn advance(&mut self, now: Moment) {
+        while let Some(entry) = self.timers.first_entry().filter(|entry| *entry.key() <= now) {
+            for pod in entry.remove() {
+                self.expire(pod, now);
+            }
+        }
+    }
+
+    fn expire(&mut self, pod: Uid, now: Moment) {
+        let Some(record) = self.pods.get_mut(&pod) else { return };
+        let Some(gone) = record.gone else { return };
+        let left = record.bound.take().filter(|_| now >= gone + SETTLE_TIMEOUT);
+        if now >= gone + UID_RETENTION {
+            self.pods.remove(&pod);
+        }
+        if let Some(bound) = left {
+            self.remove_from_node(pod, &bound.node);
+        }
+    }
+
+    /// Removes the pod from the node, unless another bind of it there is left.
+    fn remove_from_node(&mut self, pod: Uid, node: &NodeName) {
+        let stays = self.pods.get(&pod).is_some_and(|record| record.is_listed_on(node));
+        if let Some(known) = self.nodes.get_mut(node).filter(|_| !stays) {
+            known.pods.retain(|one| *one != pod);
+        }
+        self.roomier.insert(node.clone());
+        self.update_node(node);
+    }
+
+    /// Adds the pod to the node as the last one, unless it is there already.
+    fn add_to_node(&mut self, pod: Uid, node: &NodeName) {
+        let known = self.nodes.entry(node.clone()).or_default();
+        if !known.pods.contains(&pod) {
+            known.pods.push(pod);
+        }
+        self.update_node(node);
+    }
+
+    /// Derives a node's flags again, because what is held there may have changed.
+    fn update_node(&mut self, node: &NodeName) {
+        self.changed.insert(node.clone());
+        let Some(known) = self.nodes.get(node) else { return };
+        let pods = || {
+            known
+                .pods
+                .iter()
+                .filter_map(|pod| self.pods.get(pod))
+                .filter(|record| record.holds(node))
+        };
+        let has_unknown_claim = pods().any(|record| record.request.is_none());
+        let due = |record: &PodRecord<R::Request>| {
+            let request = record
+                .request
+                .as_ref()
+                .filter(|_| known.usable && record.gone.is_none())?;
+            let bound = record.unseen()?;
+            let since = match self.rules.cpus_at_container_start(node, request) {
+                true => bound.started?,
+                false => bound.since,
+            };
+            self.rules
+                .gets_own_cpus(node, request)
+                .then(|| since.max(known.object_changed_at) + SILENCE_TIMEOUT)
+        };
+        let silent_after = pods().filter_map(due).min();
+        if let Some(known) = self.nodes.get_mut(node) {
+            if known.has_unknown_claim && !has_unknown_claim {
+                self.roomier.insert(node.clone());
+            }
+            (known.has_unknown_claim, known.silent_after) = (has_unknown_claim, silent_after);
+            if known.is_empty() {
+                self.nodes.remove(node);
+            }
+        }
+    }
+}
+
+fn held<'a, Q>(
+    pods: &'a HashMap<Uid, PodRecord<Q>>,
+    nodes: &HashMap<NodeName, NodeRecord>,
+    node: &str,
+) -> Vec<Held<'a, Q>> {
+    let on = nodes.get(node).map(|known| known.pods.as_slice()).unwrap_or_default();
+    let held = |pod: &Uid| {
+        let record = pods.get(pod)?;
+        let (pod, request) = (*pod, record.request.as_ref()?);
+        Some(record.claims(node).map(move |cpus| Held { pod, request, cpus }))
+    };
+    on.iter().filter_map(held).flatten().collect()
+}

@@ -1,0 +1,332 @@
+use super::*;
+
+#[test]
+fn a_claim_lasts_until_the_object_shows_the_pod() {
+    let mut all = one_node("0-7");
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    assert_eq!(begun.cpus.unwrap().to_string(), "0-3");
+    let next = all.start_bind(asked(2, 6, 4), &node("a"), seconds(1)).unwrap();
+    assert_eq!(next.cpus.unwrap().to_string(), "4-7");
+    assert!(matches!(
+        all.start_bind(asked(3, 7, 1), &node("a"), seconds(1)),
+        Err(BindNotStarted::Rejected(_))
+    ));
+
+    all.bind_succeeded(&begun.ticket, seconds(2));
+    all.bind_failed(&next.ticket);
+    assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
+    all.object_changed(&node("a"), 8, plain("4-7", &[1]), seconds(3));
+    assert_eq!(held(&all, "a"), []);
+    assert_eq!(all.counts(seconds(3)), ReservationCounts::default());
+}
+
+#[test]
+fn one_bind_of_a_pod_at_a_time() {
+    let mut all = one_node("0-7");
+    all.object_changed(&node("b"), 2, plain("0-7", &[]), seconds(0));
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    let again = all.start_bind(asked(1, 5, 4), &node("b"), seconds(1));
+    assert!(matches!(again, Err(BindNotStarted::UnderWay(on)) if &*on == "a"));
+    all.bind_succeeded(&begun.ticket, seconds(1));
+    assert!(matches!(
+        all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)),
+        Err(BindNotStarted::Already)
+    ));
+    assert!(matches!(
+        all.start_bind(asked(1, 5, 4), &node("b"), seconds(1)),
+        Err(BindNotStarted::Elsewhere(_))
+    ));
+}
+
+#[test]
+fn a_lost_answer_holds_until_the_pod_is_another() {
+    let mut all = one_node("0-7");
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_undecided(&begun.ticket, seconds(1));
+    all.pod_changed(pod(1, 5, None, 4), seconds(2));
+    assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
+    assert_eq!(all.to_fence(seconds(2)), []);
+    assert_eq!(all.to_fence(seconds(11)).len(), 1);
+    all.pod_changed(pod(1, 9, None, 4), seconds(12));
+    assert_eq!(held(&all, "a"), []);
+    assert_eq!(all.undecided(), []);
+}
+
+#[test]
+fn a_lost_answer_that_was_yes() {
+    let mut all = one_node("0-7");
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_undecided(&begun.ticket, seconds(1));
+    all.pod_changed(pod(1, 6, Some("a"), 4), seconds(2));
+    assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
+    assert_eq!(
+        all.counts(seconds(2)),
+        ReservationCounts {
+            unseen: 1,
+            ..ReservationCounts::default()
+        }
+    );
+}
+
+#[test]
+fn two_binds_of_which_one_will_fail_both_hold() {
+    let mut all = one_node("0-7");
+    all.object_changed(&node("b"), 2, plain("0-7", &[]), seconds(0));
+    let first = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_undecided(&first.ticket, seconds(1));
+    let second = all.start_bind(asked(1, 5, 4), &node("b"), seconds(2)).unwrap();
+    assert_eq!((held(&all, "a").len(), held(&all, "b").len()), (1, 1));
+    // The first one's binding was late.
+    all.pod_changed(pod(1, 6, Some("a"), 4), seconds(3));
+    assert!(!all.is_open(&second.ticket));
+    all.bind_failed(&second.ticket);
+    assert_eq!((held(&all, "a").len(), held(&all, "b").len()), (1, 0));
+}
+
+#[test]
+fn a_node_whose_object_does_not_show_its_pods_is_silent_until_it_changes() {
+    let mut all = one_node("0-7");
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_succeeded(&begun.ticket, seconds(1));
+    assert!(all.available("a", seconds(31)).is_ok());
+    assert_eq!(all.available("a", seconds(32)), Err(Unavailable::Silent));
+    assert!(matches!(
+        all.start_bind(asked(2, 6, 1), &node("a"), seconds(32)),
+        Err(BindNotStarted::Unavailable(Unavailable::Silent))
+    ));
+    assert_eq!(held(&all, "a").len(), 1, "its claims are kept");
+    assert_eq!(all.counts(seconds(32)).silent_nodes, 1);
+    all.object_changed(&node("a"), 9, plain("0-7", &[]), seconds(40));
+    assert!(all.available("a", seconds(70)).is_ok());
+    assert_eq!(all.available("a", seconds(71)), Err(Unavailable::Silent));
+}
+
+#[test]
+fn where_cpus_are_given_at_the_start_a_pull_that_takes_long_is_no_silence() {
+    let mut all = Reservations::new(Lowest::default(), 1);
+    let late = Plain {
+        cpus_at_container_start: true,
+        ..plain("0-7", &[])
+    };
+    all.object_changed(&node("a"), 1, late, seconds(0));
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_succeeded(&begun.ticket, seconds(1));
+    assert!(all.available("a", seconds(500)).is_ok());
+    all.pod_changed(
+        ObservedPod {
+            running: true,
+            ..pod(1, 6, Some("a"), 4)
+        },
+        seconds(500),
+    );
+    assert!(all.available("a", seconds(530)).is_ok());
+    assert_eq!(all.available("a", seconds(531)), Err(Unavailable::Silent));
+}
+
+#[test]
+fn pods_bound_by_others_hold_and_are_blamed() {
+    let mut all = one_node("0-7");
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_succeeded(&begun.ticket, seconds(1));
+    all.pod_changed(pod(9, 6, Some("a"), 2), seconds(2));
+    assert_eq!(held(&all, "a"), [(1, "0-3".to_owned()), (9, "-".to_owned())]);
+    all.pod_gone(uid(1), Some("TopologyAffinityError"), seconds(3));
+    let refused = all.take_refused();
+    assert_eq!(refused.len(), 1);
+    assert_eq!(
+        (refused[0].reason.as_str(), refused[0].foreign),
+        ("TopologyAffinityError", Some(uid(9)))
+    );
+    assert_eq!(all.take_refused(), []);
+}
+
+#[test]
+fn a_refusal_without_others_is_blamed_on_nobody() {
+    let mut all = one_node("0-7");
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_succeeded(&begun.ticket, seconds(1));
+    all.pod_gone(uid(1), Some("OutOfcpu"), seconds(3));
+    assert_eq!(all.take_refused()[0].foreign, None);
+}
+
+#[test]
+fn what_ends_unseen_is_counted_a_while_and_what_was_seen_is_not() {
+    let mut all = one_node("0-7");
+    for uid in [1, 2] {
+        let begun = all.start_bind(asked(uid, 5, 2), &node("a"), seconds(1)).unwrap();
+        all.bind_succeeded(&begun.ticket, seconds(1));
+    }
+    all.object_changed(&node("a"), 8, plain("2-7", &[1]), seconds(2));
+    all.pod_gone(uid(1), None, seconds(3));
+    all.pod_gone(uid(2), None, seconds(3));
+    assert_eq!(held(&all, "a"), [(2, "2-3".to_owned())]);
+    all.advance(seconds(8));
+    assert_eq!(held(&all, "a"), []);
+    // A watch that is late does not bring it back.
+    all.pod_changed(pod(2, 7, Some("a"), 2), seconds(9));
+    assert_eq!(held(&all, "a"), []);
+    all.advance(seconds(700));
+    assert!(all.pods.is_empty());
+}
+
+#[test]
+fn a_container_that_restarts_keeps_its_cpus() {
+    let mut all = one_node("0-7");
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_succeeded(&begun.ticket, seconds(1));
+    all.object_changed(&node("a"), 8, plain("4-7", &[1]), seconds(2));
+    all.object_changed(&node("a"), 9, plain("0-7", &[]), seconds(3));
+    assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
+    all.pod_gone(uid(1), None, seconds(4));
+    assert_eq!(
+        held(&all, "a"),
+        [],
+        "it was there, so the node has nothing more to say of it"
+    );
+}
+
+#[test]
+fn a_name_that_is_used_again_is_another_pod() {
+    let mut all = one_node("0-7");
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.pod_gone(uid(1), None, seconds(2));
+    assert!(!all.is_open(&begun.ticket));
+    let again = BindRequest {
+        name: Arc::from("ns/pod-1"),
+        ..asked(2, 9, 4)
+    };
+    assert_eq!(
+        all.start_bind(again, &node("a"), seconds(2))
+            .unwrap()
+            .cpus
+            .unwrap()
+            .to_string(),
+        "0-3"
+    );
+    all.bind_succeeded(&begun.ticket, seconds(3));
+    assert_eq!(held(&all, "a").len(), 1);
+    assert!(matches!(
+        all.start_bind(asked(1, 5, 4), &node("a"), seconds(3)),
+        Err(BindNotStarted::Gone)
+    ));
+}
+
+#[test]
+fn a_pod_that_is_deleted_while_it_is_bound_holds_nothing_whatever_the_answer_is() {
+    for lost in [false, true] {
+        let mut all = one_node("0-7");
+        let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+        assert_eq!(held(&all, "a").len(), 1);
+        all.pod_gone(uid(1), None, seconds(2));
+        assert_eq!(held(&all, "a"), []);
+        match lost {
+            true => all.bind_undecided(&begun.ticket, seconds(3)),
+            false => all.bind_failed(&begun.ticket),
+        }
+        assert_eq!((held(&all, "a").len(), all.undecided().len()), (0, 0), "{lost}");
+        // A late event of it does not bring it back.
+        all.pod_changed(pod(1, 6, Some("a"), 4), seconds(4));
+        assert_eq!(held(&all, "a"), []);
+    }
+}
+
+#[test]
+fn a_pod_that_is_being_deleted_is_promised_nothing() {
+    let mut all = one_node("0-7");
+    let mut ending = pod(1, 5, None, 4);
+    ending.ending = true;
+    all.pod_changed(ending, seconds(1));
+    assert!(matches!(
+        all.start_bind(asked(1, 5, 4), &node("a"), seconds(2)),
+        Err(BindNotStarted::Gone)
+    ));
+}
+
+#[test]
+fn a_node_that_is_deleted_and_made_again() {
+    let mut all = one_node("0-7");
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_succeeded(&begun.ticket, seconds(1));
+    all.object_changed(&node("a"), 8, plain("4-7", &[1]), seconds(2));
+    all.object_deleted(&node("a"), 10, seconds(3));
+    assert_eq!(all.available("a", seconds(3)), Err(Unavailable::NoObject));
+    all.object_changed(&node("a"), 9, plain("4-7", &[1]), seconds(3));
+    assert_eq!(
+        all.available("a", seconds(3)),
+        Err(Unavailable::NoObject),
+        "older than the deletion"
+    );
+    all.object_changed(&node("a"), 12, plain("0-7", &[]), seconds(4));
+    assert_eq!(
+        held(&all, "a"),
+        [(1, "0-3".to_owned())],
+        "until the API server says that the pod is gone"
+    );
+    all.pod_gone(uid(1), None, seconds(5));
+    assert_eq!(held(&all, "a"), []);
+}
+
+#[test]
+fn an_older_object_is_passed_over() {
+    let mut all = one_node("0-7");
+    all.object_changed(&node("a"), 20, plain("4-7", &[1]), seconds(2));
+    all.object_changed(&node("a"), 19, plain("0-7", &[]), seconds(3));
+    let begun = all.start_bind(asked(2, 30, 2), &node("a"), seconds(3)).unwrap();
+    assert_eq!(begun.cpus.unwrap().to_string(), "4-5");
+}
+
+#[test]
+fn a_former_writers_claim_holds_until_it_is_known_better() {
+    let claim = |uid: u128, version| Claim {
+        pod: super::uid(uid),
+        name: Arc::from(format!("ns/pod-{uid}")),
+        attempt: 77,
+        version,
+        cpus: Some("0-3".parse().unwrap()),
+    };
+    let mut all = one_node("0-7");
+    let begun = all.start_bind(asked(2, 6, 4), &node("a"), seconds(1)).unwrap();
+    assert!(all.claims_changed(&node("a"), 30, &[claim(1, 5)], seconds(1)));
+    assert_eq!(
+        all.rewrite(&begun.ticket),
+        None,
+        "it was promised without knowing the other"
+    );
+    assert_eq!(all.available("a", seconds(1)), Err(Unavailable::UnknownClaim));
+    all.bind_failed(&begun.ticket);
+
+    all.pod_changed(pod(1, 5, None, 4), seconds(2));
+    let begun = all.start_bind(asked(2, 6, 4), &node("a"), seconds(2)).unwrap();
+    assert_eq!(begun.cpus.as_ref().unwrap().to_string(), "4-7");
+    let rewrite = all.rewrite(&begun.ticket).unwrap();
+    assert_eq!((rewrite.base, rewrite.claims.len()), (Some(30), 2));
+    all.claims_written(&node("a"), 31);
+    all.pod_changed(pod(1, 7, None, 4), seconds(3));
+    assert_eq!(held(&all, "a"), [(2, "4-7".to_owned())]);
+
+    // Known to be over: not news.
+    assert!(!all.claims_changed(&node("a"), 40, &[claim(1, 5)], seconds(4)));
+}
+
+#[test]
+fn a_list_of_all_ends_what_is_not_in_it() {
+    let mut all = one_node("0-7");
+    all.pod_changed(pod(1, 5, Some("a"), 2), seconds(1));
+    let young = all.start_bind(asked(2, 50, 2), &node("a"), seconds(1)).unwrap();
+    all.pods_listed(&Default::default(), 40, seconds(2));
+    all.objects_listed(&Default::default(), 40, seconds(2));
+    assert!(all.is_open(&young.ticket), "it is younger than the list");
+    all.advance(seconds(10));
+    assert_eq!(held(&all, "a"), [(2, "2-3".to_owned())]);
+    assert_eq!(all.available("a", seconds(2)), Err(Unavailable::NoObject));
+}
+
+#[test]
+fn pods_without_cpus_of_their_own_end_with_the_binding() {
+    let mut all = one_node("0-7");
+    let begun = all.start_bind(asked(1, 5, 0), &node("a"), seconds(1)).unwrap();
+    assert_eq!(begun.cpus, None);
+    all.bind_succeeded(&begun.ticket, seconds(1));
+    assert_eq!(held(&all, "a"), []);
+    assert!(all.available("a", seconds(100)).is_ok());
+}

@@ -1,0 +1,127 @@
+mod behaviour;
+mod world;
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+/// A node without cores: it gives the lowest CPUs that are free.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Plain {
+    pub free: CpuSet,
+    pub pods: BTreeSet<Uid>,
+    pub cpus_at_container_start: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Lowest(HashMap<String, Plain>);
+
+/// The lowest of the CPUs, if there are as many.
+fn lowest(free: &CpuSet, count: usize) -> Option<CpuSet> {
+    (free.len() >= count).then(|| free.iter().take(count).collect())
+}
+
+impl Rules for Lowest {
+    type Node = Plain;
+    type Request = usize;
+    type Placement = CpuSet;
+    type Rejection = &'static str;
+
+    fn put_node(&mut self, node: &str, described: Option<Plain>) -> bool {
+        match described {
+            Some(described) => drop(self.0.insert(node.to_owned(), described)),
+            None => drop(self.0.remove(node)),
+        }
+        self.0.contains_key(node)
+    }
+
+    fn place(&mut self, node: &str, held: &[Held<'_, usize>], request: &usize) -> Result<CpuSet, &'static str> {
+        let chosen = held.iter().filter_map(|held| held.cpus);
+        let mut free = chosen.fold(self.0[node].free.clone(), |free, cpus| free.difference(cpus));
+        for held in held.iter().filter(|held| held.cpus.is_none()) {
+            let taken = lowest(&free, *held.request).unwrap_or_default();
+            free = free.difference(&taken);
+        }
+        lowest(&free, *request).ok_or("too few CPUs are free")
+    }
+
+    fn assigned_cpus(&self, place: &CpuSet) -> Option<CpuSet> {
+        Some(place.clone()).filter(|place| !place.is_empty())
+    }
+
+    fn gets_own_cpus(&self, _: &str, request: &usize) -> bool {
+        *request > 0
+    }
+
+    fn object_shows(&self, node: &str, pod: Uid) -> bool {
+        self.0.get(node).is_some_and(|node| node.pods.contains(&pod))
+    }
+
+    fn cpus_at_container_start(&self, node: &str, _: &usize) -> bool {
+        self.0[node].cpus_at_container_start
+    }
+}
+
+pub(super) fn uid(number: u128) -> Uid {
+    Uid::parse(&format!("{number:032x}")).unwrap()
+}
+
+pub(super) fn number(uid: Uid) -> u128 {
+    u128::from_str_radix(&uid.to_string().replace('-', ""), 16).unwrap()
+}
+
+pub(super) fn node(name: &str) -> NodeName {
+    Arc::from(name)
+}
+
+pub(super) fn plain(free: &str, pods: &[u128]) -> Plain {
+    Plain {
+        free: free.parse().unwrap(),
+        pods: pods.iter().map(|pod| uid(*pod)).collect(),
+        cpus_at_container_start: false,
+    }
+}
+
+pub(super) fn pod(uid: u128, version: Version, on: Option<&str>, request: usize) -> ObservedPod<usize> {
+    ObservedPod {
+        uid: tests::uid(uid),
+        name: Arc::from(format!("ns/pod-{uid}")),
+        version,
+        node: on.map(node),
+        request,
+        cpus: None,
+        running: false,
+        ending: false,
+    }
+}
+
+pub(super) fn asked(uid: u128, version: Version, request: usize) -> BindRequest<usize> {
+    BindRequest {
+        uid: tests::uid(uid),
+        name: Arc::from(format!("ns/pod-{uid}")),
+        version,
+        request,
+    }
+}
+
+pub(super) fn seconds(seconds: u64) -> Moment {
+    Duration::from_secs(seconds)
+}
+
+/// Which pods hold which CPUs on the node; `-` where the node will choose.
+pub(super) fn held(reservations: &Reservations<Lowest>, on: &str) -> Vec<(u128, String)> {
+    let cpus = |cpus: Option<&CpuSet>| cpus.map_or("-".to_owned(), CpuSet::to_string);
+    let mut held: Vec<_> = reservations
+        .held(on)
+        .iter()
+        .map(|held| (number(held.pod), cpus(held.cpus)))
+        .collect();
+    held.sort();
+    held
+}
+
+pub(super) fn one_node(free: &str) -> Reservations<Lowest> {
+    let mut reservations = Reservations::new(Lowest::default(), 1);
+    reservations.object_changed(&node("a"), 1, plain(free, &[]), seconds(0));
+    reservations
+}

@@ -1,0 +1,82 @@
+//! What holds in every world.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn all_held(writer: &Reservations<Lowest>) -> Vec<Vec<(u128, String)>> {
+    NODES.iter().map(|on| held(writer, on)).collect()
+}
+
+fn run(acts: &[(u8, usize)], foreign: bool) -> usize {
+    let mut world = World::new();
+    for (action, choice) in acts {
+        world.act(*action, *choice, foreign);
+    }
+    world.settle();
+
+    assert_eq!(world.writer.undecided(), [], "every bind is decided");
+    let mut fresh = world.fresh();
+    for (uid, _) in fresh.undecided() {
+        // The claim object may have one that is known to have failed; who does not know changes the pod.
+        world.changed(number(uid));
+        World::hear(
+            &mut fresh,
+            &Event::Pod(number(uid), world.pods[&number(uid)].clone()),
+            world.now,
+        );
+    }
+    world.read_all();
+    assert_eq!(all_held(&world.writer), all_held(&fresh), "a restart knows the same");
+    for on in NODES {
+        let bound = world
+            .pods
+            .iter()
+            .filter(|(_, pod)| !pod.failed && pod.node.as_deref() == Some(on));
+        let shown = &world.objects[on].1.pods;
+        let unseen: Vec<u128> = bound
+            .filter(|(uid, _)| !shown.contains(&super::uid(**uid)))
+            .map(|(uid, _)| *uid)
+            .collect();
+        let holds: Vec<u128> = held(&world.writer, on).into_iter().map(|(uid, _)| uid).collect();
+        assert_eq!(holds, unseen, "{on}: who holds, and who is bound and unseen");
+    }
+
+    // The end of all: nothing is held for anybody.
+    let all: Vec<u128> = world.pods.keys().copied().collect();
+    for uid in all {
+        world.pods.get_mut(&uid).unwrap().ending = true;
+        world.delete(0);
+    }
+    world.settle();
+    NODES.iter().for_each(|on| world.publish(&node(on)));
+    world.settle();
+    assert_eq!(all_held(&world.writer), [[], []], "no claim leaks");
+    assert_eq!(world.writer.counts(world.now), ReservationCounts::default());
+    world.now += UID_RETENTION;
+    world.writer.advance(world.now);
+    assert!(world.writer.pods.is_empty() && world.writer.timers.is_empty());
+    world.binds
+}
+
+proptest! {
+    #[test]
+    fn never_claimed_twice_and_never_leaked(acts in prop::collection::vec((any::<u8>(), any::<usize>()), 0..600), foreign: bool) {
+        run(&acts, foreign);
+    }
+}
+
+/// The worlds are not idle.
+#[test]
+fn binds_happen() {
+    let mut state = 7u64;
+    let mut next = move || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize
+    };
+    let acts: Vec<(u8, usize)> = (0..8000).map(|_| (next() as u8, next())).collect();
+    let binds = run(&acts, false);
+    assert!(binds > 40, "{binds} binds");
+}
