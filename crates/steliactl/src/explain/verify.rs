@@ -33,7 +33,7 @@ pub(crate) enum Kind {
     MemoryAway,
     Node,
     BelowRequired,
-    /// A reason of degradation, by its name on D-Bus; an older daemon does not tell it.
+    /// A reason of degradation, by its name on D-Bus.
     #[serde(untagged)]
     Degraded(String),
 }
@@ -181,21 +181,21 @@ fn remote_memory(localities: &Localities, pod: Option<&str>) -> Vec<Finding> {
     found.collect()
 }
 
-/// The reasons of degradation. What is of the node is one finding; which of them that are is known from `reasons`, and from an
-/// older daemon by that several VMs have the same words.
+/// The reasons of degradation. One that is of the whole node is a finding once, with the number of VMs that have it.
 fn degraded(preview: &Map<String, Value>) -> Vec<Finding> {
-    let all: Vec<(&str, &str)> = lines_by_pod(preview, "degraded").collect();
-    let concerned = |text: &str| all.iter().filter(|(pod, one)| *one == text && *pod != "-").count();
-    let rows: Vec<(&str, &str, &str)> = match preview.get("reasons").and_then(Value::as_array) {
-        Some(rows) => rows.iter().filter_map(reason).collect(),
-        None => all.iter().map(|(pod, text)| (*pod, "", *text)).collect(),
-    };
+    let of_vms: Vec<&str> = lines_by_pod(preview, "degraded")
+        .filter(|(pod, _)| *pod != "-")
+        .map(|(_, text)| text)
+        .collect();
+    let rows = preview.get("reasons").and_then(Value::as_array);
     let mut findings: Vec<Finding> = Vec::new();
-    for (pod, kind, text) in rows {
-        let vms = concerned(text);
-        let pod = if kind.is_empty() && vms > 1 { "-" } else { pod };
+    for (pod, kind, text) in rows.into_iter().flatten().filter_map(reason) {
+        let vms = match pod {
+            "-" => of_vms.iter().filter(|one| **one == text).count(),
+            _ => 1,
+        };
         let finding = Finding {
-            vms: if pod == "-" { vms } else { 1 },
+            vms,
             ..Finding::degraded(Pod::unnamed(pod), kind, text.to_owned())
         };
         if !findings.contains(&finding) {

@@ -62,20 +62,15 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
     .collect()
 }
 
+/// What is found where the daemon would have to say it.
+pub(super) const NO_ANSWER: &str = "not known: steliad does not answer";
+
 /// What a check found, and what to do about it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) verdict: Verdict,
     pub(super) found: String,
     pub(super) cure: String,
-}
-
-/// Why nothing is known of what the daemon tells, where it tells nothing of it.
-pub(super) fn unknown(facts: &Facts) -> &'static str {
-    match facts.quiet {
-        None => "not known: steliad does not answer",
-        Some(_) => "not known: the daemon is older",
-    }
 }
 
 fn finding(verdict: Verdict, found: impl Into<String>, cure: impl Into<String>) -> Finding {

@@ -31,12 +31,10 @@ fn subject(what: Option<&str>) -> Subject<'_> {
     }
 }
 
-/// `None` comes from a daemon that is older than `cpu-source`.
-fn source_in_words(source: Option<&str>) -> String {
+fn source_in_words(source: Option<&str>) -> &str {
     match source {
-        Some("kubelet") => "kubelet, by its static policy".to_owned(),
-        Some(other) => other.to_owned(),
-        None => "not told: the daemon is older than this program, and CPUs are kubelet's choice".to_owned(),
+        Some("kubelet") => "kubelet, by its static policy",
+        other => other.unwrap_or_default(),
     }
 }
 

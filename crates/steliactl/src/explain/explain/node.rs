@@ -87,7 +87,7 @@ impl Render for NodeExplained {
         let source = source_in_words(self.cpu_source.as_deref());
         format!(
             "CPU source: {}\n\n{}\n{}",
-            printable(&source),
+            printable(source),
             table(&POOLS, &pools, style),
             table(&INSTANCES, &self.instances, style)
         )
@@ -161,9 +161,7 @@ mod tests {
 
     #[test]
     fn where_kubelet_chooses_its_pool_is_shown() {
-        let mut node = node();
-        node.node.cpu_source = Some("kubelet".to_owned());
-        insta::assert_snapshot!(gather(&node).text(TextStyle::from(true)), @"
+        insta::assert_snapshot!(gather(&node()).text(TextStyle::from(true)), @"
         CPU source: kubelet, by its static policy
 
         POOL      CPUS     WHAT IT IS
@@ -174,13 +172,6 @@ mod tests {
         aaaaaaaa  (kubelet)  4-5   -     -          -            -         -
         bbbbbbbb  (kubelet)  2     -     -          -            -         -
         ");
-    }
-
-    #[test]
-    fn an_older_daemon_does_not_tell_and_that_is_said() {
-        let text = gather(&node()).text(TextStyle::from(false));
-        assert!(text.starts_with("CPU source: not told: the daemon is older"), "{text}");
-        assert!(text.contains("aaaaaaaa  (kubelet)  4-5"), "{text}");
     }
 
     #[test]

@@ -237,20 +237,10 @@ fn state(instance: &Instance, now: u64) -> Vec<Fact> {
         let text = format!("the partition of its vCPUs is of kind {}", instance.partition);
         facts.say(text, "cpuset.cpus.partition");
     }
-    match instance.reasons.is_empty() {
-        // An older daemon sends the texts alone.
-        true => {
-            for reason in &instance.degraded {
-                facts.say(format!("isolation degraded: {reason}"), VIEW);
-            }
-        }
-        false => {
-            for reason in &instance.reasons {
-                facts.say(format!("isolation degraded: {}", reason.text), VIEW);
-                if let Some(kind) = ReasonKind::parse(&reason.kind) {
-                    facts.say(format!("to do: {}", kind.cure().text), VIEW);
-                }
-            }
+    for reason in &instance.reasons {
+        facts.say(format!("isolation degraded: {}", reason.text), VIEW);
+        if let Some(kind) = ReasonKind::parse(&reason.kind) {
+            facts.say(format!("to do: {}", kind.cure().text), VIEW);
         }
     }
     facts.0
@@ -260,7 +250,6 @@ fn float(instance: &Instance) -> Vec<Fact> {
     let mut facts = Facts::default();
     facts.say(format!("runs on {}", or_none(&instance.float)), KERNEL);
     let why = match instance.float_reason.as_str() {
-        "" => return facts.0,
         "pod-pool" => "float-policy is pod, and kubelet gave the pod a shared pool of its own",
         "near" => "float-policy is pod or numa: the shared pool on the NUMA nodes of its CPUs",
         "too-few-near" => {

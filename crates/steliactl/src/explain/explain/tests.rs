@@ -16,7 +16,6 @@ const REGISTERED: u64 = NOW - 120_000_000;
 /// The node, with all that a daemon tells of its VMs.
 fn told() -> Description {
     let mut node = node();
-    node.node.cpu_source = Some("kubelet".to_owned());
     for instance in node.node.instances.values_mut() {
         instance.registered_us = REGISTERED;
         instance.float_reason = "near".to_owned();
@@ -136,7 +135,8 @@ fn what_steliad_chose_is_told_line_by_line_and_a_contained_vm_says_why() {
     now isolated  steliad
 
     Everything but its vCPUs
-    runs on 7  the kernel's cgroup files
+    runs on 7                                                                   the kernel's cgroup files
+    float-policy is pod or numa: the shared pool on the NUMA nodes of its CPUs  steliad's settings
 
     bbbbbbbb, container vm: contained
 
@@ -155,7 +155,8 @@ fn what_steliad_chose_is_told_line_by_line_and_a_contained_vm_says_why() {
     to do: none, or --qos=LSE of the runner       steliad
 
     Everything but its vCPUs
-    runs on 0-1,3  the kernel's cgroup files
+    runs on 0-1,3                                                               the kernel's cgroup files
+    float-policy is pod or numa: the shared pool on the NUMA nodes of its CPUs  steliad's settings
     ");
     // An LS instance has no exclusive CPUs; its texts steer no terminal.
     let ls = text(&node, 2);
@@ -169,25 +170,19 @@ fn what_steliad_chose_is_told_line_by_line_and_a_contained_vm_says_why() {
 }
 
 #[test]
-fn a_reason_of_degradation_has_its_cure_and_an_older_daemon_sends_its_text_alone() {
+fn a_reason_of_degradation_has_its_cure() {
     let mut node = told();
-    let first = node.node.instances.get_mut(PODS[0]).unwrap();
-    first.degraded = vec!["CPUs 4 are offline".to_owned()];
-    let old = text(&node, 0);
-    assert!(
-        old.contains("isolation degraded: CPUs 4 are offline") && !old.contains("to do"),
-        "{old}"
-    );
     let first = node.node.instances.get_mut(PODS[0]).unwrap();
     first.reasons = vec![ReasonOf {
         kind: "cpus-offline".to_owned(),
         text: "CPUs 4 are offline".to_owned(),
         of_node: false,
     }];
-    let new = text(&node, 0);
+    let text = text(&node, 0);
     assert!(
-        new.contains("to do: echo 1 > /sys/devices/system/cpu/cpuN/online"),
-        "{new}"
+        text.contains("isolation degraded: CPUs 4 are offline")
+            && text.contains("to do: echo 1 > /sys/devices/system/cpu/cpuN/online"),
+        "{text}"
     );
 }
 
@@ -205,14 +200,6 @@ fn kubelets_file_may_say_something_else_or_nothing() {
     assert!(text(&node, 0).contains("kubelet has no entry for container vm"));
     node.node.kubelet_problem = Some("no file".to_owned());
     assert!(text(&node, 0).contains("kubelet's file cannot be used: no file"));
-}
-
-#[test]
-fn an_older_daemon_tells_less_and_that_is_said() {
-    let old = text(&node(), 0);
-    assert!(old.contains("not told: the daemon is older"), "{old}");
-    assert!(!old.contains("float-policy") && !old.contains("registered"), "{old}");
-    assert!(old.contains("kubelet gave container vm the CPUs 4-5"), "{old}");
 }
 
 #[test]

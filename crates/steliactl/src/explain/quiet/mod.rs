@@ -24,13 +24,16 @@ use crate::shared::output::{Render, TextStyle, counted};
 /// How the kernel calls a workqueue's last resort for want of memory.
 const RESCUER: &str = "kworker/R-";
 
+/// Until the daemon has read its settings it says nothing of interrupts.
+const STARTING: &str = "steliad has just started";
+
 /// Between the two readings of `/proc/interrupts`.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What was done on the node, and what is left by VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Quietness {
-    /// The setting `irq-steering`; empty: the daemon is older.
+    /// The setting `irq-steering`; empty while the daemon starts.
     steering: String,
     /// Why nothing else is known.
     problem: Option<String>,
@@ -131,7 +134,10 @@ fn quietness(described: &Description, pod: Option<&str>, rate: impl Fn(&str) -> 
     });
     Quietness {
         steering: quiet.steering.clone(),
-        problem: quiet.problem.clone(),
+        problem: quiet
+            .problem
+            .clone()
+            .or_else(|| quiet.steering.is_empty().then(|| STARTING.to_owned())),
         answered_us: quiet.answered_us,
         interrupts: report.interrupts,
         moved: report.moved,
@@ -176,11 +182,6 @@ fn threads_on(quiet: &Quiet, cpus: &CpuSet) -> Vec<Kthread> {
 }
 
 impl Quietness {
-    /// Whether interrupts are kept off at all.
-    fn steers(&self) -> bool {
-        !matches!(self.steering.as_str(), "" | "off")
-    }
-
     /// "2 device interrupts, 1 kernel thread"; each is counted once, on however many VMs' CPUs; empty where nothing is left. What
     /// the kernel keeps there and never ran is no disturbance: a queue for one CPU, a workqueue's rescuer.
     fn left(&self) -> String {
@@ -212,10 +213,6 @@ impl Render for Quietness {
             return Some(format!("what is left is not known: {problem}"));
         }
         let left = self.left();
-        match (self.steering.as_str(), left.is_empty()) {
-            ("", _) => Some("this daemon is older than irq-steering".to_owned()),
-            (_, true) => None,
-            (_, false) => Some(format!("on CPUs of VMs are left: {left}")),
-        }
+        (!left.is_empty()).then(|| format!("on CPUs of VMs are left: {left}"))
     }
 }

@@ -89,9 +89,16 @@ fn what_is_not_known_is_not_called_quiet() {
         "{text}"
     );
 
-    let older = of(&node());
-    assert_eq!(older.failure().unwrap(), "this daemon is older than irq-steering");
-    assert!(older.text(TextStyle::from(true)).contains("moves no interrupts"));
+    let starting = of(&node());
+    assert_eq!(
+        starting.failure().unwrap(),
+        "what is left is not known: steliad has just started"
+    );
+    assert!(
+        starting
+            .text(TextStyle::from(true))
+            .ends_with("What is left is not known: steliad has just started.\n")
+    );
 }
 
 #[test]

@@ -103,7 +103,6 @@ fn summary(quietness: &Quietness) -> String {
         return format!("What is left is not known: {}.\n", printable(problem));
     }
     let done = match quietness.steering.as_str() {
-        "" => return "This daemon is older than irq-steering: it moves no interrupts.\n".to_owned(),
         "off" => "irq-steering is off: no interrupt is moved".to_owned(),
         _ => format!(
             "{} of {} moved; {}",
@@ -118,8 +117,8 @@ fn summary(quietness: &Quietness) -> String {
     };
     let left = match quietness.left() {
         left if !left.is_empty() => format!("Left: {left}."),
-        _ if quietness.steers() => "Nothing is left.".to_owned(),
-        _ => String::new(),
+        _ if quietness.steering == "off" => String::new(),
+        _ => "Nothing is left.".to_owned(),
     };
     format!("{done}{threads}. {left}").trim_end().to_owned() + "\n"
 }

@@ -167,18 +167,6 @@ fn a_state_below_what_is_required_fails_and_names_the_vm() {
 }
 
 #[test]
-fn of_an_older_daemon_the_same_words_for_several_vms_are_of_the_node() {
-    let [a, b, _] = PODS;
-    let degraded = [format!("{a}: no file"), format!("{b}: no file"), format!("{b}: own")];
-    let preview = json!({ "degraded": degraded }).as_object().cloned().unwrap();
-    let findings = verified(&node(), &preview, None, None, NOW).findings;
-    let told: Vec<(&str, usize)> = findings.iter().map(|one| (one.pod.pod_uid.as_str(), one.vms)).collect();
-    assert_eq!(told, [("-", 2), (b, 1)]);
-    assert!(findings.iter().all(|finding| finding.cure == PAGE));
-    assert!(verified(&node(), &Map::new(), None, None, NOW).findings.is_empty());
-}
-
-#[test]
 fn half_the_memory_away_is_a_finding_with_the_share_and_a_cure() {
     let memory = json!({"anon": 1 << 30, "file": 4096, "shmem": 0, "huge": 0});
     let vm = |own: &[u32]| json!({"nodes": own, "allowed": "", "memory": {"0": memory, "1": memory}, "devices": []});

@@ -64,11 +64,10 @@ fn sample(metric: &mut MetricEncoder<'_>, kind: Kind, value: &Value) -> Result<(
     }
 }
 
-/// Each bound in seconds with its count; counts that an older daemon does not report are 0.
+/// Each bound in seconds with its count.
 fn buckets(timed: &DurationHistogram) -> Vec<(f64, u64)> {
     let bounds = BOUNDS_US.iter().map(|bound| *bound as f64 / 1e6).chain([f64::INFINITY]);
-    let counts = timed.counts.iter().copied().chain(std::iter::repeat(0));
-    bounds.zip(counts).collect()
+    bounds.zip(timed.counts.iter().copied()).collect()
 }
 
 /// OpenMetrics 1.0.

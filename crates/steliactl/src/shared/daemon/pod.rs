@@ -39,7 +39,7 @@ impl Pod {
         }
     }
 
-    /// By the properties of its Instance object; an older daemon has no names.
+    /// By the properties of its Instance object.
     pub(crate) fn of_properties(uid: &str, properties: &Map<String, Value>) -> Self {
         Self {
             pod_uid: uid.to_owned(),

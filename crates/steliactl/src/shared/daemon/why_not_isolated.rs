@@ -68,7 +68,7 @@ fn floating(instance: &Instance) -> Why {
     }
 }
 
-/// An older daemon does not tell.
+/// `None` while it waits for CPUs that others still have.
 fn contained(instance: &Instance) -> Option<Why> {
     Some(match instance.contained_reason.as_deref()? {
         "class" => Why::new(
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_of_containment_has_a_cure_and_an_older_daemon_has_none() {
+    fn each_reason_of_containment_has_a_cure() {
         for reason in ["class", "no-partitions", "setting", "rule", "refused", "newer"] {
             let contained = Instance {
                 contained_reason: Some(reason.to_owned()),

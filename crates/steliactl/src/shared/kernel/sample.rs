@@ -272,7 +272,7 @@ mod tests {
             "degraded: CPU 2 is offline (and 2 more); floats: vCPUs not attached"
         );
         assert!(of("contained", &[], Some("no-partitions")).starts_with("contained: this kernel has no partitions"));
-        // An older daemon does not tell why; the others are on their way.
+        // It waits for CPUs that others still have; the other is on its way.
         assert_eq!(of("contained", &[], None), "contained");
         assert_eq!(of("leaving", &[], None), "leaving");
     }

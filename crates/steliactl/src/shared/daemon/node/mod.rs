@@ -14,7 +14,7 @@ pub(crate) type Description = stelia_api::view::Description<Localities>;
 /// Parses the answer of `Describe`.
 ///
 /// # Errors
-/// The text has another form: the daemon is older than this program, or much newer.
+/// The text has another form: the daemon and this program are of different releases.
 pub(crate) fn parse(description: &str) -> Result<Description, Failure> {
     serde_json::from_str(description).map_err(|cause| {
         Failure::Other(format!(

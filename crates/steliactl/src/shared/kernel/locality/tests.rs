@@ -70,9 +70,8 @@ fn json_holds_the_share_and_what_it_is_of() {
 }
 
 #[test]
-fn an_older_daemon_tells_nothing_and_that_is_no_failure() {
-    let none = parse(r#"{"version":"0.0.9","node":{}}"#).unwrap();
-    assert_eq!(none, Localities::default());
+fn a_vm_that_is_not_in_the_report_has_no_locality() {
+    let none = parse(r#"{"version":"0.1.0","node":{}}"#).unwrap();
     assert_eq!(VmLocality::of(none, "far", &Roots::default(), &[]), None);
     assert!(parse("no JSON").is_err());
 }
