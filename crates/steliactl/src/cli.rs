@@ -18,8 +18,7 @@ use crate::explain::verify::Required;
 use crate::integration::node_topology::TopologyOptions;
 use crate::plan::evaluate::EvaluateOptions;
 use crate::plan::plan::PlanOptions;
-use crate::shared::daemon::candidates::vms;
-use crate::shared::daemon::client::Failure;
+use crate::shared::daemon::{Failure, vms};
 use crate::shared::output::{Form, OutputOptions, TextStyle};
 
 const AFTER_HELP: &str = "\

@@ -44,7 +44,7 @@ use cli::{Cli, Command, remote};
 use explain::{kubelet_state, quiet, report, verify};
 use integration::{cluster, completions, node_topology};
 use plan::{adopt, evaluate};
-use shared::daemon::client::{self, CALL_TIMEOUT, Client, Failure};
+use shared::daemon::{self, CALL_TIMEOUT, Client, Failure};
 use shared::kernel::Roots;
 use shared::output::pager;
 use view::{describe, list, map, monitor, show, status, top};
@@ -76,7 +76,7 @@ pub fn main() -> ExitCode {
         );
     let outcome = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(run(&cli, &Roots::below(cli.root()), async || {
-            client::connect(cli.address.as_deref(), CALL_TIMEOUT).await
+            daemon::connect(cli.address.as_deref(), CALL_TIMEOUT).await
         })),
         Err(error) => Err(Failure::Other(format!("start: {error}"))),
     };

@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-use crate::shared::daemon::client::{Client, Failure};
-use crate::shared::daemon::pod::Pod;
+use crate::shared::daemon::{Client, Failure, Pod};
 use crate::shared::output::{Render, TextStyle};
 
 /// Text says nothing of a success.

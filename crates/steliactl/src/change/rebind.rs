@@ -11,9 +11,8 @@ use zbus::fdo;
 use zbus::proxy::CacheProperties;
 
 use crate::plan::plan;
-use crate::shared::daemon::client::{Client, Failure};
-use crate::shared::daemon::pod::{Pod, Pods};
 use crate::shared::daemon::signals::Signals;
+use crate::shared::daemon::{Client, Failure, Pod, Pods};
 use crate::shared::output::{Column, Render, TextStyle, column, printable, table};
 use advice::Advice;
 
@@ -126,15 +125,15 @@ pub(crate) async fn gather(
         .path(&path)
         .build()
         .await?;
-    while !signals.runs() || !client.soon(has_ended(&job)).await? {
+    while !signals.runs() || !client.answer_in_time(has_ended(&job)).await? {
         if signals.next().await.is_none() {
             return Err(Failure::Other("the connection ended; the job goes on".to_owned()));
         }
     }
     Ok(Rebound {
-        phase: client.soon(job.phase()).await?,
-        reason: client.soon(job.reason()).await?,
-        moves: moves(client.soon(job.moves()).await?),
+        phase: client.answer_in_time(job.phase()).await?,
+        reason: client.answer_in_time(job.reason()).await?,
+        moves: moves(client.answer_in_time(job.moves()).await?),
         job: Some(path.to_string()),
         advice: None,
     })

@@ -3,8 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::shared::daemon::client::{Client, Failure};
-use crate::shared::daemon::pod::{Pods, lines_by_pod};
+use crate::shared::daemon::{Client, Failure, Pods, lines_by_pod};
 use crate::shared::output::{Render, TextStyle, members, printable};
 
 /// The members' order in the D-Bus contract.

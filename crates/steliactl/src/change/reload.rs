@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::shared::daemon::client::{Client, Failure};
+use crate::shared::daemon::{Client, Failure};
 use crate::shared::output::{Render, TextStyle};
 
 /// The daemon answers a reload with nothing.

@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::shared::daemon::client::Failure;
+use crate::shared::daemon::Failure;
 
 /// Where to run: `[USER@]HOST[:PORT]`.
 #[derive(Debug, Clone, PartialEq, Eq)]

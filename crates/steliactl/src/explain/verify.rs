@@ -13,9 +13,7 @@ use stelia_api::ReasonKind;
 use stelia_node::locality::Localities;
 
 use crate::explain::ledger::{self, Brief};
-use crate::shared::daemon::client::{Client, Failure};
-use crate::shared::daemon::node::Description;
-use crate::shared::daemon::pod::{Pod, Pods, lines_by_pod};
+use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, lines_by_pod};
 use crate::shared::output::{self, Column, Meaning, Render, TextStyle, column, counted, table};
 use states::CheckedVm;
 pub(crate) use states::Required;

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::shared::daemon::client::Failure;
+use crate::shared::daemon::Failure;
 
 /// From PATH, else beside the daemon's programs.
 const PROGRAMS: [&str; 2] = ["stelia-cluster", "/usr/libexec/stelia/stelia-cluster"];

@@ -1,6 +1,6 @@
 //! `completions`: the completion script of a shell, which calls this program for each completion.
 
-use crate::shared::daemon::client::Failure;
+use crate::shared::daemon::Failure;
 
 const NAME: &str = "steliactl";
 

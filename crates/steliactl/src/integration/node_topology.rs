@@ -11,8 +11,8 @@ use stelia_node_report::ApiVersion;
 use stelia_node_report::fingerprint::Method;
 use stelia_node_report::profile::Profile;
 
-use crate::shared::daemon::client::{Client, Failure};
 use crate::shared::daemon::signals::{self, End, Received, Signals};
+use crate::shared::daemon::{Client, Failure};
 use crate::shared::output::{self, Form, OutputOptions};
 
 /// How often the object is requested without a signal: no signal reports huge pages and kubelet's configuration.
@@ -129,7 +129,7 @@ async fn watch(client: &Client, asked: &TopologyOptions, form: Form) -> Result<S
             }
         }
         let runs = tokio::select! {
-            () = end.come() => return Ok(String::new()),
+            () = end.reached() => return Ok(String::new()),
             () = tokio::time::sleep(REQUEST_INTERVAL) => signals.runs(),
             event = signals.next() => {
                 let Some(event) = event else { return Err(Failure::Other("the connection ended".to_owned())) };

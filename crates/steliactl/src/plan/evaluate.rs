@@ -13,7 +13,7 @@ use stelia_api::dict::{borrowed, to_dict};
 use stelia_kubelet::QosClass;
 use stelia_node_report::described;
 
-use crate::shared::daemon::client::{Client, Failure};
+use crate::shared::daemon::{Client, Failure};
 use crate::shared::files::text;
 use crate::shared::output::{self, Render, TextStyle, column};
 

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use stelia_kubelet::checkpoint::{CheckpointError, MAX_BYTES};
 
-use super::daemon::client::Failure;
+use super::daemon::Failure;
 
-/// Reads at most `most` + 1 bytes: the parser refuses a file that is longer than `most`.
-pub(crate) fn bytes(path: &Path, most: usize) -> io::Result<Vec<u8>> {
-    take(File::open(path)?, most)
+/// Reads at most `max_bytes` + 1 bytes: the parser refuses a file that is longer than `max_bytes`.
+pub(crate) fn bytes(path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
+    take(File::open(path)?, max_bytes)
 }
 
 /// A state file of kubelet's; `None` where it does not exist.
@@ -28,17 +28,17 @@ pub(crate) fn kubelet_state<T>(
 }
 
 /// As `bytes`, as text; `-` is standard input.
-pub(crate) fn text(path: &Path, most: usize) -> Result<String, Failure> {
+pub(crate) fn text(path: &Path, max_bytes: usize) -> Result<String, Failure> {
     let bytes = match path == Path::new("-") {
-        true => take(io::stdin().lock(), most),
-        false => bytes(path, most),
+        true => take(io::stdin().lock(), max_bytes),
+        false => bytes(path, max_bytes),
     };
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
     text.map_err(|cause| Failure::Other(format!("read {}: {cause}", path.display())))
 }
 
-fn take(from: impl Read, most: usize) -> io::Result<Vec<u8>> {
+fn take(from: impl Read, max_bytes: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    from.take(most as u64 + 1).read_to_end(&mut bytes)?;
+    from.take(max_bytes as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

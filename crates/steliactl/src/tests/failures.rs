@@ -1,7 +1,7 @@
 //! Exit codes and messages where a command fails.
 
 use super::*;
-use crate::shared::daemon::client::Client;
+use crate::shared::daemon::Client;
 
 #[test]
 fn what_is_not_there_has_exit_code_3() {

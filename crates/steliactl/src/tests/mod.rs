@@ -20,7 +20,7 @@ use zbus::{Connection, Guid, OwnedObjectPath, Variant, connection, interface};
 
 use crate::cli::Cli;
 use crate::run;
-use crate::shared::daemon::client::Failure;
+use crate::shared::daemon::Failure;
 use crate::shared::kernel::Roots;
 
 const UID: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::shared::daemon::client::{Client, Failure};
+use crate::shared::daemon::{Client, Failure};
 use crate::shared::output::{Form, printable};
 
 /// # Errors

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use stelia_api::view::Unadopted;
 
-use crate::shared::daemon::pod::{ListedInstance, Pod};
+use crate::shared::daemon::{ListedInstance, Pod};
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, table, text_of, texts_of, time};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -5,9 +5,8 @@ use stelia_api::{MANAGER_PATH, instance_uid};
 use zbus::fdo;
 use zbus::message::Message;
 
-use crate::shared::daemon::client::{Client, Failure};
-use crate::shared::daemon::pod::{Pod, Pods};
 use crate::shared::daemon::signals::{self, End, Signals};
+use crate::shared::daemon::{Client, Failure, Pod, Pods};
 use crate::shared::output::{self, Form};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,7 +152,7 @@ pub(crate) async fn run(client: &Client, form: Form) -> Result<String, Failure> 
     }
     loop {
         let event = tokio::select! {
-            () = end.come() => return Ok(String::new()),
+            () = end.reached() => return Ok(String::new()),
             event = signals.next() => event,
         };
         let event = match event {

@@ -3,8 +3,7 @@
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::shared::daemon::client::{Client, Failure};
-use crate::shared::daemon::pod::{Pod, no_instance};
+use crate::shared::daemon::{Client, Failure, Pod, no_instance};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};

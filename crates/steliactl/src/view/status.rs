@@ -6,8 +6,7 @@ use serde::Serialize;
 use stelia_api::view::LastPass;
 use stelia_cpus::CpuSet;
 
-use crate::shared::daemon::node::{Description, Owner, owner};
-use crate::shared::daemon::pod::Pod;
+use crate::shared::daemon::{Description, Owner, Pod, owner};
 use crate::shared::output::{self, Meaning, Render, TextStyle, counted};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

@@ -8,8 +8,7 @@ use kubelet_planner::restart::{Restart, Spread, request, restarts};
 use serde::Serialize;
 use stelia_cpus::CpuSet;
 
-use crate::shared::daemon::node::Description;
-use crate::shared::daemon::pod::Pod;
+use crate::shared::daemon::{Description, Pod};
 use crate::shared::output::{Column, TextStyle, column, properties, table};
 
 const NO_RESTART: &str = "No restart would give a VM better CPUs.\n";

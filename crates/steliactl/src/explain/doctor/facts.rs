@@ -52,7 +52,7 @@ pub struct Facts {
     pub(crate) scheduling: Scheduling,
     /// CPUs that `isolcpus=` takes out of the scheduler's balancing.
     pub(crate) isolcpus: CpuSet,
-    /// As the kernel does it.
+    /// CPUs of `nohz_full=`, as /sys has them.
     pub(crate) nohz_full: CpuSet,
     /// `/proc/cmdline`.
     pub(crate) cmdline: String,
@@ -78,7 +78,7 @@ pub struct Facts {
     pub(crate) ledger: Option<LedgerSummary>,
     /// What it says of the file for the cluster's publisher; `None` as above.
     pub(crate) publishing: Option<Publishing>,
-    /// That file.
+    /// That file, as a publisher would read it.
     pub(crate) published: Published,
     /// Whether tracefs is there and may be used: `/sys/kernel/tracing/events`.
     pub(crate) tracing: bool,

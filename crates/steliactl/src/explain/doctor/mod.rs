@@ -25,7 +25,7 @@ use std::path::Path;
 use serde::Serialize;
 use stelia_cpus::CpuSet;
 
-use crate::shared::daemon::node::Description;
+use crate::shared::daemon::Description;
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, table};
 pub(crate) use cgroups::Misplaced;
 pub use checks::checks;

@@ -4,8 +4,7 @@ use serde::Serialize;
 use stelia_api::ThreadRole;
 use stelia_api::view::Pools;
 
-use crate::shared::daemon::client::Failure;
-use crate::shared::daemon::node::{Description, Owner, owner, state_and_class};
+use crate::shared::daemon::{Description, Failure, Owner, owner, state_and_class};
 use crate::shared::output::{Column, Render, TextStyle, column, table};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

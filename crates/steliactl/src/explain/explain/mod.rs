@@ -11,7 +11,7 @@ mod tests;
 
 use std::time::Instant;
 
-use crate::shared::daemon::client::{Client, Failure};
+use crate::shared::daemon::{Client, Failure};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{OutputOptions, now};
 

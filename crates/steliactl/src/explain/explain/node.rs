@@ -6,13 +6,12 @@ use stelia_cpus::CpuSet;
 
 use super::pod::bind_in_words;
 use super::source_in_words;
-use crate::shared::daemon::node::Description;
-use crate::shared::daemon::pod::Pod;
+use crate::shared::daemon::{Description, Pod};
 use crate::shared::output::{Column, Render, TextStyle, column, printable, table};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct NodeExplained {
-    /// `kubelet` or `steliad`; `None`: the daemon does not report it.
+    /// `kubelet` or `steliad`.
     cpu_source: Option<String>,
     /// `None` where kubelet chooses.
     pools: Option<Pools>,

@@ -11,10 +11,7 @@ use super::cpu::Fact;
 use super::guest::{GuestNode, guest_nodes};
 use super::slow::{self, Line};
 use super::source_in_words;
-use crate::shared::daemon::client::Failure;
-use crate::shared::daemon::node::Description;
-use crate::shared::daemon::pod::{Pod, no_instance};
-use crate::shared::daemon::why_not_isolated::{age, not_isolated};
+use crate::shared::daemon::{Description, Failure, Pod, age, no_instance, not_isolated};
 use crate::shared::output::{self, Column, Render, TextStyle, column, counted, printable, table};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -31,7 +28,7 @@ pub(crate) struct PodExplained {
     #[serde(rename = "float_cpus")]
     float: CpuSet,
     float_reason: String,
-    /// Who chooses CPUs on this node now; `None`: the daemon does not report it.
+    /// Who chooses CPUs on this node now: `kubelet` or `steliad`.
     cpu_source: Option<String>,
     /// `None` where kubelet chose.
     allocation: Option<Allocation>,

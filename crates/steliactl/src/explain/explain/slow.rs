@@ -15,8 +15,7 @@ use super::cpu::pod_of;
 use super::guest::GuestNode;
 use super::other_tasks::{self, OtherTask, Tasks};
 use crate::explain::doctor::scheduling::{NUMA_BALANCING, is_large};
-use crate::shared::daemon::node::{Description, owner};
-use crate::shared::daemon::why_not_isolated::not_isolated;
+use crate::shared::daemon::{Description, not_isolated, owner};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{
     HIGH_DELAY_PERCENT, HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, InstanceRates, rates,

@@ -5,7 +5,7 @@ use stelia_node::locality::{Locality, NodeMemory};
 
 use super::pod::{PodExplained, gather};
 use super::*;
-use crate::shared::daemon::node::Description;
+use crate::shared::daemon::Description;
 use crate::shared::daemon::node::testing::{PODS, allocated, node};
 use crate::shared::output::{Render, TextStyle};
 

@@ -6,7 +6,7 @@ use stelia_kubelet::memory::{MemoryBlock, MemoryTable};
 use stelia_kubelet::{CpuManagerState, MemoryManagerState, PodUid};
 
 use super::{Checked, Files, shared_in_pod, unusable};
-use crate::shared::daemon::pod::Pods;
+use crate::shared::daemon::Pods;
 
 /// `cpu_manager` and `memory_manager`; null for a file that does not exist or was not asked for.
 pub(super) fn files(files: &Files) -> Value {

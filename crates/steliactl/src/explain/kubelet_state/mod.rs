@@ -20,8 +20,7 @@ use stelia_node::cgroup::KernelCgroups;
 use stelia_node::containers::{entry_uses, live_containers};
 use stelia_settings::Settings;
 
-use crate::shared::daemon::client::Failure;
-use crate::shared::daemon::pod::Pods;
+use crate::shared::daemon::{Failure, Pods};
 use crate::shared::files;
 use crate::shared::output::{Render, TextStyle};
 

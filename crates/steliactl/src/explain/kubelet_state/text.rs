@@ -7,7 +7,7 @@ use stelia_kubelet::memory::{MemoryBlock, MemoryTable};
 use stelia_kubelet::{CpuManagerState, MemoryManagerState, PodUid};
 
 use super::{Files, shared_in_pod, unusable};
-use crate::shared::daemon::pod::Pods;
+use crate::shared::daemon::Pods;
 use crate::shared::output::{Column, TextStyle, column, properties, table};
 
 pub(super) fn files(files: &Files, style: TextStyle) -> String {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{VmAccount, words};
-use crate::shared::daemon::pod::Pod;
+use crate::shared::daemon::Pod;
 use stelia_ledger::account::Range;
 
 /// The headline of an account.

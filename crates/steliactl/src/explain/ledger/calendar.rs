@@ -14,9 +14,9 @@ const TOP: u64 = 44;
 const MONTHS: u64 = 13;
 const WEEKDAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 
-/// What a day was.
+/// What the readings of a day show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Was {
+enum Occupancy {
     /// All of it is covered, and nothing ran.
     Zero,
     /// Nothing ran in what is covered.
@@ -28,7 +28,7 @@ enum Was {
     Outside,
 }
 
-impl Was {
+impl Occupancy {
     fn class(self) -> &'static str {
         match self {
             Self::Zero => "zero",
@@ -82,14 +82,14 @@ fn picture(month: Month, account: &Account) -> String {
 
 fn cell(out: &mut String, (x, y): (u64, u64), number: u64, name: &str, account: &Account) {
     let day = account.days.iter().find(|day| day.day == name);
-    let was = was(day, name, account);
-    let (line, small, title) = said(was, day, name);
+    let occupancy = occupancy(day, name, account);
+    let (line, small, title) = labels(occupancy, day, name);
     let (width, height) = (CELL.0 - 1, CELL.1 - 1);
     let number = number.to_string();
     let _ = write!(
         out,
         "<g class=\"{}\"><title>{title}</title><rect x=\"{x}.5\" y=\"{y}.5\" width=\"{width}\" height=\"{height}\" rx=\"4\"/>",
-        was.class()
+        occupancy.class()
     );
     let texts = [
         ("number", x + 7, y + 17, &number),
@@ -102,31 +102,33 @@ fn cell(out: &mut String, (x, y): (u64, u64), number: u64, name: &str, account: 
     out.push_str("</g>\n");
 }
 
-fn was(day: Option<&Day>, name: &str, account: &Account) -> Was {
+fn occupancy(day: Option<&Day>, name: &str, account: &Account) -> Occupancy {
     match day {
-        Some(day) if day.other_tasks.most > 0 || day.devices > 0 => Was::Some,
-        Some(day) if day.covered_us == 0 => Was::Unknown,
-        Some(day) if day.covered_us < day.promised_us => Was::ZeroInPart,
-        Some(_) => Was::Zero,
+        Some(day) if day.other_tasks.most > 0 || day.devices > 0 => Occupancy::Some,
+        Some(day) if day.covered_us == 0 => Occupancy::Unknown,
+        Some(day) if day.covered_us < day.promised_us => Occupancy::ZeroInPart,
+        Some(_) => Occupancy::Zero,
         None => match super::when::when(name, 0) {
-            Ok(begins) if begins.0 < account.until_us && begins.0 + 86_400_000_000 > account.since_us => Was::Unknown,
-            _ => Was::Outside,
+            Ok(begins) if begins.0 < account.until_us && begins.0 + 86_400_000_000 > account.since_us => {
+                Occupancy::Unknown
+            }
+            _ => Occupancy::Outside,
         },
     }
 }
 
-/// What stands in the cell, below it in small, and in full when pointed at. None of it is text of others.
-fn said(was: Was, day: Option<&Day>, name: &str) -> (String, String, String) {
-    let Some(day) = day.filter(|_| was != Was::Unknown && was != Was::Outside) else {
-        let said = match was {
-            Was::Outside => "",
+/// The count in the cell, the small text below it, and the title. Names that others set are in none of them.
+fn labels(occupancy: Occupancy, day: Option<&Day>, name: &str) -> (String, String, String) {
+    let Some(day) = day.filter(|_| occupancy != Occupancy::Unknown && occupancy != Occupancy::Outside) else {
+        let label = match occupancy {
+            Occupancy::Outside => "",
             _ => "no data",
         };
-        let title = match was {
-            Was::Outside => "not part of this report",
+        let title = match occupancy {
+            Occupancy::Outside => "not part of this report",
             _ => "no reading covers this day",
         };
-        return (String::new(), said.to_owned(), format!("{name}: {title}"));
+        return (String::new(), label.to_owned(), format!("{name}: {title}"));
     };
     let covered = words::covered(day.promised_us, day.covered_us);
     let title = format!(
@@ -134,14 +136,14 @@ fn said(was: Was, day: Option<&Day>, name: &str) -> (String, String, String) {
         words::range(day.other_tasks),
         words::grouped(day.devices)
     );
-    let line = match was {
-        Was::Some => short(day.other_tasks.most.saturating_add(day.devices)),
+    let line = match occupancy {
+        Occupancy::Some => short(day.other_tasks.most.saturating_add(day.devices)),
         _ => "0".to_owned(),
     };
-    let small = match was {
-        Was::Zero => String::new(),
-        Was::Some if day.covered_us >= day.promised_us => kinds(day).to_owned(),
-        Was::Some => format!("{}, {covered}", kinds(day)),
+    let small = match occupancy {
+        Occupancy::Zero => String::new(),
+        Occupancy::Some if day.covered_us >= day.promised_us => kinds(day).to_owned(),
+        Occupancy::Some => format!("{}, {covered}", kinds(day)),
         _ => format!("{covered} covered"),
     };
     (line, small, title)
@@ -187,22 +189,30 @@ mod tests {
             until_us: october.begins() + 3 * 86_400_000_000,
             ..Account::default()
         };
-        let was = |name| was(None, name, &account);
+        let occupancy = |name| occupancy(None, name, &account);
         assert_eq!(
             [
-                was("2026-10-01"),
-                was("2026-10-03"),
-                was("2026-10-04"),
-                was("2026-09-30")
+                occupancy("2026-10-01"),
+                occupancy("2026-10-03"),
+                occupancy("2026-10-04"),
+                occupancy("2026-09-30")
             ],
-            [Was::Unknown, Was::Unknown, Was::Outside, Was::Outside]
+            [
+                Occupancy::Unknown,
+                Occupancy::Unknown,
+                Occupancy::Outside,
+                Occupancy::Outside
+            ]
         );
         let none = Day {
             day: "2026-10-02".into(),
             promised_us: 5,
             ..Day::default()
         };
-        assert_eq!(super::was(Some(&none), "2026-10-02", &account), Was::Unknown);
+        assert_eq!(
+            super::occupancy(Some(&none), "2026-10-02", &account),
+            Occupancy::Unknown
+        );
         let drawn = months(&account);
         assert_eq!(drawn.matches("no data").count(), 3);
     }
@@ -217,7 +227,7 @@ mod tests {
         let drawn = months(&account);
         assert_eq!(drawn.matches("<svg").count() as u64, MONTHS);
         assert!(drawn.contains(">2026-09<") && !drawn.contains(">2026-10<"));
-        // Whatever a ring says, it ends.
+        // The picture is bounded, whatever times a ring claims.
         let absurd = Account {
             since_us: 0,
             until_us: u64::MAX,

@@ -7,7 +7,7 @@ use stelia_api::attribution::Attribution;
 use stelia_ledger::account::Account;
 
 use super::calendar;
-use super::report::{Held, Report};
+use super::report::{Report, ReportProof};
 use super::text::between;
 use super::words::{self, Row};
 use crate::shared::output::escaped;
@@ -229,7 +229,7 @@ fn attribution(out: &mut String, one: &Attribution) {
     rows.truncate(DOERS);
     match rows.is_empty() {
         true => {
-            let _ = writeln!(out, "<p>{}</p>", words::nobody(&incomplete));
+            let _ = writeln!(out, "<p>{}</p>", words::no_rows(&incomplete));
         }
         false => {
             let rows = rows.iter().map(|who| {
@@ -250,9 +250,9 @@ fn attribution(out: &mut String, one: &Attribution) {
 }
 
 /// What the account is held to, and how to check that without us.
-fn proof(out: &mut String, held: &Held, account: &Account) {
+fn proof(out: &mut String, proof: &ReportProof, account: &Account) {
     out.push_str("<h2>How this can be checked</h2>\n");
-    let state = match (held.good, held.faults) {
+    let state = match (proof.good, proof.faults) {
         (true, _) => "Every line of the ledger was what was written when this report was made.".to_owned(),
         (false, faults) => format!(
             "<span class=\"bad\">The ledger is not what was written: {}.</span>",
@@ -267,9 +267,9 @@ fn proof(out: &mut String, held: &Held, account: &Account) {
     let mut rows = vec![
         ("Last entry", account.seq.to_string()),
         ("Its hash", code(&account.hash)),
-        ("Node's key", code(&held.key)),
+        ("Node's key", code(&proof.key)),
     ];
-    match &held.head {
+    match &proof.head {
         Some(head) => rows.extend([
             ("Signed head", format!("of {}, entry {}", clean(&head.day), head.seq)),
             ("Head's hash", code(&head.hash)),
@@ -282,7 +282,7 @@ fn proof(out: &mut String, held: &Held, account: &Account) {
         )),
     }
     terms(out, &rows);
-    if held.head.is_some() && !held.covers {
+    if proof.head.is_some() && !proof.covers {
         out.push_str("<p>That head does not cover the last entries of this report yet.</p>\n");
     }
     let _ = write!(

@@ -39,9 +39,7 @@ use clap_complete::engine::ArgValueCandidates;
 use serde::Serialize;
 use stelia_ledger::account::Account;
 
-use crate::shared::daemon::candidates::vms;
-use crate::shared::daemon::client::{Client, Failure};
-use crate::shared::daemon::pod::Pod;
+use crate::shared::daemon::{Client, Failure, Pod, vms};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{self, OutputOptions, Render, TextStyle};
 pub(super) use brief::Brief;

@@ -7,7 +7,7 @@ use stelia_ledger::ring::read;
 use stelia_ledger::ring::verify::{Ring, verify};
 use stelia_ledger::verdict::Verdict;
 
-use crate::shared::daemon::client::Failure;
+use crate::shared::daemon::Failure;
 use crate::shared::output::now;
 
 /// The accounts of all VMs; `until` is 0 for now.

@@ -5,7 +5,7 @@ use stelia_api::client::Dict;
 use stelia_ledger::verdict::{Fault, Verdict};
 
 use super::{query, words};
-use crate::shared::daemon::client::{Client, Failure};
+use crate::shared::daemon::{Client, Failure};
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, counted, printable, properties, table};
 
 /// The key that a node signs with.
@@ -18,7 +18,7 @@ pub(super) struct Key {
 /// # Errors
 /// The daemon does not answer, or has no key.
 pub(super) async fn key(client: &Client) -> Result<Key, Failure> {
-    let key = client.soon(client.manager().ledger_key()).await?;
+    let key = client.answer_in_time(client.manager().ledger_key()).await?;
     match key.is_empty() {
         true => Err(Failure::Other(
             "this node has no key: its ledger is off, or could not be opened (steliactl doctor)".to_owned(),
@@ -35,7 +35,9 @@ impl Render for Key {
 
 /// The daemon reads all of its ring.
 pub(super) async fn online(client: &Client) -> Result<Verdict, Failure> {
-    let text = client.in_the_end(client.manager().verify_ledger(Dict::new())).await?;
+    let text = client
+        .answer_while_alive(client.manager().verify_ledger(Dict::new()))
+        .await?;
     query::understood(&text)
 }
 
@@ -86,7 +88,7 @@ impl Proof {
         }
     }
 
-    /// Up to which entry somebody vouches, and for what behind it nobody does yet.
+    /// The entries that a signature or a given hash vouches for, and those that nothing vouches for yet.
     fn vouched(&self) -> [(&'static str, String); 2] {
         let verdict = &self.verdict;
         let whose = match self.keys {
@@ -101,10 +103,10 @@ impl Proof {
         let by_entry = by_entry.map(|seq| (seq, "the entry that is known".to_owned()));
         let all: Vec<(u64, String)> = by_key.into_iter().chain(by_entry).collect();
         let most = all.iter().map(|(seq, _)| *seq).max();
-        let vm_account = all.iter().map(|(seq, by)| format!("up to entry {seq} by {by}"));
-        let vm_account = match most {
+        let vouched = all.iter().map(|(seq, by)| format!("up to entry {seq} by {by}"));
+        let vouched = match most {
             None => "nobody vouches for any entry".to_owned(),
-            Some(_) => vm_account.collect::<Vec<_>>().join(", "),
+            Some(_) => vouched.collect::<Vec<_>>().join(", "),
         };
         let days = verdict.days_without_head.as_slice();
         let mut rest = match most {
@@ -115,7 +117,7 @@ impl Proof {
         if let (Some(first), Some(last)) = (days.first(), days.last()) {
             rest += &format!("; days that ended without a head: {first} to {last}");
         }
-        [("Vouched for", vm_account), ("Not vouched for", rest)]
+        [("Vouched for", vouched), ("Not vouched for", rest)]
     }
 
     fn bad_heads(&self) -> Vec<&str> {

@@ -9,8 +9,7 @@ use stelia_ledger::verdict::Verdict;
 
 use super::brief::Brief;
 use super::{VmAccount, offline, proof};
-use crate::shared::daemon::client::{Client, Failure};
-use crate::shared::daemon::pod::Pod;
+use crate::shared::daemon::{Client, Failure, Pod};
 use crate::shared::output::now;
 
 const DAY_US: u64 = 86_400_000_000;
@@ -39,7 +38,9 @@ impl Source<'_> {
             match client.find(vm).await {
                 Ok(found) => {
                     let object = instance(client, &found.row.2).await?;
-                    let text = client.in_the_end(object.ledger(since, until, Dict::new())).await?;
+                    let text = client
+                        .answer_while_alive(object.ledger(since, until, Dict::new()))
+                        .await?;
                     let account: Account = understood(&text)?;
                     let vm_account = VmAccount::of(account);
                     return Ok(match found.pod.is_named() || !vm_account.pod.is_named() {
@@ -97,7 +98,7 @@ pub(super) fn understood<T: DeserializeOwned>(text: &str) -> Result<T, Failure> 
 }
 
 async fn of_daemon(client: &Client, pod: &str, since: u64, until: u64) -> Result<Vec<Account>, Failure> {
-    let text = client.in_the_end(client.manager().ledger(pod, since, until, Dict::new()));
+    let text = client.answer_while_alive(client.manager().ledger(pod, since, until, Dict::new()));
     let text = text.await?;
     // For one VM the text is an object, not a list.
     Ok(match text.trim_start().starts_with('{') {
@@ -110,11 +111,11 @@ async fn of_daemon(client: &Client, pod: &str, since: u64, until: u64) -> Result
 pub(crate) async fn last_day(client: &Client, pod: Option<&str>) -> Vec<Brief> {
     let since = now().saturating_sub(DAY_US);
     let accounts = of_daemon(client, pod.unwrap_or_default(), since, 0).await;
-    let vm_account = accounts.unwrap_or_default().into_iter().map(VmAccount::of);
-    vm_account.map(Brief::of).collect()
+    let accounts = accounts.unwrap_or_default().into_iter().map(VmAccount::of);
+    accounts.map(Brief::of).collect()
 }
 
-/// Like [`crate::shared::daemon::pod::pick`], among VMs that may have ended: of several of one name the UID has to say which.
+/// Like [`Client::find`], among VMs that may have ended: if several have one name, only the UID is unambiguous.
 ///
 /// # Errors
 /// Nothing fits, or more than one VM does.

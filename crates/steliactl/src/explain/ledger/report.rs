@@ -6,7 +6,7 @@ use stelia_ledger::verdict::{SignedHead, Verdict};
 
 use super::query::Source;
 use super::{VmAccount, html, proof};
-use crate::shared::daemon::client::Failure;
+use crate::shared::daemon::Failure;
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::host_name;
 use crate::shared::output::now;
@@ -19,12 +19,12 @@ pub(super) struct Report {
     pub made_us: u64,
     #[serde(flatten)]
     pub vm_account: VmAccount,
-    pub proof: Held,
+    pub proof: ReportProof,
 }
 
-/// What the account is held to.
+/// What proves the account.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Held {
+pub(super) struct ReportProof {
     /// Whether every line of the ring was what was written when the report was made, and every signature good.
     pub good: bool,
     /// What was not.
@@ -37,7 +37,7 @@ pub(super) struct Held {
     pub covers: bool,
 }
 
-impl Held {
+impl ReportProof {
     fn of(verdict: Verdict, key: String, seq: u64) -> Self {
         let good = proof::is_good(&verdict);
         let bad = verdict.heads.iter().filter(|head| !head.good).count();
@@ -65,7 +65,7 @@ pub(super) async fn gather(
     roots: &Roots,
 ) -> Result<Report, Failure> {
     let vm_account = source.one(vm, since, until).await?;
-    let proof = Held::of(source.verdict().await?, source.key().await, vm_account.account.seq);
+    let proof = ReportProof::of(source.verdict().await?, source.key().await, vm_account.account.seq);
     Ok(Report {
         host: match source {
             Source::Daemon(_) => host_name(&roots.proc),
@@ -83,7 +83,7 @@ pub fn page_of(account: Account, verdict: Verdict, key: &str, host: &str, made_u
 }
 
 pub(super) fn of(account: Account, verdict: Verdict, key: &str, host: &str, made_us: u64) -> Report {
-    let proof = Held::of(verdict, key.to_owned(), account.seq);
+    let proof = ReportProof::of(verdict, key.to_owned(), account.seq);
     Report {
         host: host.to_owned(),
         made_us,

@@ -100,11 +100,11 @@ fn zero(count: u64) -> Meaning {
     }
 }
 
-pub(super) fn all(vm_account: &[VmAccount], style: TextStyle) -> String {
-    if vm_account.is_empty() {
+pub(super) fn all(accounts: &[VmAccount], style: TextStyle) -> String {
+    if accounts.is_empty() {
         return "No VM had CPUs of its own in this time.\n".to_owned();
     }
-    table(&ALL, vm_account, style)
+    table(&ALL, accounts, style)
 }
 
 pub(super) fn one(vm_account: &VmAccount, style: TextStyle) -> String {
@@ -177,7 +177,7 @@ pub(super) fn between(from_us: u64, until_us: u64) -> String {
 /// Who ran, and why that may not be all.
 pub(super) fn who(rows: &[RunRow], incomplete: &[String], style: TextStyle) -> String {
     let mut text = match rows.is_empty() {
-        true => format!("{}\n", words::nobody(incomplete)),
+        true => format!("{}\n", words::no_rows(incomplete)),
         false => table(&RUN_COLUMNS, rows, style),
     };
     for problem in incomplete {

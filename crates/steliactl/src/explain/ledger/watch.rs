@@ -8,8 +8,7 @@ use stelia_api::client::Dict;
 use zbus::Variant;
 
 use super::{query, text, words};
-use crate::shared::daemon::client::{Client, Failure};
-use crate::shared::daemon::pod::Pod;
+use crate::shared::daemon::{Client, Failure, Pod};
 use crate::shared::output::{Render, TextStyle, printable};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -29,7 +28,7 @@ pub(super) async fn gather(client: &Client, vm: &str, time: Duration) -> Result<
     let object = query::instance(client, &found.row.2).await?;
     let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let options = Dict::from([("seconds", Variant::from(seconds))]);
-    let text = client.in_the_end(object.attribute(options)).await?;
+    let text = client.answer_while_alive(object.attribute(options)).await?;
     Ok(Watched {
         pod: found.pod,
         attribution: query::understood(&text)?,

@@ -309,41 +309,41 @@ pub(super) fn who(attribution: &Attribution) -> Vec<RunRow> {
         ("soft interrupt", &attribution.softirqs),
         ("kernel upkeep", &attribution.vectors),
     ];
-    let each = kinds.into_iter().flat_map(|(what, doers)| {
-        let mut all = merged(what, doers);
+    let each = kinds.into_iter().flat_map(|(what, occupants)| {
+        let mut all = merged(what, occupants);
         all.sort_by(|a, b| (b.ns, b.count).cmp(&(a.ns, a.count)).then_with(|| a.name.cmp(&b.name)));
         all
     });
     each.collect()
 }
 
-fn merged(what: &'static str, doers: &[Occupant]) -> Vec<RunRow> {
+fn merged(what: &'static str, occupants: &[Occupant]) -> Vec<RunRow> {
     let mut by_name: BTreeMap<&str, RunRow> = BTreeMap::new();
-    for doer in doers {
-        let one = by_name.entry(&doer.name).or_insert_with(|| RunRow {
+    for occupant in occupants {
+        let one = by_name.entry(&occupant.name).or_insert_with(|| RunRow {
             what,
-            name: doer.name.clone(),
+            name: occupant.name.clone(),
             cpus: CpuSet::new(),
             count: 0,
             ns: None,
             estimated: false,
         });
         // No kernel has more; a list of CPUs is as long as its last one.
-        if doer.cpu < 1 << 16 {
-            one.cpus.insert(doer.cpu);
+        if occupant.cpu < 1 << 16 {
+            one.cpus.insert(occupant.cpu);
         }
-        one.count = one.count.saturating_add(doer.count);
-        one.ns = match (one.ns, doer.ns) {
+        one.count = one.count.saturating_add(occupant.count);
+        one.ns = match (one.ns, occupant.ns) {
             (None, ns) | (ns, None) => ns,
             (Some(a), Some(b)) => Some(a.saturating_add(b)),
         };
-        one.estimated |= doer.estimated;
+        one.estimated |= occupant.estimated;
     }
     by_name.into_values().collect()
 }
 
 /// The text for an attribution without any row. An incomplete one proves nothing.
-pub(super) fn nobody(incomplete: &[String]) -> &'static str {
+pub(super) fn no_rows(incomplete: &[String]) -> &'static str {
     match incomplete.is_empty() {
         true => "Nothing but the VM's own.",
         false => "Not known.",

@@ -14,14 +14,12 @@ use serde::Serialize;
 use stelia_api::quiet::{Irqbalance, Quiet, Remaining, RemainingCause, Thread};
 use stelia_cpus::CpuSet;
 
-use crate::shared::daemon::client::{Client, Failure};
-use crate::shared::daemon::node::Description;
-use crate::shared::daemon::pod::Pod;
+use crate::shared::daemon::{Client, Description, Failure, Pod};
 use crate::shared::kernel::Roots;
-use crate::shared::kernel::interrupts::{device_interrupts, table};
+use crate::shared::kernel::interrupts::{device_interrupts, read_table};
 use crate::shared::output::{Render, TextStyle, counted};
 
-/// How the kernel calls a workqueue's last resort for want of memory.
+/// Prefix of the name of a workqueue's rescuer, a thread that runs only when memory is short.
 const RESCUER: &str = "kworker/R-";
 
 /// Until the daemon has read its settings it says nothing of interrupts.
@@ -107,7 +105,7 @@ pub(crate) async fn gather(client: &Client, roots: &Roots, vm: Option<&str>) -> 
 }
 
 fn counts(described: &Description, roots: &Roots) -> Counts {
-    let Some(table) = table(&roots.proc) else {
+    let Some(table) = read_table(&roots.proc) else {
         return Counts::new();
     };
     let instances = described.node.instances.iter();

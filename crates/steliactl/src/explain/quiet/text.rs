@@ -1,7 +1,7 @@
 //! The answer as tables, and the sentence below them.
 
 use super::{Interrupt, Kthread, Quietness, Vm, words};
-use crate::shared::daemon::pod::Pod;
+use crate::shared::daemon::Pod;
 use crate::shared::output::{Column, Meaning, TextStyle, column, counted, printable, table};
 
 pub(crate) const COLUMNS: [Column<Vm>; 7] = [

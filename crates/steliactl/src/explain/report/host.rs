@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::explain::doctor;
+use crate::shared::kernel::host_name;
 
 /// What is not known is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -27,7 +28,7 @@ impl Host {
         let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
         let os = ["etc/os-release", "usr/lib/os-release"].map(text);
         Self {
-            hostname: text("proc/sys/kernel/hostname").trim().to_owned(),
+            hostname: host_name(&root.join("proc")),
             system: os
                 .iter()
                 .find_map(|os| value(os, "PRETTY_NAME", '='))

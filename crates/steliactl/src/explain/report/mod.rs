@@ -24,9 +24,7 @@ use stelia_api::view::Instance;
 use stelia_cpus::CpuSet;
 
 use crate::explain::verify::{self, Verified};
-use crate::shared::daemon::client::{Client, Failure};
-use crate::shared::daemon::node::{Description, Owner, owner};
-use crate::shared::daemon::pod::Pod;
+use crate::shared::daemon::{Client, Description, Failure, Owner, Pod, owner};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};

@@ -8,8 +8,7 @@ use stelia_api::ReasonKind;
 use stelia_api::view::{Instance, Node};
 
 use super::{Finding, Kind};
-use crate::shared::daemon::pod::Pod;
-use crate::shared::daemon::why_not_isolated::{Why, not_isolated};
+use crate::shared::daemon::{Pod, Why, not_isolated};
 
 /// The least that is asked of every VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
@@ -87,15 +86,15 @@ impl CheckedVm {
 }
 
 /// `2 isolated, 1 floating (vCPUs not attached for 3 min)`
-pub(super) fn summary(looked: &[CheckedVm], now: u64) -> String {
+pub(super) fn summary(vms: &[CheckedVm], now: u64) -> String {
     let mut by_state: BTreeMap<(usize, &str), Vec<&CheckedVm>> = BTreeMap::new();
-    for one in looked {
+    for one in vms {
         // The best first.
         let rank = Required::of(&one.state).map_or(3, |state| 2 - state as usize);
         by_state.entry((rank, one.state.as_str())).or_default().push(one);
     }
-    let parts = by_state.into_iter().map(|((_, state), these)| {
-        let (count, reasons) = (these.len(), reasons(&these, now));
+    let parts = by_state.into_iter().map(|((_, state), vms)| {
+        let (count, reasons) = (vms.len(), reasons(&vms, now));
         match reasons.is_empty() {
             true => format!("{count} {state}"),
             false => format!("{count} {state} ({reasons})"),
@@ -105,9 +104,9 @@ pub(super) fn summary(looked: &[CheckedVm], now: u64) -> String {
 }
 
 /// Each reason once, with the longest wait; with its count where there are several.
-fn reasons(these: &[&CheckedVm], now: u64) -> String {
+fn reasons(vms: &[&CheckedVm], now: u64) -> String {
     let mut found: BTreeMap<&str, (usize, Why)> = BTreeMap::new();
-    for why in these.iter().filter_map(|one| one.reason.as_ref()) {
+    for why in vms.iter().filter_map(|one| one.reason.as_ref()) {
         let (count, longest) = found.entry(&why.text).or_insert_with(|| (0, why.clone()));
         *count += 1;
         longest.since_us = longest.since_us.min(why.since_us);

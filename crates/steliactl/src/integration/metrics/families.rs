@@ -8,7 +8,7 @@ use stelia_api::view::Instance;
 use stelia_cpus::CpuSet;
 
 use super::definitions::{ALL, Definition, UP};
-use crate::shared::daemon::node::{Description, Owner, owner};
+use crate::shared::daemon::{Description, Owner, owner};
 use crate::shared::kernel::sample::{Sample, ThreadCounts};
 
 #[derive(Debug)]

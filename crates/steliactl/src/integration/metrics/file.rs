@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::shared::daemon::client::Failure;
+use crate::shared::daemon::Failure;
 
 /// Replaces `path` by `text`: a reader sees the old file or the new one, and a crash leaves one of them.
 ///

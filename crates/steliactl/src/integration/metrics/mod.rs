@@ -11,7 +11,7 @@ mod text;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::shared::daemon::client::{Client, Failure};
+use crate::shared::daemon::{Client, Failure};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::sample::Sample;
 use crate::shared::output::{self, OutputOptions};

@@ -16,8 +16,7 @@ use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, ReadyMade};
 
 use super::admission::{Admission, Refusal, instance_exists};
 use super::{Preview, VmLine, container, users};
-use crate::shared::daemon::client::Failure;
-use crate::shared::daemon::pod::{Pod, Pods};
+use crate::shared::daemon::{Failure, Pod, Pods};
 use crate::shared::kernel::Roots;
 
 /// What is the same for all containers.

@@ -11,7 +11,7 @@ mod tests;
 
 use serde::Serialize;
 
-use crate::shared::daemon::pod::Pod;
+use crate::shared::daemon::Pod;
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, counted, table};
 pub(crate) use gather::gather;
 

@@ -12,7 +12,7 @@ use stelia_settings::AdoptRule;
 
 use super::VmLine;
 use super::admission::Refusal;
-use crate::shared::daemon::pod::Pod;
+use crate::shared::daemon::Pod;
 
 /// Limit of the open files of a process that are read.
 const MAX_FILES: usize = 65_536;

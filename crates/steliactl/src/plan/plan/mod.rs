@@ -20,7 +20,7 @@ use kubelet_planner::{Node, Pod, manifest, until_full};
 use stelia_node_plan::Subject;
 use stelia_node_report::described;
 
-use crate::shared::daemon::client::Failure;
+use crate::shared::daemon::Failure;
 use crate::shared::files;
 use crate::shared::output::OutputOptions;
 use answer::{Answer, Fits, features, other};

@@ -15,8 +15,8 @@ use zbus::proxy::{CacheProperties, MethodFlags};
 use zbus::wire::DynamicDeserialize;
 use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
 
-use crate::shared::daemon::node::{self, Description};
-use crate::shared::daemon::pod::{ListedInstance, Pod, Pods, pick};
+use super::node::{self, Description};
+use super::pod::{ListedInstance, Pod, Pods, pick};
 use crate::shared::output::json_of;
 
 const INSTANCE_INTERFACE: InterfaceName<'static> =
@@ -79,11 +79,11 @@ fn does_not_run() -> Failure {
     ))
 }
 
-fn is_silent(patience: Duration) -> Failure {
+fn is_silent(limit: Duration) -> Failure {
     Failure::Other(format!(
         "steliad has not answered for {} s: systemctl status steliad; journalctl -u steliad; if it hangs, systemctl \
          restart steliad, which leaves the VMs alone",
-        patience.as_secs_f32()
+        limit.as_secs_f32()
     ))
 }
 
@@ -129,19 +129,19 @@ impl From<fdo::Error> for Failure {
     }
 }
 
-/// Connects to the system bus, or to a peer-to-peer address. Who listens there may be silent too.
-pub(crate) async fn connect(address: Option<&str>, patience: Duration) -> Result<Connection, Failure> {
+/// Connects to the system bus, or to a peer-to-peer address, within `limit`: a peer may accept and not answer.
+pub(crate) async fn connect(address: Option<&str>, limit: Duration) -> Result<Connection, Failure> {
     let builder = match address {
         Some(address) => connection::Builder::address(address).p2p(),
         None => connection::Builder::system(),
     };
-    let connected = timeout(patience, builder.build()).await;
-    connected.map_err(|_| is_silent(patience))?.map_err(|error| {
+    let connected = timeout(limit, builder.build()).await;
+    connected.map_err(|_| is_silent(limit))?.map_err(|error| {
         let cause = match error {
             zbus::Error::InputOutput(cause) => cause.to_string(),
             other => other.to_string(),
         };
-        // The library names the address too.
+        // The library repeats the address.
         let cause = cause.rsplit("`: ").next().unwrap_or_default();
         Failure::Other(format!("connect to {}: {cause}", address.unwrap_or("the system bus")))
     })
@@ -149,34 +149,37 @@ pub(crate) async fn connect(address: Option<&str>, patience: Duration) -> Result
 
 pub(crate) struct Client {
     manager: ManagerProxy<'static>,
-    patience: Duration,
+    limit: Duration,
 }
 
 impl Client {
     /// Makes the proxy; nothing is sent yet.
-    pub(crate) async fn new(connection: Connection, patience: Duration) -> Result<Self, Failure> {
+    pub(crate) async fn new(connection: Connection, limit: Duration) -> Result<Self, Failure> {
         let manager = ManagerProxy::builder(&connection)
             .cache_properties(CacheProperties::No)
             .build()
             .await?;
-        Ok(Self { manager, patience })
+        Ok(Self { manager, limit })
     }
 
     /// The answer of a call that only reads.
     ///
     /// # Errors
-    /// There is none in time, or it is an error.
-    pub(crate) async fn soon<T, E>(&self, call: impl Future<Output = Result<T, E>>) -> Result<T, Failure>
+    /// No answer arrives in time, or the answer is an error.
+    pub(crate) async fn answer_in_time<T, E>(&self, call: impl Future<Output = Result<T, E>>) -> Result<T, Failure>
     where
         Failure: From<E>,
     {
-        let answer = timeout(self.patience, call).await;
-        Ok(answer.map_err(|_| is_silent(self.patience))??)
+        let answer = timeout(self.limit, call).await;
+        Ok(answer.map_err(|_| is_silent(self.limit))??)
     }
 
-    /// The answer of a call for which the daemon may need long, as it does for a pass over a busy node. Meanwhile it is
-    /// asked whether it lives: a daemon that does not answer even that is silent.
-    pub(crate) async fn in_the_end<T>(&self, call: impl Future<Output = zbus::Result<T>>) -> Result<T, Failure> {
+    /// The answer of a call that may take long, such as a pass over a busy node. Meanwhile the daemon is pinged: if it does
+    /// not answer that either, the call fails.
+    pub(crate) async fn answer_while_alive<T>(
+        &self,
+        call: impl Future<Output = zbus::Result<T>>,
+    ) -> Result<T, Failure> {
         let peer = fdo::PeerProxy::builder(self.connection())
             .destination(BUS_NAME)
             .path(MANAGER_PATH)
@@ -184,19 +187,19 @@ impl Client {
             .await?;
         let mut call = std::pin::pin!(call);
         loop {
-            if let Ok(answer) = timeout(self.patience / 2, &mut call).await {
+            if let Ok(answer) = timeout(self.limit / 2, &mut call).await {
                 return Ok(answer?);
             }
             // A refusal is an answer too.
-            if timeout(self.patience / 2, peer.ping()).await.is_err() {
-                return Err(is_silent(self.patience));
+            if timeout(self.limit / 2, peer.ping()).await.is_err() {
+                return Err(is_silent(self.limit));
             }
         }
     }
 
     /// Every instance, by pod UID.
     pub(crate) async fn instances(&self) -> Result<Vec<ListedInstance>, Failure> {
-        let mut rows = self.soon(self.manager.list_instances()).await?;
+        let mut rows = self.answer_in_time(self.manager.list_instances()).await?;
         rows.sort_by(|a, b| a.0.cmp(&b.0));
         self.named(rows).await
     }
@@ -209,13 +212,13 @@ impl Client {
         }
     }
 
-    /// The instance that a person calls `vm`.
+    /// The instance that `vm` names.
     ///
     /// # Errors
     /// No instance fits, or more than one does.
     pub(crate) async fn find(&self, vm: &str) -> Result<ListedInstance, Failure> {
-        let mut rows = self.soon(self.manager.list_instances()).await?;
-        // Only for what is not a whole UID the names of all have to be known.
+        let mut rows = self.answer_in_time(self.manager.list_instances()).await?;
+        // The names of all instances are needed only if `vm` is not a whole UID.
         if rows.iter().any(|row| row.0 == vm) {
             rows.retain(|row| row.0 == vm);
         }
@@ -247,7 +250,9 @@ impl Client {
             .path(&row.2)
             .build()
             .await?;
-        Ok(json_of(&self.soon(properties.get_all(INSTANCE_INTERFACE)).await?))
+        Ok(json_of(
+            &self.answer_in_time(properties.get_all(INSTANCE_INTERFACE)).await?,
+        ))
     }
 
     pub(crate) async fn describe(&self) -> Result<Description, Failure> {
@@ -256,7 +261,7 @@ impl Client {
 
     /// `describe` as the daemon sends it, not parsed.
     pub(crate) async fn describe_text(&self) -> Result<String, Failure> {
-        self.soon(self.manager.describe()).await
+        self.answer_in_time(self.manager.describe()).await
     }
 
     /// `describe` of a running daemon: unlike the other calls this does not start it.
@@ -268,7 +273,7 @@ impl Client {
     pub(crate) async fn pods_running(&self) -> Pods {
         match self.describe_running().await {
             Ok(description) => Pods::of(&description),
-            // A pod may not call it, and sees itself; there is no daemon to start on its socket.
+            // A pod may not call Describe, and lists only itself. Its socket does not start a daemon.
             Err(_) if !self.connection().is_bus() => {
                 let instances = self.instances().await.unwrap_or_default();
                 instances.into_iter().map(|found| found.pod).collect()
@@ -289,7 +294,7 @@ impl Client {
             options.insert(name, Variant::from(value));
         }
         match start {
-            true => self.soon(self.manager.node_topology(options)).await,
+            true => self.answer_in_time(self.manager.node_topology(options)).await,
             false => self.without_start("NodeTopology", &(options,)).await,
         }
     }
@@ -301,20 +306,23 @@ impl Client {
     ) -> Result<T, Failure> {
         let manager = self.manager.inner();
         let answer = manager.call_with_flags(method, MethodFlags::NO_AUTO_START, arguments);
-        self.soon(answer)
+        self.answer_in_time(answer)
             .await?
             .ok_or_else(|| Failure::Other(format!("{method} was not answered")))
     }
 
     /// The allocator's answer to each request.
     pub(crate) async fn evaluate(&self, requests: Vec<Dict<'_>>) -> Result<Vec<OwnedDict>, Failure> {
-        self.soon(self.manager.evaluate_placement(requests, Dict::new())).await
+        self.answer_in_time(self.manager.evaluate_placement(requests, Dict::new()))
+            .await
     }
 
     /// Runs one pass and returns its report; with a dry run only the steps that it would begin with, and what is degraded
     /// now.
     pub(crate) async fn reconcile(&self, dry_run: bool) -> Result<Map<String, Value>, Failure> {
-        let report = self.in_the_end(self.manager.reconcile(options(dry_run))).await?;
+        let report = self
+            .answer_while_alive(self.manager.reconcile(options(dry_run)))
+            .await?;
         Ok(json_of(&report))
     }
 
@@ -325,7 +333,7 @@ impl Client {
         deadline_s: u32,
         dry_run: bool,
     ) -> Result<(OwnedObjectPath, Vec<MoveRow>), Failure> {
-        self.in_the_end(self.manager.rebind(scope, deadline_s, options(dry_run)))
+        self.answer_while_alive(self.manager.rebind(scope, deadline_s, options(dry_run)))
             .await
     }
 
@@ -340,13 +348,13 @@ impl Client {
     /// Deregisters an instance; returns its pod.
     pub(crate) async fn deregister(&self, vm: &str) -> Result<Pod, Failure> {
         let pod = self.find(vm).await?.pod;
-        self.in_the_end(self.manager.deregister(&pod.pod_uid, Dict::new()))
+        self.answer_while_alive(self.manager.deregister(&pod.pod_uid, Dict::new()))
             .await?;
         Ok(pod)
     }
 
     pub(crate) async fn reload(&self) -> Result<(), Failure> {
-        self.in_the_end(self.manager.reload()).await
+        self.answer_while_alive(self.manager.reload()).await
     }
 }
 

@@ -9,9 +9,15 @@
 //! | `candidates` | the VMs that a shell offers |
 //! | `why_not_isolated` | why a VM has less than isolation |
 
-pub(crate) mod candidates;
-pub(crate) mod client;
+mod candidates;
+mod client;
 pub(crate) mod node;
-pub(crate) mod pod;
+mod pod;
 pub(crate) mod signals;
-pub(crate) mod why_not_isolated;
+mod why_not_isolated;
+
+pub(crate) use candidates::vms;
+pub(crate) use client::{CALL_TIMEOUT, Client, Failure, connect};
+pub(crate) use node::{Description, Owner, owner, state_and_class};
+pub(crate) use pod::{ListedInstance, Pod, Pods, lines_by_pod, no_instance};
+pub(crate) use why_not_isolated::{Why, age, not_isolated};

@@ -11,8 +11,8 @@ use stelia_api::client::InstanceRow;
 use stelia_api::view::Instance;
 use stelia_kubelet::PodName;
 
-use crate::shared::daemon::client::Failure;
-use crate::shared::daemon::node::Description;
+use super::client::Failure;
+use super::node::Description;
 use crate::shared::output::{text_of, texts_of};
 
 /// How a pod is identified in every JSON object. Namespace and name are empty where they are not known.
@@ -66,7 +66,7 @@ impl Pod {
         ]
     }
 
-    /// For a person who has to tell it from a pod of the same name.
+    /// The name with the UID, because several pods may have the same name.
     fn in_full(&self) -> String {
         match self.is_named() {
             true => format!("{self} ({})", self.pod_uid),
@@ -118,7 +118,7 @@ impl Pods {
         self.0.contains_key(uid)
     }
 
-    /// Adds what others know, and what they know better.
+    /// Adds the others, which replace pods of the same UID.
     pub(crate) fn add(&mut self, others: Self) {
         self.0.extend(others.0);
     }

@@ -11,7 +11,7 @@ use tokio::time::{Interval, interval};
 use zbus::message::{Message, Type};
 use zbus::{Connection, MatchRule, MessageStream, fdo};
 
-use crate::shared::daemon::client::Failure;
+use super::client::Failure;
 
 /// Signals that may be queued while the reader of standard output is slow.
 const MAX_QUEUED_SIGNALS: usize = 4096;
@@ -74,7 +74,7 @@ impl Signals {
     }
 }
 
-/// What ends a command that runs until interrupted: a signal, or that standard output has no reader any more.
+/// The end of a command that runs until interrupted: a signal, or standard output without a reader.
 pub(crate) struct End {
     interrupt: Signal,
     terminate: Signal,
@@ -84,14 +84,14 @@ pub(crate) struct End {
 impl End {
     pub(crate) fn new() -> Result<Self, Failure> {
         Ok(Self {
-            interrupt: caught(SignalKind::interrupt())?,
-            terminate: caught(SignalKind::terminate())?,
+            interrupt: catch(SignalKind::interrupt())?,
+            terminate: catch(SignalKind::terminate())?,
             reader_poll: interval(READER_POLL_INTERVAL),
         })
     }
 
     /// Returns when the command is to end. Cancel-safe.
-    pub(crate) async fn come(&mut self) {
+    pub(crate) async fn reached(&mut self) {
         loop {
             tokio::select! {
                 _ = self.interrupt.recv() => return,
@@ -102,7 +102,7 @@ impl End {
     }
 }
 
-pub(crate) fn caught(kind: SignalKind) -> Result<Signal, Failure> {
+pub(crate) fn catch(kind: SignalKind) -> Result<Signal, Failure> {
     signal(kind).map_err(|error| Failure::Other(format!("catch signals: {error}")))
 }
 

@@ -31,7 +31,7 @@ impl Why {
     }
 }
 
-/// `None` where it is isolated, or its state says it all.
+/// `None` where it is isolated, or where its state needs no reason.
 pub(crate) fn not_isolated(instance: &Instance) -> Option<Why> {
     match instance.state.as_str() {
         "floating" => Some(floating(instance)),

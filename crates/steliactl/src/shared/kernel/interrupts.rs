@@ -10,7 +10,7 @@ use stelia_node::counters::interrupts::{self, Kind, Table};
 use stelia_node::counters::{ParseError, softirqs};
 
 /// The interrupts of the host whose `/proc` this is.
-pub(crate) fn table(proc: &Path) -> Option<Table> {
+pub(crate) fn read_table(proc: &Path) -> Option<Table> {
     parsed(&proc.join("interrupts"), Table::parse)
 }
 
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn devices_are_counted_on_online_cpus() {
         let proc = proc("interrupts", TEXT);
-        let table = table(proc.path()).unwrap();
+        let table = read_table(proc.path()).unwrap();
         let on = |list| device_interrupts(&table, &cpus(list));
         // Only on x86 the second interrupt is the cascade.
         let second = if cfg!(target_arch = "x86_64") { 0 } else { 7 };
@@ -107,8 +107,8 @@ mod tests {
             "CPU0 CPUx\n 24: 1 2 x\n",
             "CPU0 CPU1\n 24: 1\n",
         ] {
-            assert_eq!(table(proc("interrupts", text).path()), None, "{text:?}");
+            assert_eq!(read_table(proc("interrupts", text).path()), None, "{text:?}");
         }
-        assert_eq!(table(Path::new("/no/such/folder")), None);
+        assert_eq!(read_table(Path::new("/no/such/folder")), None);
     }
 }

@@ -10,11 +10,9 @@ use stelia_api::view::{Instance, VcpuThread};
 use stelia_cpus::CpuSet;
 use stelia_node::proc::start_time;
 
-use crate::shared::daemon::node::Description;
-use crate::shared::daemon::pod::Pod;
-use crate::shared::daemon::why_not_isolated::not_isolated;
+use crate::shared::daemon::{Description, Pod, not_isolated};
 use crate::shared::kernel::Roots;
-use crate::shared::kernel::interrupts::{device_interrupts, table};
+use crate::shared::kernel::interrupts::{device_interrupts, read_table};
 use crate::shared::kernel::threads::{self, field};
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -58,7 +56,7 @@ pub(crate) struct CacheCounts {
 
 impl CacheCounts {
     /// The daemon reads them less often than this program samples: until there is a new reading the last rate stays.
-    fn follow(&mut self, before: &Self) {
+    fn carry_over(&mut self, before: &Self) {
         if self.at_us == before.at_us {
             self.memory_bytes_per_second = before.memory_bytes_per_second;
             return;
@@ -93,7 +91,7 @@ pub(crate) struct ThreadCounts {
 impl Sample {
     /// Reads the counters of the instances that the daemon describes.
     pub(crate) fn read(description: &Description, roots: &Roots, at: Duration) -> Self {
-        let interrupts = table(&roots.proc);
+        let interrupts = read_table(&roots.proc);
         let quiet = &description.node.quiet;
         let instances = description.node.instances.iter().map(|(pod, instance)| {
             let scope = roots.cgroup.join(instance.scope.trim_matches('/'));
@@ -138,11 +136,11 @@ impl Sample {
         }
     }
 
-    /// Takes over what is only known from one reading of the daemon's to the next.
-    pub(crate) fn follow(&mut self, before: &Self) {
+    /// Takes over the rates of caches, which are known only between two readings of the daemon.
+    pub(crate) fn carry_over(&mut self, before: &Self) {
         for (pod, counts) in &mut self.instances {
             if let Some(before) = before.instances.get(pod) {
-                counts.caches.follow(&before.caches);
+                counts.caches.carry_over(&before.caches);
             }
         }
     }
@@ -349,14 +347,14 @@ mod tests {
         };
         let first = counts(1_000_000, 5_000);
         let mut second = counts(3_000_000, 9_000);
-        second.follow(&first);
+        second.carry_over(&first);
         assert_eq!(second.memory_bytes_per_second, Some(2_000.0));
         let mut same = counts(3_000_000, 9_000);
-        same.follow(&second);
+        same.carry_over(&second);
         assert_eq!(same.memory_bytes_per_second, Some(2_000.0));
         // The group was made anew.
         let mut anew = counts(5_000_000, 10);
-        anew.follow(&same);
+        anew.carry_over(&same);
         assert_eq!(anew.memory_bytes_per_second, None);
     }
 }

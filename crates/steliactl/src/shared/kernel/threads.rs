@@ -13,7 +13,7 @@ use stelia_node::cgroup::CgroupPath;
 use stelia_record::Tree;
 
 use super::Roots;
-use crate::shared::daemon::client::Failure;
+use crate::shared::daemon::Failure;
 
 /// utime and stime in `/proc/<pid>/stat` are counted in USER_HZ, which is 100 on every architecture systemd's users run
 /// (`include/asm-generic/param.h`); one tick is this many microseconds.

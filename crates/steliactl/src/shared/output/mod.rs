@@ -107,7 +107,7 @@ pub(crate) fn human(value: &Value) -> String {
     }
 }
 
-/// Microseconds since the epoch.
+/// The current time, microseconds since the epoch.
 pub(crate) fn now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
@@ -140,8 +140,8 @@ pub(crate) fn ago(usec: u64, now: u64) -> String {
     format!("{} ({since} ago)", time(usec))
 }
 
-/// Text as XML and HTML may have it, in elements and in attributes. What turns the direction of writing, and what XML has not,
-/// is replaced: control characters are already.
+/// `text` escaped for XML and HTML, in elements and in attributes. Characters that XML forbids, or that change the direction of writing, are
+/// replaced.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {

@@ -21,8 +21,7 @@ use std::path::Path;
 use stelia_cpus::CpuSet;
 use stelia_node::locality::Device;
 
-use crate::shared::daemon::client::Failure;
-use crate::shared::daemon::node::{Description, Owner, owner};
+use crate::shared::daemon::{Description, Failure, Owner, owner};
 use crate::shared::kernel::locality;
 use crate::shared::kernel::{Roots, host_name};
 use crate::shared::output::{self, Render, TextStyle};

@@ -57,7 +57,7 @@ pub(super) fn bars(shares: &[Option<f64>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::daemon::pod::Pod;
+    use crate::shared::daemon::Pod;
     use crate::shared::kernel::rates::{InstanceRates, Rates, VcpuRates};
 
     fn model(tid: i32, start: u64, percent: f64) -> Model {

@@ -15,8 +15,8 @@ mod terminal;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-use crate::shared::daemon::client::{Client, Failure};
 use crate::shared::daemon::signals::{self, End};
+use crate::shared::daemon::{Client, Failure};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{Model, rates};
 use crate::shared::kernel::sample::Sample;
@@ -128,11 +128,11 @@ async fn batch(client: &Client, roots: &Roots, pace: Pace, output_options: Outpu
     let mut printed = 0;
     while pace.count.is_none_or(|count| printed < count) {
         tokio::select! {
-            () = end.come() => return Ok(()),
+            () = end.reached() => return Ok(()),
             () = tokio::time::sleep(pace.delay) => {}
         }
         let mut now = sample(client, roots, began).await?;
-        now.follow(&before);
+        now.carry_over(&before);
         let model = rates(&before, &now);
         before = now;
         printed += 1;

@@ -267,7 +267,7 @@ pub(crate) fn rows(model: &Model, sort: usize, reverse: bool, collapsed: bool) -
 #[cfg(test)]
 pub(super) mod testing {
     use super::*;
-    use crate::shared::daemon::pod::Pod;
+    use crate::shared::daemon::Pod;
 
     fn rates(utilisation: f64, delay: f64) -> Rates {
         Rates {

@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 use super::history::History;
 use super::screen::{Flow, Screen};
 use super::{Pace, sample};
-use crate::shared::daemon::client::{Client, Failure};
-use crate::shared::daemon::signals::{End, caught};
+use crate::shared::daemon::signals::{End, catch};
+use crate::shared::daemon::{Client, Failure};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{Model, rates};
 use crate::shared::output;
@@ -55,7 +55,7 @@ pub(super) async fn run(client: &Client, roots: &Roots, Pace { count, delay }: P
     let failed = |error: std::io::Error| Failure::Other(format!("the terminal: {error}"));
     let began = Instant::now();
     let mut end = End::new()?;
-    let mut hangup = caught(SignalKind::hangup())?;
+    let mut hangup = catch(SignalKind::hangup())?;
     // If the daemon does not answer, the error is printed before the screen is switched.
     let mut before = sample(client, roots, began).await?;
     let mut model = rates(&before, &before);
@@ -86,7 +86,7 @@ pub(super) async fn run(client: &Client, roots: &Roots, Pace { count, delay }: P
             return Ok(());
         }
         tokio::select! {
-            () = end.come() => return Ok(()),
+            () = end.reached() => return Ok(()),
             _ = hangup.recv() => return Ok(()),
             event = events.recv() => match event {
                 Some(Event::Key(key)) if key.kind != KeyEventKind::Release => {
@@ -100,7 +100,7 @@ pub(super) async fn run(client: &Client, roots: &Roots, Pace { count, delay }: P
             sampled = &mut next => {
                 match sampled {
                     Ok(mut now) => {
-                        now.follow(&before);
+                        now.carry_over(&before);
                         model = rates(&before, &now);
                         history.add(&mut model);
                         before = now;

@@ -22,7 +22,7 @@ use stelia_node_report::numa::{NumaNode, Pages};
 
 use super::scheduling::Scheduling;
 use super::*;
-use crate::shared::daemon::client::Failure;
+use crate::shared::daemon::Failure;
 use crate::shared::output::{Form, OutputOptions, TextStyle};
 
 const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";

@@ -7,7 +7,7 @@ use serde::Serialize;
 use stelia_api::view::Instance;
 use stelia_node::locality::Localities;
 
-use crate::shared::daemon::client::Failure;
+use crate::shared::daemon::Failure;
 
 pub(crate) type Description = stelia_api::view::Description<Localities>;
 

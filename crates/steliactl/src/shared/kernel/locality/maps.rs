@@ -11,7 +11,7 @@ use std::io::ErrorKind;
 use serde::Serialize;
 use stelia_node::cgroup::numa_stat::ByNode;
 
-use crate::shared::daemon::client::Failure;
+use crate::shared::daemon::Failure;
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::threads::Process;
 

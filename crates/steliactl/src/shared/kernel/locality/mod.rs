@@ -8,7 +8,7 @@ mod vfio;
 
 use serde_json::{Value, json};
 
-use crate::shared::daemon::client::Failure;
+use crate::shared::daemon::Failure;
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::threads::Process;
 use crate::shared::output::{self, TextStyle, column, table};

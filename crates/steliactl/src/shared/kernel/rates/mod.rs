@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
 
-use crate::shared::daemon::pod::Pod;
+use crate::shared::daemon::Pod;
 use crate::shared::kernel::sample::{InstanceCounts, Sample, ThreadCounts};
 
 /// Time that a vCPU waits for its CPU, in percent: above this the guest notices it.
@@ -73,7 +73,7 @@ pub(crate) struct VcpuRates {
     pub cpu: Option<u32>,
     #[serde(flatten)]
     pub rates: Rates,
-    /// As of an instance.
+    /// What disturbs it, in words; `None` where nothing does.
     pub reason: Option<String>,
     #[serde(skip)]
     pub recent: Shares,
@@ -91,7 +91,7 @@ pub(crate) struct Rates {
     pub migrations_per_second: Option<f64>,
     /// Preemptions, per second.
     pub involuntary_per_second: Option<f64>,
-    /// Time that core scheduling kept siblings of its CPU idle while it ran, percent. Told by the reason alone.
+    /// Time that core scheduling kept siblings of its CPU idle while it ran, percent. Only `reason` shows it.
     #[serde(skip)]
     pub forced_idle_percent: Option<f64>,
 }
@@ -127,9 +127,9 @@ impl InstanceRates {
     }
 }
 
-/// In JSON shares are ratios; people read percents.
+/// Percents are for people; JSON has ratios.
 fn ratio<S: Serializer>(percent: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
-    // What is a hundredth of a percent is a ten-thousandth.
+    // Percents are rounded to a hundredth, which is a ten-thousandth as a ratio.
     percent
         .map(|percent| (percent * 100.0).round() / 10_000.0)
         .serialize(serializer)
