@@ -41,7 +41,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
     use stelia_decide::testing::{allocator_node, any_host, any_request};
-    use steliactl::view::json_of;
+    use steliactl::output::json_of;
     use zbus::Variant;
 
     use super::*;

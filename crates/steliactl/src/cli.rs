@@ -1,25 +1,25 @@
 //! The command line of `steliactl`.
 
 pub mod help;
+pub(crate) mod remote;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Parser, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 
-use super::client::Failure;
-use super::completions::vms;
-use super::evaluate::EvaluateOptions;
-use super::ledger::LedgerOptions;
-use super::node_topology::TopologyOptions;
-use super::plan::PlanOptions;
-use super::remote::Host;
-use super::verify::Required;
-use super::view::{Form, OutputOptions, TextStyle};
+use crate::cli::remote::Host;
+use crate::explain::ledger::LedgerOptions;
+use crate::explain::verify::Required;
+use crate::integration::node_topology::TopologyOptions;
+use crate::plan::evaluate::EvaluateOptions;
+use crate::plan::plan::PlanOptions;
+use crate::shared::daemon::{Failure, vms};
+use crate::shared::output::{Form, OutputOptions, TextStyle};
 
 const AFTER_HELP: &str = "\
 `steliactl COMMAND --help` shows the options and examples of a command.
@@ -88,7 +88,7 @@ pub struct Cli {
     pub(crate) address: Option<String>,
     /// Read /proc and /sys/fs/cgroup of a simulated node below this directory
     #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "DIR", hide = true)]
-    pub(crate) root: Option<PathBuf>,
+    root: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -109,6 +109,11 @@ impl Cli {
             form,
             style: TextStyle::of_stdout(!self.no_legend, form == Form::Wide, self.full),
         })
+    }
+
+    /// Where /proc, /sys and kubelet's files are read.
+    pub(crate) fn root(&self) -> &Path {
+        self.root.as_deref().unwrap_or(Path::new("/"))
     }
 
     /// Whether it takes over the terminal.

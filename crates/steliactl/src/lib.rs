@@ -1,49 +1,33 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Each command is a module: `gather` asks the daemon or reads the node's files and returns a value that serializes;
-//! `view` prints it as JSON, or as the text that the value renders. What is promised comes from the daemon, threads
-//! come from the kernel, so that `show` compares the two.
+//! | folder | what is in it |
+//! |---|---|
+//! | `view/` | commands that show the node as it is |
+//! | `explain/` | commands that say why, and whether what is promised holds |
+//! | `plan/` | commands that answer what would be done |
+//! | `change/` | commands that change something |
+//! | `integration/` | commands whose output other programs read |
+//! | `shared/` | what they use: the daemon, the kernel's files, how answers are written |
+//! | `cli/` | the command line, its help, and the same command on another host |
+//!
+//! A command is in the folder of its group of the help, in a module of its name. Most have `gather`, which asks the daemon or reads the
+//! node's files and returns a value that serializes; `shared/output/` prints it as JSON, or as the text that the value renders. What is
+//! promised comes from the daemon, threads come from the kernel, so that `show` compares the two.
 //!
 //! It is a library so that tests reach the command line and the checks; it has no stable interface.
 
-mod adopt;
+mod change;
 pub mod cli;
-mod client;
-mod cluster;
-mod completions;
-pub mod doctor;
-pub mod evaluate;
 mod explain;
-mod input;
-mod interrupts;
-mod kubelet_state;
-pub mod ledger;
-mod list;
-mod locality;
-mod map;
-pub mod metrics;
-mod monitor;
-mod node;
-mod node_topology;
-mod pager;
+mod integration;
 mod plan;
-mod pod;
-mod quiet;
-mod rebind;
-mod reconcile;
-mod remote;
-mod report;
-mod sample;
-mod show;
-mod signals;
-mod status;
-mod threads;
-mod top;
-mod verify;
-pub mod view;
+mod shared;
+mod view;
 
-#[cfg(test)]
-mod manual;
+pub use explain::{doctor, ledger};
+pub use integration::metrics;
+pub use shared::output;
+
 #[cfg(test)]
 mod tests;
 
@@ -53,14 +37,17 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
-use serde::Serialize;
 use zbus::Connection;
 
-use cli::{Cli, Command};
-use client::{CALL_TIMEOUT, Client, Failure};
-use pod::Pod;
-use threads::Roots;
-use view::{Render, TextStyle};
+use change::{deregister, rebind, reconcile, reload};
+use cli::{Cli, Command, remote};
+use explain::{kubelet_state, quiet, report, verify};
+use integration::{cluster, completions, node_topology};
+use plan::{adopt, evaluate};
+use shared::daemon::{self, CALL_TIMEOUT, Client, Failure};
+use shared::kernel::Roots;
+use shared::output::pager;
+use view::{describe, list, map, monitor, show, status, top};
 
 /// The program: parse, call, print. A wrong command line ends in clap with exit code 2.
 pub fn main() -> ExitCode {
@@ -88,36 +75,12 @@ pub fn main() -> ExitCode {
             Command::Completions { .. } | Command::Map { svg: Some(_), .. } | Command::Map { html: Some(_), .. }
         );
     let outcome = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(run(&cli, &Roots::of(&cli), async || {
-            client::connect(cli.address.as_deref(), CALL_TIMEOUT).await
+        Ok(runtime) => runtime.block_on(run(&cli, &Roots::below(cli.root()), async || {
+            daemon::connect(cli.address.as_deref(), CALL_TIMEOUT).await
         })),
         Err(error) => Err(Failure::Other(format!("start: {error}"))),
     };
     finish(outcome, paged)
-}
-
-/// The success of a command that answers nothing.
-#[derive(Serialize)]
-struct Done {}
-
-impl Render for Done {
-    fn text(&self, _: TextStyle) -> String {
-        String::new()
-    }
-}
-
-#[derive(Serialize)]
-#[serde(transparent)]
-struct Deregistered(Pod);
-
-impl Render for Deregistered {
-    fn text(&self, _: TextStyle) -> String {
-        String::new()
-    }
-
-    fn names(&self) -> Vec<String> {
-        vec![self.0.to_string()]
-    }
 }
 
 /// Runs the command and returns what is to be printed. `connect` is called only for commands that need the daemon.
@@ -127,7 +90,7 @@ async fn run(
     connect: impl AsyncFnOnce() -> Result<Connection, Failure>,
 ) -> Result<String, Failure> {
     let output_options = cli.output_options()?;
-    let root = cli.root.as_deref().unwrap_or(Path::new("/"));
+    let root = cli.root();
     let client = async || Client::new(connect().await?, CALL_TIMEOUT).await;
     match &cli.command {
         Command::Completions { shell } => completions::script(shell),
@@ -138,7 +101,7 @@ async fn run(
             output_options.print(&doctor::gather(Path::new("/"), described.await).await)
         }
         Command::KubeletState { path } => output_options.print(&kubelet_state::gather(path.as_deref())?),
-        Command::Plan(asked) => plan::run(asked, root, output_options),
+        Command::Plan(asked) => plan::plan::run(asked, root, output_options),
         Command::Evaluate(asked) => output_options.print(&match &asked.node {
             Some(path) => evaluate::offline(asked, path)?,
             None => evaluate::online(&client().await?, asked).await?,
@@ -165,11 +128,13 @@ async fn run(
                 (None, None) => output_options.print(&map),
             }
         }
-        Command::Explain { what } => explain::run(&client().await?, roots, what.as_deref(), output_options).await,
+        Command::Explain { what } => {
+            explain::explain::run(&client().await?, roots, what.as_deref(), output_options).await
+        }
         Command::Metrics { textfile } => {
             metrics::run(&client().await?, roots, textfile.as_deref(), output_options).await
         }
-        Command::Describe => view::json_text(output_options.form, &client().await?.describe_text().await?),
+        Command::Describe => describe::run(&client().await?, output_options.form).await,
         Command::NodeTopology(asked) => node_topology::run(&client().await?, asked, output_options).await,
         Command::Report { seconds } => {
             output_options.print(&report::gather(&client().await?, roots, root, *seconds).await?)
@@ -186,14 +151,8 @@ async fn run(
         Command::Rebind { vm, dry_run, deadline } => {
             output_options.print(&rebind::gather(&client().await?, root, vm.as_deref(), *deadline, *dry_run).await?)
         }
-        Command::Deregister { vm } => {
-            let pod = client().await?.deregister(vm).await?;
-            output_options.print(&Deregistered(pod))
-        }
-        Command::Reload => {
-            client().await?.reload().await?;
-            output_options.print(&Done {})
-        }
+        Command::Deregister { vm } => output_options.print(&deregister::gather(&client().await?, vm).await?),
+        Command::Reload => output_options.print(&reload::gather(&client().await?).await?),
         Command::Top { batch, count, delay } => {
             let (count, delay) = (*count, *delay);
             top::run(
@@ -222,6 +181,6 @@ fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
         return ExitCode::SUCCESS;
     };
     // Standard error may be closed too.
-    let _ = writeln!(io::stderr(), "steliactl: {}", view::printable(&failure.to_string()));
+    let _ = writeln!(io::stderr(), "steliactl: {}", output::printable(&failure.to_string()));
     ExitCode::from(failure.exit_code())
 }

@@ -245,6 +245,7 @@ pub(super) fn template() -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::path::Path;
 
     use clap::{CommandFactory, FromArgMatches};
 
@@ -264,6 +265,22 @@ mod tests {
         let all: BTreeSet<&str> = all.iter().map(String::as_str).collect();
         assert_eq!(grouped.len(), once.len(), "twice: {grouped:?}");
         assert_eq!(once, all);
+    }
+
+    /// Whoever knows a command finds its module: the groups of the help are folders.
+    #[test]
+    fn every_command_is_a_module_in_the_folder_of_its_group() {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let folders = ["view", "explain", "plan", "change", "integration"];
+        for (group, folder) in GROUPS.iter().zip(folders) {
+            for command in group.commands {
+                let module = source.join(folder).join(command.replace('-', "_"));
+                assert!(
+                    module.is_dir() || module.with_extension("rs").is_file(),
+                    "{command} is not in {folder}"
+                );
+            }
+        }
     }
 
     /// The words of an example, without what is the shell's.

@@ -1,0 +1,156 @@
+//! `rebind`: move instances to better CPUs, and wait for the job's end. Where kubelet chose them only a restart does that,
+//! and a dry run advises which.
+
+mod advice;
+
+use std::path::Path;
+
+use serde::Serialize;
+use stelia_api::client::{JobProxy, MoveRow};
+use zbus::fdo;
+use zbus::proxy::CacheProperties;
+
+use crate::plan::plan;
+use crate::shared::daemon::signals::Signals;
+use crate::shared::daemon::{Client, Failure, Pod, Pods};
+use crate::shared::output::{Column, Render, TextStyle, column, printable, table};
+use advice::Advice;
+
+/// The bus's errors for a daemon that is not running.
+const DAEMON_GONE_ERRORS: [&str; 3] = [
+    "org.freedesktop.DBus.Error.NoReply",
+    "org.freedesktop.DBus.Error.ServiceUnknown",
+    "org.freedesktop.DBus.Error.NameHasNoOwner",
+];
+
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Rebound {
+    /// `None` for a dry run.
+    job: Option<String>,
+    phase: String,
+    reason: String,
+    moves: Vec<Move>,
+    /// For a dry run where kubelet chose the CPUs.
+    advice: Option<Advice>,
+}
+
+#[derive(Debug, Serialize)]
+struct Move {
+    #[serde(flatten)]
+    pod: Pod,
+    from: String,
+    to: String,
+    gain: String,
+}
+
+const COLUMNS: [Column<Move>; 5] = [
+    column("POD", |row: &Move| row.pod.to_string()).yields(1),
+    column("POD UID", |row: &Move| row.pod.pod_uid.clone()).wide(),
+    column("FROM", |row| row.from.clone()),
+    column("TO", |row| row.to.clone()),
+    column("GAIN", |row: &Move| row.gain.clone()).yields(2),
+];
+
+fn moves(rows: Vec<MoveRow>, pods: &Pods) -> Vec<Move> {
+    let row = |(pod_uid, from, to, gain): MoveRow| Move {
+        pod: pods.get(&pod_uid),
+        from,
+        to,
+        gain,
+    };
+    rows.into_iter().map(row).collect()
+}
+
+impl Render for Rebound {
+    fn names(&self) -> Vec<String> {
+        self.moves.iter().map(|row| row.pod.to_string()).collect()
+    }
+
+    fn text(&self, style: TextStyle) -> String {
+        if let Some(advice) = &self.advice {
+            return advice.text(style);
+        }
+        let mut text = match self.moves.as_slice() {
+            [] => "Nothing to move.\n".to_owned(),
+            moves => table(&COLUMNS, moves, style),
+        };
+        if self.job.is_some() && style.legend {
+            text += &format!("\n{}: {}\n", self.phase, printable(&self.reason));
+        }
+        text
+    }
+
+    fn failure(&self) -> Option<String> {
+        let failed = self.job.is_some() && self.phase != "Succeed";
+        failed.then(|| format!("the job is {}: {}", self.phase, printable(&self.reason)))
+    }
+}
+
+/// Starts a job and waits for its end, or with a dry run only prints the plan; `root` is the node's.
+///
+/// # Errors
+/// The daemon refuses, or the connection ends; for advice: kubelet's files cannot be read.
+pub(crate) async fn gather(
+    client: &Client,
+    root: &Path,
+    vm: Option<&str>,
+    deadline_s: u32,
+    dry_run: bool,
+) -> Result<Rebound, Failure> {
+    let pod = client.pod(vm).await?.map(|pod| pod.pod_uid);
+    if dry_run {
+        let description = client.describe().await?;
+        if description.node.cpu_source.as_deref() != Some("steliad") {
+            let (node, assumed) = plan::here(root)?;
+            return Ok(Rebound {
+                advice: Some(Advice::new(&node, assumed, &description, pod.as_deref())),
+                ..Rebound::default()
+            });
+        }
+    }
+    let scope = pod.unwrap_or_else(|| "node".to_owned());
+    let pods = client.pods_running().await;
+    let moves = |rows| moves(rows, &pods);
+    let (path, planned) = client.rebind(&scope, deadline_s, dry_run).await?;
+    if dry_run {
+        return Ok(Rebound {
+            moves: moves(planned),
+            ..Rebound::default()
+        });
+    }
+    // Subscribed before the first look, so that neither the job's end nor the daemon's is missed.
+    let mut signals = Signals::subscribe(client.connection()).await?;
+    let job = JobProxy::builder(client.connection())
+        .cache_properties(CacheProperties::No)
+        .path(&path)
+        .build()
+        .await?;
+    while !signals.runs() || !client.answer_in_time(has_ended(&job)).await? {
+        if signals.next().await.is_none() {
+            return Err(Failure::Other("the connection ended; the job goes on".to_owned()));
+        }
+    }
+    Ok(Rebound {
+        phase: client.answer_in_time(job.phase()).await?,
+        reason: client.answer_in_time(job.reason()).await?,
+        moves: moves(client.answer_in_time(job.moves()).await?),
+        job: Some(path.to_string()),
+        advice: None,
+    })
+}
+
+/// Whether a job has ended. If the daemon is gone the answer is no: the next daemon reports the job's phase.
+async fn has_ended(job: &JobProxy<'_>) -> zbus::Result<bool> {
+    let gone = |error: &zbus::Error| match error {
+        zbus::Error::MethodError(name, _, _) => DAEMON_GONE_ERRORS.contains(&name.as_str()),
+        zbus::Error::FDO(error) => matches!(
+            **error,
+            fdo::Error::NoReply(_) | fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_)
+        ),
+        _ => false,
+    };
+    match job.phase().await {
+        Err(error) if gone(&error) => Ok(false),
+        phase => Ok(phase? != "Pending"),
+    }
+}

@@ -1,0 +1,286 @@
+//! Where kubelet chose the CPUs: which VMs it would give better ones if they were started anew, and in which order. It is
+//! advice only: nothing is done.
+
+use std::collections::BTreeMap;
+
+use kubelet_planner::Node;
+use kubelet_planner::restart::{Restart, Spread, request, restarts};
+use serde::Serialize;
+use stelia_cpus::CpuSet;
+
+use crate::shared::daemon::{Description, Pod};
+use crate::shared::output::{Column, TextStyle, column, properties, table};
+
+const NO_RESTART: &str = "No restart would give a VM better CPUs.\n";
+
+const HEADING: &str =
+    "kubelet chose the CPUs of these VMs. Restarted one after the other in this order, they would get better ones:\n\n";
+
+const CAUTION: &str = "
+Nothing was done. kubelet decides when it admits a pod, by what is free then: look again after each restart. To restart is to
+delete the pod, so that it is made anew on this node once the old one has ended; a container that restarts keeps its CPUs. The
+guest is shut down by it.
+";
+
+/// What would be gained by restarts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Advice {
+    /// In order: each step is planned on the node as the steps before it leave it.
+    restarts: Vec<Step>,
+    /// VMs of which no restart is planned, because their request is not known.
+    left_out: Vec<SkippedVm>,
+    /// What is assumed of the node.
+    assumed: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Step {
+    /// From 1.
+    step: usize,
+    #[serde(flatten)]
+    vm: Pod,
+    before: Placed,
+    after: Placed,
+    gain: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Placed {
+    cpus: CpuSet,
+    numa_nodes: CpuSet,
+    sockets: usize,
+    /// Cores of which only a part of the CPUs is its own.
+    partial_cores: usize,
+    /// The NUMA nodes to which kubelet binds its memory; empty where it binds none.
+    memory_numa_nodes: CpuSet,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct SkippedVm {
+    #[serde(flatten)]
+    vm: Pod,
+    reason: String,
+}
+
+impl From<&Spread> for Placed {
+    fn from(spread: &Spread) -> Self {
+        Self {
+            cpus: spread.cpus.clone(),
+            numa_nodes: spread.nodes.clone(),
+            sockets: spread.sockets,
+            partial_cores: spread.partial_cores,
+            memory_numa_nodes: spread.memory.clone(),
+        }
+    }
+}
+
+const STEPS: [Column<Step>; 6] = [
+    column("STEP", |step| step.step.to_string()),
+    column("POD", |step| step.vm.to_string()),
+    column("CPUS", |step| change(&step.before.cpus, &step.after.cpus)),
+    column("NUMA NODES", |step| {
+        change(&step.before.numa_nodes, &step.after.numa_nodes)
+    }),
+    column("PARTIAL CORES", |step| {
+        change(&step.before.partial_cores, &step.after.partial_cores)
+    }),
+    column("GAIN", |step| step.gain.clone()),
+];
+
+fn change<T: PartialEq + ToString>(before: &T, after: &T) -> String {
+    match before == after {
+        true => before.to_string(),
+        false => format!("{} → {}", before.to_string(), after.to_string()),
+    }
+}
+
+impl Advice {
+    /// For the VMs that the daemon describes, or for one of them, on the node as kubelet's files describe it.
+    pub(super) fn new(node: &Node, assumed: Vec<String>, description: &Description, pod: Option<&str>) -> Self {
+        let (mut pods, mut left_out) = (Vec::new(), Vec::new());
+        let instances = description.node.instances.iter();
+        let vms: BTreeMap<&str, Pod> = instances
+            .filter(|(uid, _)| pod.is_none_or(|pod| pod == uid.as_str()))
+            .map(|(uid, instance)| (uid.as_str(), Pod::of(uid, instance)))
+            .collect();
+        for (uid, vm) in &vms {
+            match request(node, uid) {
+                Ok(pod) => pods.push(pod),
+                Err(reason) => left_out.push(SkippedVm {
+                    vm: vm.clone(),
+                    reason: reason.to_string(),
+                }),
+            }
+        }
+        let named = |uid: &str| vms.get(uid).cloned().unwrap_or_default();
+        let planned = restarts(node, &pods);
+        let steps = planned.iter().enumerate().map(|(at, restart)| {
+            let next = planned.get(at + 1).map(|next| named(&next.pod));
+            Step {
+                step: at + 1,
+                vm: named(&restart.pod),
+                before: (&restart.before).into(),
+                after: (&restart.after).into(),
+                gain: gain(restart, next.filter(|_| restart.makes_room).as_ref()),
+            }
+        });
+        Self {
+            restarts: steps.collect(),
+            left_out,
+            assumed,
+        }
+    }
+
+    pub(super) fn text(&self, style: TextStyle) -> String {
+        let steps = match (self.restarts.is_empty(), style.legend) {
+            (true, _) => NO_RESTART.to_owned(),
+            (false, true) => format!("{HEADING}{}{CAUTION}", table(&STEPS, &self.restarts, style)),
+            (false, false) => table(&STEPS, &self.restarts, style),
+        };
+        let left_out = self.left_out.iter();
+        let left_out = left_out.map(|one| ("Left out", format!("{}: {}", one.vm, one.reason)));
+        let assumed = self.assumed.iter().map(|note| ("Assumed", note.clone()));
+        let notes: Vec<_> = left_out.chain(assumed).collect();
+        match notes.is_empty() || !style.legend {
+            true => steps,
+            false => format!("{steps}\n{}", properties(notes, style)),
+        }
+    }
+}
+
+/// In words; `next` is the VM that this restart makes room for.
+fn gain(restart: &Restart, next: Option<&Pod>) -> String {
+    let (before, after) = (&restart.before, &restart.after);
+    let counts = [
+        ("NUMA node", before.nodes.len(), after.nodes.len()),
+        ("socket", before.sockets, after.sockets),
+        ("partial core", before.partial_cores, after.partial_cores),
+    ];
+    let fewer = counts.into_iter().filter(|(_, before, after)| after < before);
+    let fewer = fewer.map(|(what, before, after)| match after {
+        0 => format!("no {what} instead of {before}"),
+        1 => format!("1 {what} instead of {before}"),
+        after => format!("{after} {what}s instead of {before}"),
+    });
+    let mut gains: Vec<String> = fewer.collect();
+    let remote = |spread: &Spread| spread.memory.difference(&spread.nodes).len();
+    if remote(after) < remote(before) || (gains.is_empty() && !restart.makes_room) {
+        gains.push("nearer to its memory or devices".to_owned());
+    }
+    gains.extend(next.map(|vm| format!("makes room for {vm}")));
+    gains.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use kubelet_planner::cpus::{CpuState, CpuTopology, Options};
+    use kubelet_planner::merge::Policy;
+    use kubelet_planner::{CpuManager, Machine, NodeState, NumaNode, Settings};
+    use stelia_api::view::Instance;
+    use stelia_cpus::testing::Shape;
+
+    use super::*;
+
+    fn set(text: &str) -> CpuSet {
+        text.parse().unwrap()
+    }
+
+    /// Two NUMA nodes of four cores of two threads, 0-3,8-11 and 4-7,12-15, 0 and 8 reserved, with these pods on it.
+    fn node(pods: &[(&str, &str)]) -> Node {
+        let shape = Shape {
+            nodes: 2,
+            cores: 4,
+            threads: 2,
+            interleaved: true,
+        };
+        let entry = |(pod, cpus): &(&str, &str)| ((*pod).to_owned(), [("vm".to_owned(), set(cpus))].into());
+        let mut state = NodeState::default();
+        let given = pods.iter().fold(CpuSet::new(), |all, (_, cpus)| all.union(&set(cpus)));
+        state.cpus = CpuState {
+            default: set("0-15").difference(&given),
+            entries: pods.iter().map(entry).collect(),
+            ..CpuState::default()
+        };
+        let machine = Machine {
+            cpus: CpuTopology::new(&shape.topology(), &BTreeMap::new()),
+            numa: [(0, NumaNode::default()), (1, NumaNode::default())].into(),
+        };
+        let settings = Settings {
+            cpu_manager: CpuManager::reserving(Options::default(), set("0,8")),
+            topology_policy: Policy::BestEffort,
+            ..Settings::default()
+        };
+        Node::start(machine, settings, state).unwrap()
+    }
+
+    /// VMs by UID, with the name of those that have one.
+    fn described(vms: &[(&str, &str)]) -> Description {
+        let mut description = Description::default();
+        for (uid, name) in vms {
+            let instance = Instance {
+                pod_namespace: if name.is_empty() { "" } else { "shop" }.to_owned(),
+                pod_name: (*name).to_owned(),
+                ..Instance::default()
+            };
+            description.node.instances.insert((*uid).to_owned(), instance);
+        }
+        description
+    }
+
+    #[test]
+    fn on_a_fragmented_node_the_order_and_each_gain_are_told() {
+        let node = node(&[("aa", "3,5,11,13"), ("bb", "1-2,4,9-10,12"), ("cc", "6,14")]);
+        let vms = described(&[("bb", "db"), ("aa", "web"), ("cc", "")]);
+        let advice = Advice::new(&node, vec!["a fact".to_owned()], &vms, None);
+        assert_eq!(
+            advice.text(TextStyle::from(false)),
+            "1  shop/web  3,5,11,13 → 5,7,13,15     0-1 → 1  0  1 NUMA node instead of 2, 1 socket instead of 2\n\
+             2  shop/db   1-2,4,9-10,12 → 1-3,9-11  0-1 → 0  0  1 NUMA node instead of 2, 1 socket instead of 2\n"
+        );
+        let text = advice.text(TextStyle::from(true));
+        assert!(
+            text.starts_with("kubelet chose") && text.contains("Nothing was done."),
+            "{text}"
+        );
+        assert!(text.ends_with("\n\nAssumed:  a fact\n"), "{text}");
+        let json = serde_json::to_value(&advice).unwrap();
+        let first = &json["restarts"][0];
+        assert_eq!((&first["pod_uid"], &first["pod_name"]), (&"aa".into(), &"web".into()));
+        assert_eq!(first["before"]["numa_nodes"], "0-1");
+        assert_eq!(first["after"]["cpus"], "5,7,13,15");
+        // Only a is asked for: b's gain is not advised.
+        assert_eq!(Advice::new(&node, Vec::new(), &vms, Some("aa")).restarts.len(), 1);
+        assert_eq!(
+            Advice::new(&node, Vec::new(), &vms, Some("bb")).text(TextStyle::from(true)),
+            NO_RESTART
+        );
+    }
+
+    #[test]
+    fn what_makes_room_says_for_whom() {
+        let node = node(&[("aa", "5,13"), ("bb", "1,4,6-7,9,12,14-15"), ("cc", "2,10")]);
+        let advice = Advice::new(&node, Vec::new(), &described(&[("aa", ""), ("bb", "db")]), None);
+        let gains: Vec<&str> = advice.restarts.iter().map(|step| step.gain.as_str()).collect();
+        assert_eq!(
+            gains,
+            [
+                "makes room for shop/db",
+                "1 NUMA node instead of 2, 1 socket instead of 2"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_vm_without_cpus_of_kubelets_is_named_and_no_restart_is_invented() {
+        let advice = Advice::new(
+            &node(&[("aa", "1,9")]),
+            Vec::new(),
+            &described(&[("aa", ""), ("bb", "db")]),
+            None,
+        );
+        assert_eq!(
+            advice.text(TextStyle::from(true)),
+            format!("{NO_RESTART}\nLeft out:  shop/db: kubelet's CPU manager has no CPUs of it\n")
+        );
+    }
+}

@@ -1,0 +1,65 @@
+//! `explain`: who chooses CPUs and how, the story of an instance and what may slow it down, who owns a CPU.
+
+mod cpu;
+mod guest;
+mod node;
+mod other_tasks;
+mod pod;
+mod slow;
+#[cfg(test)]
+mod tests;
+
+use std::time::Instant;
+
+use crate::shared::daemon::{Client, Failure};
+use crate::shared::kernel::Roots;
+use crate::shared::output::{OutputOptions, now};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Subject<'a> {
+    Node,
+    Cpu(u32),
+    Pod(&'a str),
+}
+
+/// A number is a CPU, everything else a pod's UID.
+fn subject(what: Option<&str>) -> Subject<'_> {
+    match what.map(|what| (what, what.parse())) {
+        None => Subject::Node,
+        Some((_, Ok(cpu))) => Subject::Cpu(cpu),
+        Some((uid, Err(_))) => Subject::Pod(uid),
+    }
+}
+
+fn source_in_words(source: Option<&str>) -> &str {
+    match source {
+        Some("kubelet") => "kubelet, by its static policy",
+        other => other.unwrap_or_default(),
+    }
+}
+
+/// Asks the daemon and prints the answer.
+///
+/// # Errors
+/// The daemon does not answer, or there is no such CPU or instance.
+pub(crate) async fn run(
+    client: &Client,
+    roots: &Roots,
+    what: Option<&str>,
+    output_options: OutputOptions,
+) -> Result<String, Failure> {
+    match subject(what) {
+        Subject::Cpu(cpu) => output_options.print(&cpu::facts(&client.describe().await?, cpu)?),
+        Subject::Pod(vm) => {
+            let uid = client.find(vm).await?.pod.pod_uid;
+            let description = client.describe().await?;
+            let story = pod::gather(&description, &uid, now())?;
+            let began = Instant::now();
+            let before = slow::Reading::take(&description, &uid, roots, began.elapsed());
+            tokio::time::sleep(slow::MEASURE_INTERVAL).await;
+            let after = slow::Reading::take(&description, &uid, roots, began.elapsed());
+            output_options.print(&story.measured(&description, (&before, &after)))
+        }
+        Subject::Node => output_options.print(&node::gather(&client.describe().await?)),
+    }
+}

@@ -1,0 +1,130 @@
+//! The files as text: single values as lines, the rest as tables.
+
+use std::path::Path;
+
+use stelia_cpus::CpuSet;
+use stelia_kubelet::memory::{MemoryBlock, MemoryTable};
+use stelia_kubelet::{CpuManagerState, MemoryManagerState, PodUid};
+
+use super::{Files, shared_in_pod, unusable};
+use crate::shared::daemon::Pods;
+use crate::shared::output::{Column, TextStyle, column, properties, table};
+
+pub(super) fn files(files: &Files, style: TextStyle) -> String {
+    let mut parts = Vec::new();
+    if let Some(file) = &files.cpu
+        && let Ok(state) = &file.state
+    {
+        parts.extend(cpu(&file.path, state, &files.pods, style));
+    }
+    if let Some(file) = &files.memory
+        && let Ok(state) = &file.state
+    {
+        parts.extend(memory(&file.path, state, &files.pods, style));
+    }
+    parts.join("\n")
+}
+
+const ENTRIES: [Column<[String; 3]>; 3] = [
+    column("POD", |[pod, _, _]| pod.clone()),
+    column("CONTAINER", |[_, container, _]| container.clone()),
+    column("CPUS", |[_, _, cpus]| cpus.clone()),
+];
+const POD_ENTRIES: [Column<[String; 3]>; 3] = [
+    column("POD", |[pod, _, _]| pod.clone()),
+    column("POD CPUS", |[_, cpus, _]| cpus.clone()),
+    column("SHARED IN POD", |[_, _, shared]| shared.clone()),
+];
+const MEMORY: [Column<(String, String, String, MemoryTable)>; 8] = [
+    column("NODE", |(node, ..)| node.clone()),
+    column("WITH NODES", |(_, cells, ..)| cells.clone()),
+    column("TYPE", |(_, _, kind, _)| kind.clone()),
+    column("TOTAL BYTES", |(.., bytes)| bytes.total.to_string()),
+    column("SYSTEM", |(.., bytes)| bytes.system_reserved.to_string()),
+    column("ALLOCATABLE", |(.., bytes)| bytes.allocatable.to_string()),
+    column("RESERVED", |(.., bytes)| bytes.reserved.to_string()),
+    column("FREE", |(.., bytes)| bytes.free.to_string()),
+];
+const BLOCKS: [Column<(String, String, MemoryBlock)>; 5] = [
+    column("POD", |(pod, ..)| pod.clone()),
+    // A whole pod's memory has no container.
+    column("CONTAINER", |(_, container, _)| container.clone()),
+    column("NODES", |(.., block)| joined(&block.nodes)),
+    column("TYPE", |(.., block)| block.kind.clone()),
+    column("BYTES", |(.., block)| block.size.to_string()),
+];
+
+fn cpu(path: &Path, state: &CpuManagerState, named: &Pods, style: TextStyle) -> Vec<String> {
+    let usable = unusable(state).map_or_else(|| "yes".to_owned(), |reason| format!("no: {reason}"));
+    let unknown = (!state.unknown_keys.is_empty()).then(|| ("Unknown keys", state.unknown_keys.join(", ")));
+    let mut parts = vec![properties(
+        [
+            ("File", path.display().to_string()),
+            ("Schema", format!("{:?}", state.schema)),
+            ("Policy", state.policy.clone()),
+            ("Default set", state.default_cpus.to_string()),
+            ("Shared pool", state.shared_pool().to_string()),
+            ("Usable", usable),
+        ]
+        .into_iter()
+        .chain(unknown),
+        style,
+    )];
+    let by_pod = state.entries.iter().flat_map(|(pod, containers)| {
+        let row = move |(name, cpus): (&String, &CpuSet)| [name_of(named, pod), name.clone(), cpus.to_string()];
+        containers.iter().map(row)
+    });
+    let by_id = state.container_entries.iter();
+    let by_id = by_id.map(|(id, cpus)| [String::new(), id.clone(), cpus.to_string()]);
+    parts.extend(some(&ENTRIES, by_pod.chain(by_id), style));
+    let pods = state.pod_entries.iter();
+    let pods = pods.map(|(pod, cpus)| {
+        let shared = shared_in_pod(state, pod);
+        [name_of(named, pod), cpus.to_string(), shared.to_string()]
+    });
+    parts.extend(some(&POD_ENTRIES, pods, style));
+    parts
+}
+
+fn memory(path: &Path, state: &MemoryManagerState, named: &Pods, style: TextStyle) -> Vec<String> {
+    let mut parts = vec![properties(
+        [
+            ("File", path.display().to_string()),
+            ("Schema", format!("{:?}", state.schema)),
+            ("Policy", state.policy.clone()),
+        ],
+        style,
+    )];
+    let nodes = state.nodes.iter().flat_map(|(id, node)| {
+        let row =
+            move |(kind, table): (&String, &MemoryTable)| (id.to_string(), joined(&node.cells), kind.clone(), *table);
+        node.tables.iter().map(row)
+    });
+    parts.extend(some(&MEMORY, nodes, style));
+    let containers = state.entries.iter().flat_map(|(pod, containers)| {
+        let blocks = containers
+            .iter()
+            .flat_map(|(name, blocks)| blocks.iter().map(move |block| (name, block)));
+        blocks.map(move |(name, block)| (name_of(named, pod), name.clone(), block.clone()))
+    });
+    let pods = state.pod_entries.iter().flat_map(|(pod, blocks)| {
+        let row = move |block: &MemoryBlock| (name_of(named, pod), String::new(), block.clone());
+        blocks.iter().map(row)
+    });
+    parts.extend(some(&BLOCKS, containers.chain(pods), style));
+    parts
+}
+
+fn name_of(named: &Pods, pod: &PodUid) -> String {
+    named.get(pod.as_str()).to_string()
+}
+
+fn joined(nodes: &[u32]) -> String {
+    nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// A table; `None` without rows.
+fn some<T>(columns: &[Column<T>], rows: impl Iterator<Item = T>, style: TextStyle) -> Option<String> {
+    let rows: Vec<T> = rows.collect();
+    (!rows.is_empty()).then(|| table(columns, &rows, style))
+}

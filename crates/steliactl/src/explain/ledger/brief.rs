@@ -1,0 +1,45 @@
+//! What other commands show of an account.
+
+use serde::Serialize;
+
+use super::{VmAccount, words};
+use crate::shared::daemon::Pod;
+use stelia_ledger::account::Range;
+
+/// The headline of an account.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Brief {
+    #[serde(flatten)]
+    pub pod: Pod,
+    pub other_tasks: Range,
+    /// Interrupts of other devices.
+    pub devices: u64,
+    pub promised_us: u64,
+    pub covered_us: u64,
+}
+
+impl Brief {
+    pub(super) fn of(vm_account: VmAccount) -> Self {
+        let account = &vm_account.account;
+        Self {
+            other_tasks: account.totals.other_tasks,
+            devices: words::total(&account.totals.devices),
+            promised_us: account.promised_us,
+            covered_us: account.covered_us,
+            pod: vm_account.pod,
+        }
+    }
+
+    /// "other tasks 0, other devices' interrupts 0, 100% covered".
+    pub(crate) fn line(&self) -> String {
+        match self.covered_us {
+            0 => "nothing is known".to_owned(),
+            _ => format!(
+                "other tasks {}, other devices' interrupts {}, {} covered",
+                words::range(self.other_tasks),
+                words::grouped(self.devices),
+                words::covered(self.promised_us, self.covered_us)
+            ),
+        }
+    }
+}

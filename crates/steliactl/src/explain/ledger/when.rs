@@ -1,0 +1,300 @@
+//! Times as people type them, always UTC: the forms of journalctl(1), and a month.
+
+use stelia_ledger::day::Date;
+
+const SECOND: u64 = 1_000_000;
+const DAY: u64 = 86_400 * SECOND;
+
+/// A time, microseconds since the epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct When(pub u64);
+
+/// `now`, `today`, `yesterday`, `month` (its first day), `-7d`, `7d ago`, `@1790000000`, `2026-10`, `2026-10-01`,
+/// `2026-10-01 12:30[:15]`, as in RFC 3339 with a `T`, and `Z`, `UTC` or `+02:00` at the end. A day and a month are their beginning.
+///
+/// # Errors
+/// It is none of these, or before 1970.
+pub(crate) fn when(text: &str, now: u64) -> Result<When, String> {
+    let text = text.trim();
+    let today = now - now % DAY;
+    let before = |by: u64| now.checked_sub(by);
+    let at = match text {
+        "now" => Some(now),
+        "today" => Some(today),
+        "yesterday" => today.checked_sub(DAY),
+        "month" => Some(Month::of(now).begins()),
+        _ => match (text.strip_prefix('-'), text.strip_suffix("ago"), text.strip_prefix('@')) {
+            (Some(back), ..) | (_, Some(back), _) => span(back).and_then(before),
+            (.., Some(seconds)) => seconds
+                .parse::<u64>()
+                .ok()
+                .and_then(|seconds| seconds.checked_mul(SECOND)),
+            _ => Month::parse(text).map(Month::begins).or_else(|| stamp(text)),
+        },
+    };
+    at.map(When).ok_or_else(|| {
+        "expected a time in UTC: 2026-10-01, \"2026-10-01 12:30\", 2026-10, today, yesterday, month or -7d".to_owned()
+    })
+}
+
+/// A length of time in microseconds: `60s`, `1h30min`, `7d`; a bare number is seconds. The units are systemd.time(7)'s, without those
+/// below a second.
+pub(crate) fn span(text: &str) -> Option<u64> {
+    let mut rest = text.trim();
+    let mut sum = 0u64;
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|char: char| !char.is_ascii_digit()).unwrap_or(rest.len());
+        let (number, after) = rest.split_at(digits);
+        let after = after.trim_start();
+        let word = after
+            .find(|char: char| !char.is_ascii_alphabetic())
+            .unwrap_or(after.len());
+        let (unit, after) = after.split_at(word);
+        let seconds = match unit {
+            "" | "s" | "sec" | "second" | "seconds" => 1,
+            "m" | "min" | "minute" | "minutes" => 60,
+            "h" | "hr" | "hour" | "hours" => 3_600,
+            "d" | "day" | "days" => 86_400,
+            "w" | "week" | "weeks" => 7 * 86_400,
+            "M" | "month" | "months" => 2_629_800,
+            "y" | "year" | "years" => 31_557_600,
+            _ => return None,
+        };
+        let part = number.parse::<u64>().ok()?.checked_mul(seconds * SECOND)?;
+        sum = sum.checked_add(part)?;
+        rest = after.trim_start();
+    }
+    Some(sum)
+}
+
+/// 9999-01-01, microseconds: no later month is known.
+const END: u64 = 253_370_764_800 * SECOND;
+
+/// A month of UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Month {
+    year: u64,
+    /// 1 to 12.
+    month: u64,
+}
+
+impl Month {
+    /// `2026-10`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (year, month) = text.split_once('-')?;
+        let (year, month) = (digits(year, 4)?, digits(month, 2)?);
+        ((1970..=9998).contains(&year) && (1..=12).contains(&month)).then_some(Self { year, month })
+    }
+
+    /// The month that this time is in.
+    pub(crate) fn of(us: u64) -> Self {
+        let Date { year, month, .. } = Date::of(us.min(END - 1));
+        Self { year, month }
+    }
+
+    pub(crate) fn next(self) -> Self {
+        match self.month {
+            12 => Self {
+                year: self.year + 1,
+                month: 1,
+            },
+            month => Self {
+                month: month + 1,
+                ..self
+            },
+        }
+    }
+
+    /// The month this many months earlier.
+    pub(crate) fn back(self, months: u64) -> Self {
+        let all = (self.year * 12 + self.month - 1).saturating_sub(months);
+        Self {
+            year: all / 12,
+            month: all % 12 + 1,
+        }
+    }
+
+    /// When its first day begins.
+    pub(crate) fn begins(self) -> u64 {
+        let Self { year, month } = self;
+        Date { year, month, day: 1 }.days() * DAY
+    }
+
+    /// When the next one begins.
+    pub(crate) fn ends(self) -> u64 {
+        self.next().begins()
+    }
+
+    pub(crate) fn days(self) -> u64 {
+        (self.ends() - self.begins()) / DAY
+    }
+
+    /// The column of its first day in a calendar whose weeks begin on Monday, from 0.
+    pub(crate) fn first_weekday(self) -> u64 {
+        // 1970-01-01 was a Thursday.
+        (self.begins() / DAY + 3) % 7
+    }
+
+    /// `2026-10-05`.
+    pub(crate) fn day(self, day: u64) -> String {
+        format!("{self}-{day:02}")
+    }
+}
+
+/// `2026-10`.
+impl std::fmt::Display for Month {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:04}-{:02}", self.year, self.month)
+    }
+}
+
+/// A date, with or without a time of day and a zone.
+fn stamp(text: &str) -> Option<u64> {
+    let (day, rest) = text.split_at_checked(10)?;
+    let mut parts = day.split('-');
+    let (year, month) = (digits(parts.next()?, 4)?, digits(parts.next()?, 2)?);
+    let (day, None) = (digits(parts.next()?, 2)?, parts.next()) else {
+        return None;
+    };
+    let known = Month::parse(&format!("{year:04}-{month:02}"))?;
+    if !(1..=known.days()).contains(&day) {
+        return None;
+    }
+    let midnight = known.begins() + (day - 1) * DAY;
+    if rest.is_empty() {
+        return Some(midnight);
+    }
+    let clock = rest.strip_prefix(['T', 't', ' '])?;
+    let zone = clock.find(|char: char| !char.is_ascii_digit() && !":.".contains(char));
+    let (clock, zone) = clock.split_at(zone.unwrap_or(clock.len()));
+    let at = midnight.checked_add(time_of_day(clock)?)?;
+    match zone.trim_start() {
+        "" | "Z" | "z" | "UTC" => Some(at),
+        zone => {
+            let east = zone.starts_with('+');
+            let (hours, minutes) = zone.strip_prefix(['+', '-'])?.split_once(':')?;
+            let (hours, minutes) = (digits(hours, 2)?, digits(minutes, 2)?);
+            let offset = (hours < 24 && minutes < 60).then_some((hours * 60 + minutes) * 60 * SECOND)?;
+            match east {
+                true => at.checked_sub(offset),
+                false => at.checked_add(offset),
+            }
+        }
+    }
+}
+
+/// `12:30`, `12:30:15`, `12:30:15.25`; microseconds.
+fn time_of_day(text: &str) -> Option<u64> {
+    let mut parts = text.split(':');
+    let (hour, minute) = (digits(parts.next()?, 2)?, digits(parts.next()?, 2)?);
+    let (second, fraction) = match parts.next() {
+        Some(second) => second.split_once('.').unwrap_or((second, "0")),
+        None => ("00", "0"),
+    };
+    let second = digits(second, 2)?;
+    let is_number = !fraction.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit());
+    if parts.next().is_some() || !is_number || hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    let micros: String = fraction.chars().chain(std::iter::repeat('0')).take(6).collect();
+    Some((hour * 3_600 + minute * 60 + second) * SECOND + micros.parse::<u64>().ok()?)
+}
+
+fn digits(text: &str, count: usize) -> Option<u64> {
+    (text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::output::time;
+
+    /// 2026-10-14T05:06:07Z.
+    const NOW: u64 = 1_791_954_367_000_000;
+
+    fn read(text: &str) -> String {
+        when(text, NOW).map_or_else(|_| "refused".to_owned(), |at| time(at.0).replace(".000000Z", ""))
+    }
+
+    #[test]
+    fn the_forms_of_journalctl_and_a_month_are_understood_in_utc() {
+        assert_eq!(read("now"), "2026-10-14T05:06:07");
+        for (text, expected) in [
+            ("today", "2026-10-14T00:00:00"),
+            ("yesterday", "2026-10-13T00:00:00"),
+            ("month", "2026-10-01T00:00:00"),
+            ("-7d", "2026-10-07T05:06:07"),
+            ("-1h30min", "2026-10-14T03:36:07"),
+            ("2 hours 5 min ago", "2026-10-14T03:01:07"),
+            ("@1790000000", "2026-09-21T14:13:20"),
+            ("2026-10", "2026-10-01T00:00:00"),
+            ("2026-02-28", "2026-02-28T00:00:00"),
+            ("2024-02-29", "2024-02-29T00:00:00"),
+            ("2026-10-01 12:30", "2026-10-01T12:30:00"),
+            ("2026-10-01T12:30:15Z", "2026-10-01T12:30:15"),
+            ("2026-10-01 12:30:15 UTC", "2026-10-01T12:30:15"),
+            ("2026-10-01T01:30:00+02:00", "2026-09-30T23:30:00"),
+            ("2026-10-01T23:30:00-01:00", "2026-10-02T00:30:00"),
+            ("2026-10-01T12:30:15.25Z", "2026-10-01T12:30:15.250000Z"),
+        ] {
+            assert_eq!(read(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_time_is_refused() {
+        for text in [
+            "",
+            "-",
+            "ago",
+            "noon",
+            "7d",
+            "-7q",
+            "-d",
+            "@",
+            "@-1",
+            "2026-13",
+            "2026-02-29",
+            "2026-10-32",
+            "2026-10-00",
+            "1969-12-31",
+            "2026-10-01 24:00",
+            "2026-10-01 12",
+            "2026-10-01 12:30:15.",
+            "2026-10-01 12:30 CET",
+            "2026-10-01T12:30+2",
+            "20261001",
+            "-99999999999999999999y",
+            "-18446744073709551615y",
+            "2026-10-0é",
+            "1970-01-01T00:00:00+01:00",
+        ] {
+            assert_eq!(read(text), "refused", "{text}");
+        }
+    }
+
+    #[test]
+    fn a_month_knows_its_days_and_its_place_in_a_calendar() {
+        let month = |text: &str| Month::parse(text).unwrap();
+        assert_eq!((month("2026-10").days(), month("2026-10").first_weekday()), (31, 3));
+        assert_eq!((month("2024-02").days(), month("2023-02").days()), (29, 28));
+        assert_eq!(month("2026-03").back(12).to_string(), "2025-03");
+        assert_eq!(month("2026-03").back(3).to_string(), "2025-12");
+        assert_eq!(Month::of(u64::MAX).to_string(), "9998-12");
+        assert_eq!(month("2026-12").next().to_string(), "2027-01");
+        assert_eq!(Month::of(NOW).day(5), "2026-10-05");
+        assert_eq!(month("2026-06").first_weekday(), 0);
+    }
+
+    #[test]
+    fn spans_add_up() {
+        assert_eq!(
+            ["60", "60s", "2min", "1h 30min"].map(|text| span(text).map(|us| us / SECOND)),
+            [Some(60), Some(60), Some(120), Some(5400)]
+        );
+        assert_eq!([span(""), span("s"), span("1.5h")], [None; 3]);
+    }
+}

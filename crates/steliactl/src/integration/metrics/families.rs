@@ -1,0 +1,156 @@
+//! The samples of each metric, from the daemon's description and the kernel's counters.
+
+use std::collections::BTreeMap;
+
+use stelia_api::ThreadRole;
+use stelia_api::metrics::DurationHistogram;
+use stelia_api::view::Instance;
+use stelia_cpus::CpuSet;
+
+use super::definitions::{ALL, Definition, UP};
+use crate::shared::daemon::{Description, Owner, owner};
+use crate::shared::kernel::sample::{Sample, ThreadCounts};
+
+#[derive(Debug)]
+pub(crate) struct Family {
+    pub definition: &'static Definition,
+    pub samples: Samples,
+}
+
+/// Each sample with the labels' values, in the definition's order.
+pub(crate) type Samples = Vec<(Vec<String>, Value)>;
+
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[serde(untagged)]
+pub(crate) enum Value {
+    Count(u64),
+    Seconds(f64),
+    Ratio(f64),
+    Durations(DurationHistogram),
+}
+
+/// The data from which the samples are computed.
+#[derive(Debug)]
+pub(crate) struct MetricsInput<'a> {
+    pub described: &'a Description,
+    pub sample: &'a Sample,
+}
+
+impl<'a> MetricsInput<'a> {
+    pub(super) fn instances(&self) -> impl Iterator<Item = (&'a String, &'a Instance)> + use<'a> {
+        self.described.node.instances.iter()
+    }
+
+    /// A sample for each instance of a map by pod for which `value` knows one.
+    pub(super) fn of_pods<T>(&self, map: &BTreeMap<String, T>, value: fn(&T) -> Option<Value>) -> Samples {
+        map.iter()
+            .filter_map(|(uid, of)| Some((self.pod_labels(uid), value(of)?)))
+            .collect()
+    }
+
+    /// The labels `pod_uid`, `namespace`, `pod`. A name that the runtime does not tell is an empty label, not one left
+    /// out: with `honorLabels` an empty label keeps Prometheus from putting the scraped pod's own name there.
+    pub(super) fn pod_labels(&self, uid: &str) -> Vec<String> {
+        let instance = self.described.node.instances.get(uid);
+        let (namespace, name) = instance.map_or(("", ""), |one| (&one.pod_namespace, &one.pod_name));
+        [uid, namespace, name].map(str::to_owned).into()
+    }
+}
+
+/// What is left when no daemon answers.
+pub(crate) fn down() -> Vec<Family> {
+    let samples = one(Value::Count(0));
+    vec![Family {
+        definition: &UP,
+        samples,
+    }]
+}
+
+pub(crate) fn families(described: &Description, sample: &Sample) -> Vec<Family> {
+    let input = MetricsInput { described, sample };
+    let family = |definition: &'static Definition| Family {
+        definition,
+        samples: (definition.read)(&input),
+    };
+    ALL.iter().map(family).collect()
+}
+
+/// A sample without labels, or none.
+pub(super) fn one(value: impl Into<Option<Value>>) -> Samples {
+    let value = value.into().map(|value| (Vec::new(), value));
+    value.into_iter().collect()
+}
+
+/// A sample for each key of a map.
+pub(super) fn each<T>(map: &BTreeMap<String, T>, value: fn(&T) -> Value) -> Samples {
+    map.iter().map(|(key, of)| (vec![key.clone()], value(of))).collect()
+}
+
+pub(super) fn count(number: usize) -> Value {
+    Value::Count(number as u64)
+}
+
+pub(super) fn seconds(microseconds: u64) -> Value {
+    Value::Seconds(microseconds as f64 / 1e6)
+}
+
+pub(super) fn nanoseconds(number: u64) -> Value {
+    Value::Seconds(number as f64 / 1e9)
+}
+
+/// `None`: the time is not known, and has no sample.
+pub(super) fn moment(us: u64) -> Option<Value> {
+    (us > 0).then(|| seconds(us))
+}
+
+/// What cannot be read is left out: a counter of 0 would look like a restart.
+pub(super) fn threads(input: &MetricsInput<'_>, of: fn(&ThreadCounts) -> Option<Value>) -> Samples {
+    let sampled = input.sample.instances.iter();
+    let all = sampled.flat_map(|(uid, instance)| instance.vcpus.iter().map(move |thread| (uid, thread)));
+    all.filter_map(|(uid, (index, thread))| Some((vcpu_labels(uid, *index, thread.cpu), of(thread)?)))
+        .collect()
+}
+
+/// What is left on each instance's exclusive CPUs; no sample while `steliad-quiet` does not tell.
+pub(super) fn left(input: &MetricsInput<'_>, of: impl Fn(&CpuSet) -> Option<usize>) -> Samples {
+    let quiet = &input.described.node.quiet;
+    let is_known = !quiet.steering.is_empty() && quiet.problem.is_none();
+    let instances = input
+        .instances()
+        .filter(|(_, one)| is_known && !one.exclusive.is_empty());
+    instances
+        .filter_map(|(uid, one)| Some((input.pod_labels(uid), count(of(&one.exclusive)?))))
+        .collect()
+}
+
+pub(super) fn owners(input: &MetricsInput<'_>) -> Samples {
+    let node = &input.described.node;
+    let mut counts = ["exclusive", "pod", "shared", "reserved", "unknown"].map(|owner| (owner, 0));
+    for cpu in node.topology.online().iter() {
+        let [exclusive, pod, shared, reserved, unknown] = &mut counts;
+        let (_, count) = match owner(input.described, cpu) {
+            Owner::Instance { .. } => exclusive,
+            Owner::Pod { .. } | Owner::Kubelet => pod,
+            Owner::Shared => shared,
+            Owner::Reserved => reserved,
+            Owner::Unknown => unknown,
+        };
+        *count += 1;
+    }
+    let all = counts.into_iter().chain([("offline", node.offline.len())]);
+    all.map(|(owner, number)| (vec![owner.to_owned()], count(number)))
+        .collect()
+}
+
+/// A pinned I/O thread is `iothread-0` in the label `vcpu`; a thread without a CPU of its own has an empty `cpu`.
+fn vcpu_labels(uid: &str, index: u32, cpu: Option<u32>) -> Vec<String> {
+    let name = match ThreadRole::from(index) {
+        ThreadRole::Vcpu(index) => index.to_string(),
+        ThreadRole::IoThread(index) => format!("iothread-{index}"),
+    };
+    vec![
+        uid.to_owned(),
+        name,
+        cpu.map_or_else(String::new, |cpu| cpu.to_string()),
+    ]
+}

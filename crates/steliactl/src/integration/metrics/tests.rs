@@ -1,0 +1,383 @@
+//! What is printed, checked against the rules of the formats.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::time::Duration;
+
+use super::definitions::{ALL, Kind};
+use super::families::{down, families};
+use super::text::{classic, openmetrics, to_json};
+use crate::shared::daemon::node::{Description, parse};
+use crate::shared::kernel::Roots;
+use crate::shared::kernel::sample::{InstanceCounts, Sample, ThreadCounts};
+
+const POD: &str = "aaaaaaaa";
+
+/// 8 CPUs: 4-5 of an instance, 6 of another pod, 0-1 reserved; two vCPUs, the second of which shares its CPU, and an
+/// I/O thread.
+fn description() -> String {
+    let cpus: Vec<String> = (0..8)
+        .map(|cpu| format!(r#""{cpu}":{{"package":0,"core":{cpu},"node":0}}"#))
+        .collect();
+    let timed = |first: u64| format!(r#"{{"counts":[{first},1,0,0,0,0,0,0,0,0,0,0,0,1],"sum_us":12500000}}"#);
+    format!(
+        r#"{{"version":"0.1.0","node":{{"pool":"0-3,7","offline":"8-9","kubelet_modified_us":1699999999000000,"entries":{{"{POD}":{{"vm":"4-5"}},"c":{{"db":"6"}}}},
+        "topology":{{"cpus":{{{cpus}}}}},"slice_exclusive":"4-5","counters":{{"drift_found":3,"drift_repaired":2}},
+        "unreadable":[["x.scope","schema 9"]],
+        "quiet":{{"steering":"shared","remaining":[{{"irq":130,"name":"nvme0q3","cpus":"5","why":"managed","text":"","count":3}},{{"irq":31,"cpus":"7"}}],
+        "threads_remaining":[{{"id":9,"name":"kworker/R-x","cpus":"0-7","text":""}}],
+        "caches":{{"{POD}":{{"class":"","llc_bytes":1048576,"memory_bytes":9000000}}}}}},
+        "ledger":{{"enabled":true,"key":"q1w2","seq":40112,"hash":"8f3a","day":"2026-10-31","bytes":5242880,"vms":{{"{POD}":{{"other_tasks_least":3,
+        "other_tasks_most":7,"devices":12,"delay_ns":41000000,"promised_us":172800000000,"covered_us":172799000000,"intruded":2}}}}}},
+        "publishing":{{"profile":"nrt","problem":null,"written_us":1700000000000000}},
+        "instances":{{"{POD}":{{"pod_namespace":"team-a","pod_name":"vm","container":"v\"m\\\n","state":"isolated","degraded":["CPUs 5 are offline"],"exclusive":"4-5",
+        "float":"0-1","scope":"/stelia.slice/a.scope","registered_us":1700000000000000,"isolated_us":1700000001500000,"vcpus":[
+        {{"index":0,"task":{{"id":70,"start":9}},"cpu":4}},{{"index":1,"task":{{"id":71,"start":9}},"cpu":null}},
+        {{"index":2147483648,"task":{{"id":72,"start":9}},"cpu":5}}]}}}}}},
+        "locality":{{"instances":{{"{POD}":{{"nodes":[0],"allowed":"","devices":[],"memory":{{"0":{{"anon":300}},"1":{{"huge":100}}}}}}}}}},
+        "usage":{{"{POD}":{{"memory_bytes":4096,"origin_memory_bytes":1024,"cpu_usec":5}}}},
+        "kubelet_config":{{"reservedSystemCPUs":"0-1"}},
+        "metrics":{{"started_us":1700000000000000,"steps":40,"writes":20,"moves":5,"failed":1,"passes":{{"audit":{audit},"event":{event}}},
+        "calls":{{"register":{audit}}},"refusals":{{"Busy":0,"NoAnchor":2}},"follow":{event},
+        "kubelet_since_us":1700000000000000}}}}"#,
+        cpus = cpus.join(","),
+        audit = timed(4),
+        event = timed(0),
+    )
+}
+
+fn described() -> Description {
+    parse(&description()).unwrap()
+}
+
+fn sampled() -> Sample {
+    let thread = |(index, cpu)| {
+        let thread = ThreadCounts {
+            cpu,
+            run_ns: Some(5_000_000_000),
+            delay_ns: Some(1_250_000),
+            involuntary: Some(3),
+            ..ThreadCounts::default()
+        };
+        (index, thread)
+    };
+    let instance = InstanceCounts {
+        float_us: Some(7_500_000),
+        device_interrupts: Some(1234),
+        vcpus: [(0, Some(4)), (1, None), (1 << 31, Some(5))].map(thread).into(),
+        ..InstanceCounts::default()
+    };
+    Sample {
+        instances: [(POD.to_owned(), instance)].into(),
+        ..Sample::default()
+    }
+}
+
+fn printed() -> String {
+    openmetrics(families(&described(), &sampled())).unwrap()
+}
+
+/// The name, the labels' text and the value of a sample's line.
+fn sample(line: &str) -> (&str, &str, f64) {
+    let (series, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
+    let (name, labels) = match series.split_once('{') {
+        Some((name, labels)) => (name, labels.strip_suffix('}').unwrap_or_else(|| panic!("{line}"))),
+        None => (series, ""),
+    };
+    assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{line}");
+    check_labels(labels, line);
+    (name, labels, value.parse().unwrap_or_else(|_| panic!("{line}")))
+}
+
+/// Checks `name="value",…`, with the escapes that values need.
+fn check_labels(mut labels: &str, line: &str) {
+    while !labels.is_empty() {
+        let (name, rest) = labels.split_once("=\"").unwrap_or_else(|| panic!("{line}"));
+        assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{line}");
+        let mut escaped = false;
+        let end = rest.find(|c| {
+            let ends = c == '"' && !escaped;
+            assert!(!escaped || matches!(c, '\\' | '"' | 'n'), "{line}");
+            escaped = c == '\\' && !escaped;
+            ends
+        });
+        labels = &rest[end.unwrap_or_else(|| panic!("{line}")) + 1..];
+        labels = labels.strip_prefix(',').unwrap_or(labels);
+    }
+}
+
+/// The rules common to both formats: a family is declared once, before its samples, which stand together; no series
+/// occurs twice; buckets grow up to the count. Returns the families by name, each with its type and the names of its
+/// samples.
+fn check(text: &str, counters_end_in: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
+    let mut families: BTreeMap<String, (String, BTreeSet<String>)> = BTreeMap::new();
+    let mut series = BTreeSet::new();
+    let mut family = String::new();
+    let mut bucket = 0.0;
+    for line in text.lines() {
+        if let Some(declared) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = declared.split_once(' ').unwrap();
+            // "info" and others would make node-exporter refuse the file.
+            assert!(["gauge", "counter", "histogram"].contains(&kind), "{line}");
+            family = name.to_owned();
+            let twice = families.insert(family.clone(), (kind.to_owned(), BTreeSet::new()));
+            assert!(twice.is_none(), "{name} is declared twice");
+        } else if !line.starts_with('#') {
+            let (name, labels, value) = sample(line);
+            assert!(series.insert((name, labels)), "{line} is there twice");
+            let ending = name
+                .strip_prefix(&family)
+                .unwrap_or_else(|| panic!("{line} after {family}"));
+            let (kind, names) = families.get_mut(&family).unwrap();
+            names.insert(name.to_owned());
+            match (kind.as_str(), ending) {
+                ("gauge", "") => {}
+                ("counter", ending) => assert!(ending == counters_end_in && name.ends_with("_total"), "{line}"),
+                ("histogram", "_bucket") => {
+                    assert!(value >= bucket, "{line}");
+                    bucket = value;
+                }
+                ("histogram", "_sum") => {}
+                ("histogram", "_count") => bucket = 0.0,
+                _ => panic!("{line} in a {kind}"),
+            }
+        }
+    }
+    families
+}
+
+#[test]
+fn openmetrics_is_as_specified() {
+    let text = printed();
+    assert!(text.ends_with("\n# EOF\n"));
+    let families = check(&text, "_total");
+    for definition in ALL {
+        let (kind, names) = &families[definition.name];
+        let wanted = format!("{:?}", definition.kind).to_lowercase();
+        assert_eq!(kind, &wanted, "{}", definition.name);
+        assert_eq!(
+            names,
+            &definition.samples().into_iter().collect(),
+            "{}",
+            definition.name
+        );
+        let unit = format!("# UNIT {} ", definition.name);
+        assert_eq!(text.contains(&unit), definition.unit().is_some(), "{}", definition.name);
+    }
+    assert_eq!(families.len(), ALL.len());
+}
+
+#[test]
+fn the_textfile_is_in_the_older_format() {
+    let text = classic(&printed());
+    assert!(!text.contains("# EOF") && !text.contains("# UNIT"));
+    let families = check(&text, "");
+    assert_eq!(families.len(), ALL.len());
+    for definition in ALL.iter().filter(|definition| definition.kind == Kind::Counter) {
+        let (kind, _) = &families[&format!("{}_total", definition.name)];
+        assert_eq!(kind, "counter");
+        assert!(text.contains(&format!("# HELP {}_total {}", definition.name, definition.help)));
+    }
+}
+
+#[test]
+fn the_text_of_a_node() {
+    insta::assert_snapshot!(printed());
+}
+
+#[test]
+fn what_is_not_known_is_not_told() {
+    let less = description().replace("isolated_us", "other");
+    let text = openmetrics(families(&parse(&less).unwrap(), &Sample::default())).unwrap();
+    check(&text, "_total");
+    let has = |start: &str| text.lines().any(|line| line.starts_with(start));
+    assert!(has("stelia_up 1") && has("stelia_instance_registered_timestamp_seconds{"));
+    assert!(!has("stelia_vcpu_run_seconds_total") && !has("stelia_instance_isolated_timestamp_seconds{"));
+    assert!(!has("stelia_instance_float_cpu_seconds_total"));
+}
+
+#[test]
+fn an_instance_that_is_to_float_is_told_from_one_that_lost_its_cpus() {
+    let mut described = described();
+    let ls = stelia_api::view::Allocation {
+        qos: "LS".to_owned(),
+        ..Default::default()
+    };
+    described.node.instances.get_mut(POD).unwrap().allocation = Some(ls);
+    let text = openmetrics(families(&described, &sampled())).unwrap();
+    assert!(text.contains("state=\"isolated\",class=\"LS\"} 1\n"), "{text}");
+}
+
+#[test]
+fn a_pod_is_named_in_each_series_of_an_instance() {
+    let text = printed();
+    let series = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| line.starts_with("stelia_instance_"));
+        lines.map(str::to_owned).collect()
+    };
+    let named = r#"{pod_uid="aaaaaaaa",namespace="team-a",pod="vm""#;
+    assert!(
+        series(&text).len() >= 8 && series(&text).iter().all(|line| line.contains(named)),
+        "{text}"
+    );
+
+    // A runtime that does not tell: the labels are there and empty.
+    let without = description().replace(r#""pod_namespace":"team-a","pod_name":"vm","#, "");
+    let text = openmetrics(families(&parse(&without).unwrap(), &sampled())).unwrap();
+    let unnamed = r#"{pod_uid="aaaaaaaa",namespace="",pod="""#;
+    assert!(series(&text).iter().all(|line| line.contains(unnamed)), "{text}");
+}
+
+/// What `docs/metrics.md` says of a full node's scrape.
+#[test]
+fn names_are_a_small_part_of_what_is_scraped() {
+    let (mut described, mut sample) = (described(), Sample::default());
+    let instance = described.node.instances.remove(POD).unwrap();
+    let locality = described.locality.instances.remove(POD).unwrap();
+    let usage = described.usage.remove(POD).unwrap();
+    for vm in 0..300_u32 {
+        let uid = format!("b9e4f71c-64a5-4f8d-8574-{vm:012x}");
+        let named = stelia_api::view::Instance {
+            pod_namespace: format!("tenant-{vm:04}"),
+            pod_name: format!("virt-launcher-database-{vm}-x7k2p"),
+            ..instance.clone()
+        };
+        let vcpus = (0..16).map(|index| {
+            let thread = ThreadCounts {
+                cpu: Some(vm * 16 + index),
+                run_ns: Some(123_456_789_012_345),
+                delay_ns: Some(1_234_567_890),
+                involuntary: Some(12_345),
+                ..ThreadCounts::default()
+            };
+            (index, thread)
+        });
+        let counts = InstanceCounts {
+            float_us: Some(12_345_678_901),
+            device_interrupts: Some(123_456_789),
+            vcpus: vcpus.collect(),
+            ..InstanceCounts::default()
+        };
+        described.node.instances.insert(uid.clone(), named);
+        described.locality.instances.insert(uid.clone(), locality.clone());
+        described.usage.insert(uid.clone(), usage);
+        let used = described.node.quiet.report.caches[POD].clone();
+        described.node.quiet.report.caches.insert(uid.clone(), used);
+        sample.instances.insert(uid, counts);
+    }
+    let size = |described: &Description| openmetrics(families(described, &sample)).unwrap().len();
+    let named = size(&described);
+    for instance in described.node.instances.values_mut() {
+        (instance.pod_namespace, instance.pod_name) = Default::default();
+    }
+    // As before there were names: without the labels.
+    let before = size(&described) - 300 * 13 * r#",namespace="",pod="""#.len();
+    println!("{before} bytes without names, {named} with them");
+    assert!(named < 2_300_000 && named < before + before / 8, "{before}, {named}");
+}
+
+#[test]
+fn what_is_left_on_a_vms_cpus_is_told_only_where_it_is_known() {
+    let left = |described: &Description| -> [Option<String>; 2] {
+        let text = openmetrics(families(described, &sampled())).unwrap();
+        ["stelia_interrupts_remaining{", "stelia_kernel_threads_remaining{"].map(|start| {
+            let line = text.lines().find(|line| line.starts_with(start))?;
+            Some(line.rsplit_once(' ').unwrap().1.to_owned())
+        })
+    };
+    let mut described = described();
+    // Of the two interrupts that remain one reaches its CPUs.
+    assert_eq!(left(&described), [Some("1".to_owned()), Some("1".to_owned())]);
+    described.node.quiet.report.remaining.clear();
+    assert_eq!(left(&described)[0].as_deref(), Some("0"));
+    described.node.quiet.steering = "off".to_owned();
+    assert_eq!(left(&described), [None, Some("1".to_owned())]);
+    described.node.quiet.problem = Some("steliad-quiet does not answer".to_owned());
+    assert_eq!(left(&described), [None, None]);
+}
+
+#[test]
+fn a_ledger_that_is_not_kept_counts_nothing() {
+    let series = |described: &Description| -> Vec<String> {
+        let text = openmetrics(families(described, &sampled())).unwrap();
+        let lines = text.lines().filter(|line| line.starts_with("stelia_ledger_"));
+        lines.map(str::to_owned).collect()
+    };
+    let mut described = described();
+    assert_eq!(series(&described).len(), 10);
+    described.node.ledger.as_mut().unwrap().problem = Some("no space left".to_owned());
+    // What was counted remains true.
+    assert!(series(&described).contains(&"stelia_ledger_kept 0".to_owned()) && series(&described).len() == 10);
+    described.node.ledger.as_mut().unwrap().enabled = false;
+    assert_eq!(series(&described), ["stelia_ledger_kept 0"]);
+    described.node.ledger = None;
+    assert_eq!(series(&described), [""; 0]);
+}
+
+#[test]
+fn what_the_cluster_is_told_is_measured_only_where_it_is_told() {
+    let published = |described: &Description| {
+        let text = openmetrics(families(described, &sampled())).unwrap();
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix("stelia_published "));
+        lines.next().map(str::to_owned)
+    };
+    let mut described = described();
+    assert_eq!(published(&described).as_deref(), Some("1"));
+    described.node.publishing.as_mut().unwrap().problem = Some("no space left".to_owned());
+    assert_eq!(published(&described).as_deref(), Some("0"));
+    described.node.publishing.as_mut().unwrap().profile = None;
+    assert_eq!(published(&described), None);
+}
+
+#[test]
+fn without_a_daemon_only_that_is_told() {
+    let text = openmetrics(down()).unwrap();
+    assert_eq!(check(&text, "_total").len(), 1);
+    assert!(text.contains("\nstelia_up 0\n"), "{text}");
+}
+
+#[test]
+fn json_has_every_metric() {
+    let json = to_json(&families(&described(), &sampled()));
+    let all = json.as_array().unwrap();
+    assert_eq!(all.len(), ALL.len());
+    let refusals = all.iter().find(|family| family["name"] == "stelia_refusals").unwrap();
+    assert_eq!(refusals["samples"][1]["labels"]["error"], "NoAnchor");
+    assert_eq!(
+        (&refusals["type"], &refusals["samples"][1]["value"]),
+        (&"counter".into(), &2.into())
+    );
+}
+
+#[test]
+fn a_thread_that_is_another_by_now_is_not_counted() {
+    let root = tempfile::tempdir().unwrap();
+    let roots = Roots {
+        proc: root.path().join("proc"),
+        cgroup: root.path().join("cgroup"),
+        sys: root.path().join("sys"),
+    };
+    let thread = |tid: u32, start: u32| {
+        let directory = roots.proc.join(format!("{tid}/task/{tid}"));
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("schedstat"), "5000 70 9\n").unwrap();
+        fs::write(directory.join("status"), "nonvoluntary_ctxt_switches:\t4\n").unwrap();
+        let stat = format!("{tid} (CPU 0/KVM) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 {start} 20");
+        fs::write(directory.join("stat"), stat).unwrap();
+    };
+    thread(70, 9);
+    thread(71, 10);
+    let float = roots.cgroup.join("stelia.slice/a.scope/instance/float");
+    fs::create_dir_all(&float).unwrap();
+    fs::write(float.join("cpu.stat"), "usage_usec 12\n").unwrap();
+
+    let sample = Sample::read(&described(), &roots, Duration::ZERO);
+    let instance = &sample.instances[POD];
+    let counted = |index: u32| {
+        let thread = &instance.vcpus[&index];
+        [thread.run_ns, thread.delay_ns, thread.involuntary]
+    };
+    assert_eq!(counted(0), [Some(5000), Some(70), Some(4)]);
+    assert_eq!((counted(1), counted(1 << 31)), ([None; 3], [None; 3]));
+    assert_eq!(instance.float_us, Some(12));
+}

@@ -1,0 +1,195 @@
+//! What the daemon would say of a VM that is to be adopted: its own decisions (`crates/decide/`), asked with what can be read here.
+//!
+//! The daemon knows more, and its answer counts: what instances' cgroups have besides their records, and where steliad chooses the CPUs
+//! (`cpu-source`), those that kubelet's static policy assigned before it was switched off.
+
+use std::path::Path;
+
+use stelia_adopt::Vm;
+use stelia_allocator::CpuSource;
+use stelia_api::{Error, ErrorKind};
+use stelia_cpus::{CpuSet, Topology};
+use stelia_decide::admission::{
+    Adopting, Candidate, CheckedClaim, Home, RuntimeCheck, admit, choose_home, kubelets_cpus,
+};
+use stelia_decide::{AdoptedPlacement, Facts, Instance, Level, Snapshot, Tree, refused_beside, usable_state};
+use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, MAX_BYTES};
+use stelia_kubelet::{CpuManagerState, PodUid, home};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, read_optional_cpus};
+use stelia_node::containers::pod_cgroups;
+use stelia_node::dra;
+use stelia_node::oci::Coping;
+use stelia_record::{Record, RecordError, RecordPlace};
+use stelia_settings::{Policies, Settings};
+
+use crate::shared::files;
+use crate::shared::kernel::Roots;
+
+/// The name of a reason, and the sentence.
+pub(super) type Refusal = (String, String);
+
+fn refusal(error: &Error) -> Refusal {
+    (error.kind.name().to_owned(), error.to_string())
+}
+
+/// Why a container of an instance is not adopted.
+pub(super) fn instance_exists() -> Refusal {
+    refusal(&ErrorKind::InstanceExists.because("it is an instance already"))
+}
+
+/// The node, as the daemon's admission takes it.
+#[derive(Debug)]
+pub(super) struct Admission {
+    snapshot: Snapshot,
+    facts: Facts,
+    policies: Policies,
+}
+
+impl Admission {
+    /// Reads the node below `root` (`/`).
+    ///
+    /// # Errors
+    /// A cgroup cannot be read.
+    pub(super) fn read(
+        root: &Path,
+        roots: &Roots,
+        cgroups: &dyn Cgroups,
+        settings: &Settings,
+    ) -> Result<Self, CgroupError> {
+        let policies = settings.policies.clone();
+        // Without the topology all CPUs count as offline: the order of placement is another, and the allocator has no CPU to give.
+        let topology = Topology::read(&roots.sys).unwrap_or_default();
+        let mut snapshot = Snapshot::empty(kubelet(settings, root), policies.allocator.source, topology);
+        snapshot.slice.exclusive = read_optional_cpus(cgroups, &CgroupPath::slice(), File::CpusExclusive)?;
+        snapshot.kubepods = kubepods(cgroups)?;
+        add_instances(cgroups, &mut snapshot)?;
+        Ok(Self {
+            facts: Facts::of(&snapshot, &policies),
+            snapshot,
+            policies,
+        })
+    }
+
+    /// The CPUs that kubelet's file gives to the container alone; none where it gives it none.
+    pub(super) fn kubelets_cpus(&self, candidate: &Candidate) -> CpuSet {
+        kubelets_cpus(candidate, &self.snapshot.kubelet)
+    }
+
+    /// The record that a VM would have with its vCPUs attached. Those that are asked about later meet it as an instance.
+    ///
+    /// # Errors
+    /// Why it would not be adopted.
+    pub(super) fn adopt(
+        &mut self,
+        candidate: &Candidate,
+        vm: &Vm<'_>,
+        coping: &dyn Fn() -> Coping,
+    ) -> Result<Record, Refusal> {
+        let (snapshot, policies) = (&self.snapshot, &self.policies);
+        let adopting = adopting(vm);
+        // As the daemon's own adoption, it claims nothing.
+        let claim = CheckedClaim::default();
+        let admitted = admit(&claim, candidate, snapshot, &self.facts, &policies.allocator);
+        let admitted = admitted.map_err(|error| refusal(&error))?;
+        let choose = |check: Option<&RuntimeCheck>| {
+            let admitted = admitted.clone();
+            choose_home(admitted, candidate, Some(&adopting), snapshot, policies, coping, check)
+        };
+        let instance = choose(None).map_err(|error| refusal(&error))?;
+        if let Home::Untried(runtime) = &instance.home {
+            let not_tried = Err("it was not tried".to_owned());
+            choose(Some(&not_tried)).map_err(|_| {
+                let text = format!(
+                    "not known before {} was tried, when the first VM is adopted: it can be adopted in place only, where the runtime \
+                     copes with threaded cgroups",
+                    runtime.binary.display()
+                );
+                ("Untried".to_owned(), text)
+            })?;
+        }
+        let record = instance.record;
+        let attached = adopting.with_vcpus(record.clone(), snapshot, policies);
+        add(&mut self.snapshot, record);
+        self.facts = Facts::of(&self.snapshot, &self.policies);
+        Ok(attached)
+    }
+}
+
+fn adopting(vm: &Vm<'_>) -> Adopting {
+    Adopting {
+        rule: vm.rule.clone(),
+        vmm: vm.process,
+        threads: vm.threads.clone(),
+        guest: vm.guest.clone(),
+        wanted: AdoptedPlacement {
+            pinned_cpus: vm.pinned_cpus.clone(),
+            policy: vm.policy,
+        },
+    }
+}
+
+/// kubelet's file, as the daemon finds it.
+fn kubelet(settings: &Settings, root: &Path) -> Result<CpuManagerState, String> {
+    let folder = home::by_setting(&settings.kubelet_root, root, None).map_err(|unclear| unclear.to_string())?;
+    let folder = match folder.starts_with(root) {
+        true => folder,
+        false => root.join(folder.strip_prefix("/").unwrap_or(&folder)),
+    };
+    let source = settings.policies.allocator.source;
+    if source == CpuSource::Steliad
+        && let Some(refused) = refused_beside(&dra::cpu_drivers(root, &folder))
+    {
+        return Err(refused);
+    }
+    let path = folder.join(CPU_MANAGER_STATE);
+    usable_state(files::bytes(&path, MAX_BYTES), &path, source)
+}
+
+/// The cgroup that all pods are in: whether the kernel has partitions shows there.
+fn kubepods(cgroups: &dyn Cgroups) -> Result<Option<Level>, CgroupError> {
+    let roots = ["kubepods.slice", "kubepods"].map(|name| CgroupPath::root().child(name));
+    let Some(path) = roots.into_iter().find(|path| cgroups.exists(path)) else {
+        return Ok(None);
+    };
+    Ok(Some(Level {
+        exclusive: read_optional_cpus(cgroups, &path, File::CpusExclusive)?,
+        ours: CpuSet::new(),
+        path,
+    }))
+}
+
+/// The instances by their records.
+fn add_instances(cgroups: &dyn Cgroups, snapshot: &mut Snapshot) -> Result<(), CgroupError> {
+    let slice = CgroupPath::slice();
+    let scopes = optional(cgroups.children(&slice))?.unwrap_or_default();
+    for name in scopes.into_iter().filter(|name| PodUid::from_scope(name).is_some()) {
+        let attributes = cgroups.attributes(&slice.child(&name));
+        match attributes.map(|attributes| Record::parse(&attributes)) {
+            Ok(Ok(record)) => add(snapshot, record),
+            Ok(Err(RecordError::Absent)) => {}
+            Ok(Err(error)) => snapshot.unreadable.push((name, error.to_string())),
+            Err(error) => snapshot.unreadable.push((name, error.to_string())),
+        }
+    }
+    for pod in pod_cgroups(cgroups)? {
+        // Attributes that cannot be read are of no instance that is known here.
+        let attributes = cgroups.attributes(&pod).unwrap_or_default();
+        for container in RecordPlace::containers(&pod, &attributes) {
+            // The record of a container that is gone counts no more.
+            if let Ok(Some(record)) = Record::of_container(&container, &attributes)
+                && cgroups.exists(&record.origin)
+            {
+                add(snapshot, record);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn add(snapshot: &mut Snapshot, record: Record) {
+    let tree = Tree::of(&record);
+    snapshot.put(Instance {
+        populated: true,
+        ..Instance::admitted(record, None, tree)
+    });
+}

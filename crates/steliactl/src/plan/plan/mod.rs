@@ -1,0 +1,121 @@
+//! `plan`: what kubelet would do with a pod, on this node or on a described one. Needs no daemon.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `subject` | this node; one that is only described is read by `stelia-node-plan` |
+//! | `answer` | what kubelet would do, as values |
+//! | `text` | the answer as text |
+
+mod answer;
+mod subject;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use kubelet_planner::{Node, Pod, manifest, until_full};
+use stelia_node_plan::Subject;
+use stelia_node_report::described;
+
+use crate::shared::daemon::Failure;
+use crate::shared::files;
+use crate::shared::output::OutputOptions;
+use answer::{Answer, Fits, features, other};
+
+/// Limit of the pods of `--until-full`: more than any node runs (`maxPods` is 110 by default).
+const MAX_PODS: usize = 256;
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub(crate) struct PlanOptions {
+    /// A manifest with the pod, as YAML or JSON. - is standard input
+    #[arg(
+        value_name = "FILE",
+        required_unless_present = "containers",
+        conflicts_with = "containers"
+    )]
+    pub manifest: Option<PathBuf>,
+    /// The name of the Pod, if the manifest has several
+    #[arg(long, value_name = "NAME", conflicts_with = "containers")]
+    pub pod: Option<String>,
+    /// A container of a pod that has no manifest: its resources, which are both requests and limits, such as
+    /// cpus=4,memory=8Gi,hugepages-2Mi=1Gi,example.com/nic=1, and optionally name=NAME and kind=app|init|sidecar. May be repeated
+    #[arg(short, long = "container", value_name = "KEY=VALUE,...")]
+    pub containers: Vec<String>,
+    /// Plan for the node that this file describes, which `steliactl node-topology` printed on that node. Default: this node
+    #[arg(short, long, value_name = "FILE")]
+    pub node: Option<PathBuf>,
+    /// kubelet's version, such as 1.37. From 1.37 on, distribute-cpus-across-numa takes CPUs from at least as many NUMA nodes as the
+    /// Topology Manager chose. Default: 1.37 if kubelet's file has the schema of 1.37, otherwise 1.36
+    #[arg(long, value_name = "VERSION", value_parser = minor)]
+    pub kubelet_version: Option<u32>,
+    /// Print how many pods of this kind fit, one after the other
+    #[arg(long)]
+    pub until_full: bool,
+    /// Also print the answer for other policies and scopes of the Topology Manager and other options of the CPU manager, each with its
+    /// feature gate and the versions that have it
+    #[arg(long)]
+    pub what_if: bool,
+}
+
+/// Returns what is to be printed; `root` is `/`, or a directory with the same layout.
+///
+/// # Errors
+/// [`Failure::Partial`] when the pod is not admitted, any other [`Failure`] when there is no answer.
+pub(crate) fn run(asked: &PlanOptions, root: &Path, output_options: OutputOptions) -> Result<String, Failure> {
+    let (name, pod) = pod(asked)?;
+    let subject = match &asked.node {
+        Some(path) => {
+            let text = files::text(path, described::MAX_BYTES)?;
+            let facts = described::read(&text).map_err(|cause| Failure::about(path, &cause))?;
+            let described = Subject::described(&facts).map_err(|cause| Failure::about(path, &cause))?;
+            described.with_version(asked.kubelet_version)
+        }
+        None => subject::here(root, asked.kubelet_version).map_err(Failure::Other)?,
+    };
+    let mut answer = Answer::new(&name, &pod, &subject);
+    if asked.until_full {
+        answer.until_full = Some(Fits::new(&until_full(&subject.node, &pod, MAX_PODS), &subject));
+    }
+    if asked.what_if {
+        answer.what_if = other(&subject, &pod, MAX_PODS);
+        answer.features = features(&subject);
+    }
+    output_options.print(&answer)
+}
+
+/// The node below `root` as the planner takes it, and what is assumed of it.
+///
+/// # Errors
+/// The node's files or kubelet's cannot be read, or kubelet would not start on them.
+pub(crate) fn here(root: &Path) -> Result<(Node, Vec<String>), Failure> {
+    let subject = subject::here(root, None).map_err(Failure::Other)?;
+    Ok((subject.node, subject.notes))
+}
+
+/// The minor version in `1.37`, `v1.37.2` or `v1.37.2+k3s1`.
+fn minor(text: &str) -> Result<u32, String> {
+    let parts = text.strip_prefix('v').unwrap_or(text).strip_prefix("1.");
+    let minor = parts.and_then(|parts| parts.split('.').next()?.parse().ok());
+    minor.ok_or_else(|| "expected a version of Kubernetes, such as 1.37".to_owned())
+}
+
+/// The pod of the command line, and its name.
+fn pod(asked: &PlanOptions) -> Result<(String, Pod), Failure> {
+    let (name, mut pod) = match &asked.manifest {
+        Some(path) => {
+            let text = files::text(path, manifest::MAX_BYTES)?;
+            manifest::read(&text, asked.pod.as_deref()).map_err(|cause| Failure::about(path, &cause))?
+        }
+        None => {
+            let pod = manifest::in_words(&asked.containers);
+            let pod = pod.map_err(|cause| Failure::Usage(format!("--container: {cause}")))?;
+            ("pod".to_owned(), pod)
+        }
+    };
+    // The question is about one more pod: with a UID that kubelet knows the answer would be what that pod has.
+    "plan".clone_into(&mut pod.uid);
+    Ok((name, pod))
+}

@@ -1,0 +1,174 @@
+//! This node, read from its files.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use kubelet_planner::start::unknown_gates;
+use kubelet_planner::{CpuManager, Machine, MemoryManager, NodeState, cpus};
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, Schema};
+use stelia_kubelet::config::{ConfigError, HIDDEN};
+use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
+use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
+use stelia_kubelet::{CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
+use stelia_node_plan::start::{self, StateFiles};
+use stelia_node_plan::{Subject, machine, settings};
+use stelia_node_report::numa;
+
+use crate::shared::files::kubelet_state;
+
+/// The minor version of the first kubelet that writes [`Schema::V4`].
+const V4_SINCE: u32 = 37;
+
+/// Reads this node, below `root`.
+///
+/// `version`: kubelet's minor version. Where it is not given it is known only from a state file of the schema that 1.37 brought.
+pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String> {
+    let mut notes = Vec::new();
+    let sys = root.join("sys");
+    let topology = Topology::read_as_kubelet(&sys).map_err(|cause| cause.to_string())?;
+    let numa = numa::read(&sys).map_err(|cause| cause.to_string())?;
+    let told = match config::read(&root.join("proc"), root) {
+        Err(ConfigError::NotRunning) => stopped(root, &mut notes),
+        read => Some(read),
+    };
+    let (mut config, known) = match told {
+        Some(Ok(config)) => (config, true),
+        Some(Err(cause)) if cause.keeps_kubelet_from_starting() => return Err(cause.in_full()),
+        Some(Err(cause)) => {
+            return Err(format!(
+                "unknown: kubelet's settings are not known ({cause}), and without them its answer is not either"
+            ));
+        }
+        None => (KubeletConfig::default(), false),
+    };
+    let folder = root.join(config.root_dir.strip_prefix("/").unwrap_or(&config.root_dir));
+    let cpus = kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse)?;
+    let memory = kubelet_state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse)?;
+    let caches = topology.caches(&sys);
+    let mut warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+    warnings.extend(unknown_gates(&config));
+    match (known, &cpus) {
+        (true, _) => {
+            let files = StateFiles {
+                cpus: cpus.as_ref(),
+                memory: memory.as_ref(),
+            };
+            let machine = machine(&topology, &caches, &numa);
+            warnings.extend(starts(&config, &machine, files)?);
+        }
+        (false, Some(state)) => {
+            notes.push(
+                "kubelet's settings are not known (no kubelet runs on this node): its defaults are assumed, and what its state files say"
+                    .to_owned(),
+            );
+            notes.extend(infer(&mut config, state, &topology.online()));
+            if let Some(state) = &memory {
+                state.policy.clone_into(&mut config.memory_manager_policy);
+            }
+        }
+        (false, None) => {
+            return Err(format!(
+                "unknown: no kubelet runs on this node, and there is neither its configuration nor {}: what it would do cannot be told",
+                folder.join(CPU_MANAGER_STATE).display()
+            ));
+        }
+    }
+    let devices = kubelet_state(
+        &folder.join("device-plugins").join(DEVICE_MANAGER_STATE),
+        DeviceManagerState::parse,
+    )?;
+    if devices.as_ref().is_some_and(|state| !state.registered.is_empty()) {
+        notes.push(
+            "the NUMA nodes of devices that nobody has are in no file: they are taken for aligned to none".to_owned(),
+        );
+    }
+    let settings = settings::settings(&config, memory.as_ref())?;
+    if cpus.is_none() && settings.cpu_manager != CpuManager::None {
+        notes.push(absent(&folder.join(CPU_MANAGER_STATE), "no CPUs are given away yet"));
+    }
+    if memory.is_none() && settings.memory_manager != MemoryManager::None {
+        notes.push(absent(
+            &folder.join(MEMORY_MANAGER_STATE),
+            "no memory is given away yet",
+        ));
+    }
+    let of_cpus = |state: &CpuManagerState| match settings.cpu_manager {
+        CpuManager::None => cpus::CpuState::default(),
+        CpuManager::Static { .. } => cpus::CpuState::from(state),
+    };
+    let state = NodeState {
+        cpus: cpus.as_ref().map(of_cpus).unwrap_or_default(),
+        memory: memory.as_ref().map(Into::into).unwrap_or_default(),
+        devices: devices.as_ref().map(Into::into).unwrap_or_default(),
+    };
+    let mut subject = Subject::new(None, topology, &caches, &numa, settings, state, notes)?;
+    subject.warnings = warnings;
+    subject.gates = known.then_some(config.feature_gates);
+    let by_file = cpus.filter(|state| state.schema == Schema::V4).map(|_| V4_SINCE);
+    Ok(subject.with_version(version.or(by_file)))
+}
+
+/// Why there is no answer: kubelet would not start, or what it would start with is not known. `Ok`: what keeps only another start from the
+/// configuration, as a warning; the state file has the reservation of memory then.
+fn starts(config: &KubeletConfig, machine: &Machine, files: StateFiles<'_>) -> Result<Option<String>, String> {
+    let problems = start::problems(config, Some(machine), files);
+    let in_words = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let by_file = start::is_reserved_in_file(config, files.memory);
+    if config.hidden && (!problems.is_empty() || files.cpus.is_none() && !config.has_cpu_policy) {
+        let otherwise = match problems.is_empty() {
+            true => String::new(),
+            false => format!(" (with what is in files alone, kubelet would not start: {in_words})"),
+        };
+        return Err(format!("unknown: {HIDDEN}{otherwise}"));
+    }
+    if !problems
+        .iter()
+        .all(|problem| by_file && problem.is_of_reserved_memory())
+    {
+        return Err(format!("kubelet would not start: {in_words}"));
+    }
+    Ok((!problems.is_empty()).then(|| {
+        format!(
+            "kubelet would not start anew with this configuration: {in_words}; answered with the reservation in {MEMORY_MANAGER_STATE}"
+        )
+    }))
+}
+
+/// The configuration of a kubelet that does not run, as far as there is a file of it.
+fn stopped(root: &Path, notes: &mut Vec<String>) -> Option<Result<KubeletConfig, ConfigError>> {
+    let (place, read) = config::kubeadm(root)?;
+    notes.push(format!(
+        "no kubelet runs: its settings are taken from {place}, and flags are not known"
+    ));
+    Some(read)
+}
+
+fn absent(path: &Path, assumed: &str) -> String {
+    format!("there is no {}: {assumed}", path.display())
+}
+
+/// Fills in settings that are not known from the CPU manager's state: its policy, and as reserved CPUs those that are
+/// in none of its lists.
+fn infer(config: &mut KubeletConfig, state: &CpuManagerState, online: &CpuSet) -> Option<String> {
+    state.policy.clone_into(&mut config.cpu_manager_policy);
+    if state.policy != "static" || state.default_cpus.is_empty() {
+        return None;
+    }
+    let entries = state
+        .entries
+        .values()
+        .flat_map(BTreeMap::values)
+        .chain(state.pod_entries.values());
+    let listed = entries.fold(state.default_cpus.clone(), |listed, cpus| listed.union(cpus));
+    let missing = online.difference(&listed);
+    if missing.is_empty() {
+        return None;
+    }
+    let note =
+        format!("CPUs {missing} are in no list of kubelet's: strict-cpu-reservation is assumed, with these reserved");
+    let strict = ("strict-cpu-reservation".to_owned(), "true".to_owned());
+    config.cpu_manager_policy_options.extend([strict]);
+    config.reserved_system_cpus = missing;
+    Some(note)
+}

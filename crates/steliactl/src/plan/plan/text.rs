@@ -1,0 +1,162 @@
+//! The answer as text.
+
+use stelia_cpus::CpuSet;
+
+use super::answer::{Answer, Block, Chosen, Devices, Fits, Kubelet, Rejected, Row, WhatIf};
+use crate::shared::output::{self, Column, TextStyle, column, properties};
+
+/// Has the version of `kubelet_planner::features::KUBELET`; a test compares them.
+const GATE: &str = "FEATURE GATE IN 1.36";
+
+const CONTAINERS: [Column<Row>; 7] = [
+    column("CONTAINER", |row| row.container.clone()),
+    column("KIND", |row| row.kind.to_owned()),
+    column("CPUS", |row| match row.pool {
+        "node" => "shared".to_owned(),
+        "pod" => format!("{} (shared in the pod)", row.cpus),
+        _ => row.cpus.to_string(),
+    }),
+    column("NUMA", |row| row.nodes.to_string()),
+    column("AFFINITY", |row| match &row.affinity {
+        Some(nodes) if row.preferred => nodes.to_string(),
+        Some(nodes) => format!("{nodes} (not preferred)"),
+        None => String::new(),
+    }),
+    column("MEMORY", |row| {
+        let block = |block: &Block| format!("{} {} on {}", block.size_bytes, block.r#type, block.nodes);
+        row.memory.iter().map(block).collect::<Vec<_>>().join("; ")
+    }),
+    column("DEVICES", |row| {
+        let devices = |one: &Devices| {
+            let others = if one.certain { "" } else { " or others" };
+            format!("{}: {}{others}", one.resource, one.ids.join(","))
+        };
+        row.devices.iter().map(devices).collect::<Vec<_>>().join("; ")
+    }),
+];
+
+const WHAT_IF: [Column<WhatIf>; 9] = [
+    column("NOW", |other| if other.now { "yes" } else { "" }.to_owned()),
+    column("TOPOLOGY", |other| other.kubelet.topology_policy.to_owned()),
+    column("SCOPE", |other| match other.kubelet.aligns() {
+        true => other.kubelet.topology_scope.to_owned(),
+        false => String::new(),
+    }),
+    column("CPU OPTIONS", |other| other.kubelet.cpu_options.join(",")),
+    column("ADMITTED", |other| match (&other.reason, other.admitted) {
+        (_, true) => "yes".to_owned(),
+        (Some(reason), false) => reason.clone(),
+        // The whole sentence is in the JSON.
+        (None, false) => "no start".to_owned(),
+    }),
+    column("CPUS", |other| other.cpus.to_string()),
+    column("NUMA", |other| other.nodes.to_string()),
+    column("FITS", |other| {
+        format!("{}{}", other.fits, if other.or_more { "+" } else { "" })
+    }),
+    column("GATE TO TURN ON", |other| other.missing_gates.join(",")),
+];
+
+const FEATURES: [Column<Chosen>; 3] = [
+    column("SETTING", |feature| feature.name.to_owned()),
+    column("STAGES", |feature| feature.stages.clone()),
+    column(GATE, |feature| match (feature.feature_gate, feature.on) {
+        (Some(gate), Some(false)) => format!("{gate}, which is off"),
+        (Some(gate), _) => format!("{gate}, which is on"),
+        (None, _) => String::new(),
+    }),
+];
+
+/// Limit of the pods of `--until-full` that are listed one by one.
+const MAX_LISTED_PODS: usize = 16;
+
+pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
+    let mut lines = vec![
+        ("Pod", format!("{} ({})", answer.pod, answer.qos)),
+        ("Node", answer.node.clone().unwrap_or_else(|| "this one".to_owned())),
+        ("Kubelet", kubelet(&answer.kubelet)),
+    ];
+    match &answer.rejection {
+        None => lines.push(("Admitted", "yes".to_owned())),
+        Some(rejected) => {
+            lines.push(("Admitted", format!("no: {}", reason(rejected))));
+            lines.push(("Message", rejected.message.clone()));
+            let whose = [&rejected.container, &rejected.resource];
+            let whose: Vec<&str> = whose.into_iter().flatten().map(String::as_str).collect();
+            if !whose.is_empty() {
+                lines.push(("For", whose.join(", ")));
+            }
+            lines.extend(rejected.because.clone().map(|because| ("Because", because)));
+        }
+    }
+    lines.extend(answer.assumed.iter().map(|note| ("Assumed", note.clone())));
+    lines.extend(answer.warnings.iter().map(|warning| ("Warning", warning.clone())));
+    lines.extend(answer.faults.iter().map(|fault| ("Fault", fault.clone())));
+    lines.extend(answer.why_not_better.iter().map(|why| ("Why not better", why.clone())));
+    if let Some(fits) = &answer.until_full {
+        lines.extend(until_full(fits));
+    }
+    let mut parts = vec![properties(lines, style)];
+    if !answer.containers.is_empty() {
+        parts.push(output::table(&CONTAINERS, &answer.containers, style));
+    }
+    if !answer.what_if.is_empty() {
+        parts.push(output::table(&WHAT_IF, &answer.what_if, style));
+        parts.push(output::table(&FEATURES, &answer.features, style));
+    }
+    parts.join("\n")
+}
+
+fn kubelet(told: &Kubelet) -> String {
+    let mut cpus = format!("CPU manager {}", told.cpu_policy);
+    if !told.cpu_options.is_empty() {
+        cpus += &format!(" ({})", told.cpu_options.join(", "));
+    }
+    if !told.reserved.is_empty() {
+        cpus += &format!(", CPUs {} reserved", told.reserved);
+    }
+    let scope = match told.aligns() {
+        true => format!(", scope {}", told.topology_scope),
+        false => String::new(),
+    };
+    format!(
+        "{cpus}; memory manager {}; Topology Manager {}{scope}",
+        told.memory_policy, told.topology_policy
+    )
+}
+
+fn reason(rejected: &Rejected) -> &'static str {
+    match rejected.unknown {
+        true => "not predicted",
+        false => rejected
+            .reason
+            .unwrap_or("kubelet never answers, the pod stays pending"),
+    }
+}
+
+fn until_full(fits: &Fits) -> Vec<(&'static str, String)> {
+    let more = if fits.or_more { " or more" } else { "" };
+    let mut lines = vec![("Fit", format!("{}{more}", fits.count))];
+    if fits.cpus.iter().any(|cpus| !cpus.is_empty()) {
+        let mut cpus: Vec<String> = fits.cpus.iter().take(MAX_LISTED_PODS).map(CpuSet::to_string).collect();
+        if fits.cpus.len() > MAX_LISTED_PODS {
+            cpus.push("…".to_owned());
+        }
+        lines.push(("One by one", cpus.join(" | ")));
+    }
+    if let Some(then) = &fits.then {
+        lines.push(("The next", format!("{}: {}", reason(then), then.message)));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_gates_are_those_of_the_kubelet_that_is_predicted() {
+        assert_eq!(
+            super::GATE,
+            format!("FEATURE GATE IN 1.{}", kubelet_planner::features::KUBELET)
+        );
+    }
+}

@@ -1,0 +1,363 @@
+//! The calls to the daemon, and the errors that they end in.
+
+use std::fmt::Display;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use stelia_api::client::{Dict, InstanceRow, ManagerProxy, MoveRow, OwnedDict};
+use stelia_api::{BUS_NAME, MANAGER_PATH};
+use stelia_table::{PrintError, WriteError};
+use tokio::time::timeout;
+use zbus::names::InterfaceName;
+use zbus::proxy::{CacheProperties, MethodFlags};
+use zbus::wire::DynamicDeserialize;
+use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
+
+use super::node::{self, Description};
+use super::pod::{ListedInstance, Pod, Pods, pick};
+use crate::shared::output::json_of;
+
+const INSTANCE_INTERFACE: InterfaceName<'static> =
+    InterfaceName::from_static_str_unchecked("io.stelia.Isolation1.Instance");
+const NO_SUCH_INSTANCE: &str = "io.stelia.Isolation1.Error.NoSuchInstance";
+const NOT_PERMITTED: &str = "io.stelia.Isolation1.Error.NotPermitted";
+const ACCESS_DENIED: &str = "org.freedesktop.DBus.Error.AccessDenied";
+/// Timeout of a call to the daemon.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// Why a command failed. The exit code follows from the variant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("{0}")]
+    NoSuchInstance(String),
+    /// The command line is valid for clap, but ambiguous or contradictory.
+    #[error("{0}")]
+    Usage(String),
+    /// The answer is printed, and the exit code is 1 all the same.
+    #[error("{reason}")]
+    Partial { printed: String, reason: String },
+    /// Anything else: the daemon's own text where there is one.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<PrintError> for Failure {
+    fn from(error: PrintError) -> Self {
+        match error {
+            PrintError::Partial { printed, reason } => Self::Partial { printed, reason },
+            PrintError::Write(cause) => cause.into(),
+        }
+    }
+}
+
+impl From<WriteError> for Failure {
+    fn from(error: WriteError) -> Self {
+        Self::Other(error.to_string())
+    }
+}
+
+impl Failure {
+    /// What is wrong with a file.
+    pub(crate) fn about(path: &Path, cause: &impl Display) -> Self {
+        Self::Other(format!("{}: {cause}", path.display()))
+    }
+
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Partial { .. } | Failure::Other(_) => 1,
+            Failure::Usage(_) => 2,
+            Failure::NoSuchInstance(_) => 3,
+        }
+    }
+}
+
+fn does_not_run() -> Failure {
+    Failure::Other(format!(
+        "steliad does not run ({BUS_NAME} is not on the bus): systemctl status steliad"
+    ))
+}
+
+fn is_silent(limit: Duration) -> Failure {
+    Failure::Other(format!(
+        "steliad has not answered for {} s: systemctl status steliad; journalctl -u steliad; if it hangs, systemctl \
+         restart steliad, which leaves the VMs alone",
+        limit.as_secs_f32()
+    ))
+}
+
+/// What a caller lacks: the daemon names polkit's action.
+fn denied(text: &str) -> Option<Failure> {
+    let mut words = text.strip_prefix("polkit ")?.split([' ', ':', ';', ',']);
+    let action = words.find(|word| word.starts_with("io.stelia.Isolation1."))?;
+    Some(Failure::Other(format!(
+        "Permission denied: run as root, or grant {action} (polkit)"
+    )))
+}
+
+impl From<zbus::Error> for Failure {
+    fn from(error: zbus::Error) -> Self {
+        match error {
+            zbus::Error::MethodError(name, text, _) => {
+                let text = text.unwrap_or_else(|| name.to_string());
+                match name.as_str() {
+                    NO_SUCH_INSTANCE => Failure::NoSuchInstance(text),
+                    NOT_PERMITTED => denied(&text).unwrap_or(Failure::Other(text)),
+                    ACCESS_DENIED => Failure::Other(format!("Permission denied: run as root ({text})")),
+                    "org.freedesktop.DBus.Error.ServiceUnknown" | "org.freedesktop.DBus.Error.NameHasNoOwner" => {
+                        does_not_run()
+                    }
+                    _ => Failure::Other(text),
+                }
+            }
+            zbus::Error::FDO(error) => Failure::from(*error),
+            other => Failure::Other(other.to_string()),
+        }
+    }
+}
+
+impl From<fdo::Error> for Failure {
+    fn from(error: fdo::Error) -> Self {
+        match error {
+            fdo::Error::ZBus(error) => Failure::from(error),
+            // The object disappeared between two calls.
+            fdo::Error::UnknownObject(text) => Failure::NoSuchInstance(text),
+            fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) => does_not_run(),
+            other => Failure::Other(other.to_string()),
+        }
+    }
+}
+
+/// Connects to the system bus, or to a peer-to-peer address, within `limit`: a peer may accept and not answer.
+pub(crate) async fn connect(address: Option<&str>, limit: Duration) -> Result<Connection, Failure> {
+    let builder = match address {
+        Some(address) => connection::Builder::address(address).p2p(),
+        None => connection::Builder::system(),
+    };
+    let connected = timeout(limit, builder.build()).await;
+    connected.map_err(|_| is_silent(limit))?.map_err(|error| {
+        let cause = match error {
+            zbus::Error::InputOutput(cause) => cause.to_string(),
+            other => other.to_string(),
+        };
+        // The library repeats the address.
+        let cause = cause.rsplit("`: ").next().unwrap_or_default();
+        Failure::Other(format!("connect to {}: {cause}", address.unwrap_or("the system bus")))
+    })
+}
+
+pub(crate) struct Client {
+    manager: ManagerProxy<'static>,
+    limit: Duration,
+}
+
+impl Client {
+    /// Makes the proxy; nothing is sent yet.
+    pub(crate) async fn new(connection: Connection, limit: Duration) -> Result<Self, Failure> {
+        let manager = ManagerProxy::builder(&connection)
+            .cache_properties(CacheProperties::No)
+            .build()
+            .await?;
+        Ok(Self { manager, limit })
+    }
+
+    /// The answer of a call that only reads.
+    ///
+    /// # Errors
+    /// No answer arrives in time, or the answer is an error.
+    pub(crate) async fn answer_in_time<T, E>(&self, call: impl Future<Output = Result<T, E>>) -> Result<T, Failure>
+    where
+        Failure: From<E>,
+    {
+        let answer = timeout(self.limit, call).await;
+        Ok(answer.map_err(|_| is_silent(self.limit))??)
+    }
+
+    /// The answer of a call that may take long, such as a pass over a busy node. Meanwhile the daemon is pinged: if it does
+    /// not answer that either, the call fails.
+    pub(crate) async fn answer_while_alive<T>(
+        &self,
+        call: impl Future<Output = zbus::Result<T>>,
+    ) -> Result<T, Failure> {
+        let peer = fdo::PeerProxy::builder(self.connection())
+            .destination(BUS_NAME)
+            .path(MANAGER_PATH)
+            .build()
+            .await?;
+        let mut call = std::pin::pin!(call);
+        loop {
+            if let Ok(answer) = timeout(self.limit / 2, &mut call).await {
+                return Ok(answer?);
+            }
+            // A refusal is an answer too.
+            if timeout(self.limit / 2, peer.ping()).await.is_err() {
+                return Err(is_silent(self.limit));
+            }
+        }
+    }
+
+    /// Every instance, by pod UID.
+    pub(crate) async fn instances(&self) -> Result<Vec<ListedInstance>, Failure> {
+        let mut rows = self.answer_in_time(self.manager.list_instances()).await?;
+        rows.sort_by(|a, b| a.0.cmp(&b.0));
+        self.named(rows).await
+    }
+
+    /// The instance that is asked for; `None`: all are.
+    pub(crate) async fn pod(&self, vm: Option<&str>) -> Result<Option<Pod>, Failure> {
+        match vm {
+            Some(vm) => Ok(Some(self.find(vm).await?.pod)),
+            None => Ok(None),
+        }
+    }
+
+    /// The instance that `vm` names.
+    ///
+    /// # Errors
+    /// No instance fits, or more than one does.
+    pub(crate) async fn find(&self, vm: &str) -> Result<ListedInstance, Failure> {
+        let mut rows = self.answer_in_time(self.manager.list_instances()).await?;
+        // The names of all instances are needed only if `vm` is not a whole UID.
+        if rows.iter().any(|row| row.0 == vm) {
+            rows.retain(|row| row.0 == vm);
+        }
+        pick(self.named(rows).await?, vm)
+    }
+
+    /// With the names and all other properties of each.
+    async fn named(&self, rows: Vec<InstanceRow>) -> Result<Vec<ListedInstance>, Failure> {
+        let mut named = Vec::with_capacity(rows.len());
+        for row in rows {
+            let properties = match self.properties(&row).await {
+                Ok(properties) => Some(properties),
+                Err(Failure::NoSuchInstance(_)) => None,
+                Err(failure) => return Err(failure),
+            };
+            let pod = match &properties {
+                Some(properties) => Pod::of_properties(&row.0, properties),
+                None => Pod::unnamed(&row.0),
+            };
+            named.push(ListedInstance { pod, row, properties });
+        }
+        Ok(named)
+    }
+
+    /// All properties of an instance, read in one call.
+    async fn properties(&self, row: &InstanceRow) -> Result<Map<String, Value>, Failure> {
+        let properties = fdo::PropertiesProxy::builder(self.connection())
+            .destination(BUS_NAME)
+            .path(&row.2)
+            .build()
+            .await?;
+        Ok(json_of(
+            &self.answer_in_time(properties.get_all(INSTANCE_INTERFACE)).await?,
+        ))
+    }
+
+    pub(crate) async fn describe(&self) -> Result<Description, Failure> {
+        node::parse(&self.describe_text().await?)
+    }
+
+    /// `describe` as the daemon sends it, not parsed.
+    pub(crate) async fn describe_text(&self) -> Result<String, Failure> {
+        self.answer_in_time(self.manager.describe()).await
+    }
+
+    /// `describe` of a running daemon: unlike the other calls this does not start it.
+    pub(crate) async fn describe_running(&self) -> Result<Description, Failure> {
+        node::parse(&self.without_start::<String>("Describe", &()).await?)
+    }
+
+    /// The names of a running daemon's instances, as far as the caller may know them.
+    pub(crate) async fn pods_running(&self) -> Pods {
+        match self.describe_running().await {
+            Ok(description) => Pods::of(&description),
+            // A pod may not call Describe, and lists only itself. Its socket does not start a daemon.
+            Err(_) if !self.connection().is_bus() => {
+                let instances = self.instances().await.unwrap_or_default();
+                instances.into_iter().map(|found| found.pod).collect()
+            }
+            Err(_) => Pods::default(),
+        }
+    }
+
+    /// The node's NodeResourceTopology object, as JSON text. A daemon that does not run is started only if `start` is
+    /// set.
+    pub(crate) async fn node_topology(
+        &self,
+        asked: impl Iterator<Item = (&str, &str)>,
+        start: bool,
+    ) -> Result<String, Failure> {
+        let mut options = Dict::new();
+        for (name, value) in asked {
+            options.insert(name, Variant::from(value));
+        }
+        match start {
+            true => self.answer_in_time(self.manager.node_topology(options)).await,
+            false => self.without_start("NodeTopology", &(options,)).await,
+        }
+    }
+
+    async fn without_start<T: for<'d> DynamicDeserialize<'d>>(
+        &self,
+        method: &str,
+        arguments: &(impl Serialize + zbus::DynamicType),
+    ) -> Result<T, Failure> {
+        let manager = self.manager.inner();
+        let answer = manager.call_with_flags(method, MethodFlags::NO_AUTO_START, arguments);
+        self.answer_in_time(answer)
+            .await?
+            .ok_or_else(|| Failure::Other(format!("{method} was not answered")))
+    }
+
+    /// The allocator's answer to each request.
+    pub(crate) async fn evaluate(&self, requests: Vec<Dict<'_>>) -> Result<Vec<OwnedDict>, Failure> {
+        self.answer_in_time(self.manager.evaluate_placement(requests, Dict::new()))
+            .await
+    }
+
+    /// Runs one pass and returns its report; with a dry run only the steps that it would begin with, and what is degraded
+    /// now.
+    pub(crate) async fn reconcile(&self, dry_run: bool) -> Result<Map<String, Value>, Failure> {
+        let report = self
+            .answer_while_alive(self.manager.reconcile(options(dry_run)))
+            .await?;
+        Ok(json_of(&report))
+    }
+
+    /// Starts a rebind job, or with a dry run only plans it; returns the job's path and the planned moves.
+    pub(crate) async fn rebind(
+        &self,
+        scope: &str,
+        deadline_s: u32,
+        dry_run: bool,
+    ) -> Result<(OwnedObjectPath, Vec<MoveRow>), Failure> {
+        self.answer_while_alive(self.manager.rebind(scope, deadline_s, options(dry_run)))
+            .await
+    }
+
+    pub(crate) fn manager(&self) -> &ManagerProxy<'static> {
+        &self.manager
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        self.manager.inner().connection()
+    }
+
+    /// Deregisters an instance; returns its pod.
+    pub(crate) async fn deregister(&self, vm: &str) -> Result<Pod, Failure> {
+        let pod = self.find(vm).await?.pod;
+        self.answer_while_alive(self.manager.deregister(&pod.pod_uid, Dict::new()))
+            .await?;
+        Ok(pod)
+    }
+
+    pub(crate) async fn reload(&self) -> Result<(), Failure> {
+        self.answer_while_alive(self.manager.reload()).await
+    }
+}
+
+fn options(dry_run: bool) -> Dict<'static> {
+    dry_run.then(|| ("dry-run", Variant::from(true))).into_iter().collect()
+}

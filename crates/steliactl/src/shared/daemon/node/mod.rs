@@ -1,0 +1,89 @@
+//! The node as the daemon describes it, and the owner of each CPU.
+
+#[cfg(test)]
+pub(crate) mod testing;
+
+use serde::Serialize;
+use stelia_api::view::Instance;
+use stelia_node::locality::Localities;
+
+use crate::shared::daemon::Failure;
+
+pub(crate) type Description = stelia_api::view::Description<Localities>;
+
+/// Parses the answer of `Describe`.
+///
+/// # Errors
+/// The text has another form: the daemon and this program are of different releases.
+pub(crate) fn parse(description: &str) -> Result<Description, Failure> {
+    serde_json::from_str(description).map_err(|cause| {
+        Failure::Other(format!(
+            "Describe answers what this program does not understand; is it as new as the daemon? {cause}"
+        ))
+    })
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "owner")]
+pub(crate) enum Owner {
+    Shared,
+    /// Reserved for the system by kubelet's or steliad's configuration; floats may run there as well.
+    Reserved,
+    Instance {
+        pod: String,
+        /// Isolation is not degraded.
+        whole: bool,
+        /// Its QoS class; empty where kubelet chose its CPUs.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        class: String,
+    },
+    /// A pod that is not an instance.
+    Pod {
+        pod: String,
+    },
+    /// kubelet assigned it to a container that its file no longer lists; steliad does not allocate it.
+    Kubelet,
+    /// kubelet's file does not list it, or cannot be used.
+    Unknown,
+}
+
+/// What an instance holds comes before kubelet's entries, because the kernel enforces it.
+pub(crate) fn owner(description: &Description, cpu: u32) -> Owner {
+    let node = &description.node;
+    for (pod, instance) in &node.instances {
+        if instance.exclusive.contains(cpu) {
+            return Owner::Instance {
+                pod: pod.clone(),
+                whole: instance.degraded.is_empty(),
+                class: instance.class().to_owned(),
+            };
+        }
+    }
+    for (pod, containers) in &node.entries {
+        if containers.values().any(|cpus| cpus.contains(cpu)) {
+            return Owner::Pod { pod: pod.clone() };
+        }
+    }
+    if let Some(pools) = &node.pools {
+        let whose = [
+            (&pools.kubelet, Owner::Kubelet),
+            (&pools.reserved, Owner::Reserved),
+            (&pools.shared, Owner::Shared),
+        ];
+        let found = whose.into_iter().find(|(cpus, _)| cpus.contains(cpu));
+        return found.map_or(Owner::Unknown, |(_, owner)| owner);
+    }
+    match &node.pool {
+        _ if description.kubelet_reserved().contains(cpu) => Owner::Reserved,
+        Some(pool) if pool.contains(cpu) => Owner::Shared,
+        _ => Owner::Unknown,
+    }
+}
+
+/// The state, with the class where there is one.
+pub(crate) fn state_and_class(instance: &Instance) -> String {
+    match instance.class() {
+        "" => instance.state.clone(),
+        class => format!("{}, {class}", instance.state),
+    }
+}

@@ -1,0 +1,283 @@
+//! What an operator calls a VM: its pod's namespace and name, its UID, or the beginning of it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use stelia_api::client::InstanceRow;
+use stelia_api::view::Instance;
+use stelia_kubelet::PodName;
+
+use super::client::Failure;
+use super::node::Description;
+use crate::shared::output::{text_of, texts_of};
+
+/// How a pod is identified in every JSON object. Namespace and name are empty where they are not known.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) struct Pod {
+    pub pod_uid: String,
+    pub pod_namespace: String,
+    pub pod_name: String,
+}
+
+impl Pod {
+    pub(crate) fn unnamed(uid: &str) -> Self {
+        Self {
+            pod_uid: uid.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn of(uid: &str, instance: &Instance) -> Self {
+        Self {
+            pod_uid: uid.to_owned(),
+            pod_namespace: instance.pod_namespace.clone(),
+            pod_name: instance.pod_name.clone(),
+        }
+    }
+
+    /// By the properties of its Instance object.
+    pub(crate) fn of_properties(uid: &str, properties: &Map<String, Value>) -> Self {
+        Self {
+            pod_uid: uid.to_owned(),
+            pod_namespace: text_of(properties, "PodNamespace").to_owned(),
+            pod_name: text_of(properties, "PodName").to_owned(),
+        }
+    }
+
+    pub(crate) fn is_named(&self) -> bool {
+        !self.pod_name.is_empty()
+    }
+
+    /// The members of its JSON object.
+    pub(crate) fn members(&self) -> [(String, Value); 3] {
+        let Self {
+            pod_uid,
+            pod_namespace,
+            pod_name,
+        } = self;
+        [
+            ("pod_uid".to_owned(), pod_uid.as_str().into()),
+            ("pod_namespace".to_owned(), pod_namespace.as_str().into()),
+            ("pod_name".to_owned(), pod_name.as_str().into()),
+        ]
+    }
+
+    /// The name with the UID, because several pods may have the same name.
+    fn in_full(&self) -> String {
+        match self.is_named() {
+            true => format!("{self} ({})", self.pod_uid),
+            false => self.pod_uid.clone(),
+        }
+    }
+}
+
+/// `namespace/name`; the UID where the name is not known.
+impl fmt::Display for Pod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.is_named() {
+            true => write!(f, "{}/{}", self.pod_namespace, self.pod_name),
+            false => f.write_str(&self.pod_uid),
+        }
+    }
+}
+
+/// Pods by UID, for answers that name pods by their UIDs only.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pods(BTreeMap<String, Pod>);
+
+impl Pods {
+    pub(crate) fn of(description: &Description) -> Self {
+        let instances = description.node.instances.iter();
+        instances.map(|(uid, one)| Pod::of(uid, one)).collect()
+    }
+
+    /// By the names of kubelet's log directories, `NAMESPACE_NAME_UID` (`BuildPodLogsDirectory` in kubelet's
+    /// `kuberuntime/helpers.go`): for pods that are not instances. What cannot be read is not known; a directory may
+    /// outlive its pod.
+    pub(crate) fn by_logs(root: &Path) -> Self {
+        let entries = fs::read_dir(root.join("var/log/pods")).into_iter().flatten();
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let pod = |directory: String| {
+            let (namespace, rest) = directory.split_once('_')?;
+            let (name, uid) = rest.split_once('_')?;
+            let named = PodName::new(namespace, name)?;
+            Some(Pod {
+                pod_uid: uid.to_owned(),
+                pod_namespace: named.namespace().to_owned(),
+                pod_name: named.name().to_owned(),
+            })
+        };
+        names.filter_map(pod).collect()
+    }
+
+    pub(crate) fn has(&self, uid: &str) -> bool {
+        self.0.contains_key(uid)
+    }
+
+    /// Adds the others, which replace pods of the same UID.
+    pub(crate) fn add(&mut self, others: Self) {
+        self.0.extend(others.0);
+    }
+
+    pub(crate) fn get(&self, uid: &str) -> Pod {
+        self.0.get(uid).cloned().unwrap_or_else(|| Pod::unnamed(uid))
+    }
+}
+
+impl FromIterator<Pod> for Pods {
+    fn from_iter<I: IntoIterator<Item = Pod>>(pods: I) -> Self {
+        Self(pods.into_iter().map(|pod| (pod.pod_uid.clone(), pod)).collect())
+    }
+}
+
+/// An instance as the daemon lists it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ListedInstance {
+    pub pod: Pod,
+    pub row: InstanceRow,
+    /// The properties of its object; `None`: it was deregistered meanwhile.
+    pub properties: Option<Map<String, Value>>,
+}
+
+/// The instance that `asked` names: by its UID, by namespace and name, by the name alone, or by the beginning of the
+/// UID. If an earlier kind of match has results, later kinds are not tried.
+///
+/// # Errors
+/// Nothing fits, or more than one instance does.
+pub(crate) fn pick(instances: Vec<ListedInstance>, asked: &str) -> Result<ListedInstance, Failure> {
+    if asked.is_empty() {
+        return Err(Failure::Usage("the VM's name is empty".to_owned()));
+    }
+    const MATCHERS: [fn(&Pod, &str) -> bool; 4] = [
+        |pod, asked| pod.pod_uid == asked,
+        |pod, asked| pod.is_named() && pod.to_string() == asked,
+        |pod, asked| pod.pod_name == asked,
+        |pod, asked| pod.pod_uid.starts_with(asked),
+    ];
+    let matcher = MATCHERS
+        .iter()
+        .find(|matcher| instances.iter().any(|one| matcher(&one.pod, asked)));
+    let matcher = matcher.ok_or_else(|| no_instance(asked))?;
+    let mut fitting: Vec<ListedInstance> = instances.into_iter().filter(|one| matcher(&one.pod, asked)).collect();
+    fitting.sort_by(|a, b| a.pod.pod_uid.cmp(&b.pod.pod_uid));
+    if fitting.len() > 1 {
+        let candidates: Vec<String> = fitting.iter().map(|one| one.pod.in_full()).collect();
+        return Err(Failure::Usage(format!(
+            "more than one instance fits {asked}: {}",
+            candidates.join(", ")
+        )));
+    }
+    fitting.pop().ok_or_else(|| no_instance(asked))
+}
+
+pub(crate) fn no_instance(asked: &str) -> Failure {
+    Failure::NoSuchInstance(format!("pod {asked} has no instance on this node"))
+}
+
+/// The entries `POD: text` of a member of `Reconcile`'s answer, split.
+pub(crate) fn lines_by_pod<'a>(answer: &'a Map<String, Value>, name: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    texts_of(answer, name).filter_map(|line| line.split_once(": "))
+}
+
+#[cfg(test)]
+mod tests {
+    use zbus::OwnedObjectPath;
+
+    use super::*;
+
+    /// Words are `UID` or `UID=namespace/name`.
+    fn pods(words: &[&str]) -> Vec<ListedInstance> {
+        let path = OwnedObjectPath::try_from("/io/stelia/Isolation1/instance/x").unwrap();
+        let found = |word: &&str| {
+            let (uid, name) = word.split_once('=').unwrap_or((word, ""));
+            let (namespace, name) = name.split_once('/').unwrap_or_default();
+            let [container, state, cpus] = ["vm", "isolated", "2-3"].map(str::to_owned);
+            ListedInstance {
+                pod: Pod {
+                    pod_uid: uid.to_owned(),
+                    pod_namespace: namespace.to_owned(),
+                    pod_name: name.to_owned(),
+                },
+                row: (uid.to_owned(), container, path.clone(), state, cpus),
+                properties: None,
+            }
+        };
+        words.iter().map(found).collect()
+    }
+
+    fn picked(words: &[&str], asked: &str) -> String {
+        pick(pods(words), asked).unwrap().pod.pod_uid
+    }
+
+    #[test]
+    fn a_unique_beginning_is_enough() {
+        assert_eq!(picked(&["aaa-1", "aab-2"], "aab"), "aab-2");
+    }
+
+    #[test]
+    fn an_exact_uid_wins_over_a_longer_one() {
+        assert_eq!(picked(&["aa", "aab"], "aa"), "aa");
+    }
+
+    #[test]
+    fn a_name_is_enough_while_one_namespace_has_it() {
+        let words = ["aaa=default/vm", "bbb=default/db", "ccc=team-a/db", "ddd"];
+        assert_eq!(picked(&words, "vm"), "aaa");
+        assert_eq!(picked(&words, "default/vm"), "aaa");
+        assert_eq!(picked(&words, "team-a/db"), "ccc");
+        let failure = pick(pods(&words), "db").unwrap_err();
+        assert_eq!(
+            failure.to_string(),
+            "more than one instance fits db: default/db (bbb), team-a/db (ccc)"
+        );
+        assert_eq!(failure.exit_code(), 2);
+        // A pod that was made again under its name, while the former one ends.
+        let failure = pick(pods(&["aaa=default/vm", "bbb=default/vm"]), "default/vm").unwrap_err();
+        assert!(
+            failure.to_string().contains("default/vm (aaa), default/vm (bbb)"),
+            "{failure}"
+        );
+    }
+
+    #[test]
+    fn a_uid_wins_over_a_name_and_a_name_over_a_beginning() {
+        assert_eq!(picked(&["abc", "ddd=default/abc"], "abc"), "abc");
+        assert_eq!(picked(&["abcd", "ddd=default/abc"], "abc"), "ddd");
+    }
+
+    #[test]
+    fn an_ambiguous_beginning_names_what_fits() {
+        let failure = pick(pods(&["aab", "aaa=default/vm", "b"]), "aa").unwrap_err();
+        assert_eq!(
+            failure.to_string(),
+            "more than one instance fits aa: default/vm (aaa), aab"
+        );
+        assert_eq!(failure.exit_code(), 2);
+    }
+
+    #[test]
+    fn an_unknown_uid_has_its_own_exit_code() {
+        assert_eq!(pick(pods(&["aaa"]), "c").unwrap_err().exit_code(), 3);
+        // Neither a name that is not known nor half of one fits.
+        assert_eq!(pick(pods(&["aaa"]), "/").unwrap_err().exit_code(), 3);
+        assert_eq!(pick(pods(&["aaa=default/vm"]), "default").unwrap_err().exit_code(), 3);
+        assert_eq!(pick(pods(&["aaa"]), "").unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn kubelets_log_directories_name_pods() {
+        let root = tempfile::tempdir().unwrap();
+        for directory in ["team-a_web-0_aaa", "no-name", "x_Y_bbb", "default_vm.1_ccc"] {
+            fs::create_dir_all(root.path().join("var/log/pods").join(directory)).unwrap();
+        }
+        let pods = Pods::by_logs(root.path());
+        assert_eq!(pods.get("aaa").to_string(), "team-a/web-0");
+        assert_eq!(pods.get("ccc").to_string(), "default/vm.1");
+        assert_eq!(pods.get("bbb").to_string(), "bbb");
+        assert_eq!(Pods::by_logs(Path::new("/nonexistent")).get("aaa").to_string(), "aaa");
+    }
+}

@@ -1,0 +1,172 @@
+//! Why a VM has less than isolation, in words.
+
+use stelia_api::ReasonKind;
+use stelia_api::view::Instance;
+
+/// What keeps a VM from being isolated, and what an operator does about it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Why {
+    pub text: String,
+    /// Since when, microseconds since the epoch, where it waits.
+    pub since_us: Option<u64>,
+    pub cure: &'static str,
+}
+
+impl Why {
+    fn new(text: impl Into<String>, cure: &'static str) -> Self {
+        let text = text.into();
+        Self {
+            text,
+            since_us: None,
+            cure,
+        }
+    }
+
+    /// With how long it has waited.
+    pub(crate) fn at(&self, now: u64) -> String {
+        match self.since_us {
+            Some(since) => format!("{} for {}", self.text, age(since, now)),
+            None => self.text.clone(),
+        }
+    }
+}
+
+/// `None` where it is isolated, or where its state needs no reason.
+pub(crate) fn not_isolated(instance: &Instance) -> Option<Why> {
+    match instance.state.as_str() {
+        "floating" => Some(floating(instance)),
+        "contained" => contained(instance),
+        _ => None,
+    }
+}
+
+fn floating(instance: &Instance) -> Why {
+    let evicted = ReasonKind::Evicted;
+    if instance.reasons.iter().any(|reason| reason.kind == evicted.name()) {
+        return Why::new("kubelet gave its CPUs to another pod", evicted.cure().text);
+    }
+    let offline = ReasonKind::CpusOffline;
+    if !instance.vcpus.is_empty() && instance.reasons.iter().any(|reason| reason.kind == offline.name()) {
+        return Why::new("CPUs of the VM are offline", offline.cure().text);
+    }
+    match instance.class() {
+        class @ ("LS" | "BE") => Why::new(
+            format!("class {class} has no CPUs of its own"),
+            "none, or set another --qos of the runner",
+        ),
+        _ if !instance.vcpus.is_empty() => Why::new(
+            "its vCPUs are being pinned",
+            "steliactl verify: what is still to be done",
+        ),
+        _ => Why {
+            since_us: Some(instance.registered_us).filter(|since| *since > 0),
+            ..Why::new(
+                "vCPUs not attached",
+                "the container's log: the runner attaches the vCPUs once the VMM's socket answers, and tries every 5 s",
+            )
+        },
+    }
+}
+
+/// `None` while it waits for CPUs that others still have.
+fn contained(instance: &Instance) -> Option<Why> {
+    Some(match instance.contained_reason.as_deref()? {
+        "class" => Why::new(
+            format!("class {}: BE may run on its CPUs", instance.class()),
+            "none, or --qos=LSE of the runner",
+        ),
+        "no-partitions" => Why::new(
+            "this kernel has no partitions (cpuset.cpus.exclusive)",
+            "Linux 6.7 or later, then restart the container",
+        ),
+        "setting" => Why::new(
+            "the setting partition is member",
+            "set partition to auto, steliactl reload, then restart the container",
+        ),
+        "rule" => Why::new(
+            "the rule that adopted it wants no partition (partition = \"member\"): the VM's own management reads its container's \
+             cpuset.cpus.effective",
+            "none; KubeVirt's VMs are adopted so (docs/kubevirt.md)",
+        ),
+        "refused" => Why::new(
+            "the kernel refused a partition twice",
+            "find what else claims those CPUs (the journal's \"contained instead\" has the kernel's words); the daemon tries again by itself",
+        ),
+        other => Why::new(other, "docs/troubleshooting.md"),
+    })
+}
+
+/// How long ago it was, to one unit; both in microseconds since the epoch.
+pub(crate) fn age(since: u64, now: u64) -> String {
+    match now.saturating_sub(since) / 1_000_000 {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7_200 => format!("{} min", seconds / 60),
+        seconds @ 7_200..172_800 => format!("{} h", seconds / 3_600),
+        seconds => format!("{} days", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_api::view::{Allocation, ReasonOf, VcpuThread};
+
+    use super::*;
+
+    fn instance(state: &str) -> Instance {
+        Instance {
+            state: state.to_owned(),
+            registered_us: 1_000_000,
+            ..Instance::default()
+        }
+    }
+
+    fn text(instance: &Instance) -> String {
+        not_isolated(instance).unwrap().at(181_000_000)
+    }
+
+    #[test]
+    fn a_float_waits_or_has_no_cpus_or_lost_them() {
+        let waiting = instance("floating");
+        assert_eq!(text(&waiting), "vCPUs not attached for 3 min");
+        let qos = Allocation {
+            qos: "LS".to_owned(),
+            ..Allocation::default()
+        };
+        let ls = Instance {
+            allocation: Some(qos),
+            ..waiting.clone()
+        };
+        assert_eq!(text(&ls), "class LS has no CPUs of its own");
+        let attaching = Instance {
+            vcpus: vec![VcpuThread::default()],
+            ..waiting.clone()
+        };
+        assert_eq!(text(&attaching), "its vCPUs are being pinned");
+        let kind = ReasonKind::Evicted.name().to_owned();
+        let reasons = vec![ReasonOf {
+            kind,
+            ..ReasonOf::default()
+        }];
+        assert!(text(&Instance { reasons, ..attaching }).contains("another pod"));
+    }
+
+    #[test]
+    fn each_reason_of_containment_has_a_cure() {
+        for reason in ["class", "no-partitions", "setting", "rule", "refused", "newer"] {
+            let contained = Instance {
+                contained_reason: Some(reason.to_owned()),
+                ..instance("contained")
+            };
+            let why = not_isolated(&contained).unwrap();
+            assert!(!why.cure.is_empty() && why.since_us.is_none(), "{why:?}");
+        }
+        assert_eq!(not_isolated(&instance("contained")), None);
+        assert_eq!(not_isolated(&instance("isolated")), None);
+    }
+
+    #[test]
+    fn ages_have_one_unit() {
+        let ages = [0, 119, 120, 7_199, 7_200, 172_800].map(|seconds| age(5, 5 + seconds * 1_000_000));
+        assert_eq!(ages, ["0 s", "119 s", "2 min", "119 min", "2 h", "2 days"]);
+    }
+}

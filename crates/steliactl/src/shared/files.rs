@@ -1,0 +1,44 @@
+//! Files of bounded length, and state files of kubelet.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
+
+use stelia_kubelet::checkpoint::{CheckpointError, MAX_BYTES};
+
+use super::daemon::Failure;
+
+/// Reads at most `max_bytes` + 1 bytes: the parser refuses a file that is longer than `max_bytes`.
+pub(crate) fn bytes(path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
+    take(File::open(path)?, max_bytes)
+}
+
+/// A state file of kubelet's; `None` where it does not exist.
+pub(crate) fn kubelet_state<T>(
+    path: &Path,
+    parse: impl Fn(&[u8]) -> Result<T, CheckpointError>,
+) -> Result<Option<T>, String> {
+    match bytes(path, MAX_BYTES) {
+        Ok(bytes) => parse(&bytes)
+            .map(Some)
+            .map_err(|cause| format!("{}: {cause}", path.display())),
+        Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
+        Err(cause) => Err(format!("read {}: {cause}", path.display())),
+    }
+}
+
+/// As `bytes`, as text; `-` is standard input.
+pub(crate) fn text(path: &Path, max_bytes: usize) -> Result<String, Failure> {
+    let bytes = match path == Path::new("-") {
+        true => take(io::stdin().lock(), max_bytes),
+        false => bytes(path, max_bytes),
+    };
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
+    text.map_err(|cause| Failure::Other(format!("read {}: {cause}", path.display())))
+}
+
+fn take(from: impl Read, max_bytes: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(max_bytes as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,62 @@
+//! The kernel's files: what runs on the VMs' CPUs, and where it runs.
+//!
+//! | module | what it reads |
+//! |---|---|
+//! | `threads` | the processes and threads of an instance |
+//! | `sample` | counters of vCPU threads and of instances' cgroups |
+//! | `rates` | two samples compared |
+//! | `interrupts` | interrupts by CPU |
+//! | `locality` | the NUMA nodes of a VM's memory and devices |
+
+pub(crate) mod interrupts;
+pub(crate) mod locality;
+pub(crate) mod rates;
+pub(crate) mod sample;
+pub(crate) mod threads;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The mount points of the kernel's file systems; tests use a directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Roots {
+    pub proc: PathBuf,
+    pub cgroup: PathBuf,
+    pub sys: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self::below(Path::new("/"))
+    }
+}
+
+impl Roots {
+    pub(crate) fn below(root: &Path) -> Self {
+        Self {
+            proc: root.join("proc"),
+            cgroup: root.join("sys/fs/cgroup"),
+            sys: root.join("sys"),
+        }
+    }
+}
+
+/// The host's name, below `proc`; empty where it cannot be read.
+pub(crate) fn host_name(proc: &Path) -> String {
+    let name = fs::read_to_string(proc.join("sys/kernel/hostname"));
+    name.map(|name| name.trim().to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_name_is_read_or_empty() {
+        let proc = tempfile::tempdir().unwrap();
+        assert_eq!(host_name(proc.path()), "");
+        fs::create_dir_all(proc.path().join("sys/kernel")).unwrap();
+        fs::write(proc.path().join("sys/kernel/hostname"), "worker-1\n").unwrap();
+        assert_eq!(host_name(proc.path()), "worker-1");
+    }
+}

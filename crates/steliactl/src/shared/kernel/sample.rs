@@ -1,0 +1,360 @@
+//! The kernel's counters of each vCPU thread and each instance's cgroups. Only reads; what cannot be read, or has
+//! ended, is absent.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use stelia_api::view::{Instance, VcpuThread};
+use stelia_cpus::CpuSet;
+use stelia_node::proc::start_time;
+
+use crate::shared::daemon::{Description, Pod, not_isolated};
+use crate::shared::kernel::Roots;
+use crate::shared::kernel::interrupts::{device_interrupts, read_table};
+use crate::shared::kernel::threads::{self, field};
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Sample {
+    /// When it was read, by a monotonic clock.
+    pub at: Duration,
+    pub instances: BTreeMap<String, InstanceCounts>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct InstanceCounts {
+    pub pod: Pod,
+    /// isolated, contained, floating, …
+    pub state: String,
+    /// Whether isolation is not degraded.
+    pub whole: bool,
+    /// Why it has less than isolation, in words, what matters most first.
+    pub shortcomings: Vec<String>,
+    pub cpus: CpuSet,
+    /// CPU time of the threads in `float`, microseconds (`usage_usec` of its `cpu.stat`).
+    pub float_us: Option<u64>,
+    /// Time that the scope was throttled, microseconds (`throttled_usec` of its `cpu.stat`).
+    pub throttled_us: Option<u64>,
+    /// Device interrupts on its exclusive CPUs since boot; `None` where it has none, or they cannot be counted.
+    pub device_interrupts: Option<u64>,
+    pub caches: CacheCounts,
+    pub vcpus: BTreeMap<u32, ThreadCounts>,
+}
+
+/// What resctrl counts of an instance, as `steliad-quiet` last read it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct CacheCounts {
+    /// When it was read, microseconds since the epoch.
+    at_us: u64,
+    pub llc_bytes: Option<u64>,
+    /// To and from memory, a counter.
+    pub memory_bytes: Option<u64>,
+    /// Between the last two readings.
+    pub memory_bytes_per_second: Option<f64>,
+}
+
+impl CacheCounts {
+    /// The daemon reads them less often than this program samples: until there is a new reading the last rate stays.
+    fn carry_over(&mut self, before: &Self) {
+        if self.at_us == before.at_us {
+            self.memory_bytes_per_second = before.memory_bytes_per_second;
+            return;
+        }
+        let seconds = self.at_us.saturating_sub(before.at_us) as f64 / 1e6;
+        let grown = before.memory_bytes.zip(self.memory_bytes);
+        let grown = grown.and_then(|(before, now)| now.checked_sub(before));
+        self.memory_bytes_per_second = grown
+            .filter(|_| seconds > 0.0)
+            .map(|bytes| (bytes as f64 / seconds).round());
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ThreadCounts {
+    /// Thread and start time.
+    pub task: (i32, u64),
+    pub cpu: Option<u32>,
+    /// Time it ran, nanoseconds (`schedstat`).
+    pub run_ns: Option<u64>,
+    /// Time it was runnable and waited for a CPU, nanoseconds (`schedstat`): the guest sees it as steal.
+    pub delay_ns: Option<u64>,
+    /// Moves to another CPU (`sched`; only kernels with CONFIG_SCHED_DEBUG have it).
+    pub migrations: Option<u64>,
+    /// How long SMT siblings of its CPU stood idle by force while it ran, nanoseconds (`sched`; only kernels with core scheduling
+    /// and schedstats have it).
+    pub forced_idle_ns: Option<u64>,
+    /// How often it was preempted (`nonvoluntary_ctxt_switches`).
+    pub involuntary: Option<u64>,
+}
+
+impl Sample {
+    /// Reads the counters of the instances that the daemon describes.
+    pub(crate) fn read(description: &Description, roots: &Roots, at: Duration) -> Self {
+        let interrupts = read_table(&roots.proc);
+        let quiet = &description.node.quiet;
+        let instances = description.node.instances.iter().map(|(pod, instance)| {
+            let scope = roots.cgroup.join(instance.scope.trim_matches('/'));
+            let stat = |cgroup: &Path, name: &str| number(&fs::read_to_string(cgroup.join("cpu.stat")).ok()?, name);
+            let threads = instance
+                .vcpus
+                .iter()
+                .map(|vcpu| (vcpu.index, ThreadCounts::read(vcpu, &roots.proc)));
+            let instance = InstanceCounts {
+                pod: Pod::of(pod, instance),
+                state: instance.state.clone(),
+                whole: instance.degraded.is_empty(),
+                shortcomings: shortcomings(instance),
+                cpus: instance.exclusive.clone(),
+                float_us: threads::tree(&instance.scope).and_then(|tree| {
+                    stat(
+                        &roots.cgroup.join(tree.float().as_str().trim_matches('/')),
+                        "usage_usec",
+                    )
+                }),
+                throttled_us: stat(&scope, "throttled_usec"),
+                device_interrupts: interrupts
+                    .as_ref()
+                    .and_then(|table| device_interrupts(table, &instance.exclusive)),
+                caches: quiet
+                    .report
+                    .caches
+                    .get(pod)
+                    .map_or_else(CacheCounts::default, |one| CacheCounts {
+                        at_us: quiet.answered_us,
+                        llc_bytes: one.llc_bytes,
+                        memory_bytes: one.memory_bytes,
+                        memory_bytes_per_second: None,
+                    }),
+                vcpus: threads.collect(),
+            };
+            (pod.clone(), instance)
+        });
+        Self {
+            at,
+            instances: instances.collect(),
+        }
+    }
+
+    /// Takes over the rates of caches, which are known only between two readings of the daemon.
+    pub(crate) fn carry_over(&mut self, before: &Self) {
+        for (pod, counts) in &mut self.instances {
+            if let Some(before) = before.instances.get(pod) {
+                counts.caches.carry_over(&before.caches);
+            }
+        }
+    }
+}
+
+/// The first reason of degradation, then what keeps it from being isolated; empty where nothing does.
+fn shortcomings(instance: &Instance) -> Vec<String> {
+    let degraded = instance.degraded.first().map(|first| match instance.degraded.len() {
+        1 => format!("degraded: {first}"),
+        count => format!("degraded: {first} (and {} more)", count - 1),
+    });
+    let state = match (instance.state.as_str(), not_isolated(instance)) {
+        ("isolated", _) => None,
+        ("floating", Some(why)) => Some(format!("floats: {}", why.text)),
+        (state, Some(why)) => Some(format!("{state}: {}", why.text)),
+        (state, None) => Some(state.to_owned()),
+    };
+    degraded.into_iter().chain(state).collect()
+}
+
+impl ThreadCounts {
+    fn read(vcpu: &VcpuThread, proc: &Path) -> Self {
+        // /proc/TID exists for each thread, although a listing of /proc shows processes only.
+        let id = vcpu.task.id.to_string();
+        let folder = proc.join(&id).join("task").join(&id);
+        let read = |file: &str| {
+            let bytes = fs::read(folder.join(file)).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let (run_ns, delay_ns) = schedstat(&read("schedstat"));
+        let sched = read("sched");
+        let (migrations, forced_idle_ns) = (migrations(&sched), forced_idle(&sched));
+        let involuntary = field(&read("status"), "nonvoluntary_ctxt_switches").and_then(|count| count.parse().ok());
+        let thread = Self {
+            task: (vcpu.task.id, vcpu.task.start),
+            cpu: vcpu.cpu,
+            ..Self::default()
+        };
+        // The number may have been reused. The start time is read last: if it is the thread's, everything read before
+        // was too.
+        if start_time(&read("stat")) != Some(vcpu.task.start) {
+            return thread;
+        }
+        Self {
+            run_ns,
+            delay_ns,
+            migrations,
+            forced_idle_ns,
+            involuntary,
+            ..thread
+        }
+    }
+}
+
+/// Time run, time waited; the third number counts timeslices (`Documentation/scheduler/sched-stats.rst`).
+fn schedstat(text: &str) -> (Option<u64>, Option<u64>) {
+    let mut numbers = text.split_whitespace().map(|word| word.parse().ok());
+    (numbers.next().flatten(), numbers.next().flatten())
+}
+
+/// `se.nr_migrations   :   12`.
+fn migrations(sched: &str) -> Option<u64> {
+    let line = sched.lines().find_map(|line| line.strip_prefix("se.nr_migrations"))?;
+    line.trim_start().strip_prefix(':')?.trim().parse().ok()
+}
+
+/// `core_forceidle_sum   :   12.345678`, in milliseconds with six digits.
+fn forced_idle(sched: &str) -> Option<u64> {
+    let line = sched.lines().find_map(|line| line.strip_prefix("core_forceidle_sum"))?;
+    let milliseconds: f64 = line.trim_start().strip_prefix(':')?.trim().parse().ok()?;
+    (milliseconds >= 0.0).then_some((milliseconds * 1e6) as u64)
+}
+
+/// A line `name number`.
+pub(crate) fn number(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines();
+    lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::daemon::node::testing::{PODS, node};
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn the_kernels_lines_are_read() {
+        assert_eq!(schedstat("5000000000 1250 77\n"), (Some(5_000_000_000), Some(1250)));
+        assert_eq!(schedstat("12\n").1, None);
+        let sched = "se.nr_migrations                             :                   12\n\
+                     core_forceidle_sum                           :             2.500000\n";
+        assert_eq!((migrations(sched), forced_idle(sched)), (Some(12), Some(2_500_000)));
+        assert_eq!(forced_idle("se.nr_migrations : 12\n"), None);
+        let status = "Name:\tx\nvoluntary_ctxt_switches:\t9\nnonvoluntary_ctxt_switches:\t3\n";
+        assert_eq!(field(status, "nonvoluntary_ctxt_switches"), Some("3"));
+        assert_eq!(
+            start_time("42 (CPU 0/KVM) x) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 999 20"),
+            Some(999)
+        );
+        assert_eq!(number("usage_usec 12\nuser_usec 8\n", "usage_usec"), Some(12));
+        assert_eq!(number("user_usec 8\n", "usage_usec"), None);
+    }
+
+    #[test]
+    fn what_is_less_than_isolated_has_a_reason() {
+        let of = |state: &str, degraded: &[&str], contained: Option<&str>| {
+            shortcomings(&Instance {
+                state: state.to_owned(),
+                degraded: degraded.iter().map(|reason| (*reason).to_owned()).collect(),
+                contained_reason: contained.map(str::to_owned),
+                ..Instance::default()
+            })
+            .join("; ")
+        };
+        assert_eq!(of("isolated", &[], None), "");
+        assert_eq!(
+            of("isolated", &["CPU 2 is offline"], None),
+            "degraded: CPU 2 is offline"
+        );
+        assert_eq!(
+            of("floating", &["CPU 2 is offline", "b", "c"], None),
+            "degraded: CPU 2 is offline (and 2 more); floats: vCPUs not attached"
+        );
+        assert!(of("contained", &[], Some("no-partitions")).starts_with("contained: this kernel has no partitions"));
+        // It waits for CPUs that others still have; the other is on its way.
+        assert_eq!(of("contained", &[], None), "contained");
+        assert_eq!(of("leaving", &[], None), "leaving");
+    }
+
+    #[test]
+    fn a_thread_is_read_while_it_is_the_one_that_was_pinned() {
+        let root = tempfile::tempdir().unwrap();
+        let roots = Roots::below(root.path());
+        let mut node = node();
+        node.node.instances.get_mut(PODS[0]).unwrap().scope = "/stelia.slice/a.scope".to_owned();
+        let scope = "sys/fs/cgroup/stelia.slice/a.scope";
+        write(
+            root.path(),
+            &format!("{scope}/instance/float/cpu.stat"),
+            "usage_usec 700\nuser_usec 1\n",
+        );
+        write(
+            root.path(),
+            &format!("{scope}/cpu.stat"),
+            "usage_usec 9\nthrottled_usec 30\n",
+        );
+        write(
+            root.path(),
+            "proc/interrupts",
+            "CPU4 CPU5 CPU6\n 30: 1 2 4 x\n LOC: 9 9 9\n",
+        );
+        // Thread 70 started at 1, as the daemon says; number 71 has been reused.
+        for (id, start) in [(70, 1), (71, 5)] {
+            let task = format!("proc/{id}/task/{id}");
+            let fields = "S 1 1 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0";
+            write(
+                root.path(),
+                &format!("{task}/stat"),
+                &format!("{id} (CPU 0/KVM) x) {fields} {start} 0\n"),
+            );
+            write(root.path(), &format!("{task}/schedstat"), "5000 40 3\n");
+            write(
+                root.path(),
+                &format!("{task}/sched"),
+                "CPU 0/KVM (70, #threads: 1)\nse.nr_migrations      :     2\n",
+            );
+            write(
+                root.path(),
+                &format!("{task}/status"),
+                "Name:\tx\nnonvoluntary_ctxt_switches:\t8\n",
+            );
+        }
+        let sample = Sample::read(&node, &roots, Duration::from_secs(1));
+        let instance = &sample.instances[PODS[0]];
+        assert_eq!((instance.float_us, instance.throttled_us), (Some(700), Some(30)));
+        // On its CPUs, 4 and 5; CPU 2 is not online.
+        assert_eq!(instance.device_interrupts, Some(3));
+        assert_eq!(sample.instances[PODS[1]].device_interrupts, None);
+        let expected = ThreadCounts {
+            task: (70, 1),
+            cpu: Some(4),
+            run_ns: Some(5000),
+            delay_ns: Some(40),
+            migrations: Some(2),
+            involuntary: Some(8),
+            forced_idle_ns: None,
+        };
+        assert_eq!(instance.vcpus[&0], expected);
+        assert_eq!((instance.vcpus[&1].run_ns, instance.vcpus[&1].cpu), (None, Some(5)));
+        assert_eq!(sample.instances[PODS[1]].float_us, None);
+    }
+
+    #[test]
+    fn the_last_rate_of_memory_stays_until_it_is_counted_anew() {
+        let counts = |at_us: u64, bytes: u64| CacheCounts {
+            at_us,
+            memory_bytes: Some(bytes),
+            ..CacheCounts::default()
+        };
+        let first = counts(1_000_000, 5_000);
+        let mut second = counts(3_000_000, 9_000);
+        second.carry_over(&first);
+        assert_eq!(second.memory_bytes_per_second, Some(2_000.0));
+        let mut same = counts(3_000_000, 9_000);
+        same.carry_over(&second);
+        assert_eq!(same.memory_bytes_per_second, Some(2_000.0));
+        // The group was made anew.
+        let mut anew = counts(5_000_000, 10);
+        anew.carry_over(&same);
+        assert_eq!(anew.memory_bytes_per_second, None);
+    }
+}

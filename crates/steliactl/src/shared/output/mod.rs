@@ -1,0 +1,196 @@
+//! How answers are written: as text, of which most is tables, or as JSON and YAML. Names are set by pods and may contain
+//! anything: control characters are replaced before they reach a terminal.
+
+#[cfg(test)]
+pub(crate) mod manual;
+pub(crate) mod pager;
+
+use serde_json::{Map, Value};
+use stelia_api::client::OwnedDict;
+use stelia_ledger::day::Date;
+use zbus::Variant;
+
+pub(crate) use stelia_table::{
+    Column, Form, Meaning, OutputOptions, Render, TextStyle, coloured, column, counted, cut, printable, properties,
+    table, width,
+};
+
+pub(crate) fn or_dash(text: &str) -> String {
+    if text.is_empty() {
+        "-".to_owned()
+    } else {
+        printable(text)
+    }
+}
+
+/// A D-Bus dictionary as a JSON object.
+pub fn json_of(dict: &OwnedDict) -> Map<String, Value> {
+    dict.iter().map(|(name, value)| (name.clone(), json(value))).collect()
+}
+
+/// D-Bus properties under the names of this program's JSON: `FloatCPUs` is `float_cpus`, `RegisteredTimestamp`, which is in
+/// microseconds, `registered_us`.
+pub(crate) fn snake_case(properties: &Map<String, Value>) -> Map<String, Value> {
+    let snake = |name: &str| {
+        let (name, unit) = match name.strip_suffix("Timestamp") {
+            Some(name) => (name, "_us"),
+            None => (name, ""),
+        };
+        let mut snake = String::new();
+        let mut after_small = false;
+        // The plural of an acronym is one word.
+        for char in name.replace("CPUs", "Cpus").chars() {
+            if after_small && char.is_ascii_uppercase() {
+                snake.push('_');
+            }
+            after_small = char.is_ascii_lowercase();
+            snake.push(char.to_ascii_lowercase());
+        }
+        snake + unit
+    };
+    let members = properties.iter();
+    members.map(|(name, value)| (snake(name), value.clone())).collect()
+}
+
+/// A string member; empty when it is absent or not a string.
+pub(crate) fn text_of<'a>(object: &'a Map<String, Value>, name: &str) -> &'a str {
+    object.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The strings of an array; empty when it is absent.
+pub(crate) fn texts_of<'a>(object: &'a Map<String, Value>, name: &str) -> impl Iterator<Item = &'a str> {
+    let array = object.get(name).and_then(Value::as_array);
+    array.into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// The members, one per line: those of `order` first, then those that a newer daemon adds, by name.
+pub(crate) fn members(object: &Map<String, Value>, order: &[&str], style: TextStyle) -> String {
+    let mut members: Vec<(&String, &Value)> = object.iter().collect();
+    members.sort_by_key(|(name, _)| order.iter().position(|known| known == name).unwrap_or(order.len()));
+    let rows = members.into_iter().map(|(name, value)| match value.as_u64() {
+        Some(usec) if name.ends_with("Timestamp") => (name, time(usec)),
+        _ => (name, human(value)),
+    });
+    properties(rows, style)
+}
+
+pub(crate) fn json(value: &Variant<'_>) -> Value {
+    match value {
+        Variant::U8(number) => (*number).into(),
+        Variant::Bool(yes) => (*yes).into(),
+        Variant::I16(number) => (*number).into(),
+        Variant::U16(number) => (*number).into(),
+        Variant::I32(number) => (*number).into(),
+        Variant::U32(number) => (*number).into(),
+        Variant::I64(number) => (*number).into(),
+        Variant::U64(number) => (*number).into(),
+        Variant::F64(number) => (*number).into(),
+        Variant::Str(text) => text.as_str().into(),
+        Variant::Signature(signature) => signature.to_string().into(),
+        Variant::ObjectPath(path) => path.as_str().into(),
+        Variant::Variant(inner) => json(inner),
+        Variant::Array(items) => items.inner().iter().map(json).collect(),
+        Variant::Dict(dict) => dict
+            .iter()
+            .map(|(name, value)| (human(&json(name)), json(value)))
+            .collect(),
+        Variant::Structure(structure) => structure.fields().iter().map(json).collect(),
+        Variant::Fd(_) => Value::Null,
+    }
+}
+
+pub(crate) fn human(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(human).collect::<Vec<_>>().join("; "),
+        other => other.to_string(),
+    }
+}
+
+/// The current time, microseconds since the epoch.
+pub(crate) fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// Microseconds since the epoch as UTC, ISO 8601; 0 is "not yet".
+pub(crate) fn time(usec: u64) -> String {
+    if usec == 0 {
+        return String::new();
+    }
+    let seconds = usec / 1_000_000;
+    let (hour, minute, second) = (seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);
+    format!(
+        "{}T{hour:02}:{minute:02}:{second:02}.{:06}Z",
+        Date::of(usec),
+        usec % 1_000_000
+    )
+}
+
+/// A time, followed by how long ago that is.
+pub(crate) fn ago(usec: u64, now: u64) -> String {
+    let seconds = now.saturating_sub(usec) / 1_000_000;
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    let since = match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, minutes) => format!("{minutes}min {}s", seconds % 60),
+        (0, hours, minutes) => format!("{hours}h {minutes}min"),
+        (days, hours, _) => format!("{days}d {hours}h"),
+    };
+    format!("{} ({since} ago)", time(usec))
+}
+
+/// `text` escaped for XML and HTML, in elements and in attributes. Characters that XML forbids, or that change the direction of writing, are
+/// replaced.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => out.push('?'),
+            '\u{fffe}' | '\u{ffff}' => out.push('?'),
+            char if char.is_control() => out.push('?'),
+            char => out.push(char),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_utc() {
+        assert_eq!(time(0), "");
+        assert_eq!(time(951_827_696_000_007), "2000-02-29T12:34:56.000007Z");
+        assert_eq!(time(1_735_689_599_000_000), "2024-12-31T23:59:59.000000Z");
+        assert_eq!(time(u64::MAX), "586524-01-19T08:01:49.551615Z");
+    }
+
+    #[test]
+    fn ages_are_short() {
+        let age = |seconds: u64| {
+            let text = ago(1_000_000, 1_000_000 + seconds * 1_000_000);
+            text.split_once('(').unwrap().1.trim_end_matches(" ago)").to_owned()
+        };
+        assert_eq!([5, 65, 3_660, 90_000].map(age), ["5s", "1min 5s", "1h 1min", "1d 1h"]);
+        // The clock was set back.
+        assert!(ago(2_000_000, 0).ends_with("(0s ago)"));
+    }
+
+    #[test]
+    fn properties_have_the_names_of_the_json() {
+        let names =
+            "PodUID PodNamespace FloatCPUs ExclusiveCPUs State MemoryNodes RegisteredTimestamp KubeletProblem Qos";
+        let properties = names.split(' ').map(|name| (name.to_owned(), Value::Null)).collect();
+        let snake: Vec<String> = snake_case(&properties).into_iter().map(|(name, _)| name).collect();
+        let names =
+            "exclusive_cpus float_cpus kubelet_problem memory_nodes pod_namespace pod_uid qos registered_us state";
+        assert_eq!(snake.join(" "), names);
+    }
+}

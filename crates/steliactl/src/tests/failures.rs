@@ -1,0 +1,85 @@
+//! Exit codes and messages where a command fails.
+
+use super::*;
+use crate::shared::daemon::Client;
+
+#[test]
+fn what_is_not_there_has_exit_code_3() {
+    for line in [
+        ["show", "nobody"],
+        ["deregister", "nobody"],
+        ["deregister", "fff"],
+        ["show", "fff"],
+    ] {
+        let failure = steliactl(no_vm().path(), &line).unwrap_err();
+        assert_eq!(failure.exit_code(), 3, "{line:?}: {failure}");
+    }
+}
+
+/// A daemon that has taken a call and does nothing more.
+struct Hung;
+
+#[interface(name = "io.stelia.Isolation1.Manager")]
+impl Hung {
+    async fn list_instances(&self) -> Vec<InstanceRow> {
+        std::future::pending().await
+    }
+
+    async fn reload(&self) {
+        std::future::pending().await
+    }
+}
+
+#[test]
+fn a_silent_daemon_is_not_waited_for_and_the_cure_is_named() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let patience = std::time::Duration::from_millis(200);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let server = connection::Builder::unix_stream(ours)
+            .server(Guid::generate())
+            .p2p()
+            .serve_at(MANAGER_PATH, Hung)
+            .build();
+        let client = connection::Builder::unix_stream(theirs).p2p().build();
+        let (server, client) = tokio::join!(server, client);
+        let client = Client::new(client.unwrap(), patience).await.unwrap();
+        let failure = client.instances().await.unwrap_err().to_string();
+        assert!(
+            failure.starts_with("steliad has not answered for 0.2 s: systemctl status steliad"),
+            "{failure}"
+        );
+        // It lives, and a pass takes its time.
+        let waited = tokio::time::timeout(patience * 4, client.reload()).await;
+        assert!(waited.is_err(), "{waited:?}");
+        drop(server);
+    });
+}
+
+#[test]
+fn what_a_caller_lacks_is_named() {
+    let refused = |name: &'static str, text: &str| {
+        let name = zbus::names::OwnedErrorName::try_from(name).unwrap();
+        let call = zbus::message::Message::method_call("/", "Reload").build(&()).unwrap();
+        Failure::from(zbus::Error::MethodError(name, Some(text.to_owned()), call)).to_string()
+    };
+    let polkit =
+        "polkit cannot be asked about io.stelia.Isolation1.maintain: org.freedesktop.DBus.Error.ServiceUnknown: x";
+    assert_eq!(
+        refused("io.stelia.Isolation1.Error.NotPermitted", polkit),
+        "Permission denied: run as root, or grant io.stelia.Isolation1.maintain (polkit)"
+    );
+    assert!(
+        refused("org.freedesktop.DBus.Error.AccessDenied", "Rejected").starts_with("Permission denied: run as root")
+    );
+}
+
+#[test]
+fn a_refusal_is_the_daemons_own_text() {
+    let failure = steliactl(no_vm().path(), &["reload"]).unwrap_err();
+    assert_eq!(failure, Failure::Other("only an administrator reloads".to_owned()));
+    assert_eq!(failure.exit_code(), 1);
+}

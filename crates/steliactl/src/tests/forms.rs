@@ -1,0 +1,55 @@
+//! The forms of an answer: text, JSON, YAML, names.
+
+use super::*;
+
+#[test]
+fn json_is_pretty_short_or_off_and_its_value_needs_an_equals_sign() {
+    let lines = |line: &[&str]| steliactl(no_vm().path(), line).unwrap().lines().count();
+    assert_eq!(lines(&["--json=short", "list"]), 1);
+    assert_eq!(lines(&["list", "--json=short"]), 1);
+    assert!(lines(&["--json=pretty", "list"]) > 2);
+    assert_eq!(lines(&["--json=off", "--no-pager", "list"]), 2);
+    // After a blank comes not the value of --json, but the command or its argument.
+    assert!(lines(&["show", "--json", "3ced"]) > 2);
+    assert!(Cli::try_parse_from(["steliactl", "--json=yaml", "list"]).is_err());
+}
+
+#[test]
+fn a_form_is_asked_for_by_one_option() {
+    let told = |line: &[&str]| steliactl(no_vm().path(), line).unwrap();
+    assert_eq!(told(&["list", "-o", "name"]), "team-a/web\n");
+    assert_eq!(told(&["show", "web", "-o", "name"]), "team-a/web\n");
+    assert_eq!(told(&["-o", "name", "deregister", "web"]), "team-a/web\n");
+    assert_eq!(told(&["list", "-o", "json"]), told(&["list", "--json"]));
+    assert_eq!(told(&["list", "-o", "table"]), told(&["list"]));
+    let wide = told(&["list", "-o", "wide"]);
+    assert!(
+        wide.starts_with("POD         POD UID ") && wide.contains(UID) && wide.contains(OBJECT),
+        "{wide}"
+    );
+    let yaml = told(&["list", "-o", "yaml"]);
+    assert!(
+        yaml.contains("pod_name: web\n") && yaml.contains("- anchor is gone\n"),
+        "{yaml}"
+    );
+    let same: serde_json::Value = serde_saphyr::from_str(&yaml).unwrap();
+    assert_eq!(
+        same,
+        serde_json::from_str::<serde_json::Value>(&told(&["list", "--json"])).unwrap()
+    );
+}
+
+#[test]
+fn a_form_that_makes_no_sense_is_refused_before_anything_is_done() {
+    for line in [
+        &["describe", "-o", "table"][..],
+        &["node-topology", "-o", "wide"],
+        &["metrics", "-o", "name"],
+        &["reload", "-o", "name"],
+        &["reconcile", "-o", "name"],
+        &["completions", "bash", "-o", "json"],
+    ] {
+        let cli = Cli::try_parse_from([&["steliactl"], line].concat()).unwrap();
+        assert_eq!(cli.output_options().unwrap_err().exit_code(), 2, "{line:?}");
+    }
+}

@@ -1,0 +1,252 @@
+//! What an operator sees: every command against a daemon that answers from this file, and a `/proc` made of files.
+
+mod change;
+mod columns;
+mod failures;
+mod forms;
+mod ledger;
+mod view;
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use clap::Parser;
+use serde_json::json;
+use stelia_api::client::{InstanceRow, OwnedDict};
+use stelia_api::{Error, ErrorKind, MANAGER_PATH};
+use tempfile::TempDir;
+use zbus::{Connection, Guid, OwnedObjectPath, Variant, connection, interface};
+
+use crate::cli::Cli;
+use crate::run;
+use crate::shared::daemon::Failure;
+use crate::shared::kernel::Roots;
+
+const UID: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
+const OBJECT: &str = "/io/stelia/Isolation1/instance/_3ceda12c";
+const SCOPE: &str = "/stelia.slice/stelia-instance-3ceda12c.scope";
+const ORIGIN: &str = "/kubepods.slice/cri-containerd-1.scope";
+
+struct Manager;
+
+#[interface(name = "io.stelia.Isolation1.Manager")]
+impl Manager {
+    fn list_instances(&self) -> Vec<InstanceRow> {
+        let row = |uid: &str, object: &str, state: &str, cpus: &str| {
+            let object = OwnedObjectPath::try_from(object.to_owned()).unwrap();
+            (
+                uid.to_owned(),
+                "compute".to_owned(),
+                object,
+                state.to_owned(),
+                cpus.to_owned(),
+            )
+        };
+        // The second one has no object any more: it was deregistered between two calls.
+        vec![
+            row(UID, OBJECT, "isolated", "2-3"),
+            row("fff", "/io/stelia/Isolation1/instance/fff", "leaving", "4"),
+        ]
+    }
+
+    fn deregister(&self, pod_uid: &str, _options: OwnedDict) -> Result<(), Error> {
+        match pod_uid {
+            UID => Ok(()),
+            other => Err(ErrorKind::NoSuchInstance.because(format!("no instance {other}"))),
+        }
+    }
+
+    fn reconcile(&self, _options: OwnedDict) -> OwnedDict {
+        let numbers = [
+            ("pass", 7u32),
+            ("steps", 0),
+            ("writes", 0),
+            ("moves", 0),
+            ("repaired", 0),
+        ];
+        let mut report: OwnedDict = numbers
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), Variant::from(value).try_into().unwrap()))
+            .collect();
+        report.insert("degraded".to_owned(), Variant::from(vec!["a", "b"]).try_into().unwrap());
+        report
+    }
+
+    fn describe(&self) -> String {
+        r#"{"version":"0.1.0"}"#.to_owned()
+    }
+
+    fn ledger(&self, pod_uid: &str, since: u64, until: u64, _options: OwnedDict) -> String {
+        let account = |vm: &str, name: &str| json!({"vm": vm, "name": name, "since_us": since, "until_us": until, "promised_us": 4, "covered_us": 2});
+        match pod_uid {
+            "" => json!([account(UID, "team-a/web"), account("gone", "team-a/gone")]).to_string(),
+            uid => account(uid, "").to_string(),
+        }
+    }
+
+    fn verify_ledger(&self, _options: OwnedDict) -> String {
+        let heads = [("2026-10-30", true), ("2026-10-31", false)];
+        let heads = heads.map(|(day, good)| json!({"day": day, "good": good}));
+        json!({"segments": 1, "entries": 5, "heads": heads}).to_string()
+    }
+
+    #[zbus(property)]
+    fn ledger_key(&self) -> &str {
+        "q1w2e3r4"
+    }
+
+    fn reload(&self) -> Result<(), Error> {
+        Err(ErrorKind::NotPermitted.because("only an administrator reloads"))
+    }
+}
+
+struct Instance;
+
+#[interface(name = "io.stelia.Isolation1.Instance")]
+impl Instance {
+    fn ledger(&self, since: u64, until: u64, _options: OwnedDict) -> String {
+        json!({"vm": UID, "since_us": since, "until_us": until, "promised_us": 8, "covered_us": 8}).to_string()
+    }
+
+    fn attribute(&self, options: OwnedDict) -> String {
+        let seconds = crate::shared::output::json(&options["seconds"]);
+        json!({"cpus": "2-3", "until_us": seconds, "tasks": [{"cpu": 2, "name": "stress", "count": 7, "ns": 5}]})
+            .to_string()
+    }
+
+    #[zbus(property, name = "PodUID")]
+    fn pod_uid(&self) -> &str {
+        UID
+    }
+    #[zbus(property)]
+    fn pod_namespace(&self) -> &str {
+        "team-a"
+    }
+    #[zbus(property)]
+    fn pod_name(&self) -> &str {
+        "web"
+    }
+    #[zbus(property)]
+    fn state(&self) -> &str {
+        "isolated"
+    }
+    #[zbus(property)]
+    fn degraded(&self) -> Vec<String> {
+        vec!["anchor is gone".to_owned()]
+    }
+    #[zbus(property, name = "FloatCPUs")]
+    fn float_cpus(&self) -> &str {
+        "0-1,4-7"
+    }
+    #[zbus(property)]
+    fn memory_nodes(&self) -> &str {
+        ""
+    }
+    #[zbus(property)]
+    fn control_group(&self) -> &str {
+        SCOPE
+    }
+    #[zbus(property)]
+    fn origin_control_group(&self) -> &str {
+        ORIGIN
+    }
+    #[zbus(property)]
+    fn registered_timestamp(&self) -> u64 {
+        1_735_689_599_000_000
+    }
+}
+
+/// Runs a command line against the daemon above; `/proc` and the cgroup tree are in `root`.
+fn steliactl(root: &Path, line: &[&str]) -> Result<String, Failure> {
+    let cli = Cli::try_parse_from([&["steliactl"], line].concat()).unwrap();
+    let roots = Roots {
+        proc: root.join("proc"),
+        cgroup: root.join("cgroup"),
+        sys: root.join("sys"),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (_daemon, connection) = daemon().await;
+        run(&cli, &roots, async || Ok(connection)).await
+    })
+}
+
+async fn daemon() -> (Connection, Connection) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let server = connection::Builder::unix_stream(ours)
+        .server(Guid::generate())
+        .p2p()
+        .serve_at(MANAGER_PATH, Manager)
+        .serve_at(OBJECT, Instance)
+        .build();
+    let client = connection::Builder::unix_stream(theirs).p2p().build();
+    let (server, client) = tokio::join!(server, client);
+    (server.unwrap(), client.unwrap())
+}
+
+/// A VM: QEMU with its main thread in float and a vCPU thread in vcpu, and the anchor in the container's own cgroup.
+fn a_vm() -> TempDir {
+    let root = TempDir::new().unwrap();
+    let write = |path: String, text: String| {
+        let path = root.path().join(path.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write(format!("cgroup{SCOPE}/instance/cgroup.procs"), "900\n".to_owned());
+    write(format!("cgroup{ORIGIN}/cgroup.procs"), "801\n700\n".to_owned());
+    let tasks = [
+        (
+            900,
+            900,
+            "qemu-system-x86",
+            format!("{SCOPE}/instance/float"),
+            "0-1,4-7",
+            "900 7",
+            100,
+        ),
+        (
+            900,
+            905,
+            "CPU 0/KVM",
+            format!("{SCOPE}/instance/vcpu"),
+            "2",
+            "905 12",
+            123_456,
+        ),
+        (801, 801, "anchor\x1b[2J", ORIGIN.to_owned(), "0-7", "801 2", 0),
+    ];
+    for (pid, tid, name, cgroup, cpus, ns_pid, utime) in tasks {
+        let status = format!(
+            "Name:\t{name}\nNSpid:\t{}\nCpus_allowed_list:\t{cpus}\n",
+            ns_pid.replace(' ', "\t")
+        );
+        let task = format!("proc/{pid}/task/{tid}");
+        if pid == tid {
+            write(format!("proc/{pid}/comm"), format!("{name}\n"));
+            write(format!("proc/{pid}/status"), status.clone());
+        }
+        write(format!("{task}/comm"), format!("{name}\n"));
+        write(format!("{task}/status"), status);
+        write(
+            format!("{task}/stat"),
+            format!("{tid} ({name}) S 1 1 1 0 -1 0 0 0 0 0 {utime} 1 0 0 20 0\n"),
+        );
+        write(format!("{task}/cgroup"), format!("0::{cgroup}\n"));
+    }
+    // 700 is in cgroup.procs, but ended before it could be read.
+    root
+}
+
+fn no_vm() -> TempDir {
+    TempDir::new().unwrap()
+}
+
+#[test]
+fn the_command_line_is_sound() {
+    use clap::CommandFactory;
+    Cli::command().debug_assert();
+}

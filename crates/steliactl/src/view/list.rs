@@ -1,0 +1,187 @@
+//! `list`: one line per instance; below, VMs that a rule is of and that are not adopted.
+
+use serde::Serialize;
+use stelia_api::view::Unadopted;
+
+use crate::shared::daemon::{ListedInstance, Pod};
+use crate::shared::output::{Column, Meaning, Render, TextStyle, column, table, text_of, texts_of, time};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Instance {
+    #[serde(flatten)]
+    pod: Pod,
+    container: String,
+    /// The path of its D-Bus object.
+    object: String,
+    state: String,
+    exclusive_cpus: String,
+    /// The CPUs of all other threads of the instance.
+    float_cpus: String,
+    /// The rule that made it an instance; empty where its pod registered itself.
+    adopted_by: String,
+    /// Why isolation is degraded; empty where it is not.
+    degraded: Vec<String>,
+}
+
+pub(crate) const COLUMNS: [Column<Instance>; 9] = [
+    column("POD", |instance: &Instance| instance.pod.to_string()).yields(2),
+    column("POD UID", |instance: &Instance| instance.pod.pod_uid.clone()).wide(),
+    column("CONTAINER", |instance: &Instance| instance.container.clone()).yields(3),
+    column("STATE", |instance: &Instance| instance.state.clone()).means(|instance| Meaning::of_state(&instance.state)),
+    column("CPUS", |instance: &Instance| instance.exclusive_cpus.clone()).yields(1),
+    column("FLOAT", |instance: &Instance| instance.float_cpus.clone()).yields(4),
+    column("OBJECT", |instance: &Instance| instance.object.clone())
+        .wide()
+        .yields(5),
+    column("ADOPTED BY", |instance: &Instance| instance.adopted_by.clone()).wide(),
+    column("DEGRADED", |instance: &Instance| instance.degraded.join("; "))
+        .yields(5)
+        .means(|_| Meaning::Broken),
+];
+
+const UNADOPTED: [Column<Unadopted>; 6] = [
+    column("NOT ADOPTED", |one: &Unadopted| pod_of(one).to_string()).yields(2),
+    column("CONTAINER", |one: &Unadopted| one.container.clone()).yields(3),
+    column("RULE", |one: &Unadopted| one.rule.clone()).yields(3),
+    column("REASON", |one: &Unadopted| one.reason.clone()).means(|_| Meaning::Attention),
+    column("SINCE", |one: &Unadopted| time(one.since_us)).wide(),
+    column("WHY", |one: &Unadopted| one.text.clone()).yields(5),
+];
+
+fn pod_of(one: &Unadopted) -> Pod {
+    Pod {
+        pod_uid: one.pod.clone(),
+        pod_namespace: one.pod_namespace.clone(),
+        pod_name: one.pod_name.clone(),
+    }
+}
+
+/// As JSON the instances alone.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Instances {
+    instances: Vec<Instance>,
+    #[serde(skip)]
+    unadopted: Vec<Unadopted>,
+}
+
+impl Instances {
+    /// One that disappeared meanwhile is left out.
+    pub(crate) fn of(found: Vec<ListedInstance>, unadopted: Vec<Unadopted>) -> Self {
+        let instance = |found: ListedInstance| {
+            let properties = found.properties?;
+            let (_, container, object, state, exclusive_cpus) = found.row;
+            Some(Instance {
+                pod: found.pod,
+                container,
+                object: object.to_string(),
+                state,
+                exclusive_cpus,
+                float_cpus: text_of(&properties, "FloatCPUs").to_owned(),
+                adopted_by: text_of(&properties, "AdoptedBy").to_owned(),
+                degraded: texts_of(&properties, "Degraded").map(str::to_owned).collect(),
+            })
+        };
+        Self {
+            instances: found.into_iter().filter_map(instance).collect(),
+            unadopted,
+        }
+    }
+}
+
+impl Render for Instances {
+    fn names(&self) -> Vec<String> {
+        self.instances.iter().map(|instance| instance.pod.to_string()).collect()
+    }
+
+    fn text(&self, style: TextStyle) -> String {
+        let instances = match self.instances.is_empty() {
+            true => "No instances.\n".to_owned(),
+            false => table(&COLUMNS, &self.instances, style),
+        };
+        match self.unadopted.is_empty() {
+            true => instances,
+            false => format!("{instances}\n{}", table(&UNADOPTED, &self.unadopted, style)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(name: &str, state: &str, cpus: &str, degraded: &[&str]) -> Instance {
+        Instance {
+            pod: Pod {
+                pod_uid: "3ceda12c-3ee9-40fa-9f42-61428fe654a6".to_owned(),
+                pod_namespace: "kubevirt".to_owned(),
+                pod_name: name.to_owned(),
+            },
+            container: "compute".to_owned(),
+            object: "/io/stelia/Isolation1/instance/_3ceda12c".to_owned(),
+            state: state.to_owned(),
+            exclusive_cpus: cpus.to_owned(),
+            float_cpus: "0-1,18-63,82-127".to_owned(),
+            adopted_by: String::new(),
+            degraded: degraded.iter().map(|reason| (*reason).to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn the_list_fits_a_narrow_and_a_wide_terminal() {
+        let why = ["QEMU has not attached its vCPUs", "CPU 20 is offline"];
+        let list = Instances {
+            instances: vec![
+                instance("virt-launcher-database-0-x7k2p", "isolated", "2-17,66-81", &[]),
+                instance("web", "floating", "20-21", &why),
+            ],
+            unadopted: Vec::new(),
+        };
+        let at = |width: usize| {
+            list.text(TextStyle {
+                width: Some(width),
+                ..TextStyle::from(true)
+            })
+        };
+        insta::assert_snapshot!(at(80), @r"
+        POD                           CONTAIN…  STATE     CPUS        FLOAT     DEGRADED
+        kubevirt/virt-launcher-data…  compute   isolated  2-17,66-81  0-1,18-…  -
+        kubevirt/web                  compute   floating  20-21       0-1,18-…  QEMU ha…
+        ");
+        insta::assert_snapshot!(at(200), @r"
+        POD                                      CONTAINER  STATE     CPUS        FLOAT             DEGRADED
+        kubevirt/virt-launcher-database-0-x7k2p  compute    isolated  2-17,66-81  0-1,18-63,82-127  -
+        kubevirt/web                             compute    floating  20-21       0-1,18-63,82-127  QEMU has not attached its vCPUs; CPU 20 is offline
+        ");
+        assert_eq!(at(200), list.text(TextStyle::from(true)));
+    }
+
+    #[test]
+    fn an_empty_list_says_so() {
+        let none = |unadopted| Instances {
+            instances: Vec::new(),
+            unadopted,
+        };
+        assert_eq!(none(Vec::new()).text(TextStyle::from(true)), "No instances.\n");
+        assert_eq!(
+            crate::shared::output::Form::Json.write(&none(Vec::new())).unwrap(),
+            "[]\n"
+        );
+        let refused = none(vec![Unadopted {
+            pod: "3ceda12c-3ee9-40fa-9f42-61428fe654a6".to_owned(),
+            pod_namespace: "kubevirt".to_owned(),
+            pod_name: "virt-launcher-web-x7k2p".to_owned(),
+            container: "compute".to_owned(),
+            rule: "kubevirt".to_owned(),
+            reason: "NotGuaranteed".to_owned(),
+            text: "kubelet gave the container no exclusive CPUs".to_owned(),
+            since_us: 1,
+        }]);
+        insta::assert_snapshot!(refused.text(TextStyle::from(true)), @r"
+        No instances.
+
+        NOT ADOPTED                       CONTAINER  RULE      REASON         WHY
+        kubevirt/virt-launcher-web-x7k2p  compute    kubevirt  NotGuaranteed  kubelet gave the container no exclusive CPUs
+        ");
+    }
+}

@@ -1,0 +1,192 @@
+//! What stands for an owner on a map: a mark and a colour a pod, a sign a state. The map can be read without colours.
+
+use std::collections::BTreeSet;
+
+use super::{Cpu, CpuOwner, Map, Pod};
+
+/// Number of colours that pods get in turn; their marks always differ.
+pub(super) const COLOURS: usize = 10;
+
+/// A pod's mark: A to Z, AA to ZZ, AAA and so on.
+pub(super) fn mark(mut pod: usize) -> String {
+    let mut letters = Vec::new();
+    loop {
+        letters.push(char::from(b'A' + (pod % 26) as u8));
+        if pod < 26 {
+            break;
+        }
+        pod = pod / 26 - 1;
+    }
+    letters.iter().rev().collect()
+}
+
+/// A pod's state on the map.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Sign {
+    /// Follows the mark.
+    pub sign: &'static str,
+    /// As the legend has it, and as a class of the picture's style.
+    pub meaning: &'static str,
+    pub class: &'static str,
+}
+
+const SIGNS: [Sign; 5] = [
+    Sign::of("", "isolated", "isolated"),
+    Sign::of("=", "contained", "contained"),
+    Sign::of("~", "floating", "floating"),
+    Sign::of("+", "registered", "registered"),
+    Sign::of("-", "leaving", "leaving"),
+];
+const DEGRADED: Sign = Sign::of("!", "degraded", "degraded");
+const NO_INSTANCE: Sign = Sign::of("*", "of a pod without instance", "pod");
+/// A state that only a newer daemon has.
+const OTHER: Sign = Sign::of("?", "of another state", "other");
+
+/// A sign of the CPU, not of its pod; it comes before the pod's sign.
+const INTERRUPTED: Sign = Sign::of("#", "reached by device interrupts", "interrupted");
+
+/// CPUs without a pod: the mark, its meaning and its class.
+const POOLS: [(CpuOwner, &str, &str, &str); 4] = [
+    (CpuOwner::Shared, ".", "shared", "shared"),
+    (CpuOwner::Reserved, "r", "reserved", "reserved"),
+    (CpuOwner::Kubelet, "k", "held by kubelet", "kubelet"),
+    (CpuOwner::Unknown, "?", "unknown", "unknown"),
+];
+
+impl Sign {
+    const fn of(sign: &'static str, meaning: &'static str, class: &'static str) -> Self {
+        Self { sign, meaning, class }
+    }
+}
+
+/// A degraded pod's sign says so, whatever its state.
+pub(super) fn sign(pod: &Pod) -> &'static Sign {
+    match &pod.instance {
+        None => &NO_INSTANCE,
+        Some(instance) if !instance.degraded.is_empty() => &DEGRADED,
+        Some(instance) => {
+            let known = SIGNS.iter().find(|sign| sign.class == instance.state);
+            known.unwrap_or(&OTHER)
+        }
+    }
+}
+
+/// What follows a CPU's number.
+pub(super) fn tail(map: &Map, cpu: &Cpu) -> String {
+    match cpu.whose {
+        CpuOwner::Shared => ".".to_owned(),
+        CpuOwner::Reserved => "r".to_owned(),
+        CpuOwner::Kubelet => "k".to_owned(),
+        CpuOwner::Unknown => "?".to_owned(),
+        CpuOwner::Pod(pod) => {
+            let sign = map.pods.get(pod).map_or("", |pod| sign(pod).sign);
+            let interrupted = map.interrupted.contains(cpu.number);
+            mark(pod) + if interrupted { INTERRUPTED.sign } else { "" } + sign
+        }
+    }
+}
+
+/// One explanation below the map.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub mark: String,
+    pub meaning: &'static str,
+    pub class: &'static str,
+}
+
+/// The explanation of all that is on this map, and of nothing else.
+pub(super) fn keys(map: &Map) -> Vec<Key> {
+    let found: BTreeSet<CpuOwner> = map.cpus().map(|cpu| cpu.whose).collect();
+    let pools = POOLS.into_iter().filter(|(whose, ..)| found.contains(whose));
+    let pools = pools.map(|(_, mark, meaning, class)| (mark.to_owned(), meaning, class));
+    let signs = found.iter().filter_map(|whose| match whose {
+        CpuOwner::Pod(pod) => map.pods.get(*pod).map(sign),
+        _ => None,
+    });
+    let signs: BTreeSet<&Sign> = signs.collect();
+    let of_pods = |cpu: &&Cpu| matches!(cpu.whose, CpuOwner::Pod(_));
+    let mut of_pods = map.cpus().filter(of_pods);
+    let interrupted = of_pods.any(|cpu| map.interrupted.contains(cpu.number));
+    let signs = signs
+        .into_iter()
+        .chain(interrupted.then_some(&INTERRUPTED))
+        .map(|sign| {
+            let mark = format!("A{}", sign.sign);
+            (mark, sign.meaning, sign.class)
+        });
+    let keys = pools.chain(signs);
+    keys.map(|(mark, meaning, class)| Key { mark, meaning, class })
+        .collect()
+}
+
+/// How many columns a text takes in a font of equal widths. A character of other scripts may take two.
+pub(super) fn columns(text: &str) -> usize {
+    text.chars().map(char_columns).sum()
+}
+
+fn char_columns(char: char) -> usize {
+    if char.is_ascii() || matches!(char, '…' | '×') {
+        1
+    } else {
+        2
+    }
+}
+
+/// A text cut to this many columns; an ellipsis ends a longer one.
+pub(super) fn cut(text: &str, most: usize) -> String {
+    if columns(text) <= most {
+        return text.to_owned();
+    }
+    let (mut kept, mut used) = (String::new(), 1);
+    for char in text.chars() {
+        used += char_columns(char);
+        if used > most {
+            break;
+        }
+        kept.push(char);
+    }
+    kept + "…"
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_sign_is_explained() {
+        let pools = POOLS.map(|(_, mark, ..)| mark.to_owned());
+        let signs = SIGNS.iter().chain([&DEGRADED, &NO_INSTANCE, &OTHER, &INTERRUPTED]);
+        let signs = signs.map(|sign| format!("A{}", sign.sign));
+        let all: Vec<String> = pools.into_iter().chain(signs).collect();
+        assert_eq!(crate::shared::output::manual::explained("THE MAP'S SIGNS", None), all);
+    }
+
+    #[test]
+    fn marks_grow_by_a_letter_and_are_never_the_same() {
+        let some = [0, 25, 26, 51, 52, 701, 702, 18_277, 18_278].map(mark);
+        assert_eq!(some, ["A", "Z", "AA", "AZ", "BA", "ZZ", "AAA", "ZZZ", "AAAA"]);
+        let many: HashSet<String> = (0..20_000).map(mark).collect();
+        assert_eq!(many.len(), 20_000);
+    }
+
+    #[test]
+    fn every_state_of_the_daemon_has_a_sign_of_its_own() {
+        let signs: HashSet<&str> = SIGNS.iter().map(|sign| sign.sign).collect();
+        assert_eq!(signs.len(), SIGNS.len());
+        // Attaching is `floating` on D-Bus.
+        let named = stelia_record::Phase::ALL.map(|phase| phase.name());
+        for state in named.into_iter().filter(|state| *state != "attaching") {
+            assert!(SIGNS.iter().any(|sign| sign.class == state), "{state}");
+        }
+    }
+
+    #[test]
+    fn a_long_text_ends_in_an_ellipsis() {
+        assert_eq!(
+            [cut("abcdef", 6), cut("abcdef", 5), cut("日本語", 5), cut("ab", 1)],
+            ["abcdef", "abcd…", "日本…", "…"]
+        );
+    }
+}

@@ -1,0 +1,330 @@
+//! `map`: the node drawn, from sockets down to CPUs, each CPU marked by its owner and the owner's state.
+//!
+//! `gather` puts together what the daemon describes and what sysfs has on memory and caches; drawing is apart from it:
+//! [`text`] for a terminal, [`layout`] for [boxes](shape), which [`svg`] and [`html`] write.
+
+mod html;
+mod json;
+mod layout;
+mod marks;
+mod shape;
+mod svg;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use stelia_cpus::CpuSet;
+use stelia_node::locality::Device;
+
+use crate::shared::daemon::{Description, Failure, Owner, owner};
+use crate::shared::kernel::locality;
+use crate::shared::kernel::{Roots, host_name};
+use crate::shared::output::{self, Render, TextStyle};
+
+/// What is drawn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Map {
+    /// The node's host name; empty where it cannot be read.
+    host: String,
+    /// When it was gathered, microseconds since the epoch.
+    time_us: u64,
+    /// The NUMA nodes with CPUs, with their memory in bytes where sysfs has it.
+    nodes: BTreeMap<u32, Option<u64>>,
+    caches: Vec<Cache>,
+    /// By socket, NUMA node, L3 cache and first CPU.
+    cores: Vec<Core>,
+    /// By UID.
+    pods: Vec<Pod>,
+    /// CPUs of VMs that device interrupts still reach.
+    interrupted: CpuSet,
+    /// Why kubelet's devices are not known.
+    devices_unknown: Option<String>,
+}
+
+/// An L3 cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Cache {
+    /// The CPUs that share it.
+    cpus: CpuSet,
+    bytes: Option<u64>,
+    /// Whether these are CPUs of more than one NUMA node, as with Intel's sub-NUMA clusters.
+    spans: bool,
+}
+
+impl Cache {
+    /// "L3 32.0 MiB".
+    fn title(&self) -> String {
+        let bytes = self
+            .bytes
+            .map(|bytes| format!(" {}", stelia_node::locality::size(bytes)));
+        let spans = if self.spans { " of several NUMA nodes" } else { "" };
+        format!("L3{}{spans}", bytes.unwrap_or_default())
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Core {
+    socket: u32,
+    node: u32,
+    /// Its L3 cache in [`Map::caches`].
+    cache: Option<usize>,
+    /// Core, within the socket.
+    core: u32,
+    cpus: Vec<Cpu>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Cpu {
+    number: u32,
+    whose: CpuOwner,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum CpuOwner {
+    Shared,
+    Reserved,
+    /// kubelet assigned it to a container that its file no longer lists.
+    Kubelet,
+    Unknown,
+    /// A pod's, by its place in [`Map::pods`].
+    Pod(usize),
+}
+
+/// A pod with an instance or with CPUs of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Pod {
+    uid: String,
+    /// Empty, as `name` is, where the runtime does not tell it.
+    namespace: String,
+    name: String,
+    /// `None`: the pod has no instance.
+    instance: Option<Instance>,
+    cpus: CpuSet,
+    devices: Vec<Device>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Instance {
+    container: String,
+    state: String,
+    /// Its QoS class; empty where kubelet chose its CPUs.
+    class: String,
+    /// The reasons of degradation.
+    degraded: Vec<String>,
+}
+
+impl Pod {
+    /// The name that people know it by.
+    fn title(&self) -> String {
+        match self.name.is_empty() {
+            true => self.uid.clone(),
+            false => format!("{}/{}", self.namespace, self.name),
+        }
+    }
+
+    fn state(&self) -> String {
+        let Some(instance) = &self.instance else {
+            return "no instance".to_owned();
+        };
+        let degraded = if instance.degraded.is_empty() { "" } else { "degraded" };
+        let words = [instance.state.as_str(), &instance.class, degraded];
+        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        words.join(", ")
+    }
+}
+
+/// Cores of one NUMA node in one socket.
+struct CoreGroup<'a> {
+    socket: u32,
+    node: u32,
+    cores: &'a [Core],
+    /// Whether it is the NUMA node's first: the others are in other sockets.
+    is_first: bool,
+}
+
+impl Map {
+    fn places(&self) -> Vec<CoreGroup<'_>> {
+        let mut seen = BTreeSet::new();
+        let places = self.cores.chunk_by(|a, b| (a.socket, a.node) == (b.socket, b.node));
+        let places = places.filter_map(|cores| {
+            let first = cores.first()?;
+            let (socket, node, is_first) = (first.socket, first.node, seen.insert(first.node));
+            Some(CoreGroup {
+                socket,
+                node,
+                cores,
+                is_first,
+            })
+        });
+        places.collect()
+    }
+
+    fn cpus(&self) -> impl Iterator<Item = &Cpu> {
+        self.cores.iter().flat_map(|core| &core.cpus)
+    }
+
+    /// The devices of pods on this NUMA node; `None`: those on a node that has no CPUs. Devices on no NUMA node, such as
+    /// `/dev/kvm`, have no place on a map.
+    fn devices(&self, node: Option<u32>) -> impl Iterator<Item = (usize, &Device)> {
+        let all = self.pods.iter().enumerate();
+        let all = all.flat_map(|(n, pod)| pod.devices.iter().map(move |device| (n, device)));
+        all.filter(move |(_, device)| {
+            let with_cpus = device.node.filter(|node| self.nodes.contains_key(node));
+            device.node.is_some() && with_cpus == node
+        })
+    }
+
+    /// "512 CPUs, 2 sockets, 8 NUMA nodes".
+    fn extent(&self) -> String {
+        let sockets: BTreeSet<u32> = self.cores.iter().map(|core| core.socket).collect();
+        let parts = [
+            (self.cpus().count(), "CPU"),
+            (sockets.len(), "socket"),
+            (self.nodes.len(), "NUMA node"),
+        ];
+        let parts = parts.map(|(count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }));
+        parts.join(", ")
+    }
+
+    /// When it was gathered, to the second.
+    fn time(&self) -> String {
+        let time = output::time(self.time_us);
+        let whole = time.split('.').next().unwrap_or_default();
+        format!("{} UTC", whole.replace('T', " "))
+    }
+
+    pub(crate) fn svg(&self) -> String {
+        svg::file(self)
+    }
+
+    pub(crate) fn html(&self) -> String {
+        html::page(self)
+    }
+}
+
+impl Render for Map {
+    fn text(&self, style: TextStyle) -> String {
+        let paper = text::Paper {
+            width: style.width.unwrap_or_else(output::width),
+            cut: style.width.is_some(),
+            coloured: style.coloured,
+            legend: style.legend,
+        };
+        text::draw(self, &paper)
+    }
+}
+
+/// Writes a picture to a file; `-` is standard output, for which it is returned.
+///
+/// # Errors
+/// The file cannot be written.
+pub(crate) fn write(picture: String, path: &Path) -> Result<String, Failure> {
+    if path == Path::new("-") {
+        return Ok(picture);
+    }
+    match fs::write(path, picture) {
+        Ok(()) => Ok(String::new()),
+        Err(cause) => Err(Failure::Other(format!("write {}: {cause}", path.display()))),
+    }
+}
+
+/// The node as the daemon describes it, with what sysfs has. What cannot be read is left out of the map.
+pub(crate) fn gather(description: &Description, roots: &Roots) -> Map {
+    let mut pods = pods(description);
+    for pod in &mut pods {
+        if let Some(instance) = description.node.instances.get(&pod.uid) {
+            pod.devices.extend(locality::vfio_devices(roots, &instance.scope));
+        }
+    }
+    let topology = &description.node.topology;
+    let mut caches = sys::caches(&roots.sys, topology.cpus.keys().copied());
+    for cache in &mut caches {
+        cache.spans = stelia_node::locality::nodes(topology, &cache.cpus).len() > 1;
+    }
+    let nodes: BTreeSet<u32> = topology.cpus.values().map(|cpu| cpu.node).collect();
+    Map {
+        host: host_name(&roots.proc),
+        time_us: output::now(),
+        nodes: nodes
+            .into_iter()
+            .map(|node| (node, sys::memory(&roots.sys, node)))
+            .collect(),
+        cores: cores(description, &pods, &caches),
+        caches,
+        pods,
+        interrupted: interrupted(description),
+        devices_unknown: description.locality.devices_unknown.clone(),
+    }
+}
+
+fn interrupted(description: &Description) -> CpuSet {
+    let remaining = description.node.quiet.report.remaining.iter();
+    remaining.fold(CpuSet::new(), |all, one| all.union(&one.cpus))
+}
+
+fn cores(description: &Description, pods: &[Pod], caches: &[Cache]) -> Vec<Core> {
+    let place = |uid: &str| {
+        let found = pods.binary_search_by(|pod| pod.uid.as_str().cmp(uid));
+        found.map_or(CpuOwner::Unknown, CpuOwner::Pod)
+    };
+    let mut cores: BTreeMap<(u32, u32, u32), Vec<Cpu>> = BTreeMap::new();
+    for (number, cpu) in &description.node.topology.cpus {
+        let whose = match owner(description, *number) {
+            Owner::Shared => CpuOwner::Shared,
+            Owner::Reserved => CpuOwner::Reserved,
+            Owner::Kubelet => CpuOwner::Kubelet,
+            Owner::Unknown => CpuOwner::Unknown,
+            Owner::Instance { pod, .. } | Owner::Pod { pod } => place(&pod),
+        };
+        let core = cores.entry((cpu.package, cpu.node, cpu.core)).or_default();
+        core.push(Cpu { number: *number, whose });
+    }
+    let cores = cores.into_iter().map(|((socket, node, core), cpus)| Core {
+        socket,
+        node,
+        cache: caches
+            .iter()
+            .position(|cache| cpus.iter().any(|cpu| cache.cpus.contains(cpu.number))),
+        core,
+        cpus,
+    });
+    let mut cores: Vec<Core> = cores.collect();
+    cores.sort_by_key(|core| {
+        let first = core.cpus.first().map(|cpu| cpu.number);
+        (core.socket, core.node, core.cache, first)
+    });
+    cores
+}
+
+/// The instances, and other pods to which kubelet gave CPUs, by UID.
+fn pods(description: &Description) -> Vec<Pod> {
+    let node = &description.node;
+    let uids: BTreeSet<&String> = node.instances.keys().chain(node.entries.keys()).collect();
+    let pods = uids.into_iter().map(|uid| {
+        let found = node.instances.get(uid);
+        let containers = node.entries.get(uid).into_iter().flat_map(BTreeMap::values);
+        let locality = description.locality.instances.get(uid);
+        Pod {
+            uid: uid.clone(),
+            namespace: found.map(|found| found.pod_namespace.clone()).unwrap_or_default(),
+            name: found.map(|found| found.pod_name.clone()).unwrap_or_default(),
+            instance: found.map(|found| Instance {
+                container: found.container.clone(),
+                state: found.state.clone(),
+                class: found.class().to_owned(),
+                degraded: found.degraded.clone(),
+            }),
+            cpus: match found {
+                Some(found) => found.exclusive.clone(),
+                None => containers.fold(CpuSet::new(), |all, cpus| all.union(cpus)),
+            },
+            devices: locality.map(|locality| locality.devices.clone()).unwrap_or_default(),
+        }
+    });
+    pods.collect()
+}

@@ -1,0 +1,199 @@
+//! The picture, measured: no text meets another, leaves its box or leaves the picture.
+
+use super::super::marks::columns;
+use super::super::shape::text_width;
+use super::nodes::{busy, host, map_of};
+use crate::shared::daemon::node::testing::{PODS, node};
+
+/// Left, top, right, bottom.
+type Area = [f64; 4];
+
+fn within(inner: &Area, outer: &Area) -> bool {
+    inner[0] >= outer[0] && inner[1] >= outer[1] && inner[2] <= outer[2] && inner[3] <= outer[3]
+}
+
+fn meet(a: &Area, b: &Area) -> bool {
+    a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3]
+}
+
+/// What a browser would draw.
+#[derive(Default)]
+struct Drawn {
+    size: Area,
+    /// With the box that it belongs to.
+    texts: Vec<(String, Area, Option<Area>)>,
+    /// With the box that it is in.
+    boxes: Vec<(Area, Option<Area>)>,
+    titles: Vec<String>,
+}
+
+fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {
+    let rest = tag.split_once(&format!(" {name}=\""))?.1;
+    rest.split_once('"').map(|(value, _)| value)
+}
+
+fn number(tag: &str, name: &str) -> f64 {
+    attribute(tag, name)
+        .and_then(|value| value.parse().ok())
+        .unwrap_or_else(|| panic!("{name} of {tag}"))
+}
+
+fn unescaped(text: &str) -> String {
+    let pairs = [
+        ("&lt;", "<"),
+        ("&gt;", ">"),
+        ("&quot;", "\""),
+        ("&#39;", "'"),
+        ("&amp;", "&"),
+    ];
+    pairs
+        .iter()
+        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+}
+
+/// Reads the elements that `svg` writes; panics at an element that is not closed where it should be.
+fn read(svg: &str) -> Drawn {
+    let mut drawn = Drawn::default();
+    // Of each open group the own box.
+    let mut open: Vec<Option<Area>> = Vec::new();
+    let mut names = Vec::new();
+    for part in svg.split('<').skip(1) {
+        let (tag, text) = part.split_once('>').unwrap_or_else(|| panic!("{part}"));
+        let name = tag.split_whitespace().next().unwrap();
+        if let Some(name) = name.strip_prefix('/') {
+            assert_eq!(names.pop(), Some(name), "{tag}");
+            if name == "g" {
+                open.pop();
+            }
+            continue;
+        }
+        if !tag.ends_with('/') {
+            names.push(name);
+        }
+        let around = || open.iter().rev().flatten().next().copied();
+        match name {
+            "svg" => drawn.size = [0.0, 0.0, number(tag, "width"), number(tag, "height")],
+            "g" => open.push(None),
+            "title" => drawn.titles.push(unescaped(text)),
+            "rect" if attribute(tag, "class") == Some("paper") => {}
+            "rect" => {
+                let (x, y) = (number(tag, "x"), number(tag, "y"));
+                let own = [x, y, x + number(tag, "width"), y + number(tag, "height")];
+                let outer = around();
+                drawn.boxes.push((own, outer));
+                *open.last_mut().expect("a group") = Some(own);
+            }
+            "text" => {
+                let size = number(tag, "font-size");
+                // The widest of monospaced fonts: DejaVu and Liberation have 0.60.
+                let width = columns(&unescaped(text)) as f64 * size * 0.61;
+                let centred = attribute(tag, "text-anchor") == Some("middle");
+                let left = number(tag, "x") - if centred { width / 2.0 } else { 0.0 };
+                // Letters reach so far above and below the line.
+                let (top, bottom) = (number(tag, "y") - 0.8 * size, number(tag, "y") + 0.25 * size);
+                drawn
+                    .texts
+                    .push((unescaped(text), [left, top, left + width, bottom], around()));
+            }
+            "style" => {}
+            other => panic!("{other} is not expected"),
+        }
+    }
+    assert!(names.is_empty(), "{names:?}");
+    drawn
+}
+
+fn assert_sound(drawn: &Drawn) {
+    for (n, (text, area, own)) in drawn.texts.iter().enumerate() {
+        assert!(within(area, &drawn.size), "{text:?} leaves the picture: {area:?}");
+        assert!(
+            own.is_none_or(|own| within(area, &own)),
+            "{text:?} leaves its box: {area:?} of {own:?}"
+        );
+        for (other, there, _) in &drawn.texts[..n] {
+            assert!(!meet(area, there), "{text:?} and {other:?} overlap: {area:?} {there:?}");
+        }
+        for (there, _) in &drawn.boxes {
+            let apart = within(area, there) || !meet(area, there);
+            assert!(apart, "{text:?} is cut by the edge of {there:?}: {area:?}");
+        }
+    }
+    for (n, (own, outer)) in drawn.boxes.iter().enumerate() {
+        assert!(within(own, &drawn.size), "a box leaves the picture: {own:?}");
+        assert!(
+            outer.is_none_or(|outer| within(own, &outer)),
+            "{own:?} leaves {outer:?}"
+        );
+        for (there, _) in &drawn.boxes[..n] {
+            let sound = within(own, there) || within(there, own) || !meet(own, there);
+            assert!(sound, "boxes cross: {own:?} {there:?}");
+        }
+    }
+}
+
+#[test]
+fn no_text_meets_another_whatever_the_size_and_however_long_the_names() {
+    for (cpus, sockets, nodes, vms, a_cache) in [(8, 1, 1, 3, 4), (128, 2, 2, 30, 16), (512, 2, 8, 100, 16)] {
+        for name in [2, 253] {
+            let files = host(cpus, cpus / nodes, a_cache);
+            let mut map = files.map_of(&busy(cpus, sockets, nodes, vms, name));
+            map.host = "worker-1.".repeat(7);
+            let svg = map.svg();
+            let drawn = read(&svg);
+            assert_sound(&drawn);
+            // Every CPU and every pod is there, with its whole name where it is pointed at.
+            for cpu in 0..cpus {
+                let title = format!("CPU {cpu}: ");
+                let titles = drawn.titles.iter().filter(|one| one.starts_with(&title));
+                assert_eq!(titles.count(), 1, "{title}");
+            }
+            for pod in &map.pods {
+                let whole = pod.title();
+                assert!(drawn.titles.iter().any(|title| title.contains(&whole)), "{whole}");
+            }
+            let cut = drawn
+                .texts
+                .iter()
+                .filter(|(text, ..)| text.starts_with("team/") && text.ends_with('…'));
+            assert_eq!(cut.count(), if name == 253 { vms as usize } else { 0 });
+            // The page has the machine alone, and what is cut there is in its table.
+            let page = map.html();
+            let start = page.find("<svg").unwrap();
+            let end = page.find("</svg>").unwrap();
+            assert_sound(&read(&page[start..end + 6]));
+        }
+    }
+}
+
+#[test]
+fn a_host_of_which_little_is_known_is_drawn_too() {
+    let mut map = map_of(&node());
+    assert_sound(&read(&map.svg()));
+    map.pods.clear();
+    map.cores.clear();
+    assert_sound(&read(&map.svg()));
+}
+
+#[test]
+fn the_picture_holds_every_cpu_in_the_look_of_its_owner() {
+    let picture = map_of(&node()).svg();
+    for (class, count) in [
+        ("cpu shared", 2),
+        ("cpu reserved", 2),
+        ("cpu c0 v0 isolated", 2),
+        ("cpu c1 v1 degraded", 1),
+        ("cpu c2 v2 pod", 1),
+    ] {
+        let cells = picture.matches(&format!("<g class=\"{class}\">")).count();
+        // One more is in the legend, or in the list of pods.
+        assert_eq!(cells, count + 1, "{class}");
+    }
+    assert!(PODS.iter().all(|pod| picture.contains(pod)));
+    assert!(picture.contains(">2B!</text>"), "{picture}");
+    assert!(picture.contains("CPU 2: bbbbbbbb, floating, degraded; kubelet gave CPU 2 away"));
+}
+
+#[test]
+fn the_width_that_is_reckoned_with_is_more_than_fonts_have() {
+    assert!(text_width("0123456789", 11) as f64 > 10.0 * 11.0 * 0.61);
+}

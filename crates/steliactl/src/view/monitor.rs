@@ -1,0 +1,252 @@
+//! `monitor`: the daemon's signals as they come, one per line.
+
+use serde_json::{Map, Value};
+use stelia_api::{MANAGER_PATH, instance_uid};
+use zbus::fdo;
+use zbus::message::Message;
+
+use crate::shared::daemon::signals::{self, End, Signals};
+use crate::shared::daemon::{Client, Failure, Pod, Pods};
+use crate::shared::output::{self, Form};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The daemon's name appeared on the bus, or vanished.
+    Daemon {
+        runs: bool,
+    },
+    New {
+        pod: String,
+    },
+    /// The instance was deregistered, or its VM ended.
+    Removed {
+        pod: String,
+    },
+    Changed {
+        /// `None`: a property of the Manager.
+        pod: Option<String>,
+        /// New values by name.
+        properties: Map<String, Value>,
+    },
+}
+
+impl Event {
+    /// The event of a signal; `None` for signals of other objects and interfaces.
+    fn of(message: &Message) -> Option<Self> {
+        let header = message.header();
+        let (interface, member) = (header.interface()?.as_str(), header.member()?.as_str());
+        match (interface, member) {
+            ("io.stelia.Isolation1.Manager", "InstanceNew" | "InstanceRemoved") => {
+                let (pod, _): (String, zbus::OwnedObjectPath) = message.body().deserialize().ok()?;
+                Some(match member {
+                    "InstanceNew" => Event::New { pod },
+                    _ => Event::Removed { pod },
+                })
+            }
+            ("org.freedesktop.DBus.Properties", "PropertiesChanged") => {
+                let path = header.path()?.as_str();
+                let signal = fdo::PropertiesChanged::from_message(message.clone())?;
+                let arguments = signal.args().ok()?;
+                let changed = arguments.changed_properties().iter();
+                let properties: Map<_, _> = changed
+                    .map(|(name, value)| (name.to_string(), output::json(value)))
+                    .collect();
+                let pod = instance_uid(path);
+                (path == MANAGER_PATH || pod.is_some()).then_some(Event::Changed { pod, properties })
+            }
+            _ => None,
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Event::Daemon { runs: true } => "DaemonAppeared",
+            Event::Daemon { runs: false } => "DaemonVanished",
+            Event::New { .. } => "InstanceNew",
+            Event::Removed { .. } => "InstanceRemoved",
+            Event::Changed { .. } => "PropertiesChanged",
+        }
+    }
+
+    /// The pod whose event it is.
+    fn pod(&self) -> Option<&str> {
+        match self {
+            Event::New { pod } | Event::Removed { pod } => Some(pod),
+            Event::Changed { pod, .. } => pod.as_deref(),
+            Event::Daemon { .. } => None,
+        }
+    }
+
+    /// One line, or a document of YAML, with its end; `time` is microseconds since the epoch.
+    fn written(&self, time: u64, form: Form, pods: &Pods) -> Result<String, Failure> {
+        let name = self.name();
+        let changed = match self {
+            Event::Changed { properties, .. } => Some(properties),
+            _ => None,
+        };
+        let pod = self.pod().map(|uid| pods.get(uid));
+        if !form.is_data() {
+            return Ok(line(time, name, pod.as_ref(), changed));
+        }
+        let mut object = Map::new();
+        object.insert("time_us".to_owned(), time.into());
+        object.insert("event".to_owned(), name.into());
+        object.extend(pod.iter().flat_map(Pod::members));
+        if let Some(changed) = changed {
+            object.insert("properties".to_owned(), output::snake_case(changed).into());
+        }
+        let form = if form == Form::Yaml { form } else { Form::JsonLine };
+        Ok(form.divider().to_owned() + &form.write(&object)?)
+    }
+}
+
+fn line(time: u64, name: &str, pod: Option<&Pod>, changed: Option<&Map<String, Value>>) -> String {
+    let pod = pod.map_or_else(|| "-".to_owned(), Pod::to_string);
+    let mut line = format!("{} {pod} {name}", output::time(time));
+    for (property, value) in changed.into_iter().flatten() {
+        let value = output::human(value);
+        // Values with blanks are quoted, so that a line can be split again.
+        if value.is_empty() || value.contains([' ', '"']) {
+            line += &format!(" {property}={value:?}");
+        } else {
+            line += &format!(" {property}={value}");
+        }
+    }
+    output::printable(&line) + "\n"
+}
+
+/// Prints events as they come.
+struct Printer<'a> {
+    client: &'a Client,
+    form: Form,
+    /// The pods of all instances listed so far: an instance that ended has no object to ask.
+    pods: Pods,
+}
+
+impl Printer<'_> {
+    /// Prints an event at once; returns whether standard output still has a reader.
+    async fn print(&mut self, event: &Event) -> Result<bool, Failure> {
+        let known = event.pod().is_none_or(|uid| self.pods.has(uid));
+        let runs = !matches!(event, Event::Daemon { runs: false });
+        if runs && (!known || matches!(event, Event::Daemon { .. })) {
+            self.pods.add(self.client.pods_running().await);
+        }
+        signals::print(&event.written(output::now(), self.form, &self.pods)?)
+    }
+}
+
+/// Prints events until interrupted, or until standard output has no reader. The daemon is not started for it.
+///
+/// # Errors
+/// The connection ended, or standard output cannot be written.
+pub(crate) async fn run(client: &Client, form: Form) -> Result<String, Failure> {
+    let mut signals = Signals::subscribe(client.connection()).await?;
+    let mut end = End::new()?;
+    let mut printer = Printer {
+        client,
+        form,
+        pods: Pods::default(),
+    };
+    if !printer.print(&Event::Daemon { runs: signals.runs() }).await? {
+        return Ok(String::new());
+    }
+    loop {
+        let event = tokio::select! {
+            () = end.reached() => return Ok(String::new()),
+            event = signals.next() => event,
+        };
+        let event = match event {
+            Some(signals::Received::Daemon { runs }) => Some(Event::Daemon { runs }),
+            Some(signals::Received::Signal(message)) => Event::of(&message),
+            None => {
+                printer.print(&Event::Daemon { runs: false }).await?;
+                return Err(Failure::Other("the connection ended".to_owned()));
+            }
+        };
+        if let Some(event) = event
+            && !printer.print(&event).await?
+        {
+            return Ok(String::new());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use zbus::Variant;
+
+    use super::*;
+
+    const OBJECT: &str = "/io/stelia/Isolation1/instance/aaa";
+
+    fn changed(path: &str, properties: &[(&str, Variant<'_>)]) -> Option<Event> {
+        let properties: HashMap<&str, &Variant<'_>> = properties.iter().map(|(name, value)| (*name, value)).collect();
+        let none: [&str; 0] = [];
+        let message = Message::signal(path, "org.freedesktop.DBus.Properties", "PropertiesChanged")
+            .build(&("io.stelia.Isolation1.Instance", properties, &none[..]))
+            .unwrap();
+        Event::of(&message)
+    }
+
+    #[test]
+    fn every_event_is_explained() {
+        let pod = "aaa".to_owned();
+        let all = [
+            Event::Daemon { runs: true },
+            Event::Daemon { runs: false },
+            Event::New { pod: pod.clone() },
+            Event::Removed { pod },
+            changed(OBJECT, &[]).unwrap(),
+        ];
+        assert_eq!(
+            output::manual::explained("EVENTS", None),
+            all.each_ref().map(Event::name)
+        );
+    }
+
+    #[test]
+    fn a_change_is_one_line_that_can_be_taken_apart() {
+        let event = changed(
+            OBJECT,
+            &[
+                ("State", Variant::from("floating")),
+                ("Degraded", Variant::from(vec!["CPU 2 is offline\x1b[2J"])),
+                ("FloatCPUs", Variant::from("")),
+            ],
+        );
+        assert_eq!(
+            event
+                .unwrap()
+                .written(951_827_696_000_007, Form::Text, &Pods::default())
+                .unwrap(),
+            "2000-02-29T12:34:56.000007Z aaa PropertiesChanged Degraded=\"CPU 2 is offline\\u{1b}[2J\" FloatCPUs=\"\" State=floating\n"
+        );
+    }
+
+    #[test]
+    fn an_instance_that_comes_is_one_json_object_on_one_line() {
+        let message = Message::signal(MANAGER_PATH, "io.stelia.Isolation1.Manager", "InstanceNew")
+            .build(&("aaa", zbus::ObjectPath::try_from(OBJECT).unwrap()))
+            .unwrap();
+        let event = Event::of(&message).unwrap();
+        assert_eq!(event, Event::New { pod: "aaa".to_owned() });
+        assert_eq!(
+            event
+                .written(951_827_696_000_007, Form::Json, &Pods::default())
+                .unwrap(),
+            concat!(
+                r#"{"event":"InstanceNew","pod_name":"","pod_namespace":"","pod_uid":"aaa","time_us":951827696000007}"#,
+                "\n"
+            )
+        );
+    }
+
+    #[test]
+    fn what_the_daemon_does_not_say_is_no_event() {
+        assert_eq!(changed("/org/example", &[]), None);
+        let message = Message::signal(MANAGER_PATH, "org.example.Other", "InstanceNew");
+        assert_eq!(Event::of(&message.build(&("aaa",)).unwrap()), None);
+    }
+}

@@ -1,0 +1,413 @@
+//! `status`: the node on one screen.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use stelia_api::view::LastPass;
+use stelia_cpus::CpuSet;
+
+use crate::shared::daemon::{Description, Owner, Pod, owner};
+use crate::shared::output::{self, Meaning, Render, TextStyle, counted};
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Status {
+    pub version: String,
+    /// `degraded` if `degraded` below or `kubelet_problem` is not empty, else `running`.
+    pub state: &'static str,
+    pub degraded: Vec<String>,
+    /// How instances are kept apart from the rest: `isolated`, `contained`, or `unknown` before the first one.
+    pub partitions: &'static str,
+    /// Units outside that are restricted for contained instances.
+    pub restricted: Vec<String>,
+    /// Who chooses CPUs: `kubelet` or `steliad`; empty: the daemon does not say.
+    pub cpu_source: String,
+    pub instances: BTreeMap<String, usize>,
+    /// The instances that have a QoS class.
+    pub classes: Vec<Classed>,
+    /// The online CPUs, and those that are not.
+    pub cpus: CpusByOwner,
+    /// Why kubelet's state cannot be used; empty when it can.
+    pub kubelet_problem: String,
+    /// When kubelet last wrote it, microseconds since the epoch; 0: not known.
+    pub kubelet_written_us: u64,
+    /// Differences found since the daemon started that other programs had made.
+    pub drift_found: u64,
+    pub drift_repaired: u64,
+    pub last_pass: Option<LastPass>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Classed {
+    #[serde(flatten)]
+    pod: Pod,
+    class: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct CpusByOwner {
+    pub exclusive: CpuSet,
+    pub pods: CpuSet,
+    pub shared: CpuSet,
+    pub reserved: CpuSet,
+    /// kubelet's file does not list them, or cannot be used.
+    pub unknown: CpuSet,
+    pub offline: CpuSet,
+}
+
+impl CpusByOwner {
+    fn of(description: &Description) -> Self {
+        let node = &description.node;
+        let mut pools = Self {
+            offline: node.offline.clone(),
+            ..Self::default()
+        };
+        for cpu in node.topology.online().iter() {
+            let pool = match owner(description, cpu) {
+                Owner::Instance { .. } => &mut pools.exclusive,
+                Owner::Pod { .. } | Owner::Kubelet => &mut pools.pods,
+                Owner::Shared => &mut pools.shared,
+                Owner::Reserved => &mut pools.reserved,
+                Owner::Unknown => &mut pools.unknown,
+            };
+            pool.insert(cpu);
+        }
+        pools
+    }
+}
+
+impl Status {
+    pub(crate) fn of(description: &Description) -> Self {
+        let node = &description.node;
+        let mut instances = BTreeMap::new();
+        let mut degraded = Vec::new();
+        for (pod, instance) in &node.instances {
+            *instances.entry(instance.state.clone()).or_default() += 1;
+            let pod = Pod::of(pod, instance);
+            degraded.extend(instance.degraded.iter().map(|reason| format!("{pod}: {reason}")));
+        }
+        for (scope, reason) in &node.unreadable {
+            degraded.push(format!("{scope} is not touched: {reason}"));
+        }
+        degraded.extend(node.systemd_problem.clone());
+        let failures = node.last_pass.as_ref().map_or(0, |pass| pass.failures);
+        if failures > 0 {
+            degraded.push(format!(
+                "{} of the last pass failed: journalctl -u steliad",
+                counted(failures.into(), "step")
+            ));
+        }
+        let whole = degraded.is_empty() && node.kubelet_problem.is_none();
+        Self {
+            version: description.version.clone(),
+            state: if whole { "running" } else { "degraded" },
+            degraded,
+            partitions: match node.partitions {
+                Some(true) => "isolated",
+                Some(false) => "contained",
+                None => "unknown",
+            },
+            restricted: node.restricted.keys().cloned().collect(),
+            cpu_source: node.cpu_source.clone().unwrap_or_default(),
+            instances,
+            classes: node
+                .instances
+                .iter()
+                .filter(|(_, instance)| !instance.class().is_empty())
+                .map(|(uid, instance)| Classed {
+                    pod: Pod::of(uid, instance),
+                    class: instance.class().to_owned(),
+                })
+                .collect(),
+            cpus: CpusByOwner::of(description),
+            kubelet_problem: node.kubelet_problem.clone().unwrap_or_default(),
+            kubelet_written_us: node.kubelet_modified_us.unwrap_or(0),
+            drift_found: node.counters.drift_found,
+            drift_repaired: node.counters.drift_repaired,
+            last_pass: node.last_pass.clone(),
+        }
+    }
+}
+
+fn cpus(cpus: &CpuSet) -> String {
+    match cpus.len() {
+        0 => "0".to_owned(),
+        count => format!("{count} ({cpus})"),
+    }
+}
+
+impl Render for Status {
+    fn text(&self, style: TextStyle) -> String {
+        text(self, output::now(), style)
+    }
+}
+
+/// The screen; `now` is microseconds since the epoch.
+/// Lines of a name and a value.
+#[derive(Default)]
+struct Screen(Vec<(String, String, Meaning)>);
+
+impl Screen {
+    fn add_row(&mut self, name: &str, value: String, meaning: Meaning) {
+        self.0.push((format!("{name}:"), output::or_dash(&value), meaning));
+    }
+
+    fn say(&mut self, name: &str, value: String) {
+        self.add_row(name, value, Meaning::Plain);
+    }
+}
+
+fn text(status: &Status, now: u64, style: TextStyle) -> String {
+    let mut screen = Screen::default();
+    let source = match status.cpu_source.as_str() {
+        "steliad" => ", chooses the CPUs itself",
+        _ => "",
+    };
+    let meaning = match status.state {
+        "running" => Meaning::Good,
+        _ => Meaning::Broken,
+    };
+    screen.add_row(
+        "Daemon",
+        format!("steliad {}, {}{source}", status.version, status.state),
+        meaning,
+    );
+    for reason in &status.degraded {
+        screen.add_row("Degraded", reason.clone(), Meaning::Broken);
+    }
+    let states: Vec<String> = status
+        .instances
+        .iter()
+        .map(|(state, count)| format!("{count} {state}"))
+        .collect();
+    let count: usize = status.instances.values().sum();
+    let states = if states.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", states.join(", "))
+    };
+    screen.say("Instances", format!("{count}{states}"));
+    for class in status.classes.iter().map(|one| &one.class).collect::<BTreeSet<_>>() {
+        let of = status.classes.iter().filter(|one| one.class == *class);
+        let pods: Vec<String> = of.map(|one| one.pod.to_string()).collect();
+        screen.say(
+            &format!("Class {}", output::printable(class)),
+            format!("{} ({})", pods.len(), pods.join(", ")),
+        );
+    }
+    let partitions = match status.partitions {
+        "isolated" => "isolated: the kernel takes the CPUs from everything else".to_owned(),
+        "contained" => format!("contained: {} restricted instead", status.restricted.join(", ")),
+        _ => "not known before the first instance".to_owned(),
+    };
+    screen.say("Partitions", partitions);
+    screen.say("Exclusive CPUs", cpus(&status.cpus.exclusive));
+    screen.say("Other pods' CPUs", cpus(&status.cpus.pods));
+    screen.say("Shared CPUs", cpus(&status.cpus.shared));
+    screen.say("Reserved CPUs", cpus(&status.cpus.reserved));
+    if !status.cpus.unknown.is_empty() {
+        screen.say("Unassigned CPUs", cpus(&status.cpus.unknown));
+    }
+    screen.say("Offline CPUs", cpus(&status.cpus.offline));
+    let written = match status.kubelet_written_us {
+        0 => String::new(),
+        usec => format!(", written {}", output::ago(usec, now)),
+    };
+    match status.kubelet_problem.as_str() {
+        "" if status.cpu_source == "steliad" && written.is_empty() => {
+            screen.add_row("kubelet's state", "none, and not needed".to_owned(), Meaning::Plain);
+        }
+        "" => screen.add_row("kubelet's state", format!("usable{written}"), Meaning::Plain),
+        problem => screen.add_row(
+            "kubelet's state",
+            format!("NOT USABLE: {problem}{written}"),
+            Meaning::Broken,
+        ),
+    }
+    screen.say(
+        "Drift",
+        format!("{} found, {} repaired", status.drift_found, status.drift_repaired),
+    );
+    if let Some(pass) = &status.last_pass {
+        screen.say(
+            "Last pass",
+            format!(
+                "{} by {}, {}",
+                pass.number,
+                pass.trigger,
+                output::ago(pass.ended_us, now)
+            ),
+        );
+        let took = format!("{}.{:03} ms", pass.duration_us / 1_000, pass.duration_us % 1_000);
+        screen.say(
+            "",
+            format!(
+                "{}, {}, {} in {took}",
+                counted(pass.steps.into(), "step"),
+                counted(pass.writes.into(), "write"),
+                counted(pass.moves.into(), "move")
+            ),
+        );
+    }
+    let width = screen.0.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+    // As in systemctl's output: names are aligned to the right, values to the left.
+    let lines = screen.0.iter().map(|(name, value, meaning)| {
+        let name = if name == ":" { "" } else { name };
+        let room = style.width.map(|columns| columns.saturating_sub(width + 1));
+        let value = room.map_or_else(|| value.clone(), |room| output::cut(value, room));
+        format!("{name:>width$} {}\n", meaning.paint(&value, style))
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_api::view::{Counters, Node};
+
+    use super::*;
+    use crate::shared::daemon::node::testing::{allocated, node};
+
+    fn full() -> Description {
+        let base = node();
+        let node = Node {
+            partitions: Some(true),
+            offline: "8-9".parse().unwrap(),
+            kubelet_modified_us: Some(1_735_689_540_000_000),
+            counters: Counters {
+                drift_found: 3,
+                drift_repaired: 2,
+            },
+            last_pass: Some(LastPass {
+                number: 7,
+                trigger: "audit".to_owned(),
+                ended_us: 1_735_689_598_500_000,
+                duration_us: 1_234,
+                steps: 2,
+                writes: 5,
+                moves: 1,
+                failures: 0,
+            }),
+            ..base.node
+        };
+        Description {
+            version: "0.1.0".to_owned(),
+            node,
+            ..base
+        }
+    }
+
+    fn of(node: Node) -> Status {
+        Status::of(&Description {
+            node,
+            ..Description::default()
+        })
+    }
+
+    #[test]
+    fn the_screen_is_the_node() {
+        insta::assert_snapshot!(text(&Status::of(&full()), 1_735_689_600_000_000, TextStyle::default()), @"
+                  Daemon: steliad 0.1.0, degraded
+                Degraded: bbbbbbbb: kubelet gave CPU 2 away
+               Instances: 2 (1 floating, 1 isolated)
+              Partitions: isolated: the kernel takes the CPUs from everything else
+          Exclusive CPUs: 3 (2,4-5)
+        Other pods' CPUs: 1 (6)
+             Shared CPUs: 2 (3,7)
+           Reserved CPUs: 2 (0-1)
+            Offline CPUs: 2 (8-9)
+         kubelet's state: usable, written 2024-12-31T23:59:00.000000Z (1min 0s ago)
+                   Drift: 3 found, 2 repaired
+               Last pass: 7 by audit, 2024-12-31T23:59:58.500000Z (1s ago)
+                          2 steps, 5 writes, 1 move in 1.234 ms
+        ");
+    }
+
+    #[test]
+    fn where_steliad_chooses_the_cpus_it_and_the_classes_are_shown() {
+        let status = Status::of(&allocated());
+        let text = text(&status, 0, TextStyle::default());
+        for line in [
+            "Daemon: steliad 0, running, chooses the CPUs itself",
+            "Instances: 3 (1 contained, 1 floating, 1 isolated)",
+            "Class LS: 1 (cccccccc)",
+            "Class LSE: 1 (aaaaaaaa)",
+            "Class LSR: 1 (bbbbbbbb)",
+            "Exclusive CPUs: 3 (2,4-5)",
+            "Other pods' CPUs: 1 (6)",
+            "Shared CPUs: 3 (1,3,7)",
+            "Reserved CPUs: 1 (0)",
+            "kubelet's state: none, and not needed",
+        ] {
+            assert!(text.lines().any(|told| told.trim_start() == line), "{line}: {text}");
+        }
+        let json = serde_json::to_value(&status).unwrap();
+        assert_eq!(
+            (
+                &json["cpu_source"],
+                &json["classes"][1]["pod_uid"],
+                &json["classes"][1]["class"]
+            ),
+            (&"steliad".into(), &"bbbbbbbb".into(), &"LSR".into())
+        );
+    }
+
+    #[test]
+    fn every_line_is_explained() {
+        let texts = [full(), allocated()].map(|node| text(&Status::of(&node), 0, TextStyle::default()));
+        let lines = texts.iter().flat_map(|text| text.lines());
+        let names = lines.filter_map(|line| line.trim_start().split_once(": "));
+        let mut names: Vec<&str> = names.map(|(name, _)| name).collect();
+        for name in &mut names {
+            if name.starts_with("Class ") {
+                *name = "Class";
+            }
+        }
+        let explained = output::manual::explained("COLUMNS", Some("status"));
+        for name in &names {
+            assert!(explained.iter().any(|one| one == name), "{name}: {explained:?}");
+        }
+        // Whatever the node, these two are not always there.
+        let rare = ["Unassigned CPUs", "Degraded"];
+        for name in explained.iter().filter(|name| !rare.contains(&name.as_str())) {
+            assert!(names.contains(&name.as_str()), "{name}: {names:?}");
+        }
+    }
+
+    #[test]
+    fn a_systemd_that_hangs_is_named() {
+        let status = of(Node {
+            systemd_problem: Some("systemd (PID 1) has not answered".to_owned()),
+            ..Node::default()
+        });
+        assert_eq!(
+            (status.state, status.degraded),
+            ("degraded", vec!["systemd (PID 1) has not answered".to_owned()])
+        );
+    }
+
+    #[test]
+    fn a_node_without_instances_and_without_kubelets_file_says_so() {
+        let status = of(Node {
+            kubelet_problem: Some("read cpu_manager_state: No such file\x1b[2J".to_owned()),
+            pool: None,
+            ..Node::default()
+        });
+        assert_eq!((status.state, status.partitions), ("degraded", "unknown"));
+        let text = text(&status, 0, TextStyle::default());
+        assert!(
+            text.contains("NOT USABLE: read cpu_manager_state: No such file?[2J\n"),
+            "{text}"
+        );
+        assert!(text.contains("Instances: 0\n") && !text.contains("Last pass"), "{text}");
+    }
+
+    #[test]
+    fn what_a_pass_could_not_do_degrades_the_node() {
+        let mut description = full();
+        for instance in description.node.instances.values_mut() {
+            instance.degraded.clear();
+        }
+        assert_eq!(Status::of(&description).state, "running");
+        description.node.last_pass.as_mut().unwrap().failures = 2;
+        assert_eq!(Status::of(&description).state, "degraded");
+    }
+}

@@ -1,0 +1,201 @@
+//! `top`: what the vCPU threads do, live.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`history`] | how busy they were, as bars |
+//! | [`table`] | rows and columns |
+//! | [`screen`] | keys and drawing |
+//! | `terminal` | the terminal, and restoring it |
+
+mod history;
+mod screen;
+mod table;
+mod terminal;
+
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+use crate::shared::daemon::signals::{self, End};
+use crate::shared::daemon::{Client, Failure};
+use crate::shared::kernel::Roots;
+use crate::shared::kernel::rates::{Model, rates};
+use crate::shared::kernel::sample::Sample;
+use crate::shared::output::{self, OutputOptions, Render, TextStyle, column};
+use stelia_table::Column;
+use table::{Row, number_text};
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    /// `None`: until interrupted.
+    pub count: Option<u32>,
+    /// Between two samples.
+    pub delay: Duration,
+}
+
+/// Shows the rates: live on a terminal, as tables otherwise.
+///
+/// # Errors
+/// The first call to the daemon fails, or standard output cannot be written.
+pub(crate) async fn run(
+    client: &Client,
+    roots: &Roots,
+    as_batch: bool,
+    pace: Pace,
+    output_options: OutputOptions,
+) -> Result<String, Failure> {
+    if as_batch || output_options.form.is_data() || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        batch(client, roots, pace, output_options).await?;
+    } else {
+        terminal::run(client, roots, pace).await?;
+    }
+    Ok(String::new())
+}
+
+async fn sample(client: &Client, roots: &Roots, began: Instant) -> Result<Sample, Failure> {
+    Ok(Sample::read(&client.describe_running().await?, roots, began.elapsed()))
+}
+
+/// The columns of plain tables; those of caches only where resctrl counts any of the VMs.
+fn columns<'a>(caches: bool) -> Vec<Column<Row<'a>>> {
+    fn of_instance(row: &Row<'_>, value: Option<f64>) -> String {
+        number_text(value.filter(|_| row.vcpu.is_none()))
+    }
+    let mut columns = vec![
+        column("POD", |row: &Row<'_>| row.instance.pod.to_string()),
+        column("VCPU", |row| row.vcpu.map(|vcpu| vcpu.name.clone()).unwrap_or_default()),
+        column("STATE", |row| row.instance.state.clone()),
+        column("CPUS", |row| match row.vcpu {
+            Some(vcpu) => vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default(),
+            None => row.instance.cpus.to_string(),
+        }),
+        column("UTIL%", |row| number_text(row.rates().utilisation_percent)),
+        column("DELAY%", |row| number_text(row.rates().delay_percent)),
+        column("MIGR/S", |row| number_text(row.rates().migrations_per_second)),
+        column("INVOL/S", |row| number_text(row.rates().involuntary_per_second)),
+        column("FLOAT%", |row| of_instance(row, row.instance.float_percent)),
+        column("THROT%", |row| of_instance(row, row.instance.throttled_percent)),
+        column("IRQ/S", |row| {
+            of_instance(row, row.instance.device_interrupts_per_second)
+        }),
+    ];
+    if caches {
+        columns.extend([
+            column("LLC-MIB", |row: &Row<'_>| of_instance(row, row.instance.llc_mib())),
+            column("MEM-MIB/S", |row| {
+                of_instance(row, row.instance.memory_mib_per_second())
+            }),
+        ]);
+    }
+    // The last column, because it has blanks.
+    columns.push(
+        column("REASON", |row: &Row<'_>| row.reason().unwrap_or_default().to_owned())
+            .yields(1)
+            .means(|row| row.meaning()),
+    );
+    columns
+}
+
+/// Their names, for the manual's test.
+#[cfg(test)]
+pub(crate) fn headings() -> Vec<&'static str> {
+    columns(true).iter().map(Column::heading).collect()
+}
+
+/// A table with a row per instance (without a vCPU) and a row per vCPU; no cell is empty, for awk.
+fn text(model: &Model, time: u64, style: TextStyle) -> String {
+    // As the daemon lists them.
+    let rows = table::rows(model, 0, false, false);
+    let table = output::table(&columns(model.has_caches()), &rows, style);
+    if style.legend {
+        format!("{}\n{table}\n", output::time(time))
+    } else {
+        table
+    }
+}
+
+impl Render for Model {
+    fn text(&self, style: TextStyle) -> String {
+        text(self, output::now(), style)
+    }
+}
+
+/// Prints tables, or one JSON object per sample, until `count` is reached, it is interrupted, or standard output has no
+/// reader.
+async fn batch(client: &Client, roots: &Roots, pace: Pace, output_options: OutputOptions) -> Result<(), Failure> {
+    let began = Instant::now();
+    let mut end = End::new()?;
+    let mut before = sample(client, roots, began).await?;
+    let mut printed = 0;
+    while pace.count.is_none_or(|count| printed < count) {
+        tokio::select! {
+            () = end.reached() => return Ok(()),
+            () = tokio::time::sleep(pace.delay) => {}
+        }
+        let mut now = sample(client, roots, began).await?;
+        now.carry_over(&before);
+        let model = rates(&before, &now);
+        before = now;
+        printed += 1;
+        let text = output_options.print::<Failure>(&model)?;
+        if !signals::print(&(output_options.form.divider().to_owned() + &text))? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::table::testing::model;
+    use super::*;
+    use crate::shared::output::Form;
+
+    #[test]
+    fn a_table_for_pipes_has_every_cell() {
+        let text = text(&model(), 951_827_696_000_007, TextStyle::from(true));
+        insta::assert_snapshot!(text, @r#"
+        2000-02-29T12:34:56.000007Z
+        POD                                   VCPU  STATE     CPUS  UTIL%  DELAY%  MIGR/S  INVOL/S  FLOAT%  THROT%  IRQ/S  REASON
+        3ceda12c-3ee9-40fa-9f42-61428fe654a6  -     isolated  4-5   140.0  0.5     -       1.0      12.3    0.0     0.0    -
+        3ceda12c-3ee9-40fa-9f42-61428fe654a6  0     isolated  4     40.0   0.5     -       1.0      -       -       -      -
+        3ceda12c-3ee9-40fa-9f42-61428fe654a6  1     isolated  5     100.0  0.0     -       0.0      -       -       -      -
+        b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  -     floating  2     -      -       -       -        99.0    -       -      degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned
+        "#);
+        // The reason is the last: before it each cell is a word.
+        let rows = text.lines().skip(2).filter(|line| !line.is_empty());
+        let rows: Vec<Vec<&str>> = rows.map(|line| line.split_whitespace().collect()).collect();
+        assert!(rows[..3].iter().all(|words| words.len() == 12 && words[11] == "-"));
+        assert_eq!(
+            rows[3][11..].join(" "),
+            "degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned"
+        );
+    }
+
+    #[test]
+    fn caches_have_columns_only_where_they_are_counted() {
+        let mut model = model();
+        let heads = |model: &Model| {
+            let text = text(model, 0, TextStyle::from(true));
+            text.lines().nth(1).unwrap().contains("LLC-MIB")
+        };
+        assert!(!heads(&model));
+        model.instances[0].llc_bytes = Some(3 << 19);
+        assert!(heads(&model));
+        let text = text(&model, 0, TextStyle::from(true));
+        let row: Vec<&str> = text.lines().nth(2).unwrap().split_whitespace().collect();
+        assert_eq!(row[10..], ["0.0", "1.5", "-", "-"]);
+    }
+
+    #[test]
+    fn json_is_one_object_a_sample() {
+        let json = Form::JsonLine.write(&model()).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json.lines().count(), 1);
+        assert_eq!(value["instances"][0]["vcpus"][1]["utilisation_ratio"], 1.0);
+        assert_eq!(value["instances"][1]["utilisation_ratio"], serde_json::Value::Null);
+        assert_eq!(value["instances"][0]["reason"], serde_json::Value::Null);
+        assert_eq!(value["instances"][0]["vcpus"][1]["reason"], serde_json::Value::Null);
+        let reason = value["instances"][1]["reason"].as_str().unwrap();
+        assert!(reason.starts_with("degraded: "), "{reason}");
+    }
+}

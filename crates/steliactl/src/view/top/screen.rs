@@ -1,0 +1,364 @@
+//! The screen: what the keys do to it, and how it is drawn. Pure: a model and a [`Screen`] make a buffer.
+
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+
+use super::table::{COLUMNS, Column, Row, fitting, names_width, rows};
+use crate::shared::kernel::rates::Model;
+use crate::shared::output::{self, Meaning};
+
+const HELP: [&str; 14] = [
+    "UTIL%    time that the thread ran, of one CPU",
+    "DELAY%   time that it waited for a CPU: the guest's steal",
+    "BUSY     UTIL% of the last samples, per thread",
+    "MIGR/S   moves to another CPU",
+    "INVOL/S  switches that it did not ask for",
+    "FLOAT%   CPU time of everything else of the instance",
+    "THROT%   time that the instance was throttled",
+    "IRQ/S    device interrupts on its CPUs: 0 is the promise",
+    "LLC, MEM cache used, memory traffic, where resctrl counts",
+    "REASON   what disturbs it; red: isolation is degraded",
+    "s r      sort by the next column, reverse",
+    "j k      down, up (arrows too)",
+    "i        instances only, or with their vCPUs",
+    "h q      this help, quit",
+];
+const KEYS: &str = "q quit  s sort  r reverse  i instances  h help";
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Screen {
+    /// The place of the column by which rows are sorted.
+    pub sort: usize,
+    pub reverse: bool,
+    pub collapsed: bool,
+    pub help: bool,
+    pub selected: usize,
+    pub coloured: bool,
+    /// Why the last sample failed; empty if it did not.
+    pub problem: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flow {
+    Stay,
+    Quit,
+}
+
+impl Screen {
+    /// Handles a key; the terminal has `width` columns.
+    pub(crate) fn key(&mut self, key: KeyEvent, model: &Model, width: usize) -> Flow {
+        let last = self.rows(model).len().saturating_sub(1);
+        match key.code {
+            KeyCode::Char('q') => return Flow::Quit,
+            // In raw mode Ctrl-C is a key and not a signal.
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Flow::Quit,
+            KeyCode::Esc if self.help => self.help = false,
+            KeyCode::Char('h' | '?') => self.help = !self.help,
+            KeyCode::Char('j') | KeyCode::Down => self.selected = self.selected.saturating_add(1).min(last),
+            KeyCode::Char('k') | KeyCode::Up => self.selected = self.selected.min(last).saturating_sub(1),
+            KeyCode::Char('r') => self.reverse = !self.reverse,
+            KeyCode::Char('i') => self.collapsed = !self.collapsed,
+            KeyCode::Char('s') => {
+                // Only through the columns that are visible.
+                let columns = fitting(width, names_width(model), model.has_caches());
+                let next = columns
+                    .iter()
+                    .position(|(column, _)| *column == self.sort)
+                    .map_or(0, |place| place + 1);
+                self.sort = columns.get(next).map_or(0, |(column, _)| *column);
+            }
+            _ => {}
+        }
+        Flow::Stay
+    }
+
+    pub(crate) fn rows<'a>(&self, model: &'a Model) -> Vec<Row<'a>> {
+        rows(model, self.sort, self.reverse, self.collapsed)
+    }
+
+    pub(crate) fn draw(&self, model: &Model, area: Rect, buffer: &mut Buffer) {
+        let width = usize::from(area.width);
+        let mut line = |row: u16, text: &str, style: Style| {
+            if row < area.height {
+                buffer.set_stringn(area.x, area.y + row, format!("{text:width$}"), width, style);
+            }
+        };
+        let vcpus: usize = model.instances.iter().map(|instance| instance.vcpus.len()).sum();
+        let (order, plain) = (if self.reverse { ", reversed" } else { "" }, Style::new());
+        let title = format!(
+            "top: {} instances, {vcpus} vCPUs, by {}{order}",
+            model.instances.len(),
+            COLUMNS[self.sort].title
+        );
+        line(0, &title, plain.add_modifier(Modifier::BOLD));
+        line(1, &output::printable(&self.problem), self.style(Meaning::Broken));
+        let body = area.height.saturating_sub(4);
+        if self.help {
+            line(2, "", plain);
+            for (row, text) in (3..).zip(HELP) {
+                line(row, text, plain);
+            }
+        } else {
+            let columns = fitting(width, names_width(model), model.has_caches());
+            let header = line_of(&columns, |column| column.title.to_owned());
+            line(2, &header, plain.add_modifier(Modifier::REVERSED));
+            let rows = self.rows(model);
+            let selected = self.selected.min(rows.len().saturating_sub(1));
+            // Scrolled so that the selected row is visible.
+            let first = (selected + 1).saturating_sub(usize::from(body));
+            // The whole reason of the selected row, which its cell may have to cut.
+            let reason = rows.get(selected).filter(|_| self.problem.is_empty());
+            if let Some((row, reason)) = reason.and_then(|row| Some((row, row.reason()?))) {
+                line(
+                    1,
+                    &output::cut(&output::printable(reason), width),
+                    self.style(row.meaning()),
+                );
+            }
+            for (place, (index, row)) in (3..3 + body).zip(rows.iter().enumerate().skip(first)) {
+                let mut style = self.style(row.meaning());
+                if row.vcpu.is_none() {
+                    style = style.add_modifier(Modifier::BOLD);
+                }
+                if index == selected {
+                    style = style.add_modifier(Modifier::UNDERLINED);
+                }
+                line(place, &line_of(&columns, |column| column.cell(*row)), style);
+            }
+        }
+        if area.height > 4 {
+            line(area.height - 1, KEYS, plain.add_modifier(Modifier::DIM));
+        }
+    }
+
+    fn style(&self, meaning: Meaning) -> Style {
+        match meaning {
+            Meaning::Broken if self.coloured => Style::new().fg(Color::Red),
+            Meaning::Attention if self.coloured => Style::new().fg(Color::Yellow),
+            _ => Style::new(),
+        }
+    }
+}
+
+/// A cell of that width: numbers are aligned to the right, longer text ends in an ellipsis.
+fn cell(text: &str, column: &Column, width: usize) -> String {
+    let text = output::cut(text, width);
+    if column.is_number() {
+        format!("{text:>width$}")
+    } else {
+        format!("{text:width$}")
+    }
+}
+
+/// The cells of a line, one blank apart.
+fn line_of(columns: &[(usize, usize)], text: impl Fn(&Column) -> String) -> String {
+    let columns = columns.iter().map(|(place, width)| (&COLUMNS[*place], *width));
+    let cells: Vec<_> = columns
+        .map(|(column, width)| cell(&text(column), column, width))
+        .collect();
+    cells.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::super::table::testing::{disturbed, model};
+    use super::*;
+
+    fn drawn(screen: &Screen, width: u16, height: u16) -> TestBackend {
+        drawn_of(&model(), screen, width, height)
+    }
+
+    fn drawn_of(model: &Model, screen: &Screen, width: u16, height: u16) -> TestBackend {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal
+            .draw(|frame| screen.draw(model, frame.area(), frame.buffer_mut()))
+            .unwrap();
+        terminal.backend().clone()
+    }
+
+    fn press(screen: &mut Screen, keys: &str) {
+        for key in keys.chars() {
+            assert_eq!(
+                screen.key(KeyEvent::from(KeyCode::Char(key)), &model(), 200),
+                Flow::Stay
+            );
+        }
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_what_matters_most() {
+        assert_snapshot!(drawn(&Screen::default(), 40, 9), @r#"
+        "top: 2 instances, 2 vCPUs, by INSTANCE  "
+        "                                        "
+        "INSTANCE          CPUS      UTIL% DELAY%"
+        "3ceda12c-3ee9-40… 4-5       140.0    0.5"
+        "  vcpu 0          4          40.0    0.5"
+        "  vcpu 1          5         100.0    0.0"
+        "b9e4f71c-64a5-4f… 2             -      -"
+        "                                        "
+        "q quit  s sort  r reverse  i instances  "
+        "#);
+    }
+
+    #[test]
+    fn eighty_columns_have_the_reason_in_words() {
+        assert_snapshot!(drawn_of(&disturbed(), &Screen::default(), 80, 9), @r#"
+        "top: 2 instances, 2 vCPUs, by INSTANCE                                          "
+        "vCPU 1 waits 12 % for a CPU, preempted 30/s                                     "
+        "INSTANCE                    CPUS      UTIL% DELAY% BUSY       REASON            "
+        "kubevirt/virt-launcher-dat… 4-5       140.0    0.5       ▁▃▅▆ vCPU 1 waits 12 %…"
+        "  vcpu 0                    4          40.0    0.5       ▁▁▁▄                   "
+        "  vcpu 1                    5         100.0    0.0        ▅██ waits 12 % for a …"
+        "kubevirt/virt-launcher-web  2             -      -            degraded: kubelet…"
+        "                                                                                "
+        "q quit  s sort  r reverse  i instances  h help                                  "
+        "#);
+    }
+
+    #[test]
+    fn a_wide_terminal_has_the_whole_uid() {
+        let mut screen = Screen {
+            problem: "steliad does not answer\x1b[2J".to_owned(),
+            ..Screen::default()
+        };
+        press(&mut screen, "sssr");
+        assert_snapshot!(drawn(&screen, 120, 9), @r#"
+        "top: 2 instances, 2 vCPUs, by UTIL%, reversed                                                                           "
+        "steliad does not answer?[2J                                                                                             "
+        "INSTANCE                             STATE      CPUS      UTIL% DELAY% BUSY       FLOAT%  IRQ/S REASON                  "
+        "3ceda12c-3ee9-40fa-9f42-61428fe654a6 isolated   4-5       140.0    0.5              12.3    0.0                         "
+        "  vcpu 0                                        4          40.0    0.5                                                  "
+        "  vcpu 1                                        5         100.0    0.0                                                  "
+        "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5 floating   2             -      -              99.0      - degraded: kubelet gave …"
+        "                                                                                                                        "
+        "q quit  s sort  r reverse  i instances  h help                                                                          "
+        "#);
+    }
+
+    #[test]
+    fn two_hundred_columns_have_everything() {
+        assert_snapshot!(drawn_of(&disturbed(), &Screen::default(), 200, 9), @r#"
+        "top: 2 instances, 2 vCPUs, by INSTANCE                                                                                                                                                                  "
+        "vCPU 1 waits 12 % for a CPU, preempted 30/s                                                                                                                                                             "
+        "INSTANCE                                        STATE      CPUS      UTIL% DELAY% BUSY       MIGR/S INVOL/S FLOAT% THROT%  IRQ/S REASON                                                                 "
+        "kubevirt/virt-launcher-database-0-x7k2p-primary isolated   4-5       140.0    0.5       ▁▃▅▆      -     1.0   12.3    0.0    0.0 vCPU 1 waits 12 % for a CPU, preempted 30/s                            "
+        "  vcpu 0                                                   4          40.0    0.5       ▁▁▁▄      -     1.0                                                                                             "
+        "  vcpu 1                                                   5         100.0    0.0        ▅██      -     0.0                      waits 12 % for a CPU, preempted 30/s                                   "
+        "kubevirt/virt-launcher-web                      floating   2             -      -                 -       -   99.0      -      - degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned  "
+        "                                                                                                                                                                                                        "
+        "q quit  s sort  r reverse  i instances  h help                                                                                                                                                          "
+        "#);
+    }
+
+    #[test]
+    fn above_the_table_is_the_selected_rows_whole_reason_unless_the_sample_failed() {
+        let mut screen = Screen {
+            selected: 3,
+            ..Screen::default()
+        };
+        let above = |screen: &Screen| {
+            let text = drawn_of(&disturbed(), screen, 80, 9).to_string();
+            text.lines().nth(1).unwrap().trim_matches(['"', ' ']).to_owned()
+        };
+        assert_eq!(
+            above(&screen),
+            "degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned"
+        );
+        screen.selected = 1;
+        assert_eq!(above(&screen), "");
+        screen.selected = 3;
+        screen.problem = "steliad does not answer".to_owned();
+        assert_eq!(above(&screen), screen.problem);
+    }
+
+    #[test]
+    fn a_row_is_red_where_isolation_is_degraded_and_yellow_where_something_disturbs_it() {
+        let coloured = Screen {
+            coloured: true,
+            ..Screen::default()
+        };
+        let of = |screen: &Screen| {
+            let terminal = drawn_of(&disturbed(), screen, 80, 9);
+            [3, 4, 5, 6].map(|row| terminal.buffer()[(0, row)].fg)
+        };
+        assert_eq!(of(&coloured), [Color::Yellow, Color::Reset, Color::Yellow, Color::Red]);
+        assert_eq!(of(&Screen::default()), [Color::Reset; 4]);
+    }
+
+    #[test]
+    fn the_help_explains_the_columns_and_keys() {
+        let mut screen = Screen::default();
+        press(&mut screen, "h");
+        assert_snapshot!(drawn(&screen, 60, 19), @r#"
+        "top: 2 instances, 2 vCPUs, by INSTANCE                      "
+        "                                                            "
+        "                                                            "
+        "UTIL%    time that the thread ran, of one CPU               "
+        "DELAY%   time that it waited for a CPU: the guest's steal   "
+        "BUSY     UTIL% of the last samples, per thread              "
+        "MIGR/S   moves to another CPU                               "
+        "INVOL/S  switches that it did not ask for                   "
+        "FLOAT%   CPU time of everything else of the instance        "
+        "THROT%   time that the instance was throttled               "
+        "IRQ/S    device interrupts on its CPUs: 0 is the promise    "
+        "LLC, MEM cache used, memory traffic, where resctrl counts   "
+        "REASON   what disturbs it; red: isolation is degraded       "
+        "s r      sort by the next column, reverse                   "
+        "j k      down, up (arrows too)                              "
+        "i        instances only, or with their vCPUs                "
+        "h q      this help, quit                                    "
+        "                                                            "
+        "q quit  s sort  r reverse  i instances  h help              "
+        "#);
+        press(&mut screen, "h");
+        assert_eq!(screen, Screen::default());
+    }
+
+    #[test]
+    fn no_size_is_too_small() {
+        for (width, height) in [(1, 1), (5, 3), (20, 4), (200, 2)] {
+            for help in [false, true] {
+                drawn(
+                    &Screen {
+                        help,
+                        ..Screen::default()
+                    },
+                    width,
+                    height,
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_marked_row_is_always_seen() {
+        let mut screen = Screen::default();
+        press(&mut screen, "jjjjjj");
+        assert_eq!(screen.selected, 3);
+        // Room for two rows.
+        let text = drawn(&screen, 40, 6).to_string();
+        assert!(text.contains("b9e4f71c") && !text.contains("3ceda12c"), "{text}");
+        press(&mut screen, "kkkkkk");
+        assert_eq!(screen.selected, 0);
+    }
+
+    #[test]
+    fn keys_sort_reverse_and_collapse_and_the_last_column_is_before_the_first() {
+        let mut screen = Screen::default();
+        press(&mut screen, "s");
+        assert_eq!(COLUMNS[screen.sort].title, "STATE");
+        press(&mut screen, "sssssssssss");
+        assert_eq!(COLUMNS[screen.sort].title, "INSTANCE");
+        press(&mut screen, "ri");
+        assert!(screen.reverse && screen.collapsed && screen.rows(&model()).len() == 2);
+        let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(screen.key(interrupt, &model(), 80), Flow::Quit);
+        assert_eq!(screen.key(KeyEvent::from(KeyCode::Char('q')), &model(), 80), Flow::Quit);
+    }
+}

@@ -1,0 +1,116 @@
+//! The terminal: keys in, screens out; it is restored however the program ends.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::layout::Rect;
+use tokio::signal::unix::SignalKind;
+use tokio::sync::mpsc;
+
+use super::history::History;
+use super::screen::{Flow, Screen};
+use super::{Pace, sample};
+use crate::shared::daemon::signals::{End, catch};
+use crate::shared::daemon::{Client, Failure};
+use crate::shared::kernel::Roots;
+use crate::shared::kernel::rates::{Model, rates};
+use crate::shared::output;
+
+/// How soon the thread that reads keys notices that the program has ended.
+const KEY_POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Restores the terminal when dropped: at a normal end, an error, or a signal. At a panic ratatui's hook restores it
+/// earlier, so that the message is visible.
+struct Restored;
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        // If the terminal is gone there is nowhere to report it.
+        let _ = ratatui::try_restore();
+    }
+}
+
+/// Events, read by a thread of their own because reading blocks. The channel closes when the terminal is gone.
+fn events() -> mpsc::Receiver<Event> {
+    let (sender, receiver) = mpsc::channel(16);
+    thread::spawn(move || {
+        while !sender.is_closed() {
+            let event = match event::poll(KEY_POLL_INTERVAL) {
+                Ok(false) => continue,
+                Ok(true) => event::read(),
+                Err(error) => Err(error),
+            };
+            let Ok(event) = event else { return };
+            if sender.blocking_send(event).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// Shows the screen until the user quits, a signal arrives, or it was drawn `count` times.
+pub(super) async fn run(client: &Client, roots: &Roots, Pace { count, delay }: Pace) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::Other(format!("the terminal: {error}"));
+    let began = Instant::now();
+    let mut end = End::new()?;
+    let mut hangup = catch(SignalKind::hangup())?;
+    // If the daemon does not answer, the error is printed before the screen is switched.
+    let mut before = sample(client, roots, began).await?;
+    let mut model = rates(&before, &before);
+    let mut history = History::default();
+    let mut screen = Screen {
+        coloured: output::coloured(),
+        ..Screen::default()
+    };
+    let _restored = Restored;
+    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let mut events = events();
+    let mut updates = 0;
+    let after = || async {
+        tokio::time::sleep(delay).await;
+        sample(client, roots, began).await
+    };
+    let mut next = Box::pin(after());
+    loop {
+        let mut area = Rect::default();
+        let draw = |model: &Model, screen: &Screen, area: &mut Rect, frame: &mut ratatui::Frame<'_>| {
+            *area = frame.area();
+            screen.draw(model, *area, frame.buffer_mut());
+        };
+        terminal
+            .draw(|frame| draw(&model, &screen, &mut area, frame))
+            .map_err(failed)?;
+        if count.is_some_and(|count| updates >= count) {
+            return Ok(());
+        }
+        tokio::select! {
+            () = end.reached() => return Ok(()),
+            _ = hangup.recv() => return Ok(()),
+            event = events.recv() => match event {
+                Some(Event::Key(key)) if key.kind != KeyEventKind::Release => {
+                    if screen.key(key, &model, usize::from(area.width)) == Flow::Quit {
+                        return Ok(());
+                    }
+                }
+                Some(_) => {}
+                None => return Ok(()),
+            },
+            sampled = &mut next => {
+                match sampled {
+                    Ok(mut now) => {
+                        now.carry_over(&before);
+                        model = rates(&before, &now);
+                        history.add(&mut model);
+                        before = now;
+                        screen.problem.clear();
+                    }
+                    Err(failure) => screen.problem = failure.to_string(),
+                }
+                updates += 1;
+                next = Box::pin(after());
+            }
+        }
+    }
+}
