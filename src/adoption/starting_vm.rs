@@ -365,26 +365,26 @@ mod tests {
     #[test]
     fn a_known_vm_is_looked_at_once_unless_it_is_another_now() {
         let began = Instant::now();
-        let once = || StartingVm::known(container(), began);
+        let recheck = || StartingVm::recheck(container(), began);
         assert_eq!(
-            scans(once(), began, |_| ScanOutcome::Nothing),
+            scans(recheck(), began, |_| ScanOutcome::Nothing),
             (0, 1, Next::Forget { matches_rule: true })
         );
         assert_eq!(
-            scans(once(), began, |_| waiting()),
+            scans(recheck(), began, |_| waiting()),
             (0, 1, Next::Refuse(Box::new(refused())))
         );
-        let (_, count, next) = scans(once(), began, |_| vm(2, true, false));
+        let (_, count, next) = scans(recheck(), began, |_| vm(2, true, false));
         assert_eq!((count, matches!(next, Next::Adopt(_))), (2, true));
     }
 
     #[test]
     fn of_all_containers_at_a_start_only_those_with_a_vmm_are_looked_at_twice() {
         let began = Instant::now();
-        let swept = || StartingVm::swept(container(), began);
+        let sweep = || StartingVm::sweep(container(), began);
         let nothing = (0, 1, Next::Forget { matches_rule: true });
-        assert_eq!(scans(swept(), began, |_| ScanOutcome::Waiting(None)), nothing);
-        let (after, count, _) = scans(swept(), began, |_| waiting());
+        assert_eq!(scans(sweep(), began, |_| ScanOutcome::Waiting(None)), nothing);
+        let (after, count, _) = scans(sweep(), began, |_| waiting());
         assert!(after >= 30_000 && count > 5, "{after} {count}");
     }
 }

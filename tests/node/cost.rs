@@ -1,5 +1,5 @@
 //! What the daemon does for what it is asked: its system calls, counted by strace, and its writes, moves and times beside those
-//! of a bare program that does the same by hand. Counts and ratios of one boot; the bars on times are wide.
+//! of a bare program that makes the same changes. All counts and ratios are from one boot; the limits on times have a wide margin.
 
 mod bare;
 mod trace;
@@ -35,19 +35,19 @@ const MAX_AUDIT_CALLS: usize = 150;
 const MAX_ORDER_CALLS: usize = 250;
 /// System calls of the ledger's thread for a look at one VM, and its part of the node's files.
 const MAX_SAMPLE_CALLS: usize = 100;
-/// What one more VM may cost beside five, of what it costs beside one.
+/// The cost of one more VM beside five VMs, in relation to its cost beside one.
 const MAX_GROWTH: f64 = 1.5;
-/// Writes and moves of a registration and an attach, of those of the bare program.
+/// The writes and moves of a registration and an attach, in relation to those of the bare program.
 const MAX_CHANGES_RATIO: f64 = 1.3;
-/// A bound on times, generous: the bar is 2 (`docs/performance.md`).
+/// The daemon's time in relation to the bare program's. The requirement is 2 (`docs/performance.md`); this limit has a margin.
 const MAX_TIME_RATIO: f64 = 4.0;
-/// Medians are of so many.
+/// The number of measurements of which the median is taken.
 const ROUNDS: usize = 7;
-/// Until floats follow; generous, as everywhere.
+/// The time in which floats must follow, with a margin for slow hosts.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Of something that changes nothing, its system calls and how many of them open a file: done twice, and the fewer count. What
-/// comes by itself meanwhile, a message to systemd's watchdog, does not come twice.
+/// The number of system calls of something that changes nothing, and how many of them open a file. It is done twice, and the lower
+/// numbers count, because a message to systemd's watchdog may fall into one of the two but not into both.
 fn idle(trace: &Trace, what: &str, mut of: impl FnMut()) -> (usize, usize) {
     let both = [(); 2].map(|()| {
         let calls = trace.during(&mut of);

@@ -22,10 +22,10 @@ use crate::scale::{Bus, Sleeper};
     default_path = "/org/freedesktop/systemd1"
 )]
 pub trait Systemd {
-    pub fn subscribe(&self) -> zbus::Result<()>;
-    pub fn get_unit(&self, name: &str) -> zbus::Result<OwnedObjectPath>;
+    fn subscribe(&self) -> zbus::Result<()>;
+    fn get_unit(&self, name: &str) -> zbus::Result<OwnedObjectPath>;
     #[allow(clippy::type_complexity)]
-    pub fn start_transient_unit(
+    fn start_transient_unit(
         &self,
         name: &str,
         mode: &str,
@@ -33,7 +33,7 @@ pub trait Systemd {
         aux: &[(&str, &[(&str, Variant<'_>)])],
     ) -> zbus::Result<OwnedObjectPath>;
     #[zbus(signal)]
-    pub fn job_removed(&self, id: u32, job: ObjectPath<'_>, unit: &str, result: &str) -> zbus::Result<()>;
+    fn job_removed(&self, id: u32, job: ObjectPath<'_>, unit: &str, result: &str) -> zbus::Result<()>;
 }
 
 #[proxy(
@@ -42,15 +42,15 @@ pub trait Systemd {
 )]
 trait Scope {
     #[zbus(property)]
-    pub fn memory_max(&self) -> zbus::Result<u64>;
+    fn memory_max(&self) -> zbus::Result<u64>;
     #[zbus(property)]
-    pub fn tasks_max(&self) -> zbus::Result<u64>;
+    fn tasks_max(&self) -> zbus::Result<u64>;
     #[zbus(property, name = "CPUWeight")]
-    pub fn cpu_weight(&self) -> zbus::Result<u64>;
+    fn cpu_weight(&self) -> zbus::Result<u64>;
     #[zbus(property)]
-    pub fn device_policy(&self) -> zbus::Result<String>;
+    fn device_policy(&self) -> zbus::Result<String>;
     #[zbus(property)]
-    pub fn device_allow(&self) -> zbus::Result<Vec<(String, String)>>;
+    fn device_allow(&self) -> zbus::Result<Vec<(String, String)>>;
 }
 
 /// The limits of a container that an instance's scope gets.

@@ -144,7 +144,7 @@ impl Host {
             }
             Run::Device => {
                 // One fires for the first time, the other one's counter wraps.
-                let (irq, name) = if cpu.interrupts % 2 == 0 {
+                let (irq, name) = if cpu.interrupts.is_multiple_of(2) {
                     (30, "nvme0q1")
                 } else {
                     (31, "eth0")

@@ -141,7 +141,9 @@ proptest! {
             }
             ring.entries.remove(swap % length);
         }
-        VMS.map(|vm| ring.account(vm));
+        for vm in VMS {
+            ring.account(vm);
+        }
     }
 
     #[test]

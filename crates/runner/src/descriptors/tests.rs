@@ -30,14 +30,14 @@ fn names_in_arguments_and_options_are_the_same(#[case] given: &[&str], #[case] n
 fn arguments_need_not_be_text() {
     let odd = OsString::from_vec(b"\xff{fd:a}\xfe".to_vec());
     let number = |name: &str| (name == "a").then(|| "7".to_owned());
-    assert_eq!(replaced(&odd, number).unwrap().as_bytes(), b"\xff7\xfe");
+    assert_eq!(replace_placeholders(&odd, number).unwrap().as_bytes(), b"\xff7\xfe");
 }
 
 proptest::proptest! {
     #[test]
     fn no_argument_is_too_odd(arg: Vec<u8>, text in "[{}fd:a]{0,12}") {
         for arg in [OsString::from_vec(arg), text.into()] {
-            let _ = replaced(&arg, |_| Some("1".into()));
+            let _ = replace_placeholders(&arg, |_| Some("1".into()));
         }
     }
 }

@@ -83,7 +83,7 @@ fn no_interrupt_may_fire_on_any_vm() {
     let (kernel, mut memory) = (crowd(), Memory::default());
     let order = vms(0..VMS);
     let report = round(&kernel, &order, &mut memory);
-    let exclusive = Cpus::of(&order, CpuSet::below(256)).exclusive;
+    let exclusive = Cpus::new(&order, CpuSet::below(256)).exclusive;
     assert!(
         kernel
             .tree()
