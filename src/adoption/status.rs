@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
+use stelia_model as model;
 use stelia_node::cgroup::CgroupPath;
 
 use super::scan::AdoptableVm;
 use super::task::Adoption;
-use crate::engine::Unadopted;
 use crate::journal::{self, Pod, about};
 
 impl Adoption {
@@ -32,7 +32,7 @@ impl Adoption {
     }
 
     /// A VM is not adopted: said in the journal once, as long as it is for the same reason. `visible`: what its pod may read of that.
-    pub(super) fn refuse(&mut self, origin: CgroupPath, refused: Unadopted, visible: &str) {
+    pub(super) fn refuse(&mut self, origin: CgroupPath, refused: model::Unadopted, visible: &str) {
         let known = self.unadopted.get(&origin);
         let same = known.is_some_and(|known| known.reason == refused.reason && known.text == refused.text);
         if same {
@@ -54,7 +54,7 @@ impl Adoption {
         self.engine
             .note(&refused.pod, refused.pod_name.clone(), "Refused", message);
         let since_us = known.map_or(refused.since_us, |known| known.since_us);
-        self.unadopted.insert(origin, Unadopted { since_us, ..refused });
+        self.unadopted.insert(origin, model::Unadopted { since_us, ..refused });
         self.show();
     }
 }

@@ -74,7 +74,7 @@ pub struct Facts {
     pub(crate) localities: Localities,
     /// What the daemon says of interrupts; `None`: it does not answer, or was not asked.
     pub(crate) quiet: Option<Quiet>,
-    /// What it says of the ledger; `None` also where it is older.
+    /// What it says of the ledger.
     pub(crate) ledger: Option<LedgerSummary>,
     /// What it says of the file for the cluster's publisher; `None` also where it is older.
     pub(crate) publishing: Option<Publishing>,

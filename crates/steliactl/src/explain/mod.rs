@@ -12,6 +12,9 @@ pub(crate) mod why;
 
 use std::time::Instant;
 
+use stelia_allocator::CpuSource;
+use stelia_api::Word;
+
 use super::client::{Client, Failure};
 use super::threads::Roots;
 use super::view::{OutputOptions, now};
@@ -32,12 +35,10 @@ fn subject(what: Option<&str>) -> Subject<'_> {
     }
 }
 
-/// `None` comes from a daemon that is older than `cpu-source`.
-fn source_in_words(source: Option<&str>) -> String {
-    match source {
-        Some("kubelet") => "kubelet, by its static policy".to_owned(),
-        Some(other) => other.to_owned(),
-        None => "not told: the daemon is older than this program, and CPUs are kubelet's choice".to_owned(),
+fn source_in_words(source: &Word<CpuSource>) -> String {
+    match source.known() {
+        Some(CpuSource::Kubelet) => "kubelet, by its static policy".to_owned(),
+        _ => source.to_string(),
     }
 }
 
