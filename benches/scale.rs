@@ -275,7 +275,10 @@ async fn bring_up(
     let (share, calls) = (model.time_spent(), model.counts().since(counts));
     model.measure_time(false);
     let view = handle.view();
-    let isolated = view.instances.values().filter(|instance| instance.state == "isolated");
+    let isolated = view
+        .instances
+        .values()
+        .filter(|instance| instance.state == stelia_api::State::Isolated);
     let isolated = isolated.filter(|instance| instance.degraded.is_empty()).count();
     ensure!(isolated == vms as usize, "only {isolated} of {vms} VMs are isolated");
     Ok((took, share, calls))

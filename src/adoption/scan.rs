@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use stelia_adopt::{Names, NotAdopted, is_vcpu, is_vmm, rules_for, vm};
 use stelia_decide::AdoptedPlacement;
 use stelia_kubelet::{ContainerCgroup, PodName, PodUid};
+use stelia_model as model;
 use stelia_node::cgroup::{CgroupPath, File, populated, read_cpus};
 use stelia_node::proc::TaskId;
 use stelia_node::processes::{self, Process};
@@ -13,7 +14,7 @@ use stelia_node::{System, containers, runtime};
 use stelia_record::{Tree, Vcpu};
 use stelia_settings::{AdoptPlacement, AdoptRule};
 
-use crate::engine::{Handle, InstanceView, Unadopted, now_us};
+use crate::engine::{Handle, now_us};
 
 /// A VM that matches a rule, with everything that the engine needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,8 +42,8 @@ impl AdoptableVm {
     }
 
     /// The VM as one that is not adopted, with the reason.
-    pub(super) fn refused(&self, reason: &str, text: String) -> Unadopted {
-        Unadopted {
+    pub(super) fn refused(&self, reason: &str, text: String) -> model::Unadopted {
+        model::Unadopted {
             pod: self.pod.clone(),
             pod_name: self.pod_name.clone(),
             container: self.container.clone(),
@@ -61,9 +62,9 @@ pub(super) enum ScanOutcome {
     NoRule,
     /// The container is gone, registered itself, or its VM is adopted as it is.
     Nothing,
-    Refused(Box<Unadopted>),
+    Refused(Box<model::Unadopted>),
     /// It has no complete VM yet; with the reason, if a process in it looks like a VMM.
-    Waiting(Option<Box<Unadopted>>),
+    Waiting(Option<Box<model::Unadopted>>),
     Vm(Box<AdoptableVm>),
 }
 
@@ -103,7 +104,7 @@ pub(super) fn container(
     let system = engine.system();
     let names = names(system, container);
     let refused = |rule: &str, reason: &str, text: String| {
-        Box::new(Unadopted {
+        Box::new(model::Unadopted {
             pod: container.pod.clone(),
             pod_name: names.pod.clone(),
             container: names.container.clone().unwrap_or_default(),
@@ -143,7 +144,7 @@ pub(super) fn container(
         }
         Err(_) if refuses => ScanOutcome::Waiting(None),
         Ok(vm) => {
-            let is_same = |known: &InstanceView| {
+            let is_same = |known: &model::Instance| {
                 let threads = known
                     .vcpus
                     .iter()
@@ -188,7 +189,7 @@ struct ContainerProcesses {
 fn read(
     system: &System,
     origin: &CgroupPath,
-    known: Option<&InstanceView>,
+    known: Option<&model::Instance>,
     rules: &[&AdoptRule],
 ) -> Result<Option<ContainerProcesses>, String> {
     let cgroups = &*system.cgroups;

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use stelia_kubelet::ContainerCgroup;
+use stelia_model as model;
 
 use super::scan::{AdoptableVm, ScanOutcome};
-use crate::engine::Unadopted;
 
 /// The delay of the first scan. It doubles before each further one. QEMU's vCPU threads exist some 10 ms after it created its VM.
 const FIRST_SCAN_DELAY: Duration = Duration::from_millis(10);
@@ -55,7 +55,7 @@ pub(super) enum Next {
     Forget {
         matches_rule: bool,
     },
-    Refuse(Box<Unadopted>),
+    Refuse(Box<model::Unadopted>),
     Adopt(Box<AdoptableVm>),
 }
 
@@ -226,8 +226,8 @@ mod tests {
         ScanOutcome::Waiting(Some(Box::new(refused())))
     }
 
-    fn refused() -> Unadopted {
-        Unadopted {
+    fn refused() -> model::Unadopted {
+        model::Unadopted {
             pod: PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap(),
             pod_name: None,
             container: String::new(),

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
+use stelia_model as model;
 use stelia_node::cgroup::CgroupPath;
 
 use super::scan::AdoptableVm;
 use super::task::Adoption;
-use crate::engine::Unadopted;
 use crate::journal::{self, Pod, about};
 
 impl Adoption {
@@ -33,7 +33,7 @@ impl Adoption {
     }
 
     /// Log and show that a VM is not adopted. A reason is logged once, until it changes. `visible`: the reason as its pod may read it.
-    pub(super) fn refuse(&mut self, origin: CgroupPath, refused: Unadopted, visible: &str) {
+    pub(super) fn refuse(&mut self, origin: CgroupPath, refused: model::Unadopted, visible: &str) {
         let known = self.unadopted.get(&origin);
         let same = known.is_some_and(|known| known.reason == refused.reason && known.text == refused.text);
         if same {
@@ -55,7 +55,7 @@ impl Adoption {
         self.engine
             .note(&refused.pod, refused.pod_name.clone(), "Refused", message);
         let since_us = known.map_or(refused.since_us, |known| known.since_us);
-        self.unadopted.insert(origin, Unadopted { since_us, ..refused });
+        self.unadopted.insert(origin, model::Unadopted { since_us, ..refused });
         self.show();
     }
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use stelia_api::Error;
 use stelia_kubelet::{ContainerCgroup, PodUid};
+use stelia_model as model;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::kvm_events::{Change, KvmEvents, KvmEventsError, KvmMessage};
 use stelia_settings::Settings;
@@ -17,7 +18,7 @@ use super::budget::Budgets;
 use super::scan::{AdoptableVm, ScanOutcome};
 use super::starting_vm::{Next, StartingVm};
 use super::{adopt, scan};
-use crate::engine::{CallChange, Handle, Peer, RollbackError, Unadopted};
+use crate::engine::{CallChange, Handle, Peer, RollbackError};
 use crate::journal;
 
 /// Adopt VMs until cancelled.
@@ -92,7 +93,7 @@ pub(super) struct Adoption {
     pub(super) starting: BTreeMap<CgroupPath, StartingVm>,
     budgets: Budgets,
     /// VMs that match a rule and are not adopted.
-    pub(super) unadopted: BTreeMap<CgroupPath, Unadopted>,
+    pub(super) unadopted: BTreeMap<CgroupPath, model::Unadopted>,
     /// VMs that were registered and whose vCPUs could not be isolated. They are not moved again before something about them changes.
     undone: BTreeMap<CgroupPath, AdoptableVm>,
     /// Containers that match no rule and in which a VM was created. They are not scanned again.

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use stelia_api::{Reason, instance_path};
+use stelia_api::instance_path;
+use stelia_model as model;
 use zbus::object_server::{Interface as _, SignalEmitter};
 use zbus::{Message, Variant};
 
-use super::instance::Instance;
-use crate::engine::InstanceView;
+use super::instance::{Instance, PROPERTIES};
 
 const INTERFACE: &str = "org.freedesktop.DBus.Properties";
 const SIGNAL: &str = "PropertiesChanged";
@@ -15,44 +15,22 @@ const SIGNAL: &str = "PropertiesChanged";
 /// The interface, the properties that changed with their values, and those whose values are left out: none.
 type Body<'a> = (String, HashMap<&'static str, Variant<'a>>, &'static [&'static str]);
 
-/// A property's name, whether it changed, and its value now.
-type Property<'a> = (&'static str, bool, fn(&'a InstanceView) -> Variant<'a>);
-
 /// The body of the signal, where any property differs between two views of an instance.
-fn body<'a>(old: &InstanceView, new: &'a InstanceView) -> Option<Body<'a>> {
-    let properties: [Property<'a>; 9] = [
-        ("State", old.state != new.state, |view| view.state.into()),
-        ("Degraded", old.degraded != new.degraded, |view| {
-            let reasons = view.degraded.iter().map(Reason::to_string);
-            reasons.collect::<Vec<String>>().into()
-        }),
-        ("ExclusiveCPUs", old.exclusive != new.exclusive, |view| {
-            view.exclusive.to_string().into()
-        }),
-        ("FloatCPUs", old.float != new.float, |view| {
-            view.float.to_string().into()
-        }),
-        ("MemoryNodes", old.mems != new.mems, |view| view.mems.as_str().into()),
-        ("Partition", old.partition != new.partition, |view| {
-            view.partition.as_str().into()
-        }),
-        ("Placement", old.placement != new.placement, |view| {
-            view.placement.into()
-        }),
-        ("AdoptedBy", old.adopted_by != new.adopted_by, |view| {
-            view.adopted_by.as_deref().unwrap_or_default().into()
-        }),
-        ("IsolatedTimestamp", old.isolated_us != new.isolated_us, |view| {
-            view.isolated_us.into()
-        }),
-    ];
-    let changed = properties.into_iter().filter(|(_, differs, _)| *differs);
-    let changed: HashMap<&str, Variant<'a>> = changed.map(|(name, _, value)| (name, value(new))).collect();
+fn body<'a>(old: &model::Instance, new: &'a model::Instance) -> Option<Body<'a>> {
+    let properties = PROPERTIES
+        .into_iter()
+        .map(|(name, value)| (name, value(old), value(new)));
+    let changed = properties.filter(|(_, old, new)| old != new);
+    let changed: HashMap<&str, Variant<'a>> = changed.map(|(name, _, new)| (name, new)).collect();
     (!changed.is_empty()).then(|| (Instance::name().to_string(), changed, [].as_slice()))
 }
 
 /// Emit the signal, if anything differs between two views.
-pub(super) async fn tell(emitter: &SignalEmitter<'_>, old: &InstanceView, new: &InstanceView) -> zbus::Result<()> {
+pub(super) async fn tell(
+    emitter: &SignalEmitter<'_>,
+    old: &model::Instance,
+    new: &model::Instance,
+) -> zbus::Result<()> {
     match body(old, new) {
         Some(body) => emitter.emit(INTERFACE, SIGNAL, &body).await,
         None => Ok(()),
@@ -60,7 +38,7 @@ pub(super) async fn tell(emitter: &SignalEmitter<'_>, old: &InstanceView, new: &
 }
 
 /// The signal alone, for a connection that zbus does not have.
-pub(super) fn message(old: &InstanceView, new: &InstanceView) -> zbus::Result<Option<Message>> {
+pub(super) fn message(old: &model::Instance, new: &model::Instance) -> zbus::Result<Option<Message>> {
     let path = instance_path(&new.pod);
     body(old, new)
         .map(|body| Message::signal(path.as_str(), INTERFACE, SIGNAL).build(&body))
@@ -72,9 +50,10 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
-    use stelia_api::ReasonKind;
+    use stelia_api::{Reason, ReasonKind, State};
     use stelia_cpus::CpuSet;
     use stelia_kubelet::PodUid;
+    use stelia_settings::AdoptPlacement;
     use zbus::fdo::PropertiesChanged;
     use zbus_xml::Node;
 
@@ -83,17 +62,17 @@ mod tests {
     #[test]
     fn every_property_that_may_change_is_told_with_its_type_and_no_other() {
         let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
-        let old = InstanceView::registered(pod.clone());
-        let new = InstanceView {
+        let old = crate::engine::registered(pod.clone());
+        let new = model::Instance {
             container: "other".to_owned(),
             adopted_by: Some("rule".to_owned()),
-            state: "leaving",
+            state: State::Leaving.into(),
             degraded: vec![Reason::of(&pod, ReasonKind::CpusOffline, "CPU 2 is offline")],
             exclusive: CpuSet::below(2),
             float: CpuSet::below(3),
             mems: "1".to_owned(),
             partition: "isolated".to_owned(),
-            placement: "other",
+            placement: AdoptPlacement::Keep.into(),
             registered_us: old.registered_us + 1,
             isolated_us: old.isolated_us + 1,
             ..old.clone()

@@ -9,6 +9,7 @@ use futures_util::StreamExt as _;
 use stelia_api::MANAGER_PATH;
 use stelia_api::client::ManagerProxy;
 use stelia_cpus::CpuSet;
+use stelia_model as model;
 use stelia_settings::Settings;
 use stelia_testnode::{Kernel, Model, topology};
 use zbus::fdo::PropertiesChanged;
@@ -21,7 +22,7 @@ use super::caller::EntryPoint;
 use super::export::Exporter;
 use super::manager::Manager;
 use super::private_bus::PrivateBus;
-use crate::engine::{Engine, Handle, View};
+use crate::engine::{Engine, Handle};
 
 fn handle(root: &std::path::Path) -> Handle {
     crate::journal::catalog_tests::hold_to_it();
@@ -108,10 +109,10 @@ async fn instance_is_what_its_xml_says() {
 
 #[tokio::test]
 async fn job_is_what_its_xml_says() {
-    let job = crate::engine::Job {
+    let job = model::Job {
         id: 1,
         scope: "node".into(),
-        phase: crate::engine::JobPhase::Pending,
+        phase: model::JobPhase::Pending.into(),
         reason: String::new(),
         moves: Vec::new(),
         began_us: 0,
@@ -124,7 +125,7 @@ async fn job_is_what_its_xml_says() {
 }
 
 /// What the node's properties tell a client when one view follows another: the names that changed.
-async fn told(old: &View, new: &View) -> BTreeSet<String> {
+async fn told(old: &model::Node, new: &model::Node) -> BTreeSet<String> {
     let root = tempfile::tempdir().unwrap();
     let engine = handle(root.path());
     let exporter = Exporter::new(engine.clone(), EntryPoint::Bus(Default::default()), None);
@@ -165,7 +166,7 @@ async fn told(old: &View, new: &View) -> BTreeSet<String> {
 
 #[tokio::test]
 async fn the_manager_tells_of_drift_of_kubelet_of_the_pool_and_of_nothing_else() {
-    let old = View::default();
+    let old = model::Node::default();
     let mut new = old.clone();
     new.kubelet_modified_us = Some(1);
     assert!(told(&old, &new).await.is_empty());

@@ -1,9 +1,11 @@
 //! The answer to Describe: the engine's view in the contract's words.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use serde_json::Value;
-use stelia_api::view::Description;
 use stelia_api::{Error, ErrorKind};
+use stelia_model as model;
 
 use super::readings::Recent;
 use crate::engine::Handle;
@@ -11,9 +13,8 @@ use crate::engine::Handle;
 /// Everything that the daemon knows, as JSON.
 pub(super) fn json(engine: &Handle, recent: &mut Recent) -> Result<String, Error> {
     let view = engine.view();
-    let usage = recent.usage(&*engine.system().cgroups, &view).iter();
-    let usage = usage.map(|(pod, usage)| (pod.to_string(), *usage)).collect();
-    let description = Description {
+    let usage = recent.usage(&*engine.system().cgroups, &view).clone();
+    let description = model::Description {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         usage,
         kubelet_config: match recent.kubelet_config() {
@@ -22,7 +23,7 @@ pub(super) fn json(engine: &Handle, recent: &mut Recent) -> Result<String, Error
         },
         locality: recent.locality(engine.system(), &view).clone(),
         metrics: engine.metrics().read(),
-        node: view,
+        node: Arc::unwrap_or_clone(view),
     };
     // By way of a Value the members are sorted by name.
     Ok(value(&description)?.to_string())
@@ -34,10 +35,7 @@ fn value(part: &impl Serialize) -> Result<Value, Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use stelia_allocator::{AllocatorPolicies, CpuSource, HeldCpus, Pools};
-    use stelia_api::view::Node;
     use stelia_api::{Reason, ReasonKind};
     use stelia_cpus::{CpuSet, Topology};
     use stelia_kubelet::{PodName, PodUid};
@@ -48,14 +46,13 @@ mod tests {
     use stelia_api::quiet::{self, Quiet};
 
     use super::*;
-    use crate::engine::{Counters, InstanceView, LastPass, PinnedThread, PoolsView, Unadopted, View};
 
     fn cpus(list: &str) -> CpuSet {
         list.parse().unwrap()
     }
 
     /// A view that has something in each of its members.
-    fn view() -> View {
+    fn view() -> model::Node {
         let pod = PodUid::parse("3ceda12c-3ee9-40fa-9f42-61428fe654a6").unwrap();
         let of_pod = |list: &str| (pod.clone(), cpus(list));
         let allocation = r#"{"qos":"LSE","cpus":2,"bind":"FullPCPUs","required":true,"exclusive":"PCPULevel",
@@ -68,7 +65,7 @@ mod tests {
             socket: 1,
             cpus: cpus("0-1"),
         };
-        let instance = InstanceView {
+        let instance = model::Instance {
             container: "compute".to_owned(),
             adopted_by: Some("kubevirt".to_owned()),
             pod_name: PodName::new("team-a", "vm"),
@@ -80,8 +77,8 @@ mod tests {
             partition: "isolated".to_owned(),
             registered_us: 7,
             isolated_us: 8,
-            contained_reason: Some("refused"),
-            vcpus: vec![PinnedThread {
+            contained_reason: Some(model::ContainedReason::Refused.into()),
+            vcpus: vec![model::PinnedThread {
                 thread: stelia_record::VcpuThread {
                     role: stelia_api::ThreadRole::Vcpu(1),
                     task: TaskId { id: 70, start: 9 },
@@ -89,15 +86,15 @@ mod tests {
                 },
                 guest_node: Some(0),
             }],
-            ..InstanceView::registered(pod.clone())
+            ..crate::engine::registered(pod.clone())
         };
-        View {
-            cpu_source: CpuSource::Steliad,
+        model::Node {
+            cpu_source: CpuSource::Steliad.into(),
             pool: Some(cpus("0-1")),
-            pools: Some(Arc::new(PoolsView {
+            pools: Some(Arc::new(model::Pools {
                 reserved: cpus("0"),
                 kubelet: cpus("6"),
-                policies: AllocatorPolicies::default(),
+                policies: model::Part::Known(AllocatorPolicies::default()),
                 held: HeldCpus {
                     pcpu_level: cpus("2-3"),
                     ..HeldCpus::default()
@@ -122,13 +119,13 @@ mod tests {
             slice_exclusive: cpus("2-3"),
             partitions: Some(true),
             restricted: [("system.slice".to_owned(), "0-1".to_owned())].into(),
-            counters: Counters {
+            counters: model::Counters {
                 drift_found: 2,
                 drift_repaired: 1,
             },
-            last_pass: Some(LastPass {
+            last_pass: Some(model::LastPass {
                 number: 7,
-                trigger: "audit".to_owned(),
+                trigger: model::Trigger::Audit.into(),
                 ended_us: 3,
                 duration_us: 4,
                 steps: 5,
@@ -139,7 +136,7 @@ mod tests {
             instances: [(pod.clone(), Arc::new(instance))].into(),
             jobs: vec![serde_json::from_str(job).unwrap()],
             unreadable: vec![("a.scope".to_owned(), "schema 9".to_owned())],
-            unadopted: Arc::new(vec![Unadopted {
+            unadopted: Arc::new(vec![model::Unadopted {
                 pod: pod.clone(),
                 pod_name: PodName::new("team-a", "vm"),
                 container: "compute".to_owned(),
@@ -229,14 +226,18 @@ mod tests {
     fn the_names_and_forms_of_the_description_stay() {
         let described = value(&view()).unwrap();
         insta::assert_snapshot!(described.to_string());
-        let empty = value(&View::default()).unwrap();
+        let started = model::Node {
+            cpu_source: CpuSource::Kubelet.into(),
+            ..model::Node::default()
+        };
+        let empty = value(&started).unwrap();
         insta::assert_snapshot!("the_description_of_nothing", empty.to_string());
     }
 
     #[test]
     fn what_is_written_is_read_as_it_was() {
         let written = value(&view()).unwrap();
-        let read: Node = serde_json::from_value(written.clone()).unwrap();
+        let read: model::Node = serde_json::from_value(written.clone()).unwrap();
         assert_eq!(value(&read).unwrap(), written);
     }
 }

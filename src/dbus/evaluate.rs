@@ -7,7 +7,7 @@ use stelia_api::{Error, ErrorKind};
 use super::manager::Options;
 use super::options;
 use super::readings::Readings;
-use crate::engine::Handle;
+use crate::engine::{Handle, allocator_node};
 
 /// Answer every request.
 pub(super) async fn answers(
@@ -19,7 +19,7 @@ pub(super) async fn answers(
     options::known(given, &[])?;
     let requests = read(requests)?;
     let engine = engine.clone();
-    let answers = readings.read(move |_| Ok(evaluate(&engine.view().allocator_node()?, &requests)));
+    let answers = readings.read(move |_| Ok(evaluate(&allocator_node(&engine.view())?, &requests)));
     let answers = answers.await?.into_iter().map(Answer::from);
     answers.map(|answer| to_dict(&answer)).collect()
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use stelia_api::{Error, MANAGER_PATH, instance_path};
 use stelia_kubelet::PodUid;
+use stelia_model as model;
 use tokio::sync::Mutex;
 use zbus::Connection;
 use zbus::object_server::SignalEmitter;
@@ -15,10 +16,10 @@ use super::changes;
 use super::instance::Instance;
 use super::job::{Job, job_path};
 use super::manager::{Manager, object_path};
-use crate::engine::{self, Handle, InstanceView, View};
+use crate::engine::Handle;
 
 /// An instance as its object shows it.
-pub(super) type Shown = Arc<InstanceView>;
+pub(super) type Shown = Arc<model::Instance>;
 
 /// The objects of one connection. On the runner socket that is at most the peer's own instance.
 pub(super) struct Exporter {
@@ -29,7 +30,7 @@ pub(super) struct Exporter {
     /// The connection's objects hold this exporter: without [`Self::detach`] neither would ever be freed.
     connection: RwLock<Option<Connection>>,
     shown: Mutex<BTreeMap<PodUid, Arc<RwLock<Shown>>>>,
-    jobs: Mutex<BTreeMap<u32, Arc<RwLock<engine::Job>>>>,
+    jobs: Mutex<BTreeMap<u32, Arc<RwLock<model::Job>>>>,
 }
 
 impl Exporter {
@@ -85,7 +86,7 @@ impl Exporter {
     }
 
     /// Emit changes of the node's properties, which are not for pods.
-    async fn tell(&self, old: &View, new: &View) -> Result<(), Error> {
+    async fn tell(&self, old: &model::Node, new: &model::Node) -> Result<(), Error> {
         let (Some(connection), EntryPoint::Bus(_)) = (&self.connection(), &self.door) else {
             return Ok(());
         };
@@ -95,7 +96,7 @@ impl Exporter {
     }
 
     /// Make the objects match the view, and emit the signals of what changed.
-    pub(super) async fn sync(&self, view: &View) -> Result<(), Error> {
+    pub(super) async fn sync(&self, view: &model::Node) -> Result<(), Error> {
         let Some(connection) = &self.connection() else {
             return Ok(());
         };
@@ -162,7 +163,7 @@ impl Exporter {
         Ok(Manager::instance_new(&manager, pod.as_str(), object_path(pod)?.into()).await?)
     }
 
-    async fn sync_jobs(&self, connection: &Connection, view: &View) -> Result<(), Error> {
+    async fn sync_jobs(&self, connection: &Connection, view: &model::Node) -> Result<(), Error> {
         let server = connection.object_server();
         let mut shown = self.jobs.lock().await;
         let kept = |id: &u32| view.jobs.iter().any(|job| job.id == *id);
@@ -211,8 +212,8 @@ async fn remove(
 }
 
 /// Whether two views of an instance may differ: not if they are one value in memory.
-fn may_differ<T: Borrow<InstanceView>>(old: &T, new: &T) -> bool {
-    !std::ptr::eq::<InstanceView>(old.borrow(), new.borrow())
+fn may_differ<T: Borrow<model::Instance>>(old: &T, new: &T) -> bool {
+    !std::ptr::eq::<model::Instance>(old.borrow(), new.borrow())
 }
 
 #[cfg(test)]
@@ -225,8 +226,8 @@ mod tests {
 
     #[test]
     fn one_and_the_same_instance_is_not_compared() {
-        let view = Arc::new(InstanceView::registered(pod(1)));
+        let view = Arc::new(crate::engine::registered(pod(1)));
         assert!(!may_differ(&view, &view.clone()));
-        assert!(may_differ(&view, &Arc::new(InstanceView::clone(&view))));
+        assert!(may_differ(&view, &Arc::new(model::Instance::clone(&view))));
     }
 }

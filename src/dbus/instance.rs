@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use stelia_api::{Error, ErrorKind, NOT_PINNED, Reason};
-use stelia_kubelet::{PodName, PodUid};
+use stelia_kubelet::PodUid;
+use stelia_model as model;
 use stelia_record::Vcpu;
 use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
@@ -18,7 +19,7 @@ use super::manager::Options;
 use super::options;
 use super::report::report_dict;
 use crate::authz::Operation;
-use crate::engine::{AttachRequest, Handle, InstanceView, VcpuRequest, Vmm};
+use crate::engine::{AttachRequest, Handle, VcpuRequest, Vmm};
 use crate::journal::{self, Pod, about};
 
 pub(super) struct Instance {
@@ -33,7 +34,7 @@ impl Instance {
     #[cfg(test)]
     pub(super) fn for_introspection(engine: Handle, root: u32) -> Self {
         let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
-        let view = Arc::new(InstanceView::registered(pod.clone()));
+        let view = Arc::new(crate::engine::registered(pod.clone()));
         Self {
             engine,
             door: EntryPoint::Bus(super::caller::Users::with_root(root)),
@@ -42,7 +43,7 @@ impl Instance {
         }
     }
 
-    fn show<T>(&self, of: impl FnOnce(&InstanceView) -> T) -> T {
+    fn show<T>(&self, of: impl FnOnce(&model::Instance) -> T) -> T {
         // A view is replaced whole: there is no half-written one to fear after a panic elsewhere.
         of(&self.shown.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -102,6 +103,25 @@ fn iothreads(options: &Options) -> Result<Vec<i32>, Error> {
         Some(_) => Err(wrong()),
     }
 }
+
+/// A property's name and its value.
+type Property = (&'static str, for<'a> fn(&'a model::Instance) -> Variant<'a>);
+
+/// The properties that may change: what PropertiesChanged tells, as the getters below answer it.
+pub(super) const PROPERTIES: [Property; 9] = [
+    ("State", |one| one.state.name().into()),
+    ("Degraded", |one| {
+        let reasons = one.degraded.iter().map(Reason::to_string);
+        reasons.collect::<Vec<String>>().into()
+    }),
+    ("ExclusiveCPUs", |one| one.exclusive.to_string().into()),
+    ("FloatCPUs", |one| one.float.to_string().into()),
+    ("MemoryNodes", |one| one.mems.as_str().into()),
+    ("Partition", |one| one.partition.as_str().into()),
+    ("Placement", |one| one.placement.name().into()),
+    ("AdoptedBy", |one| one.adopted_by.as_deref().unwrap_or_default().into()),
+    ("IsolatedTimestamp", |one| one.isolated_us.into()),
+];
 
 #[interface(name = "io.stelia.Isolation1.Instance")]
 impl Instance {
@@ -246,12 +266,12 @@ impl Instance {
 
     #[zbus(property(emits_changed_signal = "const"))]
     fn pod_namespace(&self) -> String {
-        self.show(|view| view.pod_name.as_ref().map_or("", PodName::namespace).to_owned())
+        self.show(|view| view.namespace().to_owned())
     }
 
     #[zbus(property(emits_changed_signal = "const"))]
     fn pod_name(&self) -> String {
-        self.show(|view| view.pod_name.as_ref().map_or("", PodName::name).to_owned())
+        self.show(|view| view.name().to_owned())
     }
 
     #[zbus(property(emits_changed_signal = "const"))]
@@ -261,7 +281,7 @@ impl Instance {
 
     #[zbus(property)]
     fn state(&self) -> String {
-        self.show(|view| view.state.to_owned())
+        self.show(|view| view.state.to_string())
     }
 
     #[zbus(property)]
@@ -271,8 +291,7 @@ impl Instance {
 
     #[zbus(property(emits_changed_signal = "const"))]
     fn qos(&self) -> String {
-        let name = |view: &InstanceView| view.allocation.as_ref().map_or("", |allocation| allocation.qos.name());
-        self.show(|view| name(view).to_owned())
+        self.show(|view| view.class().to_owned())
     }
 
     #[zbus(property, name = "ExclusiveCPUs")]
@@ -302,7 +321,7 @@ impl Instance {
 
     #[zbus(property)]
     fn placement(&self) -> String {
-        self.show(|view| view.placement.to_owned())
+        self.show(|view| view.placement.to_string())
     }
 
     #[zbus(property(emits_changed_signal = "const"))]

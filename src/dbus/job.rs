@@ -4,22 +4,21 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use stelia_api::MANAGER_PATH;
 use stelia_api::client::MoveRow;
+use stelia_model as model;
 use zbus::interface;
 use zbus::object_server::SignalEmitter;
 
-use crate::engine;
-
 pub(super) struct Job {
     /// The job last exported; the exporter replaces it.
-    pub(super) shown: Arc<RwLock<engine::Job>>,
+    pub(super) shown: Arc<RwLock<model::Job>>,
 }
 
 pub(super) fn job_path(id: u32) -> String {
     format!("{MANAGER_PATH}/job/{id}")
 }
 
-pub(super) fn rows(moves: &[engine::JobMove]) -> Vec<MoveRow> {
-    let row = |made: &engine::JobMove| {
+pub(super) fn rows(moves: &[model::JobMove]) -> Vec<MoveRow> {
+    let row = |made: &model::JobMove| {
         let (from, to) = (made.from.to_string(), made.to.to_string());
         (made.pod.clone(), from, to, made.gain.clone())
     };
@@ -27,7 +26,7 @@ pub(super) fn rows(moves: &[engine::JobMove]) -> Vec<MoveRow> {
 }
 
 impl Job {
-    fn show<T>(&self, of: impl FnOnce(&engine::Job) -> T) -> T {
+    fn show<T>(&self, of: impl FnOnce(&model::Job) -> T) -> T {
         of(&self.shown.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -35,8 +34,8 @@ impl Job {
     pub(super) async fn changed(
         &self,
         emitter: &SignalEmitter<'_>,
-        old: &engine::Job,
-        new: &engine::Job,
+        old: &model::Job,
+        new: &model::Job,
     ) -> zbus::Result<()> {
         if old.moves != new.moves {
             self.moves_changed(emitter).await?;
@@ -69,7 +68,7 @@ impl Job {
 
     #[zbus(property)]
     fn phase(&self) -> String {
-        self.show(|job| job.phase.name().to_owned())
+        self.show(|job| job.phase.to_string())
     }
 
     #[zbus(property)]

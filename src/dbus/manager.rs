@@ -7,6 +7,7 @@ pub(super) use stelia_api::client::OwnedDict as Options;
 use stelia_api::client::{InstanceRow, MoveRow};
 use stelia_api::{Error, ErrorKind, instance_path};
 use stelia_kubelet::PodUid;
+use stelia_model as model;
 use stelia_node::places;
 use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
@@ -20,7 +21,7 @@ use super::readings::Readings;
 use super::report::{preview_dict, report_dict};
 use super::{description, evaluate, node_topology, options, registration};
 use crate::authz::Operation;
-use crate::engine::{Handle, Peer, RebindRequest, View};
+use crate::engine::{Handle, Peer, RebindRequest};
 
 pub(super) struct Manager {
     pub(super) engine: Handle,
@@ -37,7 +38,7 @@ pub(super) fn object_path(pod: &PodUid) -> Result<OwnedObjectPath, Error> {
 
 impl Manager {
     /// A property of the node. Pods may not read it, because it tells of other pods.
-    fn show<T>(&self, of: impl FnOnce(&View) -> T) -> Result<T, Error> {
+    fn show<T>(&self, of: impl FnOnce(&model::Node) -> T) -> Result<T, Error> {
         match self.door {
             EntryPoint::Bus(_) => Ok(of(&self.engine.view())),
             EntryPoint::Runner(_) => {
@@ -47,7 +48,12 @@ impl Manager {
     }
 
     /// Emit PropertiesChanged for every property that differs between two views.
-    pub(super) async fn changed(&self, emitter: &SignalEmitter<'_>, old: &View, new: &View) -> zbus::Result<()> {
+    pub(super) async fn changed(
+        &self,
+        emitter: &SignalEmitter<'_>,
+        old: &model::Node,
+        new: &model::Node,
+    ) -> zbus::Result<()> {
         if old.kubelet_problem != new.kubelet_problem {
             self.kubelet_problem_changed(emitter).await?;
         }
@@ -151,7 +157,7 @@ impl Manager {
                         instance.pod.to_string(),
                         instance.container.clone(),
                         object_path(&instance.pod)?,
-                        instance.state.to_owned(),
+                        instance.state.to_string(),
                         instance.exclusive.to_string(),
                     ))
                 })
@@ -369,7 +375,7 @@ impl Manager {
 
     #[zbus(property, name = "SharedCPUs")]
     fn shared_cpus(&self) -> Result<String, Error> {
-        self.show(View::shared_cpus)
+        self.show(|view| view.shared_cpus().to_string())
     }
 
     #[zbus(signal)]

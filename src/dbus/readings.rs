@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::config::{ConfigError, KubeletConfig};
 use stelia_kubelet::{PodUid, config};
+use stelia_model as model;
 use stelia_node::System;
 use stelia_node::cgroup::Cgroups;
 use stelia_node::locality::Localities;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::engine::{Configuration, Usage, View, localities, usage};
+use crate::engine::{Configuration, localities, usage};
 
 /// How long a reading is used.
 const MAX_READING_AGE: Duration = Duration::from_secs(1);
@@ -104,7 +105,7 @@ impl From<ConfigError> for ConfigProblem {
 #[derive(Default)]
 pub(super) struct Recent {
     config: Cached<Result<KubeletConfig, ConfigProblem>>,
-    usage: Cached<BTreeMap<PodUid, Usage>>,
+    usage: Cached<BTreeMap<PodUid, model::Usage>>,
     locality: Cached<Localities>,
 }
 
@@ -131,14 +132,14 @@ impl Recent {
     }
 
     /// What the instances of this view use: three files each.
-    pub(super) fn usage(&mut self, cgroups: &dyn Cgroups, view: &View) -> &BTreeMap<PodUid, Usage> {
-        let is_of_these = |usage: &BTreeMap<PodUid, Usage>| usage.keys().eq(view.instances.keys());
+    pub(super) fn usage(&mut self, cgroups: &dyn Cgroups, view: &model::Node) -> &BTreeMap<PodUid, model::Usage> {
+        let is_of_these = |usage: &BTreeMap<PodUid, model::Usage>| usage.keys().eq(view.instances.keys());
         self.usage
             .get(Instant::now(), MAX_READING_AGE, is_of_these, || usage(cgroups, view))
     }
 
     /// Where the memory and the devices of the instances of this view are.
-    pub(super) fn locality(&mut self, system: &System, view: &View) -> &Localities {
+    pub(super) fn locality(&mut self, system: &System, view: &model::Node) -> &Localities {
         let root = self.kubelet_root();
         let is_of_these = |cached: &Localities| {
             let pods = view.instances.keys().map(PodUid::as_str);

@@ -33,7 +33,7 @@ pub(super) fn preview_dict(preview: Preview) -> Result<Options, Error> {
         lines.push(format!("{}: {reason}", shared(pod.as_ref())));
         // A reason may name another pod, whose details it has; it is told of the instance that is degraded.
         let whose = shared(pod.as_ref().filter(|_| reason.pod.is_some()));
-        let row = (whose, reason.kind.name().to_owned(), reason.text.clone());
+        let row = (whose, reason.kind.to_string(), reason.text.clone());
         if !reasons.contains(&row) {
             reasons.push(row);
         }

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use stelia_api::{Error, MANAGER_PATH};
 use stelia_kubelet::PodUid;
+use stelia_model as model;
 use stelia_node::proc::pid_of_pidfd;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -26,7 +27,7 @@ use super::export::{Exporter, Shown};
 use super::gate::{self, Gate, GatedSocket, Line};
 use super::manager::Manager;
 use super::readings::Readings;
-use crate::engine::{Handle, InstanceView, View};
+use crate::engine::Handle;
 
 /// Accept until cancelled; the kernel says which process each peer is.
 pub async fn serve(listener: UnixListener, engine: Handle, cancel: CancellationToken) {
@@ -135,7 +136,7 @@ fn peer(stream: &UnixStream, engine: &Handle, queue_was_empty: Option<u64>) -> a
 }
 
 /// The pods that have an instance, or exclusive CPUs in kubelet's file.
-fn known(view: &View) -> BTreeSet<&str> {
+fn known(view: &model::Node) -> BTreeSet<&str> {
     let instances = view.instances.keys();
     let pods = instances.chain(view.entries.keys()).chain(view.pod_entries.keys());
     pods.map(PodUid::as_str).collect()
@@ -274,7 +275,7 @@ impl Peer {
         }
     }
 
-    async fn tell_of_change(&self, old: &InstanceView, new: &InstanceView) -> anyhow::Result<()> {
+    async fn tell_of_change(&self, old: &model::Instance, new: &model::Instance) -> anyhow::Result<()> {
         if let Some(message) = changes::message(old, new)? {
             gate::write(&self.line, message.data()).await?;
         }

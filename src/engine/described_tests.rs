@@ -6,10 +6,12 @@ use proptest::prelude::*;
 use stelia_allocator::evaluate::evaluate;
 use stelia_decide::Facts;
 use stelia_decide::testing::{any_host, any_request};
+use stelia_model as model;
 use stelia_node_report::{ApiVersion, described, report};
 use stelia_settings::Policies;
 
-use super::{View, node_facts};
+use super::node_facts;
+use super::view::{allocator_node, show_node};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
@@ -19,13 +21,13 @@ proptest! {
         (host, allocator) in any_host(), requests in proptest::collection::vec(any_request(), 1..6), second in any::<bool>(),
     ) {
         let policies = Policies { allocator, ..Policies::default() };
-        let mut view = View::default();
-        view.show_node(&host, &Facts::of(&host, &policies), &policies);
+        let mut view = model::Node::default();
+        show_node(&mut view, &host, &Facts::of(&host, &policies), &policies);
         let facts = node_facts(&view, None, BTreeMap::new(), "n".to_owned()).unwrap();
         let version = if second { ApiVersion::V1Alpha2 } else { ApiVersion::V1Alpha1 };
         let text = serde_json::to_string(&report(&facts, version)).unwrap();
         let described = described::read(&text).unwrap();
         let answers = evaluate(&described.allocator_node().unwrap(), &requests);
-        prop_assert_eq!(answers, evaluate(&view.allocator_node().unwrap(), &requests));
+        prop_assert_eq!(answers, evaluate(&allocator_node(&view).unwrap(), &requests));
     }
 }

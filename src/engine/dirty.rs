@@ -134,7 +134,7 @@ impl Dirty {
 
     fn next_of_audit(&mut self) -> Option<PodUid> {
         let last = self.audited.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        let mut after = self.audit.range((last, Bound::Unbounded));
+        let mut after = self.audit.range::<PodUid, _>((last, Bound::Unbounded));
         let next = after.next().or_else(|| self.audit.first()).cloned()?;
         self.audit.remove(&next);
         self.audited = Some(next.clone());

@@ -5,9 +5,9 @@ use std::time::Instant;
 use stelia_allocator::CpuSource;
 use stelia_decide::Instance;
 use stelia_kubelet::PodUid;
+use stelia_model::Trigger;
 use stelia_node::cgroup::CgroupPath;
 
-use super::Trigger;
 use super::state::State;
 use super::systemd_calls::Done;
 use super::watch::{Event, Place, directory};

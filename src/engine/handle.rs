@@ -8,6 +8,7 @@ use stelia_api::publishing::Publishing;
 use stelia_api::quiet::Quiet;
 use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::{PodName, PodUid};
+use stelia_model as model;
 use stelia_node::System;
 use stelia_settings::Settings;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -17,7 +18,6 @@ use super::incidents::Incidents;
 use super::ledger::LedgerCall;
 use super::metrics::Metrics;
 use super::restrict::{Restrict, restricted};
-use super::view::{InstanceView, Unadopted, View};
 use super::view_writer::Followers;
 
 /// What comes through a handle.
@@ -30,7 +30,7 @@ pub(super) enum Message {
 /// What a task beside the engine has in the view.
 pub(super) enum ShownState {
     /// VMs that are not adopted.
-    Unadopted(Vec<Unadopted>),
+    Unadopted(Vec<model::Unadopted>),
     /// What is done about interrupts and the like.
     Quiet(Box<Quiet>),
     /// The ledger's state.
@@ -43,7 +43,7 @@ pub(super) enum ShownState {
 #[derive(Clone)]
 pub struct Handle {
     pub(super) messages: mpsc::UnboundedSender<(Asker, Message)>,
-    pub(super) view: watch::Receiver<Arc<View>>,
+    pub(super) view: watch::Receiver<Arc<model::Node>>,
     pub(super) followers: Followers,
     pub(super) system: System,
     pub(super) metrics: Arc<Metrics>,
@@ -77,13 +77,13 @@ impl Handle {
     }
 
     /// The engine's latest view.
-    pub fn view(&self) -> Arc<View> {
+    pub fn view(&self) -> Arc<model::Node> {
         let view = self.view.borrow().clone();
         self.restrict(view)
     }
 
     /// A receiver of every new view. On behalf of a pod it receives none: a pod follows its instance.
-    pub(crate) fn watch(&self) -> watch::Receiver<Arc<View>> {
+    pub(crate) fn watch(&self) -> watch::Receiver<Arc<model::Node>> {
         match self.asker {
             None => self.view.clone(),
             Some(_) => watch::channel(self.view()).1,
@@ -91,7 +91,7 @@ impl Handle {
     }
 
     /// A receiver of one instance's changes, restricted to its pod; `None` while the pod has no instance.
-    pub(crate) fn follow(&self, pod: &PodUid) -> watch::Receiver<Option<Arc<InstanceView>>> {
+    pub(crate) fn follow(&self, pod: &PodUid) -> watch::Receiver<Option<Arc<model::Instance>>> {
         // A panic in another thread leaves no half-made change in a map: each call changes it once.
         let mut followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
         let known = || self.view.borrow().instances.get(pod).cloned().visible_to(pod);
@@ -123,7 +123,7 @@ impl Handle {
     }
 
     /// Show these VMs as not adopted, and no others.
-    pub(crate) fn show_unadopted(&self, unadopted: Vec<Unadopted>) {
+    pub(crate) fn show_unadopted(&self, unadopted: Vec<model::Unadopted>) {
         self.show(ShownState::Unadopted(unadopted));
     }
 

@@ -1,66 +1,11 @@
-//! Rebind jobs, as their D-Bus objects show them, and the one that runs.
+//! The rebind jobs that are remembered, and the one that runs.
 
 use std::time::Instant;
 
 use stelia_api::Reason;
-use stelia_cpus::CpuSet;
 use stelia_decide::rebind::{Move, RebindScope};
+use stelia_model::{Job, JobMove};
 use stelia_record::Record;
-use stelia_text::named;
-
-/// The phase of a job, named as in Koordinator's RebindResource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JobPhase {
-    Pending,
-    /// No move would be an improvement any more.
-    Succeed,
-    /// A move failed and was taken back, or the deadline passed. Moves made before stay.
-    Failed,
-    /// The daemon ended before the job did.
-    Unknown,
-}
-
-named!(JobPhase {
-    Pending = "Pending",
-    Succeed = "Succeed",
-    Failed = "Failed",
-    Unknown = "Unknown"
-});
-
-/// A move that is planned or was made.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct JobMove {
-    pub pod: String,
-    pub from: CpuSet,
-    pub to: CpuSet,
-    pub gain: String,
-}
-
-impl JobMove {
-    pub(super) fn of(step: &Move) -> Self {
-        Self {
-            pod: step.pod.to_string(),
-            from: step.from.clone(),
-            to: step.to.clone(),
-            gain: step.gain.clone(),
-        }
-    }
-}
-
-/// A job, as its D-Bus object shows it.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Job {
-    pub id: u32,
-    /// What may be moved: `node`, or a pod's UID.
-    pub scope: String,
-    pub phase: JobPhase,
-    pub reason: String,
-    pub moves: Vec<JobMove>,
-    /// When it began, microseconds since the epoch.
-    pub began_us: u64,
-    /// When it ended; 0 before.
-    pub ended_us: u64,
-}
 
 /// Every job that is remembered, and the one that runs.
 #[derive(Debug, Default)]
@@ -95,4 +40,13 @@ pub(super) struct PendingMove {
     pub(super) before: Vec<Reason>,
     /// Why it is taken back.
     pub(super) cause: Option<String>,
+}
+
+pub(super) fn job_move(step: &Move) -> JobMove {
+    JobMove {
+        pod: step.pod.to_string(),
+        from: step.from.clone(),
+        to: step.to.clone(),
+        gain: step.gain.clone(),
+    }
 }

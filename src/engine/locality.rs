@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
+use stelia_model as model;
 use stelia_node::cgroup::Cgroups;
 use stelia_node::locality::{Localities, Reading, Vm};
 
-use super::view::{InstanceView, View};
-
 /// A VM, as the reading of its locality needs it.
-fn vm(instance: &InstanceView) -> Vm<'_> {
+fn vm(instance: &model::Instance) -> Vm<'_> {
     Vm {
         pod: &instance.pod,
         container: &instance.container,
@@ -20,7 +19,7 @@ fn vm(instance: &InstanceView) -> Vm<'_> {
 }
 
 /// Where the instances of this view have their memory and devices: two files each, and two a size of huge pages.
-pub fn localities(cgroups: &dyn Cgroups, view: &View, sys: &Path, kubelet: &Path) -> Localities {
+pub fn localities(cgroups: &dyn Cgroups, view: &model::Node, sys: &Path, kubelet: &Path) -> Localities {
     let reading = Reading::new(cgroups, &view.topology, sys, kubelet);
     reading.of(view.instances.values().map(|instance| vm(instance)))
 }
@@ -49,7 +48,7 @@ mod tests {
     }
 
     /// The article's VM in small: CPUs on node 1, a GPU and some memory on node 0.
-    fn node(root: &Path) -> View {
+    fn node(root: &Path) -> model::Node {
         write(root, "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "8\n");
         let cgroup = |name: &str, anon: &str, huge: &str| {
             write(
@@ -75,18 +74,18 @@ mod tests {
             interleaved: false,
         };
         let pod = PodUid::parse(POD).unwrap();
-        let instance = InstanceView {
+        let instance = model::Instance {
             container: "instance".to_owned(),
             exclusive: "2-3".parse().unwrap(),
             mems: "1".to_owned(),
             scope: CgroupPath::parse("/stelia.slice/vm.scope").unwrap(),
             origin: CgroupPath::parse("/kubepods/vm").unwrap(),
-            ..InstanceView::registered(pod.clone())
+            ..crate::engine::registered(pod.clone())
         };
-        View {
+        model::Node {
             topology: Arc::new(shape.topology()),
             instances: [(pod, Arc::new(instance))].into(),
-            ..View::default()
+            ..model::Node::default()
         }
     }
 
@@ -94,7 +93,7 @@ mod tests {
     fn memory_is_that_of_the_scope_and_of_the_origin_and_devices_are_the_containers() {
         let root = tempfile::tempdir().unwrap();
         let view = node(root.path());
-        let read = |view: &View| {
+        let read = |view: &model::Node| {
             let cgroups = KernelCgroups::new(root.path().join("cgroup"));
             localities(&cgroups, view, &root.path().join("sys"), &root.path().join("kubelet"))
         };

@@ -7,28 +7,11 @@ use std::time::Duration;
 
 use stelia_api::ErrorKind;
 use stelia_api::metrics::{BOUNDS_US, Counted, DurationHistogram};
-use stelia_text::named;
+use stelia_model::Trigger;
 
 use super::apply::now_us;
 use super::pass::Numbers;
 use crate::authz::Operation;
-
-/// What makes a pass happen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trigger {
-    /// inotify, systemd or a timer.
-    Event,
-    Audit,
-    Call,
-    Reload,
-}
-
-named!(Trigger {
-    Event = "event",
-    Audit = "audit",
-    Call = "call",
-    Reload = "reload"
-});
 
 /// The counters; one for the engine and all doors.
 #[derive(Debug)]

@@ -90,15 +90,11 @@ pub(crate) use calls::REGISTRATION_TIMEOUT;
 pub(crate) use calls::rebind::RebindRequest;
 pub(crate) use calls::rollback::{CallChange, RollbackError};
 pub(crate) use incidents::Incident;
-#[cfg(test)]
-pub(crate) use jobs::JobPhase;
-pub(crate) use jobs::{Job, JobMove};
 pub(crate) use ledger::{AccountRequest, LedgerCall};
 pub(crate) use locality::localities;
-pub(crate) use metrics::Trigger;
 pub(crate) use node_object::{Configuration, ObjectForm, node_name, node_object};
 pub(crate) use pass::{Preview, Report};
 pub(crate) use report::node_facts;
 #[cfg(test)]
-pub(crate) use view::PoolsView;
-pub(crate) use view::{Counters, InstanceView, LastPass, PinnedThread, Unadopted, Usage, View, usage};
+pub(crate) use view::registered;
+pub(crate) use view::{allocator_node, usage};

@@ -6,11 +6,12 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use stelia_allocator::CpuSource;
-use stelia_api::{Error, ErrorKind as Kind};
+use stelia_api::{Error, ErrorKind as Kind, Word};
 use stelia_kubelet::config::{KubeletConfig, parse_bool};
 use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CheckpointError, DeviceManagerState, MemoryManagerState, PodName, PodUid, QosClass};
+use stelia_model as model;
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups};
 use stelia_node::{System, containers};
 use stelia_node_report::accounts::{self, LivePods};
@@ -19,7 +20,7 @@ use stelia_node_report::name::{self, NameError};
 use stelia_node_report::profile::{self, Profile};
 use stelia_node_report::{ApiVersion, Facts, NodeResourceTopology, Pod, numa};
 
-use super::{View, node_facts};
+use super::node_facts;
 
 /// The form of the object, by its reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,12 +52,12 @@ pub(crate) type Configuration<'a> = Result<Option<&'a KubeletConfig>, &'a str>;
 /// The CPUs cannot be told apart, or kubelet's configuration or the NUMA nodes cannot be read.
 pub(crate) fn node_object(
     system: &System,
-    view: &View,
+    view: &model::Node,
     config: Configuration<'_>,
     name: String,
     form: ObjectForm,
 ) -> Result<NodeResourceTopology, Error> {
-    let (config, unread) = usable(config, view.cpu_source).map_err(|problem| Kind::Failed.because(problem))?;
+    let (config, unread) = usable(config, &view.cpu_source).map_err(|problem| Kind::Failed.because(problem))?;
     let numa = numa::read(&system.sys).map_err(|cause| Kind::Failed.because(cause.to_string()))?;
     let facts = node_facts(view, config, numa, name);
     let mut facts = facts.map_err(|problem| Kind::KubeletStateUnusable.because(problem))?;
@@ -75,14 +76,17 @@ pub(crate) fn node_object(
 ///
 /// # Errors
 /// It cannot be read, and kubelet chooses the CPUs by it.
-fn usable(config: Configuration<'_>, source: CpuSource) -> Result<(Option<&KubeletConfig>, Option<String>), String> {
+fn usable<'a>(
+    config: Configuration<'a>,
+    source: &Word<CpuSource>,
+) -> Result<(Option<&'a KubeletConfig>, Option<String>), String> {
     match config {
         Ok(config) => Ok((config, None)),
         Err(problem) => {
             let problem = format!("kubelet's configuration cannot be used: {problem}");
-            match source {
-                CpuSource::Kubelet => Err(problem),
-                CpuSource::Steliad => Ok((None, Some(problem))),
+            match *source == CpuSource::Steliad {
+                true => Ok((None, Some(problem))),
+                false => Err(problem),
             }
         }
     }
@@ -99,7 +103,7 @@ struct Places<'a> {
 }
 
 /// Add what the view lacks. What cannot be read is left out, and named in the facts' problems.
-fn complete(facts: &mut Facts, view: &View, places: Places<'_>) {
+fn complete(facts: &mut Facts, view: &model::Node, places: Places<'_>) {
     let Places { cgroups, root, kubelet } = places;
     let pods = pods(cgroups).map_err(|cause| format!("the pods' cgroups: {cause}"));
     let pods = note(&mut facts.problems, pods);

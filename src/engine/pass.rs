@@ -6,8 +6,7 @@ use std::time::Instant;
 
 use stelia_api::Reason;
 use stelia_kubelet::PodUid;
-
-use super::metrics::Trigger;
+use stelia_model::Trigger;
 
 /// What was done for one instance, or for all: in one turn, since a call began, or since the daemon started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! The journal's messages about passes, and the last pass in the view.
 
 use stelia_kubelet::PodUid;
+use stelia_model as model;
 
 use super::apply;
 use super::state::State;
-use super::view::LastPass;
 use crate::journal::{self, about};
 
 impl State {
@@ -39,9 +39,9 @@ impl State {
             );
         }
         let took = pass.began.elapsed();
-        self.view_writer.show_pass(LastPass {
+        self.view_writer.show_pass(model::LastPass {
             number: self.passes.count,
-            trigger: pass.trigger.name().to_owned(),
+            trigger: pass.trigger.into(),
             ended_us: apply::now_us(),
             duration_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
             steps: did.steps,

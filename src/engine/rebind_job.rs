@@ -12,11 +12,12 @@ use stelia_cpus::CpuSet;
 use stelia_decide::Instance;
 use stelia_decide::rebind;
 use stelia_decide::rebind::Move;
+use stelia_model as model;
 use stelia_node::cgroup::CgroupPath;
 use stelia_record::Record;
 
 use super::apply::now_us;
-use super::jobs::{Job, JobMove, JobPhase, PendingMove};
+use super::jobs::{PendingMove, job_move};
 use super::state::State;
 use crate::journal::{self, about};
 
@@ -41,12 +42,12 @@ impl State {
         let (snapshot, facts) = (&self.picture.snapshot, &self.picture.facts);
         let next = rebind::next(snapshot, facts, &self.settings.policies.allocator, &scope);
         let Some(step) = next else {
-            self.end_job(JobPhase::Succeed, format!("{made} moves"));
+            self.end_job(model::JobPhase::Succeed, format!("{made} moves"));
             return true;
         };
         if Instant::now() >= deadline {
             let text = format!("the deadline passed after {made} moves; what was moved stays");
-            self.end_job(JobPhase::Failed, text);
+            self.end_job(model::JobPhase::Failed, text);
             return true;
         }
         let Some(former) = self.picture.find(&step.pod).map(|known| known.record.clone()) else {
@@ -83,7 +84,7 @@ impl State {
                 false => format!("{cause}; and the way back: {}", joined(&self.amiss(pod))),
             };
             let text = format!("pod {pod} stays on {}: {cause}", pending.step.from);
-            return self.end_job(JobPhase::Failed, text);
+            return self.end_job(model::JobPhase::Failed, text);
         }
         let worse: Vec<Reason> = self
             .amiss(pod)
@@ -107,7 +108,7 @@ impl State {
             "pod {pod} moved from CPUs {} to {}: {}", step.from, step.to, step.gain
         );
         if let Some(job) = self.jobs.list.last_mut() {
-            job.moves.push(JobMove::of(step));
+            job.moves.push(job_move(step));
         }
         self.view_writer.show_jobs(self.jobs.list.clone());
     }
@@ -136,7 +137,7 @@ impl State {
                     "pod {pod} stays on {}: {cause}; and its record could not be written back: {also}",
                     pending.step.from
                 );
-                self.end_job(JobPhase::Failed, text);
+                self.end_job(model::JobPhase::Failed, text);
             }
         }
     }
@@ -146,7 +147,7 @@ impl State {
             .map_err(|refusal| refusal.to_string())
     }
 
-    pub(super) fn end_job(&mut self, phase: JobPhase, reason: String) {
+    pub(super) fn end_job(&mut self, phase: model::JobPhase, reason: String) {
         self.jobs.running = None;
         self.jobs.pending = None;
         if let Some(job) = self.jobs.list.last_mut() {
@@ -157,7 +158,7 @@ impl State {
                 job.id,
                 phase.name()
             );
-            (job.phase, job.reason, job.ended_us) = (phase, reason, now_us());
+            (job.phase, job.reason, job.ended_us) = (phase.into(), reason, now_us());
         }
         if let Err(refusal) = self.record_job() {
             tracing::warn!("{refusal}");
@@ -183,11 +184,11 @@ impl State {
     pub(super) fn read_recorded_job(&mut self) {
         let attributes = self.system.cgroups.attributes(&CgroupPath::slice()).unwrap_or_default();
         let text = attributes.get(JOB_ATTRIBUTE);
-        let Some(mut job) = text.and_then(|text| serde_json::from_str::<Job>(text).ok()) else {
+        let Some(mut job) = text.and_then(|text| serde_json::from_str::<model::Job>(text).ok()) else {
             return;
         };
-        if job.phase == JobPhase::Pending {
-            job.phase = JobPhase::Unknown;
+        if job.phase == model::JobPhase::Pending {
+            job.phase = model::JobPhase::Unknown.into();
             job.reason = "the daemon ended in the middle of it; every instance is on CPUs of its own".to_owned();
             job.ended_us = now_us();
         }

@@ -5,17 +5,16 @@ use std::collections::BTreeMap;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_kubelet::config::{KubeletConfig, parse_bool};
+use stelia_model as model;
 use stelia_node_report::numa::NumaNode;
 use stelia_node_report::{Alignment, Allocator, Facts, Kubelet, Managers, PodAllocation};
-
-use super::View;
 
 /// The node `name` as the view has it. Without kubelet's configuration only its CPU manager's policy is known, from its file.
 ///
 /// # Errors
 /// Why the CPUs cannot be told apart: kubelet's file cannot be used.
 pub fn node_facts(
-    view: &View,
+    view: &model::Node,
     config: Option<&KubeletConfig>,
     numa: BTreeMap<u32, NumaNode>,
     name: String,
@@ -59,10 +58,12 @@ pub fn node_facts(
             max_numa_nodes: config.and_then(max_numa_nodes),
             managers: config.map(managers).unwrap_or_default(),
         },
-        allocator: view.pools.as_ref().map(|pools| Allocator {
-            policies: pools.policies.clone(),
-            held: pools.held.clone(),
-            lsr: pools.pools.be_shared.difference(&pools.pools.shared),
+        allocator: view.pools.as_ref().and_then(|pools| {
+            Some(Allocator {
+                policies: pools.policies.known()?.clone(),
+                held: pools.held.clone(),
+                lsr: pools.pools.be_shared.difference(&pools.pools.shared),
+            })
         }),
         pods: None,
         devices: BTreeMap::new(),
@@ -95,7 +96,7 @@ fn managers(config: &KubeletConfig) -> Managers {
 }
 
 /// Every pod's own CPUs: kubelet's entries, of all its containers together, and what an instance holds besides.
-fn allocations(view: &View) -> Vec<PodAllocation> {
+fn allocations(view: &model::Node) -> Vec<PodAllocation> {
     let mut kubelets: BTreeMap<&PodUid, CpuSet> = BTreeMap::new();
     let of_containers = view.entries.iter();
     let of_containers = of_containers.flat_map(|(pod, containers)| containers.values().map(move |cpus| (pod, cpus)));
@@ -127,8 +128,6 @@ mod tests {
     use stelia_cpus::testing::Shape;
 
     use super::*;
-    use crate::engine::InstanceView;
-    use crate::engine::view::PoolsView;
 
     fn cpus(text: &str) -> CpuSet {
         text.parse().unwrap()
@@ -142,7 +141,7 @@ mod tests {
     const B: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 
     /// Eight CPUs; kubelet gave pod A 2-3 in two containers, and pod B 4 as a whole.
-    fn view() -> View {
+    fn view() -> model::Node {
         let topology = Shape {
             nodes: 2,
             cores: 2,
@@ -150,18 +149,18 @@ mod tests {
             interleaved: false,
         };
         let containers = [("vm", "2"), ("side", "3")].map(|(name, list)| (name.to_owned(), cpus(list)));
-        View {
+        model::Node {
             topology: topology.topology().into(),
             pool: Some(cpus("0-1,5-7")),
             entries: BTreeMap::from([(pod(A), BTreeMap::from(containers))]).into(),
             pod_entries: BTreeMap::from([(pod(B), cpus("4"))]).into(),
             kubelet_cpus: cpus("2-4"),
             kubelet_policy: Some("static".to_owned()),
-            ..View::default()
+            ..model::Node::default()
         }
     }
 
-    fn facts(view: &View, config: Option<&KubeletConfig>) -> Facts {
+    fn facts(view: &model::Node, config: Option<&KubeletConfig>) -> Facts {
         node_facts(view, config, BTreeMap::new(), "n".to_owned()).unwrap()
     }
 
@@ -205,14 +204,14 @@ mod tests {
     #[test]
     fn what_steliad_allocates_is_told_beside_kubelets() {
         let mut view = view();
-        let mut instance = InstanceView::registered(pod(B));
+        let mut instance = crate::engine::registered(pod(B));
         instance.exclusive = cpus("4,6-7");
         view.instances.insert(pod(B), instance.into());
         view.pool = Some(cpus("0-1,5"));
-        view.pools = Some(std::sync::Arc::new(PoolsView {
+        view.pools = Some(std::sync::Arc::new(model::Pools {
             reserved: cpus("1"),
             kubelet: cpus("2-4"),
-            policies: AllocatorPolicies::default(),
+            policies: model::Part::Known(AllocatorPolicies::default()),
             held: HeldCpus::default(),
             pools: Pools {
                 allocatable: cpus("0,5"),

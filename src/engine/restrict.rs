@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use stelia_api::{Error, reason};
 use stelia_kubelet::PodUid;
+use stelia_model as model;
 
-use super::{InstanceView, Report, View};
+use super::Report;
 
 /// A value of which a pod may see a part.
 pub(crate) trait Restrict: Sized {
@@ -33,14 +34,14 @@ impl Restrict for Error {
 }
 
 /// The pod's own instance; it is copied only if a reason must be restricted.
-impl Restrict for Option<Arc<InstanceView>> {
+impl Restrict for Option<Arc<model::Instance>> {
     fn visible_to(self, pod: &PodUid) -> Self {
         let instance = self.filter(|instance| instance.pod == *pod)?;
         let own = |reason: &stelia_api::Reason| reason.pod.as_ref() == Some(pod);
         if instance.degraded.iter().all(own) {
             return Some(instance);
         }
-        Some(Arc::new(InstanceView {
+        Some(Arc::new(model::Instance {
             degraded: reason::visible_to(&instance.degraded, pod),
             ..(*instance).clone()
         }))
@@ -48,12 +49,12 @@ impl Restrict for Option<Arc<InstanceView>> {
 }
 
 /// A view with the pod's own instance and nothing else of the node.
-impl Restrict for Arc<View> {
+impl Restrict for Arc<model::Node> {
     fn visible_to(self, pod: &PodUid) -> Self {
         let own = self.instances.get(pod).cloned().visible_to(pod);
-        Self::new(View {
+        Self::new(model::Node {
             instances: own.map(|instance| (pod.clone(), instance)).into_iter().collect(),
-            ..View::default()
+            ..model::Node::default()
         })
     }
 }
@@ -84,35 +85,35 @@ mod tests {
         PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
     }
 
-    fn instance(number: u32, degraded: Vec<Reason>) -> Arc<InstanceView> {
-        Arc::new(InstanceView {
+    fn instance(number: u32, degraded: Vec<Reason>) -> Arc<model::Instance> {
+        Arc::new(model::Instance {
             degraded,
-            ..InstanceView::registered(pod(number))
+            ..crate::engine::registered(pod(number))
         })
     }
 
     #[test]
     fn a_pod_sees_of_the_node_its_own_instance_and_no_number() {
         let offline = Reason::of(&pod(1), ReasonKind::CpusOffline, "CPUs 2 are offline");
-        let mut view = View {
+        let mut view = model::Node {
             kubelet_problem: Some("pod 2".to_owned()),
-            ..View::default()
+            ..model::Node::default()
         };
         view.counters.drift_found = 7;
         view.instances = [(pod(1), instance(1, vec![offline])), (pod(2), instance(2, vec![]))].into();
         let view = Arc::new(view);
         assert!(Arc::ptr_eq(&restricted(view.clone(), None), &view));
         let visible = restricted(view.clone(), Some(&pod(1)));
-        let only = View {
+        let only = model::Node {
             instances: [(pod(1), view.instances[&pod(1)].clone())].into(),
-            ..View::default()
+            ..model::Node::default()
         };
         assert_eq!(*visible, only);
         assert!(
             Arc::ptr_eq(&visible.instances[&pod(1)], &view.instances[&pod(1)]),
             "it was copied"
         );
-        assert_eq!(*restricted(view, Some(&pod(3))), View::default());
+        assert_eq!(*restricted(view, Some(&pod(3))), model::Node::default());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use stelia_decide::quiet::FiringInterrupts;
 use stelia_kubelet::PodUid;
+use stelia_model as model;
 use stelia_node::System;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::systemd::SystemdError;
@@ -20,7 +21,6 @@ use super::handle::{Handle, Message};
 use super::inbox::Inbox;
 use super::instance_log::InstanceLog;
 use super::jobs::Jobs;
-use super::metrics::Trigger;
 use super::pass::Passes;
 use super::picture::Picture;
 use super::rates::Rates;
@@ -29,7 +29,6 @@ use super::retries::Retries;
 use super::state::State;
 use super::systemd_calls::SystemdCalls;
 use super::timer::Timer;
-use super::view::Counters;
 use super::view_writer::{Followers, ViewWriter};
 use super::watch::Watcher;
 
@@ -55,7 +54,10 @@ impl Engine {
     /// The kernel gives no inotify instance or no timer.
     pub fn new(system: System, settings: Settings) -> std::io::Result<(Self, Handle)> {
         let (sender, messages) = mpsc::unbounded_channel();
-        let (view, receiver) = watch::channel(Arc::default());
+        let (view, receiver) = watch::channel(Arc::new(model::Node {
+            cpu_source: settings.policies.allocator.source.into(),
+            ..model::Node::default()
+        }));
         let (shown_settings, followed) = watch::channel(Arc::new(settings.clone()));
         let handle = Handle {
             messages: sender,
@@ -86,7 +88,7 @@ impl Engine {
             view_writer: ViewWriter {
                 view,
                 followers: handle.followers.clone(),
-                counters: Counters::default(),
+                counters: model::Counters::default(),
             },
             instance_log: InstanceLog::default(),
             jobs: Jobs::default(),
@@ -205,7 +207,7 @@ impl Engine {
         self.state.calls_in_time(now);
         if now >= self.state.next_audit {
             self.state.next_audit = now + self.state.settings.audit_interval;
-            self.state.audit(Trigger::Audit);
+            self.state.audit(model::Trigger::Audit);
         }
     }
 
@@ -220,7 +222,7 @@ impl Engine {
         if !self.state.dirty.kubelet
             && let Some((asker, call)) = self.next_call(Instant::now())
         {
-            self.state.passes.trigger.get_or_insert(Trigger::Call);
+            self.state.passes.trigger.get_or_insert(model::Trigger::Call);
             call.begin(&mut self.state, asker);
             busy = true;
         }

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use stelia_decide::{Assessment, ContainedReason, Instance, Plan, Planned, Step, plan_for};
+use stelia_decide::{Assessment, Instance, Plan, Planned, Step, plan_for};
 use stelia_kubelet::PodUid;
+use stelia_model::{ContainedReason, Trigger};
 use stelia_record::Phase;
 
 use super::apply::{self, Outcome, apply};
 use super::dirty::Stale;
-use super::metrics::Trigger;
 use super::pass::Pass;
 use super::picture;
 use super::state::State;

@@ -8,26 +8,27 @@ use stelia_api::publishing::Publishing;
 use stelia_api::quiet::Quiet;
 use stelia_decide::{Assessment, Snapshot};
 use stelia_kubelet::PodUid;
+use stelia_model as model;
 use stelia_settings::Policies;
 use tokio::sync::watch;
 
-use super::jobs::Job;
 use super::picture::Picture;
 use super::restrict::Restrict;
-use super::{Counters, InstanceView, LastPass, Unadopted, View, apply};
+use super::view::{show_node, show_shared};
+use super::{apply, view};
 
 /// Subscribers to single instances.
-pub(super) type Followers = Arc<Mutex<BTreeMap<PodUid, watch::Sender<Option<Arc<InstanceView>>>>>>;
+pub(super) type Followers = Arc<Mutex<BTreeMap<PodUid, watch::Sender<Option<Arc<model::Instance>>>>>>;
 
 /// The one writer of the view, and of the subscriptions to single instances.
 pub(super) struct ViewWriter {
-    pub(super) view: watch::Sender<Arc<View>>,
+    pub(super) view: watch::Sender<Arc<model::Node>>,
     pub(super) followers: Followers,
-    pub(super) counters: Counters,
+    pub(super) counters: model::Counters,
 }
 
 impl ViewWriter {
-    pub(super) fn view(&self) -> Arc<View> {
+    pub(super) fn view(&self) -> Arc<model::Node> {
         self.view.borrow().clone()
     }
 
@@ -39,10 +40,10 @@ impl ViewWriter {
         assessed: &BTreeMap<PodUid, Assessment>,
         gone: &BTreeSet<PodUid>,
     ) {
-        let mut changed: BTreeMap<PodUid, Option<Arc<InstanceView>>> = BTreeMap::new();
+        let mut changed: BTreeMap<PodUid, Option<Arc<model::Instance>>> = BTreeMap::new();
         let view = self.view();
         for (pod, assessment) in assessed {
-            let now = picture.find(pod).map(|instance| InstanceView::of(instance, assessment));
+            let now = picture.find(pod).map(|instance| view::instance(instance, assessment));
             let before = view.instances.get(pod);
             if before.map(|before| &**before) != now.as_ref() {
                 changed.insert(pod.clone(), now.map(Arc::new));
@@ -61,7 +62,7 @@ impl ViewWriter {
             self.view.send_modify(|view| {
                 let view = Arc::make_mut(view);
                 if node {
-                    view.show_node(&picture.snapshot, &picture.facts, policies);
+                    show_node(view, &picture.snapshot, &picture.facts, policies);
                     let modified = picture.version.and_then(|version| version.modified);
                     view.kubelet_modified_us = modified.map(apply::us);
                     view.offline = picture.offline.clone();
@@ -72,13 +73,13 @@ impl ViewWriter {
                         None => drop(view.instances.remove(pod)),
                     }
                 }
-                view.show_shared(&picture.snapshot);
+                show_shared(view, &picture.snapshot);
             });
         }
         self.show_followers(changed);
     }
 
-    pub(super) fn show_unadopted(&self, unadopted: Vec<Unadopted>) {
+    pub(super) fn show_unadopted(&self, unadopted: Vec<model::Unadopted>) {
         self.view
             .send_modify(|view| Arc::make_mut(view).unadopted = Arc::new(unadopted));
     }
@@ -107,7 +108,7 @@ impl ViewWriter {
         });
     }
 
-    fn show_followers(&self, changed: BTreeMap<PodUid, Option<Arc<InstanceView>>>) {
+    fn show_followers(&self, changed: BTreeMap<PodUid, Option<Arc<model::Instance>>>) {
         if changed.is_empty() {
             return;
         }
@@ -130,7 +131,7 @@ impl ViewWriter {
     }
 
     /// Show the last pass. Subscribers are not woken.
-    pub(super) fn show_pass(&self, last_pass: LastPass) {
+    pub(super) fn show_pass(&self, last_pass: model::LastPass) {
         self.view.send_if_modified(|view| {
             Arc::make_mut(view).last_pass = Some(last_pass);
             false
@@ -142,12 +143,12 @@ impl ViewWriter {
         self.set(|view| &mut view.systemd_problem, |view| &view.systemd_problem, problem);
     }
 
-    pub(super) fn show_jobs(&self, jobs: Vec<Job>) {
+    pub(super) fn show_jobs(&self, jobs: Vec<model::Job>) {
         self.set(|view| &mut view.jobs, |view| &view.jobs, jobs);
     }
 
     /// Set one field, and wake subscribers, where it differs.
-    fn set<T: PartialEq>(&self, field: fn(&mut View) -> &mut T, shown: fn(&View) -> &T, now: T) {
+    fn set<T: PartialEq>(&self, field: fn(&mut model::Node) -> &mut T, shown: fn(&model::Node) -> &T, now: T) {
         self.view.send_if_modified(|view| {
             let differs = *shown(view) != now;
             if differs {
@@ -159,7 +160,7 @@ impl ViewWriter {
 }
 
 /// Whether the view differs in what any instance may change.
-fn shared_differs(view: &View, snapshot: &Snapshot) -> bool {
+fn shared_differs(view: &model::Node, snapshot: &Snapshot) -> bool {
     let exclusive = snapshot.slice.exclusive.as_ref();
     let same = exclusive.map_or(view.slice_exclusive.is_empty(), |now| *now == view.slice_exclusive);
     let restricted = snapshot.outside.values().filter(|outside| outside.saved.is_some());

@@ -4,22 +4,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use stelia_api::{State, Word};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_ledger::recorder;
 use stelia_ledger::sample::{Seat, Thread};
+use stelia_model as model;
 use stelia_node::cgroup::CgroupPath;
-use stelia_record::Phase;
-
-use crate::engine::{InstanceView, PinnedThread, View};
 
 /// The properties of an instance that the ledger needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VmTarget {
     /// `namespace/name`; empty if the runtime does not report it.
     pub(crate) name: String,
-    /// The phase, as on D-Bus.
-    pub(crate) state: &'static str,
+    /// As on D-Bus.
+    pub(crate) state: Word<State>,
     /// Its CPUs and vCPU threads; empty unless the VM is isolated or contained now.
     pub(crate) seats: BTreeSet<Seat>,
     /// The container's cgroup, from which its devices are read.
@@ -39,12 +38,12 @@ pub(crate) type Targets = BTreeMap<PodUid, Arc<VmTarget>>;
 /// The targets of the engine's last view.
 #[derive(Debug, Default)]
 pub(super) struct TargetTracker {
-    by_pod: BTreeMap<PodUid, (Arc<InstanceView>, Arc<VmTarget>)>,
+    by_pod: BTreeMap<PodUid, (Arc<model::Instance>, Arc<VmTarget>)>,
 }
 
 impl TargetTracker {
     /// Update the targets to a new view. Returns whether any of them changed.
-    pub(super) fn update(&mut self, view: &View) -> bool {
+    pub(super) fn update(&mut self, view: &model::Node) -> bool {
         let before = self.by_pod.len();
         self.by_pod.retain(|pod, _| view.instances.contains_key(pod));
         let mut changed = self.by_pod.len() != before;
@@ -89,7 +88,7 @@ impl TargetTracker {
     }
 }
 
-fn is_same(one: &InstanceView, other: &InstanceView) -> bool {
+fn is_same(one: &model::Instance, other: &model::Instance) -> bool {
     one.state == other.state
         && one.exclusive == other.exclusive
         && one.vcpus == other.vcpus
@@ -105,15 +104,14 @@ impl VmTarget {
         SETTLE_TIME_US.checked_sub(age_us).filter(|left_us| *left_us > 0)
     }
 
-    fn from_view(instance: &InstanceView) -> Self {
-        let has_cpus = [Phase::Isolated.name(), Phase::Contained.name()].contains(&instance.state);
+    fn from_view(instance: &model::Instance) -> Self {
+        let has_cpus = matches!(instance.state.known(), Some(State::Isolated | State::Contained));
         Self {
             name: instance.pod_name.as_ref().map(PodName::to_string).unwrap_or_default(),
-            state: instance.state,
-            seats: if has_cpus {
-                seats(&instance.exclusive, &instance.vcpus)
-            } else {
-                BTreeSet::new()
+            state: instance.state.clone(),
+            seats: match has_cpus {
+                true => seats(&instance.exclusive, &instance.vcpus),
+                false => BTreeSet::new(),
             },
             origin: instance.origin.clone(),
             since_us: instance.isolated_us,
@@ -123,7 +121,7 @@ impl VmTarget {
 
 /// One seat for each CPU, with the threads that are pinned to it. A thread that may use all CPUs makes them one seat: the counters of one
 /// CPU do not distinguish it from another task. `exclusive` lacks the spare CPUs of an adopted VM, on which its other threads run.
-fn seats(exclusive: &CpuSet, pinned: &[PinnedThread]) -> BTreeSet<Seat> {
+fn seats(exclusive: &CpuSet, pinned: &[model::PinnedThread]) -> BTreeSet<Seat> {
     let threads = |includes: &dyn Fn(Option<u32>) -> bool| {
         let threads = pinned
             .iter()
@@ -181,7 +179,7 @@ pub(super) fn recorder_vms(
     let recorder_vm = |(pod, vm): (&PodUid, &Arc<VmTarget>)| {
         let vm = recorder::Vm {
             name: vm.name.clone(),
-            state: vm.state.to_owned(),
+            state: vm.state.to_string(),
             seats: vm.seats.clone(),
             own_devices: own(pod),
         };
@@ -206,8 +204,8 @@ mod tests {
         list.parse().unwrap()
     }
 
-    fn pinned(id: i32, cpu: Option<u32>) -> PinnedThread {
-        PinnedThread {
+    fn pinned(id: i32, cpu: Option<u32>) -> model::PinnedThread {
+        model::PinnedThread {
             thread: VcpuThread {
                 role: ThreadRole::Vcpu(id.unsigned_abs()),
                 task: TaskId { id, start: 7 },
@@ -242,16 +240,16 @@ mod tests {
 
     #[test]
     fn a_vm_has_its_seats_at_once_and_they_are_read_when_it_has_settled() {
-        let young = InstanceView {
+        let young = model::Instance {
             isolated_us: 1_000_000,
             ..isolated(1)
         };
-        let old = InstanceView {
+        let old = model::Instance {
             isolated_us: 500_000,
             ..isolated(2)
         };
-        let floating = InstanceView {
-            state: "floating",
+        let floating = model::Instance {
+            state: State::Floating.into(),
             isolated_us: 1_000_000,
             ..isolated(3)
         };
@@ -273,47 +271,47 @@ mod tests {
         assert_eq!(at(0), (vec![], None), "the clock was set back");
     }
 
-    fn view(instances: Vec<InstanceView>) -> View {
+    fn view(instances: Vec<model::Instance>) -> model::Node {
         let instances = instances.into_iter().map(|shown| (shown.pod.clone(), Arc::new(shown)));
-        View {
+        model::Node {
             instances: instances.collect(),
-            ..View::default()
+            ..model::Node::default()
         }
     }
 
-    fn isolated(number: u32) -> InstanceView {
-        InstanceView {
-            state: Phase::Isolated.name(),
+    fn isolated(number: u32) -> model::Instance {
+        model::Instance {
+            state: State::Isolated.into(),
             exclusive: cpus("2"),
             vcpus: vec![pinned(10, Some(2))],
-            ..InstanceView::registered(pod(number))
+            ..crate::engine::registered(pod(number))
         }
     }
 
     #[test]
     fn only_what_the_ledger_needs_is_a_change() {
         let mut targets = TargetTracker::default();
-        assert!(!targets.update(&View::default()));
+        assert!(!targets.update(&model::Node::default()));
         let mut now = view(vec![isolated(1)]);
         assert!(targets.update(&now));
         assert!(targets.has_seats());
         assert!(!targets.update(&now), "nothing changed");
         now.instances.insert(pod(1), Arc::new(isolated(1)));
         assert!(!targets.update(&now), "another value that is the same");
-        let float = InstanceView {
+        let float = model::Instance {
             float: cpus("0-1"),
             ..isolated(1)
         };
         now.instances.insert(pod(1), Arc::new(float));
         assert!(!targets.update(&now), "the ledger does not need where it floats");
-        let leaving = InstanceView {
-            state: "leaving",
+        let leaving = model::Instance {
+            state: State::Leaving.into(),
             ..isolated(1)
         };
         now.instances.insert(pod(1), Arc::new(leaving));
         assert!(targets.update(&now));
         assert!(!targets.has_seats(), "it leaves: its CPUs are not its own");
-        assert!(targets.update(&View::default()), "it is gone");
+        assert!(targets.update(&model::Node::default()), "it is gone");
         assert!(targets.all().is_empty());
     }
 }

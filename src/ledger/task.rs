@@ -8,6 +8,7 @@ use stelia_api::ledger::LedgerSummary;
 use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::PodUid;
 use stelia_ledger::entry::{Class, Event};
+use stelia_model as model;
 use stelia_settings::{LedgerSettings, Settings};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -18,7 +19,7 @@ use super::queue::{ReadReason, WorkQueue};
 use super::target::{self, TargetTracker, Targets, VmTarget};
 use super::thread::{LedgerThread, Update};
 use super::{LedgerBackend, Signal, restrict, status};
-use crate::engine::{Handle, LedgerCall, View, now_us};
+use crate::engine::{Handle, LedgerCall, now_us};
 
 /// The shortest time between two readings because of changes, so that many VMs that start together cause one.
 const MIN_READ_INTERVAL: Duration = Duration::from_millis(100);
@@ -99,7 +100,7 @@ impl Drop for RunningThread {
 struct Task {
     engine: Handle,
     backend: Arc<dyn LedgerBackend>,
-    views: watch::Receiver<Arc<View>>,
+    views: watch::Receiver<Arc<model::Node>>,
     settings: watch::Receiver<Arc<Settings>>,
     accounts: AccountService,
     attributor: Attributor,

@@ -8,13 +8,14 @@ use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::KubeletConfig;
 use stelia_kubelet::config::{self, ConfigError};
+use stelia_model as model;
 use stelia_node::System;
 use stelia_node_report::ApiVersion;
 use stelia_node_report::fingerprint::Method;
 use stelia_node_report::profile::Profile;
 use stelia_publication::Ready;
 
-use crate::engine::{Configuration, ObjectForm, View, node_name, node_object};
+use crate::engine::{Configuration, ObjectForm, node_name, node_object};
 
 /// What was read of the host.
 #[derive(Debug, Clone)]
@@ -30,7 +31,7 @@ pub(super) struct Host {
 
 impl Host {
     /// Blocks. `config`: kubelet's configuration as it was read before; to find it all of `/proc` is looked through.
-    pub(super) fn read(system: &System, view: &View, config: Read, profile: Profile) -> Self {
+    pub(super) fn read(system: &System, view: &model::Node, config: Read, profile: Profile) -> Self {
         let name = node_name(config.as_ref().ok().and_then(Option::as_ref));
         let known = certain(config.clone(), view.kubelet_policy.as_deref());
         let told = known.as_ref().map(Option::as_ref).map_err(String::as_str);
@@ -78,7 +79,7 @@ fn certain(config: Read, stored: Option<&str>) -> Read {
 
 fn object(
     system: &System,
-    view: &View,
+    view: &model::Node,
     config: Configuration<'_>,
     name: String,
     profile: Profile,
@@ -94,7 +95,7 @@ fn object(
 }
 
 /// Whether VMs can be admitted. `unread`: why kubelet's configuration cannot be read.
-pub(super) fn ready(view: &View, unread: Option<&String>, object: &Result<Value, Error>) -> Ready {
+pub(super) fn ready(view: &model::Node, unread: Option<&String>, object: &Result<Value, Error>) -> Ready {
     let not = |reason: &str, message: &str| Ready {
         status: false,
         reason: reason.to_owned(),
@@ -119,10 +120,10 @@ pub(super) fn ready(view: &View, unread: Option<&String>, object: &Result<Value,
 }
 
 /// The largest number of VMs that the node has room for: one CPU each of those that are not reserved. `reserved`: steliad's own setting.
-pub(super) fn vm_capacity(view: &View, config: Option<&KubeletConfig>, reserved: &CpuSet) -> u32 {
-    let reserved = match view.cpu_source {
-        CpuSource::Steliad => reserved.clone(),
-        CpuSource::Kubelet => config
+pub(super) fn vm_capacity(view: &model::Node, config: Option<&KubeletConfig>, reserved: &CpuSet) -> u32 {
+    let reserved = match view.cpu_source == CpuSource::Steliad {
+        true => reserved.clone(),
+        false => config
             .map(|config| config.reserved_system_cpus.clone())
             .unwrap_or_default(),
     };
@@ -131,7 +132,7 @@ pub(super) fn vm_capacity(view: &View, config: Option<&KubeletConfig>, reserved:
 }
 
 /// Whether two views differ in what the file says. Parts that are the same value in memory are not compared.
-pub(super) fn differs(was: &View, now: &View) -> bool {
+pub(super) fn differs(was: &model::Node, now: &model::Node) -> bool {
     was.cpu_source != now.cpu_source
         || was.pool != now.pool
         || was.pools != now.pools
@@ -153,29 +154,29 @@ mod tests {
 
     use super::*;
 
-    fn view() -> View {
+    fn view() -> model::Node {
         let shape = Shape {
             nodes: 2,
             cores: 2,
             threads: 2,
             interleaved: false,
         };
-        View {
+        model::Node {
             topology: Arc::new(shape.topology()),
-            ..View::default()
+            ..model::Node::default()
         }
     }
 
     #[test]
     fn the_node_is_ready_when_nothing_keeps_a_vm_from_being_admitted() {
         let object: Result<Value, Error> = Ok(Value::Null);
-        let told = |view: &View, object| {
+        let told = |view: &model::Node, object| {
             let ready = ready(view, None, object);
             (ready.status, ready.reason, ready.message)
         };
         let not = |reason: &str, message: &str| (false, reason.to_owned(), message.to_owned());
         assert!(told(&view(), &object).0);
-        let slow = View {
+        let slow = model::Node {
             systemd_problem: Some("no answer".to_owned()),
             ..view()
         };
@@ -184,19 +185,20 @@ mod tests {
         assert_eq!(told(&view(), &unread), not("KubeletStateUnusable", "not read yet"));
         let hidden: Result<Value, Error> = Err(ErrorKind::Failed.because("read /sys"));
         assert_eq!(told(&view(), &hidden), not("HostNotReadable", "read /sys"));
-        let told = |view: &View| ready(view, Some(&"kubelet would not start: k.yaml".to_owned()), &hidden).reason;
+        let told =
+            |view: &model::Node| ready(view, Some(&"kubelet would not start: k.yaml".to_owned()), &hidden).reason;
         assert_eq!(told(&view()), "KubeletConfigUnreadable");
         // Where steliad chooses the CPUs another reason is needed.
-        let steliads = View {
-            cpu_source: CpuSource::Steliad,
+        let steliads = model::Node {
+            cpu_source: CpuSource::Steliad.into(),
             ..view()
         };
         assert_eq!(told(&steliads), "HostNotReadable");
-        let told = |view: &View, object| {
+        let told = |view: &model::Node, object| {
             let ready = ready(view, None, object);
             (ready.status, ready.reason, ready.message)
         };
-        let broken = View {
+        let broken = model::Node {
             kubelet_problem: Some("wrong checksum".to_owned()),
             ..slow
         };
@@ -278,8 +280,8 @@ mod tests {
         let own: CpuSet = "0".parse().unwrap();
         assert_eq!(vm_capacity(&view(), None, &own), 8);
         assert_eq!(vm_capacity(&view(), Some(&config), &own), 6);
-        let steliads = View {
-            cpu_source: CpuSource::Steliad,
+        let steliads = model::Node {
+            cpu_source: CpuSource::Steliad.into(),
             ..view()
         };
         assert_eq!(vm_capacity(&steliads, Some(&config), &own), 7);
@@ -288,7 +290,7 @@ mod tests {
     #[test]
     fn what_the_file_does_not_say_is_no_difference() {
         let was = view();
-        let mut now = View {
+        let mut now = model::Node {
             offline: "9".parse().unwrap(),
             ..was.clone()
         };

@@ -4,19 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stelia_api::reason::{joined, visible_to};
-use stelia_api::{Reason, ReasonKind};
-use stelia_decide::ContainedReason;
+use stelia_api::{Reason, ReasonKind, State, Word};
 use stelia_kubelet::PodUid;
+use stelia_model as model;
 use stelia_publication::{Kind, Pod};
-use stelia_record::Phase;
 
 use super::events::NewEvent;
-use crate::engine::InstanceView;
 
 /// How long an instance may float without vCPUs before that is an event, microseconds: no runner needs half of it.
 const MAX_FLOATING_TIME_US: u64 = 120_000_000;
 
-pub(super) type Instances = BTreeMap<PodUid, Arc<InstanceView>>;
+pub(super) type Instances = BTreeMap<PodUid, Arc<model::Instance>>;
 
 /// The state of an instance, as its pod may read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +53,7 @@ pub(super) fn update(before: &[Pod], instances: &Instances, now_us: u64) -> (Vec
 }
 
 /// The pod's entry; `None` where its name is unknown. A name that `former` has stays.
-fn pod(instance: &InstanceView, former: Option<&Pod>, state: &PodState, now_us: u64) -> Option<Pod> {
+fn pod(instance: &model::Instance, former: Option<&Pod>, state: &PodState, now_us: u64) -> Option<Pod> {
     let named = instance.pod_name.as_ref();
     let named = named.map(|name| (name.namespace().to_owned(), name.name().to_owned()));
     let (namespace, name) = named.or_else(|| former.map(|former| (former.namespace.clone(), former.name.clone())))?;
@@ -69,7 +67,7 @@ fn pod(instance: &InstanceView, former: Option<&Pod>, state: &PodState, now_us: 
         namespace,
         name,
         container: instance.container.clone(),
-        state: instance.state.to_owned(),
+        state: instance.state.to_string(),
         isolated: state.isolated,
         reason: state.reason.to_owned(),
         message: state.message.clone(),
@@ -77,7 +75,7 @@ fn pod(instance: &InstanceView, former: Option<&Pod>, state: &PodState, now_us: 
     })
 }
 
-fn state(instance: &InstanceView, now_us: u64) -> PodState {
+fn state(instance: &model::Instance, now_us: u64) -> PodState {
     let cpus = &instance.exclusive;
     let of = |reason, message: &str, event| PodState {
         isolated: false,
@@ -85,15 +83,14 @@ fn state(instance: &InstanceView, now_us: u64) -> PodState {
         message: message.to_owned(),
         event,
     };
-    let phase = Phase::parse(instance.state);
-    if phase == Some(Phase::Leaving) {
+    if instance.state == State::Leaving {
         return of("Leaving", "it is being deregistered", None);
     }
     if let Some(broken) = broken(instance) {
         return broken;
     }
-    match phase {
-        Some(Phase::Isolated) => PodState {
+    match instance.state.known() {
+        Some(State::Isolated) => PodState {
             isolated: true,
             ..of(
                 "Isolated",
@@ -101,9 +98,9 @@ fn state(instance: &InstanceView, now_us: u64) -> PodState {
                 Some(Kind::Normal),
             )
         },
-        Some(Phase::Contained) => {
-            let why = instance.contained_reason.and_then(ContainedReason::parse);
-            let kind = match why.is_none_or(ContainedReason::is_wanted) {
+        Some(State::Contained) => {
+            let why = instance.contained_reason.as_ref().and_then(Word::known);
+            let kind = match why.is_none_or(model::ContainedReason::is_wanted) {
                 true => Kind::Normal,
                 false => Kind::Warning,
             };
@@ -112,7 +109,7 @@ fn state(instance: &InstanceView, now_us: u64) -> PodState {
                 format!("its vCPUs are pinned to the CPUs {cpus}, without a partition that keeps others off{because}");
             of("Contained", &message, Some(kind))
         }
-        Some(Phase::Registered) => of("Registering", "its processes are being moved", None),
+        Some(State::Registered) => of("Registering", "its processes are being moved", None),
         _ if shares(instance) => of("Shared", "its class has no CPUs of its own", None),
         _ if now_us.saturating_sub(instance.registered_us) > MAX_FLOATING_TIME_US => of(
             "FloatingTooLong",
@@ -128,19 +125,25 @@ fn state(instance: &InstanceView, now_us: u64) -> PodState {
 }
 
 /// Whether it is of a class that is never isolated.
-fn shares(instance: &InstanceView) -> bool {
-    let allocation = instance.allocation.as_ref();
-    allocation.is_some_and(|allocation| !allocation.qos.is_exclusive())
+fn shares(instance: &model::Instance) -> bool {
+    let class = instance
+        .allocation
+        .as_ref()
+        .and_then(|allocation| allocation.qos.known());
+    class.is_some_and(|class| !class.is_exclusive())
 }
 
 /// The first of its reasons of degradation that the promise does not survive, with all such reasons in words.
-fn broken(instance: &InstanceView) -> Option<PodState> {
-    let breaking = |reason: &&Reason| breaks(reason.kind, reason.pod.as_ref() == Some(&instance.pod)).is_some();
+fn broken(instance: &model::Instance) -> Option<PodState> {
+    let breaking = |reason: &&Reason| {
+        let kind = reason.kind.known();
+        kind.is_some_and(|kind| breaks(kind, reason.pod.as_ref() == Some(&instance.pod)).is_some())
+    };
     let reasons: Vec<Reason> = instance.degraded.iter().filter(breaking).cloned().collect();
     let first = reasons.first()?;
     Some(PodState {
         isolated: false,
-        reason: breaks(first.kind, true)?,
+        reason: breaks(first.kind.known()?, true)?,
         message: joined(&visible_to(&reasons, &instance.pod)),
         event: Some(Kind::Warning),
     })

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use stelia_api::publishing::Publishing;
+use stelia_model as model;
 use stelia_node_report::profile::Profile;
 use stelia_publication::{Pod, Publication, VERSION};
 use stelia_settings::{Publish, Settings};
@@ -15,7 +16,7 @@ use super::folder::Folder;
 use super::node::{self, Host};
 use super::pods;
 use super::status::Status;
-use crate::engine::{Handle, View, now_us};
+use crate::engine::{Handle, now_us};
 
 /// The shortest time between two updates because of changes: many VMs that start together are one change.
 const MIN_UPDATE_INTERVAL: Duration = Duration::from_millis(100);
@@ -79,10 +80,10 @@ struct Task {
     folder: Arc<dyn Folder>,
     profile: Profile,
     settings: watch::Receiver<Arc<Settings>>,
-    views: watch::Receiver<Arc<View>>,
+    views: watch::Receiver<Arc<model::Node>>,
     audits: watch::Receiver<()>,
     /// The view from which the file was last made.
-    published: Arc<View>,
+    published: Arc<model::Node>,
     host: Option<Host>,
     pods: Vec<Pod>,
     log: EventLog,

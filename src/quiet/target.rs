@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
+use stelia_model as model;
 use stelia_quiet::order::{CacheClass, Latency, Order, Vm};
 use stelia_settings::{CacheLimits, IrqSteering, LatencyLevel, QuietSettings};
-
-use crate::engine::View;
 
 /// The order for every instance that has CPUs, from its registration on, so that it is carried out before the guest runs. `own_devices`: by
 /// pod, the VFIO devices whose interrupts go to the VM's own CPUs.
 pub(super) fn order_for(
-    view: &View,
+    view: &model::Node,
     settings: &QuietSettings,
     own_devices: &BTreeMap<PodUid, BTreeSet<String>>,
 ) -> Order {
@@ -99,7 +98,6 @@ mod tests {
     use stelia_cpus::testing::Shape;
 
     use super::*;
-    use crate::engine::InstanceView;
 
     fn pod(number: u32) -> PodUid {
         PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
@@ -110,11 +108,11 @@ mod tests {
     }
 
     /// Eight CPUs, of which 0-1 are shared, and VMs with these.
-    fn view(vms: &[(u32, &str)]) -> View {
+    fn view(vms: &[(u32, &str)]) -> model::Node {
         let instances = vms.iter().map(|(number, cpus)| {
-            let known = InstanceView {
+            let known = model::Instance {
                 exclusive: set(cpus),
-                ..InstanceView::registered(pod(*number))
+                ..crate::engine::registered(pod(*number))
             };
             (pod(*number), Arc::new(known))
         });
@@ -124,16 +122,16 @@ mod tests {
             threads: 1,
             interleaved: false,
         };
-        View {
+        model::Node {
             pool: Some(set("0-1,6")),
             kubelet_cpus: set("2-5"),
             topology: Arc::new(shape.topology()),
             instances: instances.collect(),
-            ..View::default()
+            ..model::Node::default()
         }
     }
 
-    fn order(view: &View) -> Order {
+    fn order(view: &model::Node) -> Order {
         order_for(view, &QuietSettings::default(), &BTreeMap::new())
     }
 

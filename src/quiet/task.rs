@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use stelia_api::quiet::{Quiet, Report};
 use stelia_kubelet::{ContainerCgroup, PodUid};
+use stelia_model as model;
 use stelia_node::vfio;
 use stelia_quiet::order::Order;
 use stelia_settings::{Settings, VfioIrqs};
@@ -15,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::executor::OrderExecutor;
 use super::status::{self, OrderLog};
 use super::target::{order_for, without_shared};
-use crate::engine::{Handle, View, now_us};
+use crate::engine::{Handle, now_us};
 
 /// The first retry interval of an order that failed. It doubles, up to the audit's interval.
 const FAILED_RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -66,7 +67,7 @@ async fn until(next: Option<Instant>) {
 struct Task {
     engine: Handle,
     executor: Arc<dyn OrderExecutor>,
-    views: watch::Receiver<Arc<View>>,
+    views: watch::Receiver<Arc<model::Node>>,
     settings: watch::Receiver<Arc<Settings>>,
     /// The VFIO devices of each pod's container. They are read once for each instance, and only if a setting needs them.
     devices: BTreeMap<PodUid, BTreeSet<String>>,
@@ -99,7 +100,7 @@ impl Task {
     }
 
     /// Read the devices of instances that are new.
-    fn read_devices(&mut self, view: &View) {
+    fn read_devices(&mut self, view: &model::Node) {
         self.devices.retain(|pod, _| view.instances.contains_key(pod));
         let system = self.engine.system();
         for (pod, instance) in &view.instances {

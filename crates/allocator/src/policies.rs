@@ -187,7 +187,7 @@ named!(CpuSource {
 });
 
 /// The node's own choices: the settings of the allocator.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AllocatorPolicies {
     pub source: CpuSource,
     /// CPUs that are never allocated.

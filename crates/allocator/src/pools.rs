@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use stelia_cpus::{CpuSet, Topology};
 
 use crate::{Host, NumaAllocateStrategy, Qos, Unsatisfied};
 
 /// A NUMA node's part of the shared pool.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SharedPool {
     /// Socket of the node's first CPU.
     pub socket: u32,
@@ -16,7 +19,8 @@ pub struct SharedPool {
 }
 
 /// The online CPUs, divided.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Pools {
     /// What new LSE and LSR instances may get: the shared pool without what is reserved.
     pub allocatable: CpuSet,
@@ -25,9 +29,19 @@ pub struct Pools {
     /// Where LS and Burstable pods run: everything else, reserved CPUs included.
     pub shared: CpuSet,
     /// The shared pool by NUMA node.
+    #[serde(deserialize_with = "by_node")]
     pub shared_by_node: BTreeMap<u32, SharedPool>,
     /// Where BE and BestEffort pods run: everything but the CPUs of LSE and of kubelet's Guaranteed pods.
     pub be_shared: CpuSet,
+}
+
+/// Where these members are flattened into another object, serde hands the numbers of nodes over as texts.
+fn by_node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u32, SharedPool>, D::Error> {
+    let by_text = BTreeMap::<String, SharedPool>::deserialize(deserializer)?;
+    let by_node = by_text.into_iter();
+    by_node
+        .map(|(node, pool)| Ok((node.parse().map_err(D::Error::custom)?, pool)))
+        .collect()
 }
 
 impl Pools {

@@ -26,8 +26,8 @@ impl std::error::Error for Error {}
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let separator = match self.causes.first().map(|first| first.kind) {
-            Some(ReasonKind::Detail) => "; ",
+        let separator = match self.causes.first() {
+            Some(first) if first.kind == ReasonKind::Detail => "; ",
             Some(_) => ": ",
             None => "",
         };

@@ -16,10 +16,13 @@ mod names;
 pub mod publishing;
 pub mod quiet;
 pub mod reason;
+mod state;
 mod thread;
-pub mod view;
+mod word;
 
 pub use error::{Error, ErrorKind};
 pub use names::{BUS_NAME, MANAGER_PATH, NOT_PINNED, RUNNER_SOCKET, instance_path, instance_uid};
 pub use reason::{Reason, ReasonKind};
+pub use state::State;
 pub use thread::ThreadRole;
+pub use word::Word;

@@ -3,16 +3,23 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use stelia_kubelet::PodUid;
 use stelia_text::named;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+use crate::Word;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Reason {
-    /// The pod whose details (CPUs, paths, processes) are in the text; `None`: details of the node.
+    /// The pod whose details (CPUs, paths, processes) are in the text; `None`: details of the node. JSON does not name it.
+    #[serde(skip)]
     pub pod: Option<PodUid>,
-    pub kind: ReasonKind,
+    pub kind: Word<ReasonKind>,
     /// For the operator and for the pod itself.
     pub text: String,
+    /// Whether it is of the whole node: each instance it concerns has it in the same words.
+    pub of_node: bool,
 }
 
 /// The kinds of reasons.
@@ -176,8 +183,9 @@ impl Reason {
     pub fn of(pod: &PodUid, kind: ReasonKind, text: impl Into<String>) -> Self {
         Self {
             pod: Some(pod.clone()),
-            kind,
+            kind: Word::Known(kind),
             text: text.into(),
+            of_node: false,
         }
     }
 
@@ -185,8 +193,9 @@ impl Reason {
     pub fn of_node(kind: ReasonKind, text: impl Into<String>) -> Self {
         Self {
             pod: None,
-            kind,
+            kind: Word::Known(kind),
             text: text.into(),
+            of_node: true,
         }
     }
 
@@ -194,7 +203,10 @@ impl Reason {
     pub fn visible_to(&self, pod: &PodUid) -> Option<Self> {
         match &self.pod {
             Some(own) if own == pod => Some(self.clone()),
-            _ => self.kind.in_general().map(|text| Self::of(pod, self.kind, text)),
+            _ => {
+                let kind = self.kind.known()?;
+                kind.in_general().map(|text| Self::of(pod, kind, text))
+            }
         }
     }
 }
@@ -202,13 +214,6 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
-    }
-}
-
-/// In JSON it is its text.
-impl serde::Serialize for Reason {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.text)
     }
 }
 

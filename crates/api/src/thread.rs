@@ -20,6 +20,12 @@ pub enum ThreadRole {
     IoThread(u32),
 }
 
+impl Default for ThreadRole {
+    fn default() -> Self {
+        Self::Vcpu(0)
+    }
+}
+
 impl From<u32> for ThreadRole {
     fn from(number: u32) -> Self {
         match number.checked_sub(IO_THREADS) {

@@ -21,10 +21,10 @@ pub struct AdoptedPlacement {
 }
 
 /// How the vCPUs of an instance are placed: by its record's policy, or where others pin them, as far as each has a CPU there.
-pub fn placement_name(record: &Record) -> &'static str {
+pub fn placement_of(record: &Record) -> AdoptPlacement {
     match &record.adopted {
-        Some(adopted) if adopted.keeps => AdoptPlacement::Keep.name(),
-        _ => record.placement.name(),
+        Some(adopted) if adopted.keeps => AdoptPlacement::Keep,
+        _ => AdoptPlacement::By(record.placement),
     }
 }
 

@@ -2,52 +2,11 @@
 
 use stelia_allocator::Qos;
 use stelia_api::ThreadRole;
+use stelia_model::ContainedReason;
 use stelia_record::{Phase, Record};
 use stelia_settings::{Partition, Policies};
-use stelia_text::named;
 
 use super::{Instance, Snapshot, placed};
-
-/// What keeps an instance from a partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ContainedReason {
-    /// Class LSR: BE may run on its CPUs, and a partition would keep it out.
-    Class,
-    /// This kernel has no `cpuset.cpus.exclusive`.
-    NoPartitions,
-    /// The setting `partition` is `member`.
-    Setting,
-    /// The rule that adopted it has `partition` set to `member`.
-    Rule,
-    /// The kernel refused it twice; the journal has its words. It is asked for again at audits and at AttachVcpus.
-    Refused,
-}
-
-named!(ContainedReason {
-    Class = "class",
-    NoPartitions = "no-partitions",
-    Setting = "setting",
-    Rule = "rule",
-    Refused = "refused"
-});
-
-impl ContainedReason {
-    /// For the pod too: what it says of the node is no secret.
-    pub fn in_words(self) -> &'static str {
-        match self {
-            Self::Class => "its class, LSR, lets pods of class BE run there too",
-            Self::NoPartitions => "the node's kernel has no partitions of the kind",
-            Self::Setting => "the node's setting partition is \"member\"",
-            Self::Rule => "the rule that adopted it wants no partition",
-            Self::Refused => "the kernel refused a partition; steliad's journal has its words",
-        }
-    }
-
-    /// Whether somebody decided that it be so.
-    pub fn is_wanted(self) -> bool {
-        matches!(self, Self::Class | Self::Setting | Self::Rule)
-    }
-}
 
 /// What forbids a partition to an instance whatever the kernel would say of its CPUs.
 pub(super) fn forbidden(snapshot: &Snapshot, policies: &Policies, record: &Record) -> Option<ContainedReason> {

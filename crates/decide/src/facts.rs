@@ -7,12 +7,12 @@ use stelia_allocator::{CpuSource, Pools, Qos};
 use stelia_api::reason::Reason;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_model::{ContainedReason, FloatReason};
 use stelia_settings::Policies;
 
-use super::contained::{ContainedReason, contained};
+use super::contained::contained;
 use super::degraded::degraded;
 use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
-use super::float::FloatReason;
 use super::float::{until_attached, with_spare};
 use super::steps::{ThreadPlacement, course_of, float_cpus, must_float, thread_placement};
 use super::totals::Totals;

@@ -1,46 +1,11 @@
 //! Which shared CPUs an instance floats on.
 
 use stelia_cpus::CpuSet;
+use stelia_model::FloatReason;
 use stelia_record::Phase;
 use stelia_settings::FloatPolicy;
-use stelia_text::named;
 
 use super::Instance;
-
-/// What decided which CPUs an instance floats on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FloatReason {
-    /// The setting is `pod`, and kubelet gave the pod a shared pool of its own.
-    PodPool,
-    /// The setting is `pod` or `numa`: the shared pool within the NUMA nodes of its own CPUs.
-    Near,
-    /// These have fewer CPUs than `float-min-cpus`, so that it is the whole shared pool.
-    TooFewNear,
-    /// The setting is `node`, or it has no CPUs of its own to be near to: the whole shared pool.
-    Pool,
-    /// Class LS: the shared pool of the NUMA node that was chosen for it.
-    NodePool,
-    /// Class BE: the BE shared pool.
-    BePool,
-    /// Where others pin its vCPUs: the container's own CPUs that no vCPU is pinned to; in a scope the shared pool, too.
-    Spare,
-    /// Too few near, and its vCPUs are not attached yet: its own CPUs, and what is shared on their NUMA nodes.
-    UntilAttached,
-    /// None could be chosen: it keeps what it had. The reasons of degradation say why.
-    Unchanged,
-}
-
-named!(FloatReason {
-    PodPool = "pod-pool",
-    Near = "near",
-    TooFewNear = "too-few-near",
-    Pool = "pool",
-    NodePool = "node-pool",
-    BePool = "be-pool",
-    Spare = "spare",
-    UntilAttached = "until-attached",
-    Unchanged = "kept"
-});
 
 /// What a float is chosen from.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,11 +1,12 @@
 //! Whether an instance may be made in the container's own cgroup.
 
 use stelia_kubelet::QosClass;
+use stelia_model::ContainedReason;
 use stelia_record::Record;
 use stelia_settings::{Partition, Policies};
 
 use super::Snapshot;
-use super::contained::{ContainedReason, forbidden};
+use super::contained::forbidden;
 
 /// # Errors
 /// Why not.

@@ -43,8 +43,7 @@ mod totals;
 mod validated;
 pub mod workers;
 
-pub use attach::{AdoptedPlacement, attached, placement_name};
-pub use contained::ContainedReason;
+pub use attach::{AdoptedPlacement, attached, placement_of};
 pub use facts::{Assessment, Blocked, Facts};
 pub use in_place::in_place;
 pub use kubelet_state::{refused_beside, usable_state};

@@ -1,5 +1,6 @@
 //! Pod UIDs and the cgroups kubelet and the container runtimes name after them.
 
+use std::borrow::{Borrow, Cow};
 use std::fmt;
 use std::sync::Arc;
 
@@ -82,9 +83,30 @@ impl fmt::Display for PodUid {
     }
 }
 
+/// The nil UUID (RFC 9562), which no pod has.
+impl Default for PodUid {
+    fn default() -> Self {
+        Self("00000000-0000-0000-0000-000000000000".into())
+    }
+}
+
+/// What is kept by UID is found by its text.
+impl Borrow<str> for PodUid {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
 impl serde::Serialize for PodUid {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for PodUid {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <Cow<'de, str>>::deserialize(deserializer)?;
+        Self::parse(&text).map_err(serde::de::Error::custom)
     }
 }
 

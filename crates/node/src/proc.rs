@@ -12,7 +12,8 @@ use crate::cgroup::CgroupPath;
 use crate::processes;
 
 /// A process or thread, told apart from a later one with the same number by its start time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct TaskId {
     /// Process id, or thread id, on the host.
     pub id: i32,

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use stelia_allocator::{Allocation, Qos};
-use stelia_api::ThreadRole;
+use stelia_api::{State, ThreadRole};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
@@ -30,7 +30,7 @@ pub use vcpu::Vcpu;
 /// What stands for "not pinned" in the attribute `vcpus`.
 const UNPINNED: &str = "-";
 
-/// Where an instance is in its life. The names are those of the D-Bus property `State`.
+/// Where an instance is in its life. The names are the record's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// The scope exists; the container's processes are being moved to float.
@@ -58,12 +58,14 @@ named!(Phase {
 });
 
 impl Phase {
-    /// The D-Bus property's text.
-    pub fn state(self) -> &'static str {
-        if self == Self::Attaching {
-            Self::Floating.name()
-        } else {
-            self.name()
+    /// The D-Bus property.
+    pub fn state(self) -> State {
+        match self {
+            Self::Registered => State::Registered,
+            Self::Floating | Self::Attaching => State::Floating,
+            Self::Isolated => State::Isolated,
+            Self::Contained => State::Contained,
+            Self::Leaving => State::Leaving,
         }
     }
 
@@ -74,7 +76,8 @@ impl Phase {
 }
 
 /// A thread of QEMU that is pinned, and its CPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct VcpuThread {
     /// As its number in JSON and in the record.
     #[serde(rename = "index")]

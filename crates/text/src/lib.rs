@@ -4,3 +4,5 @@
 pub mod excerpt;
 mod named;
 pub mod near;
+
+pub use named::Named;

@@ -1,5 +1,14 @@
 //! Enumerations whose values have names of their own.
 
+/// An enumeration whose values have names: [`named!`](crate::named) implements it.
+pub trait Named: Copy {
+    /// The value's name.
+    fn name(self) -> &'static str;
+
+    /// The value of that name.
+    fn parse(text: &str) -> Option<Self>;
+}
+
 /// The names of an enumeration: every value, its name, the value of a name; in JSON it is its name.
 #[macro_export]
 macro_rules! named {
@@ -18,6 +27,16 @@ macro_rules! named {
             /// The value of that name.
             pub fn parse(text: &str) -> Option<Self> {
                 Self::ALL.into_iter().find(|value| value.name() == text)
+            }
+        }
+
+        impl $crate::Named for $type {
+            fn name(self) -> &'static str {
+                Self::name(self)
+            }
+
+            fn parse(text: &str) -> Option<Self> {
+                Self::parse(text)
             }
         }
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use stelia_api::{Error, ErrorKind, Reason, ReasonKind, ThreadRole};
-use stelia_decide::{AdoptedPlacement, attached, placement_name};
+use stelia_decide::{AdoptedPlacement, attached, placement_of};
 use stelia_kubelet::PodUid;
 use stelia_node::proc::TaskId;
 use stelia_record::{Phase, Record, Vcpu, VcpuThread};
@@ -235,7 +235,7 @@ impl State {
         about!(
             info, id, pod, STELIA_CPUSET = %record.exclusive,
             STELIA_FLOAT = now.float().map(|leaf| leaf.cpus.to_string()),
-            "{} pod {pod} ({}): {} moves, {} writes", record.phase.name(), placement_name(record), did.moves, did.writes
+            "{} pod {pod} ({}): {} moves, {} writes", record.phase.name(), placement_of(record).name(), did.moves, did.writes
         );
     }
 }

@@ -6,11 +6,12 @@ use stelia_api::{Error, ErrorKind};
 use stelia_decide::rebind;
 use stelia_decide::rebind::RebindScope;
 use stelia_kubelet::PodUid;
+use stelia_model as model;
 
 use super::{Asker, Call, Reply, no_instance};
 use crate::engine::apply::now_us;
 use crate::engine::handle::Handle;
-use crate::engine::jobs::{Job, JobMove, JobPhase};
+use crate::engine::jobs::job_move;
 use crate::engine::state::State;
 
 /// Jobs that are remembered.
@@ -29,7 +30,7 @@ pub struct RebindRequest {
 }
 
 /// What Rebind answers: the job's number, none for a dry run; and the moves that are planned.
-pub type RebindAnswer = (Option<u32>, Vec<JobMove>);
+pub type RebindAnswer = (Option<u32>, Vec<model::JobMove>);
 
 /// The default deadline, that of Koordinator.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(600);
@@ -79,7 +80,7 @@ impl State {
             self.picture.find(pod).ok_or_else(|| no_instance(pod))?;
         }
         let moves = rebind::all(&self.picture.snapshot, &self.settings.policies, &scope);
-        let planned = moves.iter().map(JobMove::of).collect();
+        let planned = moves.iter().map(job_move).collect();
         if request.dry_run {
             return Ok((None, planned));
         }
@@ -112,13 +113,13 @@ impl State {
             .max()
             .unwrap_or(0)
             .wrapping_add(1);
-        self.jobs.list.push(Job {
+        self.jobs.list.push(model::Job {
             id,
             scope: match &scope {
                 RebindScope::Node => "node".to_owned(),
                 RebindScope::Pod(pod) => pod.to_string(),
             },
-            phase: JobPhase::Pending,
+            phase: model::JobPhase::Pending.into(),
             reason: String::new(),
             moves: Vec::new(),
             began_us: now_us(),

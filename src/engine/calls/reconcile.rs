@@ -3,10 +3,10 @@
 use std::any::Any;
 
 use stelia_api::{Error, Reason, ReasonKind};
+use stelia_model::Trigger;
 
 use super::{Asker, Call, Reply, all_closed};
 use crate::engine::handle::Handle;
-use crate::engine::metrics::Trigger;
 use crate::engine::pass::{Numbers, Report};
 use crate::engine::state::State;
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use stelia_api::Error;
+use stelia_model::Trigger;
 use stelia_settings::Settings;
 
 use super::{Asker, Call, Reply};
 use crate::engine::handle::Handle;
-use crate::engine::metrics::Trigger;
 use crate::engine::pass::Numbers;
 use crate::engine::state::State;
 

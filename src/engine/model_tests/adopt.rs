@@ -1,12 +1,12 @@
 //! VMs that did not register themselves.
 
 use stelia_kubelet::PodName;
+use stelia_model as model;
 use stelia_settings::{AdoptPlacement, AdoptRule, AdoptTree, ReadyMade};
 
 use super::crash::killed;
 use super::*;
 use crate::adoption;
-use crate::engine::{InstanceView, Unadopted};
 
 pub(super) fn rule() -> AdoptRule {
     AdoptRule::ready_made(ReadyMade::Libvirt).unwrap()
@@ -52,7 +52,7 @@ impl Node {
         qemu
     }
 
-    pub(super) fn known(&self, pod: &Pod) -> Option<std::sync::Arc<InstanceView>> {
+    pub(super) fn known(&self, pod: &Pod) -> Option<std::sync::Arc<model::Instance>> {
         self.handle.view().instances.get(&pod.uid).cloned()
     }
 
@@ -68,7 +68,7 @@ impl Node {
         .await;
     }
 
-    pub(super) fn unadopted(&self, pod: &Pod) -> Option<Unadopted> {
+    pub(super) fn unadopted(&self, pod: &Pod) -> Option<model::Unadopted> {
         let view = self.handle.view();
         view.unadopted.iter().find(|one| one.pod == pod.uid).cloned()
     }
@@ -86,7 +86,7 @@ async fn a_vm_that_runs_already_is_adopted_in_place_where_it_was_pinned_and_give
     node.until_adopted(&pod).await;
     assert!(!node.model.exists(&scope(&pod)));
     assert_eq!(node.pins(&qemu), ["3", "2"]);
-    assert_eq!(node.known(&pod).unwrap().placement, "keep");
+    assert_eq!(node.known(&pod).unwrap().placement, AdoptPlacement::Keep);
     node.check().await;
     // A daemon that starts anew knows it by its record, and a rule that is gone is no reason to let go of it.
     node.settings.policies.adopt.clear();
@@ -253,7 +253,7 @@ async fn cut_off_after(changes: u32) -> bool {
                 .view()
                 .instances
                 .get(&uid)
-                .is_some_and(|known| known.state == "isolated")
+                .is_some_and(|known| known.state == State::Isolated)
         };
         while !isolated() {
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -62,7 +62,7 @@ impl Node {
         let view = self.handle.view();
         let shown = &view.instances[&pod.uid];
         assert_eq!(
-            (shown.state, &shown.exclusive),
+            (shown.state.name(), &shown.exclusive),
             ("isolated", &cpus(list)),
             "{:?}",
             shown.degraded
@@ -186,7 +186,7 @@ async fn a_vm_that_kubelet_moves_onto_another_vm_stays_where_it_is_and_says_so()
     node.assert_on(&second, &other, "4-5");
     let view = node.handle.view();
     let shown = &view.instances[&first.uid];
-    assert_eq!(shown.state, "floating");
+    assert_eq!(shown.state, State::Floating);
     assert!(
         shown.degraded.iter().any(|reason| reason.kind == ReasonKind::Evicted),
         "{:?}",

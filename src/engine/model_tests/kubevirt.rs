@@ -28,7 +28,7 @@ async fn assert_whole(node: &mut Node, pod: &Pod, qemu: &Qemu) {
     node.quiet().await;
     let known = node.known(pod).unwrap();
     assert_eq!(
-        (known.exclusive.to_string(), known.float_reason),
+        (known.exclusive.to_string(), known.float_reason.name()),
         ("2-3".to_owned(), "spare")
     );
     assert!(known.degraded.is_empty(), "{:?}", known.degraded);
@@ -129,7 +129,10 @@ impl Node {
         self.until("the VM is contained", |node| node.phase(pod) == Some("contained"))
             .await;
         self.quiet().await;
-        assert_eq!(self.known(pod).unwrap().contained_reason, Some("rule"));
+        assert_eq!(
+            self.known(pod).unwrap().contained_reason,
+            Some(ContainedReason::Rule.into())
+        );
     }
 
     /// virt-launcher plans pins from the first, and sets them again: none may be refused.

@@ -33,11 +33,12 @@ mod workers;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use stelia_api::{Error, ErrorKind};
+use stelia_api::{Error, ErrorKind, State};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::admission::Claim;
 use stelia_decide::float::has_idle_cpus;
 use stelia_kubelet::PodUid;
+use stelia_model::ContainedReason;
 use stelia_node::cgroup::{CgroupPath, Cgroups, File, Limits};
 use stelia_node::proc::Procs;
 use stelia_record::{Phase, Vcpu};
@@ -219,7 +220,8 @@ impl Node {
             .view()
             .instances
             .get(&pod.uid)
-            .map(|instance| instance.state)
+            .and_then(|instance| instance.state.known())
+            .map(State::name)
     }
 
     /// Where the kernel's unbound workers may run.
@@ -262,8 +264,8 @@ impl Node {
         // A partition that the kernel refused is asked for again now and then.
         let refused = |node: &Self| {
             let view = node.handle.view();
-            let mut reasons = view.instances.values().filter_map(|one| one.contained_reason);
-            reasons.any(|reason| reason == stelia_decide::ContainedReason::Refused.name())
+            let mut reasons = view.instances.values().filter_map(|one| one.contained_reason.as_ref());
+            reasons.any(|reason| *reason == ContainedReason::Refused)
         };
         if !refused(self) {
             assert_eq!((report.did.steps, self.model.changes()), (0, before), "{report:?}");

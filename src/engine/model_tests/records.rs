@@ -155,7 +155,7 @@ async fn a_forged_record_does_not_stand_for_another_pod() {
         let view = node.handle.view();
         let shown = &view.instances[&victim.uid];
         assert_eq!(
-            (shown.state, shown.exclusive.to_string()),
+            (shown.state.name(), shown.exclusive.to_string()),
             ("isolated", "2-3".to_owned()),
             "{planted:?}"
         );

@@ -5,7 +5,7 @@ use stelia_node_report::numa;
 use tempfile::TempDir;
 
 use super::*;
-use crate::engine::{InstanceView, node_facts};
+use crate::engine::node_facts;
 
 const GUARANTEED: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 const BURSTABLE: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
@@ -52,7 +52,7 @@ impl Host {
         self.write(path, fs::read(Path::new(CHECKPOINTS).join(recorded)).unwrap());
     }
 
-    fn facts(&self, view: &View) -> Facts {
+    fn facts(&self, view: &model::Node) -> Facts {
         let root = self.0.path();
         let nodes = numa::read(&root.join("sys")).unwrap();
         let mut facts = node_facts(view, None, nodes, "n".to_owned()).unwrap();
@@ -68,7 +68,7 @@ impl Host {
 }
 
 /// Eight CPUs, of which kubelet gave one pod two.
-fn view() -> View {
+fn view() -> model::Node {
     let topology = Shape {
         nodes: 2,
         cores: 2,
@@ -76,12 +76,12 @@ fn view() -> View {
         interleaved: false,
     };
     let cpus = |list: &str| list.parse::<CpuSet>().unwrap();
-    View {
+    model::Node {
         topology: topology.topology().into(),
         pool: Some(cpus("0-1,4-7")),
         entries: BTreeMap::from([(pod(GUARANTEED), BTreeMap::from([("vm".to_owned(), cpus("2-3"))]))]).into(),
         kubelet_cpus: cpus("2-3"),
-        ..View::default()
+        ..model::Node::default()
     }
 }
 
@@ -132,7 +132,7 @@ fn the_runtimes_name_of_an_instance_goes_before_its_logs() {
     let host = Host::new(&[&format!("pod{GUARANTEED}")]);
     fs::create_dir_all(host.0.path().join(format!("var/log/pods/team-a_old_{GUARANTEED}"))).unwrap();
     let mut view = view();
-    let mut instance = InstanceView::registered(pod(GUARANTEED));
+    let mut instance = crate::engine::registered(pod(GUARANTEED));
     instance.pod_name = PodName::new("team-a", "vm");
     view.instances.insert(pod(GUARANTEED), instance.into());
     assert_eq!(host.facts(&view).allocations[0].name, PodName::new("team-a", "vm"));
@@ -200,10 +200,16 @@ fn devices_come_from_kubelets_record_and_from_sys() {
 #[test]
 fn a_configuration_that_cannot_be_read_is_not_replaced_by_kubelets_defaults() {
     let config = KubeletConfig::default();
-    assert_eq!(usable(Ok(Some(&config)), CpuSource::Kubelet), Ok((Some(&config), None)));
-    assert_eq!(usable(Ok(None), CpuSource::Kubelet), Ok((None, None)));
+    assert_eq!(
+        usable(Ok(Some(&config)), &CpuSource::Kubelet.into()),
+        Ok((Some(&config), None))
+    );
+    assert_eq!(usable(Ok(None), &CpuSource::Kubelet.into()), Ok((None, None)));
     let problem = "kubelet's configuration cannot be used: kubelet would not start: k.yaml".to_owned();
     let unread = "kubelet would not start: k.yaml";
-    assert_eq!(usable(Err(unread), CpuSource::Kubelet), Err(problem.clone()));
-    assert_eq!(usable(Err(unread), CpuSource::Steliad), Ok((None, Some(problem))));
+    assert_eq!(usable(Err(unread), &CpuSource::Kubelet.into()), Err(problem.clone()));
+    assert_eq!(
+        usable(Err(unread), &CpuSource::Steliad.into()),
+        Ok((None, Some(problem)))
+    );
 }

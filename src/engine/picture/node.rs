@@ -391,10 +391,8 @@ mod tests {
         });
         let mut picture = Picture::new(&system, &settings);
         let look = |picture: &mut Picture| {
-            let mut dirty = Dirty {
-                topology: true,
-                ..Dirty::default()
-            };
+            let mut dirty = Dirty::default();
+            dirty.topology = true;
             picture.look_at_node(&system, &settings, &mut dirty);
             assert_eq!(picture.problems, [""; 0]);
             picture.snapshot.topology.online().to_string()

@@ -1,5 +1,5 @@
-use stelia_allocator::Allocation;
 use stelia_kubelet::PodName;
+use stelia_model as model;
 
 use super::*;
 
@@ -11,37 +11,37 @@ fn uid(number: u32) -> PodUid {
     PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
 }
 
-fn floating(number: u32) -> InstanceView {
-    InstanceView {
+fn floating(number: u32) -> model::Instance {
+    model::Instance {
         pod_name: PodName::new("team-a", &format!("vm-{number}")),
         container: "vm".to_owned(),
         exclusive: "2-3".parse().unwrap(),
         registered_us: THEN,
-        ..InstanceView::registered(uid(number))
+        ..crate::engine::registered(uid(number))
     }
 }
 
-fn isolated(number: u32) -> InstanceView {
-    InstanceView {
-        state: Phase::Isolated.name(),
+fn isolated(number: u32) -> model::Instance {
+    model::Instance {
+        state: State::Isolated.into(),
         isolated_us: THEN + SECOND,
         ..floating(number)
     }
 }
 
-fn degraded(instance: InstanceView, reasons: impl IntoIterator<Item = Reason>) -> InstanceView {
-    InstanceView {
+fn degraded(instance: model::Instance, reasons: impl IntoIterator<Item = Reason>) -> model::Instance {
+    model::Instance {
         degraded: reasons.into_iter().collect(),
         ..instance
     }
 }
 
-fn instances(all: impl IntoIterator<Item = InstanceView>) -> Instances {
+fn instances(all: impl IntoIterator<Item = model::Instance>) -> Instances {
     all.into_iter().map(|one| (one.pod.clone(), Arc::new(one))).collect()
 }
 
 /// A pod's life, state by state, each at its own second after [`THEN`]: how it is told, and the events.
-fn life(states: impl IntoIterator<Item = (u64, Option<InstanceView>)>) -> (Vec<Pod>, Vec<NewEvent>) {
+fn life(states: impl IntoIterator<Item = (u64, Option<model::Instance>)>) -> (Vec<Pod>, Vec<NewEvent>) {
     let (mut pods, mut all) = (Vec::new(), Vec::new());
     for (second, instance) in states {
         let (now, new_events) = update(&pods, &instances(instance), THEN + second * SECOND);
@@ -55,7 +55,7 @@ fn reasons(new_events: &[NewEvent]) -> Vec<String> {
     new_events.iter().map(|one| one.reason.clone()).collect()
 }
 
-fn told(instance: InstanceView) -> (bool, String, String) {
+fn told(instance: model::Instance) -> (bool, String, String) {
     let (pods, _) = life([(1, Some(instance))]);
     let pod = &pods[0];
     (pod.isolated, pod.reason.clone(), pod.message.clone())
@@ -102,8 +102,8 @@ fn a_vm_whose_vcpus_are_not_handed_over_floats_too_long_and_that_is_an_event_onc
 fn a_class_without_cpus_of_its_own_never_floats_too_long() {
     let allocation = r#"{"qos":"LS","cpus":0,"bind":"FullPCPUs","required":false,"exclusive":"None","strategy":"MostAllocated",
         "alignment":"None","limit_milli":0,"numa_node":0,"exclusivity":"not-asked","explanation":[]}"#;
-    let allocation: Allocation = serde_json::from_str(allocation).unwrap();
-    let shared = InstanceView {
+    let allocation: model::Allocation = serde_json::from_str(allocation).unwrap();
+    let shared = model::Instance {
         allocation: Some(allocation),
         ..floating(1)
     };
@@ -151,10 +151,10 @@ fn a_pod_is_told_nothing_of_another() {
 
 #[test]
 fn a_contained_vm_is_told_why_and_warned_of_where_nobody_wanted_it() {
-    for why in ContainedReason::ALL {
-        let contained = InstanceView {
-            state: Phase::Contained.name(),
-            contained_reason: Some(why.name()),
+    for why in model::ContainedReason::ALL {
+        let contained = model::Instance {
+            state: State::Contained.into(),
+            contained_reason: Some(why.into()),
             ..floating(1)
         };
         let (pods, new_events) = life([(1, Some(contained))]);
@@ -168,7 +168,7 @@ fn a_contained_vm_is_told_why_and_warned_of_where_nobody_wanted_it() {
 
 #[test]
 fn a_name_that_is_not_known_yet_makes_no_pod_and_one_that_was_is_kept() {
-    let unnamed = InstanceView {
+    let unnamed = model::Instance {
         pod_name: None,
         ..isolated(1)
     };
@@ -183,7 +183,7 @@ fn a_name_that_is_not_known_yet_makes_no_pod_and_one_that_was_is_kept() {
 
 #[test]
 fn other_cpus_are_an_event_and_no_other_condition() {
-    let resized = InstanceView {
+    let resized = model::Instance {
         exclusive: "2-5".parse().unwrap(),
         ..isolated(1)
     };

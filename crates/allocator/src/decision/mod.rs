@@ -36,7 +36,8 @@ pub struct Requester {
 }
 
 /// CPUs of instances with an exclusive policy, which the pools do not tell apart.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct HeldCpus {
     /// CPUs held with the exclusive policy PCPULevel.
     pub pcpu_level: CpuSet,

@@ -3,11 +3,12 @@
 
 use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
+use stelia_model::ContainedReason;
 use stelia_record::{Phase, VcpuThread};
 use stelia_settings::{Partition, Policies};
 
 use super::Step;
-use crate::contained::{ContainedReason, forbidden_by_now, partition_kind, retry};
+use crate::contained::{forbidden_by_now, partition_kind, retry};
 use crate::entitlement::Entitlement;
 use crate::placement::place;
 use crate::{Assessment, Instance, Snapshot, VcpuNow, pod_pool};

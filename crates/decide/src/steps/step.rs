@@ -2,11 +2,10 @@
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
+use stelia_model::ContainedReason;
 use stelia_node::cgroup::{CgroupPath, File, Limits};
 use stelia_record::{Phase, Record, VcpuThread};
 use stelia_settings::{Partition, TreeHome};
-
-use crate::ContainedReason;
 
 /// One change to the system. Each is idempotent. `docs/architecture.md`, "A step", has what to touch for a new one.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use stelia_allocator::Qos;
 use stelia_cpus::CpuSet;
+use stelia_model::FloatReason;
 use stelia_node::cgroup::{CgroupPath, File};
 use stelia_record::Phase;
 use stelia_settings::{FloatPolicy, Partition, Policies};
 
 use super::{Step, ThreadPlacement, in_place, limits, origin};
-use crate::float::{FloatReason, Shared, choose, has_idle_cpus};
+use crate::float::{Shared, choose, has_idle_cpus};
 use crate::{Facts, Instance, InstanceCgroup, Snapshot, pod_pool};
 
 /// The controllers `float/` and `vcpu/` need.

@@ -18,7 +18,7 @@ impl fmt::Display for Step {
             Self::Pin(tid, cpu) => write!(f, "pin thread {tid} to CPU {cpu}"),
             Self::Confine(tid, cpus) => write!(f, "let thread {tid} run on CPUs {cpus} only"),
             Self::Remove(cgroup) => write!(f, "remove cgroup {}", cgroup.as_str()),
-            Self::Enter(scope, phase) => write!(f, "record that {} is {}", scope.as_str(), phase.state()),
+            Self::Enter(scope, phase) => write!(f, "record that {} is {}", scope.as_str(), phase.state().name()),
             Self::Entitle { scope, entry, own } => write!(
                 f,
                 "record that kubelet gives {} CPUs {entry}, of which {own} are its alone",

@@ -76,9 +76,22 @@ impl fmt::Display for CgroupPath {
     }
 }
 
+impl Default for CgroupPath {
+    fn default() -> Self {
+        Self::root()
+    }
+}
+
 impl serde::Serialize for CgroupPath {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for CgroupPath {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| serde::de::Error::custom(format_args!("{text:?} is not a cgroup's path")))
     }
 }
 

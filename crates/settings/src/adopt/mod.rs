@@ -4,7 +4,7 @@ mod keys;
 mod pattern;
 mod raw;
 
-use stelia_text::named;
+use stelia_text::{Named, named};
 
 use crate::PlacementPolicy;
 
@@ -59,6 +59,16 @@ impl AdoptPlacement {
             "auto" => Some(Self::Auto),
             name => PlacementPolicy::parse(name).map(Self::By),
         }
+    }
+}
+
+impl Named for AdoptPlacement {
+    fn name(self) -> &'static str {
+        Self::name(self)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::parse(text)
     }
 }
 

@@ -6,7 +6,9 @@ mod advice;
 use std::path::Path;
 
 use serde::Serialize;
+use stelia_allocator::CpuSource;
 use stelia_api::client::{JobProxy, MoveRow};
+use stelia_model::JobPhase;
 use zbus::fdo;
 use zbus::proxy::CacheProperties;
 
@@ -81,7 +83,7 @@ impl Render for Rebound {
     }
 
     fn failure(&self) -> Option<String> {
-        let failed = self.job.is_some() && self.phase != "Succeed";
+        let failed = self.job.is_some() && self.phase != JobPhase::Succeed.name();
         failed.then(|| format!("the job is {}: {}", self.phase, printable(&self.reason)))
     }
 }
@@ -100,7 +102,7 @@ pub(crate) async fn gather(
     let pod = client.pod(vm).await?.map(|pod| pod.pod_uid);
     if dry_run {
         let description = client.describe().await?;
-        if description.node.cpu_source.as_deref() != Some("steliad") {
+        if description.node.cpu_source != CpuSource::Steliad {
             let (node, assumed) = plan::here(root)?;
             return Ok(Rebound {
                 advice: Some(Advice::new(&node, assumed, &description, pod.as_deref())),
@@ -151,6 +153,6 @@ async fn has_ended(job: &JobProxy<'_>) -> zbus::Result<bool> {
     };
     match job.phase().await {
         Err(error) if gone(&error) => Ok(false),
-        phase => Ok(phase? != "Pending"),
+        phase => Ok(phase? != JobPhase::Pending.name()),
     }
 }

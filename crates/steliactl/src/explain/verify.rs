@@ -118,9 +118,9 @@ pub(crate) async fn gather(client: &Client, vm: Option<&str>, required: Option<R
     let pod = pod.as_ref().map(|pod| pod.pod_uid.as_str());
     let preview = client.reconcile(true).await?;
     let described = client.describe().await?;
-    let ledger = match &described.node.ledger {
-        Some(kept) if kept.enabled => Some(ledger::last_day(client, pod).await),
-        _ => None,
+    let ledger = match described.node.ledger.enabled {
+        true => Some(ledger::last_day(client, pod).await),
+        false => None,
     };
     let verified = verified(&described, &preview, pod, required, output::now());
     Ok(Verified { ledger, ..verified })

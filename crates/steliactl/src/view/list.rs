@@ -1,7 +1,9 @@
 //! `list`: one line per instance; below, VMs that a rule is of and that are not adopted.
 
+use std::sync::Arc;
+
 use serde::Serialize;
-use stelia_api::view::Unadopted;
+use stelia_model::Unadopted;
 
 use crate::shared::daemon::{ListedInstance, Pod};
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, table, text_of, texts_of, time};
@@ -50,9 +52,8 @@ const UNADOPTED: [Column<Unadopted>; 6] = [
 
 fn pod_of(one: &Unadopted) -> Pod {
     Pod {
-        pod_uid: one.pod.clone(),
-        pod_namespace: one.pod_namespace.clone(),
-        pod_name: one.pod_name.clone(),
+        pod_uid: one.pod.to_string(),
+        ..Pod::named(one.pod_name.as_ref())
     }
 }
 
@@ -62,12 +63,12 @@ fn pod_of(one: &Unadopted) -> Pod {
 pub(crate) struct Instances {
     instances: Vec<Instance>,
     #[serde(skip)]
-    unadopted: Vec<Unadopted>,
+    unadopted: Arc<Vec<Unadopted>>,
 }
 
 impl Instances {
     /// One that disappeared meanwhile is left out.
-    pub(crate) fn of(found: Vec<ListedInstance>, unadopted: Vec<Unadopted>) -> Self {
+    pub(crate) fn of(found: Vec<ListedInstance>, unadopted: Arc<Vec<Unadopted>>) -> Self {
         let instance = |found: ListedInstance| {
             let properties = found.properties?;
             let (_, container, object, state, exclusive_cpus) = found.row;
@@ -101,13 +102,15 @@ impl Render for Instances {
         };
         match self.unadopted.is_empty() {
             true => instances,
-            false => format!("{instances}\n{}", table(&UNADOPTED, &self.unadopted, style)),
+            false => format!("{instances}\n{}", table(&UNADOPTED, &*self.unadopted, style)),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use stelia_kubelet::{PodName, PodUid};
+
     use super::*;
 
     fn instance(name: &str, state: &str, cpus: &str, degraded: &[&str]) -> Instance {
@@ -135,7 +138,7 @@ mod tests {
                 instance("virt-launcher-database-0-x7k2p", "isolated", "2-17,66-81", &[]),
                 instance("web", "floating", "20-21", &why),
             ],
-            unadopted: Vec::new(),
+            unadopted: Arc::default(),
         };
         let at = |width: usize| {
             list.text(TextStyle {
@@ -160,7 +163,7 @@ mod tests {
     fn an_empty_list_says_so() {
         let none = |unadopted| Instances {
             instances: Vec::new(),
-            unadopted,
+            unadopted: Arc::new(unadopted),
         };
         assert_eq!(none(Vec::new()).text(TextStyle::from(true)), "No instances.\n");
         assert_eq!(
@@ -168,9 +171,8 @@ mod tests {
             "[]\n"
         );
         let refused = none(vec![Unadopted {
-            pod: "3ceda12c-3ee9-40fa-9f42-61428fe654a6".to_owned(),
-            pod_namespace: "kubevirt".to_owned(),
-            pod_name: "virt-launcher-web-x7k2p".to_owned(),
+            pod: PodUid::parse("3ceda12c-3ee9-40fa-9f42-61428fe654a6").unwrap(),
+            pod_name: PodName::new("kubevirt", "virt-launcher-web-x7k2p"),
             container: "compute".to_owned(),
             rule: "kubevirt".to_owned(),
             reason: "NotGuaranteed".to_owned(),

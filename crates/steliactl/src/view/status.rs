@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use stelia_api::view::LastPass;
+use stelia_allocator::CpuSource;
+use stelia_api::Word;
 use stelia_cpus::CpuSet;
+use stelia_model::LastPass;
 
 use crate::shared::daemon::{Description, Owner, Pod, owner};
 use crate::shared::output::{self, Meaning, Render, TextStyle, counted};
@@ -20,7 +22,7 @@ pub(crate) struct Status {
     /// Units outside that are restricted for contained instances.
     pub restricted: Vec<String>,
     /// Who chooses CPUs: `kubelet` or `steliad`; empty: the daemon does not say.
-    pub cpu_source: String,
+    pub cpu_source: Word<CpuSource>,
     pub instances: BTreeMap<String, usize>,
     /// The instances that have a QoS class.
     pub classes: Vec<Classed>,
@@ -81,7 +83,7 @@ impl Status {
         let mut instances = BTreeMap::new();
         let mut degraded = Vec::new();
         for (pod, instance) in &node.instances {
-            *instances.entry(instance.state.clone()).or_default() += 1;
+            *instances.entry(instance.state.to_string()).or_default() += 1;
             let pod = Pod::of(pod, instance);
             degraded.extend(instance.degraded.iter().map(|reason| format!("{pod}: {reason}")));
         }
@@ -107,7 +109,7 @@ impl Status {
                 None => "unknown",
             },
             restricted: node.restricted.keys().cloned().collect(),
-            cpu_source: node.cpu_source.clone().unwrap_or_default(),
+            cpu_source: node.cpu_source.clone(),
             instances,
             classes: node
                 .instances
@@ -158,10 +160,8 @@ impl Screen {
 
 fn text(status: &Status, now: u64, style: TextStyle) -> String {
     let mut screen = Screen::default();
-    let source = match status.cpu_source.as_str() {
-        "steliad" => ", chooses the CPUs itself",
-        _ => "",
-    };
+    let chooses = status.cpu_source == CpuSource::Steliad;
+    let source = if chooses { ", chooses the CPUs itself" } else { "" };
     let meaning = match status.state {
         "running" => Meaning::Good,
         _ => Meaning::Broken,
@@ -213,7 +213,7 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
         usec => format!(", written {}", output::ago(usec, now)),
     };
     match status.kubelet_problem.as_str() {
-        "" if status.cpu_source == "steliad" && written.is_empty() => {
+        "" if chooses && written.is_empty() => {
             screen.add_row("kubelet's state", "none, and not needed".to_owned(), Meaning::Plain);
         }
         "" => screen.add_row("kubelet's state", format!("usable{written}"), Meaning::Plain),
@@ -261,7 +261,9 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
 
 #[cfg(test)]
 mod tests {
-    use stelia_api::view::{Counters, Node};
+    use std::sync::Arc;
+
+    use stelia_model::{Counters, Node, Trigger};
 
     use super::*;
     use crate::shared::daemon::node::testing::{allocated, node};
@@ -278,7 +280,7 @@ mod tests {
             },
             last_pass: Some(LastPass {
                 number: 7,
-                trigger: "audit".to_owned(),
+                trigger: Trigger::Audit.into(),
                 ended_us: 1_735_689_598_500_000,
                 duration_us: 1_234,
                 steps: 2,
@@ -306,7 +308,7 @@ mod tests {
     fn the_screen_is_the_node() {
         insta::assert_snapshot!(text(&Status::of(&full()), 1_735_689_600_000_000, TextStyle::default()), @"
                   Daemon: steliad 0.1.0, degraded
-                Degraded: bbbbbbbb: kubelet gave CPU 2 away
+                Degraded: bbbbbbbb-0000-4000-8000-000000000000: kubelet gave CPU 2 away
                Instances: 2 (1 floating, 1 isolated)
               Partitions: isolated: the kernel takes the CPUs from everything else
           Exclusive CPUs: 3 (2,4-5)
@@ -328,9 +330,9 @@ mod tests {
         for line in [
             "Daemon: steliad 0, running, chooses the CPUs itself",
             "Instances: 3 (1 contained, 1 floating, 1 isolated)",
-            "Class LS: 1 (cccccccc)",
-            "Class LSE: 1 (aaaaaaaa)",
-            "Class LSR: 1 (bbbbbbbb)",
+            "Class LS: 1 (cccccccc-0000-4000-8000-000000000000)",
+            "Class LSE: 1 (aaaaaaaa-0000-4000-8000-000000000000)",
+            "Class LSR: 1 (bbbbbbbb-0000-4000-8000-000000000000)",
             "Exclusive CPUs: 3 (2,4-5)",
             "Other pods' CPUs: 1 (6)",
             "Shared CPUs: 3 (1,3,7)",
@@ -346,7 +348,11 @@ mod tests {
                 &json["classes"][1]["pod_uid"],
                 &json["classes"][1]["class"]
             ),
-            (&"steliad".into(), &"bbbbbbbb".into(), &"LSR".into())
+            (
+                &"steliad".into(),
+                &"bbbbbbbb-0000-4000-8000-000000000000".into(),
+                &"LSR".into()
+            )
         );
     }
 
@@ -404,6 +410,7 @@ mod tests {
     fn what_a_pass_could_not_do_degrades_the_node() {
         let mut description = full();
         for instance in description.node.instances.values_mut() {
+            let instance = Arc::make_mut(instance);
             instance.degraded.clear();
         }
         assert_eq!(Status::of(&description).state, "running");

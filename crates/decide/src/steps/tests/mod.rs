@@ -9,6 +9,7 @@ mod vcpus;
 use std::collections::BTreeMap;
 
 use stelia_api::ThreadRole;
+use stelia_model::ContainedReason;
 use stelia_node::cgroup::{CpuQuota, HugePage, IoMax, Limits};
 use stelia_node::proc::TaskId;
 use stelia_record::VcpuThread;
@@ -19,7 +20,7 @@ use super::records::MAX_PARTITION_REFUSALS;
 use super::*;
 use crate::testing::{instance, snapshot, topology};
 use crate::workers::masks;
-use crate::{ContainedReason, InstanceCgroup, Outside, ThreadedCgroup, VcpuNow};
+use crate::{InstanceCgroup, Outside, ThreadedCgroup, VcpuNow};
 
 pub(crate) use effects::{apply, possible_plan, settle};
 

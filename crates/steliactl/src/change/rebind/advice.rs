@@ -176,13 +176,19 @@ mod tests {
     use kubelet_planner::cpus::{CpuState, CpuTopology, Options};
     use kubelet_planner::merge::Policy;
     use kubelet_planner::{CpuManager, Machine, NodeState, NumaNode, Settings};
-    use stelia_api::view::Instance;
     use stelia_cpus::testing::Shape;
+    use stelia_kubelet::{PodName, PodUid};
+    use stelia_model::Instance;
 
     use super::*;
 
     fn set(text: &str) -> CpuSet {
         text.parse().unwrap()
+    }
+
+    /// The UID that begins so.
+    fn uid(beginning: &str) -> String {
+        format!("{beginning}000000-0000-4000-8000-000000000000")
     }
 
     /// Two NUMA nodes of four cores of two threads, 0-3,8-11 and 4-7,12-15, 0 and 8 reserved, with these pods on it.
@@ -193,7 +199,7 @@ mod tests {
             threads: 2,
             interleaved: true,
         };
-        let entry = |(pod, cpus): &(&str, &str)| ((*pod).to_owned(), [("vm".to_owned(), set(cpus))].into());
+        let entry = |(pod, cpus): &(&str, &str)| (uid(pod), [("vm".to_owned(), set(cpus))].into());
         let mut state = NodeState::default();
         let given = pods.iter().fold(CpuSet::new(), |all, (_, cpus)| all.union(&set(cpus)));
         state.cpus = CpuState {
@@ -216,13 +222,13 @@ mod tests {
     /// VMs by UID, with the name of those that have one.
     fn described(vms: &[(&str, &str)]) -> Description {
         let mut description = Description::default();
-        for (uid, name) in vms {
+        for (beginning, name) in vms {
             let instance = Instance {
-                pod_namespace: if name.is_empty() { "" } else { "shop" }.to_owned(),
-                pod_name: (*name).to_owned(),
+                pod_name: PodName::new("shop", name),
                 ..Instance::default()
             };
-            description.node.instances.insert((*uid).to_owned(), instance);
+            let pod = PodUid::parse(&uid(beginning)).unwrap();
+            description.node.instances.insert(pod, instance.into());
         }
         description
     }
@@ -245,13 +251,16 @@ mod tests {
         assert!(text.ends_with("\n\nAssumed:  a fact\n"), "{text}");
         let json = serde_json::to_value(&advice).unwrap();
         let first = &json["restarts"][0];
-        assert_eq!((&first["pod_uid"], &first["pod_name"]), (&"aa".into(), &"web".into()));
+        assert_eq!(
+            (&first["pod_uid"], &first["pod_name"]),
+            (&uid("aa").into(), &"web".into())
+        );
         assert_eq!(first["before"]["numa_nodes"], "0-1");
         assert_eq!(first["after"]["cpus"], "5,7,13,15");
         // Only a is asked for: b's gain is not advised.
-        assert_eq!(Advice::new(&node, Vec::new(), &vms, Some("aa")).restarts.len(), 1);
+        assert_eq!(Advice::new(&node, Vec::new(), &vms, Some(&uid("aa"))).restarts.len(), 1);
         assert_eq!(
-            Advice::new(&node, Vec::new(), &vms, Some("bb")).text(TextStyle::from(true)),
+            Advice::new(&node, Vec::new(), &vms, Some(&uid("bb"))).text(TextStyle::from(true)),
             NO_RESTART
         );
     }

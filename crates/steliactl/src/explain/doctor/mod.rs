@@ -21,6 +21,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Serialize;
 use stelia_cpus::CpuSet;
@@ -88,9 +89,9 @@ pub(crate) async fn gather(root: &Path, described: Option<Description>) -> Exami
         if !cpus.is_empty() {
             facts.noise = Some(Noise::measure(root, &cpus).await);
         }
-        facts.quiet = Some(described.node.quiet);
-        facts.ledger = described.node.ledger;
-        facts.publishing = described.node.publishing;
+        facts.quiet = Some(Arc::unwrap_or_clone(described.node.quiet));
+        facts.ledger = Some(Arc::unwrap_or_clone(described.node.ledger));
+        facts.publishing = Some(Arc::unwrap_or_clone(described.node.publishing));
     }
     Examined(checks(&facts))
 }

@@ -1,8 +1,8 @@
 //! The owner of a CPU, with the source of each fact.
 
 use serde::Serialize;
-use stelia_api::ThreadRole;
-use stelia_api::view::Pools;
+use stelia_allocator::Qos;
+use stelia_model::Pools;
 
 use crate::shared::daemon::{Description, Failure, Owner, owner, state_and_class};
 use crate::shared::output::{Column, Render, TextStyle, column, table};
@@ -65,7 +65,7 @@ pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Fai
     if let Some(problem) = &node.kubelet_problem {
         say(format!("kubelet's file cannot be used: {problem}"), STATE);
     }
-    for (pod, containers) in &node.entries {
+    for (pod, containers) in node.entries.iter() {
         for (container, cpus) in containers.iter().filter(|(_, cpus)| cpus.contains(cpu)) {
             say(
                 format!("given to container {container} of pod {pod}, with {cpus}"),
@@ -81,21 +81,21 @@ pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Fai
         None => {}
     }
     for (pod, instance) in &node.instances {
+        let class = instance
+            .allocation
+            .as_ref()
+            .and_then(|allocation| allocation.qos.known());
         if instance.exclusive.contains(cpu) {
             let (container, state) = (&instance.container, state_and_class(instance));
             say(format!("of instance {pod} ({container}), which is {state}"), RECORD);
-            match instance.class() {
-                "LSE" => say("nothing else runs here (LSE)".to_owned(), RECORD),
-                "LSR" => say("BE may run here too (LSR)".to_owned(), RECORD),
+            match class {
+                Some(Qos::Lse) => say("nothing else runs here (LSE)".to_owned(), RECORD),
+                Some(Qos::Lsr) => say("BE may run here too (LSR)".to_owned(), RECORD),
                 _ => {}
             }
-            match instance.vcpus.iter().find(|vcpu| vcpu.cpu == Some(cpu)) {
+            match instance.vcpus.iter().find(|vcpu| vcpu.thread.cpu == Some(cpu)) {
                 Some(vcpu) => say(
-                    format!(
-                        "{} (thread {}) is pinned to it",
-                        ThreadRole::from(vcpu.index),
-                        vcpu.task.id
-                    ),
+                    format!("{} (thread {}) is pinned to it", vcpu.thread.role, vcpu.thread.task.id),
                     RECORD,
                 ),
                 None => say("no vCPU is pinned to it".to_owned(), RECORD),
@@ -105,8 +105,11 @@ pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Fai
             }
         }
         if instance.float.contains(cpu) {
-            match instance.class() {
-                class @ ("LS" | "BE") => say(format!("instance {pod} ({class}) may run here, its vCPUs too"), RECORD),
+            match class {
+                Some(class @ (Qos::Ls | Qos::Be)) => say(
+                    format!("instance {pod} ({}) may run here, its vCPUs too", class.name()),
+                    RECORD,
+                ),
                 _ => say(
                     format!("everything of instance {pod} except its vCPUs may run here"),
                     RECORD,
@@ -137,15 +140,19 @@ fn in_pools(pools: &Pools, cpu: u32) -> Vec<String> {
     if pools.kubelet.contains(cpu) {
         facts.push("held by kubelet: never allocated, in no pool".to_owned());
     }
-    if pools.allocatable.contains(cpu) {
+    if pools.pools.allocatable.contains(cpu) {
         facts.push("free: the next LSE or LSR may get it".to_owned());
     }
-    if pools.shared.contains(cpu) {
-        let of = pools.shared_by_node.iter().find(|(_, pool)| pool.cpus.contains(cpu));
+    if pools.pools.shared.contains(cpu) {
+        let of = pools
+            .pools
+            .shared_by_node
+            .iter()
+            .find(|(_, pool)| pool.cpus.contains(cpu));
         let of = of.map_or_else(String::new, |(node, _)| format!(", that of NUMA node {node}"));
         facts.push(format!("in the shared pool{of}: LS and Burstable run here"));
     }
-    if pools.be_shared.contains(cpu) {
+    if pools.pools.be_shared.contains(cpu) {
         facts.push("in the BE shared pool: BE and BestEffort run here".to_owned());
     }
     facts
@@ -194,7 +201,7 @@ mod tests {
         says(
             &lse,
             &[
-                "of instance aaaaaaaa (vm), which is isolated, LSE",
+                "of instance aaaaaaaa-0000-4000-8000-000000000000 (vm), which is isolated, LSE",
                 "nothing else runs here",
             ],
         );
@@ -215,7 +222,7 @@ mod tests {
                 "free: the next LSE or LSR may get it",
                 "in the shared pool, that of NUMA node 1",
                 "in the BE shared pool",
-                "instance cccccccc (LS) may run here, its vCPUs too",
+                "instance cccccccc-0000-4000-8000-000000000000 (LS) may run here, its vCPUs too",
                 "its sibling, CPU 6, is still held by kubelet too",
             ],
         );
@@ -232,10 +239,10 @@ mod tests {
         let text = told(4);
         for part in [
             "NUMA node 1",
-            "given to container vm of pod aaaaaaaa",
+            "given to container vm of pod aaaaaaaa-0000-4000-8000-000000000000",
             "vCPU 0 (thread 70) is pinned",
             "taken from every other task",
-            "its sibling, CPU 5, is of instance aaaaaaaa too",
+            "its sibling, CPU 5, is of instance aaaaaaaa-0000-4000-8000-000000000000 too",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
@@ -246,7 +253,7 @@ mod tests {
     fn a_sibling_in_other_hands_is_named_from_both_sides() {
         assert!(told(2).contains("CPU 3, is shared; the two share"), "{}", told(2));
         assert!(
-            told(3).contains("CPU 2, is of instance bbbbbbbb; the two share"),
+            told(3).contains("CPU 2, is of instance bbbbbbbb-0000-4000-8000-000000000000; the two share"),
             "{}",
             told(3)
         );
@@ -257,7 +264,8 @@ mod tests {
     fn a_reserved_cpu_says_so_and_who_floats_there() {
         let text = told(0);
         assert!(
-            text.contains("reservedSystemCPUs") && text.contains("everything of instance aaaaaaaa except its vCPUs"),
+            text.contains("reservedSystemCPUs")
+                && text.contains("everything of instance aaaaaaaa-0000-4000-8000-000000000000 except its vCPUs"),
             "{text}"
         );
     }

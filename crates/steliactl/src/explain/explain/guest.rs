@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use stelia_api::ThreadRole;
-use stelia_api::view::Instance;
 use stelia_cpus::{CpuSet, Topology};
+use stelia_model::Instance;
 use stelia_node::locality::{list, nodes};
 
 /// A NUMA node that the guest sees, and where its vCPUs are.
@@ -25,13 +25,13 @@ pub(super) struct GuestNode {
 /// By the guest's node; empty before vCPUs are handed over.
 pub(super) fn guest_nodes(topology: &Topology, instance: &Instance) -> Vec<GuestNode> {
     let mut found: BTreeMap<Option<u32>, (BTreeSet<u32>, CpuSet)> = BTreeMap::new();
-    for thread in &instance.vcpus {
-        let ThreadRole::Vcpu(index) = ThreadRole::from(thread.index) else {
+    for pinned in &instance.vcpus {
+        let ThreadRole::Vcpu(index) = pinned.thread.role else {
             continue;
         };
-        let (vcpus, cpus) = found.entry(thread.guest_node).or_default();
+        let (vcpus, cpus) = found.entry(pinned.guest_node).or_default();
         vcpus.insert(index);
-        match thread.cpu {
+        match pinned.thread.cpu {
             Some(cpu) => {
                 cpus.insert(cpu);
             }
@@ -65,8 +65,9 @@ impl GuestNode {
 
 #[cfg(test)]
 mod tests {
-    use stelia_api::view::VcpuThread;
     use stelia_cpus::testing::Shape;
+    use stelia_model::PinnedThread;
+    use stelia_record::VcpuThread;
 
     use super::*;
 
@@ -79,19 +80,22 @@ mod tests {
             interleaved: false,
         }
         .topology();
-        let vcpu = |index: u32, guest_node: Option<u32>, cpu: Option<u32>| VcpuThread {
-            index,
-            cpu,
+        let pinned = |role: ThreadRole, guest_node: Option<u32>, cpu: Option<u32>| PinnedThread {
+            thread: VcpuThread {
+                role,
+                cpu,
+                ..VcpuThread::default()
+            },
             guest_node,
-            ..VcpuThread::default()
         };
+        let vcpu = |index: u32, guest_node, cpu| pinned(ThreadRole::Vcpu(index), guest_node, cpu);
         let mut instance = Instance {
             exclusive: "2-5".parse().unwrap(),
             vcpus: vec![
                 vcpu(0, Some(0), Some(2)),
                 vcpu(1, Some(0), Some(3)),
                 vcpu(2, Some(1), Some(4)),
-                vcpu(ThreadRole::IoThread(0).into(), None, Some(5)),
+                pinned(ThreadRole::IoThread(0), None, Some(5)),
             ],
             ..Instance::default()
         };

@@ -11,6 +11,9 @@ mod tests;
 
 use std::time::Instant;
 
+use stelia_allocator::CpuSource;
+use stelia_api::Word;
+
 use crate::shared::daemon::{Client, Failure};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{OutputOptions, now};
@@ -31,10 +34,10 @@ fn subject(what: Option<&str>) -> Subject<'_> {
     }
 }
 
-fn source_in_words(source: Option<&str>) -> &str {
-    match source {
-        Some("kubelet") => "kubelet, by its static policy",
-        other => other.unwrap_or_default(),
+fn source_in_words(source: &Word<CpuSource>) -> String {
+    match source.known() {
+        Some(CpuSource::Kubelet) => "kubelet, by its static policy".to_owned(),
+        _ => source.to_string(),
     }
 }
 

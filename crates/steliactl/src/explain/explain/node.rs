@@ -1,8 +1,12 @@
 //! Who chooses CPUs, the pools, and the request of each instance.
 
+use std::sync::Arc;
+
 use serde::Serialize;
-use stelia_api::view::{Allocation, Pools};
+use stelia_allocator::CpuSource;
+use stelia_api::Word;
 use stelia_cpus::CpuSet;
+use stelia_model::{Allocation, Pools};
 
 use super::pod::bind_in_words;
 use super::source_in_words;
@@ -11,10 +15,9 @@ use crate::shared::output::{Column, Render, TextStyle, column, printable, table}
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct NodeExplained {
-    /// `kubelet` or `steliad`.
-    cpu_source: Option<String>,
+    cpu_source: Word<CpuSource>,
     /// `None` where kubelet chooses.
-    pools: Option<Pools>,
+    pools: Option<Arc<Pools>>,
     /// The shared pool; `None` where kubelet's file cannot be used.
     shared: Option<CpuSet>,
     /// kubelet's `reservedSystemCPUs`.
@@ -47,15 +50,17 @@ const POOLS: [Column<[String; 3]>; 3] = [
 const INSTANCES: [Column<Row>; 8] = [
     column("POD", |row: &Row| row.pod.to_string()).yields(1),
     column("CLASS", |row| match &row.allocation {
-        Some(allocation) => allocation.qos.clone(),
+        Some(allocation) => allocation.qos.to_string(),
         None => "(kubelet)".to_owned(),
     }),
     column("CPUS", |row| row.exclusive.to_string()),
     column("BIND", |row| row.of(bind_in_words)),
-    column("EXCLUSIVE", |row| row.of(|allocation| allocation.exclusive.clone())),
-    column("EXCLUSIVITY", |row| row.of(|allocation| allocation.exclusivity.clone())),
-    column("STRATEGY", |row| row.of(|allocation| allocation.strategy.clone())),
-    column("ALIGNMENT", |row| row.of(|allocation| allocation.alignment.clone())),
+    column("EXCLUSIVE", |row| row.of(|allocation| allocation.exclusive.to_string())),
+    column("EXCLUSIVITY", |row| {
+        row.of(|allocation| allocation.exclusivity.to_string())
+    }),
+    column("STRATEGY", |row| row.of(|allocation| allocation.strategy.to_string())),
+    column("ALIGNMENT", |row| row.of(|allocation| allocation.alignment.to_string())),
 ];
 
 pub(crate) fn gather(description: &Description) -> NodeExplained {
@@ -83,10 +88,10 @@ impl Render for NodeExplained {
             Some(pools) => allocators(pools),
             None => kubelets(self),
         };
-        let source = source_in_words(self.cpu_source.as_deref());
+        let source = source_in_words(&self.cpu_source);
         format!(
             "CPU source: {}\n\n{}\n{}",
-            printable(source),
+            printable(&source),
             table(&POOLS, &pools, style),
             table(&INSTANCES, &self.instances, style)
         )
@@ -105,15 +110,19 @@ fn allocators(pools: &Pools) -> Vec<[String; 3]> {
             &pools.kubelet,
             "kubelet holds them: never allocated, in no pool",
         ),
-        row("exclusive", &pools.exclusive, "of LSE, LSR and kubelet's pods"),
-        row("allocatable", &pools.allocatable, "the next LSE or LSR may get them"),
-        row("shared", &pools.shared, "LS and Burstable run there"),
+        row("exclusive", &pools.pools.exclusive, "of LSE, LSR and kubelet's pods"),
+        row(
+            "allocatable",
+            &pools.pools.allocatable,
+            "the next LSE or LSR may get them",
+        ),
+        row("shared", &pools.pools.shared, "LS and Burstable run there"),
     ];
-    for (node, pool) in &pools.shared_by_node {
+    for (node, pool) in &pools.pools.shared_by_node {
         let meaning = format!("the same in NUMA node {node}, socket {}", pool.socket);
         rows.push(row(&format!("shared of {node}"), &pool.cpus, &meaning));
     }
-    rows.push(row("BE shared", &pools.be_shared, "BE and BestEffort run there"));
+    rows.push(row("BE shared", &pools.pools.be_shared, "BE and BestEffort run there"));
     rows
 }
 
@@ -151,25 +160,27 @@ mod tests {
         shared of 1  7        the same in NUMA node 1, socket 1
         BE shared    0-3,7    BE and BestEffort run there
 
-        POD       CLASS  CPUS  BIND              EXCLUSIVE      EXCLUSIVITY  STRATEGY        ALIGNMENT
-        aaaaaaaa  LSE    4-5   FullPCPUs         NUMANodeLevel  downgraded   MostAllocated   SingleNUMANode
-        bbbbbbbb  LSR    2     SpreadByPCPUs     None           not-asked    MostAllocated   None
-        cccccccc  LS     -     ConstrainedBurst  None           not-asked    LeastAllocated  None
+        POD                                   CLASS  CPUS  BIND              EXCLUSIVE      EXCLUSIVITY  STRATEGY        ALIGNMENT
+        aaaaaaaa-0000-4000-8000-000000000000  LSE    4-5   FullPCPUs         NUMANodeLevel  downgraded   MostAllocated   SingleNUMANode
+        bbbbbbbb-0000-4000-8000-000000000000  LSR    2     SpreadByPCPUs     None           not-asked    MostAllocated   None
+        cccccccc-0000-4000-8000-000000000000  LS     -     ConstrainedBurst  None           not-asked    LeastAllocated  None
         ");
     }
 
     #[test]
     fn where_kubelet_chooses_its_pool_is_shown() {
-        insta::assert_snapshot!(gather(&node()).text(TextStyle::from(true)), @"
+        let mut node = node();
+        node.node.cpu_source = CpuSource::Kubelet.into();
+        insta::assert_snapshot!(gather(&node).text(TextStyle::from(true)), @"
         CPU source: kubelet, by its static policy
 
         POOL      CPUS     WHAT IT IS
         reserved  0-1      kubelet's reservedSystemCPUs
         shared    0-1,3,7  kubelet's shared pool, floats run there
 
-        POD       CLASS      CPUS  BIND  EXCLUSIVE  EXCLUSIVITY  STRATEGY  ALIGNMENT
-        aaaaaaaa  (kubelet)  4-5   -     -          -            -         -
-        bbbbbbbb  (kubelet)  2     -     -          -            -         -
+        POD                                   CLASS      CPUS  BIND  EXCLUSIVE  EXCLUSIVITY  STRATEGY  ALIGNMENT
+        aaaaaaaa-0000-4000-8000-000000000000  (kubelet)  4-5   -     -          -            -         -
+        bbbbbbbb-0000-4000-8000-000000000000  (kubelet)  2     -     -          -            -         -
         ");
     }
 
@@ -191,7 +202,7 @@ mod tests {
         assert_eq!(json["pools"]["shared_by_node"]["1"]["cpus"], "7");
         assert_eq!(json["pools"]["be_shared"], "0-3,7");
         let second = &json["instances"][1];
-        assert_eq!(second["pod_uid"], "bbbbbbbb");
+        assert_eq!(second["pod_uid"], "bbbbbbbb-0000-4000-8000-000000000000");
         assert_eq!(second["exclusive_cpus"], "2");
         assert_eq!(second["allocation"]["qos"], "LSR");
         assert_eq!(second["allocation"]["exclusivity"], "not-asked");

@@ -2,10 +2,12 @@
 //! where the guest's NUMA nodes, memory and devices are. Each fact with its source.
 
 use serde::Serialize;
-use stelia_api::ReasonKind;
-use stelia_api::view::{Allocation, Instance};
+use stelia_allocator::{CpuSource, Exclusivity, Qos};
+use stelia_api::{Reason, State, Word};
 use stelia_cpus::CpuSet;
+use stelia_model::{Allocation, FloatReason, Instance};
 use stelia_node::locality::{list, nodes, size};
+use stelia_settings::Partition;
 
 use super::cpu::Fact;
 use super::guest::{GuestNode, guest_nodes};
@@ -19,7 +21,7 @@ pub(crate) struct PodExplained {
     #[serde(flatten)]
     pod: Pod,
     container: String,
-    state: String,
+    state: Word<State>,
     /// Why it is not isolated; `None` where it is.
     why: Option<String>,
     degraded: Vec<String>,
@@ -27,9 +29,9 @@ pub(crate) struct PodExplained {
     exclusive: CpuSet,
     #[serde(rename = "float_cpus")]
     float: CpuSet,
-    float_reason: String,
-    /// Who chooses CPUs on this node now: `kubelet` or `steliad`.
-    cpu_source: Option<String>,
+    float_reason: Word<FloatReason>,
+    /// Who chooses CPUs on this node now.
+    cpu_source: Word<CpuSource>,
     /// `None` where kubelet chose.
     allocation: Option<Allocation>,
     registered_us: u64,
@@ -69,7 +71,7 @@ const VIEW: &str = "steliad";
 /// The pod has no instance.
 pub(crate) fn gather(description: &Description, pod: &str, now: u64) -> Result<PodExplained, Failure> {
     let node = &description.node;
-    let instance = node.instances.get(pod).ok_or_else(|| no_instance(pod))?;
+    let (uid, instance) = node.instances.get_key_value(pod).ok_or_else(|| no_instance(pod))?;
     let guest = guest_nodes(&node.topology, instance);
     let story = [
         ("CPUs", cpus(description, pod, instance)),
@@ -80,11 +82,11 @@ pub(crate) fn gather(description: &Description, pod: &str, now: u64) -> Result<P
     ];
     let story = story.into_iter().filter(|(_, facts)| !facts.is_empty());
     Ok(PodExplained {
-        pod: Pod::of(pod, instance),
+        pod: Pod::of(uid, instance),
         container: instance.container.clone(),
         state: instance.state.clone(),
         why: not_isolated(instance).map(|why| why.text),
-        degraded: instance.degraded.clone(),
+        degraded: instance.degraded.iter().map(Reason::to_string).collect(),
         exclusive: instance.exclusive.clone(),
         float: instance.float.clone(),
         float_reason: instance.float_reason.clone(),
@@ -101,7 +103,7 @@ pub(crate) fn gather(description: &Description, pod: &str, now: u64) -> Result<P
 impl PodExplained {
     /// Adds what two readings say, a second apart.
     pub(super) fn measured(mut self, description: &Description, readings: (&slow::Reading, &slow::Reading)) -> Self {
-        let pod = &self.pod.pod_uid;
+        let pod = self.pod.pod_uid.as_str();
         let instance = description.node.instances.get(pod);
         self.slow = instance.map(|instance| slow::lines(description, pod, instance, &self.guest_nodes, readings));
         self
@@ -122,7 +124,7 @@ impl Facts {
 fn cpus(description: &Description, pod: &str, instance: &Instance) -> Vec<Fact> {
     let (node, own) = (&description.node, &instance.exclusive);
     let mut facts = Facts::default();
-    let source = source_in_words(node.cpu_source.as_deref());
+    let source = source_in_words(&node.cpu_source);
     facts.say(format!("who chooses CPUs on this node: {source}"), SETTINGS);
     match &instance.allocation {
         Some(allocation) => allocated(allocation, own, &mut facts),
@@ -214,7 +216,7 @@ fn state(instance: &Instance, now: u64) -> Vec<Fact> {
     event("registered", instance.registered_us);
     event(
         "isolated",
-        if instance.state == "isolated" {
+        if instance.state == State::Isolated {
             instance.isolated_us
         } else {
             0
@@ -230,13 +232,13 @@ fn state(instance: &Instance, now: u64) -> Vec<Fact> {
         }
         None => facts.say(format!("now {}", instance.state), VIEW),
     }
-    if !instance.partition.is_empty() && instance.partition != "member" {
+    if !instance.partition.is_empty() && instance.partition != Partition::Member.name() {
         let text = format!("the partition of its vCPUs is of kind {}", instance.partition);
         facts.say(text, "cpuset.cpus.partition");
     }
-    for reason in &instance.reasons {
-        facts.say(format!("isolation degraded: {}", reason.text), VIEW);
-        if let Some(kind) = ReasonKind::parse(&reason.kind) {
+    for reason in &instance.degraded {
+        facts.say(format!("isolation degraded: {reason}"), VIEW);
+        if let Some(kind) = reason.kind.known() {
             facts.say(format!("to do: {}", kind.cure().text), VIEW);
         }
     }
@@ -246,26 +248,28 @@ fn state(instance: &Instance, now: u64) -> Vec<Fact> {
 fn float(instance: &Instance) -> Vec<Fact> {
     let mut facts = Facts::default();
     facts.say(format!("runs on {}", or_none(&instance.float)), KERNEL);
-    let why = match instance.float_reason.as_str() {
-        "pod-pool" => "float-policy is pod, and kubelet gave the pod a shared pool of its own",
-        "near" => "float-policy is pod or numa: the shared pool on the NUMA nodes of its CPUs",
-        "too-few-near" => {
+    let Some(reason) = instance.float_reason.known() else {
+        if instance.float_reason != Word::default() {
+            facts.say(instance.float_reason.name(), SETTINGS);
+        }
+        return facts.0;
+    };
+    let why = match reason {
+        FloatReason::PodPool => "float-policy is pod, and kubelet gave the pod a shared pool of its own",
+        FloatReason::Near => "float-policy is pod or numa: the shared pool on the NUMA nodes of its CPUs",
+        FloatReason::TooFewNear => {
             "the shared pool has fewer than float-min-cpus CPUs on the NUMA nodes of its CPUs: it is the whole pool"
         }
-        "pool" => "float-policy is node, or it has no CPUs to be near to: the whole shared pool",
-        "node-pool" => "class LS: the shared pool of the NUMA node that was chosen for it",
-        "be-pool" => "class BE: the BE shared pool",
-        "spare" => {
+        FloatReason::Pool => "float-policy is node, or it has no CPUs to be near to: the whole shared pool",
+        FloatReason::NodePool => "class LS: the shared pool of the NUMA node that was chosen for it",
+        FloatReason::BePool => "class BE: the BE shared pool",
+        FloatReason::Spare => {
             "the VM's vCPUs are pinned by others: it has the container's CPUs that no vCPU is pinned to; in stelia.slice the shared pool, too"
         }
-        "until-attached" => {
+        FloatReason::UntilAttached => {
             "its vCPUs are not attached yet: its own CPUs, which are idle, and the shared CPUs of their NUMA nodes, so that its memory is allocated there"
         }
-        "kept" => "no CPUs can be chosen now: it keeps its CPUs",
-        other => {
-            facts.say(other, SETTINGS);
-            return facts.0;
-        }
+        FloatReason::Unchanged => "no CPUs can be chosen now: it keeps its CPUs",
     };
     facts.say(why, SETTINGS);
     facts.0
@@ -323,28 +327,34 @@ fn near(description: &Description, pod: &str, instance: &Instance) -> Vec<Fact> 
 pub(super) fn bind_in_words(allocation: &Allocation) -> String {
     match allocation.required {
         true => format!("{}, required", allocation.bind),
-        false => allocation.bind.clone(),
+        false => allocation.bind.to_string(),
     }
 }
 
-fn class_in_words(class: &str) -> String {
-    let meaning = match class {
-        "LSE" => "exclusive CPUs; nothing else runs there",
-        "LSR" => "CPUs of its own; BE may run there",
-        "LS" => "no exclusive CPUs: the shared pool",
-        "BE" => "no exclusive CPUs: the BE shared pool",
-        _ => return class.to_owned(),
+fn class_in_words(class: &Word<Qos>) -> String {
+    let Some(known) = class.known() else {
+        return class.to_string();
+    };
+    let meaning = match known {
+        Qos::Lse => "exclusive CPUs; nothing else runs there",
+        Qos::Lsr => "CPUs of its own; BE may run there",
+        Qos::Ls => "no exclusive CPUs: the shared pool",
+        Qos::Be => "no exclusive CPUs: the BE shared pool",
     };
     format!("{class}: {meaning}")
 }
 
-fn exclusivity_in_words(exclusivity: &str) -> String {
-    let meaning = match exclusivity {
-        "not-asked" => "no exclusive policy was asked for",
-        "kept" => "the policy holds",
-        "downgraded" => "to PCPULevel: a NUMA node is shared with an instance of the same policy, no core is",
-        "dropped" => "a core is shared with an instance of the same policy",
-        _ => return exclusivity.to_owned(),
+fn exclusivity_in_words(exclusivity: &Word<Exclusivity>) -> String {
+    let Some(known) = exclusivity.known() else {
+        return exclusivity.to_string();
+    };
+    let meaning = match known {
+        Exclusivity::NotAsked => "no exclusive policy was asked for",
+        Exclusivity::Honored => "the policy holds",
+        Exclusivity::Downgraded => {
+            "to PCPULevel: a NUMA node is shared with an instance of the same policy, no core is"
+        }
+        Exclusivity::Dropped => "a core is shared with an instance of the same policy",
     };
     format!("{exclusivity}: {meaning}")
 }
@@ -388,8 +398,8 @@ mod tests {
 
     #[test]
     fn words_of_a_newer_daemon_are_printed_as_they_are() {
-        assert_eq!(class_in_words("LSX"), "LSX");
-        assert_eq!(exclusivity_in_words("moved"), "moved");
+        assert_eq!(class_in_words(&Word::Unknown("LSX".to_owned())), "LSX");
+        assert_eq!(exclusivity_in_words(&Word::Unknown("moved".to_owned())), "moved");
         assert_eq!(limit_in_words(1005), "1.005");
     }
 }

@@ -6,9 +6,9 @@ use std::fs;
 use std::time::Duration;
 
 use serde::Serialize;
-use stelia_api::ReasonKind;
-use stelia_api::view::Instance;
+use stelia_api::State;
 use stelia_cpus::CpuSet;
+use stelia_model::Instance;
 use stelia_node::locality::{list, nodes};
 
 use super::cpu::pod_of;
@@ -93,15 +93,10 @@ struct Throttled {
 impl Reading {
     pub(super) fn take(description: &Description, pod: &str, roots: &Roots, at: Duration) -> Self {
         let mut one = description.clone();
-        one.node.instances.retain(|uid, _| uid == pod);
-        let scope = one
-            .node
-            .instances
-            .get(pod)
-            .map(|one| one.scope.clone())
-            .unwrap_or_default();
-        let float = threads::tree(&scope).map(|tree| tree.float().as_str().to_owned());
-        let throttled = [scope, float.unwrap_or_default()].map(|cgroup| {
+        one.node.instances.retain(|uid, _| uid.as_str() == pod);
+        let scope = one.node.instances.get(pod).map_or("", |one| one.scope.as_str());
+        let float = threads::tree(scope).map(|tree| tree.float().as_str().to_owned());
+        let throttled = [scope, float.as_deref().unwrap_or_default()].map(|cgroup| {
             let cgroup = roots.cgroup.join(cgroup.trim_matches('/'));
             let text = fs::read_to_string(cgroup.join("cpu.stat")).unwrap_or_default();
             let count = |name| number(&text, name).unwrap_or(0);
@@ -177,7 +172,7 @@ pub(super) fn lines(
     if let Some(rates) = sampled.instances.iter().find(|one| one.pod.pod_uid == pod) {
         waits(rates, &mut lines);
     }
-    let own = instance.vcpus.iter().map(|vcpu| vcpu.task.id).collect();
+    let own = instance.vcpus.iter().map(|vcpu| vcpu.thread.task.id).collect();
     let others = other_tasks::between(&before.tasks, &now.tasks, &instance.exclusive, &own);
     ran(&others, seconds, &mut lines);
     throttled(before, now, seconds, &mut lines);
@@ -208,15 +203,18 @@ pub(super) fn lines(
 
 fn state(instance: &Instance, lines: &mut Lines) {
     if let Some(why) = not_isolated(instance) {
-        let effect = match instance.state.as_str() {
-            "floating" => "its vCPUs share CPUs with other tasks",
+        let effect = match instance.state.known() {
+            Some(State::Floating) => "its vCPUs share CPUs with other tasks",
             _ => "unbound kernel workers and other slices may run on its CPUs",
         };
         lines.add(format!("{}: {effect} ({})", instance.state, why.text), true, why.cure);
     }
-    for reason in &instance.reasons {
-        let cure = ReasonKind::parse(&reason.kind).map_or("docs/troubleshooting.md", |kind| kind.cure().text);
-        lines.add(format!("isolation degraded: {}", reason.text), true, cure);
+    for reason in &instance.degraded {
+        let cure = reason
+            .kind
+            .known()
+            .map_or("docs/troubleshooting.md", |kind| kind.cure().text);
+        lines.add(format!("isolation degraded: {reason}"), true, cure);
     }
 }
 

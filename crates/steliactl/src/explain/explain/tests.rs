@@ -1,12 +1,17 @@
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use stelia_api::view::{ReasonOf, VcpuThread};
+use stelia_allocator::CpuSource;
+use stelia_api::{Reason, ReasonKind, State};
+use stelia_kubelet::{PodName, PodUid};
+use stelia_model::{ContainedReason, FloatReason, PinnedThread};
+use stelia_node::cgroup::CgroupPath;
 use stelia_node::locality::{Locality, NodeMemory};
 
 use super::pod::{PodExplained, gather};
 use super::*;
 use crate::shared::daemon::Description;
-use crate::shared::daemon::node::testing::{PODS, allocated, node};
+use crate::shared::daemon::node::testing::{PODS, allocated, instance_mut, node};
 use crate::shared::output::{Render, TextStyle};
 
 /// Two minutes after the VMs registered, in these tests.
@@ -16,20 +21,22 @@ const REGISTERED: u64 = NOW - 120_000_000;
 /// The node, with all that a daemon tells of its VMs.
 fn told() -> Description {
     let mut node = node();
+    node.node.cpu_source = CpuSource::Kubelet.into();
     for instance in node.node.instances.values_mut() {
+        let instance = Arc::make_mut(instance);
         instance.registered_us = REGISTERED;
-        instance.float_reason = "near".to_owned();
+        instance.float_reason = FloatReason::Near.into();
     }
-    let first = node.node.instances.get_mut(PODS[0]).unwrap();
-    (first.pod_namespace, first.pod_name) = ("team-a".to_owned(), "vm".to_owned());
+    let first = instance_mut(&mut node, PODS[0]);
+    first.pod_name = PodName::new("team-a", "vm");
     first.isolated_us = NOW - 60_000_000;
     first.partition = "root".to_owned();
     for vcpu in &mut first.vcpus {
         vcpu.guest_node = Some(0);
     }
-    let second = node.node.instances.get_mut(PODS[1]).unwrap();
+    let second = instance_mut(&mut node, PODS[1]);
     second.degraded.clear();
-    second.float_reason = "too-few-near".to_owned();
+    second.float_reason = FloatReason::TooFewNear.into();
     let memory = |anon| NodeMemory {
         anon,
         ..NodeMemory::default()
@@ -64,7 +71,7 @@ fn a_number_is_a_cpu_and_anything_else_a_pod() {
 #[test]
 fn an_isolated_vm_of_kubelets_has_its_whole_story() {
     insta::assert_snapshot!(text(&told(), 0), @"
-    team-a/vm (aaaaaaaa), container vm: isolated
+    team-a/vm (aaaaaaaa-0000-4000-8000-000000000000), container vm: isolated
 
     CPUs
     who chooses CPUs on this node: kubelet, by its static policy  steliad's settings
@@ -93,7 +100,7 @@ fn an_isolated_vm_of_kubelets_has_its_whole_story() {
 #[test]
 fn a_vm_that_waits_says_since_when_and_for_whom() {
     insta::assert_snapshot!(text(&told(), 1), @"
-    bbbbbbbb, container vm: floating
+    bbbbbbbb-0000-4000-8000-000000000000, container vm: floating
 
     CPUs
     who chooses CPUs on this node: kubelet, by its static policy  steliad's settings
@@ -116,10 +123,10 @@ fn a_vm_that_waits_says_since_when_and_for_whom() {
 #[test]
 fn what_steliad_chose_is_told_line_by_line_and_a_contained_vm_says_why() {
     let mut node = allocated();
-    let second = node.node.instances.get_mut(PODS[1]).unwrap();
-    second.contained_reason = Some("class".to_owned());
+    let second = instance_mut(&mut node, PODS[1]);
+    second.contained_reason = Some(ContainedReason::Class.into());
     insta::assert_snapshot!(text(&node, 0) + "\n" + &text(&node, 1), @"
-    aaaaaaaa, container vm: isolated
+    aaaaaaaa-0000-4000-8000-000000000000, container vm: isolated
 
     CPUs
     who chooses CPUs on this node: steliad                                                                                     steliad's settings
@@ -138,7 +145,7 @@ fn what_steliad_chose_is_told_line_by_line_and_a_contained_vm_says_why() {
     runs on 7                                                                   the kernel's cgroup files
     float-policy is pod or numa: the shared pool on the NUMA nodes of its CPUs  steliad's settings
 
-    bbbbbbbb, container vm: contained
+    bbbbbbbb-0000-4000-8000-000000000000, container vm: contained
 
     CPUs
     who chooses CPUs on this node: steliad                                                                     steliad's settings
@@ -170,33 +177,43 @@ fn what_steliad_chose_is_told_line_by_line_and_a_contained_vm_says_why() {
 }
 
 #[test]
-fn a_reason_of_degradation_has_its_cure() {
+fn a_reason_of_degradation_has_its_cure_and_one_of_a_newer_daemon_its_text_alone() {
     let mut node = told();
-    let first = node.node.instances.get_mut(PODS[0]).unwrap();
-    first.reasons = vec![ReasonOf {
-        kind: "cpus-offline".to_owned(),
+    let reason = |node: &mut Description, reason: Reason| instance_mut(node, PODS[0]).degraded = vec![reason];
+    let newer = Reason {
         text: "CPUs 4 are offline".to_owned(),
-        of_node: false,
-    }];
-    let text = text(&node, 0);
+        ..Reason::default()
+    };
+    reason(&mut node, newer);
+    let newer = text(&node, 0);
     assert!(
-        text.contains("isolation degraded: CPUs 4 are offline")
-            && text.contains("to do: echo 1 > /sys/devices/system/cpu/cpuN/online"),
-        "{text}"
+        newer.contains("isolation degraded: CPUs 4 are offline") && !newer.contains("to do"),
+        "{newer}"
+    );
+    let pod = PodUid::parse(PODS[0]).unwrap();
+    reason(
+        &mut node,
+        Reason::of(&pod, ReasonKind::CpusOffline, "CPUs 4 are offline"),
+    );
+    let known = text(&node, 0);
+    assert!(
+        known.contains("to do: echo 1 > /sys/devices/system/cpu/cpuN/online"),
+        "{known}"
     );
 }
 
 #[test]
 fn kubelets_file_may_say_something_else_or_nothing() {
     let mut node = told();
-    let entry = node.node.entries.get_mut(PODS[0]).unwrap();
+    let entries = Arc::make_mut(&mut node.node.entries);
+    let entry = entries.get_mut(PODS[0]).unwrap();
     entry.insert("vm".to_owned(), "4-6".parse().unwrap());
     let text_now = text(&node, 0);
     assert!(
         text_now.contains("gives container vm the CPUs 4-6") && text_now.contains("its own are 4-5"),
         "{text_now}"
     );
-    node.node.entries.clear();
+    Arc::make_mut(&mut node.node.entries).clear();
     assert!(text(&node, 0).contains("kubelet has no entry for container vm"));
     node.node.kubelet_problem = Some("no file".to_owned());
     assert!(text(&node, 0).contains("kubelet's file cannot be used: no file"));
@@ -267,8 +284,8 @@ fn files(root: &std::path::Path, [delay, cron, throttled, busy]: [u64; 4]) {
 fn quiet() -> Description {
     let mut node = told();
     node.locality.instances.clear();
-    let first = node.node.instances.get_mut(PODS[0]).unwrap();
-    first.scope = "/a.scope".to_owned();
+    let first = instance_mut(&mut node, PODS[0]);
+    first.scope = CgroupPath::root().child("a.scope");
     node
 }
 
@@ -301,11 +318,11 @@ fn what_was_measured_is_told_with_whether_it_is_much_and_what_to_do() {
 #[test]
 fn what_is_known_without_a_measurement_is_told_beside_it() {
     let mut node = told();
-    let first = node.node.instances.get_mut(PODS[0]).unwrap();
-    first.state = "contained".to_owned();
-    first.contained_reason = Some("no-partitions".to_owned());
+    let first = instance_mut(&mut node, PODS[0]);
+    first.state = State::Contained.into();
+    first.contained_reason = Some(ContainedReason::NoPartitions.into());
     first.exclusive = "3-4".parse().unwrap();
-    first.vcpus = vec![VcpuThread::default()];
+    first.vcpus = vec![PinnedThread::default()];
     let text = measured(&node, |_| {});
     for part in [
         "contained: unbound kernel workers",

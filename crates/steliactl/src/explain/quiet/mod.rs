@@ -110,7 +110,7 @@ fn counts(described: &Description, roots: &Roots) -> Counts {
     };
     let instances = described.node.instances.iter();
     instances
-        .filter_map(|(uid, one)| Some((uid.clone(), device_interrupts(&table, &one.exclusive)?)))
+        .filter_map(|(uid, one)| Some((uid.to_string(), device_interrupts(&table, &one.exclusive)?)))
         .collect()
 }
 
@@ -125,10 +125,10 @@ fn quietness(described: &Description, pod: Option<&str>, rate: impl Fn(&str) -> 
     let vms = instances.map(|(uid, one)| Vm {
         pod: Pod::of(uid, one),
         exclusive_cpus: one.exclusive.clone(),
-        device_interrupts_per_second: rate(uid),
+        device_interrupts_per_second: rate(uid.as_str()),
         interrupts_remaining: interrupts_on(quiet, &one.exclusive),
         threads_remaining: threads_on(quiet, &one.exclusive),
-        problems: problems_of(quiet, uid),
+        problems: problems_of(quiet, uid.as_str()),
     });
     Quietness {
         steering: quiet.steering.clone(),

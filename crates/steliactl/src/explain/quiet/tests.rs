@@ -1,5 +1,7 @@
 //! What is told of nodes that are quiet, that are not, and of which nothing is known.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::shared::daemon::node::testing::{PODS, node};
 use crate::shared::output::Form;
@@ -14,14 +16,14 @@ fn noisy() -> Description {
         "irqbalance": "told", "threads_moved": 2,
         "threads_remaining": [{"id": 99, "name": "napi/eth0-1", "cpus": "0-7", "text": "Invalid argument"}],
         "problems": [{"pod": "", "text": "read /proc/irq: Permission denied"},
-            {"pod": "aaaaaaaa", "text": "write \"20\" to pm_qos_resume_latency_us: I/O error"}]}"#;
-    described.node.quiet = serde_json::from_str(text).unwrap();
+            {"pod": "aaaaaaaa-0000-4000-8000-000000000000", "text": "write \"20\" to pm_qos_resume_latency_us: I/O error"}]}"#;
+    described.node.quiet = Arc::new(serde_json::from_str(text).unwrap());
     described
 }
 
 fn calm() -> Description {
     let mut described = noisy();
-    let report = &mut described.node.quiet.report;
+    let report = &mut Arc::make_mut(&mut described.node.quiet).report;
     (report.remaining, report.threads_remaining, report.problems) = Default::default();
     described
 }
@@ -56,7 +58,7 @@ fn what_the_kernel_keeps_there_and_never_ran_is_listed_and_not_counted() {
     let text = r#"{"remaining": [{"irq": 34, "name": "virtio2-req.4", "cpus": "4", "why": "managed", "text": "", "count": 0}],
         "threads_remaining": [{"id": 23, "name": "kworker/R-xfs", "cpus": "4", "text": "Invalid argument"}]}"#;
     let quiet: Quiet = serde_json::from_str(text).unwrap();
-    let report = &mut described.node.quiet.report;
+    let report = &mut Arc::make_mut(&mut described.node.quiet).report;
     (report.remaining, report.threads_remaining) = (quiet.report.remaining, quiet.report.threads_remaining);
     let told = of(&described);
     assert_eq!(told.failure(), None);
@@ -80,7 +82,7 @@ fn where_nothing_is_left_it_says_so_and_succeeds() {
 #[test]
 fn what_is_not_known_is_not_called_quiet() {
     let mut described = calm();
-    described.node.quiet.problem = Some("steliad-quiet does not answer\x1b[2J".to_owned());
+    Arc::make_mut(&mut described.node.quiet).problem = Some("steliad-quiet does not answer\x1b[2J".to_owned());
     let told = of(&described);
     assert!(told.failure().unwrap().starts_with("what is left is not known: "));
     let text = told.text(TextStyle::from(true));
@@ -104,7 +106,7 @@ fn what_is_not_known_is_not_called_quiet() {
 #[test]
 fn where_it_is_switched_off_nothing_is_promised() {
     let mut described = calm();
-    described.node.quiet.steering = "off".to_owned();
+    Arc::make_mut(&mut described.node.quiet).steering = "off".to_owned();
     let told = of(&described);
     assert_eq!(told.failure(), None);
     let text = told.text(TextStyle::from(true));

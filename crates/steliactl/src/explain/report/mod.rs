@@ -16,12 +16,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
-use stelia_api::view::Instance;
 use stelia_cpus::CpuSet;
+use stelia_model::Instance;
 
 use crate::explain::verify::{self, Verified};
 use crate::shared::daemon::{Client, Description, Failure, Owner, Pod, owner};
@@ -71,7 +72,7 @@ struct VmReport {
     pod_uid: String,
     /// As the daemon describes it.
     #[serde(flatten)]
-    instance: Instance,
+    instance: Arc<Instance>,
     threads: Vec<Thread>,
     #[serde(serialize_with = "as_show_has_it")]
     locality: Option<VmLocality>,
@@ -79,7 +80,10 @@ struct VmReport {
 
 impl VmReport {
     fn vm(&self) -> Pod {
-        Pod::of(&self.pod_uid, &self.instance)
+        Pod {
+            pod_uid: self.pod_uid.clone(),
+            ..Pod::named(self.instance.pod_name.as_ref())
+        }
     }
 }
 
@@ -104,7 +108,7 @@ pub(crate) async fn gather(client: &Client, roots: &Roots, root: &Path, time: Du
     let mut missing = Vec::new();
     let mut processes = BTreeMap::new();
     for (uid, instance) in &description.node.instances {
-        match threads::processes(roots, &instance.scope, &instance.origin) {
+        match threads::processes(roots, instance.scope.as_str(), instance.origin.as_str()) {
             Ok(found) => {
                 processes.insert(uid.clone(), found);
             }
@@ -123,9 +127,9 @@ pub(crate) async fn gather(client: &Client, roots: &Roots, root: &Path, time: Du
     let vms = instances.map(|(uid, instance)| {
         let processes = processes.get(uid).map(Vec::as_slice).unwrap_or_default();
         VmReport {
-            pod_uid: uid.clone(),
+            pod_uid: uid.to_string(),
             threads: watched(processes, &instance.vcpus, &tracks),
-            locality: VmLocality::of(description.locality.clone(), uid, roots, processes),
+            locality: VmLocality::of(description.locality.clone(), uid.as_str(), roots, processes),
             instance: instance.clone(),
         }
     });
@@ -182,7 +186,7 @@ fn other_pods(description: &Description) -> Vec<OtherPod> {
         .filter(|(pod, _)| !node.instances.contains_key(*pod));
     let containers = others.flat_map(|(pod, own)| own.iter().map(move |(container, cpus)| (pod, container, cpus)));
     let other = containers.map(|(pod, container, cpus)| OtherPod {
-        pod_uid: pod.clone(),
+        pod_uid: pod.to_string(),
         container: container.clone(),
         cpus: cpus.clone(),
     });

@@ -1,16 +1,16 @@
 use std::path::Path;
 
 use serde_json::json;
+use stelia_kubelet::PodName;
 
 use super::*;
-use crate::shared::daemon::node::testing::{PODS, node};
+use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
 
 /// The node of `node::testing`, whose first VM has a name and a thread.
 fn report() -> Report {
     let mut description = node();
-    let instance = description.node.instances.get_mut(PODS[0]).unwrap();
-    instance.pod_namespace = "shop".to_owned();
-    instance.pod_name = "db-0".to_owned();
+    let instance = instance_mut(&mut description, PODS[0]);
+    instance.pod_name = PodName::new("shop", "db-0");
     let thread = Thread {
         role: "vcpu",
         index: Some(0),
@@ -23,8 +23,8 @@ fn report() -> Report {
         cpu_share: Some(0.25),
     };
     let vms = description.node.instances.iter().map(|(uid, instance)| VmReport {
-        pod_uid: uid.clone(),
-        threads: match uid == PODS[0] {
+        pod_uid: uid.to_string(),
+        threads: match uid.as_str() == PODS[0] {
             true => vec![thread.clone()],
             false => Vec::new(),
         },
@@ -60,11 +60,11 @@ fn the_text_has_every_section_and_no_control_characters() {
          1     1       4-5        6           7       -         -\n",
         "== kubelet's configuration ==\ncpuManagerPolicy:         static\n\
          cpuManagerPolicyOptions:  full-pcpus-only=true\n",
-        "== Exclusive CPUs of pods that are not VMs ==\nPOD UID   CONTAINER  CPUS\ncccccccc  db         6\n",
-        "== VM shop/db-0 ==\nPod UID:             aaaaaaaa\n",
+        "== Exclusive CPUs of pods that are not VMs ==\nPOD UID                               CONTAINER  CPUS\ncccccccc-0000-4000-8000-000000000000  db         6\n",
+        "== VM shop/db-0 ==\nPod UID:             aaaaaaaa-0000-4000-8000-000000000000\n",
         "ROLE    PID  TID  THREAD_NAME    CGROUP  ALLOWED_CPUS  RAN_ON  CPU%\n\
          vcpu 0  60   70   CPU 0/KVM?[2J  vcpu    4             4         25\n",
-        "== VM bbbbbbbb ==\n",
+        "== VM bbbbbbbb-0000-4000-8000-000000000000 ==\n",
         "Degraded:            kubelet gave CPU 2 away\n",
         "== Not in this report ==\ndevices of VFIO: only root\n",
     ];

@@ -112,9 +112,9 @@ fn of_vm(vm: &VmReport, style: TextStyle) -> String {
     let mut rows = vec![
         ("Pod UID", vm.pod_uid.clone()),
         ("Container", instance.container.clone()),
-        ("State", instance.state.clone()),
+        ("State", instance.state.to_string()),
     ];
-    rows.extend(instance.degraded.iter().map(|reason| ("Degraded", reason.clone())));
+    rows.extend(instance.degraded.iter().map(|reason| ("Degraded", reason.to_string())));
     if !instance.class().is_empty() {
         rows.push(("Class", instance.class().to_owned()));
     }
@@ -123,9 +123,9 @@ fn of_vm(vm: &VmReport, style: TextStyle) -> String {
         ("Float CPUs", instance.float.to_string()),
         ("Memory nodes", instance.mems.clone()),
         ("Partition", instance.partition.clone()),
-        ("Placement", instance.placement.clone()),
-        ("Cgroup", instance.scope.clone()),
-        ("Container's cgroup", instance.origin.clone()),
+        ("Placement", instance.placement.to_string()),
+        ("Cgroup", instance.scope.to_string()),
+        ("Container's cgroup", instance.origin.to_string()),
         ("Registered", time(instance.registered_us)),
         ("Isolated", time(instance.isolated_us)),
     ]);

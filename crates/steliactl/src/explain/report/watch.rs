@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use stelia_api::ThreadRole;
-use stelia_api::view::VcpuThread;
 use stelia_cpus::CpuSet;
+use stelia_model::PinnedThread;
 use stelia_node::proc::start_time;
 
 use crate::shared::kernel::threads::Process;
@@ -122,17 +122,17 @@ pub(super) async fn watch(proc: &Path, processes: impl Iterator<Item = &Process>
 }
 
 /// The threads of a VM with what was seen of them; `pinned` are those that AttachVcpus named.
-pub(super) fn watched(processes: &[Process], pinned: &[VcpuThread], tracks: &Tracks) -> Vec<Thread> {
+pub(super) fn watched(processes: &[Process], pinned: &[PinnedThread], tracks: &Tracks) -> Vec<Thread> {
     let mut named = BTreeMap::new();
     for process in processes {
         for thread in &process.threads {
             let id = (process.pid, thread.tid);
-            let is = |vcpu: &&VcpuThread| {
+            let is = |vcpu: &&PinnedThread| {
                 let start = tracks.get(&id).map(|track| track.first.start);
-                u32::try_from(vcpu.task.id) == Ok(thread.tid) && start == Some(vcpu.task.start)
+                u32::try_from(vcpu.thread.task.id) == Ok(thread.tid) && start == Some(vcpu.thread.task.start)
             };
             if let Some(vcpu) = pinned.iter().find(is) {
-                named.insert(id, ThreadRole::from(vcpu.index));
+                named.insert(id, vcpu.thread.role);
             }
         }
     }
@@ -172,7 +172,8 @@ pub(super) fn watched(processes: &[Process], pinned: &[VcpuThread], tracks: &Tra
 
 #[cfg(test)]
 mod tests {
-    use stelia_api::view::Task;
+    use stelia_node::proc::TaskId;
+    use stelia_record::VcpuThread;
 
     use super::*;
     use crate::shared::kernel::threads;
@@ -228,11 +229,13 @@ mod tests {
             name: String::new(),
             threads,
         };
-        let pinned = |index: u32, id: i32, start: u64| VcpuThread {
-            index,
-            task: Task { id, start },
-            cpu: None,
-            ..VcpuThread::default()
+        let pinned = |index: u32, id: i32, start: u64| PinnedThread {
+            thread: VcpuThread {
+                role: index.into(),
+                task: TaskId { id, start },
+                cpu: None,
+            },
+            guest_node: None,
         };
         let processes = [
             process(5, vec![thread(5, "origin")]),

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use stelia_api::ReasonKind;
-use stelia_api::view::{Instance, Node};
+use stelia_api::{ReasonKind, State, Word};
+use stelia_kubelet::PodUid;
+use stelia_model::{Instance, Node};
 
 use super::{Finding, Kind};
 use crate::shared::daemon::{Pod, Why, not_isolated};
@@ -24,17 +25,22 @@ pub(crate) enum Required {
 
 impl Required {
     fn name(self) -> &'static str {
-        match self {
-            Self::Floating => "floating",
-            Self::Contained => "contained",
-            Self::Isolated => "isolated",
-        }
+        let state = match self {
+            Self::Floating => State::Floating,
+            Self::Contained => State::Contained,
+            Self::Isolated => State::Isolated,
+        };
+        state.name()
     }
 
     /// What a state amounts to; `None`: less than floating, or a state that only a newer daemon knows.
-    fn of(state: &str) -> Option<Self> {
-        let all = [Self::Floating, Self::Contained, Self::Isolated];
-        all.into_iter().find(|one| one.name() == state)
+    fn of(state: &Word<State>) -> Option<Self> {
+        match state.known()? {
+            State::Floating => Some(Self::Floating),
+            State::Contained => Some(Self::Contained),
+            State::Isolated => Some(Self::Isolated),
+            State::Registered | State::Leaving => None,
+        }
     }
 }
 
@@ -43,7 +49,7 @@ impl Required {
 pub(super) struct CheckedVm {
     #[serde(flatten)]
     pub(super) pod: Pod,
-    pub(super) state: String,
+    pub(super) state: Word<State>,
     /// Why it is not isolated; `None` where it is.
     why: Option<String>,
     /// Since when it waits.
@@ -53,7 +59,7 @@ pub(super) struct CheckedVm {
 }
 
 impl CheckedVm {
-    pub(super) fn at(uid: &str, instance: &Instance) -> Self {
+    pub(super) fn at(uid: &PodUid, instance: &Instance) -> Self {
         let reason = not_isolated(instance);
         Self {
             pod: Pod::of(uid, instance),
@@ -91,7 +97,7 @@ pub(super) fn summary(vms: &[CheckedVm], now: u64) -> String {
     for one in vms {
         // The best first.
         let rank = Required::of(&one.state).map_or(3, |state| 2 - state as usize);
-        by_state.entry((rank, one.state.as_str())).or_default().push(one);
+        by_state.entry((rank, one.state.name())).or_default().push(one);
     }
     let parts = by_state.into_iter().map(|((_, state), vms)| {
         let (count, reasons) = (vms.len(), reasons(&vms, now));

@@ -1,8 +1,9 @@
 use serde_json::json;
+use stelia_kubelet::PodName;
 use stelia_ledger::account::Range;
 
 use super::*;
-use crate::shared::daemon::node::testing::{PODS, node};
+use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
 use crate::shared::output::{Form, OutputOptions, TextStyle};
 
 /// When it is, in these tests: 3 minutes after the second VM registered.
@@ -11,10 +12,10 @@ const NOW: u64 = 180_000_001;
 /// A node with an isolated VM, and one whose QEMU is not attached.
 fn waiting() -> Description {
     let mut node = node();
-    let second = node.node.instances.get_mut(PODS[1]).unwrap();
+    let second = instance_mut(&mut node, PODS[1]);
     second.degraded.clear();
     second.registered_us = 1;
-    (second.pod_namespace, second.pod_name) = ("team-a".to_owned(), "vm".to_owned());
+    second.pod_name = PodName::new("team-a", "vm");
     node
 }
 
@@ -123,12 +124,12 @@ fn each_finding_has_a_problem_and_a_cure_and_a_fault_of_the_node_is_one() {
     insta::assert_snapshot!(text, @"
     1 isolated, 1 floating (vCPUs not attached for 3 min)
 
-    POD        PROBLEM                                                  CURE
-    -          kubelet's state cannot be used (2 VMs)                   steliactl kubelet-state says more; the cure depends on the message
-    aaaaaaaa   CPUs 4 are offline                                       echo 1 > /sys/devices/system/cpu/cpuN/online
-    team-a/vm  who knows                                                docs/troubleshooting.md
-    -          differs: a pass would set CPUWeight=200 of stelia.slice  steliactl reconcile, or wait for the next pass
-    aaaaaaaa   differs: a pass would pin thread 7 to CPU 4              steliactl reconcile, or wait for the next pass
+    POD                                   PROBLEM                                                  CURE
+    -                                     kubelet's state cannot be used (2 VMs)                   steliactl kubelet-state says more; the cure depends on the message
+    aaaaaaaa-0000-4000-8000-000000000000  CPUs 4 are offline                                       echo 1 > /sys/devices/system/cpu/cpuN/online
+    team-a/vm                             who knows                                                docs/troubleshooting.md
+    -                                     differs: a pass would set CPUWeight=200 of stelia.slice  steliactl reconcile, or wait for the next pass
+    aaaaaaaa-0000-4000-8000-000000000000  differs: a pass would pin thread 7 to CPU 4              steliactl reconcile, or wait for the next pass
     ");
     assert_eq!(failure.unwrap(), "5 promises do not hold");
     let of_a = verified(&node, &preview, Some(a), None, NOW);

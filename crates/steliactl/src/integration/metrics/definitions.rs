@@ -1,8 +1,9 @@
 //! Every metric: its name, type, labels, meaning, and where its samples come from. A test compares them with
 //! `docs/metrics.md`.
 
-use stelia_api::view::Instance;
-use stelia_record::Phase;
+use stelia_api::State;
+use stelia_kubelet::PodUid;
+use stelia_model::Instance;
 
 use super::families::{
     MetricsInput, Samples, Value, count, each, left, moment, nanoseconds, one, owners, seconds, threads,
@@ -97,21 +98,14 @@ pub const ALL: [Definition; 47] = [
         |input| one(moment(input.described.metrics.started_us)),
     ),
     Definition::gauge("stelia_instances", &["state"], "Instances by state.", |input| {
-        let with = |state: &str| {
+        let with = |state: State| {
             input
                 .instances()
                 .filter(|(_, instance)| instance.state == state)
                 .count()
         };
-        let states = [
-            Phase::Registered,
-            Phase::Floating,
-            Phase::Isolated,
-            Phase::Contained,
-            Phase::Leaving,
-        ];
-        states
-            .map(|state| (vec![state.name().to_owned()], count(with(state.name()))))
+        State::ALL
+            .map(|state| (vec![state.name().to_owned()], count(with(state))))
             .into()
     }),
     Definition::gauge(
@@ -229,9 +223,9 @@ pub const ALL: [Definition; 47] = [
         &["pod_uid", "namespace", "pod", "container", "state", "class"],
         "Always 1: an instance, its state, and its QoS class if steliad chose its CPUs.",
         |input| {
-            let labels = |(uid, one): (&String, &Instance)| {
-                let own = [&one.container, &one.state, one.class()].map(str::to_owned);
-                ([input.pod_labels(uid), own.into()].concat(), Value::Count(1))
+            let labels = |(uid, one): (&PodUid, &Instance)| {
+                let own = [one.container.as_str(), one.state.name(), one.class()].map(str::to_owned);
+                ([input.pod_labels(uid.as_str()), own.into()].concat(), Value::Count(1))
             };
             input.instances().map(labels).collect()
         },
@@ -367,9 +361,9 @@ pub const ALL: [Definition; 47] = [
         &[],
         "Whether the file for the cluster's publisher is current: 1 or 0. Absent if publishing is switched off.",
         |input| {
-            let publishing = input.described.node.publishing.as_ref();
-            let publishing = publishing.filter(|publishing| publishing.profile.is_some());
-            one(publishing.map(|publishing| Value::Count(u64::from(publishing.problem.is_none()))))
+            let publishing = &input.described.node.publishing;
+            let current = Value::Count(u64::from(publishing.problem.is_none()));
+            one(publishing.profile.is_some().then_some(current))
         },
     ),
     Definition::counter(

@@ -1,11 +1,13 @@
 //! The samples of each metric, from the daemon's description and the kernel's counters.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 use stelia_api::ThreadRole;
 use stelia_api::metrics::DurationHistogram;
-use stelia_api::view::Instance;
 use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+use stelia_model::Instance;
 
 use super::definitions::{ALL, Definition, UP};
 use crate::shared::daemon::{Description, Owner, owner};
@@ -37,14 +39,15 @@ pub(crate) struct MetricsInput<'a> {
 }
 
 impl<'a> MetricsInput<'a> {
-    pub(super) fn instances(&self) -> impl Iterator<Item = (&'a String, &'a Instance)> + use<'a> {
-        self.described.node.instances.iter()
+    pub(super) fn instances(&self) -> impl Iterator<Item = (&'a PodUid, &'a Instance)> + use<'a> {
+        let instances = self.described.node.instances.iter();
+        instances.map(|(uid, one)| (uid, &**one))
     }
 
     /// A sample for each instance of a map by pod for which `value` knows one.
-    pub(super) fn of_pods<T>(&self, map: &BTreeMap<String, T>, value: fn(&T) -> Option<Value>) -> Samples {
+    pub(super) fn of_pods<K: Borrow<str>, T>(&self, map: &BTreeMap<K, T>, value: fn(&T) -> Option<Value>) -> Samples {
         map.iter()
-            .filter_map(|(uid, of)| Some((self.pod_labels(uid), value(of)?)))
+            .filter_map(|(uid, of)| Some((self.pod_labels(uid.borrow()), value(of)?)))
             .collect()
     }
 
@@ -52,7 +55,7 @@ impl<'a> MetricsInput<'a> {
     /// out: with `honorLabels` an empty label keeps Prometheus from putting the scraped pod's own name there.
     pub(super) fn pod_labels(&self, uid: &str) -> Vec<String> {
         let instance = self.described.node.instances.get(uid);
-        let (namespace, name) = instance.map_or(("", ""), |one| (&one.pod_namespace, &one.pod_name));
+        let (namespace, name) = instance.map_or(("", ""), |one| (one.namespace(), one.name()));
         [uid, namespace, name].map(str::to_owned).into()
     }
 }
@@ -119,7 +122,7 @@ pub(super) fn left(input: &MetricsInput<'_>, of: impl Fn(&CpuSet) -> Option<usiz
         .instances()
         .filter(|(_, one)| is_known && !one.exclusive.is_empty());
     instances
-        .filter_map(|(uid, one)| Some((input.pod_labels(uid), count(of(&one.exclusive)?))))
+        .filter_map(|(uid, one)| Some((input.pod_labels(uid.as_str()), count(of(&one.exclusive)?))))
         .collect()
 }
 

@@ -11,12 +11,7 @@ pub(super) const LEDGER_PRESENT: Definition = Definition::gauge(
     "Whether the ledger is switched on and written: 1 or 0.",
     |input| {
         let kept = |ledger: &LedgerSummary| u64::from(ledger.enabled && ledger.problem.is_none());
-        one(input
-            .described
-            .node
-            .ledger
-            .as_ref()
-            .map(|ledger| Value::Count(kept(ledger))))
+        one(Value::Count(kept(&input.described.node.ledger)))
     },
 );
 
@@ -95,7 +90,7 @@ pub(super) const INTRUSIONS: Definition = Definition::counter(
 );
 
 fn enabled<'a>(input: &MetricsInput<'a>) -> Option<&'a LedgerSummary> {
-    input.described.node.ledger.as_ref().filter(|ledger| ledger.enabled)
+    Some(&*input.described.node.ledger).filter(|ledger| ledger.enabled)
 }
 
 fn vms<'a>(input: &MetricsInput<'a>) -> impl Iterator<Item = (&'a String, &'a LedgerVm)> {

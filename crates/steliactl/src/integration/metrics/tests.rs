@@ -2,16 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
+
+use stelia_kubelet::{PodName, PodUid};
 
 use super::definitions::{ALL, Kind};
 use super::families::{down, families};
 use super::text::{classic, openmetrics, to_json};
+use crate::shared::daemon::node::testing::instance_mut;
 use crate::shared::daemon::node::{Description, parse};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::sample::{InstanceCounts, Sample, ThreadCounts};
 
-const POD: &str = "aaaaaaaa";
+const POD: &str = "aaaaaaaa-0000-4000-8000-000000000000";
 
 /// 8 CPUs: 4-5 of an instance, 6 of another pod, 0-1 reserved; two vCPUs, the second of which shares its CPU, and an
 /// I/O thread.
@@ -21,7 +25,7 @@ fn description() -> String {
         .collect();
     let timed = |first: u64| format!(r#"{{"counts":[{first},1,0,0,0,0,0,0,0,0,0,0,0,1],"sum_us":12500000}}"#);
     format!(
-        r#"{{"version":"0.1.0","node":{{"pool":"0-3,7","offline":"8-9","kubelet_modified_us":1699999999000000,"entries":{{"{POD}":{{"vm":"4-5"}},"c":{{"db":"6"}}}},
+        r#"{{"version":"0.1.0","node":{{"pool":"0-3,7","offline":"8-9","kubelet_modified_us":1699999999000000,"entries":{{"{POD}":{{"vm":"4-5"}},"cccccccc-0000-4000-8000-000000000000":{{"db":"6"}}}},
         "topology":{{"cpus":{{{cpus}}}}},"slice_exclusive":"4-5","counters":{{"drift_found":3,"drift_repaired":2}},
         "unreadable":[["x.scope","schema 9"]],
         "quiet":{{"steering":"shared","remaining":[{{"irq":130,"name":"nvme0q3","cpus":"5","why":"managed","text":"","count":3}},{{"irq":31,"cpus":"7"}}],
@@ -30,7 +34,7 @@ fn description() -> String {
         "ledger":{{"enabled":true,"key":"q1w2","seq":40112,"hash":"8f3a","day":"2026-10-31","bytes":5242880,"vms":{{"{POD}":{{"other_tasks_least":3,
         "other_tasks_most":7,"devices":12,"delay_ns":41000000,"promised_us":172800000000,"covered_us":172799000000,"intruded":2}}}}}},
         "publishing":{{"profile":"nrt","problem":null,"written_us":1700000000000000}},
-        "instances":{{"{POD}":{{"pod_namespace":"team-a","pod_name":"vm","container":"v\"m\\\n","state":"isolated","degraded":["CPUs 5 are offline"],"exclusive":"4-5",
+        "instances":{{"{POD}":{{"pod_namespace":"team-a","pod_name":"vm","container":"v\"m\\\n","state":"isolated","reasons":[{{"kind":"cpus-offline","text":"CPUs 5 are offline"}}],"exclusive":"4-5",
         "float":"0-1","scope":"/stelia.slice/a.scope","registered_us":1700000000000000,"isolated_us":1700000001500000,"vcpus":[
         {{"index":0,"task":{{"id":70,"start":9}},"cpu":4}},{{"index":1,"task":{{"id":71,"start":9}},"cpu":null}},
         {{"index":2147483648,"task":{{"id":72,"start":9}},"cpu":5}}]}}}}}},
@@ -199,11 +203,11 @@ fn what_is_not_known_is_not_told() {
 #[test]
 fn an_instance_that_is_to_float_is_told_from_one_that_lost_its_cpus() {
     let mut described = described();
-    let ls = stelia_api::view::Allocation {
-        qos: "LS".to_owned(),
+    let ls = stelia_model::Allocation {
+        qos: stelia_allocator::Qos::Ls.into(),
         ..Default::default()
     };
-    described.node.instances.get_mut(POD).unwrap().allocation = Some(ls);
+    instance_mut(&mut described, POD).allocation = Some(ls);
     let text = openmetrics(families(&described, &sampled())).unwrap();
     assert!(text.contains("state=\"isolated\",class=\"LS\"} 1\n"), "{text}");
 }
@@ -215,16 +219,16 @@ fn a_pod_is_named_in_each_series_of_an_instance() {
         let lines = text.lines().filter(|line| line.starts_with("stelia_instance_"));
         lines.map(str::to_owned).collect()
     };
-    let named = r#"{pod_uid="aaaaaaaa",namespace="team-a",pod="vm""#;
+    let named = r#"{pod_uid="aaaaaaaa-0000-4000-8000-000000000000",namespace="team-a",pod="vm""#;
     assert!(
         series(&text).len() >= 8 && series(&text).iter().all(|line| line.contains(named)),
         "{text}"
     );
 
     // A runtime that does not tell: the labels are there and empty.
-    let without = description().replace(r#""pod_namespace":"team-a","pod_name":"vm","#, "");
-    let text = openmetrics(families(&parse(&without).unwrap(), &sampled())).unwrap();
-    let unnamed = r#"{pod_uid="aaaaaaaa",namespace="",pod="""#;
+    let older = description().replace(r#""pod_namespace":"team-a","pod_name":"vm","#, "");
+    let text = openmetrics(families(&parse(&older).unwrap(), &sampled())).unwrap();
+    let unnamed = r#"{pod_uid="aaaaaaaa-0000-4000-8000-000000000000",namespace="",pod="""#;
     assert!(series(&text).iter().all(|line| line.contains(unnamed)), "{text}");
 }
 
@@ -237,10 +241,12 @@ fn names_are_a_small_part_of_what_is_scraped() {
     let usage = described.usage.remove(POD).unwrap();
     for vm in 0..300_u32 {
         let uid = format!("b9e4f71c-64a5-4f8d-8574-{vm:012x}");
-        let named = stelia_api::view::Instance {
-            pod_namespace: format!("tenant-{vm:04}"),
-            pod_name: format!("virt-launcher-database-{vm}-x7k2p"),
-            ..instance.clone()
+        let named = stelia_model::Instance {
+            pod_name: PodName::new(
+                &format!("tenant-{vm:04}"),
+                &format!("virt-launcher-database-{vm}-x7k2p"),
+            ),
+            ..(*instance).clone()
         };
         let vcpus = (0..16).map(|index| {
             let thread = ThreadCounts {
@@ -258,17 +264,20 @@ fn names_are_a_small_part_of_what_is_scraped() {
             vcpus: vcpus.collect(),
             ..InstanceCounts::default()
         };
-        described.node.instances.insert(uid.clone(), named);
+        let pod = PodUid::parse(&uid).unwrap();
+        described.node.instances.insert(pod.clone(), Arc::new(named));
         described.locality.instances.insert(uid.clone(), locality.clone());
-        described.usage.insert(uid.clone(), usage);
+        described.usage.insert(pod, usage);
         let used = described.node.quiet.report.caches[POD].clone();
-        described.node.quiet.report.caches.insert(uid.clone(), used);
+        let quiet = Arc::make_mut(&mut described.node.quiet);
+        quiet.report.caches.insert(uid.clone(), used);
         sample.instances.insert(uid, counts);
     }
     let size = |described: &Description| openmetrics(families(described, &sample)).unwrap().len();
     let named = size(&described);
     for instance in described.node.instances.values_mut() {
-        (instance.pod_namespace, instance.pod_name) = Default::default();
+        let instance = Arc::make_mut(instance);
+        instance.pod_name = None;
     }
     // As before there were names: without the labels.
     let before = size(&described) - 300 * 13 * r#",namespace="",pod="""#.len();
@@ -288,11 +297,11 @@ fn what_is_left_on_a_vms_cpus_is_told_only_where_it_is_known() {
     let mut described = described();
     // Of the two interrupts that remain one reaches its CPUs.
     assert_eq!(left(&described), [Some("1".to_owned()), Some("1".to_owned())]);
-    described.node.quiet.report.remaining.clear();
+    Arc::make_mut(&mut described.node.quiet).report.remaining.clear();
     assert_eq!(left(&described)[0].as_deref(), Some("0"));
-    described.node.quiet.steering = "off".to_owned();
+    Arc::make_mut(&mut described.node.quiet).steering = "off".to_owned();
     assert_eq!(left(&described), [None, Some("1".to_owned())]);
-    described.node.quiet.problem = Some("steliad-quiet does not answer".to_owned());
+    Arc::make_mut(&mut described.node.quiet).problem = Some("steliad-quiet does not answer".to_owned());
     assert_eq!(left(&described), [None, None]);
 }
 
@@ -305,13 +314,11 @@ fn a_ledger_that_is_not_kept_counts_nothing() {
     };
     let mut described = described();
     assert_eq!(series(&described).len(), 10);
-    described.node.ledger.as_mut().unwrap().problem = Some("no space left".to_owned());
+    Arc::make_mut(&mut described.node.ledger).problem = Some("no space left".to_owned());
     // What was counted remains true.
     assert!(series(&described).contains(&"stelia_ledger_kept 0".to_owned()) && series(&described).len() == 10);
-    described.node.ledger.as_mut().unwrap().enabled = false;
+    Arc::make_mut(&mut described.node.ledger).enabled = false;
     assert_eq!(series(&described), ["stelia_ledger_kept 0"]);
-    described.node.ledger = None;
-    assert_eq!(series(&described), [""; 0]);
 }
 
 #[test]
@@ -323,9 +330,9 @@ fn what_the_cluster_is_told_is_measured_only_where_it_is_told() {
     };
     let mut described = described();
     assert_eq!(published(&described).as_deref(), Some("1"));
-    described.node.publishing.as_mut().unwrap().problem = Some("no space left".to_owned());
+    Arc::make_mut(&mut described.node.publishing).problem = Some("no space left".to_owned());
     assert_eq!(published(&described).as_deref(), Some("0"));
-    described.node.publishing.as_mut().unwrap().profile = None;
+    Arc::make_mut(&mut described.node.publishing).profile = None;
     assert_eq!(published(&described), None);
 }
 

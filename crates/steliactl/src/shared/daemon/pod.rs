@@ -8,8 +8,8 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use stelia_api::client::InstanceRow;
-use stelia_api::view::Instance;
-use stelia_kubelet::PodName;
+use stelia_kubelet::{PodName, PodUid};
+use stelia_model::Instance;
 
 use super::client::Failure;
 use super::node::Description;
@@ -31,11 +31,19 @@ impl Pod {
         }
     }
 
-    pub(crate) fn of(uid: &str, instance: &Instance) -> Self {
+    /// With this name, and no UID yet.
+    pub(crate) fn named(name: Option<&PodName>) -> Self {
         Self {
-            pod_uid: uid.to_owned(),
-            pod_namespace: instance.pod_namespace.clone(),
-            pod_name: instance.pod_name.clone(),
+            pod_uid: String::new(),
+            pod_namespace: name.map_or("", PodName::namespace).to_owned(),
+            pod_name: name.map_or("", PodName::name).to_owned(),
+        }
+    }
+
+    pub(crate) fn of(uid: &PodUid, instance: &Instance) -> Self {
+        Self {
+            pod_uid: uid.to_string(),
+            ..Self::named(instance.pod_name.as_ref())
         }
     }
 

@@ -1,7 +1,8 @@
 //! Why a VM has less than isolation, in words.
 
-use stelia_api::ReasonKind;
-use stelia_api::view::Instance;
+use stelia_allocator::Qos;
+use stelia_api::{ReasonKind, State};
+use stelia_model::{ContainedReason, Instance};
 
 /// What keeps a VM from being isolated, and what an operator does about it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,25 +34,30 @@ impl Why {
 
 /// `None` where it is isolated, or where its state needs no reason.
 pub(crate) fn not_isolated(instance: &Instance) -> Option<Why> {
-    match instance.state.as_str() {
-        "floating" => Some(floating(instance)),
-        "contained" => contained(instance),
-        _ => None,
+    match instance.state.known()? {
+        State::Floating => Some(floating(instance)),
+        State::Contained => contained(instance),
+        State::Registered | State::Isolated | State::Leaving => None,
     }
 }
 
 fn floating(instance: &Instance) -> Why {
     let evicted = ReasonKind::Evicted;
-    if instance.reasons.iter().any(|reason| reason.kind == evicted.name()) {
+    let has = |kind: ReasonKind| instance.degraded.iter().any(|reason| reason.kind == kind);
+    if has(evicted) {
         return Why::new("kubelet gave its CPUs to another pod", evicted.cure().text);
     }
     let offline = ReasonKind::CpusOffline;
-    if !instance.vcpus.is_empty() && instance.reasons.iter().any(|reason| reason.kind == offline.name()) {
+    if !instance.vcpus.is_empty() && has(offline) {
         return Why::new("CPUs of the VM are offline", offline.cure().text);
     }
-    match instance.class() {
-        class @ ("LS" | "BE") => Why::new(
-            format!("class {class} has no CPUs of its own"),
+    match instance
+        .allocation
+        .as_ref()
+        .and_then(|allocation| allocation.qos.known())
+    {
+        Some(class @ (Qos::Ls | Qos::Be)) => Why::new(
+            format!("class {} has no CPUs of its own", class.name()),
             "none, or set another --qos of the runner",
         ),
         _ if !instance.vcpus.is_empty() => Why::new(
@@ -70,29 +76,32 @@ fn floating(instance: &Instance) -> Why {
 
 /// `None` while it waits for CPUs that others still have.
 fn contained(instance: &Instance) -> Option<Why> {
-    Some(match instance.contained_reason.as_deref()? {
-        "class" => Why::new(
+    let reason = instance.contained_reason.as_ref()?;
+    let Some(known) = reason.known() else {
+        return Some(Why::new(reason.name(), "docs/troubleshooting.md"));
+    };
+    Some(match known {
+        ContainedReason::Class => Why::new(
             format!("class {}: BE may run on its CPUs", instance.class()),
             "none, or --qos=LSE of the runner",
         ),
-        "no-partitions" => Why::new(
+        ContainedReason::NoPartitions => Why::new(
             "this kernel has no partitions (cpuset.cpus.exclusive)",
             "Linux 6.7 or later, then restart the container",
         ),
-        "setting" => Why::new(
+        ContainedReason::Setting => Why::new(
             "the setting partition is member",
             "set partition to auto, steliactl reload, then restart the container",
         ),
-        "rule" => Why::new(
+        ContainedReason::Rule => Why::new(
             "the rule that adopted it wants no partition (partition = \"member\"): the VM's own management reads its container's \
              cpuset.cpus.effective",
             "none; KubeVirt's VMs are adopted so (docs/kubevirt.md)",
         ),
-        "refused" => Why::new(
+        ContainedReason::Refused => Why::new(
             "the kernel refused a partition twice",
             "find what else claims those CPUs (the journal's \"contained instead\" has the kernel's words); the daemon tries again by itself",
         ),
-        other => Why::new(other, "docs/troubleshooting.md"),
     })
 }
 
@@ -108,13 +117,15 @@ pub(crate) fn age(since: u64, now: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use stelia_api::view::{Allocation, ReasonOf, VcpuThread};
+    use stelia_api::{Reason, Word};
+    use stelia_kubelet::PodUid;
+    use stelia_model::{Allocation, PinnedThread};
 
     use super::*;
 
-    fn instance(state: &str) -> Instance {
+    fn instance(state: State) -> Instance {
         Instance {
-            state: state.to_owned(),
+            state: state.into(),
             registered_us: 1_000_000,
             ..Instance::default()
         }
@@ -126,10 +137,10 @@ mod tests {
 
     #[test]
     fn a_float_waits_or_has_no_cpus_or_lost_them() {
-        let waiting = instance("floating");
+        let waiting = instance(State::Floating);
         assert_eq!(text(&waiting), "vCPUs not attached for 3 min");
         let qos = Allocation {
-            qos: "LS".to_owned(),
+            qos: Qos::Ls.into(),
             ..Allocation::default()
         };
         let ls = Instance {
@@ -138,30 +149,27 @@ mod tests {
         };
         assert_eq!(text(&ls), "class LS has no CPUs of its own");
         let attaching = Instance {
-            vcpus: vec![VcpuThread::default()],
+            vcpus: vec![PinnedThread::default()],
             ..waiting.clone()
         };
         assert_eq!(text(&attaching), "its vCPUs are being pinned");
-        let kind = ReasonKind::Evicted.name().to_owned();
-        let reasons = vec![ReasonOf {
-            kind,
-            ..ReasonOf::default()
-        }];
-        assert!(text(&Instance { reasons, ..attaching }).contains("another pod"));
+        let degraded = vec![Reason::of(&PodUid::default(), ReasonKind::Evicted, "")];
+        assert!(text(&Instance { degraded, ..attaching }).contains("another pod"));
     }
 
     #[test]
     fn each_reason_of_containment_has_a_cure() {
-        for reason in ["class", "no-partitions", "setting", "rule", "refused", "newer"] {
+        let known = ContainedReason::ALL.map(Word::Known);
+        for reason in known.into_iter().chain([Word::Unknown("newer".to_owned())]) {
             let contained = Instance {
-                contained_reason: Some(reason.to_owned()),
-                ..instance("contained")
+                contained_reason: Some(reason),
+                ..instance(State::Contained)
             };
             let why = not_isolated(&contained).unwrap();
             assert!(!why.cure.is_empty() && why.since_us.is_none(), "{why:?}");
         }
-        assert_eq!(not_isolated(&instance("contained")), None);
-        assert_eq!(not_isolated(&instance("isolated")), None);
+        assert_eq!(not_isolated(&instance(State::Contained)), None);
+        assert_eq!(not_isolated(&instance(State::Isolated)), None);
     }
 
     #[test]

@@ -6,8 +6,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use stelia_api::view::{Instance, VcpuThread};
+use stelia_api::State;
 use stelia_cpus::CpuSet;
+use stelia_model::{Instance, PinnedThread};
 use stelia_node::proc::start_time;
 
 use crate::shared::daemon::{Description, Pod, not_isolated};
@@ -94,19 +95,19 @@ impl Sample {
         let interrupts = read_table(&roots.proc);
         let quiet = &description.node.quiet;
         let instances = description.node.instances.iter().map(|(pod, instance)| {
-            let scope = roots.cgroup.join(instance.scope.trim_matches('/'));
+            let scope = roots.cgroup.join(instance.scope.as_str().trim_matches('/'));
             let stat = |cgroup: &Path, name: &str| number(&fs::read_to_string(cgroup.join("cpu.stat")).ok()?, name);
             let threads = instance
                 .vcpus
                 .iter()
-                .map(|vcpu| (vcpu.index, ThreadCounts::read(vcpu, &roots.proc)));
+                .map(|vcpu| (vcpu.thread.role.into(), ThreadCounts::read(vcpu, &roots.proc)));
             let instance = InstanceCounts {
                 pod: Pod::of(pod, instance),
-                state: instance.state.clone(),
+                state: instance.state.to_string(),
                 whole: instance.degraded.is_empty(),
                 shortcomings: shortcomings(instance),
                 cpus: instance.exclusive.clone(),
-                float_us: threads::tree(&instance.scope).and_then(|tree| {
+                float_us: threads::tree(instance.scope.as_str()).and_then(|tree| {
                     stat(
                         &roots.cgroup.join(tree.float().as_str().trim_matches('/')),
                         "usage_usec",
@@ -119,7 +120,7 @@ impl Sample {
                 caches: quiet
                     .report
                     .caches
-                    .get(pod)
+                    .get(pod.as_str())
                     .map_or_else(CacheCounts::default, |one| CacheCounts {
                         at_us: quiet.answered_us,
                         llc_bytes: one.llc_bytes,
@@ -128,7 +129,7 @@ impl Sample {
                     }),
                 vcpus: threads.collect(),
             };
-            (pod.clone(), instance)
+            (pod.to_string(), instance)
         });
         Self {
             at,
@@ -152,19 +153,19 @@ fn shortcomings(instance: &Instance) -> Vec<String> {
         1 => format!("degraded: {first}"),
         count => format!("degraded: {first} (and {} more)", count - 1),
     });
-    let state = match (instance.state.as_str(), not_isolated(instance)) {
-        ("isolated", _) => None,
-        ("floating", Some(why)) => Some(format!("floats: {}", why.text)),
-        (state, Some(why)) => Some(format!("{state}: {}", why.text)),
-        (state, None) => Some(state.to_owned()),
+    let state = match (instance.state.known(), not_isolated(instance)) {
+        (Some(State::Isolated), _) => None,
+        (Some(State::Floating), Some(why)) => Some(format!("floats: {}", why.text)),
+        (_, Some(why)) => Some(format!("{}: {}", instance.state, why.text)),
+        (_, None) => Some(instance.state.to_string()),
     };
     degraded.into_iter().chain(state).collect()
 }
 
 impl ThreadCounts {
-    fn read(vcpu: &VcpuThread, proc: &Path) -> Self {
+    fn read(vcpu: &PinnedThread, proc: &Path) -> Self {
         // /proc/TID exists for each thread, although a listing of /proc shows processes only.
-        let id = vcpu.task.id.to_string();
+        let id = vcpu.thread.task.id.to_string();
         let folder = proc.join(&id).join("task").join(&id);
         let read = |file: &str| {
             let bytes = fs::read(folder.join(file)).unwrap_or_default();
@@ -175,13 +176,13 @@ impl ThreadCounts {
         let (migrations, forced_idle_ns) = (migrations(&sched), forced_idle(&sched));
         let involuntary = field(&read("status"), "nonvoluntary_ctxt_switches").and_then(|count| count.parse().ok());
         let thread = Self {
-            task: (vcpu.task.id, vcpu.task.start),
-            cpu: vcpu.cpu,
+            task: (vcpu.thread.task.id, vcpu.thread.task.start),
+            cpu: vcpu.thread.cpu,
             ..Self::default()
         };
         // The number may have been reused. The start time is read last: if it is the thread's, everything read before
         // was too.
-        if start_time(&read("stat")) != Some(vcpu.task.start) {
+        if start_time(&read("stat")) != Some(vcpu.thread.task.start) {
             return thread;
         }
         Self {
@@ -222,8 +223,12 @@ pub(crate) fn number(text: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use stelia_api::Reason;
+    use stelia_model::ContainedReason;
+    use stelia_node::cgroup::CgroupPath;
+
     use super::*;
-    use crate::shared::daemon::node::testing::{PODS, node};
+    use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
 
     fn write(root: &Path, path: &str, text: &str) {
         let path = root.join(path);
@@ -251,28 +256,34 @@ mod tests {
 
     #[test]
     fn what_is_less_than_isolated_has_a_reason() {
-        let of = |state: &str, degraded: &[&str], contained: Option<&str>| {
+        let of = |state: State, degraded: &[&str], contained: Option<ContainedReason>| {
+            let reason = |text: &&str| Reason {
+                text: (*text).to_owned(),
+                ..Reason::default()
+            };
             shortcomings(&Instance {
-                state: state.to_owned(),
-                degraded: degraded.iter().map(|reason| (*reason).to_owned()).collect(),
-                contained_reason: contained.map(str::to_owned),
+                state: state.into(),
+                degraded: degraded.iter().map(reason).collect(),
+                contained_reason: contained.map(Into::into),
                 ..Instance::default()
             })
             .join("; ")
         };
-        assert_eq!(of("isolated", &[], None), "");
+        assert_eq!(of(State::Isolated, &[], None), "");
         assert_eq!(
-            of("isolated", &["CPU 2 is offline"], None),
+            of(State::Isolated, &["CPU 2 is offline"], None),
             "degraded: CPU 2 is offline"
         );
         assert_eq!(
-            of("floating", &["CPU 2 is offline", "b", "c"], None),
+            of(State::Floating, &["CPU 2 is offline", "b", "c"], None),
             "degraded: CPU 2 is offline (and 2 more); floats: vCPUs not attached"
         );
-        assert!(of("contained", &[], Some("no-partitions")).starts_with("contained: this kernel has no partitions"));
-        // It waits for CPUs that others still have; the other is on its way.
-        assert_eq!(of("contained", &[], None), "contained");
-        assert_eq!(of("leaving", &[], None), "leaving");
+        assert!(
+            of(State::Contained, &[], Some(ContainedReason::NoPartitions))
+                .starts_with("contained: this kernel has no partitions")
+        );
+        assert_eq!(of(State::Contained, &[], None), "contained");
+        assert_eq!(of(State::Leaving, &[], None), "leaving");
     }
 
     #[test]
@@ -280,7 +291,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let roots = Roots::below(root.path());
         let mut node = node();
-        node.node.instances.get_mut(PODS[0]).unwrap().scope = "/stelia.slice/a.scope".to_owned();
+        instance_mut(&mut node, PODS[0]).scope = CgroupPath::slice().child("a.scope");
         let scope = "sys/fs/cgroup/stelia.slice/a.scope";
         write(
             root.path(),

@@ -92,7 +92,7 @@ fn identity(pod: Option<(usize, &Pod)>) -> Object<String, Value> {
         ("pod_namespace", of_pod(|pod| &pod.namespace)),
         ("pod_name", of_pod(|pod| &pod.name)),
         ("container", of_instance(|instance| &instance.container)),
-        ("state", of_instance(|instance| &instance.state)),
+        ("state", json!(instance.map(|instance| &instance.state))),
     ];
     let members = members.into_iter().map(|(name, value)| (name.to_owned(), value));
     members.collect()

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use stelia_api::State;
+
 use super::{Cpu, CpuOwner, Map, Pod};
 
 /// Number of colours that pods get in turn; their marks always differ.
@@ -30,13 +32,11 @@ pub(super) struct Sign {
     pub class: &'static str,
 }
 
-const SIGNS: [Sign; 5] = [
-    Sign::of("", "isolated", "isolated"),
-    Sign::of("=", "contained", "contained"),
-    Sign::of("~", "floating", "floating"),
-    Sign::of("+", "registered", "registered"),
-    Sign::of("-", "leaving", "leaving"),
-];
+const ISOLATED: Sign = Sign::of("", "isolated", "isolated");
+const CONTAINED: Sign = Sign::of("=", "contained", "contained");
+const FLOATING: Sign = Sign::of("~", "floating", "floating");
+const REGISTERED: Sign = Sign::of("+", "registered", "registered");
+const LEAVING: Sign = Sign::of("-", "leaving", "leaving");
 const DEGRADED: Sign = Sign::of("!", "degraded", "degraded");
 const NO_INSTANCE: Sign = Sign::of("*", "of a pod without instance", "pod");
 /// A state that only a newer daemon has.
@@ -64,10 +64,14 @@ pub(super) fn sign(pod: &Pod) -> &'static Sign {
     match &pod.instance {
         None => &NO_INSTANCE,
         Some(instance) if !instance.degraded.is_empty() => &DEGRADED,
-        Some(instance) => {
-            let known = SIGNS.iter().find(|sign| sign.class == instance.state);
-            known.unwrap_or(&OTHER)
-        }
+        Some(instance) => match instance.state.known() {
+            Some(State::Isolated) => &ISOLATED,
+            Some(State::Contained) => &CONTAINED,
+            Some(State::Floating) => &FLOATING,
+            Some(State::Registered) => &REGISTERED,
+            Some(State::Leaving) => &LEAVING,
+            None => &OTHER,
+        },
     }
 }
 
@@ -154,10 +158,14 @@ mod tests {
 
     use super::*;
 
+    const STATES: [&Sign; 5] = [&ISOLATED, &CONTAINED, &FLOATING, &REGISTERED, &LEAVING];
+
     #[test]
     fn every_sign_is_explained() {
         let pools = POOLS.map(|(_, mark, ..)| mark.to_owned());
-        let signs = SIGNS.iter().chain([&DEGRADED, &NO_INSTANCE, &OTHER, &INTERRUPTED]);
+        let signs = STATES
+            .into_iter()
+            .chain([&DEGRADED, &NO_INSTANCE, &OTHER, &INTERRUPTED]);
         let signs = signs.map(|sign| format!("A{}", sign.sign));
         let all: Vec<String> = pools.into_iter().chain(signs).collect();
         assert_eq!(crate::shared::output::manual::explained("THE MAP'S SIGNS", None), all);
@@ -173,12 +181,10 @@ mod tests {
 
     #[test]
     fn every_state_of_the_daemon_has_a_sign_of_its_own() {
-        let signs: HashSet<&str> = SIGNS.iter().map(|sign| sign.sign).collect();
-        assert_eq!(signs.len(), SIGNS.len());
-        // Attaching is `floating` on D-Bus.
-        let named = stelia_record::Phase::ALL.map(|phase| phase.name());
-        for state in named.into_iter().filter(|state| *state != "attaching") {
-            assert!(SIGNS.iter().any(|sign| sign.class == state), "{state}");
+        let signs: HashSet<&str> = STATES.iter().map(|sign| sign.sign).collect();
+        assert_eq!(signs.len(), STATES.len());
+        for state in State::ALL {
+            assert!(STATES.iter().any(|sign| sign.class == state.name()), "{}", state.name());
         }
     }
 

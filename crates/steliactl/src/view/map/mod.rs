@@ -18,7 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use stelia_api::{Reason, State, Word};
 use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
 use stelia_node::locality::Device;
 
 use crate::shared::daemon::{Description, Failure, Owner, owner};
@@ -111,7 +113,7 @@ struct Pod {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Instance {
     container: String,
-    state: String,
+    state: Word<State>,
     /// Its QoS class; empty where kubelet chose its CPUs.
     class: String,
     /// The reasons of degradation.
@@ -132,7 +134,7 @@ impl Pod {
             return "no instance".to_owned();
         };
         let degraded = if instance.degraded.is_empty() { "" } else { "degraded" };
-        let words = [instance.state.as_str(), &instance.class, degraded];
+        let words = [instance.state.name(), &instance.class, degraded];
         let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
         words.join(", ")
     }
@@ -237,8 +239,9 @@ pub(crate) fn write(picture: String, path: &Path) -> Result<String, Failure> {
 pub(crate) fn gather(description: &Description, roots: &Roots) -> Map {
     let mut pods = pods(description);
     for pod in &mut pods {
-        if let Some(instance) = description.node.instances.get(&pod.uid) {
-            pod.devices.extend(locality::vfio_devices(roots, &instance.scope));
+        if let Some(instance) = description.node.instances.get(pod.uid.as_str()) {
+            pod.devices
+                .extend(locality::vfio_devices(roots, instance.scope.as_str()));
         }
     }
     let topology = &description.node.topology;
@@ -304,20 +307,20 @@ fn cores(description: &Description, pods: &[Pod], caches: &[Cache]) -> Vec<Core>
 /// The instances, and other pods to which kubelet gave CPUs, by UID.
 fn pods(description: &Description) -> Vec<Pod> {
     let node = &description.node;
-    let uids: BTreeSet<&String> = node.instances.keys().chain(node.entries.keys()).collect();
+    let uids: BTreeSet<&PodUid> = node.instances.keys().chain(node.entries.keys()).collect();
     let pods = uids.into_iter().map(|uid| {
         let found = node.instances.get(uid);
         let containers = node.entries.get(uid).into_iter().flat_map(BTreeMap::values);
-        let locality = description.locality.instances.get(uid);
+        let locality = description.locality.instances.get(uid.as_str());
         Pod {
-            uid: uid.clone(),
-            namespace: found.map(|found| found.pod_namespace.clone()).unwrap_or_default(),
-            name: found.map(|found| found.pod_name.clone()).unwrap_or_default(),
+            uid: uid.to_string(),
+            namespace: found.map_or("", |found| found.namespace()).to_owned(),
+            name: found.map_or("", |found| found.name()).to_owned(),
             instance: found.map(|found| Instance {
                 container: found.container.clone(),
                 state: found.state.clone(),
                 class: found.class().to_owned(),
-                degraded: found.degraded.clone(),
+                degraded: found.degraded.iter().map(Reason::to_string).collect(),
             }),
             cpus: match found {
                 Some(found) => found.exclusive.clone(),

@@ -4,12 +4,10 @@
 pub(crate) mod testing;
 
 use serde::Serialize;
-use stelia_api::view::Instance;
-use stelia_node::locality::Localities;
+pub(crate) use stelia_model::Description;
+use stelia_model::Instance;
 
 use crate::shared::daemon::Failure;
-
-pub(crate) type Description = stelia_api::view::Description<Localities>;
 
 /// Parses the answer of `Describe`.
 ///
@@ -53,22 +51,22 @@ pub(crate) fn owner(description: &Description, cpu: u32) -> Owner {
     for (pod, instance) in &node.instances {
         if instance.exclusive.contains(cpu) {
             return Owner::Instance {
-                pod: pod.clone(),
+                pod: pod.to_string(),
                 whole: instance.degraded.is_empty(),
                 class: instance.class().to_owned(),
             };
         }
     }
-    for (pod, containers) in &node.entries {
+    for (pod, containers) in node.entries.iter() {
         if containers.values().any(|cpus| cpus.contains(cpu)) {
-            return Owner::Pod { pod: pod.clone() };
+            return Owner::Pod { pod: pod.to_string() };
         }
     }
     if let Some(pools) = &node.pools {
         let whose = [
             (&pools.kubelet, Owner::Kubelet),
             (&pools.reserved, Owner::Reserved),
-            (&pools.shared, Owner::Shared),
+            (&pools.pools.shared, Owner::Shared),
         ];
         let found = whose.into_iter().find(|(cpus, _)| cpus.contains(cpu));
         return found.map_or(Owner::Unknown, |(_, owner)| owner);
@@ -83,7 +81,7 @@ pub(crate) fn owner(description: &Description, cpu: u32) -> Owner {
 /// The state, with the class where there is one.
 pub(crate) fn state_and_class(instance: &Instance) -> String {
     match instance.class() {
-        "" => instance.state.clone(),
+        "" => instance.state.to_string(),
         class => format!("{}, {class}", instance.state),
     }
 }

@@ -4,11 +4,14 @@ mod boxes;
 mod nodes;
 mod page;
 
+use std::sync::Arc;
+
 use nodes::{host, map_of};
+use stelia_kubelet::{PodName, PodUid};
 
 use super::text::{Paper, draw};
 use super::{Map, marks};
-use crate::shared::daemon::node::testing::{PODS, allocated, node};
+use crate::shared::daemon::node::testing::{PODS, allocated, instance_mut, node};
 
 const PLAIN: Paper = Paper {
     width: 80,
@@ -33,10 +36,10 @@ fn what_steliad_gave_is_its_instances_and_not_kubelets() {
         body(&map, &PLAIN),
         "socket 0 node 0\n [0r  1. ] [2B= 3. ]\nsocket 1 node 1\n [4A  5A ] [6k  7. ]\n\n\
          . shared   r reserved   k held by kubelet   A isolated   A= contained\n\n\
-         MARK  POD       CPUS  STATE\n\
-         A     aaaaaaaa  4-5   isolated, LSE\n\
-         B     bbbbbbbb  2     contained, LSR\n\
-         C     cccccccc  -     floating, LS\n"
+         MARK  POD                                   CPUS  STATE\n\
+         A     aaaaaaaa-0000-4000-8000-000000000000  4-5   isolated, LSE\n\
+         B     bbbbbbbb-0000-4000-8000-000000000000  2     contained, LSR\n\
+         C     cccccccc-0000-4000-8000-000000000000  -     floating, LS\n"
     );
 }
 
@@ -46,10 +49,10 @@ fn every_cpu_is_drawn_once_with_the_mark_of_its_owner_and_a_degraded_vm_keeps_it
         body(&map_of(&node()), &PLAIN),
         "socket 0 node 0\n [0r  1r ] [2B! 3. ]\nsocket 1 node 1\n [4A  5A ] [6C* 7. ]\n\n\
          . shared   r reserved   A isolated   A! degraded   A* of a pod without instance\n\n\
-         MARK  POD       CPUS  STATE\n\
-         A     aaaaaaaa  4-5   isolated\n\
-         B     bbbbbbbb  2     floating, degraded\n\
-         C     cccccccc  6     no instance\n"
+         MARK  POD                                   CPUS  STATE\n\
+         A     aaaaaaaa-0000-4000-8000-000000000000  4-5   isolated\n\
+         B     bbbbbbbb-0000-4000-8000-000000000000  2     floating, degraded\n\
+         C     cccccccc-0000-4000-8000-000000000000  6     no instance\n"
     );
 }
 
@@ -61,7 +64,7 @@ fn a_cpu_that_device_interrupts_reach_has_a_sign_of_its_own() {
         cpus: "2-4".parse().unwrap(),
         ..Default::default()
     };
-    description.node.quiet.report.remaining = vec![left];
+    Arc::make_mut(&mut description.node.quiet).report.remaining = vec![left];
     let map = map_of(&description);
     let text = body(&map, &PLAIN);
     assert!(
@@ -71,7 +74,7 @@ fn a_cpu_that_device_interrupts_reach_has_a_sign_of_its_own() {
     assert!(text.contains("A# reached by device interrupts\n"), "{text}");
     assert!(
         map.svg()
-            .contains("CPU 4: aaaaaaaa, isolated; device interrupts reach it")
+            .contains("CPU 4: aaaaaaaa-0000-4000-8000-000000000000, isolated; device interrupts reach it")
     );
 }
 
@@ -112,8 +115,8 @@ fn memory_caches_and_devices_are_where_they_are() {
     for title in [
         "NUMA node 1 2.0 GiB",
         "L3 8.0 MiB, shared by CPUs 6-7",
-        "nvidia.com/gpu ×2, NUMA node 1: aaaaaaaa",
-        "example.com/memory, NUMA node 7: aaaaaaaa",
+        "nvidia.com/gpu ×2, NUMA node 1: aaaaaaaa-0000-4000-8000-000000000000",
+        "example.com/memory, NUMA node 7: aaaaaaaa-0000-4000-8000-000000000000",
         "Machine 4.0 GiB",
     ] {
         assert!(picture.contains(title), "{title}: {picture}");
@@ -217,8 +220,8 @@ fn without_a_terminal_nothing_is_cut() {
 #[test]
 fn json_names_the_place_the_owner_and_the_vm_of_each_cpu() {
     let mut description = node();
-    let named = description.node.instances.get_mut(PODS[0]).unwrap();
-    (named.pod_namespace, named.pod_name) = ("team-a".to_owned(), "vm".to_owned());
+    let named = instance_mut(&mut description, PODS[0]);
+    named.pod_name = PodName::new("team-a", "vm");
     let sys = host(8, 4, 2);
     let json = serde_json::to_value(sys.map_of(&description)).unwrap();
     assert_eq!(json["host"], "worker-1");
@@ -232,7 +235,7 @@ fn json_names_the_place_the_owner_and_the_vm_of_each_cpu() {
         [&core["socket"], &core["node"], &core["core"], &core["l3"]],
         [&1.into(), &1.into(), &0.into(), &serde_json::Value::from("4-5")]
     );
-    let own = serde_json::json!({"cpu": 4, "owner": "instance", "interrupted": false, "mark": "A", "pod_uid": "aaaaaaaa", "pod_namespace": "team-a",
+    let own = serde_json::json!({"cpu": 4, "owner": "instance", "interrupted": false, "mark": "A", "pod_uid": "aaaaaaaa-0000-4000-8000-000000000000", "pod_namespace": "team-a",
         "pod_name": "vm", "container": "vm", "state": "isolated"});
     assert_eq!(core["cpus"][0], own);
     assert_eq!(
@@ -252,11 +255,13 @@ fn json_names_the_place_the_owner_and_the_vm_of_each_cpu() {
 #[test]
 fn more_pods_than_letters_have_two_letters() {
     let mut node = node();
+    let entries = Arc::make_mut(&mut node.node.entries);
+    let uid = |n: u32| format!("eeeeeeee-0000-4000-8000-0000000000{n:02}");
     for n in 0..60 {
-        node.node.entries.insert(format!("pod-{n:02}"), Default::default());
+        entries.insert(PodUid::parse(&uid(n)).unwrap(), Default::default());
     }
     let text = draw(&map_of(&node), &PLAIN);
-    assert!(text.contains("BK    pod-59"), "{text}");
+    assert!(text.contains(&format!("BK    {}", uid(59))), "{text}");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! The page, and text of others in it.
 
+use stelia_api::{Reason, Word};
+
 use super::nodes::{busy, map_of};
-use crate::shared::daemon::node::testing::{PODS, node};
+use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
 
 /// Ends an attribute, an element, a comment, a style; begins a script; turns writing round; controls a terminal.
 const HOSTILE: &str =
@@ -40,21 +42,18 @@ fn the_page_needs_nothing_else_and_forbids_it() {
 #[test]
 fn what_others_wrote_is_text_and_nothing_else() {
     let mut description = node();
-    let mut instance = description.node.instances[PODS[0]].clone();
-    for field in [
-        &mut instance.pod_name,
-        &mut instance.pod_namespace,
-        &mut instance.container,
-        &mut instance.state,
-    ] {
-        *field = HOSTILE.to_owned();
-    }
-    instance.degraded = vec![HOSTILE.to_owned()];
-    description.node.instances.insert(HOSTILE.to_owned(), instance);
+    let instance = instance_mut(&mut description, PODS[0]);
+    instance.container = HOSTILE.to_owned();
+    instance.state = Word::Unknown(HOSTILE.to_owned());
+    instance.degraded = vec![Reason {
+        text: HOSTILE.to_owned(),
+        ..Reason::default()
+    }];
     let mut map = map_of(&description);
     map.host = HOSTILE.to_owned();
     map.devices_unknown = Some(HOSTILE.to_owned());
     for pod in &mut map.pods {
+        (pod.uid, pod.namespace, pod.name) = (HOSTILE.to_owned(), HOSTILE.to_owned(), HOSTILE.to_owned());
         pod.devices = vec![stelia_node::locality::Device {
             name: HOSTILE.to_owned(),
             node: Some(0),

@@ -1,0 +1,100 @@
+//! One instance: what its D-Bus object shows, and what the daemon itself needs of it.
+
+use serde::{Deserialize, Serialize};
+use stelia_api::{Reason, State, Word};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::{PodName, PodUid};
+use stelia_node::cgroup::CgroupPath;
+use stelia_record::{Record, VcpuThread};
+use stelia_settings::{AdoptPlacement, QuietRequest};
+
+use crate::{Allocation, ContainedReason, FloatReason, members};
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Instance {
+    pub pod: PodUid,
+    /// `None` where the runtime does not tell it.
+    #[serde(flatten, with = "members::pod_name")]
+    pub pod_name: Option<PodName>,
+    /// The container's name in kubelet's state.
+    pub container: String,
+    /// The rule that made it an instance; `None` where its pod registered itself.
+    #[serde(with = "members::or_empty")]
+    pub adopted_by: Option<String>,
+    pub state: Word<State>,
+    /// The reasons of degradation; empty where there are none. In JSON `degraded` has their texts, `reasons` their kinds too.
+    #[serde(flatten, with = "members::degraded")]
+    pub degraded: Vec<Reason>,
+    /// The instance's exclusive CPUs.
+    pub exclusive: CpuSet,
+    /// What steliad's allocator gave it; `None` where kubelet chose its CPUs.
+    pub allocation: Option<Allocation>,
+    /// `cpuset.cpus` of its float.
+    pub float: CpuSet,
+    /// What decided which CPUs these are.
+    pub float_reason: Word<FloatReason>,
+    /// What its pod ordered for its CPUs besides; only the daemon has it.
+    #[serde(skip)]
+    pub quiet: QuietRequest,
+    /// Why it is contained; `None` unless it is.
+    pub contained_reason: Option<Word<ContainedReason>>,
+    /// The pod's own memory nodes, as `cpuset.mems` has them.
+    pub mems: String,
+    /// `cpuset.cpus.partition` of its `vcpu/`, which the kernel may give a reason.
+    pub partition: String,
+    pub placement: Word<AdoptPlacement>,
+    /// The scope's cgroup.
+    pub scope: CgroupPath,
+    /// The container's own cgroup.
+    pub origin: CgroupPath,
+    /// When it was registered.
+    pub registered_us: u64,
+    /// When its vCPUs were isolated; 0 before.
+    pub isolated_us: u64,
+    /// The vCPU threads, and I/O threads that are pinned.
+    pub vcpus: Vec<PinnedThread>,
+}
+
+impl Instance {
+    /// Empty, as the pod's name is, where the runtime does not tell it.
+    pub fn namespace(&self) -> &str {
+        self.pod_name.as_ref().map_or("", PodName::namespace)
+    }
+
+    pub fn name(&self) -> &str {
+        self.pod_name.as_ref().map_or("", PodName::name)
+    }
+
+    /// Its QoS class; empty where kubelet chose its CPUs.
+    pub fn class(&self) -> &str {
+        self.allocation.as_ref().map_or("", |allocation| allocation.qos.name())
+    }
+}
+
+/// A thread of `vcpu/`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PinnedThread {
+    #[serde(flatten)]
+    pub thread: VcpuThread,
+    /// The guest's NUMA node, of a vCPU (QMP's `node-id`); `None` where QEMU has none for the guest.
+    pub guest_node: Option<u32>,
+}
+
+impl PinnedThread {
+    /// The threads of a record.
+    pub fn of(record: &Record) -> Vec<Self> {
+        let node = |thread: &VcpuThread| {
+            let props = record.props.get(&u32::from(thread.role))?;
+            u32::try_from(*props.get("node-id")?).ok()
+        };
+        let threads = record.vcpus.iter();
+        threads
+            .map(|thread| Self {
+                thread: *thread,
+                guest_node: node(thread),
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,20 @@
+#![doc = include_str!("../README.md")]
+
+mod allocation;
+mod description;
+mod instance;
+mod job;
+mod members;
+mod node;
+mod part;
+mod reasons;
+#[cfg(test)]
+mod tests;
+
+pub use allocation::Allocation;
+pub use description::{Description, Usage};
+pub use instance::{Instance, PinnedThread};
+pub use job::{Job, JobMove, JobPhase};
+pub use node::{Counters, LastPass, Node, Pools, Trigger, Unadopted};
+pub use part::Part;
+pub use reasons::{ContainedReason, FloatReason};

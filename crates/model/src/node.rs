@@ -1,0 +1,162 @@
+//! The node as the engine last saw it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use stelia_allocator::{AllocatorPolicies, CpuSource, HeldCpus};
+use stelia_api::Word;
+use stelia_api::ledger::LedgerSummary;
+use stelia_api::publishing::Publishing;
+use stelia_api::quiet::Quiet;
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::checkpoint::Entries;
+use stelia_kubelet::{PodName, PodUid};
+use stelia_text::named;
+
+use crate::{Instance, Job, Part, members};
+
+/// The node; `Default` is one of which nothing is known. What is large or changes seldom is shared between one view and the next.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// What chooses exclusive CPUs.
+    pub cpu_source: Word<CpuSource>,
+    /// The shared pool, kubelet's or steliad's; `None` while kubelet's file cannot be used.
+    pub pool: Option<CpuSet>,
+    /// `None` where kubelet chooses.
+    pub pools: Option<Arc<Pools>>,
+    /// Why kubelet's file cannot be used; `None` where it can.
+    pub kubelet_problem: Option<String>,
+    /// That systemd has not answered for more than 5 s, and about which unit; `None` while it answers.
+    pub systemd_problem: Option<String>,
+    /// kubelet's exclusive CPUs by pod and container, instances or not.
+    pub entries: Arc<Entries>,
+    /// kubelet's CPUs of whole pods (pod-level resources).
+    pub pod_entries: Arc<BTreeMap<PodUid, CpuSet>>,
+    /// Every CPU that an entry of kubelet's names, of whatever schema.
+    pub kubelet_cpus: CpuSet,
+    /// kubelet's CPU manager policy, as its file has it; `None` while that cannot be used.
+    pub kubelet_policy: Option<String>,
+    /// When kubelet last wrote its file; `None` without one.
+    pub kubelet_modified_us: Option<u64>,
+    /// The online CPUs.
+    pub topology: Arc<Topology>,
+    /// CPUs that are present and not online.
+    pub offline: CpuSet,
+    /// `cpuset.cpus.exclusive` of stelia.slice.
+    pub slice_exclusive: CpuSet,
+    /// Whether this kernel has `cpuset.cpus.exclusive`, without which VMs are `contained`; `None` before the first instance, as
+    /// the slice has no cpuset files then.
+    pub partitions: Option<bool>,
+    /// Units outside stelia.slice that are restricted for contained instances, with their cpuset before.
+    pub restricted: BTreeMap<String, String>,
+    /// Drift since the daemon started.
+    pub counters: Counters,
+    /// The last pass that came to its end.
+    pub last_pass: Option<LastPass>,
+    /// By pod UID.
+    pub instances: BTreeMap<PodUid, Arc<Instance>>,
+    /// The last rebind jobs.
+    pub jobs: Vec<Job>,
+    /// Scopes whose record cannot be used, with the reason; the daemon does not touch them.
+    pub unreadable: Vec<(String, String)>,
+    /// VMs that a rule is of and that are not adopted.
+    pub unadopted: Arc<Vec<Unadopted>>,
+    /// What is done about device interrupts and other disturbances (`docs/quiet-cpus.md`).
+    pub quiet: Arc<Quiet>,
+    /// Who ran on the VMs' CPUs (`docs/ledger.md`).
+    pub ledger: Arc<LedgerSummary>,
+    /// Whether the file for the cluster's publisher is current.
+    pub publishing: Arc<Publishing>,
+}
+
+impl Node {
+    /// The unassigned CPUs; empty while kubelet's file cannot be used.
+    pub fn shared_cpus(&self) -> CpuSet {
+        let instances = self.instances.values();
+        let owned: CpuSet = instances.flat_map(|instance| instance.exclusive.iter()).collect();
+        let pool = self.pool.as_ref();
+        pool.map(|pool| pool.difference(&owned)).unwrap_or_default()
+    }
+}
+
+/// The online CPUs as steliad's allocator divides them, and what that was made from.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pools {
+    /// The setting `reserved-cpus`: never allocated, part of the shared pools.
+    pub reserved: CpuSet,
+    /// CPUs that kubelet's static CPU manager assigned, or had assigned to containers that still run: never allocated,
+    /// in no pool.
+    pub kubelet: CpuSet,
+    /// The node's own choices.
+    pub policies: Part<AllocatorPolicies>,
+    /// CPUs of instances with an exclusive policy.
+    pub held: HeldCpus,
+    #[serde(flatten)]
+    pub pools: stelia_allocator::Pools,
+}
+
+/// Drift: what another program changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counters {
+    pub drift_found: u64,
+    /// Those repaired in the pass that found them.
+    pub drift_repaired: u64,
+}
+
+/// What the last pass did, in all its rounds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LastPass {
+    /// Counted since the daemon started.
+    pub number: u32,
+    /// What asked for it.
+    pub trigger: Word<Trigger>,
+    pub ended_us: u64,
+    /// Microseconds.
+    pub duration_us: u64,
+    pub steps: u32,
+    /// Writes to cgroup files.
+    pub writes: u32,
+    /// Processes and threads moved between cgroups.
+    pub moves: u32,
+    pub failures: u32,
+}
+
+/// What makes a pass happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trigger {
+    /// inotify, systemd or a timer.
+    Event,
+    Audit,
+    Call,
+    Reload,
+}
+
+named!(Trigger {
+    Event = "event",
+    Audit = "audit",
+    Call = "call",
+    Reload = "reload"
+});
+
+/// A VM that a rule is of and that is not adopted (`docs/adopt.md`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Unadopted {
+    pub pod: PodUid,
+    /// `None` where the runtime does not tell it.
+    #[serde(flatten, with = "members::pod_name")]
+    pub pod_name: Option<PodName>,
+    pub container: String,
+    /// The rule's name.
+    pub rule: String,
+    /// The name of the reason: one of the rules', or of the error that registration answers.
+    pub reason: String,
+    pub text: String,
+    /// When it was first refused.
+    pub since_us: u64,
+}
