@@ -7,7 +7,7 @@ pub(super) use stelia_api::client::OwnedDict as Options;
 use stelia_api::client::{InstanceRow, MoveRow};
 use stelia_api::{Error, ErrorKind, instance_path};
 use stelia_kubelet::PodUid;
-use stelia_model as model;
+use stelia_model::Node;
 use stelia_node::places;
 use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
@@ -38,7 +38,7 @@ pub(super) fn object_path(pod: &PodUid) -> Result<OwnedObjectPath, Error> {
 
 impl Manager {
     /// A property of the node. Pods may not read it, because it tells of other pods.
-    fn show<T>(&self, of: impl FnOnce(&model::Node) -> T) -> Result<T, Error> {
+    fn show<T>(&self, of: impl FnOnce(&Node) -> T) -> Result<T, Error> {
         match self.door {
             EntryPoint::Bus(_) => Ok(of(&self.engine.view())),
             EntryPoint::Runner(_) => {
@@ -48,12 +48,7 @@ impl Manager {
     }
 
     /// Emit PropertiesChanged for every property that differs between two views.
-    pub(super) async fn changed(
-        &self,
-        emitter: &SignalEmitter<'_>,
-        old: &model::Node,
-        new: &model::Node,
-    ) -> zbus::Result<()> {
+    pub(super) async fn changed(&self, emitter: &SignalEmitter<'_>, old: &Node, new: &Node) -> zbus::Result<()> {
         if old.kubelet_problem != new.kubelet_problem {
             self.kubelet_problem_changed(emitter).await?;
         }

@@ -12,9 +12,9 @@ const MIN_WEIGHT: f64 = 0.5;
 /// Looks that never make a pod wait: a VM's start takes about a dozen.
 const FREE_LOOKS: f64 = 40.0;
 /// Steps that weigh as much as one look.
-const STEPS_PER_LOOK: f64 = 64.0;
+const STEPS_PER_UNIT: f64 = 64.0;
 /// Tasks listed by a look that weigh as much as another look: a look at 512 threads weighs as much as 3 at none.
-const TASKS_PER_LOOK: f64 = 256.0;
+const TASKS_PER_UNIT: f64 = 256.0;
 /// A pod waits for others where the weight of its looks is more than this many times theirs.
 const MAX_RATIO: f64 = 2.0;
 
@@ -39,12 +39,12 @@ pub(super) struct RecentLooks(BTreeMap<PodUid, Weight>);
 impl RecentLooks {
     /// Count a look at the pod's instance that listed so many tasks.
     pub(super) fn add(&mut self, pod: &PodUid, tasks: usize, now: Instant) {
-        self.add_weight(pod, 1.0 + tasks as f64 / TASKS_PER_LOOK, now);
+        self.add_weight(pod, 1.0 + tasks as f64 / TASKS_PER_UNIT, now);
     }
 
     /// Count steps that were taken for the pod's instance.
     pub(super) fn add_steps(&mut self, pod: &PodUid, steps: u32, now: Instant) {
-        self.add_weight(pod, f64::from(steps) / STEPS_PER_LOOK, now);
+        self.add_weight(pod, f64::from(steps) / STEPS_PER_UNIT, now);
     }
 
     fn add_weight(&mut self, pod: &PodUid, looks: f64, now: Instant) {

@@ -162,6 +162,7 @@ mod tests {
             interleaved: false,
         };
         model::Node {
+            cpu_source: CpuSource::Kubelet.into(),
             topology: Arc::new(shape.topology()),
             ..model::Node::default()
         }
