@@ -128,7 +128,7 @@ pub fn wait_booked(pod: &Pod) {
 }
 
 /// Waits, and requests an audit every 2 s: audits take long if eight VMs start on an emulated node.
-pub fn wait_with_audits<T>(what: &str, mut now: impl FnMut() -> Option<T>) -> T {
+fn wait_with_audits<T>(what: &str, mut now: impl FnMut() -> Option<T>) -> T {
     let mut asked: Option<Instant> = None;
     wait_within(PATIENCE * 5, what, String::new, || {
         if asked.is_none_or(|at| at.elapsed() > Duration::from_secs(2)) {
