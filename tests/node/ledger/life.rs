@@ -31,6 +31,8 @@ fn what_ran_while_the_daemon_was_away_is_booked_once_by_the_next_one() {
         let vcpus = assert_isolated(&pod, 2).vcpus;
         let cpu = pod.exclusive().iter().next().expect("a CPU");
         wait_booked(&pod);
+        // The time until a new VM's counters are read is a gap.
+        let gaps = account(&pod).gaps;
         let booked_while = |what: &str, away: &dyn Fn(Intruder)| {
             let after = booked_as_traced(&pod, what, || {
                 let intruder = Intruder::in_vcpu(&pod, cpu, "intruder");
@@ -42,7 +44,7 @@ fn what_ran_while_the_daemon_was_away_is_booked_once_by_the_next_one() {
                 assert!(traced >= TIMES, "it did not intrude: {traced}");
                 traced
             });
-            assert_eq!(after.gaps, [], "{what}");
+            assert_eq!(after.gaps, gaps, "{what}");
         };
         booked_while("it sees nothing and is killed", &|intruder| {
             signal("STOP");
