@@ -12,8 +12,8 @@ pub(super) struct Rates {
     pub(super) audits: Rate,
     /// Registrations, refused ones too. Each reads up to 4096 processes.
     pub(super) registrations: Rate,
-    /// New instances. Each moves every process of a container. By default kubelet 1.36 delays the second restart of a container by as
-    /// much, so that a container which ends again and again registers no later than without this limit.
+    /// New instances. Each moves every process of a container. kubelet's default back-off before the second restart of a container is
+    /// as long as the interval, so a container that ends again and again is not delayed further.
     pub(super) instances: Rate,
 }
 

@@ -2,6 +2,7 @@
 
 use stelia_text::named;
 
+/// A value of the property `State`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     /// The scope exists; the container's processes are being moved to float.

@@ -37,7 +37,7 @@ struct RegisterCall {
 const RUNTIME_CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl RegisterCall {
-    /// The pod whose rate this registration counts against. Adoption has limits of its own (`stelia_adopt`).
+    /// The pod whose rate this registration counts against. Adoption limits how often it examines a container (`crate::adoption`).
     fn rated_pod(&self, asker: &Asker) -> Option<PodUid> {
         asker.clone().filter(|_| self.request.adopting.is_none())
     }
@@ -84,7 +84,7 @@ impl State {
             return self.inbox.release(&asker);
         }
         if let Some(own) = &asker {
-            // Admission reads as much as a look, and the container's processes.
+            // Admission reads as much as a look. The processes that it reads are counted where they are read.
             self.recent_looks.add(own, 0, Instant::now());
         }
         // kubelet may have written since the last event was read.
