@@ -1,5 +1,7 @@
 //! Calls that must be refused, and change nothing.
 
+use stelia_node::processes::MAX_PROCESS_THREADS;
+
 use super::*;
 
 /// Every refusal leaves the node as it was.
@@ -121,4 +123,19 @@ async fn vcpus_that_are_not_this_pods_threads_are_refused() {
 
     assert_eq!(node.phase(&other), Some("isolated"));
     node.check().await;
+}
+
+#[tokio::test]
+async fn a_process_with_too_many_threads_is_refused_before_they_are_read() {
+    let mut node = Node::new();
+    let pod = node.pod(1, "2-3");
+    node.register(&pod).await.unwrap();
+    let qemu = node.model.add_qemu(pod.init, 2).unwrap();
+    for _ in 0..MAX_PROCESS_THREADS {
+        node.model.spawn_thread(qemu.pid, "worker").unwrap();
+    }
+    let before = node.model.counts();
+    refused(&node, node.attach(&pod, &qemu), ErrorKind::InvalidArgument).await;
+    let reads = node.model.counts().since(before).reads;
+    assert!(reads < MAX_PROCESS_THREADS as u64, "{reads} reads");
 }
