@@ -2,7 +2,9 @@
 
 CARGO   ?= cargo
 TARGET  ?= $(shell rustc -vV | sed -n 's/^host: //p')
-# FAST=1 builds the packages in the profile of the tests, which is not optimised: for `make check`, and for trying things.
+# FAST=1 builds the packages in the profile of the tests, which is not optimised: for `make check`, for `make demo` unless it is told FAST=,
+# and for trying things.
+FAST    ?= $(if $(filter demo,$(MAKECMDGOALS)),1)
 PROFILE := $(if $(FAST),fast,release)
 # The cluster's programs are built for speed, not for size.
 CLUSTER_PROFILE := $(if $(FAST),fast,cluster)
@@ -99,7 +101,7 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 setup: ## install the host packages that building and testing need
-	@packaging/setup
+	@packaging/tools/host-packages
 
 build: ## the programs, for trying
 	$(CARGO) build --locked --workspace
@@ -132,16 +134,16 @@ endef
 
 image: $(RUNNER_IMAGE) $(DEB_CLUSTER) ## OCI image archives in target/image: one holds only the runner, one only the publisher, one only the placement
 	@for program in stelia-publish stelia-placement; do \
-	  packaging/image $(PACKAGED)/$(CLUSTER_PROFILE)/$$program $(VERSION) target/image/$$program.tar || exit; \
+	  packaging/tools/oci-image $(PACKAGED)/$(CLUSTER_PROFILE)/$$program $(VERSION) target/image/$$program.tar || exit; \
 	done
 
 $(RUNNER_IMAGE): $(DEB_NODE)
 	@mkdir -p $(dir $@)
-	@packaging/image $(PACKAGED)/$(PROFILE)/stelia-runner $(VERSION) $@
+	@packaging/tools/oci-image $(PACKAGED)/$(PROFILE)/stelia-runner $(VERSION) $@
 
 sbom: $(DEB_DONE) ## what the packaged programs are made of, crate by crate, in target/dist (CycloneDX), one document a package
 	@mkdir -p $(DIST)
-	@export SOURCE_DATE_EPOCH=$(EPOCH) CARGO=$(CARGO); $(foreach package,$(PACKAGES),packaging/sbom $(package) $(VERSION) $(TARGET) \
+	@export SOURCE_DATE_EPOCH=$(EPOCH) CARGO=$(CARGO); $(foreach package,$(PACKAGES),packaging/tools/sbom $(package) $(VERSION) $(TARGET) \
 	  $(PACKAGED)/$(call profile_of,$(package)) $(DIST)/$(package)-$(VERSION).cdx.json &&) true
 
 # What was packaged before a commit has an earlier one's time.
@@ -196,7 +198,7 @@ $(SELINUX)/steliad.pp.bz2: $(wildcard packaging/selinux/steliad.*)
 install: ## what a .deb has, below DESTDIR (PREFIX=/usr, PACKAGE=steliad)
 	$(STATIC) $(CARGO) build --locked $(if $(filter steliad,$(PACKAGE)),$(PROGRAMS),--bins -p $(PACKAGE)) --profile $(call profile_of,$(PACKAGE)) --target $(TARGET)
 	@$(CARGO) metadata --locked --no-deps --format-version 1 \
-	  | packaging/install $(PACKAGE) target/$(TARGET)/$(call profile_of,$(PACKAGE)) "$(DESTDIR)" "$(PREFIX)"
+	  | packaging/tools/install $(PACKAGE) target/$(TARGET)/$(call profile_of,$(PACKAGE)) "$(DESTDIR)" "$(PREFIX)"
 
 # A whole policy to link the module with, in the tests. It is unpacked, not installed: this host stays without SELinux.
 $(SELINUX)/base.pp.bz2:
@@ -248,7 +250,7 @@ bench-peers: ## what 512 connected runners cost the daemon's memory, held to bar
 	@$(if $(PEERS),STELIA_PEERS="$(PEERS)") $(if $(PRINT),STELIA_PEERS_PRINT=1) $(CARGO) bench --quiet --locked -p stelia-simulator --bench peers
 
 sim-placement: ## 10,000 pods placed in a simulated cluster of 200 nodes, with crashes and late objects, and by counting beside it (PODS=n, NODES=n)
-	@STELIA_PLACEMENTS=$(or $(PODS),10000) STELIA_PLACEMENT_NODES=$(or $(NODES),200) $(CARGO) test --quiet --locked --profile $(CLUSTER_PROFILE) -p stelia-placement --lib simulation:: -- --nocapture --test-threads=1
+	@STELIA_PLACEMENTS=$(or $(PODS),10000) STELIA_PLACEMENT_NODES=$(or $(NODES),200) $(CARGO) test --quiet --locked --profile $(CLUSTER_PROFILE) -p stelia-placement --lib simulated_cluster:: -- --nocapture --test-threads=1
 
 bench-placement: ## what 100 to 10,000 nodes cost whoever places pods on them, held to bars (NODES="100 1000" others, PRINT=1 holds none)
 	@$(if $(NODES),STELIA_NODES="$(NODES)") $(if $(PRINT),STELIA_NODES_PRINT=1) $(CARGO) bench --quiet --locked --profile $(CLUSTER_PROFILE) -p stelia-placement --features testing --bench placement --bench service
@@ -259,7 +261,7 @@ bench-publishers: ## what 10,000 publishers ask of an API server, and one's memo
 	  $(STATIC) $(CARGO) bench --quiet --locked --profile $(CLUSTER_PROFILE) -p test-apiserver --bench publishers --target $(TARGET)
 
 api-test: ## publishers against a real API server, built once from Debian's packages (WRITE=1 records its answers anew)
-	@packaging/setup mmdebstrap openssl
+	@packaging/tools/host-packages mmdebstrap openssl
 	@tests/api/server build
 	@$(STATIC) $(CARGO) build --quiet --locked -p stelia-publish --profile $(CLUSTER_PROFILE) --target $(TARGET)
 	@$(if $(WRITE),STELIA_WRITE_ANSWERS=1) STELIA_API=$(CURDIR)/target/api STELIA_PUBLISH=$(CURDIR)/target/$(TARGET)/$(CLUSTER_PROFILE)/stelia-publish \
@@ -276,7 +278,7 @@ fuzz-short: setup ## the same for 5 s a target
 
 package-lint: $(DEB_DONE) rpm ## what lintian and rpmlint say of the packages; everything is an error but what is overridden with its reason
 	@lintian --allow-root --fail-on error,warning $(DEB_DIR)/*.deb
-	@report=$$(rpmlint --strict -c packaging/rpmlint.toml $(RPM_DIR)/*.rpm) || \
+	@report=$$(rpmlint --strict -c packaging/tools/rpmlint.toml $(RPM_DIR)/*.rpm) || \
 	  { echo "$$report"; exit 1; }; echo "$$report" | tail -n 1
 
 package-test: package-lint dist $(SELINUX)/base.pp.bz2 ## the .rpm held to the Debian package, the SELinux module asked what it allows, the SBOM held to the build
@@ -289,11 +291,11 @@ node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
 	@$(if $(FROM_DEB),cp "$(FROM_DEB)" $(NODE_JOB)/from.deb)
 	@$(TESTING) build $(WHOLE) --test node --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
-	@cp "$$(packaging/test-binary node < $(NODE_JOB)/.built)" $(NODE_JOB)/node-tests
+	@cp "$$(packaging/tools/test-binary node < $(NODE_JOB)/.built)" $(NODE_JOB)/node-tests
 	@for program in steliad-failpoints stelia-simulate test-apiserver; do \
-	  strip -o $(NODE_JOB)/$$program "$$(packaging/test-binary $$program < $(NODE_JOB)/.built)" || exit; \
+	  strip -o $(NODE_JOB)/$$program "$$(packaging/tools/test-binary $$program < $(NODE_JOB)/.built)" || exit; \
 	done
-	@cp "$$(packaging/test-binary test-vmm < $(NODE_JOB)/.built)" $(NODE_JOB)/test-vmm
+	@cp "$$(packaging/tools/test-binary test-vmm < $(NODE_JOB)/.built)" $(NODE_JOB)/test-vmm
 	@for package in stelia-publish stelia-placement; do cp $$(ls -1t $(DEB_DIR)/$${package}_*.deb | head -n 1) $(NODE_JOB)/$$package.deb || exit; done
 	@mkdir $(NODE_JOB)/crds && cp packaging/kubernetes/cluster/placement/base/crd.yaml $(NODE_JOB)/crds/nodeclaims.yaml
 	@cp tests/node/libvirt/launcher $(NODE_JOB)/libvirt-launcher
@@ -308,17 +310,17 @@ soak: ## 500 cycles of register and deregister in the test node
 	$(MAKE) node-test FILTER="$(call node_tests,soak)" CYCLES=500
 
 check: ## setup, lint, test, package-test and node-test, and how long each took; the packages are those of FAST=1
-	@packaging/timed "$(MAKE) FAST=1" setup lint test package-test node-test
+	@packaging/tools/timed "$(MAKE) FAST=1" setup lint test package-test node-test
 
 check-quick: ## lint, the fuzz targets compiled, unit tests, packages, and the node tests that a change is most likely to break
-	@packaging/timed "$(MAKE) FAST=1" setup lint fuzz-check test package-test node-test-quick
+	@packaging/tools/timed "$(MAKE) FAST=1" setup lint fuzz-check test package-test node-test-quick
 
 node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,quick)"
 
 # What is too long for every change. A section is seen whole, by hand, when what it is about changes.
 check-long: ## what is too long for every change, by section (SECTIONS="sid slow allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt release browser api placement")
-	@packaging/timed $(MAKE) $(SECTIONS:%=long-%)
+	@packaging/tools/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo
 	@$(MAKE) --no-print-directory node-test IMAGE=sid
@@ -381,7 +383,7 @@ long-release: release # a release built once more: the same bytes
 	diff $(DIST)/SHA256SUMS $(AGAIN)/$(DIST)/SHA256SUMS && rm -rf $(AGAIN)
 
 long-browser: # the map's picture and page and the ledger's report in a browser: nothing overlaps, nothing is complained of
-	@packaging/setup chromium
+	@packaging/tools/host-packages chromium
 	@$(CARGO) test --quiet --locked -p stelia-simulator --features browser --test simulate -- browser::
 
 long-placement: sim-placement # 10,000 pods placed in a simulated cluster: none refused, none claimed twice, nothing leaked; a leader stopped past its Lease
@@ -389,7 +391,7 @@ long-placement: sim-placement # 10,000 pods placed in a simulated cluster: none 
 
 long-api: api-test # publishers against a real API server, through its restarts and the loss of its etcd
 
-demo: $(DEB_NODE) $(RUNNER_IMAGE) ## VMs in pods, seen from outside, in the test node (IMAGE=sid)
+demo: $(DEB_NODE) $(RUNNER_IMAGE) ## VMs in pods, seen from outside, in the test node (IMAGE=sid; FAST=: with the optimised package)
 	@rm -rf target/demo && cp -r tests/vm/jobs/demo target/demo
 	@cp $(RUNNER_IMAGE) packaging/kubernetes/vm-emulated.yaml target/demo/
 	tests/vm/node run --image $(IMAGE) target/demo

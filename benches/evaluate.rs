@@ -4,7 +4,7 @@
 
 mod timing;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hint::black_box;
 
 use anyhow::ensure;
@@ -123,6 +123,7 @@ fn text(number: u32) -> anyhow::Result<String> {
         shared: topology.online().difference(&exclusive),
         topology,
         allocations: allocations.collect::<anyhow::Result<_>>()?,
+        containers: BTreeSet::new(),
         kubelet: Kubelet::default(),
         allocator: Some(Allocator {
             policies: AllocatorPolicies {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use criterion::Criterion;
-use kubelet_planner::merge::{Hint, HintList, Merger, NodeMask, Options, Policy, TopologyRefusal, naive};
+use kubelet_planner::merge::{Hint, HintList, Merger, NodeMask, Options, Policy, TopologyRefusal, testing};
 use stelia_cpus::CpuSet;
 
 use timing::median;
@@ -32,7 +32,7 @@ fn main() -> anyhow::Result<()> {
     let mut late = false;
     for case in cases() {
         let merger = merger(case.nodes)?;
-        let permutations = naive::permutations(&case.lists);
+        let permutations = testing::permutations(&case.lists);
         criterion.bench_function(&format!("merge/{}", case.name), |bencher| {
             bencher.iter(|| merger.merge(black_box(&case.lists)));
         });
@@ -46,7 +46,7 @@ fn main() -> anyhow::Result<()> {
         }
         if permutations <= FEASIBLE {
             let started = Instant::now();
-            let product = naive::merge(&merger, black_box(&case.lists));
+            let product = testing::merge(&merger, black_box(&case.lists));
             let took = started.elapsed();
             ensure!(
                 product == merger.merge(&case.lists),

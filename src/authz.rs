@@ -14,24 +14,25 @@ pub enum Role {
     Stranger,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
-    Register,
-    Attach,
-    Deregister,
-    List,
-    Describe,
-    Audit,
-    Reconcile,
-    /// Dry runs included.
-    Rebind,
-    Reload,
-    /// The account of one's own VM, or of any.
-    Account,
-    /// The accounts of all VMs, those that are gone included, and whether the ledger is whole.
-    Ledger,
-    /// Look closely at who runs on a VM's CPUs: that names tasks of the node.
-    Attribute,
+named! {
+    pub enum Operation {
+        Register = "register",
+        Attach = "attach",
+        Deregister = "deregister",
+        List = "list",
+        Describe = "describe",
+        Audit = "audit",
+        Reconcile = "reconcile",
+        /// Dry runs included.
+        Rebind = "rebind",
+        Reload = "reload",
+        /// The account of one's own VM, or of any.
+        Account = "account",
+        /// The accounts of all VMs, those that are gone included, and whether the ledger is whole.
+        Ledger = "ledger",
+        /// Look closely at who runs on a VM's CPUs: that names tasks of the node.
+        Attribute = "attribute",
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,35 +46,16 @@ pub enum Decision {
     Deny,
 }
 
-/// The actions polkit is asked about (`packaging/polkit/`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// Make and end instances: it takes CPUs from others, or a VM's from it.
-    ManageInstances,
-    /// Have promises checked and repaired, the configuration read anew, and read who ran on VMs' CPUs: it changes nothing that was
-    /// not decided.
-    Maintain,
+named! {
+    /// The actions polkit is asked about (`packaging/polkit/`).
+    pub enum Action {
+        /// Make and end instances: it takes CPUs from others, or a VM's from it.
+        ManageInstances = "io.stelia.Isolation1.manage-instances",
+        /// Have promises checked and repaired, the configuration read anew, and read who ran on VMs' CPUs: it changes nothing that was
+        /// not decided.
+        Maintain = "io.stelia.Isolation1.maintain",
+    }
 }
-
-named!(Action {
-    ManageInstances = "io.stelia.Isolation1.manage-instances",
-    Maintain = "io.stelia.Isolation1.maintain"
-});
-
-named!(Operation {
-    Register = "register",
-    Attach = "attach",
-    Deregister = "deregister",
-    List = "list",
-    Describe = "describe",
-    Audit = "audit",
-    Reconcile = "reconcile",
-    Rebind = "rebind",
-    Reload = "reload",
-    Account = "account",
-    Ledger = "ledger",
-    Attribute = "attribute"
-});
 
 pub fn decide(role: Role, operation: Operation) -> Decision {
     use Operation::{

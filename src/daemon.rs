@@ -1,4 +1,4 @@
-//! `steliad`: start-up, the doors, the watchdog, the end.
+//! `steliad`: start-up, the entry points, the watchdog, the end.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use clap::Parser;
 use sd_notify::NotifyState;
 use stelia_allocator::CpuSource;
 use stelia_node::systemd::DbusSystemd;
-use stelia_node::{System, holder, places};
+use stelia_node::{System, holder, runtime_folders};
 use stelia_settings::Settings;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -74,7 +74,7 @@ pub fn main_on(beneath: impl FnOnce(System) -> System) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    places::set_runtime_state_folders(loaded.settings.runtime_state.clone());
+    runtime_folders::set_runtime_state_folders(loaded.settings.runtime_state.clone());
     if let Some(container_id) = &arguments.try_runtime {
         return runtime_check::main(container_id);
     }
@@ -236,7 +236,7 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
     failure.map_or(Ok(()), |lost| Err(lost.into()))
 }
 
-/// The engine on a thread of its own: whatever callers keep the doors busy with, it goes on.
+/// The engine on a thread of its own: whatever callers keep the entry points busy with, it goes on.
 fn start_engine(
     system: System,
     settings: Settings,
@@ -246,12 +246,12 @@ fn start_engine(
         .enable_all()
         .build()
         .context("start the engine's runtime")?;
-    let doors = tokio::runtime::Handle::current();
+    let entry_points = tokio::runtime::Handle::current();
     let (engine, handle) = {
         let _inside = runtime.enter();
         Engine::new(system, settings).context("start inotify")?
     };
-    let engine = engine.calling_systemd_in(doors);
+    let engine = engine.calling_systemd_in(entry_points);
     // Half the watchdog's interval, as sd_watchdog_enabled(3) advises; without one, rarely.
     let heartbeat = sd_notify::watchdog_enabled().map_or(Duration::from_secs(3600), |interval| interval / 2);
     let (ended, running) = oneshot::channel();

@@ -82,7 +82,7 @@ messages! {
     /// A key was made that heads are signed with.
     LEDGER_KEY = "5b8d1f0e7c9a4e62b3d6a4f8c0e1972d";
 
-    /// The file for the cluster's publisher does not say how things are.
+    /// The file for the cluster's publisher is not up to date.
     NOT_PUBLISHED = "9c2f0d7a61e84b35a7d1f3c85be6402a";
     /// It does again.
     PUBLISHED = "2be7d50f3a9c4618b06e94d1c7f8a35d";

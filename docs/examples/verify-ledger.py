@@ -35,7 +35,7 @@ try:
                     elif (signed := event["seq"]) in hashes and asked.key: vouched, ended = signed, [of for of in ended if of[1] > signed]
             for reading in [event["last"] for event in entry.get("events", []) if event.get("last")] + entry.get("readings", []):
                 seat = seats[reading["s"]]
-                for thread, ran in (pair for pair in reading.get("b", []) if pair[1]):
+                for thread, ran in ((thread, ran or {"switches": [0, 2**64]}) for thread, ran in reading.get("b", []) if ran or thread == {"id": 0, "start": 1}):  # tasks of a container that ended ran any number of times
                     seat["bound"].setdefault(str(thread), [[0, 0] if "to" in seat else ran["switches"]])[1:] = [ran["switches"]]
                 seat["to"] = seat.get("to", reading["n"])[:3] + reading["n"][:3]
 except Exception as error:  # a line that is cut or not of a ledger, a name that is no number, a file that cannot be read

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use stelia_cpus::CpuSet;
-use stelia_kubelet::checkpoint::{MAX_LISTED, Schema, Uses};
+use stelia_kubelet::cpu_manager_state::{MAX_LISTED, Schema, Uses};
 use stelia_kubelet::{CpuManagerState, PodUid};
 use steliad_fuzz::{checkpoint, same};
 

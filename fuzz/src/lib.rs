@@ -3,7 +3,7 @@
 use std::fmt::{Debug, Display};
 
 use stelia_kubelet::CheckpointError;
-use stelia_kubelet::checkpoint::MAX_BYTES;
+use stelia_kubelet::cpu_manager_state::MAX_BYTES;
 
 /// The limit in bytes of any error's text, however long the input is.
 pub const LONGEST_ERROR: usize = 1000;

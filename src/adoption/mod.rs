@@ -7,15 +7,17 @@
 //! | `starting_vm` | when a container is scanned, and when its VM counts as complete |
 //! | `budget` | the limit of the time for scans of one pod's containers |
 //! | `scan` | one scan of a container |
-//! | `adopt` | the calls to the engine |
+//! | `pod_search` | when the containers of a pod that was given CPUs are listed, for rules that adopt whole containers |
+//! | `register_and_attach` | the calls to the engine |
 //! | `task` | receives KVM's events, and takes the next step for each container |
 //! | `status` | the journal's messages and the view |
 //!
 //! Without a rule there are no events, scans or timers. Only the engine holds which VMs are adopted, in the instances' records. The state
 //! here is lost when the daemon ends; its next start scans all containers.
 
-mod adopt;
 mod budget;
+mod pod_search;
+mod register_and_attach;
 mod scan;
 mod starting_vm;
 mod status;

@@ -1,30 +1,34 @@
-//! Scans a container: finds the rules that match it, and the VM in it. Nothing is changed. The pod controls the names of its processes and
-//! threads, so they only select among that container's own threads.
+//! Scans a container: finds its rules, and whether they adopt its VM or the whole container. Nothing is changed. The pod controls the
+//! names of its processes and threads, so they only select among that container's own threads.
 
 use std::collections::BTreeMap;
 
-use stelia_adopt::{Names, NotAdopted, is_vcpu, is_vmm, rules_for, vm};
+use stelia_adopt::{Names, NotAdopted, RulesFor, is_vcpu, is_vmm, rules_for, vm};
+use stelia_allocator::CpuSource;
+use stelia_cpus::CpuSet;
 use stelia_decide::AdoptedPlacement;
+use stelia_decide::admission::is_allocated_by_default;
 use stelia_kubelet::{ContainerCgroup, PodName, PodUid};
 use stelia_model as model;
 use stelia_node::cgroup::{CgroupPath, File, populated, read_cpus};
+use stelia_node::clock::now_us;
 use stelia_node::proc::TaskId;
-use stelia_node::processes::{self, Process};
-use stelia_node::{System, containers, runtime};
+use stelia_node::vmm_processes::{self, Process};
+use stelia_node::{System, containers, runtime_config};
 use stelia_record::{Tree, Vcpu};
 use stelia_settings::{AdoptPlacement, AdoptRule};
 
-use crate::engine::{Handle, now_us};
+use crate::engine::Handle;
 
-/// A VM that matches a rule, with everything that the engine needs.
+/// A VM that matches a rule, or a container that is adopted whole, with everything that the engine needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct AdoptableVm {
+pub(super) struct Adoptable {
     pub(super) pod: PodUid,
     pub(super) pod_name: Option<PodName>,
     pub(super) container: String,
     pub(super) rule: AdoptRule,
-    /// The VMM.
-    pub(super) process: TaskId,
+    /// The VMM; `None` where the whole container is adopted.
+    pub(super) process: Option<TaskId>,
     /// Its vCPU threads by index.
     pub(super) threads: BTreeMap<u32, TaskId>,
     pub(super) guest: Vec<Vcpu>,
@@ -35,7 +39,7 @@ pub(super) struct AdoptableVm {
     pub(super) is_counted: bool,
 }
 
-impl AdoptableVm {
+impl Adoptable {
     /// Whether another scan has the same threads and pins.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.process == other.process && self.threads == other.threads && self.wanted == other.wanted
@@ -65,11 +69,15 @@ pub(super) enum ScanOutcome {
     Refused(Box<model::Unadopted>),
     /// It has no complete VM yet; with the reason, if a process in it looks like a VMM.
     Waiting(Option<Box<model::Unadopted>>),
-    Vm(Box<AdoptableVm>),
+    Adoptable(Box<Adoptable>),
 }
 
-/// The containers of this node that match a rule.
-pub(super) fn containers_with_rule(system: &System, rules: &[AdoptRule]) -> Vec<(CgroupPath, ContainerCgroup)> {
+/// The containers of this node that match a rule; `only_whole`: those that a rule adopts whole.
+pub(super) fn containers_with_rule(
+    system: &System,
+    rules: &[AdoptRule],
+    only_whole: bool,
+) -> Vec<(CgroupPath, ContainerCgroup)> {
     let all = containers::all_containers(&*system.cgroups).unwrap_or_else(|error| {
         tracing::warn!("VMs to adopt are not looked for: {error}");
         Vec::new()
@@ -77,16 +85,31 @@ pub(super) fn containers_with_rule(system: &System, rules: &[AdoptRule]) -> Vec<
     let has_rule = |(origin, container): &(CgroupPath, ContainerCgroup)| {
         let is_alive = populated(&*system.cgroups, origin).unwrap_or_default();
         is_alive
-            && !matches!(
-                rules_for(&names(system, container), rules),
-                Err(NotAdopted::NoRule | NotAdopted::Unnamed)
-            )
+            && match rules_for(&names(system, container), rules) {
+                Ok(rules) => !only_whole || matches!(RulesFor::of(&rules), RulesFor::Container(_)),
+                Err(why) => !only_whole && !matches!(why, NotAdopted::NoRule | NotAdopted::Unnamed),
+            }
     };
     all.into_iter().filter(has_rule).collect()
 }
 
+/// The containers of one pod that a rule adopts whole, including those being created.
+pub(super) fn whole_containers_of(
+    system: &System,
+    rules: &[AdoptRule],
+    pod: &PodUid,
+) -> Vec<(CgroupPath, ContainerCgroup)> {
+    // A pod whose cgroup is gone has none.
+    let all = containers::pod_containers(&*system.cgroups, pod).unwrap_or_default();
+    let is_whole = |(_, container): &(CgroupPath, ContainerCgroup)| {
+        let rules = rules_for(&names(system, container), rules);
+        rules.is_ok_and(|rules| matches!(RulesFor::of(&rules), RulesFor::Container(_)))
+    };
+    all.into_iter().filter(is_whole).collect()
+}
+
 fn names(system: &System, container: &ContainerCgroup) -> Names {
-    let state = runtime::container(&system.run, container);
+    let state = runtime_config::container(&system.run, container);
     Names {
         pod: state.pod,
         container: state.name,
@@ -129,12 +152,21 @@ pub(super) fn container(
     if known.is_some_and(|known| known.adopted_by.is_none() || known.origin != *origin) {
         return ScanOutcome::Nothing;
     }
+    let rules = match RulesFor::of(&rules) {
+        RulesFor::Vm(rules) => rules,
+        RulesFor::Container(_) if known.is_some() => return ScanOutcome::Nothing,
+        RulesFor::Container(_) if refuses => return ScanOutcome::Waiting(None),
+        RulesFor::Container(whole) => {
+            return whole_container(engine, origin, container, &names, whole)
+                .unwrap_or_else(|text| ScanOutcome::Refused(refused(rule, "Unreadable", text)));
+        }
+    };
     let read = match read(system, origin, known.map(|known| &**known), &rules) {
         Ok(Some(read)) => read,
         Ok(None) => return ScanOutcome::Nothing,
         Err(text) => return ScanOutcome::Refused(refused(rule, "Unreadable", text)),
     };
-    let ContainerProcesses { processes, cpus } = read;
+    let (processes, cpus) = read;
     match vm(&rules, &processes, &cpus) {
         // The container's refusal is only reported if it has a VM.
         Ok(vm) if refuses => {
@@ -154,14 +186,14 @@ pub(super) fn container(
             if known.is_some_and(|known| is_same(known)) {
                 return ScanOutcome::Nothing;
             }
-            ScanOutcome::Vm(Box::new(AdoptableVm {
+            ScanOutcome::Adoptable(Box::new(Adoptable {
                 pod: container.pod.clone(),
                 pod_name: names.pod.clone(),
                 container: names.container.clone().unwrap_or_default(),
                 is_unpinned: vm.rule.placement == AdoptPlacement::Keep && vm.pinned_cpus.is_none(),
                 is_counted: vm.guest.iter().any(|vcpu| !vcpu.props.is_empty()),
                 rule: vm.rule.clone(),
-                process: vm.process,
+                process: Some(vm.process),
                 threads: vm.threads,
                 guest: vm.guest,
                 wanted: AdoptedPlacement {
@@ -178,20 +210,56 @@ pub(super) fn container(
     }
 }
 
-/// The processes of a container, and its CPUs.
-struct ContainerProcesses {
-    processes: Vec<Process>,
-    /// The container's CPUs.
-    cpus: stelia_cpus::CpuSet,
+/// A container that is to be adopted whole, if it has exclusive CPUs from kubelet or can have them from steliad's allocator.
+fn whole_container(
+    engine: &Handle,
+    origin: &CgroupPath,
+    container: &ContainerCgroup,
+    names: &Names,
+    rule: &AdoptRule,
+) -> Result<ScanOutcome, String> {
+    let cgroups = &*engine.system().cgroups;
+    let cpus = match read_cpus(cgroups, origin, File::Cpus) {
+        Ok(cpus) => cpus,
+        Err(error) if error.is_gone() => return Ok(ScanOutcome::Nothing),
+        Err(error) => return Err(error.to_string()),
+    };
+    let view = engine.view();
+    let has_cpus = match (cpus.is_empty(), view.cpu_source == CpuSource::Steliad) {
+        (true, true) => {
+            // Its own limit: the pod's is of all its containers.
+            let limit = containers::least_limit_milli(cgroups, containers::container_levels(origin));
+            let limit = limit.map_err(|error| error.to_string())?;
+            is_allocated_by_default(origin, limit)
+        }
+        // The limit is not read where kubelet alone gives CPUs.
+        (true, false) => false,
+        (false, _) => cpus.is_subset(&view.kubelet_cpus),
+    };
+    if !has_cpus {
+        return Ok(ScanOutcome::Waiting(None));
+    }
+    Ok(ScanOutcome::Adoptable(Box::new(Adoptable {
+        pod: container.pod.clone(),
+        pod_name: names.pod.clone(),
+        container: names.container.clone().unwrap_or_default(),
+        rule: rule.clone(),
+        process: None,
+        threads: BTreeMap::new(),
+        guest: Vec::new(),
+        wanted: AdoptedPlacement::default(),
+        is_unpinned: false,
+        is_counted: true,
+    })))
 }
 
-/// Reads the container's processes; `None` if the container is gone.
+/// Reads the container's processes and CPUs. `None` if the container is gone.
 fn read(
     system: &System,
     origin: &CgroupPath,
     known: Option<&model::Instance>,
     rules: &[&AdoptRule],
-) -> Result<Option<ContainerProcesses>, String> {
+) -> Result<Option<(Vec<Process>, CpuSet)>, String> {
     let cgroups = &*system.cgroups;
     let cpus = match read_cpus(cgroups, origin, File::Cpus) {
         Ok(cpus) => cpus,
@@ -199,10 +267,16 @@ fn read(
         Err(error) => return Err(error.to_string()),
     };
     // The processes of an instance are in its scope below stelia.slice.
-    let place = known.map_or_else(|| origin.clone(), |known| Tree::at(known.scope.clone()).inner().clone());
+    let place = known.map_or_else(
+        || origin.clone(),
+        |known| {
+            let isolation = known.isolation.known().unwrap_or_default();
+            Tree::at(known.scope.clone(), isolation).inner().clone()
+        },
+    );
     let vmm = |name: &str, program: &str| is_vmm(rules, name, program);
     let vcpu = |name: &str| is_vcpu(rules, name);
-    let processes = processes::candidates(cgroups, &*system.procs, &place, &vmm, &vcpu);
+    let processes = vmm_processes::candidates(cgroups, &*system.procs, &place, &vmm, &vcpu);
     let processes = processes.map_err(|error| error.to_string())?;
-    Ok(Some(ContainerProcesses { processes, cpus }))
+    Ok(Some((processes, cpus)))
 }

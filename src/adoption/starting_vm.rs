@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use stelia_kubelet::ContainerCgroup;
 use stelia_model as model;
+use stelia_settings::Isolation;
 
-use super::scan::{AdoptableVm, ScanOutcome};
+use super::scan::{Adoptable, ScanOutcome};
 
 /// The delay of the first scan. It doubles before each further one. QEMU's vCPU threads exist some 10 ms after it created its VM.
 const FIRST_SCAN_DELAY: Duration = Duration::from_millis(10);
@@ -16,6 +17,9 @@ const MAX_STARTING_TIME: Duration = Duration::from_secs(30);
 const UNCOUNTED_SETTLE_TIME: Duration = Duration::from_millis(250);
 /// How long the pins must stay the same: libvirt pins vCPUs once all their threads exist, after it has asked QEMU for them.
 const PINNED_SETTLE_TIME: Duration = Duration::from_secs(2);
+/// How long a VM in a container that becomes a partition must stay the same. Until virt-handler has reported a VM as running, it pins KVM's
+/// timer thread to a CPU of the VM (`affinePitThread`), which the kernel refuses once that is a partition's.
+const OWNER_SETTLE_TIME: Duration = Duration::from_secs(5);
 /// The shortest time after which a container that creates VMs repeatedly is treated as one with a new VM.
 const MIN_RESTART_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -28,7 +32,7 @@ pub(super) struct StartingVm {
     due: Option<Instant>,
     pause: Duration,
     /// The VM of the last scan, and when a scan first had it like that.
-    last_scan: Option<(AdoptableVm, Instant)>,
+    last_scan: Option<(Adoptable, Instant)>,
     /// When a scan first had all its threads.
     complete_since: Option<Instant>,
     /// Whether another VM was created in it meanwhile.
@@ -56,7 +60,7 @@ pub(super) enum Next {
         matches_rule: bool,
     },
     Refuse(Box<model::Unadopted>),
-    Adopt(Box<AdoptableVm>),
+    Adopt(Box<Adoptable>),
 }
 
 impl StartingVm {
@@ -151,7 +155,7 @@ impl StartingVm {
                 // Without a process that looks like a VMM there is nothing to report.
                 waiting.map_or(Next::Forget { matches_rule: true }, Next::Refuse)
             }
-            ScanOutcome::Vm(vm) => {
+            ScanOutcome::Adoptable(vm) => {
                 let first = match self.last_scan.take() {
                     Some((last, first)) if last.is_same(&vm) => first,
                     _ => now,
@@ -161,7 +165,7 @@ impl StartingVm {
                     return Next::Adopt(vm);
                 }
                 if *self.complete_since.get_or_insert(now) + MAX_STARTING_TIME <= now {
-                    let text = "its vCPU threads, or where they are pinned, change from look to look".to_owned();
+                    let text = "its vCPU threads, or where they are pinned, change between scans".to_owned();
                     return Next::Refuse(Box::new(vm.refused("Changing", text)));
                 }
                 self.last_scan = Some((*vm, first));
@@ -181,8 +185,9 @@ impl StartingVm {
 }
 
 /// How long a VM must be unchanged before it counts as complete.
-fn settle_time(vm: &AdoptableVm) -> Duration {
+fn settle_time(vm: &Adoptable) -> Duration {
     match vm {
+        vm if vm.process.is_some() && vm.rule.isolation == Isolation::Container => OWNER_SETTLE_TIME,
         vm if vm.is_unpinned => PINNED_SETTLE_TIME,
         vm if vm.is_counted => Duration::ZERO,
         _ => UNCOUNTED_SETTLE_TIME,
@@ -206,12 +211,12 @@ mod tests {
 
     fn vm(threads: i32, is_counted: bool, is_unpinned: bool) -> ScanOutcome {
         let task = |id: i32| TaskId { id, start: 1 };
-        ScanOutcome::Vm(Box::new(AdoptableVm {
+        ScanOutcome::Adoptable(Box::new(Adoptable {
             pod: container().pod,
             pod_name: None,
             container: "compute".to_owned(),
-            rule: AdoptRule::ready_made(ReadyMade::KubeVirt).unwrap(),
-            process: task(20),
+            rule: AdoptRule::ready_made(ReadyMade::Libvirt).unwrap(),
+            process: Some(task(20)),
             threads: (0..threads)
                 .map(|index| (index.unsigned_abs(), task(21 + index)))
                 .collect(),

@@ -5,12 +5,12 @@ use std::time::Instant;
 use stelia_model as model;
 use stelia_node::cgroup::CgroupPath;
 
-use super::scan::AdoptableVm;
+use super::scan::Adoptable;
 use super::task::Adoption;
 use crate::journal::{self, Pod, about};
 
 impl Adoption {
-    pub(super) fn log_adopted(&self, origin: &CgroupPath, vm: &AdoptableVm, now: Instant) {
+    pub(super) fn log_adopted(&self, origin: &CgroupPath, vm: &Adoptable, now: Instant) {
         let Some(starting_vm) = self.starting.get(origin) else {
             return;
         };
@@ -20,14 +20,17 @@ impl Adoption {
         } else {
             ""
         };
+        let (what, vcpus) = match vm.process {
+            Some(_) => ("the VM".to_owned(), format!(": {} vCPUs", vm.threads.len())),
+            None => (format!("container {}", vm.container), String::new()),
+        };
         about!(
             info,
             journal::ADOPTED,
             pod,
             STELIA_RULE = vm.rule.name,
-            "adopted the VM of pod {pod} by rule {}: {} vCPUs, {} ms after it was found{placed}",
+            "adopted {what} of pod {pod} by rule {}{vcpus}, {} ms after it was found{placed}",
             vm.rule.name,
-            vm.threads.len(),
             starting_vm.age(now).as_millis()
         );
     }
@@ -47,7 +50,7 @@ impl Adoption {
             STELIA_RULE = refused.rule,
             STELIA_ERROR = refused.reason,
             STELIA_REASON = refused.text,
-            "the VM of pod {pod} is not adopted by rule {}: {}",
+            "pod {pod} is not adopted by rule {}: {}",
             refused.rule,
             refused.text
         );

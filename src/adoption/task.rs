@@ -9,26 +9,30 @@ use stelia_kubelet::{ContainerCgroup, PodUid};
 use stelia_model as model;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::kvm_events::{Change, KvmEvents, KvmEventsError, KvmMessage};
-use stelia_settings::Settings;
+use stelia_settings::{AdoptKind, Settings};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::budget::Budgets;
-use super::scan::{AdoptableVm, ScanOutcome};
+use super::pod_search::PodSearches;
+use super::scan::{Adoptable, ScanOutcome};
 use super::starting_vm::{Next, StartingVm};
-use super::{adopt, scan};
+use super::{register_and_attach::adopt, scan};
 use crate::engine::{CallChange, Handle, Peer, RollbackError};
 use crate::journal;
+use crate::wait_until::wait_until;
 
-/// Adopt VMs until cancelled.
+/// Adopt until cancelled.
 pub(crate) async fn run(engine: Handle, cancel: CancellationToken) {
     let mut adoption = Adoption {
         settings: engine.settings(),
         reconciled: engine.reconciled(),
+        views: engine.watch(),
         engine: engine.clone(),
         events: None,
         starting: BTreeMap::new(),
+        searches: PodSearches::default(),
         budgets: Budgets::default(),
         unadopted: BTreeMap::new(),
         undone: BTreeMap::new(),
@@ -45,10 +49,14 @@ pub(crate) async fn run(engine: Handle, cancel: CancellationToken) {
                 Ok(()) => adoption.follow_settings(),
                 Err(_) => return,
             },
+            changed = adoption.views.changed(), if adoption.adopts_containers() => match changed {
+                Ok(()) => adoption.follow_view(Instant::now()),
+                Err(_) => return,
+            },
             event = next_event(&mut adoption.events) => adoption.use_event(event),
             Ok(()) = adoption.reconciled.changed(), if adoption.next_audit.is_some() => adoption.audit(Instant::now()),
             Some(ended) = adoption.tasks.join_next() => adoption.task_ended(ended),
-            () = until(next) => adoption.begin_due_work(Instant::now()),
+            () = wait_until(next) => adoption.begin_due_work(Instant::now()),
         }
     }
 }
@@ -57,13 +65,6 @@ pub(crate) async fn run(engine: Handle, cancel: CancellationToken) {
 async fn next_event(events: &mut Option<KvmEvents>) -> Result<KvmMessage, KvmEventsError> {
     match events {
         Some(events) => events.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn until(next: Option<Instant>) {
-    match next {
-        Some(next) => tokio::time::sleep_until(next.into()).await,
         None => std::future::pending().await,
     }
 }
@@ -77,9 +78,9 @@ enum TaskResult {
     Answered(CgroupPath, Box<Answer>),
 }
 
-/// The engine's answer about a VM.
+/// The engine's answer about a VM or a whole container.
 struct Answer {
-    vm: AdoptableVm,
+    vm: Adoptable,
     refusal: Option<RollbackError>,
 }
 
@@ -87,15 +88,18 @@ pub(super) struct Adoption {
     pub(super) engine: Handle,
     settings: watch::Receiver<Arc<Settings>>,
     reconciled: watch::Receiver<()>,
+    views: watch::Receiver<Arc<model::Node>>,
     /// `None` without a rule, or if there is no socket: then VMs are found by audits.
     events: Option<KvmEvents>,
     /// The containers that are scanned, by their cgroups.
     pub(super) starting: BTreeMap<CgroupPath, StartingVm>,
+    /// Pods with exclusive CPUs to search for whole containers; empty without such a rule.
+    searches: PodSearches,
     budgets: Budgets,
     /// VMs that match a rule and are not adopted.
     pub(super) unadopted: BTreeMap<CgroupPath, model::Unadopted>,
     /// VMs that were registered and whose vCPUs could not be isolated. They are not moved again before something about them changes.
-    undone: BTreeMap<CgroupPath, AdoptableVm>,
+    undone: BTreeMap<CgroupPath, Adoptable>,
     /// Containers that match no rule and in which a VM was created. They are not scanned again.
     without_rule: BTreeSet<CgroupPath>,
     tasks: JoinSet<TaskResult>,
@@ -113,6 +117,7 @@ impl Adoption {
             self.events = None;
             self.next_audit = None;
             self.starting.clear();
+            self.searches = PodSearches::default();
             self.unadopted.clear();
             return self.show();
         }
@@ -126,31 +131,59 @@ impl Adoption {
             .values_mut()
             .for_each(|starting_vm| starting_vm.restart(now));
         self.recheck(refused, now);
-        self.sweep();
+        self.searches = PodSearches::default();
+        if self.adopts_containers() {
+            self.follow_view(now);
+        }
+        self.sweep(false);
+    }
+
+    /// Whether a rule adopts whole containers; only kubelet's state announces these.
+    fn adopts_containers(&self) -> bool {
+        let rules = &self.settings.borrow().policies.adopt;
+        rules.iter().any(|rule| rule.kind == AdoptKind::Container)
+    }
+
+    /// Search for the containers of pods that kubelet gave CPUs and that have no instance.
+    fn follow_view(&mut self, now: Instant) {
+        let view = self.views.borrow_and_update().clone();
+        let given: BTreeSet<&PodUid> = view.entries.keys().chain(view.pod_entries.keys()).collect();
+        self.searches
+            .follow(&given, |pod| view.instances.contains_key(pod), now);
     }
 
     fn listen(&mut self) {
         match KvmEvents::listen() {
             Ok(events) => self.events = Some(events),
-            Err(error) => tracing::warn!(
-                MESSAGE_ID = journal::KVM_UNHEARD,
-                STELIA_REASON = %error,
-                "VMs to adopt are found by the audit only: {error}"
-            ),
+            Err(error) => self.not_listening(&error),
         }
+    }
+
+    fn not_listening(&mut self, error: &KvmEventsError) {
+        self.events = None;
+        tracing::warn!(
+            MESSAGE_ID = journal::KVM_UNHEARD,
+            STELIA_REASON = %error,
+            "VMs to adopt are found by the audit only: {error}"
+        );
     }
 
     fn next(&self) -> Option<Instant> {
         let earliest = |starting_vm: &StartingVm| self.budgets.earliest(&starting_vm.container.pod, starting_vm.due()?);
         let starting = self.starting.values().filter_map(earliest);
-        starting.chain(self.next_audit).min()
+        starting.chain(self.searches.next()).chain(self.next_audit).min()
     }
 
-    /// List all containers that match a rule.
-    fn sweep(&mut self) {
+    /// List all containers that match a rule; `only_whole`: those that a rule adopts whole.
+    fn sweep(&mut self, only_whole: bool) {
         let (system, settings) = (self.engine.system().clone(), self.settings.borrow().clone());
-        self.tasks
-            .spawn_blocking(move || TaskResult::Swept(scan::containers_with_rule(&system, &settings.policies.adopt)));
+        self.tasks.spawn_blocking(move || {
+            TaskResult::Swept(scan::containers_with_rule(
+                &system,
+                &settings.policies.adopt,
+                only_whole,
+            ))
+        });
     }
 
     fn use_event(&mut self, event: Result<KvmMessage, KvmEventsError>) {
@@ -158,15 +191,8 @@ impl Adoption {
             // The end of a VM shows in its cgroup: a container may have several VMMs in turn.
             Ok(KvmMessage::Vm(event)) if event.change == Change::Destroyed => {}
             Ok(KvmMessage::Vm(event)) => self.vm_created_by(event.thread),
-            Ok(KvmMessage::Lost) => self.sweep(),
-            Err(error) => {
-                self.events = None;
-                tracing::warn!(
-                    MESSAGE_ID = journal::KVM_UNHEARD,
-                    STELIA_REASON = %error,
-                    "VMs to adopt are found by the audit only: {error}"
-                );
-            }
+            Ok(KvmMessage::Lost) => self.sweep(false),
+            Err(error) => self.not_listening(&error),
         }
     }
 
@@ -180,7 +206,7 @@ impl Adoption {
             Peer::Container(origin, container) if !self.without_rule.contains(&origin) => self.scan(origin, container),
             // Another VMM in an adopted container, while the former one's instance is there.
             Peer::Instance(pod) if self.engine.view().instances.contains_key(&pod) => self.scan_instance(&pod),
-            // A cgroup of that name, but KubeVirt's.
+            // KubeVirt's cgroup of that name.
             Peer::Instance(_) => self.scan_parent(&cgroup),
             Peer::Container(..) | Peer::Other(_) => {}
         }
@@ -219,6 +245,12 @@ impl Adoption {
         if self.next_audit.is_some_and(|audit| audit <= now) {
             self.audit(now);
         }
+        for pod in self.searches.begin_due(now) {
+            let (system, settings) = (self.engine.system().clone(), self.settings.borrow().clone());
+            self.tasks.spawn_blocking(move || {
+                TaskResult::Swept(scan::whole_containers_of(&system, &settings.policies.adopt, &pod))
+            });
+        }
         for (origin, starting_vm) in &mut self.starting {
             let pod = &starting_vm.container.pod;
             let earliest = starting_vm.due().and_then(|due| self.budgets.earliest(pod, due));
@@ -253,8 +285,9 @@ impl Adoption {
         let adopted = adopted.map(|known| known.origin.clone());
         let known: Vec<CgroupPath> = adopted.chain(self.unadopted.keys().cloned()).collect();
         self.recheck(known, now);
-        if self.events.is_none() {
-            self.sweep();
+        // KVM reports VMs.
+        if self.events.is_none() || self.adopts_containers() {
+            self.sweep(self.events.is_some());
         }
     }
 
@@ -321,7 +354,7 @@ impl Adoption {
             Next::Adopt(vm) => {
                 let (engine, container) = (self.engine.clone(), starting_vm.container.clone());
                 self.tasks.spawn(async move {
-                    let refusal = adopt::adopt(&engine, &origin, &container.pod, &vm).await.err();
+                    let refusal = adopt(&engine, &origin, &container.pod, &vm).await.err();
                     TaskResult::Answered(origin, Box::new(Answer { vm: *vm, refusal }))
                 });
             }

@@ -15,7 +15,7 @@ use crate::engine::Handle;
 
 pub(super) struct Call<'a> {
     pub(super) engine: &'a Handle,
-    pub(super) door: &'a EntryPoint,
+    pub(super) entry_point: &'a EntryPoint,
     pub(super) connection: &'a Connection,
     pub(super) header: &'a Header<'a>,
 }
@@ -34,7 +34,9 @@ impl Call<'_> {
     {
         let began = Instant::now();
         let admitted = async {
-            let admit = self.door.admit(self.engine, self.connection, self.header, operation);
+            let admit = self
+                .entry_point
+                .admit(self.engine, self.connection, self.header, operation);
             work(admit.await?).await
         };
         // The caller has left: this is never read, and not counted as an answer.
@@ -64,7 +66,7 @@ impl Call<'_> {
             _ => return,
         };
         self.engine.note_refusal(what, refusal, || {
-            let process = self.door.peer(self.engine).ok().flatten();
+            let process = self.entry_point.peer(self.engine).ok().flatten();
             let only = process.as_ref().and_then(|(_, peer)| peer.pod().cloned());
             Caller { only, process }.pod_name(self.engine)
         });
@@ -112,7 +114,7 @@ mod tests {
     use zbus::connection::Builder;
     use zbus::{Guid, interface};
 
-    use super::super::private_bus::PrivateBus;
+    use super::super::test_bus::PrivateBus;
     use super::*;
 
     /// Says when a call of it begins and when it is over, whichever way.

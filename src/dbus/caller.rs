@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::{PodName, PodUid};
-use stelia_node::runtime;
+use stelia_node::runtime_config;
 use zbus::Connection;
 use zbus::message::Header;
 use zbus::names::UniqueName;
@@ -15,7 +15,7 @@ use super::polkit;
 use crate::authz::{Decision, Operation, Role, decide};
 use crate::engine::{Handle, Peer};
 
-/// The door a connection came through.
+/// The entry point that a connection came through.
 #[derive(Debug, Clone)]
 pub(super) enum EntryPoint {
     /// The system bus.
@@ -97,7 +97,7 @@ impl Caller {
     /// calling container tells it.
     pub(super) fn pod_name(&self, engine: &Handle) -> Option<PodName> {
         engine.pod_name(self.only.as_ref()?).or_else(|| match &self.process {
-            Some((_, Peer::Container(_, container))) => runtime::container(&engine.system().run, container).pod,
+            Some((_, Peer::Container(_, container))) => runtime_config::container(&engine.system().run, container).pod,
             _ => None,
         })
     }

@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 use futures_util::StreamExt as _;
 use stelia_api::MANAGER_PATH;
 use stelia_api::client::ManagerProxy;
 use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
 use stelia_model as model;
 use stelia_settings::Settings;
 use stelia_testnode::{Kernel, Model, topology};
@@ -19,9 +20,10 @@ use zbus::{Fd, Guid, MessageStream, Variant, connection};
 use zbus_xml::{ArgDirection, Interface, Node};
 
 use super::caller::EntryPoint;
-use super::export::Exporter;
+use super::exported_objects::Exporter;
+use super::instance::Instance;
 use super::manager::Manager;
-use super::private_bus::PrivateBus;
+use super::test_bus::PrivateBus;
 use crate::engine::{Engine, Handle};
 
 fn handle(root: &std::path::Path) -> Handle {
@@ -84,9 +86,9 @@ async fn manager_is_what_its_xml_says() {
     let mut xml = String::new();
     Manager {
         engine,
-        door: EntryPoint::Bus(Default::default()),
+        entry_point: EntryPoint::Bus(Default::default()),
         exporter,
-        readings: super::readings::Readings::default(),
+        readings: super::cached_readings::Readings::default(),
     }
     .introspect_to_writer(&mut xml, 0);
     compare(
@@ -95,10 +97,22 @@ async fn manager_is_what_its_xml_says() {
     );
 }
 
+/// An instance's object without anything; `root` is who counts as root.
+fn an_instance(engine: Handle, root: u32) -> Instance {
+    let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
+    let view = Arc::new(crate::engine::registered(pod.clone()));
+    Instance {
+        engine,
+        entry_point: EntryPoint::Bus(super::caller::Users::with_root(root)),
+        pod,
+        shown: Arc::new(RwLock::new(view)),
+    }
+}
+
 #[tokio::test]
 async fn instance_is_what_its_xml_says() {
     let root = tempfile::tempdir().unwrap();
-    let instance = super::instance::Instance::for_introspection(handle(root.path()), 0);
+    let instance = an_instance(handle(root.path()), 0);
     let mut xml = String::new();
     instance.introspect_to_writer(&mut xml, 0);
     compare(
@@ -118,7 +132,7 @@ async fn job_is_what_its_xml_says() {
         began_us: 0,
         ended_us: 0,
     };
-    let shown = Arc::new(std::sync::RwLock::new(job));
+    let shown = Arc::new(RwLock::new(job));
     let mut xml = String::new();
     super::job::Job { shown }.introspect_to_writer(&mut xml, 0);
     compare(&xml, include_str!("../../dbus-interfaces/io.stelia.Isolation1.Job.xml"));
@@ -131,9 +145,9 @@ async fn told(old: &model::Node, new: &model::Node) -> BTreeSet<String> {
     let exporter = Exporter::new(engine.clone(), EntryPoint::Bus(Default::default()), None);
     let manager = Manager {
         engine,
-        door: EntryPoint::Bus(Default::default()),
+        entry_point: EntryPoint::Bus(Default::default()),
         exporter,
-        readings: super::readings::Readings::default(),
+        readings: super::cached_readings::Readings::default(),
     };
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let server = connection::Builder::unix_stream(ours)
@@ -229,7 +243,7 @@ async fn an_option_that_a_call_does_not_have_is_refused_whichever_call_it_is() {
     let (daemon, client) = (bus.connect().await, bus.connect().await);
     let own = rustix::process::geteuid().as_raw();
     let _name = super::serve_bus(&daemon, engine.clone(), own).await.unwrap();
-    let instance = super::instance::Instance::for_introspection(engine, own);
+    let instance = an_instance(engine, own);
     let server = daemon.object_server();
     server.at("/one", instance).await.unwrap();
     let contracts = [

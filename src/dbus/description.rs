@@ -7,7 +7,7 @@ use serde_json::Value;
 use stelia_api::{Error, ErrorKind};
 use stelia_model as model;
 
-use super::readings::Recent;
+use super::cached_readings::Recent;
 use crate::engine::Handle;
 
 /// Everything that the daemon knows, as JSON.

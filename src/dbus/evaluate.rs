@@ -4,9 +4,9 @@ use stelia_allocator::evaluate::{Answer, MAX_REQUESTS, Request, evaluate};
 use stelia_api::dict::to_dict;
 use stelia_api::{Error, ErrorKind};
 
+use super::cached_readings::Readings;
 use super::manager::Options;
 use super::options;
-use super::readings::Readings;
 use crate::engine::{Handle, allocator_node};
 
 /// Answer every request.

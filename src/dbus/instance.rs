@@ -1,4 +1,4 @@
-//! `io.stelia.Isolation1.Instance`, for both doors. The contract is `dbus-interfaces/`.
+//! `io.stelia.Isolation1.Instance`, for both entry points. The contract is `dbus-interfaces/`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsFd;
@@ -14,41 +14,30 @@ use zbus::{Connection, DBusError as _, Fd, Variant, interface};
 
 use super::call::Call;
 use super::caller::{Caller, EntryPoint};
-use super::export::Shown;
+use super::exported_objects::Shown;
 use super::manager::Options;
 use super::options;
-use super::report::report_dict;
+use super::properties_changed::Property;
+use super::reconcile_report::report_dict;
 use crate::authz::Operation;
 use crate::engine::{AttachRequest, Handle, VcpuRequest, Vmm};
 use crate::journal::{self, Pod, about};
 
 pub(super) struct Instance {
     pub(super) engine: Handle,
-    pub(super) door: EntryPoint,
+    pub(super) entry_point: EntryPoint,
     pub(super) pod: PodUid,
     /// The view last exported; the exporter replaces it.
     pub(super) shown: Arc<RwLock<Shown>>,
 }
 
 impl Instance {
-    #[cfg(test)]
-    pub(super) fn for_introspection(engine: Handle, root: u32) -> Self {
-        let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
-        let view = Arc::new(crate::engine::registered(pod.clone()));
-        Self {
-            engine,
-            door: EntryPoint::Bus(super::caller::Users::with_root(root)),
-            pod,
-            shown: Arc::new(RwLock::new(view)),
-        }
-    }
-
     fn show<T>(&self, of: impl FnOnce(&model::Instance) -> T) -> T {
         // A view is replaced whole: there is no half-written one to fear after a panic elsewhere.
         of(&self.shown.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// As [`Call::answer`], for callers that may see this instance; to others it does not exist.
+    /// As [`Call::answer`], for callers that may see this instance. For others it does not exist.
     async fn answer<T, F>(
         &self,
         connection: &Connection,
@@ -61,7 +50,7 @@ impl Instance {
     {
         let call = Call {
             engine: &self.engine,
-            door: &self.door,
+            entry_point: &self.entry_point,
             connection,
             header,
         };
@@ -104,11 +93,8 @@ fn iothreads(options: &Options) -> Result<Vec<i32>, Error> {
     }
 }
 
-/// A property's name and its value.
-type Property = (&'static str, for<'a> fn(&'a model::Instance) -> Variant<'a>);
-
-/// The properties that may change: what PropertiesChanged tells, as the getters below answer it.
-pub(super) const PROPERTIES: [Property; 9] = [
+/// The properties that may change, with the values that the getters below return.
+pub(super) const PROPERTIES: [Property<model::Instance>; 9] = [
     ("State", |one| one.state.name().into()),
     ("Degraded", |one| {
         let reasons = one.degraded.iter().map(Reason::to_string);
@@ -287,6 +273,11 @@ impl Instance {
     #[zbus(property)]
     fn degraded(&self) -> Vec<String> {
         self.show(|view| view.degraded.iter().map(Reason::to_string).collect())
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn isolation(&self) -> String {
+        self.show(|view| view.isolation.to_string())
     }
 
     #[zbus(property(emits_changed_signal = "const"))]

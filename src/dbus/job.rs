@@ -6,7 +6,8 @@ use stelia_api::MANAGER_PATH;
 use stelia_api::client::MoveRow;
 use stelia_model as model;
 use zbus::interface;
-use zbus::object_server::SignalEmitter;
+
+use super::properties_changed::Property;
 
 pub(super) struct Job {
     /// The job last exported; the exporter replaces it.
@@ -29,30 +30,15 @@ impl Job {
     fn show<T>(&self, of: impl FnOnce(&model::Job) -> T) -> T {
         of(&self.shown.read().unwrap_or_else(PoisonError::into_inner))
     }
-
-    /// Emit PropertiesChanged for every property that differs.
-    pub(super) async fn changed(
-        &self,
-        emitter: &SignalEmitter<'_>,
-        old: &model::Job,
-        new: &model::Job,
-    ) -> zbus::Result<()> {
-        if old.moves != new.moves {
-            self.moves_changed(emitter).await?;
-        }
-        if old.reason != new.reason {
-            self.reason_changed(emitter).await?;
-        }
-        if old.ended_us != new.ended_us {
-            self.ended_timestamp_changed(emitter).await?;
-        }
-        // Last: a client that waits for the phase finds the other properties changed already.
-        if old.phase != new.phase {
-            self.phase_changed(emitter).await?;
-        }
-        Ok(())
-    }
 }
+
+/// The properties that may change, with the values that the getters below return.
+pub(super) const PROPERTIES: [Property<model::Job>; 4] = [
+    ("Phase", |job| job.phase.name().into()),
+    ("Reason", |job| job.reason.as_str().into()),
+    ("Moves", |job| rows(&job.moves).into()),
+    ("EndedTimestamp", |job| job.ended_us.into()),
+];
 
 #[interface(name = "io.stelia.Isolation1.Job")]
 impl Job {

@@ -1,4 +1,4 @@
-//! `io.stelia.Isolation1.Manager`, for both doors. The contract is `dbus-interfaces/`.
+//! `io.stelia.Isolation1.Manager`, for both entry points. The contract is `dbus-interfaces/`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,24 +8,25 @@ use stelia_api::client::{InstanceRow, MoveRow};
 use stelia_api::{Error, ErrorKind, instance_path};
 use stelia_kubelet::PodUid;
 use stelia_model::Node;
-use stelia_node::places;
+use stelia_node::runtime_folders;
 use zbus::message::Header;
-use zbus::object_server::SignalEmitter;
+use zbus::object_server::{Interface as _, SignalEmitter};
 use zbus::{Connection, ObjectPath, OwnedObjectPath, interface};
 
+use super::cached_readings::Readings;
 use super::call::Call;
 use super::caller::{Caller, EntryPoint};
-use super::export::Exporter;
+use super::exported_objects::Exporter;
 use super::job::{job_path, rows};
-use super::readings::Readings;
-use super::report::{preview_dict, report_dict};
+use super::properties_changed::{self, Property};
+use super::reconcile_report::{preview_dict, report_dict};
 use super::{description, evaluate, node_topology, options, registration};
 use crate::authz::Operation;
 use crate::engine::{Handle, Peer, RebindRequest};
 
 pub(super) struct Manager {
     pub(super) engine: Handle,
-    pub(super) door: EntryPoint,
+    pub(super) entry_point: EntryPoint,
     pub(super) exporter: Arc<Exporter>,
     pub(super) readings: Readings,
 }
@@ -39,7 +40,7 @@ pub(super) fn object_path(pod: &PodUid) -> Result<OwnedObjectPath, Error> {
 impl Manager {
     /// A property of the node. Pods may not read it, because it tells of other pods.
     fn show<T>(&self, of: impl FnOnce(&Node) -> T) -> Result<T, Error> {
-        match self.door {
+        match self.entry_point {
             EntryPoint::Bus(_) => Ok(of(&self.engine.view())),
             EntryPoint::Runner(_) => {
                 Err(ErrorKind::NotPermitted.because("the node's properties are for the system bus only"))
@@ -49,22 +50,7 @@ impl Manager {
 
     /// Emit PropertiesChanged for every property that differs between two views.
     pub(super) async fn changed(&self, emitter: &SignalEmitter<'_>, old: &Node, new: &Node) -> zbus::Result<()> {
-        if old.kubelet_problem != new.kubelet_problem {
-            self.kubelet_problem_changed(emitter).await?;
-        }
-        if old.counters.drift_found != new.counters.drift_found {
-            self.drift_found_changed(emitter).await?;
-        }
-        if old.counters.drift_repaired != new.counters.drift_repaired {
-            self.drift_repaired_changed(emitter).await?;
-        }
-        if old.ledger.key != new.ledger.key {
-            self.ledger_key_changed(emitter).await?;
-        }
-        if old.shared_cpus() != new.shared_cpus() {
-            self.shared_c_p_us_changed(emitter).await?;
-        }
-        Ok(())
+        properties_changed::emit(emitter, Self::name(), &PROPERTIES, old, new).await
     }
 
     fn no_instance(pod: &str) -> Error {
@@ -72,13 +58,24 @@ impl Manager {
         ErrorKind::NoSuchInstance.because(format!("pod {shown:?} has no instance"))
     }
 
-    fn call<'a>(&'a self, connection: &'a Connection, header: &'a Header<'a>) -> Call<'a> {
-        Call {
+    /// As [`Call::answer`].
+    async fn answer<T, F>(
+        &self,
+        connection: &Connection,
+        header: &Header<'_>,
+        operation: Operation,
+        work: impl FnOnce(Caller) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let call = Call {
             engine: &self.engine,
-            door: &self.door,
+            entry_point: &self.entry_point,
             connection,
             header,
-        }
+        };
+        call.answer(operation, work).await
     }
 
     /// The pod with an instance that a caller names, or its own.
@@ -99,6 +96,17 @@ impl Manager {
     }
 }
 
+/// The properties that may change, with the values that the getters below return.
+const PROPERTIES: [Property<Node>; 5] = [
+    ("KubeletProblem", |node| {
+        node.kubelet_problem.as_deref().unwrap_or_default().into()
+    }),
+    ("DriftFound", |node| node.counters.drift_found.into()),
+    ("DriftRepaired", |node| node.counters.drift_repaired.into()),
+    ("LedgerKey", |node| node.ledger.key.as_str().into()),
+    ("SharedCPUs", |node| node.shared_cpus().to_string().into()),
+];
+
 #[interface(name = "io.stelia.Isolation1.Manager")]
 impl Manager {
     #[zbus(out_args("instance", "cgroup_path"))]
@@ -110,15 +118,14 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(OwnedObjectPath, String), Error> {
-        self.call(connection, &header)
-            .answer(Operation::Register, |caller| async move {
-                let (pod, scope) =
-                    registration::register(&self.engine, &self.door, &caller, pod_uid, cpuset, &options).await?;
-                // The object must be there when the caller reads the answer.
-                self.exporter.sync(&self.engine.view()).await?;
-                Ok((object_path(&pod)?, scope.to_string()))
-            })
-            .await
+        self.answer(connection, &header, Operation::Register, |caller| async move {
+            let (pod, scope) =
+                registration::register(&self.engine, &self.entry_point, &caller, pod_uid, cpuset, &options).await?;
+            // The object must be there when the caller reads the answer.
+            self.exporter.sync(&self.engine.view()).await?;
+            Ok((object_path(&pod)?, scope.to_string()))
+        })
+        .await
     }
 
     async fn deregister(
@@ -128,13 +135,12 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(), Error> {
-        self.call(connection, &header)
-            .answer(Operation::Deregister, |caller| async move {
-                options::known(&options, &[])?;
-                let pod = self.named(&caller, pod_uid)?;
-                self.engine.deregister(pod).await
-            })
-            .await
+        self.answer(connection, &header, Operation::Deregister, |caller| async move {
+            options::known(&options, &[])?;
+            let pod = self.named(&caller, pod_uid)?;
+            self.engine.deregister(pod).await
+        })
+        .await
     }
 
     #[zbus(out_args("instances"))]
@@ -143,22 +149,21 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<Vec<InstanceRow>, Error> {
-        self.call(connection, &header)
-            .answer(Operation::List, |caller| async move {
-                let view = self.engine.view();
-                let seen = view.instances.values().filter(|instance| caller.sees(&instance.pod));
-                seen.map(|instance| {
-                    Ok((
-                        instance.pod.to_string(),
-                        instance.container.clone(),
-                        object_path(&instance.pod)?,
-                        instance.state.to_string(),
-                        instance.exclusive.to_string(),
-                    ))
-                })
-                .collect()
+        self.answer(connection, &header, Operation::List, |caller| async move {
+            let view = self.engine.view();
+            let seen = view.instances.values().filter(|instance| caller.sees(&instance.pod));
+            seen.map(|instance| {
+                Ok((
+                    instance.pod.to_string(),
+                    instance.container.clone(),
+                    object_path(&instance.pod)?,
+                    instance.state.to_string(),
+                    instance.exclusive.to_string(),
+                ))
             })
-            .await
+            .collect()
+        })
+        .await
     }
 
     #[zbus(out_args("instance"))]
@@ -168,11 +173,10 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, Error> {
-        self.call(connection, &header)
-            .answer(Operation::List, |caller| async move {
-                object_path(&self.named(&caller, pod_uid)?)
-            })
-            .await
+        self.answer(connection, &header, Operation::List, |caller| async move {
+            object_path(&self.named(&caller, pod_uid)?)
+        })
+        .await
     }
 
     #[zbus(name = "GetInstanceByPID", out_args("instance"))]
@@ -182,29 +186,28 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, Error> {
-        self.call(connection, &header)
-            .answer(Operation::List, |caller| async move {
-                let none = || ErrorKind::NoSuchInstance.because(format!("process {pid} is in no instance"));
-                let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or_else(none)?;
-                let cgroup = self.engine.system().procs.cgroup(pid).map_err(|_| none())?;
-                let view = self.engine.view();
-                // The anchor, and what was exec'd into the container, are in the origin.
-                let pod = match Peer::of(cgroup) {
-                    Peer::Instance(pod) => pod,
-                    Peer::Container(path, container)
-                        if view.instances.get(&container.pod).is_some_and(|i| i.origin == path) =>
-                    {
-                        container.pod
-                    }
-                    _ => return Err(none()),
-                };
-                if caller.sees(&pod) && view.instances.contains_key(&pod) {
-                    object_path(&pod)
-                } else {
-                    Err(none())
+        self.answer(connection, &header, Operation::List, |caller| async move {
+            let none = || ErrorKind::NoSuchInstance.because(format!("process {pid} is in no instance"));
+            let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or_else(none)?;
+            let cgroup = self.engine.system().procs.cgroup(pid).map_err(|_| none())?;
+            let view = self.engine.view();
+            // The anchor, and what was exec'd into the container, are in the origin.
+            let pod = match Peer::of(cgroup) {
+                Peer::Instance(pod) => pod,
+                Peer::Container(path, container)
+                    if view.instances.get(&container.pod).is_some_and(|i| i.origin == path) =>
+                {
+                    container.pod
                 }
-            })
-            .await
+                _ => return Err(none()),
+            };
+            if caller.sees(&pod) && view.instances.contains_key(&pod) {
+                object_path(&pod)
+            } else {
+                Err(none())
+            }
+        })
+        .await
     }
 
     #[zbus(out_args("report"))]
@@ -214,15 +217,14 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<Options, Error> {
-        self.call(connection, &header)
-            .answer(Operation::Reconcile, |_| async move {
-                options::known(&options, &["dry-run"])?;
-                if options::flag(&options, "dry-run")? {
-                    return preview_dict(self.engine.preview().await?);
-                }
-                report_dict(self.engine.reconcile().await?)
-            })
-            .await
+        self.answer(connection, &header, Operation::Reconcile, |_| async move {
+            options::known(&options, &["dry-run"])?;
+            if options::flag(&options, "dry-run")? {
+                return preview_dict(self.engine.preview().await?);
+            }
+            report_dict(self.engine.reconcile().await?)
+        })
+        .await
     }
 
     #[zbus(out_args("job", "moves"))]
@@ -234,22 +236,21 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(OwnedObjectPath, Vec<MoveRow>), Error> {
-        self.call(connection, &header)
-            .answer(Operation::Rebind, |_| async move {
-                options::known(&options, &["dry-run"])?;
-                let request = RebindRequest {
-                    scope: scope.to_owned(),
-                    deadline_s: deadline,
-                    dry_run: options::flag(&options, "dry-run")?,
-                };
-                let (job, moves) = self.engine.rebind(request).await?;
-                // The object must be there when the caller reads the answer.
-                self.exporter.sync(&self.engine.view()).await?;
-                let path = job.map_or_else(|| "/".to_owned(), job_path).try_into();
-                let path = path.map_err(ErrorKind::Failed.context("object path of the job"))?;
-                Ok((path, rows(&moves)))
-            })
-            .await
+        self.answer(connection, &header, Operation::Rebind, |_| async move {
+            options::known(&options, &["dry-run"])?;
+            let request = RebindRequest {
+                scope: scope.to_owned(),
+                deadline_s: deadline,
+                dry_run: options::flag(&options, "dry-run")?,
+            };
+            let (job, moves) = self.engine.rebind(request).await?;
+            // The object must be there when the caller reads the answer.
+            self.exporter.sync(&self.engine.view()).await?;
+            let path = job.map_or_else(|| "/".to_owned(), job_path).try_into();
+            let path = path.map_err(ErrorKind::Failed.context("object path of the job"))?;
+            Ok((path, rows(&moves)))
+        })
+        .await
     }
 
     #[zbus(out_args("json"))]
@@ -258,14 +259,13 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<String, Error> {
-        self.call(connection, &header)
-            .answer(Operation::Describe, |_| async move {
-                let engine = self.engine.clone();
-                self.readings
-                    .read(move |recent| description::json(&engine, recent))
-                    .await
-            })
-            .await
+        self.answer(connection, &header, Operation::Describe, |_| async move {
+            let engine = self.engine.clone();
+            self.readings
+                .read(move |recent| description::json(&engine, recent))
+                .await
+        })
+        .await
     }
 
     #[zbus(out_args("json"))]
@@ -275,11 +275,10 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<String, Error> {
-        self.call(connection, &header)
-            .answer(Operation::Describe, |_| async move {
-                node_topology::json(&self.engine, &self.readings, &options).await
-            })
-            .await
+        self.answer(connection, &header, Operation::Describe, |_| async move {
+            node_topology::json(&self.engine, &self.readings, &options).await
+        })
+        .await
     }
 
     #[zbus(out_args("answers"))]
@@ -290,11 +289,10 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<Vec<Options>, Error> {
-        self.call(connection, &header)
-            .answer(Operation::Describe, |_| async move {
-                evaluate::answers(&self.engine, &self.readings, &requests, &options).await
-            })
-            .await
+        self.answer(connection, &header, Operation::Describe, |_| async move {
+            evaluate::answers(&self.engine, &self.readings, &requests, &options).await
+        })
+        .await
     }
 
     async fn reload(
@@ -302,14 +300,13 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(), Error> {
-        self.call(connection, &header)
-            .answer(Operation::Reload, |_| async move {
-                let loaded = stelia_settings::load(Path::new("/"))
-                    .map_err(ErrorKind::Failed.context("configuration not changed"))?;
-                places::set_runtime_state_folders(loaded.settings.runtime_state.clone());
-                self.engine.reload(loaded.settings).await
-            })
-            .await
+        self.answer(connection, &header, Operation::Reload, |_| async move {
+            let loaded = stelia_settings::load(Path::new("/"))
+                .map_err(ErrorKind::Failed.context("configuration not changed"))?;
+            runtime_folders::set_runtime_state_folders(loaded.settings.runtime_state.clone());
+            self.engine.reload(loaded.settings).await
+        })
+        .await
     }
 
     #[zbus(out_args("account"))]
@@ -322,15 +319,14 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<String, Error> {
-        self.call(connection, &header)
-            .answer(Operation::Ledger, |_| async move {
-                options::known(&options, &[])?;
-                let parse = |uid| PodUid::parse(uid).map_err(ErrorKind::InvalidArgument.context("pod_uid"));
-                let pod = Some(pod_uid).filter(|uid| !uid.is_empty()).map(parse).transpose()?;
-                let (since_us, until_us) = options::times(since_us, until_us)?;
-                self.engine.account(pod, since_us, until_us).await
-            })
-            .await
+        self.answer(connection, &header, Operation::Ledger, |_| async move {
+            options::known(&options, &[])?;
+            let parse = |uid| PodUid::parse(uid).map_err(ErrorKind::InvalidArgument.context("pod_uid"));
+            let pod = Some(pod_uid).filter(|uid| !uid.is_empty()).map(parse).transpose()?;
+            let (since_us, until_us) = options::times(since_us, until_us)?;
+            self.engine.account(pod, since_us, until_us).await
+        })
+        .await
     }
 
     #[zbus(out_args("verdict"))]
@@ -340,12 +336,11 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<String, Error> {
-        self.call(connection, &header)
-            .answer(Operation::Ledger, |_| async move {
-                options::known(&options, &[])?;
-                self.engine.verify_ledger().await
-            })
-            .await
+        self.answer(connection, &header, Operation::Ledger, |_| async move {
+            options::known(&options, &[])?;
+            self.engine.verify_ledger().await
+        })
+        .await
     }
 
     #[zbus(property)]

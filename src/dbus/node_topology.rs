@@ -3,10 +3,10 @@
 use stelia_api::{Error, ErrorKind};
 use stelia_node_report::name;
 
+use super::cached_readings::{Readings, Recent};
 use super::manager::Options;
 use super::options;
-use super::readings::{Readings, Recent};
-use crate::engine::{Handle, ObjectForm, node_name, node_object};
+use crate::engine::{Handle, ObjectForm, node_name, node_topology};
 
 /// The object as JSON.
 pub(super) async fn json(engine: &Handle, readings: &Readings, given: &Options) -> Result<String, Error> {
@@ -26,6 +26,6 @@ fn write(engine: &Handle, recent: &mut Recent, named: Option<String>, form: Obje
             node_name(config.ok().flatten()).map_err(ErrorKind::Failed.context("option \"node-name\" is needed"))?
         }
     };
-    let object = node_object(engine.system(), &engine.view(), config, name, form)?;
+    let object = node_topology(engine.system(), &engine.view(), config, name, form)?;
     serde_json::to_string(&object).map_err(ErrorKind::Failed.context("write the object"))
 }

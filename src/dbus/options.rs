@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use stelia_allocator::evaluate::Request;
 use stelia_allocator::{AllocationRequest, Schedule};
-use stelia_api::dict::from_dict;
+use stelia_api::dict::{from_dict, only_known};
 use stelia_api::{Error, ErrorKind};
 use stelia_node_report::ApiVersion;
 use stelia_node_report::fingerprint::Method;
 use stelia_node_report::profile::Profile;
-use stelia_settings::{LatencyLevel, QuietRequest, is_name};
+use stelia_settings::{Isolation, LatencyLevel, QuietRequest, is_name};
 use zbus::Variant;
 
 use super::manager::Options;
@@ -18,20 +18,14 @@ use crate::engine::ObjectForm;
 
 /// Options of RegisterInstance that are not the allocator's: a descriptor, a path that only administrators may give, and what is
 /// ordered for the CPUs besides.
-const REGISTER: [&str; 4] = ["anchor", "origin-cgroup", "latency", "cache-class"];
+const REGISTER: [&str; 5] = ["anchor", "origin-cgroup", "latency", "cache-class", "isolation"];
 
 /// Options of NodeTopology.
 pub(super) const NODE_TOPOLOGY: [&str; 4] = ["api-version", "node-name", "profile", "pods-fingerprint"];
 
 /// Refuse an option that the call does not have.
 pub(super) fn known(options: &Options, known: &[&str]) -> Result<(), Error> {
-    match options.keys().find(|name| !known.contains(&name.as_str())) {
-        Some(unknown) => {
-            let shown: String = unknown.chars().take(64).collect();
-            Err(ErrorKind::InvalidArgument.because(format!("option {shown:?} is not known")))
-        }
-        None => Ok(()),
-    }
+    only_known(options, |name| known.contains(&name))
 }
 
 /// A boolean; absent is false.
@@ -111,6 +105,12 @@ where
     let names = || all.map(name).join(", ");
     let wrong = || ErrorKind::InvalidArgument.because(format!("option {option:?} must be one of {}", names()));
     given.map(Some).ok_or_else(wrong)
+}
+
+/// Who is to use the container's exclusive CPUs.
+pub(super) fn isolation(options: &Options) -> Result<Isolation, Error> {
+    let given = one_of(options, "isolation", Isolation::ALL, Isolation::name)?;
+    Ok(given.unwrap_or_default())
 }
 
 /// The object that is asked for.

@@ -15,7 +15,7 @@ use crate::journal::{self, Pod, about};
 /// Returns the pod that has an instance now, and the instance's scope.
 pub(super) async fn register(
     engine: &Handle,
-    door: &EntryPoint,
+    entry_point: &EntryPoint,
     caller: &Caller,
     pod_uid: &str,
     cpuset: &str,
@@ -23,6 +23,7 @@ pub(super) async fn register(
 ) -> Result<(PodUid, CgroupPath), Error> {
     let request = options::registration(options)?;
     let quiet = options::quiet(options)?;
+    let isolation = options::isolation(options)?;
     let anchor = options::descriptor(options, "anchor")?;
     let origin = origin(caller, options)?;
     let request = RegisterRequest {
@@ -31,8 +32,9 @@ pub(super) async fn register(
             cpuset: cpuset.to_owned(),
             request,
             quiet,
+            isolation,
         },
-        caller: door.peer(engine)?,
+        caller: entry_point.peer(engine)?,
         origin,
         anchor,
         timeout: REGISTRATION_TIMEOUT,

@@ -1,4 +1,4 @@
-//! The runners' door: peer-to-peer D-Bus on a socket that is mounted into tenants' containers.
+//! The runners' entry point: peer-to-peer D-Bus on a socket that is mounted into tenants' containers.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,6 +13,7 @@ use rustix::net::{SocketFlags, accept_with};
 use stelia_api::{Error, MANAGER_PATH};
 use stelia_kubelet::PodUid;
 use stelia_model as model;
+use stelia_node::clock::since_boot;
 use stelia_node::proc::pid_of_pidfd;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -20,13 +21,13 @@ use tokio_util::sync::CancellationToken;
 use zbus::connection::Builder;
 use zbus::{Connection, Guid, fdo};
 
+use super::bus_members::Driver;
+use super::cached_readings::Readings;
 use super::caller::EntryPoint;
-use super::changes;
-use super::driver::Driver;
-use super::export::{Exporter, Shown};
-use super::gate::{self, Gate, GatedSocket, Line};
+use super::exported_objects::{Exporter, Shown};
+use super::gate::{self, Gate, GatedSocket, PeerConnection};
 use super::manager::Manager;
-use super::readings::Readings;
+use super::properties_changed;
 use crate::engine::Handle;
 
 /// Accept until cancelled; the kernel says which process each peer is.
@@ -105,9 +106,7 @@ async fn next(listener: &UnixListener, queue_was_empty: &mut Option<u64>) -> io:
 
 /// Clock ticks since boot, as `/proc/<pid>/stat` counts a process's start.
 fn ticks_since_boot() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let part = |value: i64| u64::try_from(value).unwrap_or(0);
-    part(now.tv_sec) * 100 + part(now.tv_nsec) / 10_000_000
+    u64::try_from(since_boot().as_millis() / 10).unwrap_or(u64::MAX)
 }
 
 /// The process that connected.
@@ -151,7 +150,7 @@ async fn connection(stream: UnixStream, pidfd: Arc<OwnedFd>, engine: Handle, gat
     // What zbus allocates is freed while the connection rests, which is nearly as long as its VM runs.
     Box::pin(peer.attend(Builder::socket(socket).server(Guid::generate()))).await?;
     while peer.rest().await {
-        let builder = Builder::authenticated_socket(GatedSocket::again(&peer.line), Guid::generate());
+        let builder = Builder::authenticated_socket(GatedSocket::again(&peer.connection), Guid::generate());
         let waking = gate.waking().await;
         Box::pin(waking.during(peer.attend(builder))).await?;
     }
@@ -160,9 +159,9 @@ async fn connection(stream: UnixStream, pidfd: Arc<OwnedFd>, engine: Handle, gat
 
 struct Peer {
     engine: Handle,
-    door: EntryPoint,
+    entry_point: EntryPoint,
     pod: PodUid,
-    line: Arc<Line>,
+    connection: Arc<PeerConnection>,
     /// Its own instance only: there are as many connections as VMs, and none should wake for a change of another.
     own: watch::Receiver<Option<Shown>>,
     /// The instance as it was last shown to the peer.
@@ -176,8 +175,8 @@ impl Peer {
         engine: Handle,
         gate: &Gate,
     ) -> anyhow::Result<(Self, GatedSocket)> {
-        let door = EntryPoint::Runner(pidfd);
-        let pod = door.peer(&engine)?.and_then(|(_, peer)| peer.pod().cloned());
+        let entry_point = EntryPoint::Runner(pidfd);
+        let pod = entry_point.peer(&engine)?.and_then(|(_, peer)| peer.pod().cloned());
         let Some(pod) = pod else {
             anyhow::bail!("the peer belongs to no pod");
         };
@@ -186,9 +185,9 @@ impl Peer {
             // Calls of one pod wait for each other only.
             engine: engine.on_behalf_of(&pod),
             own: engine.follow(&pod),
-            door,
+            entry_point,
             pod,
-            line: socket.line().clone(),
+            connection: socket.connection().clone(),
             told: None,
         };
         Ok((peer, socket))
@@ -196,10 +195,10 @@ impl Peer {
 
     /// Answer the peer and show it its instance, until it disconnects or its connection rests.
     async fn attend(&mut self, builder: Builder<'_>) -> anyhow::Result<()> {
-        let exporter = Exporter::new(self.engine.clone(), self.door.clone(), Some(self.pod.clone()));
+        let exporter = Exporter::new(self.engine.clone(), self.entry_point.clone(), Some(self.pod.clone()));
         let manager = Manager {
             engine: self.engine.clone(),
-            door: self.door.clone(),
+            entry_point: self.entry_point.clone(),
             exporter: exporter.clone(),
             // Pods are not permitted any of them.
             readings: Readings::default(),
@@ -219,7 +218,7 @@ impl Peer {
         connection.closed().await;
         self.told = exporter.told(&self.pod).await;
         exporter.detach();
-        if self.line.is_resting() {
+        if self.connection.is_resting() {
             return Ok(());
         }
         Ok(connection.close().await?)
@@ -229,11 +228,11 @@ impl Peer {
     async fn tell(&mut self, connection: &Connection, exporter: &Exporter) -> Result<(), Error> {
         // Nothing of this is written: after a rest the peer knows it.
         let known = exporter.sync_own(&self.pod, self.told.as_ref()).await;
-        self.line.wake();
+        self.connection.wake();
         known?;
         loop {
             // To its end, or a message might be half written when the connection rests.
-            let Some(telling) = self.line.tell() else {
+            let Some(telling) = self.connection.tell() else {
                 return Ok(());
             };
             let now = self.own.borrow_and_update().clone();
@@ -253,12 +252,12 @@ impl Peer {
     ///
     /// A change of the shared pool is written to all peers, without zbus.
     async fn rest(&mut self) -> bool {
-        if !self.line.is_resting() {
+        if !self.connection.is_resting() {
             return false;
         }
         loop {
             tokio::select! {
-                is_called = self.line.is_called() => return is_called,
+                is_called = self.connection.is_called() => return is_called,
                 Ok(()) = self.own.changed() => {}
             }
             let now = self.own.borrow_and_update().clone();
@@ -276,8 +275,8 @@ impl Peer {
     }
 
     async fn tell_of_change(&self, old: &model::Instance, new: &model::Instance) -> anyhow::Result<()> {
-        if let Some(message) = changes::message(old, new)? {
-            gate::write(&self.line, message.data()).await?;
+        if let Some(message) = properties_changed::message(old, new)? {
+            gate::write(&self.connection, message.data()).await?;
         }
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! Taking the planned steps, one after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use stelia_allocator::CpuSource;
 use stelia_api::{Error, ErrorKind};
@@ -9,11 +8,12 @@ use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::{Instance, Planned, Step, Tree, workers};
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupPath, File, optional};
+use stelia_node::clock::now_us;
 use stelia_node::{System, workqueue};
 
-use super::outside::{OWN, TAKEN, outside, saved_attribute, taken};
+use super::outside_units::{OWN, TAKEN, outside, saved_attribute, taken};
 use super::pass::Numbers;
-use super::{in_place, store, tasks};
+use super::{in_place, move_tasks, record_writer};
 
 /// Steps of one instance in one turn. The rest is planned again after other instances had theirs.
 const MAX_STEPS_PER_TURN: usize = 1024;
@@ -125,7 +125,7 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
             let Some(next) = step.recorded(&instance.record, now_us()) else {
                 return Ok(());
             };
-            store::write(system, instance.tree.place(), Some(&instance.record), &next)?;
+            record_writer::write(system, instance.tree.place(), Some(&instance.record), &next)?;
             instance.record = next;
             Ok(())
         }
@@ -141,12 +141,12 @@ fn is_leaf(instance: &Instance, path: &CgroupPath) -> bool {
 /// Take a step that moves or pins a task.
 fn touch(system: &System, instance: &Instance, step: &Step) -> Result<(), Error> {
     match step {
-        Step::MoveProcess(id, to) => tasks::move_task(system, instance, *id, to, File::Procs),
-        Step::MoveThread(id, to) => tasks::move_task(system, instance, *id, to, File::Threads),
-        Step::ResetThread(tid) => tasks::set_affinity(system, instance, *tid, None),
-        Step::Pin(tid, cpu) => tasks::set_affinity(system, instance, *tid, Some(*cpu)),
-        Step::ResetProcess(pid) => tasks::reset_process(system, instance, *pid),
-        Step::Confine(tid, cpus) => tasks::confine(system, instance, *tid, cpus),
+        Step::MoveProcess(id, to) => move_tasks::move_task(system, instance, *id, to, File::Procs),
+        Step::MoveThread(id, to) => move_tasks::move_task(system, instance, *id, to, File::Threads),
+        Step::ResetThread(tid) => move_tasks::set_affinity(system, instance, *tid, None),
+        Step::Pin(tid, cpu) => move_tasks::set_affinity(system, instance, *tid, Some(*cpu)),
+        Step::ResetProcess(pid) => move_tasks::reset_process(system, instance, *pid),
+        Step::Confine(tid, cpus) => move_tasks::confine(system, instance, *tid, cpus),
         _ => Ok(()),
     }
 }
@@ -220,15 +220,4 @@ pub async fn release_host(system: System) -> anyhow::Result<Vec<String>> {
     }
     released.extend(in_place::release(&*system.cgroups)?);
     Ok(released)
-}
-
-/// Microseconds since the epoch.
-pub fn now_us() -> u64 {
-    us(SystemTime::now())
-}
-
-/// A time in microseconds since the epoch.
-pub fn us(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_micros().try_into().unwrap_or(u64::MAX))
 }

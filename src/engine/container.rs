@@ -17,8 +17,9 @@ use stelia_node::containers::{
     pod_containers, populated_elsewhere, process_cgroup, sibling_containers,
 };
 use stelia_node::proc::{ProcError, TaskId};
-use stelia_node::{System, runtime};
+use stelia_node::{System, runtime_config};
 use stelia_record::IN_PLACE;
+use stelia_settings::Isolation;
 
 /// A container with more processes than this is not looked at one by one: others wait meanwhile.
 const MAX_PROCESSES: usize = 4096;
@@ -153,7 +154,12 @@ pub(super) fn candidate(
     let cpus = cgroups.read(&origin, File::Cpus)?;
     let cpus = cpus.parse().map_err(ErrorKind::Failed.context(&origin))?;
     let mut processes = Vec::new();
-    let pids = numbers(&cgroups.read(&origin, File::Procs)?);
+    // Nothing is moved of a container whose own cgroup becomes the partition, whatever is in it.
+    let is_whole = request.claim.isolation == Isolation::Container;
+    let pids = match is_whole {
+        true => Vec::new(),
+        false => numbers(&cgroups.read(&origin, File::Procs)?),
+    };
     if pids.len() > MAX_PROCESSES {
         let text = format!(
             "the container has {} processes, more than {MAX_PROCESSES}: register before they are started",
@@ -167,15 +173,19 @@ pub(super) fn candidate(
             processes.push((pid, ns));
         }
     }
-    let mut elsewhere = populated_elsewhere(cgroups, &origin)?;
+    let mut elsewhere = match is_whole {
+        true => Vec::new(),
+        false => populated_elsewhere(cgroups, &origin)?,
+    };
     let housekeeping = request.adopting.is_some() && take_housekeeping(&origin, &mut elsewhere);
     let bad = ErrorKind::NoAnchor.context("anchor");
     let anchor = match (&request.anchor, &request.adopting) {
+        _ if is_whole => None,
         (Some(fd), _) => Some(identify_pidfd(system, fd).map_err(&bad)?),
         (None, Some(_)) if housekeeping => None,
         (None, Some(adopting)) => {
             let first = first_process(&processes).and_then(|pid| system.procs.identify(pid).ok());
-            first.filter(|first| *first != adopting.vmm)
+            first.filter(|first| Some(*first) != adopting.vmm)
         }
         (None, None) => None,
     };
@@ -184,7 +194,7 @@ pub(super) fn candidate(
         None => None,
     };
     let mems = optional(cgroups.read(&origin, File::Mems))?.unwrap_or_default();
-    let written = runtime::container(&system.run, &container);
+    let written = runtime_config::container(&system.run, &container);
     let request_of_cpus = container_request(cgroups, &origin, written.shares)?;
     let own = Some(container.container_id.as_str());
     let live_containers =

@@ -1,4 +1,4 @@
-//! How doors and other tasks reach the engine: messages through a channel, answers and views back. Each call adds its own method to the
+//! How entry points and other tasks reach the engine: messages through a channel, answers and views back. Each call adds its own method to the
 //! [`Handle`], in its file of `calls`.
 
 use std::sync::{Arc, PoisonError};
@@ -15,10 +15,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::calls::{Asker, Call, Reply};
 use super::incidents::Incidents;
-use super::ledger::LedgerCall;
+use super::ledger_calls::LedgerCall;
 use super::metrics::Metrics;
-use super::restrict::{Restrict, restricted};
 use super::view_writer::Followers;
+use super::visible_to_pods::{Restrict, restricted};
 
 /// What comes through a handle.
 pub(super) enum Message {
@@ -39,7 +39,7 @@ pub(super) enum ShownState {
     Publishing(Publishing),
 }
 
-/// How doors speak to the engine.
+/// How entry points speak to the engine.
 #[derive(Clone)]
 pub struct Handle {
     pub(super) messages: mpsc::UnboundedSender<(Asker, Message)>,
@@ -137,7 +137,7 @@ impl Handle {
         self.show(ShownState::Publishing(publishing));
     }
 
-    /// For doors, which must look up the cgroup of a calling process.
+    /// For entry points, which must look up the cgroup of a calling process.
     pub(crate) fn system(&self) -> &System {
         &self.system
     }

@@ -13,7 +13,7 @@ use stelia_node::cgroup::{
 use stelia_record::{Record, RecordPlace, SCHEMA_ATTRIBUTE};
 use stelia_settings::Partition;
 
-use super::store;
+use super::record_writer;
 
 /// The attribute of a cgroup of kubelet's that keeps which CPUs were added to its `cpuset.cpus.exclusive`.
 const CLAIMED: &str = "exclusive-cpus-added";
@@ -77,8 +77,10 @@ pub(super) fn claim(cgroups: &dyn Cgroups, path: &CgroupPath, want: &CpuSet) -> 
     }
     let ours = claimed(cgroups, path)?;
     let now = read_cpus(cgroups, path, File::CpusExclusive)?;
+    let mut recorded = ours.clone();
     if !want.is_subset(&ours) {
-        cgroups.set_attribute(path, CLAIMED, &ours.union(want).to_string())?;
+        recorded = ours.union(want);
+        cgroups.set_attribute(path, CLAIMED, &recorded.to_string())?;
     }
     let list = now.difference(&ours).union(want);
     if list != now {
@@ -86,7 +88,7 @@ pub(super) fn claim(cgroups: &dyn Cgroups, path: &CgroupPath, want: &CpuSet) -> 
     }
     if want.is_empty() {
         cgroups.remove_attribute(path, CLAIMED)?;
-    } else if ours != *want {
+    } else if recorded != *want {
         cgroups.set_attribute(path, CLAIMED, &want.to_string())?;
     }
     Ok(())
@@ -129,7 +131,7 @@ pub(super) fn register(system: &System, record: &Record) -> Result<(), Error> {
     if let Some(text) = place.lacks_room(record, &attributes(cgroups, place.cgroup())?) {
         return Err(ErrorKind::Failed.because(text));
     }
-    let written = store::write(system, place, None, record);
+    let written = record_writer::write(system, place, None, record);
     if written.is_err() {
         unregister(cgroups, tree.outer())?;
     }
@@ -187,8 +189,8 @@ pub(super) fn record(cgroups: &dyn Cgroups, container: &CgroupPath) -> Result<Op
     Record::of_container(container, &all).map_err(|error| error.to_string())
 }
 
-/// The CPUs that the kernel has in a partition of this instance. No container can make a partition there: below a cgroup that is no
-/// partition the kernel lets only root of the host make one.
+/// The CPUs that the kernel has in a partition of this instance. No container can make a partition there: in and below a cgroup whose parent
+/// is no partition the kernel lets only root of the host make one.
 pub(super) fn in_force(cgroups: &dyn Cgroups, tree: &Tree) -> Result<CpuSet, CgroupError> {
     let kind = optional(cgroups.read(tree.vcpu(), File::Partition))?.unwrap_or_default();
     match Partition::parse(&kind) {
@@ -199,7 +201,7 @@ pub(super) fn in_force(cgroups: &dyn Cgroups, tree: &Tree) -> Result<CpuSet, Cgr
 
 /// The same of the container with this whole cgroup, wherever its runtime put the processes.
 pub(super) fn in_force_of_container(cgroups: &dyn Cgroups, container: &CgroupPath) -> Result<CpuSet, CgroupError> {
-    let mut all = CpuSet::new();
+    let mut all = in_force(cgroups, &Tree::of_container(container.clone()))?;
     for origin in [container.clone(), container.child(ContainerCgroup::SUBGROUP)] {
         all.union_with(&in_force(cgroups, &Tree::in_place(origin))?);
     }
@@ -219,6 +221,13 @@ pub(super) fn release(cgroups: &dyn Cgroups) -> Result<Vec<String>, Error> {
         .try_for_each(|container| unregister(cgroups, container))?;
     let mut held: BTreeMap<CgroupPath, CpuSet> = BTreeMap::new();
     for container in containers {
+        if record(cgroups, &container).is_ok_and(|record| record.is_some_and(|record| record.is_container())) {
+            // No task has to be moved, and without a daemon the partition would not follow kubelet.
+            cgroups.write(&container, File::Partition, Partition::Member.name())?;
+            cgroups.write(&container, File::CpusExclusive, "")?;
+            unregister(cgroups, &container)?;
+            continue;
+        }
         let list = in_force_of_container(cgroups, &container)?;
         let above = std::iter::successors(container.parent(), CgroupPath::parent);
         above.for_each(|level| held.entry(level).or_default().union_with(&list));

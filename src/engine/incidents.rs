@@ -7,9 +7,10 @@ use std::sync::{Mutex, PoisonError};
 
 use stelia_api::Error;
 use stelia_kubelet::{PodName, PodUid};
+use stelia_node::clock::now_us;
 use tokio::sync::Notify;
 
-use super::{Handle, now_us};
+use super::Handle;
 
 /// Different incidents that are kept of a pod; the oldest is dropped for a new one.
 const MAX_INCIDENTS_PER_POD: usize = 8;

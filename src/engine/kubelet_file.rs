@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use stelia_allocator::CpuSource;
 use stelia_decide::{refused_beside, usable_state};
-use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
+use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, home};
 use stelia_node::dra;
 

@@ -9,11 +9,11 @@ use stelia_api::ErrorKind;
 use stelia_api::metrics::{BOUNDS_US, Counted, DurationHistogram};
 use stelia_model::Trigger;
 
-use super::apply::now_us;
 use super::pass::Numbers;
 use crate::authz::Operation;
+use stelia_node::clock::now_us;
 
-/// The counters; one for the engine and all doors.
+/// The counters; one for the engine and all entry points.
 #[derive(Debug)]
 pub struct Metrics {
     started_us: u64,

@@ -2,8 +2,8 @@
 
 use stelia_kubelet::PodUid;
 use stelia_model as model;
+use stelia_node::clock;
 
-use super::apply;
 use super::state::State;
 use crate::journal::{self, about};
 
@@ -42,7 +42,7 @@ impl State {
         self.view_writer.show_pass(model::LastPass {
             number: self.passes.count,
             trigger: pass.trigger.into(),
-            ended_us: apply::now_us(),
+            ended_us: clock::now_us(),
             duration_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
             steps: did.steps,
             writes: did.writes,

@@ -16,10 +16,10 @@ use stelia_model as model;
 use stelia_node::cgroup::CgroupPath;
 use stelia_record::Record;
 
-use super::apply::now_us;
 use super::jobs::{PendingMove, job_move};
 use super::state::State;
 use crate::journal::{self, about};
+use stelia_node::clock::now_us;
 
 /// The attribute of stelia.slice that keeps the last job.
 const JOB_ATTRIBUTE: &str = "rebind-job";
@@ -228,8 +228,13 @@ fn amiss(former: &Record, now: &Instance, step: &Move) -> Option<String> {
     let Some(vcpu) = now.vcpu() else {
         return Some("its vcpu/ is gone".to_owned());
     };
-    if vcpu.cpus != step.to {
-        return Some(format!("its vcpu/ has the CPUs {}", vcpu.cpus));
+    // `cpuset.cpus` of a whole container is not steliad's.
+    let (what, has) = match now.is_container() {
+        true => ("partition", &vcpu.exclusive),
+        false => ("vcpu/", &vcpu.cpus),
+    };
+    if *has != step.to {
+        return Some(format!("its {what} has the CPUs {has}"));
     }
     let strayed = record.vcpus.iter().zip(&now.vcpus).find(|(thread, is)| {
         let pinned = |cpu: u32, affinity: &CpuSet| affinity.len() == 1 && affinity.contains(cpu);

@@ -6,23 +6,23 @@ use std::time::{Duration, Instant};
 
 use stelia_api::{Reason, ReasonKind};
 use stelia_decide::Instance;
-use stelia_decide::drift::Finding;
-use stelia_decide::quiet::FiringInterrupts;
+use stelia_decide::disturbances::FiringInterrupts;
+use stelia_decide::drift_findings::Finding;
 use stelia_kubelet::PodUid;
 use stelia_node::System;
 use stelia_settings::Settings;
 use tokio::sync::watch;
 
 use super::calls::Calls;
-use super::dirty::Dirty;
+use super::fair_share::RecentLooks;
 use super::inbox::Inbox;
 use super::instance_log::InstanceLog;
 use super::jobs::Jobs;
 use super::metrics::Metrics;
+use super::out_of_date::Dirty;
 use super::pass::Passes;
 use super::picture::Picture;
-use super::rates::Rates;
-use super::recent_looks::RecentLooks;
+use super::pod_rate_limits::Rates;
 use super::retries::Retries;
 use super::systemd_calls::SystemdCalls;
 use super::view_writer::ViewWriter;

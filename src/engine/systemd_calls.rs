@@ -10,14 +10,14 @@ use stelia_kubelet::{ContainerCgroup, PodUid};
 use stelia_node::cgroup::{CgroupError, CgroupPath, Limits};
 use stelia_node::holder::Hold;
 use stelia_node::systemd::{Devices, SystemdError};
-use stelia_node::{System, runtime};
+use stelia_node::{System, runtime_config};
 use stelia_record::Record;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::apply::restore;
-use super::outside::{OWN, saved_attribute};
-use super::own_thread;
+use super::blocking_thread;
+use super::outside_units::{OWN, saved_attribute};
 
 /// A call that takes longer than this is shown as a problem of the node.
 const SLOW_CALL_TIME: Duration = Duration::from_secs(5);
@@ -191,7 +191,7 @@ async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<
     let holders = system.holders.clone();
     let holder = async {
         let failed = ErrorKind::Failed.context("start the scope's holder");
-        let started = own_thread::run("holder", move || holders.start()).await;
+        let started = blocking_thread::run("holder", move || holders.start()).await;
         let started = started.and_then(|started| started);
         started.map_err(|cause| failed(cause).of(pod))
     };
@@ -217,7 +217,7 @@ async fn devices(system: &System, pod: &PodUid, origin: &CgroupPath) -> Result<D
     // program of its own for it.
     let id = ContainerCgroup::parse(origin.as_str()).map(|container| container.container_id);
     let numbers = std::fs::read_to_string("/proc/devices").unwrap_or_default();
-    id.and_then(|id| runtime::devices(&system.run, &id, &numbers))
+    id.and_then(|id| runtime_config::devices(&system.run, &id, &numbers))
         .ok_or_else(|| {
             let text = format!("neither systemd nor the runtime's configuration tells the devices of {whole}");
             ErrorKind::Failed.because(text).of(pod)

@@ -7,10 +7,11 @@ use std::time::Instant;
 use stelia_decide::{Assessment, Instance, Plan, Planned, Step, plan_for};
 use stelia_kubelet::PodUid;
 use stelia_model::{ContainedReason, Trigger};
+use stelia_node::clock;
 use stelia_record::Phase;
 
-use super::apply::{self, Outcome, apply};
-use super::dirty::Stale;
+use super::apply::{Outcome, apply};
+use super::out_of_date::Stale;
 use super::pass::Pass;
 use super::picture;
 use super::state::State;
@@ -102,21 +103,11 @@ impl State {
         self.retries.wake_all();
         let now = &self.picture.snapshot.kubelet;
         self.metrics.saw_kubelet(now.is_ok());
-        match (before, now) {
-            (_, Err(problem)) => tracing::warn!(
-                MESSAGE_ID = journal::KUBELET_REFUSED,
-                STELIA_REASON = problem,
-                "kubelet's state cannot be used, floats keep their CPUs: {problem}"
-            ),
-            (Err(_), Ok(_)) if self.passes.count > 1 => {
-                tracing::info!(MESSAGE_ID = journal::KUBELET_USABLE, "kubelet's state is usable again");
-            }
-            _ => {}
-        }
+        self.log_kubelet(before);
         // The time since the write is not measured after a file that could not be used.
         if let (Ok(_), Ok(_), Some(pass)) = (before, now, &mut self.passes.current) {
             let modified = self.picture.version.and_then(|version| version.modified);
-            pass.follows_us = modified.map(apply::us);
+            pass.follows_us = modified.map(clock::us);
         }
         self.retry_waiting(before);
     }

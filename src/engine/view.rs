@@ -1,4 +1,4 @@
-//! What the engine shows to the doors: the model's values, made from the snapshot. Every turn publishes what it changed.
+//! What the engine shows to the entry points: the model's values, made from the snapshot. Every turn publishes what it changed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -103,6 +103,7 @@ pub(super) fn instance(instance: &Instance, assessment: &Assessment) -> model::I
         float_reason: assessment.float_reason.into(),
         quiet: record.quiet.clone(),
         contained_reason: contained.map(Into::into),
+        isolation: record.isolation.into(),
         mems: record.mems.clone(),
         partition: instance.vcpu().map(|leaf| leaf.partition.clone()).unwrap_or_default(),
         placement: placement_of(record).into(),

@@ -1,4 +1,4 @@
-//! Writes the view that doors read. Each turn writes only what it changed.
+//! Writes the view that entry points read. Each turn writes only what it changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,13 +9,14 @@ use stelia_api::quiet::Quiet;
 use stelia_decide::{Assessment, Snapshot};
 use stelia_kubelet::PodUid;
 use stelia_model as model;
+use stelia_node::clock;
 use stelia_settings::Policies;
 use tokio::sync::watch;
 
 use super::picture::Picture;
-use super::restrict::Restrict;
+use super::view;
 use super::view::{show_node, show_shared};
-use super::{apply, view};
+use super::visible_to_pods::Restrict;
 
 /// Subscribers to single instances.
 pub(super) type Followers = Arc<Mutex<BTreeMap<PodUid, watch::Sender<Option<Arc<model::Instance>>>>>>;
@@ -64,7 +65,7 @@ impl ViewWriter {
                 if node {
                     show_node(view, &picture.snapshot, &picture.facts, policies);
                     let modified = picture.version.and_then(|version| version.modified);
-                    view.kubelet_modified_us = modified.map(apply::us);
+                    view.kubelet_modified_us = modified.map(clock::us);
                     view.offline = picture.offline.clone();
                 }
                 for (pod, now) in &changed {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::StreamExt;
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
 use stelia_kubelet::PodUid;
-use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
+use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
 use stelia_node::System;
 use stelia_node::cgroup::{CgroupPath, File, Limits};
 use tokio::sync::Notify;

@@ -1,4 +1,4 @@
-//! Every message that a test of the engine or of a door causes is held to `packaging/journal/steliad.catalog`: what the entry's
+//! Every message that a test of the engine or of an entry point causes is held to `packaging/journal/steliad.catalog`: what the entry's
 //! text names as `@FIELD@` must be a field of the message, or `journalctl -x` prints nothing there. A message with a pod's UID
 //! has the fields of its name too.
 

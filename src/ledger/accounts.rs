@@ -12,10 +12,11 @@ use stelia_kubelet::PodUid;
 use stelia_ledger::account::Account;
 use stelia_ledger::entry::Entry;
 use stelia_ledger::verdict::Verdict;
+use stelia_node::clock::now_us;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::restrict;
-use crate::engine::{AccountRequest, now_us};
+use super::visible_to_pods;
+use crate::engine::AccountRequest;
 
 /// The shortest time between two answers to a pod.
 const POD_ANSWER_INTERVAL: Duration = Duration::from_secs(10);
@@ -144,7 +145,11 @@ impl AccountService {
                 until_us,
                 ..Account::default()
             });
-            json(&if request.by_pod { restrict::for_pod(own) } else { own })
+            json(&if request.by_pod {
+                visible_to_pods::for_pod(own)
+            } else {
+                own
+            })
         });
         answer.await.map_err(ErrorKind::Failed.context("the ledger"))?
     }

@@ -1,6 +1,7 @@
 //! Makes attributions: the names of what else runs on VMs' CPUs, which the kernel counts for some seconds on behalf of `steliad-quiet`.
 //! There is one at a time on a node. A request of an operator ends an automatic one early.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,18 +11,24 @@ use stelia_api::attribution::{Attribution, Occupant};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
+use stelia_ledger::sample::tasks_of_container;
+use stelia_node::clock::now_us;
 use stelia_quiet::client;
 use stelia_quiet::order::{SOCKET, Target};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::target::{Targets, VmTarget};
-use crate::engine::now_us;
 
 /// How long an attribution after an intrusion takes.
 pub(super) const INTRUSION_TRACE_DURATION: Duration = Duration::from_secs(5);
 /// The shortest time between two attributions after intrusions on one VM's CPUs.
 const INTRUSION_TRACE_INTERVAL: Duration = Duration::from_secs(3600);
+/// How often the tasks of a container are listed while it is counted who runs on its CPUs.
+const TASKS_INTERVAL: Duration = Duration::from_millis(500);
+/// What an attribution of a container's CPUs cannot tell, if it names tasks.
+const UNLISTED_TASKS: &str =
+    "tasks of the container that began and ended within half a second may be among those that are named";
 /// Limit of the tasks that a message names.
 const MAX_NAMED_TASKS: usize = 4;
 
@@ -33,11 +40,14 @@ pub(crate) trait Tracer: Send + Sync {
     /// Why nothing is counted.
     fn begin(&self, target: &Target) -> Result<(), String>;
 
-    /// End counting. Blocks until it has ended.
+    /// End counting. `own`: further own threads, if each thread is counted for itself. Blocks until it has ended.
     ///
     /// # Errors
     /// Why there is no result.
-    fn finish(&self) -> Result<Attribution, String>;
+    fn finish(&self, own: &BTreeSet<i32>) -> Result<Attribution, String>;
+
+    /// The tasks in this cgroup and in those below it now; `None` if they cannot be listed. Blocks.
+    fn tasks(&self, cgroup: &str) -> Option<BTreeSet<i32>>;
 
     /// Whether the kernel may still be counting for a former daemon.
     fn may_be_counting(&self) -> bool;
@@ -45,6 +55,14 @@ pub(crate) trait Tracer: Send + Sync {
 
 /// The tracefs instance that `steliad-quiet` makes and removes.
 const TRACEFS_INSTANCE: &str = "/sys/kernel/tracing/instances/steliad-quiet";
+
+/// Tasks that one attribution in the ledger names.
+const MAX_LEDGER_TASKS: usize = 64;
+/// Tasks of containers that one attribution remembers.
+const MAX_OWN_TASKS: usize = 100_000;
+/// Why an attribution of a container's CPUs is not made, or is incomplete.
+const TOO_MANY_TASKS: &str =
+    "the container has, or had, more tasks or cgroups than are listed: its own tasks cannot be told from others";
 
 /// Counts by `steliad-quiet`, through its socket.
 pub(crate) struct QuietTracer;
@@ -54,8 +72,12 @@ impl Tracer for QuietTracer {
         client::begin(Path::new(SOCKET), target, client::ANSWER_TIMEOUT).map_err(|error| error.to_string())
     }
 
-    fn finish(&self) -> Result<Attribution, String> {
-        client::finish(Path::new(SOCKET), client::ANSWER_TIMEOUT).map_err(|error| error.to_string())
+    fn finish(&self, own: &BTreeSet<i32>) -> Result<Attribution, String> {
+        client::finish(Path::new(SOCKET), own, client::ANSWER_TIMEOUT).map_err(|error| error.to_string())
+    }
+
+    fn tasks(&self, cgroup: &str) -> Option<BTreeSet<i32>> {
+        tasks_of_container(Path::new("/"), cgroup)
     }
 
     fn may_be_counting(&self) -> bool {
@@ -94,7 +116,7 @@ impl Attributor {
         tokio::spawn(async move {
             let end = move || {
                 if tracer.may_be_counting() {
-                    tracer.finish().map(drop)
+                    tracer.finish(&BTreeSet::new()).map(drop)
                 } else {
                     Ok(())
                 }
@@ -112,7 +134,7 @@ impl Attributor {
     /// `Busy` while another operator's is under way; `Failed` with the problem that `steliad-quiet` reports.
     pub(super) async fn for_operator(
         &self,
-        target: Target,
+        target: TraceTarget,
         duration: Duration,
         cancelled: impl Future<Output = ()>,
     ) -> Result<Attribution, Error> {
@@ -128,7 +150,11 @@ impl Attributor {
     }
 
     /// An automatic attribution; `None` while another one is under way.
-    pub(super) async fn automatic(&self, target: Target, duration: Duration) -> Option<Result<Attribution, String>> {
+    pub(super) async fn automatic(
+        &self,
+        target: TraceTarget,
+        duration: Duration,
+    ) -> Option<Result<Attribution, String>> {
         if self.operators.available_permits() == 0 {
             return None;
         }
@@ -141,21 +167,91 @@ impl Attributor {
     async fn attribute(
         &self,
         permit: OwnedSemaphorePermit,
-        target: Target,
+        target: TraceTarget,
         duration: Duration,
         end_early: impl Future<Output = ()>,
     ) -> Result<Attribution, String> {
+        let TraceTarget { mut target, containers } = target;
         let tracer = self.tracer.clone();
-        blocking(move || tracer.begin(&target)).await?;
+        let cgroups = containers.clone();
+        let own = blocking(move || {
+            let own = tasks_of(&*tracer, &cgroups).ok_or(TOO_MANY_TASKS)?;
+            target.own.extend(&own);
+            tracer.begin(&target)?;
+            Ok(OwnTasks {
+                ids: own,
+                is_complete: true,
+            })
+        });
+        let mut own = own.await?;
         tokio::select! {
-            () = tokio::time::sleep(duration) => {}
+            () = self.follow(&containers, &mut own, duration) => {}
             () = end_early => {}
         }
         let tracer = self.tracer.clone();
-        let attributed = blocking(move || tracer.finish()).await;
+        let attributed = blocking(move || {
+            own.add(tasks_of(&*tracer, &containers));
+            let mut attributed = tracer.finish(&own.ids)?;
+            if !own.is_complete {
+                attributed.problems.push(TOO_MANY_TASKS.to_owned());
+            } else if !containers.is_empty() && !attributed.tasks.is_empty() {
+                attributed.problems.push(UNLISTED_TASKS.to_owned());
+            }
+            Ok(attributed)
+        });
+        let attributed = attributed.await;
         drop(permit);
         attributed
     }
+
+    /// Adds the tasks that come into these containers, until the time is over.
+    async fn follow(&self, containers: &BTreeSet<String>, own: &mut OwnTasks, duration: Duration) {
+        let end = tokio::time::sleep(duration);
+        tokio::pin!(end);
+        while !containers.is_empty() && own.is_complete {
+            tokio::select! {
+                () = &mut end => return,
+                () = tokio::time::sleep(TASKS_INTERVAL) => {}
+            }
+            let (tracer, containers) = (self.tracer.clone(), containers.clone());
+            let listed = blocking(move || Ok(tasks_of(&*tracer, &containers))).await;
+            own.add(listed.ok().flatten());
+        }
+        end.await;
+    }
+}
+
+/// The tasks that were listed in containers.
+#[derive(Debug)]
+struct OwnTasks {
+    ids: BTreeSet<i32>,
+    /// False if they could not be listed once, or are more than [`MAX_OWN_TASKS`].
+    is_complete: bool,
+}
+
+impl OwnTasks {
+    fn add(&mut self, listed: Option<BTreeSet<i32>>) {
+        self.is_complete &= listed.is_some() && self.ids.len() <= MAX_OWN_TASKS;
+        if self.is_complete {
+            self.ids.extend(listed.unwrap_or_default());
+        }
+    }
+}
+
+/// The tasks that are in these containers now; `None` if those of one cannot be listed.
+fn tasks_of(tracer: &dyn Tracer, containers: &BTreeSet<String>) -> Option<BTreeSet<i32>> {
+    let mut tasks = BTreeSet::new();
+    for cgroup in containers {
+        tasks.append(&mut tracer.tasks(cgroup)?);
+    }
+    Some(tasks)
+}
+
+/// The targets of a sample. The tasks of a whole container could fill the kernel's table, which all targets share: who runs on its CPUs is
+/// counted on request and after an intrusion.
+pub(super) fn sampled(mut targets: Targets) -> Targets {
+    targets.retain(|_, vm| vm.seats.iter().all(|seat| seat.cgroup.is_none()));
+    targets
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
@@ -163,14 +259,24 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, String> + 
     done.unwrap_or_else(|panicked| Err(panicked.to_string()))
 }
 
+/// What to count.
+#[derive(Debug, Clone, Default)]
+pub(super) struct TraceTarget {
+    target: Target,
+    /// The cgroups of whole containers. All of their tasks are their own, also those that come later.
+    containers: BTreeSet<String>,
+}
+
 /// The CPUs of these VMs to count on, and their own threads, which are not counted.
-pub(super) fn trace_target<'a>(vms: impl Iterator<Item = &'a Arc<VmTarget>>) -> Target {
-    let mut target = Target::default();
+pub(super) fn trace_target<'a>(vms: impl Iterator<Item = &'a Arc<VmTarget>>) -> TraceTarget {
+    let mut trace = TraceTarget::default();
     for seat in vms.flat_map(|vm| &vm.seats) {
-        target.cpus = target.cpus.union(&seat.cpus);
-        target.own.extend(seat.threads.iter().map(|thread| thread.id));
+        trace.target.cpus = trace.target.cpus.union(&seat.cpus);
+        trace.target.own.extend(seat.threads.iter().map(|thread| thread.id));
+        trace.containers.extend(seat.cgroup.clone());
     }
-    target
+    trace.target.by_thread = !trace.containers.is_empty();
+    trace
 }
 
 /// An empty attribution with the reason why it could not be made.
@@ -202,6 +308,18 @@ pub(super) fn of_vm(attribution: &Attribution, vm: &VmTarget) -> Attribution {
         vectors: part(&attribution.vectors),
         ..attribution.clone()
     }
+}
+
+/// An attribution as the ledger keeps it: with a limited number of tasks. A tenant may give each of many tasks another name.
+pub(super) fn bounded(mut attribution: Attribution) -> Attribution {
+    let others = attribution.tasks.len().saturating_sub(MAX_LEDGER_TASKS);
+    if others > 0 {
+        attribution.tasks.sort_by_key(|task| Reverse(task.count));
+        attribution.tasks.truncate(MAX_LEDGER_TASKS);
+        let problem = format!("{others} further names of tasks are not kept");
+        attribution.problems.push(problem);
+    }
+    attribution
 }
 
 /// When automatic attributions are due.
@@ -250,7 +368,7 @@ pub(super) fn most_frequent(attribution: &Attribution) -> String {
         *count = count.saturating_add(task.count);
     }
     let mut tasks: Vec<(&str, u64)> = counts.into_iter().collect();
-    tasks.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    tasks.sort_by_key(|(_, count)| Reverse(*count));
     let tasks = tasks
         .into_iter()
         .take(MAX_NAMED_TASKS)
@@ -260,6 +378,10 @@ pub(super) fn most_frequent(attribution: &Attribution) -> String {
 
 #[cfg(test)]
 mod tests {
+    use stelia_api::State;
+    use stelia_ledger::sample::Seat;
+    use stelia_node::cgroup::CgroupPath;
+
     use super::*;
 
     /// Records the requests.
@@ -267,6 +389,9 @@ mod tests {
     struct Fake {
         begun: Mutex<Vec<Target>>,
         finished: Mutex<usize>,
+        own: Mutex<BTreeSet<i32>>,
+        listed: Mutex<i32>,
+        unlisted_from: Mutex<Option<i32>>,
     }
 
     impl Tracer for Fake {
@@ -277,9 +402,25 @@ mod tests {
             Ok(())
         }
 
-        fn finish(&self) -> Result<Attribution, String> {
+        fn finish(&self, own: &BTreeSet<i32>) -> Result<Attribution, String> {
             *self.finished.lock().unwrap() += 1;
-            Ok(Attribution::default())
+            self.own.lock().unwrap().clone_from(own);
+            let tasks = match own.is_empty() {
+                true => Vec::new(),
+                false => vec![Occupant::default()],
+            };
+            Ok(Attribution {
+                tasks,
+                ..Attribution::default()
+            })
+        }
+
+        /// Another task each time; none that can be listed from [`Fake::unlisted_from`] on.
+        fn tasks(&self, cgroup: &str) -> Option<BTreeSet<i32>> {
+            assert_eq!(cgroup, "/container");
+            let mut listed = self.listed.lock().unwrap();
+            *listed += 1;
+            (*self.unlisted_from.lock().unwrap() != Some(*listed)).then(|| [*listed].into())
         }
 
         fn may_be_counting(&self) -> bool {
@@ -295,27 +436,27 @@ mod tests {
         let never = std::future::pending::<()>;
         let automatic = tokio::spawn({
             let attributor = attributor.clone();
-            async move { attributor.automatic(Target::default(), long).await }
+            async move { attributor.automatic(TraceTarget::default(), long).await }
         });
         while fake.begun.lock().unwrap().is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!(
-            attributor.automatic(Target::default(), long).await.is_none(),
+            attributor.automatic(TraceTarget::default(), long).await.is_none(),
             "one at a time"
         );
         let first = tokio::spawn({
             let attributor = attributor.clone();
-            async move { attributor.for_operator(Target::default(), long, never()).await }
+            async move { attributor.for_operator(TraceTarget::default(), long, never()).await }
         });
         // It ends although its hour is not over.
         assert_eq!(automatic.await.unwrap(), Some(Ok(Attribution::default())));
         while fake.begun.lock().unwrap().len() < 2 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let refused = attributor.for_operator(Target::default(), long, never()).await;
+        let refused = attributor.for_operator(TraceTarget::default(), long, never()).await;
         assert_eq!(refused.unwrap_err().kind, ErrorKind::Busy);
-        assert!(attributor.automatic(Target::default(), long).await.is_none());
+        assert!(attributor.automatic(TraceTarget::default(), long).await.is_none());
         first.abort();
         assert!(first.await.is_err());
     }
@@ -325,10 +466,93 @@ mod tests {
         let fake = Arc::new(Fake::default());
         let attributor = Attributor::new(fake.clone());
         for _ in 0..2 {
-            let attributed = attributor.for_operator(Target::default(), Duration::from_secs(3600), async {});
+            let attributed = attributor.for_operator(TraceTarget::default(), Duration::from_secs(3600), async {});
             attributed.await.unwrap();
         }
         assert_eq!(*fake.finished.lock().unwrap(), 2);
+    }
+
+    fn target(cgroup: Option<&str>) -> Arc<VmTarget> {
+        let seat = Seat {
+            cpus: "2-3".parse().unwrap(),
+            threads: Vec::new(),
+            cgroup: cgroup.map(str::to_owned),
+        };
+        Arc::new(VmTarget {
+            name: String::new(),
+            state: State::Isolated.into(),
+            seats: [seat].into(),
+            origin: CgroupPath::root(),
+            since_us: 0,
+        })
+    }
+
+    #[test]
+    fn a_sample_is_of_vms_and_not_of_whole_containers() {
+        let pod = |number: u32| PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap();
+        let targets = Targets::from([(pod(1), target(None)), (pod(2), target(Some("/container")))]);
+        assert_eq!(sampled(targets).into_keys().collect::<Vec<_>>(), [pod(1)]);
+    }
+
+    #[tokio::test]
+    async fn a_container_whose_tasks_cannot_be_listed_is_refused_and_said_to_be_incomplete_afterwards() {
+        for (unlisted, begun) in [(1, 0), (2, 1)] {
+            let fake = Arc::new(Fake::default());
+            *fake.unlisted_from.lock().unwrap() = Some(unlisted);
+            let attributor = Attributor::new(fake.clone());
+            let trace = trace_target([target(Some("/container"))].iter());
+            let attributed = attributor
+                .for_operator(trace, Duration::from_secs(3600), async {})
+                .await;
+            assert_eq!(fake.begun.lock().unwrap().len(), begun);
+            match attributed {
+                Err(error) => assert!(begun == 0 && error.to_string().contains(TOO_MANY_TASKS), "{error}"),
+                Ok(attributed) => assert_eq!((begun, attributed.problems), (1, vec![TOO_MANY_TASKS.to_owned()])),
+            }
+        }
+    }
+
+    #[test]
+    fn the_ledger_keeps_the_most_frequent_tasks_and_says_how_many_more_there_were() {
+        let occupant = |count: u64| Occupant {
+            name: count.to_string(),
+            count,
+            ..Occupant::default()
+        };
+        let attribution = |tasks: u64| Attribution {
+            tasks: (1..=tasks).map(occupant).collect(),
+            ..Attribution::default()
+        };
+        let most = MAX_LEDGER_TASKS as u64;
+        assert_eq!(bounded(attribution(most)), attribution(most));
+        let kept = bounded(attribution(most + 2));
+        assert_eq!(kept.tasks.len() as u64, most);
+        assert!(kept.tasks.iter().all(|task| task.count > 2), "{kept:?}");
+        assert_eq!(kept.problems, ["2 further names of tasks are not kept"]);
+    }
+
+    #[tokio::test]
+    async fn a_containers_tasks_are_its_own_whenever_they_come() {
+        let fake = Arc::new(Fake::default());
+        let attributor = Attributor::new(fake.clone());
+        let trace = trace_target([target(Some("/container"))].iter());
+        let listed_twice = async {
+            while *fake.listed.lock().unwrap() < 3 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let attributed = attributor
+            .for_operator(trace, Duration::from_secs(3600), listed_twice)
+            .await;
+        let begun = fake.begun.lock().unwrap()[0].clone();
+        assert_eq!((begun.own, begun.by_thread), ([1].into(), true));
+        let listed = *fake.listed.lock().unwrap();
+        assert_eq!(
+            *fake.own.lock().unwrap(),
+            (1..=listed).collect(),
+            "before, meanwhile, and at the end"
+        );
+        assert_eq!(attributed.unwrap().problems, [UNLISTED_TASKS]);
     }
 
     #[test]

@@ -9,20 +9,20 @@
 //! | `task` | follows the engine's view, settings and audits; takes callers' requests |
 //! | `target` | which CPUs and threads are read, from the engine's view |
 //! | `queue`, `thread` | the work for the ledger's thread, and that thread |
-//! | `backend` | `/proc`, the ring and the key, behind traits |
-//! | `accounts`, `restrict` | accounts and verdicts, computed from the files; what a pod may read of them |
+//! | `kernel_backend` | `/proc`, the ring and the key, behind traits |
+//! | `accounts`, `visible_to_pods` | accounts and verdicts, computed from the files; what a pod may read of them |
 //! | `attribution` | the names of what ran: on demand, after an intrusion, or sampled |
 //! | `status` | the journal's messages |
 
 mod accounts;
 mod attribution;
-mod backend;
+mod kernel_backend;
 mod queue;
-mod restrict;
 mod status;
 mod target;
 mod task;
 mod thread;
+mod visible_to_pods;
 
 use std::sync::Arc;
 
@@ -31,9 +31,9 @@ use stelia_ledger::entry::Event;
 
 pub(crate) use accounts::AccountReader;
 pub(crate) use attribution::Tracer;
-pub(crate) use backend::KernelBackend;
+pub(crate) use kernel_backend::KernelBackend;
 #[cfg(test)]
-pub(crate) use backend::RingDirectory;
+pub(crate) use kernel_backend::RingDirectory;
 pub(crate) use task::run;
 pub(crate) use thread::{CounterReader, RingOpener};
 #[cfg(test)]

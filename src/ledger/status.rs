@@ -7,30 +7,23 @@ use stelia_kubelet::PodName;
 use stelia_ledger::entry::{Class, Event};
 
 use crate::journal::{self, Pod, about};
+use crate::lasting_problem::LastingProblem;
 
-/// Logs why the ledger is not kept. A reason is logged once, until it changes.
-#[derive(Debug, Default)]
-pub(super) struct ProblemLog {
-    logged: Option<String>,
-}
-
-impl ProblemLog {
-    pub(super) fn failed(&mut self, problem: &str) {
-        if self.logged.as_deref() == Some(problem) {
-            return;
-        }
+/// Logs why the ledger is not kept.
+pub(super) fn failed(lasting: &mut LastingProblem, problem: &str) {
+    if lasting.begins(problem) {
         tracing::warn!(
             MESSAGE_ID = journal::LEDGER_PROBLEM,
             STELIA_REASON = problem,
             "the ledger is not kept: {problem}"
         );
-        self.logged = Some(problem.to_owned());
     }
+}
 
-    pub(super) fn works(&mut self) {
-        if self.logged.take().is_some() {
-            tracing::info!(MESSAGE_ID = journal::LEDGER_KEPT, "the ledger is kept again");
-        }
+/// Logs that the ledger is kept again.
+pub(super) fn works(lasting: &mut LastingProblem) {
+    if lasting.ends() {
+        tracing::info!(MESSAGE_ID = journal::LEDGER_KEPT, "the ledger is kept again");
     }
 }
 

@@ -11,6 +11,9 @@ use stelia_ledger::recorder;
 use stelia_ledger::sample::{Seat, Thread};
 use stelia_model as model;
 use stelia_node::cgroup::CgroupPath;
+use stelia_node::containers::container_scope;
+use stelia_node::vfio::without_shared;
+use stelia_settings::Isolation;
 
 /// The properties of an instance that the ledger needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +22,7 @@ pub(crate) struct VmTarget {
     pub(crate) name: String,
     /// As on D-Bus.
     pub(crate) state: Word<State>,
-    /// Its CPUs and vCPU threads; empty unless the VM is isolated or contained now.
+    /// Its CPUs and vCPU threads, or the container's cgroup; empty unless it is isolated or contained now.
     pub(crate) seats: BTreeSet<Seat>,
     /// The container's cgroup, from which its devices are read.
     pub(crate) origin: CgroupPath,
@@ -91,6 +94,7 @@ impl TargetTracker {
 fn is_same(one: &model::Instance, other: &model::Instance) -> bool {
     one.state == other.state
         && one.exclusive == other.exclusive
+        && one.isolation == other.isolation
         && one.vcpus == other.vcpus
         && one.origin == other.origin
         && one.isolated_us == other.isolated_us
@@ -106,10 +110,12 @@ impl VmTarget {
 
     fn from_view(instance: &model::Instance) -> Self {
         let has_cpus = matches!(instance.state.known(), Some(State::Isolated | State::Contained));
+        let is_container = instance.isolation.known() == Some(Isolation::Container);
         Self {
             name: instance.pod_name.as_ref().map(PodName::to_string).unwrap_or_default(),
             state: instance.state.clone(),
             seats: match has_cpus {
+                true if is_container => container_seats(&instance.exclusive, &instance.origin),
                 true => seats(&instance.exclusive, &instance.vcpus),
                 false => BTreeSet::new(),
             },
@@ -140,13 +146,26 @@ fn seats(exclusive: &CpuSet, pinned: &[model::PinnedThread]) -> BTreeSet<Seat> {
         return BTreeSet::from([Seat {
             cpus: exclusive.clone(),
             threads: threads(&|_| true),
+            cgroup: None,
         }]);
     }
     let seat = |cpu: u32| Seat {
         cpus: [cpu].into_iter().collect(),
         threads: threads(&|pinned| pinned == Some(cpu)),
+        cgroup: None,
     };
     exclusive.iter().map(seat).collect()
+}
+
+/// One seat of all CPUs of a whole container: its tasks run on any of them. They are those of the container's cgroup and of all below,
+/// wherever its runtime put the processes.
+fn container_seats(exclusive: &CpuSet, origin: &CgroupPath) -> BTreeSet<Seat> {
+    let seat = || Seat {
+        cpus: exclusive.clone(),
+        threads: Vec::new(),
+        cgroup: Some(container_scope(origin).to_string()),
+    };
+    (!exclusive.is_empty()).then(seat).into_iter().collect()
 }
 
 /// VMs that have CPUs of their own and whose counters are not read yet.
@@ -165,23 +184,17 @@ pub(super) fn recorder_vms(
     vms: &Targets,
     devices: &BTreeMap<PodUid, (CgroupPath, BTreeSet<String>)>,
 ) -> BTreeMap<String, recorder::Vm> {
-    let mut holders: BTreeMap<&String, usize> = BTreeMap::new();
-    for device in devices.values().flat_map(|(_, devices)| devices) {
-        *holders.entry(device).or_default() += 1;
-    }
-    let own = |pod: &PodUid| {
-        let devices = devices.get(pod).into_iter().flat_map(|(_, devices)| devices);
-        devices
-            .filter(|device| holders.get(device) == Some(&1))
-            .cloned()
-            .collect()
-    };
+    let all = devices
+        .iter()
+        .map(|(pod, (_, devices))| (pod, devices.clone()))
+        .collect();
+    let own = without_shared(all);
     let recorder_vm = |(pod, vm): (&PodUid, &Arc<VmTarget>)| {
         let vm = recorder::Vm {
             name: vm.name.clone(),
             state: vm.state.to_string(),
             seats: vm.seats.clone(),
-            own_devices: own(pod),
+            own_devices: own.get(pod).cloned().unwrap_or_default(),
         };
         (pod.to_string(), vm)
     };
@@ -236,6 +249,38 @@ mod tests {
     fn threads_that_may_use_all_cpus_make_them_one_seat() {
         assert_eq!(shown("2-3", &[(12, None), (10, None), (11, None)]), ["2-3: 10 11 12"]);
         assert_eq!(shown("2-4", &[(12, Some(4)), (10, None)]), ["2-4: 10 12"]);
+    }
+
+    #[test]
+    fn a_container_has_one_seat_of_all_its_cpus_and_the_whole_containers_cgroup() {
+        let parent = "/kubepods.slice/kubepods-pod00000000_0000_4000_8000_000000000001.slice";
+        let whole = format!("{parent}/cri-containerd-{}.scope", "a1".repeat(32));
+        for (origin, state, expected) in [
+            (whole.clone(), State::Isolated, Some(&whole)),
+            (whole.clone(), State::Contained, Some(&whole)),
+            // crun puts the processes one level below.
+            (format!("{whole}/container"), State::Isolated, Some(&whole)),
+            (whole.clone(), State::Floating, None),
+        ] {
+            let container = model::Instance {
+                state: state.into(),
+                isolation: Isolation::Container.into(),
+                exclusive: cpus("2-3,8"),
+                vcpus: Vec::new(),
+                origin: CgroupPath::parse(&origin).unwrap(),
+                ..isolated(1)
+            };
+            let mut targets = TargetTracker::default();
+            assert!(targets.update(&view(vec![container])));
+            let seats: Vec<Seat> = targets.all()[&pod(1)].seats.iter().cloned().collect();
+            let seat = expected.map(|cgroup| Seat {
+                cpus: cpus("2-3,8"),
+                threads: Vec::new(),
+                cgroup: Some(cgroup.clone()),
+            });
+            assert_eq!(seats, seat.into_iter().collect::<Vec<_>>(), "{origin}");
+        }
+        assert!(container_seats(&CpuSet::new(), &CgroupPath::root()).is_empty());
     }
 
     #[test]

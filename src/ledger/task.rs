@@ -9,6 +9,7 @@ use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::PodUid;
 use stelia_ledger::entry::{Class, Event};
 use stelia_model as model;
+use stelia_node::clock::now_us;
 use stelia_settings::{LedgerSettings, Settings};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -18,8 +19,9 @@ use super::attribution::{self, AttributionSchedule, Attributor};
 use super::queue::{ReadReason, WorkQueue};
 use super::target::{self, TargetTracker, Targets, VmTarget};
 use super::thread::{LedgerThread, Update};
-use super::{LedgerBackend, Signal, restrict, status};
-use crate::engine::{Handle, LedgerCall, now_us};
+use super::{LedgerBackend, Signal, status, visible_to_pods};
+use crate::engine::{Handle, LedgerCall};
+use crate::wait_until::wait_until;
 
 /// The shortest time between two readings because of changes, so that many VMs that start together cause one.
 const MIN_READ_INTERVAL: Duration = Duration::from_millis(100);
@@ -69,18 +71,11 @@ pub(crate) async fn run(
             Ok(()) = audits.changed() => task.audit(),
             Some(call) = calls.recv() => task.call(call),
             Some(update) = updates.recv() => task.use_update(update),
-            () = until(next) => {}
+            () = wait_until(next) => {}
         }
         task.use_view();
     }
     task.stop().await;
-}
-
-async fn until(next: Option<Instant>) {
-    match next {
-        Some(next) => tokio::time::sleep_until(next.into()).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// The running ledger thread.
@@ -191,7 +186,7 @@ impl Task {
         let Some(sample) = self.settings.borrow().ledger.sample.filter(|_| self.thread.is_some()) else {
             return;
         };
-        let targets = self.targets.all();
+        let targets = attribution::sampled(self.targets.all());
         let has_vms = !attribution::with_seats(&targets).is_empty();
         if has_vms && self.schedule.sample_is_due(sample.every.interval(), Instant::now()) {
             self.attribute_automatically(targets, sample.lasts(), false);
@@ -279,7 +274,7 @@ impl Task {
                 self.attribute_automatically(targets, attribution::INTRUSION_TRACE_DURATION, true);
             }
         }
-        if let Some(message) = restrict::intrusions(&events) {
+        if let Some(message) = visible_to_pods::intrusions(&events) {
             self.engine.note(&pod, self.engine.pod_name(&pod), "Intruded", message);
         }
         let _ = self.signals.send(Signal::Intruded(pod, events));
@@ -309,7 +304,7 @@ fn is_of_a_task(event: &Event) -> bool {
 /// Write each VM's part of an attribution with the next entry. `log`: to the journal too.
 fn record(queue: &WorkQueue, targets: &Targets, attribution: &Attribution, log: bool) {
     for (pod, vm) in targets.iter().filter(|(_, vm)| !vm.seats.is_empty()) {
-        let part = attribution::of_vm(attribution, vm);
+        let part = attribution::bounded(attribution::of_vm(attribution, vm));
         if log {
             log_attribution(pod, vm, &part);
         }

@@ -18,8 +18,9 @@ use stelia_settings::LedgerSettings;
 use tokio::sync::mpsc;
 
 use super::queue::{ReadReason, Work, WorkQueue};
-use super::status::{self, ProblemLog};
+use super::status;
 use super::target::{Targets, recorder_vms, settling};
+use crate::lasting_problem::LastingProblem;
 
 /// Reads the kernel's counters.
 pub(crate) trait CounterReader: Send {
@@ -108,7 +109,7 @@ pub(super) struct LedgerThread {
     summary: LedgerSummary,
     /// The summary that the task was last sent.
     sent_summary: Option<LedgerSummary>,
-    problems: ProblemLog,
+    problem: LastingProblem,
     /// The VFIO devices of each target's container, with the container's cgroup.
     devices: BTreeMap<PodUid, (CgroupPath, BTreeSet<String>)>,
 }
@@ -130,7 +131,7 @@ impl LedgerThread {
             ledger: None,
             summary: LedgerSummary::default(),
             sent_summary: None,
-            problems: ProblemLog::default(),
+            problem: LastingProblem::default(),
             devices: BTreeMap::new(),
         }
     }
@@ -245,8 +246,12 @@ impl LedgerThread {
                 None => self.works(),
             }
         }
-        let ledger = self.ledger.as_mut().filter(|_| for_caller)?;
-        Some(ledger.recorder.provisional(&sample, &vms))
+        if reason != ReadReason::Query && !for_caller {
+            return None;
+        }
+        // Also where a query has no caller any more: the recorder must see each sample.
+        let entry = self.ledger.as_mut()?.recorder.provisional(&sample, &vms);
+        for_caller.then_some(entry)
     }
 
     fn append(&mut self, mut draft: Draft, targets: &Targets) {
@@ -312,12 +317,12 @@ impl LedgerThread {
 
     fn works(&mut self) {
         self.summary.problem = None;
-        self.problems.works();
+        status::works(&mut self.problem);
     }
 
     /// Log and show the problem.
     fn failed(&mut self, problem: String) {
-        self.problems.failed(&problem);
+        status::failed(&mut self.problem, &problem);
         self.summary.problem = Some(problem);
     }
 

@@ -14,13 +14,13 @@ pub(crate) trait Folder: Send + Sync {
     /// The file as it is; `None` where there is none that could be read.
     fn read(&self) -> Option<Vec<u8>>;
 
-    /// Replace the file whole, with the lock held: it says how things are from now on.
+    /// Replace the file whole, with the lock held: it is up to date from now on.
     ///
     /// # Errors
     /// Operation, path and cause. What is there is the former file, and the lock is not held.
     fn write(&self, bytes: &[u8]) -> Result<(), String>;
 
-    /// The file says how things are without being written.
+    /// The file is up to date without being written.
     ///
     /// # Errors
     /// As of [`Folder::write`].

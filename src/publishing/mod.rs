@@ -1,6 +1,6 @@
 //! The file for the cluster's publisher: the node, its VMs and their events (`crates/publication/` has its format).
 //!
-//! A task in the doors' runtime follows the engine's view and its audits, and replaces the file where its bytes differ. What blocks is done
+//! A task in the entry points' runtime follows the engine's view and its audits, and replaces the file where its bytes differ. What blocks is done
 //! on another thread, one thing at a time. While publishing is switched off nothing is read, kept or timed.
 //!
 //! | file | its job |
@@ -11,7 +11,7 @@
 //! | `folder` | the file, and the lock that says that it is current |
 //! | `status` | the journal's messages, and the problem that the view shows |
 
-mod events;
+mod event_log;
 mod folder;
 mod node;
 mod pods;

@@ -15,7 +15,7 @@ use stelia_node_report::fingerprint::Method;
 use stelia_node_report::profile::Profile;
 use stelia_publication::Ready;
 
-use crate::engine::{Configuration, ObjectForm, node_name, node_object};
+use crate::engine::{Configuration, ObjectForm, node_name, node_topology};
 
 /// What was read of the host.
 #[derive(Debug, Clone)]
@@ -90,7 +90,7 @@ fn object(
         version: profile.version(None).unwrap_or(ApiVersion::V1Alpha2),
         method: Method::default(),
     };
-    let object = node_object(system, view, config, name, form)?;
+    let object = node_topology(system, view, config, name, form)?;
     serde_json::to_value(&object).map_err(ErrorKind::Failed.context("write the object"))
 }
 

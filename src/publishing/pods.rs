@@ -1,4 +1,4 @@
-//! What each pod is told of its VM, and which changes of it are events. Pure: the former file's pods and the engine's view give the new ones.
+//! What each pod is told of its VM, and which changes of it are events that have no number yet. Pure: the former file's pods and the engine's view give the new ones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,12 +7,17 @@ use stelia_api::reason::{joined, visible_to};
 use stelia_api::{Reason, ReasonKind, State, Word};
 use stelia_kubelet::PodUid;
 use stelia_model as model;
-use stelia_publication::{Kind, Pod};
+use stelia_publication::{Event, Kind, Pod};
+use stelia_settings::Isolation;
 
-use super::events::NewEvent;
+use super::event_log::from_change;
 
 /// How long an instance may float without vCPUs before that is an event, microseconds: no runner needs half of it.
 const MAX_FLOATING_TIME_US: u64 = 120_000_000;
+
+/// Why a container floats: its partition is not made yet.
+const WITHOUT_PARTITION: &str =
+    "its container has no partition yet: it runs on the CPUs of its cgroup, as without steliad";
 
 pub(super) type Instances = BTreeMap<PodUid, Arc<model::Instance>>;
 
@@ -27,7 +32,7 @@ struct PodState {
 }
 
 /// The pods as they are now, by UID, and the events since `before`.
-pub(super) fn update(before: &[Pod], instances: &Instances, now_us: u64) -> (Vec<Pod>, Vec<NewEvent>) {
+pub(super) fn update(before: &[Pod], instances: &Instances, now_us: u64) -> (Vec<Pod>, Vec<Event>) {
     let mut new_events = Vec::new();
     let mut formers: BTreeMap<&str, &Pod> = before.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
     let pods = instances.values().filter_map(|instance| {
@@ -36,7 +41,7 @@ pub(super) fn update(before: &[Pod], instances: &Instances, now_us: u64) -> (Vec
         let pod = pod(instance, former, &state, now_us)?;
         let same = |former: &&Pod| former.reason == pod.reason && former.message == pod.message;
         if let Some(kind) = state.event.filter(|_| former.filter(same).is_none()) {
-            new_events.push(NewEvent::from_change(&pod, kind, now_us));
+            new_events.push(from_change(&pod, kind, now_us));
         }
         Some(pod)
     });
@@ -44,10 +49,13 @@ pub(super) fn update(before: &[Pod], instances: &Instances, now_us: u64) -> (Vec
     for gone in formers.into_values() {
         let pod = Pod {
             reason: "Released".to_owned(),
-            message: "it ended or was deregistered: it has no CPUs of its own any more".to_owned(),
+            message: match gone.isolation == Isolation::Container.name() {
+                true => "it ended or was deregistered".to_owned(),
+                false => "it ended or was deregistered: it has no CPUs of its own any more".to_owned(),
+            },
             ..gone.clone()
         };
-        new_events.push(NewEvent::from_change(&pod, Kind::Normal, now_us));
+        new_events.push(from_change(&pod, Kind::Normal, now_us));
     }
     (pods, new_events)
 }
@@ -67,6 +75,7 @@ fn pod(instance: &model::Instance, former: Option<&Pod>, state: &PodState, now_u
         namespace,
         name,
         container: instance.container.clone(),
+        isolation: instance.isolation.name().to_owned(),
         state: instance.state.to_string(),
         isolated: state.isolated,
         reason: state.reason.to_owned(),
@@ -89,12 +98,16 @@ fn state(instance: &model::Instance, now_us: u64) -> PodState {
     if let Some(broken) = broken(instance) {
         return broken;
     }
+    let is_container = instance.isolation.known() == Some(Isolation::Container);
     match instance.state.known() {
         Some(State::Isolated) => PodState {
             isolated: true,
             ..of(
                 "Isolated",
-                &format!("its vCPUs have the CPUs {cpus} to themselves"),
+                &match is_container {
+                    true => format!("its container has the CPUs {cpus} to itself"),
+                    false => format!("its vCPUs have the CPUs {cpus} to themselves"),
+                },
                 Some(Kind::Normal),
             )
         },
@@ -105,10 +118,18 @@ fn state(instance: &model::Instance, now_us: u64) -> PodState {
                 false => Kind::Warning,
             };
             let because = why.map(|why| format!(": {}", why.in_words())).unwrap_or_default();
-            let message =
-                format!("its vCPUs are pinned to the CPUs {cpus}, without a partition that keeps others off{because}");
+            let who = match is_container {
+                true => "its container has",
+                false => "its vCPUs are pinned to",
+            };
+            let message = format!("{who} the CPUs {cpus}, without a partition that keeps others off{because}");
             of("Contained", &message, Some(kind))
         }
+        // Nothing of it is moved, and it waits for no vCPUs.
+        Some(State::Registered) if is_container => {
+            of("Registering", "its container's cgroup becomes the partition", None)
+        }
+        _ if is_container => of("Floating", WITHOUT_PARTITION, None),
         Some(State::Registered) => of("Registering", "its processes are being moved", None),
         _ if shares(instance) => of("Shared", "its class has no CPUs of its own", None),
         _ if now_us.saturating_sub(instance.registered_us) > MAX_FLOATING_TIME_US => of(

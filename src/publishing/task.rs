@@ -5,18 +5,20 @@ use std::time::{Duration, Instant};
 
 use stelia_api::publishing::Publishing;
 use stelia_model as model;
+use stelia_node::clock::{now_us, since_boot};
 use stelia_node_report::profile::Profile;
 use stelia_publication::{Pod, Publication, VERSION};
 use stelia_settings::{Publish, Settings};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::events::{EventLog, NewEvent};
+use super::event_log::{EventLog, from_incident};
 use super::folder::Folder;
 use super::node::{self, Host};
-use super::pods;
-use super::status::Status;
-use crate::engine::{Handle, now_us};
+use super::{pods, status};
+use crate::engine::Handle;
+use crate::lasting_problem::LastingProblem;
+use crate::wait_until::wait_until;
 
 /// The shortest time between two updates because of changes: many VMs that start together are one change.
 const MIN_UPDATE_INTERVAL: Duration = Duration::from_millis(100);
@@ -30,9 +32,8 @@ pub(crate) async fn run(engine: Handle, folder: Arc<dyn Folder>, cancel: Cancell
         let publish = settings.borrow_and_update().publish;
         let Some(profile) = profile(publish) else {
             engine.incidents().keep(false);
-            let removed = folder.remove();
-            if let Err(problem) = &removed {
-                Status::default().failed(problem.clone());
+            if let Err(problem) = folder.remove() {
+                status::failed(&mut LastingProblem::default(), &problem);
             }
             if engine.view().publishing.profile.is_some() {
                 engine.show_publishing(Publishing::default());
@@ -63,13 +64,6 @@ fn profile(publish: Publish) -> Option<Profile> {
     }
 }
 
-async fn until(next: Option<Instant>) {
-    match next {
-        Some(next) => tokio::time::sleep_until(next.into()).await,
-        None => std::future::pending().await,
-    }
-}
-
 /// Do this work on a thread that may block. `None` where it panicked, which the journal has.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     tokio::task::spawn_blocking(work).await.ok()
@@ -90,7 +84,7 @@ struct Task {
     /// The file's bytes, as far as is known.
     written: Option<Vec<u8>>,
     written_us: u64,
-    status: Status,
+    problem: LastingProblem,
     /// Whether something changed since the last update.
     changed: bool,
     /// Whether an audit began since then: what no event reports is read again, and the file compared.
@@ -122,7 +116,7 @@ impl Task {
             log: EventLog::after(events, since_boot_ms()),
             written,
             written_us: 0,
-            status: Status::default(),
+            problem: LastingProblem::default(),
             changed: true,
             audited: true,
             incidents: false,
@@ -163,7 +157,7 @@ impl Task {
                 }
                 Ok(()) = self.audits.changed() => self.audited = true,
                 () = self.engine.incidents().noted() => self.incidents = true,
-                () = until(next) => {}
+                () = wait_until(next) => {}
             }
         }
     }
@@ -190,7 +184,7 @@ impl Task {
         self.incidents = false;
         for (pod, incidents) in self.engine.incidents().take() {
             let incidents = incidents.into_iter();
-            new_events.extend(incidents.map(|incident| NewEvent::from_incident(pod.as_str(), incident)));
+            new_events.extend(incidents.map(|incident| from_incident(pod.as_str(), incident)));
         }
         new_events.into_iter().for_each(|event| self.log.note(event));
         match self.text() {
@@ -254,13 +248,13 @@ impl Task {
         match done.await {
             Some(Ok((written, bytes))) => {
                 self.written = Some(bytes);
-                self.status.works();
+                status::works(&mut self.problem);
                 if written {
                     self.written_us = now_us();
                 }
             }
             // It is tried again at the next change or audit.
-            Some(Err(problem)) => self.status.failed(problem),
+            Some(Err(problem)) => status::failed(&mut self.problem, &problem),
             None => {}
         }
     }
@@ -271,15 +265,15 @@ impl Task {
         self.written = None;
         let removed = blocking(move || folder.remove()).await;
         match removed {
-            Some(Err(also)) => self.status.failed(format!("{problem}; {also}")),
-            _ => self.status.failed(problem),
+            Some(Err(also)) => status::failed(&mut self.problem, &format!("{problem}; {also}")),
+            _ => status::failed(&mut self.problem, &problem),
         }
     }
 
     fn show(&self) {
         let publishing = Publishing {
             profile: Some(self.profile.name().to_owned()),
-            problem: self.status.problem().cloned(),
+            problem: self.problem.text().cloned(),
             written_us: self.written_us,
         };
         if *self.views.borrow().publishing != publishing {
@@ -290,7 +284,5 @@ impl Task {
 
 /// Milliseconds since boot: a floor for the numbers of events, of which there are fewer than one a millisecond.
 fn since_boot_ms() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let (seconds, nanoseconds) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
-    seconds.saturating_mul(1000).saturating_add(nanoseconds / 1_000_000)
+    u64::try_from(since_boot().as_millis()).unwrap_or(u64::MAX)
 }

@@ -7,7 +7,7 @@ use stelia_api::quiet::{Problem, Report};
 use stelia_quiet::files::System;
 use stelia_quiet::kernel::{Directory, Kernel};
 use stelia_quiet::order::{Order, SOCKET, STORE};
-use stelia_quiet::{client, threads};
+use stelia_quiet::{client, late_kernel_threads};
 
 /// Carries out orders.
 pub(crate) trait OrderExecutor: Send + Sync {
@@ -25,7 +25,7 @@ pub(crate) trait OrderExecutor: Send + Sync {
 /// `steliad-quiet` does not have.
 #[derive(Default)]
 pub(crate) struct QuietExecutor {
-    threads: Mutex<threads::Memory>,
+    threads: Mutex<late_kernel_threads::Memory>,
 }
 
 impl OrderExecutor for QuietExecutor {
@@ -65,6 +65,6 @@ impl QuietExecutor {
         };
         // A panic does not leave an entry half changed.
         let mut memory = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        threads::carry_out(system, order, &mut memory, report);
+        late_kernel_threads::carry_out(system, order, &mut memory, report);
     }
 }

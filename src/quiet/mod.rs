@@ -7,13 +7,13 @@
 //! | file | contents |
 //! |---|---|
 //! | `task` | sends orders, and plans the next one by the answer |
-//! | `target` | the order, from the engine's view and the settings |
+//! | `order_from_view` | the order, from the engine's view and the settings |
 //! | `executor` | the programs that carry out orders |
 //! | `status` | the journal's messages and the view |
 
 mod executor;
+mod order_from_view;
 mod status;
-mod target;
 mod task;
 
 #[cfg(test)]

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stelia_api::quiet::{Quiet, Report};
-use stelia_kubelet::{ContainerCgroup, PodUid};
+use stelia_api::quiet::Report;
+use stelia_kubelet::PodUid;
 use stelia_model as model;
+use stelia_node::clock::now_us;
 use stelia_node::vfio;
 use stelia_quiet::order::Order;
 use stelia_settings::{Settings, VfioIrqs};
@@ -14,9 +15,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::executor::OrderExecutor;
-use super::status::{self, OrderLog};
-use super::target::{order_for, without_shared};
-use crate::engine::{Handle, now_us};
+use super::order_from_view::order_for;
+use super::status::{OrderLog, ShownOrders};
+use crate::engine::Handle;
+use crate::wait_until::wait_until;
 
 /// The first retry interval of an order that failed. It doubles, up to the audit's interval.
 const FAILED_RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -34,13 +36,17 @@ pub(crate) async fn run(engine: Handle, executor: Arc<dyn OrderExecutor>, cancel
         retry_interval: None,
         skipped: BTreeSet::new(),
         log: OrderLog::default(),
+        shown: ShownOrders::default(),
         next: executor.may_be_in_force().then(Instant::now),
         engine: engine.clone(),
         executor,
     };
     let mut reconciled = engine.reconciled();
     loop {
-        status::show_setting(&task.engine, task.settings.borrow().quiet.irq_steering.name());
+        let steering = task.settings.borrow().quiet.irq_steering.name();
+        if let Some(quiet) = task.shown.set_steering(steering) {
+            task.engine.show_quiet(quiet);
+        }
         let order = task.order();
         if task.is_due(&order, Instant::now()) {
             task.send(order).await;
@@ -52,15 +58,8 @@ pub(crate) async fn run(engine: Handle, executor: Arc<dyn OrderExecutor>, cancel
             changed = task.views.changed() => if changed.is_err() { return },
             changed = task.settings.changed() => if changed.is_err() { return },
             Ok(()) = reconciled.changed() => task.next = task.next.map(|_| Instant::now()),
-            () = until(next) => {}
+            () = wait_until(next) => {}
         }
-    }
-}
-
-async fn until(next: Option<Instant>) {
-    match next {
-        Some(next) => tokio::time::sleep_until(next.into()).await,
-        None => std::future::pending().await,
     }
 }
 
@@ -80,6 +79,7 @@ struct Task {
     /// The pods whose VMs the last order skipped.
     skipped: BTreeSet<String>,
     log: OrderLog,
+    shown: ShownOrders,
     /// When the order is sent again although nothing changed; `None` while nothing is in force.
     next: Option<Instant>,
 }
@@ -93,7 +93,7 @@ impl Task {
             VfioIrqs::Float => BTreeMap::new(),
             VfioIrqs::Own => {
                 self.read_devices(&view);
-                without_shared(self.devices.clone())
+                vfio::without_shared(self.devices.clone())
             }
         };
         order_for(&view, &settings.quiet, &own)
@@ -104,12 +104,10 @@ impl Task {
         self.devices.retain(|pod, _| view.instances.contains_key(pod));
         let system = self.engine.system();
         for (pod, instance) in &view.instances {
-            if self.devices.contains_key(pod) {
-                continue;
+            if !self.devices.contains_key(pod) {
+                let devices = vfio::devices_of(system, &instance.origin);
+                self.devices.insert(pod.clone(), devices);
             }
-            let container = ContainerCgroup::parse(instance.origin.as_str());
-            let devices = container.map(|container| vfio::devices(&system.run, &system.sys, &container));
-            self.devices.insert(pod.clone(), devices.unwrap_or_default());
         }
     }
 
@@ -133,21 +131,14 @@ impl Task {
         let (executor, sending) = (self.executor.clone(), order.clone());
         let answer = tokio::task::spawn_blocking(move || executor.carry_out(&sending)).await;
         let answer = answer.unwrap_or_else(|panicked| Err(panicked.to_string()));
-        let steering = self.settings.borrow().quiet.irq_steering.name().to_owned();
         let quiet = match answer {
-            Ok(report) => Quiet {
-                steering,
-                problem: None,
-                answered_us: now_us(),
-                report: self.carried_out(order, report),
-            },
+            Ok(report) => {
+                let report = self.carried_out(order, report);
+                self.shown.carried_out(report, now_us())
+            }
             Err(problem) => {
                 self.failed(order, &problem);
-                Quiet {
-                    steering,
-                    problem: Some(problem),
-                    ..(*self.engine.view().quiet).clone()
-                }
+                self.shown.failed(problem)
             }
         };
         self.engine.show_quiet(quiet);

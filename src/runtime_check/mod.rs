@@ -12,21 +12,21 @@
 //! |---|---|
 //! | `question` | what the runtime is asked, and what counts as an answer |
 //! | `stand_in` | the cgroups and processes that replace the container |
-//! | `state` | the copy of the container's state |
+//! | `container_state` | the copy of the container's state |
 
+mod container_state;
 mod question;
 mod stand_in;
-mod state;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use stelia_node::oci::{Identity, Runtime, Verdict, runtime_of, verdict_file};
 
 use stand_in::{Shape, StandIn};
+use stelia_node::clock::now_us;
 
 /// Exit code of a check that failed: 1 says that the runtime does not cope, and clap takes 2 for wrong usage.
 const EXIT_CHECK_FAILED: u8 = 3;
@@ -78,14 +78,13 @@ fn check(container_id: &str) -> anyhow::Result<Verdict> {
         bail!("{} was replaced meanwhile", runtime.binary.display());
     }
 
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let verdict = Verdict {
         manager: runtime.manager,
         binary: runtime.binary.clone(),
         identity: before,
         copes: answered.is_ok(),
         words: answered.err().unwrap_or_default(),
-        tried_us: u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX),
+        tried_us: now_us(),
     };
     let file = verdict_file(Path::new("/run"), &runtime);
     verdict
@@ -115,7 +114,7 @@ impl Check<'_> {
 
     fn ask(&self, stand_in: &StandIn) -> anyhow::Result<Result<(), String>> {
         let process = stand_in.process()?;
-        let state = state::with_stand_in(self.runtime.kind, self.state, &process)
+        let state = container_state::with_stand_in(self.runtime.kind, self.state, &process)
             .with_context(|| format!("copy {}", self.runtime.state_file(self.container_id).display()))?;
         let directory = TemporaryDirectory::make()?;
         let root = directory.0.join("root");

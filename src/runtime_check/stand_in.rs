@@ -8,7 +8,7 @@ use stelia_node::holder::{Hold, Holders, KernelHolders};
 use stelia_node::proc::{start_time, unified_cgroup};
 use stelia_record::IN_PLACE;
 
-use super::state::Process;
+use super::container_state::Process;
 
 const HIERARCHY: &str = "/sys/fs/cgroup";
 

@@ -86,8 +86,8 @@ fn every_test_that_is_named_exists() {
 #[test]
 fn the_index_lists_every_page_once_and_nothing_else() {
     let index = read(&root().join("docs/README.md"));
-    let rows = index.lines().filter(|line| line.starts_with("| `"));
-    let first = |row: &str| quoted(row.split('|').nth(1).unwrap_or_default());
+    let rows = index.lines().filter(|line| line.starts_with("- `"));
+    let first = |row: &str| quoted(row.split(':').next().unwrap_or_default());
     let mut listed: Vec<String> = rows.flat_map(first).filter(|name| name.ends_with(".md")).collect();
     let of_repository = ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "tests/README.md"];
     listed.retain(|name| !of_repository.contains(&name.as_str()));

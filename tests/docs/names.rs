@@ -113,7 +113,9 @@ fn every_setting_that_is_named_exists_and_takes_the_value() {
                 true => word.clone(),
                 false => format!("{key} = {value:?}"),
             };
-            let parsed = Fragment::parse(&line, Path::new(&page)).and_then(Fragment::check);
+            let parse = |text: &str| Fragment::parse(text, Path::new(&page)).and_then(Fragment::check);
+            // A key of rules is none of the settings.
+            let parsed = parse(&line).or_else(|_| parse(&format!("[[adopt]]\nuse = \"qemu\"\n{line}")));
             assert!(parsed.is_ok(), "{page}: {word}: {parsed:?}");
         }
     }

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use stelia_node::kvm_events::{Change, KvmEvents, KvmMessage, VmEvent};
 
 use crate::client::block_on;
-use crate::guest::Accel;
-use crate::host::{Thread, container_of, output, read, run, threads_of, wait_until, wait_until_or};
 use crate::kvm::needs_kvm;
-use crate::pods::{Pod, on_node, on_node_undoing};
+use crate::support::guest::Accel;
+use crate::support::host::{Thread, container_of, output, read, run, threads_of, wait_until, wait_until_or};
+use crate::support::pods::{Pod, on_node, on_node_undoing};
 
 pub const TEST_VMM: &str = "/job/test-vmm";
 /// The guest's memory, within the container.

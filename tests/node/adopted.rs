@@ -4,12 +4,12 @@ use stelia_cpus::CpuSet;
 
 use crate::adopt_vmm::{SHAPES, Shape, TEST_VMM};
 use crate::contained::{configure, unconfigure};
-use crate::guest::Accel;
-use crate::host::{Thread, container_of, cpus, kind, partitioned, read, run, wait_until, wait_until_or};
 use crate::in_place::is_sid;
 use crate::kvm::needs_kvm;
-use crate::pods::{Pod, on_node_undoing};
-use crate::promise::{describe, near_pool, state};
+use crate::support::guest::Accel;
+use crate::support::host::{Thread, container_of, cpus, kind, partitioned, read, run, wait_until, wait_until_or};
+use crate::support::pods::{Pod, on_node_undoing};
+use crate::support::promise::{describe, near_pool, state};
 
 pub const ADOPTED: &str = "3d1f0b7c5e9a4c62a8f4d2b96071ce58";
 const NOT_ADOPTED: &str = "c84e6a1f92d74b0bb35d7e08f1a6429c";

@@ -6,9 +6,9 @@ use stelia_api::client::ManagerProxy;
 use stelia_cpus::CpuSet;
 
 use crate::client::{Refusal, ask_from, attach, block_on, pidfd, register};
-use crate::host::{SLICE, partitioned, read, scopes};
-use crate::pods::{Pod, on_node};
-use crate::promise::assert_isolated;
+use crate::support::host::{SLICE, partitioned, read, scopes};
+use crate::support::pods::{Pod, on_node};
+use crate::support::promise::assert_isolated;
 
 const NOBODY: &str = "00000000-0000-4000-8000-000000000000";
 
@@ -109,7 +109,7 @@ fn threads_and_processes_of_others_are_not_attached() {
 }
 
 /// QEMU's process, by one of its other threads.
-fn two_qemu(threads: &crate::pods::Threads) -> u32 {
+fn two_qemu(threads: &crate::support::pods::Threads) -> u32 {
     let qemu = threads
         .others
         .iter()

@@ -6,9 +6,9 @@ use std::thread::{scope, sleep};
 use std::time::Duration;
 
 use crate::crash::{DAEMON, isolate, main_pid, quiet_vm, wait_state};
-use crate::host::{leftovers, output, run, wait_until};
-use crate::pods::{Pod, on_node};
-use crate::promise::{assert_isolated, state};
+use crate::support::host::{leftovers, output, run, wait_until};
+use crate::support::pods::{Pod, on_node};
+use crate::support::promise::{assert_isolated, state};
 
 /// The process that has the daemon's name on the bus.
 fn owner() -> String {

@@ -9,8 +9,8 @@ use stelia_api::client::{Dict, InstanceProxy, ManagerProxy};
 use zbus::connection::Builder;
 use zbus::{Connection, Fd, OwnedObjectPath, Variant};
 
-use crate::host::run;
-use crate::pods::Pod;
+use crate::support::host::run;
+use crate::support::pods::Pod;
 
 /// The error's name without its prefix, and its text.
 pub type Refusal = (String, String);
@@ -176,7 +176,7 @@ pub fn register_and_deregister(pod: &Pod, anchor: u32) {
 }
 
 pub fn memory_kib(pid: &str) -> usize {
-    let status = crate::host::read(format!("/proc/{pid}/status"));
+    let status = crate::support::host::read(format!("/proc/{pid}/status"));
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
     number.expect("VmRSS")

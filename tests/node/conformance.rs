@@ -7,8 +7,8 @@ use std::process::Command;
 use stelia_node::cgroup::{CgroupPath, KernelCgroups};
 use stelia_testnode::conformance;
 
-use crate::host::CGROUP;
-use crate::pods::on_node;
+use crate::support::host::CGROUP;
+use crate::support::pods::on_node;
 
 /// Remove a cgroup and what is in it.
 fn remove_tree(directory: &Path) {
@@ -31,7 +31,7 @@ fn the_model_keeps_the_rules_of_this_kernel() {
         process.kill().expect("kill");
         process.wait().expect("wait");
         let directory = Path::new(CGROUP).join("conformance");
-        crate::host::wait_until("its cgroups gone", || {
+        crate::support::host::wait_until("its cgroups gone", || {
             remove_tree(&directory);
             (!directory.exists()).then_some(())
         });

@@ -2,17 +2,22 @@
 
 use std::fs;
 
-use crate::host::{CGROUP, SLICE, cpus, read, run, scopes, thread, wait_until};
-use crate::pods::{Pod, Threads, on_node_undoing};
-use crate::promise::{assert_isolated, near_pool, state};
+use crate::support::host::{CGROUP, SLICE, cpus, read, run, scopes, thread, wait_until};
+use crate::support::pods::{Pod, Threads, on_node_undoing};
+use crate::support::promise::{assert_isolated, near_pool, state};
 
 pub const UNITS: [&str; 3] = ["system.slice", "user.slice", "init.scope"];
 const DROP_IN: &str = "/run/stelia/steliad.toml.d/90-test.toml";
 
 pub fn configure(text: &str) {
+    set_drop_in(text);
+    run(&["systemctl", "reload", "steliad"]);
+}
+
+/// Settings that the daemon reads when it starts or reloads.
+pub fn set_drop_in(text: &str) {
     fs::create_dir_all("/run/stelia/steliad.toml.d").expect("directory");
     fs::write(DROP_IN, text).expect(DROP_IN);
-    run(&["systemctl", "reload", "steliad"]);
 }
 
 /// The settings as they were; also undoes a test that did not come so far.

@@ -5,9 +5,9 @@ mod blocks;
 
 use std::process::{Command, Stdio};
 
-use crate::host::{output, read, run, scopes};
-use crate::pods::{Pod, on_node};
-use crate::promise::{assert_isolated, state};
+use crate::support::host::{output, read, run, scopes};
+use crate::support::pods::{Pod, on_node};
+use crate::support::promise::{assert_isolated, state};
 use blocks::{printed, recipes};
 
 /// What the page's variables stand for.

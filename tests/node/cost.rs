@@ -20,17 +20,20 @@ use self::bare::{Bare, Limits, SystemdProxy};
 use self::trace::Trace;
 use crate::client::memory_kib;
 use crate::contained::{configure, unconfigure};
+use crate::container::{RULE, database, until_partition};
 use crate::crash::main_pid;
-use crate::host::{cpus, output, read, run, wait_until};
-use crate::pods::{Pod, on_node, on_node_undoing};
-use crate::promise::{assert_isolated, describe};
 use crate::quiet::quiet;
 use crate::scale::{Bus, Sleeper, floats_have, last_shared, replace_state, room, two_states};
+use crate::support::host::{cpus, output, read, run, wait_until};
+use crate::support::pods::{Pod, on_node, on_node_undoing};
+use crate::support::promise::{assert_isolated, describe};
 
 /// VmRSS of the daemon on a node without VMs, KiB.
 const MAX_RESIDENT_KIB: usize = 8 * 1024;
 /// System calls for the audit of one VM.
 const MAX_AUDIT_CALLS: usize = 150;
+/// System calls for the audit of a container whose own cgroup is the partition.
+const MAX_CONTAINER_AUDIT_CALLS: usize = 100;
 /// System calls of the daemon's for an order of steliad-quiet and a look at the kernel's threads, where nothing changes.
 const MAX_ORDER_CALLS: usize = 250;
 /// System calls of the ledger's thread for a look at one VM, and its part of the node's files.
@@ -191,6 +194,51 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
         assert!(start <= MAX_GROWTH, "{start:.2} times the system calls");
         last.assert_whole();
         others.iter().for_each(Sleeper::assert_whole);
+    });
+}
+
+#[test]
+fn an_audit_of_a_container_costs_less_than_that_of_a_vm() {
+    on_node_undoing(unconfigure, || {
+        let settings = format!("irq-steering = \"off\"\nledger = false\n{RULE}");
+        configure(&settings);
+        let bus = Bus::open();
+        let first = database("first", "runc", &["--cpus", "1"]);
+        until_partition(&first, "alone");
+        let trace = Trace::start();
+        reconcile(&bus);
+        audit(&bus, &first);
+        let (alone, _) = idle(&trace, "two calls: the path of a container, and its audit", || {
+            audit(&bus, &first)
+        });
+        let (all_of_one, _) = idle(&trace, "two audits of the node with 1 container", || reconcile(&bus));
+        drop(trace);
+        let others: Vec<Pod> = (0..4)
+            .map(|n| database(&format!("other-{n}"), "runc", &["--cpus", "1"]))
+            .collect();
+        others.iter().for_each(|pod| until_partition(pod, "beside the first"));
+        let trace = Trace::start();
+        reconcile(&bus);
+        audit(&bus, &first);
+        let (beside, _) = idle(&trace, "two calls: the path of one of 5, and its audit", || {
+            audit(&bus, &first)
+        });
+        let (all_of_five, _) = idle(&trace, "two audits of the node with 5 containers", || reconcile(&bus));
+        drop(trace);
+        let each = all_of_five.saturating_sub(all_of_one) / 8;
+        println!("  an audit of a container: {alone} system calls; one more in the node's: {each}");
+        assert!(
+            alone <= MAX_CONTAINER_AUDIT_CALLS,
+            "{alone} system calls for a container"
+        );
+        assert!(
+            each <= MAX_CONTAINER_AUDIT_CALLS,
+            "{each} system calls for a further one"
+        );
+        assert!(
+            beside * 10 <= alone * 12,
+            "{alone} system calls alone, {beside} beside 4"
+        );
     });
 }
 

@@ -11,10 +11,12 @@ use zbus::connection::Builder;
 use zbus::{Fd, Variant};
 
 use crate::client::{block_on, pidfd};
-use crate::guest::Accel;
-use crate::host::{CGROUP, Thread, leftovers, output, read, run, scopes, thread, wait_until};
-use crate::pods::{Pod, on_node};
-use crate::promise::{assert_isolated, state};
+use crate::contained::{set_drop_in, unconfigure};
+use crate::container::{RULE, database, is_given_back, is_partition, until_partition};
+use crate::support::guest::Accel;
+use crate::support::host::{CGROUP, Thread, leftovers, output, read, run, scopes, thread, wait_until};
+use crate::support::pods::{Pod, on_node, on_node_undoing};
+use crate::support::promise::{assert_isolated, state};
 
 /// As its unit calls it.
 pub const DAEMON: &str = "/usr/libexec/stelia/steliad";
@@ -273,6 +275,36 @@ fn killed_between_any_two_steps_of_deregister_the_container_is_isolated_or_as_ku
             }
             if left {
                 isolate(&pod);
+            }
+        }
+    });
+}
+
+/// Adopted by a rule at the daemon's start, deregistered without one.
+#[test]
+fn killed_between_any_two_steps_a_container_is_a_partition_or_as_kubelet_made_it() {
+    on_node_undoing(unconfigure, || {
+        let pod = database("steps", "runc", &[]);
+        let failpoints = Failpoints::mount();
+        for n in steps() {
+            set_drop_in(RULE);
+            let daemon = failpoints.daemon_that_dies_at(n);
+            until_partition(&pod, &format!("although the daemon was killed at step {n}"));
+            let adopting = main_pid() != daemon;
+
+            set_drop_in("audit-interval-s = 3600\n");
+            let daemon = failpoints.daemon_that_dies_at(n);
+            let done = output(&["steliactl", "deregister", &pod.uid]).status.success();
+            let leaving = wait_until("the daemon's answer or its end", || {
+                (done || main_pid() != daemon).then_some(main_pid() != daemon)
+            });
+            wait_until("whole or absent", || {
+                (is_partition(&pod) || is_given_back(&pod)).then_some(())
+            });
+            println!("  step {n}: died while it adopted: {adopting}, while it deregistered: {leaving}");
+            if !adopting && !leaving {
+                assert!(done && is_given_back(&pod) && n > 6, "fewer than {n} steps");
+                return;
             }
         }
     });

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::host::{leftovers, read, run, wait_until};
 use crate::limits::{in_float, scope_file, vm_with_shell};
-use crate::pods::{Pod, on_node};
-use crate::promise::{assert_given_back, assert_isolated, is_isolated};
+use crate::support::host::{leftovers, read, run, wait_until};
+use crate::support::pods::{Pod, on_node};
+use crate::support::promise::{assert_given_back, assert_isolated, is_isolated};
 
 /// The container's scope, which systemd knows.
 fn unit(pod: &Pod) -> (PathBuf, String) {

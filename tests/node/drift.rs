@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::host::{cpus, read, run, wait_until};
 use crate::life::degraded;
-use crate::pods::{Pod, on_node, on_node_undoing};
-use crate::promise::{assert_isolated, counters, is_isolated};
-use crate::strace::Strace;
+use crate::support::host::{cpus, read, run, wait_until};
+use crate::support::pods::{Pod, on_node, on_node_undoing};
+use crate::support::promise::{assert_isolated, counters, is_isolated};
+use crate::support::strace::Strace;
 
 /// `MESSAGE_ID` of the journal entries that tell of it.
 const DRIFT: &str = "MESSAGE_ID=8e5be1c0b4a84b3f9d2a6f0c7d1e4a52";

@@ -20,9 +20,9 @@ use zbus::{Connection, Fd, Variant};
 use crate::client::{block_on, pidfd};
 use crate::contained::{configure, unconfigure};
 use crate::crash::{main_pid, quiet_vm};
-use crate::host::{cpus, read, run, wait_until};
-use crate::pods::{Pod, on_node_undoing};
-use crate::promise::state;
+use crate::support::host::{cpus, read, run, wait_until};
+use crate::support::pods::{Pod, on_node_undoing};
+use crate::support::promise::state;
 
 const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 const SOCKET: &str = "unix:path=/run/stelia/runner/socket";

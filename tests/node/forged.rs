@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use crate::drift::put;
-use crate::host::{CGROUP, cpus, output, partitioned, read, run, wait_until};
-use crate::pods::{Pod, on_node};
-use crate::promise::{assert_isolated, describe, is_isolated, state};
+use crate::support::host::{CGROUP, cpus, output, partitioned, read, run, wait_until};
+use crate::support::pods::{Pod, on_node};
+use crate::support::promise::{assert_isolated, describe, is_isolated, state};
 
 /// What may be said of a pod's container: a record by which its only vCPU is this task.
 struct Lie<'a> {
@@ -119,7 +119,7 @@ fn a_container_that_writes_its_own_cgroup_gains_nothing() {
 
         let init = place(1);
         let vcpu = victim.threads().vcpus[0].tid;
-        let shared: String = crate::pods::pool().to_string();
+        let shared: String = crate::support::pods::pool().to_string();
         let lies = [
             (
                 "PID 1 of the host",

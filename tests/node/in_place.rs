@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use crate::contained::{configure, unconfigure};
-use crate::host::{CGROUP, output, read, run, wait_until};
-use crate::pods::{Pod, on_node_undoing};
-use crate::promise::{assert_isolated, is_isolated, state};
+use crate::support::host::{CGROUP, output, read, run, wait_until};
+use crate::support::pods::{Pod, on_node_undoing};
+use crate::support::promise::{assert_isolated, is_isolated, state};
 
 /// With `tree = "in-place"`.
 fn in_place(body: impl FnOnce()) {

@@ -6,9 +6,9 @@ use std::io::ErrorKind;
 use stelia_api::client::{Dict, ManagerProxy};
 
 use crate::client::block_on;
-use crate::host::{CGROUP, SLICE, cpus, partitioned, read, run, wait_until, workers};
-use crate::pods::{Pod, on_node};
-use crate::promise::{assert_given_back, assert_isolated, state};
+use crate::support::host::{CGROUP, SLICE, cpus, partitioned, read, run, wait_until, workers};
+use crate::support::pods::{Pod, on_node};
+use crate::support::promise::{assert_given_back, assert_isolated, state};
 
 #[test]
 fn every_vcpu_has_a_cpu_to_itself_and_everything_else_is_on_shared_cpus() {

@@ -3,9 +3,9 @@
 use std::fs;
 use std::time::Instant;
 
-use crate::host::{cpus, read, run, wait_until};
-use crate::pods::{Pod, on_node, pool};
-use crate::promise::assert_isolated;
+use crate::support::host::{cpus, read, run, wait_until};
+use crate::support::pods::{Pod, on_node, pool};
+use crate::support::promise::assert_isolated;
 
 const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 

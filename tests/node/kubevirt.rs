@@ -13,13 +13,14 @@ use stelia_cpus::CpuSet;
 
 use crate::adopted::refused;
 use crate::contained::{configure, unconfigure};
-use crate::guest::Accel;
-use crate::host::{Thread, all_pids, container_of, cpus, partitioned, read, run, wait_until, wait_until_or};
-use crate::in_place::is_sid;
 use crate::kvm::needs_kvm;
-use crate::pods::{Pod, on_node_undoing};
-use crate::promise::{counters, near_pool, state};
 use crate::runner::{OTHER, qmp};
+use crate::support::guest::Accel;
+use crate::support::host::{
+    Thread, all_pids, container_of, cpus, partitioned, read, run, wait_until, wait_until_or, workers,
+};
+use crate::support::pods::{Pod, on_node_undoing};
+use crate::support::promise::{counters, state};
 
 const RULE: &str = "audit-interval-s = 3600\n[[adopt]]\nuse = \"kubevirt\"\ncontainers = [\"instance\"]\n";
 
@@ -157,34 +158,30 @@ impl Web {
         found
     }
 
-    /// Its vCPUs have the CPUs that they were pinned to, everything else of the container runs on the emulator's.
+    /// Its container is a partition, in which each vCPU has the CPU that it was pinned to, and nothing was moved.
     fn assert_whole(&self) {
-        let pod = &self.pod;
-        let own: CpuSet = self.pinned.iter().copied().collect();
-        let float = match pod.is_in_place() {
-            true => self.emulator.clone(),
-            false => near_pool(pod).union(&self.emulator),
-        };
+        let (pod, own) = (&self.pod, self.pod.exclusive());
         for thread in container_of(pod.pid).into_values().flatten() {
-            match self.vcpus.iter().position(|vcpu| vcpu.tid == thread.tid) {
-                Some(vcpu) => {
-                    let cpu = CpuSet::from_iter([self.pinned[vcpu]]);
-                    assert_eq!((&thread.cgroup, &thread.allowed), (&pod.vcpu(), &cpu), "{thread:?}");
-                }
-                // In a scope the first process stays behind.
-                None if thread.tid == pod.pid && !pod.is_in_place() => assert_eq!(thread.cgroup, pod.origin()),
-                None => assert_eq!((&thread.cgroup, &thread.allowed), (&pod.float(), &float), "{thread:?}"),
-            }
+            let allowed = match self.vcpus.iter().position(|vcpu| vcpu.tid == thread.tid) {
+                Some(vcpu) => CpuSet::from_iter([self.pinned[vcpu]]),
+                None => own.clone(),
+            };
+            let inside = [pod.origin(), self.housekeeping()].contains(&thread.cgroup);
+            assert!(
+                inside && thread.allowed.is_subset(&allowed),
+                "{thread:?}, not {allowed}"
+            );
         }
-        assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), "member");
-        assert!(own.union(&self.emulator).is_disjoint(&partitioned()));
+        assert_eq!(read(pod.origin().join("cpuset.cpus.partition")), "root");
+        assert!(own.is_subset(&partitioned()));
+        assert!(workers().is_disjoint(&own), "unbound workers on {}", workers());
         run(&["steliactl", "verify", &pod.uid]);
     }
 
-    fn until_contained(&self) {
+    fn until_adopted(&self) {
         let refused = || format!(": {:?}", refused(&self.pod));
-        let contained = || (state(&self.pod).as_deref() == Some("contained")).then_some(());
-        wait_until_or("it is adopted", refused, contained);
+        let isolated = || (state(&self.pod).as_deref() == Some("isolated")).then_some(());
+        wait_until_or("it is adopted", refused, isolated);
         self.assert_whole();
     }
 }
@@ -214,13 +211,13 @@ fn virt_launcher_reads_the_same_cpus_and_pins_as_it_wants_before_and_after_adopt
             let web = Web::start(Vm { vcpus, isolate: false });
             web.synced_by_launcher("before");
             configure(RULE);
-            web.until_contained();
+            web.until_adopted();
             for _ in 0..2 {
                 web.synced_by_launcher("adopted");
                 run(&["steliactl", "reconcile"]);
             }
             run(&["systemctl", "restart", "steliad"]);
-            web.until_contained();
+            web.until_adopted();
             web.synced_by_launcher("after a restart");
             web.assert_whole();
             unconfigure();
@@ -234,7 +231,7 @@ fn virt_launcher_reads_the_same_cpus_and_pins_as_it_wants_before_and_after_adopt
 }
 
 #[test]
-fn with_isolate_emulator_thread_a_vm_starts_and_is_contained_in_place_or_left_alone() {
+fn with_isolate_emulator_thread_virt_handlers_cgroup_is_a_part_of_the_partition() {
     needs_kvm();
     on_node_undoing(unconfigure, || {
         // The rule is there before the guest, which KubeVirt creates paused and resumes when it has looked at it again.
@@ -247,39 +244,28 @@ fn with_isolate_emulator_thread_a_vm_starts_and_is_contained_in_place_or_left_al
         web.synced_by_launcher("paused");
         let (pit, _) = kvm_pit();
         pin(pit, web.pinned[0]).expect("virt-handler pins kvm-pit");
-        // Some looks later.
+        // Some looks later. It would be refused if this were a partition.
         run(&["steliactl", "reconcile"]);
         std::thread::sleep(Duration::from_secs(2));
         assert_eq!(state(&web.pod), None, "its guest has not run");
+        pin(pit, web.pinned[0]).expect("virt-handler pins kvm-pit again");
         qmp(&web.pod, r#"{"execute":"cont"}"#);
-        if is_sid() {
-            web.until_contained();
-            assert_eq!(web.pod.float(), web.housekeeping());
-            // virt-handler's next looks change nothing, and it finds what it always found.
-            let before = counters();
-            for _ in 0..2 {
-                web.sync();
-                web.synced_by_launcher("adopted");
-                run(&["steliactl", "reconcile"]);
-            }
-            web.assert_whole();
-            assert_eq!(counters(), before, "drift was found");
-        } else {
-            // Its processes would have to leave the container, where virt-handler looks for them.
-            let (reason, text) = wait_until("it is refused", || refused(&web.pod));
-            assert_eq!(reason, "Failed", "{text}");
-            assert!(
-                text.contains("isolateEmulatorThread") && text.contains("does not cope"),
-                "{text}"
-            );
-            assert!(!web.pod.is_in_place() && state(&web.pod).is_none());
-            web.synced_by_launcher("refused");
+        pin(pit, web.pinned[0]).expect("virt-handler pins kvm-pit until it has reported the VM as running");
+        web.until_adopted();
+        // virt-handler's next looks change nothing, and it finds what it always found.
+        let before = counters();
+        for _ in 0..2 {
+            web.sync();
+            web.synced_by_launcher("adopted");
+            run(&["steliactl", "reconcile"]);
         }
+        web.assert_whole();
+        assert_eq!(counters(), before, "drift was found");
         assert_eq!(web.manager_path(), web.pod.origin());
-        assert_eq!(pin(pit, web.pinned[0]), Ok(()), "virt-handler pins kvm-pit again");
         run(&["kill", "-KILL", &web.vmm.to_string()]);
+        run(&["steliactl", "reconcile"]);
         wait_until("its CPUs are given back", || state(&web.pod).is_none().then_some(()));
-        wait_until("its cgroups are gone", || (!web.pod.vcpu().exists()).then_some(()));
+        assert_eq!(read(web.pod.origin().join("cpuset.cpus.partition")), "member");
         assert!(web.pod.exclusive().is_disjoint(&partitioned()));
         web.pod.kill();
     });

@@ -1,12 +1,12 @@
 //! Under KVM: the threads that only KVM and vhost make, a plugged vCPU, and a guest that is a system of its own. What each
 //! thread is and where it ends is the table in docs/runner.md.
 
-use crate::guest::Accel;
-use crate::host::{Thread, all_pids, output, read, run, thread, wait_until};
-use crate::linux_guest::{alive, host_cpu, seats, topology, words};
-use crate::pods::{Pod, Threads, on_node, on_node_undoing};
-use crate::promise::{assert_isolated, counters, is_isolated};
 use crate::runner::{OTHER, qmp, start_on};
+use crate::support::guest::Accel;
+use crate::support::host::{Thread, all_pids, output, read, run, thread, wait_until};
+use crate::support::linux_guest::{alive, host_cpu, seats, topology, words};
+use crate::support::pods::{Pod, Threads, on_node, on_node_undoing};
+use crate::support::promise::{assert_isolated, counters, is_isolated};
 
 /// These tests are about KVM: a node without it is no place for them.
 pub fn needs_kvm() {

@@ -2,9 +2,9 @@
 
 use stelia_cpus::CpuSet;
 
-use crate::host::{CGROUP, kind, output, partitioned, read, run, scopes, thread, wait_until, workers};
-use crate::pods::{Pod, on_node};
-use crate::promise::{assert_isolated, describe, is_isolated, state};
+use crate::support::host::{CGROUP, kind, output, partitioned, read, run, scopes, thread, wait_until, workers};
+use crate::support::pods::{Pod, on_node};
+use crate::support::promise::{assert_isolated, describe, is_isolated, state};
 
 const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 
@@ -22,7 +22,7 @@ fn a_resize_in_place_re_pins_the_running_vm() {
             pod = Pod::show(&pod.name);
             wait_until(&format!("isolated on {set}"), || is_isolated(&pod, 2).then_some(()));
             let after = assert_isolated(&pod, 2);
-            let ids = |threads: &crate::pods::Threads| -> Vec<(u32, u64)> {
+            let ids = |threads: &crate::support::pods::Threads| -> Vec<(u32, u64)> {
                 threads.vcpus.iter().map(|vcpu| (vcpu.tid, vcpu.start)).collect()
             };
             assert_eq!(ids(&after), ids(&before));
@@ -210,7 +210,7 @@ fn fifty_cycles_of_register_and_deregister_leave_nothing_and_grow_nothing() {
         let script = "sleep 100000 & echo $! > /tmp/anchor; wait; true";
         let pod = Pod::start("cycled", &["--cpus", "2"], &["sh", "-c", script]);
         let anchor = wait_until("the anchor", || {
-            let container = crate::host::container_of(pod.pid);
+            let container = crate::support::host::container_of(pod.pid);
             container.keys().copied().find(|pid| *pid != pod.pid)
         });
         let daemon = run(&["systemctl", "show", "-P", "MainPID", "steliad"]);

@@ -3,11 +3,11 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::guest::Accel;
-use crate::host::{CGROUP, SLICE, keep_huge_pages, output, read, run, wait_until};
 use crate::life::degraded;
-use crate::pods::{Pod, on_node, on_node_undoing};
-use crate::promise::{assert_isolated, describe};
+use crate::support::guest::Accel;
+use crate::support::host::{CGROUP, SLICE, keep_huge_pages, output, read, run, wait_until};
+use crate::support::pods::{Pod, on_node, on_node_undoing};
+use crate::support::promise::{assert_isolated, describe};
 
 /// Beside the VM's runner a shell that is moved to float with it, and does what files in the container's /tmp ask for.
 pub fn vm_with_shell(name: &str, options: &[&str], qemu: &str) -> Pod {

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::guest::Accel;
-use crate::host::{keep_huge_pages, output, read, run, wait_until};
-use crate::pods::{Pod, on_node_undoing};
-use crate::promise::assert_isolated;
+use crate::support::guest::Accel;
+use crate::support::host::{keep_huge_pages, output, read, run, wait_until};
+use crate::support::pods::{Pod, on_node_undoing};
+use crate::support::promise::assert_isolated;
 
 /// Huge pages of 2 MiB of NUMA node 0.
 const PAGES: &str = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";

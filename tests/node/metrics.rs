@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use crate::host::{run, wait_until};
-use crate::pods::{Pod, on_node};
-use crate::promise::assert_isolated;
+use crate::support::host::{run, wait_until};
+use crate::support::pods::{Pod, on_node};
+use crate::support::promise::assert_isolated;
 
 /// Where node-exporter's textfile collector looks.
 const FOLDER: &str = "/var/lib/prometheus/node-exporter";

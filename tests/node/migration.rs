@@ -1,9 +1,9 @@
 //! A guest that moves from one pod's QEMU to another's.
 
-use crate::host::{run, wait_until};
-use crate::pods::{Pod, Threads, on_node};
-use crate::promise::{assert_isolated, is_isolated, state};
 use crate::runner::{OTHER, probe, qmp, start, wait_ready};
+use crate::support::host::{run, wait_until};
+use crate::support::pods::{Pod, Threads, on_node};
+use crate::support::promise::{assert_isolated, is_isolated, state};
 
 /// Pods have the node's network.
 const ADDRESS: &str = "tcp:127.0.0.1:4444";

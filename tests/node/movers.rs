@@ -4,9 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 
-use crate::host::{CGROUP, kind, partitioned, read, wait_until, workers};
-use crate::pods::on_node_undoing;
 use crate::scale::{Bus, Sleeper};
+use crate::support::host::{CGROUP, kind, partitioned, read, wait_until, workers};
+use crate::support::pods::on_node_undoing;
 
 /// Shells that move themselves to and fro between two cgroups.
 struct Movers {

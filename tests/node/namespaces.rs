@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use crate::bad_input::assert_refused;
 use crate::client::{Refusal, ask_from, block_on, pidfd, register};
-use crate::guest::Accel;
-use crate::host::{output, read, run, scopes, wait_until};
-use crate::pods::{Pod, on_node, on_node_undoing};
-use crate::promise::{assert_given_back, assert_isolated};
+use crate::support::guest::Accel;
+use crate::support::host::{output, read, run, scopes, wait_until};
+use crate::support::pods::{Pod, on_node, on_node_undoing};
+use crate::support::promise::{assert_given_back, assert_isolated};
 
 /// Makes a PID namespace and sleeps as its first process, as passt's sandbox does: with a user namespace, because it is no root.
 const NESTED: &str = "unshare -Upf tail -f /dev/null &";

@@ -9,13 +9,15 @@ use std::time::Duration;
 use stelia_cpus::CpuSet;
 use stelia_ledger::account::Account;
 
-use crate::guest::Accel;
-use crate::host::{Thread, all_pids, cpus, output, read, run, thread};
+use crate::contained::{configure, unconfigure};
+use crate::container::{self, RULE, database, until_partition};
 use crate::ledger::{more, settled, wait_booked};
-use crate::linux_guest::{alive, topology, words};
-use crate::pods::{Pod, on_node};
-use crate::promise::assert_isolated;
 use crate::runner::{boot_sector, start_on};
+use crate::support::guest::Accel;
+use crate::support::host::{Thread, all_pids, cpus, output, read, run, thread, wait_until};
+use crate::support::linux_guest::{alive, topology, words};
+use crate::support::pods::{Pod, on_node, on_node_undoing, pool};
+use crate::support::promise::assert_isolated;
 
 const TRACING: &str = "/sys/kernel/tracing";
 const LOOP: &str = "while :; do :; done";
@@ -270,5 +272,92 @@ fn of_eight_vms_under_a_minute_of_noise_none_sees_anybody_on_its_cpus() {
             loud.parse::<u64>().expect("CPUUsageNSec") > 1_000_000_000,
             "no noise: {loud}"
         );
+    });
+}
+
+/// In a boot of its own, with 16 CPUs: four VMs in stelia.slice, and eight containers whose own cgroup is the partition.
+#[test]
+fn of_four_vms_and_eight_containers_under_noise_none_sees_anybody_on_its_cpus() {
+    on_node_undoing(unconfigure, || {
+        assert_eq!(online(), 16, "this is for a larger node (node run --cpus 16)");
+        configure(RULE);
+        let busy = ["-smp", "1", "-drive", &boot_sector("busy.img", &BUSY)];
+        let start = |n: u32| start_on(Accel::of_node(), &format!("vm-{n}"), "1", &[], &busy);
+        let vms: Vec<Pod> = (0..4).map(start).collect();
+        vms.iter().for_each(Pod::wait_running);
+        let runtime = |n: u32| if n.is_multiple_of(2) { "runc" } else { "crun" };
+        let containers: Vec<Pod> = (0..8)
+            .map(|n| database(&n.to_string(), runtime(n), &["--cpus", "1"]))
+            .collect();
+        containers
+            .iter()
+            .for_each(|pod| until_partition(pod, "beside all others"));
+        let vcpus: Vec<Thread> = vms.iter().flat_map(|pod| pod.threads().vcpus).collect();
+        let all = vms.iter().chain(&containers);
+        let exclusive = all.fold(CpuSet::new(), |all, pod| all.union(&pod.exclusive()));
+        assert_eq!((exclusive.len(), vcpus.len()), (12, 4));
+
+        let noise = Noise::start(&vms[0]);
+        record(&exclusive, LONG);
+        let loud = run(&["systemctl", "show", "-P", "CPUUsageNSec", "noise"]);
+        let seen = recorded(&exclusive);
+        let on = |pod: &Pod| -> u32 {
+            let own = seen.iter().filter(|((cpu, ..), _)| pod.exclusive().contains(*cpu));
+            own.map(|(_, times)| times).sum()
+        };
+        for pod in &containers {
+            let foreign = container::foreign(pod, &seen);
+            println!(
+                "  {} on {}: {} switch-ins, foreign: {foreign:?}",
+                pod.name,
+                pod.exclusive(),
+                on(pod)
+            );
+            assert!(foreign.is_empty() && on(pod) > 0, "{seen:?}");
+        }
+        let mut of_vms = seen.clone();
+        of_vms.retain(|(cpu, ..), _| vms.iter().any(|pod| pod.exclusive().contains(*cpu)));
+        assert_eq!(foreign(&of_vms, &vcpus), Switches::new());
+        assert!(
+            loud.parse::<u64>().expect("CPUUsageNSec") > 1_000_000_000,
+            "no noise: {loud}"
+        );
+
+        // One gets another CPU beside the noise.
+        let free = pool().iter().last().expect("a shared CPU").to_string();
+        run(&["kubelet-standin", "pod", "resize", "database-0", "--cpuset", &free]);
+        until_partition(&Pod::show("database-0"), "after a resize");
+        // Beside the noise an emulated node of 16 CPUs takes more than a minute to start the daemon.
+        drop(noise);
+        run(&["systemctl", "restart", "steliad"]);
+        let containers: Vec<Pod> = containers.iter().map(|pod| Pod::show(&pod.name)).collect();
+        containers
+            .iter()
+            .for_each(|pod| until_partition(pod, "after a restart"));
+        for pod in &vms {
+            assert_isolated(pod, 1);
+        }
+
+        // Half of them are given back; the others do not notice.
+        configure("audit-interval-s = 3600\n");
+        let (leaving, staying) = containers.split_at(4);
+        for pod in leaving {
+            run(&["steliactl", "deregister", &pod.uid]);
+        }
+        for pod in staying {
+            until_partition(pod, "beside those that were given back");
+        }
+        for pod in leaving {
+            let own = container::own(pod);
+            wait_until("given back", || {
+                (read(own.join("cpuset.cpus.partition")) == "member").then_some(())
+            });
+        }
+        for pod in &containers {
+            run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
+        }
+        for pod in &vms {
+            assert_isolated(pod, 1);
+        }
     });
 }

@@ -6,11 +6,11 @@ use std::os::unix::fs::MetadataExt;
 use stelia_cpus::CpuSet;
 
 use crate::contained::{configure, unconfigure};
-use crate::host::{CGROUP, cpus, kind, partitioned, read, run, wait_until};
 use crate::ledger::{difference, more, settled, wait_booked};
-use crate::pods::{Pod, on_node, on_node_undoing};
-use crate::promise::{assert_isolated, is_isolated, state};
 use crate::quiet::interrupts::changed;
+use crate::support::host::{CGROUP, cpus, kind, partitioned, read, run, wait_until};
+use crate::support::pods::{Pod, on_node, on_node_undoing};
+use crate::support::promise::{assert_isolated, is_isolated, state};
 
 /// The package as an older build of it: all that differs is the version.
 fn older(package: &str) -> String {
@@ -75,19 +75,17 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
         assert_ne!(changed(), Vec::<String>::new(), "no interrupt was moved");
         pods.iter().for_each(wait_booked);
         let booked = pods.each_ref().map(settled);
-        // The kernel's counters go on, whichever daemon reads them.
-        let nobody_ran = |when: &str| {
+        // The kernel's counters go on, whichever daemon reads them. `allowed`: the most switch-ins of other tasks.
+        let nobody_ran = |when: &str, allowed: u64| {
             for (pod, before) in pods.iter().zip(&booked) {
                 let now = settled(pod);
                 let others = difference(now.totals.other_tasks, before.totals.other_tasks);
                 // The time until a new VM's counters are read is a gap.
-                assert_eq!((others.least, &now.gaps), (0, &before.gaps), "{when}: {now:#?}");
+                assert!(others.least <= allowed && now.gaps == before.gaps, "{when}: {now:#?}");
                 // What a bound kernel thread that ended meanwhile ran last may be anybody's; who came in would be hundreds.
                 let more = more(now.totals.other_tasks, before.totals.other_tasks);
-                assert!(
-                    more == Some(0) || more.is_none() && others.most <= 8,
-                    "{when}: {now:#?}"
-                );
+                let within = more.map_or(others.most <= allowed.max(8), |more| more <= allowed);
+                assert!(within, "{when}: {now:#?}");
                 assert!(now.covered_us > before.covered_us && now.totals.own.ns >= before.totals.own.ns);
             }
         };
@@ -98,7 +96,7 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
         assert_eq!(isolated(), before);
         assert_eq!(kept(&pods.each_ref()), units);
         println!("  {}", run(&["steliactl", "verify"]));
-        nobody_ran("after the upgrade");
+        nobody_ran("after the upgrade", 0);
 
         run(&["apt-get", "-qq", "remove", "-y", "steliad"]);
         assert_eq!(changed(), Vec::<String>::new());
@@ -112,7 +110,9 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
         run(&["apt-get", "-qq", "install", "-y", &package]);
         known(&pods, "after the new installation");
         assert_eq!(isolated(), before);
-        nobody_ran("after the new installation");
+        // The removal gave the kernel its unbound workers' mask back: while no package was installed, they could run on these CPUs where
+        // the partition is of kind `root`.
+        nobody_ran("after the new installation", 8);
     });
 }
 

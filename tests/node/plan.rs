@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::host::{cpus, output, read, run};
-use crate::pods::{Pod, list, on_node, on_node_undoing};
+use crate::support::host::{cpus, output, read, run};
+use crate::support::pods::{Pod, list, on_node, on_node_undoing};
 
 /// The answer about a pod of one container with so many CPUs, and the exit code.
 fn plan(count: &str, more: &[&str]) -> (Value, Option<i32>) {

@@ -2,9 +2,9 @@
 
 use crate::bad_input::assert_refused;
 use crate::client::ask_from;
-use crate::host::{cpus, output, read, run, wait_until};
-use crate::pods::{Pod, on_node, on_node_undoing, pool};
-use crate::promise::{assert_isolated, assert_isolated_beside, counters, is_isolated};
+use crate::support::host::{cpus, output, read, run, wait_until};
+use crate::support::pods::{Pod, on_node, on_node_undoing, pool};
+use crate::support::promise::{assert_isolated, assert_isolated_beside, counters, is_isolated};
 
 const SIDE: [&str; 3] = ["--container", "side", "--shared"];
 

@@ -3,11 +3,11 @@
 use serde_json::Value;
 
 use crate::adopt_vmm::TEST_VMM;
-use crate::guest::Accel;
-use crate::host::{output, run, thread, wait_until};
 use crate::kvm::needs_kvm;
-use crate::pods::{Pod, on_node};
-use crate::promise::{assert_isolated, is_isolated, near_pool, state};
+use crate::support::guest::Accel;
+use crate::support::host::{output, run, thread, wait_until};
+use crate::support::pods::{Pod, on_node};
+use crate::support::promise::{assert_isolated, is_isolated, near_pool, state};
 
 /// A pod that runs the runner with these options and QEMU with these.
 pub fn start(name: &str, cpus: &str, runner: &[&str], qemu: &[&str]) -> Pod {
@@ -83,7 +83,7 @@ fn helpers_float_and_end_with_their_vm_and_a_probe_runs_on_shared_cpus() {
             "/proc/self/status",
         ];
         let allowed = run(&exec);
-        let allowed = crate::host::cpus(allowed.rsplit(char::is_whitespace).next().expect("a list"));
+        let allowed = crate::support::host::cpus(allowed.rsplit(char::is_whitespace).next().expect("a list"));
         assert!(allowed.is_disjoint(&pod.exclusive()), "{allowed}");
         println!("  a probe may run on {allowed}, float is {}", near_pool(&pod));
         // Killed, it is there again.
@@ -259,7 +259,8 @@ fn a_guest_that_is_shut_down_while_its_vmm_stays_is_not_ready_until_it_boots_aga
         };
         let seated = || {
             let vcpus = vcpus();
-            let alone = |thread: &crate::host::Thread| thread.cgroup == pod.vcpu() && thread.allowed.len() == 1;
+            let alone =
+                |thread: &crate::support::host::Thread| thread.cgroup == pod.vcpu() && thread.allowed.len() == 1;
             (vcpus.len() == 2 && vcpus.iter().all(alone)).then_some(vcpus)
         };
         let before = wait_until("both vCPUs have CPUs of their own", seated);

@@ -13,8 +13,8 @@ use zbus::{Connection, Fd, OwnedObjectPath, Variant};
 use crate::client::pidfd;
 use crate::crash::{kill_daemon, main_pid};
 use crate::fair::{Task, restarts, sign};
-use crate::host::{CGROUP, cpus, kind, output, read, run, thread, wait_until};
-use crate::pods::{Pod, on_node};
+use crate::support::host::{CGROUP, cpus, kind, output, read, run, thread, wait_until};
+use crate::support::pods::{Pod, on_node};
 
 const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 /// Longer than `WatchdogSec=` of the daemon's unit.
@@ -153,7 +153,7 @@ pub fn two_states(cpus: &str) -> [Vec<u8>; 2] {
 
 /// The last CPU of the shared pool, and that floats are expected not to have it any more.
 pub fn last_shared() -> u32 {
-    crate::pods::pool().iter().last().expect("a shared CPU")
+    crate::support::pods::pool().iter().last().expect("a shared CPU")
 }
 
 /// How many sleepers this node carries: two CPUs and the one that another pod is to get stay shared.

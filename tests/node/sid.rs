@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use serde_json::Value;
 use stelia_runner::qmp::Qmp;
 
-use crate::guest::Accel;
-use crate::host::{CGROUP, output, read, run, wait_until};
-use crate::pods::{Pod, on_node, on_node_undoing};
-use crate::promise::{assert_given_back, assert_isolated, is_isolated};
 use crate::runner::{OTHER, qmp, start_on};
+use crate::support::guest::Accel;
+use crate::support::host::{CGROUP, output, read, run, wait_until};
+use crate::support::pods::{Pod, on_node, on_node_undoing};
+use crate::support::promise::{assert_given_back, assert_isolated, is_isolated};
 
 const UID: &str = "7d5ae8f6-0c1e-4b52-9f3a-2f6f3f0f8a11";
 const CPUS: &str = "4-5";

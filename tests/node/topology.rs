@@ -6,9 +6,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use serde_json::Value;
 use stelia_cpus::CpuSet;
 
-use crate::host::{cpus, read, run};
-use crate::pods::{Pod, on_node, pool};
-use crate::promise::assert_isolated;
+use crate::support::host::{cpus, read, run};
+use crate::support::pods::{Pod, on_node, pool};
+use crate::support::promise::assert_isolated;
 
 const NODES: &str = "/sys/devices/system/node";
 

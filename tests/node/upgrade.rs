@@ -10,12 +10,12 @@ use stelia_cpus::CpuSet;
 
 use crate::contained::{configure, list, unconfigure};
 use crate::crash::{main_pid, wait_state};
-use crate::guest::Accel;
-use crate::host::{Thread, cpus, leftovers, output, partitioned, read, run, thread, wait_until};
 use crate::package::kept;
-use crate::pods::{Pod, Threads, on_node_undoing};
-use crate::promise::{assert_given_back, assert_isolated, counters, state};
 use crate::runner::{OTHER, qmp, start, start_on};
+use crate::support::guest::Accel;
+use crate::support::host::{Thread, cpus, leftovers, output, partitioned, read, run, thread, wait_until};
+use crate::support::pods::{Pod, Threads, on_node_undoing};
+use crate::support::promise::{assert_given_back, assert_isolated, counters, state};
 
 /// The older runner, where no package puts one.
 const RUNNER: &str = "/var/lib/older-runner";

@@ -1,4 +1,4 @@
-//! `make install`: what the Debian package has, by `packaging/install`.
+//! `make install`: what the Debian package has, by `packaging/tools/install`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -49,12 +49,12 @@ fn installed(package: &str, prefix: &str) -> tempfile::TempDir {
         .stdout(Stdio::piped())
         .spawn()
         .expect("cargo metadata");
-    let mut install = Command::new("packaging/install");
+    let mut install = Command::new("packaging/tools/install");
     install.args([package, text(&built(package)), text(root.path()), prefix]);
     install
         .stdin(metadata.stdout.take().expect("its output"))
         .current_dir(here);
-    let out = install.output().expect("packaging/install");
+    let out = install.output().expect("packaging/tools/install");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert!(metadata.wait().expect("cargo").success());
     root

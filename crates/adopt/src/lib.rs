@@ -13,5 +13,5 @@ mod vm;
 
 pub use accelerator::Accelerator;
 pub use not_adopted::NotAdopted;
-pub use rules::{Names, is_vcpu, is_vmm, rules_for};
+pub use rules::{Names, RulesFor, is_vcpu, is_vmm, rules_for};
 pub use vm::{Vm, vm};

@@ -1,7 +1,7 @@
-//! Which rules are of a container, by its names alone.
+//! Which rules apply to a container, by its names alone.
 
 use stelia_kubelet::PodName;
-use stelia_settings::{AdoptRule, MAX_THREAD_NAME_BYTES, Pattern};
+use stelia_settings::{AdoptKind, AdoptRule, MAX_THREAD_NAME_BYTES, Pattern};
 
 use crate::{Accelerator, NotAdopted};
 
@@ -14,7 +14,7 @@ pub struct Names {
     pub refuses: bool,
 }
 
-/// The rules that are of this container and that it does not refuse, in their order; not empty.
+/// The rules that match this container and that it does not refuse, in their order; not empty.
 ///
 /// # Errors
 /// [`NotAdopted::Unnamed`], [`NotAdopted::NoRule`], [`NotAdopted::ContainerRefuses`].
@@ -25,12 +25,12 @@ pub fn rules_for<'r>(names: &Names, rules: &'r [AdoptRule]) -> Result<Vec<&'r Ad
     let (Some(pod), Some(container)) = (&names.pod, &names.container) else {
         return Err(NotAdopted::Unnamed);
     };
-    let is_of = |rule: &&AdoptRule| {
+    let matches = |rule: &&AdoptRule| {
         one_fits(&rule.namespaces, pod.namespace())
             && one_fits(&rule.pods, pod.name())
             && one_fits(&rule.containers, container)
     };
-    let mut found: Vec<&AdoptRule> = rules.iter().filter(is_of).collect();
+    let mut found: Vec<&AdoptRule> = rules.iter().filter(matches).collect();
     let Some(first) = found.first() else {
         return Err(NotAdopted::NoRule);
     };
@@ -39,6 +39,31 @@ pub fn rules_for<'r>(names: &Names, rules: &'r [AdoptRule]) -> Result<Vec<&'r Ad
     match found.is_empty() {
         true => Err(NotAdopted::ContainerRefuses { rule }),
         false => Ok(found),
+    }
+}
+
+/// What the rules of a container, as [`rules_for`] returns them, adopt of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RulesFor<'r> {
+    /// The whole container, by its first rule.
+    Container(&'r AdoptRule),
+    /// The VM in it, by the rules for VMs before the first for containers. A later rule for containers does not apply: the container has
+    /// its VM only some time after its start.
+    Vm(Vec<&'r AdoptRule>),
+}
+
+impl<'r> RulesFor<'r> {
+    pub fn of(rules: &[&'r AdoptRule]) -> Self {
+        match rules.first() {
+            Some(rule) if rule.kind == AdoptKind::Container => Self::Container(rule),
+            _ => Self::Vm(
+                rules
+                    .iter()
+                    .take_while(|rule| rule.kind == AdoptKind::Vm)
+                    .copied()
+                    .collect(),
+            ),
+        }
     }
 }
 
@@ -51,7 +76,7 @@ pub fn is_vmm(rules: &[&AdoptRule], name: &str, program: &str) -> bool {
     })
 }
 
-/// Whether a thread is named as a vCPU's by one of the rules, or as one of a guest that rules do not adopt, which is then said.
+/// Whether a thread is named as a vCPU's by one of the rules, or as one of a guest that rules do not adopt, which is reported.
 pub fn is_vcpu(rules: &[&AdoptRule], name: &str) -> bool {
     rules.iter().any(|rule| rule.threads.index(name).is_some()) || Accelerator::of(name).is_some()
 }

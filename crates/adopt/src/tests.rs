@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodName;
 use stelia_node::proc::TaskId;
-use stelia_node::processes::{NamedThread, Process};
-use stelia_settings::{AdoptPlacement, AdoptRule, PlacementPolicy, ReadyMade, ThreadName};
+use stelia_node::vmm_processes::{NamedThread, Process};
+use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, Isolation, PlacementPolicy, ReadyMade, ThreadName};
 
 use super::*;
 
@@ -216,12 +216,21 @@ fn a_guest_that_libvirt_has_not_let_run_is_adopted_once_its_vcpus_are_pinned_or_
     let mut running = unpinned.clone();
     running.vcpus[0].has_run = true;
     let (keep, auto) = (rule(ReadyMade::Libvirt), rule(ReadyMade::Qemu));
-    // KubeVirt's waits until it has run, pinned or not: virt-handler has yet to look at it.
-    assert_eq!(why(std::slice::from_ref(&pinned)).name(), "NotStarted");
+    // KubeVirt's waits until it has run, pinned or not, with and without a partition: virt-handler has yet to look at it.
+    let kubevirt = rule(ReadyMade::KubeVirt);
+    let member = AdoptRule {
+        partition: AdoptPartition::Member,
+        isolation: Isolation::Vcpus,
+        ..kubevirt.clone()
+    };
     let mut ran = pinned.clone();
     ran.vcpus[1].has_run = true;
-    let kubevirt = rule(ReadyMade::KubeVirt);
-    assert!(vm(&[&kubevirt], &[ran], &cpus("2-3")).unwrap().pinned_cpus.is_some());
+    for rule in [&kubevirt, &member] {
+        let waits = vm(&[rule], std::slice::from_ref(&pinned), &cpus("2-3")).unwrap_err();
+        assert_eq!(waits.name(), "NotStarted");
+        let adopted = vm(&[rule], std::slice::from_ref(&ran), &cpus("2-3"));
+        assert!(adopted.unwrap().pinned_cpus.is_some());
+    }
     let pinned_cpus = |rule, process| vm(&[rule], &[process], &cpus("2-3")).unwrap().pinned_cpus;
     assert_eq!(pinned_cpus(&keep, pinned).unwrap()[&0], 3);
     assert_eq!(pinned_cpus(&keep, running), None);

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
 use stelia_node::proc::TaskId;
-use stelia_node::processes::{NamedThread, Process};
+use stelia_node::vmm_processes::{NamedThread, Process};
 use stelia_record::Vcpu;
-use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, PlacementPolicy};
+use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, Isolation, PlacementPolicy};
 
 use crate::guest::{self, Shape};
 use crate::rules::NameMatch;
@@ -72,8 +72,9 @@ fn by_rule<'r>(rule: &'r AdoptRule, processes: &[Process], exclusive: &CpuSet) -
         props: shape.as_ref().map(|shape| shape.place(*index)).unwrap_or_default(),
     };
     let (pinned_cpus, note) = match (rule.placement, pinned_cpus(&threads, exclusive)) {
-        // KubeVirt has yet to make its cgroup, and plans pins again before it lets the guest run.
-        _ if rule.partition == AdoptPartition::Member && is_held(process) => {
+        // KubeVirt has yet to make its cgroup, plans pins again before it lets the guest run, and pins KVM's timer thread to a CPU that must
+        // not be a partition's then.
+        _ if waits_for_owner(rule) && is_held(process) => {
             return Err(NotAdopted::NotStarted { pid: process.task.id });
         }
         (AdoptPlacement::Keep, Ok(pins)) => (Some(pins), None),
@@ -98,6 +99,11 @@ fn by_rule<'r>(rule: &'r AdoptRule, processes: &[Process], exclusive: &CpuSet) -
         },
         note,
     })
+}
+
+/// Whether another program goes on to set the VM up until its guest runs.
+fn waits_for_owner(rule: &AdoptRule) -> bool {
+    rule.partition == AdoptPartition::Member || rule.isolation == Isolation::Container
 }
 
 /// The threads of a VMM, each with the index in its name.

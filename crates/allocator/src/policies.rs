@@ -3,26 +3,21 @@
 use stelia_cpus::CpuSet;
 use stelia_text::named;
 
-/// How an instance's CPUs lie on physical cores.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CpuBindPolicy {
-    /// The node's own default; the allocator takes it as [`Self::SpreadByPcpus`].
-    #[default]
-    Default,
-    /// Whole physical cores, as few as possible.
-    FullPcpus,
-    /// One CPU of every physical core before a second one of any.
-    SpreadByPcpus,
-    /// No CPUs of its own: the shared pool of one NUMA node (QoS class LS).
-    ConstrainedBurst,
+named! {
+    /// How an instance's CPUs lie on physical cores.
+    #[derive(Default)]
+    pub enum CpuBindPolicy {
+        /// The node's own default; the allocator takes it as [`Self::SpreadByPcpus`].
+        #[default]
+        Default = "Default",
+        /// Whole physical cores, as few as possible.
+        FullPcpus = "FullPCPUs",
+        /// One CPU of every physical core before a second one of any.
+        SpreadByPcpus = "SpreadByPCPUs",
+        /// No CPUs of its own: the shared pool of one NUMA node (QoS class LS).
+        ConstrainedBurst = "ConstrainedBurst",
+    }
 }
-
-named!(CpuBindPolicy {
-    Default = "Default",
-    FullPcpus = "FullPCPUs",
-    SpreadByPcpus = "SpreadByPCPUs",
-    ConstrainedBurst = "ConstrainedBurst"
-});
 
 impl CpuBindPolicy {
     /// The node's default in place of [`Self::Default`].
@@ -31,23 +26,19 @@ impl CpuBindPolicy {
     }
 }
 
-/// A bind policy that every allocation of the node must satisfy: Koordinator's node label `node.koordinator.sh/cpu-bind-policy`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RequiredBind {
-    /// Pods choose.
-    #[default]
-    None,
-    /// Whole cores, or no allocation.
-    FullPcpusOnly,
-    /// One CPU of a core, or no allocation.
-    SpreadByPcpus,
+named! {
+    /// A bind policy that every allocation of the node must satisfy: Koordinator's node label `node.koordinator.sh/cpu-bind-policy`.
+    #[derive(Default)]
+    pub enum RequiredBind {
+        /// Pods choose.
+        #[default]
+        None = "None",
+        /// Whole cores, or no allocation.
+        FullPcpusOnly = "FullPCPUsOnly",
+        /// One CPU of a core, or no allocation.
+        SpreadByPcpus = "SpreadByPCPUs",
+    }
 }
-
-named!(RequiredBind {
-    None = "None",
-    FullPcpusOnly = "FullPCPUsOnly",
-    SpreadByPcpus = "SpreadByPCPUs"
-});
 
 impl RequiredBind {
     /// The bind policy it requires.
@@ -60,26 +51,21 @@ impl RequiredBind {
     }
 }
 
-/// Which neighbours an instance avoids: instances with the same policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CpuExclusivePolicy {
-    /// The node's own default; the allocator takes it as [`Self::None`].
-    #[default]
-    Default,
-    /// Avoids none.
-    None,
-    /// On its physical cores.
-    PcpuLevel,
-    /// On its NUMA nodes; where that cannot be, on its physical cores.
-    NumaNodeLevel,
+named! {
+    /// Which neighbours an instance avoids: instances with the same policy.
+    #[derive(Default)]
+    pub enum CpuExclusivePolicy {
+        /// The node's own default; the allocator takes it as [`Self::None`].
+        #[default]
+        Default = "Default",
+        /// Avoids none.
+        None = "None",
+        /// On its physical cores.
+        PcpuLevel = "PCPULevel",
+        /// On its NUMA nodes; where that cannot be, on its physical cores.
+        NumaNodeLevel = "NUMANodeLevel",
+    }
 }
-
-named!(CpuExclusivePolicy {
-    Default = "Default",
-    None = "None",
-    PcpuLevel = "PCPULevel",
-    NumaNodeLevel = "NUMANodeLevel"
-});
 
 impl CpuExclusivePolicy {
     /// The node's default in place of [`Self::Default`].
@@ -88,23 +74,19 @@ impl CpuExclusivePolicy {
     }
 }
 
-/// Which NUMA nodes CPUs are taken from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum NumaAllocateStrategy {
-    /// The node with the fewest free CPUs that has enough.
-    #[default]
-    MostAllocated,
-    /// The node with the most free CPUs.
-    LeastAllocated,
-    /// The same number of CPUs from every node.
-    DistributeEvenly,
+named! {
+    /// Which NUMA nodes CPUs are taken from.
+    #[derive(Default)]
+    pub enum NumaAllocateStrategy {
+        /// The node with the fewest free CPUs that has enough.
+        #[default]
+        MostAllocated = "MostAllocated",
+        /// The node with the most free CPUs.
+        LeastAllocated = "LeastAllocated",
+        /// The same number of CPUs from every node.
+        DistributeEvenly = "DistributeEvenly",
+    }
 }
-
-named!(NumaAllocateStrategy {
-    MostAllocated = "MostAllocated",
-    LeastAllocated = "LeastAllocated",
-    DistributeEvenly = "DistributeEvenly"
-});
 
 impl NumaAllocateStrategy {
     /// The sort key of a number of free CPUs, ascending in the order in which nodes are taken.
@@ -116,26 +98,21 @@ impl NumaAllocateStrategy {
     }
 }
 
-/// Whether the NUMA nodes are chosen before the CPUs, and what must hold of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum NumaTopologyAlignmentPolicy {
-    /// CPUs may come from any nodes.
-    #[default]
-    None,
-    /// As few nodes as would do on an empty host; if these are not free, as few as possible.
-    BestEffort,
-    /// As few nodes as would do on an empty host, or no allocation.
-    Restricted,
-    /// One node, or no allocation.
-    SingleNumaNode,
+named! {
+    /// Whether the NUMA nodes are chosen before the CPUs, and what must hold of them.
+    #[derive(Default)]
+    pub enum NumaTopologyAlignmentPolicy {
+        /// CPUs may come from any nodes.
+        #[default]
+        None = "None",
+        /// As few nodes as would do on an empty host; if these are not free, as few as possible.
+        BestEffort = "BestEffort",
+        /// As few nodes as would do on an empty host, or no allocation.
+        Restricted = "Restricted",
+        /// One node, or no allocation.
+        SingleNumaNode = "SingleNUMANode",
+    }
 }
-
-named!(NumaTopologyAlignmentPolicy {
-    None = "None",
-    BestEffort = "BestEffort",
-    Restricted = "Restricted",
-    SingleNumaNode = "SingleNUMANode"
-});
 
 impl NumaTopologyAlignmentPolicy {
     /// Whether CPUs that do not satisfy it are refused.
@@ -144,25 +121,20 @@ impl NumaTopologyAlignmentPolicy {
     }
 }
 
-/// Koordinator's QoS classes that concern CPUs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Qos {
-    /// CPUs of its own where nothing else runs.
-    Lse,
-    /// CPUs of its own that [`Self::Be`] may run on.
-    Lsr,
-    /// The shared pool.
-    Ls,
-    /// The BE shared pool.
-    Be,
+named! {
+    /// Koordinator's QoS classes that concern CPUs.
+    #[derive(PartialOrd, Ord)]
+    pub enum Qos {
+        /// CPUs of its own where nothing else runs.
+        Lse = "LSE",
+        /// CPUs of its own that [`Self::Be`] may run on.
+        Lsr = "LSR",
+        /// The shared pool.
+        Ls = "LS",
+        /// The BE shared pool.
+        Be = "BE",
+    }
 }
-
-named!(Qos {
-    Lse = "LSE",
-    Lsr = "LSR",
-    Ls = "LS",
-    Be = "BE"
-});
 
 impl Qos {
     /// Whether it gets CPUs of its own.
@@ -171,20 +143,17 @@ impl Qos {
     }
 }
 
-/// What chooses exclusive CPUs on this node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CpuSource {
-    /// kubelet's static CPU manager.
-    #[default]
-    Kubelet,
-    /// steliad's own allocator. What kubelet still holds stays kubelet's.
-    Steliad,
+named! {
+    /// What chooses exclusive CPUs on this node.
+    #[derive(Default)]
+    pub enum CpuSource {
+        /// kubelet's static CPU manager.
+        #[default]
+        Kubelet = "kubelet",
+        /// steliad's own allocator. What kubelet still holds stays kubelet's.
+        Steliad = "steliad",
+    }
 }
-
-named!(CpuSource {
-    Kubelet = "kubelet",
-    Steliad = "steliad"
-});
 
 /// The node's own choices: the settings of the allocator.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -33,8 +33,6 @@ pub trait Manager {
     fn deregister(&self, pod_uid: &str, options: Dict<'_>) -> zbus::Result<()>;
     fn list_instances(&self) -> zbus::Result<Vec<InstanceRow>>;
     fn get_instance(&self, pod_uid: &str) -> zbus::Result<OwnedObjectPath>;
-    #[zbus(name = "GetInstanceByPID")]
-    fn get_instance_by_pid(&self, pid: u32) -> zbus::Result<OwnedObjectPath>;
     fn reconcile(&self, options: Dict<'_>) -> zbus::Result<OwnedDict>;
     fn rebind(&self, scope: &str, deadline: u32, options: Dict<'_>) -> zbus::Result<(OwnedObjectPath, Vec<MoveRow>)>;
     fn describe(&self) -> zbus::Result<String>;
@@ -45,14 +43,6 @@ pub trait Manager {
     fn verify_ledger(&self, options: Dict<'_>) -> zbus::Result<String>;
     #[zbus(property)]
     fn ledger_key(&self) -> zbus::Result<String>;
-    #[zbus(property)]
-    fn drift_found(&self) -> zbus::Result<u64>;
-    #[zbus(property)]
-    fn drift_repaired(&self) -> zbus::Result<u64>;
-    #[zbus(property)]
-    fn kubelet_problem(&self) -> zbus::Result<String>;
-    #[zbus(property, name = "SharedCPUs")]
-    fn shared_cpus(&self) -> zbus::Result<String>;
     #[zbus(signal)]
     fn instance_new(&self, pod_uid: &str, instance: ObjectPath<'_>) -> zbus::Result<()>;
     #[zbus(signal)]
@@ -86,39 +76,10 @@ pub trait Instance {
     fn ledger(&self, since: u64, until: u64, options: Dict<'_>) -> zbus::Result<String>;
     fn attribute(&self, options: Dict<'_>) -> zbus::Result<String>;
     fn deregister(&self, options: Dict<'_>) -> zbus::Result<()>;
-    #[zbus(property(emits_changed_signal = "const"), name = "PodUID")]
-    fn pod_uid(&self) -> zbus::Result<String>;
-    #[zbus(property(emits_changed_signal = "const"))]
-    fn pod_namespace(&self) -> zbus::Result<String>;
-    #[zbus(property(emits_changed_signal = "const"))]
-    fn pod_name(&self) -> zbus::Result<String>;
-    #[zbus(property(emits_changed_signal = "const"))]
-    fn container(&self) -> zbus::Result<String>;
     #[zbus(property)]
     fn state(&self) -> zbus::Result<String>;
     #[zbus(property)]
     fn degraded(&self) -> zbus::Result<Vec<String>>;
     #[zbus(property, name = "ExclusiveCPUs")]
     fn exclusive_cpus(&self) -> zbus::Result<String>;
-    #[zbus(property, name = "FloatCPUs")]
-    fn float_cpus(&self) -> zbus::Result<String>;
-    #[zbus(property)]
-    fn memory_nodes(&self) -> zbus::Result<String>;
-    #[zbus(property)]
-    fn partition(&self) -> zbus::Result<String>;
-    #[zbus(property)]
-    fn adopted_by(&self) -> zbus::Result<String>;
-
-    #[zbus(property)]
-    fn placement(&self) -> zbus::Result<String>;
-    #[zbus(property(emits_changed_signal = "const"))]
-    fn unit(&self) -> zbus::Result<String>;
-    #[zbus(property(emits_changed_signal = "const"))]
-    fn control_group(&self) -> zbus::Result<String>;
-    #[zbus(property(emits_changed_signal = "const"))]
-    fn origin_control_group(&self) -> zbus::Result<String>;
-    #[zbus(property(emits_changed_signal = "const"))]
-    fn registered_timestamp(&self) -> zbus::Result<u64>;
-    #[zbus(property)]
-    fn isolated_timestamp(&self) -> zbus::Result<u64>;
 }

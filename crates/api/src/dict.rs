@@ -67,13 +67,21 @@ pub fn from_dict<T: DeserializeOwned>(options: &OwnedDict, others: &[&str]) -> R
         known: Vec::new(),
     };
     let read = T::deserialize(&mut reader).map_err(|error| invalid(format!("option {}", error.0)))?;
-    let known = |name: &str| reader.known.contains(&name) || others.contains(&name);
-    match options.keys().find(|name| !known(name)) {
+    only_known(options, |name| reader.known.contains(&name) || others.contains(&name))?;
+    Ok(read)
+}
+
+/// Refuses options that a call does not have.
+///
+/// # Errors
+/// An option is not known.
+pub fn only_known(options: &OwnedDict, is_known: impl Fn(&str) -> bool) -> Result<(), Error> {
+    match options.keys().find(|name| !is_known(name)) {
         Some(unknown) => {
             let shown: String = unknown.chars().take(64).collect();
-            Err(invalid(format!("option {shown:?} is not known")))
+            Err(ErrorKind::InvalidArgument.because(format!("option {shown:?} is not known")))
         }
-        None => Ok(read),
+        None => Ok(()),
     }
 }
 

@@ -4,25 +4,25 @@
 
 pub mod attribution;
 #[cfg(feature = "bus")]
-mod bus;
+mod bus_errors;
 #[cfg(feature = "bus")]
 pub mod client;
 #[cfg(feature = "bus")]
 pub mod dict;
 mod error;
+mod instance_state;
 pub mod ledger;
 pub mod metrics;
 mod names;
 pub mod publishing;
 pub mod quiet;
 pub mod reason;
-mod state;
 mod thread;
 mod word;
 
 pub use error::{Error, ErrorKind};
+pub use instance_state::State;
 pub use names::{BUS_NAME, MANAGER_PATH, NOT_PINNED, RUNNER_SOCKET, instance_path, instance_uid};
 pub use reason::{Reason, ReasonKind};
-pub use state::State;
 pub use thread::ThreadRole;
 pub use word::Word;

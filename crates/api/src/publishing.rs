@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Publishing {
     /// The setting `publish`; `None`: off.
     pub profile: Option<String>,
-    /// Why the file does not say how things are; `None` where it does.
+    /// Why the file is not up to date; `None` where it is.
     pub problem: Option<String>,
     /// When the file was last written, microseconds since the epoch; 0: not by this daemon.
     pub written_us: u64,

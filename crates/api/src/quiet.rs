@@ -71,47 +71,37 @@ pub struct Remaining {
     pub count: u64,
 }
 
-/// Why a device interrupt remains.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RemainingCause {
-    /// The kernel places it and lets nobody else (`managed_irq`).
-    Managed,
-    /// No other CPU has an interrupt vector left.
-    NoVector,
-    /// The mask cannot be written for another reason.
-    #[default]
-    Refused,
-    /// The mask is as wanted, and it fires there nevertheless.
-    StillFires,
-    /// Another program writes the mask again and again.
-    Overwritten,
+named! {
+    /// Why a device interrupt remains.
+    #[derive(Default, PartialOrd, Ord)]
+    pub enum RemainingCause {
+        /// The kernel places it and lets nobody else (`managed_irq`).
+        Managed = "managed",
+        /// No other CPU has an interrupt vector left.
+        NoVector = "no-vector",
+        /// The mask cannot be written for another reason.
+        #[default]
+        Refused = "refused",
+        /// The mask is as wanted, and it fires there nevertheless.
+        StillFires = "still-fires",
+        /// Another program writes the mask again and again.
+        Overwritten = "overwritten",
+    }
 }
 
-named!(RemainingCause {
-    Managed = "managed",
-    NoVector = "no-vector",
-    Refused = "refused",
-    StillFires = "still-fires",
-    Overwritten = "overwritten"
-});
-
-/// irqbalance, which moves interrupts by itself.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Irqbalance {
-    /// It does not run, or nothing is steered.
-    #[default]
-    Absent,
-    /// The VMs' CPUs were sent to its socket.
-    Informed,
-    /// It runs and the VMs' CPUs could not be sent to it: see the problems.
-    NotInformed,
+named! {
+    /// irqbalance, which moves interrupts by itself.
+    #[derive(Default, PartialOrd, Ord)]
+    pub enum Irqbalance {
+        /// It does not run, or nothing is steered.
+        #[default]
+        Absent = "absent",
+        /// The VMs' CPUs were sent to its socket.
+        Informed = "told",
+        /// It runs and the VMs' CPUs could not be sent to it: see the problems.
+        NotInformed = "not-told",
+    }
 }
-
-named!(Irqbalance {
-    Absent = "absent",
-    Informed = "told",
-    NotInformed = "not-told"
-});
 
 /// A kernel thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -22,73 +22,50 @@ pub struct Reason {
     pub of_node: bool,
 }
 
-/// The kinds of reasons.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReasonKind {
-    KubeletUnusable,
-    /// kubelet's state has keys beside its entries that are not known.
-    KubeletStateHasMore,
-    /// No CPU is shared.
-    NothingShared,
-    /// The shared pool of the NUMA node that an LS instance runs on has no CPU.
-    NodesPoolEmpty,
-    /// kubelet has no entry for the container any more.
-    EntryGone,
-    /// kubelet gave the CPUs to another pod.
-    Evicted,
-    /// The container's own cgroup is gone.
-    OriginGone,
-    AnchorEnded,
-    /// `cpuset.cpus` of the container's own cgroup differs from kubelet's entry.
-    OriginDiffers,
-    /// The container's memory limit is below what the scope holds.
-    MemoryHeld,
-    ThreadEnded,
-    /// A vCPU thread is in a cgroup that is neither the instance's nor its container's.
-    ThreadElsewhere,
-    /// Exclusive CPUs of the instance are offline.
-    CpusOffline,
-    /// There are more vCPUs than CPUs: none is pinned.
-    CpusShared,
-    /// `cpuset.cpus.partition` of `vcpu/` reads otherwise than the recorded kind.
-    PartitionDiffers,
-    /// inotify does not watch everything: changes are found by the audit only.
-    Unwatched,
-    /// Device interrupts are not kept off the CPUs of VMs.
-    NotSteered,
-    /// A device interrupt reaches the CPUs although it should not.
-    Interrupts,
-    /// What was ordered for the CPUs besides, such as a wake-up latency, could not be done.
-    NotQuiet,
-    /// A step failed.
-    NotDone,
-    /// A detail of an error, for operators and the pod it concerns.
-    Detail,
+named! {
+    /// The kinds of reasons.
+    pub enum ReasonKind {
+        KubeletUnusable = "kubelet-unusable",
+        /// kubelet's state has keys beside its entries that are not known.
+        KubeletStateHasMore = "kubelet-state-has-more",
+        /// No CPU is shared.
+        NothingShared = "nothing-shared",
+        /// The shared pool of the NUMA node that an LS instance runs on has no CPU.
+        NodesPoolEmpty = "nodes-pool-empty",
+        /// kubelet has no entry for the container any more.
+        EntryGone = "entry-gone",
+        /// kubelet gave the CPUs to another pod.
+        Evicted = "evicted",
+        /// The container's own cgroup is gone.
+        OriginGone = "origin-gone",
+        AnchorEnded = "anchor-ended",
+        /// `cpuset.cpus` of the container's own cgroup differs from kubelet's entry.
+        OriginDiffers = "origin-differs",
+        /// The container's memory limit is below what the scope holds.
+        MemoryHeld = "memory-held",
+        ThreadEnded = "thread-ended",
+        /// A vCPU thread is in a cgroup that is neither the instance's nor its container's.
+        ThreadElsewhere = "thread-elsewhere",
+        /// Exclusive CPUs of the instance are offline.
+        CpusOffline = "cpus-offline",
+        /// There are more vCPUs than CPUs: none is pinned.
+        CpusShared = "cpus-shared",
+        /// `cpuset.cpus.partition` of `vcpu/` reads otherwise than the recorded kind.
+        PartitionDiffers = "partition-differs",
+        /// inotify does not watch everything: changes are found by the audit only.
+        Unwatched = "unwatched",
+        /// Device interrupts are not kept off the CPUs of VMs.
+        NotSteered = "not-steered",
+        /// A device interrupt reaches the CPUs although it should not.
+        Interrupts = "interrupts",
+        /// What was ordered for the CPUs besides, such as a wake-up latency, could not be done.
+        NotQuiet = "not-quiet",
+        /// A step failed.
+        NotDone = "not-done",
+        /// A detail of an error, for operators and the pod it concerns.
+        Detail = "detail",
+    }
 }
-
-named!(ReasonKind {
-    KubeletUnusable = "kubelet-unusable",
-    KubeletStateHasMore = "kubelet-state-has-more",
-    NothingShared = "nothing-shared",
-    NodesPoolEmpty = "nodes-pool-empty",
-    EntryGone = "entry-gone",
-    Evicted = "evicted",
-    OriginGone = "origin-gone",
-    AnchorEnded = "anchor-ended",
-    OriginDiffers = "origin-differs",
-    MemoryHeld = "memory-held",
-    ThreadEnded = "thread-ended",
-    ThreadElsewhere = "thread-elsewhere",
-    CpusOffline = "cpus-offline",
-    CpusShared = "cpus-shared",
-    PartitionDiffers = "partition-differs",
-    Unwatched = "unwatched",
-    NotSteered = "not-steered",
-    Interrupts = "interrupts",
-    NotQuiet = "not-quiet",
-    NotDone = "not-done",
-    Detail = "detail"
-});
 
 /// What an operator does about a reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,48 +78,31 @@ pub struct Remedy {
 impl ReasonKind {
     /// The remedy of a reason; `docs/troubleshooting.md` has the same text.
     pub fn cure(self) -> Remedy {
-        const DEGRADED: &str = "isolated-but-degraded-is-not-empty";
-        const KUBELET: &str = "kubelets-file-cannot-be-used";
-        let (text, section) = match self {
-            Self::KubeletUnusable => (
-                "steliactl kubelet-state says more; the cure depends on the message",
-                KUBELET,
-            ),
-            Self::KubeletStateHasMore => ("upgrade steliad; steliactl kubelet-state names the keys", DEGRADED),
-            Self::NothingShared => (
-                "set reservedSystemCPUs; with strict-cpu-reservation leave CPUs unassigned",
-                KUBELET,
-            ),
-            Self::NodesPoolEmpty => ("steliactl explain: which instances have that node's CPUs", DEGRADED),
-            Self::EntryGone => ("restart the container", DEGRADED),
-            Self::Evicted => ("restart the container", "an-instance-stays-floating"),
-            Self::OriginGone | Self::AnchorEnded => (
-                "none is needed while the VM runs; restart the container when convenient",
-                DEGRADED,
-            ),
-            Self::OriginDiffers => ("if it stays: find out what writes there", DEGRADED),
-            Self::MemoryHeld => ("none: the new limit follows when the VM has returned memory", DEGRADED),
-            Self::ThreadEnded => ("none, if intended", DEGRADED),
-            Self::ThreadElsewhere => (
-                "move the process back to the container's own cgroup, and find what moved it",
-                DEGRADED,
-            ),
-            Self::CpusOffline => ("echo 1 > /sys/devices/system/cpu/cpuN/online", DEGRADED),
-            Self::CpusShared => ("fewer vCPUs by QEMU's -smp, or more CPUs for the pod", DEGRADED),
-            Self::PartitionDiffers => ("find what else claims those CPUs, outside stelia.slice", DEGRADED),
-            Self::Unwatched => (
-                "raise sysctl fs.inotify.max_user_watches and max_user_instances",
-                DEGRADED,
-            ),
-            Self::NotSteered => (
-                "systemctl status steliad-quiet.socket steliad-quiet; steliactl quiet says more",
-                DEGRADED,
-            ),
-            Self::Interrupts | Self::NotQuiet => (
-                "steliactl quiet says what it is, and what can be done about it",
-                DEGRADED,
-            ),
-            Self::NotDone | Self::Detail => ("journalctl -u steliad names each refused step with its path", DEGRADED),
+        let text = match self {
+            Self::KubeletUnusable => "steliactl kubelet-state says more; the cure depends on the message",
+            Self::KubeletStateHasMore => "upgrade steliad; steliactl kubelet-state names the keys",
+            Self::NothingShared => "set reservedSystemCPUs; with strict-cpu-reservation leave CPUs unassigned",
+            Self::NodesPoolEmpty => "steliactl explain: which instances have that node's CPUs",
+            Self::EntryGone | Self::Evicted => "restart the container",
+            Self::OriginGone | Self::AnchorEnded => {
+                "none is needed while the VM runs; restart the container when convenient"
+            }
+            Self::OriginDiffers => "if it stays: find out what writes there",
+            Self::MemoryHeld => "none: the new limit follows when the VM has returned memory",
+            Self::ThreadEnded => "none, if intended",
+            Self::ThreadElsewhere => "move the process back to the container's own cgroup, and find what moved it",
+            Self::CpusOffline => "echo 1 > /sys/devices/system/cpu/cpuN/online",
+            Self::CpusShared => "fewer vCPUs by QEMU's -smp, or more CPUs for the pod",
+            Self::PartitionDiffers => "find what else claims those CPUs, outside stelia.slice",
+            Self::Unwatched => "raise sysctl fs.inotify.max_user_watches and max_user_instances",
+            Self::NotSteered => "systemctl status steliad-quiet.socket steliad-quiet; steliactl quiet says more",
+            Self::Interrupts | Self::NotQuiet => "steliactl quiet says what it is, and what can be done about it",
+            Self::NotDone | Self::Detail => "journalctl -u steliad names each refused step with its path",
+        };
+        let section = match self {
+            Self::KubeletUnusable | Self::NothingShared => "kubelets-file-cannot-be-used",
+            Self::Evicted => "an-instance-stays-floating",
+            _ => "isolated-but-degraded-is-not-empty",
         };
         Remedy { text, section }
     }

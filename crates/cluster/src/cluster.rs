@@ -5,9 +5,9 @@ use std::num::NonZero;
 
 use kube::core::{Selector, SelectorExt};
 
+use crate::chooser::Chooser;
 use crate::eligible::Used;
 use crate::objects::{NodeObject, Objects, PodKey, PodObject, Problems, RawObjects, Report};
-use crate::room::Chooser;
 
 /// A node with everything that is known about it.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use stelia_cpus::quantity::Quantity;
 use stelia_cpus::quantity::bytes::of_bytes;
 use stelia_placement_rules::request::VM;
 
+use crate::chooser::Refusal;
 use crate::objects::NodeObject;
 use crate::pod_request::PodRequest;
-use crate::room::Refusal;
 
 /// What the pods that are bound to a node request together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

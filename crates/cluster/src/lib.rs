@@ -3,38 +3,37 @@
 //! | module | what is there |
 //! |---|---|
 //! | [`cli`] | the command line |
-//! | `source` | what a command reads: by `input` from files, by `api` from the API server. All I/O is in these three |
+//! | `command_input` | what a command reads: by `files` from files, by `apiserver` from the API server. All I/O is in these three |
 //! | [`objects`] | nodes, pods and NodeResourceTopologies, read |
 //! | [`cluster`] | the objects by node |
-//! | [`room`] | what a node's CPUs have room for, by who chooses them |
+//! | [`chooser`] | what a node's CPUs have room for, by who chooses them |
 //! | [`eligible`] | labels, taints and requests |
 //! | [`pod_request`], [`verdict`] | a pod, and a node's answer to it |
 //! | [`nodes`], [`map`], [`why`], [`plan`], [`rebalance`] | a command each: a value that serializes and renders as text |
 
-mod api;
+mod apiserver;
+pub mod chooser;
 pub mod cli;
 pub mod cluster;
+mod command_input;
 pub mod eligible;
-mod input;
+mod files;
 pub mod map;
 pub mod nodes;
 pub mod objects;
 pub mod plan;
 pub mod pod_request;
 pub mod rebalance;
-pub mod room;
 mod selector;
-mod source;
 pub mod verdict;
 pub mod why;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
-use stelia_table::{PrintError, printable};
+use stelia_table::{PrintError, now, printable};
 
 use cli::{Cli, Command};
 use map::Map;
@@ -91,10 +90,10 @@ fn run(cli: &Cli) -> Result<String, Failure> {
     let output_options = cli.output_options();
     match &cli.command {
         Command::Nodes { names, chosen } => {
-            output_options.print(&Nodes::of(&source::nodes(cli, names, chosen)?, now_us()))
+            output_options.print(&Nodes::of(&command_input::nodes(cli, names, chosen)?, now()))
         }
         Command::Map { rows, chosen } => {
-            let nodes = Nodes::of(&source::nodes(cli, &[], chosen)?, now_us());
+            let nodes = Nodes::of(&command_input::nodes(cli, &[], chosen)?, now());
             output_options.print(&Map::of(&nodes, *rows as usize))
         }
         Command::Why {
@@ -103,8 +102,8 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             chosen,
             asked,
         } => {
-            let pod = source::PodReference::of(pod.as_deref(), namespace.as_deref());
-            let (pod_request, cluster) = source::pod_request(cli, pod, chosen, asked)?;
+            let pod = command_input::PodReference::of(pod.as_deref(), namespace.as_deref());
+            let (pod_request, cluster) = command_input::pod_request(cli, pod, chosen, asked)?;
             output_options.print(&WhyAnswer::of(&pod_request, &cluster))
         }
         Command::Plan {
@@ -112,7 +111,8 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             chosen,
             asked,
         } => {
-            let (pod_request, cluster) = source::pod_request(cli, source::PodReference::default(), chosen, asked)?;
+            let (pod_request, cluster) =
+                command_input::pod_request(cli, command_input::PodReference::default(), chosen, asked)?;
             output_options.print(&Plan::of(&pod_request, &cluster, *until_full))
         }
         Command::Rebalance {
@@ -126,11 +126,11 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             chosen,
             asked,
         } => {
-            let pod = source::PodReference {
+            let pod = command_input::PodReference {
                 whole: true,
-                ..source::PodReference::of(pod.as_deref(), namespace.as_deref())
+                ..command_input::PodReference::of(pod.as_deref(), namespace.as_deref())
             };
-            let (pod_request, cluster) = source::pod_request(cli, pod, chosen, asked)?;
+            let (pod_request, cluster) = command_input::pod_request(cli, pod, chosen, asked)?;
             let may = RebalanceLimits {
                 rebind: !no_rebind,
                 migrate: !no_migrate,
@@ -142,12 +142,6 @@ fn run(cli: &Cli) -> Result<String, Failure> {
         Command::Completions { shell } => stelia_table::completion_script("stelia-cluster", shell)
             .map_err(|cause| Failure::Other(format!("completions for {shell}: {cause}"))),
     }
-}
-
-/// Microseconds since the epoch.
-fn now_us() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// Prints the outcome and turns it into the exit code.

@@ -9,9 +9,9 @@ use stelia_node_report::profile::Profile;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
 use stelia_text::excerpt;
 
+use crate::chooser::whole_cores;
 use crate::cluster::{Cluster, Member, each};
 use crate::objects::Problem;
-use crate::room::whole_cores;
 
 /// A node's CPUs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -38,6 +38,8 @@ pub struct Row {
     pub largest_vm_cpus: Option<u64>,
     /// Pods that have CPUs of their own.
     pub vms: Option<u64>,
+    /// Those of them whose instance is a container without a VM; null where that is not published.
+    pub containers: Option<u64>,
     pub written_us: Option<u64>,
     pub warnings: Vec<String>,
     #[serde(skip)]
@@ -63,7 +65,7 @@ pub struct Nodes {
 }
 
 /// The columns of the table.
-pub const COLUMNS: [Column<Row>; 13] = [
+pub const COLUMNS: [Column<Row>; 14] = [
     column("NODE", |row: &Row| row.name.clone()).yields(1),
     column("READY", |row: &Row| yes_or_no(row.ready)).means(|row| match row.ready {
         Some(true) => Meaning::Good,
@@ -86,6 +88,7 @@ pub const COLUMNS: [Column<Row>; 13] = [
     column("FREE CORES", cores).yields(2),
     column("LARGEST", |row: &Row| number(row.largest_vm_cpus)).right(),
     column("VMS", |row: &Row| number(row.vms)).right(),
+    column("CONTAINERS", |row: &Row| number(row.containers)).wide().right(),
     column("AGE", |row: &Row| row.age.clone().unwrap_or_default()).wide(),
     column("WARNINGS", |row: &Row| row.warnings.join("; "))
         .yields(4)
@@ -158,7 +161,11 @@ impl Row {
             Some(facts) => {
                 row.describe(facts, &chooser.free().unwrap_or_default());
                 row.vms = Some(stored.holders.len() as u64);
-                if let crate::room::Chooser::Nobody(why) = &chooser {
+                if stored.profile == Profile::Stelia {
+                    let is_one = |holder: &&stelia_node_report::stored::Holder| holder.is_container == Some(true);
+                    row.containers = Some(stored.holders.iter().filter(is_one).count() as u64);
+                }
+                if let crate::chooser::Chooser::Nobody(why) = &chooser {
                     row.warnings.push(why.clone());
                 }
             }

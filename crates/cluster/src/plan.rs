@@ -6,11 +6,11 @@ mod tests;
 use serde::Serialize;
 use stelia_table::{Column, Render, TextStyle, column, counted, properties, table};
 
+use crate::chooser::{Chooser, Refusal};
 use crate::cluster::{Cluster, Member, each};
 use crate::eligible;
 use crate::objects::{Problem, own_cpus};
 use crate::pod_request::PodRequest;
-use crate::room::{Chooser, Refusal};
 use crate::verdict::{Basis, Group, Verdict, groups, table_of};
 use crate::why::assumed;
 

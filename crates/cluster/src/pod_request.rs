@@ -8,7 +8,7 @@ use stelia_kubelet::config::yaml_options;
 use stelia_placement_rules::request::{self, QOS_CLASS};
 use stelia_text::excerpt;
 
-use crate::objects::{PodDetails, PodKey, PodSpec, with_overhead};
+use crate::objects::{PodDetails, PodKey, PodSpec, Status, with_overhead};
 
 /// A pod, and what it requests from the scheduler and from the program that chooses its CPUs.
 #[derive(Debug, Clone, Default)]
@@ -26,15 +26,6 @@ pub struct PodRequest {
     pub allocation: AllocationRequest,
     /// The status of a pod of the cluster.
     pub status: Status,
-}
-
-/// What the API server says of a pod.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Status {
-    pub phase: Option<String>,
-    pub reason: Option<String>,
-    /// kubelet's message, or the scheduler's where it found no node.
-    pub message: Option<String>,
 }
 
 impl PodRequest {
@@ -104,11 +95,7 @@ impl PodRequest {
             pod: asked.pod,
             spec: asked.spec,
             allocation,
-            status: Status {
-                phase: asked.phase,
-                reason: asked.reason,
-                message: asked.message,
-            },
+            status: asked.status,
             ..Self::default()
         }
         .with_uid())

@@ -6,10 +6,10 @@ use serde::Serialize;
 use stelia_table::{Column, TextStyle, column, table};
 use stelia_text::excerpt;
 
+use crate::chooser::{Chooser, Refusal};
 use crate::cluster::Member;
 use crate::eligible;
 use crate::pod_request::PodRequest;
-use crate::room::{Chooser, Refusal};
 
 /// Limit of the nodes that are named for a reason.
 const MAX_NAMED_NODES: usize = 3;

@@ -7,6 +7,7 @@ mod tests;
 use serde::Serialize;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, properties, table};
 
+use crate::chooser::Refusal;
 use crate::cluster::{Cluster, each};
 use crate::objects::{Problem, own_cpus};
 use crate::pod_request::PodRequest;
@@ -55,13 +56,7 @@ pub struct Answer {
     pub room: Option<bool>,
     /// How exact that is; null without a description.
     pub profile: Option<&'static str>,
-    pub reasons: Vec<Reason>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Reason {
-    pub reason: String,
-    pub detail: String,
+    pub reasons: Vec<Refusal>,
 }
 
 impl WhyAnswer {
@@ -78,24 +73,13 @@ impl WhyAnswer {
             name: member.name.clone(),
             room: verdict.has_room(),
             profile: member.report.as_ref().map(|report| report.stored.profile.name()),
-            reasons: verdict
-                .refusals()
-                .into_iter()
-                .map(|refusal| Reason {
-                    reason: refusal.what,
-                    detail: refusal.detail,
-                })
-                .collect(),
+            reasons: verdict.refusals(),
         });
-        let refusals = cluster.members.iter().zip(&verdicts);
-        let refusals: Vec<_> = refusals
-            .flat_map(|(member, verdict)| {
-                verdict
-                    .refusals()
-                    .into_iter()
-                    .map(|refusal| (member.name.as_str(), refusal))
-            })
-            .collect();
+        let answers: Vec<Answer> = answers.collect();
+        let reasons = answers.iter().flat_map(|answer| {
+            let name = answer.name.as_str();
+            answer.reasons.iter().map(move |refusal| (name, refusal))
+        });
         let node = pod_request.key.as_ref().and(pod_request.spec.node_name.clone());
         Self {
             pod: pod_request.name.clone(),
@@ -108,9 +92,9 @@ impl WhyAnswer {
             asked: verdicts.len() as u64,
             room: room(Some(true)),
             unknown: room(None),
-            reasons: groups(refusals.iter().map(|(node, refusal)| (*node, refusal))),
+            reasons: groups(reasons),
             closest: closest::of(pod_request, cluster, &short),
-            nodes: answers.collect(),
+            nodes: answers,
             assumed: assumed(pod_request, cluster, &verdicts),
             problems: cluster.problems.stored().to_vec(),
         }
@@ -160,8 +144,8 @@ const NODES: [Column<Answer>; 4] = [
     }),
     column("WHY NOT", |answer: &Answer| {
         let words = answer.reasons.iter().map(|one| match one.detail.is_empty() {
-            true => one.reason.clone(),
-            false => format!("{} ({})", one.reason, one.detail),
+            true => one.what.clone(),
+            false => format!("{} ({})", one.what, one.detail),
         });
         words.collect::<Vec<_>>().join("; ")
     })

@@ -8,7 +8,7 @@ use stelia_record::{Phase, Record, Vcpu, VcpuThread};
 use stelia_settings::{AdoptPlacement, PlacementPolicy, Policies};
 
 use super::contained::partition_kind;
-use super::placement::{Placement, pinned_cpus, place};
+use super::vcpu_placement::{Placement, pinned_cpus, place};
 use super::{Instance, Snapshot, placed};
 
 /// How the vCPUs of an adopted VM are to be placed.
@@ -22,9 +22,9 @@ pub struct AdoptedPlacement {
 
 /// How the vCPUs of an instance are placed: by its record's policy, or where others pin them, as far as each has a CPU there.
 pub fn placement_of(record: &Record) -> AdoptPlacement {
-    match &record.adopted {
-        Some(adopted) if adopted.keeps => AdoptPlacement::Keep,
-        _ => AdoptPlacement::By(record.placement),
+    match record.keeps_pins() {
+        true => AdoptPlacement::Keep,
+        false => AdoptPlacement::By(record.placement),
     }
 }
 
@@ -46,6 +46,8 @@ pub fn attached(
         .and_then(|pins| pinned_cpus(pins, &guest, &own));
     let placement = match pins {
         Some(pins) => Placement { pins, note: None },
+        // All of the container's tasks share its CPUs, so nothing is gained by pinning what its owner does not pin.
+        None if former.is_container() && former.keeps_pins() => Placement::default(),
         None => place(policy, &guest, tasks.keys().copied(), &own, &snapshot.topology),
     };
     let threads: Vec<VcpuThread> = tasks

@@ -33,6 +33,10 @@ pub(super) fn partition_kind(snapshot: &Snapshot, policies: &Policies, instance:
     if forbidden(snapshot, policies, record).is_some() {
         return Partition::Member;
     }
+    // What is not pinned needs the scheduler's load balancing, which an isolated partition does not have.
+    if record.is_container() {
+        return Partition::Root;
+    }
     // An isolated partition that an earlier version made stays for the VM's life: on a kernel where making one is
     // dangerous, changing the kind of a live one is as dangerous.
     let is_isolated = |text: &str| text == Partition::Isolated.name();

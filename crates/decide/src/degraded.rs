@@ -39,6 +39,11 @@ pub(super) fn degraded(
         found: Vec::new(),
     };
     match (&snapshot.kubelet, assessment.float.as_ref()) {
+        (Err(reason), _) if instance.is_container() => reasons.node(
+            ReasonKind::KubeletUnusable,
+            format!("kubelet's state cannot be used, the container keeps its CPUs: {reason}"),
+        ),
+        (Ok(_), None) if instance.is_container() => {}
         (Err(reason), _) => reasons.node(
             ReasonKind::KubeletUnusable,
             format!("kubelet's state cannot be used, float keeps its CPUs: {reason}"),
@@ -78,13 +83,22 @@ pub(super) fn degraded(
 fn cpus(snapshot: &Snapshot, instance: &Instance, assessment: &Assessment, reasons: &mut Reasons<'_>) {
     let record = &instance.record;
     if let Some(Eviction { cpus, to, .. }) = &assessment.eviction {
-        let text = format!("kubelet gave the CPUs {cpus} to pod {to}: the vCPUs run on shared CPUs");
+        let where_now = match instance.is_container() {
+            true => "the container has no partition any more",
+            false => "the vCPUs run on shared CPUs",
+        };
+        let text = format!("kubelet gave the CPUs {cpus} to pod {to}: {where_now}");
         reasons.found.push(Reason::of(to, ReasonKind::Evicted, text));
     }
     if let Some(Blocked { cpus, by, .. }) = &assessment.blocked {
-        let text = format!(
-            "the CPUs {cpus} are given to this VM, and pod {by} has not left them: the vCPUs stay where they were"
-        );
+        let text = match instance.is_container() {
+            true => format!(
+                "the CPUs {cpus} are given to this container, and pod {by} has not left them: its partition waits"
+            ),
+            false => format!(
+                "the CPUs {cpus} are given to this VM, and pod {by} has not left them: the vCPUs stay where they were"
+            ),
+        };
         reasons.found.push(Reason::of(by, ReasonKind::Evicted, text));
     }
     match &assessment.entitlement {
@@ -178,12 +192,17 @@ fn vcpus(facts: &Facts, instance: &Instance, reasons: &mut Reasons<'_>) {
     let offline = record.exclusive.difference(facts.online());
     let none_online = !offline.is_empty() && offline == record.exclusive;
     if none_online {
-        let text = format!("CPUs {offline} are offline: the vCPUs run on shared CPUs until one of them is online");
+        let until = match instance.is_container() {
+            true => "the container has no partition until one of them is online",
+            false => "the vCPUs run on shared CPUs until one of them is online",
+        };
+        let text = format!("CPUs {offline} are offline: {until}");
         reasons.own(ReasonKind::CpusOffline, text);
     } else if !offline.is_empty() {
         reasons.own(ReasonKind::CpusOffline, format!("CPUs {offline} are offline"));
     }
-    if !record.vcpus.is_empty() && record.vcpus.iter().all(|thread| thread.cpu.is_none()) {
+    let shares = !record.is_container() && !record.vcpus.is_empty();
+    if shares && record.vcpus.iter().all(|thread| thread.cpu.is_none()) {
         let text = format!(
             "{} vCPUs share the CPUs {}: none has one of its own",
             record.vcpus.len(),

@@ -15,7 +15,7 @@ use super::degraded::degraded;
 use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
 use super::float::{until_attached, with_spare};
 use super::steps::{ThreadPlacement, course_of, float_cpus, must_float, thread_placement};
-use super::totals::Totals;
+use super::totals::{Of, Totals};
 use super::{Instance, Snapshot, allocator};
 
 /// What is derived from a snapshot once, for all instances.
@@ -81,7 +81,7 @@ pub struct Blocked {
 impl Blocked {
     fn of(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Option<Self> {
         let needed = instance.needed();
-        if needed.is_disjoint(facts.totals().listed()) {
+        if needed.is_disjoint(facts.totals().cpus(Of::Listed)) {
             return None;
         }
         let has = |other: &&Instance| !other.listed().is_disjoint(&needed);
@@ -106,6 +106,7 @@ impl Assessment {
         let held_by_another = Blocked::of(snapshot, facts, instance);
         let blocked = held_by_another.clone().filter(|_| holds);
         let float = match &eviction {
+            _ if instance.is_container() => None,
             // Its spare CPUs are another pod's too, or may be.
             Some(Eviction { lasts: true, .. }) => float_cpus(snapshot, facts, policies, instance),
             _ => {
@@ -123,7 +124,11 @@ impl Assessment {
                 with_spare(instance, facts.online(), chosen)
             }
         };
-        let (float, float_reason) = float.map_or((None, FloatReason::Unchanged), |(cpus, why)| (Some(cpus), why));
+        let without = match instance.is_container() {
+            true => FloatReason::NoFloat,
+            false => FloatReason::Unchanged,
+        };
+        let (float, float_reason) = float.map_or((None, without), |(cpus, why)| (Some(cpus), why));
         let mut assessment = Self {
             float_reason,
             contained: contained(snapshot, policies, instance),
@@ -186,11 +191,8 @@ impl Facts {
         now: Option<&Instance>,
     ) -> bool {
         let mut totals = std::mem::take(&mut self.totals);
-        let owned = |totals: &Totals| {
-            let (recorded, lsr) = totals.recorded();
-            let closed = totals.closed_to(Some(Qos::Be));
-            [totals.owned(), closed, recorded, lsr].map(CpuSet::clone)
-        };
+        let kinds = [Of::Owned, Of::OwnedButLsr, Of::Recorded, Of::RecordedLsr];
+        let owned = |totals: &Totals| kinds.map(|kind| totals.cpus(kind).clone());
         let had = owned(&totals);
         let (was_given, is_given) = [before, now].map(|one| one.and_then(|one| given(snapshot, one))).into();
         let regiven = was_given != is_given;
@@ -255,12 +257,12 @@ impl Facts {
 
     /// The CPUs that must be taken out of the mask of the kernel's unbound workers.
     pub fn closed_to_workers(&self) -> &CpuSet {
-        self.totals.closed_to_workers()
+        self.totals.cpus(Of::Root)
     }
 
     /// Whether any instance is contained: no partition protects its CPUs.
     pub fn has_contained(&self) -> bool {
-        !self.totals.contained().is_empty()
+        !self.totals.cpus(Of::Contained).is_empty()
     }
 
     pub(crate) fn online(&self) -> &CpuSet {

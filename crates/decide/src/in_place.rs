@@ -16,6 +16,11 @@ pub fn in_place(snapshot: &Snapshot, policies: &Policies, record: &Record) -> Re
     if class != QosClass::Guaranteed {
         return Err(format!("its pod is {}, not Guaranteed", class.name()));
     }
+    // Nothing of the container is moved or confined: without a partition it runs on the CPUs that kubelet gave it. CPUs that steliad chose
+    // are those of the partition alone.
+    if record.is_container() && record.allocation.is_none() {
+        return Ok(());
+    }
     match forbidden(snapshot, policies, record) {
         // Its other threads have CPUs of their own among the container's: a partition would give them no others.
         Some(ContainedReason::Rule) if !record.spare.is_empty() => return Ok(()),

@@ -4,15 +4,15 @@
 //! |---|---|
 //! | [`admission`] | whether a container becomes an instance |
 //! | [`allocator`] | on which CPUs, where steliad chooses them |
-//! | `attach`, `placement` | which vCPU gets which CPU, and the kind of partition |
+//! | `attach`, `vcpu_placement` | which vCPU gets which CPU, and the kind of partition |
 //! | `snapshot`, `facts`, `totals` | the input: what was read, and what is derived from it once |
 //! | `kubelet_state` | whether kubelet's file can be used |
 //! | [`entitlement`], [`float`], [`pod_pool`] | which pod kubelet's file gives CPUs to; where floats run |
 //! | `steps` | what must be written so that the system is as the records say |
 //! | [`workers`] | where the kernel's unbound workers may run |
-//! | `believed` | what of a record that is found at the start is believed |
-//! | `degraded`, `contained`, [`drift`] | the reasons of degradation, and of no partition; what another program changed |
-//! | [`quiet`] | what disturbs VMs' CPUs besides tasks, as reasons of degradation |
+//! | `validated` | what of a record that is found at the start is believed |
+//! | `degraded`, `contained`, [`drift_findings`] | the reasons of degradation, and of no partition; what another program changed |
+//! | [`disturbances`] | what disturbs VMs' CPUs besides tasks, as reasons of degradation |
 //! | [`rebind`] | which instances would have less fragmented CPUs elsewhere |
 
 pub mod admission;
@@ -20,7 +20,8 @@ pub mod allocator;
 mod attach;
 mod contained;
 mod degraded;
-pub mod drift;
+pub mod disturbances;
+pub mod drift_findings;
 pub mod entitlement;
 #[cfg(test)]
 mod evaluate_tests;
@@ -28,12 +29,10 @@ mod facts;
 pub mod float;
 mod in_place;
 mod kubelet_state;
-mod placement;
 pub mod pod_pool;
-pub mod quiet;
 pub mod rebind;
 #[cfg(test)]
-mod replay;
+mod replay_tests;
 mod snapshot;
 mod steps;
 #[cfg(any(test, feature = "testing"))]
@@ -41,6 +40,7 @@ mod steps;
 pub mod testing;
 mod totals;
 mod validated;
+mod vcpu_placement;
 pub mod workers;
 
 pub use attach::{AdoptedPlacement, attached, placement_of};

@@ -3,7 +3,7 @@
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::CpuManagerState;
-use stelia_kubelet::checkpoint::Use;
+use stelia_kubelet::cpu_manager_state::Use;
 use stelia_node::containers::{LiveContainer, entry_uses};
 use stelia_record::Record;
 
@@ -49,7 +49,7 @@ mod tests {
     use proptest::prelude::*;
     use stelia_cpus::{Cpu, Topology};
     use stelia_kubelet::CpuRequest;
-    use stelia_kubelet::checkpoint::{Schema, Uses};
+    use stelia_kubelet::cpu_manager_state::{Schema, Uses};
     use stelia_record::testing::record;
 
     use super::*;

@@ -11,7 +11,7 @@ use stelia_record::{Phase, Record};
 use stelia_settings::{Partition, TreeHome};
 
 use super::Tree;
-use super::quiet::Disturbances;
+use super::disturbances::Disturbances;
 use super::workers::Workers;
 
 /// kubelet's file and the cgroup tree at one moment.
@@ -23,7 +23,7 @@ pub struct Snapshot {
     pub kubelet: Result<CpuManagerState, String>,
     /// CPUs that kubelet's static policy assigned, before it was switched off, to containers that still run.
     pub leftover: CpuSet,
-    /// The kind of partition that is safe on this kernel: see `isolated_is_safe`.
+    /// The kind of partition that is safe on this kernel: see `stelia_node::kernel_release`.
     pub safe_partition: Partition,
     /// The CPUs of the host.
     pub topology: Topology,
@@ -367,11 +367,17 @@ impl Instance {
         self.record.home == TreeHome::InPlace
     }
 
-    /// Whether the VM of an adopted instance ended: none of its vCPU threads is left. Other processes of the container may live
-    /// on. Who registered itself deregisters itself.
+    /// Whether the container's own cgroup is its partition: then no task of it is moved, and it has no float.
+    pub fn is_container(&self) -> bool {
+        self.record.is_container()
+    }
+
+    /// Whether the VM of an adopted instance ended, whose container may live on. Who registered itself deregisters itself.
     pub fn has_ended(&self) -> bool {
         // A thread that ends has left its cgroup before it has left /proc.
         let left = self.vcpu().is_some_and(|vcpu| vcpu.threads.is_empty());
+        // Where the container's own cgroup is the partition, living threads are there.
+        let left = left && !self.is_container();
         let ends = |now: &VcpuNow| left && now.cgroup == *self.tree.vcpu() || !self.has(&now.cgroup);
         let ended = self.vcpus.iter().all(|now| now.as_ref().is_none_or(ends));
         ended && !self.vcpus.is_empty() && self.record.adopted.is_some()

@@ -52,7 +52,7 @@ impl Tally {
 
 /// Which CPUs of the instances are counted.
 #[derive(Debug, Clone, Copy)]
-enum Of {
+pub(crate) enum Of {
     /// Every instance's exclusive CPUs: those it is to have, and those its vCPUs have not left yet.
     Owned,
     /// The same without those of LSR instances, on which BE may run.
@@ -64,7 +64,7 @@ enum Of {
     Growing,
     /// The same of instances in place.
     GrowingInPlace,
-    /// The lists of partitions of kind `root`, which do not keep the kernel's unbound workers off.
+    /// The lists of partitions of kind `root`, which do not keep the kernel's unbound workers off: these CPUs must be taken out of the workers' mask.
     Root,
     /// `cpuset.cpus.exclusive` of the scopes.
     Held,
@@ -203,7 +203,7 @@ impl Totals {
         self.huge_pages -= usize::from(share.huge_pages);
     }
 
-    fn cpus(&self, of: Of) -> &CpuSet {
+    pub(crate) fn cpus(&self, of: Of) -> &CpuSet {
         &self.cpus[of as usize].cpus
     }
 
@@ -223,11 +223,6 @@ impl Totals {
         instance.listed().iter().any(wanted)
     }
 
-    /// The CPUs that the cgroups of instances have.
-    pub(super) fn listed(&self) -> &CpuSet {
-        self.cpus(Of::Listed)
-    }
-
     pub(crate) fn owned(&self) -> &CpuSet {
         self.cpus(Of::Owned)
     }
@@ -238,38 +233,6 @@ impl Totals {
             Some(Qos::Be) => self.cpus(Of::OwnedButLsr),
             _ => self.cpus(Of::Owned),
         }
-    }
-
-    /// Recorded exclusive CPUs: of every class but LSR, and of LSR.
-    pub(super) fn recorded(&self) -> (&CpuSet, &CpuSet) {
-        (self.cpus(Of::Recorded), self.cpus(Of::RecordedLsr))
-    }
-
-    pub(super) fn growing(&self) -> &CpuSet {
-        self.cpus(Of::Growing)
-    }
-
-    /// The CPUs that must be taken out of the mask of the kernel's unbound workers.
-    pub(crate) fn closed_to_workers(&self) -> &CpuSet {
-        self.cpus(Of::Root)
-    }
-
-    pub(super) fn held(&self) -> &CpuSet {
-        self.cpus(Of::Held)
-    }
-
-    /// The CPUs that instances in place are about to have as partitions.
-    pub(super) fn growing_in_place(&self) -> &CpuSet {
-        self.cpus(Of::GrowingInPlace)
-    }
-
-    /// The lists of the containers of instances in place.
-    pub(super) fn held_in_place(&self) -> &CpuSet {
-        self.cpus(Of::HeldInPlace)
-    }
-
-    pub(super) fn contained(&self) -> &CpuSet {
-        self.cpus(Of::Contained)
     }
 
     /// The sum of `cpu.weight`; 0 without a live instance.

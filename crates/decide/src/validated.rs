@@ -4,7 +4,7 @@
 //! [`Record::of_container`]: stelia_record::Record::of_container
 
 use stelia_cpus::CpuSet;
-use stelia_kubelet::{ContainerCgroup, PodUid};
+use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodUid};
 use stelia_record::Phase;
 
 use super::entitlement::entry;
@@ -116,7 +116,7 @@ fn unclaimed(snapshot: &Snapshot, instance: &Instance) -> Result<(), String> {
 }
 
 /// Which CPUs of a container whose record cannot be used stay in the lists of the levels above: those that kubelet gave its pod.
-/// Without an entry, those that the kernel has in a partition there. Nothing is taken from other pods.
+/// Without an entry, those that the kernel has in a partition there and that kubelet gave to no other pod.
 pub fn claim_without_record(snapshot: &Snapshot, pod: &PodUid, list: &CpuSet, in_force: &CpuSet) -> CpuSet {
     let state = snapshot.kubelet.as_ref().ok();
     let containers = state.and_then(|state| state.entries.get(pod));
@@ -125,7 +125,10 @@ pub fn claim_without_record(snapshot: &Snapshot, pod: &PodUid, list: &CpuSet, in
     let mut given = CpuSet::new();
     entries.chain(of_pod).for_each(|entry| given.union_with(entry));
     match given.is_empty() {
-        true => list.intersection(in_force),
+        true => {
+            let assigned = state.map(CpuManagerState::assigned).unwrap_or_default();
+            list.intersection(in_force).difference(&assigned)
+        }
         false => list.intersection(&given),
     }
 }
@@ -299,8 +302,12 @@ mod tests {
             claim_without_record(snapshot, pod, &cpus("4,6-7"), &cpus(in_force)).to_string()
         };
         assert_eq!(claim(&with, "6-7"), "4");
-        let (without, _) = found(None);
+        let (mut without, _) = found(None);
         assert_eq!(claim(&without, ""), "");
         assert_eq!(claim(&without, "6"), "6");
+        let state = without.kubelet.as_mut().unwrap();
+        let other = PodUid::parse("3ceda12c-3ee9-40fa-9f42-61428fe654a6").unwrap();
+        state.entries.entry(other).or_default().insert("web".into(), cpus("6"));
+        assert_eq!(claim(&without, "6-7"), "7");
     }
 }

@@ -15,18 +15,18 @@ use super::settings::{CpuManager, MemoryManager, Settings};
 /// The minor version of the kubelet that the planner predicts: 1.36.
 pub const KUBELET: u32 = 36;
 
-/// How mature a feature is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
-    /// Off by default.
-    Alpha,
-    /// On by default.
-    Beta,
-    /// Always there.
-    Stable,
+named! {
+    /// How mature a feature is.
+    #[derive(PartialOrd, Ord)]
+    pub enum Stage {
+        /// Off by default.
+        Alpha = "alpha",
+        /// On by default.
+        Beta = "beta",
+        /// Always there.
+        Stable = "stable",
+    }
 }
-
-named!(Stage { Alpha = "alpha", Beta = "beta", Stable = "stable" });
 
 /// A policy or an option of one of kubelet's managers.
 #[derive(Debug, PartialEq, Eq)]

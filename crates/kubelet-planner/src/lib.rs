@@ -9,8 +9,8 @@
 //! | [`memory`] | Memory Manager, static policy: from which NUMA nodes does its memory come? |
 //! | [`devices`] | Device Manager: which devices does it get? |
 //! | [`until_full`] | how many of a pod fit? |
-//! | [`start`] | what keeps kubelet from starting with a configuration? |
-//! | [`restart`] | which running pods would get better CPUs if they were started anew, in which order? |
+//! | [`start_errors`] | what keeps kubelet from starting with a configuration? |
+//! | [`better_after_restart`] | which running pods would get better CPUs if they were started anew, in which order? |
 //! | [`variants`], [`with_settings`] | the same under other settings of kubelet |
 //! | [`features`] | which versions have the settings, and which feature gates do these need? |
 //! | [`manifest`] | a manifest as the API server would store it |
@@ -18,24 +18,24 @@
 #![deny(missing_docs)]
 
 mod admission;
+pub mod better_after_restart;
 pub mod cpus;
 pub mod devices;
 pub mod features;
-mod fill;
+mod how_many_fit;
 pub mod manifest;
 pub mod memory;
 pub mod merge;
 mod node;
+mod other_settings;
 mod pod;
-pub mod restart;
 mod settings;
-pub mod start;
-mod variants;
+pub mod start_errors;
 
 pub use admission::{Admission, ContainerAllocation, Cpus, Merge, Rejection, admit};
-pub use fill::{Fill, until_full};
+pub use how_many_fit::{Fill, until_full};
 pub use node::{MAX_NODES, Machine, Node, NodeState, NumaNode, StartError};
+pub use other_settings::{VariantError, go_together, variants, with_settings};
 pub use pod::{Amounts, Container, ContainerKind, Pod, Resources};
 pub use settings::{CpuManager, MemoryManager, Settings};
-pub use start::StartProblem;
-pub use variants::{VariantError, go_together, variants, with_settings};
+pub use start_errors::StartProblem;

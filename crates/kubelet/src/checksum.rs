@@ -5,7 +5,7 @@
 
 use std::fmt::{Display, Write};
 
-use super::checkpoint::CheckpointError;
+use super::cpu_manager_state::CheckpointError;
 
 /// FNV-1a, 32 bit, over the bytes of `text`.
 pub fn fnv1a(text: &str) -> u32 {

@@ -71,6 +71,7 @@ fn entry(hour: u64, starts: bool) -> Entry {
         name: format!("tenants/machine-{}", seat / 16),
         cpus: seat.to_string().parse().unwrap(),
         threads: vec![thread(seat, 15)],
+        cgroup: None,
         own_devices: Vec::new(),
     };
     Entry {

@@ -6,6 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use stelia_api::attribution::Attribution;
 use stelia_cpus::CpuSet;
+use stelia_text::named;
 
 use crate::sample::{Bound, Thread};
 
@@ -62,19 +63,16 @@ pub struct Reading {
         deserialize_with = "by_number"
     )]
     pub devices: BTreeMap<u32, Device>,
-    /// Bound kernel threads, likewise. A thread that ended is `null` once.
+    /// Bound kernel threads, likewise. A thread that ended is `null` once. Tasks of a container that ended, or may have, are `null` with the
+    /// number 0 and the start time 1.
     #[serde(rename = "b", skip_serializing_if = "Vec::is_empty")]
     pub bound: Vec<(Thread, Option<Bound>)>,
     /// When it was taken, as [`Entry::at`] and [`Entry::up`], if that is not the entry's time.
     #[serde(rename = "t", skip_serializing_if = "Option::is_none")]
     pub time: Option<(u64, u64)>,
     /// The reading is complete: the first one of a seat in a segment.
-    #[serde(rename = "f", skip_serializing_if = "is_false")]
+    #[serde(rename = "f", skip_serializing_if = "std::ops::Not::not")]
     pub full: bool,
-}
-
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 /// Converts JSON's keys, which are strings, to numbers. serde does so only if it reads the text itself, but it reads a tagged event,
@@ -122,6 +120,9 @@ pub enum Event {
         cpus: CpuSet,
         /// As in [`Seat`](crate::sample::Seat).
         threads: Vec<Thread>,
+        /// Likewise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cgroup: Option<String>,
         /// PCI addresses of the VM's own devices: their interrupts are its own.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         own_devices: Vec<String>,
@@ -187,18 +188,23 @@ pub enum Closed {
     Boot,
     /// It was not read yet, because a VM's threads settle first.
     NotRead,
+    /// A container has more tasks or cgroups than are read.
+    TooManyTasks,
+    /// The daemon that read a container's tasks ended, and with it what it knew of each.
+    Restarted,
     /// The reading could not be recorded, such as on a full disk. Only accounts have this reason.
     NotKept,
 }
 
-/// The kind of what ran.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Class {
-    /// A task that is neither the VM's nor bound to the CPU by the kernel.
-    OtherTasks,
-    /// An interrupt of a device that is not the VM's.
-    Devices,
+named! {
+    /// The kind of what ran.
+    #[derive(PartialOrd, Ord)]
+    pub enum Class {
+        /// A task that is neither the VM's nor bound to the CPU by the kernel.
+        OtherTasks = "other-tasks",
+        /// An interrupt of a device that is not the VM's.
+        Devices = "devices",
+    }
 }
 
 #[cfg(test)]

@@ -64,3 +64,13 @@ pub struct Fault {
     pub line: u64,
     pub text: String,
 }
+
+/// A fault of the ring that is not in one file.
+impl From<String> for Fault {
+    fn from(text: String) -> Self {
+        Self {
+            text,
+            ..Self::default()
+        }
+    }
+}

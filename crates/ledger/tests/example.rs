@@ -23,6 +23,7 @@ fn opened(seat: u64, cpu: u32) -> Event {
             id: 7,
             start: u64::from(cpu),
         }],
+        cgroup: None,
         own_devices: Vec::new(),
     }
 }
@@ -117,6 +118,48 @@ fn the_script_finds_the_chain_whole_and_says_what_other_tasks_ran() {
         said,
         "head 2026-10-31 3 good\nvm-2 2 [33, 36]\nvm-3 3 [0, 0]\nvm-4 4 [1, 1]\n"
     );
+}
+
+#[test]
+fn the_script_claims_no_least_number_of_a_container_whose_tasks_ended() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = Limits {
+        bytes: 1 << 20,
+        segment_bytes: 1 << 18,
+    };
+    let (mut ring, _) = Ring::open(directory.path(), limits).unwrap();
+    let opened = |seat: u64| Event::Opened {
+        seat,
+        vm: format!("container-{seat}"),
+        name: String::new(),
+        cpus: "2-3".parse().unwrap(),
+        threads: Vec::new(),
+        cgroup: Some("/kubepods.slice/a.scope".to_owned()),
+        own_devices: Vec::new(),
+    };
+    let mut ended = reading(2, 150, 120, 0, &[]);
+    ended.bound.push((Thread { id: 0, start: 1 }, None));
+    for (events, readings) in [
+        (
+            vec![boot("one"), opened(1), opened(2)],
+            vec![reading(1, 100, 80, 0, &[]), reading(2, 100, 80, 0, &[])],
+        ),
+        (Vec::new(), vec![reading(1, 150, 120, 0, &[]), ended]),
+        (
+            Vec::new(),
+            vec![reading(1, 160, 129, 0, &[]), reading(2, 160, 129, 0, &[])],
+        ),
+    ] {
+        let mut entry = Entry {
+            events,
+            readings,
+            ..Entry::default()
+        };
+        ring.append(&mut entry).unwrap();
+    }
+    let output = script(&files(directory.path()));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(said, "container-1 2-3 [11, 11]\ncontainer-2 2-3 [0, 11]\n");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use stelia_cpus::CpuSet;
 use stelia_ledger::sample::{Reader, SampleError, Seat, Thread};
 use stelia_node::counters::interrupts::{self, Kind, Table};
 use stelia_node::counters::{schedstat, softirqs, steal, task};
-use stelia_quiet::threads::stat;
+use stelia_quiet::late_kernel_threads::stat;
 
 const TIMES: u64 = 1000;
 
@@ -123,6 +123,7 @@ fn a_look_counts_what_a_thread_did_or_says_what_the_kernel_lacks() {
     let seat = Seat {
         cpus: online(),
         threads: vec![this_thread()],
+        cgroup: None,
     };
     let seats = BTreeSet::from([seat.clone()]);
     let mut reader = Reader::new(Path::new("/"));

@@ -6,7 +6,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_node::cgroup::CgroupPath;
 use stelia_record::{Record, VcpuThread};
-use stelia_settings::{AdoptPlacement, QuietRequest};
+use stelia_settings::{AdoptPlacement, Isolation, QuietRequest};
 
 use crate::{Allocation, ContainedReason, FloatReason, members};
 
@@ -23,6 +23,8 @@ pub struct Instance {
     #[serde(with = "members::or_empty")]
     pub adopted_by: Option<String>,
     pub state: Word<State>,
+    /// Who has its exclusive CPUs.
+    pub isolation: Word<Isolation>,
     /// The reasons of degradation; empty where there are none. In JSON `degraded` has their texts, `reasons` their kinds too.
     #[serde(flatten, with = "members::degraded")]
     pub degraded: Vec<Reason>,
@@ -41,7 +43,7 @@ pub struct Instance {
     pub contained_reason: Option<Word<ContainedReason>>,
     /// The pod's own memory nodes, as `cpuset.mems` has them.
     pub mems: String,
-    /// `cpuset.cpus.partition` of its `vcpu/`, which the kernel may give a reason.
+    /// `cpuset.cpus.partition` of its `vcpu/`, or of the whole container, which the kernel may give a reason.
     pub partition: String,
     pub placement: Word<AdoptPlacement>,
     /// The scope's cgroup.

@@ -5,24 +5,18 @@ use stelia_api::Word;
 use stelia_cpus::CpuSet;
 use stelia_text::named;
 
-/// The phase of a job, named as in Koordinator's RebindResource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JobPhase {
-    Pending,
-    /// No move would be an improvement any more.
-    Succeed,
-    /// A move failed and was taken back, or the deadline passed. Moves made before stay.
-    Failed,
-    /// The daemon ended before the job did.
-    Unknown,
+named! {
+    /// The phase of a job, named as in Koordinator's RebindResource.
+    pub enum JobPhase {
+        Pending = "Pending",
+        /// No move would be an improvement any more.
+        Succeed = "Succeed",
+        /// A move failed and was taken back, or the deadline passed. Moves made before stay.
+        Failed = "Failed",
+        /// The daemon ended before the job did.
+        Unknown = "Unknown",
+    }
 }
-
-named!(JobPhase {
-    Pending = "Pending",
-    Succeed = "Succeed",
-    Failed = "Failed",
-    Unknown = "Unknown"
-});
 
 /// A move that is planned or was made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

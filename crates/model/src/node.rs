@@ -10,7 +10,7 @@ use stelia_api::ledger::LedgerSummary;
 use stelia_api::publishing::Publishing;
 use stelia_api::quiet::Quiet;
 use stelia_cpus::{CpuSet, Topology};
-use stelia_kubelet::checkpoint::Entries;
+use stelia_kubelet::cpu_manager_state::Entries;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_text::named;
 
@@ -126,24 +126,18 @@ pub struct LastPass {
     pub failures: u32,
 }
 
-/// What makes a pass happen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trigger {
-    /// inotify, systemd or a timer.
-    Event,
-    Audit,
-    Call,
-    Reload,
+named! {
+    /// What makes a pass happen.
+    pub enum Trigger {
+        /// inotify, systemd or a timer.
+        Event = "event",
+        Audit = "audit",
+        Call = "call",
+        Reload = "reload",
+    }
 }
 
-named!(Trigger {
-    Event = "event",
-    Audit = "audit",
-    Call = "call",
-    Reload = "reload"
-});
-
-/// A VM that a rule is of and that is not adopted (`docs/adopt.md`).
+/// A VM or container to which a rule applies and that is not adopted (`docs/adopt.md`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Unadopted {

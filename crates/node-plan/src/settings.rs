@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kubelet_planner::cpus::{Kubelet, Options};
 use kubelet_planner::merge::{Policy, Scope};
-use kubelet_planner::start::reserved_memory;
+use kubelet_planner::start_errors::reserved_memory;
 use kubelet_planner::{CpuManager, MemoryManager, Settings, merge};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{KubeletConfig, MemoryManagerState};

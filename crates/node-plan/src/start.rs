@@ -2,9 +2,9 @@
 
 use kubelet_planner::cpus::{CpuRefusal, CpuState};
 use kubelet_planner::memory::MemoryState;
-use kubelet_planner::start::{self, StartProblem};
+use kubelet_planner::start_errors::{self, StartProblem};
 use kubelet_planner::{CpuManager, Machine, Node, NodeState, StartError};
-use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
+use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, KubeletConfig, MemoryManagerState};
 
@@ -20,7 +20,7 @@ pub struct StateFiles<'a> {
 /// Everything that is known to keep kubelet from starting with this configuration on this machine (where it is known) and these files; empty where
 /// it would start.
 pub fn problems(config: &KubeletConfig, machine: Option<&Machine>, files: StateFiles<'_>) -> Vec<StartProblem> {
-    let mut problems = start::problems(config, machine);
+    let mut problems = start_errors::problems(config, machine);
     let stored = files.cpus.map(|state| state.policy.as_str());
     let configured = config.cpu_manager_policy.as_str();
     problems.extend(policy(CPU_MANAGER_STATE, "cpuManagerPolicy", "", configured, stored));

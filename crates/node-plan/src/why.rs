@@ -3,7 +3,7 @@
 use kubelet_planner::cpus::Bound;
 use kubelet_planner::merge::{Hint, Policy, effort};
 use kubelet_planner::{
-    Admission, Container, ContainerAllocation, ContainerKind, CpuManager, Cpus, MemoryManager, Merge, Pod,
+    Admission, Container, ContainerAllocation, ContainerKind, CpuManager, Cpus, MemoryManager, Merge, Pod, Rejection,
 };
 use stelia_cpus::CpuSet;
 use stelia_kubelet::QosClass;
@@ -184,8 +184,15 @@ fn binding(bound: &Bound) -> String {
     )
 }
 
+/// Why the Topology Manager rejected a pod; `None` where something else rejected it, or there is no more to say.
+pub fn misaligned(subject: &Subject, rejection: &Rejection) -> Option<String> {
+    let merges = rejection.merges.last();
+    let merge = merges.filter(|_| rejection.reason() == Some("TopologyAffinityError"))?;
+    cause(merge, subject.node.settings().topology_policy)
+}
+
 /// What keeps a merged hint from being preferred: one resource, or two that do not agree.
-pub fn cause(merge: &Merge, policy: Policy) -> Option<String> {
+fn cause(merge: &Merge, policy: Policy) -> Option<String> {
     let preferred = |hints: &[Hint]| -> Vec<String> {
         let preferred = hints.iter().filter(|hint| hint.preferred);
         let mut wishes: Vec<String> = preferred

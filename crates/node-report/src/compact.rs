@@ -20,7 +20,7 @@ use stelia_allocator::{
     NumaTopologyAlignmentPolicy, Qos, RequiredBind,
 };
 use stelia_cpus::{CpuSet, Topology};
-use stelia_kubelet::PodUid;
+use stelia_kubelet::{PodUid, Uid};
 use stelia_text::excerpt;
 
 use crate::numa::NumaNode;
@@ -56,6 +56,8 @@ pub struct Compact {
     pub pods: BTreeSet<PodUid>,
     /// Their CPUs, as far as they are known.
     pub owners: BTreeMap<PodUid, CpuSet>,
+    /// Those of the pods whose instance is a container without a VM.
+    pub containers: BTreeSet<PodUid>,
 }
 
 /// How steliad's allocator chooses.
@@ -149,6 +151,9 @@ struct Fields {
     pods: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     owners: String,
+    /// Places in `pods`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    containers: Vec<usize>,
 }
 
 impl Compact {
@@ -190,6 +195,7 @@ impl Compact {
             managers: facts.kubelet.managers.clone(),
             choice: facts.allocator.as_ref().map(choice),
             pods: owners.keys().cloned().collect(),
+            containers: owners::known(&facts.containers, &owners),
             owners,
         }
     }
@@ -228,6 +234,7 @@ impl Compact {
             reserved: self.reserved,
             exclusive,
             allocations: Vec::new(),
+            containers: self.containers,
             kubelet: Kubelet {
                 cpu_policy: self.cpu_policy,
                 cpu_options: self.cpu_options,
@@ -267,6 +274,7 @@ impl Compact {
             blocked: choice.is_some_and(|choice| choice.blocked),
             pods: pods.join(" "),
             owners: owners::write(self.pods.iter(), &self.owners, &self.taken()),
+            containers: owners::places(&self.pods, &self.containers),
         };
         // It can fail only where a map's keys are not strings.
         serde_json::to_string(&fields).unwrap_or_default()
@@ -323,6 +331,7 @@ impl Compact {
             cpu_options: fields.options,
             pods: pods.iter().cloned().collect(),
             owners: BTreeMap::new(),
+            containers: owners::at(&fields.containers, &pods)?,
         };
         Ok(Self {
             owners: owners::read(&fields.owners, &pods, &read.taken())?,
@@ -370,11 +379,6 @@ fn pod_text(pod: &PodUid) -> String {
 fn pod(text: &str) -> Result<PodUid, CompactError> {
     let bytes = URL_SAFE_NO_PAD.decode(text).ok();
     let number = bytes.and_then(|bytes| bytes.try_into().ok()).map(u128::from_be_bytes);
-    let dashed = number.map(|number| {
-        let digits = format!("{number:032x}");
-        let ends = [0, 8, 12, 16, 20, 32];
-        let parts = ends.windows(2).filter_map(|ends| digits.get(ends[0]..ends[1]));
-        parts.collect::<Vec<_>>().join("-")
-    });
+    let dashed = number.map(|number| Uid(number).to_string());
     PodUid::parse(dashed.as_deref().unwrap_or(text)).map_err(|_| wrong("pods", text, "not a pod UID"))
 }

@@ -12,7 +12,7 @@ mod error;
 mod tests;
 pub(crate) mod zones;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -68,14 +68,7 @@ fn other_writer(text: &str) -> Option<String> {
         #[serde(default)]
         labels: BTreeMap<String, String>,
     }
-    let options = serde_saphyr::options! {
-        with_snippet: false,
-        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 0 },
-    };
-    let object: Object = match text.trim_start().starts_with('{') {
-        true => serde_json::from_str(text).ok()?,
-        false => serde_saphyr::from_str_with_options(text, options).ok()?,
-    };
+    let object: Object = parse(text).ok()?;
     let (label, ours) = MANAGED_BY;
     match object.metadata.labels.get(label) {
         _ if object.kind != KIND => None,
@@ -101,7 +94,7 @@ pub(crate) fn of_object(object: &NodeResourceTopology) -> Result<Facts, Describe
 }
 
 /// JSON where it begins as such, else YAML (not all of JSON is YAML).
-fn parse(text: &str) -> Result<NodeResourceTopology, DescribedError> {
+fn parse<T: DeserializeOwned>(text: &str) -> Result<T, DescribedError> {
     if text.trim_start().starts_with('{') {
         return serde_json::from_str(text).map_err(|cause| DescribedError::Text(excerpt::cause(&cause)));
     }
@@ -198,6 +191,7 @@ fn facts(object: &NodeResourceTopology, version: ApiVersion) -> Result<Facts, De
         exclusive,
         shared,
         allocations,
+        containers: BTreeSet::new(),
         kubelet: Kubelet {
             cpu_policy: policy.policy,
             cpu_options: policy.options,

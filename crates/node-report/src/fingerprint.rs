@@ -19,21 +19,18 @@ pub(crate) const ATTRIBUTE: &str = "nodeTopologyPodsFingerprint";
 /// The attribute with its [`Method`].
 pub(crate) const METHOD: &str = "nodeTopologyPodsFingerprintMethod";
 
-/// Which pods count.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Method {
-    /// Those that the scheduler's plugin takes for users of exclusive resources: Guaranteed pods, whose memory it counts
-    /// whatever kubelet's memory policy is, and pods with a device that is in the zones.
-    #[default]
-    WithExclusiveResources,
-    /// All.
-    All,
+named! {
+    /// Which pods count.
+    #[derive(Default)]
+    pub enum Method {
+        /// Those that the scheduler's plugin takes for users of exclusive resources: Guaranteed pods, whose memory it counts
+        /// whatever kubelet's memory policy is, and pods with a device that is in the zones.
+        #[default]
+        WithExclusiveResources = "with-exclusive-resources",
+        /// All.
+        All = "all",
+    }
 }
-
-named!(Method {
-    WithExclusiveResources = "with-exclusive-resources",
-    All = "all"
-});
 
 /// The fingerprint of these pods, in any order.
 ///

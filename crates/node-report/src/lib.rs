@@ -6,17 +6,17 @@
 //! | [`profile`] | the object for one reader: kube-scheduler's plugin, Koordinator, our own |
 //! | [`compact`] | our own attribute, written and read |
 //! | [`fingerprint`] | which pods the object accounts for |
-//! | [`accounts`] | memory and devices as kubelet's managers account for them |
+//! | [`memory_and_devices`] | memory and devices as kubelet's managers account for them |
 //! | [`described`] | the object read back |
 //! | [`stored`] | the object of whatever profile, as the API server keeps it |
 //! | [`numa`] | memory, huge pages and distances of the NUMA nodes, from `/sys` |
 //! | [`name`] | the Node's name |
 
-pub mod accounts;
 mod annotations;
 pub mod compact;
 pub mod described;
 pub mod fingerprint;
+pub mod memory_and_devices;
 pub mod meta;
 pub mod name;
 pub mod numa;
@@ -39,7 +39,7 @@ use stelia_api::Error;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::{PodName, PodUid};
 
-use accounts::Devices;
+use memory_and_devices::Devices;
 use object::{Attribute, Metadata};
 
 /// The label that names the writer of the object.
@@ -60,6 +60,8 @@ pub struct Facts {
     pub shared: CpuSet,
     /// The pods with exclusive CPUs, as far as their owners are known.
     pub allocations: Vec<PodAllocation>,
+    /// Those of these pods whose instance is a container without a VM. Only the profile `stelia` has them.
+    pub containers: BTreeSet<PodUid>,
     pub kubelet: Kubelet,
     /// steliad's allocator, where it chooses exclusive CPUs.
     pub allocator: Option<Allocator>,

@@ -10,7 +10,6 @@ use serde::{Deserialize, Deserializer};
 pub struct ObjectMeta {
     pub name: String,
     /// `None` where the object has none, or does not tell it.
-    #[serde(default)]
     pub namespace: Option<String>,
     #[serde(default, deserialize_with = "or_default")]
     pub uid: String,

@@ -18,12 +18,22 @@ pub struct NumaNode {
     pub huge_pages: BTreeMap<u64, Pages>,
 }
 
+impl NumaNode {
+    /// The memory of its huge pages, in bytes.
+    pub(crate) fn page_bytes(&self) -> u64 {
+        let pages = self.huge_pages.iter();
+        pages.fold(0, |sum: u64, (size, pages)| {
+            sum.saturating_add(size.saturating_mul(pages.total))
+        })
+    }
+}
+
 /// A node's memory, bytes. What is free does not count here: kubelet does not look at it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Memory {
     /// All of it, that in huge pages included.
     pub total: u64,
-    /// What kubelet's Memory Manager gives to no container (`reservedMemory`); see [`crate::accounts`].
+    /// What kubelet's Memory Manager gives to no container (`reservedMemory`); see [`crate::memory_and_devices`].
     pub reserved: u64,
     /// What it gave to containers.
     pub assigned: u64,
@@ -33,7 +43,7 @@ pub struct Memory {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pages {
     pub total: u64,
-    /// Those that kubelet's Memory Manager gives to no container; see [`crate::accounts`].
+    /// Those that kubelet's Memory Manager gives to no container; see [`crate::memory_and_devices`].
     pub reserved: u64,
     /// Those that nobody uses; where kubelet's Memory Manager assigns them, those that it may still assign.
     pub free: u64,

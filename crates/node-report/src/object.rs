@@ -8,17 +8,17 @@ use stelia_text::named;
 pub(crate) const KIND: &str = "NodeResourceTopology";
 pub(crate) const GROUP: &str = "topology.node.k8s.io";
 
-/// A version of the API.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ApiVersion {
-    /// With `topologyPolicies`; the version that Koordinator reads.
-    #[default]
-    V1Alpha1,
-    /// With `attributes` instead.
-    V1Alpha2,
+named! {
+    /// A version of the API.
+    #[derive(Default)]
+    pub enum ApiVersion {
+        /// With `topologyPolicies`; the version that Koordinator reads.
+        #[default]
+        V1Alpha1 = "v1alpha1",
+        /// With `attributes` instead.
+        V1Alpha2 = "v1alpha2",
+    }
 }
-
-named!(ApiVersion { V1Alpha1 = "v1alpha1", V1Alpha2 = "v1alpha2" });
 
 impl ApiVersion {
     /// The object's `apiVersion`.

@@ -8,24 +8,20 @@ use crate::fingerprint::{self, Method};
 use crate::object::{self, ApiVersion, Attribute, Metadata, NodeResourceTopology};
 use crate::{Alignment, Facts, annotations, labels, report, zone};
 
-/// Whom the object is for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Profile {
-    /// Koordinator's scheduler, and `steliactl evaluate` and `plan` for a node that is only described: with
-    /// annotations of every CPU and every pod that has CPUs.
-    #[default]
-    Koordinator,
-    /// kube-scheduler's NodeResourceTopologyMatch: zones with devices, and attributes.
-    Nrt,
-    /// `Nrt`, and the attribute of our own.
-    Stelia,
+named! {
+    /// Whom the object is for.
+    #[derive(Default)]
+    pub enum Profile {
+        /// Koordinator's scheduler, and `steliactl evaluate` and `plan` for a node that is only described: with
+        /// annotations of every CPU and every pod that has CPUs.
+        #[default]
+        Koordinator = "koordinator",
+        /// kube-scheduler's NodeResourceTopologyMatch: zones with devices, and attributes.
+        Nrt = "nrt",
+        /// `Nrt`, and the attribute of our own.
+        Stelia = "stelia",
+    }
 }
-
-named!(Profile {
-    Koordinator = "koordinator",
-    Nrt = "nrt",
-    Stelia = "stelia"
-});
 
 impl Profile {
     /// The versions in which the profile can be written, the one that its readers take first.

@@ -19,7 +19,7 @@ use crate::compact::{self, Compact};
 use crate::described::{self, ALIGNMENT, MAX_ZONES};
 use crate::object::{ApiVersion, Attribute, Cost, KIND, Metadata, NodeResourceTopology, Resource, Zone};
 use crate::profile::Profile;
-use crate::{Alignment, Facts, MANAGED_BY, name};
+use crate::{Alignment, Facts, MANAGED_BY, labels, name};
 use amounts::amounts;
 pub use object::{StoredAttribute, StoredCost, StoredObject, StoredResource, StoredZone};
 
@@ -75,6 +75,8 @@ pub struct Holder {
     pub name: Option<PodName>,
     /// `None` where the object does not tell it.
     pub cpus: Option<CpuSet>,
+    /// Whether its instance is a container without a VM; `None` where the object does not tell it.
+    pub is_container: Option<bool>,
 }
 
 /// Why an object is not read at all.
@@ -161,6 +163,7 @@ impl Stored {
             pod: pod.clone(),
             name: None,
             cpus: None,
+            is_container: Some(compact.containers.contains(pod)),
         };
         self.holders = compact.pods.iter().map(holder).collect();
         for zone in &mut object.zones {
@@ -183,6 +186,7 @@ impl Stored {
                     pod: one.pod.clone(),
                     name: one.name.clone(),
                     cpus: Some(one.cpus.clone()),
+                    is_container: None,
                 });
                 self.holders = holders.collect();
                 self.facts = Some(facts);
@@ -262,13 +266,12 @@ fn described_part(
         false if policies.is_some() => ApiVersion::V1Alpha2.api_version(),
         false => api_version,
     };
-    let (label, manager) = MANAGED_BY;
     NodeResourceTopology {
         api_version: version,
         kind: KIND.to_owned(),
         metadata: Metadata {
             name,
-            labels: BTreeMap::from([(label.to_owned(), manager.to_owned())]),
+            labels: labels(),
             annotations,
         },
         topology_policies: policies.filter(|_| by_policies),

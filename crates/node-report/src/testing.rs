@@ -1,6 +1,6 @@
 //! A node for tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_allocator::{AllocatorPolicies, CpuSource, HeldCpus};
 use stelia_cpus::CpuSet;
@@ -65,6 +65,7 @@ pub fn facts() -> Facts {
             allocation("3ceda12c-3ee9-40fa-9f42-61428fe654a6", "2-3", true),
             allocation("416de7c2-21de-472d-817c-fa9d4306cb7d", "4-5", false),
         ],
+        containers: BTreeSet::new(),
         kubelet: Kubelet {
             cpu_policy: "static".to_owned(),
             cpu_options: BTreeMap::from([("full-pcpus-only".to_owned(), "true".to_owned())]),

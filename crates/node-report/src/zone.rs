@@ -54,12 +54,9 @@ fn cpus(facts: &Facts, node: u32) -> Resource {
 /// Memory in huge pages is not allocatable as memory. How much is free is nothing that kubelet asks.
 fn memory(node: &NumaNode) -> Option<Resource> {
     let memory = node.memory?;
-    let aside = node
-        .huge_pages
-        .iter()
-        .map(|(size, pages)| size.saturating_mul(pages.total));
-    let allocatable = aside
-        .fold(memory.total, u64::saturating_sub)
+    let allocatable = memory
+        .total
+        .saturating_sub(node.page_bytes())
         .saturating_sub(memory.reserved);
     Some(Resource {
         name: "memory".to_owned(),

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use stelia_cpus::CpuSet;
-use stelia_kubelet::checkpoint::{Use, Uses};
+use stelia_kubelet::cpu_manager_state::{Use, Uses};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodUid};
 
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, optional, populated, read_cpus};
-use crate::runtime;
+use crate::runtime_config;
 
 /// Another container of the pod, one that has processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub fn live_containers_among(
         }
         // An empty list is not restricted (the pod's sandbox).
         let cpus = read_cpus(cgroups, &path, File::Cpus)?;
-        let written = runtime::container(run, &container);
+        let written = runtime_config::container(run, &container);
         live.push(LiveContainer {
             name: written.name,
             cpus,

@@ -3,21 +3,23 @@
 pub mod activation;
 pub mod affinity;
 pub mod cgroup;
+pub mod clock;
 pub mod containers;
 pub mod counters;
 pub mod dra;
 mod error;
 pub mod holder;
+pub mod kernel_release;
 pub mod kvm_events;
 pub mod locality;
 pub mod oci;
-pub mod places;
 pub mod proc;
-pub mod processes;
-pub mod runtime;
+pub mod runtime_config;
+pub mod runtime_folders;
 mod system;
 pub mod systemd;
 pub mod vfio;
+pub mod vmm_processes;
 pub mod workqueue;
 
 pub use system::System;

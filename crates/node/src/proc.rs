@@ -9,7 +9,7 @@ use stelia_cpus::{CpuSet, MAX_CPUS, files};
 
 use crate::affinity;
 use crate::cgroup::CgroupPath;
-use crate::processes;
+use crate::vmm_processes;
 
 /// A process or thread, told apart from a later one with the same number by its start time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -97,10 +97,7 @@ impl KernelProcs {
     fn read(&self, path: &str) -> Result<String, ProcError> {
         let path = self.root.join(path);
         // A process chooses its own name, in any bytes: one that is not UTF-8 must not make it unreadable.
-        let bytes = files::read(&path).map_err(|cause| ProcError {
-            operation: format!("read {}", path.display()),
-            cause,
-        })?;
+        let bytes = files::read(&path).map_err(|cause| failed(format!("read {}", path.display()), cause))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -123,11 +120,7 @@ impl KernelProcs {
 /// The descriptor is not a pidfd, or the process ended.
 pub fn pid_of_pidfd(pidfd: BorrowedFd<'_>) -> Result<i32, ProcError> {
     let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
-    let failed = |cause| ProcError {
-        operation: format!("read {path}"),
-        cause,
-    };
-    let text = fs::read_to_string(&path).map_err(failed)?;
+    let text = fs::read_to_string(&path).map_err(|cause| failed(format!("read {path}"), cause))?;
     let number = text
         .lines()
         .find_map(|line| line.strip_prefix("Pid:"))
@@ -138,12 +131,14 @@ pub fn pid_of_pidfd(pidfd: BorrowedFd<'_>) -> Result<i32, ProcError> {
         Some(Ok(_)) => nix::errno::Errno::ESRCH.into(),
         _ => io::Error::new(io::ErrorKind::InvalidInput, "the descriptor is not a pidfd"),
     };
-    let operation = "look up a pidfd's process".into();
-    Err(ProcError { operation, cause })
+    Err(failed("look up a pidfd's process".into(), cause))
 }
 
 fn bad(operation: String, text: &str) -> ProcError {
-    let cause = io::Error::new(io::ErrorKind::InvalidData, text);
+    failed(operation, io::Error::new(io::ErrorKind::InvalidData, text))
+}
+
+fn failed(operation: String, cause: io::Error) -> ProcError {
     ProcError { operation, cause }
 }
 
@@ -205,10 +200,7 @@ impl Procs for KernelProcs {
 
     fn thread_ids(&self, pid: i32) -> Result<Vec<i32>, ProcError> {
         let directory = self.root.join(format!("{pid}/task"));
-        let failed = |cause| ProcError {
-            operation: format!("list {}", directory.display()),
-            cause,
-        };
+        let failed = |cause| failed(format!("list {}", directory.display()), cause);
         let mut ids = Vec::new();
         for entry in fs::read_dir(&directory).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
@@ -244,10 +236,7 @@ impl Procs for KernelProcs {
 
     fn command(&self, pid: i32, most: usize) -> Result<Vec<String>, ProcError> {
         let path = self.root.join(format!("{pid}/cmdline"));
-        processes::command(&path, most).map_err(|cause| ProcError {
-            operation: format!("read {}", path.display()),
-            cause,
-        })
+        vmm_processes::command(&path, most).map_err(|cause| failed(format!("read {}", path.display()), cause))
     }
 
     fn affinity(&self, tid: i32) -> Result<CpuSet, ProcError> {
@@ -272,17 +261,11 @@ impl Procs for KernelProcs {
             None => CpuSet::below(MAX_CPUS),
         };
         let what = cpu.map_or("every CPU of its cpuset".to_owned(), |cpu| format!("CPU {cpu}"));
-        affinity::set(tid, &cpus).map_err(|cause| ProcError {
-            operation: format!("set affinity of thread {tid} to {what}"),
-            cause,
-        })
+        affinity::set(tid, &cpus).map_err(|cause| failed(format!("set affinity of thread {tid} to {what}"), cause))
     }
 
     fn allow_cpus(&self, tid: i32, cpus: &CpuSet) -> Result<(), ProcError> {
-        affinity::set(tid, cpus).map_err(|cause| ProcError {
-            operation: format!("set affinity of thread {tid} to CPUs {cpus}"),
-            cause,
-        })
+        affinity::set(tid, cpus).map_err(|cause| failed(format!("set affinity of thread {tid} to CPUs {cpus}"), cause))
     }
 
     fn pid_of_pidfd(&self, pidfd: BorrowedFd<'_>) -> Result<i32, ProcError> {

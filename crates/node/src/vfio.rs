@@ -1,20 +1,40 @@
 //! The PCI devices that a container has by VFIO.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 use stelia_kubelet::ContainerCgroup;
 
-use crate::runtime;
+use crate::cgroup::CgroupPath;
+use crate::{System, runtime_config};
 
 /// The PCI addresses of a container's VFIO devices: all that are in the groups which the runtime gave it as `/dev/vfio/GROUP`, and
 /// the devices that it gave as `/dev/vfio/devices/vfioN` (Documentation/driver-api/vfio.rst). Empty where the runtime's
 /// configuration is not found.
 pub fn devices(run: &Path, sys: &Path, container: &ContainerCgroup) -> BTreeSet<String> {
-    let paths = runtime::device_paths(run, &container.container_id);
+    let paths = runtime_config::device_paths(run, &container.container_id);
     let names = paths.iter().filter_map(|path| path.strip_prefix("/dev/vfio/"));
     names.flat_map(|name| addresses(sys, name)).collect()
+}
+
+/// As [`devices`], for the container with this cgroup. Empty if it is not a container's.
+pub fn devices_of(system: &System, origin: &CgroupPath) -> BTreeSet<String> {
+    let container = ContainerCgroup::parse(origin.as_str());
+    let devices = container.map(|container| devices(&system.run, &system.sys, &container));
+    devices.unwrap_or_default()
+}
+
+/// The devices that only one of the owners has. Owners without any are left out.
+pub fn without_shared<K: Ord>(devices: BTreeMap<K, BTreeSet<String>>) -> BTreeMap<K, BTreeSet<String>> {
+    let mut owners: BTreeMap<&str, u32> = BTreeMap::new();
+    for device in devices.values().flatten() {
+        *owners.entry(device).or_default() += 1;
+    }
+    let own = owners.iter().filter(|(_, owners)| **owners == 1);
+    let own: BTreeSet<String> = own.map(|(device, _)| (*device).to_owned()).collect();
+    let all = devices.into_iter().map(|(owner, devices)| (owner, &devices & &own));
+    all.filter(|(_, devices)| !devices.is_empty()).collect()
 }
 
 /// `name` is relative to `/dev/vfio`.

@@ -2,7 +2,7 @@
 //!
 //! | part, each from 0 to 100 | what |
 //! |---|---|
-//! | documents | half of the documents' score A + B, by the request's strategy ([`stelia_allocator::evaluate::score`]); where kubelet chooses, of the CPUs that it would assign and by its alignment policy |
+//! | koordinator | half of Koordinator's score A + B, by the request's strategy ([`stelia_allocator::evaluate::score`]); where kubelet chooses, of the CPUs that it would assign and by its alignment policy |
 //! | distance | 100 within one NUMA node. Else the distance of a NUMA node to itself by the mean of all distances among those that its CPUs and its memory are on |
 //! | fragmentation | how few whole free cores are lost beyond what so many CPUs need at least; 10 less for each NUMA node that was free as a whole and is in part now |
 //! | company | 100 where the exclusive policy is kept or not asked for, 50 where a NUMA node is shared and no core, 0 where a core is |
@@ -20,7 +20,7 @@ use stelia_allocator::{
 };
 
 use crate::evaluate::Outcome;
-use crate::node::{Available, Shape};
+use crate::node::{FreeResources, Shape};
 use crate::request::Request;
 
 /// The largest total.
@@ -31,7 +31,7 @@ pub const MAX_PRIORITY: u16 = 10;
 /// How much each part counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Weights {
-    pub documents: u32,
+    pub koordinator: u32,
     pub distance: u32,
     pub fragmentation: u32,
     pub company: u32,
@@ -40,7 +40,7 @@ pub struct Weights {
 impl Default for Weights {
     fn default() -> Self {
         Self {
-            documents: 50,
+            koordinator: 50,
             distance: 20,
             fragmentation: 20,
             company: 10,
@@ -53,8 +53,9 @@ impl Default for Weights {
 pub struct Score {
     /// From 0 to [`MAX_SCORE`].
     pub total: u16,
-    /// The documents' A + B, from 0 to 200.
-    pub documents: u32,
+    /// Koordinator's A + B, from 0 to 200.
+    #[serde(rename = "documents")]
+    pub koordinator: u32,
     pub distance: u32,
     pub fragmentation: u32,
     pub company: u32,
@@ -73,17 +74,17 @@ const LOCAL_DISTANCE: u64 = 10;
 impl Score {
     pub(crate) fn of(
         shape: &Shape,
-        before: &Available,
+        before: &FreeResources,
         request: &Request,
         outcome: &Outcome,
         weights: &Weights,
     ) -> Self {
-        let documents = documents(shape, before, request, outcome);
+        let koordinator = koordinator(shape, before, request, outcome);
         let distance = distance(shape, outcome);
         let fragmentation = fragmentation(shape, before, outcome);
         let company = company(outcome);
         let parts = [
-            (weights.documents, documents * 5),
+            (weights.koordinator, koordinator * 5),
             (weights.distance, distance * 10),
             (weights.fragmentation, fragmentation * 10),
             (weights.company, company * 10),
@@ -93,7 +94,7 @@ impl Score {
         let total = sum.checked_div(weight).and_then(|total| u16::try_from(total).ok());
         Self {
             total: total.unwrap_or(0).min(MAX_SCORE),
-            documents,
+            koordinator,
             distance,
             fragmentation,
             company,
@@ -102,7 +103,7 @@ impl Score {
 }
 
 /// A + B.
-fn documents(shape: &Shape, before: &Available, request: &Request, outcome: &Outcome) -> u32 {
+fn koordinator(shape: &Shape, before: &FreeResources, request: &Request, outcome: &Outcome) -> u32 {
     let policies = match &shape.allocator {
         Some(policies) => policies.clone(),
         None => AllocatorPolicies {
@@ -171,14 +172,14 @@ fn distance(shape: &Shape, outcome: &Outcome) -> u32 {
     u32::try_from(score.min(100)).unwrap_or(100)
 }
 
-fn fragmentation(shape: &Shape, before: &Available, outcome: &Outcome) -> u32 {
+fn fragmentation(shape: &Shape, before: &FreeResources, outcome: &Outcome) -> u32 {
     let host = &shape.host;
     let count = outcome.cpus.len();
     if count == 0 {
         return 100;
     }
     let threads = host.threads().max(1);
-    let cores = |available: &Available| host.whole_cores(&available.free).len() / threads;
+    let cores = |available: &FreeResources| host.whole_cores(&available.free).len() / threads;
     let least = count.div_ceil(threads);
     let lost = cores(before).saturating_sub(cores(&outcome.left)).max(least);
     let capacity = shape.capacity();

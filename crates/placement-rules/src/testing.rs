@@ -6,8 +6,8 @@ use kubelet_planner::{Amounts, Container, ContainerKind, MemoryManager, Node, Po
 use stelia_allocator::AllocationRequest;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::PodUid;
-use stelia_node_report::accounts::Devices;
 use stelia_node_report::fingerprint::Method;
+use stelia_node_report::memory_and_devices::Devices;
 use stelia_node_report::numa::{Memory, NumaNode, Pages};
 use stelia_node_report::profile::{Profile, object};
 use stelia_node_report::{Alignment, ApiVersion, Facts, Kubelet, Managers, PodAllocation};
@@ -97,6 +97,7 @@ pub fn facts_of(name: &str, node: &Node, topology: &Topology, cpu_options: BTree
         reserved: reserved.clone(),
         exclusive,
         allocations,
+        containers: BTreeSet::new(),
         kubelet: Kubelet {
             cpu_policy: "static".to_owned(),
             cpu_options,

@@ -14,4 +14,4 @@ pub mod extender;
 pub mod placer;
 pub mod run;
 #[cfg(test)]
-mod simulation;
+mod simulated_cluster;

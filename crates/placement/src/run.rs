@@ -14,7 +14,7 @@ use crate::apiserver::lease::LeaseClaim;
 use crate::apiserver::{Api, follow};
 use crate::cli::Cli;
 use crate::extender::{Bounds, Paths, Service, Tls, TlsFiles, serve};
-use crate::placer::{Options, Placer, feeds};
+use crate::placer::{Feed, Options, Placer, feeds};
 
 /// Runs until SIGTERM or SIGINT.
 ///
@@ -72,11 +72,9 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
             .map_or(cli.listen.port(), |address| address.port()),
     });
     if let Some(endpoint) = endpoint.clone() {
-        let (giving_up, leads) = (ended.clone(), placer.clone());
-        tokio::spawn(async move {
-            giving_up
-                .run_until_cancelled(endpoint.lead_for_ever(leads.api(), || leads.ready().is_ok()))
-                .await
+        let leads = placer.clone();
+        spawn_until(&ended, async move {
+            endpoint.lead_for_ever(leads.api(), || leads.ready().is_ok()).await;
         });
     }
     if let Some(address) = cli.probes {
@@ -123,28 +121,38 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
 /// Starts the tasks of the Lease, the watches, undecided binds and retries. The returned token ends all but the first, which `ended` ends.
 pub fn start(placer: &Arc<Placer>, lease_claim: &LeaseClaim, ended: &CancellationToken) -> CancellationToken {
     let tasks = CancellationToken::new();
-    let lease_claim = lease_claim.clone();
-    let (holder, giving_up) = (placer.clone(), ended.clone());
+    start_tasks(placer, lease_claim.clone(), feeds(placer), ended, &tasks);
+    tasks
+}
+
+/// Starts the tasks of [`start`] with these feeds. `ended` ends the task of the Lease, `stopped` the others.
+pub(crate) fn start_tasks(
+    placer: &Arc<Placer>,
+    lease_claim: LeaseClaim,
+    feeds: impl IntoIterator<Item = Feed>,
+    ended: &CancellationToken,
+    stopped: &CancellationToken,
+) {
+    let holder = placer.clone();
     // While the program ends, the Lease is not renewed; what is left of it suffices for the binds that are under way.
-    tokio::spawn(async move {
-        giving_up
-            .run_until_cancelled(lease_claim.hold(holder.api(), holder.leadership()))
-            .await
+    spawn_until(ended, async move {
+        lease_claim.hold(holder.api(), holder.leadership()).await
     });
-    for feed in feeds(placer) {
-        let (stopped, follower) = (tasks.clone(), placer.clone());
-        tokio::spawn(async move {
+    for feed in feeds {
+        let follower = placer.clone();
+        spawn_until(stopped, async move {
             let terms = follower.leadership().terms();
-            stopped
-                .run_until_cancelled(follow(follower.api(), feed.source, feed.follower, terms))
-                .await
+            follow(follower.api(), feed.source, feed.follower, terms).await;
         });
     }
-    let (stopped, resolver) = (tasks.clone(), placer.clone());
-    tokio::spawn(async move { stopped.run_until_cancelled(resolver.resolve_for_ever()).await });
-    let (stopped, retrier) = (tasks.clone(), placer.clone());
-    tokio::spawn(async move { stopped.run_until_cancelled(retrier.retry_for_ever()).await });
-    tasks
+    let (resolver, retrier) = (placer.clone(), placer.clone());
+    spawn_until(stopped, async move { resolver.resolve_for_ever().await });
+    spawn_until(stopped, async move { retrier.retry_for_ever().await });
+}
+
+/// Runs a task until the token is cancelled.
+fn spawn_until(ended: &CancellationToken, task: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(ended.clone().run_until_cancelled_owned(task));
 }
 
 /// The name and the number of this process, both unique.

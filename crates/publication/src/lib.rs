@@ -55,6 +55,9 @@ pub struct Pod {
     pub name: String,
     /// The container's name.
     pub container: String,
+    /// The D-Bus property `Isolation`: `vcpus`, `container`; empty in files of daemons that did not write it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub isolation: String,
     /// The D-Bus property `State`: `registered`, `floating`, `isolated`, `contained`, `leaving`.
     pub state: String,
     /// Whether the promise holds: isolated, and not degraded in what isolation means.

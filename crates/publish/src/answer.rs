@@ -58,20 +58,26 @@ pub enum Kind {
 /// Limit of the text of an answer that is quoted, in bytes.
 const MAX_TEXT_BYTES: usize = 500;
 
+impl Failure {
+    pub(crate) fn new(kind: Kind, text: String) -> Self {
+        let retry_after = None;
+        Self {
+            kind,
+            text,
+            retry_after,
+        }
+    }
+}
+
 impl Answer {
     /// The body of a success.
     ///
     /// # Errors
     /// Every other answer, by what follows from it.
     pub fn into_body(self) -> Result<Vec<u8>, Failure> {
-        let failure = |kind, text| Failure {
-            kind,
-            text,
-            retry_after: None,
-        };
         let (code, retry_after, body) = match self {
-            Self::None(text) => return Err(failure(Kind::Away, text)),
-            Self::Impossible(text) => return Err(failure(Kind::Refused, text)),
+            Self::None(text) => return Err(Failure::new(Kind::Away, text)),
+            Self::Impossible(text) => return Err(Failure::new(Kind::Refused, text)),
             Self::Http { status, body, .. } if status.is_success() => return Ok(body),
             Self::Http {
                 status,

@@ -22,7 +22,7 @@ use crate::reading::Reading;
 use crate::source::Source;
 use crate::status::Status;
 use crate::withdraw::{WITHDRAWAL_TIMEOUT, withdraw};
-use crate::{Publisher, serve};
+use crate::{Publisher, http_server};
 
 /// How long `--once` tries.
 const ONCE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -195,7 +195,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     let listener = match arguments.metrics {
         Some(address) => Some(
-            serve::listen(address)
+            http_server::listen(address)
                 .await
                 .with_context(|| format!("listen on {address}"))?,
         ),
@@ -214,7 +214,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         let status = publisher.status();
         let served = async {
             match listener {
-                Some(listener) => serve::serve(listener, status.clone()).await,
+                Some(listener) => http_server::serve(listener, status.clone()).await,
                 None => std::future::pending().await,
             }
         };

@@ -8,13 +8,15 @@ use http_body_util::{BodyExt, Limited};
 use kube::Client;
 use kube::client::Body;
 use stelia_credentials::{Credentials, RenewedClient};
+use stelia_text::excerpt::with_causes;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::Answer;
 use crate::decide::{Next, State};
-use crate::options::{Options, REQUEST_TIMEOUT};
+use crate::intervals::REQUEST_TIMEOUT;
+use crate::options::Options;
 use crate::reading::Reading;
 use crate::request::Request;
 use crate::status::Status;
@@ -129,7 +131,7 @@ pub(crate) async fn send(client: &Client, request: Request) -> Answer {
 async fn exchange(client: &Client, request: Request) -> Answer {
     let (parts, body) = match client.send(request.map(Body::from)).await {
         Ok(response) => response.into_parts(),
-        Err(error) => return Answer::None(chain(&error)),
+        Err(error) => return Answer::None(with_causes(&error)),
     };
     let retry_after = parts.headers.get(RETRY_AFTER).and_then(|seconds| seconds.to_str().ok());
     let retry_after = retry_after.and_then(|seconds| seconds.trim().parse().ok());
@@ -139,20 +141,6 @@ async fn exchange(client: &Client, request: Request) -> Answer {
             retry_after: retry_after.map(Duration::from_secs),
             body: body.to_bytes().into(),
         },
-        Err(error) => Answer::None(format!("{}, and then: {}", parts.status, chain(&*error))),
+        Err(error) => Answer::None(format!("{}, and then: {}", parts.status, with_causes(&*error))),
     }
-}
-
-/// An error with its causes: kube's says only which layer failed.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

@@ -26,6 +26,13 @@ fn objects(version: &str) -> Builder {
 }
 
 /// Server-side apply, not forced.
+fn merge(manager: &str) -> PatchParams {
+    PatchParams {
+        field_manager: Some(manager.to_owned()),
+        ..PatchParams::default()
+    }
+}
+
 fn apply(manager: &str) -> PatchParams {
     PatchParams::apply(manager)
 }
@@ -48,11 +55,7 @@ pub(crate) fn apply_node_status(manager: &str, name: &str, body: &Value) -> Resu
 }
 
 pub(crate) fn merge_node(manager: &str, name: &str, body: &Value) -> Result<Request, Error> {
-    let by = PatchParams {
-        field_manager: Some(manager.to_owned()),
-        ..PatchParams::default()
-    };
-    nodes().patch(name, &by, &Patch::Merge(body))
+    nodes().patch(name, &merge(manager), &Patch::Merge(body))
 }
 
 pub(crate) fn object(version: &str, name: &str) -> Result<Request, Error> {
@@ -89,9 +92,5 @@ pub(crate) fn create_event(manager: &str, namespace: &str, body: &Value) -> Resu
 }
 
 pub(crate) fn merge_event(manager: &str, namespace: &str, name: &str, body: &Value) -> Result<Request, Error> {
-    let by = PatchParams {
-        field_manager: Some(manager.to_owned()),
-        ..PatchParams::default()
-    };
-    events(namespace).patch(name, &by, &Patch::Merge(body))
+    events(namespace).patch(name, &merge(manager), &Patch::Merge(body))
 }

@@ -2,54 +2,29 @@
 
 use std::collections::BTreeMap;
 
-/// What something is wrong with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
-    /// The daemon's file.
-    File,
-    Daemon,
-    /// The API server as a whole.
-    Api,
-    /// Reading the Node: whose UID the object's owner reference has.
-    Node,
-    Object,
-    Label,
-    Capacity,
-    Taint,
-    Conditions,
-    Events,
-}
+use stelia_text::named;
 
-impl Part {
-    pub const ALL: [Self; 10] = [
-        Self::File,
-        Self::Daemon,
-        Self::Api,
-        Self::Node,
-        Self::Object,
-        Self::Label,
-        Self::Capacity,
-        Self::Taint,
-        Self::Conditions,
-        Self::Events,
-    ];
-
-    /// In messages and as a label of metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::File => "file",
-            Self::Daemon => "daemon",
-            Self::Api => "api",
-            Self::Node => "node",
-            Self::Object => "object",
-            Self::Label => "label",
-            Self::Capacity => "capacity",
-            Self::Taint => "taint",
-            Self::Conditions => "conditions",
-            Self::Events => "events",
-        }
+named! {
+    /// What something is wrong with.
+    #[derive(PartialOrd, Ord)]
+    pub enum Part {
+        /// The daemon's file.
+        File = "file",
+        Daemon = "daemon",
+        /// The API server as a whole.
+        Api = "api",
+        /// Reading the Node: whose UID the object's owner reference has.
+        Node = "node",
+        Object = "object",
+        Label = "label",
+        Capacity = "capacity",
+        Taint = "taint",
+        Conditions = "conditions",
+        Events = "events",
     }
 }
+
+// In messages and as a label of metrics.
 
 /// What a publisher does and what keeps it from more.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

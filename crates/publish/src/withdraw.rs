@@ -8,10 +8,10 @@ use serde::Deserialize;
 use stelia_publication::Publication;
 
 use crate::answer::{Failure, Kind};
+use crate::backoff::{Pause, Random, RetryPause};
 use crate::decide::content;
 use crate::decide::taint::{self, NodeView};
 use crate::options::{Options, PodConditions};
-use crate::pace::{Pause, Random, RetryPause};
 use crate::publisher::send;
 use crate::request::{self, Request};
 
@@ -95,11 +95,7 @@ fn gone(failure: Failure) -> Result<bool, Failure> {
 impl Withdrawal<'_> {
     /// Sends it, and again while the API server is away.
     async fn ask(&mut self, request: Result<Request, kube::core::request::Error>) -> Result<Vec<u8>, Failure> {
-        let request = request.map_err(|error| Failure {
-            kind: Kind::Refused,
-            text: error.to_string(),
-            retry_after: None,
-        })?;
+        let request = request.map_err(|error| Failure::new(Kind::Refused, error.to_string()))?;
         let mut rest = RetryPause::default();
         loop {
             let failure = match send(self.client, request.clone()).await.into_body() {
@@ -124,11 +120,8 @@ impl Withdrawal<'_> {
             Err(failure) => return Err(failure),
         };
         let node = serde_json::from_slice(&body);
-        node.map(Some).map_err(|error| Failure {
-            kind: Kind::Failed,
-            text: format!("the Node as it was read: {error}"),
-            retry_after: None,
-        })
+        node.map(Some)
+            .map_err(|error| Failure::new(Kind::Failed, format!("the Node as it was read: {error}")))
     }
 
     async fn node(&mut self, withdrawn: &mut Withdrawn) {
@@ -182,11 +175,8 @@ impl Withdrawal<'_> {
                 Err(failure) => return Err(failure),
             }
         }
-        Err(Failure {
-            kind: Kind::Stale,
-            text: format!("{}: the Node changed {ATTEMPTS} times meanwhile", StatusCode::CONFLICT),
-            retry_after: None,
-        })
+        let text = format!("{}: the Node changed {ATTEMPTS} times meanwhile", StatusCode::CONFLICT);
+        Err(Failure::new(Kind::Stale, text))
     }
 
     async fn object(&mut self) -> Result<bool, Failure> {

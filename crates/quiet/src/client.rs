@@ -1,6 +1,7 @@
 //! The daemon's side of the connection to `steliad-quiet`. Every call blocks for at most twice its timeout ([`begin`]: four
 //! times).
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -13,9 +14,9 @@ use stelia_api::attribution::Attribution;
 use stelia_api::quiet::Report;
 use stelia_text::excerpt::excerpt;
 
-use crate::line::{self, LineError};
 use crate::order::{Answer, MAX_LINE, Order, Target};
 use crate::request::{Attribute, Request};
+use crate::socket_line::{self, LineError};
 
 /// Timeout of an answer: an order on a large node takes milliseconds, plus a second or two to wait for irqbalance.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -67,19 +68,20 @@ pub fn begin(socket: &Path, target: &Target, timeout: Duration) -> Result<(), Or
         Ok(Answer::Begun) => Ok(()),
         Ok(other) => Err(unexpected(&other)),
         Err(error @ OrderError::NoAnswer(_)) => {
-            let _ = finish(socket, timeout);
+            let _ = finish(socket, &BTreeSet::new(), timeout);
             Err(error)
         }
         Err(error) => Err(error),
     }
 }
 
-/// End the count and return what was counted since [`begin`]. The count has also ended after [`OrderError::Refused`].
+/// End the count and return what was counted since [`begin`], without the threads `own`, if each was counted for itself. The count has also
+/// ended after [`OrderError::Refused`].
 ///
 /// # Errors
 /// [`OrderError`]; refused if no count was begun, or if that was too long ago.
-pub fn finish(socket: &Path, timeout: Duration) -> Result<Attribution, OrderError> {
-    let attribute = Attribute::Finish {};
+pub fn finish(socket: &Path, own: &BTreeSet<i32>, timeout: Duration) -> Result<Attribution, OrderError> {
+    let attribute = Attribute::Finish { own: own.clone() };
     match ask(socket, &Request::Attribute { attribute }, timeout)? {
         Answer::Attributed(attribution) => Ok(attribution),
         other => Err(unexpected(&other)),
@@ -108,8 +110,8 @@ fn ask(socket: &Path, request: &impl Serialize, timeout: Duration) -> Result<Ans
         }
     })?;
     // A refusal may arrive before the whole order was written; it says more than the failed write.
-    let written = line::write(&mut stream, &text, timeout);
-    let answer = match (line::read(&mut stream, MAX_LINE, timeout), written) {
+    let written = socket_line::write(&mut stream, &text, timeout);
+    let answer = match (socket_line::read(&mut stream, MAX_LINE, timeout), written) {
         (Ok(answer), _) => answer,
         (Err(_), Err(error)) => return Err(OrderError::Write(error)),
         (Err(error), Ok(())) => return Err(OrderError::NoAnswer(error)),
@@ -121,7 +123,7 @@ fn ask(socket: &Path, request: &impl Serialize, timeout: Duration) -> Result<Ans
 }
 
 /// Not `UnixStream::connect`, which waits for ever where more connections wait than the listener's queue holds.
-fn connect_to(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+pub(crate) fn connect_to(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
     match connect(&socket, &SocketAddrUnix::new(path)?) {

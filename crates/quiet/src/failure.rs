@@ -6,7 +6,7 @@ use stelia_api::quiet::{Problem, Report};
 
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {cause}")]
-pub(crate) struct Failure {
+pub struct Failure {
     what: String,
     pub(crate) cause: io::Error,
 }

@@ -9,9 +9,6 @@ use stelia_cpus::CpuSet;
 
 use crate::files::{Files, Store};
 
-/// The directory of the records from which `steliad-quiet` undoes its changes.
-pub const STORE: &str = "/run/stelia/quiet";
-
 /// The kernel's files.
 #[derive(Debug, Clone)]
 pub struct Kernel {

@@ -35,7 +35,7 @@ pub struct Order {
     pub cache_monitoring: bool,
 }
 
-/// What is wanted for one VM.
+/// What is wanted for one instance: a VM or a whole container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Vm {
@@ -87,6 +87,9 @@ pub struct Target {
     pub cpus: CpuSet,
     /// The threads of the VMs that have these CPUs; their runs are not counted.
     pub own: BTreeSet<i32>,
+    /// Whether `finish` names more own threads; then each is counted by itself.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub by_thread: bool,
 }
 
 /// The answer to a [`Request`](crate::request::Request).

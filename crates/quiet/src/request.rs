@@ -3,6 +3,8 @@
 //! An order has no envelope, as before there were attributions: a daemon and a `steliad-quiet` of different releases
 //! understand each other's orders, and an older `steliad-quiet` refuses an attribution because of the unknown field.
 
+use std::collections::BTreeSet;
+
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +24,11 @@ pub enum Attribute {
     /// Replaces a count that was begun before.
     Begin(Target),
     /// Ends the count, and asks for its result.
-    Finish {},
+    Finish {
+        /// Further own threads; they are only left out if the target's threads were counted each for itself.
+        #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+        own: BTreeSet<i32>,
+    },
 }
 
 /// Tells an order from a request for an attribution.
@@ -64,20 +70,35 @@ mod tests {
         let target = Target {
             cpus: "2-3".parse().unwrap(),
             own: [7, 9].into(),
+            by_thread: false,
         };
-        let begin = Request::Attribute {
+        let of_container = Target {
+            by_thread: true,
+            ..target.clone()
+        };
+        let begin = |target| Request::Attribute {
             attribute: Attribute::Begin(target),
         };
-        let finish = Request::Attribute {
-            attribute: Attribute::Finish {},
+        let finish = |own: &[i32]| Request::Attribute {
+            attribute: Attribute::Finish {
+                own: own.iter().copied().collect(),
+            },
         };
         let lines = [
             (Request::Order(order.clone()), serde_json::to_string(&order).unwrap()),
             (
-                begin,
+                begin(target),
                 r#"{"attribute":{"begin":{"cpus":"2-3","own":[7,9]}}}"#.to_owned(),
             ),
-            (finish, r#"{"attribute":{"finish":{}}}"#.to_owned()),
+            (
+                begin(of_container),
+                r#"{"attribute":{"begin":{"cpus":"2-3","own":[7,9],"by-thread":true}}}"#.to_owned(),
+            ),
+            (finish(&[]), r#"{"attribute":{"finish":{}}}"#.to_owned()),
+            (
+                finish(&[8, 12]),
+                r#"{"attribute":{"finish":{"own":[8,12]}}}"#.to_owned(),
+            ),
         ];
         for (request, line) in lines {
             assert_eq!(serde_json::to_string(&request).unwrap(), line);

@@ -5,12 +5,12 @@ use std::path::Path;
 use stelia_api::quiet::Report;
 use stelia_quiet::files::System;
 use stelia_quiet::order::Order;
-use stelia_quiet::{irqbalance, latency, resctrl, steer};
+use stelia_quiet::{interrupts, irqbalance, latency, resctrl};
 
 /// State in memory from one order to the next. State that must survive a restart is in the store.
 #[derive(Debug, Default)]
 pub struct Memories {
-    steer: steer::Memory,
+    interrupts: interrupts::Memory,
     resctrl: resctrl::Memory,
 }
 
@@ -22,7 +22,7 @@ pub fn carry_out(system: System<'_>, sockets: &Path, order: &Order, memories: &m
     if steers {
         irqbalance::carry_out(system, sockets, order, &mut report);
     }
-    steer::carry_out(system, order, &mut memories.steer, &mut report);
+    interrupts::carry_out(system, order, &mut memories.interrupts, &mut report);
     // It loses the list after masks are restored, because it would move interrupts before that.
     if !steers {
         irqbalance::carry_out(system, sockets, order, &mut report);

@@ -51,8 +51,7 @@ impl InForce {
     /// has and that are still recorded for it or, if its record cannot be read, that the order does not have as shared.
     pub fn retain(&self, checked: &mut Checked, facts: &Facts) {
         let Checked { order, left_out } = checked;
-        let mut others = CpuSet::new();
-        order.vms.values().for_each(|vm| others.union_with(&vm.cpus));
+        let mut others: CpuSet = order.vms.values().flat_map(|vm| vm.cpus.iter()).collect();
         for (pod, reason) in left_out {
             let (Some(recorded), Some(vm)) = (facts.recorded.get(pod), self.0.vms.get(pod)) else {
                 continue;

@@ -17,9 +17,9 @@ use stelia_node::activation;
 use stelia_node::cgroup::KernelCgroups;
 use stelia_quiet::files::System;
 use stelia_quiet::irqbalance::SOCKETS;
-use stelia_quiet::kernel::{Directory, Kernel, STORE};
-use stelia_quiet::order::Order;
-use stelia_quiet::{threads, trace};
+use stelia_quiet::kernel::{Directory, Kernel};
+use stelia_quiet::order::{Order, STORE};
+use stelia_quiet::{late_kernel_threads, trace};
 
 use crate::carry_out::{Memories, carry_out};
 use crate::in_force::InForce;
@@ -145,7 +145,12 @@ fn restore() -> Result<ExitCode, Failure> {
     let nothing = Order::default();
     let mut report = carry_out(system, Path::new(SOCKETS), &nothing, &mut Memories::default());
     // The daemon moves kernel threads itself: the kernel asks for CAP_SYS_NICE there, also of their owner.
-    threads::carry_out(system, &nothing, &mut threads::Memory::default(), &mut report);
+    late_kernel_threads::carry_out(
+        system,
+        &nothing,
+        &mut late_kernel_threads::Memory::default(),
+        &mut report,
+    );
     let mut not_restored = not_restored(&report);
     not_restored.extend(InForce::default().save(&store).err());
     not_restored.extend(trace::remove(system).err().map(|error| error.to_string()));

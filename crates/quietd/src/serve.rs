@@ -15,9 +15,9 @@ use stelia_api::attribution::Attribution;
 use stelia_api::quiet::{Problem, Report};
 use stelia_node::cgroup::Cgroups;
 use stelia_quiet::files::System;
-use stelia_quiet::line::{self, LineError};
 use stelia_quiet::order::{Answer, MAX_LINE, Order, Target};
 use stelia_quiet::request::{Attribute, Request};
+use stelia_quiet::socket_line::{self, LineError};
 use stelia_quiet::trace;
 use stelia_text::excerpt;
 
@@ -117,7 +117,7 @@ impl Server<'_> {
             }
             return;
         }
-        let answer = match line::read(&mut stream, MAX_LINE, self.peer_timeout) {
+        let answer = match socket_line::read(&mut stream, MAX_LINE, self.peer_timeout) {
             Ok(text) => self.answer(&text),
             // The daemon timed out, or ended.
             Err(LineError::Closed) => return,
@@ -126,7 +126,7 @@ impl Server<'_> {
         self.log_refusal(&answer);
         // It consists of texts and numbers, which can always be written as JSON.
         let text = serde_json::to_string(&answer).unwrap_or_default();
-        if let Err(error) = line::write(&mut stream, &text, self.peer_timeout) {
+        if let Err(error) = socket_line::write(&mut stream, &text, self.peer_timeout) {
             log(Priority::Warning, &format!("an answer was not taken: {error}"));
             if answer == Answer::Begun {
                 self.remove_count();
@@ -140,7 +140,7 @@ impl Server<'_> {
             Ok(Request::Attribute { attribute }) => {
                 let answer = match attribute {
                     Attribute::Begin(target) => self.begin(&target).map(|()| Answer::Begun),
-                    Attribute::Finish {} => self.finish().map(Answer::Attributed),
+                    Attribute::Finish { own } => self.finish(&own).map(Answer::Attributed),
                 };
                 answer.unwrap_or_else(Answer::Refused)
             }
@@ -181,8 +181,8 @@ impl Server<'_> {
         trace::begin(self.system, target, self.clock).map_err(|error| error.to_string())
     }
 
-    fn finish(&self) -> Result<Attribution, String> {
-        trace::finish(self.system, self.clock).map_err(|error| error.to_string())
+    fn finish(&self, own: &BTreeSet<i32>) -> Result<Attribution, String> {
+        trace::finish(self.system, own, self.clock).map_err(|error| error.to_string())
     }
 
     /// Remove a count whose caller did not learn that it began.

@@ -6,7 +6,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
-use stelia_settings::{Partition, PlacementPolicy, QuietRequest, TreeHome};
+use stelia_settings::{Isolation, Partition, PlacementPolicy, QuietRequest, TreeHome};
 use stelia_text::excerpt::excerpt;
 
 use super::{Adopted, Phase, Record, UNPINNED, VcpuThread};
@@ -44,22 +44,16 @@ fn task(text: &str) -> Option<TaskId> {
 }
 
 fn vcpu(text: &str) -> Option<VcpuThread> {
-    let mut parts = text.split(':');
-    let mut next = || parts.next();
-    let (index, id, start, cpu) = (next()?, next()?, next()?, next()?);
-    let task = TaskId {
-        id: id.parse().ok()?,
-        start: start.parse().ok()?,
-    };
-    let thread = VcpuThread {
+    let (index, rest) = text.split_once(':')?;
+    let (task_text, cpu) = rest.rsplit_once(':')?;
+    Some(VcpuThread {
         role: index.parse::<u32>().ok()?.into(),
-        task,
+        task: task(task_text)?,
         cpu: match cpu {
             UNPINNED => None,
             number => Some(number.parse().ok()?),
         },
-    };
-    parts.next().is_none().then_some(thread)
+    })
 }
 
 /// The suffix after the rule's name if the vCPUs stay where another program pins them.
@@ -193,6 +187,10 @@ impl Record {
         let home = (self.home != TreeHome::Slice).then(|| self.home.name().to_owned());
         let optional = [
             ("tree", home),
+            (
+                "isolation",
+                self.is_container().then(|| self.isolation.name().to_owned()),
+            ),
             ("adopted", self.adopted.as_ref().map(adopted_text)),
             ("allocation", self.allocation.as_ref().and_then(text)),
             ("pod-pool", self.pod_pool.as_ref().map(CpuSet::to_string)),
@@ -226,16 +224,6 @@ impl Record {
             Some(SCHEMA_ALLOCATED) => true,
             Some(other) => return Err(RecordError::Schema(excerpt(other))),
         };
-        fn field<T>(
-            attributes: &BTreeMap<String, String>,
-            name: &'static str,
-            parse: impl FnOnce(&str) -> Option<T>,
-        ) -> Result<T, RecordError> {
-            attributes
-                .get(name)
-                .and_then(|text| parse(text))
-                .ok_or(RecordError::Attribute(name))
-        }
         let vcpus = |text: &str| match text {
             "" => Some(Vec::new()),
             text => text.split(',').map(vcpu).collect(),
@@ -244,28 +232,22 @@ impl Record {
         let allocation = is_allocated
             .then(|| field(attributes, "allocation", |text| serde_json::from_str(text).ok()))
             .transpose()?;
-        let pod_pool = attributes
-            .contains_key("pod-pool")
-            .then(|| field(attributes, "pod-pool", |text| text.parse().ok()))
-            .transpose()?;
-        let home = attributes
-            .contains_key("tree")
-            .then(|| field(attributes, "tree", TreeHome::parse))
-            .transpose()?
-            .unwrap_or(TreeHome::Slice);
-        let quiet = attributes
-            .contains_key("quiet")
-            .then(|| field(attributes, "quiet", QuietRequest::parse))
-            .transpose()?
-            .unwrap_or_default();
+        let home = optional(attributes, "tree", TreeHome::parse)?.unwrap_or(TreeHome::Slice);
+        let isolation = optional(attributes, "isolation", Isolation::parse)?.unwrap_or_default();
+        let partition = field(attributes, "partition", Partition::parse)?;
+        // No other partition is made of a whole container: see `partition_kind` in the crate `stelia-decide`.
+        if isolation == Isolation::Container && (home != TreeHome::InPlace || partition == Partition::Isolated) {
+            return Err(RecordError::Attribute("isolation"));
+        }
         Ok(Self {
             home,
+            isolation,
             adopted: attributes.get("adopted").map(|text| adopted(text)),
             allocation,
-            pod_pool,
+            pod_pool: optional(attributes, "pod-pool", |text| text.parse().ok())?,
             scheduled: attributes.contains_key("scheduled"),
             refused: attributes.contains_key("refused"),
-            quiet,
+            quiet: optional(attributes, "quiet", QuietRequest::parse)?.unwrap_or_default(),
             pod: field(attributes, "pod-uid", |text| PodUid::parse(text).ok())?,
             container: field(attributes, "container", |text| Some(text.to_owned()))?,
             origin: field(attributes, "origin", CgroupPath::parse)?,
@@ -280,10 +262,34 @@ impl Record {
             vcpus: field(attributes, "vcpus", vcpus)?,
             props: field(attributes, "vcpu-props", props)?,
             placement: field(attributes, "placement", PlacementPolicy::parse)?,
-            partition: field(attributes, "partition", Partition::parse)?,
+            partition,
             registered_us: field(attributes, "registered-us", |text| text.parse().ok())?,
             isolated_us: field(attributes, "isolated-us", |text| text.parse().ok())?,
             phase: field(attributes, "phase", Phase::parse)?,
         })
+    }
+}
+
+/// A part of the record that every record has.
+fn field<T>(
+    attributes: &BTreeMap<String, String>,
+    name: &'static str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<T, RecordError> {
+    attributes
+        .get(name)
+        .and_then(|text| parse(text))
+        .ok_or(RecordError::Attribute(name))
+}
+
+/// A part of the record that older records lack.
+fn optional<T>(
+    attributes: &BTreeMap<String, String>,
+    name: &'static str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, RecordError> {
+    match attributes.contains_key(name) {
+        true => field(attributes, name, parse).map(Some),
+        false => Ok(None),
     }
 }

@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod attributes;
-mod place;
+mod record_cgroup;
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::unwrap_used)]
 pub mod testing;
@@ -19,43 +19,37 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
-use stelia_settings::{Partition, PlacementPolicy, QuietRequest, TreeHome};
+use stelia_settings::{Isolation, Partition, PlacementPolicy, QuietRequest, TreeHome};
 use stelia_text::named;
 
 pub use attributes::{RecordError, SCHEMA_ATTRIBUTE, is_prop_name};
-pub use place::RecordPlace;
+pub use record_cgroup::RecordPlace;
 pub use tree::{IN_PLACE, Tree};
 pub use vcpu::Vcpu;
 
 /// What stands for "not pinned" in the attribute `vcpus`.
 const UNPINNED: &str = "-";
 
-/// Where an instance is in its life. The names are the record's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
-    /// The scope exists; the container's processes are being moved to float.
-    Registered,
-    /// Everything but the anchor is in float.
-    Floating,
-    /// vCPU threads are handed over: they are being moved, pinned and isolated. On D-Bus this is still `floating`.
-    Attaching,
-    /// The vCPU threads are in a partition of their own, as read back from the kernel.
-    Isolated,
-    /// The vCPU threads are pinned, without a partition: other tasks are kept off by `AllowedCPUs=` of other units
-    /// only.
-    Contained,
-    /// Being deregistered: processes return to the origin, CPUs are released.
-    Leaving,
+named! {
+    /// Where an instance is in its life. The names are the record's.
+    #[derive(PartialOrd, Ord)]
+    pub enum Phase {
+        /// The scope exists; the container's processes are being moved to float.
+        Registered = "registered",
+        /// Everything but the anchor is in float. A whole container has no float and is `Attaching` next.
+        Floating = "floating",
+        /// vCPU threads are handed over: they are being moved, pinned and isolated. A whole container: its partition is being made. On
+        /// D-Bus this is still `floating`.
+        Attaching = "attaching",
+        /// The vCPU threads are in a partition of their own, or the whole container's cgroup is one, as read back from the kernel.
+        Isolated = "isolated",
+        /// The vCPU threads are pinned, or the whole container stays on its CPUs, without a partition: other tasks are kept off by
+        /// `AllowedCPUs=` of other units only.
+        Contained = "contained",
+        /// Being deregistered: processes return to the origin, CPUs are released.
+        Leaving = "leaving",
+    }
 }
-
-named!(Phase {
-    Registered = "registered",
-    Floating = "floating",
-    Attaching = "attaching",
-    Isolated = "isolated",
-    Contained = "contained",
-    Leaving = "leaving"
-});
 
 impl Phase {
     /// The D-Bus property.
@@ -117,6 +111,8 @@ pub struct Record {
     pub origin: CgroupPath,
     /// Where its cgroups are.
     pub home: TreeHome,
+    /// Who has its exclusive CPUs. With [`Isolation::Container`] it is in place.
+    pub isolation: Isolation,
     /// The sleeping process that stays in the origin and keeps the container's cgroup alive; `None` where nothing leaves it.
     pub anchor: Option<TaskId>,
     /// `None` where the pod registered itself.
@@ -177,12 +173,22 @@ impl Record {
     /// The record with these CPUs as the container's own. Where others pin the vCPUs, those that no vCPU is pinned to are spare.
     #[must_use]
     pub fn with_own(mut self, own: CpuSet) -> Self {
-        let keeps = self.adopted.as_ref().is_some_and(|adopted| adopted.keeps);
+        let keeps = self.keeps_pins() && !self.is_container();
         let pins: Option<CpuSet> = self.vcpus.iter().map(|thread| thread.cpu).collect();
         let pins = pins.filter(|pins| keeps && self.allocation.is_none() && !pins.is_empty() && pins.is_subset(&own));
         self.exclusive = pins.unwrap_or_else(|| own.clone());
         self.spare = own.difference(&self.exclusive);
         self
+    }
+
+    /// Whether the vCPUs run where others pin them (libvirt's `vcpupin`), by the rule that adopted the VM.
+    pub fn keeps_pins(&self) -> bool {
+        self.adopted.as_ref().is_some_and(|adopted| adopted.keeps)
+    }
+
+    /// Whether the container's own cgroup is its partition.
+    pub fn is_container(&self) -> bool {
+        self.isolation == Isolation::Container
     }
 
     /// The class, where steliad's own allocator decides; `None` where kubelet chose the CPUs.

@@ -7,7 +7,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
-use stelia_settings::{LatencyLevel, Partition, PlacementPolicy, QuietRequest, TreeHome};
+use stelia_settings::{Isolation, LatencyLevel, Partition, PlacementPolicy, QuietRequest, TreeHome};
 
 use crate::{Adopted, Phase, Record, VcpuThread};
 
@@ -18,6 +18,7 @@ pub fn record() -> Record {
         container: "instance".into(),
         origin: CgroupPath::parse("/kubepods.slice/x.scope").unwrap(),
         home: TreeHome::Slice,
+        isolation: Isolation::Vcpus,
         anchor: Some(TaskId { id: 40, start: 400 }),
         adopted: None,
         exclusive: "2-3".parse().unwrap(),

@@ -2,7 +2,7 @@
 
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::containers::container_scope;
-use stelia_settings::TreeHome;
+use stelia_settings::{Isolation, TreeHome};
 
 use crate::{Record, RecordPlace};
 
@@ -30,15 +30,18 @@ impl Tree {
     /// Where the cgroups of an instance with this record are.
     pub fn of(record: &Record) -> Self {
         match record.home {
+            TreeHome::InPlace if record.is_container() => Self::of_container(record.origin.clone()),
             TreeHome::Slice => Self::in_scope(CgroupPath::slice().child(&record.pod.scope())),
             TreeHome::InPlace => Self::in_place(record.origin.clone()),
         }
     }
 
     /// Where they are, from the scope, or in place from the cgroup that the container's processes are in.
-    pub fn at(scope: CgroupPath) -> Self {
+    pub fn at(scope: CgroupPath, isolation: Isolation) -> Self {
         if scope.is_within(&CgroupPath::slice()) {
             Self::in_scope(scope)
+        } else if isolation == Isolation::Container {
+            Self::of_container(scope)
         } else {
             Self::in_place(scope)
         }
@@ -70,6 +73,19 @@ impl Tree {
         }
     }
 
+    /// The container's cgroup is the partition: the scope, also if the runtime put the processes below it.
+    pub fn of_container(origin: CgroupPath) -> Self {
+        let outer = container_scope(&origin);
+        Self {
+            float: outer.clone(),
+            vcpu: outer.clone(),
+            inner: outer.clone(),
+            place: RecordPlace::on_pod(&outer),
+            outer,
+            scope: origin,
+        }
+    }
+
     /// The outermost cgroup that is the instance's alone: its scope, or in place the container's.
     pub fn outer(&self) -> &CgroupPath {
         &self.outer
@@ -85,7 +101,7 @@ impl Tree {
         &self.scope
     }
 
-    /// The root of the threaded domain.
+    /// The root of the threaded domain, or the container's cgroup that is the partition.
     pub fn inner(&self) -> &CgroupPath {
         &self.inner
     }
@@ -95,14 +111,19 @@ impl Tree {
         [IN_SCOPE[0], IN_PLACE[0]].contains(&cgroup.name())
     }
 
-    /// For everything except vCPU threads.
+    /// For everything except vCPU threads; the container's own cgroup where that is the partition.
     pub fn float(&self) -> &CgroupPath {
         &self.float
     }
 
-    /// For the vCPU threads.
+    /// For the vCPU threads, or the container's cgroup that is the partition.
     pub fn vcpu(&self) -> &CgroupPath {
         &self.vcpu
+    }
+
+    /// Whether everything except the vCPU threads has a cgroup of its own. Without one the container's own cgroup is the partition.
+    pub fn has_float(&self) -> bool {
+        self.float != self.vcpu
     }
 
     /// The cgroup whose freezing keeps the instance's processes from forking while they are moved out. The container's own

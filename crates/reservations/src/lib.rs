@@ -17,13 +17,15 @@
 //! gone stays gone.
 
 mod binds;
-mod claims;
-mod events;
+mod claim_objects;
 mod records;
 #[cfg(test)]
 mod tests;
+mod timeouts;
+mod unavailable_nodes;
+mod watched_objects;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,9 +33,12 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
 
 pub use binds::{BindNotStarted, BindRequest, StartedBind, Ticket};
-pub use claims::{Claim, Rewrite};
-pub use events::{ObservedPod, Refused};
+pub use claim_objects::{Claim, Rewrite};
 use records::{NodeRecord, PodRecord};
+use timeouts::UID_RETENTION;
+pub use timeouts::{FENCE_TIMEOUT, SETTLE_TIMEOUT, SILENCE_TIMEOUT};
+pub use unavailable_nodes::Unavailable;
+pub use watched_objects::{ObservedPod, Refused};
 
 /// Since any moment before all others, such as the program's start.
 pub type Moment = Duration;
@@ -43,16 +48,6 @@ pub type Version = u64;
 pub type AttemptId = u128;
 /// A Node's name.
 pub type NodeName = Arc<str>;
-
-/// A node is silent if its object does not show a bound pod for this long: nothing more is placed there
-/// until the object changes. The publisher writes at most every 2 s, and retries.
-pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a pod that ended before the object showed it is still counted: twice the delays of daemon and publisher together.
-pub const SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the UID of a removed pod is remembered, so that a late answer does not bring it back.
-const UID_RETENTION: Duration = Duration::from_secs(600);
-/// A bind whose outcome is unknown for this long is decided by changing the pod's version: see [`Reservations::to_fence`].
-pub const FENCE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What nodes would do with pods.
 pub trait Rules {
@@ -99,17 +94,6 @@ pub struct Held<'a, Q> {
     pub request: &'a Q,
     /// The CPUs that are assigned to it; `None` if the node will choose them.
     pub cpus: Option<&'a CpuSet>,
-}
-
-/// Why no pod at all is placed on a node now.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unavailable {
-    #[error("the node has no NodeResourceTopology object that can be used")]
-    NoObject,
-    #[error("the node is silent: its object does not show pods that were bound more than {} s ago", SILENCE_TIMEOUT.as_secs())]
-    Silent,
-    #[error("a pod of which nothing but a claim is known holds CPUs there")]
-    UnknownClaim,
 }
 
 /// What is held on all nodes.
@@ -180,25 +164,6 @@ impl<R: Rules> Reservations<R> {
         &mut self.rules
     }
 
-    /// Whether pods may be placed on the node now.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn available(&self, node: &str, now: Moment) -> Result<(), Unavailable> {
-        let known = self
-            .nodes
-            .get(node)
-            .filter(|known| known.usable)
-            .ok_or(Unavailable::NoObject)?;
-        if known.has_unknown_claim {
-            return Err(Unavailable::UnknownClaim);
-        }
-        match known.silent_after.is_some_and(|at| now > at) {
-            true => Err(Unavailable::Silent),
-            false => Ok(()),
-        }
-    }
-
     /// What is held on a node, in the order in which it was promised.
     pub fn held(&self, node: &str) -> Vec<Held<'_, R::Request>> {
         held(&self.pods, &self.nodes, node)
@@ -263,7 +228,7 @@ impl<R: Rules> Reservations<R> {
                 }
             }
         }
-        let silent = |known: &&NodeRecord| known.usable && known.silent_after.is_some_and(|at| now > at);
+        let silent = |known: &&NodeRecord| known.usable && known.is_silent(now);
         counts.silent_nodes = self.nodes.values().filter(silent).count();
         counts
     }
@@ -306,6 +271,13 @@ impl<R: Rules> Reservations<R> {
             known.pods.push(pod);
         }
         self.update_node(node);
+    }
+
+    /// The nodes that a list does not have, although there was a version of theirs.
+    fn unlisted(&self, listed: &HashSet<NodeName>, version: fn(&NodeRecord) -> Version) -> Vec<NodeName> {
+        let nodes = self.nodes.iter();
+        let gone = nodes.filter(|(node, known)| version(known) != 0 && !listed.contains(*node));
+        gone.map(|(node, _)| node.clone()).collect()
     }
 
     /// Derives a node's flags again, because what is held there may have changed.

@@ -21,10 +21,7 @@ pub(crate) struct Anchor {
 impl Anchor {
     pub(crate) fn spawn(program: &[OsString], children: &Children) -> Result<Anchor, Error> {
         let Some((file, args)) = program.split_first() else {
-            return Err(Error::System {
-                operation: "start the anchor",
-                cause: std::io::ErrorKind::InvalidInput.into(),
-            });
+            return Err(Error::system("start the anchor")(std::io::ErrorKind::InvalidInput));
         };
         let mut command = Command::new(file);
         // A process group of its own: Ctrl-C on a terminal is for the guest and the runner, not for the anchor.
@@ -38,11 +35,8 @@ impl Anchor {
         if file == "/proc/self/exe" {
             command.arg0("stelia-runner");
         }
-        let child = children.spawn(&mut command).map_err(|cause| Error::Path {
-            operation: "start the anchor",
-            path: file.into(),
-            cause,
-        })?;
+        let child = children.spawn(&mut command);
+        let child = child.map_err(Error::path("start the anchor", file.as_ref()))?;
         let pidfd = open_pidfd(child.pid())?;
         Ok(Anchor { pidfd, child })
     }
@@ -58,10 +52,7 @@ impl Anchor {
 
 /// A pidfd of a child. The child has not been reaped, so no other process can have its number.
 pub(crate) fn open_pidfd(pid: Pid) -> Result<OwnedFd, Error> {
-    pidfd_open(pid, PidfdFlags::empty()).map_err(|error| Error::System {
-        operation: "pidfd_open",
-        cause: error.into(),
-    })
+    pidfd_open(pid, PidfdFlags::empty()).map_err(Error::system("pidfd_open"))
 }
 
 /// `stelia-runner anchor`: sleeps until it is killed. Signals keep their default action, so SIGTERM ends it.

@@ -20,19 +20,14 @@ pub fn add(request: &mut AllocationRequest, spec: Option<&Path>, status: Option<
     if let Some(path) = spec {
         text(path)
             .and_then(|text| koordinator::add_spec(request, &text).map_err(invalid))
-            .map_err(failed("read the resource-spec in", path))?;
+            .map_err(Error::path("read the resource-spec in", path))?;
     }
     if let Some(path) = status {
         request.schedule = text(path)
             .and_then(|text| koordinator::schedule(&text).map_err(invalid))
-            .map_err(failed("read the resource-status in", path))?;
+            .map_err(Error::path("read the resource-status in", path))?;
     }
     Ok(())
-}
-
-fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
-    let path = path.to_owned();
-    move |cause| Error::Path { operation, path, cause }
 }
 
 fn invalid(text: String) -> io::Error {

@@ -9,46 +9,36 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
 use tokio::time::{Instant, sleep};
 
-use super::EXIT_RUNNER;
 use super::anchor::open_pidfd;
 use super::children::Exit;
 use super::cli::AttachOptions;
 use super::error::Error;
 use super::helpers::Helpers;
-use super::runner::Runner;
+use super::run_and_attach::Runner;
 use super::supervise::{End, Vm, supervise};
-use super::vmm::{Monitor, Release, ThreadNames, Vmm, find_vm};
+use super::vmm::{Qemu, Release, ThreadNames, Vmm, find_vm};
+use super::{EXIT_RUNNER, logged};
 
 const PROC: &str = "/proc";
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
-pub(crate) async fn run(mut options: AttachOptions) -> u8 {
-    let annotations = options.common.read_annotations();
-    let mut runner = match annotations.and_then(|()| Runner::start(&options.common, options.qmp.as_deref(), false)) {
-        Ok(runner) => runner,
-        Err(error) => {
-            tracing::error!("{error}");
-            return EXIT_RUNNER;
-        }
-    };
+/// Returns the exit code in either case.
+pub(crate) async fn run(mut options: AttachOptions) -> Result<u8, u8> {
+    options.common.read_annotations().map_err(logged(EXIT_RUNNER))?;
+    let runner = Runner::start(&options.common, options.qmp.as_deref(), false);
+    let mut runner = runner.map_err(logged(EXIT_RUNNER))?;
     let found = tokio::select! {
         found = wait_for_vmm(&options) => found,
         number = runner.stop.recv() => {
             tracing::info!("signal {number} before a VM was found: exiting");
             runner.anchor.kill();
-            return Exit::Signal(number).code();
+            return Err(Exit::Signal(number).code());
         }
     };
-    let (pid, pidfd) = match found {
-        Ok(found) => found,
-        Err(error) => {
-            tracing::error!("{error}");
-            runner.anchor.kill();
-            return EXIT_RUNNER;
-        }
-    };
+    let found = found.map_err(logged(EXIT_RUNNER));
+    let (pid, pidfd) = found.inspect_err(|_| runner.anchor.kill())?;
     match &options.qmp {
-        Some(qmp) => attach(&options, runner, (pid, pidfd), Monitor::new(qmp)).await,
+        Some(qmp) => attach(&options, runner, (pid, pidfd), Qemu::new(qmp)).await,
         None => attach(&options, runner, (pid, pidfd), ThreadNames::new(Path::new(PROC), pid)).await,
     }
 }
@@ -65,15 +55,16 @@ async fn wait_for_vmm(options: &AttachOptions) -> Result<(i32, OwnedFd), Error> 
     }
 }
 
-async fn attach(options: &AttachOptions, mut runner: Runner, (pid, pidfd): (i32, OwnedFd), vmm: impl Vmm) -> u8 {
+async fn attach(
+    options: &AttachOptions,
+    mut runner: Runner,
+    (pid, pidfd): (i32, OwnedFd),
+    vmm: impl Vmm,
+) -> Result<u8, u8> {
     let name = vmm.name();
     tracing::info!("{name} is process {pid}");
-    let instance = match runner.register(&options.common).await {
-        Ok(instance) => instance,
-        Err(code) => return code,
-    };
+    let instance = runner.register(&options.common).await?;
     let vm = Vm {
-        vmm,
         pidfd: pidfd.as_fd(),
         child: None,
         release: Release::AlreadyRunning,
@@ -82,11 +73,11 @@ async fn attach(options: &AttachOptions, mut runner: Runner, (pid, pidfd): (i32,
         ends_vmm: std::process::id() == 1,
     };
     let mut helpers = Helpers::new(Vec::new(), &runner.children, &runner.status);
-    if let End::Vmm(_) = supervise(&mut runner, &options.common, &mut helpers, vm).await {
+    if let End::Vmm(_) = supervise(&mut runner, &options.common, &mut helpers, vmm, vm).await {
         tracing::info!("{name} ended");
     }
     runner.deregister().await;
-    0
+    Ok(0)
 }
 
 fn find(options: &AttachOptions) -> Result<(i32, OwnedFd), Error> {
@@ -103,10 +94,6 @@ fn find(options: &AttachOptions) -> Result<(i32, OwnedFd), Error> {
 /// socket, in which the daemon finds no vCPUs: then --pid is needed.
 fn listener(socket: &Path) -> Result<i32, Error> {
     let peer = UnixStream::connect(socket).and_then(|stream| Ok(socket_peercred(&stream)?));
-    let peer = peer.map_err(|cause| Error::Path {
-        operation: "find QEMU behind",
-        path: socket.to_owned(),
-        cause,
-    })?;
+    let peer = peer.map_err(Error::path("find QEMU behind", socket))?;
     Ok(peer.pid.as_raw_nonzero().get())
 }

@@ -1,19 +1,19 @@
-use std::path::PathBuf;
+//! The errors of the runner.
 
-/// The texts name operation, object and cause.
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Each text names the operation, the object and the cause.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{operation} {}: {cause}", path.display())]
     Path {
         operation: &'static str,
         path: PathBuf,
-        cause: std::io::Error,
+        cause: io::Error,
     },
     #[error("{operation}: {cause}")]
-    System {
-        operation: &'static str,
-        cause: std::io::Error,
-    },
+    System { operation: &'static str, cause: io::Error },
     /// The daemon was not reachable, or the connection broke.
     #[error("{operation} on {}: {text}", socket.display())]
     Transport {
@@ -40,7 +40,7 @@ pub enum Error {
         socket: PathBuf,
         text: String,
     },
-    /// The VMM's HTTP API was not reachable, did not answer, or answered what is not understood.
+    /// The VMM's HTTP API was not reachable, did not answer, or gave an unexpected answer.
     #[error("{vmm}: {request} on {}: {text}", socket.display())]
     Api {
         vmm: &'static str,
@@ -62,14 +62,14 @@ pub enum Error {
     Descriptor {
         name: String,
         what: String,
-        cause: std::io::Error,
+        cause: io::Error,
     },
     /// The VMM could not be executed.
     #[error("start {vmm} {}: {cause}", program.display())]
     Start {
         vmm: &'static str,
         program: PathBuf,
-        cause: std::io::Error,
+        cause: io::Error,
     },
     /// Options that do not go together.
     #[error("{0}")]
@@ -85,15 +85,27 @@ pub enum Error {
 }
 
 impl Error {
+    /// An I/O error of an operation on a path.
+    pub(crate) fn path(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
+        move |cause| Error::Path {
+            operation,
+            path: path.to_owned(),
+            cause,
+        }
+    }
+
+    /// A failed system call, or another operation without a path.
+    pub(crate) fn system<E: Into<io::Error>>(operation: &'static str) -> impl Fn(E) -> Error {
+        move |cause| Error::System {
+            operation,
+            cause: cause.into(),
+        }
+    }
+
     /// Whether the daemon answered that the instance does not exist.
     pub(crate) fn is_absent(&self) -> bool {
-        match self {
-            Error::Refused { name, .. } => {
-                name == "io.stelia.Isolation1.Error.NoSuchInstance"
-                    || name.starts_with("org.freedesktop.DBus.Error.Unknown")
-            }
-            _ => false,
-        }
+        matches!(self, Error::Refused { name, .. } if name == "io.stelia.Isolation1.Error.NoSuchInstance"
+            || name.starts_with("org.freedesktop.DBus.Error.Unknown"))
     }
 
     /// Whether trying again may succeed.

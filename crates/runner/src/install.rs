@@ -17,11 +17,7 @@ pub(crate) fn install(directory: &Path) -> Result<PathBuf, Error> {
     copied.map_err(|cause| {
         // A partial copy.
         let _ = fs::remove_file(&temporary);
-        Error::Path {
-            operation: "install",
-            path: target.clone(),
-            cause,
-        }
+        Error::path("install", &target)(cause)
     })?;
     Ok(target)
 }

@@ -15,7 +15,8 @@
 //! | [`qmp`], `vmm` | QEMU's commands and events; a VM's threads, start and end, by QMP, an HTTP API or names of threads |
 //! | `helpers` | programs beside the VMM |
 //! | `anchor`, `children`, `signals`, `terminal` | the placeholder process; what PID 1 must do |
-//! | `state`, `status`, `probe` | the runner's state, the socket that serves it, the commands that ask it |
+//! | `state`, `readiness` | the runner's state; what it means to a readiness or liveness probe |
+//! | `status_socket`, `probe` | the socket that serves the state, the commands that ask it |
 //! | `shutdown` | from SIGTERM to the VMM's end |
 //! | `install` | the program copied out of its image |
 
@@ -34,13 +35,14 @@ mod isolator;
 mod log;
 mod probe;
 pub mod qmp;
+mod readiness;
 mod run;
-mod runner;
+mod run_and_attach;
 mod shutdown;
 mod signals;
-mod socket;
+mod stale_sockets;
 mod state;
-mod status;
+mod status_socket;
 mod supervise;
 mod terminal;
 mod vmm;
@@ -84,23 +86,28 @@ pub fn main() -> ExitCode {
                 tracing::info!("installed {}", path.display());
                 ExitCode::SUCCESS
             }
-            Err(error) => {
-                tracing::error!("{error}");
-                ExitCode::from(EXIT_RUNNER)
-            }
+            Err(error) => ExitCode::from(logged(EXIT_RUNNER)(error)),
         },
         cli::Command::Stop(place) => probe::stop(&place),
     }
 }
 
-/// One thread: each further one would have to be moved between cgroups.
-fn block_on(program: impl Future<Output = u8>) -> u8 {
+/// Logs an error and returns the exit code for it.
+fn logged(code: u8) -> impl Fn(error::Error) -> u8 {
+    move |error| {
+        tracing::error!("{error}");
+        code
+    }
+}
+
+/// Runs a command on one thread, because every thread has to be moved between cgroups. Its result is the exit code in either case.
+fn block_on(program: impl Future<Output = Result<u8, u8>>) -> u8 {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
             let code = runtime.block_on(program);
             // Do not wait for blocking tasks.
             runtime.shutdown_background();
-            code
+            code.unwrap_or_else(|code| code)
         }
         Err(error) => {
             tracing::error!("start the runtime: {error}");

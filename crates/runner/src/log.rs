@@ -4,22 +4,21 @@ use std::io::{self, Write};
 
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::cli::LogFormat;
 
 pub(crate) fn start(format: LogFormat) {
-    let given = std::env::var("RUST_LOG").ok();
-    let filter = given.and_then(|text| text.parse::<Targets>().ok());
-    let usual = || {
+    let variable = std::env::var("RUST_LOG").ok();
+    let filter = variable.and_then(|text| text.parse::<Targets>().ok());
+    let default = || {
         Targets::new()
             .with_default(LevelFilter::INFO)
             .with_target("zbus", LevelFilter::WARN)
     };
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(OneLine)
+        .with_writer(|| OneLine)
         .with_ansi(false)
         .with_target(false);
     let lines = match format {
@@ -31,23 +30,16 @@ pub(crate) fn start(format: LogFormat) {
             .with_span_list(false)
             .boxed(),
     };
-    let registry = tracing_subscriber::registry().with(filter.unwrap_or_else(usual));
+    let registry = tracing_subscriber::registry().with(filter.unwrap_or_else(default));
     let started = registry.with(lines).try_init();
     if let Err(error) = started {
         eprintln!("start logging: {error}");
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+/// Standard error.
+#[derive(Debug)]
 struct OneLine;
-
-impl<'a> MakeWriter<'a> for OneLine {
-    type Writer = OneLine;
-
-    fn make_writer(&'a self) -> OneLine {
-        OneLine
-    }
-}
 
 impl Write for OneLine {
     /// The subscriber writes a message in one call, and so does this, so that lines of several processes do not mix.
@@ -61,7 +53,7 @@ impl Write for OneLine {
     }
 }
 
-/// Line ends within a message, which an error's text may have, are written as `\n`.
+/// The message as one line: line ends in it, which an error's text may have, are escaped as `\n` and `\r`.
 fn one_line(message: &[u8]) -> Vec<u8> {
     let body = message.strip_suffix(b"\n").unwrap_or(message);
     let mut line = Vec::with_capacity(message.len() + 1);

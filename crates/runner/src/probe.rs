@@ -1,5 +1,5 @@
-//! `stelia-runner probe` and `stop`, which talk to the runner of their container. Without runtime and threads, because
-//! probes run often.
+//! `stelia-runner probe` and `stop`, which connect to the runner of their container. They have no async runtime and no threads,
+//! because probes run often.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,37 +12,30 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::cli::{ProbeKind, ProbeOptions, RunnerOptions};
 use super::state::RunnerState;
-use super::status::SOCKET;
+use super::status_socket::SOCKET;
 
-/// A runner that has not answered by then counts as hung.
+/// A runner that does not answer within this time counts as hung.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// In bytes; a state has a few hundred, and some more for each vCPU.
-const MAX_ANSWER: u64 = 4 << 20;
+/// Limit of an answer, in bytes. A state has a few hundred, and some more for each vCPU.
+const MAX_ANSWER_BYTES: u64 = 4 << 20;
 
 pub(crate) fn probe(options: &ProbeOptions) -> ExitCode {
     let socket = socket(&options.place);
-    let (state, text) = match connect(&socket).and_then(ask) {
-        Ok(answer) => answer,
-        Err(text) => return report(false, &format!("no runner answers on {}: {text}", socket.display())),
-    };
-    let verdict = match options.what {
+    let answer = connect(&socket).and_then(ask);
+    let answer = answer.map_err(|text| format!("no runner answers on {}: {text}", socket.display()));
+    report(answer.and_then(|(state, text)| match options.what {
         ProbeKind::Readiness => state.readiness(),
         ProbeKind::Liveness => state.liveness(),
         ProbeKind::State => Ok(text),
-    };
-    match verdict {
-        Ok(text) => report(true, &text),
-        Err(text) => report(false, &text),
-    }
+    }))
 }
 
 /// Sends the runner SIGTERM and waits for its end: for preStop in images without a shell.
 pub(crate) fn stop(place: &RunnerOptions) -> ExitCode {
     let socket = socket(place);
-    match connect(&socket).and_then(|stream| end(&stream)) {
-        Ok(()) => report(true, "the runner ended"),
-        Err(text) => report(false, &format!("{}: {text}", socket.display())),
-    }
+    let ended = connect(&socket).and_then(|stream| end(&stream));
+    let ended = ended.map_err(|text| format!("{}: {text}", socket.display()));
+    report(ended.map(|()| "the runner ended".to_owned()))
 }
 
 fn socket(place: &RunnerOptions) -> PathBuf {
@@ -50,9 +43,14 @@ fn socket(place: &RunnerOptions) -> PathBuf {
 }
 
 /// kubelet shows a failed probe's output in the pod's events.
-fn report(good: bool, text: &str) -> ExitCode {
+fn report(result: Result<String, String>) -> ExitCode {
+    let (Ok(text) | Err(text)) = &result;
     let _ = writeln!(std::io::stdout(), "{text}");
-    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if result.is_ok() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 fn connect(socket: &Path) -> Result<UnixStream, String> {
@@ -65,7 +63,7 @@ fn connect(socket: &Path) -> Result<UnixStream, String> {
 
 fn ask(stream: UnixStream) -> Result<(RunnerState, String), String> {
     let mut text = String::new();
-    let read = stream.take(MAX_ANSWER).read_to_string(&mut text);
+    let read = stream.take(MAX_ANSWER_BYTES).read_to_string(&mut text);
     read.map_err(|e| e.to_string())?;
     let text = text.trim().to_owned();
     let state = serde_json::from_str(&text).map_err(|e| format!("unexpected answer: {e}"))?;

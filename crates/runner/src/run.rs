@@ -1,7 +1,7 @@
 //! `stelia-runner run`, in order: anchor, registration, helpers, VMM, vCPUs, shutdown, deregistration.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,43 +15,23 @@ use super::descriptors::{self, Descriptors};
 use super::error::Error;
 use super::helpers::Helpers;
 use super::helpers::spec::{self, HelperSpec};
-use super::runner::Runner;
-use super::socket::remove_stale_socket;
+use super::run_and_attach::Runner;
+use super::stale_sockets::remove_stale_socket;
 use super::state::Phase;
 use super::supervise::{End, Vm, supervise};
 use super::terminal::Terminal;
-use super::vmm::{ApiVmm, Dialect, Monitor, Release, Vmm, VmmKind};
-use super::{EXIT_HELPER, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUNNER, EXIT_USAGE};
+use super::vmm::{ApiVmm, Dialect, Qemu, VmmKind};
+use super::{EXIT_HELPER, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUNNER, EXIT_USAGE, logged};
 
-/// Runs the command to its end; returns the exit code.
-pub(crate) async fn run(mut options: RunOptions) -> u8 {
-    let plan = match Plan::of(&options) {
-        Ok(plan) => plan,
-        Err(error) => {
-            tracing::error!("{error}");
-            return EXIT_USAGE;
-        }
-    };
-    let annotations = options.common.read_annotations();
-    let started = annotations.and_then(|()| {
-        let helpers = declared_helpers(&options)?;
-        let paused_start = plan.kind == VmmKind::Qemu;
-        Ok((
-            helpers,
-            Runner::start(&options.common, Some(&plan.control), paused_start)?,
-        ))
-    });
-    let (helpers, mut runner) = match started {
-        Ok(started) => started,
-        Err(error) => {
-            tracing::error!("{error}");
-            return EXIT_RUNNER;
-        }
-    };
-    let instance = match runner.register(&options.common).await {
-        Ok(instance) => instance,
-        Err(code) => return code,
-    };
+/// Runs the command to its end. Returns the exit code in either case.
+pub(crate) async fn run(mut options: RunOptions) -> Result<u8, u8> {
+    let plan = Plan::of(&options).map_err(logged(EXIT_USAGE))?;
+    options.common.read_annotations().map_err(logged(EXIT_RUNNER))?;
+    let helpers = declared_helpers(&options).map_err(logged(EXIT_RUNNER))?;
+    let paused_start = plan.kind == VmmKind::Qemu;
+    let runner = Runner::start(&options.common, Some(&plan.control), paused_start);
+    let mut runner = runner.map_err(logged(EXIT_RUNNER))?;
+    let instance = runner.register(&options.common).await?;
     let mut helpers = Helpers::new(helpers, &runner.children, &runner.status);
     let code = run_vmm(&options, plan, &mut runner, instance, &mut helpers).await;
     runner.status.update(|state| state.phase = Phase::Stopping);
@@ -59,7 +39,7 @@ pub(crate) async fn run(mut options: RunOptions) -> u8 {
     code
 }
 
-/// What is run, as far as the command line says it.
+/// The VMM to run, from the command line.
 #[derive(Debug)]
 struct Plan {
     kind: VmmKind,
@@ -85,12 +65,8 @@ impl Plan {
 fn declared_helpers(options: &RunOptions) -> Result<Vec<HelperSpec>, Error> {
     let file = match &options.helpers {
         Some(path) => {
-            let failed = |cause| Error::Path {
-                operation: "read helpers from",
-                path: path.clone(),
-                cause,
-            };
-            let text = std::fs::read_to_string(path).map_err(failed)?;
+            let failed = Error::path("read helpers from", path);
+            let text = std::fs::read_to_string(path).map_err(&failed)?;
             spec::parse_file(&text).map_err(|text| failed(io::Error::new(io::ErrorKind::InvalidData, text)))?
         }
         None => Vec::new(),
@@ -104,73 +80,52 @@ async fn run_vmm(
     runner: &mut Runner,
     instance: Option<OwnedObjectPath>,
     helpers: &mut Helpers,
-) -> u8 {
+) -> Result<u8, u8> {
     let name = plan.kind.name();
     let ready = tokio::select! {
         ready = helpers.start_before() => ready,
         number = runner.stop.recv() => {
             tracing::info!("signal {number} before {name} was started: exiting");
-            return Exit::Signal(number).code();
+            return Err(Exit::Signal(number).code());
         }
     };
     if let Err(error) = ready {
         tracing::error!("{error}: {name} is not started");
-        return EXIT_HELPER;
+        return Err(EXIT_HELPER);
     }
     let terminal = Terminal::save();
-    let child = match start(options, &plan, &runner.children).await {
-        Ok(child) => child,
-        Err(error) => {
-            tracing::error!("{error}");
-            return start_failure(&error);
-        }
-    };
+    let child = start(options, &plan, &runner.children).await;
+    let child = child.map_err(|error| logged(start_failure(&error))(error))?;
     let pid = child.pid();
-    let pidfd = match open_pidfd(pid) {
-        Ok(pidfd) => pidfd,
-        Err(error) => {
-            tracing::error!("{error}");
-            return EXIT_RUNNER;
-        }
+    let pidfd = open_pidfd(pid).map_err(logged(EXIT_RUNNER))?;
+    let vm = Vm {
+        pidfd: pidfd.as_fd(),
+        child: Some(child),
+        release: plan.command.release,
+        instance,
+        ends_vmm: true,
     };
-    let parts = (pidfd.as_fd(), child, plan.command.release, instance);
     let end = match Dialect::of(plan.kind) {
-        None => {
-            let vm = vm(Monitor::new(&plan.control), parts);
-            supervise(runner, &options.common, helpers, vm).await
-        }
+        None => supervise(runner, &options.common, helpers, Qemu::new(&plan.control), vm).await,
         Some(dialect) => {
             let pid = pid.as_raw_nonzero().get();
-            let vm = vm(ApiVmm::new(dialect, &plan.control, Path::new("/proc"), pid), parts);
-            supervise(runner, &options.common, helpers, vm).await
+            let vmm = ApiVmm::new(dialect, &plan.control, Path::new("/proc"), pid);
+            supervise(runner, &options.common, helpers, vmm, vm).await
         }
     };
     terminal.restore();
     match end {
         End::Vmm(exit) => {
             tracing::info!("{name} ended: {exit}");
-            exit.code()
+            Ok(exit.code())
         }
-        End::Helper => EXIT_HELPER,
-        End::Detached => 0,
+        End::Helper => Err(EXIT_HELPER),
+        End::Detached => Ok(0),
     }
 }
 
-type Parts<'a> = (BorrowedFd<'a>, Child, Release, Option<OwnedObjectPath>);
-
-fn vm<V: Vmm>(vmm: V, (pidfd, child, release, instance): Parts<'_>) -> Vm<'_, V> {
-    Vm {
-        vmm,
-        pidfd,
-        child: Some(child),
-        release,
-        instance,
-        ends_vmm: true,
-    }
-}
-
-/// Starts the VMM. Its descriptors are opened only now, because helpers may have made what is opened, and are the VMM's alone
-/// when this returns.
+/// Starts the VMM. Its descriptors are opened only now, because helpers may have created the files and sockets. When this returns, only
+/// the VMM has them.
 async fn start(options: &RunOptions, plan: &Plan, children: &Children) -> Result<Child, Error> {
     remove_stale_socket(&plan.control)?;
     let descriptors = Descriptors::open(&options.descriptors).await?;
@@ -187,7 +142,7 @@ async fn start(options: &RunOptions, plan: &Plan, children: &Children) -> Result
     })
 }
 
-/// The codes a shell gives for a program it cannot start.
+/// The exit codes of a shell for a program that it cannot start.
 fn start_failure(error: &Error) -> u8 {
     match error {
         Error::Start { cause, .. } if cause.kind() == io::ErrorKind::NotFound => EXIT_NOT_FOUND,

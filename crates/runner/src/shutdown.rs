@@ -1,4 +1,4 @@
-//! From SIGTERM to a VMM that has ended.
+//! The shutdown, from SIGTERM to the VMM's end.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use super::error::Error;
 use super::vmm::{PowerDown, Quit, Vmm};
 
-/// From the command to quit to SIGKILL.
+/// The time from the quit command to SIGKILL.
 const QUIT_TIME: Duration = Duration::from_secs(3);
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -61,7 +61,7 @@ pub(crate) async fn shut_down<V: Vmm>(vmm: &mut V, process: BorrowedFd<'_>, grac
     send(name, process, Signal::KILL);
 }
 
-/// Tries until the VMM answers: on the open connection first, on a new one when that is broken.
+/// Tries until the VMM answers: first on the open connection, then on a new one.
 async fn request_powerdown<V: Vmm>(vmm: &mut V) -> PowerDown {
     let mut warned = false;
     loop {
@@ -81,9 +81,8 @@ async fn request_powerdown<V: Vmm>(vmm: &mut V) -> PowerDown {
 
 async fn quit<V: Vmm>(vmm: &mut V, deadline: Instant) -> Result<Quit, String> {
     let name = vmm.name();
-    // The rest of the time is needed for SIGTERM.
-    let done = timeout_at(deadline - QUIT_TIME / 2, vmm.quit()).await;
-    match done {
+    // The other half is for SIGTERM.
+    match timeout_at(deadline - QUIT_TIME / 2, vmm.quit()).await {
         Ok(done) => done.map_err(|error: Error| error.to_string()),
         Err(_) => Err(format!("{name} did not answer the command to quit")),
     }

@@ -12,7 +12,7 @@ use super::children::{Child, Exit};
 use super::cli::CommonOptions;
 use super::helpers::Helpers;
 use super::isolator::{Isolator, VmOptions};
-use super::runner::Runner;
+use super::run_and_attach::Runner;
 use super::shutdown::shut_down;
 use super::state::Phase;
 use super::vmm::{Release, Vmm};
@@ -23,13 +23,12 @@ const JOINT_END_WINDOW: Duration = Duration::from_millis(500);
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
-pub(crate) struct Vm<'a, V> {
-    pub(crate) vmm: V,
+pub(crate) struct Vm<'a> {
     pub(crate) pidfd: BorrowedFd<'a>,
-    /// `None` where the runner did not start the VMM.
+    /// `None` if the runner did not start the VMM.
     pub(crate) child: Option<Child>,
     pub(crate) release: Release,
-    /// `None` where the container is not registered yet.
+    /// `None` if the container is not registered yet.
     pub(crate) instance: Option<OwnedObjectPath>,
     /// Whether a signal to the runner ends the VMM.
     pub(crate) ends_vmm: bool,
@@ -75,7 +74,8 @@ pub(crate) async fn supervise<V: Vmm>(
     runner: &mut Runner,
     options: &CommonOptions,
     helpers: &mut Helpers,
-    vm: Vm<'_, V>,
+    vmm: V,
+    vm: Vm<'_>,
 ) -> End {
     let Runner {
         stop,
@@ -84,7 +84,7 @@ pub(crate) async fn supervise<V: Vmm>(
         status,
         ..
     } = runner;
-    let name = vm.vmm.name();
+    let name = vmm.name();
     let (mut child, pidfd) = (vm.child, vm.pidfd);
     let vm_options = VmOptions {
         process: pidfd,
@@ -92,13 +92,13 @@ pub(crate) async fn supervise<V: Vmm>(
         common: options,
         release: vm.release,
     };
-    let mut isolator = Isolator::new(vm.vmm, daemon, status, vm_options, vm.instance);
+    let mut isolator = Isolator::new(vmm, daemon, status, vm_options, vm.instance);
     let mut anchor = anchor.child.clone();
     let mut anchor_watched = true;
-    let mut broken = false;
+    let mut helper_failed = false;
     let mut after_started = false;
     {
-        let mut keeping = pin!(isolator.run());
+        let mut isolating = pin!(isolator.run());
         loop {
             tokio::select! {
                 exit = ended(&mut child, pidfd) => return End::Vmm(exit),
@@ -110,7 +110,7 @@ pub(crate) async fn supervise<V: Vmm>(
                     tracing::info!("signal {number}: shutting the guest down");
                     break;
                 }
-                () = &mut keeping => {}
+                () = &mut isolating => {}
                 () = status.wait_for(|state| state.guest != "absent"), if !after_started => {
                     helpers.start_after();
                     after_started = true;
@@ -120,7 +120,7 @@ pub(crate) async fn supervise<V: Vmm>(
                         return End::Vmm(exit);
                     }
                     tracing::error!("{error}: shutting the guest down");
-                    broken = true;
+                    helper_failed = true;
                     break;
                 }
                 exit = anchor.wait(), if anchor_watched => {
@@ -129,14 +129,14 @@ pub(crate) async fn supervise<V: Vmm>(
                 }
             }
         }
-        // `keeping` is dropped here, so that it does not continue the guest during the shutdown.
+        // `isolating` is dropped here, so that it does not continue the guest during the shutdown.
     }
     status.update(|state| state.phase = Phase::Stopping);
     let mut shutting_down = pin!(shut_down(&mut isolator.vmm, pidfd, options.grace));
     let mut killed = false;
     loop {
         tokio::select! {
-            exit = ended(&mut child, pidfd) => return if broken { End::Helper } else { End::Vmm(exit) },
+            exit = ended(&mut child, pidfd) => return if helper_failed { End::Helper } else { End::Vmm(exit) },
             () = &mut shutting_down, if !killed => killed = true,
             number = stop.recv() => tracing::info!("signal {number}: already shutting down"),
             error = helpers.fatal() => tracing::info!("{error}: already shutting down"),

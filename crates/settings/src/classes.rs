@@ -27,32 +27,23 @@ pub struct CacheLimits {
     pub memory_bandwidth: Option<u32>,
 }
 
-/// A key of a `[cache-class.NAME]` table.
+/// A key of a `[cache-class.NAME]` table: a number from 1.
 pub(crate) struct ClassKey {
     pub(crate) name: &'static str,
-    pub(crate) allowed: &'static [&'static str],
-    set: fn(&mut CacheLimits, &Value) -> Option<()>,
-    pub(crate) get: fn(&CacheLimits) -> Option<u32>,
+    max: u64,
+    field: fn(&mut CacheLimits) -> &mut Option<u32>,
 }
 
 pub(crate) const CLASS_KEYS: [ClassKey; 2] = [
     ClassKey {
         name: "l3-ways",
-        allowed: &["1 to 64"],
-        set: |limits, value| {
-            limits.l3_ways = Some(u32::try_from(number(value, 1..=64)?).ok()?);
-            Some(())
-        },
-        get: |limits| limits.l3_ways,
+        max: 64,
+        field: |limits| &mut limits.l3_ways,
     },
     ClassKey {
         name: "memory-bandwidth",
-        allowed: &["1 to 100"],
-        set: |limits, value| {
-            limits.memory_bandwidth = Some(u32::try_from(number(value, 1..=100)?).ok()?);
-            Some(())
-        },
-        get: |limits| limits.memory_bandwidth,
+        max: 100,
+        field: |limits| &mut limits.memory_bandwidth,
     },
 ];
 
@@ -122,8 +113,9 @@ pub(crate) fn check(classes: &BTreeMap<String, Raw>) -> Result<BTreeMap<String, 
         let mut limits = CacheLimits::default();
         for key in &CLASS_KEYS {
             let Some(entry) = raw.keys.get(key.name) else { continue };
-            let set = (key.set)(&mut limits, &entry.value);
-            set.ok_or_else(|| entry.refused(key.name, list(key.allowed.iter().copied(), "or")))?;
+            let value = number(&entry.value, 1..=key.max).and_then(|value| u32::try_from(value).ok());
+            let value = value.ok_or_else(|| entry.refused(key.name, format!("1 to {}", key.max)))?;
+            *(key.field)(&mut limits) = Some(value);
         }
         if raw.keys.is_empty() {
             let keys = list(CLASS_KEYS.iter().map(|key| key.name), "or");
@@ -146,8 +138,9 @@ pub(crate) fn print(text: &mut String, name: &str, limits: &CacheLimits, origin:
     };
     // Writing to a String cannot fail.
     let _ = writeln!(text, "\n{header:<40} # {}", origin.display());
+    let mut limits = limits.clone();
     for key in &CLASS_KEYS {
-        if let Some(value) = (key.get)(limits) {
+        if let Some(value) = (key.field)(&mut limits) {
             let _ = writeln!(text, "{} = {value}", key.name);
         }
     }

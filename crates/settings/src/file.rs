@@ -9,9 +9,10 @@ use stelia_text::excerpt;
 use toml::{Spanned, Value};
 
 use crate::Settings;
-use crate::adopt::{self, RULE_KEYS};
+use crate::adopt::{self, RULE_KEYS, effective_keys};
 use crate::classes::{self, CLASS_KEYS};
-use crate::settings::{KEYS, Key};
+use crate::key::Key;
+use crate::settings::KEYS;
 
 /// The key whose value is the rules of adoption.
 const ADOPT: &str = "adopt";
@@ -178,7 +179,7 @@ impl Loaded {
         }
         for (rule, origin) in self.settings.policies.adopt.iter().zip(&self.rule_origins) {
             let _ = writeln!(text, "\n{:<40} # {}", "[[adopt]]", origin.display());
-            for key in &RULE_KEYS {
+            for key in effective_keys(rule) {
                 let _ = writeln!(text, "{} = {}", key.name, (key.get)(rule));
             }
         }
@@ -186,7 +187,7 @@ impl Loaded {
     }
 }
 
-impl Key {
+impl Key<Settings> {
     /// As a line of a file.
     pub(crate) fn line(&self, settings: &Settings) -> String {
         format!("{} = {}", self.name, (self.get)(settings))

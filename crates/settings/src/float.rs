@@ -2,19 +2,14 @@
 
 use stelia_text::named;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FloatPolicy {
-    /// The whole shared pool.
-    Node,
-    /// The shared pool within the NUMA nodes of the instance's own CPUs; the whole pool where that has fewer than
-    /// `float-min-cpus`.
-    Numa,
-    /// The pod's own shared pool (Kubernetes' pod-level resources); as `numa` where it has none, as most pods.
-    Pod,
+named! {
+    pub enum FloatPolicy {
+        /// The whole shared pool.
+        Node = "node",
+        /// The shared pool within the NUMA nodes of the instance's own CPUs; the whole pool where that has fewer than
+        /// `float-min-cpus`.
+        Numa = "numa",
+        /// The pod's own shared pool (Kubernetes' pod-level resources); as `numa` where it has none, as most pods.
+        Pod = "pod",
+    }
 }
-
-named!(FloatPolicy {
-    Node = "node",
-    Numa = "numa",
-    Pod = "pod"
-});

@@ -8,29 +8,30 @@ mod adopt;
 mod classes;
 mod file;
 mod float;
+mod key;
 mod latency;
 mod ledger;
 mod partition;
-mod placement;
 mod publish;
 mod quiet;
 mod settings;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod vcpu_placement;
 
 pub use adopt::{
-    AdoptPartition, AdoptPlacement, AdoptRule, AdoptTree, MAX_THREAD_NAME_BYTES, Pattern, ReadyMade, ThreadName,
-    is_name,
+    AdoptKind, AdoptPartition, AdoptPlacement, AdoptRule, AdoptTree, MAX_THREAD_NAME_BYTES, Pattern, ReadyMade,
+    ThreadName, is_name,
 };
 pub use classes::CacheLimits;
 pub use file::{Fragment, Loaded, SettingsError, load};
 pub use float::FloatPolicy;
 pub use latency::LatencyLevel;
 pub use ledger::{Every, LedgerSettings, Sample};
-pub use partition::{Partition, isolated_is_safe};
-pub use placement::PlacementPolicy;
+pub use partition::Partition;
 pub use publish::Publish;
 pub use quiet::{IrqSteering, QuietRequest, QuietSettings, VfioIrqs};
 pub use settings::{Policies, Settings};
-pub use tree::TreeHome;
+pub use tree::{Isolation, TreeHome};
+pub use vcpu_placement::PlacementPolicy;

@@ -2,18 +2,12 @@
 
 use stelia_text::named;
 
-/// As which profile of the node's object (`docs/node-topology.md`) the daemon tells what is written to the API server, if at all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Publish {
-    Off,
-    Nrt,
-    Koordinator,
-    Stelia,
+named! {
+    /// As which profile of the node's object (`docs/node-topology.md`) the daemon tells what is written to the API server, if at all.
+    pub enum Publish {
+        Off = "off",
+        Nrt = "nrt",
+        Koordinator = "koordinator",
+        Stelia = "stelia",
+    }
 }
-
-named!(Publish {
-    Off = "off",
-    Nrt = "nrt",
-    Koordinator = "koordinator",
-    Stelia = "stelia"
-});

@@ -37,36 +37,28 @@ impl Default for QuietSettings {
     }
 }
 
-/// Where device interrupts go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IrqSteering {
-    /// Away from the CPUs of VMs.
-    Shared,
-    /// Where they go already: nothing is written.
-    Off,
+named! {
+    /// Where device interrupts go.
+    pub enum IrqSteering {
+        /// Away from the CPUs of VMs.
+        Shared = "shared",
+        /// Where they go already: nothing is written.
+        Off = "off",
+    }
 }
 
-named!(IrqSteering {
-    Shared = "shared",
-    Off = "off"
-});
-
-/// Where the interrupts of a VM's own VFIO devices go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VfioIrqs {
-    /// Where those of every other device go.
-    Float,
-    /// To the VM's own CPUs.
-    Own,
+named! {
+    /// Where the interrupts of a VM's own VFIO devices go.
+    pub enum VfioIrqs {
+        /// Where those of every other device go.
+        Float = "float",
+        /// To the VM's own CPUs.
+        Own = "own",
+    }
 }
-
-named!(VfioIrqs {
-    Float = "float",
-    Own = "own"
-});
 
 /// What a pod orders for its VM's CPUs.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct QuietRequest {
     pub latency: LatencyLevel,
     /// A `[cache-class.NAME]`; `None`: as the node is.
@@ -74,15 +66,6 @@ pub struct QuietRequest {
 }
 
 /// Nothing is ordered. Records leave it out, so it is not what a setting says.
-impl Default for QuietRequest {
-    fn default() -> Self {
-        Self {
-            latency: LatencyLevel::Default,
-            cache_class: None,
-        }
-    }
-}
-
 impl QuietRequest {
     /// As `latency=low cache-class=gold`; empty where nothing is ordered.
     pub fn text(&self) -> String {

@@ -11,6 +11,7 @@ use stelia_allocator::{
 use stelia_kubelet::home::AUTO;
 use toml::Value;
 
+use crate::key::{Key, choice, key};
 use crate::ledger::{size, size_text};
 use crate::{
     AdoptRule, FloatPolicy, IrqSteering, LatencyLevel, LedgerSettings, Partition, PlacementPolicy, Publish,
@@ -88,230 +89,157 @@ impl Default for Policies {
     }
 }
 
-/// A key of the configuration files.
-pub(crate) struct Key {
-    pub(crate) name: &'static str,
-    /// What the value may be, the last behind an "or".
-    pub(crate) allowed: &'static [&'static str],
-    /// Sets the value; `None` if it is not allowed.
-    pub(crate) set: fn(&mut Settings, &Value) -> Option<()>,
-    pub(crate) get: fn(&Settings) -> Value,
-}
-
-/// A key whose value is a name of an enumeration; only the names listed here are allowed.
-macro_rules! choice {
-    ($key:literal, $type:ident [$($name:literal),+], $($field:ident).+) => {
-        Key {
-            name: $key,
-            allowed: &[$($name),+],
-            set: |settings, value| {
-                let name = value.as_str().filter(|name| [$($name),+].contains(name))?;
-                settings.$($field).+ = $type::parse(name)?;
-                Some(())
-            },
-            get: |settings| settings.$($field).+.name().into(),
-        }
-    };
-}
-
 /// Every key, in the order of `--print-config` and of `packaging/steliad.toml`.
-pub(crate) const KEYS: [Key; 28] = [
-    Key {
-        name: "kubelet-root",
-        allowed: &["auto", "an absolute path"],
-        set: |settings, value| {
+pub(crate) const KEYS: [Key<Settings>; 28] = [
+    key!(
+        "kubelet-root",
+        ["auto", "an absolute path"],
+        kubelet_root,
+        |value| {
             let path = Path::new(value.as_str()?);
             let good = path.is_absolute() || path == Path::new(AUTO);
-            good.then(|| settings.kubelet_root = path.to_owned())
+            good.then(|| path.to_owned())
         },
-        get: |settings| settings.kubelet_root.display().to_string().into(),
-    },
-    Key {
-        name: "runtime-state",
-        allowed: &["a list of at most 16 absolute paths"],
-        set: |settings, value| {
+        |path| path.display().to_string().into()
+    ),
+    key!(
+        "runtime-state",
+        ["a list of at most 16 absolute paths"],
+        runtime_state,
+        |value| {
             let words = value.as_array().filter(|words| words.len() <= MAX_RUNTIME_STATES)?;
             let folders = words.iter().map(|word| {
                 let path = Path::new(word.as_str()?);
                 path.is_absolute().then(|| path.to_owned())
             });
-            settings.runtime_state = folders.collect::<Option<_>>()?;
-            Some(())
+            folders.collect()
         },
-        get: |settings| {
-            let folders = settings.runtime_state.iter();
-            let words: Vec<String> = folders.map(|folder| folder.display().to_string()).collect();
-            words.into()
-        },
-    },
-    choice!("float-policy", FloatPolicy["node", "numa", "pod"], policies.float),
-    Key {
-        name: "float-min-cpus",
-        allowed: &["1 to 1024"],
-        set: |settings, value| {
-            let least = usize::try_from(number(value, 1..=1024)?).ok()?;
-            settings.policies.float_min_cpus = least;
-            Some(())
-        },
-        get: |settings| Value::Integer(settings.policies.float_min_cpus.try_into().unwrap_or(i64::MAX)),
-    },
-    Key {
-        name: "float-cpu-max",
-        allowed: &[
+        |folders| {
+            let words = folders.iter().map(|folder| folder.display().to_string());
+            words.collect::<Vec<String>>().into()
+        }
+    ),
+    choice!("float-policy", FloatPolicy, policies.float),
+    key!(
+        "float-min-cpus",
+        ["1 to 1024"],
+        policies.float_min_cpus,
+        |value| usize::try_from(number(value, 1..=1024)?).ok(),
+        |least| Value::Integer((*least).try_into().unwrap_or(i64::MAX))
+    ),
+    key!(
+        "float-cpu-max",
+        [
             "\"max\"",
             "a quota of at least 1000 and a period of 1000 to 1000000 microseconds",
         ],
-        set: |settings, value| {
-            settings.policies.float_cpu_max = cpu_max(value.as_str()?)?;
-            Some(())
-        },
-        get: |settings| settings.policies.float_cpu_max.as_str().into(),
-    },
-    choice!(
-        "placement",
-        PlacementPolicy["guest", "full-pcpus", "spread-by-pcpus", "linear"],
-        policies.placement
+        policies.float_cpu_max,
+        |value| cpu_max(value.as_str()?),
+        |max| max.as_str().into()
     ),
-    Key {
-        name: "partition",
-        allowed: &["auto", "isolated", "root", "member"],
-        set: |settings, value| {
-            settings.policies.partition = match value.as_str()? {
-                "auto" => None,
-                name => Some(Partition::parse(name)?),
-            };
-            Some(())
+    choice!("placement", PlacementPolicy, policies.placement),
+    key!(
+        "partition",
+        ["auto", "isolated", "root", "member"],
+        policies.partition,
+        |value| match value.as_str()? {
+            "auto" => Some(None),
+            name => Partition::parse(name).map(Some),
         },
-        get: |settings| settings.policies.partition.map_or("auto", Partition::name).into(),
-    },
-    choice!("tree", TreeHome["slice", "in-place"], policies.tree),
-    choice!(
-        "cpu-source",
-        CpuSource["kubelet", "steliad"],
-        policies.allocator.source
+        |partition| partition.map_or("auto", Partition::name).into()
     ),
-    Key {
-        name: "reserved-cpus",
-        allowed: &["a CPU list, such as \"0-1,8\""],
-        set: |settings, value| {
-            settings.policies.allocator.reserved = value.as_str()?.parse().ok()?;
-            Some(())
-        },
-        get: |settings| settings.policies.allocator.reserved.to_string().into(),
-    },
-    choice!("qos", Qos["LSE", "LSR", "LS", "BE"], policies.allocator.qos),
+    choice!("tree", TreeHome, policies.tree),
+    choice!("cpu-source", CpuSource, policies.allocator.source),
+    key!(
+        "reserved-cpus",
+        ["a CPU list, such as \"0-1,8\""],
+        policies.allocator.reserved,
+        |value| value.as_str()?.parse().ok(),
+        |cpus| cpus.to_string().into()
+    ),
+    choice!("qos", Qos, policies.allocator.qos),
     choice!(
         "cpu-bind-policy",
-        CpuBindPolicy["FullPCPUs", "SpreadByPCPUs"],
+        CpuBindPolicy[["FullPCPUs", "SpreadByPCPUs"]],
         policies.allocator.bind
     ),
-    choice!(
-        "required-cpu-bind-policy",
-        RequiredBind["None", "FullPCPUsOnly", "SpreadByPCPUs"],
-        policies.allocator.required
-    ),
+    choice!("required-cpu-bind-policy", RequiredBind, policies.allocator.required),
     choice!(
         "cpu-exclusive-policy",
-        CpuExclusivePolicy["None", "PCPULevel", "NUMANodeLevel"],
+        CpuExclusivePolicy[["None", "PCPULevel", "NUMANodeLevel"]],
         policies.allocator.exclusive
     ),
     choice!(
         "numa-allocate-strategy",
-        NumaAllocateStrategy["MostAllocated", "LeastAllocated", "DistributeEvenly"],
+        NumaAllocateStrategy,
         policies.allocator.strategy
     ),
     choice!(
         "numa-topology-alignment-policy",
-        NumaTopologyAlignmentPolicy["None", "BestEffort", "Restricted", "SingleNUMANode"],
+        NumaTopologyAlignmentPolicy,
         policies.allocator.alignment
     ),
-    choice!("irq-steering", IrqSteering["shared", "off"], quiet.irq_steering),
-    choice!("vfio-irqs", VfioIrqs["float", "own"], quiet.vfio_irqs),
-    choice!(
-        "latency-allowed",
-        LatencyLevel["default", "low", "polling"],
-        quiet.latency_allowed
+    choice!("irq-steering", IrqSteering, quiet.irq_steering),
+    choice!("vfio-irqs", VfioIrqs, quiet.vfio_irqs),
+    choice!("latency-allowed", LatencyLevel, quiet.latency_allowed),
+    key!(
+        "latency-low-us",
+        ["1 to 10000"],
+        quiet.latency_low_us,
+        |value| u32::try_from(number(value, 1..=10_000)?).ok(),
+        |microseconds| Value::Integer((*microseconds).into())
     ),
-    Key {
-        name: "latency-low-us",
-        allowed: &["1 to 10000"],
-        set: |settings, value| {
-            settings.quiet.latency_low_us = u32::try_from(number(value, 1..=10_000)?).ok()?;
-            Some(())
+    key!(
+        "cpu-governor",
+        ["keep", "the name of a governor"],
+        quiet.cpu_governor,
+        |value| match value.as_str()? {
+            KEEP => Some(None),
+            name => is_governor(name).then(|| Some(name.to_owned())),
         },
-        get: |settings| Value::Integer(settings.quiet.latency_low_us.into()),
-    },
-    Key {
-        name: "cpu-governor",
-        allowed: &["keep", "the name of a governor"],
-        set: |settings, value| {
-            settings.quiet.cpu_governor = match value.as_str()? {
-                KEEP => None,
-                name if is_governor(name) => Some(name.to_owned()),
-                _ => return None,
-            };
-            Some(())
+        |governor| governor.as_deref().unwrap_or(KEEP).into()
+    ),
+    key!(
+        "cache-monitoring",
+        ["true", "false"],
+        quiet.cache_monitoring,
+        Value::as_bool,
+        |on| (*on).into()
+    ),
+    key!("ledger", ["true", "false"], ledger.kept, Value::as_bool, |on| (*on)
+        .into()),
+    key!(
+        "ledger-size",
+        ["\"4M\" to \"16G\""],
+        ledger.bytes,
+        |value| size(value.as_str()?),
+        |bytes| size_text(*bytes).into()
+    ),
+    key!(
+        "ledger-sample",
+        [OFF, "1 to 600 seconds of an hour or a day, such as \"10s/h\""],
+        ledger.sample,
+        |value| match value.as_str()? {
+            OFF => Some(None),
+            text => Sample::parse(text).map(Some),
         },
-        get: |settings| settings.quiet.cpu_governor.as_deref().unwrap_or(KEEP).into(),
-    },
-    Key {
-        name: "cache-monitoring",
-        allowed: &["true", "false"],
-        set: |settings, value| {
-            settings.quiet.cache_monitoring = value.as_bool()?;
-            Some(())
-        },
-        get: |settings| settings.quiet.cache_monitoring.into(),
-    },
-    Key {
-        name: "ledger",
-        allowed: &["true", "false"],
-        set: |settings, value| {
-            settings.ledger.kept = value.as_bool()?;
-            Some(())
-        },
-        get: |settings| settings.ledger.kept.into(),
-    },
-    Key {
-        name: "ledger-size",
-        allowed: &["\"4M\" to \"16G\""],
-        set: |settings, value| {
-            settings.ledger.bytes = size(value.as_str()?)?;
-            Some(())
-        },
-        get: |settings| size_text(settings.ledger.bytes).into(),
-    },
-    Key {
-        name: "ledger-sample",
-        allowed: &[OFF, "1 to 600 seconds of an hour or a day, such as \"10s/h\""],
-        set: |settings, value| {
-            settings.ledger.sample = match value.as_str()? {
-                OFF => None,
-                text => Some(Sample::parse(text)?),
-            };
-            Some(())
-        },
-        get: |settings| settings.ledger.sample.map_or(OFF.into(), Sample::text).into(),
-    },
-    choice!("publish", Publish["off", "nrt", "koordinator", "stelia"], publish),
-    Key {
-        name: "rebind-interval-s",
-        allowed: &["0 to 86400"],
-        set: |settings, value| {
-            settings.rebind_interval = Duration::from_secs(number(value, 0..=86_400)?);
-            Some(())
-        },
-        get: |settings| seconds(settings.rebind_interval),
-    },
-    Key {
-        name: "audit-interval-s",
-        allowed: &["1 to 3600"],
-        set: |settings, value| {
-            settings.audit_interval = Duration::from_secs(number(value, 1..=3600)?);
-            Some(())
-        },
-        get: |settings| seconds(settings.audit_interval),
-    },
+        |sample| sample.map_or(OFF.into(), Sample::text).into()
+    ),
+    choice!("publish", Publish, publish),
+    key!(
+        "rebind-interval-s",
+        ["0 to 86400"],
+        rebind_interval,
+        |value| number(value, 0..=86_400).map(Duration::from_secs),
+        |interval| seconds(*interval)
+    ),
+    key!(
+        "audit-interval-s",
+        ["1 to 3600"],
+        audit_interval,
+        |value| number(value, 1..=3600).map(Duration::from_secs),
+        |interval| seconds(*interval)
+    ),
 ];
 
 /// The daemon never traces a VM's CPUs by itself.

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use crate::adopt::RULE_KEYS;
 use crate::settings::KEYS;
-use crate::{
-    AdoptPartition, AdoptPlacement, AdoptRule, AdoptTree, Fragment, Loaded, Pattern, ReadyMade, Settings, load,
-};
+use crate::{AdoptPlacement, AdoptRule, AdoptTree, Fragment, Isolation, Loaded, Pattern, ReadyMade, Settings, load};
 
 fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -179,7 +177,7 @@ fn a_ready_made_rule_is_asked_for_by_name_and_its_keys_may_be_changed() {
         assert_eq!(rule.placement == AdoptPlacement::Keep, keeps);
         assert!(rule.container_may_refuse);
     }
-    let text = "[[adopt]]\nuse = \"kubevirt\"\nnamespaces = [\"team-*\"]\nplacement = \"linear\"\ntree = \"slice\"";
+    let text = "[[adopt]]\nuse = \"kubevirt\"\nisolation = \"vcpus\"\nnamespaces = [\"team-*\"]\nplacement = \"linear\"\ntree = \"slice\"";
     let changed = &rules(text).unwrap()[0];
     assert_eq!(words(&changed.namespaces), ["team-*"]);
     assert_eq!(words(&changed.pods), ["virt-launcher-*"]);
@@ -215,15 +213,91 @@ fn drop_ins_add_rules_and_replace_those_of_the_same_name() {
     assert!(text.contains("pods = [\"a\", \"b-*\"]\n"), "{text}");
     let printed = Fragment::parse(&text, Path::new("printed")).unwrap().check().unwrap();
     assert_eq!(printed.settings, loaded.settings);
-    // A rule of KubeVirt's that says nothing of it has no partition.
-    let partitions: Vec<AdoptPartition> = rules.iter().map(|rule| rule.partition).collect();
-    let (auto, member) = (AdoptPartition::Auto, AdoptPartition::Member);
-    assert_eq!(partitions, [member, auto, auto]);
+    // A rule of KubeVirt's that says nothing of it makes the container the partition.
+    let isolations: Vec<Isolation> = rules.iter().map(|rule| rule.isolation).collect();
+    let (vcpus, container) = (Isolation::Vcpus, Isolation::Container);
+    assert_eq!(isolations, [container, vcpus, vcpus]);
     let json = serde_json::to_value(&rules[1]).unwrap();
     assert_eq!(
         (&json["threads"], &json["tree"]),
         (&"CPU {n}/KVM".into(), &"auto".into())
     );
+}
+
+#[test]
+fn a_key_that_has_no_effect_on_the_container_is_refused_with_rule_key_and_reason() {
+    let container = "[[adopt]]\nname = \"db\"\nkind = \"container\"\n";
+    let kubevirt = "[[adopt]]\nuse = \"kubevirt\"\n";
+    let own = "[[adopt]]\nname = \"mine\"\nvmm = [\"my-vmm\"]\nthreads = \"cpu-{n}\"\nisolation = \"container\"\n";
+    for (rule, key, says) in [
+        (
+            container,
+            "vmm = [\"x\"]",
+            "x.toml: line 4: the rule \"db\" has vmm, which has no effect with kind = \"container\": the container is adopted",
+        ),
+        (
+            container,
+            "threads = \"x{n}\"",
+            "line 4: the rule \"db\" has threads, which has no effect with kind",
+        ),
+        (
+            container,
+            "placement = \"auto\"",
+            "line 4: the rule \"db\" has placement, which has no effect with kind = \"container\": no vCPU is placed",
+        ),
+        (
+            container,
+            "tree = \"in-place\"",
+            "line 4: the rule \"db\" has tree, which has no effect with isolation = \"container\": the container's own cgroup",
+        ),
+        // The ready-made rule is of the whole container without saying so in the file.
+        (
+            kubevirt,
+            "tree = \"slice\"",
+            "line 3: the rule \"kubevirt\" has tree, which",
+        ),
+        (own, "tree = \"auto\"", "line 6: the rule \"mine\" has tree, which"),
+        // A value that is never allowed is said first.
+        (
+            kubevirt,
+            "tree = \"here\"",
+            "line 3: tree = \"here\": expected auto, in-place or slice",
+        ),
+        (
+            "[[adopt]]\nuse = \"qemu\"\n",
+            "kind = \"container\"",
+            "line 1: the rule \"qemu\" has use = \"qemu\", which has no effect with kind = \"container\": it says how a VM is found",
+        ),
+    ] {
+        let error = rules(&format!("{rule}{key}")).unwrap_err();
+        assert!(error.contains(says) && !error.contains('\n'), "{key}: {error}");
+    }
+    // What has an effect is allowed: where a VM's vCPUs are, is asked for a VM in such a container too.
+    for (rule, key) in [
+        (container, "partition = \"member\""),
+        (container, "container-may-refuse = false"),
+        (container, "isolation = \"container\""),
+        (kubevirt, "placement = \"linear\""),
+        (kubevirt, "kind = \"container\""),
+        (kubevirt, "isolation = \"vcpus\"\ntree = \"slice\""),
+        (own, "placement = \"keep\""),
+    ] {
+        let text = format!("{rule}{key}");
+        assert_eq!(rules(&text).map(|rules| rules.len()), Ok(1), "{text}");
+    }
+}
+
+#[test]
+fn what_is_printed_of_rules_for_containers_is_read_again() {
+    let text =
+        "[[adopt]]\nuse = \"kubevirt\"\n[[adopt]]\nname = \"db\"\nkind = \"container\"\n[[adopt]]\nuse = \"libvirt\"\n";
+    let dir = tree(&[("etc/stelia/steliad.toml", text)]);
+    let loaded = load(dir.path()).unwrap();
+    let printed = loaded.print();
+    let again = Fragment::parse(&printed, Path::new("printed")).unwrap().check();
+    assert_eq!(again.unwrap().settings, loaded.settings, "{printed}");
+    assert_eq!(printed.matches("tree = \"auto\"").count(), 1, "{printed}");
+    assert_eq!(printed.matches("\nvmm = ").count(), 2, "{printed}");
 }
 
 #[test]

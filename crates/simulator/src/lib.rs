@@ -1,8 +1,9 @@
-//! steliad for tests and for experiments; no package contains it. `stelia-simulate` is the engine and both doors on a
+//! steliad for tests and for experiments; no package contains it. `stelia-simulate` is the engine and both entry points on a
 //! node in memory, and changes nothing of the host. `steliad-failpoints` is the daemon that is killed before its n-th
 //! change.
 
 pub mod failpoint;
+pub mod scenario;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use scenario::{PodSpec, Scenario};
 use stelia_node::proc::Procs;
 use stelia_record::Vcpu;
 use stelia_settings::Settings;
-use stelia_testnode::scenario::{PodSpec, Scenario};
 use stelia_testnode::{Model, Pod, Qemu};
 use steliad::dbus;
 use steliad::engine::{AttachRequest, Claim, Engine, Handle, Peer, RegisterRequest, VcpuRequest, Vmm};
@@ -103,7 +104,7 @@ async fn bring_up(model: &Model, handle: &Handle, spec: &PodSpec, pod: &Pod) -> 
     Ok(())
 }
 
-/// A RegisterInstance of a pod's runner, in the form in which a door passes it to the engine.
+/// A RegisterInstance of a pod's runner, in the form in which an entry point passes it to the engine.
 ///
 /// # Errors
 /// The runner or its anchor has ended.
@@ -118,7 +119,7 @@ pub fn register_request(model: &Model, pod: &Pod) -> anyhow::Result<RegisterRequ
     })
 }
 
-/// An AttachVcpus of a pod's runner, in the form in which a door passes it to the engine.
+/// An AttachVcpus of a pod's runner, in the form in which an entry point passes it to the engine.
 ///
 /// # Errors
 /// QEMU or one of its threads has ended.

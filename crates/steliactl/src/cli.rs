@@ -11,10 +11,11 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Parser, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
+use stelia_table::with_examples;
 
 use crate::cli::remote::Host;
-use crate::explain::ledger::LedgerOptions;
-use crate::explain::verify::Required;
+use crate::explain_and_check::ledger::LedgerOptions;
+use crate::explain_and_check::verify::Required;
 use crate::integration::node_topology::TopologyOptions;
 use crate::plan::evaluate::EvaluateOptions;
 use crate::plan::plan::PlanOptions;
@@ -57,7 +58,7 @@ const GLOBAL_OPTIONS_HEADING: &str = "Options of every command";
 /// See the virtual machines with exclusive CPUs on this node, and control steliad.
 #[derive(Debug, Parser)]
 #[command(name = "steliactl", version, after_help = AFTER_HELP, help_template = help::template(),
-          mut_subcommands(help::with_examples))]
+          mut_subcommands(|command| with_examples(command, help::EXAMPLES)))]
 pub struct Cli {
     /// Print JSON: pretty, short (one object per line) or off. --json alone means pretty
     #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "FORMAT", num_args = 0..=1, require_equals = true,
@@ -230,7 +231,7 @@ pub(crate) enum Command {
     /// and everything else that is not the VM's, such as kernel upkeep. Without VM, prints one line per VM. With VM, prints its
     /// totals, the worst windows, and the periods that no reading covers. All times are UTC.
     Ledger(LedgerOptions),
-    /// Release an instance's CPUs; its VM runs on without isolation
+    /// Release an instance's CPUs; its tasks run on without isolation
     Deregister {
         /// The VM's pod, given as namespace/name, name, UID or the beginning of the UID
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
@@ -248,13 +249,13 @@ pub(crate) enum Command {
     /// Prints the CPUs and NUMA nodes that kubelet would assign, or its exact rejection, on this node or on a node described with
     /// --node. Does not need the daemon.
     Plan(PlanOptions),
-    /// Print which unregistered VMs the rules would adopt
+    /// Print which VMs and containers the rules would adopt
     ///
-    /// Applies the [[adopt]] rules of the daemon's configuration to the VMs in this node's containers. Prints which VMs would be
+    /// Applies the [[adopt]] rules of the daemon's configuration to this node's containers and the VMs in them. Prints which would be
     /// adopted and why the others would not. Changes nothing and does not need the daemon. Needs root, because only root can read
     /// the container runtimes' files.
     Adopt {
-        /// Required. This command only prints; the daemon adopts VMs as its configuration says
+        /// Required. This command only prints; the daemon adopts as its configuration says
         #[arg(long, required = true)]
         dry_run: bool,
     },

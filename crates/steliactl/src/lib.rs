@@ -3,7 +3,7 @@
 //! | folder | what is in it |
 //! |---|---|
 //! | `view/` | commands that show the node as it is |
-//! | `explain/` | commands that say why, and whether what is promised holds |
+//! | `explain_and_check/` | commands that say why, and whether what is promised holds |
 //! | `plan/` | commands that answer what would be done |
 //! | `change/` | commands that change something |
 //! | `integration/` | commands whose output other programs read |
@@ -18,13 +18,13 @@
 
 mod change;
 pub mod cli;
-mod explain;
+mod explain_and_check;
 mod integration;
 mod plan;
 mod shared;
 mod view;
 
-pub use explain::{doctor, ledger};
+pub use explain_and_check::{doctor, ledger};
 pub use integration::metrics;
 pub use shared::output;
 
@@ -41,7 +41,7 @@ use zbus::Connection;
 
 use change::{deregister, rebind, reconcile, reload};
 use cli::{Cli, Command, remote};
-use explain::{kubelet_state, quiet, report, verify};
+use explain_and_check::{kubelet_state, quiet, report, verify};
 use integration::{cluster, completions, node_topology};
 use plan::{adopt, evaluate};
 use shared::daemon::{self, CALL_TIMEOUT, Client, Failure};
@@ -129,7 +129,7 @@ async fn run(
             }
         }
         Command::Explain { what } => {
-            explain::explain::run(&client().await?, roots, what.as_deref(), output_options).await
+            explain_and_check::explain::run(&client().await?, roots, what.as_deref(), output_options).await
         }
         Command::Metrics { textfile } => {
             metrics::run(&client().await?, roots, textfile.as_deref(), output_options).await

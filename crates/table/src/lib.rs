@@ -4,16 +4,19 @@
 //! |---|---|
 //! | `layout` | tables: [`Column`], [`table`], [`properties`] |
 //! | `form` | table, JSON or YAML: [`Form`], and what every answer can do: [`Render`] |
+//! | `examples` | the examples in the help of each command |
 //! | `completion` | the completion script of a shell |
 //! | `testing` | what is printed as JSON, compared with the page that documents it |
 
 mod completion;
+mod examples;
 mod form;
 mod layout;
 #[cfg(feature = "testing")]
 pub mod testing;
 
 pub use completion::completion_script;
+pub use examples::{examples_of, with_examples};
 pub use form::{Form, OutputOptions, PrintError, Render, WriteError};
 pub use layout::{Column, Meaning, TextStyle, coloured, column, cut, properties, table, width};
 
@@ -22,6 +25,12 @@ pub fn printable(text: &str) -> String {
     text.chars()
         .map(|char| if char.is_control() { '?' } else { char })
         .collect()
+}
+
+/// The current time, microseconds since the epoch.
+pub fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// "1 instance", "2 instances".

@@ -30,7 +30,7 @@ impl Documented {
 }
 
 /// A member's types, and whether it may be missing.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Member {
     types: Vec<String>,
     optional: bool,
@@ -39,6 +39,7 @@ struct Member {
 /// The members of each command, by the path of each.
 fn sections(page: &str) -> BTreeMap<String, Members> {
     let mut commands: BTreeMap<String, Members> = BTreeMap::new();
+    let mut likes: Vec<Like> = Vec::new();
     for section in page.split("\n## ").skip(1) {
         let (name, text) = section.split_once('\n').expect("a heading");
         let members = commands.entry(name.to_owned()).or_default();
@@ -54,6 +55,7 @@ fn sections(page: &str) -> BTreeMap<String, Members> {
             for path in paths {
                 let types = cells[1].split(" or ").map(str::to_owned).collect();
                 let optional = cells.get(2).is_some_and(|meaning| meaning.starts_with("optional"));
+                likes.extend(cells.get(2).and_then(|meaning| Like::of(name, &path, meaning)));
                 assert!(
                     members.insert(path, Member { types, optional }).is_none(),
                     "{name}: {line}"
@@ -61,7 +63,52 @@ fn sections(page: &str) -> BTreeMap<String, Members> {
             }
         }
     }
+    likes.iter().for_each(|like| like.add(&mut commands));
     commands
+}
+
+/// A list or an object that is documented as "like `tasks`", which is beside it, or "like `reasons` of `why`": it has the same members.
+struct Like {
+    command: String,
+    path: String,
+    /// The other one, and its command.
+    other: String,
+    of: String,
+}
+
+impl Like {
+    fn of(command: &str, path: &str, meaning: &str) -> Option<Self> {
+        let (_, rest) = meaning.split_once("like `")?;
+        let (other, rest) = rest.split_once('`')?;
+        let of = rest
+            .strip_prefix(" of `")
+            .and_then(|rest| Some(rest.split_once('`')?.0));
+        let beside = path
+            .rsplit_once('.')
+            .map_or(String::new(), |(parent, _)| format!("{parent}."));
+        Some(Self {
+            command: command.to_owned(),
+            path: path.to_owned(),
+            other: of.map_or_else(|| format!("{beside}{other}"), |_| other.to_owned()),
+            of: of.unwrap_or(command).to_owned(),
+        })
+    }
+
+    fn add(&self, commands: &mut BTreeMap<String, Members>) {
+        let named = [self.of.clone(), format!("JSON of {}", self.of)];
+        let members = named.iter().find_map(|name| commands.get(name));
+        let members = members.unwrap_or_else(|| panic!("{}: {} is not documented", self.command, self.of));
+        let below = |known: &String| {
+            let rest = known.strip_prefix(&self.other)?;
+            rest.starts_with(['.', '[']).then(|| format!("{}{rest}", self.path))
+        };
+        let same: Vec<(String, Member)> = members
+            .iter()
+            .filter_map(|(known, member)| Some((below(known)?, member.clone())))
+            .collect();
+        assert!(!same.is_empty(), "{}: {} has no members", self.command, self.other);
+        commands.entry(self.command.clone()).or_default().extend(same);
+    }
 }
 
 fn kind(value: &Value) -> &'static str {
@@ -138,4 +185,23 @@ fn a_member_that_is_missing_or_new_or_of_another_type_is_found() {
         found(r#"[{"check":1,"more":""}]"#),
         "[].check is 1, not string; [].more is not documented: \"\"; [].verdict is missing"
     );
+}
+
+#[test]
+fn a_list_that_is_like_another_has_its_members() {
+    let page = "# JSON\n\n## JSON of why\n\n| `reasons` | list | first |\n| `reasons[].reason` | string |\n\
+                | `more` | list | fewer, like `reasons` |\n\n## plan\n\n| `stops` | list | like `reasons` of `why` |\n";
+    let documented = Documented::of(page);
+    let found = |command: &str, text: &str| {
+        let value = serde_json::from_str(text).expect("JSON");
+        documented.wrong(command, &value).join("; ")
+    };
+    let good = r#"{"reasons":[{"reason":"a"}],"more":[{"reason":"b"}]}"#;
+    assert_eq!(found("JSON of why", good), "");
+    assert_eq!(found("plan", r#"{"stops":[{"reason":"a"}]}"#), "");
+    assert_eq!(
+        found("plan", r#"{"stops":[{"reason":1}]}"#),
+        "stops[].reason is 1, not string"
+    );
+    assert_eq!(found("plan", r#"{"stops":[{}]}"#), "stops[].reason is missing");
 }

@@ -1,4 +1,7 @@
 //! What a VMM looks like from outside: its name, its threads, and which of them makes the VM.
+//!
+//! The names of vCPU threads stand also in the ready-made rules of adoption (`crates/settings/src/adopt/ready_made.rs`) and in
+//! `crates/runner/src/vmm/thread_names.rs`.
 
 use clap::ValueEnum;
 

@@ -7,8 +7,8 @@ use std::{fs, io};
 use serde_json::json;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
-use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, by_pod};
 use stelia_kubelet::checksum::{fnv1a, of_data};
+use stelia_kubelet::cpu_manager_state::{CPU_MANAGER_STATE, v2_to_v4};
 
 /// The checkpoint in a directory, written as kubelet does: a temporary file is renamed over the old one, and one change
 /// takes two writes.
@@ -90,7 +90,7 @@ impl Checkpoint {
     /// Writes the current state, with its checksum.
     pub fn write(&self) -> io::Result<()> {
         let default = self.default.to_string();
-        let checksum = fnv1a(&by_pod::hashed("static", &default, &self.entries));
+        let checksum = fnv1a(&v2_to_v4::hashed("static", &default, &self.entries));
         let mut file = json!({
             "policyName": "static",
             "defaultCpuSet": default,

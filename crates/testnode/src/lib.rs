@@ -17,7 +17,6 @@
 //! | `systemd` | units and their limits, emptied scopes, holders | |
 //! | `counts` | the daemons' calls, counted and as text | |
 //! | `node`, `boot`, `kubelet` | a whole node, and pods on it as containerd and kubelet make them | |
-//! | `scenario` | a node described in a file, for `stelia-simulate` | |
 //!
 //! `cgroup-v2.rst` is `Documentation/admin-guide/cgroup-v2.rst`.
 
@@ -35,7 +34,6 @@ mod node;
 mod partitions;
 mod population;
 mod procs;
-pub mod scenario;
 mod systemd;
 mod tree;
 

@@ -1,5 +1,7 @@
 //! The excerpt of a foreign text in an error: enough to find it, and never more than fits a line.
 
+use std::error::Error;
+
 /// Longest excerpt of a name or value, in bytes as `{:?}` prints it, quotes aside.
 const QUOTED: usize = 64;
 /// Longest text of another library's error, in bytes.
@@ -45,6 +47,20 @@ pub fn cause(error: &impl ToString) -> String {
     let head = (0..=half).rev().find(whole).unwrap_or(0);
     let tail = (text.len() - half..text.len()).find(whole).unwrap_or(text.len());
     format!("{}…{}", &text[..head], &text[tail..])
+}
+
+/// An error and what caused it, apart by colons. A cause whose text is there already is left out.
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let line = cause.to_string();
+        if !text.contains(&line) {
+            text = format!("{text}: {line}");
+        }
+        source = cause.source();
+    }
+    text
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 #![deny(missing_docs)]
 
 pub mod excerpt;
+mod json_string;
 mod named;
 pub mod near;
 

@@ -9,13 +9,23 @@ pub trait Named: Copy {
     fn parse(text: &str) -> Option<Self>;
 }
 
-/// The names of an enumeration: every value, its name, the value of a name; in JSON it is its name.
+/// An enumeration with the names of its values: every value, its name, the value of a name; in JSON it is its name. It can be copied and
+/// compared.
 #[macro_export]
 macro_rules! named {
-    ($type:ident { $($value:ident = $name:literal),+ }) => {
+    ($(#[$about:meta])* $visible:vis enum $type:ident { $($(#[$about_value:meta])* $value:ident = $name:literal),+ $(,)? }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        $visible enum $type {
+            $($(#[$about_value])* $value),+
+        }
+
         impl $type {
             /// Every value.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$value),+];
+
+            /// Every name.
+            pub const NAMES: [&'static str; Self::ALL.len()] = [$($name),+];
 
             /// The name used in configuration and on D-Bus.
             pub fn name(self) -> &'static str {
@@ -49,7 +59,7 @@ macro_rules! named {
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-                Self::parse(&text).ok_or_else(|| serde::de::Error::unknown_variant(&text, &[$($name),+]))
+                Self::parse(&text).ok_or_else(|| serde::de::Error::unknown_variant(&text, &Self::NAMES))
             }
         }
     };

@@ -3,13 +3,13 @@
 //! zbus trusts its peer before it authenticates: a line feed as first byte ends its handshake in a panic, descriptors sent
 //! early pile up, a header may claim 128 MiB, and a peer that says nothing is waited for without end. Every byte passes
 //! [`stream::Stream`] first, so zbus never sees what would hurt it; [`limits::Limits`] bounds connections and calls of a
-//! pod. The part of a connection that remains while nothing is under way on it is a [`Line`].
+//! pod. The part of a connection that remains while nothing is under way on it is a [`PeerConnection`].
 
 mod calls;
-mod cuts;
+mod cut_off_log;
 mod greeting;
 mod limits;
-mod line;
+mod peer_connection;
 pub(crate) mod stream;
 mod transport;
 
@@ -22,7 +22,7 @@ use stelia_kubelet::PodName;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-pub use line::Line;
+pub use peer_connection::PeerConnection;
 pub use stream::GateError;
 pub use transport::{GatedSocket, write};
 
@@ -42,7 +42,7 @@ const MAX_WAKE_DELAY: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone)]
 pub struct Gate {
     limits: Arc<limits::Limits>,
-    cuts: Arc<cuts::Cuts>,
+    cuts: Arc<cut_off_log::Cuts>,
     waking: Arc<Semaphore>,
 }
 
@@ -67,14 +67,6 @@ impl Waking {
     }
 }
 
-#[cfg(test)]
-impl Default for Gate {
-    /// For pods whose names are not known.
-    fn default() -> Self {
-        Self::naming(|_| None)
-    }
-}
-
 impl Gate {
     /// As many connections as this process may have descriptors for. `names` tells the journal what a pod is called.
     pub fn naming(names: impl Fn(&str) -> Option<PodName> + Send + Sync + 'static) -> Self {
@@ -82,7 +74,7 @@ impl Gate {
         let most = limits::connections(descriptors.unwrap_or(u64::MAX));
         Self {
             limits: Arc::new(limits::Limits::new(most)),
-            cuts: Arc::new(cuts::Cuts::new(Box::new(names))),
+            cuts: Arc::new(cut_off_log::Cuts::new(Box::new(names))),
             waking: Arc::new(Semaphore::new(MAX_WAKING_CONNECTIONS)),
         }
     }

@@ -15,6 +15,13 @@ use zbus::{Connection, Fd, Guid, Message, MessageStream};
 use super::stream::{GateError, MAX_FDS, MAX_HANDSHAKE, Stream};
 use super::*;
 
+impl Default for Gate {
+    /// For pods whose names are not known.
+    fn default() -> Self {
+        Self::naming(|_| None)
+    }
+}
+
 /// What sd-bus sends in one write.
 const HANDSHAKE: &[u8] = b"\0AUTH EXTERNAL\r\nDATA\r\nNEGOTIATE_UNIX_FD\r\nBEGIN\r\n";
 
@@ -288,14 +295,14 @@ async fn call(client: &Connection) {
     );
 }
 
-async fn rests(server: Connection, line: &Line) {
+async fn rests(server: Connection, peer: &PeerConnection) {
     let closed = tokio::time::timeout(Duration::from_secs(10), server.closed()).await;
-    assert!(closed.is_ok() && line.is_resting());
+    assert!(closed.is_ok() && peer.is_resting());
 }
 
 /// The connection after a rest, with the objects it had before.
-async fn again(line: &Arc<Line>) -> Connection {
-    let connection = Builder::authenticated_socket(GatedSocket::again(line), Guid::generate());
+async fn again(peer: &Arc<PeerConnection>) -> Connection {
+    let connection = Builder::authenticated_socket(GatedSocket::again(peer), Guid::generate());
     let connection = connection.p2p().serve_at("/t", Echo::default());
     connection.build().await.unwrap()
 }
@@ -307,30 +314,30 @@ async fn a_connection_that_rested_is_to_its_peer_what_it_was() {
     server.set_nonblocking(true).unwrap();
     let server = UnixStream::from_std(server).unwrap();
     let socket = Gate::default().admit(server, "pod", &BTreeSet::new()).unwrap();
-    let line = socket.line().clone();
+    let peer = socket.connection().clone();
     let server = Builder::socket(socket).server(Guid::generate()).p2p();
     let server = server.serve_at("/t", Echo::default()).build();
     let (server, client) = tokio::join!(server, Builder::unix_stream(client).p2p().build());
     let (server, client) = (server.unwrap(), client.unwrap());
     let mut signals = MessageStream::from(&client);
     call(&client).await;
-    rests(server, &line).await;
+    rests(server, &peer).await;
     for _ in 0..3 {
-        let silent = tokio::time::timeout(Duration::from_millis(50), line.is_called()).await;
+        let silent = tokio::time::timeout(Duration::from_millis(50), peer.is_called()).await;
         assert!(silent.is_err());
         // What the peer sends meanwhile is answered when the connection is awake.
         let ((), server) = tokio::join!(call(&client), async {
-            assert!(line.is_called().await);
-            let server = again(&line).await;
+            assert!(peer.is_called().await);
+            let server = again(&peer).await;
             // Objects that are made anew are not told of.
             emit(&server, "Old").await;
-            line.wake();
+            peer.wake();
             emit(&server, "New").await;
             server
         });
-        rests(server, &line).await;
+        rests(server, &peer).await;
         let signal = Message::signal("/t", "io.stelia.Test", "Resting").build(&()).unwrap();
-        write(&line, signal.data()).await.unwrap();
+        write(&peer, signal.data()).await.unwrap();
         let mut told = Vec::new();
         while told.last().is_none_or(|name| name != "Resting") {
             let message = tokio::time::timeout(Duration::from_secs(10), signals.next()).await;
@@ -342,7 +349,7 @@ async fn a_connection_that_rested_is_to_its_peer_what_it_was() {
         assert_eq!(told, ["New", "Resting"]);
     }
     client.close().await.unwrap();
-    assert!(!line.is_called().await);
+    assert!(!peer.is_called().await);
 }
 
 async fn emit(server: &Connection, signal: &str) {

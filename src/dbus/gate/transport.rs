@@ -18,10 +18,10 @@ use zbus::fdo::ConnectionCredentials;
 
 use super::GateError;
 use super::calls::Answers;
-use super::cuts::Cuts;
+use super::cut_off_log::Cuts;
 use super::greeting::{Greeting, Outgoing};
 use super::limits::ConnectionPermit;
-use super::line::Line;
+use super::peer_connection::PeerConnection;
 use super::stream::{MAX_FDS, Stream};
 
 /// A peer that takes nothing for this long is cut off: what it does not read must not pile up here.
@@ -30,17 +30,17 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection that went through the gate. zbus is told that it has ended when nothing was under way for a while: see
-/// [`Line`].
+/// [`PeerConnection`].
 #[derive(Debug)]
 pub struct GatedSocket {
-    line: Arc<Line>,
+    connection: Arc<PeerConnection>,
     /// Whether the peer's handshake is to come.
     is_new: bool,
 }
 
 #[derive(Debug)]
 pub struct Reader {
-    line: Arc<Line>,
+    connection: Arc<PeerConnection>,
     gate: Stream,
     /// When the message that is being read began.
     began: Option<Instant>,
@@ -48,7 +48,7 @@ pub struct Reader {
 
 #[derive(Debug)]
 pub struct Writer {
-    line: Arc<Line>,
+    connection: Arc<PeerConnection>,
     greeting: Greeting,
     answers: Answers,
 }
@@ -56,22 +56,22 @@ pub struct Writer {
 impl GatedSocket {
     pub(super) fn new(stream: UnixStream, permit: ConnectionPermit, cuts: Arc<Cuts>) -> Self {
         Self {
-            line: Arc::new(Line::new(stream, permit, cuts)),
+            connection: Arc::new(PeerConnection::new(stream, permit, cuts)),
             is_new: true,
         }
     }
 
     /// The same connection after a rest, for `Builder::authenticated_socket`.
-    pub fn again(line: &Arc<Line>) -> Self {
+    pub fn again(connection: &Arc<PeerConnection>) -> Self {
         Self {
-            line: line.clone(),
+            connection: connection.clone(),
             is_new: false,
         }
     }
 
     /// The part of the connection that remains when it rests.
-    pub fn line(&self) -> &Arc<Line> {
-        &self.line
+    pub fn connection(&self) -> &Arc<PeerConnection> {
+        &self.connection
     }
 }
 
@@ -79,9 +79,9 @@ impl GatedSocket {
 ///
 /// # Errors
 /// The peer has left, or reads nothing: the connection is of no use any more.
-pub async fn write(line: &Arc<Line>, messages: &[u8]) -> io::Result<()> {
+pub async fn write(connection: &Arc<PeerConnection>, messages: &[u8]) -> io::Result<()> {
     let mut writer = Writer {
-        line: line.clone(),
+        connection: connection.clone(),
         greeting: Greeting::over(),
         answers: Answers::default(),
     };
@@ -99,12 +99,12 @@ impl Socket for GatedSocket {
             (Stream::between_messages(), Greeting::over())
         };
         let reader = Reader {
-            line: self.line.clone(),
+            connection: self.connection.clone(),
             gate,
             began: None,
         };
         let writer = Writer {
-            line: self.line,
+            connection: self.connection,
             greeting,
             answers: Answers::default(),
         };
@@ -154,10 +154,10 @@ impl ReadHalf for Reader {
         if let Err(error) = &read {
             let gate = error.get_ref().and_then(|cause| cause.downcast_ref::<GateError>());
             if let Some(error) = gate {
-                self.line.cuts.cut(self.line.permit.pod(), error);
+                self.connection.cuts.cut(self.connection.permit.pod(), error);
             }
             // The peer learns of it now, not when the last holder of the connection lets go.
-            let _ = rustix::net::shutdown(self.line.stream.as_fd(), rustix::net::Shutdown::Both);
+            let _ = rustix::net::shutdown(self.connection.stream.as_fd(), rustix::net::Shutdown::Both);
         }
         read
     }
@@ -167,7 +167,7 @@ impl ReadHalf for Reader {
     }
 
     async fn peer_credentials(&mut self) -> io::Result<ConnectionCredentials> {
-        credentials(&self.line.stream)
+        credentials(&self.connection.stream)
     }
 }
 
@@ -181,12 +181,12 @@ impl Reader {
             return;
         }
         loop {
-            self.line.calls.room().await;
+            self.connection.calls.room().await;
             let now = Instant::now();
             let wait = if is_handshake {
-                self.line.permit.own_wait(now)
+                self.connection.permit.own_wait(now)
             } else {
-                self.line.permit.wait(now)
+                self.connection.permit.wait(now)
             };
             if wait.is_zero() {
                 return;
@@ -200,16 +200,16 @@ impl Reader {
             biased;
             () = self.turn() => {}
             // Its end would be read only after what it left unread, and until then its calls would go on.
-            () = self.line.left() => return Ok((0, Vec::new())),
+            () = self.connection.left() => return Ok((0, Vec::new())),
         }
-        let stream = &self.line.stream;
+        let stream = &self.connection.stream;
         let read = stream.async_io(Interest::READABLE, || receive(stream, buffer));
         let (length, fds) = match self.began {
             None => tokio::select! {
                 biased;
                 read = read => read?,
                 // Nothing was read: what the peer sends from now on is read when the connection is awake again.
-                () = self.line.calls.rest() => return Ok((0, Vec::new())),
+                () = self.connection.calls.rest() => return Ok((0, Vec::new())),
             },
             Some(began) => tokio::time::timeout_at((began + MESSAGE_TIMEOUT).into(), read)
                 .await
@@ -217,8 +217,8 @@ impl Reader {
         };
         let passed = self.gate.follow(&mut buffer[..length], fds.len()).map_err(cut)?;
         let now = Instant::now();
-        self.line.permit.spend(passed.cost, now);
-        self.line.calls.began(passed.calls);
+        self.connection.permit.spend(passed.cost, now);
+        self.connection.calls.began(passed.calls);
         // What began in this chunk began now; what goes on began when it did.
         let continues = self.began.filter(|_| passed.cost == 0);
         self.began = self.gate.is_within_message().then(|| continues.unwrap_or(now));
@@ -236,7 +236,7 @@ impl Writer {
     }
 
     async fn send(&mut self, buffer: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
-        let stream = &self.line.stream;
+        let stream = &self.connection.stream;
         let write = stream.async_io(Interest::WRITABLE, || {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -258,7 +258,7 @@ impl Writer {
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer reads nothing")),
         };
         match &sent {
-            Ok(length) => self.line.calls.ended(self.answers.follow(&buffer[..*length])),
+            Ok(length) => self.connection.calls.ended(self.answers.follow(&buffer[..*length])),
             // A message may be half written, and its call stays unanswered: the connection is of no use any more. zbus would
             // only drop this one message.
             Err(_) => drop(rustix::net::shutdown(stream.as_fd(), rustix::net::Shutdown::Both)),
@@ -270,8 +270,8 @@ impl Writer {
 #[async_trait]
 impl WriteHalf for Writer {
     async fn sendmsg(&mut self, buffer: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
-        let line = self.line.clone();
-        let Some(_telling) = line.tell() else {
+        let connection = self.connection.clone();
+        let Some(_telling) = connection.tell() else {
             // The objects that a peer knows are made anew before its connection is awake again, and zbus announces them. It
             // has no call to answer then.
             return Ok(buffer.len());
@@ -292,7 +292,7 @@ impl WriteHalf for Writer {
     }
 
     async fn close(&mut self) -> io::Result<()> {
-        match rustix::net::shutdown(self.line.stream.as_fd(), rustix::net::Shutdown::Both) {
+        match rustix::net::shutdown(self.connection.stream.as_fd(), rustix::net::Shutdown::Both) {
             // The peer was faster.
             Err(rustix::io::Errno::NOTCONN) => Ok(()),
             result => Ok(result?),
@@ -304,6 +304,6 @@ impl WriteHalf for Writer {
     }
 
     async fn peer_credentials(&mut self) -> io::Result<ConnectionCredentials> {
-        credentials(&self.line.stream)
+        credentials(&self.connection.stream)
     }
 }

@@ -8,13 +8,13 @@ use stelia_decide::admission::{CheckedClaim, Home, NewInstance, RuntimeCheck, ad
 use stelia_decide::limits_of_scope;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_node::cgroup::{CgroupPath, Limits};
+use stelia_node::clock::now_us;
 use stelia_node::oci::coping;
 use stelia_record::{Phase, Record};
 
 use super::no_instance;
-use crate::engine::apply::now_us;
 use crate::engine::container::{self, NOT_THE_CALLERS, Peer, RegisterRequest};
-use crate::engine::limits::effective_limits;
+use crate::engine::read_limits::effective_limits;
 use crate::engine::state::State;
 use crate::journal::{self, Pod, about};
 
@@ -126,6 +126,18 @@ impl State {
             .ok_or_else(|| no_instance(pod))?;
         if claim.pod.as_ref().is_some_and(|claimed| claimed != pod) {
             return Err(ErrorKind::NoSuchPod.because(NOT_THE_CALLERS));
+        }
+        let isolation = known.record.isolation;
+        if claim.isolation != isolation {
+            let by = known.record.adopted.as_ref();
+            let by = by
+                .map(|adopted| format!(" by rule {}", adopted.rule))
+                .unwrap_or_default();
+            let text = format!(
+                "pod {pod} has an instance already{by}, with isolation {:?}",
+                isolation.name()
+            );
+            return Err(ErrorKind::InstanceExists.because(text).lasting());
         }
         if let Some(claimed) = &claim.cpuset
             && *claimed != known.record.entry

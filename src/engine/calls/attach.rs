@@ -14,11 +14,11 @@ use stelia_settings::Partition;
 use super::attach_threads::{self, MAX_VCPUS};
 use super::rollback::{CallChange, RollbackError};
 use super::{Asker, Call, Goal, Reply, failed, no_instance};
-use crate::engine::dirty::Stale;
 use crate::engine::handle::Handle;
+use crate::engine::out_of_date::Stale;
 use crate::engine::pass::Numbers;
 use crate::engine::state::State;
-use crate::engine::{in_place, kvm_threads, store};
+use crate::engine::{in_place, kvm_threads, record_writer};
 use crate::journal::{self, about};
 
 /// A vCPU as the caller hands it over.
@@ -210,7 +210,7 @@ impl State {
         }
         self.retries.instances.wake(pod);
         self.dirty.wrote(pod.clone());
-        match store::write(&self.system, place, Some(&before.record), &next) {
+        match record_writer::write(&self.system, place, Some(&before.record), &next) {
             // It ended, and was not read since.
             Err(error) if error.is_gone() => return Err(no_instance(pod)),
             result => result.map_err(|error| Error::from(error).of(pod))?,
@@ -248,12 +248,11 @@ impl Goal for Attached {
         if alive && matches!(now.record.phase, Phase::Isolated | Phase::Contained) {
             state.log_attached(pod, self.before);
             let attached = self.threads.iter().map(|thread| thread.task.id).collect();
-            kvm_threads::watch_for(
-                state.system.clone(),
-                now.tree.vcpu().clone(),
-                attached,
-                state.watcher.notifier(pod),
-            );
+            // A thread that KVM makes late stays where all others of the container are.
+            if !now.is_container() {
+                let (vcpu, wake) = (now.tree.vcpu().clone(), state.watcher.notifier(pod));
+                kvm_threads::watch_for(state.system.clone(), vcpu, attached, wake);
+            }
             let placed = |thread: &VcpuThread| Placed {
                 role: thread.role,
                 thread: thread.task.id,
@@ -274,7 +273,7 @@ impl Goal for Attached {
             return state.inbox.release(&asker);
         }
         let former = &self.former;
-        let phase = if former.vcpus.is_empty() {
+        let phase = if former.vcpus.is_empty() && !former.is_container() {
             Phase::Floating
         } else {
             former.phase

@@ -6,7 +6,7 @@ use stelia_api::{Error, ErrorKind, ThreadRole};
 use stelia_node::System;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
-use stelia_node::processes::MAX_PROCESS_THREADS;
+use stelia_node::vmm_processes::MAX_PROCESS_THREADS;
 use stelia_record::is_prop_name;
 use stelia_text::excerpt::excerpt;
 

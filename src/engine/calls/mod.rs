@@ -19,14 +19,14 @@ mod deregister;
 mod preview;
 pub(super) mod rebind;
 mod reconcile;
-mod register;
+pub(crate) mod register;
 mod reload;
 pub(super) mod rollback;
 mod sweep;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use stelia_api::{Error, ErrorKind, Reason};
 use stelia_kubelet::PodUid;
@@ -314,9 +314,6 @@ impl State {
         }
     }
 }
-
-/// How long a registration waits where the cause of a refusal may pass: kubelet's second write, an old scope's end.
-pub(crate) const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) fn no_instance(pod: &PodUid) -> Error {
     ErrorKind::NoSuchInstance.because(format!("pod {pod} has no instance"))

@@ -7,9 +7,9 @@ use stelia_decide::rebind;
 use stelia_decide::rebind::RebindScope;
 use stelia_kubelet::PodUid;
 use stelia_model as model;
+use stelia_node::clock::now_us;
 
 use super::{Asker, Call, Reply, no_instance};
-use crate::engine::apply::now_us;
 use crate::engine::handle::Handle;
 use crate::engine::jobs::job_move;
 use crate::engine::state::State;

@@ -20,7 +20,7 @@ use super::{Asker, Call, Goal, Postponed, Reply, failed, no_instance};
 use crate::engine::container::RegisterRequest;
 use crate::engine::handle::Handle;
 use crate::engine::state::State;
-use crate::engine::{in_place, store};
+use crate::engine::{in_place, record_writer};
 use crate::journal::{self, Pod, about};
 
 /// A registration that has not begun, or waits because its refusal may pass.
@@ -33,13 +33,20 @@ struct RegisterCall {
     runtime_check: Option<RuntimeCheck>,
 }
 
+/// How long a registration waits where the cause of a refusal may pass: kubelet's second write, an old scope's end.
+pub(crate) const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// How long a runtime's check may take; its unit has the same bound.
 const RUNTIME_CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl RegisterCall {
-    /// The pod whose rate this registration counts against. Adoption limits how often it examines a container (`crate::adoption`).
+    /// The pod whose rate this registration counts against. Adoption limits how often it scans a container (`crate::adoption`), but not how
+    /// often it adopts a whole one: a pod could deregister it again and again.
     fn rated_pod(&self, asker: &Asker) -> Option<PodUid> {
-        asker.clone().filter(|_| self.request.adopting.is_none())
+        let adopting = self.request.adopting.as_ref();
+        asker
+            .clone()
+            .filter(|_| adopting.is_none_or(|adopting| adopting.vmm.is_none()))
     }
 }
 
@@ -203,7 +210,7 @@ impl State {
                 .instances
                 .get(pod)
                 .ok_or_else(|| no_instance(pod))?;
-            store::write(&self.system, instance.tree.place(), None, &instance.record)
+            record_writer::write(&self.system, instance.tree.place(), None, &instance.record)
                 .map_err(|error| Error::from(error).of(pod))?;
             Ok(holder)
         });
@@ -254,10 +261,11 @@ impl State {
 
     fn is_registering(&self, pod: &PodUid) -> bool {
         self.picture.starting.contains(pod)
-            || self
-                .picture
-                .find(pod)
-                .is_some_and(|one| one.record.phase == Phase::Registered)
+            || self.picture.find(pod).is_some_and(|one| match one.is_container() {
+                // A container whose own cgroup becomes the partition is registered once it is.
+                true => one.record.vcpus.is_empty() && one.record.phase == Phase::Attaching,
+                false => one.record.phase == Phase::Registered,
+            })
     }
 
     fn log_registered(&self, pod: &PodUid) {
@@ -318,7 +326,11 @@ impl Goal for Registered {
         let (scope, phase) = (instance.scope().clone(), instance.record.phase);
         let Self { reply, made } = *self;
         let first = made.is_some();
-        if phase >= Phase::Floating && phase != Phase::Leaving {
+        let is_made = match instance.is_container() {
+            true => matches!(phase, Phase::Isolated | Phase::Contained),
+            false => phase >= Phase::Floating && phase != Phase::Leaving,
+        };
+        if is_made {
             if first {
                 state.log_registered(pod);
             }

@@ -52,7 +52,7 @@ impl Node {
         qemu
     }
 
-    pub(super) fn known(&self, pod: &Pod) -> Option<std::sync::Arc<model::Instance>> {
+    pub(super) fn known(&self, pod: &Pod) -> Option<Arc<model::Instance>> {
         self.handle.view().instances.get(&pod.uid).cloned()
     }
 

@@ -5,7 +5,7 @@ use stelia_testnode::Runtime;
 use super::crash::killed;
 use super::*;
 
-fn kubepods() -> CgroupPath {
+pub(super) fn kubepods() -> CgroupPath {
     CgroupPath::root().child("kubepods.slice")
 }
 
@@ -16,7 +16,7 @@ pub(super) fn pod_of(pod: &Pod) -> CgroupPath {
 
 impl Node {
     /// The lists of kubepods, the pod and the container.
-    fn lists(&self, pod: &Pod) -> [String; 3] {
+    pub(super) fn lists(&self, pod: &Pod) -> [String; 3] {
         [kubepods(), pod_of(pod), pod.origin.clone()].map(|level| self.read(&level, File::CpusExclusive))
     }
 
@@ -29,14 +29,14 @@ impl Node {
     }
 
     /// The container is as the runtime made it, and nothing is left of its instance.
-    fn assert_as_before(&self, pod: &Pod) {
+    pub(super) fn assert_as_before(&self, pod: &Pod) {
         assert_eq!(self.read(&pod.origin, File::Type), "domain");
         assert_eq!(self.read(&pod.origin, File::SubtreeControl), "");
         assert_eq!(self.model.children(&pod.origin).unwrap(), Vec::<String>::new());
         assert!(self.model.attributes(&pod.origin).unwrap().is_empty());
     }
 
-    fn assert_nothing_claimed(&self, levels: &[CgroupPath]) {
+    pub(super) fn assert_nothing_claimed(&self, levels: &[CgroupPath]) {
         for level in levels {
             assert_eq!(self.read(level, File::CpusExclusive), "", "{level}");
             assert!(self.model.attributes(level).unwrap().is_empty(), "{level}");

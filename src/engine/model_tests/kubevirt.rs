@@ -1,14 +1,14 @@
 //! KubeVirt's `isolateEmulatorThread` beside adoption: the CPU that it costs is float's, and virt-handler's own work changes
 //! nothing. Its steps are those of `configureHousekeepingCgroup` in KubeVirt's `pkg/virt-handler`.
 
-use stelia_settings::{AdoptRule, AdoptTree, Pattern, ReadyMade};
+use stelia_settings::{AdoptPartition, AdoptRule, AdoptTree, Isolation, Pattern, ReadyMade};
 
 use super::adopt::rule;
 use super::*;
 
 /// What virt-handler does each time it looks at a VM: make its cgroup, give it the emulator's CPU, and move the threads that
 /// are in the container's own cgroup there, but for the vCPUs'.
-fn synced(node: &Node, pod: &Pod, qemu: &Qemu, emulator: &str) {
+pub(super) fn synced(node: &Node, pod: &Pod, qemu: &Qemu, emulator: &str) {
     let housekeeping = pod.origin.child("housekeeping");
     if !node.model.exists(&housekeeping) {
         node.handle.system().cgroups.create(&housekeeping).unwrap();
@@ -114,12 +114,21 @@ async fn a_resize_gives_the_spare_cpus_to_float_again() {
 }
 
 /// The ready-made rule, of any container.
-fn kubevirt() -> AdoptRule {
+pub(super) fn kubevirt() -> AdoptRule {
     let any = vec![Pattern::parse("*").unwrap()];
     AdoptRule {
         pods: any.clone(),
         containers: any,
         ..AdoptRule::ready_made(ReadyMade::KubeVirt).unwrap()
+    }
+}
+
+/// The same without a partition, and with a float.
+fn without_partition() -> AdoptRule {
+    AdoptRule {
+        isolation: Isolation::Vcpus,
+        partition: AdoptPartition::Member,
+        ..kubevirt()
     }
 }
 
@@ -136,7 +145,7 @@ impl Node {
     }
 
     /// virt-launcher plans pins from the first, and sets them again: none may be refused.
-    fn assert_launcher_may_pin(&self, pod: &Pod, qemu: &Qemu, entry: &str, pins: [&str; 2]) {
+    pub(super) fn assert_launcher_may_pin(&self, pod: &Pod, qemu: &Qemu, entry: &str, pins: [&str; 2]) {
         assert_eq!(self.read(&pod.origin, File::CpusEffective), entry);
         for pins in [[pins[1], pins[0]], pins] {
             for (vcpu, cpu) in qemu.vcpus.iter().zip(pins) {
@@ -147,8 +156,8 @@ impl Node {
 }
 
 #[tokio::test]
-async fn a_vm_of_kubevirt_has_no_partition_and_its_container_keeps_all_its_cpus() {
-    let mut node = Node::adopting(vec![kubevirt()]).await;
+async fn a_vm_whose_rule_wants_no_partition_has_none_and_its_container_keeps_all_its_cpus() {
+    let mut node = Node::adopting(vec![without_partition()]).await;
     let (pod, qemu) = node.launched(1, "2-3", &[2, 3]);
     node.until_contained(&pod).await;
     node.assert_launcher_may_pin(&pod, &qemu, "2-3", ["2", "3"]);
@@ -173,9 +182,9 @@ async fn a_vm_of_kubevirt_has_no_partition_and_its_container_keeps_all_its_cpus(
 }
 
 #[tokio::test]
-async fn with_isolate_emulator_thread_a_vm_of_kubevirt_is_contained_in_its_container_or_not_adopted() {
+async fn with_isolate_emulator_thread_such_a_vm_is_contained_in_its_container_or_not_adopted() {
     for before in [true, false] {
-        let mut node = Node::adopting(vec![kubevirt()]).await;
+        let mut node = Node::adopting(vec![without_partition()]).await;
         let (pod, qemu) = node.launched(1, "2-4", &[2, 3]);
         if before {
             synced(&node, &pod, &qemu, "4");
@@ -192,7 +201,7 @@ async fn with_isolate_emulator_thread_a_vm_of_kubevirt_is_contained_in_its_conta
     }
     // virt-handler has yet to make its cgroup: it would make it in the slice.
     for before in [true, false] {
-        let mut node = Node::adopting(vec![kubevirt()]).await;
+        let mut node = Node::adopting(vec![without_partition()]).await;
         node.model.set_copes(false);
         let (pod, qemu) = node.launched(1, "2-4", &[2, 3]);
         if before {

@@ -16,6 +16,8 @@ enum Event {
     /// And all the rest of what its runner does.
     Run(usize),
     Register(usize),
+    /// kubelet admits the pod, the runtime starts it, and its container asks that its own cgroup becomes the partition.
+    Whole(usize),
     Attach(usize),
     Deregister(usize),
     /// The container dies; kubelet takes the CPUs back.
@@ -33,6 +35,8 @@ enum Event {
     Pin(usize, usize, u32),
     /// Somebody writes a file of the tree.
     Meddle(usize, usize),
+    /// Somebody writes a file of the container's own cgroup.
+    MeddleOwn(usize, usize),
     /// kubelet's file breaks, or is written anew.
     Break,
     Mend,
@@ -87,12 +91,19 @@ const MEDDLING: [(&str, File, &str); 10] = [
     ("..", File::CpusExclusive, ""),
 ];
 
+const MEDDLING_OWN: [(File, &str); 3] = [
+    (File::Partition, "member"),
+    (File::Partition, "isolated"),
+    (File::CpusExclusive, ""),
+];
+
 fn event() -> impl Strategy<Value = Event> {
     let slot = || 0..CPUS.len();
     prop_oneof![
         2 => slot().prop_map(Event::Start),
         10 => slot().prop_map(Event::Run),
         3 => slot().prop_map(Event::Register),
+        5 => slot().prop_map(Event::Whole),
         3 => slot().prop_map(Event::Attach),
         1 => slot().prop_map(Event::Deregister),
         2 => slot().prop_map(Event::Kill),
@@ -103,6 +114,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (slot(), 0..2usize).prop_map(|(slot, vm)| Event::End(slot, vm)),
         1 => (slot(), 0..2usize, 0..8u32).prop_map(|(slot, vm, cpu)| Event::Pin(slot, vm, cpu)),
         4 => (slot(), 0..MEDDLING.len()).prop_map(|(slot, which)| Event::Meddle(slot, which)),
+        2 => (slot(), 0..MEDDLING_OWN.len()).prop_map(|(slot, which)| Event::MeddleOwn(slot, which)),
         1 => Just(Event::Break),
         1 => Just(Event::Mend),
         3 => (slot(), 0..6u32, any::<bool>()).prop_map(|(slot, to, given)| Event::Move(slot, to, given)),
@@ -259,6 +271,12 @@ async fn happen(node: &mut Node, slots: &mut Slots, event: &Event) {
                 let _ = register(node, *slot, pod).await;
             }
         }
+        Event::Whole(slot) => {
+            Box::pin(happen(node, slots, &Event::Start(*slot))).await;
+            if let Some((pod, _)) = &slots[*slot] {
+                let _ = node.register_container(pod).await;
+            }
+        }
         Event::Attach(slot) => {
             if let Some((pod, qemu)) = &slots[*slot]
                 && qemu.vcpus.iter().all(|tid| model.identify(*tid).is_ok())
@@ -302,6 +320,14 @@ async fn happen(node: &mut Node, slots: &mut Slots, event: &Event) {
                 inner => scope.child(inner),
             };
             let _ = model.meddle(&path, file, value);
+        }
+        Event::MeddleOwn(slot, which) => {
+            // What root makes of a container without a usable record is not steliad's to undo.
+            let known = |pod: &Pod| node.handle.view().instances.contains_key(&pod.uid);
+            if let Some((pod, _)) = slots[*slot].as_ref().filter(|(pod, _)| known(pod)) {
+                let (file, value) = MEDDLING_OWN[*which];
+                let _ = model.meddle(&stelia_node::containers::container_scope(&pod.origin), file, value);
+            }
         }
         Event::Break => node.checkpoint.write_bytes(b"{}").unwrap(),
         Event::Mend => node.checkpoint.write().unwrap(),
@@ -413,6 +439,28 @@ async fn the_laws_hold(ours: bool, older: bool, events: &[Event]) {
 #[case::a_list_that_somebody_wrote_while_the_file_was_broken(
     true,
     vec![Event::Run(4), Event::Break, Event::Meddle(4, 1)],
+)]
+#[case::containers_and_vms_that_exchange_their_cpus(
+    false,
+    vec![Event::Whole(1), Event::Run(3), Event::Exchange(1, 3), Event::Restart, Event::Exchange(1, 3)],
+)]
+// The container gives its list up, and kubepods its own, before stelia.slice takes the CPU.
+#[case::a_vm_gets_the_cpu_of_a_container(
+    true,
+    vec![Event::Run(0), Event::Whole(1), Event::Move(0, 1, false)],
+)]
+#[case::a_vm_gets_the_cpu_of_a_container_that_kubelet_forgot(
+    false,
+    vec![Event::Whole(1), Event::Release(1), Event::Run(0), Event::Move(0, 1, false)],
+)]
+#[case::a_registered_vm_whose_cpus_kubelet_gave_away_and_a_broken_file(
+    true,
+    vec![Event::Start(1), Event::Register(1), Event::Run(0), Event::Break],
+)]
+// The forged record is refused, and the CPU in the container's partition is the VM's by kubelet's file.
+#[case::a_container_with_a_forged_record_and_a_daemon_that_is_cut_off(
+    true,
+    vec![Event::Whole(1), Event::Forge(1, Planted::OnPod, Lie::Cpus(1)), Event::Run(0), Event::Cut(3)],
 )]
 #[case::a_pod_of_kubelets_that_ended(
     true,

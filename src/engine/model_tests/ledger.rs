@@ -38,6 +38,8 @@ struct Host {
     others: AtomicU64,
     clock: AtomicU64,
     targets: Mutex<Vec<Target>>,
+    /// Cgroups whose tasks were listed.
+    listed: Mutex<BTreeSet<String>>,
     /// Nobody may trace.
     locked: AtomicBool,
     /// The clock is the one by which the engine says when a VM got its CPUs.
@@ -136,13 +138,14 @@ impl CounterReader for Fake {
             at_us: 1_793_000_000_000_000 + clock,
             up_us: 5_000_000 + clock,
             seats: seats.iter().map(|seat| (seat.clone(), counters.clone())).collect(),
+            ..CounterSample::default()
         })
     }
 
     fn clocks(&self) -> (u64, u64) {
         let clock = self.host.clock.load(Ordering::SeqCst) * 1_000_000;
         if self.host.settles.load(Ordering::SeqCst) {
-            return (crate::engine::now_us(), 5_000_000 + clock);
+            return (stelia_node::clock::now_us(), 5_000_000 + clock);
         }
         (1_793_000_000_000_000 + clock, 5_000_000 + clock)
     }
@@ -204,7 +207,12 @@ impl Tracer for Fake {
         }
     }
 
-    fn finish(&self) -> Result<Attribution, String> {
+    fn tasks(&self, cgroup: &str) -> Option<BTreeSet<i32>> {
+        self.host.listed.lock().unwrap().insert(cgroup.to_owned());
+        Some([77].into())
+    }
+
+    fn finish(&self, _: &BTreeSet<i32>) -> Result<Attribution, String> {
         Ok(Attribution {
             tasks: vec![Occupant {
                 cpu: 2,

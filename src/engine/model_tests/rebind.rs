@@ -9,23 +9,30 @@ use crate::engine::RebindRequest;
 impl Node {
     /// What is left when others ended: a VM whose two CPUs lie on two NUMA nodes.
     async fn fragmented(&mut self) -> (Pod, Qemu) {
+        let vm = self.fill_up(3, 2).await;
+        self.ask(&vm, full()).await.unwrap();
+        let qemu = self.model.add_qemu(vm.init, 2).unwrap();
+        self.attach(&vm, &qemu).await.unwrap();
+        self.end_fillers().await;
+        (vm, qemu)
+    }
+
+    /// Others take all CPUs but one of each NUMA node. Returns a pod with this number and limit.
+    async fn fill_up(&mut self, number: u32, limit: u32) -> Pod {
         self.settings.rebind_interval = Duration::ZERO;
         self.handle.reload(self.settings.clone()).await.unwrap();
-        let mut fillers = Vec::new();
         // 0 is reserved: three CPUs of node 0 and four of node 1.
         for (number, limit) in [(1, 2), (2, 3)] {
             let pod = self.limited(number, limit);
             self.ask(&pod, full()).await.unwrap();
-            fillers.push(pod);
         }
-        let vm = self.limited(3, 2);
-        self.ask(&vm, full()).await.unwrap();
-        let qemu = self.model.add_qemu(vm.init, 2).unwrap();
-        self.attach(&vm, &qemu).await.unwrap();
-        for pod in fillers {
-            self.handle.deregister(pod.uid.clone()).await.unwrap();
+        self.limited(number, limit)
+    }
+
+    async fn end_fillers(&self) {
+        for number in [1, 2] {
+            self.handle.deregister(uid(number)).await.unwrap();
         }
-        (vm, qemu)
     }
 
     async fn begin(&self, dry_run: bool) -> Result<crate::engine::calls::rebind::RebindAnswer, Error> {
@@ -97,6 +104,26 @@ async fn a_running_vm_moves_to_one_numa_node_and_nothing_else_is_touched() {
     let (id, planned) = node.begin(false).await.unwrap();
     assert_eq!(planned, []);
     assert_eq!(node.ended(id.unwrap()).await.phase, model::JobPhase::Succeed);
+}
+
+#[tokio::test]
+async fn a_whole_container_moves_with_its_partition() {
+    let mut node = allocator::node().await;
+    let pod = node.fill_up(3, 2).await;
+    node.register_container(&pod).await.unwrap();
+    node.end_fillers().await;
+    assert_eq!(node.nodes(&pod), 2, "{}", node.exclusive(&pod));
+    let (id, planned) = node.begin(false).await.unwrap();
+    assert_eq!(planned.len(), 1, "{planned:?}");
+    let job = node.ended(id.unwrap()).await;
+    assert_eq!(job.phase, model::JobPhase::Succeed, "{job:?}");
+    assert_eq!(node.nodes(&pod), 1);
+    assert_eq!(node.phase(&pod), Some("isolated"));
+    assert_eq!(
+        node.read(&pod.origin, File::CpusEffective),
+        node.exclusive(&pod).to_string()
+    );
+    node.check().await;
 }
 
 #[tokio::test]

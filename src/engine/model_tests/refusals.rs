@@ -1,6 +1,6 @@
 //! Calls that must be refused, and change nothing.
 
-use stelia_node::processes::MAX_PROCESS_THREADS;
+use stelia_node::vmm_processes::MAX_PROCESS_THREADS;
 
 use super::*;
 

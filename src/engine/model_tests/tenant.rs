@@ -1,4 +1,4 @@
-//! What a pod is told at its own door while its neighbour's VM, and the node, are not as they must be: whatever it asks,
+//! What a pod is told at its own entry point while its neighbour's VM, and the node, are not as they must be: whatever it asks,
 //! nothing in any answer or signal is the neighbour's.
 
 use std::collections::HashMap;
@@ -106,15 +106,15 @@ impl Neighbour {
 }
 
 /// A pod's connection, with everything that came over it.
-struct Door {
+struct PodConnection {
     connection: Connection,
     came: MessageStream,
     asked: std::collections::BTreeSet<String>,
 }
 
-impl Door {
+impl PodConnection {
     async fn open(node: &Node, pod: &Pod) -> Self {
-        let path = node.directory.path().join("door");
+        let path = node.directory.path().join("runner");
         let listener = UnixListener::bind(&path).unwrap();
         let runner = Arc::new(node.model.pidfd(pod.init).unwrap());
         let (handle, cancel) = (node.handle.clone(), node.cancel.clone());
@@ -240,7 +240,7 @@ async fn play(stage: Stage, troubles: &[Trouble]) {
         let qemu = node.model.add_qemu(pod.init, 2).unwrap();
         node.attach(&pod, &qemu).await.unwrap();
     }
-    let mut door = Door::open(&node, &pod).await;
+    let mut connection = PodConnection::open(&node, &pod).await;
     for trouble in troubles {
         neighbour.suffers(&mut node, *trouble);
     }
@@ -259,13 +259,13 @@ async fn play(stage: Stage, troubles: &[Trouble]) {
         let told = tenant.restrict(refusal).to_string();
         assert_eq!(neighbour.is_in(&told), None, "{troubles:?}: {told}");
     }
-    door.ask_everything(&node, &pod, &neighbour).await;
+    connection.ask_everything(&node, &pod, &neighbour).await;
     let missing: Vec<String> = methods()
         .into_iter()
-        .filter(|name| !door.asked.contains(name))
+        .filter(|name| !connection.asked.contains(name))
         .collect();
     assert_eq!(missing, Vec::<String>::new(), "of the contract, not asked");
-    let heard = door.heard().await;
+    let heard = connection.heard().await;
     assert!(heard.len() > 15, "{heard:?}");
     for text in &heard {
         assert_eq!(neighbour.is_in(text), None, "{troubles:?}: {text:?}");

@@ -1,8 +1,8 @@
 //! What is known of the node: the snapshot and the facts derived from it, kept up as parts of it are read again.
 
-mod instance;
-mod node;
-mod refused;
+mod read_instance;
+mod read_node;
+mod refused_partitions;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -17,12 +17,12 @@ use stelia_record::{Phase, Record};
 use stelia_settings::{Policies, Settings};
 
 use super::delayed_condition::DelayedCondition;
-use super::dirty::Dirty;
 use super::kubelet_file::{KubeletRoot, Version};
-use super::limits::LimitFiles;
-use super::observe;
-pub(super) use node::NodeReading;
-use refused::Refused;
+use super::out_of_date::Dirty;
+use super::read_cgroups;
+use super::read_limits::LimitFiles;
+pub(super) use read_node::NodeReading;
+use refused_partitions::Refused;
 
 /// How long a live instance may be without an entry of kubelet's before that counts: kubelet writes in two steps.
 const MISSING_ENTRY_DELAY: Duration = Duration::from_secs(1);
@@ -72,7 +72,7 @@ impl Picture {
     pub(super) fn new(system: &System, settings: &Settings) -> Self {
         let unread = Err("it was not read yet".to_owned());
         let mut snapshot = Snapshot::empty(unread, settings.policies.allocator.source, Topology::default());
-        snapshot.safe_partition = observe::safe_partition(system);
+        snapshot.safe_partition = read_cgroups::safe_partition(system);
         Self {
             facts: Facts::of(&snapshot, &settings.policies),
             snapshot,

@@ -41,7 +41,7 @@ fn instances(all: impl IntoIterator<Item = model::Instance>) -> Instances {
 }
 
 /// A pod's life, state by state, each at its own second after [`THEN`]: how it is told, and the events.
-fn life(states: impl IntoIterator<Item = (u64, Option<model::Instance>)>) -> (Vec<Pod>, Vec<NewEvent>) {
+fn life(states: impl IntoIterator<Item = (u64, Option<model::Instance>)>) -> (Vec<Pod>, Vec<Event>) {
     let (mut pods, mut all) = (Vec::new(), Vec::new());
     for (second, instance) in states {
         let (now, new_events) = update(&pods, &instances(instance), THEN + second * SECOND);
@@ -51,7 +51,7 @@ fn life(states: impl IntoIterator<Item = (u64, Option<model::Instance>)>) -> (Ve
     (pods, all)
 }
 
-fn reasons(new_events: &[NewEvent]) -> Vec<String> {
+fn reasons(new_events: &[Event]) -> Vec<String> {
     new_events.iter().map(|one| one.reason.clone()).collect()
 }
 
@@ -80,6 +80,50 @@ fn a_vm_is_told_isolated_and_released_once_each() {
     );
     assert_eq!((pod.isolated, pod.since_us), (true, THEN + 2 * SECOND));
     assert_eq!(pod.message, "its vCPUs have the CPUs 2-3 to themselves");
+}
+
+#[test]
+fn a_container_is_told_as_one_in_every_state() {
+    let container = |instance: model::Instance| model::Instance {
+        isolation: Isolation::Container.into(),
+        ..instance
+    };
+    let registered = model::Instance {
+        state: State::Registered.into(),
+        ..floating(1)
+    };
+    for (instance, reason, says) in [
+        (
+            registered,
+            "Registering",
+            "its container's cgroup becomes the partition",
+        ),
+        (floating(1), "Floating", "its container has no partition"),
+        (isolated(1), "Isolated", "its container has the CPUs 2-3 to itself"),
+    ] {
+        let (_, found, message) = told(container(instance));
+        assert_eq!(found, reason);
+        assert!(message.starts_with(says) && !message.contains("vCPU"), "{message}");
+    }
+    // It waits for no vCPUs, however long it floats.
+    let (pods, new_events) = life([
+        (1, Some(container(isolated(1)))),
+        (500, Some(container(floating(1)))),
+        (501, None),
+    ]);
+    assert_eq!(
+        (pods.len(), reasons(&new_events)),
+        (0, vec!["Isolated".to_owned(), "Released".to_owned()])
+    );
+    assert_eq!(new_events[1].message, "it ended or was deregistered");
+    let (pods, _) = life([(1, Some(container(isolated(1))))]);
+    assert_eq!(pods[0].isolation, "container");
+    let vm = model::Instance {
+        isolation: Isolation::Vcpus.into(),
+        ..isolated(1)
+    };
+    let (pods, _) = life([(1, Some(vm))]);
+    assert_eq!(pods[0].isolation, "vcpus");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The settings, from the file that is shipped. `config` holds that file to the settings: every key, every default.
+//! The settings, from the file that is shipped. `crates/settings` holds that file to the settings: every key, every default.
 
 use super::roff::item;
 

@@ -5,9 +5,9 @@ use std::fs;
 use super::{Sleeper, instance, on_allocator, pools, vm};
 use crate::bad_input::assert_refused;
 use crate::client::ask_from;
-use crate::host::{run, scopes};
-use crate::pods::on_node;
-use crate::promise::assert_isolated;
+use crate::support::host::{run, scopes};
+use crate::support::pods::on_node;
+use crate::support::promise::assert_isolated;
 
 #[test]
 fn words_of_a_pod_only_narrow_what_its_cgroup_says() {

@@ -6,9 +6,9 @@ use stelia_cpus::CpuSet;
 
 use super::{Sleeper, all_but, allocation, given, instance, nodes, on_allocator, pool_of, shape, vm};
 use crate::contained::{UNITS, assert_contained, list};
-use crate::host::{CGROUP, cpus, read, run, thread, wait_until};
-use crate::pods::Pod;
-use crate::promise::{assert_isolated, state};
+use crate::support::host::{CGROUP, cpus, read, run, thread, wait_until};
+use crate::support::pods::Pod;
+use crate::support::promise::{assert_isolated, state};
 
 /// Where a unit's processes may run.
 fn effective(unit: &str) -> CpuSet {

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use super::{Sleeper, nodes, on_allocator};
-use crate::host::{cpus, output, run};
+use crate::support::host::{cpus, output, run};
 
 /// Ask the daemon, or the node that `node` describes; the answers, and the exit code.
 fn evaluate(node: &[&str], words: &[&str]) -> (Value, Option<i32>) {

@@ -1,10 +1,12 @@
 //! Allocations outlive the daemon, and nothing else.
 
 use super::{Sleeper, all_but, given, instance, on_allocator, pool_of, vm, wait_pool};
+use crate::container::{foreign, own};
 use crate::crash::kill_daemon;
-use crate::host::{run, wait_until};
-use crate::pods::Pod;
-use crate::promise::{assert_isolated, state};
+use crate::noise::{recorded, start, stop};
+use crate::support::host::{cpus, partitioned, read, run, wait_until};
+use crate::support::pods::Pod;
+use crate::support::promise::{assert_isolated, state};
 
 #[test]
 fn the_daemon_killed_keeps_every_allocation() {
@@ -66,5 +68,56 @@ fn a_container_that_dies_frees_its_cpus_for_the_next() {
         wait_pool("allocatable", &all_but(&[&other]).to_string());
         sleeper.pod.kill();
         wait_pool("exclusive", "");
+    });
+}
+
+/// Nothing is written to the container's `cpuset.cpus`, which is empty.
+#[test]
+fn a_rule_adopts_a_container_and_its_partition_has_the_cpus() {
+    let rule = "[[adopt]]\nname = \"databases\"\nkind = \"container\"\npods = [\"database-*\"]\n";
+    on_allocator(rule, || {
+        let machine = vm("machine", 2, &[], &[]);
+        let service = "while :; do :; done & exec sleep 100000";
+        let start_pod =
+            |name: &str| Pod::start(name, &["--runtime", "runc", "--cpu-limit", "2"], &["sh", "-c", service]);
+        let (pod, other) = (start_pod("database-main"), start_pod("web"));
+        run(&["steliactl", "reconcile"]);
+        wait_until("adopted", || (state(&pod).as_deref() == Some("isolated")).then_some(()));
+        let with_cpus = |pod: Pod| Pod {
+            cpus: instance(&pod)["exclusive"].as_str().map(str::to_owned),
+            ..pod
+        };
+        let pod = with_cpus(pod);
+        let exclusive = pod.exclusive();
+        assert_eq!((exclusive.len(), state(&other)), (2, None));
+        assert!(exclusive.is_disjoint(&machine.exclusive()) && exclusive.is_subset(&partitioned()));
+        let file = |name: &str| read(own(&pod).join(name));
+        assert_eq!(
+            (file("cpuset.cpus.partition").as_str(), file("cpuset.cpus").as_str()),
+            ("root", "")
+        );
+        assert_eq!(cpus(&file("cpuset.cpus.effective")), exclusive);
+        let shared = cpus(&read(other.origin().join("cpuset.cpus.effective")));
+        assert!(shared.is_disjoint(&exclusive), "{shared}");
+
+        let noise = "for n in $(seq 16); do { while :; do :; done; } & done; wait";
+        run(&["systemd-run", "--quiet", "--unit=noise", "sh", "-c", noise]);
+        start(&exclusive);
+        std::thread::sleep(std::time::Duration::from_secs(5));
+        stop();
+        let switches = recorded(&exclusive);
+        run(&["systemctl", "stop", "noise"]);
+        assert_eq!(foreign(&pod, &switches), [], "{switches:#?}");
+
+        kill_daemon();
+        wait_until("the daemon is back", || {
+            (state(&pod).as_deref() == Some("isolated")).then_some(())
+        });
+        assert_eq!(with_cpus(Pod::show(&pod.name)).exclusive(), exclusive);
+        pod.kill();
+        wait_pool("exclusive", &machine.exclusive().to_string());
+        wait_until("its CPUs are given back", || {
+            exclusive.is_disjoint(&partitioned()).then_some(())
+        });
     });
 }

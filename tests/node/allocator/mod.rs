@@ -21,9 +21,9 @@ use zbus::connection::Builder;
 
 use crate::bad_input::assert_refused;
 use crate::client::{Refusal, block_on, pidfd, refusal, register_with};
-use crate::host::{container_of, cpus, read, run, scopes, wait_until};
-use crate::pods::{Pod, on_node_undoing};
-use crate::promise::describe;
+use crate::support::host::{container_of, cpus, read, run, scopes, wait_until};
+use crate::support::pods::{Pod, on_node_undoing};
+use crate::support::promise::describe;
 
 const DROP_INS: &str = "/etc/stelia/steliad.toml.d";
 const DROP_IN: &str = "/etc/stelia/steliad.toml.d/80-allocator.toml";

@@ -5,8 +5,8 @@ use std::process::{Child, Command};
 use std::time::Instant;
 
 use super::{Sleeper, on_allocator, vm};
-use crate::host::{read, run, wait_until};
-use crate::promise::assert_isolated;
+use crate::support::host::{read, run, wait_until};
+use crate::support::promise::assert_isolated;
 
 /// A process that never rests, until this is dropped.
 struct Busy(Child);

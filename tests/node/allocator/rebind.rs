@@ -8,10 +8,10 @@ use stelia_cpus::CpuSet;
 
 use super::{Sleeper, instance, nodes, on_allocator, vm};
 use crate::crash::{Failpoints, isolate, main_pid, quiet_vm, wait_state};
-use crate::host::{CGROUP, cpus, output, partitioned, read, run, wait_until};
-use crate::pods::Pod;
-use crate::promise::{assert_isolated, state};
 use crate::runner::probe;
+use crate::support::host::{CGROUP, cpus, output, partitioned, read, run, wait_until};
+use crate::support::pods::Pod;
+use crate::support::promise::{assert_isolated, state};
 
 const CORES: &[&str] = &["--cpu-bind-policy", "FullPCPUs"];
 /// CPU 0 is nobody's: three CPUs of one NUMA node and four of the other can be had.
@@ -179,7 +179,8 @@ fn a_move_that_fails_in_the_middle_leaves_the_vm_where_it_was() {
         let machine = moved(machine);
         assert_eq!(nodes(&machine.exclusive()).len(), 1);
         let after = assert_isolated(&machine, 2);
-        let ids = |threads: &crate::pods::Threads| threads.vcpus.iter().map(|vcpu| vcpu.tid).collect::<Vec<_>>();
+        let ids =
+            |threads: &crate::support::pods::Threads| threads.vcpus.iter().map(|vcpu| vcpu.tid).collect::<Vec<_>>();
         assert_eq!(ids(&after), ids(&before));
     });
 }

@@ -2,9 +2,9 @@
 
 use super::{Sleeper, allocation, configure, given, on_allocator_after, pool_of, unconfigure, wait_pool};
 use crate::bad_input::assert_refused;
-use crate::host::{cpus, read, run, wait_until};
-use crate::pods::{Pod, on_node_undoing};
-use crate::promise::assert_isolated;
+use crate::support::host::{cpus, read, run, wait_until};
+use crate::support::pods::{Pod, on_node_undoing};
+use crate::support::promise::assert_isolated;
 
 #[test]
 fn pods_that_kubelet_gave_cpus_keep_them_and_nobody_else_gets_them() {

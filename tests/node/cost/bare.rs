@@ -12,9 +12,9 @@ use nix::unistd::Pid;
 use zbus::proxy::CacheProperties;
 use zbus::{ObjectPath, OwnedObjectPath, Variant, proxy};
 
-use crate::host::{CGROUP, kind, read, wait_until};
-use crate::pods::Pod;
 use crate::scale::{Bus, Sleeper};
+use crate::support::host::{CGROUP, kind, read, wait_until};
+use crate::support::pods::Pod;
 
 #[proxy(
     interface = "org.freedesktop.systemd1.Manager",
@@ -145,7 +145,7 @@ impl Bare {
 
     /// Makes the changes of a registration and an attach.
     pub fn isolate(&mut self, bus: &Bus, systemd: &SystemdProxy<'_>, limits: &Limits, sleeper: &Sleeper) -> Duration {
-        let float_cpus = crate::pods::pool().to_string();
+        let float_cpus = crate::support::pods::pool().to_string();
         let exclusive = sleeper.pod.exclusive();
         let list = exclusive.to_string();
         let started = Instant::now();

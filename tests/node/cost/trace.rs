@@ -5,8 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::host::{CGROUP, wait_until};
-use crate::strace::Strace;
+use crate::support::host::{CGROUP, wait_until};
+use crate::support::strace::Strace;
 
 /// The daemon has done its work if it makes no system call for so long.
 const IDLE_TIME: Duration = Duration::from_secs(1);

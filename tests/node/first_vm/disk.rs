@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::host::run;
+use crate::support::host::run;
 
 /// Says that it runs, and ends when its power button is pressed: `button.S`.
 const BUTTON: &str = "first-vm-button.bin";

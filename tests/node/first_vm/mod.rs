@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use crate::host::{keep_huge_pages, output, read, run, scopes};
 use crate::kvm::needs_kvm;
-use crate::pods::{Pod, on_node, on_node_undoing};
-use crate::promise::assert_isolated;
+use crate::support::host::{keep_huge_pages, output, read, run, scopes};
+use crate::support::pods::{Pod, on_node, on_node_undoing};
+use crate::support::promise::assert_isolated;
 use page::Page;
 
 /// Nothing else of a manifest is changed. The node has no registry: an init container of `localhost/NAME` has that folder of

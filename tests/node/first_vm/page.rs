@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::host::read;
-use crate::pods::Pod;
+use crate::support::host::read;
+use crate::support::pods::Pod;
 
 pub struct Page {
     shown: String,

@@ -8,8 +8,8 @@ use stelia_api::attribution::Attribution;
 use stelia_ledger::account::{Account, Range};
 use stelia_ledger::verdict::Verdict;
 
-use crate::host::{PATIENCE, run, wait_until, wait_within};
-use crate::pods::Pod;
+use crate::support::host::{PATIENCE, run, wait_until, wait_within};
+use crate::support::pods::Pod;
 
 const BUS: &str = "io.stelia.Isolation1";
 

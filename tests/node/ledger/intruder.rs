@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use crate::host::run;
-use crate::pods::Pod;
+use crate::support::host::{run, wait_until};
+use crate::support::pods::Pod;
 
 /// How often it runs at least.
 pub const TIMES: u64 = 40;
@@ -78,5 +78,12 @@ fn start(name: &str) -> Child {
     let script = format!("printf {name} > /proc/self/comm; read go; for n in $(seq {TIMES}); do sleep 0.01; done");
     let mut bash = Command::new("bash");
     let child = bash.args(["-c", &script]).stdin(Stdio::piped()).spawn();
-    child.expect("bash")
+    let child = child.expect("bash");
+    // What it runs before it waits for the line is no intrusion, and a slow node would count that too.
+    let waiting = format!("{} ({name}) S ", child.id());
+    wait_until("the intruder waits", || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
+        stat.starts_with(&waiting).then_some(())
+    });
+    child
 }

@@ -10,13 +10,13 @@ use stelia_ledger::ring::read;
 use super::intruder::{Intruder, TIMES, signal};
 use super::{DIRECTORY, account, booked_as_traced, difference, more, settled, wait_booked};
 use crate::crash::{kill_daemon, wait_state};
-use crate::guest::Accel;
-use crate::host::{Thread, run, wait_until};
-use crate::linux_guest::{topology, words};
 use crate::noise;
-use crate::pods::{Pod, on_node};
-use crate::promise::{assert_isolated, is_isolated};
 use crate::runner::{OTHER, qmp, start_on};
+use crate::support::guest::Accel;
+use crate::support::host::{Thread, run, wait_until};
+use crate::support::linux_guest::{topology, words};
+use crate::support::pods::{Pod, on_node};
+use crate::support::promise::{assert_isolated, is_isolated};
 
 /// Switch-ins of others that were recorded.
 fn traced(pod: &Pod, vcpus: &[Thread]) -> u64 {
@@ -88,7 +88,7 @@ fn a_plugged_vcpu_is_booked_from_then_on_and_no_total_changes() {
         let before = settled(&pod);
         assert!(before.totals.other_tasks.least >= TIMES, "{before:#?}");
 
-        let all = crate::host::cpus(pod.cpus.as_deref().expect("CPUs of its own"));
+        let all = crate::support::host::cpus(pod.cpus.as_deref().expect("CPUs of its own"));
         noise::start(&all);
         let plug = format!(
             r#"{{"execute":"device_add","arguments":{{"driver":"{model}-x86_64-cpu","id":"c1","socket-id":1,"core-id":0,"thread-id":0}}}}"#

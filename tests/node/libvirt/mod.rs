@@ -8,12 +8,14 @@ use std::fs;
 use stelia_cpus::CpuSet;
 
 use crate::adopted::{ADOPTED, adopting, journal};
-use crate::guest::Accel;
-use crate::host::{Thread, container_of, cpus, kind, output, partitioned, read, run, wait_until, wait_until_or};
 use crate::in_place::is_sid;
-use crate::linux_guest::{KERNEL, KERNEL_WORDS, initramfs, seats};
-use crate::pods::Pod;
-use crate::promise::{counters, describe, near_pool, state};
+use crate::support::guest::Accel;
+use crate::support::host::{
+    Thread, container_of, cpus, kind, output, partitioned, read, run, wait_until, wait_until_or,
+};
+use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, initramfs, seats};
+use crate::support::pods::Pod;
+use crate::support::promise::{counters, describe, near_pool, state};
 
 /// libvirt's own folders, one for each pod: containers see the node's files.
 const FOLDERS: &str = "/job/libvirt";

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::adopted::refused;
-use crate::linux_guest::topology;
-use crate::pods::pool;
+use crate::support::linux_guest::topology;
+use crate::support::pods::pool;
 
 /// How libvirt says that the kernel refuses a thread its CPUs: they are not in its cgroup's cpuset.
 const REFUSED: &str = "cannot set CPU affinity on process";

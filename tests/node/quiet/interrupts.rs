@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use stelia_cpus::CpuSet;
 
-use crate::host::{cpus, read};
+use crate::support::host::{cpus, read};
 
 const DEFAULT: &str = "/proc/irq/default_smp_affinity";
 

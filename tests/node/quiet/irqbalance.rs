@@ -4,7 +4,7 @@ use std::fs;
 
 use stelia_cpus::CpuSet;
 
-use crate::host::{output, run, wait_until};
+use crate::support::host::{output, run, wait_until};
 
 /// One message a connection, with the sender's credentials beside it.
 const ASK: &str = r#"

@@ -11,7 +11,7 @@ use std::time::Duration;
 use stelia_cpus::CpuSet;
 
 use super::interrupts::Interrupt;
-use crate::host::{output, run, wait_until};
+use crate::support::host::{output, run, wait_until};
 
 const DRIVER: &str = "/sys/bus/virtio/drivers/virtio_net";
 /// A disk that nobody else uses: the job's tar.
@@ -133,7 +133,7 @@ pub fn read_blocks_on(cpu: u32, device: &str, blocks: u64) {
 /// The core of a CPU.
 pub fn core(cpus: &CpuSet) -> CpuSet {
     let cpu = cpus.iter().next().expect("a CPU");
-    crate::host::cpus(&crate::host::read(format!(
+    crate::support::host::cpus(&crate::support::host::read(format!(
         "/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
     )))
 }

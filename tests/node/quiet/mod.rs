@@ -24,11 +24,13 @@ use self::interrupts::{Interrupt, Masks, Watch, all};
 use self::irqbalance::{banned, systemctl};
 use self::load::{Card, Load};
 pub use self::load::{core, read_blocks_on};
+use crate::contained::{configure, unconfigure};
+use crate::container::{RULE, database, until_partition};
 use crate::crash::{kill_daemon, wait_state};
 use crate::drift::all_online;
-use crate::host::{all_pids, cpus, output, read, run, thread, wait_until, wait_until_or};
-use crate::pods::{Pod, on_node, on_node_undoing, pool};
-use crate::promise::{assert_isolated, describe, is_isolated};
+use crate::support::host::{all_pids, cpus, output, read, run, thread, wait_until, wait_until_or};
+use crate::support::pods::{Pod, on_node, on_node_undoing, pool};
+use crate::support::promise::{assert_isolated, describe, is_isolated};
 
 /// As its unit calls it.
 const PROGRAM: &str = "/usr/libexec/stelia/steliad-quiet";
@@ -194,6 +196,39 @@ fn interrupts_leave_the_cpus_of_vms_and_come_back() {
         wait_until("nothing is said to remain", || {
             quiet().report.remaining.is_empty().then_some(())
         });
+    });
+}
+
+/// The CPUs of a container whose own cgroup is the partition, under the same load.
+#[test]
+fn interrupts_leave_the_cpus_of_a_container() {
+    let card = Card::up();
+    let undo = {
+        let masks = masks_back();
+        move || {
+            unconfigure();
+            masks();
+        }
+    };
+    on_node_undoing(undo, || {
+        configure(RULE);
+        let own = cpus("2-3");
+        card.output.set(&own);
+        let before = Masks::now();
+        let _load = Load::start();
+        let watch = Watch::start(&own);
+        wait_until("the card fires on these CPUs", || {
+            watch.risen().contains_key(&card.output).then_some(())
+        });
+        let pod = database("quiet", "runc", &["--cpuset", "2-3"]);
+        until_partition(&pod, "under load");
+        wait_steered(&own);
+        settle(&card, &own);
+        let watch = Watch::start(&own);
+        sleep(Duration::from_secs(5));
+        assert_silent(&watch, "a container, under load");
+        run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
+        wait_until("every mask as before", || (Masks::now() == before).then_some(()));
     });
 }
 
@@ -381,7 +416,7 @@ fn only_the_daemon_orders_and_it_works_without_steliad_quiet() {
 /// What a process that got there is answered.
 fn from_the_daemons_cgroup(order: &str) -> String {
     let inside = "echo $$ > /sys/fs/cgroup/system.slice/steliad.service/cgroup.procs";
-    let script = format!("{inside} && echo '{order}' | socat -t 10 - UNIX-CONNECT:{SOCKET}");
+    let script = format!("{inside} && echo '{order}' | socat -t 600 - UNIX-CONNECT:{SOCKET}");
     let answer = output(&["sh", "-c", &script]);
     String::from_utf8_lossy(&answer.stdout).into_owned()
 }
@@ -411,7 +446,7 @@ fn nobody_else_orders(pod: &Pod) {
 
     let undo = r#"{"steer": true, "shared": "0-7", "vms": {}}"#;
     assert_eq!(order(undo), "", "root's shell was answered");
-    let send = format!("echo '{undo}' | socat -t 10 - {connect}");
+    let send = format!("echo '{undo}' | socat -t 600 - {connect}");
     let exec = ["kubelet-standin", "pod", "exec", &pod.name, "--", "sh", "-c", &send];
     let answer = output(&exec);
     assert!(!String::from_utf8_lossy(&answer.stdout).contains("done"), "{answer:?}");

@@ -1,6 +1,7 @@
 //! Who ran on a VM's CPUs, as `steliad-quiet` has the kernel count it: held against a trace of each switch, by another instance of
 //! tracefs, and against `/proc/interrupts`. No times: they mean nothing on an emulated node.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -12,8 +13,8 @@ use stelia_quiet::request::{Attribute, Request};
 use super::interrupts::{Interrupt, Watch};
 use super::load::{core, read_blocks_on};
 use super::{NVME, PROGRAM, UNITS, come_back, from_the_daemons_cgroup, put, vm_on, wait_steered};
-use crate::host::{output, read, run, wait_until};
-use crate::pods::{Pod, on_node, on_node_undoing};
+use crate::support::host::{output, read, run, wait_until};
+use crate::support::pods::{Pod, on_node, on_node_undoing};
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 const OURS: &str = "/sys/kernel/tracing/instances/steliad-quiet";
@@ -43,7 +44,7 @@ fn begin(target: &Target) {
 }
 
 fn finish() -> Attribution {
-    match asked(Attribute::Finish {}) {
+    match asked(Attribute::Finish { own: BTreeSet::new() }) {
         Answer::Attributed(attribution) => attribution,
         other => panic!("{other:?}"),
     }
@@ -61,6 +62,7 @@ fn target(pod: &Pod) -> Target {
     Target {
         cpus: pod.exclusive(),
         own: pod.threads().vcpus.iter().map(|thread| thread.tid as i32).collect(),
+        by_thread: false,
     }
 }
 
@@ -204,7 +206,7 @@ fn only_vms_cpus_are_looked_at_and_what_is_begun_is_removed() {
         let reason = refused(Attribute::Begin(others));
         assert!(reason.ends_with("are no VM's"), "{reason}");
         assert_eq!(remains(), Vec::<String>::new());
-        let reason = refused(Attribute::Finish {});
+        let reason = refused(Attribute::Finish { own: BTreeSet::new() });
         assert!(reason.starts_with("nothing is counted"), "{reason}");
 
         // Twice: the second replaces the first. Somebody else's instance is left alone by all of this.
@@ -218,7 +220,7 @@ fn only_vms_cpus_are_looked_at_and_what_is_begun_is_removed() {
         assert!(Path::new(WITNESS).exists());
         drop(witness);
         come_back();
-        let reason = refused(Attribute::Finish {});
+        let reason = refused(Attribute::Finish { own: BTreeSet::new() });
         assert!(reason.starts_with("nothing is counted"), "{reason}");
     });
 }

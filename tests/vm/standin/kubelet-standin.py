@@ -107,6 +107,7 @@ kubelet-standin: plays kubelet and containerd on the test node
   pod show NAME [--json]                             one pod: uid, container, id, cgroup, pid, cpus, log, status
   pod logs NAME                                      what the container's processes printed
   entry add UID CONTAINER CPUS [--gap SECONDS]       only the state file's two writes, for a pod that need not exist
+      --reused                                       the entry of an init container that ended, with CPUs of the pod's that another container has again
   entry remove UID [--gap SECONDS]
   pool                                               defaultCpuSet
   state                                              the file itself
@@ -1455,7 +1456,10 @@ def do_pod_logs(args):
 
 def do_entry_add(args):
     state = State()
-    state.admit(args.uid, args.container, parse_cpus(args.cpus), args.gap)
+    if args.reused:
+        state.join(args.uid, args.container, parse_cpus(args.cpus))
+    else:
+        state.admit(args.uid, args.container, parse_cpus(args.cpus), args.gap)
     update_shared(state.default)
 
 
@@ -1502,7 +1506,9 @@ def parser():
     verb(verbs, "state", do_state)
 
     entry = verbs.add_parser("entry").add_subparsers(required=True)
-    verb(entry, "add", do_entry_add, "uid", "container", "cpus", lock=True).add_argument("--gap", type=float, default=0.04)
+    one = verb(entry, "add", do_entry_add, "uid", "container", "cpus", lock=True)
+    one.add_argument("--gap", type=float, default=0.04)
+    one.add_argument("--reused", action="store_true")
     verb(entry, "remove", do_entry_remove, "uid", lock=True).add_argument("--gap", type=float, default=0.04)
 
     pod = verbs.add_parser("pod").add_subparsers(required=True)

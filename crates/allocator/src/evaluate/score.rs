@@ -39,23 +39,19 @@ use stelia_text::named;
 
 use crate::{Allocation, AllocatorNode, NumaTopologyAlignmentPolicy, Qos, Room};
 
-/// What the score favours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ScoringStrategy {
-    /// Nodes with the least amount of available resource.
-    #[default]
-    MostAllocated,
-    /// Nodes with balanced resource usage rate.
-    BalancedAllocation,
-    /// Nodes with the most amount of available resource.
-    LeastAllocated,
+named! {
+    /// What the score favours.
+    #[derive(Default)]
+    pub enum ScoringStrategy {
+        /// Nodes with the least amount of available resource.
+        #[default]
+        MostAllocated = "MostAllocated",
+        /// Nodes with balanced resource usage rate.
+        BalancedAllocation = "BalancedAllocation",
+        /// Nodes with the most amount of available resource.
+        LeastAllocated = "LeastAllocated",
+    }
 }
-
-named!(ScoringStrategy {
-    MostAllocated = "MostAllocated",
-    BalancedAllocation = "BalancedAllocation",
-    LeastAllocated = "LeastAllocated"
-});
 
 /// The score of a node for a request that fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ mod accumulator;
 mod align;
 mod host;
 #[cfg(test)]
-mod properties;
+mod laws;
 mod take;
 #[cfg(test)]
 mod tests;
@@ -41,24 +41,18 @@ pub struct CpuSelection {
     pub nodes: Option<BTreeSet<u32>>,
 }
 
-/// Whether an exclusive policy is satisfied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exclusivity {
-    /// No exclusive policy was asked for.
-    NotAsked,
-    Honored,
-    /// NUMANodeLevel: a NUMA node is shared with an instance of the same policy, no core is.
-    Downgraded,
-    /// A core is shared with an instance of the same policy.
-    Dropped,
+named! {
+    /// Whether an exclusive policy is satisfied.
+    pub enum Exclusivity {
+        /// No exclusive policy was asked for.
+        NotAsked = "not-asked",
+        Honored = "kept",
+        /// NUMANodeLevel: a NUMA node is shared with an instance of the same policy, no core is.
+        Downgraded = "downgraded",
+        /// A core is shared with an instance of the same policy.
+        Dropped = "dropped",
+    }
 }
-
-named!(Exclusivity {
-    NotAsked = "not-asked",
-    Honored = "kept",
-    Downgraded = "downgraded",
-    Dropped = "dropped"
-});
 
 /// The CPUs of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]

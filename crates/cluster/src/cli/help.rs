@@ -1,78 +1,12 @@
 //! What `--help` and stelia-cluster(1) say beside the options: examples of each command.
 
-use std::fmt::Write;
-
-use clap::Command;
-
-/// What each command line of a command does.
-type Examples = &'static [(&'static str, &'static str)];
-
-fn examples_of(command: &str) -> Examples {
-    match command {
-        "nodes" => &[
-            ("Show all nodes", "stelia-cluster nodes"),
-            (
-                "Show the nodes of a zone, with policies",
-                "stelia-cluster nodes -l topology.kubernetes.io/zone=a -o wide",
-            ),
-            ("Work offline", "stelia-cluster nodes --from cluster.json"),
-        ],
-        "map" => &[
-            ("Draw all nodes", "stelia-cluster map"),
-            (
-                "Work offline, with at most 20 lines",
-                "stelia-cluster map --from cluster.json --rows 20",
-            ),
-        ],
-        "why" => &[
-            ("Explain why a pod waits", "stelia-cluster why team-a/web"),
-            ("Check a manifest before it is created", "stelia-cluster why -f vm.yaml"),
-            ("Show each node's answer", "stelia-cluster why team-a/web -o wide"),
-        ],
-        "plan" => &[
-            (
-                "Print how many more pods of a manifest fit",
-                "stelia-cluster plan --until-full -f vm.yaml",
-            ),
-            (
-                "Describe the pod by options, and work offline",
-                "stelia-cluster plan --until-full -c cpus=8,memory=16Gi --from cluster.json",
-            ),
-        ],
-        "rebalance" => &[
-            (
-                "Make room for the pod of a manifest",
-                "stelia-cluster rebalance --dry-run -f vm.yaml",
-            ),
-            (
-                "Make room for a pod that waits, without live migrations",
-                "stelia-cluster rebalance --dry-run --no-migrate team-a/big",
-            ),
-        ],
-        "completions" => &[(
-            "Enable completion in this shell",
-            "source <(stelia-cluster completions bash)",
-        )],
-        _ => &[],
-    }
-}
-
-/// The command with its examples as the end of its help.
-pub(super) fn with_examples(command: Command) -> Command {
-    let examples = examples_of(command.get_name());
-    if examples.is_empty() {
-        return command;
-    }
-    let mut text = "Examples:".to_owned();
-    for (what, line) in examples {
-        let _ = write!(text, "\n  # {what}\n  {line}");
-    }
-    command.after_help(text)
-}
+/// The examples of each command.
+pub(super) const EXAMPLES: &str = include_str!("examples.txt");
 
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+    use stelia_table::examples_of;
 
     use super::super::Cli;
     use super::*;
@@ -90,7 +24,7 @@ mod tests {
     fn every_command_has_examples_and_each_is_understood() {
         for command in Cli::command().get_subcommands() {
             let name = command.get_name();
-            let examples = examples_of(name);
+            let examples = examples_of(EXAMPLES, name);
             assert!((1..=3).contains(&examples.len()), "{name}");
             for (_, line) in examples {
                 let matches = Cli::command().try_get_matches_from(words(line));
@@ -113,7 +47,7 @@ mod tests {
                 .unwrap()
                 .render_long_help()
                 .to_string();
-            let (_, last) = examples_of(sub.get_name()).last().unwrap();
+            let (_, last) = examples_of(EXAMPLES, sub.get_name()).pop().unwrap();
             assert!(help.trim_end().ends_with(last), "{help}");
         }
     }

@@ -8,7 +8,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand, ValueHint};
 use kube::core::Selector;
 use stelia_allocator::AllocationRequest;
-use stelia_table::{Form, OutputOptions, TextStyle};
+use stelia_table::{Form, OutputOptions, TextStyle, with_examples};
 
 use crate::selector;
 
@@ -38,7 +38,7 @@ const GLOBAL_OPTIONS_HEADING: &str = "Options of every command";
 
 /// See which CPUs a cluster's nodes have free, why a pod waits, and how many more fit.
 #[derive(Debug, Parser)]
-#[command(name = "stelia-cluster", version, after_help = AFTER_HELP, mut_subcommands(help::with_examples))]
+#[command(name = "stelia-cluster", version, after_help = AFTER_HELP, mut_subcommands(|command| with_examples(command, help::EXAMPLES)))]
 pub struct Cli {
     /// Read objects from this file, from the .json and .yaml files of this directory, or from standard input (-), instead of the API
     /// server. May be repeated

@@ -32,21 +32,16 @@ impl NodeObject {
         #[derive(Deserialize)]
         struct RawObject {
             metadata: ObjectMeta,
-            #[serde(default)]
             spec: Option<Spec>,
-            #[serde(default)]
             status: Option<Status>,
         }
         #[derive(Default, Deserialize)]
         struct Spec {
-            #[serde(default)]
             taints: Option<Vec<Taint>>,
-            #[serde(default)]
             unschedulable: Option<bool>,
         }
         #[derive(Default, Deserialize)]
         struct Status {
-            #[serde(default)]
             allocatable: Option<BTreeMap<String, Amount>>,
         }
         let written: RawObject = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
@@ -134,9 +129,15 @@ pub struct PodDetails {
     pub annotations: BTreeMap<String, String>,
     pub spec: PodSpec,
     pub pod: Pod,
-    /// `status`: phase, reason, message, and the scheduler's words where it found no node.
+    pub status: Status,
+}
+
+/// What the API server says of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Status {
     pub phase: Option<String>,
     pub reason: Option<String>,
+    /// kubelet's message, or the scheduler's where it found no node.
     pub message: Option<String>,
 }
 
@@ -145,19 +146,14 @@ struct RawPod {
     metadata: ObjectMeta,
     #[serde(default)]
     spec: PodSpec,
-    #[serde(default)]
     status: Option<PodStatus>,
 }
 
 #[derive(Default, Deserialize)]
 struct PodStatus {
-    #[serde(default)]
     phase: Option<String>,
-    #[serde(default)]
     reason: Option<String>,
-    #[serde(default)]
     message: Option<String>,
-    #[serde(default)]
     conditions: Option<Vec<Condition>>,
 }
 
@@ -167,7 +163,6 @@ struct Condition {
     kind: String,
     #[serde(default)]
     status: String,
-    #[serde(default)]
     message: Option<String>,
 }
 
@@ -210,9 +205,11 @@ impl PodDetails {
             labels: written.metadata.labels,
             annotations: written.metadata.annotations,
             spec: written.spec,
-            phase: status.phase,
-            reason: status.reason,
-            message: status.message.or(unscheduled),
+            status: Status {
+                phase: status.phase,
+                reason: status.reason,
+                message: status.message.or(unscheduled),
+            },
         })
     }
 }
@@ -280,12 +277,10 @@ pub(super) fn written_us(text: &str) -> Option<u64> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Fields {
-        #[serde(default)]
         managed_fields: Option<Vec<Manager>>,
     }
     #[derive(Deserialize)]
     struct Manager {
-        #[serde(default)]
         time: Option<String>,
     }
     let written: RawObject = serde_json::from_str(text).ok()?;

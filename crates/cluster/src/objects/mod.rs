@@ -17,7 +17,7 @@ use stelia_node_report::stored::Stored;
 use stelia_placement_rules::request::VM;
 use stelia_text::excerpt;
 
-pub use kinds::{NodeObject, PodDetails, PodObject, PodSpec};
+pub use kinds::{NodeObject, PodDetails, PodObject, PodSpec, Status};
 pub(crate) use kinds::{own_cpus, with_overhead};
 pub use problem::{Problem, Problems};
 

@@ -3,7 +3,8 @@
 //! The search is that of `stelia_placement_rules::rebalance`, on the nodes as they are published with profile stelia. This module gives it the nodes
 //! and VMs, and also checks what the scheduler counts.
 
-mod input;
+mod may_move;
+mod staying;
 #[cfg(test)]
 mod tests;
 
@@ -22,7 +23,8 @@ use crate::objects::Problem;
 use crate::objects::own_cpus;
 use crate::pod_request::PodRequest;
 use crate::verdict::{Group, table_of};
-use input::RebalanceInput;
+use may_move::RebalanceInput;
+pub use staying::Staying;
 
 /// Plans that are searched for each plan that is printed: those that the scheduler's sums do not allow are dropped.
 const CANDIDATE_PLANS: usize = 4;
@@ -60,6 +62,8 @@ pub struct Rebalance {
     pub cut: bool,
     /// Why other nodes were not searched.
     pub passed_over: Vec<Group>,
+    /// Containers without a VM on the nodes that were searched: they are not moved.
+    pub staying: Vec<Staying>,
     pub assumed: Vec<String>,
     pub problems: Vec<Problem>,
 }
@@ -103,13 +107,14 @@ impl Rebalance {
             residents,
             vms,
             refused,
+            staying,
         } = RebalanceInput::of(pod_request, cluster, may);
         let limits = Limits {
             moves: may.moves,
             plans: may.plans.saturating_mul(CANDIDATE_PLANS),
             ..Limits::default()
         };
-        let answer = rebalance(&mut nodes, &residents, &input::request(pod_request), limits);
+        let answer = rebalance(&mut nodes, &residents, &may_move::request(pod_request), limits);
         let mut passed_over = refused;
         passed_over.extend(answer.search.passed_over.into_iter().map(|(reason, nodes)| Group {
             reason: reason.to_owned(),
@@ -119,7 +124,7 @@ impl Rebalance {
         let mut plans: Vec<Plan> = Vec::new();
         let mut too_little = 0;
         for plan in answer.plans {
-            match input::is_within_requests(pod_request, cluster, &vms, &plan) {
+            match may_move::is_within_requests(pod_request, cluster, &vms, &plan) {
                 true => plans.push(Plan::from_plan(plan, &vms)),
                 false => too_little += 1,
             }
@@ -144,6 +149,7 @@ impl Rebalance {
             vms: vms.len() as u64,
             cut: answer.search.cut,
             passed_over,
+            staying,
             assumed,
             problems: cluster.problems.stored().to_vec(),
         }
@@ -151,7 +157,7 @@ impl Rebalance {
 }
 
 impl Plan {
-    fn from_plan(plan: stelia_placement_rules::rebalance::Plan, vms: &BTreeMap<Uid, input::Vm>) -> Self {
+    fn from_plan(plan: stelia_placement_rules::rebalance::Plan, vms: &BTreeMap<Uid, may_move::Vm>) -> Self {
         let node = plan.node;
         let moves = (1..).zip(plan.moves).map(|(step, one)| Move {
             step,
@@ -224,6 +230,7 @@ impl Render for Rebalance {
             let cut = if self.cut { ", not to the end" } else { "" };
             let (vms, nodes) = (counted(self.vms, "VM"), counted(self.searched, "node"));
             lines.push(("Searched", format!("{nodes} with {vms} that may move{cut}")));
+            lines.extend(staying::in_words(&self.staying, style.wide).map(|stays| ("Stays", stays)));
         }
         lines.extend((1..).zip(&self.plans).map(|(number, plan)| match number {
             1 => ("Best", plan.in_words()),

@@ -16,6 +16,25 @@ fn uid(number: usize) -> String {
 
 /// A node of two NUMA nodes of four cores where steliad chooses, with these VMs: its number and CPUs. The first core is reserved.
 fn node(name: &str, profile: Profile, vms: &[(usize, &str)]) -> Vec<Value> {
+    let mut all = vec![described(name, profile, vms, &[])];
+    all.push(json!({
+        "kind": "Node", "metadata": {"name": name},
+        "status": {"allocatable": {"cpu": "14", "memory": "64Gi", "pods": "110"}},
+    }));
+    all.extend(vms.iter().map(|(number, cpus)| {
+        let cpus: CpuSet = cpus.parse().unwrap();
+        let limits = json!({"cpu": cpus.len().to_string(), "memory": "2Gi", "stelia.io/vm": "1"});
+        json!({
+            "kind": "Pod", "metadata": {"namespace": "vms", "name": format!("vm-{number}"), "uid": uid(*number)},
+            "spec": {"nodeName": name, "containers": [{"name": "vm", "resources": {"limits": limits}}]},
+            "status": {"phase": "Running"},
+        })
+    }));
+    all
+}
+
+/// What such a node publishes; `containers`: the numbers of those that are containers without a VM.
+fn described(name: &str, profile: Profile, vms: &[(usize, &str)], containers: &[usize]) -> Value {
     let shape = Shape {
         nodes: 2,
         cores: 4,
@@ -42,22 +61,10 @@ fn node(name: &str, profile: Profile, vms: &[(usize, &str)]) -> Vec<Value> {
     allocator.policies.reserved = facts.reserved.clone();
     allocator.policies.alignment = NumaTopologyAlignmentPolicy::SingleNumaNode;
     allocator.held = HeldCpus::default();
-    let report = object(&facts, profile, ApiVersion::V1Alpha2, Method::default());
-    let mut all = vec![serde_json::to_value(report).unwrap()];
-    all.push(json!({
-        "kind": "Node", "metadata": {"name": name},
-        "status": {"allocatable": {"cpu": "14", "memory": "64Gi", "pods": "110"}},
-    }));
-    all.extend(vms.iter().map(|(number, cpus)| {
-        let cpus: CpuSet = cpus.parse().unwrap();
-        let limits = json!({"cpu": cpus.len().to_string(), "memory": "2Gi", "stelia.io/vm": "1"});
-        json!({
-            "kind": "Pod", "metadata": {"namespace": "vms", "name": format!("vm-{number}"), "uid": uid(*number)},
-            "spec": {"nodeName": name, "containers": [{"name": "vm", "resources": {"limits": limits}}]},
-            "status": {"phase": "Running"},
-        })
-    }));
-    all
+    let pod = |number: &usize| stelia_kubelet::PodUid::parse(&uid(*number)).unwrap();
+    facts.containers = containers.iter().map(pod).collect();
+    let version = profile.versions().last().copied().unwrap_or(ApiVersion::V1Alpha2);
+    serde_json::to_value(object(&facts, profile, version, Method::default())).unwrap()
 }
 
 fn cluster(parts: &[Vec<Value>]) -> Cluster {
@@ -179,4 +186,54 @@ fn pods_without_a_vm_and_pods_that_leave_stay() {
         ALL,
     );
     assert_eq!((answer.vms, answer.plans.len()), (0, 0), "{answer:?}");
+}
+
+#[test]
+fn a_container_without_a_vm_is_not_moved_whatever_it_asks_for_and_is_named() {
+    // As tight(), but the smaller one on a is a container, and nobody else can go.
+    let container = |with: bool| {
+        let mut parts = node("a", Profile::Stelia, &[(1, "4-7"), (2, "8-11")]);
+        if with {
+            parts[0] = described("a", Profile::Stelia, &[(1, "4-7"), (2, "8-11")], &[1]);
+        }
+        cluster(&[parts, node("b", Profile::Stelia, &[(3, "2-7"), (4, "8-11")])])
+    };
+    let moved = |answer: &Rebalance| -> Vec<String> {
+        let moves = answer.plans.iter().flat_map(|plan| &plan.moves);
+        moves.map(|one| one.vm.clone()).collect()
+    };
+    let before = asked(&container(false), "cpus=6,memory=1Gi", ALL);
+    assert!(moved(&before).contains(&"vms/vm-1".to_owned()), "{before:?}");
+    assert!(before.staying.is_empty());
+    let answer = asked(&container(true), "cpus=6,memory=1Gi", ALL);
+    assert!(!moved(&answer).contains(&"vms/vm-1".to_owned()), "{answer:?}");
+    assert_eq!(answer.vms, 3);
+    let [stays] = answer.staying.as_slice() else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(
+        (
+            stays.pod.as_str(),
+            stays.node.as_str(),
+            stays.isolation,
+            stays.pod_uid.as_str()
+        ),
+        ("vms/vm-1", "a", "container", uid(1).as_str())
+    );
+    let text = answer.text(TextStyle::from(false));
+    assert!(
+        text.contains("vms/vm-1 on a: a container without a VM: it cannot be migrated live"),
+        "{text}"
+    );
+}
+
+#[test]
+fn containers_are_counted_where_their_node_publishes_them() {
+    let parts = [
+        vec![described("a", Profile::Stelia, &[(1, "4-7"), (2, "8-11")], &[2])],
+        node("b", Profile::Koordinator, &[(3, "2-7")]),
+    ];
+    let nodes = crate::nodes::Nodes::of(&cluster(&parts), 0).nodes;
+    let counts: Vec<_> = nodes.iter().map(|row| (row.vms, row.containers)).collect();
+    assert_eq!(counts, [(Some(2), Some(1)), (Some(1), None)]);
 }

@@ -6,11 +6,11 @@ use serde::Serialize;
 use stelia_cpus::CpuSet;
 use stelia_table::counted;
 
+use crate::chooser::Chooser;
 use crate::cluster::{Cluster, Member};
 use crate::nodes::{Numa, Row};
 use crate::objects::own_cpus;
 use crate::pod_request::PodRequest;
-use crate::room::Chooser;
 use crate::verdict::Verdict;
 
 /// Limit of the nodes that are listed.

@@ -93,7 +93,7 @@ fn a_node_that_says_that_it_is_unusable_is_not_used() {
     let why = WhyAnswer::of(&pod_request("cpus=2,memory=1Gi"), &cluster(&[unusable, ready]));
     assert_eq!(why.names(), ["b"]);
     assert!(
-        why.nodes[0].reasons[0].reason.contains("must not be used"),
+        why.nodes[0].reasons[0].what.contains("must not be used"),
         "{:?}",
         why.nodes[0]
     );

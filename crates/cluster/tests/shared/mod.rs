@@ -1,6 +1,6 @@
 //! A small cluster: six nodes, of every profile, and the pods on them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use stelia_allocator::{AllocatorPolicies, CpuSource, HeldCpus, NumaTopologyAlignmentPolicy};
@@ -67,6 +67,7 @@ fn facts(name: &str) -> Facts {
         shared: topology.online().difference(&exclusive),
         exclusive,
         allocations,
+        containers: BTreeSet::new(),
         kubelet: Kubelet {
             cpu_policy: "static".to_owned(),
             cpu_options: BTreeMap::from([("full-pcpus-only".to_owned(), "true".to_owned())]),

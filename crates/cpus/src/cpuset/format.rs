@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use stelia_text::excerpt::excerpt;
+use stelia_text::json_string;
 
 use super::{CpuSet, MAX_CPUS};
 
@@ -145,15 +146,4 @@ impl fmt::Debug for CpuSet {
     }
 }
 
-impl serde::Serialize for CpuSet {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for CpuSet {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+json_string!(CpuSet, str::parse::<CpuSet>);

@@ -16,8 +16,8 @@ use crate::{AdoptedPlacement, Instance, Snapshot, attached};
 pub struct Adopting {
     /// The rule that found it.
     pub rule: AdoptRule,
-    /// Its VMM. It is moved, so it is no anchor.
-    pub vmm: TaskId,
+    /// Its VMM. It is moved, so it is no anchor. `None` where the whole container is adopted.
+    pub vmm: Option<TaskId>,
     /// Its vCPU threads by index.
     pub threads: BTreeMap<u32, TaskId>,
     /// Its vCPUs, with their places in the guest.
@@ -110,7 +110,7 @@ impl Movable<'_> {
 
 #[cfg(test)]
 mod tests {
-    use stelia_settings::ReadyMade;
+    use stelia_settings::{Isolation, ReadyMade};
 
     use super::*;
 
@@ -125,7 +125,11 @@ mod tests {
 
     #[test]
     fn what_cannot_leave_its_container_is_refused_where_it_cannot_be_in_place() {
-        let rule = AdoptRule::ready_made(ReadyMade::KubeVirt).unwrap();
+        let rule = AdoptRule {
+            isolation: Isolation::Vcpus,
+            partition: AdoptPartition::Member,
+            ..AdoptRule::ready_made(ReadyMade::KubeVirt).unwrap()
+        };
         let movable = Movable {
             rule: &rule,
             housekeeping: false,

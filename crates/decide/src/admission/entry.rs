@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::CpuManagerState;
-use stelia_kubelet::checkpoint::{Schema, Use};
+use stelia_kubelet::cpu_manager_state::{Schema, Use};
 use stelia_node::containers::LiveContainer;
 
 use super::Candidate;

@@ -1,13 +1,14 @@
 //! Where the cgroups of a new instance are made: in a scope, or in the container's own cgroup where its OCI runtime copes with
 //! that.
 
-use stelia_api::Error;
+use stelia_api::{Error, ErrorKind};
 use stelia_node::oci::{Coping, Runtime};
-use stelia_record::Record;
+use stelia_record::{Phase, Record, Tree};
 use stelia_settings::{AdoptTree, Policies, TreeHome};
 
 use super::{Adopting, Candidate, Movable};
-use crate::{Snapshot, in_place};
+use crate::contained::partition_kind;
+use crate::{Instance, Snapshot, in_place};
 
 /// Where a container's instance is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,17 +59,54 @@ impl Home {
 /// A container that becomes an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewInstance {
-    /// Its record; in place that of a VM that is adopted has its vCPUs from the beginning.
+    /// Its record. If a VM is adopted in place, it contains the vCPUs.
     pub record: Record,
     /// Where it is made.
     pub home: Home,
+}
+
+/// The instance of a container whose own cgroup becomes its partition. Its CPUs are isolated from its registration on, with or without a VM.
+///
+/// # Errors
+/// Its pod is not Guaranteed, other containers of the pod use CPUs of its entry, or there can be no partition, with CPUs that steliad
+/// chose.
+fn whole_container(
+    record: Record,
+    adopting: Option<&Adopting>,
+    snapshot: &Snapshot,
+    policies: &Policies,
+) -> Result<NewInstance, Error> {
+    let record = Record {
+        home: TreeHome::InPlace,
+        anchor: None,
+        phase: Phase::Attaching,
+        ..record
+    };
+    in_place(snapshot, policies, &record).map_err(|text| ErrorKind::Failed.because(text).of(&record.pod))?;
+    if record.exclusive != record.entry {
+        // The container would lose these CPUs.
+        let shared = record.entry.difference(&record.exclusive);
+        let text = format!("other containers of its pod use the CPUs {shared} of its entry");
+        return Err(ErrorKind::Failed.because(text).of(&record.pod));
+    }
+    let blank = Instance::admitted(record.clone(), None, Tree::of(&record));
+    let record = Record {
+        partition: partition_kind(snapshot, policies, &blank),
+        ..record
+    };
+    let record = match adopting.filter(|adopting| !adopting.threads.is_empty()) {
+        Some(adopting) => adopting.with_vcpus(record, snapshot, policies),
+        None => record,
+    };
+    let home = Home::InPlace;
+    Ok(NewInstance { record, home })
 }
 
 /// Decide where the instance of a container is made that was admitted with this record. `adopting`: the VM, where a rule makes the
 /// instance. `coping` and `check` as for [`Home::choose`].
 ///
 /// # Errors
-/// The VM can be adopted in place only, and not there.
+/// The VM can be adopted in place only, and not there; for a whole container, the errors of `whole_container`.
 pub fn choose_home(
     record: Record,
     candidate: &Candidate,
@@ -82,6 +120,9 @@ pub fn choose_home(
         adopted: adopting.map(Adopting::recorded),
         ..record
     };
+    if record.is_container() {
+        return whole_container(record, adopting, snapshot, policies);
+    }
     let wanted = match adopting.map(|adopting| adopting.rule.tree) {
         None => policies.tree,
         Some(AdoptTree::Slice) => TreeHome::Slice,
@@ -149,7 +190,7 @@ mod tests {
         };
         Adopting {
             rule: AdoptRule::ready_made(rule).unwrap(),
-            vmm: task(120),
+            vmm: Some(task(120)),
             threads: [(0, task(121)), (1, task(122))].into(),
             guest: vec![vcpu(0), vcpu(1)],
             wanted: AdoptedPlacement {

@@ -1,14 +1,14 @@
 //! Whether a container becomes an instance. The caller's words only ever narrow what its cgroup and kubelet say.
 
 mod adopting;
-mod allow;
 mod entry;
 mod home;
 mod processes;
+mod quiet_request;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_allocator::{AllocationRequest, AllocatorPolicies, CpuSource, Host, Requester};
+use stelia_allocator::{AllocationRequest, AllocatorPolicies, CpuSource, Host, Qos, Requester};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodName, PodUid, QosClass};
@@ -16,18 +16,18 @@ use stelia_node::cgroup::CgroupPath;
 use stelia_node::containers::LiveContainer;
 use stelia_node::proc::TaskId;
 use stelia_record::{Phase, Record};
-use stelia_settings::{Partition, PlacementPolicy, QuietRequest, TreeHome};
+use stelia_settings::{Isolation, Partition, PlacementPolicy, QuietRequest, TreeHome};
 
 use crate::allocator::allot;
 use crate::entitlement::must_leave;
 use crate::{Facts, Instance, Snapshot, pod_pool};
 use adopting::Movable;
 pub use adopting::{Adopting, take_housekeeping};
-pub use allow::allow;
 use entry::Entry;
 pub use home::{Home, NewInstance, RuntimeCheck, choose_home};
 pub use processes::first_process;
 use processes::{admit_anchor, admit_processes};
+pub use quiet_request::allow;
 
 /// The same text whether the pod exists or not: a tenant learns nothing of other pods.
 pub const NOT_THE_CALLERS: &str = "pod_uid is not the UID of the caller's pod";
@@ -43,6 +43,8 @@ pub struct Claim {
     pub request: AllocationRequest,
     /// What is ordered for the CPUs besides.
     pub quiet: QuietRequest,
+    /// Who is to use the container's exclusive CPUs.
+    pub isolation: Isolation,
 }
 
 /// A claim that parsed.
@@ -56,6 +58,8 @@ pub struct CheckedClaim {
     pub request: AllocationRequest,
     /// What is ordered for the CPUs besides.
     pub quiet: QuietRequest,
+    /// Who is to use the container's exclusive CPUs.
+    pub isolation: Isolation,
 }
 
 impl Claim {
@@ -76,6 +80,7 @@ impl Claim {
             cpuset,
             request: self.request.clone(),
             quiet: self.quiet.clone(),
+            isolation: self.isolation,
         })
     }
 }
@@ -190,14 +195,18 @@ fn admit_assigned(
         }
     }
     if kubelet.shared_pool().difference(&exclusive).is_empty() {
-        let text = "kubelet's shared pool is empty: there is nowhere to float";
+        // Also of a whole container, which never floats: other tasks need shared CPUs.
+        let text = match claim.isolation {
+            Isolation::Vcpus => "kubelet's shared pool is empty: there is nowhere to float",
+            Isolation::Container => "kubelet's shared pool is empty: other tasks would have no CPUs",
+        };
         return Err(ErrorKind::KubeletStateUnusable.because(text).of(pod));
     }
     let record = Record {
         container,
         entry,
         exclusive,
-        ..blank(candidate, anchor)
+        ..blank(claim, candidate, anchor)
     };
     Ok(Record {
         pod_pool: pod_pool::pool(kubelet, &record, &candidate.live_containers),
@@ -232,7 +241,7 @@ fn admit_allocated(
             container: name.unwrap_or(&candidate.container.container_id).clone(),
             entry: candidate.cpus.clone(),
             exclusive: candidate.cpus.clone(),
-            ..blank(candidate, anchor)
+            ..blank(claim, candidate, anchor)
         });
     }
     if let Ok(state) = &snapshot.kubelet
@@ -255,6 +264,13 @@ fn admit_allocated(
         memory: memory(&candidate.mems),
     };
     let (exclusive, allocation) = allot(&claim.request, &requester, snapshot, facts, node)?;
+    if claim.isolation == Isolation::Container && allocation.qos != Qos::Lse {
+        let text = format!(
+            "isolation \"container\" is for class LSE, not {}",
+            allocation.qos.name()
+        );
+        return Err(ErrorKind::InvalidArgument.because(text));
+    }
     let name = candidate.annotated_name.as_ref();
     Ok(Record {
         container: name.unwrap_or(&candidate.container.container_id).clone(),
@@ -262,8 +278,15 @@ fn admit_allocated(
         exclusive,
         allocation: Some(allocation),
         scheduled: !claim.request.schedule.is_empty(),
-        ..blank(candidate, anchor)
+        ..blank(claim, candidate, anchor)
     })
+}
+
+/// Whether steliad's allocator gives a container exclusive CPUs without being asked for a class: its pod is Guaranteed, and its CPU limit,
+/// in thousandths, is whole.
+pub fn is_allocated_by_default(origin: &CgroupPath, own_limit_milli: Option<u64>) -> bool {
+    QosClass::of(origin.as_str()) == QosClass::Guaranteed
+        && own_limit_milli.is_some_and(|milli| milli > 0 && milli.is_multiple_of(1000))
 }
 
 /// Whether CPUs that kubelet gave are those that a scheduler chose, where one did.
@@ -308,18 +331,23 @@ fn admit_container(claim: &CheckedClaim, candidate: &Candidate, others: &[&Recor
         );
         return Err(ErrorKind::InstanceExists.because(text));
     }
+    // Nothing is moved of a container whose own cgroup becomes the partition.
+    if claim.isolation == Isolation::Container {
+        return Ok(None);
+    }
     let anchor = admit_anchor(candidate)?;
     admit_processes(candidate)?;
     Ok(anchor)
 }
 
 /// The record of a container without CPUs yet.
-fn blank(candidate: &Candidate, anchor: Option<TaskId>) -> Record {
+fn blank(claim: &CheckedClaim, candidate: &Candidate, anchor: Option<TaskId>) -> Record {
     Record {
         pod: candidate.container.pod.clone(),
         container: String::new(),
         origin: candidate.origin.clone(),
         home: TreeHome::Slice,
+        isolation: claim.isolation,
         anchor,
         adopted: None,
         entry: CpuSet::new(),

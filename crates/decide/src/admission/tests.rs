@@ -33,7 +33,7 @@ pub(super) fn kubelet(entries: &[(&str, &str)]) -> Result<CpuManagerState, Strin
         .map(|(name, cpus)| ((*name).to_owned(), cpus.parse().unwrap()))
         .collect();
     Ok(CpuManagerState {
-        schema: stelia_kubelet::checkpoint::Schema::V2,
+        schema: stelia_kubelet::cpu_manager_state::Schema::V2,
         policy: "static".into(),
         default_cpus: "0-1,4-7".parse().unwrap(),
         entries: [(PodUid::parse(POD).unwrap(), containers)].into(),
@@ -70,6 +70,7 @@ fn words_that_do_not_parse_are_named(#[case] pod: &str, #[case] cpuset: &str, #[
     let refusal = Claim {
         request: AllocationRequest::default(),
         quiet: Default::default(),
+        isolation: Default::default(),
         pod: pod.into(),
         cpuset: cpuset.into(),
     }
@@ -84,6 +85,7 @@ fn a_pod_uid_of_10_kb_is_refused_with_a_short_text() {
     let refusal = Claim {
         request: AllocationRequest::default(),
         quiet: Default::default(),
+        isolation: Default::default(),
         pod: "a".repeat(10_000),
         cpuset: String::new(),
     }
@@ -108,6 +110,7 @@ fn the_record_keeps_the_entry_and_what_of_it_is_exclusive() {
     let claim = CheckedClaim {
         request: AllocationRequest::default(),
         quiet: Default::default(),
+        isolation: Default::default(),
         pod: None,
         cpuset: "2-3".parse().ok(),
     };
@@ -123,6 +126,7 @@ fn claims_must_match_what_is_known() {
     let other = CheckedClaim {
         request: AllocationRequest::default(),
         quiet: Default::default(),
+        isolation: Default::default(),
         pod: PodUid::parse(&POD.replace('b', "a")).ok(),
         cpuset: None,
     };
@@ -133,6 +137,7 @@ fn claims_must_match_what_is_known() {
     let cpus = CheckedClaim {
         request: AllocationRequest::default(),
         quiet: Default::default(),
+        isolation: Default::default(),
         pod: None,
         cpuset: "4-5".parse().ok(),
     };

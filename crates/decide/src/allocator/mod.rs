@@ -13,6 +13,7 @@ use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::CpuManagerState;
 
+use super::totals::Of;
 use super::{Facts, Snapshot};
 
 /// The refusal where kubelet's file cannot be used.
@@ -74,7 +75,7 @@ pub(super) fn pools(snapshot: &Snapshot, facts: &Facts, reserved: &CpuSet) -> Op
         return None;
     }
     let state = snapshot.kubelet.as_ref().ok()?;
-    let (others, lsr) = facts.totals().recorded();
+    let [others, lsr] = [Of::Recorded, Of::RecordedLsr].map(|kind| facts.totals().cpus(kind));
     // What vCPUs have not left yet, and what scopes hold whose record cannot be read, is closed too.
     let owned = facts.totals().owned().difference(lsr).union(others);
     let closed = owned

@@ -9,7 +9,7 @@ use stelia_record::Phase;
 use stelia_settings::Partition;
 
 use super::*;
-use crate::steps::properties::{Case, INSTANCES, cases, pod};
+use crate::steps::laws::{Case, INSTANCES, cases, pod};
 use crate::steps::tests::apply;
 use crate::{plan, plan_for};
 

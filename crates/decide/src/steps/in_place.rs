@@ -5,31 +5,57 @@ use stelia_cpus::CpuSet;
 use stelia_node::cgroup::File;
 
 use super::Step;
+use crate::totals::Of;
 use crate::{Instance, InstanceCgroup, Level, Snapshot, Totals};
 
 /// `kubepods`, which all instances in place share, and pods whose instances ended.
 pub(super) struct Levels<'a> {
     snapshot: &'a Snapshot,
     /// CPUs that must be claimed before a partition is made.
-    growing: &'a CpuSet,
+    growing: CpuSet,
     /// Everything that is in use below.
     all: CpuSet,
 }
 
 impl<'a> Levels<'a> {
-    pub(super) fn of(snapshot: &'a Snapshot, totals: &'a Totals) -> Self {
-        let growing = totals.growing_in_place();
+    /// `of_slice`: the CPUs that stelia.slice still has. The kernel gives an exclusive CPU to one of two siblings only.
+    pub(super) fn of(snapshot: &'a Snapshot, totals: &Totals, of_slice: &CpuSet) -> Self {
+        let growing = totals.cpus(Of::GrowingInPlace).difference(of_slice);
         Self {
             snapshot,
+            all: growing
+                .union(totals.cpus(Of::HeldInPlace))
+                .union(&snapshot.left_in_place),
             growing,
-            all: growing.union(totals.held_in_place()).union(&snapshot.left_in_place),
         }
+    }
+
+    /// What `kubepods` has of this and still needs.
+    pub(super) fn remaining(&self) -> CpuSet {
+        let level = self.snapshot.kubepods.as_ref();
+        level
+            .map(|level| level.ours.intersection(&self.all))
+            .unwrap_or_default()
     }
 
     /// Whether a partition cannot be made yet.
     pub(super) fn uncovered(&self) -> bool {
-        let covers = |level: &Level| level.has(self.growing);
+        let covers = |level: &Level| level.has(&self.growing);
         !self.growing.is_empty() && !self.snapshot.kubepods.as_ref().is_some_and(covers)
+    }
+
+    /// Before lists grow: pods whose instances ended give their CPUs up, and where a list is to have others `kubepods` gives up those that
+    /// it needs no more.
+    pub(super) fn give_up(&self, grows: bool) -> Vec<Step> {
+        let pods = self.snapshot.unclaimed.iter();
+        let mut steps: Vec<Step> = pods.map(|pod| Step::Claim(pod.clone(), CpuSet::new())).collect();
+        if let Some(level) = self.snapshot.kubepods.as_ref().filter(|_| grows) {
+            let remaining = self.remaining();
+            if remaining != level.ours {
+                steps.push(Step::Claim(level.path.clone(), remaining));
+            }
+        }
+        steps
     }
 
     /// Before partitions are made below.
@@ -41,12 +67,15 @@ impl<'a> Levels<'a> {
             .collect()
     }
 
-    /// Once the lists below are seen to have shrunk, the pods' first. A container that ended takes its own list along, but not
-    /// its share of those above.
+    /// Once the lists below are seen to have shrunk. A container that ended takes its own list along, but not its share of those above.
     pub(super) fn narrow(&self) -> Vec<Step> {
-        let pods = self.snapshot.unclaimed.iter();
-        let mut steps: Vec<Step> = pods.map(|pod| Step::Claim(pod.clone(), CpuSet::new())).collect();
-        steps.extend(self.snapshot.half_registered.iter().cloned().map(Step::Unregister));
+        let mut steps: Vec<Step> = self
+            .snapshot
+            .half_registered
+            .iter()
+            .cloned()
+            .map(Step::Unregister)
+            .collect();
         let level = self.snapshot.kubepods.as_ref();
         let level = level.filter(|level| !self.uncovered() && level.ours != self.all);
         steps.extend(level.map(|level| Step::Claim(level.path.clone(), self.all.clone())));

@@ -22,6 +22,11 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
     if let Some(vcpu) = &inner.vcpu {
         steps.extend(partition::give_up(instance, inner, vcpu));
     }
+    if instance.is_container() {
+        steps.extend(partition::unpin(instance));
+        steps.push(Step::Unregister(instance.tree.outer().clone()));
+        return steps;
+    }
     let freeze = |value: &str| Step::Write(instance.tree.freezer().clone(), File::Freeze, value.into());
     // In place the processes are in the domain wherever they are: only the threads below count.
     let of_leaf = |leaf: &Option<ThreadedCgroup>| leaf.as_ref().is_some_and(|leaf| !leaf.threads.is_empty());
@@ -67,7 +72,7 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
 /// vCPUs that ran where others had pinned them stay pinned there.
 fn restored_affinities(instance: &Instance) -> Vec<Step> {
     let record = &instance.record;
-    if !record.adopted.as_ref().is_some_and(|adopted| adopted.keeps) {
+    if !record.keeps_pins() {
         return Vec::new();
     }
     let living = record
@@ -85,6 +90,8 @@ pub(super) fn abandoned(snapshot: &Snapshot) -> Vec<Step> {
     let mut steps = Vec::new();
     for scope in &snapshot.abandoned {
         let known = PodUid::from_scope(scope.name()).and_then(|pod| snapshot.instances.get(&pod));
+        // An instance in place has no cgroup below the scope.
+        let known = known.filter(|instance| !instance.is_in_place());
         if let Some((instance, inner)) = known.and_then(|instance| Some((instance, instance.inner.as_ref()?))) {
             steps.extend(inner.vcpu.iter().map(|_| Step::Remove(instance.tree.vcpu().clone())));
             steps.extend(inner.float.iter().map(|_| Step::Remove(instance.tree.float().clone())));

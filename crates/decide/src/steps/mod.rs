@@ -4,7 +4,7 @@ mod in_place;
 mod leave;
 mod limits;
 mod origin;
-mod outside;
+mod outside_units;
 mod partition;
 mod records;
 mod step;
@@ -20,11 +20,12 @@ use stelia_record::Phase;
 use stelia_settings::{Partition, Policies};
 
 use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
+use super::totals::Of;
 use super::{Assessment, Facts, Instance, Snapshot};
 use records::record_steps;
 
 pub use limits::{is_throttled, limits_are_carried, limits_of_scope, too_much_memory};
-pub use outside::{OUTSIDE, is_restricted};
+pub use outside_units::{OUTSIDE, is_restricted};
 pub(super) use partition::growing_list;
 pub(crate) use records::placed;
 pub use step::{Planned, Step};
@@ -71,7 +72,11 @@ pub(super) fn must_float(
         return true;
     }
     if *entitlement == Entitlement::Unknown {
-        let holds = |leaf: &super::ThreadedCgroup| !leaf.threads.is_empty();
+        let holds = |leaf: &super::ThreadedCgroup| match instance.is_container() {
+            // Without a partition the units outside are kept off its CPUs.
+            true => instance.record.partition == Partition::Member || !leaf.exclusive.is_empty(),
+            false => !leaf.threads.is_empty(),
+        };
         return instance.record.phase.has_vcpus() && !instance.vcpu().is_some_and(holds);
     }
     eviction.is_some()
@@ -143,6 +148,7 @@ pub fn plan_for(
     for (instance, assessment, thread_placement) in &instances {
         let float = assessment.float.as_ref();
         let made = match thread_placement {
+            _ if instance.is_container() => Vec::new(),
             // It may take a while, or stay for good.
             ThreadPlacement::Leave if instance.float().is_some() => {
                 let step = tree::float_step(snapshot, facts, policies, instance, float);
@@ -160,19 +166,30 @@ pub fn plan_for(
             ThreadPlacement::Hold => {}
         }
     }
-    let restrict = outside::restrict(snapshot, facts);
+    let restrict = outside_units::restrict(snapshot, facts);
     let unrestricted = !restrict.is_empty();
     steps.shared(restrict);
 
     // While a scope still holds its list the slice must cover it: to grow, outer levels first; to shrink, inner first.
     let totals = facts.totals();
     let slice = snapshot.slice.exclusive.clone().unwrap_or_default();
-    let list = totals.growing().union(totals.held()).union(&snapshot.left_alone);
-    let uncovered = !totals.growing().is_subset(&slice);
+    let held = totals.cpus(Of::Held).union(&snapshot.left_alone);
+    let of_slice = slice.intersection(&held.union(totals.cpus(Of::Growing)));
+    // An instance in stelia.slice and one in place may have each other's CPUs now: each tree gives up what it needs no more before the
+    // other one takes it, and takes nothing that the other one still has. Who needs that is blocked.
+    let levels = in_place::Levels::of(snapshot, totals, &of_slice);
+    let of_kubepods = levels.remaining();
+    let growing = totals.cpus(Of::Growing).difference(&of_kubepods);
+    let list = held.union(&growing);
+    let uncovered = !growing.is_subset(&slice);
+    let grows = uncovered || levels.uncovered();
+    if grows && of_slice != slice {
+        steps.shared(vec![exclusive(&CgroupPath::slice(), &of_slice)]);
+    }
+    steps.shared(levels.give_up(grows));
     if uncovered {
         steps.shared(vec![exclusive(&CgroupPath::slice(), &list)]);
     }
-    let levels = in_place::Levels::of(snapshot, totals);
     steps.shared(levels.widen());
     steps.shared(workers(snapshot, facts));
     // What an instance needs of shared steps and does not have yet: no partition without its CPUs in the slice's list, and not
@@ -193,9 +210,18 @@ pub fn plan_for(
     for (instance, assessment, _) in giving.into_iter().chain(taking) {
         let pod = &instance.record.pod;
         let contained = instance.record.partition == Partition::Member;
+        // What the other tree has without a known instance: a record there cannot be used.
+        let elsewhere = match instance.is_in_place() {
+            true => &of_slice,
+            false => &of_kubepods,
+        };
         if let Some(other) = &assessment.blocked {
             blocked.insert(pod.clone());
             waiting.extend(other.passes.then(|| pod.clone()));
+            continue;
+        }
+        if !contained && !instance.needed().is_disjoint(elsewhere) {
+            blocked.insert(pod.clone());
             continue;
         }
         if waits(instance) {
@@ -211,7 +237,7 @@ pub fn plan_for(
         steps.shared(vec![exclusive(&CgroupPath::slice(), &list)]);
     }
     steps.shared(levels.narrow());
-    steps.shared(outside::restore(snapshot, facts));
+    steps.shared(outside_units::restore(snapshot, facts));
     steps.shared(snapshot.outside_gone.iter().cloned().map(Step::Unrecord).collect());
     steps.shared(limits::slice(snapshot, totals));
     for (instance, _, thread_placement) in &instances {
@@ -244,7 +270,7 @@ pub fn plan_for(
 
 /// Before a partition is made that does not keep the kernel's unbound workers off, and when one is gone.
 fn workers(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
-    let closed = facts.totals().closed_to_workers();
+    let closed = facts.totals().cpus(Of::Root);
     let workers = snapshot.slice.workers.as_ref();
     let changes = workers.is_some_and(|workers| super::workers::are_to_change(workers, closed));
     changes
@@ -256,6 +282,8 @@ fn workers(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
 /// The phase an instance enters when no other step remains for it.
 fn next_phase(instance: &Instance) -> Option<Phase> {
     match instance.record.phase {
+        // Nothing of the container is moved to float first.
+        Phase::Registered | Phase::Floating if instance.is_container() => Some(Phase::Attaching),
         Phase::Registered => instance
             .float()
             .filter(|float| !float.cpus.is_empty() && instance.strays.is_empty())
@@ -298,6 +326,6 @@ fn exclusive(cgroup: &CgroupPath, cpus: &CpuSet) -> Step {
 }
 
 #[cfg(test)]
-pub(super) mod properties;
+pub(super) mod laws;
 #[cfg(test)]
 pub(crate) mod tests;

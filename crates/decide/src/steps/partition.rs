@@ -1,4 +1,4 @@
-//! `vcpu/`: its partition, the vCPU threads pinned in it and no others; and how that is undone.
+//! `vcpu/`: its partition, the vCPU threads pinned in it and no others; the partition of a whole container; and how these are undone.
 
 use stelia_cpus::CpuSet;
 use stelia_node::cgroup::{CgroupPath, File};
@@ -27,6 +27,9 @@ pub(super) fn hold(facts: &Facts, instance: &Instance) -> Vec<Step> {
     let record = &instance.record;
     let partitioned = record.partition != Partition::Member;
 
+    if instance.is_container() {
+        return hold_container(facts, instance);
+    }
     // A late thread (vhost, a helper of KVM) inherits cgroup and mask of the vCPU thread that made it.
     for tid in strangers(instance, vcpu) {
         steps.push(Step::ResetThread(tid));
@@ -43,28 +46,11 @@ pub(super) fn hold(facts: &Facts, instance: &Instance) -> Vec<Step> {
         };
         steps.push(Step::Write(vcpu_path.clone(), File::Cpus, first.to_string()));
     }
-    let levels = levels(instance, inner, vcpu);
     if partitioned {
-        steps.extend(in_place::widen_pod(instance, &want));
-        let growing = levels.iter().filter(|(_, now)| !want.is_subset(now));
-        steps.extend(growing.map(|(path, _)| exclusive(path, &want)));
+        steps.extend(grow(instance, inner, vcpu, &want));
     }
     let online = facts.online();
-    // While none of its CPUs is online the kernel takes no partition.
-    let possible = !record.exclusive.is_disjoint(online);
-    let known = partitioned || !vcpu.partition.is_empty();
-    if vcpu.partition != record.partition.name() && possible && known {
-        let write = |partition: Partition| {
-            let name = partition.name().to_owned();
-            Step::Write(vcpu_path.clone(), File::Partition, name)
-        };
-        // A partition that became invalid stays so when only its kind is written again (seen on 6.12): it must be none
-        // first.
-        if vcpu.partition.contains("invalid") {
-            steps.push(write(Partition::Member));
-        }
-        steps.push(write(record.partition));
-    }
+    steps.extend(kind(facts, instance, vcpu));
     for (thread, now) in record.vcpus.iter().zip(&instance.vcpus) {
         if let Some(now) = now {
             steps.extend(seat(instance, thread, now, online));
@@ -75,16 +61,98 @@ pub(super) fn hold(facts: &Facts, instance: &Instance) -> Vec<Step> {
         steps.push(Step::Write(vcpu_path.clone(), File::Cpus, record.exclusive.to_string()));
     }
     if partitioned {
-        let shrinking = levels
-            .iter()
-            .rev()
-            .filter(|(_, now)| want.is_subset(now) && **now != want);
-        steps.extend(shrinking.map(|(path, _)| exclusive(path, &want)));
-        steps.extend(in_place::narrow_pod(instance, &want));
+        steps.extend(shrink(instance, inner, vcpu, &want));
     } else {
         steps.extend(give_up(instance, inner, vcpu));
     }
     steps
+}
+
+/// The partition of a whole container. `cpuset.cpus` there, empty if steliad chose the CPUs, is not written: the partition has the CPUs of
+/// the exclusive list, even if `cpuset.cpus` differs.
+fn hold_container(facts: &Facts, instance: &Instance) -> Vec<Step> {
+    let (Some(inner), Some(vcpu)) = (&instance.inner, instance.vcpu()) else {
+        return Vec::new();
+    };
+    let mut steps = Vec::new();
+    let want = growing_list(instance);
+    let partitioned = instance.record.partition != Partition::Member;
+    if partitioned {
+        steps.extend(grow(instance, inner, vcpu, &want));
+    }
+    steps.extend(kind(facts, instance, vcpu));
+    steps.extend(pins(facts, instance));
+    if partitioned {
+        steps.extend(shrink(instance, inner, vcpu, &want));
+    } else {
+        steps.extend(give_up(instance, inner, vcpu));
+    }
+    steps
+}
+
+/// Pin the vCPU threads of a container whose own cgroup is the partition, where nobody else pins them. Those without a CPU of their own stay
+/// as they are.
+fn pins(facts: &Facts, instance: &Instance) -> Vec<Step> {
+    if instance.record.keeps_pins() {
+        return Vec::new();
+    }
+    let threads = instance.record.vcpus.iter().zip(&instance.vcpus);
+    let differs = |(thread, now): (&VcpuThread, &Option<VcpuNow>)| {
+        let now = now.as_ref().filter(|now| instance.has(&now.cgroup))?;
+        let cpu = thread.cpu.filter(|cpu| facts.online().contains(*cpu))?;
+        let is_pinned = now.affinity.len() == 1 && now.affinity.contains(cpu);
+        (!is_pinned).then_some(Step::Pin(thread.task.id, cpu))
+    };
+    threads.filter_map(differs).collect()
+}
+
+/// Let the vCPU threads that were pinned here run wherever their cpuset allows, before their container is deregistered.
+pub(super) fn unpin(instance: &Instance) -> Vec<Step> {
+    if instance.record.keeps_pins() {
+        return Vec::new();
+    }
+    let threads = instance.record.vcpus.iter().zip(&instance.vcpus);
+    let pinned = threads.filter(|(thread, now)| thread.cpu.is_some() && now.is_some());
+    pinned.map(|(thread, _)| Step::ResetThread(thread.task.id)).collect()
+}
+
+/// Lists that grow, before the partition: the outer levels first.
+fn grow(instance: &Instance, inner: &InstanceCgroup, vcpu: &ThreadedCgroup, want: &CpuSet) -> Vec<Step> {
+    let mut steps: Vec<Step> = in_place::widen_pod(instance, want).into_iter().collect();
+    let levels = levels(instance, inner, vcpu);
+    let growing = levels.iter().filter(|(_, now)| !want.is_subset(now));
+    steps.extend(growing.map(|(path, _)| exclusive(path, want)));
+    steps
+}
+
+/// Lists that shrink, once no thread is pinned to the CPUs that go: the inner levels first.
+fn shrink(instance: &Instance, inner: &InstanceCgroup, vcpu: &ThreadedCgroup, want: &CpuSet) -> Vec<Step> {
+    let levels = levels(instance, inner, vcpu);
+    let shrinking = levels
+        .iter()
+        .rev()
+        .filter(|(_, now)| want.is_subset(now) && *now != want);
+    let mut steps: Vec<Step> = shrinking.map(|(path, _)| exclusive(path, want)).collect();
+    steps.extend(in_place::narrow_pod(instance, want));
+    steps
+}
+
+/// The kind of the partition, where it differs.
+fn kind(facts: &Facts, instance: &Instance, vcpu: &ThreadedCgroup) -> Vec<Step> {
+    let record = &instance.record;
+    // While none of its CPUs is online the kernel takes no partition.
+    let possible = !record.exclusive.is_disjoint(facts.online());
+    let known = record.partition != Partition::Member || !vcpu.partition.is_empty();
+    if vcpu.partition == record.partition.name() || !possible || !known {
+        return Vec::new();
+    }
+    let write = |partition: Partition| {
+        let name = partition.name().to_owned();
+        Step::Write(instance.tree.vcpu().clone(), File::Partition, name)
+    };
+    // A partition that became invalid stays so when only its kind is written again (seen on 6.12): it must be none first.
+    let first = vcpu.partition.contains("invalid").then(|| write(Partition::Member));
+    first.into_iter().chain([write(record.partition)]).collect()
 }
 
 /// The cgroups of the instance that have exclusive lists, outermost first, with their lists.
@@ -99,7 +167,7 @@ fn levels<'a>(
         (tree.inner(), &inner.exclusive),
         (tree.vcpu(), &vcpu.exclusive),
     ];
-    // In place they are one cgroup, unless the runtime put the processes one level below (crun).
+    // In place they are one cgroup, unless the runtime put the processes one level below (crun). A whole container has one list.
     levels.dedup_by_key(|(path, _)| *path);
     levels
 }
@@ -108,7 +176,7 @@ fn levels<'a>(
 fn seat(instance: &Instance, thread: &VcpuThread, now: &VcpuNow, online: &CpuSet) -> Vec<Step> {
     let mut steps = Vec::new();
     let vcpu_path = instance.tree.vcpu();
-    // Another program moved it out of the container: it is none of the instance's now, whatever the record says.
+    // Another program moved it out of the container: it left the instance, whatever the record says.
     if !instance.has(&now.cgroup) {
         return steps;
     }
@@ -151,10 +219,9 @@ fn strangers(instance: &Instance, vcpu: &ThreadedCgroup) -> Vec<i32> {
 
 /// No partition, no exclusive CPUs, no thread in `vcpu/`.
 pub(super) fn undo(instance: &Instance) -> Vec<Step> {
-    let Some(inner) = &instance.inner else {
+    let (Some(inner), Some(vcpu)) = (&instance.inner, instance.vcpu()) else {
         return Vec::new();
     };
-    let Some(vcpu) = &inner.vcpu else { return Vec::new() };
     let mut steps = give_up(instance, inner, vcpu);
     for tid in &vcpu.threads {
         steps.push(Step::ResetThread(*tid));

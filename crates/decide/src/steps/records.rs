@@ -10,7 +10,7 @@ use stelia_settings::{Partition, Policies};
 use super::Step;
 use crate::contained::{forbidden_by_now, partition_kind, retry};
 use crate::entitlement::Entitlement;
-use crate::placement::place;
+use crate::vcpu_placement::place;
 use crate::{Assessment, Instance, Snapshot, VcpuNow, pod_pool};
 
 /// After this many consecutive refusals of a partition the instance is contained instead.
@@ -37,12 +37,17 @@ pub(super) fn record_steps(
             own: own.clone(),
         }];
     }
+    // A whole container has CPUs that steliad chose in its partition alone.
+    let contain = |why| match record.is_container() && record.allocation.is_some() {
+        true => vec![Step::Enter(scope(), Phase::Leaving)],
+        false => vec![Step::Contain(scope(), why)],
+    };
     if let Some(why) = forbidden_by_now(snapshot, policies, record) {
-        return vec![Step::Contain(scope(), why)];
+        return contain(why);
     }
     let asks = matches!(record.phase, Phase::Attaching | Phase::Contained) && record.partition != Partition::Member;
     if asks && instance.refusals >= MAX_PARTITION_REFUSALS {
-        return vec![Step::Contain(scope(), ContainedReason::Refused)];
+        return contain(ContainedReason::Refused);
     }
     if let Some(partition) = retry(snapshot, policies, instance).filter(|_| !assessment.must_float) {
         return vec![Step::Retry(scope(), partition)];
@@ -60,6 +65,10 @@ pub(super) fn record_steps(
     };
     if let Some(vcpus) = repinned(instance) {
         return vec![Step::Place(scope(), vcpus, record.partition)];
+    }
+    // Who pins the vCPUs of such a container does so again.
+    if record.is_container() && record.keeps_pins() {
+        return Vec::new();
     }
     if !record.phase.has_vcpus() || !record.vcpus.iter().any(misplaced) {
         return Vec::new();
@@ -88,7 +97,7 @@ pub(super) fn record_steps(
 fn repinned(instance: &Instance) -> Option<Vec<VcpuThread>> {
     let record = &instance.record;
     let settled = matches!(record.phase, Phase::Isolated | Phase::Contained);
-    if !settled || !record.adopted.as_ref()?.keeps {
+    if !settled || !record.keeps_pins() {
         return None;
     }
     let now = |(thread, now): (&VcpuThread, &Option<VcpuNow>)| {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use stelia_allocator::{CpuSource, Qos};
 use stelia_cpus::{Cpu, CpuSet, Topology};
 use stelia_kubelet::CpuManagerState;
-use stelia_kubelet::checkpoint::Schema;
+use stelia_kubelet::cpu_manager_state::Schema;
 use stelia_node::cgroup::{CgroupPath, Limits};
 use stelia_record::testing::record;
 use stelia_record::{Phase, Record, Tree};

@@ -49,9 +49,7 @@ impl Rejection {
             Cause::Devices(_) => Some(UNEXPECTED),
         }
     }
-}
 
-impl Rejection {
     /// Whether nothing is known of kubelet's answer: there are more sets of NUMA nodes than this planner looks at.
     pub fn is_unknown(&self) -> bool {
         matches!(

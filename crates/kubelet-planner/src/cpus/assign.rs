@@ -1,7 +1,5 @@
 //! One request for CPUs, and kubelet's answer to it.
 
-use std::fmt;
-
 use stelia_cpus::CpuSet;
 
 use super::distributed::{Distribution, distributed};
@@ -21,11 +19,13 @@ pub struct Answer {
 }
 
 /// A fault of kubelet in an answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// These CPUs were not free: another container has them, or they are reserved.
+    #[error("kubelet hands out CPUs that are not free: {0}")]
     NotFree(CpuSet),
     /// The number of CPUs is not the requested one.
+    #[error("kubelet hands out {got} CPUs where {wanted} are wanted")]
     OtherCount {
         /// CPUs wanted.
         wanted: usize,
@@ -33,17 +33,8 @@ pub enum Fault {
         got: usize,
     },
     /// The CPUs are not on the NUMA nodes that kubelet's own rule chose.
+    #[error("kubelet does not use the NUMA nodes that it chose")]
     Overwritten,
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotFree(cpus) => write!(f, "kubelet hands out CPUs that are not free: {cpus}"),
-            Self::OtherCount { wanted, got } => write!(f, "kubelet hands out {got} CPUs where {wanted} are wanted"),
-            Self::Overwritten => f.write_str("kubelet does not use the NUMA nodes that it chose"),
-        }
-    }
 }
 
 impl Answer {

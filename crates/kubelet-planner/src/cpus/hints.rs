@@ -108,9 +108,9 @@ impl StaticPolicy<'_> {
                 Ok::<_, std::convert::Infallible>(true)
             });
         }
-        let hint = |(mask, size, chosen): (NodeMask, usize, Vec<usize>)| Hint {
-            nodes: Some(mask),
-            preferred: size == fewest || self.options.align_by_socket && self.socket_aligned(&chosen, fewest),
+        let hint = |(mask, size, chosen): (NodeMask, usize, Vec<usize>)| {
+            let aligned = || self.options.align_by_socket && self.socket_aligned(&chosen, fewest);
+            Hint::on(mask, size == fewest || aligned())
         };
         hints.into_iter().map(hint).collect()
     }

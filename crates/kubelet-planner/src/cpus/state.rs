@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
-use stelia_kubelet::checkpoint::CpuManagerState;
+use stelia_kubelet::cpu_manager_state::CpuManagerState;
 
 use crate::pod::by_uid;
 

@@ -7,7 +7,7 @@ use rstest::rstest;
 use stelia_cpus::testing::{Shape, shapes};
 use stelia_cpus::{Cpu, CpuSet, Topology};
 use stelia_kubelet::QosClass;
-use stelia_kubelet::checkpoint::CpuManagerState;
+use stelia_kubelet::cpu_manager_state::CpuManagerState;
 
 use super::*;
 use crate::merge::{Hint, NodeMask};

@@ -114,9 +114,6 @@ fn node_sets(
             hints.push(set);
         }
     }
-    let hint = |set: NodeMask| Hint {
-        nodes: Some(set),
-        preferred: set.len() == fewest,
-    };
-    Ok(hints.into_iter().map(hint).collect())
+    let hints = hints.into_iter().map(|set| Hint::on(set, set.len() == fewest));
+    Ok(hints.collect())
 }

@@ -108,11 +108,8 @@ impl StaticPolicy {
                 hints.push((mask, chosen.len()));
             }
         }
-        let hint = |(nodes, count): (NodeMask, usize)| Hint {
-            nodes: Some(nodes),
-            preferred: count == fewest,
-        };
-        Ok(hints.into_iter().map(hint).collect())
+        let hints = hints.into_iter();
+        Ok(hints.map(|(nodes, count)| Hint::on(nodes, count == fewest)).collect())
     }
 }
 
@@ -167,11 +164,10 @@ fn again(blocks: &[MemoryBlock], requests: &Requests) -> Vec<(String, HintList)>
     }
     let of = |kind: &String| {
         let own = blocks.iter().filter(|block| block.kind == *kind);
-        let hint = |block: &MemoryBlock| Hint {
-            nodes: Some(block.nodes.iter().copied().collect()),
-            preferred: true,
-        };
-        Some(own.map(hint).collect())
+        Some(
+            own.map(|block| Hint::on(block.nodes.iter().copied().collect(), true))
+                .collect(),
+        )
     };
     requests.keys().map(|kind| (kind.clone(), of(kind))).collect()
 }

@@ -70,8 +70,9 @@ mod distances;
 pub mod effort;
 mod fold;
 mod mask;
-pub mod naive;
 mod settings;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -93,6 +94,13 @@ pub struct Hint {
     pub nodes: Option<NodeMask>,
     /// Whether fewer nodes could never be enough, whatever is free now.
     pub preferred: bool,
+}
+
+impl Hint {
+    pub(crate) fn on(nodes: NodeMask, preferred: bool) -> Self {
+        let nodes = Some(nodes);
+        Self { nodes, preferred }
+    }
 }
 
 /// The hints for one resource. `None`: it has no preference; an empty list: it cannot be satisfied, which is not a

@@ -6,54 +6,30 @@ use stelia_kubelet::config::parse_bool;
 use stelia_text::excerpt::excerpt;
 use stelia_text::named;
 
-/// `topologyManagerPolicy`: what happens to a pod whose resources do not agree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// Hints are not asked for.
-    None,
-    /// It is admitted.
-    BestEffort,
-    /// It is rejected.
-    Restricted,
-    /// It is rejected, also if they agree on more than one node.
-    SingleNumaNode,
+named! {
+    /// `topologyManagerPolicy`: what happens to a pod whose resources do not agree.
+    #[derive(Hash)]
+    pub enum Policy {
+        /// Hints are not asked for.
+        None = "none",
+        /// It is admitted.
+        BestEffort = "best-effort",
+        /// It is rejected.
+        Restricted = "restricted",
+        /// It is rejected, also if they agree on more than one node.
+        SingleNumaNode = "single-numa-node",
+    }
 }
 
-named!(Policy {
-    None = "none",
-    BestEffort = "best-effort",
-    Restricted = "restricted",
-    SingleNumaNode = "single-numa-node"
-});
-
-/// `topologyManagerScope`: what one merge is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Scope {
-    /// One container. Containers follow one another, init containers first; each is given its resources before the next one's
-    /// hints are made, and the first that is not admitted rejects the pod.
-    Container,
-    /// The pod: hints are made for what its containers need together, and each gets the one answer.
-    Pod,
-}
-
-named!(Scope { Container = "container", Pod = "pod" });
-
-impl Scope {
-    /// A pod's containers, init containers first, in groups that share a merge.
-    ///
-    /// ```
-    /// use kubelet_planner::merge::Scope;
-    ///
-    /// let containers = ["init", "vm"];
-    /// assert_eq!(Scope::Container.groups(&containers).count(), 2);
-    /// assert_eq!(Scope::Pod.groups(&containers).count(), 1);
-    /// ```
-    pub fn groups<T>(self, containers: &[T]) -> impl Iterator<Item = &[T]> {
-        let together = match self {
-            Self::Container => 1,
-            Self::Pod => containers.len().max(1),
-        };
-        containers.chunks(together)
+named! {
+    /// `topologyManagerScope`: what one merge is for.
+    #[derive(Hash)]
+    pub enum Scope {
+        /// One container. Containers follow one another, init containers first; each is given its resources before the next one's
+        /// hints are made, and the first that is not admitted rejects the pod.
+        Container = "container",
+        /// The pod: hints are made for what its containers need together, and each gets the one answer.
+        Pod = "pod",
     }
 }
 
@@ -82,12 +58,9 @@ impl Default for Options {
 /// Why kubelet does not start with these options. With policy `none` it reads none of them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyOptionError {
-    /// There is no such option.
-    #[error("unknown Topology Manager policy option {name:?}")]
-    Unknown {
-        /// The name, or the beginning of a long one.
-        name: String,
-    },
+    /// There is no option of this name; of a long one the beginning.
+    #[error("unknown Topology Manager policy option {0:?}")]
+    Unknown(String),
     /// The value has the wrong type.
     #[error("Topology Manager policy option {name}: {value:?} is not {wanted}")]
     Value {
@@ -127,7 +100,7 @@ impl Options {
                     let allowed = count.filter(|count| (MAX_ALLOWABLE_NUMA_NODES..=i64::MAX as usize).contains(count));
                     parsed.max_allowable_numa_nodes = allowed.ok_or_else(|| wrong("a number of at least 8"))?;
                 }
-                name => return Err(TopologyOptionError::Unknown { name: excerpt(name) }),
+                name => return Err(TopologyOptionError::Unknown(excerpt(name))),
             }
         }
         Ok(parsed)

@@ -1,12 +1,12 @@
 //! The flags of kubelet's command line that are relevant here. All others are skipped.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use serde_json::{Map, Value, json};
 use stelia_cpus::quantity::{Quantity, QuantityError};
 use stelia_text::excerpt::{excerpt, name as shown};
 
-use super::{ConfigError, MemoryReservation, SourceValues};
+use super::ConfigError;
 
 /// The command line, parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,8 +19,8 @@ pub struct Flags {
     pub root_dir: Option<PathBuf>,
     /// `--hostname-override`.
     pub hostname_override: Option<String>,
-    /// The flags that stand for keys of the file.
-    pub given: SourceValues,
+    /// The keys of the file that the other flags stand for, with values of the keys' types.
+    pub given: Map<String, Value>,
 }
 
 impl Flags {
@@ -63,55 +63,68 @@ impl Flags {
 
     /// Returns whether there is such a flag here.
     fn set(&mut self, name: &str, value: &str) -> Result<bool, ConfigError> {
-        let keys = &mut self.given;
-        let text = || Some(value.to_owned());
         match name {
             // Empty stands for "not given", as in kubelet.
             "config" => self.config = path(value),
             "config-dir" => self.config_dir = path(value),
             "root-dir" => self.root_dir = path(value),
             "hostname-override" => self.hostname_override = (!value.is_empty()).then(|| value.to_owned()),
-            "cpu-manager-policy" => keys.cpu_manager_policy = text(),
-            "reserved-cpus" => keys.reserved_system_cpus = text(),
-            "topology-manager-policy" => keys.topology_manager_policy = text(),
-            "topology-manager-scope" => keys.topology_manager_scope = text(),
-            "memory-manager-policy" => keys.memory_manager_policy = text(),
-            "cgroup-root" => keys.cgroup_root = text(),
-            "cgroup-driver" => keys.cgroup_driver = text(),
-            "system-reserved-cgroup" => keys.system_reserved_cgroup = text(),
-            "kube-reserved-cgroup" => keys.kube_reserved_cgroup = text(),
-            "enforce-node-allocatable" => {
-                let entries = value.split(',').filter(|_| !value.is_empty()).map(str::to_owned);
-                keys.enforce_node_allocatable.get_or_insert_default().extend(entries);
-            }
-            SWITCH => keys.cgroups_per_qos = Some(on(name, SWITCH, value)?),
-            // A comma is part of this flag's value; each pair has a flag of its own.
-            "cpu-manager-policy-options" => {
-                let (key, value) = pair(name, value, '=')?;
-                keys.cpu_manager_policy_options
-                    .get_or_insert_default()
-                    .insert(key, value);
-            }
-            "topology-manager-policy-options" => {
-                grow(&mut keys.topology_manager_policy_options, pairs(name, value, '=')?);
-            }
-            "kube-reserved" => grow(&mut keys.kube_reserved, pairs(name, value, '=')?),
-            "system-reserved" => grow(&mut keys.system_reserved, pairs(name, value, '=')?),
-            "eviction-hard" => grow(&mut keys.eviction_hard, pairs(name, value, '<')?),
-            "reserved-memory" => keys
-                .reserved_memory
-                .get_or_insert_default()
-                .extend(reservations(name, value)?),
-            "feature-gates" => {
-                for (gate, text) in pairs(name, value, '=')? {
-                    let on = on(name, &gate, &text)?;
-                    keys.feature_gates.get_or_insert_default().insert(gate, on);
+            _ => {
+                let Some((key, value)) = key(name, value)? else {
+                    return Ok(false);
+                };
+                match (self.given.get_mut(key), value) {
+                    (Some(Value::Object(former)), Value::Object(more)) => former.extend(more),
+                    (Some(Value::Array(former)), Value::Array(more)) => former.extend(more),
+                    (_, value) => drop(self.given.insert(key.to_owned(), value)),
                 }
             }
-            _ => return Ok(false),
         }
         Ok(true)
     }
+}
+
+/// The key that the flag stands for, and its value. `None`: there is no such flag here.
+fn key(name: &str, value: &str) -> Result<Option<(&'static str, Value)>, ConfigError> {
+    let pairs = |between| -> Result<Value, ConfigError> {
+        let parts = value.split(',').filter(|part| !part.is_empty());
+        let pairs: Result<Map<_, _>, _> = parts.map(|part| pair(name, part, between)).collect();
+        Ok(pairs?.into())
+    };
+    Ok(Some(match name {
+        "cpu-manager-policy" => ("cpuManagerPolicy", value.into()),
+        "reserved-cpus" => ("reservedSystemCPUs", value.into()),
+        "topology-manager-policy" => ("topologyManagerPolicy", value.into()),
+        "topology-manager-scope" => ("topologyManagerScope", value.into()),
+        "memory-manager-policy" => ("memoryManagerPolicy", value.into()),
+        "cgroup-root" => ("cgroupRoot", value.into()),
+        "cgroup-driver" => ("cgroupDriver", value.into()),
+        "system-reserved-cgroup" => ("systemReservedCgroup", value.into()),
+        "kube-reserved-cgroup" => ("kubeReservedCgroup", value.into()),
+        "enforce-node-allocatable" => {
+            let entries = value.split(',').filter(|_| !value.is_empty());
+            ("enforceNodeAllocatable", entries.collect())
+        }
+        SWITCH => ("cgroupsPerQOS", on(name, SWITCH, value)?),
+        // A comma is part of this flag's value; each pair has a flag of its own.
+        "cpu-manager-policy-options" => {
+            let pair = pair(name, value, '=')?;
+            ("cpuManagerPolicyOptions", Map::from_iter([pair]).into())
+        }
+        "topology-manager-policy-options" => ("topologyManagerPolicyOptions", pairs('=')?),
+        "kube-reserved" => ("kubeReserved", pairs('=')?),
+        "system-reserved" => ("systemReserved", pairs('=')?),
+        "eviction-hard" => ("evictionHard", pairs('<')?),
+        "reserved-memory" => ("reservedMemory", reservations(name, value)?),
+        "feature-gates" => {
+            let mut gates = pairs('=')?;
+            for (gate, value) in gates.as_object_mut().into_iter().flatten() {
+                *value = on(name, gate, value.as_str().unwrap_or_default())?;
+            }
+            ("featureGates", gates)
+        }
+        _ => return Ok(None),
+    }))
 }
 
 /// The only boolean among the flags that are read.
@@ -121,29 +134,21 @@ fn path(value: &str) -> Option<PathBuf> {
     (!value.is_empty()).then(|| PathBuf::from(value))
 }
 
-fn grow(map: &mut Option<BTreeMap<String, String>>, more: BTreeMap<String, String>) {
-    map.get_or_insert_default().extend(more);
-}
-
 /// A key and a value, without the blanks around them.
-fn pair(flag: &str, text: &str, between: char) -> Result<(String, String), ConfigError> {
+fn pair(flag: &str, text: &str, between: char) -> Result<(String, Value), ConfigError> {
     let parts = text.split_once(between);
     let (key, value) = parts.ok_or_else(|| wrong(flag, &format!("{:?} is not key{between}value", excerpt(text))))?;
-    Ok((key.trim().to_owned(), value.trim().to_owned()))
+    Ok((key.trim().to_owned(), value.trim().into()))
 }
 
-/// Pairs joined by commas.
-fn pairs(flag: &str, text: &str, between: char) -> Result<BTreeMap<String, String>, ConfigError> {
-    let parts = text.split(',').filter(|part| !part.is_empty());
-    parts.map(|part| pair(flag, part, between)).collect()
-}
-
-fn on(flag: &str, key: &str, text: &str) -> Result<bool, ConfigError> {
-    parse_bool(text).ok_or_else(|| wrong(flag, &format!("{}={} is neither on nor off", shown(key), shown(text))))
+fn on(flag: &str, key: &str, text: &str) -> Result<Value, ConfigError> {
+    parse_bool(text)
+        .map(Value::from)
+        .ok_or_else(|| wrong(flag, &format!("{}={} is neither on nor off", shown(key), shown(text))))
 }
 
 /// `0:memory=1Gi,hugepages-2Mi=2Gi;1:memory=1Gi`
-fn reservations(flag: &str, text: &str) -> Result<Vec<MemoryReservation>, ConfigError> {
+fn reservations(flag: &str, text: &str) -> Result<Value, ConfigError> {
     let parts = text.split(';').filter(|_| !text.is_empty());
     let one = |part: &str| {
         let wrong = || {
@@ -153,8 +158,8 @@ fn reservations(flag: &str, text: &str) -> Result<Vec<MemoryReservation>, Config
             )
         };
         let (node, limits) = part.split_once(':').ok_or_else(wrong)?;
-        let numa_node = node.parse::<i32>().map_err(|_| wrong())?.into();
-        let mut read = BTreeMap::new();
+        let numa_node = node.parse::<i32>().map_err(|_| wrong())?;
+        let mut read = Map::new();
         for limit in limits.split(',') {
             let (kind, amount) = limit.split_once('=').ok_or_else(wrong)?;
             let known = kind == "memory" || kind.starts_with("hugepages-");
@@ -162,12 +167,9 @@ fn reservations(flag: &str, text: &str) -> Result<Vec<MemoryReservation>, Config
             if !known || matches!(amounts, Err(QuantityError::Malformed(_))) {
                 return Err(wrong());
             }
-            read.insert(kind.to_owned(), amount.to_owned());
+            read.insert(kind.to_owned(), amount.into());
         }
-        Ok(MemoryReservation {
-            numa_node,
-            limits: read,
-        })
+        Ok(json!({ "numaNode": numa_node, "limits": read }))
     };
     parts.map(one).collect()
 }

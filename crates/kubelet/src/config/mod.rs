@@ -10,35 +10,34 @@ mod flags;
 mod read;
 mod schema;
 mod source;
-mod source_values;
 mod yaml;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 pub use error::ConfigError;
 pub use flags::{Flags, parse_bool};
 pub(super) use read::text;
 pub use read::{kubeadm, read};
 pub use source::{DropIn, File, Warning};
-pub use source_values::SourceValues;
 pub(super) use yaml::values;
 
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::{Quantity, QuantityError};
 
 /// The merged configuration, kubelet's defaults included.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct KubeletConfig {
     /// `none` or `static`.
     pub cpu_manager_policy: String,
     /// Options of that policy, such as `full-pcpus-only` and `strict-cpu-reservation`, with their values as text.
     pub cpu_manager_policy_options: BTreeMap<String, String>,
     /// CPUs for the system and kubelet; empty when only their number is configured, or nothing.
-    #[serde(rename = "reservedSystemCPUs")]
+    #[serde(rename = "reservedSystemCPUs", skip_deserializing)]
     pub reserved_system_cpus: CpuSet,
     /// Quantities for kubelet, by resource, as they are written.
     pub kube_reserved: BTreeMap<String, String>,
@@ -71,12 +70,13 @@ pub struct KubeletConfig {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kube_reserved_cgroup: String,
     /// What kubelet limits to what is allocatable or reserved: `pods`, `system-reserved`, `kube-reserved`, or `none` alone.
-    #[serde(skip)]
+    #[serde(skip_serializing)]
     pub enforce_node_allocatable: Vec<String>,
     /// kubelet's root directory, where its checkpoints are.
+    #[serde(skip_deserializing)]
     pub root_dir: PathBuf,
     /// The name of its Node where that differs from the host's (`--hostname-override`).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", skip_deserializing)]
     pub hostname_override: Option<String>,
     /// Feature gates that are set; those at their defaults are not here.
     pub feature_gates: BTreeMap<String, bool>,
@@ -95,14 +95,24 @@ pub struct KubeletConfig {
 pub const HIDDEN: &str = "k3s hides its command line; put kubelet-arg into /etc/rancher/k3s/config.yaml";
 
 /// The memory of a NUMA node that pods do not get.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct MemoryReservation {
     /// The NUMA node's id, which the node may not have.
     pub numa_node: i64,
     /// Quantities, as they are written, of `memory` and of huge pages such as `hugepages-2Mi`.
+    #[serde(deserialize_with = "quantities")]
     pub limits: BTreeMap<String, String>,
 }
+
+/// A quantity may be written as a number.
+fn quantities<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    let values = BTreeMap::<String, Value>::deserialize(deserializer)?;
+    let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    Ok(values.into_iter().map(|(kind, value)| (kind, text(value))).collect())
+}
+
+const CPU_POLICY: &str = "cpuManagerPolicy";
 
 impl Default for KubeletConfig {
     /// kubelet's defaults without any file.
@@ -150,43 +160,30 @@ impl KubeletConfig {
     /// # Errors
     /// A value has another type, or the reserved CPUs are not a CPU list.
     pub fn new(file: Option<File>, drop_ins: Vec<DropIn>, flags: Flags) -> Result<Self, ConfigError> {
-        let in_files = source::has(file.as_ref(), &drop_ins, "cpuManagerPolicy");
-        let (keys, warnings) = source::merged(file, drop_ins)?;
-        let in_flags = flags
-            .given
-            .cpu_manager_policy
-            .as_ref()
-            .is_some_and(|text| !text.is_empty());
-        let given = SourceValues::of_keys(&keys).overridden_by(flags.given);
-        let text = |given: Option<String>, default: String| given.filter(|text| !text.is_empty()).unwrap_or(default);
-        let default = Self::default();
-        let reserved = given.reserved_system_cpus.unwrap_or_default();
+        let in_files = source::has(file.as_ref(), &drop_ins, CPU_POLICY);
+        let has_cpu_policy = in_files || flags.given.get(CPU_POLICY).is_some_and(|policy| policy != "");
+        let (mut keys, warnings) = source::merged(file, drop_ins)?;
+        // A flag replaces a whole map, and of the gates those that it names.
+        for (key, value) in flags.given {
+            match (keys.get_mut(&key), value) {
+                (Some(Value::Object(gates)), Value::Object(named)) if key == "featureGates" => gates.extend(named),
+                (_, value) => drop(keys.insert(key, value)),
+            }
+        }
+        keys.retain(|_, value| value != "");
+        let reserved = keys.get("reservedSystemCPUs").and_then(Value::as_str);
+        let reserved_system_cpus = reserved.unwrap_or_default().parse();
+        let read = serde_json::from_value::<Self>(keys.into()).map_err(|cause| ConfigError::Malformed {
+            place: "kubelet's files and flags together".to_owned(),
+            cause: cause.to_string(),
+        })?;
         Ok(Self {
-            hidden: false,
-            has_cpu_policy: in_files || in_flags,
-            cpu_manager_policy: text(given.cpu_manager_policy, default.cpu_manager_policy),
-            cpu_manager_policy_options: given.cpu_manager_policy_options.unwrap_or_default(),
-            reserved_system_cpus: reserved.parse().map_err(ConfigError::ReservedCpus)?,
-            kube_reserved: given.kube_reserved.unwrap_or_default(),
-            system_reserved: given.system_reserved.unwrap_or_default(),
-            eviction_hard: given.eviction_hard.unwrap_or_default(),
-            reserved_memory: given.reserved_memory.unwrap_or_default(),
-            topology_manager_policy: text(given.topology_manager_policy, default.topology_manager_policy),
-            topology_manager_scope: text(given.topology_manager_scope, default.topology_manager_scope),
-            topology_manager_policy_options: given.topology_manager_policy_options.unwrap_or_default(),
-            memory_manager_policy: text(given.memory_manager_policy, default.memory_manager_policy),
-            cgroup_root: text(given.cgroup_root, default.cgroup_root),
-            cgroup_driver: text(given.cgroup_driver, default.cgroup_driver),
-            cgroups_per_qos: given.cgroups_per_qos.unwrap_or(default.cgroups_per_qos),
-            system_reserved_cgroup: given.system_reserved_cgroup.unwrap_or_default(),
-            kube_reserved_cgroup: given.kube_reserved_cgroup.unwrap_or_default(),
-            enforce_node_allocatable: given
-                .enforce_node_allocatable
-                .unwrap_or(default.enforce_node_allocatable),
-            root_dir: flags.root_dir.unwrap_or(default.root_dir),
+            reserved_system_cpus: reserved_system_cpus.map_err(ConfigError::ReservedCpus)?,
+            root_dir: flags.root_dir.unwrap_or(read.root_dir),
             hostname_override: flags.hostname_override,
-            feature_gates: given.feature_gates.unwrap_or_default(),
+            has_cpu_policy,
             warnings,
+            ..read
         })
     }
 

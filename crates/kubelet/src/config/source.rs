@@ -4,8 +4,6 @@
 //! key). So a misspelt key of the file is passed over with a warning, a key that is twice in a drop-in is an error, and in what is merged case
 //! does not matter (`cmd/kubelet/app/server.go` and `pkg/kubelet/kubeletconfig/util/codec` of Kubernetes 1.36).
 
-use std::fmt;
-
 use serde_json::{Map, Value};
 use stelia_text::excerpt::name as shown;
 
@@ -18,9 +16,10 @@ const KIND: &str = "KubeletConfiguration";
 const VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 
 /// What is in a file and has no effect on kubelet.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
     /// kubelet does not have the key.
+    #[error("{place}: kubelet 1.36 has no key {key} and passes over it{}", meant(*like))]
     UnknownKey {
         /// Which file.
         place: String,
@@ -30,6 +29,7 @@ pub enum Warning {
         like: Option<&'static str>,
     },
     /// A key is there twice, and the last counts.
+    #[error("{place}: {key} is there twice, and kubelet takes the last")]
     Twice {
         /// Which file.
         place: String,
@@ -37,31 +37,16 @@ pub enum Warning {
         key: String,
     },
     /// kubelet reads the first document only.
+    #[error("{place}: kubelet reads the first YAML document only, and others follow")]
     OtherDocuments {
         /// Which file.
         place: String,
     },
 }
 
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownKey { place, key, like } => {
-                write!(f, "{place}: kubelet 1.36 has no key {key} and passes over it")?;
-                match like {
-                    Some(like) => write!(f, " (did you mean {like}?)"),
-                    None => Ok(()),
-                }
-            }
-            Self::Twice { place, key } => write!(f, "{place}: {key} is there twice, and kubelet takes the last"),
-            Self::OtherDocuments { place } => {
-                write!(
-                    f,
-                    "{place}: kubelet reads the first YAML document only, and others follow"
-                )
-            }
-        }
-    }
+/// The key that may be meant, as the end of a sentence.
+fn meant(like: Option<&str>) -> String {
+    like.map(|like| format!(" (did you mean {like}?)")).unwrap_or_default()
 }
 
 /// The file of `--config`.

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::{DeviceEntry, DeviceManagerState};
-use crate::checkpoint::{CheckpointError, json, pod_uid, unknown};
 use crate::checksum::{self, nil_or};
+use crate::cpu_manager_state::{CheckpointError, json, pod_uid, unknown};
 
 type Ids = Option<Vec<String>>;
 

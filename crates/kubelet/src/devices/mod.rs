@@ -7,7 +7,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::PodUid;
-use super::checkpoint::{CheckpointError, content};
+use super::cpu_manager_state::{CheckpointError, content};
 
 /// File name below `device-plugins/` in kubelet's root directory.
 pub const DEVICE_MANAGER_STATE: &str = "kubelet_internal_checkpoint";

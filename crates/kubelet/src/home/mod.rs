@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub(super) use argv::argv;
 pub use process::{Host, Process, find};
 
-use super::checkpoint::CPU_MANAGER_STATE;
+use super::cpu_manager_state::CPU_MANAGER_STATE;
 
 /// The setting's value for "find the root directory".
 pub const AUTO: &str = "auto";

@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::{MemoryBlock, MemoryManagerState, MemorySchema, MemoryTable, NumaNodeState};
-use crate::checkpoint::{CheckpointError, json, needed, pod_uid, sealed};
 use crate::checksum::{self, nil_or};
+use crate::cpu_manager_state::{CheckpointError, json, needed, pod_uid, sealed};
 
 type Blocks = Option<Vec<Block>>;
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::PodUid;
-use super::checkpoint::{CheckpointError, content, json};
+use super::cpu_manager_state::{CheckpointError, content, json};
 
 /// File name below kubelet's root directory.
 pub const MEMORY_MANAGER_STATE: &str = "memory_manager_state";

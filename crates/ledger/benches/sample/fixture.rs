@@ -146,6 +146,7 @@ pub fn write(root: &Path) -> anyhow::Result<BTreeSet<Seat>> {
                 id: next.try_into()?,
                 start: next.into(),
             }],
+            cgroup: None,
         });
         next += 1;
     }

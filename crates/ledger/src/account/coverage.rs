@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use stelia_cpus::CpuSet;
 
 use crate::entry::Closed;
+use crate::recorder::is_sampled;
 use crate::replay::{FullReading, LedgerState};
 
 /// One time on both clocks, microseconds.
@@ -96,7 +97,7 @@ impl Coverage {
             },
             ..Self::default()
         };
-        let states = replay.states.iter().filter(|(_, state)| has_own_cpus(state));
+        let states = replay.states.iter().filter(|(_, state)| is_sampled(state));
         for vm in states.map(|(vm, _)| vm) {
             coverage.begin(vm, false);
         }
@@ -126,7 +127,7 @@ impl Coverage {
 
     /// The VM has this state from now on.
     pub(super) fn state(&mut self, vm: &str, state: &str) {
-        if has_own_cpus(state) {
+        if is_sampled(state) {
             self.begin(vm, false).is_implied = false;
         } else if let Some(coverage) = self.vms.get_mut(vm) {
             coverage.ended = Some(self.now);
@@ -167,19 +168,14 @@ impl Coverage {
         }
         for cpu in cpus.iter() {
             if let Some(pending) = coverage.cpus.get_mut(&cpu)
-                && (pending.is_read || why == Closed::Offline)
+                && (pending.is_read || matches!(why, Closed::Offline | Closed::TooManyTasks))
             {
                 pending.why = why;
             }
         }
     }
 
-    /// The first reading of a seat, with which its first window begins.
-    pub(super) fn read(&mut self, vm: &str, cpus: &CpuSet, at: Moment) {
-        self.covered(vm, cpus, at, at);
-    }
-
-    /// A window of a seat.
+    /// Counts a window of a seat as covered. The first reading begins the first window: both times are the same then.
     pub(super) fn covered(&mut self, vm: &str, cpus: &CpuSet, begins: Moment, ends: Moment) {
         let missed = self.missed;
         let Some(coverage) = self.vms.get_mut(vm) else { return };
@@ -220,7 +216,10 @@ impl Coverage {
                 .iter()
                 .filter(|(cpu, pending)| {
                     has_seats
-                        && matches!(pending.why, Closed::Ended | Closed::Moved | Closed::NotRead)
+                        && matches!(
+                            pending.why,
+                            Closed::Ended | Closed::Moved | Closed::NotRead | Closed::TooManyTasks | Closed::Restarted
+                        )
                         && !is_read(**cpu)
                 })
                 .map(|(cpu, _)| *cpu)
@@ -288,9 +287,4 @@ fn add_uncovered(all: &mut Vec<Uncovered>, vm: &str, cpu: Option<u32>, pending: 
             why,
         }),
     }
-}
-
-/// States in which a VM has CPUs to itself.
-fn has_own_cpus(state: &str) -> bool {
-    matches!(state, "isolated" | "contained")
 }

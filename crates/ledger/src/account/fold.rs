@@ -193,8 +193,17 @@ impl ReplayVisitor for AccountBuilder {
         match event {
             Event::Boot { .. } => self.coverage.booted(),
             Event::Opened {
-                seat, vm, name, cpus, ..
-            } if self.vm(vm, name).is_some() => self.coverage.opened(vm, *seat, cpus),
+                seat,
+                vm: uid,
+                name,
+                cpus,
+                cgroup,
+                ..
+            } => {
+                let Some(vm) = self.vm(uid, name) else { return };
+                vm.account.is_container = cgroup.is_some();
+                self.coverage.opened(uid, *seat, cpus);
+            }
             Event::Closed { seat, why, .. } => {
                 let Some(open) = open else { return };
                 self.end_sum(*seat, &open.vm);
@@ -225,7 +234,8 @@ impl ReplayVisitor for AccountBuilder {
 
     fn reading(&mut self, number: u64, open: &OpenSeat, now: &FullReading) {
         let Some(before) = &open.last else {
-            return self.coverage.read(&open.vm, &open.seat.cpus, Moment::of(now));
+            let at = Moment::of(now);
+            return self.coverage.covered(&open.vm, &open.seat.cpus, at, at);
         };
         let Ok(delta) = ReadingDelta::new(open, before, now) else {
             return self.end_sum(number, &open.vm);

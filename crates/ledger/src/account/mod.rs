@@ -25,6 +25,9 @@ pub struct Account {
     pub vm: String,
     /// `namespace/name`; may be empty.
     pub name: String,
+    /// Whether it is the account of a whole container, all of whose tasks are its own.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_container: bool,
     /// The period, microseconds since the epoch.
     pub since_us: u64,
     pub until_us: u64,

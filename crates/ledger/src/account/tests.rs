@@ -22,6 +22,7 @@ fn entries() -> Vec<(Entry, String)> {
                     name: String::new(),
                     cpus: "2".parse().unwrap(),
                     threads: Vec::new(),
+                    cgroup: None,
                     own_devices: Vec::new(),
                 },
             ],

@@ -1,9 +1,10 @@
-//! Tracks bound kernel threads across samples. They are read only if something ran, and each change is recorded once.
+//! Tracks bound kernel threads across samples, and whether tasks of a container ended or came. The threads are read only if something ran,
+//! and each change is recorded once. A container may have many tasks, so only their sums are recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::replay::{FullReading, OpenSeat, UNOBSERVED_THREAD};
-use crate::sample::{Bound, CounterSample, Seat, Thread};
+use crate::replay::{ENDED_TASKS, FullReading, OpenSeat, UNOBSERVED_THREAD};
+use crate::sample::{Bound, CounterSample, Counters, Seat, Thread};
 
 /// Longest time between two samples, in microseconds, in which no bound thread can start and end unobserved: the kernel lets a worker be
 /// idle for 5 minutes before it ends (IDLE_WORKER_TIMEOUT in kernel/workqueue.c). One minute is left for the sample itself.
@@ -21,7 +22,8 @@ pub(super) struct BoundThreads {
 struct BoundHistory {
     /// The threads of the last sample that read them.
     now: BTreeMap<Thread, Bound>,
-    /// All threads of the samples since the seat was written; [`UNOBSERVED_THREAD`] if there may have been others.
+    /// All threads of the samples since the seat was written; [`UNOBSERVED_THREAD`] if there may have been others, [`ENDED_TASKS`] if
+    /// tasks of the container ended or came.
     since_written: BTreeSet<Thread>,
 }
 
@@ -54,11 +56,20 @@ impl BoundThreads {
                 history.now.clone_from(&counters.bound);
             }
             history.since_written.extend(history.now.keys().copied());
+            history
+                .since_written
+                .extend(counters.own_incomplete.then_some(ENDED_TASKS));
         }
     }
 
-    /// The reading with the tracked bound threads, and with those that have ended.
-    pub(super) fn complete(&self, seat: &Seat, mut now: FullReading) -> FullReading {
+    /// The seat's reading with the tracked bound threads, and with those that have ended.
+    pub(super) fn complete(&self, sample: &CounterSample, seat: &Seat, counters: &Counters) -> FullReading {
+        let mut now = FullReading {
+            at: sample.at_us,
+            up: sample.up_us,
+            counters: counters.clone(),
+            gone: BTreeSet::new(),
+        };
         if let Some(history) = self.histories.get(seat) {
             now.counters.bound.clone_from(&history.now);
             now.gone = history
@@ -69,6 +80,7 @@ impl BoundThreads {
                 .collect();
         }
         now.counters.bound_read = true;
+        now.counters.own_incomplete = false;
         now
     }
 

@@ -51,15 +51,7 @@ impl EntryRecorder {
         let Some(counters) = read else {
             return self.add_unread(builder, vm_readings, (uid, vm), seat, known);
         };
-        let now = self.bound.complete(
-            seat,
-            FullReading {
-                at: builder.sample.at_us,
-                up: builder.sample.up_us,
-                counters: counters.clone(),
-                gone: BTreeSet::new(),
-            },
-        );
+        let now = self.bound.complete(builder.sample, seat, counters);
         let Some((number, known)) = known else {
             return builder.open_seat(vm_readings, (uid, vm), seat, now);
         };
@@ -94,7 +86,8 @@ impl EntryRecorder {
             .push((number, last.filter(|_| !builder.starts_segment), now));
     }
 
-    /// Adds a seat that was not read, because its VM settles or its CPU is offline. It is opened all the same, so that the time is a gap.
+    /// Adds a seat that was not read, because its VM settles, its CPU is offline, or its container has too many tasks. It is opened all the
+    /// same, so that the time is a gap.
     fn add_unread(
         &self,
         builder: &mut EntryBuilder<'_>,
@@ -103,11 +96,13 @@ impl EntryRecorder {
         seat: &Seat,
         known: Option<(u64, &OpenSeat)>,
     ) {
+        let has_too_many = builder.sample.too_many_tasks.contains(seat);
         match known {
-            None => {
-                builder.events.push(opened(builder.next_seat, uid, vm, seat));
-                vm_readings.is_changed = true;
-                builder.next_seat = builder.next_seat.saturating_add(1);
+            None => builder.open_unread(vm_readings, (uid, vm), seat),
+            // The gap that begins has the reason, and the seat that is opened for it keeps it.
+            Some((number, _)) if has_too_many && !self.too_many.contains(&number) => {
+                self.close(builder, number, Closed::TooManyTasks);
+                builder.open_unread(vm_readings, (uid, vm), seat);
             }
             Some((number, open)) if open.last.is_none() && !self.closing.contains_key(&number) => {
                 builder.still_open.insert(number);
@@ -137,6 +132,12 @@ impl<'a> EntryBuilder<'a> {
     fn open_seat(&mut self, vm_readings: &mut VmReadings<'a>, (uid, vm): (&str, &Vm), seat: &Seat, now: FullReading) {
         self.events.push(opened(self.next_seat, uid, vm, seat));
         vm_readings.readings.push((self.next_seat, None, now));
+        vm_readings.is_changed = true;
+        self.next_seat = self.next_seat.saturating_add(1);
+    }
+
+    fn open_unread(&mut self, vm_readings: &mut VmReadings<'_>, (uid, vm): (&str, &Vm), seat: &Seat) {
+        self.events.push(opened(self.next_seat, uid, vm, seat));
         vm_readings.is_changed = true;
         self.next_seat = self.next_seat.saturating_add(1);
     }

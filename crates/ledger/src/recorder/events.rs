@@ -49,10 +49,27 @@ pub(super) fn opened(number: u64, uid: &str, vm: &Vm, seat: &Seat) -> Event {
         name: vm.name.clone(),
         cpus: seat.cpus.clone(),
         threads: seat.threads.clone(),
+        cgroup: seat.cgroup.clone(),
         own_devices: vm.own_devices.iter().cloned().collect(),
     }
 }
 
+/// The seats that were opened in place of those whose containers had too many tasks.
+pub(super) fn opened_unread(events: &[Event]) -> impl Iterator<Item = u64> {
+    let pairs = events.iter().zip(events.iter().skip(1));
+    pairs.filter_map(|(first, second)| match (first, second) {
+        (
+            Event::Closed {
+                why: Closed::TooManyTasks,
+                ..
+            },
+            Event::Opened { seat, .. },
+        ) => Some(*seat),
+        _ => None,
+    })
+}
+
+/// An interval that begins with 0 is no intrusion: where tasks of a container end all the time, that would be one at every audit.
 pub(super) fn add_intrusions(events: &mut Vec<Event>, uid: &str, seat: &Seat, delta: &ReadingDelta) {
     let mut add = |class, name: &str, count| {
         events.push(Event::Intruded {
@@ -79,7 +96,7 @@ pub(super) fn why_closed(known: &OpenSeat, vms: &BTreeMap<String, Vm>) -> Closed
         return Closed::NotIsolated;
     }
     if vm.seats.contains(&known.seat) {
-        // The sample lacks the seat, so one of its CPUs is offline.
+        // The sample lacks the seat: one of its CPUs is offline, or the container was not read.
         return Closed::Offline;
     }
     let elsewhere = |thread| vm.seats.iter().any(|seat| seat.threads.contains(thread));

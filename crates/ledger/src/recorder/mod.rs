@@ -14,10 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bound::BoundThreads;
 use entry_builder::{EntryBuilder, SeatReading, VmReadings};
-use events::{add_states, clock_step, why_closed};
+use events::{add_states, clock_step, opened_unread, why_closed};
 use pace::Pace;
 pub use pace::heartbeat_hours;
 pub use vm::Vm;
+pub(crate) use vm::is_sampled;
 
 use crate::account::{Account, AccountBuilder, Coverage};
 use crate::day::day;
@@ -80,12 +81,15 @@ pub struct EntryRecorder {
     closing: BTreeMap<u64, Closed>,
     /// VMs whose seats are open but not read yet.
     settling: BTreeSet<String>,
+    /// Open seats that are not read because their container has too many tasks.
+    too_many: BTreeSet<u64>,
     /// The coverage of the written entries.
     coverage: Coverage,
 }
 
 impl EntryRecorder {
-    /// Continues from the state of the ring. Counters of another boot are not compared with this one's.
+    /// Continues from the state of the ring. Counters of another boot are not compared with this one's, nor the sums of a container's tasks
+    /// that another daemon read: which of the tasks ended meanwhile is not known.
     pub fn resume(replay: LedgerState, boot_id: &str, version: &str) -> Self {
         let same_boot = replay.boot == boot_id;
         let mut pending = Vec::new();
@@ -95,7 +99,11 @@ impl EntryRecorder {
         pending.push(Event::Started {
             version: version.to_owned(),
         });
+        let containers = open_seats(&replay, boot_id)
+            .iter()
+            .filter(|(_, open)| open.seat.cgroup.is_some() && open.last.is_some());
         Self {
+            closing: containers.map(|(number, _)| (*number, Closed::Restarted)).collect(),
             last_sample: same_boot.then_some((replay.at, replay.up)),
             key: replay.key.clone(),
             coverage: Coverage::resume(&replay),
@@ -294,13 +302,7 @@ impl EntryRecorder {
                 .get(&open.vm)
                 .is_some_and(|vm| vm.sampled_seats().any(|seat| *seat == open.seat));
             if let (true, Some(last), Some(counters)) = (is_sampled, &open.last, sample.seats.get(&open.seat)) {
-                let now = FullReading {
-                    at: sample.at_us,
-                    up: sample.up_us,
-                    counters: counters.clone(),
-                    gone: BTreeSet::new(),
-                };
-                let now = self.bound.complete(&open.seat, now);
+                let now = self.bound.complete(sample, &open.seat, counters);
                 // Kept as the latest reading: a later account must not report less than this one.
                 if !self.closing.contains_key(number) && ReadingDelta::new(open, last, &now).is_ok() {
                     self.latest.insert(*number, now.clone());
@@ -337,9 +339,12 @@ impl EntryRecorder {
         let mut accounts = AccountBuilder::resume(std::mem::take(&mut self.coverage));
         let _ = self.replay.follow(&entry, &mut accounts);
         let open = &self.replay.seats;
+        self.too_many.extend(opened_unread(&entry.events));
+        self.too_many.retain(|seat| open.contains_key(seat));
         self.latest.retain(|seat, _| open.contains_key(seat));
         for reading in &entry.readings {
             self.latest.remove(&reading.seat);
+            self.too_many.remove(&reading.seat);
             if let Some(open) = open.get(&reading.seat) {
                 self.bound.written(&open.seat);
             }

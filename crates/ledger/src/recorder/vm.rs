@@ -2,6 +2,11 @@ use std::collections::BTreeSet;
 
 use crate::sample::Seat;
 
+/// Whether a VM in this state has CPUs of its own, which are then read.
+pub(crate) fn is_sampled(state: &str) -> bool {
+    matches!(state, "isolated" | "contained")
+}
+
 /// What the daemon tells the recorder about a VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Vm {
@@ -17,7 +22,7 @@ pub struct Vm {
 
 impl Vm {
     pub(super) fn sampled_seats(&self) -> impl Iterator<Item = &Seat> {
-        let is_sampled = matches!(self.state.as_str(), "isolated" | "contained");
+        let is_sampled = is_sampled(&self.state);
         self.seats.iter().filter(move |_| is_sampled)
     }
 }

@@ -6,14 +6,11 @@ use stelia_node::counters::interrupts::{rise, vfio_device};
 
 use super::{FullReading, OpenSeat, UNOBSERVED_THREAD};
 use crate::account::{Ran, Range};
-use crate::sample::{Bound, Counters};
+use crate::sample::{Bound, Counters, START_TIME_UNIT_US};
 
 /// Limit of the runs of a bound kernel thread on other CPUs: it starts, waits, and is bound then
 /// (kernel/kthread.c, `kthread` and `kthread_bind`).
 const MAX_RUNS_BEFORE_BOUND: u64 = 2;
-
-/// Unit of a thread's start time, in microseconds (USER_HZ, field 22 of `/proc/<pid>/stat`).
-const START_TIME_UNIT_US: u64 = 10_000;
 
 /// Longest time that a sample takes, in microseconds. A thread that is new in a reading and started less than this after the previous one
 /// may have run before that too, because the clock is read once in a sample.
@@ -34,7 +31,8 @@ pub struct ReadingDelta {
     pub own: Range,
     /// Switch-ins of bound kernel threads, lower and upper bound.
     pub bound: Range,
-    /// All other switch-ins. The lower bound is 0 if a bound kernel thread ended, because its last switch-ins are not known.
+    /// All other switch-ins. The lower bound is 0 if a bound kernel thread or a task of the container ended, because its last switch-ins
+    /// are not known.
     pub other: Range,
     pub(crate) telescoped: Telescoped,
     pub kernel_threads: BTreeMap<String, Ran>,

@@ -49,8 +49,8 @@ pub struct FullReading {
     pub at: u64,
     pub up: u64,
     pub counters: Counters,
-    /// Bound kernel threads that ended since the previous reading, including those that started after it. One may have run once more after
-    /// the CPU was read; that run is in the next window.
+    /// Bound kernel threads that ended since the previous reading, including those that started after it, and `ENDED_TASKS`. One may have
+    /// run once more after the CPU was read; that run is in the next window.
     pub gone: BTreeSet<Thread>,
 }
 
@@ -153,6 +153,7 @@ impl LedgerState {
                 name,
                 cpus,
                 threads,
+                cgroup,
                 own_devices,
             } => {
                 self.next_seat = self.next_seat.max(seat.saturating_add(1));
@@ -162,6 +163,7 @@ impl LedgerState {
                     seat: Seat {
                         cpus: cpus.clone(),
                         threads: threads.clone(),
+                        cgroup: cgroup.clone(),
                     },
                     own_devices: own_devices.clone(),
                     last: None,
@@ -215,6 +217,10 @@ impl LedgerState {
 /// ended.
 pub(crate) const UNOBSERVED_THREAD: Thread = Thread { id: 0, start: 0 };
 
+/// Represents tasks of a container that ended or came from elsewhere, or may have done so unobserved. It is written as a thread that ended:
+/// the same holds for it.
+pub(crate) const ENDED_TASKS: Thread = Thread { id: 0, start: 1 };
+
 /// The state of a VM that ended.
 pub const ENDED_STATE: &str = "gone";
 
@@ -252,6 +258,7 @@ impl FullReading {
             counters: Counters {
                 switches,
                 own: (own, own.saturating_add(own_width)),
+                own_incomplete: false,
                 run_ns,
                 delay_ns,
                 bound,

@@ -10,6 +10,7 @@ fn opened(seat: u64, threads: Vec<Thread>) -> Event {
         name: String::new(),
         cpus: "2".parse().unwrap(),
         threads,
+        cgroup: None,
         own_devices: vec!["0000:3b:00.0".into()],
     }
 }

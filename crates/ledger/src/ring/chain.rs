@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use stelia_text::excerpt;
 
-use super::line::{Hash, Stub, split};
+use super::line_format::{Hash, Stub, split};
 use crate::entry::Entry;
 
 /// The hash of the previous line.

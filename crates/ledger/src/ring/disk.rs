@@ -9,6 +9,7 @@ use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
 use super::RingError;
 use super::folder::Folder;
 
+/// What a ring asks of its disk.
 pub trait Disk: Send {
     /// # Errors
     /// The system's.
@@ -61,6 +62,6 @@ fn reserve(file: &File, bytes: u64) {
 
 /// The system's disk.
 #[derive(Debug)]
-pub struct Kernel;
+pub struct SystemDisk;
 
-impl Disk for Kernel {}
+impl Disk for SystemDisk {}

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 
 use super::RingError;
 
@@ -22,6 +22,17 @@ pub fn first_entry(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(SUFFIX)?;
     let all = digits.len() == 20 && digits.bytes().all(|digit| digit.is_ascii_digit());
     digits.parse().ok().filter(|_| all)
+}
+
+/// The file, if it is a regular one.
+pub fn regular(file: File, path: &Path) -> Result<File, RingError> {
+    let metadata = file.metadata().map_err(RingError::system("look at", path))?;
+    match metadata.is_file() {
+        true => Ok(file),
+        false => Err(RingError::system("open", path)(io::Error::other(
+            "it is no regular file",
+        ))),
+    }
 }
 
 /// The directory is opened once, so it stays the same if it is renamed.
@@ -115,14 +126,7 @@ impl Folder {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let mode = Mode::RUSR | Mode::WUSR;
         let file = rustix::fs::openat(&self.directory, name, flags, mode).map_err(RingError::system("open", &path))?;
-        let status = rustix::fs::fstat(&file).map_err(RingError::system("look at", &path))?;
-        if FileType::from_raw_mode(status.st_mode) == FileType::RegularFile {
-            Ok(File::from(file))
-        } else {
-            Err(RingError::system("open", &path)(io::Error::other(
-                "it is no regular file",
-            )))
-        }
+        regular(File::from(file), &path)
     }
 
     /// Removes a file, if it exists.

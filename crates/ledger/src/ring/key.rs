@@ -66,9 +66,10 @@ impl Key {
         let Some(text) = read_text(&folder, KEY_FILE)? else {
             return Ok((Self::make(&folder, machine)?, KeyOrigin::New));
         };
-        let stored = KeyFile::parse(&text).ok_or_else(|| KeyError::Format(directory.join(KEY_FILE)))?;
-        let key = Self(SigningKey::from_bytes(&stored.seed));
-        if machine.is_empty() || machine == stored.machine {
+        let stored = parse_key_file(&text).ok_or_else(|| KeyError::Format(directory.join(KEY_FILE)));
+        let (stored_machine, seed) = stored?;
+        let key = Self(SigningKey::from_bytes(&seed));
+        if machine.is_empty() || machine == stored_machine {
             return Ok((key, KeyOrigin::Loaded));
         }
         // Written before the key is replaced. After a crash in between the next start does both again.
@@ -142,19 +143,13 @@ fn from_base64<const N: usize>(text: &str) -> Option<[u8; N]> {
     STANDARD.decode(text).ok()?.try_into().ok()
 }
 
-struct KeyFile<'a> {
-    machine: &'a str,
-    seed: [u8; 32],
-}
-
-impl<'a> KeyFile<'a> {
-    fn parse(text: &'a str) -> Option<Self> {
-        let mut lines = text.lines();
-        lines.next().filter(|line| *line == FORMAT)?;
-        let machine = lines.next()?.strip_prefix("machine ")?;
-        let seed = from_base64(lines.next()?.strip_prefix("seed ")?)?;
-        lines.next().is_none().then_some(Self { machine, seed })
-    }
+/// The machine id and the seed in a key file.
+fn parse_key_file(text: &str) -> Option<(&str, [u8; 32])> {
+    let mut lines = text.lines();
+    lines.next().filter(|line| *line == FORMAT)?;
+    let machine = lines.next()?.strip_prefix("machine ")?;
+    let seed = from_base64(lines.next()?.strip_prefix("seed ")?)?;
+    lines.next().is_none().then_some((machine, seed))
 }
 
 /// `None` if there is no such file.

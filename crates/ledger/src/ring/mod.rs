@@ -13,13 +13,14 @@
 //! It does not show that the entries are true: root can write a different ledger from the beginning, and has the key.
 
 mod chain;
+mod crash_recovery;
 mod disk;
 mod folder;
 pub mod key;
-mod line;
-mod lines;
+mod line_format;
+mod line_reader;
 pub mod read;
-mod tail;
+mod size_limits;
 #[cfg(test)]
 mod tests;
 pub mod verify;
@@ -28,8 +29,10 @@ mod write;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use line::MAX_LINE_BYTES;
-pub use write::{Appended, Limits, Ring, RingRecovery};
+pub use crash_recovery::RingRecovery;
+pub use line_format::MAX_LINE_BYTES;
+pub use size_limits::Limits;
+pub use write::{Appended, Ring};
 
 /// Why the ring could not be written or read.
 #[derive(Debug, thiserror::Error)]

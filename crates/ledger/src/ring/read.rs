@@ -10,9 +10,9 @@ use stelia_text::excerpt;
 
 use super::RingError;
 use super::chain::Chain;
-use super::folder::{Folder, first_entry, segment_name};
-use super::line::{Stub, split};
-use super::lines::{Lines, Next};
+use super::folder::{Folder, first_entry, regular, segment_name};
+use super::line_format::{Stub, split};
+use super::line_reader::{Lines, Next};
 use crate::entry::Entry;
 use crate::verdict::Fault;
 
@@ -307,13 +307,6 @@ impl Iterator for Entries {
 /// Opens a file that the user named. Symbolic links are followed.
 fn open_regular(path: &Path) -> Result<File, RingError> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(RingError::system("open", path))?);
-    let metadata = file.metadata().map_err(RingError::system("look at", path))?;
-    if metadata.is_file() {
-        Ok(file)
-    } else {
-        Err(RingError::system("open", path)(std::io::Error::other(
-            "it is no regular file",
-        )))
-    }
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(RingError::system("open", path))?;
+    regular(File::from(file), path)
 }

@@ -53,10 +53,7 @@ pub fn verify(ring: Ring, known: &[String], expected: Option<(u64, &str)>) -> Re
             )),
         },
     };
-    verdict.faults.extend(missing.map(|text| Fault {
-        text,
-        ..Fault::default()
-    }));
+    verdict.faults.extend(missing.map(Fault::from));
     Ok(verdict)
 }
 
@@ -261,10 +258,7 @@ impl Check<'_> {
     fn finish(mut self) -> Verdict {
         if let Some((seq, _)) = self.expected {
             let not_compared = self.not_compared(seq);
-            self.verdict.faults.extend(not_compared.map(|text| Fault {
-                text,
-                ..Fault::default()
-            }));
+            self.verdict.faults.extend(not_compared.map(Fault::from));
         }
         let compared = self.verdict.compared_seq;
         if self.known.is_empty() {
@@ -274,10 +268,8 @@ impl Check<'_> {
             self.verdict.days_without_head = self.uncovered_days.drain(..).map(|(day, _)| day).collect();
         }
         if self.faults_left_out > 0 {
-            self.verdict.faults.push(Fault {
-                text: format!("{} more", self.faults_left_out),
-                ..Fault::default()
-            });
+            let text = format!("{} more", self.faults_left_out);
+            self.verdict.faults.push(Fault::from(text));
         }
         self.verdict
     }

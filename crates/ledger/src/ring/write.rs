@@ -1,4 +1,4 @@
-//! The writer: it repairs the last segment when it starts, and appends lines.
+//! The writer, which appends lines.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -7,51 +7,15 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, flock};
 
 use super::RingError;
-use super::disk::{Disk, Kernel};
+use super::crash_recovery::RingRecovery;
+use super::disk::{Disk, SystemDisk};
 use super::folder::{Folder, segment_name};
-use super::line::{self, Hash, MAX_LINE_BYTES};
-use super::tail::Tail;
+use super::line_format::{self, Hash};
+use super::size_limits::Limits;
 use crate::entry::Entry;
-use crate::verdict::Fault;
 
 /// The file that is locked while there is a writer.
 const LOCK_FILE: &str = "lock";
-
-/// Limits of the ring, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// All segments together.
-    pub bytes: u64,
-    /// A segment that has reached this size is followed by a new one. Its last entry may exceed the limit.
-    pub segment_bytes: u64,
-}
-
-impl Limits {
-    /// Limits the segment size so that two segments fit, and there is always one to remove.
-    fn clamped(self) -> Self {
-        Self {
-            segment_bytes: self.segment_bytes.clamp(1, (self.bytes / 2).max(1)),
-            ..self
-        }
-    }
-
-    /// The longest line that still fits after a segment that is almost full.
-    fn max_line(self) -> usize {
-        let rest = self.bytes.saturating_sub(self.segment_bytes);
-        usize::try_from(rest).unwrap_or(MAX_LINE_BYTES).min(MAX_LINE_BYTES)
-    }
-}
-
-/// The result of opening the ring.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RingRecovery {
-    /// Bytes that a crash left after the last complete line, and that were removed.
-    pub cut: u64,
-    /// Number and hash of the entry that the next one follows.
-    pub last: Option<(u64, String)>,
-    /// Another fault of the last segment, which is left as it is.
-    pub fault: Option<Fault>,
-}
 
 /// The entry that was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,25 +30,25 @@ pub struct Appended {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Segment {
-    first: u64,
-    bytes: u64,
+pub(super) struct Segment {
+    pub(super) first: u64,
+    pub(super) bytes: u64,
 }
 
 /// The one writer of a ring.
 pub struct Ring {
-    folder: Folder,
+    pub(super) folder: Folder,
     /// Open while the ring is.
     _lock: File,
-    limits: Limits,
-    disk: Box<dyn Disk>,
+    pub(super) limits: Limits,
+    pub(super) disk: Box<dyn Disk>,
     /// Ascending.
-    segments: VecDeque<Segment>,
+    pub(super) segments: VecDeque<Segment>,
     /// The last segment, unless the next entry begins a new one.
-    file: Option<File>,
+    pub(super) file: Option<File>,
     /// The number of the next entry, and the hash of the one before.
-    next: u64,
-    hash: Hash,
+    pub(super) next: u64,
+    pub(super) hash: Hash,
     /// Whether a write failed and its bytes could not be removed yet.
     has_partial_line: bool,
 }
@@ -95,7 +59,7 @@ impl Ring {
     /// # Errors
     /// The system's, and [`RingError::Locked`] if there is another writer.
     pub fn open(directory: &Path, limits: Limits) -> Result<(Self, RingRecovery), RingError> {
-        Self::open_on(Box::new(Kernel), directory, limits)
+        Self::open_on(Box::new(SystemDisk), directory, limits)
     }
 
     pub(super) fn open_on(
@@ -139,56 +103,6 @@ impl Ring {
         Ok((ring, recovery))
     }
 
-    /// Removes what a crash left, and sets the number and hash to continue with.
-    fn recover(&mut self) -> Result<RingRecovery, RingError> {
-        let mut recovery = RingRecovery::default();
-        // Only one line was being written, so only one segment can have an incomplete one.
-        let mut has_cut = false;
-        let mut index = self.segments.len();
-        while let Some(segment) = index.checked_sub(1).and_then(|last| self.segments.get(last)).copied() {
-            index -= 1;
-            let name = segment_name(segment.first);
-            let path = self.folder.path().join(&name);
-            let is_last = index + 1 == self.segments.len();
-            let mut bytes = segment.bytes;
-            if segment.bytes > 0 {
-                let file = self.folder.write(&name)?;
-                let reader = file.try_clone().map_err(RingError::system("open", &path))?;
-                let tail = Tail::read(reader, &name, segment.first).map_err(RingError::system("read", &path))?;
-                if is_last && !has_cut && tail.is_from_crash() {
-                    let done = self
-                        .disk
-                        .cut(&file, tail.complete_bytes)
-                        .and_then(|()| self.disk.sync(&file));
-                    done.map_err(RingError::system("cut", &path))?;
-                    recovery.cut = tail.rest_bytes;
-                    bytes = tail.complete_bytes;
-                    has_cut = true;
-                }
-                let is_clean = is_last && tail.fault.is_none() && tail.complete_bytes == bytes;
-                recovery.fault = recovery.fault.or(tail.fault);
-                // After the segment's first entry at least, even if no line can be read.
-                self.next = self.next.max(segment.first.saturating_add(u64::from(bytes > 0)));
-                if let (seq, Some(hash)) = tail.chain.next_entry() {
-                    self.next = self.next.max(seq);
-                    self.hash = hash;
-                    self.file = Some(file).filter(|_| is_clean);
-                    if let Some(segment) = self.segments.get_mut(index) {
-                        segment.bytes = bytes;
-                    }
-                    recovery.last = Some((self.next - 1, hash.to_string()));
-                    break;
-                }
-            }
-            if is_last && bytes == 0 {
-                self.folder.remove(&name)?;
-                self.segments.pop_back();
-                self.next = 1;
-            }
-        }
-        Ok(recovery)
-    }
-
     /// Sets the limits. The next entry removes segments that are too many.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits.clamped();
@@ -222,7 +136,7 @@ impl Ring {
         let starts = self.starts_segment();
         entry.seq = self.next;
         entry.before = if starts { self.hash.to_string() } else { String::new() };
-        let (line, hash) = line::write(&self.hash, entry)?;
+        let (line, hash) = line_format::write(&self.hash, entry)?;
         let max_line = self.limits.max_line();
         if line.len() > max_line {
             let bytes = line.len();
@@ -243,24 +157,6 @@ impl Ring {
             bytes,
             removed,
         })
-    }
-
-    fn bytes(&self) -> u64 {
-        self.segments
-            .iter()
-            .fold(0, |sum, segment| sum.saturating_add(segment.bytes))
-    }
-
-    /// Removes the oldest segments while the ring is too large, except the last. Returns their number.
-    fn trim(&mut self) -> Result<u64, RingError> {
-        let mut removed = 0;
-        while self.bytes() > self.limits.bytes && self.segments.len() > 1 {
-            let Some(oldest) = self.segments.front() else { break };
-            self.folder.remove(&segment_name(oldest.first))?;
-            self.segments.pop_front();
-            removed += 1;
-        }
-        Ok(removed)
     }
 
     /// Writes one line at the end of the last segment, or to a new one.

@@ -1,6 +1,7 @@
 //! Reads the kernel's files with few calls.
 
 use std::collections::HashMap;
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
@@ -20,6 +21,9 @@ pub(super) trait Files: Send {
     /// As [`read`](Self::read), for a file that the kernel returns in one piece, as all files of a thread are: a short read means the end
     /// of the file. The file stays open.
     fn read_short(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()>;
+
+    /// The names of the folders in a folder, or the first ones of more than `most`.
+    fn folders(&self, path: &str, most: usize) -> io::Result<Vec<String>>;
 
     /// Called at the end of a sample: files that it did not read may be closed, and all of them if it had no seats.
     fn end_sample(&self, _is_empty: bool) {}
@@ -89,6 +93,22 @@ impl Files for RootedFiles {
         result
     }
 
+    fn folders(&self, path: &str, most: usize) -> io::Result<Vec<String>> {
+        let mut folders = Vec::new();
+        for entry in fs::read_dir(format!("{}{path}", self.root))? {
+            let entry = entry?;
+            if !entry.file_type()?.is_dir() {
+                continue;
+            }
+            let name = entry.file_name().into_string();
+            folders.push(name.map_err(|_| io::ErrorKind::InvalidData)?);
+            if folders.len() > most {
+                break;
+            }
+        }
+        Ok(folders)
+    }
+
     fn end_sample(&self, is_empty: bool) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if is_empty {
@@ -130,8 +150,6 @@ pub(super) fn is_gone(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]

@@ -6,20 +6,24 @@ mod files;
 mod kernel_threads;
 mod reader;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use stelia_cpus::CpuSet;
 
-pub use reader::{Reader, SampleError};
+pub use reader::{MAX_CGROUPS, MAX_TASKS, Reader, SampleError, tasks_of_container};
 
 /// CPUs and the threads that have them exclusively: usually one CPU and one vCPU thread. Threads that share CPUs are one seat, and a CPU
-/// to which no thread is pinned is a seat without threads.
+/// to which no thread is pinned is a seat without threads. All CPUs of a whole container are one seat with a cgroup.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Seat {
     pub cpus: CpuSet,
     /// By thread number and start time, ascending.
     pub threads: Vec<Thread>,
+    /// The cgroup of a container that has the CPUs, `/kubepods.slice/…`; such a seat has no threads. The tasks of the cgroups below are
+    /// the container's too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
 }
 
 /// A thread of a seat.
@@ -30,6 +34,9 @@ pub struct Thread {
     pub start: u64,
 }
 
+/// Unit of a thread's start time, in microseconds (USER_HZ, field 22 of `/proc/<pid>/stat`).
+pub(crate) const START_TIME_UNIT_US: u64 = 10_000;
+
 /// The counters of all seats, read at one time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CounterSample {
@@ -39,6 +46,8 @@ pub struct CounterSample {
     pub up_us: u64,
     /// The seats whose CPUs are all online and whose threads all exist.
     pub seats: BTreeMap<Seat, Counters>,
+    /// The seats of containers with more tasks or cgroups than are read ([`MAX_TASKS`], [`MAX_CGROUPS`]).
+    pub too_many_tasks: BTreeSet<Seat>,
 }
 
 /// The counters of one seat, summed over its CPUs or its threads.
@@ -47,8 +56,12 @@ pub struct Counters {
     /// `pcount` of the CPUs: how often a task other than the idle task began to run (`/proc/schedstat`, 9th value of a `cpu` line).
     pub switches: u64,
     /// `pcount` of the seat's threads, read before [`switches`](Self::switches) and after it: the number at the time of that
-    /// reading lies between them, and is exact if both are equal.
+    /// reading lies between them, and is exact if both are equal. The sum of a container's tasks keeps what was read of those that ended,
+    /// and begins anew with each [`Reader`].
     pub own: (u64, u64),
+    /// Whether tasks of a container ended since the last sample, or may have ended or run elsewhere before they came: then they ran more
+    /// often than [`own`](Self::own) says.
+    pub own_incomplete: bool,
     /// How long the threads ran, nanoseconds.
     pub run_ns: u64,
     /// How long the threads were runnable and did not run, nanoseconds: waiting for another task, and waking up.

@@ -193,7 +193,7 @@ impl Host {
         let mut sample = CounterSample {
             at_us: self.at,
             up_us: self.up,
-            seats: BTreeMap::new(),
+            ..CounterSample::default()
         };
         let mut truth = BTreeMap::new();
         for ((cpu, first), (switches, foreign)) in self.cpus.iter_mut().zip(first).zip(middle) {
@@ -291,6 +291,7 @@ fn cpu(number: i32) -> Cpu {
             id: 100 + number,
             start: 7_000,
         }],
+        cgroup: None,
     };
     Cpu {
         seat,

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod container;
 mod host;
 mod play;
 mod recorder;

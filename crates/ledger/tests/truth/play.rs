@@ -157,6 +157,7 @@ impl Played {
                         vm: opened,
                         cpus,
                         threads,
+                        cgroup,
                         ..
                     } if opened == vm => {
                         seats.insert(
@@ -164,6 +165,7 @@ impl Played {
                             Seat {
                                 cpus: cpus.clone(),
                                 threads: threads.clone(),
+                                cgroup: cgroup.clone(),
                             },
                         );
                     }

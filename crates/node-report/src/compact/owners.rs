@@ -3,7 +3,7 @@
 //! A place is one character, or two where there are more pods than one can tell apart: digits of base64, the highest number for a CPU
 //! of nobody in the list. 224 CPUs of 32 VMs are 224 bytes, however scattered they are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
@@ -74,4 +74,24 @@ pub(super) fn read(text: &str, pods: &[PodUid], taken: &CpuSet) -> Result<BTreeM
         }
     }
     Ok(owners)
+}
+
+/// The pods that have CPUs among these.
+pub(super) fn known(pods: &BTreeSet<PodUid>, owners: &BTreeMap<PodUid, CpuSet>) -> BTreeSet<PodUid> {
+    pods.iter().filter(|pod| owners.contains_key(*pod)).cloned().collect()
+}
+
+/// The places of some pods in the list of all, which is written in the set's order.
+pub(super) fn places(all: &BTreeSet<PodUid>, some: &BTreeSet<PodUid>) -> Vec<usize> {
+    let places = all.iter().enumerate().filter(|(_, pod)| some.contains(*pod));
+    places.map(|(place, _)| place).collect()
+}
+
+/// The pods at these places.
+pub(super) fn at(places: &[usize], pods: &[PodUid]) -> Result<BTreeSet<PodUid>, CompactError> {
+    let at = |place: &usize| {
+        let pod = pods.get(*place).cloned();
+        pod.ok_or_else(|| wrong("containers", &place.to_string(), "not a place in the list of pods"))
+    };
+    places.iter().map(at).collect()
 }

@@ -79,6 +79,7 @@ fn a_large_node_with_the_most_scattered_cpus_is_below_2_kb() {
 #[case("pods", json!("../.."), "not a pod UID")]
 #[case("pods", json!("PO2hLD7pQPqfQmFCj-ZUph"), "not a pod UID")]
 #[case("allocator", json!(["LSX"]), "LSX")]
+#[case("containers", json!([31, 32]), "containers is \"32\": not a place in the list of pods")]
 #[case("owners", json!("AAA"), "not as many places")]
 #[case("owners", json!("~".repeat(192)), "not places in the list")]
 #[case("kubelet", json!({"memory": "0 a"}), "not a NUMA node and its cells")]
@@ -179,8 +180,9 @@ proptest! {
         let mut compact = Compact {
             free: free.intersection(&topology.online()),
             topology, reserved, choice, cpu_policy: policy, cpu_options: options, pods, held, managers,
-            owners: BTreeMap::new(),
+            owners: BTreeMap::new(), containers: BTreeSet::new(),
         };
+        compact.containers = compact.pods.iter().step_by(share as usize).cloned().collect();
         // Some CPUs are nobody's that is known.
         for (place, pod) in compact.pods.iter().enumerate() {
             let taken = compact.taken();

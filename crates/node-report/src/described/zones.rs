@@ -83,16 +83,11 @@ fn resources(place: &str, resources: &[Resource]) -> Result<NumaNode, DescribedE
         }
     }
     // Which part is in huge pages is known when all of them are.
-    read.memory = memory.map(|[total, allocatable, available]| {
-        let aside = read
-            .huge_pages
-            .iter()
-            .map(|(size, pages)| size.saturating_mul(pages.total));
-        Memory {
-            total,
-            reserved: aside.fold(total, u64::saturating_sub).saturating_sub(allocatable),
-            assigned: allocatable.saturating_sub(available),
-        }
+    let aside = read.page_bytes();
+    read.memory = memory.map(|[total, allocatable, available]| Memory {
+        total,
+        reserved: total.saturating_sub(aside).saturating_sub(allocatable),
+        assigned: allocatable.saturating_sub(available),
     });
     Ok(read)
 }

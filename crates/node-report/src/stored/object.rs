@@ -1,9 +1,8 @@
 //! NodeResourceTopology as the API server gives it: the fields that are read, all others are passed over.
 
-use std::fmt;
-
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, Visitor};
+use serde::de::{Deserializer, Error, Unexpected};
+use serde_json::Value;
 
 use crate::meta::{ObjectMeta, or_default};
 
@@ -16,7 +15,6 @@ pub struct StoredObject {
     /// Its name is the Node's.
     pub metadata: ObjectMeta,
     /// In v1alpha1, and in what was once written as that.
-    #[serde(default)]
     pub topology_policies: Option<Vec<String>>,
     #[serde(default, deserialize_with = "or_default")]
     pub attributes: Vec<StoredAttribute>,
@@ -73,27 +71,14 @@ impl StoredResource {
 
 /// The API server keeps a quantity as it was written: as a text or as a number.
 fn amount<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    struct Amount;
-    impl Visitor<'_> for Amount {
-        type Value = String;
-
-        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-            formatter.write_str("a quantity")
-        }
-
-        fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
-            Ok(text.to_owned())
-        }
-
-        fn visit_u64<E: Error>(self, number: u64) -> Result<String, E> {
-            Ok(number.to_string())
-        }
-
-        fn visit_i64<E: Error>(self, number: i64) -> Result<String, E> {
-            Ok(number.to_string())
-        }
+    match Value::deserialize(deserializer)? {
+        Value::String(text) => Ok(text),
+        Value::Number(number) if !number.is_f64() => Ok(number.to_string()),
+        other => Err(D::Error::invalid_type(
+            Unexpected::Other(&other.to_string()),
+            &"a quantity",
+        )),
     }
-    deserializer.deserialize_any(Amount)
 }
 
 fn optional<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {

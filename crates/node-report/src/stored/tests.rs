@@ -66,6 +66,24 @@ fn a_node_is_read_from_every_profile_as_far_as_that_goes() {
 }
 
 #[test]
+fn containers_without_a_vm_are_told_by_the_profile_stelia_alone() {
+    let mut node = facts();
+    node.containers.insert(node.allocations[1].pod.clone());
+    // Its CPUs are not known: it has no place in the list.
+    node.containers
+        .insert(PodUid::parse("00000000-21de-472d-817c-fa9d4306cb7d").unwrap());
+    let of = |profile, version| {
+        let stored = read(&kept(&node, profile, version));
+        let holders = stored.holders.into_iter();
+        holders.map(|holder| holder.is_container).collect::<Vec<_>>()
+    };
+    assert_eq!(of(Profile::Stelia, ApiVersion::V1Alpha2), [Some(false), Some(true)]);
+    assert_eq!(of(Profile::Koordinator, ApiVersion::V1Alpha1), [None, None]);
+    let object = kept(&node, Profile::Stelia, ApiVersion::V1Alpha2).to_string();
+    assert!(object.contains(r#"\"containers\":[1]"#), "{object}");
+}
+
+#[test]
 fn a_description_is_read_whatever_version_it_is_asked_for_in() {
     let node = facts();
     let written = kept(&node, Profile::Koordinator, ApiVersion::V1Alpha1);

@@ -3,9 +3,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::schema::{definition, faults};
-use crate::accounts::Devices;
 use crate::compact::{self, Compact};
 use crate::fingerprint::Method;
+use crate::memory_and_devices::Devices;
 use crate::profile::{Profile, object};
 use crate::testing::{facts, large};
 use crate::{ApiVersion, Facts, NodeResourceTopology, Pod, report};

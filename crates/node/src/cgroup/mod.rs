@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
+use stelia_text::json_string;
+
 pub use file::{File, HugePage};
 pub use kernel::KernelCgroups;
 pub use limits::{CpuQuota, IoMax, Limits};
@@ -82,18 +84,9 @@ impl Default for CgroupPath {
     }
 }
 
-impl serde::Serialize for CgroupPath {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for CgroupPath {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| serde::de::Error::custom(format_args!("{text:?} is not a cgroup's path")))
-    }
-}
+json_string!(CgroupPath, |text: &str| {
+    CgroupPath::parse(text).ok_or_else(|| format!("{text:?} is not a cgroup's path"))
+});
 
 /// An operation on a cgroup that failed: what was done, where, and the kernel's answer.
 #[derive(Debug, thiserror::Error)]

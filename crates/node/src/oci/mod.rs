@@ -10,9 +10,10 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use stelia_text::named;
 
-use crate::places::{self, Bundle};
+use crate::runtime_folders::{self, Bundle};
 
 pub use binary::Identity;
 pub use verdict::{Verdict, verdict_file};
@@ -22,21 +23,11 @@ const SHIM_ROOT: &str = "/run/containerd/runc";
 /// The runtime of a shim whose options name none.
 const SHIM_BINARY: &str = "runc";
 
-/// Who asks the runtime about a container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Manager {
-    Containerd,
-    CriO,
-}
-
-impl Manager {
-    /// As the verdict's file has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Containerd => "containerd",
-            Self::CriO => "cri-o",
-        }
+named! {
+    /// Who asks the runtime about a container.
+    pub enum Manager {
+        Containerd = "containerd",
+        CriO = "cri-o",
     }
 }
 
@@ -82,7 +73,7 @@ impl Runtime {
 /// The runtime of a running container of containerd, in any namespace, or of CRI-O. `node` is `/`; the paths of the answer
 /// are the node's. `None` where no such container is found, or its runtime is neither runc nor crun: nothing is known then.
 pub fn runtime_of(node: &Path, container_id: &str) -> Option<Runtime> {
-    let mut bundles = places::bundles(node, container_id).into_iter();
+    let mut bundles = runtime_folders::bundles(node, container_id).into_iter();
     bundles.find_map(|bundle| match bundle {
         Bundle::Containerd { namespace, path } => of_containerd(node, container_id, &namespace, &path),
         Bundle::CriO { path } => of_crio(node, container_id, &path),

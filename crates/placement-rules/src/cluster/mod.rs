@@ -15,6 +15,8 @@ mod question;
 mod reasons;
 mod requests;
 mod states;
+#[cfg(any(test, feature = "testing"))]
+mod testing;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -25,8 +27,8 @@ use std::sync::Arc;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
 
-use crate::evaluate::{Arrival, NodeForecast, OwnCpus, Placement, Refusal, own_cpus};
-use crate::node::{self, Available, NodeError, ParsedNode, Shape, ShapeKey};
+use crate::evaluate::{Arrival, NodeForecast, OwnCpus, Refusal, own_cpus};
+use crate::node::{self, FreeResources, NodeError, ParsedNode, Shape, ShapeKey};
 use crate::request::{Request, SharedRequest};
 use crate::score::Weights;
 
@@ -163,27 +165,6 @@ impl Cluster {
         }
     }
 
-    /// Evaluates once more and reserves the CPUs for the pod: it is on its way to the node until the object shows it, or until
-    /// [`Self::release`]. A pod without CPUs of its own is in no object, so it must be released once it runs.
-    ///
-    /// # Errors
-    /// The node would refuse it.
-    pub fn reserve(&mut self, name: &str, uid: Uid, request: RequestId) -> Result<Placement, Refusal> {
-        let (at, placement) = self.placement(name, request)?;
-        let shared = self.requests.shared(request).ok_or_else(verdict::forgotten)?;
-        let Some(slot) = self.nodes.get_mut(at) else {
-            return Err(verdict::no_object());
-        };
-        let arrival = Arrival {
-            request: shared,
-            cpus: placement.assigned_cpus.clone(),
-        };
-        slot.coming.retain(|(other, _)| *other != uid);
-        slot.coming.push((uid, arrival));
-        self.update_state(at);
-        Ok(placement)
-    }
-
     /// Replaces the pods on their way to a node, in the order in which they were placed, for callers that store claims themselves. A node
     /// without an object stores them until it has one. They count even if there is no room for them.
     pub fn set_held(&mut self, name: &str, held: Vec<(Uid, Arrival)>) -> Change {
@@ -196,23 +177,6 @@ impl Cluster {
         }
         slot.coming = held;
         self.update_state(at)
-    }
-
-    /// Removes a pod from those on their way to the node. Returns whether it was among them.
-    pub fn release(&mut self, name: &str, uid: Uid) -> bool {
-        let Some(at) = self.names.get(name).copied() else {
-            return false;
-        };
-        let Some(slot) = self.nodes.get_mut(at) else {
-            return false;
-        };
-        let before = slot.coming.len();
-        slot.coming.retain(|(other, _)| *other != uid);
-        let was = slot.coming.len() < before;
-        if was {
-            self.update_state(at);
-        }
-        was
     }
 
     /// The pods on their way to a node, in the order in which they were placed, with the CPUs assigned to them.
@@ -236,12 +200,6 @@ impl Cluster {
     pub fn own_cpus(&self, name: &str, request: &Request) -> Option<OwnCpus> {
         let (shape, _) = self.forecast(name)?;
         Some(own_cpus(shape, request))
-    }
-
-    /// Why a node's object cannot be used.
-    pub fn problem(&self, name: &str) -> Option<&NodeError> {
-        let slot = self.names.get(name).and_then(|at| self.nodes.get(*at))?;
-        slot.known.as_ref().err()
     }
 
     /// The nodes' names, in no order.
@@ -269,11 +227,6 @@ impl Cluster {
         }
         let tenants = known.pods.iter().zip(sets);
         tenants.map(|(uid, cpus)| Tenant { uid: *uid, cpus }).collect()
-    }
-
-    /// How many different states nodes are in, and how many shapes they have.
-    pub fn variety(&self) -> (usize, usize) {
-        (self.states.len(), self.shapes.len())
     }
 
     /// The id of a request; equal requests have the same id. 1024 are stored: an id is valid until as many others were asked about.
@@ -336,7 +289,7 @@ impl Cluster {
         let Some(slot) = self.nodes.get_mut(at) else {
             return change;
         };
-        let (shape, published): (Arc<Shape>, Available) = (Arc::clone(shape), forecast.published.clone());
+        let (shape, published): (Arc<Shape>, FreeResources) = (Arc::clone(shape), forecast.published.clone());
         let arrivals = slot.coming.iter().map(|(_, arrival)| arrival.clone()).collect();
         let (forecast, refused) = NodeForecast::new(&shape, published, arrivals);
         change.refused = by_uid(&slot.coming, refused);

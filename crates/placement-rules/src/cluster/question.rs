@@ -13,7 +13,7 @@ use super::states::{Cell, State, StateId};
 use super::verdict::{Verdict, forgotten, no_object};
 use super::{Cluster, NodeRecord, Slot};
 use crate::evaluate::{Arrival, DecidedBy, NodeForecast, Placement, Refusal, evaluate};
-use crate::node::{Available, Shape};
+use crate::node::{FreeResources, Shape};
 use crate::request::SharedRequest;
 use crate::score::Weights;
 
@@ -96,7 +96,7 @@ impl Question {
 #[derive(Debug)]
 pub struct NodeWithoutPods {
     pub(super) shape: Arc<Shape>,
-    pub(super) published: Available,
+    pub(super) published: FreeResources,
     pub(super) arrivals: Vec<Arrival>,
     pub(super) request: SharedRequest,
     pub(super) weights: Weights,

@@ -18,17 +18,6 @@ impl From<&Refusal> for Reason {
     }
 }
 
-impl Reason {
-    /// For the pod's events: equal for many nodes, as kube-scheduler counts the nodes of each text.
-    pub fn text(self) -> String {
-        match self.by {
-            DecidedBy::Kubelet => format!("kubelet would reject it: {}", self.name),
-            DecidedBy::Steliad => format!("steliad would refuse it: {}", self.name),
-            DecidedBy::Scheduler => format!("nothing is placed there: {}", self.name),
-        }
-    }
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Reasons(Vec<Reason>);
 

@@ -78,6 +78,7 @@ pub(super) struct States {
 }
 
 impl States {
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn len(&self) -> usize {
         self.places.len()
     }

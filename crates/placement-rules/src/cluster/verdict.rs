@@ -60,7 +60,9 @@ impl Cluster {
     /// # Errors
     /// Why it would refuse.
     pub fn explain(&mut self, name: &str, request: RequestId) -> Result<Placement, Refusal> {
-        self.placement(name, request).map(|(_, placement)| placement)
+        let (at, request) = self.node_and_request(name, request)?;
+        let (shape, forecast) = self.states.get(self.state(at)).ok_or_else(no_object)?;
+        evaluate(shape, forecast, &request, &self.weights)
     }
 
     /// A node without these pods, each with its request, as far as that is known. A pod that the node's object does not show, and that is
@@ -93,12 +95,6 @@ impl Cluster {
             request,
             weights: self.weights,
         })
-    }
-
-    pub(super) fn placement(&mut self, name: &str, request: RequestId) -> Result<(usize, Placement), Refusal> {
-        let (at, request) = self.node_and_request(name, request)?;
-        let (shape, forecast) = self.states.get(self.state(at)).ok_or_else(no_object)?;
-        Ok((at, evaluate(shape, forecast, &request, &self.weights)?))
     }
 
     /// The place of a node whose object can be used, and the request.

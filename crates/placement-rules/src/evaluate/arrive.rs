@@ -9,7 +9,7 @@ use stelia_api::Error;
 use stelia_cpus::CpuSet;
 
 use super::{DecidedBy, Refusal};
-use crate::node::{Available, Shape};
+use crate::node::{FreeResources, Shape};
 use crate::request::{Request, Vm};
 
 /// What a pod gets on a node, and what is left there.
@@ -24,7 +24,7 @@ pub(crate) struct Outcome {
     pub(crate) exclusivity: Option<Exclusivity>,
     /// The allocator's decision; `None` if the allocator was not asked.
     pub(crate) allocation: Option<Allocation>,
-    pub(crate) left: Available,
+    pub(crate) left: FreeResources,
 }
 
 /// The name of a refusal that kubelet never reports, because it hangs or crashes.
@@ -37,7 +37,7 @@ const UNUSABLE: &str = "KubeletStateUnusable";
 /// kubelet admits the pod, then its VM registers. `assigned`: the CPUs that a scheduler assigned to the VM.
 pub(super) fn arrive(
     shape: &Shape,
-    available: &Available,
+    available: &FreeResources,
     request: &Request,
     assigned: Option<&CpuSet>,
 ) -> Result<Outcome, Refusal> {
@@ -70,7 +70,7 @@ pub(super) fn arrive(
 }
 
 /// What the pod has once kubelet has admitted it.
-fn admitted_by_kubelet(shape: &Shape, available: &Available, admission: &Admission, request: &Request) -> Outcome {
+fn admitted_by_kubelet(shape: &Shape, available: &FreeResources, admission: &Admission, request: &Request) -> Outcome {
     let mut outcome = Outcome {
         by: DecidedBy::Kubelet,
         cpus: CpuSet::new(),

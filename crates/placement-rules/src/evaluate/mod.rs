@@ -21,7 +21,7 @@ use stelia_allocator::{Exclusivity, Qos};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::QosClass;
 
-use crate::node::{Available, Shape};
+use crate::node::{FreeResources, Shape};
 use crate::request::{Request, SharedRequest};
 use crate::score::{Score, Weights};
 
@@ -92,16 +92,16 @@ pub struct Arrival {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct NodeForecast {
     /// As the node's object says.
-    pub published: Available,
+    pub published: FreeResources,
     /// In the order in which they were placed.
     pub arrivals: Vec<Arrival>,
     /// What will be left when these are there, if they arrive in this order.
-    pub expected: Available,
+    pub expected: FreeResources,
 }
 
 impl NodeForecast {
     /// What is left when these pods have arrived. Pods that no longer find room are left out; they are returned by their place in `arrivals`.
-    pub fn new(shape: &Shape, published: Available, arrivals: Vec<Arrival>) -> (Self, Vec<(usize, Refusal)>) {
+    pub fn new(shape: &Shape, published: FreeResources, arrivals: Vec<Arrival>) -> (Self, Vec<(usize, Refusal)>) {
         let (mut expected, mut refused) = (published.clone(), Vec::new());
         for (place, arrival) in arrivals.iter().enumerate() {
             match arrive::arrive(shape, &expected, &arrival.request, arrival.cpus.as_ref()) {

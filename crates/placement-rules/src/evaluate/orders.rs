@@ -11,7 +11,7 @@ use stelia_cpus::CpuSet;
 
 use super::arrive::{Outcome, arrive};
 use super::{DecidedBy, NodeForecast, Refusal};
-use crate::node::{Available, Shape};
+use crate::node::{FreeResources, Shape};
 use crate::request::Request;
 
 /// Limit of the pods on their way to a node whose order matters; the next one waits until the node's object names one of
@@ -82,9 +82,9 @@ fn try_every_order(shape: &Shape, forecast: &NodeForecast, all: &[PendingPod<'_>
         .iter()
         .take(newest)
         .any(|one| one.assigned.is_none() && one.equals(&all[newest]));
-    let mut left: BTreeMap<usize, Vec<Available>> = [(0, vec![forecast.published.clone()])].into();
+    let mut left: BTreeMap<usize, Vec<FreeResources>> = [(0, vec![forecast.published.clone()])].into();
     for set in 1usize..1 << all.len() {
-        let mut states: Vec<Available> = Vec::new();
+        let mut states: Vec<FreeResources> = Vec::new();
         for (last, coming) in all.iter().enumerate().filter(|(last, _)| set >> last & 1 == 1) {
             // Equal pods keep their order.
             let later = all.iter().enumerate().skip(last + 1);

@@ -1,9 +1,9 @@
 //! A node in compact form, read from its object of profile `stelia`.
 //!
-//! What many nodes have in common (topology, kubelet's settings, policies) is a [`Shape`], kept once; what differs is [`Available`].
+//! What many nodes have in common (topology, kubelet's settings, policies) is a [`Shape`], kept once; what differs is [`FreeResources`].
 
-mod available;
 mod error;
+mod free_resources;
 mod shape;
 #[cfg(test)]
 mod tests;
@@ -14,8 +14,8 @@ use stelia_node_report::compact::{self, Compact};
 use stelia_node_report::stored::StoredObject;
 use stelia_text::excerpt;
 
-pub use available::{Amount, Available, Devices};
 pub use error::NodeError;
+pub use free_resources::{Amount, Devices, FreeResources};
 pub use shape::{Shape, ShapeKey};
 
 /// The longest object that is parsed, in bytes. One of 8192 CPUs and 1000 pods has a fifth of it.
@@ -28,7 +28,7 @@ const READY: &str = "ready";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParsedNode {
     pub shape: ShapeKey,
-    pub available: Available,
+    pub available: FreeResources,
     /// The pods that have CPUs of their own, ascending.
     pub pods: Vec<Uid>,
     /// For each CPU that is not free, ascending, the place of its pod in `pods`; `None` of a pod that is not known.
@@ -69,7 +69,7 @@ pub fn parse_object(object: &StoredObject) -> Result<ParsedNode, NodeError> {
         true => Vec::new(),
         false => compact.taken().iter().map(place).collect(),
     };
-    let available = Available::of(&compact, &zones);
+    let available = FreeResources::of(&compact, &zones);
     Ok(ParsedNode {
         shape: shape::parse_key(object, compact, zones)?,
         available,

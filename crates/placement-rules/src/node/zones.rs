@@ -7,7 +7,7 @@ use stelia_cpus::quantity::Quantity;
 use stelia_node_report::compact::Compact;
 use stelia_node_report::stored::{StoredObject, StoredResource, StoredZone};
 
-use super::available::Amount;
+use super::free_resources::Amount;
 use super::{NodeError, invalid};
 
 /// NUMA nodes beyond this id are in no mask of kubelet's.

@@ -8,7 +8,7 @@
 //! A VM that moves frees its CPUs. Memory that kubelet's Memory Manager bound counts as freed on the NUMA node of its CPUs, and not at all if
 //! these are on several; devices do not count as freed.
 
-mod plan;
+mod search;
 #[cfg(test)]
 mod tests;
 
@@ -151,7 +151,7 @@ pub fn rebalance(cluster: &mut Cluster, residents: &Residents, request: &Request
         answer.fits = Some(name);
         return answer;
     }
-    let mut search = plan::Searcher {
+    let mut search = search::Searcher {
         cluster,
         names: &names,
         request,
@@ -160,7 +160,7 @@ pub fn rebalance(cluster: &mut Cluster, residents: &Residents, request: &Request
         destinations: BTreeMap::new(),
     };
     // The nodes with the fewest missing CPUs first.
-    let mut candidates: Vec<(usize, &String, Vec<plan::Victim>)> = Vec::new();
+    let mut candidates: Vec<(usize, &String, Vec<search::Victim>)> = Vec::new();
     for name in &names {
         match search.candidate(name, residents.get(name).map_or(&[], Vec::as_slice)) {
             Ok((missing, victims)) => candidates.push((missing, name, victims)),

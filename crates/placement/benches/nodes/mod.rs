@@ -1,6 +1,6 @@
 //! The nodes and pods of both benchmarks: 256 CPUs with some 30 VMs each, every node in another state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use stelia_allocator::{AllocatorPolicies, CpuSource, HeldCpus};
@@ -90,6 +90,7 @@ pub fn object(name: &str, dice: &mut Dice, by_kubelet: bool) -> String {
     let facts = Facts {
         name: name.to_owned(),
         numa: (0..2).map(|id| (id, numa(id))).collect(),
+        containers: BTreeSet::new(),
         shared: topology.online().difference(&exclusive),
         kubelet: Kubelet {
             cpu_policy: if by_kubelet { "static" } else { "none" }.to_owned(),

@@ -60,7 +60,7 @@ pub struct Claims {
 ///
 /// # Errors
 /// It is not one. Only this program has the right to write claim objects, so unknown content is not skipped.
-pub(super) fn read(text: &str) -> Result<Claims, String> {
+pub fn read(text: &str) -> Result<Claims, String> {
     claims_of(serde_json::from_str(text).map_err(|cause| cause.to_string())?)
 }
 

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
+use hyper::body::Bytes;
 use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
@@ -82,15 +83,26 @@ impl Api {
 
     /// Sends a request, and reads the answer as a JSON object.
     async fn call(&self, method: Method, path: &str, body: Option<(&str, &Value)>) -> Result<Value, Failure> {
+        let text = self.text(REQUEST_TIMEOUT, method, path, body).await?;
+        serde_json::from_slice(&text).map_err(Failure::unanswered)
+    }
+
+    /// Sends a request, and reads the whole answer.
+    async fn text(
+        &self,
+        timeout: Duration,
+        method: Method,
+        path: &str,
+        body: Option<(&str, &Value)>,
+    ) -> Result<Bytes, Failure> {
         let text = async {
             let response = self.send(method, path, body).await?;
             let body = response.into_body().collect().await.map_err(Failure::unanswered)?;
             Ok(body.to_bytes())
         };
-        let text = tokio::time::timeout(REQUEST_TIMEOUT, text)
+        tokio::time::timeout(timeout, text)
             .await
-            .map_err(|_| Failure::timed_out(REQUEST_TIMEOUT))??;
-        serde_json::from_slice(&text).map_err(Failure::unanswered)
+            .map_err(|_| Failure::timed_out(timeout))?
     }
 
     /// Sends a request, and reads the answer's beginning.

@@ -10,7 +10,8 @@ use stelia_kubelet::Uid;
 use stelia_placement_rules::request::VM;
 use stelia_reservations::{NodeName, Version};
 
-use super::claims::{self, Claims, Owner};
+pub use super::claims::read as claims;
+use super::claims::{self, Owner};
 use super::watch::Source;
 
 /// Pods that have not succeeded. Failed pods are among them: only its status says that a node refused a pod.
@@ -225,14 +226,6 @@ pub fn node_object(text: &str) -> Option<NodeObject> {
         owner: owners.find(|owner| owner.kind == "Node"),
         name: Some(metadata.name).filter(|name| !name.is_empty())?.into(),
     })
-}
-
-/// A claim object.
-///
-/// # Errors
-/// It cannot be read.
-pub fn claims(text: &str) -> Result<Claims, String> {
-    claims::read(text)
 }
 
 /// The annotation's value that tells a runner its CPUs.

@@ -143,18 +143,7 @@ async fn list(api: &Api, source: Source, follower: &dyn Follower) -> Result<Stri
                 path = format!("{path}&{name}={}", escape(value));
             }
         }
-        let text = async {
-            let response = api.send(Method::GET, &path, None).await?;
-            response
-                .into_body()
-                .collect()
-                .await
-                .map(|body| body.to_bytes())
-                .map_err(Failure::unanswered)
-        };
-        let text = tokio::time::timeout(RESPONSE_TIMEOUT, text)
-            .await
-            .map_err(|_| Failure::timed_out(RESPONSE_TIMEOUT))??;
+        let text = api.text(RESPONSE_TIMEOUT, Method::GET, &path, None).await?;
         let page: Page<'_> = serde_json::from_slice(&text).map_err(Failure::unanswered)?;
         page.items.into_iter().for_each(|object| follower.changed(object));
         if page.metadata.r#continue.is_empty() {

@@ -5,13 +5,13 @@
 //! | `types` | the bodies of calls and answers: kube-scheduler's published types (`k8s.io/kube-scheduler/extender/v1`) |
 //! | `calls` | filter, prioritize, preempt, bind |
 //! | `server` | connections, and what a client may cost |
-//! | `pace` | how long a client may be silent |
+//! | `idle_timeout` | how long a client may be silent |
 //! | `tls` | certificates, read again when they change |
 //! | `metrics` | OpenMetrics |
 
 mod calls;
+mod idle_timeout;
 mod metrics;
-mod pace;
 mod server;
 #[cfg(test)]
 mod tests;

@@ -11,13 +11,14 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use stelia_text::named;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::pace::{Pace, Paced};
+use super::idle_timeout::{IdleTimeout, TimedStream};
 use super::tls::Tls;
 use super::{calls, metrics};
 use crate::placer::{NotReady, Placer};
@@ -137,15 +138,15 @@ impl Client {
             bounds,
             ended,
         } = self;
-        let pace = Pace::new(bounds.headers, bounds.idle);
-        let stream = Paced::new(stream, pace.clone());
-        let idle_clock = pace.clone();
+        let timeout = IdleTimeout::new(bounds.headers, bounds.idle);
+        let stream = TimedStream::new(stream, timeout.clone());
+        let idle_clock = timeout.clone();
         let (called, leader_check) = (Arc::new(AtomicBool::new(false)), placer.clone());
         let mark_called = called.clone();
         let service = service_fn(move |request| {
-            let (placer, pace) = (placer.clone(), pace.clone());
+            let (placer, timeout) = (placer.clone(), timeout.clone());
             mark_called.store(true, Ordering::Relaxed);
-            pace.begins();
+            timeout.begins();
             async move {
                 let mut answer = answer(&placer, request, paths, bounds).await;
                 // A scheduler calls on its open connections for as long as they last. A new one goes through the Service, which leads to the
@@ -155,7 +156,7 @@ impl Client {
                         .headers_mut()
                         .insert(CONNECTION, http::HeaderValue::from_static("close"));
                 }
-                pace.ends();
+                timeout.ends();
                 Ok::<_, Infallible>(answer)
             }
         });
@@ -225,7 +226,7 @@ async fn answer(
     if paths == Paths::Probes && !probe {
         return response(StatusCode::NOT_FOUND, TEXT, "no such path\n");
     }
-    let verb = Verb::of(&path);
+    let verb = Verb::parse(&path);
     if let (&Method::POST, Some(verb)) = (request.method(), verb) {
         let body = Limited::new(request.into_body(), bounds.body_bytes).collect();
         return match tokio::time::timeout(bounds.body, body).await {
@@ -256,24 +257,13 @@ async fn answer(
     }
 }
 
-/// What a scheduler asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verb {
-    Filter,
-    Prioritize,
-    Preempt,
-    Bind,
-}
-
-impl Verb {
-    fn of(path: &str) -> Option<Self> {
-        match path {
-            "/filter" => Some(Self::Filter),
-            "/prioritize" => Some(Self::Prioritize),
-            "/preempt" => Some(Self::Preempt),
-            "/bind" => Some(Self::Bind),
-            _ => None,
-        }
+named! {
+    /// What a scheduler asks.
+    enum Verb {
+        Filter = "/filter",
+        Prioritize = "/prioritize",
+        Preempt = "/preempt",
+        Bind = "/bind",
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::evaluate::{Placement, Refusal};
 use stelia_placement_rules::request::SharedRequest;
-use stelia_reservations::{BindNotStarted, BindRequest, Moment, NodeName, StartedBind, Ticket, Unavailable};
+use stelia_reservations::{BindNotStarted, BindRequest, Moment, NodeName, StartedBind, Ticket, Unavailable, Version};
 use tokio::time::Instant;
 use tracing::{debug, info};
 
@@ -68,6 +68,17 @@ pub struct ToBind {
 impl ToBind {
     fn pod(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
+    }
+
+    fn binding<'a>(&'a self, version: Version, assigned_cpus: Option<&'a str>) -> Binding<'a> {
+        Binding {
+            namespace: &self.namespace,
+            name: &self.name,
+            uid: &self.uid,
+            version,
+            node: &self.node,
+            assigned_cpus,
+        }
     }
 }
 
@@ -240,14 +251,7 @@ impl Placer {
         let Some(ticket) = promise.ticket().cloned() else {
             return Err(BindError::Crowded(to.node.clone()));
         };
-        let binding = Binding {
-            namespace: &to.namespace,
-            name: &to.name,
-            uid: &to.uid,
-            version: ticket.version,
-            node: &to.node,
-            assigned_cpus,
-        };
+        let binding = to.binding(ticket.version, assigned_cpus);
         let deadline = Instant::now() + DECISION_TIMEOUT;
         let mut uncertain = false;
         loop {
@@ -318,16 +322,8 @@ impl Placer {
 
     /// Binds a pod that claims nothing.
     async fn bind_without_claim(&self, to: &ToBind) -> Result<(), BindError> {
-        let binding = Binding {
-            namespace: &to.namespace,
-            name: &to.name,
-            uid: &to.uid,
-            version: 0,
-            node: &to.node,
-            assigned_cpus: None,
-        };
         self.api
-            .bind(&binding)
+            .bind(&to.binding(0, None))
             .await
             .map_err(|failure| BindError::Bind(to.pod(), to.node.clone(), failure))
     }

@@ -2,7 +2,8 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `rules` | the nodes' rules, as the reservations ask them |
+//! | `node_rules` | the nodes' rules, as the reservations ask them |
+//! | `pod_request` | what a pod requests |
 //! | `feeds` | the watches, whose changes are passed to the reservations |
 //! | `bind` | a bind: the promise, the claim, the binding, in that order |
 //! | `preempt` | where the end of other pods makes room |
@@ -18,24 +19,23 @@ mod explain;
 mod feeds;
 mod filtered_pods;
 mod namespace_queues;
+mod node_rules;
+mod pod_request;
 mod preempt;
 mod promise;
-mod resolve;
-mod retry;
-mod rules;
 #[cfg(test)]
 mod tests;
+mod undecided_binds;
 mod waiting;
+mod wake_waiting;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde_json::Value;
 use stelia_allocator::evaluate::ScoringStrategy;
-use stelia_kubelet::Uid;
 use stelia_placement_rules::cluster::{Question, RequestId, Verdict};
-use stelia_placement_rules::request::{Request, RequestError};
+use stelia_placement_rules::request::Request;
 use stelia_reservations::{Moment, NodeName, ReservationCounts, Reservations, Unavailable};
 use tokio::time::Instant;
 
@@ -47,7 +47,8 @@ pub use bind::{BindError, ToBind};
 pub use explain::Explanation;
 pub use feeds::{Feed, feeds};
 use filtered_pods::{FilteredPod, FilteredPods};
-pub use rules::NodeRules;
+pub use node_rules::NodeRules;
+pub use pod_request::PodError;
 use waiting::Waiting;
 
 /// How the program places.
@@ -110,15 +111,6 @@ pub enum NotReady {
     NotLeader,
     #[error("pods, nodes' objects and claim objects are still being read")]
     NotRead,
-}
-
-/// Why a pod cannot be placed anywhere.
-#[derive(Debug, thiserror::Error)]
-pub enum PodError {
-    #[error("it is not JSON: {0}")]
-    Syntax(#[from] serde_json::Error),
-    #[error(transparent)]
-    Request(#[from] RequestError),
 }
 
 /// A node's answer to a filter or a prioritize call.
@@ -206,32 +198,6 @@ impl Placer {
     /// How many nodes have an object.
     pub fn nodes(&self) -> usize {
         self.state().reservations.rules().cluster.len()
-    }
-
-    /// What a pod requests; `None` if it gets no CPUs of its own and has no VM. `pod` is parsed from the same document.
-    ///
-    /// # Errors
-    /// It fits nowhere.
-    pub(crate) fn request(&self, document: &Value, pod: Option<&parse::Pod>) -> Result<Option<Request>, RequestError> {
-        if pod.is_some_and(|pod| !pod.may_own_cpus) {
-            return Ok(None);
-        }
-        Request::of_pod(document, self.options.strategy).map(Some)
-    }
-
-    /// The UID and the request of a pod that the scheduler asks about, JSON as the API server gives it. The pod is stored for its bind.
-    ///
-    /// # Errors
-    /// It fits nowhere.
-    pub fn record_filtered_pod(&self, pod: &str) -> Result<(Option<Uid>, Option<Request>), PodError> {
-        let document = serde_json::from_str(pod)?;
-        let pod = parse::pod_of(&document);
-        let request = self.request(&document, pod.as_ref())?;
-        let uid = pod.as_ref().map(|pod| pod.uid);
-        if let Some(pod) = pod {
-            self.state().store_filtered(pod, request.clone());
-        }
-        Ok((uid, request))
     }
 
     /// What each of these nodes would do with the pod, in their order. The lock is free while states are evaluated.

@@ -7,9 +7,11 @@ use std::time::Duration;
 use stelia_publication::{Event, Publication};
 
 use crate::answer::{Failure, Kind};
+use crate::backoff::{Pause, Random, RetryPause};
 use crate::decide::pods::is_name;
-use crate::options::{MAX_EVENT_AGE, MAX_QUEUED_EVENTS};
-use crate::pace::{Bucket, Pause, Random, RetryPause};
+use crate::intervals::MAX_EVENT_AGE;
+use crate::options::MAX_QUEUED_EVENTS;
+use crate::token_bucket::Bucket;
 
 /// Requests for the events of one pod at once, and one more in [`EVENT_REFILL_INTERVAL`]: as client-go's recorder limits those of one object.
 const EVENT_BURST: u32 = 25;

@@ -3,7 +3,7 @@
 
 pub mod content;
 mod events;
-mod node;
+mod node_uid;
 mod outcome;
 mod pods;
 mod reconciler;
@@ -19,14 +19,15 @@ use std::time::Duration;
 use serde_json::Value;
 use stelia_publication::Publication;
 
-use crate::options::{CAPACITY_REAPPLY_INTERVAL, GRACE_PERIOD, Options, REAPPLY_INTERVAL, WRITE_INTERVAL};
-use crate::pace::{Random, RetryPause};
+use crate::backoff::{Random, RetryPause};
+use crate::intervals::{CAPACITY_REAPPLY_INTERVAL, GRACE_PERIOD, REAPPLY_INTERVAL, WRITE_INTERVAL};
+use crate::options::Options;
 use crate::reading::Reading;
 use crate::request::{self, Request};
 use crate::status::{Part, Status};
 use content::Freshness;
 use events::{EventTask, Events};
-use node::NodeUid;
+use node_uid::NodeUid;
 use pods::{PodTask, Pods};
 use reconciler::{Digest, Reconciler};
 use taint::{Taint, TaintTask};

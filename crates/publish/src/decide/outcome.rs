@@ -7,7 +7,7 @@ use super::reconciler::{Digest, Reconciler};
 use super::taint::TaintTask;
 use super::{State, Task, TaskKind, content};
 use crate::answer::{Answer, Failure, Kind};
-use crate::pace::Pause;
+use crate::backoff::Pause;
 use crate::status::Part;
 
 impl TaskKind {
@@ -88,12 +88,7 @@ impl State {
 
     /// A request that cannot be written.
     pub(super) fn impossible(&mut self, what: &TaskKind, text: String, now: Duration) {
-        let failure = Failure {
-            kind: Kind::Refused,
-            text,
-            retry_after: None,
-        };
-        self.failed(what, &failure, now);
+        self.failed(what, &Failure::new(Kind::Refused, text), now);
     }
 
     fn api_answers(&mut self) {
@@ -174,6 +169,10 @@ impl State {
     }
 
     fn failed(&mut self, what: &TaskKind, failure: &Failure, now: Duration) {
+        let about = |text| {
+            let failure = failure.clone();
+            problem(what, &Failure { text, ..failure })
+        };
         let mut said = Some(problem(what, failure));
         match what {
             TaskKind::Node => {
@@ -207,27 +206,11 @@ impl State {
             }
             TaskKind::Pod(task) => {
                 let text = self.pods.failed(task, failure, now, &mut self.random);
-                said = text.map(|text| {
-                    problem(
-                        what,
-                        &Failure {
-                            text,
-                            ..failure.clone()
-                        },
-                    )
-                });
+                said = text.map(about);
             }
             TaskKind::Event(task) => {
                 let text = self.events.failed(*task, failure, now, &mut self.random);
-                said = text.map(|text| {
-                    problem(
-                        what,
-                        &Failure {
-                            text,
-                            ..failure.clone()
-                        },
-                    )
-                });
+                said = text.map(about);
             }
         }
         // The Node is not the one whose UID is known: it was deleted, or registered anew.

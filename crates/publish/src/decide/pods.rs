@@ -7,10 +7,11 @@ use serde::Deserialize;
 use stelia_publication::{Pod, Publication};
 
 use crate::answer::{Failure, Kind};
+use crate::backoff::{Pause, Random, RetryPause};
 use crate::decide::content::{self, CONDITION};
 use crate::decide::reconciler::{Digest, Reconciler, digest};
 use crate::options::PodConditions;
-use crate::pace::{Bucket, Pause, Random, RetryPause};
+use crate::token_bucket::Bucket;
 
 /// Requests for pods at once, and one more in [`POD_REFILL_INTERVAL`]: a node that starts with hundreds of VMs takes its time.
 const POD_BURST: u32 = 10;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 
 use crate::answer::{Failure, Kind};
-use crate::options::DEBOUNCE;
-use crate::pace::{Pause, Random, RetryPause};
+use crate::backoff::{Pause, Random, RetryPause};
+use crate::intervals::DEBOUNCE;
 
 /// The hash of a request's body. It is all that is stored about what was written.
 pub(crate) type Digest = [u8; 32];

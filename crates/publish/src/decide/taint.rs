@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::answer::{Failure, Kind};
+use crate::backoff::{Pause, Random, RetryPause};
 use crate::decide::content::REMOVED_TAINTS;
-use crate::options::REAPPLY_INTERVAL;
-use crate::pace::{Pause, Random, RetryPause};
+use crate::intervals::REAPPLY_INTERVAL;
 
 /// The fields of a Node that are read.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -19,27 +19,21 @@ pub struct NodeView {
     pub spec: NodeSpec,
 }
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct NodeMetadata {
-    #[serde(default)]
     pub uid: String,
-    #[serde(default)]
     pub resource_version: String,
-    #[serde(default)]
     pub annotations: std::collections::BTreeMap<String, String>,
-    #[serde(default)]
     pub managed_fields: Vec<ManagedFields>,
 }
 
 /// Who owns fields of an object.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
 pub struct ManagedFields {
-    #[serde(default)]
     pub manager: String,
-    #[serde(default)]
     pub operation: String,
-    #[serde(default)]
     pub subresource: String,
 }
 

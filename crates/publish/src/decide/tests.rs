@@ -21,6 +21,7 @@ fn told(free: u32, ready: bool, pods: &[u32], events: u64) -> Publication {
         namespace: "tenant".into(),
         name: format!("vm-{number}"),
         container: "compute".into(),
+        isolation: "vcpus".into(),
         state: "isolated".into(),
         isolated: (free + number).is_multiple_of(2),
         reason: "Isolated".into(),

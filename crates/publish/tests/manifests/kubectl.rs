@@ -12,10 +12,10 @@ use crate::{cluster, documents, folders, kind, name, read, repository, strings};
 
 /// The program, which the script installs where it is missing.
 fn kubectl() -> PathBuf {
-    let script = repository("packaging/kubectl");
-    let found = Command::new(&script).output().expect("run packaging/kubectl");
+    let script = repository("packaging/tools/kubectl");
+    let found = Command::new(&script).output().expect("run packaging/tools/kubectl");
     let said = String::from_utf8_lossy(&found.stderr);
-    assert!(found.status.success(), "packaging/kubectl: {said}");
+    assert!(found.status.success(), "packaging/tools/kubectl: {said}");
     String::from_utf8(found.stdout).expect("a path").trim().into()
 }
 

@@ -230,6 +230,7 @@ pub fn pod(number: u32, isolated: bool) -> Pod {
         namespace: "tenant".into(),
         name: format!("vm-{number}"),
         container: "compute".into(),
+        isolation: "vcpus".into(),
         state: if isolated { "isolated" } else { "floating" }.into(),
         isolated,
         reason: if isolated { "Isolated" } else { "Floating" }.into(),

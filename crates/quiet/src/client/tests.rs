@@ -27,7 +27,7 @@ fn with(
 fn answering(answer: impl Into<Vec<u8>>) -> impl FnOnce(UnixStream) + Send + 'static {
     let answer = answer.into();
     move |mut stream| {
-        line::read(&mut stream, MAX_LINE, ANSWER_TIMEOUT).unwrap();
+        socket_line::read(&mut stream, MAX_LINE, ANSWER_TIMEOUT).unwrap();
         let _ = stream.write_all(&answer);
     }
 }
@@ -48,9 +48,9 @@ fn an_order_is_one_line_and_the_report_comes_back() {
     };
     let answer = serde_json::to_string(&Answer::Done(report.clone())).unwrap();
     let peer = move |mut stream: UnixStream| {
-        let text = line::read(&mut stream, MAX_LINE, ANSWER_TIMEOUT).unwrap();
+        let text = socket_line::read(&mut stream, MAX_LINE, ANSWER_TIMEOUT).unwrap();
         assert_eq!(serde_json::from_str::<Order>(&text).unwrap(), expected);
-        line::write(&mut stream, &answer, ANSWER_TIMEOUT).unwrap();
+        socket_line::write(&mut stream, &answer, ANSWER_TIMEOUT).unwrap();
     };
     assert_eq!(with(peer, &wanted, ANSWER_TIMEOUT).unwrap(), report);
 }
@@ -151,8 +151,8 @@ fn asked<T>(answer: &str, ask: impl FnOnce(&Path) -> Result<T, OrderError>) -> (
     let answer = answer.to_owned();
     let peer = thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;
-        let text = line::read(&mut stream, MAX_LINE, ANSWER_TIMEOUT).unwrap();
-        line::write(&mut stream, &answer, ANSWER_TIMEOUT).unwrap();
+        let text = socket_line::read(&mut stream, MAX_LINE, ANSWER_TIMEOUT).unwrap();
+        socket_line::write(&mut stream, &answer, ANSWER_TIMEOUT).unwrap();
         text
     });
     let result = ask(&path);
@@ -164,6 +164,7 @@ fn an_attribution_is_begun_and_finished_in_a_line_each() {
     let target = Target {
         cpus: "2-3".parse().unwrap(),
         own: [7].into(),
+        by_thread: false,
     };
     let (line, result) = asked("\"begun\"", |path| begin(path, &target, ANSWER_TIMEOUT));
     result.unwrap();
@@ -177,7 +178,7 @@ fn an_attribution_is_begun_and_finished_in_a_line_each() {
         ..Attribution::default()
     };
     let answer = serde_json::to_string(&Answer::Attributed(counted.clone())).unwrap();
-    let (line, result) = asked(&answer, |path| finish(path, ANSWER_TIMEOUT));
+    let (line, result) = asked(&answer, |path| finish(path, &BTreeSet::new(), ANSWER_TIMEOUT));
     assert_eq!(
         (line.as_str(), result.unwrap()),
         ("{\"attribute\":{\"finish\":{}}}", counted)
@@ -186,7 +187,7 @@ fn an_attribution_is_begun_and_finished_in_a_line_each() {
 
 #[test]
 fn an_answer_to_something_else_is_none_and_an_older_program_refuses() {
-    let (_, result) = asked("\"begun\"", |path| finish(path, ANSWER_TIMEOUT));
+    let (_, result) = asked("\"begun\"", |path| finish(path, &BTreeSet::new(), ANSWER_TIMEOUT));
     let text = result.unwrap_err().to_string();
     assert_eq!(text, "the answer \"begun\" does not answer what was asked");
     let older = "{\"refused\":\"it is not JSON that is understood: unknown field `attribute`\"}";
@@ -200,7 +201,7 @@ fn a_count_whose_beginning_is_not_answered_is_ended() {
     let path = folder.path().join("quiet.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let peer = thread::spawn(move || {
-        let asked = |stream: &mut UnixStream| line::read(stream, MAX_LINE, ANSWER_TIMEOUT).unwrap();
+        let asked = |stream: &mut UnixStream| socket_line::read(stream, MAX_LINE, ANSWER_TIMEOUT).unwrap();
         let mut slow = listener.accept().unwrap().0;
         let begun = asked(&mut slow);
         // Kept open until the other one came.

@@ -1,174 +1,253 @@
-//! Reads the interrupts of devices and their masks: `/proc/irq` and `/sys/kernel/irq`.
+//! Keeps device interrupts off the CPUs of VMs: one round reads everything, decides (`wanted_mask`), saves what is needed to undo
+//! the changes (`saved_masks`), and only then writes the masks that differ.
+//!
+//! A mask may change at any time (irqbalance, CPUs that go offline and return, drivers that are loaded again), so every
+//! round compares all masks. An interrupt whose mask is as wanted still counts as disturbing until its counts in
+//! `/proc/interrupts` stop rising.
 
+pub(crate) mod read;
+mod remaining_cause;
+mod round_history;
+mod saved_masks;
 #[cfg(test)]
 mod tests;
+mod wanted_mask;
+mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 
-use serde::{Deserialize, Serialize};
+use stelia_api::quiet::Report;
 use stelia_cpus::CpuSet;
-use stelia_node::counters::interrupts::{Table, is_legacy_timer, vfio_device};
+use stelia_node::counters::interrupts::{PATH, Table};
 use stelia_text::excerpt::cause;
 
-use crate::files::Files;
+use crate::failure::problem;
+use crate::files::{Files, System};
+use crate::order::Order;
+use read::{Identity, Interrupt};
+pub use round_history::Memory;
+use saved_masks::{Record, SavedMask};
+use wanted_mask::{Cpus, Decision, Device};
+use write::{Outcome, Writer};
 
-/// The mask of new interrupts.
-pub const DEFAULT: &str = "/proc/irq/default_smp_affinity";
-
-const ONLINE: &str = "/sys/devices/system/cpu/online";
-
-/// The file with the mask of an interrupt, as a list.
-pub fn mask_path(irq: u32) -> String {
-    format!("/proc/irq/{irq}/smp_affinity_list")
+/// An interrupt in this round.
+struct Task<'a> {
+    interrupt: Interrupt,
+    /// The pod and the CPUs of the VM to whose own device it belongs.
+    owner: Option<(&'a str, &'a CpuSet)>,
+    decision: Decision,
+    /// The CPUs of VMs that it must leave.
+    disturbed: CpuSet,
+    /// Its mask is not changed while it has no driver.
+    has_no_driver: bool,
+    is_recorded: bool,
 }
 
-/// Identifies an interrupt. Its number is not enough, because the kernel gives a number again once it is free.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Identity {
-    pub irq: u32,
-    /// The number at its controller.
-    pub hwirq: String,
-    /// The drivers that handle it, joined by commas; empty while there is none.
-    pub actions: String,
-}
-
-impl Identity {
-    /// PCI address of the VFIO device that it belongs to. `None` for others, and for a line shared with others: that
-    /// has several drivers. The names are those of the kernel's `vfio_pci_intrs.c`, such as
-    /// `vfio-msix[0](0000:3b:00.0)`.
-    pub fn vfio_device(&self) -> Option<&str> {
-        vfio_device(&self.actions)
+impl Task<'_> {
+    fn irq(&self) -> u32 {
+        self.interrupt.identity.irq
     }
 
-    /// Whether `now`, which has this recorded interrupt's number, is the same interrupt. Drivers come and go during its life: a
-    /// line that several devices share is one interrupt, whichever drivers use it. It is a different interrupt if it has
-    /// drivers and none of the recorded ones is among them.
-    pub fn lives_on_as(&self, now: &Self) -> bool {
-        let drivers = |identity: &Self| -> BTreeSet<String> {
-            let names = identity
-                .actions
-                .split(',')
-                .map(str::trim)
-                .filter(|name| !name.is_empty());
-            names.map(str::to_owned).collect()
-        };
-        let (before, after) = (drivers(self), drivers(now));
-        let same = (self.irq, &self.hwirq) == (now.irq, &now.hwirq);
-        same && (before.is_empty() || after.is_empty() || !before.is_disjoint(&after))
-    }
-}
-
-/// An interrupt as it was read.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Interrupt {
-    pub identity: Identity,
-    /// The CPUs on which it may fire. The kernel shows a new mask at once, even if the interrupt moves only when it fires
-    /// next.
-    pub mask: CpuSet,
-    /// The CPUs of the device's NUMA node; empty: it has none.
-    pub local: CpuSet,
-}
-
-/// The result of reading all interrupts.
-#[derive(Debug, Default)]
-pub struct InterruptScan {
-    /// By number.
-    pub interrupts: Vec<Interrupt>,
-    /// Interrupts that exist and could not be read.
-    pub unread: BTreeSet<u32>,
-    /// Why they could not be read.
-    pub problems: Vec<String>,
-}
-
-/// The online CPUs.
-///
-/// # Errors
-/// With the path and the cause.
-pub fn online(files: &dyn Files) -> Result<CpuSet, String> {
-    cpus(files, ONLINE).map_err(|error| failed(ONLINE, &error))
-}
-
-/// The mask of new interrupts.
-///
-/// # Errors
-/// With the path and the cause.
-pub fn default_mask(files: &dyn Files) -> Result<CpuSet, String> {
-    let text = files.read(DEFAULT).map_err(|error| failed(DEFAULT, &error))?;
-    CpuSet::from_mask(text.trim()).ok_or_else(|| format!("read {DEFAULT}: {text:?} is not a mask"))
-}
-
-/// The CPUs on which an interrupt fires now or, if a move is pending, will fire. `None` if the kernel has no such file.
-pub fn effective(files: &dyn Files, irq: u32) -> Option<CpuSet> {
-    cpus(files, &format!("/proc/irq/{irq}/effective_affinity_list")).ok()
-}
-
-/// Every interrupt of a device, including those without a driver at present. An interrupt that goes away meanwhile is left out.
-///
-/// # Errors
-/// The list of interrupts cannot be read: with the path and the cause.
-pub fn read(files: &dyn Files, table: &Table) -> Result<InterruptScan, String> {
-    const ALL: &str = "/proc/irq";
-    let mut numbers: Vec<u32> = files
-        .list(ALL)
-        .map_err(|error| failed(ALL, &error))?
-        .iter()
-        .filter_map(|name| name.parse().ok())
-        .collect();
-    numbers.sort_unstable();
-    let mut scan = InterruptScan::default();
-    let mut nodes = BTreeMap::new();
-    for irq in numbers {
-        let skipped = table.lines.get(&irq).is_some_and(|line| !line.is_device());
-        if skipped || is_legacy_timer(irq) {
-            continue;
-        }
-        match read_one(files, irq, &mut nodes) {
-            Ok(interrupt) => scan.interrupts.push(interrupt),
-            Err((_, error)) if error.kind() == io::ErrorKind::NotFound => {}
-            Err((path, error)) => {
-                scan.unread.insert(irq);
-                scan.problems.push(failed(&path, &error));
-            }
+    fn device(&self) -> Device<'_> {
+        Device {
+            local: &self.interrupt.local,
+            own: self.owner.map(|(_, cpus)| cpus),
         }
     }
-    Ok(scan)
 }
 
-fn read_one(files: &dyn Files, irq: u32, nodes: &mut BTreeMap<u32, CpuSet>) -> Result<Interrupt, (String, io::Error)> {
-    let read = |path: String| files.read(&path).map_err(|error| (path, error));
-    let attribute = |name: &str| read(format!("/sys/kernel/irq/{irq}/{name}"));
-    let identity = Identity {
-        irq,
-        // Interrupts without a domain have an empty file.
-        hwirq: attribute("hwirq")?.trim().into(),
-        actions: attribute("actions")?.trim().into(),
+/// Carry out what the order says of device interrupts. Failures are in the report.
+///
+/// Without [`Order::steer`], or without VMs, everything is undone: each mask that is still the one written here is
+/// replaced by the base.
+pub fn carry_out(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Report) {
+    if let Err(text) = round(system, order, memory, report) {
+        problem(report, "", text);
+    }
+}
+
+/// # Errors
+/// The masks or the online CPUs cannot be read, or the base record cannot be saved. Then nothing was written.
+fn round(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Report) -> Result<(), String> {
+    let files = system.files;
+    let steering = order.steer && !order.vms.is_empty();
+    let before = Record::load(system.store)?;
+    if !steering {
+        *memory = Memory::default();
+        if before.is_empty() {
+            return Ok(());
+        }
+    }
+    let cpus = Cpus::new(order, read::online(files)?);
+    let table = read_counts(files).unwrap_or_else(|text| {
+        problem(report, "", text);
+        Table::default()
+    });
+    let scan = read::read(files, &table)?;
+    for text in scan.problems {
+        problem(report, "", text);
+    }
+    let handled = scan.interrupts.iter().filter(|one| !one.identity.actions.is_empty());
+    report.interrupts = u32::try_from(handled.count()).unwrap_or(u32::MAX);
+
+    let default_mask = read::default_mask(files)?;
+    let default = cpus.decide_default(before.default.as_ref(), &default_mask);
+    memory.begin(&scan.interrupts);
+    let tasks = tasks(&before, scan.interrupts, order, &cpus, memory, steering);
+    let record = record(&before, &default, &tasks, &scan.unread);
+    if record != before {
+        record.save(system.store)?;
+    }
+
+    let mut writer = Writer {
+        system,
+        cpus: &cpus,
+        record,
+        report,
+        steering,
+        not_restored: BTreeSet::new(),
     };
-    let path = mask_path(irq);
-    let mask = cpus(files, &path).map_err(|error| (path, error))?;
-    let node = read(format!("/proc/irq/{irq}/node"))
-        .ok()
-        .and_then(|text| text.trim().parse().ok());
-    let local = node.map(|node: u32| nodes.entry(node).or_insert_with(|| node_cpus(files, node)).clone());
-    Ok(Interrupt {
-        identity,
-        mask,
-        local: local.unwrap_or_default(),
-    })
+    if steering {
+        writer.set_default(&default_mask, &default.wanted);
+        for task in &tasks {
+            let outcome = writer.set_mask(task, memory);
+            report_on(task, &outcome, &table, memory, &mut writer);
+        }
+        memory.end(&cpus.exclusive, &table);
+    } else {
+        let places: BTreeMap<u32, usize> = before.interrupts.iter().map(|(id, _)| id.irq).zip(0..).collect();
+        let mut tasks: Vec<&Task<'_>> = tasks.iter().collect();
+        tasks.sort_by_key(|task| std::cmp::Reverse(places.get(&task.irq())));
+        for task in tasks {
+            let outcome = writer.set_mask(task, memory);
+            writer.note_restored(task, &outcome);
+        }
+        writer.set_default(&default_mask, &default.wanted);
+        writer.save_rest(&scan.unread)?;
+    }
+    Ok(())
 }
 
-/// Empty if the kernel has no NUMA nodes: CPUs near the device are only preferred.
-fn node_cpus(files: &dyn Files, node: u32) -> CpuSet {
-    cpus(files, &format!("/sys/devices/system/node/node{node}/cpulist")).unwrap_or_default()
+/// Read `/proc/interrupts`, twice if necessary: a CPU that goes on- or offline during a reading makes its text invalid.
+fn read_counts(files: &dyn Files) -> Result<Table, String> {
+    let read = || {
+        let text = files
+            .read(PATH)
+            .map_err(|error| format!("read {PATH}: {}", cause(&error)))?;
+        Table::parse(text.as_bytes()).map_err(|error| format!("{PATH}: {error}"))
+    };
+    read().or_else(|_| read())
 }
 
-fn cpus(files: &dyn Files, path: &str) -> io::Result<CpuSet> {
-    let text = files.read(path)?;
-    text.parse()
-        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+/// What to do with each interrupt. An interrupt without a driver is included only if the record has a changed mask for it: it
+/// keeps that mask until it has a driver again, and gets its base back when everything is undone.
+fn tasks<'a>(
+    before: &Record,
+    interrupts: Vec<Interrupt>,
+    order: &'a Order,
+    cpus: &Cpus,
+    memory: &Memory,
+    steering: bool,
+) -> Vec<Task<'a>> {
+    let recorded: BTreeMap<u32, (&Identity, &SavedMask)> = before
+        .interrupts
+        .iter()
+        .map(|(identity, saved)| (identity.irq, (identity, saved)))
+        .collect();
+    let task = |interrupt: Interrupt| {
+        let has_no_driver = interrupt.identity.actions.is_empty();
+        let entry = recorded.get(&interrupt.identity.irq);
+        let entry = entry.filter(|(identity, _)| identity.lives_on_as(&interrupt.identity));
+        let saved = entry.map(|(_, saved)| *saved);
+        if has_no_driver && saved.is_none_or(|saved| saved.ours.is_empty()) {
+            return None;
+        }
+        let owner = wanted_mask::owner(order, interrupt.identity.vfio_device()).map(|(pod, vm)| (pod, &vm.cpus));
+        let device = Device {
+            local: &interrupt.local,
+            own: owner.map(|(_, cpus)| cpus),
+        };
+        let decision = if has_no_driver && steering {
+            Decision {
+                saved: saved?.clone(),
+                wanted: interrupt.mask.clone(),
+            }
+        } else if memory.refusal(&interrupt.identity).is_some() {
+            Decision {
+                wanted: cpus.wanted(&interrupt.mask, device),
+                saved: SavedMask {
+                    base: interrupt.mask.clone(),
+                    ours: Vec::new(),
+                },
+            }
+        } else {
+            cpus.decide(saved, &interrupt.mask, device, before.default.as_ref())
+        };
+        let disturbed = cpus.disturbed(device);
+        Some(Task {
+            is_recorded: saved.is_some(),
+            interrupt,
+            owner,
+            decision,
+            disturbed,
+            has_no_driver,
+        })
+    };
+    interrupts.into_iter().filter_map(task).collect()
 }
 
-fn failed(path: &str, error: &io::Error) -> String {
-    format!("read {path}: {}", cause(error))
+/// The record as it has to be saved before anything is written. Interrupts of the former record keep their places, with the
+/// drivers that they have now, even if they could not be read now. Interrupts that went away, or whose number means another
+/// one now, are left out.
+fn record(before: &Record, default: &Decision, tasks: &[Task<'_>], unread: &BTreeSet<u32>) -> Record {
+    let mut by_irq: BTreeMap<u32, &Task<'_>> = tasks.iter().map(|task| (task.irq(), task)).collect();
+    let recorded = before.interrupts.iter().filter_map(|(identity, earlier)| {
+        let Some(task) = by_irq.get(&identity.irq).copied() else {
+            return unread
+                .contains(&identity.irq)
+                .then(|| (identity.clone(), earlier.clone()));
+        };
+        if !task.is_recorded {
+            return None;
+        }
+        by_irq.remove(&identity.irq);
+        let now = &task.decision.saved;
+        // The entry of a mask that was never changed only tells that the interrupt is not new. Other programs may move it all
+        // day, and the record is not saved again for that.
+        let never_changed = earlier.ours.is_empty() && now.ours.is_empty();
+        let saved = if never_changed { earlier } else { now };
+        Some((task.interrupt.identity.clone(), saved.clone()))
+    });
+    let mut interrupts: Vec<(Identity, SavedMask)> = recorded.collect();
+    let new = by_irq.into_values();
+    interrupts.extend(new.map(|task| (task.interrupt.identity.clone(), task.decision.saved.clone())));
+    let default = Some(default.saved.clone()).filter(|saved| !saved.ours.is_empty());
+    Record { default, interrupts }
+}
+
+/// Add the interrupt's outcome to the report.
+fn report_on(task: &Task<'_>, outcome: &Outcome, table: &Table, memory: &mut Memory, writer: &mut Writer<'_>) {
+    if task.has_no_driver {
+        return;
+    }
+    let line = table.lines.get(&task.irq());
+    let files = writer.system.files;
+    let mask = match outcome {
+        Outcome::Gone => return,
+        Outcome::Set(mask) | Outcome::Alternative(mask) => mask,
+        _ => &task.interrupt.mask,
+    };
+    let history = memory.update(task, outcome, mask, line, files);
+    let saved = &task.decision.saved;
+    let is_moved = !saved.ours.is_empty() && *mask != saved.base;
+    let failed = matches!(outcome, Outcome::NoVector(_) | Outcome::Failed(_));
+    writer.report.moved += u32::from(is_moved && !failed && mask.is_disjoint(&task.disturbed));
+    let remaining = remaining_cause::remaining(task, outcome, mask, history, files);
+    let pod = task.owner.map_or("", |(pod, _)| pod);
+    match outcome {
+        Outcome::Failed(text) => problem(writer.report, pod, text.clone()),
+        Outcome::NoVector(text) if remaining.is_none() => problem(writer.report, pod, text.clone()),
+        _ => {}
+    }
+    writer.report.remaining.extend(remaining);
 }

@@ -24,7 +24,7 @@ use stelia_node::proc::start_time;
 use crate::failure::{Failure, problem};
 use crate::files::{Files, System};
 use crate::order::Order;
-use crate::record;
+use crate::store_json;
 use protocol::Setup;
 
 /// The directory of the sockets of irqbalance 1.7 and later. Earlier ones have abstract sockets, which a unit with its own
@@ -69,10 +69,8 @@ struct Process {
 /// # Cost
 /// One message, and a second one if the list changes.
 pub fn carry_out(system: System<'_>, sockets: &Path, order: &Order, report: &mut Report) {
-    let mut exclusive = CpuSet::new();
-    if order.steer {
-        order.vms.values().for_each(|vm| exclusive.union_with(&vm.cpus));
-    }
+    let vms = order.vms.values().filter(|_| order.steer);
+    let exclusive: CpuSet = vms.flat_map(|vm| vm.cpus.iter()).collect();
     if let Err(failure) = send_bans(system, sockets, &exclusive, report) {
         report.irqbalance = Irqbalance::NotInformed;
         problem(report, "", failure);
@@ -80,7 +78,7 @@ pub fn carry_out(system: System<'_>, sockets: &Path, order: &Order, report: &mut
 }
 
 fn send_bans(system: System<'_>, sockets: &Path, exclusive: &CpuSet, report: &mut Report) -> Result<(), Failure> {
-    let mut record: Record = record::load(system.store, RECORD)?;
+    let mut record: Record = store_json::load(system.store, RECORD)?;
     if exclusive.is_empty() && record.is_empty() {
         return Ok(());
     }
@@ -88,7 +86,7 @@ fn send_bans(system: System<'_>, sockets: &Path, exclusive: &CpuSet, report: &mu
     let running = running(system.files, sockets)?;
     record.retain(|pid, sent| running.iter().any(|one| (one.pid, one.start) == (*pid, sent.start)));
     if record != saved {
-        record::save(system.store, RECORD, &record)?;
+        store_json::save(system.store, RECORD, &record)?;
     }
     for process in running {
         if exclusive.is_empty() && !record.contains_key(&process.pid) {
@@ -138,7 +136,7 @@ fn send_ban(system: System<'_>, process: &Process, exclusive: &CpuSet, record: &
             return Ok(());
         }
         record.insert(process.pid, sent);
-        record::save(system.store, RECORD, record)
+        store_json::save(system.store, RECORD, record)
     };
     // The last list sent is compared too: irqbalance takes it at its next scan, which may be late.
     if want == in_force && want == sent.ours {
@@ -230,6 +228,5 @@ fn running(files: &dyn Files, sockets: &Path) -> Result<Vec<Process>, Failure> {
 }
 
 fn seconds_since_boot() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    u64::try_from(now.tv_sec).unwrap_or(0)
+    stelia_node::clock::since_boot().as_secs()
 }

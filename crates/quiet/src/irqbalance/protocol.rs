@@ -3,18 +3,15 @@
 
 use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    UCred, connect, sendmsg, socket_with,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, UCred, sendmsg};
 use rustix::process::{getgid, getpid, getuid};
 use stelia_cpus::CpuSet;
 use stelia_text::excerpt::excerpt;
+
+use crate::client::connect_to;
 
 /// Limit of a list, in bytes: irqbalance receives into 500 bytes and would use the beginning of a longer list.
 pub(super) const MAX_LIST_BYTES: usize = 499;
@@ -73,10 +70,8 @@ pub(super) fn ban(cpus: &CpuSet) -> String {
 /// Send a message and return what is answered before the connection ends.
 pub(super) fn exchange(path: &Path, message: &str) -> io::Result<String> {
     let end = Instant::now() + ANSWER_TIMEOUT;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Its queue holds one connection.
-    set_socket_timeout(&socket, Timeout::Send, Some(ANSWER_TIMEOUT))?;
-    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    // With a timeout, because its queue holds one connection.
+    let mut stream = connect_to(path, ANSWER_TIMEOUT)?;
     let credentials = UCred {
         pid: getpid(),
         uid: getuid(),
@@ -87,7 +82,7 @@ pub(super) fn exchange(path: &Path, message: &str) -> io::Result<String> {
     control.push(SendAncillaryMessage::ScmCredentials(credentials));
     // In one piece: it receives once.
     let sent = sendmsg(
-        &socket,
+        &stream,
         &[IoSlice::new(message.as_bytes())],
         &mut control,
         SendFlags::NOSIGNAL,
@@ -95,7 +90,6 @@ pub(super) fn exchange(path: &Path, message: &str) -> io::Result<String> {
     if sent != message.len() {
         return Err(io::ErrorKind::WriteZero.into());
     }
-    let mut stream = UnixStream::from(socket);
     let (mut answer, mut part) = (Vec::new(), [0; 4096]);
     loop {
         let left = end.saturating_duration_since(Instant::now());

@@ -348,14 +348,14 @@ fn after_a_crash_between_record_and_message_the_message_is_sent_and_the_base_is_
         node.carry_out(&["2-3"]);
         state.lock().unwrap().told();
         // The next list is recorded, and not sent.
-        let mut record: Record = record::load(&node.store, RECORD).unwrap();
+        let mut record: Record = store_json::load(&node.store, RECORD).unwrap();
         let told = record.get_mut(&70).unwrap();
         told.before = told.ours.clone();
         told.ours = exclusive
             .iter()
             .fold(told.base.clone(), |all, list| all.union(&set(list)));
         told.at = 1;
-        record::save(&node.store, RECORD, &record).unwrap();
+        store_json::save(&node.store, RECORD, &record).unwrap();
         node.carry_out(exclusive);
         state.lock().unwrap().scan();
         node.carry_out(&[]);

@@ -11,6 +11,9 @@ use crate::failure::{Failure, problem};
 use crate::files::Files;
 use crate::order::{Order, Vm};
 
+/// The file of a policy that has the governor in use.
+const GOVERNOR: &str = "scaling_governor";
+
 fn path(policy: &str, file: &str) -> String {
     format!("{CPUS}/cpufreq/{policy}/{file}")
 }
@@ -51,8 +54,9 @@ pub(super) fn plan(
             match governor_to_replace(files, vm, &policy, want) {
                 Ok(now) => {
                     let decision = decide(record.get(&policy), &now, want);
+                    let path = path(&policy, GOVERNOR);
                     wanted.push(policy.clone());
-                    apply(&policy, decision, pod, record, &mut writes);
+                    decision.apply(policy, path, pod, record, &mut writes);
                 }
                 Err(Unusable::NotAllowed(why)) => problem(report, pod, format!("governor {want:?}: {why}")),
                 Err(Unusable::Unread(failure)) => {
@@ -74,30 +78,16 @@ pub(super) fn plan(
                 Ok(members) => !members.is_disjoint(&unread_cpus),
                 Err(failure) => !is_gone(&failure),
             };
-        let decision = match (record.get(&policy), read(files, &path(&policy, "scaling_governor"))) {
-            (change, _) if may_be_wanted => Decision::keep(change),
-            (Some(change), Ok(now)) => Decision::undo(change, &now),
-            // It cannot be read while all its CPUs are offline, and has the same governor when one is back (`last_governor` in
-            // drivers/cpufreq/cpufreq.c).
-            (change, Err(failure)) if !is_gone(&failure) => Decision::keep(change),
-            // A policy ends with its last CPU, and a new one begins with the default.
-            _ => Decision::keep(None),
+        let path = path(&policy, GOVERNOR);
+        // It cannot be read while all its CPUs are offline, and has the same governor when one is back (`last_governor` in
+        // drivers/cpufreq/cpufreq.c). A policy ends with its last CPU, and a new one begins with the default.
+        let decision = match may_be_wanted {
+            true => Decision::keep(record.get(&policy)),
+            false => Decision::unwanted(record.get(&policy), read(files, &path)),
         };
-        apply(&policy, decision, "", record, &mut writes);
+        decision.apply(policy, path, "", record, &mut writes);
     }
     writes
-}
-
-fn apply(policy: &str, decision: Decision, pod: &str, record: &mut BTreeMap<String, Change>, writes: &mut Vec<Write>) {
-    match decision.record {
-        Some(change) => record.insert(policy.to_owned(), change),
-        None => record.remove(policy),
-    };
-    writes.extend(decision.write.map(|value| Write {
-        pod: pod.to_owned(),
-        path: path(policy, "scaling_governor"),
-        value,
-    }));
 }
 
 /// The result of reading the policies of a VM's CPUs.
@@ -171,5 +161,5 @@ fn governor_to_replace(files: &dyn Files, vm: &Vm, policy: &str, want: &str) -> 
     if !available.split_whitespace().any(|name| name == want) {
         return Err(Unusable::NotAllowed(format!("{policy} has only {available}")));
     }
-    read(files, &path(policy, "scaling_governor")).map_err(Unusable::Unread)
+    read(files, &path(policy, GOVERNOR)).map_err(Unusable::Unread)
 }

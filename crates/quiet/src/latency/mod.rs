@@ -16,7 +16,7 @@ use stelia_api::quiet::Report;
 use crate::failure::{Failure, problem};
 use crate::files::{Files, System};
 use crate::order::Order;
-use crate::record;
+use crate::store_json;
 
 /// The record's name in the store.
 const RECORD: &str = "latency.json";
@@ -75,6 +75,28 @@ impl Decision {
             record: None,
         }
     }
+
+    /// The decision about a file that is not in an order any more.
+    fn unwanted(record: Option<&Change>, now: Result<String, Failure>) -> Self {
+        match (record, now) {
+            (Some(change), Ok(now)) => Self::undo(change, &now),
+            (change, Err(failure)) if !is_gone(&failure) => Self::keep(change),
+            _ => Self::keep(None),
+        }
+    }
+
+    /// Enters the decision about the file `path`, which has this key in the record.
+    fn apply<K: Ord>(self, key: K, path: String, pod: &str, record: &mut BTreeMap<K, Change>, writes: &mut Vec<Write>) {
+        match self.record {
+            Some(change) => record.insert(key, change),
+            None => record.remove(&key),
+        };
+        writes.extend(self.write.map(|value| Write {
+            pod: pod.to_owned(),
+            path,
+            value,
+        }));
+    }
 }
 
 /// A file that is to be written.
@@ -90,7 +112,7 @@ struct Write {
 /// # Cost
 /// One read for each CPU of a VM that has a latency, a few for each VM that has a governor, and writes only of values that differ.
 pub fn carry_out(system: System<'_>, order: &Order, report: &mut Report) {
-    let before: Record = match record::load(system.store, RECORD) {
+    let before: Record = match store_json::load(system.store, RECORD) {
         Ok(before) => before,
         Err(failure) => return problem(report, "", failure),
     };
@@ -106,7 +128,7 @@ pub fn carry_out(system: System<'_>, order: &Order, report: &mut Report) {
     both.latency.extend(after.latency.clone());
     both.governor.extend(after.governor.clone());
     if both != before
-        && let Err(failure) = record::save(system.store, RECORD, &both)
+        && let Err(failure) = store_json::save(system.store, RECORD, &both)
     {
         return problem(report, "", failure);
     }
@@ -129,7 +151,7 @@ pub fn carry_out(system: System<'_>, order: &Order, report: &mut Report) {
     // The entry of a value that was not restored stays, and the next order tries again.
     let last = if all_done { after } else { both.clone() };
     if last != both
-        && let Err(failure) = record::save(system.store, RECORD, &last)
+        && let Err(failure) = store_json::save(system.store, RECORD, &last)
     {
         problem(report, "", failure);
     }

@@ -84,7 +84,7 @@ pub(super) fn plan(
             match read(files, &path(cpu)) {
                 Ok(now) => {
                     let decision = decide(record.get(&cpu), &now, &want);
-                    apply(cpu, decision, pod, record, &mut writes);
+                    decision.apply(cpu, path(cpu), pod, record, &mut writes);
                 }
                 Err(failure) => {
                     unread.insert(cpu);
@@ -98,28 +98,11 @@ pub(super) fn plan(
     }
     let unwanted: Vec<u32> = record.keys().copied().filter(|cpu| !wanted.contains(*cpu)).collect();
     for cpu in unwanted {
-        let decision = match (record.get(&cpu), read(files, &path(cpu))) {
-            (Some(change), Ok(now)) => Decision::undo(change, &now),
-            // The next order tries again.
-            (change, Err(failure)) if !is_gone(&failure) => Decision::keep(change),
-            // A CPU that is no longer there has nothing to restore.
-            _ => Decision::keep(None),
-        };
-        apply(cpu, decision, "", record, &mut writes);
+        // If the file cannot be read, the next order tries again. A CPU that is no longer there has nothing to restore.
+        let decision = Decision::unwanted(record.get(&cpu), read(files, &path(cpu)));
+        decision.apply(cpu, path(cpu), "", record, &mut writes);
     }
     writes
-}
-
-fn apply(cpu: u32, decision: Decision, pod: &str, record: &mut BTreeMap<u32, Change>, writes: &mut Vec<Write>) {
-    match decision.record {
-        Some(change) => record.insert(cpu, change),
-        None => record.remove(&cpu),
-    };
-    writes.extend(decision.write.map(|value| Write {
-        pod: pod.to_owned(),
-        path: path(cpu),
-        value,
-    }));
 }
 
 /// Whether a cpuidle driver exists, without which the kernel ignores the value. True if that cannot be read.

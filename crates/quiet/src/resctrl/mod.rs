@@ -10,7 +10,7 @@
 mod counters;
 #[cfg(test)]
 mod fake;
-mod groups;
+mod group_files;
 mod schemata;
 #[cfg(test)]
 mod tests;
@@ -24,7 +24,7 @@ use crate::failure::problem;
 use crate::files::System;
 use crate::order::Order;
 use counters::Caches;
-use groups::{DEFAULT, GroupWriter, Groups, ROOT};
+use group_files::{DEFAULT, GroupWriter, Groups, ROOT};
 
 /// The caches as this process has read them.
 #[derive(Debug, Default)]
@@ -59,7 +59,7 @@ impl Member<'_> {
 /// Some reads for each group, and one for each counter of the caches of its CPUs.
 pub fn carry_out(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Report) {
     let files = system.files;
-    let groups = match groups::read(files) {
+    let groups = match group_files::read(files) {
         Ok(Some(groups)) => groups,
         Ok(None) => {
             if !order.vms.is_empty() && is_wanted(order) {
@@ -101,15 +101,14 @@ fn is_wanted(order: &Order) -> bool {
 
 /// The VMs that are to be in groups of ours, without those whose CPUs another program has put into its group.
 fn members<'a>(order: &'a Order, groups: &Groups, report: &mut Report) -> Vec<Member<'a>> {
-    let mut online = CpuSet::new();
-    groups.values().for_each(|group| online.union_with(&group.cpus));
+    let online: CpuSet = groups.values().flat_map(|group| group.cpus.iter()).collect();
     let mut members = Vec::new();
     for (pod, vm) in &order.vms {
         let cpus = vm.cpus.intersection(&online);
         if cpus.is_empty() || !(order.cache_monitoring || vm.cache_class.is_some()) {
             continue;
         }
-        let Some(monitor) = groups::own_group(pod) else {
+        let Some(monitor) = group_files::own_group(pod) else {
             problem(report, pod, "caches: this pod UID is not a name that a group can have");
             continue;
         };
@@ -119,7 +118,7 @@ fn members<'a>(order: &'a Order, groups: &Groups, report: &mut Report) -> Vec<Me
             continue;
         }
         let class = vm.cache_class.as_deref().and_then(|class| {
-            let group = groups::own_group(class).filter(|_| order.cache_classes.contains_key(class));
+            let group = group_files::own_group(class).filter(|_| order.cache_classes.contains_key(class));
             if group.is_none() {
                 report_class(report, pod, class, "the settings have no such class");
             }
@@ -138,12 +137,12 @@ fn members<'a>(order: &'a Order, groups: &Groups, report: &mut Report) -> Vec<Me
 /// A group of another program that has some of these CPUs.
 fn foreign<'a>(groups: &'a Groups, cpus: &CpuSet) -> Option<&'a str> {
     groups.iter().find_map(|(name, group)| {
-        let is_own = name == DEFAULT || groups::is_ours(name);
+        let is_own = name == DEFAULT || group_files::is_ours(name);
         if !is_own && !group.cpus.is_disjoint(cpus) {
             return Some(name.as_str());
         }
         let mut monitors = group.monitors.iter().flatten();
-        let other = monitors.find(|(name, monitored)| !groups::is_ours(name) && !monitored.is_disjoint(cpus));
+        let other = monitors.find(|(name, monitored)| !group_files::is_ours(name) && !monitored.is_disjoint(cpus));
         other.map(|(name, _)| name.as_str())
     })
 }
@@ -159,14 +158,14 @@ fn remove_unused(writer: &mut GroupWriter<'_>, order: &Order, groups: &Groups, m
     let monitors: BTreeSet<&str> = members.iter().map(|member| member.monitor.as_str()).collect();
     let mut unused = Vec::new();
     for (name, group) in groups {
-        if groups::is_ours(name) && !classes.contains(name.as_str()) {
-            unused.push(groups::path(name));
+        if group_files::is_ours(name) && !classes.contains(name.as_str()) {
+            unused.push(group_files::path(name));
             continue;
         }
         for monitor in group.monitors.iter().flat_map(BTreeMap::keys) {
             let used = order.cache_monitoring && monitors.contains(monitor.as_str());
-            if groups::is_ours(monitor) && !used {
-                unused.push(groups::monitor_path(name, monitor));
+            if group_files::is_ours(monitor) && !used {
+                unused.push(group_files::monitor_path(name, monitor));
             }
         }
     }
@@ -186,7 +185,7 @@ fn set_up_classes(writer: &mut GroupWriter<'_>, order: &Order, members: &mut [Me
         }
     }
     for ((class, group), cpus) in wanted {
-        let path = groups::path(&group);
+        let path = group_files::path(&group);
         let Err(why) = set_up_class(writer, order, class, &path, &cpus) else {
             continue;
         };
@@ -209,7 +208,7 @@ fn set_up_class(
     cpus: &CpuSet,
 ) -> Result<(), String> {
     let (schemata, default) = (format!("{path}/schemata"), writer.read(&format!("{ROOT}/schemata"))?);
-    let hardware = groups::hardware(writer.files);
+    let hardware = group_files::hardware(writer.files);
     let change = |now: &str| schemata::change(class, &order.cache_classes, hardware, now, &default);
     // This fails before a group is made, if the hardware cannot have the class.
     change(&default)?;
@@ -228,7 +227,7 @@ fn remove_moved_monitors(writer: &mut GroupWriter<'_>, groups: &Groups, members:
             let mut monitors = group.monitors.iter().flat_map(BTreeMap::keys);
             name.as_str() != member.group() && monitors.any(|monitor| *monitor == member.monitor)
         });
-        let paths = elsewhere.map(|(name, _)| groups::monitor_path(name, &member.monitor));
+        let paths = elsewhere.map(|(name, _)| group_files::monitor_path(name, &member.monitor));
         for path in paths.collect::<Vec<_>>() {
             if let Err(why) = writer.remove(&path) {
                 problem(writer.report, member.pod, format!("caches: {why}"));
@@ -252,7 +251,7 @@ fn check_monitoring(writer: &mut GroupWriter<'_>, groups: &Groups, members: &[Me
 
 /// Set up the VM's monitoring group; its path, or `None` if that failed.
 fn set_up_monitor(writer: &mut GroupWriter<'_>, member: &Member<'_>) -> Option<String> {
-    let path = groups::monitor_path(member.group(), &member.monitor);
+    let path = group_files::monitor_path(member.group(), &member.monitor);
     let made = writer.make(&path).and_then(|()| writer.assign(&path, &member.cpus));
     let Err(why) = made else { return Some(path) };
     let removed = writer.remove(&path);

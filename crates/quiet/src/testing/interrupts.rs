@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use stelia_cpus::CpuSet;
 
 use super::Tree;
-use crate::interrupts::DEFAULT;
+use crate::interrupts::read::DEFAULT;
 
 #[derive(Debug, Clone, Default)]
 pub struct Irq {

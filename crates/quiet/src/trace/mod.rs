@@ -22,9 +22,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use stelia_api::attribution::Attribution;
 
+use crate::failure::Failure;
 use crate::files::{Files, System};
 use crate::order::Target;
-use crate::record;
+use crate::store_json;
 use fold::TraceCounts;
 use plan::{INSTANCE, Part, ROOT, Step};
 
@@ -46,23 +47,8 @@ pub enum TraceError {
     Absent(io::Error),
     #[error("the kernel has no event {}", plan::SWITCH)]
     NoEvent,
-    #[error("{what}: {cause}")]
-    System { what: String, cause: io::Error },
-    #[error("{0}")]
-    Store(String),
-}
-
-impl TraceError {
-    /// `operation` is a verb: read, list, make, remove.
-    fn of(operation: &str, path: &str) -> impl FnOnce(io::Error) -> Self + use<> {
-        let what = format!("{operation} {path}");
-        move |cause| Self::System { what, cause }
-    }
-
-    fn write(value: &str, path: &str) -> impl FnOnce(io::Error) -> Self + use<> {
-        let what = format!("write {value:?} to {path}");
-        move |cause| Self::System { what, cause }
-    }
+    #[error(transparent)]
+    Failed(#[from] Failure),
 }
 
 /// The state of a count, saved until its end.
@@ -102,12 +88,10 @@ pub fn begin(system: System<'_>, target: &Target, clock: &dyn Fn() -> u64) -> Re
 fn set_up(system: System<'_>, target: &Target, clock: &dyn Fn() -> u64) -> Result<(), TraceError> {
     let files = system.files;
     files.list(&format!("{ROOT}/instances")).map_err(TraceError::Absent)?;
-    files
-        .make_directory(INSTANCE)
-        .map_err(TraceError::of("make", INSTANCE))?;
+    files.make_directory(INSTANCE).map_err(Failure::of("make", INSTANCE))?;
     for (name, value) in [("tracing_on", "0"), ("buffer_size_kb", BUFFER_KIB)] {
         let path = format!("{INSTANCE}/{name}");
-        files.write(&path, value).map_err(TraceError::write(value, &path))?;
+        files.write(&path, value).map_err(Failure::write(value, &path))?;
     }
     let offered = available_events(files);
     if !offered.contains(plan::SWITCH) {
@@ -125,12 +109,13 @@ fn set_up(system: System<'_>, target: &Target, clock: &dyn Fn() -> u64) -> Resul
     save(system, &Some(saved))
 }
 
-/// End the count, even if this fails, and return what was counted since [`begin`].
+/// End the count, even if this fails, and return what was counted since [`begin`], without the further own threads `own` if the target's
+/// threads are counted each for itself.
 ///
 /// # Errors
 /// No count was begun, or the counts cannot be read.
-pub fn finish(system: System<'_>, clock: &dyn Fn() -> u64) -> Result<Attribution, TraceError> {
-    let attribution = read_attribution(system, clock);
+pub fn finish(system: System<'_>, own: &BTreeSet<i32>, clock: &dyn Fn() -> u64) -> Result<Attribution, TraceError> {
+    let attribution = read_attribution(system, own, clock);
     let removed = remove(system);
     let mut attribution = attribution?;
     if let Err(error) = removed {
@@ -139,8 +124,13 @@ pub fn finish(system: System<'_>, clock: &dyn Fn() -> u64) -> Result<Attribution
     Ok(attribution)
 }
 
-fn read_attribution(system: System<'_>, clock: &dyn Fn() -> u64) -> Result<Attribution, TraceError> {
-    let saved = load(system)?.ok_or(TraceError::NotBegun)?;
+fn read_attribution(
+    system: System<'_>,
+    own: &BTreeSet<i32>,
+    clock: &dyn Fn() -> u64,
+) -> Result<Attribution, TraceError> {
+    let mut saved = load(system)?.ok_or(TraceError::NotBegun)?;
+    saved.target.own.extend(own);
     let now = read_counts(system.files, &saved.target, &saved.events)?;
     let counted = now.since(&saved.before).into_attribution();
     let problems = saved.problems.into_iter().chain(counted.problems).collect();
@@ -184,11 +174,11 @@ pub fn expire(system: System<'_>, now_us: u64) -> Result<(), TraceError> {
 }
 
 fn load(system: System<'_>) -> Result<Option<SavedTrace>, TraceError> {
-    record::load(system.store, NAME).map_err(|failure| TraceError::Store(failure.to_string()))
+    Ok(store_json::load(system.store, NAME)?)
 }
 
 fn save(system: System<'_>, saved: &Option<SavedTrace>) -> Result<(), TraceError> {
-    record::save(system.store, NAME, saved).map_err(|failure| TraceError::Store(failure.to_string()))
+    Ok(store_json::save(system.store, NAME, saved)?)
 }
 
 /// The events that the kernel has, of the groups that are counted.
@@ -213,9 +203,9 @@ fn carry_out(files: &dyn Files, steps: &[Step]) -> Result<(BTreeSet<String>, Vec
             Ok(()) => events.extend(step.event.clone()),
             Err(cause) => {
                 let cause = explained(files, cause);
-                let error = TraceError::write(&step.text, &step.path)(cause);
+                let error = Failure::write(&step.text, &step.path)(cause);
                 if step.part == Part::Tasks {
-                    return Err(error);
+                    return Err(error.into());
                 }
                 problems.insert(step.part, format!("{}: {error}", step.part));
             }
@@ -237,7 +227,7 @@ fn read_counts(files: &dyn Files, target: &Target, events: &BTreeSet<String>) ->
     let mut histograms = BTreeMap::new();
     for event in events {
         let path = plan::hist(event);
-        let text = files.read(&path).map_err(TraceError::of("read", &path))?;
+        let text = files.read(&path).map_err(Failure::of("read", &path))?;
         histograms.insert(event.clone(), hist::parse(&text));
     }
     Ok(TraceCounts::new(target, &histograms))

@@ -32,6 +32,7 @@ fn target() -> Target {
     Target {
         cpus: "2-3".parse().unwrap(),
         own: [100, 101, 107].into(),
+        by_thread: false,
     }
 }
 
@@ -160,7 +161,7 @@ fn what_ran_between_begin_and_finish_is_told_and_nothing_is_left() {
         count("nmi/nmi_handler", "handled,common_cpu", &["1", "3"], 2, Some(40));
     });
     clock.set(61_000);
-    let attribution = finish(kernel.system(), &|| clock.get()).unwrap();
+    let attribution = finish(kernel.system(), &BTreeSet::new(), &|| clock.get()).unwrap();
     assert_eq!((attribution.from_us, attribution.until_us), (1000, 61_000));
     assert_eq!((attribution.cpus.as_str(), attribution.dropped), ("2-3", 0));
     assert_eq!(attribution.problems, [""; 0]);
@@ -180,7 +181,7 @@ fn what_ran_between_begin_and_finish_is_told_and_nothing_is_left() {
     ];
     assert_eq!(into_attribution(&attribution.vectors), vectors);
     assert_clean(&kernel);
-    let again = finish(kernel.system(), &|| clock.get()).unwrap_err();
+    let again = finish(kernel.system(), &BTreeSet::new(), &|| clock.get()).unwrap_err();
     assert!(matches!(again, TraceError::NotBegun), "{again}");
 }
 
@@ -201,7 +202,7 @@ fn what_was_counted_while_the_rest_was_set_up_is_not_told() {
     switches(&kernel, "both", "2", 7);
     ran(&kernel, "both", "2", 900);
     late.set(true);
-    let attribution = finish(kernel.system(), &|| 2000).unwrap();
+    let attribution = finish(kernel.system(), &BTreeSet::new(), &|| 2000).unwrap();
     assert_eq!(into_attribution(&attribution.tasks), [(2, "both", 4, Some(600))]);
 }
 
@@ -234,8 +235,33 @@ fn own_threads_that_no_filter_holds_are_left_out_by_their_numbers() {
             Some(11),
         );
     });
-    let attribution = finish(kernel.system(), &|| 2).unwrap();
+    let attribution = finish(kernel.system(), &BTreeSet::new(), &|| 2).unwrap();
     assert_eq!(into_attribution(&attribution.tasks), [(2, "intruder", 7, Some(11))]);
+    assert_clean(&kernel);
+}
+
+#[test]
+fn own_threads_that_are_named_at_the_end_are_left_out_too() {
+    let kernel = kernel();
+    let target = Target {
+        by_thread: true,
+        ..target()
+    };
+    begin(kernel.system(), &target, &|| 1).unwrap();
+    with(&kernel, |tracefs| {
+        let mut count = |name: &str, thread: &str, hits| {
+            let values = [name, thread, "2"];
+            let keys = "next_comm,next_pid,common_cpu";
+            tracefs.count(OURS, "sched/sched_switch", keys, &values, hits, None);
+            let keys = "comm,pid,common_cpu";
+            tracefs.count(OURS, "synthetic/stelia_run", keys, &values, hits, Some(hits * 10));
+        };
+        // One that came meanwhile, and another's of the same name.
+        count("sh", "200", 70);
+        count("sh", "300", 4);
+    });
+    let attribution = finish(kernel.system(), &[200, 201].into(), &|| 2).unwrap();
+    assert_eq!(into_attribution(&attribution.tasks), [(2, "sh", 4, Some(40))]);
     assert_clean(&kernel);
 }
 
@@ -250,7 +276,7 @@ fn a_second_begin_replaces_the_first() {
     };
     begin(kernel.system(), &other, &|| 2000).unwrap();
     switches(&kernel, "after", "4", 1);
-    let attribution = finish(kernel.system(), &|| 3000).unwrap();
+    let attribution = finish(kernel.system(), &BTreeSet::new(), &|| 3000).unwrap();
     assert_eq!((attribution.from_us, attribution.cpus.as_str()), (2000, "4"));
     assert_eq!(into_attribution(&attribution.tasks), [(4, "after", 1, None)]);
     assert_clean(&kernel);
@@ -261,7 +287,7 @@ fn what_is_dropped_is_told_as_far_as_it_was_dropped_since() {
     let kernel = kernel();
     begin(kernel.system(), &target(), &|| 1).unwrap();
     with(&kernel, |tracefs| tracefs.dropped = 1);
-    let attribution = finish(kernel.system(), &|| 2).unwrap();
+    let attribution = finish(kernel.system(), &BTreeSet::new(), &|| 2).unwrap();
     assert!(attribution.dropped > 0, "{attribution:?}");
 }
 
@@ -271,7 +297,11 @@ fn a_count_goes_on_for_as_long_as_somebody_may_wait() {
         let kernel = kernel();
         begin(kernel.system(), &target(), &|| MINUTE).unwrap();
         expire(kernel.system(), MINUTE + age).unwrap();
-        assert_eq!(finish(kernel.system(), &|| MINUTE + age).is_ok(), stays, "{age}");
+        assert_eq!(
+            finish(kernel.system(), &BTreeSet::new(), &|| MINUTE + age).is_ok(),
+            stays,
+            "{age}"
+        );
         assert_clean(&kernel);
     }
     // A clock that was set back.
@@ -331,7 +361,7 @@ fn without_synthetic_events_all_is_counted_and_nothing_timed() {
     with(&kernel, |tracefs| tracefs.without_synthetic = true);
     begin(kernel.system(), &target(), &|| 1).unwrap();
     switches(&kernel, "intruder", "2", 5);
-    let attribution = finish(kernel.system(), &|| 2).unwrap();
+    let attribution = finish(kernel.system(), &BTreeSet::new(), &|| 2).unwrap();
     assert_eq!(into_attribution(&attribution.tasks), [(2, "intruder", 5, None)]);
     let begins = [
         "how long tasks ran is not known: write \"s:stelia_run",
@@ -378,14 +408,14 @@ proptest! {
             _ => INSTANCE.to_owned(),
         };
         kernel.tree().fail(call, &path, Errno::IO, Some(times));
-        let target = Target { cpus: cpus.iter().copied().collect(), own };
+        let target = Target { cpus: cpus.iter().copied().collect(), own, ..Target::default() };
         let begun = begin(kernel.system(), &target, &|| 5);
         kernel.tree().heal();
         match begun {
             Ok(()) => {
                 let cpu = cpus.iter().next().unwrap().to_string();
                 switches(&kernel, "intruder", &cpu, 3);
-                let attribution = finish(kernel.system(), &|| 6).unwrap();
+                let attribution = finish(kernel.system(), &BTreeSet::new(), &|| 6).unwrap();
                 prop_assert_eq!(attribution.tasks.len(), 1);
             }
             Err(error) => prop_assert!(error.to_string().len() > 10),

@@ -7,10 +7,9 @@ use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, populated};
 use stelia_node::containers::{all_containers, container_scope, pod_containers};
 use stelia_quiet::files::Files;
+use stelia_quiet::online;
 use stelia_quiet::order::Order;
 use stelia_record::{Record, RecordPlace, SCHEMA_ATTRIBUTE, Tree};
-
-const ONLINE: &str = "/sys/devices/system/cpu/online";
 
 /// The node's state of the CPUs and VMs in an order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,12 +59,6 @@ pub fn exclusive(cgroups: &dyn Cgroups) -> Result<CpuSet, String> {
         exclusive.union_with(&record.exclusive);
     }
     Ok(exclusive)
-}
-
-fn online(files: &dyn Files) -> Result<CpuSet, String> {
-    let text = files.read(ONLINE).map_err(|cause| format!("read {ONLINE}: {cause}"))?;
-    let list = text.trim().parse();
-    list.map_err(|cause| format!("read {ONLINE}: {cause}"))
 }
 
 /// The record of a pod's instance, in its scope or in place; `None` if it has no processes.

@@ -3,7 +3,7 @@
 mod help;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -77,7 +77,7 @@ pub(crate) enum Command {
 }
 
 /// Options of `run`.
-// These comments are the help's text: what stands in brackets is no link.
+// These comments are the help texts. Text in brackets is not a link.
 #[allow(rustdoc::broken_intra_doc_links)]
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunOptions {
@@ -98,7 +98,7 @@ pub(crate) struct RunOptions {
     /// The VMM (QEMU, Cloud Hypervisor or Firecracker) and its arguments
     #[arg(last = true, required = true, value_name = "VMM ARGS")]
     pub(crate) program: Vec<OsString>,
-    /// What `run` and `attach` share. At the end: the heading in it holds for all options that follow.
+    /// Options that `run` and `attach` share. Last, because its help heading applies to all options that follow.
     #[command(flatten)]
     pub(crate) common: CommonOptions,
 }
@@ -117,9 +117,9 @@ pub(crate) struct ControlOptions {
 
 impl RunOptions {
     /// The VMM and its control socket.
-    pub(crate) fn vmm(&self) -> Result<(VmmKind, &std::path::Path), Error> {
-        let known = self.program.first().and_then(|program| VmmKind::of_program(program));
-        let kind = self.vmm.or(known);
+    pub(crate) fn vmm(&self) -> Result<(VmmKind, &Path), Error> {
+        let named = self.program.first().and_then(|program| VmmKind::of_program(program));
+        let kind = self.vmm.or(named);
         match (&self.control.qmp, &self.control.api_socket, kind) {
             (Some(qmp), _, None | Some(VmmKind::Qemu)) => Ok((VmmKind::Qemu, qmp)),
             (Some(_), _, Some(other)) => Err(Error::Usage(format!(
@@ -131,7 +131,7 @@ impl RunOptions {
                 "QEMU has no HTTP API: give --qmp instead of --api-socket".into(),
             )),
             (None, _, _) => Err(Error::Usage(
-                "which VMM this is cannot be told by its name: give --vmm cloud-hypervisor or --vmm firecracker".into(),
+                "the program's name does not identify the VMM: give --vmm cloud-hypervisor or --vmm firecracker".into(),
             )),
         }
     }
@@ -186,7 +186,7 @@ pub(crate) struct CommonOptions {
     /// Class of L3 cache and memory bandwidth for the VM, as the node defines it
     #[arg(long, value_name = "NAME")]
     pub(crate) cache_class: Option<String>,
-    /// What is asked of steliad's own allocator.
+    /// The request to steliad's own allocator.
     #[command(flatten)]
     pub(crate) allocation: AllocationRequest,
     /// File of a downward API volume with the pod's annotation scheduling.koordinator.sh/resource-spec. An empty file requests nothing
@@ -196,7 +196,7 @@ pub(crate) struct CommonOptions {
     /// koord-scheduler chose
     #[arg(long, value_name = "FILE")]
     pub(crate) resource_status: Option<PathBuf>,
-    /// The anchor's program and first arguments; the tests have their own.
+    /// The anchor's program and its arguments. Tests replace them.
     #[arg(skip = anchor_program())]
     pub(crate) anchor: Vec<OsString>,
 }
@@ -228,7 +228,7 @@ pub(crate) struct InstallOptions {
     pub(crate) directory: PathBuf,
 }
 
-/// Where a runner is found.
+/// Identifies a runner.
 #[derive(Debug, Clone, Args)]
 #[group(required = true, multiple = true)]
 pub(crate) struct RunnerOptions {
@@ -244,7 +244,7 @@ pub(crate) struct RunnerOptions {
 }
 
 impl RunnerOptions {
-    /// Where the socket is.
+    /// The directory of the runner's socket.
     pub(crate) fn directory(&self) -> Option<PathBuf> {
         let control = self.qmp.as_deref().or(self.api_socket.as_deref());
         state_directory(self.state_dir.as_deref(), control)
@@ -280,9 +280,9 @@ pub(crate) struct AnchorOptions {
     pub(crate) parent: Option<i32>,
 }
 
-/// `--state-dir`, else the directory of the VMM's control socket, which can be written.
-pub(crate) fn state_directory(given: Option<&std::path::Path>, control: Option<&std::path::Path>) -> Option<PathBuf> {
-    let beside = |socket: &std::path::Path| match socket.parent() {
+/// `--state-dir`, else the directory of the VMM's control socket, which is writable.
+pub(crate) fn state_directory(given: Option<&Path>, control: Option<&Path>) -> Option<PathBuf> {
+    let beside = |socket: &Path| match socket.parent() {
         Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
         Some(parent) => parent.to_owned(),
         None => PathBuf::from("/"),
@@ -290,7 +290,7 @@ pub(crate) fn state_directory(given: Option<&std::path::Path>, control: Option<&
     given.map(ToOwned::to_owned).or_else(|| control.map(beside))
 }
 
-/// The runner itself: the image may have no other program that sleeps.
+/// The runner itself, because the image may have no other program that sleeps.
 fn anchor_program() -> Vec<OsString> {
     vec![
         "/proc/self/exe".into(),

@@ -6,11 +6,11 @@ use std::path::Path;
 use crate::error::Error;
 use crate::vmm::Dialect;
 
-/// The arguments with the socket: theirs if it is this one, else with it added. A VMM has only one.
+/// The arguments with the API socket: unchanged if they name this one, otherwise with it added. A VMM has only one API socket.
 pub(super) fn with_socket(dialect: Dialect, given: &[OsString], socket: &Path) -> Result<Vec<OsString>, Error> {
-    let option = match dialect {
-        Dialect::CloudHypervisor => "--api-socket",
-        Dialect::Firecracker => "--api-sock",
+    let (option, key) = match dialect {
+        Dialect::CloudHypervisor => ("--api-socket", "path="),
+        Dialect::Firecracker => ("--api-sock", ""),
     };
     let wrong = |text: String| Err(Error::Usage(format!("--api-socket {}: {text}", socket.display())));
     if dialect == Dialect::CloudHypervisor && socket.to_string_lossy().contains(',') {
@@ -23,16 +23,12 @@ pub(super) fn with_socket(dialect: Dialect, given: &[OsString], socket: &Path) -
     }
     match value(own, option) {
         None => {
-            let path = match dialect {
-                Dialect::CloudHypervisor => "path=",
-                Dialect::Firecracker => "",
-            };
-            let mut value = OsString::from(path);
+            let mut value = OsString::from(key);
             value.push(socket);
             let (own, rest) = given.split_at(own.len());
             Ok([own, &[option.into(), value], rest].concat())
         }
-        Some(value) if names(dialect, &value, socket) => Ok(given.to_vec()),
+        Some(value) if names(&value, key, socket) => Ok(given.to_vec()),
         Some(value) => wrong(format!(
             "the VMM's arguments have {option} {}: give the same socket",
             value.to_string_lossy()
@@ -52,16 +48,10 @@ fn value(args: &[OsString], option: &str) -> Option<OsString> {
     })
 }
 
-fn names(dialect: Dialect, value: &OsStr, socket: &Path) -> bool {
-    let path = match dialect {
-        // Without a key the whole value is the path.
-        Dialect::CloudHypervisor => value
-            .to_str()
-            .and_then(|text| text.strip_prefix("path="))
-            .map(OsStr::new),
-        Dialect::Firecracker => None,
-    };
-    path.unwrap_or(value) == socket
+/// Whether the value is the socket's path, with or without the key.
+fn names(value: &OsStr, key: &str, socket: &Path) -> bool {
+    let path = value.to_str().and_then(|text| text.strip_prefix(key));
+    path.map_or(value, OsStr::new) == socket
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::vmm::{Dialect, Release, VmmKind};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VmmCommand {
     pub(crate) program: OsString,
-    /// The arguments, with what the runner needs added where it was absent.
+    /// The arguments, with those added that the runner needs and that were absent.
     pub(crate) args: Vec<OsString>,
     pub(crate) release: Release,
 }

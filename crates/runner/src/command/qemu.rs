@@ -1,4 +1,4 @@
-//! QEMU: paused, with a monitor.
+//! QEMU's arguments: paused, with a monitor.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::VmmCommand;
 use crate::vmm::Release;
 
-/// With `-S` and `-qmp` added where they were absent. `None` when the command is empty.
+/// The command with `-S` and `-qmp` added if they were absent. `None` if it is empty.
 pub(super) fn qemu_command(command: &[OsString], qmp: &Path) -> Option<VmmCommand> {
     let (program, given) = command.split_first()?;
     let mut args = given.to_vec();
@@ -26,25 +26,24 @@ pub(super) fn qemu_command(command: &[OsString], qmp: &Path) -> Option<VmmComman
     })
 }
 
-/// A migration that begins with QEMU could end before the vCPUs have their CPUs. So a single address is replaced by
-/// `-incoming defer`, and sent by QMP once they have them. Several channels, or one in JSON, stay as they are.
+/// A migration that begins with QEMU could end before the vCPUs have their CPUs. Therefore a single address is replaced by
+/// `-incoming defer`, and is sent by QMP when they have them. Several channels, or one in JSON, are not changed.
 fn defer_migration(args: &mut [OsString]) -> Release {
-    let found: Vec<usize> = (0..args.len())
+    let options: Vec<usize> = (0..args.len())
         .filter(|at| args.get(*at).is_some_and(|arg| is_option(arg, "incoming")))
         .collect();
-    match found[..] {
-        [] => Release::Continue,
-        [at] => match args.get_mut(at + 1) {
-            Some(value) => match value.to_str() {
-                Some(uri) if uri != "defer" && !uri.starts_with('{') => {
-                    let release = Release::Migration(uri.to_owned());
-                    *value = "defer".into();
-                    release
-                }
-                _ => Release::External,
-            },
-            None => Release::External,
-        },
+    let value = match options[..] {
+        [] => return Release::Continue,
+        [at] => args.get_mut(at + 1),
+        _ => None,
+    };
+    let Some(value) = value else { return Release::External };
+    match value.to_str() {
+        Some(uri) if uri != "defer" && !uri.starts_with('{') => {
+            let release = Release::Migration(uri.to_owned());
+            *value = "defer".into();
+            release
+        }
         _ => Release::External,
     }
 }

@@ -82,11 +82,7 @@ fn outer_uid(map: &str, inner: u32) -> Option<u32> {
         let mut numbers = line.split_whitespace().map(|n| n.parse::<u32>().ok());
         let (first, outer, count) = (numbers.next()??, numbers.next()??, numbers.next()??);
         let offset = inner.checked_sub(first)?;
-        if offset < count {
-            outer.checked_add(offset)
-        } else {
-            None
-        }
+        outer.checked_add(offset).filter(|_| offset < count)
     })
 }
 

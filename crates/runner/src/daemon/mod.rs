@@ -170,9 +170,8 @@ impl Daemon {
         anchor: BorrowedFd<'_>,
     ) -> Result<OwnedObjectPath, Error> {
         let manager = self.manager().await?;
-        let failed = |cause: stelia_api::Error| Error::System {
-            operation: "write the options of RegisterInstance",
-            cause: io::Error::other(cause.text),
+        let failed = |cause: stelia_api::Error| {
+            Error::system("write the options of RegisterInstance")(io::Error::other(cause.text))
         };
         let mut requested = to_dict(claims.allocation).map_err(failed)?;
         requested.extend(to_dict(&claims.allocation.schedule).map_err(failed)?);

@@ -61,10 +61,7 @@ impl Descriptors {
         let set = |flags: FdFlags| {
             let mut all = self.0.iter();
             all.try_for_each(|(_, descriptor)| fcntl_setfd(descriptor, flags))
-                .map_err(|error| Error::System {
-                    operation: "let a descriptor be inherited",
-                    cause: error.into(),
-                })
+                .map_err(Error::system("let a descriptor be inherited"))
         };
         let started = set(FdFlags::empty()).and_then(|()| start());
         set(FdFlags::CLOEXEC)?;

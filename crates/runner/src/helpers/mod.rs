@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::children::{Child, Children, Exit};
 use super::error::Error;
-use super::status::Status;
+use super::status_socket::Status;
 use policy::AfterExit;
 use spec::{HelperSpec, Start};
 
@@ -56,7 +56,7 @@ impl Helpers {
         for spec in specs {
             // A socket of the container's previous run would be taken for readiness.
             if let Some(path) = &spec.wait_for {
-                super::socket::remove_stale_socket(path)?;
+                super::stale_sockets::remove_stale_socket(path)?;
             }
             self.start(&spec);
             if let Some(path) = &spec.wait_for {

@@ -19,8 +19,9 @@ use super::cli::CommonOptions;
 use super::daemon::Daemon;
 use super::error::Error;
 use super::qmp::Vcpu;
-use super::state::{Isolation, Phase, in_words};
-use super::status::Status;
+use super::readiness::in_words;
+use super::state::{Isolation, Phase};
+use super::status_socket::Status;
 use super::vmm::{Change, Release, SHUT_DOWN, Threads, Vmm};
 
 const FIRST_VMM_RETRY_DELAY: Duration = Duration::from_millis(100);

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep};
 
 use super::cli::{Cli, Command as Subcommand};
 use super::state::RunnerState;
-use super::status::SOCKET;
+use super::status_socket::SOCKET;
 use fakes::{Behaviour, Calls};
 
 const DIR: &str = "STELIA_TEST_DIR";

@@ -1,14 +1,14 @@
-//! A VM as the runner needs it: its threads, its run state, how its guest is started and ended. By QMP, by the HTTP API of Cloud
-//! Hypervisor and Firecracker, or by the names of threads alone.
+//! A VM as the runner needs it: its threads, its run state, how its guest is started and ended. The source is QMP, the HTTP API of
+//! Cloud Hypervisor and Firecracker, or only the names of threads.
 
 mod api;
 mod kind;
-mod monitor;
+mod qemu;
 mod thread_names;
 
 pub(crate) use api::{ApiVmm, Dialect};
 pub(crate) use kind::VmmKind;
-pub(crate) use monitor::Monitor;
+pub(crate) use qemu::Qemu;
 pub(crate) use thread_names::{ThreadNames, find_vm};
 
 use std::future::Future;
@@ -26,9 +26,9 @@ pub(crate) const SHUT_DOWN: &str = "shutdown";
 pub(crate) struct Threads {
     /// By ascending index.
     pub(crate) vcpus: Vec<Vcpu>,
-    /// Not vCPUs: they stay on the shared CPUs.
+    /// They stay on the shared CPUs unless `--iothread-cpus=yes` is given.
     pub(crate) iothreads: Vec<Iothread>,
-    /// A vCPU could be plugged, which no event reports: ask again now and then.
+    /// Whether a vCPU may be plugged. No event reports that, so the threads have to be queried repeatedly.
     pub(crate) may_grow: bool,
 }
 
@@ -55,20 +55,20 @@ pub(crate) enum Release {
 /// What the vCPUs of a VMM that cannot start paused did before the guest was paused: they ran on shared CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// From the last moment at which the guest is known not to have run to its pause: no less than it ran.
+    /// From the last moment at which the guest had not run to its pause. The guest ran at most this long.
     pub(crate) wall: Duration,
-    /// The time on a CPU of all vCPU threads together, their start included; `None` where the kernel does not count it.
+    /// The run time of all vCPU threads together, with their start; `None` if the kernel does not count it.
     pub(crate) run: Option<Duration>,
 }
 
 /// Whether the guest executes nothing, so that its vCPUs can be attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// There is nothing to see to: it was started paused, or ran before this program came.
+    /// Not needed: the guest was started paused, or ran before the runner started.
     Unneeded,
-    /// It does not run. How long it may have run before, [`Window::wall`]; `None`: it did not.
+    /// It does not run. The time is how long it may have run before ([`Window::wall`]); `None` if it did not run.
     Paused(Option<Duration>),
-    /// It is not booted, or will be paused in a moment; its run state.
+    /// It is not booted, or was not paused yet. The text is its run state.
     NotYet(String),
     /// It runs and cannot be paused, for this reason.
     Runs(String),
@@ -82,7 +82,7 @@ pub(crate) enum PowerDown {
     NotRunning,
     /// The VMM cannot ask it, for this reason.
     Refused(String),
-    /// Without a control channel SIGTERM is all there is.
+    /// Without a control channel, by SIGTERM.
     BySignal,
 }
 
@@ -90,7 +90,7 @@ pub(crate) enum PowerDown {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Quit {
     Requested,
-    /// It has no command for that: SIGTERM ends it.
+    /// The VMM has no command for that, so by SIGTERM.
     BySignal,
 }
 
@@ -100,11 +100,11 @@ pub(crate) trait Vmm {
     fn name(&self) -> &'static str {
         VmmKind::Qemu.name()
     }
-    /// Sees to it that the guest executes nothing until its release; called again until that is so.
+    /// Makes the guest execute nothing until its release. It is called again until that succeeds.
     fn hold(&mut self) -> impl Future<Output = Result<Hold, Error>> {
         std::future::ready(Ok(Hold::Unneeded))
     }
-    /// The window, of a guest that runs or has run: until now.
+    /// The window until now.
     fn window(&self) -> Window {
         Window {
             wall: Duration::ZERO,
@@ -112,7 +112,7 @@ pub(crate) trait Vmm {
         }
     }
     fn threads(&mut self) -> impl Future<Output = Result<Threads, Error>>;
-    /// Whether [`Vmm::change`] reports every change of the threads and of the run state, so that nobody has to ask besides.
+    /// Whether [`Vmm::change`] reports every change of the threads and of the run state, so that they need not be queried.
     fn reports_every_change(&self) -> bool {
         false
     }
@@ -131,7 +131,7 @@ pub(crate) trait Vmm {
 }
 
 /// Whether a thread may be executing a guest: it is on a CPU, or sleeps in an ioctl, as KVM_RUN is one. A vCPU's thread whose
-/// guest is paused sleeps in another call. Where the kernel does not say (proc(5), `syscall`), it is not known to.
+/// guest is paused sleeps in another call. `false` if the kernel has no `/proc/PID/task/TID/syscall` (proc(5)).
 fn is_in_guest(proc: &Path, pid: i32, thread: i32) -> bool {
     let text = std::fs::read_to_string(proc.join(format!("{pid}/task/{thread}/syscall"))).unwrap_or_default();
     matches!(text.split_whitespace().next(), Some("running" | IOCTL))

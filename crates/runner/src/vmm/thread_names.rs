@@ -1,5 +1,8 @@
 //! Threads by the names that VMMs give them: QEMU with `-name …,debug-threads=on`, Cloud Hypervisor and Firecracker always.
 //! They are the only source for a VMM whose control channel another program holds (a QEMU of libvirt).
+//!
+//! The names of vCPU threads stand also in the ready-made rules of adoption (`crates/settings/src/adopt/ready_made.rs`) and in
+//! `crates/test-vmm/src/shape.rs`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +17,7 @@ const THREAD_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// For QEMU alone: the others name theirs always.
 const HINT: &str = "QEMU names them with -name …,debug-threads=on";
-/// What a process without vCPU threads is reported with.
+/// The error text for a process without vCPU threads.
 const NONE: &str = "no thread is named as a vCPU";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +51,7 @@ fn role(name: &str) -> Role {
     of_qemu().or_else(of_others).map_or(Role::Other, Role::Vcpu)
 }
 
-/// Picks the VM's threads out of (thread id, name).
+/// The VM's threads, from (thread id, name) of all threads.
 fn sort(names: &[(i32, String)]) -> Result<Threads, Error> {
     let mut vcpus: BTreeMap<u32, i32> = BTreeMap::new();
     let mut iothreads = Vec::new();
@@ -90,13 +93,13 @@ fn sort(names: &[(i32, String)]) -> Result<Threads, Error> {
 pub(crate) struct ThreadNames {
     proc: PathBuf,
     pid: i32,
-    /// `None`: another program than those that are known.
+    /// `None` for a VMM other than these.
     kind: Option<VmmKind>,
-    /// As read last, to notice a change; `None`: no vCPUs that can be told apart.
-    seen: Option<Threads>,
-    /// It had vCPU threads once.
+    /// The result of the last read, to notice a change; `None` if no vCPU threads were identified.
+    last: Option<Threads>,
+    /// Whether it has had vCPU threads.
     booted: bool,
-    /// `THREAD_POLL_INTERVAL`, but for tests.
+    /// `THREAD_POLL_INTERVAL`, except in tests.
     poll_interval: Duration,
 }
 
@@ -106,7 +109,7 @@ impl ThreadNames {
             proc: proc.to_owned(),
             pid,
             kind: kind(proc, pid),
-            seen: None,
+            last: None,
             booted: false,
             poll_interval: THREAD_POLL_INTERVAL,
         }
@@ -120,7 +123,7 @@ impl Vmm for ThreadNames {
 
     async fn threads(&mut self) -> Result<Threads, Error> {
         let found = sort(&names(&self.proc, self.pid)?);
-        self.seen = found.as_ref().ok().cloned();
+        self.last = found.as_ref().ok().cloned();
         self.booted |= found.is_ok();
         match found {
             Err(Error::ThreadNames(text)) if text == NONE && self.kind.is_none_or(|kind| kind == VmmKind::Qemu) => {
@@ -138,7 +141,7 @@ impl Vmm for ThreadNames {
         loop {
             tokio::time::sleep(self.poll_interval).await;
             let now = sort(&names(&self.proc, self.pid)?).ok();
-            if self.seen != now {
+            if self.last != now {
                 return Ok(Change::Threads);
             }
         }
@@ -191,11 +194,7 @@ fn kind(proc: &Path, pid: i32) -> Option<VmmKind> {
 /// Number and name of every thread. A thread that ends meanwhile is left out.
 fn names(proc: &Path, pid: i32) -> Result<Vec<(i32, String)>, Error> {
     let directory = proc.join(pid.to_string()).join("task");
-    let entries = std::fs::read_dir(&directory).map_err(|cause| Error::Path {
-        operation: "read",
-        path: directory.clone(),
-        cause,
-    })?;
+    let entries = std::fs::read_dir(&directory).map_err(Error::path("read", &directory))?;
     let name = |entry: std::fs::DirEntry| {
         let thread = entry.file_name().to_str()?.parse().ok()?;
         let name = std::fs::read(entry.path().join("comm")).ok()?;
@@ -209,11 +208,7 @@ fn names(proc: &Path, pid: i32) -> Result<Vec<(i32, String)>, Error> {
 /// The only process with threads that are named as vCPUs. In a container `/proc` shows that container's processes
 /// alone.
 pub(crate) fn find_vm(proc: &Path) -> Result<i32, Error> {
-    let entries = std::fs::read_dir(proc).map_err(|cause| Error::Path {
-        operation: "read",
-        path: proc.to_owned(),
-        cause,
-    })?;
+    let entries = std::fs::read_dir(proc).map_err(Error::path("read", proc))?;
     let pids = entries
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -2,121 +2,96 @@
 
 use toml::Value;
 
-use super::{AdoptPartition, AdoptPlacement, AdoptRule, AdoptTree, Pattern, ThreadName};
+use super::{AdoptKind, AdoptPartition, AdoptPlacement, AdoptRule, AdoptTree, Pattern, ThreadName};
+use crate::Isolation;
+use crate::key::{Key, choice, key};
 
 /// Limit of the patterns in one list.
 const MAX_PATTERNS: usize = 64;
 /// Limit of a rule's name, in bytes.
 const MAX_RULE_NAME_BYTES: usize = 64;
 
-/// A key of an `[[adopt]]` table.
-pub(crate) struct RuleKey {
-    pub(crate) name: &'static str,
-    /// What the value may be, the last behind an "or".
-    pub(crate) allowed: &'static [&'static str],
-    set: fn(&mut Draft, &Value) -> Option<()>,
-    pub(crate) get: fn(&AdoptRule) -> Value,
-}
-
-/// A rule that is being read.
-#[derive(Default)]
-struct Draft {
-    name: String,
-    namespaces: Vec<Pattern>,
-    pods: Vec<Pattern>,
-    containers: Vec<Pattern>,
-    vmm: Vec<Pattern>,
-    threads: Option<ThreadName>,
-    placement: Option<AdoptPlacement>,
-    container_may_refuse: bool,
-    tree: Option<AdoptTree>,
-    partition: Option<AdoptPartition>,
-}
-
-const NAMES: &[&str] = &["a list of 1 to 64 names, in which * stands for anything"];
-
-/// A key whose value is a list of patterns.
-macro_rules! patterns {
-    ($key:literal, $field:ident) => {
-        RuleKey {
-            name: $key,
-            allowed: NAMES,
-            set: |draft, value| {
-                draft.$field = patterns(value)?;
-                Some(())
-            },
-            get: |rule| printed(&rule.$field),
-        }
-    };
-}
+const NAMES: [&str; 1] = ["a list of 1 to 64 names, in which * matches any text"];
 
 /// Every key but `use`, in the order of `--print-config`.
-pub(crate) const RULE_KEYS: [RuleKey; 10] = [
-    RuleKey {
-        name: "name",
-        allowed: &["1 to 64 letters, digits and - . _"],
-        set: |draft, value| {
-            let name = value.as_str().filter(|name| is_name(name))?;
-            name.clone_into(&mut draft.name);
-            Some(())
-        },
-        get: |rule| rule.name.as_str().into(),
-    },
-    patterns!("namespaces", namespaces),
-    patterns!("pods", pods),
-    patterns!("containers", containers),
-    patterns!("vmm", vmm),
-    RuleKey {
-        name: "threads",
-        allowed: &["the name of a thread, at most 15 bytes, with {n} in place of the vCPU's number"],
-        set: |draft, value| {
-            draft.threads = Some(ThreadName::parse(value.as_str()?)?);
-            Some(())
-        },
-        get: |rule| rule.threads.to_string().into(),
-    },
-    RuleKey {
-        name: "placement",
-        allowed: &["keep", "auto", "guest", "full-pcpus", "spread-by-pcpus", "linear"],
-        set: |draft, value| {
-            draft.placement = Some(AdoptPlacement::parse(value.as_str()?)?);
-            Some(())
-        },
-        get: |rule| rule.placement.name().into(),
-    },
-    RuleKey {
-        name: "container-may-refuse",
-        allowed: &["true", "false"],
-        set: |draft, value| {
-            draft.container_may_refuse = value.as_bool()?;
-            Some(())
-        },
-        get: |rule| rule.container_may_refuse.into(),
-    },
-    RuleKey {
-        name: "tree",
-        allowed: &["auto", "in-place", "slice"],
-        set: |draft, value| {
-            draft.tree = Some(AdoptTree::parse(value.as_str()?)?);
-            Some(())
-        },
-        get: |rule| rule.tree.name().into(),
-    },
-    RuleKey {
-        name: "partition",
-        allowed: &["auto", "member"],
-        set: |draft, value| {
-            draft.partition = Some(AdoptPartition::parse(value.as_str()?)?);
-            Some(())
-        },
-        get: |rule| rule.partition.name().into(),
-    },
+pub(crate) const RULE_KEYS: [Key<AdoptRule>; 12] = [
+    key!(
+        "name",
+        ["1 to 64 letters, digits and - . _"],
+        name,
+        |value| value.as_str().filter(|name| is_name(name)).map(str::to_owned),
+        |name| name.as_str().into()
+    ),
+    key!("namespaces", NAMES, namespaces, patterns, |list| printed(list)),
+    key!("pods", NAMES, pods, patterns, |list| printed(list)),
+    key!("containers", NAMES, containers, patterns, |list| printed(list)),
+    choice!("kind", AdoptKind, kind),
+    key!("vmm", NAMES, vmm, patterns, |list| printed(list)),
+    key!(
+        "threads",
+        ["the name of a thread, at most 15 bytes, with {n} in place of the vCPU's number"],
+        threads,
+        |value| ThreadName::parse(value.as_str()?),
+        |threads| threads.to_string().into()
+    ),
+    choice!(
+        "placement",
+        AdoptPlacement[["keep", "auto", "guest", "full-pcpus", "spread-by-pcpus", "linear"]],
+        placement
+    ),
+    key!(
+        "container-may-refuse",
+        ["true", "false"],
+        container_may_refuse,
+        Value::as_bool,
+        |may| (*may).into()
+    ),
+    choice!("tree", AdoptTree, tree),
+    choice!("partition", AdoptPartition, partition),
+    key!(
+        "isolation",
+        ["vcpus (of a rule for VMs)", "container"],
+        isolation,
+        |value| Isolation::parse(value.as_str()?),
+        |isolation| isolation.name().into()
+    ),
 ];
+
+/// The keys that a rule of this kind has: one for whole containers names no VMM.
+pub(super) fn keys_of(kind: AdoptKind) -> impl Iterator<Item = &'static Key<AdoptRule>> {
+    let of_vms = |key: &Key<AdoptRule>| matches!(key.name, "vmm" | "threads");
+    RULE_KEYS
+        .iter()
+        .filter(move |key| kind == AdoptKind::Vm || !of_vms(key))
+}
+
+/// The keys that a file may give to such a rule.
+pub(crate) fn effective_keys(rule: &AdoptRule) -> impl Iterator<Item = &'static Key<AdoptRule>> {
+    let (kind, isolation) = (rule.kind, rule.isolation);
+    RULE_KEYS
+        .iter()
+        .filter(move |key| no_effect(key.name, kind, isolation).is_none())
+}
+
+/// Why a key has no effect on a rule, beginning with the key of that rule which makes it so; `None`: it has an effect.
+pub(super) fn no_effect(key: &str, kind: AdoptKind, isolation: Isolation) -> Option<&'static str> {
+    match (key, kind, isolation) {
+        ("vmm" | "threads", AdoptKind::Container, _) => {
+            Some("kind = \"container\": the container is adopted, and no VM is looked for in it")
+        }
+        ("placement", AdoptKind::Container, _) => Some("kind = \"container\": no vCPU is placed"),
+        ("tree", _, Isolation::Container) => Some(
+            "isolation = \"container\": the container's own cgroup is the partition, and no other cgroups are made",
+        ),
+        _ => None,
+    }
+}
 
 /// What a key is where neither the file nor a ready-made rule says; `None`: it must be given.
 pub(super) fn default(key: &str) -> Option<Value> {
     match key {
         "namespaces" | "pods" | "containers" => Some(vec!["*"].into()),
+        "kind" => Some(AdoptKind::Vm.name().into()),
         "placement" => Some(AdoptPlacement::Auto.name().into()),
         "container-may-refuse" => Some(true.into()),
         "tree" => Some(AdoptTree::Auto.name().into()),
@@ -129,26 +104,23 @@ pub(super) fn default(key: &str) -> Option<Value> {
 ///
 /// # Errors
 /// The first key, in their order, whose value is missing or not allowed.
-pub(super) fn rule(value: &dyn Fn(&str) -> Option<Value>) -> Result<AdoptRule, &'static RuleKey> {
-    let mut draft = Draft::default();
-    for key in &RULE_KEYS {
+pub(super) fn rule(value: &dyn Fn(&str) -> Option<Value>) -> Result<AdoptRule, &'static Key<AdoptRule>> {
+    let mut rule = AdoptRule::default();
+    let is_container = value("kind").as_ref().and_then(Value::as_str) == Some(AdoptKind::Container.name());
+    let (kind, isolation) = match is_container {
+        true => (AdoptKind::Container, Isolation::Container),
+        false => (AdoptKind::Vm, Isolation::Vcpus),
+    };
+    for key in keys_of(kind) {
+        let default = || (key.name == "isolation").then(|| isolation.name().into());
         value(key.name)
-            .and_then(|value| (key.set)(&mut draft, &value))
+            .or_else(default)
+            .and_then(|value| (key.set)(&mut rule, &value))
+            // The vCPU threads of a container that is adopted without its VM are not known.
+            .filter(|()| !is_container || key.name != "isolation" || rule.isolation == isolation)
             .ok_or(key)?;
     }
-    let [.., threads, placement, _, tree, partition] = &RULE_KEYS;
-    Ok(AdoptRule {
-        name: draft.name,
-        namespaces: draft.namespaces,
-        pods: draft.pods,
-        containers: draft.containers,
-        vmm: draft.vmm,
-        threads: draft.threads.ok_or(threads)?,
-        placement: draft.placement.ok_or(placement)?,
-        container_may_refuse: draft.container_may_refuse,
-        tree: draft.tree.ok_or(tree)?,
-        partition: draft.partition.ok_or(partition)?,
-    })
+    Ok(rule)
 }
 
 /// Whether rules and cache classes may be called so.

@@ -48,7 +48,7 @@ impl Pattern {
 }
 
 /// The name of a vCPU's thread, with the vCPU's index in it: `CPU {n}/KVM`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ThreadName {
     before: Box<str>,
     after: Box<str>,

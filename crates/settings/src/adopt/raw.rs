@@ -8,7 +8,7 @@ use stelia_text::excerpt;
 use toml::{Spanned, Value};
 
 use super::keys::{self, RULE_KEYS, is_name};
-use super::{AdoptRule, ReadyMade};
+use super::{AdoptKind, AdoptRule, ReadyMade};
 use crate::SettingsError;
 use crate::file::{Entry, line_of, list};
 
@@ -130,14 +130,14 @@ pub(crate) fn merged(mut rules: Vec<Raw>, over: Vec<Raw>) -> Vec<Raw> {
 
 impl Raw {
     /// # Errors
-    /// A value that is missing or not allowed.
+    /// A value that is missing or not allowed, or a key without effect on such a rule.
     pub(crate) fn check(&self) -> Result<AdoptRule, SettingsError> {
         let value = |key: &str| {
             let given = self.keys.get(key).map(|entry| entry.value.clone());
             let ready_made = || self.ready_made.and_then(|which| which.value(key));
             given.or_else(ready_made).or_else(|| keys::default(key))
         };
-        keys::rule(&value).map_err(|key| match self.keys.get(key.name) {
+        let rule = keys::rule(&value).map_err(|key| match self.keys.get(key.name) {
             Some(entry) => entry.refused(key.name, list(key.allowed.iter().copied(), "or")),
             None => SettingsError::Rule {
                 path: self.path.clone(),
@@ -147,6 +147,41 @@ impl Raw {
                     self.name, key.name
                 ),
             },
+        })?;
+        match self.without_effect(&rule) {
+            Some(refusal) => Err(refusal),
+            None => Ok(rule),
+        }
+    }
+
+    /// The refusal of the first key that says what will not happen. Were it ignored, the administrator would take it to be in force.
+    fn without_effect(&self, rule: &AdoptRule) -> Option<SettingsError> {
+        if let Some(which) = self
+            .ready_made
+            .filter(|which| rule.kind == AdoptKind::Container && !which.names_containers())
+        {
+            return Some(SettingsError::Rule {
+                path: self.path.clone(),
+                line: self.line,
+                why: format!(
+                    "the rule {:?} has use = {:?}, which has no effect with kind = \"container\": it says how a VM is found, not \
+                     which containers are adopted",
+                    self.name,
+                    which.name()
+                ),
+            });
+        }
+        let mut given = RULE_KEYS.iter().filter_map(|key| Some((key, self.keys.get(key.name)?)));
+        given.find_map(|(key, entry)| {
+            let why = keys::no_effect(key.name, rule.kind, rule.isolation)?;
+            Some(SettingsError::Rule {
+                path: entry.path.clone(),
+                line: entry.line,
+                why: format!(
+                    "the rule {:?} has {}, which has no effect with {why}",
+                    self.name, key.name
+                ),
+            })
         })
     }
 }

@@ -44,185 +44,8 @@ pub const GROUPS: [Group; 5] = [
     },
 ];
 
-/// What each command line of a command does.
-type Examples = &'static [(&'static str, &'static str)];
-
-fn examples_of(command: &str) -> Examples {
-    match command {
-        "status" => &[
-            ("Show this node", "steliactl status"),
-            ("Show another node", "steliactl -H root@node2 status"),
-        ],
-        "list" => &[
-            ("List the instances", "steliactl list"),
-            ("Include UIDs and D-Bus objects", "steliactl list -o wide"),
-            (
-                "Print the state of each instance, for a script",
-                "steliactl list -o json | jq -r '.[].state'",
-            ),
-        ],
-        "show" => &[
-            ("Show an instance by name", "steliactl show team-a/web"),
-            (
-                "Include the mapped pages of each process",
-                "steliactl show web --numa-maps",
-            ),
-        ],
-        "top" => &[
-            ("Watch live", "steliactl top"),
-            (
-                "Print two tables, five seconds apart",
-                "steliactl top --batch -n 2 -d 5",
-            ),
-        ],
-        "map" => &[
-            ("Draw on the terminal", "steliactl map"),
-            ("Write a picture", "steliactl map --svg=node.svg"),
-            ("Write a page for a browser", "steliactl map --html=node.html"),
-        ],
-        "monitor" => &[
-            ("Print all events until Ctrl-C", "steliactl monitor"),
-            (
-                "Print only changes, as JSON",
-                "steliactl monitor -o json | jq -c 'select(.event == \"PropertiesChanged\")'",
-            ),
-        ],
-        "describe" => &[(
-            "Print how often others interfered",
-            "steliactl describe | jq .node.counters",
-        )],
-        "explain" => &[
-            ("Explain who chooses CPUs, and the pools", "steliactl explain"),
-            (
-                "Explain one instance and what may slow it down",
-                "steliactl explain team-a/web",
-            ),
-            ("Explain who owns CPU 7", "steliactl explain 7"),
-        ],
-        "verify" => &[
-            ("Check all VMs", "steliactl verify"),
-            (
-                "Check one VM, which must be isolated",
-                "steliactl verify team-a/web --require=isolated",
-            ),
-        ],
-        "quiet" => &[
-            ("Show all VMs", "steliactl quiet"),
-            ("Show one VM, for a script", "steliactl quiet team-a/web -o json"),
-        ],
-        "ledger" => &[
-            ("Print all VMs in the last week", "steliactl ledger --since -7d"),
-            (
-                "Write a month's report on one VM",
-                "steliactl ledger team-a/web --report html --month 2026-10 > web.html",
-            ),
-            (
-                "Print what runs on a VM's CPUs now",
-                "steliactl ledger team-a/web --watch 60s",
-            ),
-        ],
-        "doctor" => &[("Check the node before the first VM starts", "steliactl doctor")],
-        "report" => &[
-            ("Write a report for a ticket", "steliactl report > node.txt"),
-            (
-                "Watch the threads for 10 seconds",
-                "steliactl report --seconds 10 > node.txt",
-            ),
-        ],
-        "kubelet-state" => &[
-            ("Print kubelet's own files", "steliactl kubelet-state"),
-            ("Print a copy", "steliactl kubelet-state ./cpu_manager_state"),
-        ],
-        "plan" => &[
-            ("Plan the pod of a manifest", "steliactl plan vm.yaml"),
-            (
-                "Print how many pods with one such container fit",
-                "steliactl plan -c cpus=4,memory=8Gi --until-full",
-            ),
-            (
-                "Plan for another node, and with kubelet's other policies",
-                "steliactl plan vm.yaml --node node2.yaml --what-if",
-            ),
-        ],
-        "evaluate" => &[
-            (
-                "Evaluate four CPUs on whole cores",
-                "steliactl evaluate --qos LSE --cpus 4 --cpu-bind-policy FullPCPUs",
-            ),
-            (
-                "Evaluate many pods on another node",
-                "steliactl evaluate --node node2.yaml --requests pods.json",
-            ),
-        ],
-        "adopt" => &[
-            (
-                "Compare before and after a change of the rules",
-                "steliactl adopt --dry-run",
-            ),
-            (
-                "Print only the names of VMs that would be adopted",
-                "steliactl adopt --dry-run -o name",
-            ),
-            (
-                "Print why the other VMs would not be adopted, for a script",
-                "steliactl adopt --dry-run -o json | jq -r '.vms[] | select(.reason) | .reason'",
-            ),
-        ],
-        "reconcile" => &[
-            ("Print what a pass would do", "steliactl reconcile --dry-run"),
-            ("Run a pass", "steliactl reconcile"),
-        ],
-        "rebind" => &[
-            ("Print the moves and what each gains", "steliactl rebind --dry-run"),
-            (
-                "Move one instance within a minute",
-                "steliactl rebind team-a/web --deadline 60",
-            ),
-        ],
-        "deregister" => &[("Deregister one instance", "steliactl deregister team-a/web")],
-        "reload" => &[("Apply a change of steliad.toml", "steliactl reload")],
-        "node-topology" => &[
-            (
-                "Write the object to the cluster",
-                "steliactl node-topology | kubectl apply -f -",
-            ),
-            (
-                "Write the object for kube-scheduler's plugin",
-                "steliactl node-topology --profile nrt | kubectl apply -f -",
-            ),
-            (
-                "Save the object for plan and evaluate on another host",
-                "steliactl node-topology > node2.yaml",
-            ),
-        ],
-        "cluster" => &[("Show the free cores of a cluster's nodes", "steliactl cluster nodes")],
-        "metrics" => &[
-            ("Print to standard output", "steliactl metrics"),
-            (
-                "Write for node-exporter",
-                "steliactl metrics --textfile /var/lib/prometheus/node-exporter/stelia.prom",
-            ),
-        ],
-        "completions" => &[(
-            "Enable completion in this shell",
-            "source <(steliactl completions bash)",
-        )],
-        _ => &[],
-    }
-}
-
-/// The command with its examples as the end of its help.
-pub(super) fn with_examples(command: Command) -> Command {
-    let examples = examples_of(command.get_name());
-    if examples.is_empty() {
-        return command;
-    }
-    let mut text = "Examples:".to_owned();
-    for (what, line) in examples {
-        let _ = write!(text, "\n  # {what}\n  {line}");
-    }
-    command.after_help(text)
-}
+/// The examples of each command.
+pub(super) const EXAMPLES: &str = include_str!("examples.txt");
 
 /// The template of the program's help: the commands by groups, each with its first sentence. clap has groups of options only.
 pub(super) fn template() -> String {
@@ -248,6 +71,7 @@ mod tests {
     use std::path::Path;
 
     use clap::{CommandFactory, FromArgMatches};
+    use stelia_table::examples_of;
 
     use super::super::Cli;
     use super::*;
@@ -271,7 +95,7 @@ mod tests {
     #[test]
     fn every_command_is_a_module_in_the_folder_of_its_group() {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        let folders = ["view", "explain", "plan", "change", "integration"];
+        let folders = ["view", "explain_and_check", "plan", "change", "integration"];
         for (group, folder) in GROUPS.iter().zip(folders) {
             for command in group.commands {
                 let module = source.join(folder).join(command.replace('-', "_"));
@@ -293,7 +117,7 @@ mod tests {
     #[test]
     fn every_command_has_up_to_three_examples_and_each_is_understood() {
         for name in names() {
-            let examples = examples_of(&name);
+            let examples = examples_of(EXAMPLES, &name);
             assert!((1..=3).contains(&examples.len()), "{name}: {} examples", examples.len());
             for (_, line) in examples {
                 let matches = Cli::command().try_get_matches_from(words(line));
@@ -331,7 +155,7 @@ mod tests {
                 .unwrap()
                 .render_long_help()
                 .to_string();
-            let (_, last) = examples_of(&name).last().unwrap();
+            let (_, last) = examples_of(EXAMPLES, &name).pop().unwrap();
             assert!(help.trim_end().ends_with(last), "{help}");
         }
     }

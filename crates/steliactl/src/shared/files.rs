@@ -2,11 +2,25 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use stelia_kubelet::checkpoint::{CheckpointError, MAX_BYTES};
+use stelia_kubelet::cpu_manager_state::{CheckpointError, MAX_BYTES};
 
 use super::daemon::Failure;
+
+/// A path of the node below `root`, where it may be already.
+pub(crate) fn below(root: &Path, path: &Path) -> PathBuf {
+    match path.starts_with(root) {
+        true => path.to_owned(),
+        false => root.join(path.strip_prefix("/").unwrap_or(path)),
+    }
+}
+
+/// A path below `root` as the node has it.
+pub(crate) fn without_root(root: &Path, path: &Path) -> PathBuf {
+    let rest = path.strip_prefix(root);
+    rest.map_or_else(|_| path.to_owned(), |rest| Path::new("/").join(rest))
+}
 
 /// Reads at most `max_bytes` + 1 bytes: the parser refuses a file that is longer than `max_bytes`.
 pub(crate) fn bytes(path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {

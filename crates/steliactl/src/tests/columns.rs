@@ -2,7 +2,7 @@
 
 use stelia_table::Column;
 
-use crate::explain::verify;
+use crate::explain_and_check::verify;
 use crate::shared::output::manual::explained;
 use crate::view::{list, show, top};
 

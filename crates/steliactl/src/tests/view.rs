@@ -24,7 +24,7 @@ fn list_as_json_identifies_the_pod() {
     let text = steliactl(no_vm().path(), &["--json", "list"]).unwrap();
     let expected = serde_json::json!([{
         "pod_uid": UID, "pod_namespace": "team-a", "pod_name": "web", "container": "compute", "object": OBJECT,
-        "state": "isolated", "exclusive_cpus": "2-3", "float_cpus": "0-1,4-7", "adopted_by": "", "degraded": ["anchor is gone"],
+        "state": "isolated", "exclusive_cpus": "2-3", "float_cpus": "0-1,4-7", "isolation": "", "adopted_by": "", "degraded": ["anchor is gone"],
     }]);
     assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), expected);
 }

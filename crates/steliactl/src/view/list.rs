@@ -19,13 +19,15 @@ pub(crate) struct Instance {
     exclusive_cpus: String,
     /// The CPUs of all other threads of the instance.
     float_cpus: String,
+    /// `vcpus`, or `container`: then all tasks of the container run on its exclusive CPUs.
+    isolation: String,
     /// The rule that made it an instance; empty where its pod registered itself.
     adopted_by: String,
     /// Why isolation is degraded; empty where it is not.
     degraded: Vec<String>,
 }
 
-pub(crate) const COLUMNS: [Column<Instance>; 9] = [
+pub(crate) const COLUMNS: [Column<Instance>; 10] = [
     column("POD", |instance: &Instance| instance.pod.to_string()).yields(2),
     column("POD UID", |instance: &Instance| instance.pod.pod_uid.clone()).wide(),
     column("CONTAINER", |instance: &Instance| instance.container.clone()).yields(3),
@@ -35,6 +37,7 @@ pub(crate) const COLUMNS: [Column<Instance>; 9] = [
     column("OBJECT", |instance: &Instance| instance.object.clone())
         .wide()
         .yields(5),
+    column("ISOLATION", |instance: &Instance| instance.isolation.clone()).wide(),
     column("ADOPTED BY", |instance: &Instance| instance.adopted_by.clone()).wide(),
     column("DEGRADED", |instance: &Instance| instance.degraded.join("; "))
         .yields(5)
@@ -42,20 +45,16 @@ pub(crate) const COLUMNS: [Column<Instance>; 9] = [
 ];
 
 const UNADOPTED: [Column<Unadopted>; 6] = [
-    column("NOT ADOPTED", |one: &Unadopted| pod_of(one).to_string()).yields(2),
+    column("NOT ADOPTED", |one: &Unadopted| {
+        Pod::new(&one.pod, one.pod_name.as_ref()).to_string()
+    })
+    .yields(2),
     column("CONTAINER", |one: &Unadopted| one.container.clone()).yields(3),
     column("RULE", |one: &Unadopted| one.rule.clone()).yields(3),
     column("REASON", |one: &Unadopted| one.reason.clone()).means(|_| Meaning::Attention),
     column("SINCE", |one: &Unadopted| time(one.since_us)).wide(),
     column("WHY", |one: &Unadopted| one.text.clone()).yields(5),
 ];
-
-fn pod_of(one: &Unadopted) -> Pod {
-    Pod {
-        pod_uid: one.pod.to_string(),
-        ..Pod::named(one.pod_name.as_ref())
-    }
-}
 
 /// As JSON the instances alone.
 #[derive(Debug, Serialize)]
@@ -79,6 +78,7 @@ impl Instances {
                 state,
                 exclusive_cpus,
                 float_cpus: text_of(&properties, "FloatCPUs").to_owned(),
+                isolation: text_of(&properties, "Isolation").to_owned(),
                 adopted_by: text_of(&properties, "AdoptedBy").to_owned(),
                 degraded: texts_of(&properties, "Degraded").map(str::to_owned).collect(),
             })
@@ -125,6 +125,7 @@ mod tests {
             state: state.to_owned(),
             exclusive_cpus: cpus.to_owned(),
             float_cpus: "0-1,18-63,82-127".to_owned(),
+            isolation: "vcpus".to_owned(),
             adopted_by: String::new(),
             degraded: degraded.iter().map(|reason| (*reason).to_owned()).collect(),
         }

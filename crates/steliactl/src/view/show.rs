@@ -3,6 +3,8 @@
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
+use stelia_settings::Isolation;
+
 use crate::shared::daemon::{Client, Failure, Pod, no_instance};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
@@ -10,13 +12,14 @@ use crate::shared::kernel::threads::{self, Process};
 use crate::shared::output::{Column, Render, TextStyle, column, members, printable, snake_case, table, text_of};
 
 /// The properties' names in the D-Bus contract, in the order in which they are shown.
-const ORDER: [&str; 18] = [
+const ORDER: [&str; 19] = [
     "PodNamespace",
     "PodName",
     "PodUID",
     "Container",
     "AdoptedBy",
     "State",
+    "Isolation",
     "Qos",
     "Degraded",
     "ExclusiveCPUs",
@@ -67,6 +70,7 @@ pub(crate) async fn gather(
         roots,
         text_of(&properties, "ControlGroup"),
         text_of(&properties, "OriginControlGroup"),
+        Isolation::parse(text_of(&properties, "Isolation")).unwrap_or_default(),
     )?;
     let description = client.describe().await.ok();
     let mut vm_locality =

@@ -8,7 +8,7 @@ use stelia_api::Word;
 use stelia_cpus::CpuSet;
 use stelia_model::LastPass;
 
-use crate::shared::daemon::{Description, Owner, Pod, owner};
+use crate::shared::daemon::{Description, OnlineCpus, Pod};
 use crate::shared::output::{self, Meaning, Render, TextStyle, counted};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -47,34 +47,9 @@ pub(crate) struct Classed {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct CpusByOwner {
-    pub exclusive: CpuSet,
-    pub pods: CpuSet,
-    pub shared: CpuSet,
-    pub reserved: CpuSet,
-    /// kubelet's file does not list them, or cannot be used.
-    pub unknown: CpuSet,
-    pub offline: CpuSet,
-}
-
-impl CpusByOwner {
-    fn of(description: &Description) -> Self {
-        let node = &description.node;
-        let mut pools = Self {
-            offline: node.offline.clone(),
-            ..Self::default()
-        };
-        for cpu in node.topology.online().iter() {
-            let pool = match owner(description, cpu) {
-                Owner::Instance { .. } => &mut pools.exclusive,
-                Owner::Pod { .. } | Owner::Kubelet => &mut pools.pods,
-                Owner::Shared => &mut pools.shared,
-                Owner::Reserved => &mut pools.reserved,
-                Owner::Unknown => &mut pools.unknown,
-            };
-            pool.insert(cpu);
-        }
-        pools
-    }
+    #[serde(flatten)]
+    online: OnlineCpus,
+    offline: CpuSet,
 }
 
 impl Status {
@@ -120,7 +95,10 @@ impl Status {
                     class: instance.class().to_owned(),
                 })
                 .collect(),
-            cpus: CpusByOwner::of(description),
+            cpus: CpusByOwner {
+                online: OnlineCpus::of(description),
+                offline: node.offline.clone(),
+            },
             kubelet_problem: node.kubelet_problem.clone().unwrap_or_default(),
             kubelet_written_us: node.kubelet_modified_us.unwrap_or(0),
             drift_found: node.counters.drift_found,
@@ -143,7 +121,6 @@ impl Render for Status {
     }
 }
 
-/// The screen; `now` is microseconds since the epoch.
 /// Lines of a name and a value.
 #[derive(Default)]
 struct Screen(Vec<(String, String, Meaning)>);
@@ -158,6 +135,7 @@ impl Screen {
     }
 }
 
+/// The screen; `now` is in microseconds since the epoch.
 fn text(status: &Status, now: u64, style: TextStyle) -> String {
     let mut screen = Screen::default();
     let chooses = status.cpu_source == CpuSource::Steliad;
@@ -200,12 +178,13 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
         _ => "not known before the first instance".to_owned(),
     };
     screen.say("Partitions", partitions);
-    screen.say("Exclusive CPUs", cpus(&status.cpus.exclusive));
-    screen.say("Other pods' CPUs", cpus(&status.cpus.pods));
-    screen.say("Shared CPUs", cpus(&status.cpus.shared));
-    screen.say("Reserved CPUs", cpus(&status.cpus.reserved));
-    if !status.cpus.unknown.is_empty() {
-        screen.say("Unassigned CPUs", cpus(&status.cpus.unknown));
+    let online = &status.cpus.online;
+    screen.say("Exclusive CPUs", cpus(&online.exclusive));
+    screen.say("Other pods' CPUs", cpus(&online.pods));
+    screen.say("Shared CPUs", cpus(&online.shared));
+    screen.say("Reserved CPUs", cpus(&online.reserved));
+    if !online.unknown.is_empty() {
+        screen.say("Unassigned CPUs", cpus(&online.unknown));
     }
     screen.say("Offline CPUs", cpus(&status.cpus.offline));
     let written = match status.kubelet_written_us {

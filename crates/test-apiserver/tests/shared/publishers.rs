@@ -32,6 +32,7 @@ pub fn node() -> Publication {
                 namespace: "tenant-a".into(),
                 name: format!("virt-launcher-vm-{number:02}-x7k2p"),
                 container: "compute".into(),
+                isolation: "vcpus".into(),
                 state: "isolated".into(),
                 isolated: true,
                 reason: "Isolated".into(),

@@ -1,5 +1,7 @@
 //! Intrusions, and the names of what ran.
 
+use stelia_testnode::Runtime;
+
 use super::*;
 
 #[tokio::test]
@@ -33,6 +35,48 @@ async fn an_intruder_is_told_and_looked_for_and_its_pod_is_not_told_who() {
     let busy = own.account(Some(pod.uid.clone()), 0, None).await.unwrap_err();
     assert_eq!(busy.kind, ErrorKind::Busy);
     running.end().await;
+}
+
+#[tokio::test]
+async fn a_container_has_an_account_of_all_its_cpus_and_all_its_tasks_are_its_own() {
+    for runtime in [Runtime::Runc, Runtime::Crun] {
+        let mut node = Node::new();
+        let fake = Fake::new(node.directory.path());
+        let mut running = node.keep_ledger(&fake);
+        let pod = node.pod_by(runtime, 1, "2-3");
+        node.register_container(&pod).await.unwrap();
+        node.until("its seat is opened", |_| !opened(&fake.events()).is_empty())
+            .await;
+        let whole = stelia_node::containers::container_scope(&pod.origin).to_string();
+        let seats: Vec<(String, Option<String>)> = fake
+            .events()
+            .into_iter()
+            .filter_map(|event| match event {
+                Event::Opened { cpus, cgroup, .. } => Some((cpus.to_string(), cgroup)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(seats, [("2-3".to_owned(), Some(whole.clone()))]);
+        let account = node.account(&pod).await;
+        assert!(account.is_container && account.covered_us > 0, "{account:?}");
+        assert_eq!(account.totals.other_tasks, Range::default());
+        fake.host.others.fetch_add(5, Ordering::SeqCst);
+        node.reconcile().await;
+        let signal = tokio::time::timeout(Duration::from_secs(60), running.signals.recv()).await;
+        let Some(Signal::Intruded(_, events)) = signal.unwrap() else {
+            panic!("nobody is told")
+        };
+        assert_eq!(events.len(), 1);
+        node.until("it is looked who", |_| !fake.host.targets.lock().unwrap().is_empty())
+            .await;
+        let target = fake.host.targets.lock().unwrap()[0].clone();
+        assert_eq!(
+            (target.cpus, target.own, target.by_thread),
+            (cpus("2-3"), [77].into(), true)
+        );
+        assert_eq!(*fake.host.listed.lock().unwrap(), [whole].into());
+        running.end().await;
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,9 @@
 //! Where vCPU threads and everybody else run.
 
+use stelia_settings::Isolation;
+
 use super::*;
+use crate::Level;
 
 #[test]
 fn attached_threads_end_pinned_in_an_isolated_partition() {
@@ -24,6 +27,47 @@ fn a_partition_that_the_kernel_refuses_again_and_again_is_given_up() {
     snapshot.first_mut().refusals = MAX_PARTITION_REFUSALS;
     let scope = snapshot.first().scope().clone();
     assert_eq!(steps(&snapshot), [Step::Contain(scope, ContainedReason::Refused)]);
+}
+
+/// The CPUs of a whole container that steliad chose are those of its partition alone.
+#[test]
+fn a_whole_container_without_a_partition_leaves_where_steliad_chose_its_cpus() {
+    let mut snapshot = snapshot(vec![instance()]);
+    settle(&mut snapshot);
+    attach(&mut snapshot, Partition::Isolated, &[Some(2), Some(3)]);
+    let instance = snapshot.first_mut();
+    instance.refusals = MAX_PARTITION_REFUSALS;
+    instance.record.isolation = Isolation::Container;
+    instance.record.allocation = stelia_record::testing::allocated().allocation;
+    let scope = instance.scope().clone();
+    assert_eq!(steps(&snapshot), [Step::Enter(scope.clone(), Phase::Leaving)]);
+    snapshot.first_mut().record.allocation = None;
+    assert_eq!(steps(&snapshot), [Step::Contain(scope, ContainedReason::Refused)]);
+}
+
+/// The record of the container that has it cannot be used, so no instance blocks this one.
+#[test]
+fn a_cpu_that_the_other_tree_still_has_is_not_taken() {
+    let mut snapshot = snapshot(vec![instance()]);
+    settle(&mut snapshot);
+    attach(&mut snapshot, Partition::Isolated, &[Some(2), Some(3)]);
+    snapshot.kubepods = Some(Level {
+        path: CgroupPath::parse("/kubepods.slice").unwrap(),
+        exclusive: Some(cpus("2")),
+        ours: cpus("2"),
+    });
+    snapshot.left_in_place = cpus("2");
+    let vcpu = snapshot.first().tree.vcpu().clone();
+    let takes = |step: &Step| match step {
+        Step::Write(cgroup, ..) => *cgroup == vcpu,
+        Step::MoveThread(..) | Step::Pin(..) | Step::Enter(..) => true,
+        _ => false,
+    };
+    assert!(!steps(&snapshot).iter().any(takes), "{:#?}", steps(&snapshot));
+    snapshot.left_in_place = CpuSet::new();
+    let given_up = Step::Claim(CgroupPath::parse("/kubepods.slice").unwrap(), CpuSet::new());
+    assert!(steps(&snapshot).contains(&given_up));
+    assert!(steps(&snapshot).iter().any(takes));
 }
 
 /// Also where the kernel has made it already.

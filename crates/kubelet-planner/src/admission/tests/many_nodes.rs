@@ -8,7 +8,7 @@ use stelia_cpus::{Cpu, Topology};
 use super::super::*;
 use crate::cpus::{CpuTopology, Options};
 use crate::devices::{Device, DeviceManager};
-use crate::merge::{HintList, NodeMask, NodeTooHigh, naive};
+use crate::merge::{HintList, NodeMask, NodeTooHigh, testing};
 use crate::pod::{Amounts, Container, ContainerKind, Resources};
 use crate::{CpuManager, Machine, MemoryManager, NodeState, NumaNode, Settings, StartError, devices, merge};
 
@@ -294,8 +294,8 @@ proptest! {
             let (few, all) = (lists(&node, &pod, false), lists(&node, &pod, true));
             let merged = node.merger.merge(&few);
             prop_assert_eq!(merged, node.merger.merge(&all), "{:?}", pod);
-            if naive::permutations(&all) < 20_000 {
-                prop_assert_eq!(merged, naive::merge(&node.merger, &all));
+            if testing::permutations(&all) < 20_000 {
+                prop_assert_eq!(merged, testing::merge(&node.merger, &all));
             }
             if let Ok(admission) = admit(&node, &pod) {
                 node = admission.node;

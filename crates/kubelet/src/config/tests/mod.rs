@@ -305,8 +305,7 @@ fn a_command_line_is_read_as_kubelet_reads_it() {
     let flags = flags(line).unwrap();
     assert_eq!(flags.config.as_deref().unwrap().to_str(), Some("/b"));
     assert_eq!((flags.config_dir, flags.root_dir), (None, None));
-    let gates: BTreeMap<String, bool> = [("A".into(), false), ("B".into(), false)].into();
-    assert_eq!(flags.given.feature_gates, Some(gates));
+    assert_eq!(flags.given["featureGates"], serde_json::json!({"A": false, "B": false}));
 }
 
 #[rstest]

@@ -29,6 +29,7 @@ fn seats(cpus: &[u32]) -> BTreeSet<Seat> {
             id: i32::try_from(*cpu).unwrap(),
             start: 1,
         }],
+        cgroup: None,
     };
     cpus.iter().map(seat).collect()
 }
@@ -69,6 +70,7 @@ impl Daemon {
             at_us: START + second * SECOND,
             up_us: 77 * SECOND + second * SECOND,
             seats: seats.collect(),
+            ..CounterSample::default()
         };
         let Some(mut draft) = self.recorder.take_sample(&sample, &vms, self.entries.is_empty()) else {
             return;

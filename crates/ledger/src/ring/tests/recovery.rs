@@ -120,9 +120,9 @@ fn an_entry_of_a_newer_version_is_not_cut() {
     drop(filled(directory.path(), 1, WIDE));
     let file = segments(directory.path()).pop().unwrap();
     let text = fs::read_to_string(&file).unwrap();
-    let last = line::Hash::parse(&text.as_bytes()[..64]).unwrap();
+    let last = line_format::Hash::parse(&text.as_bytes()[..64]).unwrap();
     let json = r#"{"seq":2,"at":2,"up":2,"events":[{"event":"of-next-year"}]}"#;
-    let line = format!("{} {json}\n", line::Hash::of(&last, json.as_bytes()));
+    let line = format!("{} {json}\n", line_format::Hash::of(&last, json.as_bytes()));
     fs::write(&file, text + &line).unwrap();
     let (mut ring, found) = open(directory.path(), WIDE);
     assert_eq!((found.cut, found.last.unwrap().0), (0, 2));

@@ -1,6 +1,7 @@
 //! One attempt to read a consistent sample: the bound threads and the seats' threads, the CPUs, and the same threads again.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use stelia_cpus::CpuSet;
@@ -12,6 +13,7 @@ use super::super::kernel_threads::KernelThreads;
 use super::super::{Bound, Thread};
 use super::SampleError;
 use super::candidate::{Attempt, BoundAttempt, Candidate};
+use super::container::{self, ContainerAttempt, NotRead, TasksBefore};
 
 pub(super) const SCHEDSTAT: &str = "/proc/schedstat";
 
@@ -29,29 +31,41 @@ pub(super) fn take(
     let needed = cpus_of(candidates.iter().filter(|candidate| candidate.needs_bound()));
     // The seats' threads are read closest to the CPUs, because they are switched in more often than the kernel's.
     let bound_before = bound_tasks(files, threads, &needed, buffer)?;
-    let before = own_tasks(files, candidates, buffer)?;
+    let started_us = micros(ClockId::Boottime);
+    let before = own_before(files, candidates, buffer)?;
     let clocks = (micros(ClockId::Realtime), micros(ClockId::Boottime));
     files.read(SCHEDSTAT, buffer).map_err(SampleError::read(SCHEDSTAT))?;
     let cpus = schedstat::parse(buffer, &wanted).map_err(SampleError::form(SCHEDSTAT))?;
-    let after = own_tasks(files, candidates, buffer)?;
+    let mut read = Vec::with_capacity(candidates.len());
+    for (candidate, before) in candidates.iter().zip(before) {
+        read.push(own_after(files, candidate, (before, started_us), buffer)?);
+    }
     let bound_after = bound_tasks(files, threads, &needed, buffer)?;
-    for ((candidate, before), after) in candidates.iter_mut().zip(before).zip(after) {
+    for (candidate, read) in candidates.iter_mut().zip(read) {
         if !candidate.is_open() {
             continue;
         }
         let counted = candidate.seat.cpus.iter().map(|cpu| cpus.get(&cpu));
         let switches = counted.map(|cpu| cpu.map(|cpu| cpu.switches)).sum::<Option<u64>>();
-        let (Some(switches), Some(before), Some(after)) = (switches, before, after) else {
-            candidate.set_gone();
-            continue;
+        let (switches, own, container) = match (switches, read) {
+            (Some(switches), Ok((own, container))) => (switches, own, container),
+            (None, _) => {
+                candidate.set_not_read(NotRead::Gone);
+                continue;
+            }
+            (_, Err(not_read)) => {
+                candidate.set_not_read(not_read);
+                continue;
+            }
         };
         let bound = candidate
             .needs_bound()
             .then(|| bound_attempt(&candidate.seat.cpus, &bound_before, &bound_after));
         candidate.add(Attempt {
             switches,
-            own: (before, after),
+            own,
             bound,
+            container,
         });
     }
     Ok(clocks)
@@ -61,33 +75,66 @@ fn cpus_of<'a>(candidates: impl Iterator<Item = &'a Candidate<'a>>) -> CpuSet {
     candidates.fold(CpuSet::new(), |all, candidate| all.union(&candidate.seat.cpus))
 }
 
-/// The summed counters of each open seat's threads; `None` for other seats, and if a thread ended.
-fn own_tasks(
+/// A seat's own tasks before its CPUs are read.
+enum OwnBefore {
+    Threads(Task),
+    Container(TasksBefore),
+}
+
+/// Those of each seat; [`NotRead::Gone`] for seats that are not open, and if a thread ended.
+fn own_before(
     files: &dyn Files,
     candidates: &[Candidate<'_>],
     buffer: &mut Vec<u8>,
-) -> Result<Vec<Option<Task>>, SampleError> {
-    let open = |candidate: &Candidate<'_>| candidate.is_open().then(|| candidate.seat.threads.clone());
+) -> Result<Vec<Result<OwnBefore, NotRead>>, SampleError> {
     let mut all = Vec::with_capacity(candidates.len());
-    for threads in candidates.iter().map(open) {
-        let Some(threads) = threads else {
-            all.push(None);
-            continue;
-        };
-        let mut sum = Some(Task::default());
-        for thread in threads {
-            sum = match (sum, task_counters(files, thread.id, buffer)?) {
-                (Some(sum), Some(task)) => Some(Task {
-                    run_ns: sum.run_ns.saturating_add(task.run_ns),
-                    delay_ns: sum.delay_ns.saturating_add(task.delay_ns),
-                    switches: sum.switches.saturating_add(task.switches),
-                }),
-                _ => None,
-            };
-        }
-        all.push(sum);
+    for candidate in candidates {
+        all.push(match &candidate.seat.cgroup {
+            _ if !candidate.is_open() => Err(NotRead::Gone),
+            Some(cgroup) => container::read_before(files, cgroup, buffer)?.map(OwnBefore::Container),
+            None => own_threads(files, &candidate.seat.threads, buffer)?
+                .map(OwnBefore::Threads)
+                .ok_or(NotRead::Gone),
+        });
     }
     Ok(all)
+}
+
+/// A seat's own tasks before and after its CPUs were read; those of a container also in detail.
+type OwnTasks = ((Task, Task), Option<ContainerAttempt>);
+
+/// Reads a seat's own tasks again.
+fn own_after(
+    files: &dyn Files,
+    candidate: &Candidate<'_>,
+    (before, started_us): (Result<OwnBefore, NotRead>, u64),
+    buffer: &mut Vec<u8>,
+) -> Result<Result<OwnTasks, NotRead>, SampleError> {
+    Ok(match (before, &candidate.seat.cgroup) {
+        (Err(not_read), _) => Err(not_read),
+        (Ok(OwnBefore::Container(before)), Some(cgroup)) => {
+            let known = candidate.known_container();
+            let read = container::read_after(files, (cgroup, started_us), &before, known, buffer)?;
+            read.map(|read| (read.own, Some(read)))
+        }
+        (Ok(OwnBefore::Threads(before)), _) => {
+            let after = own_threads(files, &candidate.seat.threads, buffer)?;
+            after.map(|after| ((before, after), None)).ok_or(NotRead::Gone)
+        }
+        (Ok(OwnBefore::Container(_)), None) => Err(NotRead::Gone),
+    })
+}
+
+/// The summed counters of these threads; `None` if one ended.
+fn own_threads(files: &dyn Files, threads: &[Thread], buffer: &mut Vec<u8>) -> Result<Option<Task>, SampleError> {
+    let mut sum = Task::default();
+    for thread in threads {
+        let Some(task) = task_counters(files, thread.id, buffer)? else {
+            return Ok(None);
+        };
+        sum = container::combined(sum, task, u64::saturating_add);
+    }
+    Ok(Some(sum))
 }
 
 /// The threads that are bound to these CPUs, after the list was read again.
@@ -144,9 +191,7 @@ fn task_counters(files: &dyn Files, id: i32, buffer: &mut Vec<u8>) -> Result<Opt
 }
 
 fn micros(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock);
     // A clock before 1970 is 0.
-    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
-    let rest = u64::try_from(time.tv_nsec / 1000).unwrap_or_default();
-    seconds.saturating_mul(1_000_000).saturating_add(rest)
+    let time: Duration = clock_gettime(clock).try_into().unwrap_or_default();
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use stelia_node::counters::task::Task;
 
 use super::super::{Bound, Counters, Seat, Thread};
+use super::container::{ContainerAttempt, ContainerState, MAX_TASK_FILES, NotRead};
 
 /// A seat in the last sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub(super) struct PreviousSample {
     /// Switches minus those of the seat's threads and of the bound threads, when the latter were last read. While it is unchanged, no
     /// bound thread has run since. `None` if it was not exact.
     pub(super) rest: Option<i128>,
+    /// The tasks of a container.
+    pub(super) container: Option<ContainerState>,
 }
 
 /// The bound threads, as one attempt read them.
@@ -30,6 +33,8 @@ pub(super) struct Attempt {
     /// The seat's threads before and after, summed.
     pub(super) own: (Task, Task),
     pub(super) bound: Option<BoundAttempt>,
+    /// The tasks of a container, whose sums are [`own`](Self::own).
+    pub(super) container: Option<ContainerAttempt>,
 }
 
 impl Attempt {
@@ -62,6 +67,7 @@ impl Attempt {
             unknown: stale || self.bound.as_ref().is_some_and(|bound| bound.ended),
             width: most - least,
             not_read: self.bound.is_none(),
+            not_still: self.container.as_ref().is_some_and(|container| !container.is_still),
         }
     }
 }
@@ -74,6 +80,8 @@ struct Uncertainty {
     /// The width of the interval that contains the number of other switches.
     width: i128,
     not_read: bool,
+    /// Tasks of a container ran, so that those that ended unseen do not show.
+    not_still: bool,
 }
 
 /// A seat that is being read, and its best attempt so far.
@@ -83,14 +91,16 @@ pub(super) struct Candidate<'a> {
     state: State,
     best: Option<(Uncertainty, Attempt)>,
     needs_bound: bool,
+    /// Files of a container's tasks that were read.
+    task_files: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
     Settled,
-    /// A CPU is offline, or a thread ended.
-    Gone,
+    /// A CPU is offline, a thread ended, or a container was not read.
+    NotRead(NotRead),
 }
 
 impl<'a> Candidate<'a> {
@@ -101,6 +111,7 @@ impl<'a> Candidate<'a> {
             state: State::Open,
             best: None,
             needs_bound: before.is_none_or(|before| before.rest.is_none()),
+            task_files: 0,
         }
     }
 
@@ -114,15 +125,26 @@ impl<'a> Candidate<'a> {
         self.is_open() && self.needs_bound
     }
 
-    pub(super) fn set_gone(&mut self) {
-        self.state = State::Gone;
+    /// The container's tasks in the last sample.
+    pub(super) fn known_container(&self) -> Option<&'a ContainerState> {
+        self.before.and_then(|before| before.container.as_ref())
+    }
+
+    pub(super) fn set_not_read(&mut self, why: NotRead) {
+        self.state = State::NotRead(why);
+    }
+
+    pub(super) fn has_too_many_tasks(&self) -> bool {
+        self.state == State::NotRead(NotRead::TooMany)
     }
 
     pub(super) fn add(&mut self, attempt: Attempt) {
         let uncertainty = attempt.uncertainty(self.before);
         // The interval may contain the previous value; the next attempt decides.
         self.needs_bound |= uncertainty.unknown;
-        if !uncertainty.unknown && uncertainty.width == 0 {
+        self.task_files += attempt.container.as_ref().map_or(0, |container| container.files);
+        let is_certain = !uncertainty.unknown && uncertainty.width == 0 && !uncertainty.not_still;
+        if is_certain || self.task_files >= MAX_TASK_FILES {
             self.state = State::Settled;
         }
         if self.best.as_ref().is_none_or(|(best, _)| uncertainty < *best) {
@@ -130,9 +152,10 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// The most certain attempt, and [`PreviousSample::rest`] for the next sample; `None` if the seat is gone.
-    pub(super) fn best(self) -> Option<(Counters, Option<i128>)> {
-        let (uncertainty, attempt) = self.best.filter(|_| self.state != State::Gone)?;
+    /// The most certain attempt, and for the next sample [`PreviousSample::rest`] and the container's tasks; `None` if the seat was not read.
+    pub(super) fn best(self) -> Option<(Counters, Option<i128>, Option<ContainerState>)> {
+        let is_read = !matches!(self.state, State::NotRead(_));
+        let (uncertainty, attempt) = self.best.filter(|_| is_read)?;
         let (rest, _) = attempt.rest(self.before);
         let exact = !uncertainty.unknown && uncertainty.width == 0;
         let rest = match (exact, &attempt.bound) {
@@ -149,12 +172,16 @@ impl<'a> Candidate<'a> {
         let counters = Counters {
             switches: attempt.switches,
             own: (first.switches, last.switches),
+            own_incomplete: attempt
+                .container
+                .as_ref()
+                .is_some_and(|container| container.is_incomplete),
             run_ns: last.run_ns,
             delay_ns: last.delay_ns,
             bound,
             bound_read,
             ..Counters::default()
         };
-        Some((counters, rest))
+        Some((counters, rest, attempt.container.map(|container| container.state)))
     }
 }

@@ -2,7 +2,8 @@
 
 mod attempt;
 mod candidate;
-mod fill;
+mod container;
+mod loose_counters;
 #[cfg(test)]
 mod tests;
 
@@ -16,9 +17,14 @@ use super::files::{Files, RootedFiles};
 use super::kernel_threads::{KernelThreads, read_stat};
 use super::{CounterSample, Seat, Thread};
 use candidate::{Candidate, PreviousSample};
+pub use container::{MAX_CGROUPS, MAX_TASKS, tasks_of_container};
 
 /// Limit of the attempts to read consistent counters of a seat.
 const MAX_READ_ATTEMPTS: usize = 5;
+
+/// How long a container that had too many tasks is not read, in microseconds, so that one that crosses the limit again and again costs
+/// little time and few entries.
+const TOO_MANY_PAUSE_US: u64 = 3_600_000_000;
 
 /// Why a sample failed.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +54,8 @@ pub struct Reader {
     files: Box<dyn Files>,
     threads: KernelThreads,
     before: BTreeMap<Seat, PreviousSample>,
+    /// Containers that had too many tasks, and when: `CLOCK_BOOTTIME`, microseconds.
+    too_many: BTreeMap<Seat, u64>,
 }
 
 impl Reader {
@@ -62,6 +70,7 @@ impl Reader {
             files,
             threads: KernelThreads::default(),
             before: BTreeMap::new(),
+            too_many: BTreeMap::new(),
         }
     }
 
@@ -71,31 +80,37 @@ impl Reader {
     /// # Cost
     /// Reads the node's files once, `/proc/schedstat` up to five times; three files of each thread, more if its counters changed while
     /// they were read; and three of each bound kernel thread of a seat on which something other than its threads ran. The number of
-    /// tasks of the host only matters for the list of the root cgroup, in which each new thread is read once.
+    /// tasks of the host only matters for the list of the root cgroup, in which each new thread is read once. For each container
+    /// `/proc/schedstat` again up to five times and at most [`MAX_TASKS`] times eight files, after all VMs: how many tasks it has does not
+    /// change how exactly others are read.
     ///
     /// # Errors
     /// A file cannot be read or has an unexpected format. The next sample is not affected.
     pub fn sample(&mut self, seats: &BTreeSet<Seat>) -> Result<CounterSample, SampleError> {
         // One buffer for all files. It is freed at the end, so it does not add to the daemon's idle memory.
         let mut buffer = Vec::new();
-        let mut candidates: Vec<Candidate<'_>> = seats
-            .iter()
-            .map(|seat| Candidate::new(seat, self.before.get(seat)))
-            .collect();
+        let candidate = |seat| Candidate::new(seat, self.before.get(seat));
+        let (containers, vms): (Vec<&Seat>, Vec<&Seat>) = seats.iter().partition(|seat| seat.cgroup.is_some());
+        let mut candidates: Vec<Candidate<'_>> = vms.into_iter().map(candidate).collect();
         let mut sample = CounterSample::default();
-        for number in 0..MAX_READ_ATTEMPTS {
-            if number > 0 && !candidates.iter().any(Candidate::is_open) {
-                break;
-            }
-            let clocks = attempt::take(&*self.files, &mut self.threads, &mut candidates, &mut buffer)?;
-            if number == 0 {
-                (sample.at_us, sample.up_us) = clocks;
+        (sample.at_us, sample.up_us) = read(&*self.files, &mut self.threads, &mut candidates, &mut buffer)?;
+        self.too_many.retain(|seat, since_us| {
+            seats.contains(seat) && sample.up_us.saturating_sub(*since_us) < TOO_MANY_PAUSE_US
+        });
+        for seat in containers {
+            if !self.too_many.contains_key(seat) {
+                let mut container = [candidate(seat)];
+                read(&*self.files, &mut self.threads, &mut container, &mut buffer)?;
+                candidates.extend(container);
             }
         }
         let mut before = BTreeMap::new();
         for candidate in candidates {
             let seat = candidate.seat;
-            let Some((mut counters, rest)) = candidate.best() else {
+            if candidate.has_too_many_tasks() {
+                self.too_many.insert(seat.clone(), sample.up_us);
+            }
+            let Some((mut counters, rest, container)) = candidate.best() else {
                 continue;
             };
             // Checked last: a thread that still exists has existed during the whole sample.
@@ -115,15 +130,34 @@ impl Reader {
                 }
             }
             let bound = counters.bound.clone();
-            before.insert(seat.clone(), PreviousSample { bound, rest });
+            let previous = PreviousSample { bound, rest, container };
+            before.insert(seat.clone(), previous);
             sample.seats.insert(seat.clone(), counters);
         }
-        fill::fill(&*self.files, &mut sample.seats, &mut buffer)?;
+        loose_counters::fill(&*self.files, &mut sample.seats, &mut buffer)?;
         before.retain(|seat, _| sample.seats.contains_key(seat));
         self.before = before;
+        sample.too_many_tasks = self.too_many.keys().cloned().collect();
         self.files.end_sample(seats.is_empty());
         Ok(sample)
     }
+}
+
+/// Reads these seats until they are certain, in a limited number of attempts. Returns the clocks at the first one.
+fn read(
+    files: &dyn Files,
+    threads: &mut KernelThreads,
+    candidates: &mut [Candidate<'_>],
+    buffer: &mut Vec<u8>,
+) -> Result<(u64, u64), SampleError> {
+    let clocks = attempt::take(files, threads, candidates, buffer)?;
+    for _ in 1..MAX_READ_ATTEMPTS {
+        if !candidates.iter().any(Candidate::is_open) {
+            break;
+        }
+        attempt::take(files, threads, candidates, buffer)?;
+    }
+    Ok(clocks)
 }
 
 /// The threads that ended: their number is unused or belongs to another thread.

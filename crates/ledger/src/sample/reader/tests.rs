@@ -36,6 +36,10 @@ impl Files for Scripted {
     fn read_short(&self, path: &str, into: &mut Vec<u8>) -> io::Result<()> {
         self.read(path, into)
     }
+
+    fn folders(&self, _: &str, _: usize) -> io::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
 }
 
 impl Scripted {
@@ -111,6 +115,7 @@ fn seat() -> Seat {
     Seat {
         cpus: [2].into_iter().collect(),
         threads: vec![Thread { id: 7, start: 700 }],
+        cgroup: None,
     }
 }
 
@@ -143,6 +148,7 @@ fn a_seat_has_all_its_counters_and_the_node_is_read_once() {
     let expected = Counters {
         switches: 110,
         own: (100, 100),
+        own_incomplete: false,
         run_ns: 100_000,
         delay_ns: 10_000,
         bound: [
@@ -354,6 +360,7 @@ fn a_seat_has_the_sums_of_its_cpus_and_threads() {
     let spare = Seat {
         cpus: [0].into_iter().collect(),
         threads: Vec::new(),
+        cgroup: None,
     };
     let seats = BTreeSet::from([both.clone(), spare.clone()]);
     let sample = reader.sample(&seats).expect("a look");

@@ -1,14 +1,20 @@
-//! Waiting for systemd's jobs.
+//! Waiting for systemd's answers and for its jobs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use tokio::sync::Mutex;
 use zbus::OwnedObjectPath;
 use zbus::proxy::CacheProperties;
 
-use super::DbusSystemd;
+use super::super::SystemdError;
 use super::bus::{ALREADY_SUBSCRIBED, Failure, JobRemovedStream, ManagerProxy, NO_SUCH_UNIT, UnitProxy, is_error};
+use super::{DbusSystemd, RETRY_INTERVAL};
+
+/// How long a job or an answer of systemd is waited for. A PID 1 that hangs has recovered by then from most causes (a
+/// reload, a mount that does not answer), and a runner waits longer.
+pub(super) const JOB_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// How many jobs are waited for. systemd does not count a connection's subscriptions: unsubscribing when the first job
 /// ends would end the signals for the others too.
@@ -44,6 +50,33 @@ impl Drop for Subscribed {
 }
 
 impl DbusSystemd {
+    /// Do some work with systemd, with a time limit. While systemd re-executes itself it is not on the bus, and calls
+    /// made before are not answered: the work is then repeated, so it must be idempotent.
+    pub(super) async fn bounded<T, F>(
+        &self,
+        operation: String,
+        mut work: impl FnMut() -> F + Send,
+    ) -> Result<T, SystemdError>
+    where
+        F: Future<Output = Result<T, Failure>> + Send,
+    {
+        let answered = async {
+            loop {
+                match work().await {
+                    Err(Failure::Unreachable) => tokio::time::sleep(RETRY_INTERVAL).await,
+                    Err(Failure::Refused(cause)) => return Err(cause),
+                    Ok(answer) => return Ok(answer),
+                }
+            }
+        };
+        let cause = match tokio::time::timeout(self.timeout, answered).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(cause)) => cause,
+            Err(_) => format!("systemd (PID 1) did not answer within {} s", self.timeout.as_secs()),
+        };
+        Err(SystemdError { operation, cause })
+    }
+
     /// Subscribe to the ends of jobs.
     pub(super) async fn ends(&self) -> Result<Ends, Failure> {
         let manager = &self.manager().await?;
@@ -82,13 +115,12 @@ impl DbusSystemd {
         job: &OwnedObjectPath,
         unit: &str,
     ) -> Result<(), Failure> {
-        let mut poll_interval =
-            tokio::time::interval_at(tokio::time::Instant::now() + self.poll_interval, self.poll_interval);
+        let mut poll = tokio::time::interval_at(tokio::time::Instant::now() + self.poll_interval, self.poll_interval);
         loop {
             let signal = tokio::select! {
                 signal = ends.removed.next() => signal.ok_or_else(|| Failure::Refused("the bus went away".into()))?,
-                _ = poll_interval.tick() => {
-                    match self.poll_interval(manager, unit).await {
+                _ = poll.tick() => {
+                    match self.unit_status(manager, unit).await {
                         UnitStatus::Active => return Ok(()),
                         // Where systemd executes itself anew between the call and its job, it forgets the scope's process.
                         UnitStatus::Ended => return Err(Failure::Refused("the job ended, and the unit is not active".into())),
@@ -108,7 +140,7 @@ impl DbusSystemd {
     }
 
     /// Whether a unit whose job is waited for has started, failed or is under way.
-    pub(super) async fn poll_interval(&self, manager: &ManagerProxy<'_>, unit: &str) -> UnitStatus {
+    pub(super) async fn unit_status(&self, manager: &ManagerProxy<'_>, unit: &str) -> UnitStatus {
         let seen = async {
             let path = match manager.get_unit(unit).await {
                 result if is_error(&result, NO_SUCH_UNIT) => return Ok(UnitStatus::Ended),

@@ -19,13 +19,10 @@ use zbus::{Connection, Variant};
 pub(super) use self::jobs::Ends;
 
 use self::bus::{Failure, ManagerProxy, NO_SUCH_UNIT, ScopeProxy, UNIT_EXISTS, is_error};
-use self::jobs::{Subscription, UnitStatus};
+use self::jobs::{JOB_TIMEOUT, Subscription, UnitStatus};
 use super::{Devices, Listening, Systemd, SystemdError};
 use crate::cgroup::{CpuQuota, Limits};
 
-/// How long a job or an answer of systemd is waited for. A PID 1 that hangs has recovered by then from most causes (a
-/// reload, a mount that does not answer), and a runner waits longer.
-const JOB_TIMEOUT: Duration = Duration::from_secs(90);
 /// The pause before systemd is called again after it did not answer.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 /// How often a unit with a pending job is polled, since the signal of the job's end is lost if systemd
@@ -50,29 +47,6 @@ impl DbusSystemd {
             poll_interval: POLL_INTERVAL,
             subscription: Arc::default(),
         }
-    }
-
-    /// Do some work with systemd, with a time limit. While systemd re-executes itself it is not on the bus, and calls
-    /// made before are not answered: the work is then repeated, so it must be idempotent.
-    async fn bounded<T, F>(&self, operation: String, mut work: impl FnMut() -> F + Send) -> Result<T, SystemdError>
-    where
-        F: Future<Output = Result<T, Failure>> + Send,
-    {
-        let answered = async {
-            loop {
-                match work().await {
-                    Err(Failure::Unreachable) => tokio::time::sleep(RETRY_INTERVAL).await,
-                    Err(Failure::Refused(cause)) => return Err(cause),
-                    Ok(answer) => return Ok(answer),
-                }
-            }
-        };
-        let cause = match tokio::time::timeout(self.timeout, answered).await {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(cause)) => cause,
-            Err(_) => format!("systemd (PID 1) did not answer within {} s", self.timeout.as_secs()),
-        };
-        Err(SystemdError { operation, cause })
     }
 
     async fn manager(&self) -> Result<ManagerProxy<'static>, Failure> {
@@ -204,7 +178,7 @@ impl Systemd for DbusSystemd {
             };
             // systemd may have left the bus after it made the scope: one that exists then is ours, not an old one.
             while asked.load(Ordering::SeqCst) {
-                match self.poll_interval(manager, unit).await {
+                match self.unit_status(manager, unit).await {
                     UnitStatus::Active => return Ok(()),
                     UnitStatus::Ended => break,
                     UnitStatus::Pending => tokio::time::sleep(RETRY_INTERVAL).await,

@@ -26,10 +26,10 @@ use super::*;
 use crate::apiserver::Api;
 use crate::apiserver::lease::LeaseClaim;
 use crate::placer::{Options, Placer};
-use crate::simulation::crash;
-use crate::simulation::load;
-use crate::simulation::machine::Kind;
-use crate::simulation::node::Machine;
+use crate::simulated_cluster::instance;
+use crate::simulated_cluster::load;
+use crate::simulated_cluster::node::Machine;
+use crate::simulated_cluster::node_kind::Kind;
 
 fn data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
@@ -87,7 +87,7 @@ async fn served(paths: Paths, tls: Option<Tls>, bounds: Bounds) -> Served {
         identity: "one".to_owned(),
     };
     let (dead, ended) = (CancellationToken::new(), CancellationToken::new());
-    crash::run(&placer, seat, &dead, None);
+    instance::run(&placer, seat, &dead, None);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(serve(

@@ -1,5 +1,7 @@
 //! Leaders that stop and wake up, and watches that end.
 
+use stelia_kubelet::Uid;
+
 use super::*;
 
 #[tokio::test(start_paused = true)]

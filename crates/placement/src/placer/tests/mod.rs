@@ -2,7 +2,7 @@
 
 mod bind;
 mod leader;
-mod retry;
+mod wake_waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::apiserver::lease::LeaseClaim;
-use crate::simulation::crash;
-use crate::simulation::load::{pod, uid};
-use crate::simulation::machine::Kind;
-use crate::simulation::node::Machine;
+use crate::simulated_cluster::instance;
+use crate::simulated_cluster::load::{pod, uid};
+use crate::simulated_cluster::node::Machine;
+use crate::simulated_cluster::node_kind::Kind;
 
 const OBJECTS: &str = "topology.node.k8s.io";
 
@@ -92,7 +92,7 @@ impl Cluster {
             name: "stelia-placement".to_owned(),
             identity,
         };
-        crash::run(&placer, seat, &dead, None);
+        instance::run(&placer, seat, &dead, None);
         Instance { placer, stopped, dead }
     }
 

@@ -177,7 +177,7 @@ impl<'a> Reader<'a> {
         let mut sums = Sums::new();
         let mut add = |event: &str, name: &'a str, number: &str, timed: bool| {
             for (cpu, histogram, row) in self.rows(event, name) {
-                // The VM's own threads, if they were too many for the filter.
+                // The VM's own threads, if they were too many for the filter, and those that are named at the end.
                 let thread = histogram
                     .key_index(number)
                     .and_then(|at| row.keys.get(at)?.parse().ok());

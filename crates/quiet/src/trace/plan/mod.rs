@@ -108,7 +108,7 @@ pub(crate) fn plan(target: &Target, offered: &BTreeSet<String>) -> Vec<Step> {
         offered,
         steps: Vec::new(),
     };
-    plan.tasks(&target.own);
+    plan.tasks(target);
     plan.interrupts();
     plan.softirqs();
     plan.vectors();
@@ -161,10 +161,12 @@ impl Plan<'_> {
         }
     }
 
-    fn tasks(&mut self, own: &BTreeSet<i32>) {
+    fn tasks(&mut self, target: &Target) {
+        let own = &target.own;
         let (next, previous) = (excluded("next_pid", own), excluded("prev_pid", own));
-        let number = if next.is_none() { ",next_pid" } else { "" };
-        let summed = if next.is_none() { "comm,pid" } else { "comm" };
+        let by_thread = target.by_thread || next.is_none();
+        let number = if by_thread { ",next_pid" } else { "" };
+        let summed = if by_thread { "comm,pid" } else { "comm" };
         let (next, previous) = (next.unwrap_or_default(), previous.unwrap_or_default());
         let size = self.size(if number.is_empty() { 64 } else { 128 }, 2048);
         self.for_each_range(Part::Tasks, SWITCH, |_, range| {

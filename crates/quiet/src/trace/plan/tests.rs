@@ -72,6 +72,7 @@ fn target(cpus: &str, own: &[i32]) -> Target {
     Target {
         cpus: cpus.parse().unwrap(),
         own: own.iter().copied().collect(),
+        by_thread: false,
     }
 }
 
@@ -132,7 +133,7 @@ proptest! {
         own in prop::collection::btree_set(1_i32..4_194_304, 0..300),
         tasks in prop::collection::vec(0_i32..4_194_304, 8),
     ) {
-        let target = Target { cpus: cpus.iter().copied().collect(), own: own.clone() };
+        let target = Target { cpus: cpus.iter().copied().collect(), own: own.clone(), ..Target::default() };
         let steps = plan(&target, &offered());
         for step in &steps {
             prop_assert!(step.text.len() + 1 < 4096, "{}", step.text.len());
@@ -165,7 +166,7 @@ proptest! {
     fn variables_are_defined_once_and_before_they_are_read(
         cpus in prop::collection::btree_set(0_u32..4000, 1..600),
     ) {
-        let target = Target { cpus: cpus.into_iter().collect(), own: BTreeSet::new() };
+        let target = Target { cpus: cpus.into_iter().collect(), ..Target::default() };
         let mut defined = BTreeSet::new();
         for step in plan(&target, &offered()) {
             let words = step.text.split(|c: char| !c.is_ascii_alphanumeric() && !"_$=".contains(c));

@@ -1,8 +1,8 @@
-//! What Cloud Hypervisor and Firecracker are asked, and what they answer. Pure.
+//! The requests to Cloud Hypervisor and Firecracker, and their answers. Pure.
 //!
 //! Cloud Hypervisor: `vmm/src/api/openapi/cloud-hypervisor.yaml` and `docs/api.md` of its repository. Firecracker:
 //! `src/firecracker/swagger/firecracker.yaml`. The answers are declared with the few fields that are read, and with run
-//! states as texts, so that what a newer version adds is no error.
+//! states as texts, so that additions of a newer version are not errors.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use serde_json::Value;
 
 use crate::vmm::VmmKind;
 
-/// A request whose answer is an empty one, or JSON.
+/// A request. Its answer is empty or JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) method: Method,
     pub(super) path: &'static str,
-    /// JSON; empty: none.
+    /// JSON, or empty.
     pub(super) body: &'static str,
     /// For messages.
     pub(super) name: &'static str,
@@ -43,7 +43,7 @@ impl Request {
     }
 }
 
-/// Who is talked to.
+/// A kind of HTTP API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
     CloudHypervisor,
@@ -51,7 +51,7 @@ pub(crate) enum Dialect {
 }
 
 impl Dialect {
-    /// `None` for a VMM with another protocol.
+    /// `None` if the VMM has no HTTP API.
     pub(crate) fn of(kind: VmmKind) -> Option<Dialect> {
         match kind {
             VmmKind::Qemu => None,
@@ -110,7 +110,7 @@ impl Dialect {
         }
     }
 
-    /// `None`: SIGTERM ends it.
+    /// `None` if only SIGTERM ends the VMM.
     pub(super) fn quit(self) -> Option<Request> {
         match self {
             Dialect::CloudHypervisor => Some(Request::put("vmm.shutdown", "/api/v1/vmm.shutdown")),
@@ -118,13 +118,13 @@ impl Dialect {
         }
     }
 
-    /// Whether a guest that is paused already is paused once more without an objection. Cloud Hypervisor refuses.
+    /// Whether the VMM accepts a request to pause a guest that is paused already. Cloud Hypervisor refuses it.
     pub(super) fn pauses_twice(self) -> bool {
         self == Dialect::Firecracker
     }
 
-    /// Between two questions for the run state of a booted VM, at most. Firecracker logs every request.
-    pub(super) fn asked_within(self) -> Duration {
+    /// The longest interval of queries for the run state of a booted VM. Firecracker logs every request.
+    pub(super) fn max_query_interval(self) -> Duration {
         Duration::from_secs(match self {
             Dialect::CloudHypervisor => 5,
             Dialect::Firecracker => 60,
@@ -141,10 +141,10 @@ impl Dialect {
         })
     }
 
-    /// The run state where the question for it was refused: Cloud Hypervisor has no VM yet.
-    pub(super) fn state_when_refused(self, status: u16) -> Option<&'static str> {
-        // Older versions answer 500; there is no other reason for vm.info to fail.
-        (self == Dialect::CloudHypervisor && matches!(status, 404 | 500)).then_some("prelaunch")
+    /// Whether the VMM refuses the query for the run state with this HTTP status because it has no VM yet.
+    pub(super) fn has_no_vm(self, status: u16) -> bool {
+        // Older versions of Cloud Hypervisor answer 500; there is no other reason for vm.info to fail.
+        self == Dialect::CloudHypervisor && matches!(status, 404 | 500)
     }
 
     pub(super) fn shape(self, answer: &[u8]) -> Result<Shape, serde_json::Error> {
@@ -201,7 +201,7 @@ struct MachineConfiguration {
     smt: bool,
 }
 
-/// What the VMM knows of its vCPUs.
+/// The VM's vCPUs and their topology.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shape {
     /// How many there are.
@@ -212,8 +212,8 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// The vCPU's place in the guest's topology, by the names of AttachVcpus' properties. Both number threads first, then
-    /// cores, dies and sockets.
+    /// The vCPU's place in the guest's topology, as the properties of AttachVcpus. Both VMMs number threads first, then cores,
+    /// dies and sockets.
     pub(super) fn props(&self, index: u32) -> BTreeMap<String, Value> {
         let mut props = BTreeMap::new();
         let mut put = |name: &str, value: u32| drop(props.insert(name.to_owned(), Value::from(value)));
@@ -225,7 +225,7 @@ impl Shape {
                 ("die-id", topology.dies_per_package),
             ];
             for (name, size) in levels {
-                // A guest's configuration is not trusted to have no zero in it.
+                // The configuration may have a zero.
                 put(name, rest % size.max(1));
                 rest /= size.max(1);
             }
@@ -268,7 +268,7 @@ impl From<MachineConfiguration> for Shape {
     }
 }
 
-/// The text of a refusal: Firecracker's `fault_message`, Cloud Hypervisor's list of causes, or what else was answered.
+/// The text of a refusal: Firecracker's `fault_message`, Cloud Hypervisor's list of causes, or the answer itself.
 pub(super) fn refusal(status: u16, body: &[u8]) -> String {
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
     let causes = value.as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -321,8 +321,8 @@ mod tests {
 
     #[test]
     fn one_that_logs_every_request_is_asked_once_a_minute() {
-        assert_eq!(Firecracker.asked_within(), Duration::from_secs(60));
-        assert!(CloudHypervisor.asked_within() >= Duration::from_secs(5));
+        assert_eq!(Firecracker.max_query_interval(), Duration::from_secs(60));
+        assert!(CloudHypervisor.max_query_interval() >= Duration::from_secs(5));
     }
 
     fn props(shape: &Shape, index: u32) -> Vec<(String, u64)> {

@@ -1,5 +1,5 @@
-//! One request over a UNIX socket, on a connection of its own: a request that is given up, and an answer that was not read
-//! to its end, then spoil nothing for the next.
+//! One request over a UNIX socket, on a connection of its own, so that an abandoned request or an incomplete answer does not affect
+//! the next request.
 
 use std::error::Error as _;
 use std::path::Path;
@@ -12,9 +12,9 @@ use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
-/// In bytes; Cloud Hypervisor's `vm.info` has some thousand, and some hundred for each device.
+/// Limit of an answer's body, in bytes. Cloud Hypervisor's `vm.info` has some thousand, and some hundred for each device.
 const MAX_BODY: usize = 4 << 20;
-/// In bytes: status line and header fields.
+/// Limit of the status line and the header fields, in bytes.
 const MAX_HEAD: usize = 64 << 10;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) enum Failure {
     Exchange(String),
 }
 
-/// Sends a request; an empty `body` is none. Without a limit of time: that is the caller's.
+/// Sends a request, without a body if `body` is empty. It has no time limit; the caller sets one.
 pub(super) async fn request(socket: &Path, method: Method, path: &str, body: &str) -> Result<Answer, Failure> {
     let stream = UnixStream::connect(socket).await;
     let stream = stream.map_err(|error| Failure::Connect(error.to_string()))?;
@@ -42,7 +42,7 @@ async fn exchange(stream: UnixStream, method: Method, path: &str, body: &str) ->
     let mut request = hyper::Request::builder()
         .method(method)
         .uri(path)
-        // HTTP/1.1 demands one.
+        // HTTP/1.1 requires it.
         .header(HOST, "localhost")
         .header(ACCEPT, "application/json");
     if !body.is_empty() {
@@ -60,7 +60,7 @@ async fn exchange(stream: UnixStream, method: Method, path: &str, body: &str) ->
         let body = read(response.into_body()).await?;
         Ok(Answer { status, body })
     });
-    // The connection does the reading and writing. When the server closes it, what was read before is still to be collected.
+    // The connection reads and writes. When the server closes it, the data that was read before has not been collected yet.
     tokio::select! {
         biased;
         answer = &mut answer => return answer,
@@ -82,7 +82,7 @@ async fn read(mut body: Incoming) -> Result<Vec<u8>, String> {
     Ok(read)
 }
 
-/// With its causes, which hyper leaves out.
+/// The error with its causes, which are not in hyper's own text.
 fn text(error: hyper::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

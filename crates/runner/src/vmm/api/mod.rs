@@ -1,12 +1,12 @@
 //! Cloud Hypervisor and Firecracker, by their HTTP API on a UNIX socket.
 //!
-//! Neither starts paused: its guest runs as soon as it is booted. So the runner pauses it as soon as that is accepted, attaches
+//! Neither starts paused: its guest runs as soon as it is booted. The runner pauses it as soon as the VMM accepts that, attaches
 //! the vCPU threads, which are known by their names, and resumes it. Until it is paused its vCPUs run on shared CPUs, not
 //! pinned, which is measured and reported ([`Window`]).
 
 mod dialect;
 mod http;
-mod pace;
+mod poll_interval;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::qmp::Vcpu;
 use dialect::Request;
 use http::Failure;
-use pace::Pace;
+use poll_interval::QuerySchedule;
 
 /// A VMM answers at once, unless it boots: that allocates the guest's memory.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -56,16 +56,10 @@ pub(crate) struct ApiVmm {
     /// As read last, to notice a change.
     vcpus: Vec<Vcpu>,
     state: String,
-    pace: Pace,
+    schedule: QuerySchedule,
 }
 
 impl ApiVmm {
-    /// Handles a guest that is already paused. It did not run, unless a request to pause was carried out and its answer lost.
-    fn already_paused(&mut self) -> Hold {
-        self.held = true;
-        Hold::Paused(self.lost.then(|| self.since.elapsed()))
-    }
-
     /// For a process that was started just now.
     pub(crate) fn new(dialect: Dialect, socket: &Path, proc: &Path, pid: i32) -> ApiVmm {
         ApiVmm {
@@ -82,7 +76,7 @@ impl ApiVmm {
             unbooted: None,
             vcpus: Vec::new(),
             state: String::new(),
-            pace: Pace::new(dialect.asked_within()),
+            schedule: QuerySchedule::new(dialect.max_query_interval()),
         }
     }
 
@@ -126,9 +120,7 @@ impl ApiVmm {
                 .dialect
                 .run_state(&answer)
                 .map_err(|error| self.failed(request.name, format!("unexpected answer: {error}")))?,
-            Err(Error::ApiRefused { status, .. }) if self.dialect.state_when_refused(status).is_some() => {
-                self.dialect.state_when_refused(status).unwrap_or_default().into()
-            }
+            Err(Error::ApiRefused { status, .. }) if self.dialect.has_no_vm(status) => PRELAUNCH.into(),
             Err(error) => return Err(error),
         };
         if state != PRELAUNCH && state != SHUT_DOWN {
@@ -144,36 +136,24 @@ impl ApiVmm {
         Ok(if self.booted { SHUT_DOWN.into() } else { state })
     }
 
-    async fn find(&mut self) -> Result<Threads, Error> {
-        // Read first: a VM without vCPU threads is not asked anything.
-        let read = thread_names::vcpus(&self.proc, self.pid);
-        self.vcpus = read.as_ref().map(Clone::clone).unwrap_or_default();
-        let mut vcpus = read?;
-        let request = self.dialect.configuration();
-        let answer = self.ask(&request).await?;
-        let shape = self.dialect.shape(&answer);
-        let shape = shape.map_err(|error| self.failed(request.name, format!("unexpected answer: {error}")))?;
-        let found = u32::try_from(vcpus.len()).unwrap_or(u32::MAX);
-        if found < shape.vcpus {
-            let name = self.dialect.name();
-            let text = format!("{name} has {} vCPUs, and {found} threads with their names", shape.vcpus);
-            return Err(Error::ThreadNames(text));
-        }
-        for vcpu in &mut vcpus {
-            vcpu.props = shape.props(vcpu.cpu_index);
-        }
-        Ok(Threads {
-            vcpus,
-            iothreads: Vec::new(),
-            // `change` reads the names.
-            may_grow: false,
+    /// Queries the run state before the guest was paused. `None` if it runs.
+    async fn query_hold(&mut self) -> Result<Option<Hold>, Error> {
+        self.state = self.state().await?;
+        Ok(match self.state.as_str() {
+            // It did not run, unless a request to pause was carried out and its answer lost.
+            "paused" => {
+                self.held = true;
+                Some(Hold::Paused(self.lost.then(|| self.since.elapsed())))
+            }
+            PRELAUNCH | SHUT_DOWN => Some(Hold::NotYet(self.state.clone())),
+            _ => None,
         })
     }
 
     /// Whether the VM is known not to be booted without asking again: it has no vCPU thread, and the VMM answered a moment ago.
     fn is_unbooted(&self) -> bool {
         self.unbooted
-            .is_some_and(|(since, asked)| asked.elapsed() < pace::unbooted(asked.duration_since(since)))
+            .is_some_and(|(since, asked)| asked.elapsed() < poll_interval::unbooted(asked.duration_since(since)))
     }
 
     fn run_time(&self, vcpus: &[Vcpu]) -> Option<Duration> {
@@ -203,14 +183,10 @@ impl Vmm for ApiVmm {
         let executes = vcpus
             .iter()
             .any(|vcpu| is_in_guest(&self.proc, self.pid, vcpu.thread_id));
-        if vcpus.is_empty() || (self.dialect.pauses_twice() && !executes) {
-            let state = self.state().await?;
-            self.state.clone_from(&state);
-            match state.as_str() {
-                "paused" => return Ok(self.already_paused()),
-                PRELAUNCH | SHUT_DOWN => return Ok(Hold::NotYet(state)),
-                _ => {}
-            }
+        if (vcpus.is_empty() || (self.dialect.pauses_twice() && !executes))
+            && let Some(hold) = self.query_hold().await?
+        {
+            return Ok(hold);
         }
         let refused = match self.ask(&self.dialect.pause()).await {
             Ok(_) => {
@@ -223,19 +199,14 @@ impl Vmm for ApiVmm {
                 return Err(error);
             }
         };
-        let state = self.state().await?;
-        self.state.clone_from(&state);
-        match state.as_str() {
-            "paused" => Ok(self.already_paused()),
-            PRELAUNCH | SHUT_DOWN => Ok(Hold::NotYet(state)),
-            _ => {
-                // It may have been booted between the two questions.
-                self.refusals += 1;
-                match self.refusals < MAX_PAUSE_REFUSALS {
-                    true => Ok(Hold::NotYet(state)),
-                    false => Ok(Hold::Runs(refused.to_string())),
-                }
-            }
+        if let Some(hold) = self.query_hold().await? {
+            return Ok(hold);
+        }
+        // It may have been booted between the two requests.
+        self.refusals += 1;
+        match self.refusals < MAX_PAUSE_REFUSALS {
+            true => Ok(Hold::NotYet(self.state.clone())),
+            false => Ok(Hold::Runs(refused.to_string())),
         }
     }
 
@@ -248,7 +219,28 @@ impl Vmm for ApiVmm {
     }
 
     async fn threads(&mut self) -> Result<Threads, Error> {
-        self.find().await
+        // Read first: a VM without vCPU threads is not queried.
+        let read = thread_names::vcpus(&self.proc, self.pid);
+        self.vcpus = read.as_ref().map(Clone::clone).unwrap_or_default();
+        let mut vcpus = read?;
+        let request = self.dialect.configuration();
+        let answer = self.ask(&request).await?;
+        let shape = self.dialect.shape(&answer);
+        let shape = shape.map_err(|error| self.failed(request.name, format!("unexpected answer: {error}")))?;
+        let named = u32::try_from(vcpus.len()).unwrap_or(u32::MAX);
+        if named < shape.vcpus {
+            let name = self.dialect.name();
+            let text = format!("{name} has {} vCPUs, and {named} threads with their names", shape.vcpus);
+            return Err(Error::ThreadNames(text));
+        }
+        for vcpu in &mut vcpus {
+            vcpu.props = shape.props(vcpu.cpu_index);
+        }
+        Ok(Threads {
+            vcpus,
+            // `change` reads the names, so `may_grow` is not needed.
+            ..Threads::default()
+        })
     }
 
     fn reports_every_change(&self) -> bool {
@@ -260,21 +252,16 @@ impl Vmm for ApiVmm {
             sleep(THREAD_POLL_INTERVAL).await;
             // None while a reboot makes them anew.
             let now = thread_names::vcpus(&self.proc, self.pid).unwrap_or_default();
-            let ids = |vcpus: &[Vcpu]| {
-                vcpus
-                    .iter()
-                    .map(|one| (one.cpu_index, one.thread_id))
-                    .collect::<Vec<_>>()
-            };
-            if ids(&now) != ids(&self.vcpus) {
+            let id = |one: &Vcpu| (one.cpu_index, one.thread_id);
+            if now.iter().map(id).ne(self.vcpus.iter().map(id)) {
                 return Ok(Change::Threads);
             }
-            self.pace.observe(THREAD_POLL_INTERVAL, self.run_time(&now));
+            self.schedule.observe(THREAD_POLL_INTERVAL, self.run_time(&now));
             let running = self.state == "running";
-            if self.pace.is_due(running) {
+            if self.schedule.is_due(running) {
                 let state = self.state().await?;
                 let changed = state != self.state;
-                self.pace.queried(running, changed);
+                self.schedule.queried(running, changed);
                 if changed {
                     return Ok(Change::RunState);
                 }

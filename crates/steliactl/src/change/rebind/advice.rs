@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 
 use kubelet_planner::Node;
-use kubelet_planner::restart::{Restart, Spread, request, restarts};
+use kubelet_planner::better_after_restart::{Restart, Spread, request, restarts};
 use serde::Serialize;
-use stelia_cpus::CpuSet;
 
 use crate::shared::daemon::{Description, Pod};
 use crate::shared::output::{Column, TextStyle, column, properties, table};
@@ -39,20 +38,9 @@ struct Step {
     step: usize,
     #[serde(flatten)]
     vm: Pod,
-    before: Placed,
-    after: Placed,
+    before: Spread,
+    after: Spread,
     gain: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Placed {
-    cpus: CpuSet,
-    numa_nodes: CpuSet,
-    sockets: usize,
-    /// Cores of which only a part of the CPUs is its own.
-    partial_cores: usize,
-    /// The NUMA nodes to which kubelet binds its memory; empty where it binds none.
-    memory_numa_nodes: CpuSet,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -62,25 +50,11 @@ struct SkippedVm {
     reason: String,
 }
 
-impl From<&Spread> for Placed {
-    fn from(spread: &Spread) -> Self {
-        Self {
-            cpus: spread.cpus.clone(),
-            numa_nodes: spread.nodes.clone(),
-            sockets: spread.sockets,
-            partial_cores: spread.partial_cores,
-            memory_numa_nodes: spread.memory.clone(),
-        }
-    }
-}
-
 const STEPS: [Column<Step>; 6] = [
     column("STEP", |step| step.step.to_string()),
     column("POD", |step| step.vm.to_string()),
     column("CPUS", |step| change(&step.before.cpus, &step.after.cpus)),
-    column("NUMA NODES", |step| {
-        change(&step.before.numa_nodes, &step.after.numa_nodes)
-    }),
+    column("NUMA NODES", |step| change(&step.before.nodes, &step.after.nodes)),
     column("PARTIAL CORES", |step| {
         change(&step.before.partial_cores, &step.after.partial_cores)
     }),
@@ -119,8 +93,8 @@ impl Advice {
             Step {
                 step: at + 1,
                 vm: named(&restart.pod),
-                before: (&restart.before).into(),
-                after: (&restart.after).into(),
+                before: restart.before.clone(),
+                after: restart.after.clone(),
                 gain: gain(restart, next.filter(|_| restart.makes_room).as_ref()),
             }
         });
@@ -176,6 +150,7 @@ mod tests {
     use kubelet_planner::cpus::{CpuState, CpuTopology, Options};
     use kubelet_planner::merge::Policy;
     use kubelet_planner::{CpuManager, Machine, NodeState, NumaNode, Settings};
+    use stelia_cpus::CpuSet;
     use stelia_cpus::testing::Shape;
     use stelia_kubelet::{PodName, PodUid};
     use stelia_model::Instance;

@@ -220,11 +220,25 @@ pub const ALL: [Definition; 47] = [
     ),
     Definition::gauge(
         "stelia_instance_info",
-        &["pod_uid", "namespace", "pod", "container", "state", "class"],
-        "Always 1: an instance, its state, and its QoS class if steliad chose its CPUs.",
+        &[
+            "pod_uid",
+            "namespace",
+            "pod",
+            "container",
+            "isolation",
+            "state",
+            "class",
+        ],
+        "Always 1: an instance, who uses its exclusive CPUs (vcpus, container), its state, and its QoS class if steliad chose its CPUs.",
         |input| {
             let labels = |(uid, one): (&PodUid, &Instance)| {
-                let own = [one.container.as_str(), one.state.name(), one.class()].map(str::to_owned);
+                let own = [
+                    one.container.as_str(),
+                    one.isolation.name(),
+                    one.state.name(),
+                    one.class(),
+                ]
+                .map(str::to_owned);
                 ([input.pod_labels(uid.as_str()), own.into()].concat(), Value::Count(1))
             };
             input.instances().map(labels).collect()
@@ -234,37 +248,25 @@ pub const ALL: [Definition; 47] = [
         "stelia_instance_degraded_reasons",
         POD,
         "Number of reasons why an instance's isolation is degraded; 0 if it is not.",
-        |input| {
-            input.of_pods(&input.described.node.instances, |instance| {
-                Some(count(instance.degraded.len()))
-            })
-        },
+        |input| input.of_instances(|instance| Some(count(instance.degraded.len()))),
     ),
     Definition::gauge(
         "stelia_instance_exclusive_cpus",
         POD,
         "Exclusive CPUs of an instance.",
-        |input| {
-            input.of_pods(&input.described.node.instances, |instance| {
-                Some(count(instance.exclusive.len()))
-            })
-        },
+        |input| input.of_instances(|instance| Some(count(instance.exclusive.len()))),
     ),
     Definition::gauge(
         "stelia_instance_registered_timestamp_seconds",
         POD,
         "When an instance was registered.",
-        |input| {
-            input.of_pods(&input.described.node.instances, |instance| {
-                moment(instance.registered_us)
-            })
-        },
+        |input| input.of_instances(|instance| moment(instance.registered_us)),
     ),
     Definition::gauge(
         "stelia_instance_isolated_timestamp_seconds",
         POD,
-        "When an instance's vCPUs were isolated or contained. Absent before that.",
-        |input| input.of_pods(&input.described.node.instances, |instance| moment(instance.isolated_us)),
+        "When an instance was isolated or contained. Absent before that.",
+        |input| input.of_instances(|instance| moment(instance.isolated_us)),
     ),
     Definition::gauge(
         "stelia_instance_memory_bytes",

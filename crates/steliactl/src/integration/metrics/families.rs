@@ -10,7 +10,7 @@ use stelia_kubelet::PodUid;
 use stelia_model::Instance;
 
 use super::definitions::{ALL, Definition, UP};
-use crate::shared::daemon::{Description, Owner, owner};
+use crate::shared::daemon::{Description, OnlineCpus};
 use crate::shared::kernel::sample::{Sample, ThreadCounts};
 
 #[derive(Debug)]
@@ -48,6 +48,13 @@ impl<'a> MetricsInput<'a> {
     pub(super) fn of_pods<K: Borrow<str>, T>(&self, map: &BTreeMap<K, T>, value: fn(&T) -> Option<Value>) -> Samples {
         map.iter()
             .filter_map(|(uid, of)| Some((self.pod_labels(uid.borrow()), value(of)?)))
+            .collect()
+    }
+
+    /// A sample for each instance for which `value` knows one.
+    pub(super) fn of_instances(&self, value: fn(&Instance) -> Option<Value>) -> Samples {
+        self.instances()
+            .filter_map(|(uid, one)| Some((self.pod_labels(uid.as_str()), value(one)?)))
             .collect()
     }
 
@@ -127,22 +134,17 @@ pub(super) fn left(input: &MetricsInput<'_>, of: impl Fn(&CpuSet) -> Option<usiz
 }
 
 pub(super) fn owners(input: &MetricsInput<'_>) -> Samples {
-    let node = &input.described.node;
-    let mut counts = ["exclusive", "pod", "shared", "reserved", "unknown"].map(|owner| (owner, 0));
-    for cpu in node.topology.online().iter() {
-        let [exclusive, pod, shared, reserved, unknown] = &mut counts;
-        let (_, count) = match owner(input.described, cpu) {
-            Owner::Instance { .. } => exclusive,
-            Owner::Pod { .. } | Owner::Kubelet => pod,
-            Owner::Shared => shared,
-            Owner::Reserved => reserved,
-            Owner::Unknown => unknown,
-        };
-        *count += 1;
-    }
-    let all = counts.into_iter().chain([("offline", node.offline.len())]);
-    all.map(|(owner, number)| (vec![owner.to_owned()], count(number)))
-        .collect()
+    let cpus = OnlineCpus::of(input.described);
+    let all = [
+        ("exclusive", &cpus.exclusive),
+        ("pod", &cpus.pods),
+        ("shared", &cpus.shared),
+        ("reserved", &cpus.reserved),
+        ("unknown", &cpus.unknown),
+        ("offline", &input.described.node.offline),
+    ];
+    all.map(|(owner, cpus)| (vec![owner.to_owned()], count(cpus.len())))
+        .into()
 }
 
 /// A pinned I/O thread is `iothread-0` in the label `vcpu`; a thread without a CPU of its own has an empty `cpu`.

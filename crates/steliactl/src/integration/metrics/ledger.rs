@@ -64,7 +64,7 @@ pub(super) const DEVICES: Definition = Definition::counter(
 pub(super) const DELAY: Definition = Definition::counter(
     "stelia_ledger_delay_seconds",
     POD,
-    "Time that an instance's vCPUs were runnable and did not run. It includes wake-ups, and is an upper bound of the time lost to other tasks.",
+    "Time that an instance's vCPUs, or its container's tasks, were runnable and did not run. It includes wake-ups, and is an upper bound of the time lost to other tasks.",
     |input| of_vms(input, |vm| nanoseconds(vm.delay_ns)),
 );
 

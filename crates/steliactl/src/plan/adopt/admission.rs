@@ -3,6 +3,7 @@
 //! The daemon knows more, and its answer counts: what instances' cgroups have besides their records, and where steliad chooses the CPUs
 //! (`cpu-source`), those that kubelet's static policy assigned before it was switched off.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use stelia_adopt::Vm;
@@ -10,17 +11,17 @@ use stelia_allocator::CpuSource;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::admission::{
-    Adopting, Candidate, CheckedClaim, Home, RuntimeCheck, admit, choose_home, kubelets_cpus,
+    Adopting, Candidate, CheckedClaim, Home, RuntimeCheck, admit, choose_home, is_allocated_by_default, kubelets_cpus,
 };
 use stelia_decide::{AdoptedPlacement, Facts, Instance, Level, Snapshot, Tree, refused_beside, usable_state};
-use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, MAX_BYTES};
+use stelia_kubelet::cpu_manager_state::{CPU_MANAGER_STATE, MAX_BYTES};
 use stelia_kubelet::{CpuManagerState, PodUid, home};
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, read_optional_cpus};
 use stelia_node::containers::pod_cgroups;
 use stelia_node::dra;
 use stelia_node::oci::Coping;
 use stelia_record::{Record, RecordError, RecordPlace};
-use stelia_settings::{Policies, Settings};
+use stelia_settings::{AdoptRule, Policies, Settings};
 
 use crate::shared::files;
 use crate::shared::kernel::Roots;
@@ -75,6 +76,40 @@ impl Admission {
         kubelets_cpus(candidate, &self.snapshot.kubelet)
     }
 
+    /// Whether a container has exclusive CPUs from kubelet, or would be given some by steliad's allocator.
+    /// `own_limit`: the container's own CPU limit, in thousandths.
+    pub(super) fn can_be_whole(&self, candidate: &Candidate, own_limit: Option<u64>) -> bool {
+        let is_allocated = || {
+            self.policies.allocator.source == CpuSource::Steliad
+                && candidate.cpus.is_empty()
+                && is_allocated_by_default(&candidate.origin, own_limit)
+        };
+        !self.kubelets_cpus(candidate).is_empty() || is_allocated()
+    }
+
+    /// Adopt a whole container, and return its exclusive CPUs. Those that are asked about later meet it as an instance.
+    ///
+    /// # Errors
+    /// Why it would not be adopted.
+    pub(super) fn adopt_container(&mut self, candidate: &Candidate, rule: &AdoptRule) -> Result<CpuSet, Refusal> {
+        let (snapshot, policies) = (&self.snapshot, &self.policies);
+        let claim = CheckedClaim {
+            isolation: rule.isolation,
+            ..CheckedClaim::default()
+        };
+        let admitted = admit(&claim, candidate, snapshot, &self.facts, &policies.allocator);
+        let admitted = admitted.map_err(|error| refusal(&error))?;
+        let adopting = whole(rule);
+        // Its runtime need not cope with anything.
+        let coping = || Coping::Copes;
+        let instance = choose_home(admitted, candidate, Some(&adopting), snapshot, policies, coping, None);
+        let instance = instance.map_err(|error| refusal(&error))?;
+        let exclusive = instance.record.exclusive.clone();
+        add(&mut self.snapshot, instance.record);
+        self.facts = Facts::of(&self.snapshot, &self.policies);
+        Ok(exclusive)
+    }
+
     /// The record that a VM would have with its vCPUs attached. Those that are asked about later meet it as an instance.
     ///
     /// # Errors
@@ -88,7 +123,10 @@ impl Admission {
         let (snapshot, policies) = (&self.snapshot, &self.policies);
         let adopting = adopting(vm);
         // As the daemon's own adoption, it claims nothing.
-        let claim = CheckedClaim::default();
+        let claim = CheckedClaim {
+            isolation: vm.rule.isolation,
+            ..CheckedClaim::default()
+        };
         let admitted = admit(&claim, candidate, snapshot, &self.facts, &policies.allocator);
         let admitted = admitted.map_err(|error| refusal(&error))?;
         let choose = |check: Option<&RuntimeCheck>| {
@@ -115,10 +153,21 @@ impl Admission {
     }
 }
 
+/// A container that is adopted whole.
+fn whole(rule: &AdoptRule) -> Adopting {
+    Adopting {
+        rule: rule.clone(),
+        vmm: None,
+        threads: BTreeMap::new(),
+        guest: Vec::new(),
+        wanted: AdoptedPlacement::default(),
+    }
+}
+
 fn adopting(vm: &Vm<'_>) -> Adopting {
     Adopting {
         rule: vm.rule.clone(),
-        vmm: vm.process,
+        vmm: Some(vm.process),
         threads: vm.threads.clone(),
         guest: vm.guest.clone(),
         wanted: AdoptedPlacement {
@@ -131,10 +180,7 @@ fn adopting(vm: &Vm<'_>) -> Adopting {
 /// kubelet's file, as the daemon finds it.
 fn kubelet(settings: &Settings, root: &Path) -> Result<CpuManagerState, String> {
     let folder = home::by_setting(&settings.kubelet_root, root, None).map_err(|unclear| unclear.to_string())?;
-    let folder = match folder.starts_with(root) {
-        true => folder,
-        false => root.join(folder.strip_prefix("/").unwrap_or(&folder)),
-    };
+    let folder = files::below(root, &folder);
     let source = settings.policies.allocator.source;
     if source == CpuSource::Steliad
         && let Some(refused) = refused_beside(&dra::cpu_drivers(root, &folder))

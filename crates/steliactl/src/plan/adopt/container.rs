@@ -9,8 +9,8 @@ use stelia_node::containers::{
     container_request, limit_milli, live_containers_among, populated_elsewhere, sibling_containers,
 };
 use stelia_node::proc::{Procs, TaskId};
-use stelia_node::processes::MAX_PROCESSES;
-use stelia_node::runtime;
+use stelia_node::runtime_config;
+use stelia_node::vmm_processes::MAX_PROCESSES;
 
 /// Reads a container whose VM is to be adopted, without an anchor: which process that is depends on the VM. `written`: what the
 /// runtime's configuration tells of it.
@@ -23,7 +23,7 @@ pub(super) fn candidate(
     run: &Path,
     origin: &CgroupPath,
     container: &ContainerCgroup,
-    written: &runtime::Container,
+    written: &runtime_config::Container,
 ) -> Result<Candidate, CgroupError> {
     let pids = numbers(&cgroups.read(origin, File::Procs).unwrap_or_default());
     // One that ended meanwhile is left out.

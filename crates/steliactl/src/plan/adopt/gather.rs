@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use stelia_adopt::{Names, NotAdopted, Vm, is_vcpu, is_vmm, rules_for, vm};
+use stelia_adopt::{Names, NotAdopted, RulesFor, Vm, is_vcpu, is_vmm, rules_for, vm};
 use stelia_cpus::CpuSet;
 use stelia_decide::admission::Candidate;
 use stelia_kubelet::ContainerCgroup;
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, KernelCgroups, populated};
 use stelia_node::proc::KernelProcs;
-use stelia_node::processes::{self, Process};
-use stelia_node::{containers, oci, places, runtime};
+use stelia_node::vmm_processes::{self, Process};
+use stelia_node::{containers, oci, runtime_config, runtime_folders};
 use stelia_record::{Record, RecordPlace, SCHEMA_ATTRIBUTE};
-use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, ReadyMade};
+use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, Isolation, ReadyMade};
 
 use super::admission::{Admission, Refusal, instance_exists};
 use super::{Preview, VmLine, container, users};
@@ -38,7 +38,7 @@ struct Node {
 pub(crate) fn gather(root: &Path, roots: &Roots) -> Result<Preview, Failure> {
     let loaded = stelia_settings::load(root).map_err(|cause| Failure::Other(cause.to_string()))?;
     let settings = loaded.settings;
-    places::set_runtime_state_folders(settings.runtime_state.clone());
+    runtime_folders::set_runtime_state_folders(settings.runtime_state.clone());
     let failed = |cause: CgroupError| Failure::Other(cause.to_string());
     let cgroups = KernelCgroups::new(&roots.cgroup);
     let mut admission = Admission::read(root, roots, &cgroups, &settings).map_err(failed)?;
@@ -108,7 +108,7 @@ impl Node {
         if !populated(&self.cgroups, origin)? {
             return Ok(None);
         }
-        let written = runtime::container(&self.run, cgroup);
+        let written = runtime_config::container(&self.run, cgroup);
         let names = Names {
             pod: written.pod.clone(),
             container: written.name.clone(),
@@ -119,11 +119,7 @@ impl Node {
         let is_instance = self.is_instance(origin, cgroup);
         let mut line = VmLine {
             pod: match &names.pod {
-                Some(name) => Pod {
-                    pod_uid: cgroup.pod.to_string(),
-                    pod_namespace: name.namespace().to_owned(),
-                    pod_name: name.name().to_owned(),
-                },
+                Some(name) => Pod::new(&cgroup.pod, Some(name)),
                 None => self.pods.get(cgroup.pod.as_str()),
             },
             container: written.name.unwrap_or_else(|| cgroup.container_id.clone()),
@@ -131,6 +127,29 @@ impl Node {
             housekeeping: candidate.housekeeping,
             ..VmLine::default()
         };
+        if let Ok(rules) = rules_for(&names, &self.rules)
+            && let RulesFor::Container(rule) = RulesFor::of(&rules)
+        {
+            // A container that neither has nor can have exclusive CPUs is none that such a rule is for.
+            let own_limit = containers::least_limit_milli(&self.cgroups, containers::container_levels(origin))?;
+            if !is_instance && !admission.can_be_whole(&candidate, own_limit) {
+                return Ok(None);
+            }
+            line.rule.clone_from(&rule.name);
+            rule.isolation.name().clone_into(&mut line.isolation);
+            match is_instance {
+                true => line.refused(instance_exists()),
+                false => match admission.adopt_container(&candidate, rule) {
+                    Ok(cpus) => {
+                        line.would_be_adopted = true;
+                        line.exclusive_cpus = cpus.to_string();
+                        "all tasks of the container share its CPUs".clone_into(&mut line.why);
+                    }
+                    Err(refusal) => line.refused(refusal),
+                },
+            }
+            return Ok(Some(line));
+        }
         match self.by_rules(origin, &names, &candidate.cpus) {
             Ok((vm, found)) => {
                 line.has(&vm, &found, exclusive.len());
@@ -196,6 +215,7 @@ impl Node {
         };
         line.rule = missing.rule;
         line.tree = String::new();
+        line.isolation = String::new();
         line.refused(missing.refusal);
         Some(line)
     }
@@ -218,7 +238,7 @@ impl Node {
         let found = self
             .processes(origin, &rules)
             .map_err(|refusal| missing(true, refusal))?;
-        match vm(&rules, &found, cpus) {
+        match vm(&vm_rules(&rules), &found, cpus) {
             Ok(vm) => Ok((vm, found)),
             Err(why) => {
                 // A rule of every container says nothing of those without a VMM.
@@ -240,7 +260,7 @@ impl Node {
     fn processes(&self, origin: &CgroupPath, rules: &[&AdoptRule]) -> Result<Vec<Process>, Refusal> {
         let vmm = |name: &str, program: &str| is_vmm(rules, name, program);
         let vcpu = |name: &str| is_vcpu(rules, name);
-        let found = processes::candidates(&self.cgroups, &self.procs, origin, &vmm, &vcpu);
+        let found = vmm_processes::candidates(&self.cgroups, &self.procs, origin, &vmm, &vcpu);
         found.map_err(|cause| ("Unreadable".to_owned(), cause.to_string()))
     }
 
@@ -251,6 +271,14 @@ impl Node {
         let place = RecordPlace::on_pod(&containers::container_scope(origin));
         let schema = cgroups.attribute(place.cgroup(), &place.name(SCHEMA_ATTRIBUTE));
         cgroups.exists(&scope) || schema.is_ok_and(|found| found.is_some())
+    }
+}
+
+/// The rules by which a VM in the container is adopted.
+fn vm_rules<'r>(rules: &[&'r AdoptRule]) -> Vec<&'r AdoptRule> {
+    match RulesFor::of(rules) {
+        RulesFor::Vm(rules) => rules,
+        RulesFor::Container(_) => Vec::new(),
     }
 }
 
@@ -276,7 +304,12 @@ impl VmLine {
         self.vmm = program;
         self.vmm_pid = Some(vm.process.id);
         self.vcpus = Some(vm.threads.len());
-        self.spare_cpus = cpus.saturating_sub(vm.threads.len());
+        // Where the whole container has its CPUs, those beyond the vCPUs are of use.
+        self.spare_cpus = match vm.rule.isolation {
+            Isolation::Vcpus => cpus.saturating_sub(vm.threads.len()),
+            Isolation::Container => 0,
+        };
+        vm.rule.isolation.name().clone_into(&mut self.isolation);
         self.tree = vm.rule.tree.name().to_owned();
     }
 
@@ -295,6 +328,13 @@ impl VmLine {
             (None, Some(note)) => format!("placed by {ours}: {note}"),
             (None, None) => format!("placed by {ours}"),
         };
+        if vm.rule.isolation == Isolation::Container {
+            self.why = match kept {
+                Some(_) => "all tasks of the container share its CPUs; its vCPUs keep the CPUs that they are pinned to"
+                    .to_owned(),
+                None => "all tasks of the container share its CPUs".to_owned(),
+            };
+        }
         if vm.rule.partition == AdoptPartition::Member {
             self.why += "; contained, without a partition";
         }

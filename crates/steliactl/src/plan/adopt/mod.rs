@@ -1,4 +1,4 @@
-//! `adopt --dry-run`: the VMs on this node that did not register, and what the rules of `[[adopt]]` make of each. Needs no
+//! `adopt --dry-run`: the VMs on this node that did not register, whole containers that rules adopt, and what the rules of `[[adopt]]` make of each. Needs no
 //! daemon, and changes nothing.
 
 mod admission;
@@ -15,7 +15,7 @@ use crate::shared::daemon::Pod;
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, counted, table};
 pub(crate) use gather::gather;
 
-/// A container with a VM, or one that a rule says has one.
+/// A container with a VM, one that a rule says has one, or one that a rule adopts whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct VmLine {
     #[serde(flatten)]
@@ -38,6 +38,8 @@ pub(crate) struct VmLine {
     /// The CPUs that are kept, by vCPU; empty where none are.
     kept_cpus: Vec<u32>,
     tree: String,
+    /// `vcpus`, or `container`: then the container's own cgroup becomes the partition. Empty where no rule matches.
+    isolation: String,
     would_be_adopted: bool,
     /// The name of the reason why not: one of this program's, or of the error that registration would answer.
     reason: Option<String>,
@@ -49,7 +51,7 @@ pub(crate) struct VmLine {
     housekeeping: bool,
 }
 
-const COLUMNS: [Column<VmLine>; 11] = [
+const COLUMNS: [Column<VmLine>; 12] = [
     column("POD", |one: &VmLine| one.pod.to_string()).yields(2),
     column("POD UID", |one: &VmLine| one.pod.pod_uid.clone()).wide(),
     column("CONTAINER", |one: &VmLine| one.container.clone()).yields(3),
@@ -60,6 +62,7 @@ const COLUMNS: [Column<VmLine>; 11] = [
         .right()
         .wide(),
     column("RULE", |one: &VmLine| one.rule.clone()).wide(),
+    column("ISOLATION", |one: &VmLine| one.isolation.clone()).wide(),
     column("PLACEMENT", |one: &VmLine| one.placement.clone()).wide(),
     column("WOULD BE ADOPTED", |one: &VmLine| {
         match (one.would_be_adopted, one.reason.as_deref()) {
@@ -131,9 +134,7 @@ impl Render for Preview {
         }
         if self.spare_cpus > 0 {
             let cpus = counted(self.spare_cpus as u64, "exclusive CPU");
-            text += &format!(
-                "\n{cpus} beyond the vCPUs, for what else these VMs run: KubeVirt's isolateEmulatorThread (docs/kubevirt.md).\n"
-            );
+            text += &format!("\n{cpus} beyond the vCPUs: where these keep their pins, float's (docs/adopt.md).\n");
         }
         text
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use stelia_adopt::{is_vcpu, is_vmm};
-use stelia_kubelet::place::{Place, pod_in};
+use stelia_kubelet::process_place::{Place, pod_in};
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::{KernelProcs, Procs};
 use stelia_settings::AdoptRule;
@@ -13,6 +13,7 @@ use stelia_settings::AdoptRule;
 use super::VmLine;
 use super::admission::Refusal;
 use crate::shared::daemon::Pod;
+use crate::shared::kernel::numbered;
 
 /// Limit of the open files of a process that are read.
 const MAX_FILES: usize = 65_536;
@@ -32,9 +33,7 @@ pub(super) struct VmProcess {
 
 /// All of them on this node. One that ends meanwhile, or cannot be read, is left out.
 pub(super) fn find(proc: &Path, procs: &KernelProcs, rules: &[&AdoptRule]) -> Vec<VmProcess> {
-    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let pids: BTreeSet<i32> = pids.collect();
+    let pids: BTreeSet<i32> = numbered(proc).map(|(pid, _)| pid).collect();
     pids.into_iter()
         .filter_map(|pid| vm_process(proc, procs, rules, pid))
         .collect()

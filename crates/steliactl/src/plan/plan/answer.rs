@@ -40,18 +40,12 @@ pub(super) struct Answer {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Kubelet {
-    #[serde(rename = "cpu_manager_policy")]
-    pub(super) cpu_policy: &'static str,
-    #[serde(rename = "cpu_manager_policy_options")]
-    pub(super) cpu_options: Vec<&'static str>,
-    #[serde(rename = "reserved_cpus")]
-    pub(super) reserved: CpuSet,
-    #[serde(rename = "memory_manager_policy")]
-    pub(super) memory_policy: &'static str,
-    #[serde(rename = "topology_manager_policy")]
-    pub(super) topology_policy: &'static str,
-    #[serde(rename = "topology_manager_scope")]
-    pub(super) topology_scope: &'static str,
+    pub(super) cpu_manager_policy: &'static str,
+    pub(super) cpu_manager_policy_options: Vec<&'static str>,
+    pub(super) reserved_cpus: CpuSet,
+    pub(super) memory_manager_policy: &'static str,
+    pub(super) topology_manager_policy: &'static str,
+    pub(super) topology_manager_scope: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -78,8 +72,7 @@ pub(super) struct Row {
     pub(super) cpus: CpuSet,
     /// `exclusive`, `pod` or `node`.
     pub(super) pool: &'static str,
-    #[serde(rename = "numa_nodes")]
-    pub(super) nodes: CpuSet,
+    pub(super) numa_nodes: CpuSet,
     /// The NUMA nodes that the Topology Manager chose; null: any.
     pub(super) affinity: Option<CpuSet>,
     /// Whether every resource prefers them.
@@ -123,8 +116,7 @@ pub(super) struct WhatIf {
     /// Why kubelet would not start.
     pub(super) no_start: Option<String>,
     pub(super) cpus: CpuSet,
-    #[serde(rename = "numa_nodes")]
-    pub(super) nodes: CpuSet,
+    pub(super) numa_nodes: CpuSet,
     pub(super) fits: usize,
     pub(super) or_more: bool,
     /// Feature gates that these settings need and that are off: kubelet does not start before they are on.
@@ -196,24 +188,24 @@ impl Render for Answer {
 impl Kubelet {
     fn of(settings: &Settings, reserved: &CpuSet) -> Self {
         Self {
-            cpu_policy: match settings.cpu_manager {
+            cpu_manager_policy: match settings.cpu_manager {
                 CpuManager::None => "none",
                 CpuManager::Static { .. } => "static",
             },
-            cpu_options: options_on(&settings.cpu_manager),
-            reserved: reserved.clone(),
-            memory_policy: match settings.memory_manager {
+            cpu_manager_policy_options: options_on(&settings.cpu_manager),
+            reserved_cpus: reserved.clone(),
+            memory_manager_policy: match settings.memory_manager {
                 MemoryManager::None => "None",
                 MemoryManager::Static { .. } => "Static",
             },
-            topology_policy: settings.topology_policy.name(),
-            topology_scope: settings.topology_scope.name(),
+            topology_manager_policy: settings.topology_policy.name(),
+            topology_manager_scope: settings.topology_scope.name(),
         }
     }
 
     /// Whether the Topology Manager merges hints: not with policy `none`.
     pub(super) fn aligns(&self) -> bool {
-        self.topology_policy != Policy::None.name()
+        self.topology_manager_policy != Policy::None.name()
     }
 }
 
@@ -225,13 +217,7 @@ impl Rejected {
             container: rejection.container.clone(),
             resource: rejection.resource.clone(),
             unknown: rejection.is_unknown(),
-            because: match rejection.reason() {
-                Some("TopologyAffinityError") => {
-                    let policy = subject.node.settings().topology_policy;
-                    rejection.merges.last().and_then(|merge| why::cause(merge, policy))
-                }
-                _ => None,
-            },
+            because: why::misaligned(subject, rejection),
         }
     }
 }
@@ -261,7 +247,7 @@ impl Row {
                 ContainerKind::App => "app",
             },
             pool,
-            nodes: subject.nodes(&cpus),
+            numa_nodes: subject.nodes(&cpus),
             cpus,
             affinity: given.hint.nodes.map(CpuSet::from),
             preferred: given.hint.preferred,
@@ -315,7 +301,7 @@ pub(super) fn other(subject: &Subject, pod: &Pod, most: usize) -> Vec<WhatIf> {
                 if let Some(first) = fill.pods.first() {
                     other.admitted = true;
                     other.cpus = own(first);
-                    other.nodes = subject.nodes(&other.cpus);
+                    other.numa_nodes = subject.nodes(&other.cpus);
                 }
                 let reason = |rejection: &Rejection| match rejection.is_unknown() {
                     true => "not predicted".to_owned(),

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use kubelet_planner::start::unknown_gates;
+use kubelet_planner::start_errors::unknown_gates;
 use kubelet_planner::{CpuManager, Machine, MemoryManager, NodeState, cpus};
 use stelia_cpus::{CpuSet, Topology};
-use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, Schema};
 use stelia_kubelet::config::{ConfigError, HIDDEN};
+use stelia_kubelet::cpu_manager_state::{CPU_MANAGER_STATE, Schema};
 use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
@@ -15,7 +15,7 @@ use stelia_node_plan::start::{self, StateFiles};
 use stelia_node_plan::{Subject, machine, settings};
 use stelia_node_report::numa;
 
-use crate::shared::files::kubelet_state;
+use crate::shared::files::{below, kubelet_state};
 
 /// The minor version of the first kubelet that writes [`Schema::V4`].
 const V4_SINCE: u32 = 37;
@@ -42,7 +42,7 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
         }
         None => (KubeletConfig::default(), false),
     };
-    let folder = root.join(config.root_dir.strip_prefix("/").unwrap_or(&config.root_dir));
+    let folder = below(root, &config.root_dir);
     let cpus = kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse)?;
     let memory = kubelet_state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse)?;
     let caches = topology.caches(&sys);

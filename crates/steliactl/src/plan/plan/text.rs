@@ -16,7 +16,7 @@ const CONTAINERS: [Column<Row>; 7] = [
         "pod" => format!("{} (shared in the pod)", row.cpus),
         _ => row.cpus.to_string(),
     }),
-    column("NUMA", |row| row.nodes.to_string()),
+    column("NUMA", |row| row.numa_nodes.to_string()),
     column("AFFINITY", |row| match &row.affinity {
         Some(nodes) if row.preferred => nodes.to_string(),
         Some(nodes) => format!("{nodes} (not preferred)"),
@@ -37,12 +37,14 @@ const CONTAINERS: [Column<Row>; 7] = [
 
 const WHAT_IF: [Column<WhatIf>; 9] = [
     column("NOW", |other| if other.now { "yes" } else { "" }.to_owned()),
-    column("TOPOLOGY", |other| other.kubelet.topology_policy.to_owned()),
+    column("TOPOLOGY", |other| other.kubelet.topology_manager_policy.to_owned()),
     column("SCOPE", |other| match other.kubelet.aligns() {
-        true => other.kubelet.topology_scope.to_owned(),
+        true => other.kubelet.topology_manager_scope.to_owned(),
         false => String::new(),
     }),
-    column("CPU OPTIONS", |other| other.kubelet.cpu_options.join(",")),
+    column("CPU OPTIONS", |other| {
+        other.kubelet.cpu_manager_policy_options.join(",")
+    }),
     column("ADMITTED", |other| match (&other.reason, other.admitted) {
         (_, true) => "yes".to_owned(),
         (Some(reason), false) => reason.clone(),
@@ -50,7 +52,7 @@ const WHAT_IF: [Column<WhatIf>; 9] = [
         (None, false) => "no start".to_owned(),
     }),
     column("CPUS", |other| other.cpus.to_string()),
-    column("NUMA", |other| other.nodes.to_string()),
+    column("NUMA", |other| other.numa_nodes.to_string()),
     column("FITS", |other| {
         format!("{}{}", other.fits, if other.or_more { "+" } else { "" })
     }),
@@ -108,20 +110,20 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
 }
 
 fn kubelet(told: &Kubelet) -> String {
-    let mut cpus = format!("CPU manager {}", told.cpu_policy);
-    if !told.cpu_options.is_empty() {
-        cpus += &format!(" ({})", told.cpu_options.join(", "));
+    let mut cpus = format!("CPU manager {}", told.cpu_manager_policy);
+    if !told.cpu_manager_policy_options.is_empty() {
+        cpus += &format!(" ({})", told.cpu_manager_policy_options.join(", "));
     }
-    if !told.reserved.is_empty() {
-        cpus += &format!(", CPUs {} reserved", told.reserved);
+    if !told.reserved_cpus.is_empty() {
+        cpus += &format!(", CPUs {} reserved", told.reserved_cpus);
     }
     let scope = match told.aligns() {
-        true => format!(", scope {}", told.topology_scope),
+        true => format!(", scope {}", told.topology_manager_scope),
         false => String::new(),
     };
     format!(
         "{cpus}; memory manager {}; Topology Manager {}{scope}",
-        told.memory_policy, told.topology_policy
+        told.memory_manager_policy, told.topology_manager_policy
     )
 }
 

@@ -18,6 +18,6 @@ mod why_not_isolated;
 
 pub(crate) use candidates::vms;
 pub(crate) use client::{CALL_TIMEOUT, Client, Failure, connect};
-pub(crate) use node::{Description, Owner, owner, state_and_class};
-pub(crate) use pod::{ListedInstance, Pod, Pods, lines_by_pod, no_instance};
+pub(crate) use node::{Description, OnlineCpus, Owner, owner, state_and_class};
+pub(crate) use pod::{ListedInstance, Pod, Pods, fitting, lines_by_pod, no_instance};
 pub(crate) use why_not_isolated::{Why, age, not_isolated};

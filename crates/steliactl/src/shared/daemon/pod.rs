@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use stelia_api::client::InstanceRow;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_model::Instance;
@@ -31,20 +31,16 @@ impl Pod {
         }
     }
 
-    /// With this name, and no UID yet.
-    pub(crate) fn named(name: Option<&PodName>) -> Self {
+    pub(crate) fn new(uid: impl ToString, name: Option<&PodName>) -> Self {
         Self {
-            pod_uid: String::new(),
+            pod_uid: uid.to_string(),
             pod_namespace: name.map_or("", PodName::namespace).to_owned(),
             pod_name: name.map_or("", PodName::name).to_owned(),
         }
     }
 
     pub(crate) fn of(uid: &PodUid, instance: &Instance) -> Self {
-        Self {
-            pod_uid: uid.to_string(),
-            ..Self::named(instance.pod_name.as_ref())
-        }
+        Self::new(uid, instance.pod_name.as_ref())
     }
 
     /// By the properties of its Instance object.
@@ -61,21 +57,15 @@ impl Pod {
     }
 
     /// The members of its JSON object.
-    pub(crate) fn members(&self) -> [(String, Value); 3] {
-        let Self {
-            pod_uid,
-            pod_namespace,
-            pod_name,
-        } = self;
-        [
-            ("pod_uid".to_owned(), pod_uid.as_str().into()),
-            ("pod_namespace".to_owned(), pod_namespace.as_str().into()),
-            ("pod_name".to_owned(), pod_name.as_str().into()),
-        ]
+    pub(crate) fn members(&self) -> Map<String, Value> {
+        match json!(self) {
+            Value::Object(members) => members,
+            _ => Map::new(),
+        }
     }
 
     /// The name with the UID, because several pods may have the same name.
-    fn in_full(&self) -> String {
+    pub(crate) fn in_full(&self) -> String {
         match self.is_named() {
             true => format!("{self} ({})", self.pod_uid),
             false => self.pod_uid.clone(),
@@ -112,12 +102,7 @@ impl Pods {
         let pod = |directory: String| {
             let (namespace, rest) = directory.split_once('_')?;
             let (name, uid) = rest.split_once('_')?;
-            let named = PodName::new(namespace, name)?;
-            Some(Pod {
-                pod_uid: uid.to_owned(),
-                pod_namespace: named.namespace().to_owned(),
-                pod_name: named.name().to_owned(),
-            })
+            Some(Pod::new(uid, Some(&PodName::new(namespace, name)?)))
         };
         names.filter_map(pod).collect()
     }
@@ -160,17 +145,7 @@ pub(crate) fn pick(instances: Vec<ListedInstance>, asked: &str) -> Result<Listed
     if asked.is_empty() {
         return Err(Failure::Usage("the VM's name is empty".to_owned()));
     }
-    const MATCHERS: [fn(&Pod, &str) -> bool; 4] = [
-        |pod, asked| pod.pod_uid == asked,
-        |pod, asked| pod.is_named() && pod.to_string() == asked,
-        |pod, asked| pod.pod_name == asked,
-        |pod, asked| pod.pod_uid.starts_with(asked),
-    ];
-    let matcher = MATCHERS
-        .iter()
-        .find(|matcher| instances.iter().any(|one| matcher(&one.pod, asked)));
-    let matcher = matcher.ok_or_else(|| no_instance(asked))?;
-    let mut fitting: Vec<ListedInstance> = instances.into_iter().filter(|one| matcher(&one.pod, asked)).collect();
+    let mut fitting = fitting(instances, |one| &one.pod, asked);
     fitting.sort_by(|a, b| a.pod.pod_uid.cmp(&b.pod.pod_uid));
     if fitting.len() > 1 {
         let candidates: Vec<String> = fitting.iter().map(|one| one.pod.in_full()).collect();
@@ -180,6 +155,21 @@ pub(crate) fn pick(instances: Vec<ListedInstance>, asked: &str) -> Result<Listed
         )));
     }
     fitting.pop().ok_or_else(|| no_instance(asked))
+}
+
+/// Those whose pod `asked` names: by its UID, by namespace and name, by the name alone, or by the beginning of the UID.
+pub(crate) fn fitting<T>(all: Vec<T>, pod: impl Fn(&T) -> &Pod, asked: &str) -> Vec<T> {
+    const MATCHERS: [fn(&Pod, &str) -> bool; 4] = [
+        |pod, asked| pod.pod_uid == asked,
+        |pod, asked| pod.is_named() && pod.to_string() == asked,
+        |pod, asked| pod.is_named() && pod.pod_name == asked,
+        |pod, asked| !asked.is_empty() && pod.pod_uid.starts_with(asked),
+    ];
+    let fits = |matcher: &&fn(&Pod, &str) -> bool| all.iter().any(|one| matcher(pod(one), asked));
+    match MATCHERS.iter().find(fits) {
+        Some(matcher) => all.into_iter().filter(|one| matcher(pod(one), asked)).collect(),
+        None => Vec::new(),
+    }
 }
 
 pub(crate) fn no_instance(asked: &str) -> Failure {

@@ -94,9 +94,8 @@ fn contained(instance: &Instance) -> Option<Why> {
             "set partition to auto, steliactl reload, then restart the container",
         ),
         ContainedReason::Rule => Why::new(
-            "the rule that adopted it wants no partition (partition = \"member\"): the VM's own management reads its container's \
-             cpuset.cpus.effective",
-            "none; KubeVirt's VMs are adopted so (docs/kubevirt.md)",
+            "the rule that adopted it wants no partition (partition = \"member\")",
+            "if it is to have one, remove partition from the rule, steliactl reload, then restart the container",
         ),
         ContainedReason::Refused => Why::new(
             "the kernel refused a partition twice",

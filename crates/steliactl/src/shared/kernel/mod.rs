@@ -41,6 +41,12 @@ impl Roots {
     }
 }
 
+/// The entries of a folder whose names are numbers, such as processes in /proc; none where it cannot be read.
+pub(crate) fn numbered(folder: &Path) -> impl Iterator<Item = (i32, PathBuf)> + use<> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
+}
+
 /// The host's name, below `proc`; empty where it cannot be read.
 pub(crate) fn host_name(proc: &Path) -> String {
     let name = fs::read_to_string(proc.join("sys/kernel/hostname"));

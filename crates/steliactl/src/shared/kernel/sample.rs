@@ -6,10 +6,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use stelia_api::State;
+use stelia_api::{State, Word};
 use stelia_cpus::CpuSet;
 use stelia_model::{Instance, PinnedThread};
 use stelia_node::proc::start_time;
+use stelia_settings::Isolation;
 
 use crate::shared::daemon::{Description, Pod, not_isolated};
 use crate::shared::kernel::Roots;
@@ -28,6 +29,7 @@ pub(crate) struct InstanceCounts {
     pub pod: Pod,
     /// isolated, contained, floating, …
     pub state: String,
+    pub isolation: Word<Isolation>,
     /// Whether isolation is not degraded.
     pub whole: bool,
     /// Why it has less than isolation, in words, what matters most first.
@@ -104,14 +106,13 @@ impl Sample {
             let instance = InstanceCounts {
                 pod: Pod::of(pod, instance),
                 state: instance.state.to_string(),
+                isolation: instance.isolation.clone(),
                 whole: instance.degraded.is_empty(),
                 shortcomings: shortcomings(instance),
                 cpus: instance.exclusive.clone(),
-                float_us: threads::tree(instance.scope.as_str()).and_then(|tree| {
-                    stat(
-                        &roots.cgroup.join(tree.float().as_str().trim_matches('/')),
-                        "usage_usec",
-                    )
+                float_us: threads::float(instance).and_then(|float| {
+                    let float = roots.cgroup.join(float.as_str().trim_matches('/'));
+                    stat(&float, "usage_usec")
                 }),
                 throttled_us: stat(&scope, "throttled_usec"),
                 device_interrupts: interrupts
@@ -204,14 +205,12 @@ fn schedstat(text: &str) -> (Option<u64>, Option<u64>) {
 
 /// `se.nr_migrations   :   12`.
 fn migrations(sched: &str) -> Option<u64> {
-    let line = sched.lines().find_map(|line| line.strip_prefix("se.nr_migrations"))?;
-    line.trim_start().strip_prefix(':')?.trim().parse().ok()
+    field(sched, "se.nr_migrations")?.parse().ok()
 }
 
 /// `core_forceidle_sum   :   12.345678`, in milliseconds with six digits.
 fn forced_idle(sched: &str) -> Option<u64> {
-    let line = sched.lines().find_map(|line| line.strip_prefix("core_forceidle_sum"))?;
-    let milliseconds: f64 = line.trim_start().strip_prefix(':')?.trim().parse().ok()?;
+    let milliseconds: f64 = field(sched, "core_forceidle_sum")?.parse().ok()?;
     (milliseconds >= 0.0).then_some((milliseconds * 1e6) as u64)
 }
 

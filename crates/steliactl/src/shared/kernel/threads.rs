@@ -6,11 +6,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
+use std::str::FromStr;
 
 use serde::Serialize;
 
+use stelia_model::Instance;
 use stelia_node::cgroup::CgroupPath;
 use stelia_record::Tree;
+use stelia_settings::Isolation;
 
 use super::Roots;
 use crate::shared::daemon::Failure;
@@ -46,10 +49,16 @@ pub(crate) struct Thread {
 /// The processes of an instance, those of its scope first, then those left in the container's own cgroup (the anchor, and
 /// shells that were exec'd in). Both cgroups are given relative to the cgroup root. Without root, what may not be read is an
 /// error, not an absence.
-pub(crate) fn processes(roots: &Roots, control_group: &str, origin: &str) -> Result<Vec<Process>, Failure> {
+pub(crate) fn processes(
+    roots: &Roots,
+    control_group: &str,
+    origin: &str,
+    isolation: Isolation,
+) -> Result<Vec<Process>, Failure> {
     let places = CgroupNames {
         scope: trim(control_group),
         origin: trim(origin),
+        isolation,
     };
     let tree = members(roots, places.scope)?;
     let left = if places.origin.is_empty() {
@@ -66,7 +75,7 @@ pub(crate) fn processes(roots: &Roots, control_group: &str, origin: &str) -> Res
 
 pub(crate) fn members(roots: &Roots, control_group: &str) -> Result<BTreeSet<u32>, Failure> {
     // `cgroup.procs` of a threaded domain's root lists all processes whose threads are in its float and vcpu.
-    let domain = tree(control_group).map(|tree| tree.inner().as_str().to_owned());
+    let domain = tree(control_group, Isolation::Vcpus).map(|tree| tree.inner().as_str().to_owned());
     pids(
         &roots
             .cgroup
@@ -76,21 +85,31 @@ pub(crate) fn members(roots: &Roots, control_group: &str) -> Result<BTreeSet<u32
 }
 
 /// The cgroups of an instance; `None` where this is no cgroup's path.
-pub(crate) fn tree(control_group: &str) -> Option<Tree> {
-    CgroupPath::parse(&format!("/{}", trim(control_group))).map(Tree::at)
+pub(crate) fn tree(control_group: &str, isolation: Isolation) -> Option<Tree> {
+    let scope = CgroupPath::parse(&format!("/{}", trim(control_group)))?;
+    Some(Tree::at(scope, isolation))
+}
+
+/// The cgroup of everything except the vCPU threads; `None` where the container's own cgroup is the partition.
+pub(crate) fn float(instance: &Instance) -> Option<CgroupPath> {
+    let isolation = instance.isolation.known().unwrap_or_default();
+    let tree = tree(instance.scope.as_str(), isolation).filter(Tree::has_float)?;
+    Some(tree.float().clone())
 }
 
 /// The paths of an instance's cgroups, without a leading slash.
 struct CgroupNames<'a> {
     scope: &'a str,
     origin: &'a str,
+    isolation: Isolation,
 }
 
 impl CgroupNames<'_> {
     /// What a cgroup of `/proc/<pid>/cgroup` is called in the output.
     fn name(&self, cgroup: &str) -> String {
         let path = trim(cgroup);
-        let tree = tree(self.scope);
+        // A container whose own cgroup is the partition has no others.
+        let tree = tree(self.scope, self.isolation).filter(Tree::has_float);
         let own = tree
             .iter()
             .flat_map(|tree| [(tree.float(), "float"), (tree.vcpu(), "vcpu")]);
@@ -179,21 +198,23 @@ fn thread(directory: &Path, tid: u32, places: &CgroupNames<'_>) -> Result<Option
     }))
 }
 
-/// utime + stime of a stat line, in ticks. The name may contain blanks and parentheses: the fields begin after the last
-/// closing one, with the state (field 3); utime and stime are the fields 14 and 15.
-fn ticks(stat: &str) -> Option<u64> {
+/// A field of a `stat` line, by its number in proc(5). The second, the name, may contain blanks and parentheses: the third begins after
+/// the last closing one.
+pub(crate) fn stat_field<T: FromStr>(stat: &str, number: usize) -> Option<T> {
     let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_whitespace().skip(11);
-    let utime: u64 = fields.next()?.parse().ok()?;
-    let stime: u64 = fields.next()?.parse().ok()?;
-    Some(utime + stime)
+    fields.split_whitespace().nth(number - 3)?.parse().ok()
 }
 
-/// The value of a `Name:\tvalue` line of a status file.
+/// utime + stime of a `stat` line, in ticks.
+pub(crate) fn ticks(stat: &str) -> Option<u64> {
+    Some(stat_field::<u64>(stat, 14)?.saturating_add(stat_field(stat, 15)?))
+}
+
+/// The value of a line `Name:\tvalue`, as in a status file, or `name : value`, as in `sched`.
 pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status
         .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))
         .map(str::trim)
 }
 
@@ -242,6 +263,7 @@ mod tests {
         let places = CgroupNames {
             scope: "stelia.slice/a.scope",
             origin: "kubepods.slice/c.scope",
+            isolation: Isolation::Vcpus,
         };
         assert_eq!(places.name("/stelia.slice/a.scope/instance/float"), "float");
         assert_eq!(places.name("/stelia.slice/a.scope/instance/vcpu"), "vcpu");
@@ -256,6 +278,25 @@ mod tests {
 
     #[test]
     fn without_an_origin_nothing_is_in_it() {
-        assert_eq!(CgroupNames { scope: "s", origin: "" }.name("/x"), "/x");
+        let nowhere = CgroupNames {
+            scope: "s",
+            origin: "",
+            isolation: Isolation::Vcpus,
+        };
+        assert_eq!(nowhere.name("/x"), "/x");
+    }
+
+    #[test]
+    fn a_container_that_is_a_partition_has_no_cgroups_of_steliads() {
+        let places = CgroupNames {
+            scope: "kubepods.slice/c.scope",
+            origin: "kubepods.slice/c.scope",
+            isolation: Isolation::Container,
+        };
+        assert_eq!(places.name("/kubepods.slice/c.scope"), "origin");
+        assert_eq!(
+            places.name("/kubepods.slice/c.scope/housekeeping"),
+            "origin/housekeeping"
+        );
     }
 }

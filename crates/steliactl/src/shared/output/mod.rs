@@ -11,15 +11,29 @@ use stelia_ledger::day::Date;
 use zbus::Variant;
 
 pub(crate) use stelia_table::{
-    Column, Form, Meaning, OutputOptions, Render, TextStyle, coloured, column, counted, cut, printable, properties,
-    table, width,
+    Column, Form, Meaning, OutputOptions, Render, TextStyle, coloured, column, counted, cut, now, printable,
+    properties, table, width,
 };
+
+/// The beginning of a page that needs nothing else: no script, nothing from elsewhere, and a policy that forbids both.
+pub(crate) const PAGE_HEAD: &str = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+    <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
+    form-action 'none'\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
+    <meta name=\"color-scheme\" content=\"light dark\">\n";
 
 pub(crate) fn or_dash(text: &str) -> String {
     if text.is_empty() {
         "-".to_owned()
     } else {
         printable(text)
+    }
+}
+
+/// A table below its heading; without a legend there is no heading.
+pub(crate) fn headed(heading: &str, style: TextStyle, table: String) -> String {
+    match style.legend {
+        true => format!("\n{heading}\n{table}"),
+        false => table,
     }
 }
 
@@ -105,12 +119,6 @@ pub(crate) fn human(value: &Value) -> String {
         Value::Array(items) => items.iter().map(human).collect::<Vec<_>>().join("; "),
         other => other.to_string(),
     }
-}
-
-/// The current time, microseconds since the epoch.
-pub(crate) fn now() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// Microseconds since the epoch as UTC, ISO 8601; 0 is "not yet".

@@ -7,18 +7,15 @@ use super::layout::{picture, sample, sample_width};
 use super::marks::mark;
 use super::svg::{STYLE, part};
 use super::{Map, Pod};
-use crate::shared::output::{escaped, printable};
+use crate::shared::output::{PAGE_HEAD, escaped, printable};
 
-const PAGE_STYLE: &str = include_str!("page.css");
+const PAGE_STYLE: &str = include_str!("html.css");
 
 pub(super) fn page(map: &Map) -> String {
     let host = escaped(&map.host);
     let host = if host.is_empty() { "Node".to_owned() } else { host };
     let mut out = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
-         form-action 'none'\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>CPUs of {host}, {time}</title>\n\
+        "{PAGE_HEAD}<title>CPUs of {host}, {time}</title>\n\
          <style>\n{STYLE}{PAGE_STYLE}{pointed}</style>\n</head>\n<body>\n\
          <h1>{host}</h1>\n<p>{time}, {extent}</p>\n<div class=\"picture\">\n{svg}</div>\n",
         time = map.time(),
@@ -59,11 +56,11 @@ fn table(out: &mut String, map: &Map) {
             "<tr class=\"v{n}\" id=\"v{n}\"><td><a href=\"#v{n}\">{mark}</a></td>"
         );
         let cells = [
-            pod.title(),
+            pod.pod.to_string(),
             pod.cpus.to_string(),
             pod.state(),
             devices(pod),
-            pod.uid.clone(),
+            pod.pod.pod_uid.clone(),
         ];
         for cell in cells {
             let _ = write!(out, "<td>{}</td>", escaped(&printable(&cell)));
@@ -95,19 +92,16 @@ fn panel(out: &mut String, n: usize, pod: &Pod) {
         out,
         "<aside id=\"p{n}\"><h2>{} {}</h2><dl>",
         mark(n),
-        escaped(&pod.title())
+        escaped(&pod.pod.to_string())
     );
-    let (container, degraded) = match &pod.instance {
-        Some(instance) => (instance.container.as_str(), instance.degraded.join("; ")),
-        None => ("", String::new()),
-    };
+    let container = pod.instance.as_ref().map(|instance| instance.container.clone());
     let rows = [
         ("State", pod.state()),
-        ("Degraded", degraded),
+        ("Degraded", pod.degraded().join("; ")),
         ("CPUs", pod.cpus.to_string()),
         ("Devices", devices(pod)),
-        ("Container", container.to_owned()),
-        ("UID", pod.uid.clone()),
+        ("Container", container.unwrap_or_default()),
+        ("UID", pod.pod.pod_uid.clone()),
     ];
     for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
         let _ = write!(out, "<dt>{name}</dt><dd>{}</dd>", escaped(value));

@@ -5,7 +5,7 @@ use serde_json::{Map as Object, Value, json};
 use stelia_node::locality::Device;
 
 use super::marks::mark;
-use super::{Core, Cpu, CpuOwner, Instance, Map, Pod};
+use super::{Core, Cpu, CpuOwner, Map, Pod};
 
 impl Serialize for Map {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -65,16 +65,12 @@ impl Map {
         let instance = pod.instance.as_ref();
         let device = |device: &Device| json!({ "name": device.name, "node": device.node, "count": device.count });
         let mut object = identity(Some((n, pod)));
-        let class = instance
-            .map(|instance| &instance.class)
-            .filter(|class| !class.is_empty());
+        let class = instance.map(|instance| instance.class());
+        let class = class.filter(|class| !class.is_empty());
         object.extend([
             ("cpus".to_owned(), json!(pod.cpus)),
             ("class".to_owned(), json!(class)),
-            (
-                "degraded".to_owned(),
-                json!(instance.map_or(&[][..], |instance| &instance.degraded)),
-            ),
+            ("degraded".to_owned(), json!(pod.degraded())),
             ("devices".to_owned(), pod.devices.iter().map(device).collect()),
         ]);
         Value::Object(object)
@@ -83,15 +79,14 @@ impl Map {
 
 /// The pod, its mark on the map, and the state of its instance; null where there is none.
 fn identity(pod: Option<(usize, &Pod)>) -> Object<String, Value> {
-    let of_pod = |member: fn(&Pod) -> &String| json!(pod.map(|(_, pod)| member(pod)));
+    let named = pod.map(|(_, pod)| &pod.pod);
     let instance = pod.and_then(|(_, pod)| pod.instance.as_ref());
-    let of_instance = |member: fn(&Instance) -> &String| json!(instance.map(member));
     let members = [
         ("mark", json!(pod.map(|(n, _)| mark(n)))),
-        ("pod_uid", of_pod(|pod| &pod.uid)),
-        ("pod_namespace", of_pod(|pod| &pod.namespace)),
-        ("pod_name", of_pod(|pod| &pod.name)),
-        ("container", of_instance(|instance| &instance.container)),
+        ("pod_uid", json!(named.map(|pod| &pod.pod_uid))),
+        ("pod_namespace", json!(named.map(|pod| &pod.pod_namespace))),
+        ("pod_name", json!(named.map(|pod| &pod.pod_name))),
+        ("container", json!(instance.map(|instance| &instance.container))),
         ("state", json!(instance.map(|instance| &instance.state))),
     ];
     let members = members.into_iter().map(|(name, value)| (name.to_owned(), value));

@@ -3,8 +3,8 @@
 
 use stelia_node::locality::{Device, size};
 
+use super::boxes::{CELL_HEIGHT, GAP, LARGE_TEXT_SIZE, SMALL_TEXT_SIZE, Shape, TEXT_SIZE, balance, grid, text_width};
 use super::marks::{COLOURS, columns, cut, keys, mark, sign, tail};
-use super::shape::{CELL_HEIGHT, GAP, LARGE_TEXT_SIZE, SMALL_TEXT_SIZE, Shape, TEXT_SIZE, balance, grid, text_width};
 use super::{Core, CoreGroup, Cpu, CpuOwner, Map, Pod};
 use crate::shared::output::printable;
 
@@ -152,9 +152,8 @@ fn pod_class(n: usize, pod: &Pod) -> String {
 
 /// The pod and its state in one line.
 fn pod_title(pod: &Pod) -> String {
-    let reasons = pod.instance.iter().flat_map(|instance| &instance.degraded);
-    let reasons: String = reasons.map(|reason| format!("; {reason}")).collect();
-    printable(&format!("{}, {}{reasons}", pod.title(), pod.state()))
+    let texts = [vec![format!("{}, {}", pod.pod, pod.state())], pod.degraded()].concat();
+    printable(&texts.join("; "))
 }
 
 /// The devices of a NUMA node in columns to the right of what is this wide and this high.
@@ -182,7 +181,7 @@ fn device(map: &Map, n: usize, device: &Device) -> Shape {
     let name = printable(&device.name);
     let text = format!("{}{count} {}", cut(&name, DEVICE_COLUMNS), mark(n));
     let (class, pod) = match map.pods.get(n) {
-        Some(pod) => (format!("c{} v{n}", n % COLOURS), pod.title()),
+        Some(pod) => (format!("c{} v{n}", n % COLOURS), pod.pod.to_string()),
         None => (String::new(), String::new()),
     };
     let on = device
@@ -236,10 +235,13 @@ const CELLS: [usize; 3] = [44, 20, 26];
 
 /// The pods, column by column.
 fn list(map: &Map, width: usize) -> Shape {
-    let rows = map
-        .pods
-        .iter()
-        .map(|pod| [printable(&pod.title()), pod.cpus.to_string(), printable(&pod.state())]);
+    let rows = map.pods.iter().map(|pod| {
+        [
+            printable(&pod.pod.to_string()),
+            pod.cpus.to_string(),
+            printable(&pod.state()),
+        ]
+    });
     let rows: Vec<[String; 3]> = rows.collect();
     let mut cells = [0; 3];
     for row in &rows {

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 
 use stelia_api::State;
+use unicode_width::UnicodeWidthStr;
 
 use super::{Cpu, CpuOwner, Map, Pod};
+pub(super) use crate::shared::output::cut;
 
 /// Number of colours that pods get in turn; their marks always differ.
 pub(super) const COLOURS: usize = 10;
@@ -123,33 +125,9 @@ pub(super) fn keys(map: &Map) -> Vec<Key> {
         .collect()
 }
 
-/// How many columns a text takes in a font of equal widths. A character of other scripts may take two.
+/// How many columns a text takes in a font of equal widths.
 pub(super) fn columns(text: &str) -> usize {
-    text.chars().map(char_columns).sum()
-}
-
-fn char_columns(char: char) -> usize {
-    if char.is_ascii() || matches!(char, '…' | '×') {
-        1
-    } else {
-        2
-    }
-}
-
-/// A text cut to this many columns; an ellipsis ends a longer one.
-pub(super) fn cut(text: &str, most: usize) -> String {
-    if columns(text) <= most {
-        return text.to_owned();
-    }
-    let (mut kept, mut used) = (String::new(), 1);
-    for char in text.chars() {
-        used += char_columns(char);
-        if used > most {
-            break;
-        }
-        kept.push(char);
-    }
-    kept + "…"
+    text.width()
 }
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 //! `gather` puts together what the daemon describes and what sysfs has on memory and caches; drawing is apart from it:
 //! [`text`] for a terminal, [`layout`] for [boxes](shape), which [`svg`] and [`html`] write.
 
+mod boxes;
 mod html;
 mod json;
 mod layout;
 mod marks;
-mod shape;
 mod svg;
 mod sys;
 #[cfg(test)]
@@ -17,13 +17,15 @@ mod text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
-use stelia_api::{Reason, State, Word};
+use stelia_api::Reason;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
+use stelia_model::Instance;
 use stelia_node::locality::Device;
 
-use crate::shared::daemon::{Description, Failure, Owner, owner};
+use crate::shared::daemon::{self, Description, Failure, Owner, owner};
 use crate::shared::kernel::locality;
 use crate::shared::kernel::{Roots, host_name};
 use crate::shared::output::{self, Render, TextStyle};
@@ -100,33 +102,18 @@ enum CpuOwner {
 /// A pod with an instance or with CPUs of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Pod {
-    uid: String,
-    /// Empty, as `name` is, where the runtime does not tell it.
-    namespace: String,
-    name: String,
+    pod: daemon::Pod,
     /// `None`: the pod has no instance.
-    instance: Option<Instance>,
+    instance: Option<Arc<Instance>>,
     cpus: CpuSet,
     devices: Vec<Device>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Instance {
-    container: String,
-    state: Word<State>,
-    /// Its QoS class; empty where kubelet chose its CPUs.
-    class: String,
-    /// The reasons of degradation.
-    degraded: Vec<String>,
-}
-
 impl Pod {
-    /// The name that people know it by.
-    fn title(&self) -> String {
-        match self.name.is_empty() {
-            true => self.uid.clone(),
-            false => format!("{}/{}", self.namespace, self.name),
-        }
+    /// The reasons of degradation.
+    fn degraded(&self) -> Vec<String> {
+        let reasons = self.instance.iter().flat_map(|instance| &instance.degraded);
+        reasons.map(Reason::to_string).collect()
     }
 
     fn state(&self) -> String {
@@ -134,7 +121,7 @@ impl Pod {
             return "no instance".to_owned();
         };
         let degraded = if instance.degraded.is_empty() { "" } else { "degraded" };
-        let words = [instance.state.name(), &instance.class, degraded];
+        let words = [instance.state.name(), instance.class(), degraded];
         let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
         words.join(", ")
     }
@@ -239,7 +226,7 @@ pub(crate) fn write(picture: String, path: &Path) -> Result<String, Failure> {
 pub(crate) fn gather(description: &Description, roots: &Roots) -> Map {
     let mut pods = pods(description);
     for pod in &mut pods {
-        if let Some(instance) = description.node.instances.get(pod.uid.as_str()) {
+        if let Some(instance) = &pod.instance {
             pod.devices
                 .extend(locality::vfio_devices(roots, instance.scope.as_str()));
         }
@@ -272,7 +259,7 @@ fn interrupted(description: &Description) -> CpuSet {
 
 fn cores(description: &Description, pods: &[Pod], caches: &[Cache]) -> Vec<Core> {
     let place = |uid: &str| {
-        let found = pods.binary_search_by(|pod| pod.uid.as_str().cmp(uid));
+        let found = pods.binary_search_by(|pod| pod.pod.pod_uid.as_str().cmp(uid));
         found.map_or(CpuOwner::Unknown, CpuOwner::Pod)
     };
     let mut cores: BTreeMap<(u32, u32, u32), Vec<Cpu>> = BTreeMap::new();
@@ -313,15 +300,8 @@ fn pods(description: &Description) -> Vec<Pod> {
         let containers = node.entries.get(uid).into_iter().flat_map(BTreeMap::values);
         let locality = description.locality.instances.get(uid.as_str());
         Pod {
-            uid: uid.to_string(),
-            namespace: found.map_or("", |found| found.namespace()).to_owned(),
-            name: found.map_or("", |found| found.name()).to_owned(),
-            instance: found.map(|found| Instance {
-                container: found.container.clone(),
-                state: found.state.clone(),
-                class: found.class().to_owned(),
-                degraded: found.degraded.iter().map(Reason::to_string).collect(),
-            }),
+            pod: daemon::Pod::new(uid, found.and_then(|found| found.pod_name.as_ref())),
+            instance: found.cloned(),
             cpus: match found {
                 Some(found) => found.exclusive.clone(),
                 None => containers.fold(CpuSet::new(), |all, cpus| all.union(cpus)),

@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 
 use super::Map;
+use super::boxes::Shape;
 use super::layout::picture;
-use super::shape::Shape;
 use crate::shared::output::escaped;
 
 /// Whatever the browser's colours are, those of a picture in a file are chosen by it alone; `@media` is read by browsers.
-pub(super) const STYLE: &str = include_str!("map.css");
+pub(super) const STYLE: &str = include_str!("svg.css");
 
 /// The picture as a file of its own.
 pub(super) fn file(map: &Map) -> String {

@@ -7,7 +7,7 @@ use stelia_node::locality::size;
 
 use super::marks::{COLOURS, columns, cut, keys, mark, tail};
 use super::{Core, CoreGroup, Cpu, CpuOwner, Map};
-use crate::shared::output::printable;
+use crate::shared::output::{self, Column, TextStyle, column, printable};
 
 /// What the map is written on.
 pub(super) struct Paper {
@@ -204,55 +204,31 @@ fn devices(out: &mut String, map: &Map, paper: &Paper, node: Option<u32>) {
     flow(out, " ", " ", paper.width, pieces);
 }
 
-const HEADINGS: [&str; 4] = ["MARK", "POD", "CPUS", "STATE"];
-const GAP: &str = "  ";
+/// The mark, the name, the CPUs and the state.
+const PODS: [Column<[String; 4]>; 4] = [
+    column("MARK", |[mark, ..]| mark.clone()),
+    column("POD", |[_, pod, ..]| pod.clone()),
+    column("CPUS", |[_, _, cpus, _]| cpus.clone()),
+    column("STATE", |[.., state]| state.clone()),
+];
 
 fn table(out: &mut String, map: &Map, paper: &Paper) {
-    let rows = map.pods.iter().enumerate().map(|(n, pod)| {
-        let cpus = if pod.cpus.is_empty() {
-            "-".to_owned()
-        } else {
-            pod.cpus.to_string()
-        };
-        [mark(n), printable(&pod.title()), cpus, printable(&pod.state())]
-    });
-    let rows: Vec<[String; 4]> = rows.collect();
-    let mut widths = if paper.legend { HEADINGS.map(str::len) } else { [0; 4] };
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = columns(cell).max(*width);
-        }
-    }
-    if paper.cut {
-        fit(&mut widths, paper.width);
-    }
-    let mut line = |cells: [&str; 4], pod: Option<usize>| {
-        let cells = cells.iter().zip(widths).enumerate().map(|(n, (cell, width))| {
-            let cell = cut(cell, width);
-            // The last column is not filled up.
-            let rest = if n < 3 { width.saturating_sub(columns(&cell)) } else { 0 };
-            let shown = pod.filter(|_| n == 0).map(|pod| paper.pod(pod, &cell));
-            shown.unwrap_or(cell) + &" ".repeat(rest)
-        });
-        out.push_str(&cells.collect::<Vec<_>>().join(GAP));
-        out.push('\n');
+    let rows = map.pods.iter().enumerate();
+    let rows: Vec<_> = rows
+        .map(|(n, pod)| [mark(n), pod.pod.to_string(), pod.cpus.to_string(), pod.state()])
+        .collect();
+    let style = TextStyle {
+        legend: paper.legend,
+        width: paper.cut.then_some(paper.width),
+        ..TextStyle::default()
     };
+    let text = output::table(&PODS, &rows, style);
+    let mut lines = text.lines();
     if paper.legend {
-        line(HEADINGS, None);
+        out.extend([lines.next().unwrap_or_default(), "\n"]);
     }
-    for (n, row) in rows.iter().enumerate() {
-        line(row.each_ref().map(String::as_str), Some(n));
-    }
-}
-
-/// Takes from the widest columns until the row fits.
-fn fit(widths: &mut [usize; 4], paper: usize) {
-    let room = paper.saturating_sub(3 * GAP.len());
-    while widths.iter().sum::<usize>() > room {
-        // If columns are equally wide, the last one is narrowed: the pod's name comes before its CPUs.
-        match widths.iter_mut().max() {
-            Some(widest) if *widest > 4 => *widest -= 1,
-            _ => return,
-        }
+    for (n, line) in lines.enumerate() {
+        let (mark, rest) = line.split_at(line.find(' ').unwrap_or(line.len()));
+        let _ = writeln!(out, "{}{rest}", paper.pod(n, mark));
     }
 }

@@ -3,13 +3,13 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`history`] | how busy they were, as bars |
-//! | [`table`] | rows and columns |
+//! | [`live_rows`] | rows and columns |
 //! | [`screen`] | keys and drawing |
 //! | `terminal` | the terminal, and restoring it |
 
 mod history;
+mod live_rows;
 mod screen;
-mod table;
 mod terminal;
 
 use std::io::{self, IsTerminal};
@@ -21,8 +21,8 @@ use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{Model, rates};
 use crate::shared::kernel::sample::Sample;
 use crate::shared::output::{self, OutputOptions, Render, TextStyle, column};
+use live_rows::{Row, number_text};
 use stelia_table::Column;
-use table::{Row, number_text};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
@@ -104,7 +104,7 @@ pub(crate) fn headings() -> Vec<&'static str> {
 /// A table with a row per instance (without a vCPU) and a row per vCPU; no cell is empty, for awk.
 fn text(model: &Model, time: u64, style: TextStyle) -> String {
     // As the daemon lists them.
-    let rows = table::rows(model, 0, false, false);
+    let rows = live_rows::rows(model, 0, false, false);
     let table = output::table(&columns(model.has_caches()), &rows, style);
     if style.legend {
         format!("{}\n{table}\n", output::time(time))
@@ -146,7 +146,7 @@ async fn batch(client: &Client, roots: &Roots, pace: Pace, output_options: Outpu
 
 #[cfg(test)]
 mod tests {
-    use super::table::testing::model;
+    use super::live_rows::testing::model;
     use super::*;
     use crate::shared::output::Form;
 

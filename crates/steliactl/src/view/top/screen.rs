@@ -5,7 +5,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
-use super::table::{COLUMNS, Column, Row, fitting, names_width, rows};
+use super::live_rows::{COLUMNS, Column, Row, fitting, names_width, rows};
 use crate::shared::kernel::rates::Model;
 use crate::shared::output::{self, Meaning};
 
@@ -167,7 +167,7 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::table::testing::{disturbed, model};
+    use super::super::live_rows::testing::{disturbed, model};
     use super::*;
 
     fn drawn(screen: &Screen, width: u16, height: u16) -> TestBackend {

@@ -267,8 +267,6 @@ fn without_a_rule_the_vms_are_shown_and_the_rules_that_would_find_them() {
     No rule is set: nothing is adopted (docs/adopt.md).
 
     Ready-made rules would find VMs that have none: use = "firecracker", use = "kubevirt".
-
-    1 exclusive CPU beyond the vCPUs, for what else these VMs run: KubeVirt's isolateEmulatorThread (docs/kubevirt.md).
     "#);
 }
 
@@ -279,49 +277,45 @@ fn by_rules_a_vm_is_adopted_or_the_reason_is_said() {
     let preview = node.preview();
     insta::assert_snapshot!(text(&preview), @r"
     POD                        CONTAINER  VMM          VCPUS  CPUS  WOULD BE ADOPTED  WHY
-    a/virt-launcher-web-x7k2p  compute    qemu-kvm         2  2-4   yes               its vCPUs keep the CPUs that they are pinned to; contained, without a partition
+    a/virt-launcher-web-x7k2p  compute    qemu-kvm         2  2-4   yes               all tasks of the container share its CPUs; its vCPUs keep the CPUs that they are pinned to
     c/micro                    vmm        firecracker      1  9     yes               placed by linear
     a/vm                       vm         -                -  7-8   no                it is an instance already
     b/virt-launcher-db-9qwcn   compute    qemu-kvm         2  5-6   no                the container has STELIA_ADOPT=no in its environment, which rule kubevirt heeds
-
-    1 exclusive CPU beyond the vCPUs, for what else these VMs run: KubeVirt's isolateEmulatorThread (docs/kubevirt.md).
     ");
     let names = preview.names();
     assert_eq!(names, ["a/virt-launcher-web-x7k2p", "c/micro"]);
     let web = &preview.vms[0];
     assert_eq!(
         (web.kept_cpus.as_slice(), web.spare_cpus, web.vmm_pid),
-        ([2, 3].as_slice(), 1, Some(101))
+        ([2, 3].as_slice(), 0, Some(101))
     );
     assert_eq!(
         (web.placement.as_str(), web.tree.as_str(), web.rule.as_str()),
         ("keep", "auto", "kubevirt")
     );
-    assert_eq!((preview.vms[1].placement.as_str(), preview.spare_cpus), ("linear", 1));
+    assert_eq!(web.isolation, "container");
+    assert_eq!((preview.vms[1].placement.as_str(), preview.spare_cpus), ("linear", 0));
     // The container may not refuse where the rule says so; that its vCPUs are not pinned is no reason against it.
     node.rules("[[adopt]]\nuse = \"kubevirt\"\ncontainer-may-refuse = false\nnamespaces = [\"b\"]\n");
     let preview = node.preview();
     let db = &preview.vms[0];
     assert!(db.would_be_adopted && db.kept_cpus.is_empty(), "{db:?}");
-    assert_eq!(
-        db.why,
-        "placed by guest: vCPU 0 may run on 5-6, not on one CPU; contained, without a partition"
-    );
+    assert_eq!(db.why, "all tasks of the container share its CPUs");
 }
 
 #[test]
 fn what_registration_would_refuse_is_not_adopted() {
     let mut node = node();
-    node.rules("[[adopt]]\nuse = \"kubevirt\"\n");
+    node.rules("[[adopt]]\nuse = \"kubevirt\"\nisolation = \"vcpus\"\npartition = \"member\"\n");
     // KubeVirt's own cgroup in the container's.
     let housekeeping = format!("sys/fs/cgroup/{}/housekeeping/cgroup.events", scope(WEB));
     node.write(&housekeeping, "populated 1\n");
     let preview = node.preview();
     assert_eq!(reasons(&preview)[0], ("virt-launcher-web-x7k2p", None));
     assert!(preview.vms[0].housekeeping && preview.spare_cpus == 1, "{preview:?}");
-    node.rules("[[adopt]]\nuse = \"kubevirt\"\ntree = \"slice\"\n");
+    node.rules("[[adopt]]\nuse = \"kubevirt\"\nisolation = \"vcpus\"\npartition = \"member\"\ntree = \"slice\"\n");
     assert_eq!(reasons(&node.preview())[0], ("virt-launcher-web-x7k2p", Some("Failed")));
-    node.rules("[[adopt]]\nuse = \"kubevirt\"\n");
+    node.rules("[[adopt]]\nuse = \"kubevirt\"\nisolation = \"vcpus\"\npartition = \"member\"\n");
     fs::remove_file(node.root.path().join(&housekeeping)).unwrap();
     // Its cpuset is not what kubelet's file says.
     node.write(&format!("sys/fs/cgroup/{}/cpuset.cpus", scope(WEB)), "2-5\n");

@@ -69,7 +69,7 @@ fn whether_the_runtime_copes_decides_about_a_vm_that_must_stay_in_its_container(
     ];
     node.container(MICRO, ("c/micro", "vmm"), "2", "", &tasks);
     node.launcher(WEB, "a/virt-launcher-web-x7k2p", 100, "3-5", ["3", "4"], "");
-    node.rules("[[adopt]]\nuse = \"kubevirt\"\n[[adopt]]\nuse = \"cloud-hypervisor\"\n");
+    node.rules("[[adopt]]\nuse = \"kubevirt\"\nisolation = \"vcpus\"\npartition = \"member\"\n[[adopt]]\nuse = \"cloud-hypervisor\"\n");
     let of = |copes| {
         node.tried(copes);
         let preview = node.preview();
@@ -107,7 +107,7 @@ fn whether_the_runtime_copes_decides_about_a_vm_that_must_stay_in_its_container(
     );
     assert!(shown.contains("not known before /usr/sbin/runc was tried"), "{shown}");
     // Its first process is not the VMM: it can be moved.
-    node.rules("[[adopt]]\nuse = \"kubevirt\"\npartition = \"auto\"\n");
+    node.rules("[[adopt]]\nuse = \"kubevirt\"\nisolation = \"vcpus\"\n");
     let (_, web, shown) = of(None);
     assert_eq!(web, None, "{shown}");
 }

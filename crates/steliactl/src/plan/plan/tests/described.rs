@@ -30,6 +30,7 @@ fn a_described_node_answers_as_this_one_does() {
             cpus: set("1,9"),
             by_kubelet: true,
         }],
+        containers: std::collections::BTreeSet::new(),
         kubelet: Kubelet {
             cpu_policy: "static".to_owned(),
             reserved: set("0,8"),

@@ -4,6 +4,7 @@
 pub(crate) mod testing;
 
 use serde::Serialize;
+use stelia_cpus::CpuSet;
 pub(crate) use stelia_model::Description;
 use stelia_model::Instance;
 
@@ -75,6 +76,40 @@ pub(crate) fn owner(description: &Description, cpu: u32) -> Owner {
         _ if description.kubelet_reserved().contains(cpu) => Owner::Reserved,
         Some(pool) if pool.contains(cpu) => Owner::Shared,
         _ => Owner::Unknown,
+    }
+}
+
+/// Online CPUs by owner.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct OnlineCpus {
+    /// The VMs' own.
+    pub exclusive: CpuSet,
+    /// Other pods' own.
+    pub pods: CpuSet,
+    pub shared: CpuSet,
+    pub reserved: CpuSet,
+    /// kubelet's file does not list them, or cannot be used.
+    pub unknown: CpuSet,
+}
+
+impl OnlineCpus {
+    pub(crate) fn of(description: &Description) -> Self {
+        let mut all = Self::default();
+        for cpu in description.node.topology.online().iter() {
+            all.add(description, cpu);
+        }
+        all
+    }
+
+    pub(crate) fn add(&mut self, description: &Description, cpu: u32) {
+        let cpus = match owner(description, cpu) {
+            Owner::Instance { .. } => &mut self.exclusive,
+            Owner::Pod { .. } | Owner::Kubelet => &mut self.pods,
+            Owner::Shared => &mut self.shared,
+            Owner::Reserved => &mut self.reserved,
+            Owner::Unknown => &mut self.unknown,
+        };
+        cpus.insert(cpu);
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::shared::daemon::Failure;
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::threads::Process;
-use crate::shared::output::{self, TextStyle, column, table};
+use crate::shared::output::{self, TextStyle, column, headed, table};
 pub(crate) use maps::Mapped;
 use stelia_node::locality::{Device, Localities, Locality, NodeMemory, list, size};
 
@@ -150,14 +150,6 @@ impl VmLocality {
             "devices_unknown": self.devices_unknown,
             "mapped": self.mapped,
         })
-    }
-}
-
-/// A table below its heading; without a legend there is no heading.
-fn headed(heading: &str, style: TextStyle, table: String) -> String {
-    match style.legend {
-        true => format!("\n{heading}\n{table}"),
-        false => table,
     }
 }
 

@@ -3,8 +3,9 @@
 mod reason;
 
 use serde::{Serialize, Serializer};
-use stelia_api::ThreadRole;
+use stelia_api::{ThreadRole, Word};
 use stelia_cpus::CpuSet;
+use stelia_settings::Isolation;
 
 use crate::shared::daemon::Pod;
 use crate::shared::kernel::sample::{InstanceCounts, Sample, ThreadCounts};
@@ -35,6 +36,7 @@ pub(crate) struct InstanceRates {
     pub pod: Pod,
     /// isolated, contained, floating, …
     pub state: String,
+    pub isolation: Word<Isolation>,
     /// Whether isolation is not degraded.
     #[serde(rename = "degraded", serialize_with = "not")]
     pub whole: bool,
@@ -201,6 +203,7 @@ fn instance(before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64)
     InstanceRates {
         pod: now.pod.clone(),
         state: now.state.clone(),
+        isolation: now.isolation.clone(),
         whole: now.whole,
         cpus: now.cpus.clone(),
         float_percent: rate(

@@ -1,7 +1,7 @@
 //! The picture, measured: no text meets another, leaves its box or leaves the picture.
 
+use super::super::boxes::text_width;
 use super::super::marks::columns;
-use super::super::shape::text_width;
 use super::nodes::{busy, host, map_of};
 use crate::shared::daemon::node::testing::{PODS, node};
 
@@ -148,7 +148,7 @@ fn no_text_meets_another_whatever_the_size_and_however_long_the_names() {
                 assert_eq!(titles.count(), 1, "{title}");
             }
             for pod in &map.pods {
-                let whole = pod.title();
+                let whole = pod.pod.to_string();
                 assert!(drawn.titles.iter().any(|title| title.contains(&whole)), "{whole}");
             }
             let cut = drawn

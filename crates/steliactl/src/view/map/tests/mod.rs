@@ -210,7 +210,7 @@ fn a_node_of_512_cpus_and_100_vms_fits_a_terminal_and_every_vm_is_told_apart() {
 #[test]
 fn without_a_terminal_nothing_is_cut() {
     let map = map_of(&nodes::busy(16, 1, 1, 2, 253));
-    let name = map.pods[0].title();
+    let name = map.pods[0].pod.to_string();
     assert!(draw(&map, &PLAIN).contains(&name));
     let cut = draw(&map, &Paper { cut: true, ..PLAIN });
     assert!(!cut.contains(&name) && cut.contains('…'), "{cut}");

@@ -53,7 +53,9 @@ fn what_others_wrote_is_text_and_nothing_else() {
     map.host = HOSTILE.to_owned();
     map.devices_unknown = Some(HOSTILE.to_owned());
     for pod in &mut map.pods {
-        (pod.uid, pod.namespace, pod.name) = (HOSTILE.to_owned(), HOSTILE.to_owned(), HOSTILE.to_owned());
+        let hostile = || HOSTILE.to_owned();
+        let named = &mut pod.pod;
+        (named.pod_uid, named.pod_namespace, named.pod_name) = (hostile(), hostile(), hostile());
         pod.devices = vec![stelia_node::locality::Device {
             name: HOSTILE.to_owned(),
             node: Some(0),

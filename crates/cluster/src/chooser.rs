@@ -1,0 +1,378 @@
+//! What a node's CPUs have room for, by who chooses them there: kubelet's planner, steliad's allocator, or, where every CPU is not
+//! told, amounts.
+
+use std::collections::BTreeMap;
+
+use kubelet_planner::merge::Policy;
+use kubelet_planner::{CpuManager, Pod, admit, until_full};
+use serde::Serialize;
+use stelia_allocator::evaluate::{self, Request, SchedulerOptions};
+use stelia_allocator::{AllocationRequest, AllocatorNode, NumaTopologyAlignmentPolicy, Qos, RequiredBind};
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::QosClass;
+use stelia_node_plan::{Subject, why};
+use stelia_node_report::Facts;
+use stelia_node_report::stored::Stored;
+
+use crate::objects::own_cpus;
+use crate::pod_request::PodRequest;
+
+/// Who chooses the CPUs of a node, ready to be asked.
+#[derive(Debug)]
+pub enum Chooser {
+    Kubelet(Box<Subject>),
+    Steliad(Box<(Facts, AllocatorNode)>),
+    /// By amounts of NUMA nodes only: whole cores are not known.
+    Amounts(Zones),
+    /// Why nobody can be asked.
+    Nobody(String),
+}
+
+/// The free CPUs of NUMA nodes, and how kubelet puts them together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Zones {
+    free: BTreeMap<u32, u64>,
+    policy: Option<String>,
+}
+
+/// Why a pod is not admitted, or would not be.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Refusal {
+    /// The same on all nodes that refuse it for this reason.
+    #[serde(rename = "reason")]
+    pub what: String,
+    /// About this node.
+    pub detail: String,
+}
+
+/// How many of a pod fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fits {
+    pub count: u64,
+    /// Why the next one does not; `None` where the search ended at the limit.
+    pub then: Option<Refusal>,
+}
+
+impl Chooser {
+    pub fn of(stored: &Stored) -> Self {
+        let Some(facts) = &stored.facts else {
+            let free = stored.zones.iter().filter_map(|(id, resources)| {
+                let cpu = resources.get("cpu")?;
+                Some((*id, cpu.available.milli() / 1000))
+            });
+            let zones = Zones {
+                free: free.collect(),
+                policy: stored.alignment.as_ref().map(|alignment| alignment.policy.clone()),
+            };
+            return match zones.free.is_empty() {
+                true => Self::Nobody("its object has no CPUs".to_owned()),
+                false => Self::Amounts(zones),
+            };
+        };
+        match facts.allocator_node() {
+            Ok(node) => Self::Steliad(Box::new((facts.clone(), node))),
+            Err(_) => match Subject::described(facts) {
+                Ok(subject) => Self::Kubelet(Box::new(subject)),
+                Err(cause) => Self::Nobody(cause),
+            },
+        }
+    }
+
+    /// `kubelet`, `steliad`; `None` where it is not known.
+    pub fn name(&self) -> Option<&'static str> {
+        match self {
+            Self::Kubelet(_) => Some("kubelet"),
+            Self::Steliad(_) => Some("steliad"),
+            Self::Amounts(_) | Self::Nobody(_) => None,
+        }
+    }
+
+    /// The CPUs that nobody has and that can be given to a pod, as far as they are known.
+    pub fn free(&self) -> Option<CpuSet> {
+        match self {
+            Self::Kubelet(subject) => {
+                let state = &subject.node.state().cpus;
+                match subject.node.settings().cpu_manager {
+                    CpuManager::None => None,
+                    CpuManager::Static { .. } => Some(state.default.difference(&subject.node.reserved_cpus())),
+                }
+            }
+            Self::Steliad(both) => {
+                let facts = &both.0;
+                let online = facts.topology.online();
+                Some(online.difference(&facts.exclusive).difference(&facts.reserved))
+            }
+            Self::Amounts(_) | Self::Nobody(_) => None,
+        }
+    }
+
+    /// Whether one more pod is admitted.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn admit(&self, pod_request: &PodRequest) -> Result<(), Refusal> {
+        let refused = |what: String, detail: String| Err(Refusal { what, detail });
+        match self {
+            Self::Kubelet(subject) => admit(&subject.node, &pod_request.pod)
+                .map(|_| ())
+                .map_err(|rejection| Refusal::of_kubelet(&rejection, subject)),
+            Self::Steliad(both) => match evaluate::answer(&both.1, &pod_request.request()) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(Refusal::of_steliad(&error)),
+            },
+            Self::Amounts(zones) => match zones.fit(own_cpus(&pod_request.pod)) {
+                0 => refused(
+                    "too few CPUs are free".to_owned(),
+                    format!(
+                        "{} are wanted; free by NUMA node: {}",
+                        own_cpus(&pod_request.pod),
+                        zones.words()
+                    ),
+                ),
+                _ => Ok(()),
+            },
+            Self::Nobody(why) => refused("what its CPUs have room for is not known".to_owned(), why.clone()),
+        }
+    }
+
+    /// How many of a pod are admitted, one after the other, at most `most`.
+    pub fn until_full(&self, pod_request: &PodRequest, most: u64) -> Fits {
+        match self {
+            Self::Kubelet(subject) => {
+                let fill = until_full(
+                    &subject.node,
+                    &pod_request.pod,
+                    usize::try_from(most).unwrap_or(usize::MAX),
+                );
+                Fits {
+                    count: fill.pods.len() as u64,
+                    then: fill.end.map(|rejection| Refusal::of_kubelet(&rejection, subject)),
+                }
+            }
+            Self::Steliad(both) => fill(&both.0, &pod_request.request(), most),
+            Self::Amounts(zones) => match (own_cpus(&pod_request.pod), zones.fit(own_cpus(&pod_request.pod))) {
+                (0, _) => Fits {
+                    count: most,
+                    then: None,
+                },
+                (_, fit) => Fits {
+                    count: fit.min(most),
+                    then: (fit < most).then(|| Refusal {
+                        what: "too few CPUs are free".to_owned(),
+                        detail: format!("free by NUMA node: {}", zones.words()),
+                    }),
+                },
+            },
+            Self::Nobody(_) => Fits {
+                count: 0,
+                then: self.admit(pod_request).err(),
+            },
+        }
+    }
+
+    /// The CPUs of the largest VM that is admitted: one container, Guaranteed, whole CPUs. `None` where no VM has CPUs of its
+    /// own, or nobody can be asked. If only amounts are known, it is the most that the CPUs allow, whatever their cores.
+    pub fn largest(&self) -> Option<u64> {
+        match self {
+            Self::Kubelet(subject) => {
+                let free = self.free()?;
+                let strict = matches!(
+                    subject.node.settings().topology_policy,
+                    Policy::Restricted | Policy::SingleNumaNode
+                );
+                let fits = |count| admit(&subject.node, &vm(count)).is_ok();
+                Some(search(&subject.topology, &free, strict, fits))
+            }
+            Self::Steliad(both) => {
+                let (facts, node) = both.as_ref();
+                let policies = &facts.allocator.as_ref()?.policies;
+                let free = self.free()?;
+                let free = match policies.required {
+                    RequiredBind::FullPcpusOnly => whole_cores(&facts.topology, &free),
+                    RequiredBind::None | RequiredBind::SpreadByPcpus => free,
+                };
+                // Spread over cores, a VM may need more nodes than as many CPUs would do on.
+                let strict = policies.alignment.is_strict() && policies.required != RequiredBind::SpreadByPcpus;
+                let fits = |count: u64| {
+                    let wanted = u32::try_from(count).unwrap_or(u32::MAX);
+                    let allocation = AllocationRequest {
+                        qos: Some(Qos::Lse),
+                        cpus: Some(wanted),
+                        ..AllocationRequest::default()
+                    };
+                    let request = Request {
+                        allocation,
+                        options: SchedulerOptions::default(),
+                    };
+                    evaluate::answer(node, &request).is_ok()
+                };
+                Some(search(&facts.topology, &free, strict, fits))
+            }
+            Self::Amounts(zones) => Some(zones.largest()),
+            Self::Nobody(_) => None,
+        }
+    }
+
+    /// Whether a VM's CPUs must come from one NUMA node.
+    pub fn is_single_node(&self) -> bool {
+        match self {
+            Self::Kubelet(subject) => subject.node.settings().topology_policy == Policy::SingleNumaNode,
+            Self::Steliad(both) => {
+                both.0.allocator.as_ref().is_some_and(|allocator| {
+                    allocator.policies.alignment == NumaTopologyAlignmentPolicy::SingleNumaNode
+                })
+            }
+            Self::Amounts(zones) => zones.is_single_node(),
+            Self::Nobody(_) => false,
+        }
+    }
+}
+
+impl Zones {
+    fn is_single_node(&self) -> bool {
+        self.policy.as_deref() == Some("single-numa-node")
+    }
+
+    fn largest(&self) -> u64 {
+        match self.is_single_node() {
+            true => self.free.values().copied().max().unwrap_or(0),
+            false => self.free.values().fold(0, |all: u64, free| all.saturating_add(*free)),
+        }
+    }
+
+    /// The number of pods with this many CPUs; unlimited for pods without CPUs.
+    fn fit(&self, cpus: u64) -> u64 {
+        let of = |free: u64| free.checked_div(cpus).unwrap_or(u64::MAX);
+        match self.is_single_node() {
+            true => self
+                .free
+                .values()
+                .fold(0, |all: u64, free| all.saturating_add(of(*free))),
+            false => of(self.largest()),
+        }
+    }
+
+    pub fn words(&self) -> String {
+        let words: Vec<String> = self.free.iter().map(|(id, free)| format!("{free} on {id}")).collect();
+        words.join(", ")
+    }
+}
+
+impl Refusal {
+    fn of_kubelet(rejection: &kubelet_planner::Rejection, subject: &Subject) -> Self {
+        Self {
+            what: match rejection.reason() {
+                Some(reason) => format!("kubelet would reject it: {reason}"),
+                None => "kubelet never answers".to_owned(),
+            },
+            detail: why::misaligned(subject, rejection).unwrap_or_else(|| rejection.to_string()),
+        }
+    }
+
+    fn of_steliad(error: &stelia_api::Error) -> Self {
+        Self {
+            what: format!("steliad would refuse it: {}", error.kind.name()),
+            detail: error.to_string(),
+        }
+    }
+}
+
+/// Registers the pod again and again.
+fn fill(facts: &Facts, request: &Request, most: u64) -> Fits {
+    let mut facts = facts.clone();
+    for count in 0..most {
+        let decided = facts.allocator_node().and_then(|node| evaluate::answer(&node, request));
+        let fit = match decided {
+            Ok(fit) => fit,
+            Err(error) => {
+                return Fits {
+                    count,
+                    then: Some(Refusal::of_steliad(&error)),
+                };
+            }
+        };
+        if fit.cpus.is_empty() {
+            // On a shared pool: nothing is used up.
+            break;
+        }
+        take(&mut facts, request, &fit);
+    }
+    Fits {
+        count: most,
+        then: None,
+    }
+}
+
+/// The node with one more instance.
+fn take(facts: &mut Facts, request: &Request, fit: &evaluate::Fit) {
+    use stelia_allocator::CpuExclusivePolicy as Policy;
+    facts.exclusive.union_with(&fit.cpus);
+    facts.shared = facts.shared.difference(&fit.cpus);
+    let Some(allocator) = &mut facts.allocator else { return };
+    if fit.qos == Qos::Lsr {
+        allocator.lsr.union_with(&fit.cpus);
+    }
+    let asked = request.allocation.cpu_exclusive_policy.unwrap_or_default();
+    match asked.or(allocator.policies.exclusive) {
+        Policy::PcpuLevel => allocator.held.pcpu_level.union_with(&fit.cpus),
+        Policy::NumaNodeLevel => allocator.held.numa_node_level.union_with(&fit.cpus),
+        Policy::None | Policy::Default => {}
+    }
+}
+
+/// A VM of so many CPUs.
+fn vm(cpus: u64) -> Pod {
+    use kubelet_planner::{Amounts, Container, ContainerKind, Resources};
+    let amounts = Amounts {
+        milli_cpus: Some(cpus.saturating_mul(1000)),
+        memory: Some(1 << 20),
+        ..Amounts::default()
+    };
+    let pod = Pod {
+        uid: "largest".to_owned(),
+        resources: None,
+        containers: vec![Container::new("vm", ContainerKind::App, Resources::guaranteed(amounts))],
+    };
+    debug_assert_eq!(pod.qos(), QosClass::Guaranteed);
+    pod
+}
+
+/// The largest number of CPUs that fits, from the most on downwards. Where the NUMA nodes must be as few as would do on an empty
+/// host (`strict`), a VM that has room on one node when that is empty must find it there, so what lies between is passed over.
+fn search(topology: &Topology, free: &CpuSet, strict: bool, fits: impl Fn(u64) -> bool) -> u64 {
+    let mut nodes: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    for (number, cpu) in &topology.cpus {
+        let (all, here) = nodes.entry(cpu.node).or_default();
+        *all += 1;
+        *here += u64::from(free.contains(*number));
+    }
+    let node = nodes.values().map(|(all, _)| *all).max().unwrap_or(0);
+    let most_on_one = nodes.values().map(|(_, free)| *free).max().unwrap_or(0);
+    let mut count = free.len() as u64;
+    while count > 0 {
+        if strict && count <= node && count > most_on_one {
+            count = most_on_one;
+            continue;
+        }
+        if fits(count) {
+            break;
+        }
+        count -= 1;
+    }
+    count
+}
+
+/// The CPUs of cores all of whose CPUs are among these.
+pub fn whole_cores(topology: &Topology, cpus: &CpuSet) -> CpuSet {
+    let mut cores: BTreeMap<(u32, u32), (bool, Vec<u32>)> = BTreeMap::new();
+    for (number, cpu) in &topology.cpus {
+        let (whole, own) = cores.entry((cpu.package, cpu.core)).or_insert((true, Vec::new()));
+        *whole &= cpus.contains(*number);
+        own.push(*number);
+    }
+    let whole = cores.into_values().filter(|(whole, _)| *whole);
+    whole.flat_map(|(_, own)| own).collect()
+}
+
+#[cfg(test)]
+mod tests;

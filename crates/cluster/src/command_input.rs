@@ -1,0 +1,165 @@
+//! What a command reads: nodes, and a pod to ask about; from files or from the API server.
+
+use std::io::{self, Write};
+
+use stelia_table::printable;
+
+use crate::cli::{BySelector, Cli, PodOptions};
+use crate::cluster::{Chosen, Cluster};
+use crate::objects::{ObjectSelection, Objects, PodKey};
+use crate::pod_request::PodRequest;
+use crate::{Failure, apiserver, files};
+
+/// The nodes, without pods.
+pub(crate) fn nodes(cli: &Cli, names: &[String], chosen: &BySelector) -> Result<Cluster, Failure> {
+    let objects = read(cli, ObjectSelection::default(), false, chosen, None)?;
+    cluster(objects, names, chosen, None)
+}
+
+/// A pod of the cluster, as it is named.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct PodReference<'a> {
+    /// `None` of one that is given otherwise.
+    pub(crate) pod: Option<&'a str>,
+    pub(crate) namespace: Option<&'a str>,
+    /// Whether the objects of the cluster are kept as they are written.
+    pub(crate) whole: bool,
+}
+
+impl<'a> PodReference<'a> {
+    pub(crate) fn of(pod: Option<&'a str>, namespace: Option<&'a str>) -> Self {
+        Self {
+            pod,
+            namespace,
+            whole: false,
+        }
+    }
+}
+
+/// The pod that is asked about, and the cluster with its pods.
+pub(crate) fn pod_request(
+    cli: &Cli,
+    named: PodReference<'_>,
+    chosen: &BySelector,
+    asked: &PodOptions,
+) -> Result<(PodRequest, Cluster), Failure> {
+    let PodReference { pod, namespace, whole } = named;
+    let wanted = pod.map(|pod| match pod.split_once('/') {
+        Some((namespace, name)) => (Some(namespace.to_owned()), name.to_owned()),
+        None => (namespace.map(str::to_owned), pod.to_owned()),
+    });
+    let is_name = |name: &str| stelia_node_report::name::check(name.to_owned()).is_ok();
+    if let Some((namespace, name)) = &wanted
+        && !(is_name(name) && namespace.as_deref().is_none_or(is_name))
+    {
+        return Err(Failure::Usage(format!(
+            "{:?} cannot be a pod: expected NAMESPACE/NAME or NAME",
+            pod.unwrap_or_default()
+        )));
+    }
+    // What needs no cluster is wrong before one is asked.
+    let pod_request_of = match &wanted {
+        Some(_) => None,
+        None => Some(pod_request_of(asked)?),
+    };
+    let objects = read(
+        cli,
+        ObjectSelection {
+            pods: true,
+            pod: wanted.clone(),
+        },
+        whole,
+        chosen,
+        wanted.as_ref(),
+    )?;
+    let pod_request = match pod_request_of {
+        Some(pod_request) => pod_request,
+        None => of_cluster(&objects, pod.unwrap_or_default(), asked)?,
+    };
+    let cluster = cluster(objects, &[], chosen, pod_request.key.as_ref())?;
+    Ok((pod_request, cluster))
+}
+
+fn pod_request_of(asked: &PodOptions) -> Result<PodRequest, Failure> {
+    match &asked.file {
+        Some(path) => {
+            let text = files::text(path).map_err(Failure::Other)?;
+            PodRequest::of_manifest(&text, asked.of_file.as_deref(), &asked.allocation)
+                .map_err(|cause| Failure::Other(format!("{}: {cause}", path.display())))
+        }
+        None if asked.containers.is_empty() => Err(Failure::Usage(
+            "give a pod: -f FILE, or -c cpus=4,memory=8Gi".to_owned(),
+        )),
+        None => PodRequest::in_words(&asked.containers, &asked.allocation).map_err(Failure::Usage),
+    }
+}
+
+fn of_cluster(objects: &Objects, named: &str, asked: &PodOptions) -> Result<PodRequest, Failure> {
+    let mut found = objects.texts.iter();
+    let Some((key, text)) = found.next() else {
+        return Err(Failure::NoSuchPod(format!("there is no pod {named}")));
+    };
+    if let Some((other, _)) = found.next() {
+        let (one, two) = (&key.0, &other.0);
+        return Err(Failure::Usage(format!(
+            "{named} is in several namespaces, such as {one} and {two}: give NAMESPACE/NAME"
+        )));
+    }
+    PodRequest::of_cluster(key, text, &asked.allocation)
+        .map_err(|cause| Failure::Other(format!("pod {named}: {cause}")))
+}
+
+fn read(
+    cli: &Cli,
+    wanted: ObjectSelection,
+    whole: bool,
+    chosen: &BySelector,
+    pod: Option<&(Option<String>, String)>,
+) -> Result<Objects, Failure> {
+    let pods = wanted.pods;
+    let mut objects = Objects::new(wanted);
+    if whole {
+        objects.keep_whole();
+    }
+    if !cli.from.is_empty() {
+        files::read(&mut objects, &cli.from).map_err(Failure::Other)?;
+        return Ok(objects);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|cause| Failure::Other(format!("start: {cause}")))?;
+    runtime.block_on(async {
+        let client = apiserver::connect(cli.kubeconfig.as_deref(), cli.context.as_deref()).await;
+        let client = client.map_err(Failure::Other)?;
+        if let Some((namespace, name)) = pod {
+            let namespace = namespace.as_deref().unwrap_or(client.default_namespace());
+            objects.want(namespace, name);
+            let is_there = apiserver::read_pod(&mut objects, &client, namespace, name).await;
+            if !is_there.map_err(Failure::Other)? {
+                return Err(Failure::NoSuchPod(format!("there is no pod {namespace}/{name}")));
+            }
+        }
+        let labels = chosen.selector.as_ref().map(ToString::to_string);
+        let read = apiserver::read(&mut objects, &client, labels.as_deref(), pods).await;
+        read.map_err(Failure::Other)?;
+        Ok(objects)
+    })
+}
+
+/// The objects by node. Objects that could not be read are reported on standard error, one line each.
+fn cluster(
+    objects: Objects,
+    names: &[String],
+    chosen: &BySelector,
+    without: Option<&PodKey>,
+) -> Result<Cluster, Failure> {
+    for line in objects.problems.lines() {
+        // Standard error may be closed.
+        let _ = writeln!(io::stderr(), "stelia-cluster: {}", printable(&line));
+    }
+    let chosen = Chosen {
+        names,
+        selector: chosen.selector.as_ref(),
+        without,
+    };
+    Cluster::of(objects, &chosen).map_err(Failure::Other)
+}

@@ -1,0 +1,188 @@
+//! What the search is about: the nodes where the pod may run, the VMs on them that may move.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use kubelet_planner::{Amounts, ContainerKind};
+use serde_json::Value;
+use stelia_kubelet::Uid;
+use stelia_placement_rules::Cluster as Nodes;
+use stelia_placement_rules::rebalance::{MoveKind, Plan, Resident, Residents};
+use stelia_placement_rules::request::{Request, SharedRequest, VM, Vm as OfVm};
+
+use super::{RebalanceLimits, Staying, eligible};
+use crate::chooser::Refusal;
+use crate::cluster::Cluster;
+use crate::pod_request::PodRequest;
+use crate::verdict::{Group, groups};
+
+/// A VM that may move.
+#[derive(Debug)]
+pub(super) struct Vm {
+    /// `namespace/name`.
+    pub(super) name: String,
+    /// What the scheduler counts.
+    requests: Amounts,
+}
+
+pub(super) struct RebalanceInput {
+    pub(super) nodes: Nodes,
+    pub(super) residents: Residents,
+    pub(super) vms: BTreeMap<Uid, Vm>,
+    /// Nodes that the pod may not use, or of which too little is known.
+    pub(super) refused: Vec<Group>,
+    /// Containers without a VM, which cannot move.
+    pub(super) staying: Vec<Staying>,
+}
+
+impl RebalanceInput {
+    pub(super) fn of(pod_request: &PodRequest, cluster: &Cluster, may: RebalanceLimits) -> Self {
+        let mut nodes = Nodes::default();
+        let mut refused: Vec<(&str, Refusal)> = Vec::new();
+        for member in &cluster.members {
+            let by_rules = member
+                .node
+                .as_ref()
+                .map(|node| eligible::rules(pod_request, &member.name, node));
+            let text = cluster.whole.reports.get(&member.name);
+            let why = match (by_rules.into_iter().flatten().next(), text) {
+                (Some(refusal), _) => refusal,
+                (None, None) => reason("it has no NodeResourceTopology", String::new()),
+                (None, Some(text)) => match nodes.put(&member.name, text.as_bytes()) {
+                    Ok(_) => continue,
+                    Err(cause) => {
+                        nodes.remove(&member.name);
+                        reason(
+                            "its NodeResourceTopology does not tell enough (profile stelia does)",
+                            cause.to_string(),
+                        )
+                    }
+                },
+            };
+            refused.push((&member.name, why));
+        }
+        let mut input = Self {
+            residents: Residents::new(),
+            vms: BTreeMap::new(),
+            refused: groups(refused.iter().map(|(node, refusal)| (*node, refusal))),
+            staying: staying(cluster, &nodes),
+            nodes,
+        };
+        input.vms(cluster, may);
+        input
+    }
+
+    /// Pods without a VM, and those that are not understood, stay where they are.
+    fn vms(&mut self, cluster: &Cluster, may: RebalanceLimits) {
+        // Whatever their manifests ask for.
+        let containers: HashSet<Uid> = self.staying.iter().filter_map(|one| Uid::parse(&one.pod_uid)).collect();
+        // The search keeps what it learns of a request by its place, so equal ones are one.
+        let mut known: HashMap<String, SharedRequest> = HashMap::new();
+        for ((namespace, name), text) in &cluster.whole.pods {
+            let Ok(document) = serde_json::from_str::<Value>(text) else {
+                continue;
+            };
+            let is_leaving = !document["metadata"]["deletionTimestamp"].is_null();
+            let uid = document["metadata"]["uid"].as_str().and_then(Uid::parse);
+            let node = document["spec"]["nodeName"].as_str();
+            let (Some(uid), Some(node), false) = (uid, node, is_leaving) else {
+                continue;
+            };
+            let Ok(request) = Request::of_pod(&document, Default::default()) else {
+                continue;
+            };
+            if request.vm.is_none() || containers.contains(&uid) || !self.nodes.shows_pod(node, uid) {
+                continue;
+            }
+            let vm = Vm {
+                name: format!("{namespace}/{name}"),
+                requests: request.pod.requests(),
+            };
+            let key = format!("{request:?}");
+            let request = known.entry(key).or_insert_with(|| SharedRequest::new(request)).clone();
+            self.vms.insert(uid, vm);
+            self.residents.entry(node.to_owned()).or_default().push(Resident {
+                uid,
+                request,
+                rebinds: may.rebind,
+                migrates: may.migrate,
+            });
+        }
+    }
+}
+
+/// The containers without a VM on nodes that are searched, by node and name.
+fn staying(cluster: &Cluster, nodes: &Nodes) -> Vec<Staying> {
+    let searched: HashSet<&str> = nodes.names().collect();
+    let members = cluster
+        .members
+        .iter()
+        .filter(|member| searched.contains(member.name.as_str()));
+    let mut staying: Vec<Staying> = members
+        .flat_map(|member| {
+            let holders = member.report.iter().flat_map(|report| &report.stored.holders);
+            let containers = holders.filter(|holder| holder.is_container == Some(true));
+            containers.map(|holder| Staying::container(&member.name, holder.pod.as_str(), cluster))
+        })
+        .collect();
+    staying.sort_by(|a, b| (&a.node, &a.pod, &a.pod_uid).cmp(&(&b.node, &b.pod, &b.pod_uid)));
+    staying
+}
+
+fn reason(what: &str, detail: String) -> Refusal {
+    Refusal {
+        what: what.to_owned(),
+        detail,
+    }
+}
+
+/// What the pod asks. Its VM is in the container that asks for one, else in that with the most CPUs, as for the other commands.
+pub(super) fn request(pod_request: &PodRequest) -> Request {
+    let mut pod = pod_request.pod.clone();
+    let lasting = pod.containers.iter().filter(|one| one.kind != ContainerKind::Init);
+    let limit_of = |limits: &Amounts| limits.milli_cpus.unwrap_or(0);
+    let asks = |limits: &Amounts| limits.devices.get(VM).is_some_and(|count| *count > 0);
+    let with_vm = lasting.max_by_key(|one| (asks(&one.resources.limits), limit_of(&one.resources.limits)));
+    let vm = with_vm.map(|one| OfVm {
+        container: one.name.clone(),
+        allocation: pod_request.allocation.clone(),
+        follows_scheduler: false,
+    });
+    for container in &mut pod.containers {
+        container.resources.limits.devices.remove(VM);
+        container.resources.requests.devices.remove(VM);
+    }
+    Request::new(pod, vm, Default::default())
+}
+
+/// Whether the scheduler, which counts requests, would bind the pod and what moves there, once what moves has left.
+pub(super) fn is_within_requests(
+    pod_request: &PodRequest,
+    cluster: &Cluster,
+    vms: &BTreeMap<Uid, Vm>,
+    plan: &Plan,
+) -> bool {
+    let migrating = plan.moves.iter().filter(|one| one.how == MoveKind::Migrate);
+    let migrating: Vec<(&str, &Amounts)> = migrating
+        .filter_map(|one| Some((one.to.as_str(), &vms.get(&one.uid)?.requests)))
+        .collect();
+    cluster.members.iter().all(|member| {
+        let Some(node) = &member.node else { return true };
+        let mut used = member.used.clone();
+        let (mut comes, is_here) = (Vec::new(), member.name == plan.node);
+        for (to, requests) in &migrating {
+            if is_here {
+                used.remove(requests);
+            } else if *to == member.name {
+                comes.push(*requests);
+            }
+        }
+        if is_here {
+            comes.push(&pod_request.requests);
+        }
+        comes.into_iter().all(|requests| {
+            let fits = eligible::requests(requests, node, &used).is_empty();
+            used.add(requests);
+            fits
+        })
+    })
+}

@@ -1,0 +1,63 @@
+//! A contained instance has no partition: systemd's top-level units are kept off its CPUs by their own CPU lists.
+
+use std::collections::BTreeMap;
+
+use stelia_allocator::CpuSource;
+use stelia_cpus::CpuSet;
+
+use super::Step;
+use crate::totals::Of;
+use crate::{Facts, Snapshot};
+
+/// The units of the host's own processes.
+pub const OUTSIDE: [&str; 3] = ["system.slice", "user.slice", "init.scope"];
+
+/// Whether a unit is restricted: the host's own; and where steliad chooses the CPUs, and kubelet does not keep pods off
+/// them, the Burstable pods' slice and each Guaranteed pod's (BestEffort pods may run on LSR's CPUs).
+pub fn is_restricted(unit: &str, source: CpuSource) -> bool {
+    let of_pods = unit == "kubepods-burstable.slice" || unit.starts_with("kubepods-pod");
+    OUTSIDE.contains(&unit) || (of_pods && source == CpuSource::Steliad)
+}
+
+/// Take the CPUs of contained instances from these units, before threads are moved there; give back what none of them needs.
+pub(super) fn restrict(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
+    let taken = facts.totals().cpus(Of::Contained);
+    if taken.is_empty() {
+        return Vec::new();
+    }
+    // What is in place runs in its pod's own cgroup.
+    let mut of_pods: BTreeMap<&str, CpuSet> = BTreeMap::new();
+    for instance in snapshot.live().filter(|instance| instance.is_in_place()) {
+        if let Some(level) = &instance.pod_level {
+            let own = of_pods.entry(level.path.name()).or_default();
+            own.union_with(&instance.record.exclusive);
+        }
+    }
+    let nothing = CpuSet::new();
+    let mut steps = Vec::new();
+    for (unit, now) in &snapshot.outside {
+        let before = now.saved.as_ref().unwrap_or(&now.cpus);
+        let all = if before.is_empty() { facts.online() } else { before };
+        let own = of_pods.get(unit.as_str()).unwrap_or(&nothing);
+        let cpus = all.difference(&taken.difference(own));
+        // A list without a CPU would mean every CPU.
+        if cpus.is_empty() || cpus == now.cpus {
+            continue;
+        }
+        let save = now.saved.is_none().then(|| now.cpus.clone());
+        let unit = unit.clone();
+        steps.push(Step::Restrict { unit, cpus, save });
+    }
+    steps
+}
+
+/// Give every unit its own list back when no contained instance is left.
+pub(super) fn restore(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
+    if !facts.totals().cpus(Of::Contained).is_empty() {
+        return Vec::new();
+    }
+    let saved = snapshot.outside.iter();
+    saved
+        .filter_map(|(unit, now)| Some(Step::Restore(unit.clone(), now.saved.clone()?)))
+        .collect()
+}

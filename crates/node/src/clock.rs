@@ -1,0 +1,21 @@
+//! The kernel's clocks.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// The time since the host booted, including suspend (`CLOCK_BOOTTIME`).
+pub fn since_boot() -> Duration {
+    clock_gettime(ClockId::Boottime).try_into().unwrap_or_default()
+}
+
+/// Microseconds since the epoch.
+pub fn now_us() -> u64 {
+    us(SystemTime::now())
+}
+
+/// A time in microseconds since the epoch.
+pub fn us(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_micros().try_into().unwrap_or(u64::MAX))
+}

@@ -1,0 +1,146 @@
+//! What becomes of a pod that is bound, until its end.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use serde_json::json;
+use serde_json::value::RawValue;
+use stelia_cpus::CpuSet;
+use stelia_reservations::Version;
+
+use super::node::overlap;
+use super::run::{PODS, State, World};
+use crate::apiserver::{Failure, Follower, Source, parse};
+
+impl World {
+    /// kubelet sees a pod that is bound to its node: from here to the pod's end.
+    async fn live(self: Arc<Self>, pod: parse::Pod, document: Value) {
+        let (name, uid) = (pod.name.split_once('/').unwrap().1.to_owned(), pod.uid.to_string());
+        let node = pod.node.unwrap().to_string();
+        let (wanted, mut random) = {
+            let mut state = self.state();
+            let random = state.random.fork();
+            (state.lives.get(&uid).cloned(), random)
+        };
+        if wanted.is_some() {
+            let mut state = self.state();
+            state.outcome.bound += 1;
+            if let Some(cpus) = &pod.cpus {
+                let twice = self.announced_twice(&state, &node, &uid, cpus);
+                state.outcome.claimed_twice += usize::from(twice);
+            }
+        }
+        tokio::time::sleep(random.between(10, 300)).await;
+        let admitted = self.state().machines.get_mut(&node).unwrap().admit(&uid, &document);
+        let outcome = match admitted {
+            Ok(()) => {
+                self.change(&node);
+                tokio::time::sleep(random.between(200, 3000)).await;
+                self.status(&name, &uid, json!({"phase": "Running"}));
+                tokio::time::sleep(random.between(20, 200)).await;
+                match &wanted {
+                    Some(wanted) => {
+                        let mut state = self.state();
+                        state
+                            .machines
+                            .get_mut(&node)
+                            .unwrap()
+                            .register(&uid, wanted.cpus, pod.cpus.clone())
+                    }
+                    None => Ok(()),
+                }
+            }
+            Err(reason) => Err(reason),
+        };
+        self.change(&node);
+        match outcome {
+            Ok(()) => {
+                assert!(
+                    !overlap(&self.state().machines[&node].given()),
+                    "{node} gave a CPU twice"
+                );
+                let lives = wanted
+                    .as_ref()
+                    .map_or_else(|| random.between(20_000, 60_000), |wanted| wanted.lives);
+                tokio::time::sleep(lives).await;
+                if let Some(mut pod) = self.pod(&name, &uid) {
+                    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+                    self.server.put(PODS.0, PODS.1, pod);
+                }
+                tokio::time::sleep(random.between(100, 800)).await;
+            }
+            Err(reason) => {
+                self.status(&name, &uid, json!({"phase": "Failed", "reason": reason}));
+                if wanted.is_some() {
+                    let mut state = self.state();
+                    state.outcome.refused += 1;
+                    *state.outcome.reasons.entry(reason).or_default() += 1;
+                }
+                tokio::time::sleep(random.between(2000, 4000)).await;
+            }
+        }
+        let held = {
+            let mut state = self.state();
+            let machine = state.machines.get_mut(&node).unwrap();
+            let held = machine.holds(&uid);
+            machine.end(&uid);
+            if let Some(pods) = state.used.get_mut(&node) {
+                pods.remove(&uid);
+            }
+            held
+        };
+        self.change(&node);
+        self.server.remove(PODS.0, PODS.1, "vms", &name);
+        if let Some(wanted) = wanted {
+            match held {
+                true => self.state().ended += 1,
+                // A controller makes another one.
+                false => self.ask(&wanted),
+            }
+        }
+    }
+
+    /// Whether another pod on the node has one of these CPUs in its annotation too.
+    fn announced_twice(&self, state: &State, node: &str, uid: &str, cpus: &CpuSet) -> bool {
+        let others = state
+            .used
+            .get(node)
+            .into_iter()
+            .flat_map(|pods| pods.keys())
+            .filter(|other| *other != uid);
+        let given = state.machines[node].given();
+        let mut given = others.filter_map(|other| given.get(other));
+        given.any(|theirs| !theirs.is_disjoint(cpus))
+    }
+}
+
+/// Pods that are bound.
+pub(super) const BOUND: Source = Source {
+    path: "/api/v1/pods",
+    fields: "spec.nodeName!=",
+};
+
+/// All kubelets' watch.
+pub(super) struct Kubelets {
+    pub(super) world: Arc<World>,
+}
+
+impl Follower for Kubelets {
+    fn changed(&self, object: &RawValue) {
+        let pod = parse::pod(object.get()).unwrap();
+        if self.world.state().known.insert(pod.uid.to_string()) {
+            let document = serde_json::from_str(object.get()).unwrap();
+            tokio::spawn(self.world.clone().live(pod, document));
+        }
+    }
+
+    fn gone(&self, _: &RawValue) {}
+
+    fn list_begins(&self) {}
+
+    fn list_ends(&self, _: Version, _: u64) {}
+
+    fn failed(&self, failure: &Failure) {
+        panic!("kubelet's watch: {failure}");
+    }
+}

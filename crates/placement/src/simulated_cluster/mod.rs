@@ -1,0 +1,110 @@
+//! A simulated cluster: the program as it is, an API server in memory, nodes that decide by kubelet's planner and by the allocator
+//! on their own full state, a scheduler's loop, and whatever goes wrong. Time is tokio's, paused; what is random follows a seed.
+
+mod delayed_watch;
+pub(crate) mod instance;
+mod kubelet;
+pub(crate) mod load;
+pub(crate) mod node;
+pub(crate) mod node_kind;
+mod random;
+pub(crate) mod run;
+mod scheduler;
+mod table;
+
+use run::{Outcome, Plan, Scheduling, run};
+
+/// Pods placed in `cargo test`; `STELIA_PLACEMENTS` overrides the number (`make sim-placement`).
+fn placements(usual: usize) -> usize {
+    std::env::var("STELIA_PLACEMENTS").map_or(usual, |number| number.parse().expect("STELIA_PLACEMENTS: a number"))
+}
+
+/// Nodes of the cluster; `STELIA_PLACEMENT_NODES` overrides the number.
+fn nodes() -> usize {
+    std::env::var("STELIA_PLACEMENT_NODES")
+        .map_or(12, |number| number.parse().expect("STELIA_PLACEMENT_NODES: a number"))
+}
+
+/// Runs a plan, and prints its outcome.
+fn outcome_of(plan: Plan) -> Outcome {
+    let outcome = run(plan);
+    println!("{}", table::whole(std::slice::from_ref(&outcome)));
+    outcome
+}
+
+#[test]
+fn nothing_is_refused_where_all_whole_cpu_pods_come_through_it() {
+    let plan = Plan {
+        nodes: nodes(),
+        pods: placements(240),
+        ..Plan::default()
+    };
+    let outcome = outcome_of(plan);
+    assert_eq!((outcome.refused, outcome.claimed_twice, outcome.leaked), (0, 0, 0));
+    assert!(outcome.bound >= plan.pods, "{outcome:?}");
+}
+
+#[test]
+fn nothing_is_refused_although_it_is_killed_and_objects_are_late() {
+    let plan = Plan {
+        nodes: nodes(),
+        pods: placements(160),
+        seed: 2,
+        kills: true,
+        late: true,
+        dying: true,
+        ..Plan::default()
+    };
+    let outcome = outcome_of(plan);
+    assert_eq!((outcome.refused, outcome.claimed_twice, outcome.leaked), (0, 0, 0));
+    assert!(outcome.kills > 2, "{outcome:?}");
+}
+
+#[test]
+fn every_refusal_beside_another_scheduler_is_booked_to_it() {
+    let plan = Plan {
+        nodes: nodes(),
+        pods: placements(160),
+        seed: 3,
+        late: true,
+        foreign: true,
+        ..Plan::default()
+    };
+    let outcome = outcome_of(plan);
+    assert_eq!(outcome.refused, outcome.refused_foreign, "{outcome:?}");
+    assert_eq!((outcome.claimed_twice, outcome.leaked), (0, 0));
+    assert!(outcome.foreign > 5, "{outcome:?}");
+}
+
+#[test]
+fn the_same_load_by_counting_beside_it() {
+    let plan = Plan {
+        nodes: nodes(),
+        pods: placements(160),
+        ..Plan::default()
+    };
+    let outcomes =
+        [Scheduling::Placement, Scheduling::Zones, Scheduling::Counting].map(|way| run(Plan { way, ..plan }));
+    println!("{}", table::whole(&outcomes));
+    let [placement, zones, counting] = &outcomes;
+    assert_eq!(placement.refused, 0);
+    assert!(counting.refused > zones.refused, "{outcomes:?}");
+}
+
+/// The end of a VM is seen first by the API server, then in the node's object; nothing happens afterwards that a scheduler watches.
+#[test]
+fn a_vm_that_waits_is_placed_soon_after_its_node_has_room() {
+    for seed in 1..=4 {
+        let plan = Plan {
+            nodes: 1,
+            pods: 3,
+            seed,
+            quiet: true,
+            ..Plan::default()
+        };
+        let outcome = outcome_of(plan);
+        assert_eq!((outcome.bound, outcome.refused, outcome.leaked), (3, 0, 0));
+        // It waits for 22 s until the other one ends, up to 8 s until that is published, and as long as a scheduler's longest backoff.
+        assert!(outcome.longest < std::time::Duration::from_secs(60), "{outcome:?}");
+    }
+}

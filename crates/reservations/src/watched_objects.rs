@@ -1,0 +1,259 @@
+//! What the watches tell: pods and nodes' objects.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use stelia_cpus::CpuSet;
+
+use super::records::Bound;
+use super::{Moment, NodeName, Reservations, Rules, SETTLE_TIMEOUT, UID_RETENTION, Uid, Version};
+
+/// A pod as the API server has it.
+#[derive(Debug, Clone)]
+pub struct ObservedPod<Q> {
+    pub uid: Uid,
+    /// `namespace/name`.
+    pub name: Arc<str>,
+    pub version: Version,
+    pub node: Option<NodeName>,
+    pub request: Q,
+    /// The CPUs in its annotation.
+    pub cpus: Option<CpuSet>,
+    /// `status.phase` is Running.
+    pub running: bool,
+    /// `metadata.deletionTimestamp` is set.
+    pub ending: bool,
+}
+
+/// A pod that this program bound, and that its node refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    pub pod: Uid,
+    pub node: NodeName,
+    /// kubelet's: `TopologyAffinityError`, `UnexpectedAdmissionError`, `OutOfcpu`, …
+    pub reason: String,
+    /// A pod that another scheduler bound to the node meanwhile, or that the node had not shown yet; `None` where there was
+    /// none.
+    pub foreign: Option<Uid>,
+}
+
+impl<R: Rules> Reservations<R> {
+    /// A pod was added or changed, and has not ended.
+    pub fn pod_changed(&mut self, observed: ObservedPod<R::Request>, now: Moment) {
+        let uid = observed.uid;
+        let record = self.pods.entry(uid).or_default();
+        if record.gone.is_some() || observed.version < record.version {
+            return;
+        }
+        record.version = observed.version;
+        record.request = Some(observed.request);
+        record.ending = observed.ending;
+        record.name = Some(observed.name);
+        match (observed.node, &mut record.bound) {
+            // A binding that demands a version which the pod has no longer has failed, or will. A pod is never unbound: where its
+            // binding was answered before this version was seen, this one is older.
+            (None, None) => {
+                record.name = record.name.take_if(|_| !record.intents.is_empty());
+                self.abandon(uid, observed.version);
+                self.update_nodes_of(uid);
+            }
+            (None, Some(_)) => {}
+            (Some(node), Some(bound)) if bound.node == node => {
+                bound.started = bound.started.or(observed.running.then_some(now));
+                record.cpus = observed.cpus.or(record.cpus.take());
+                record.name = record.name.take_if(|_| !bound.shown);
+                self.update_node(&node);
+            }
+            (Some(node), _) => {
+                let started = observed.running.then_some(now);
+                self.bind(uid, &node, observed.cpus, started, now);
+            }
+        }
+    }
+
+    /// The pod is bound to the node, by this program or another scheduler: all other bindings of it have failed, or will.
+    pub(super) fn bind(
+        &mut self,
+        pod: Uid,
+        node: &NodeName,
+        cpus: Option<CpuSet>,
+        started: Option<Moment>,
+        now: Moment,
+    ) {
+        let shown = self.accounts_for(node, pod);
+        let Some(record) = self.pods.get_mut(&pod) else { return };
+        let before = record.bound.take().map(|bound| bound.node);
+        let intents = std::mem::take(&mut record.intents);
+        let ours = intents.iter().find(|intent| intent.node == *node);
+        record.cpus = cpus.or(ours.and_then(|intent| intent.cpus.clone()));
+        record.bound = Some(Bound {
+            node: node.clone(),
+            since: now,
+            started,
+            shown,
+            shown_once: shown,
+            ours: ours.is_some(),
+            foreign: ours.and_then(|intent| intent.foreign),
+        });
+        record.name = record.name.take_if(|_| !shown);
+        let foreign = ours.is_none();
+        self.undecided.remove(&pod);
+        let elsewhere = intents.into_iter().map(|intent| intent.node).chain(before);
+        for other in elsewhere.filter(|other| other != node) {
+            self.remove_from_node(pod, &other);
+        }
+        self.add_to_node(pod, node);
+        if foreign && !shown {
+            self.invalidate_promises(node);
+            self.note_foreign(pod, node);
+        }
+    }
+
+    /// Promises on the node that are not written yet were made without knowing of a change.
+    pub(super) fn invalidate_promises(&mut self, node: &NodeName) {
+        if let Some(known) = self.nodes.get_mut(node) {
+            known.invalidations += 1;
+        }
+    }
+
+    /// Another scheduler's pod holds CPUs on the node: pods that this program bound there may be refused because of it.
+    fn note_foreign(&mut self, foreign: Uid, node: &NodeName) {
+        let pods = self.nodes.get(node).map(|known| known.pods.clone()).unwrap_or_default();
+        for pod in pods.into_iter().filter(|pod| *pod != foreign) {
+            let Some(record) = self.pods.get_mut(&pod) else {
+                continue;
+            };
+            for intent in record.intents.iter_mut().filter(|intent| intent.node == *node) {
+                intent.foreign = Some(foreign);
+            }
+            if let Some(bound) = record.bound.as_mut().filter(|bound| !bound.shown) {
+                bound.foreign = Some(foreign);
+            }
+        }
+    }
+
+    /// The pod has ended, is deleted, or is not in a list of all pods. `refused`: why its node did not admit it.
+    pub fn pod_gone(&mut self, pod: Uid, refused: Option<&str>, now: Moment) {
+        let record = self.pods.entry(pod).or_default();
+        if record.gone.is_some() {
+            return;
+        }
+        record.gone = Some(now);
+        record.name = None;
+        let intents = std::mem::take(&mut record.intents);
+        let unseen = record.bound.take_if(|bound| bound.shown_once).map(|bound| bound.node);
+        if let (Some(reason), Some(bound)) = (refused, record.bound.as_ref().filter(|bound| bound.ours)) {
+            self.refused.push(Refused {
+                pod,
+                node: bound.node.clone(),
+                reason: reason.to_owned(),
+                foreign: bound.foreign,
+            });
+        }
+        let left = record.bound.as_ref().map(|bound| bound.node.clone());
+        self.undecided.remove(&pod);
+        for node in intents.into_iter().map(|intent| intent.node).chain(unseen) {
+            self.remove_from_node(pod, &node);
+        }
+        if let Some(node) = left {
+            self.timers.entry(now + SETTLE_TIMEOUT).or_default().insert(pod);
+            self.update_node(&node);
+        }
+        self.timers.entry(now + UID_RETENTION).or_default().insert(pod);
+    }
+
+    /// A list of all pods, of that version: those that are not in it are gone, unless a newer version of them was seen.
+    pub fn pods_listed(&mut self, listed: &HashSet<Uid>, version: Version, now: Moment) {
+        let gone = self.pods.iter().filter(|(uid, record)| {
+            let newest = record
+                .intents
+                .iter()
+                .map(|intent| intent.version)
+                .fold(record.version, Version::max);
+            record.gone.is_none() && newest <= version && !listed.contains(*uid)
+        });
+        let gone: Vec<Uid> = gone.map(|(uid, _)| *uid).collect();
+        for pod in gone {
+            self.pod_gone(pod, None, now);
+        }
+    }
+
+    /// A node's object was added or changed.
+    pub fn object_changed(&mut self, node: &NodeName, version: Version, described: R::Node, now: Moment) {
+        let known = self.nodes.entry(node.clone()).or_default();
+        if version <= known.object_version {
+            return;
+        }
+        (known.object_version, known.object_changed_at) = (version, now);
+        known.usable = self.rules.put_node(node, Some(described));
+        known.invalidations += 1;
+        let pods = known.pods.clone();
+        for pod in pods {
+            let shown = self.accounts_for(node, pod);
+            let Some(record) = self.pods.get_mut(&pod) else {
+                continue;
+            };
+            let Some(bound) = record.bound.as_mut().filter(|bound| bound.node == *node) else {
+                continue;
+            };
+            if bound.shown && !shown {
+                bound.since = now;
+            }
+            bound.shown = shown;
+            bound.shown_once |= shown;
+            record.name = record.name.take_if(|_| !shown);
+            // The object accounts for a pod that has ended, too.
+            if shown && record.gone.is_some() {
+                record.bound = None;
+                self.remove_from_node(pod, node);
+            }
+        }
+        self.roomier.insert(node.clone());
+        self.update_node(node);
+    }
+
+    /// The object was deleted; `version` is that of its deletion.
+    pub fn object_deleted(&mut self, node: &NodeName, version: Version, now: Moment) {
+        let known = self.nodes.entry(node.clone()).or_default();
+        if version < known.object_version {
+            return;
+        }
+        (known.object_version, known.object_changed_at) = (version, now);
+        known.usable = self.rules.put_node(node, None);
+        let pods = known.pods.clone();
+        for pod in pods {
+            let bound = self.pods.get_mut(&pod).and_then(|record| record.bound.as_mut());
+            if let Some(bound) = bound.filter(|bound| bound.node == *node && bound.shown) {
+                (bound.shown, bound.since) = (false, now);
+            }
+        }
+        self.update_node(node);
+    }
+
+    /// A list of all objects, of that version: nodes that are not in it have none.
+    pub fn objects_listed(&mut self, listed: &HashSet<NodeName>, version: Version, now: Moment) {
+        for node in self.unlisted(listed, |known| known.object_version) {
+            self.object_deleted(&node, version, now);
+        }
+    }
+
+    /// Whether the node's object accounts for the pod: it shows the pod, or the pod gets no CPUs of its own.
+    pub(super) fn accounts_for(&self, node: &str, pod: Uid) -> bool {
+        let request = self.pods.get(&pod).and_then(|record| record.request.as_ref());
+        let usable = self.nodes.get(node).is_some_and(|known| known.usable);
+        let gets_own_cpus = || request.is_none_or(|request| self.rules.gets_own_cpus(node, request));
+        usable && (!gets_own_cpus() || self.rules.object_shows(node, pod))
+    }
+
+    /// Derives the flags of all nodes that the pod is on, because what is known of the pod changed.
+    pub(super) fn update_nodes_of(&mut self, pod: Uid) {
+        let Some(record) = self.pods.get(&pod) else { return };
+        let intents = record.intents.iter().map(|intent| intent.node.clone());
+        let nodes: Vec<NodeName> = intents
+            .chain(record.bound.as_ref().map(|bound| bound.node.clone()))
+            .collect();
+        for node in nodes {
+            self.update_node(&node);
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! What kubelet passes over in its configuration.
+
+use kubelet_planner::start_errors::unknown_gates;
+
+use super::Facts;
+use super::checks::{Finding, ok, warning};
+
+pub(super) fn check(facts: &Facts) -> Finding {
+    let Ok(kubelet) = &facts.kubelet else {
+        return ok("nothing to check");
+    };
+    let warnings = kubelet.warnings.iter().map(ToString::to_string);
+    let warnings: Vec<String> = warnings.chain(unknown_gates(kubelet)).collect();
+    match warnings.is_empty() {
+        true => ok("kubelet ignores nothing in it"),
+        false => warning(
+            warnings.join("; "),
+            "correct or remove these keys: kubelet uses its default instead; another version of kubelet may know them",
+        ),
+    }
+}

@@ -1,0 +1,144 @@
+//! Whether the memory and devices of the running VMs are on the NUMA nodes of their CPUs.
+
+use std::path::Path;
+
+use stelia_cpus::Topology;
+use stelia_node::cgroup::{CgroupPath, Cgroups, KernelCgroups};
+use stelia_node::locality::{Localities, Locality, Reading, Vm, list, size};
+use stelia_record::Record;
+
+use super::checks::{Finding, ok, warning};
+use crate::shared::kernel::Roots;
+use crate::shared::kernel::locality::vfio_devices;
+
+/// Reads every scope whose record can be used; `root` is `/`.
+pub(crate) fn read(root: &Path, topology: &Topology, kubelet: &Path) -> Localities {
+    let roots = Roots::below(root);
+    let cgroups = KernelCgroups::new(&roots.cgroup);
+    let slice = CgroupPath::slice();
+    let names = cgroups.children(&slice).unwrap_or_default();
+    let records = names.iter().filter_map(|name| {
+        let scope = slice.child(name);
+        let record = Record::parse(&cgroups.attributes(&scope).ok()?).ok()?;
+        Some((scope, record))
+    });
+    let records: Vec<(CgroupPath, Record)> = records.collect();
+    let whose = records.iter().map(|(scope, record)| Vm {
+        pod: &record.pod,
+        container: &record.container,
+        cpus: &record.exclusive,
+        mems: &record.mems,
+        scope,
+        origin: &record.origin,
+    });
+    let mut localities = Reading::new(&cgroups, topology, &roots.sys, kubelet).of(whose);
+    for (scope, record) in &records {
+        if let Some(locality) = localities.instances.get_mut(record.pod.as_str()) {
+            locality.devices.extend(vfio_devices(&roots, scope.as_str()));
+        }
+    }
+    localities
+}
+
+/// A line for each VM with remote memory or devices, or one line if there is none.
+pub(crate) fn checks(localities: &Localities) -> Vec<Finding> {
+    let mut checks: Vec<Finding> = localities
+        .instances
+        .iter()
+        .filter_map(|(pod, locality)| {
+            let memory = memory(locality);
+            let cure = match memory {
+                Some(_) => locality.memory_cure(),
+                None => "a topologyManagerPolicy other than none, then restart the container where its NUMA nodes have such \
+                         devices free (docs/locality.md)"
+                    .to_owned(),
+            };
+            let problems: Vec<String> = memory.into_iter().chain(locality.devices_problem()).collect();
+            (!problems.is_empty()).then(|| warning(format!("{pod}: {}", problems.join("; ")), cure))
+        })
+        .collect();
+    if let Some(why) = &localities.devices_unknown {
+        let found = format!("where devices are is not known: {why}");
+        let cure = "run it as root; a file whose checksum is wrong: drain the node, remove it, start kubelet";
+        checks.push(warning(found, cure));
+    }
+    if checks.is_empty() {
+        let found = format!("{} VMs, near their memory and devices", localities.instances.len());
+        checks.push(ok(found));
+    }
+    checks
+}
+
+/// `75 % of memory away from node 0: 512 MiB on 0, 1.5 GiB on 1`
+fn memory(locality: &Locality) -> Option<String> {
+    let away = locality.away().filter(|away| away.is_too_much())?;
+    let nodes = locality.memory.iter();
+    let nodes = nodes.map(|(node, memory)| format!("{} on {node}", size(memory.counted())));
+    let nodes: Vec<String> = nodes.collect();
+    let (share, own) = (away.percent(), list(&locality.nodes));
+    Some(format!(
+        "{share} % of memory away from node {own}: {}",
+        nodes.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use stelia_node::locality::{Device, NodeMemory};
+
+    use super::*;
+    use crate::explain_and_check::doctor::Verdict;
+
+    fn vm(anon: [u64; 2], device: u32) -> Locality {
+        let node = |(node, anon): (u32, u64)| {
+            let memory = NodeMemory {
+                anon,
+                ..NodeMemory::default()
+            };
+            (node, memory)
+        };
+        let device = Device {
+            name: "nic".to_owned(),
+            node: Some(device),
+            count: 1,
+        };
+        Locality {
+            nodes: BTreeSet::from([0]),
+            allowed: String::new(),
+            memory: (0..).zip(anon).map(node).collect(),
+            devices: vec![device],
+        }
+    }
+
+    #[test]
+    fn each_vm_that_is_away_has_its_line_and_the_others_have_none() {
+        let (half, whole) = (512 << 20, 1 << 30);
+        let vms = [
+            ("a", vm([half, half], 0)),
+            ("b", vm([whole, 0], 0)),
+            ("c", vm([whole, 0], 1)),
+        ];
+        let mut localities = Localities {
+            instances: vms.into_iter().map(|(pod, vm)| (pod.to_owned(), vm)).collect(),
+            devices_unknown: None,
+        };
+        let told = checks(&localities);
+        let found: Vec<&str> = told.iter().map(|check| check.found.as_str()).collect();
+        assert_eq!(
+            found,
+            [
+                "a: 50 % of memory away from node 0: 512 MiB on 0, 512 MiB on 1",
+                "c: devices not on the NUMA nodes of its CPUs, 0: nic on 1",
+            ]
+        );
+        let bad = |check: &Finding| check.verdict == Verdict::Warning && !check.cure.is_empty();
+        assert!(told.iter().all(bad), "{told:?}");
+
+        localities.instances.retain(|pod, _| pod == "b");
+        assert_eq!(checks(&localities), [ok("1 VMs, near their memory and devices")]);
+        localities.devices_unknown = Some("x".to_owned());
+        assert_eq!(checks(&localities)[0].verdict, Verdict::Warning);
+    }
+}

@@ -1,0 +1,117 @@
+//! `doctor`: is this node fit for isolated virtual machines? Needs no daemon; one that runs is asked about interrupts.
+
+mod cgroups;
+mod checks;
+mod config;
+mod dra;
+mod facts;
+mod home;
+mod interrupts;
+mod kubelet;
+mod ledger;
+mod locality;
+mod merge;
+mod noise;
+mod publish;
+pub(super) mod scheduler_settings;
+mod start;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Serialize;
+use stelia_cpus::CpuSet;
+
+use crate::shared::daemon::Description;
+use crate::shared::output::{Column, Meaning, Render, TextStyle, column, table};
+pub(crate) use cgroups::Misplaced;
+pub use checks::checks;
+pub use facts::Facts;
+pub(super) use facts::systemd;
+pub(crate) use home::KubeletHome;
+pub(crate) use kubelet::{ConfigProblem, KubeletFiles};
+use noise::Noise;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Verdict {
+    Ok,
+    /// It works, and this would make it better: for the administrator to weigh.
+    Advice,
+    /// It works, but less well than it could.
+    Warning,
+    Failed,
+}
+
+/// The outcome of a check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// The check's name, which documents quote.
+    pub check: &'static str,
+    pub(crate) verdict: Verdict,
+    pub(crate) found: String,
+    /// What to do; empty when the check passed.
+    pub(crate) cure: String,
+}
+
+const COLUMNS: [Column<Check>; 3] = [
+    column("CHECK", |check| check.check.to_owned()),
+    column("VERDICT", |check: &Check| match check.verdict {
+        Verdict::Ok => "ok".to_owned(),
+        Verdict::Advice => "advice".to_owned(),
+        Verdict::Warning => "warning".to_owned(),
+        Verdict::Failed => "FAILED".to_owned(),
+    })
+    .means(|check| match check.verdict {
+        Verdict::Ok => Meaning::Good,
+        Verdict::Advice => Meaning::Plain,
+        Verdict::Warning => Meaning::Attention,
+        Verdict::Failed => Meaning::Broken,
+    }),
+    column("FOUND", |check: &Check| check.found.clone()).yields(1),
+];
+
+/// The outcome of all checks. Advice and warnings are not failures.
+#[derive(Debug, Serialize)]
+pub(crate) struct Examined(Vec<Check>);
+
+/// Runs all checks; `root` is `/`. What only the daemon knows is `None` where it does not answer; where it knows of VMs with CPUs
+/// their noise is measured, which takes a second.
+pub(crate) async fn gather(root: &Path, described: Option<Description>) -> Examined {
+    let mut facts = Facts::read(root);
+    if let Some(described) = described {
+        let instances = described.node.instances.values();
+        let cpus = instances.fold(CpuSet::new(), |all, one| all.union(&one.exclusive));
+        if !cpus.is_empty() {
+            facts.noise = Some(Noise::measure(root, &cpus).await);
+        }
+        facts.quiet = Some(Arc::unwrap_or_clone(described.node.quiet));
+        facts.ledger = Some(Arc::unwrap_or_clone(described.node.ledger));
+        facts.publishing = Some(Arc::unwrap_or_clone(described.node.publishing));
+    }
+    Examined(checks(&facts))
+}
+
+impl Render for Examined {
+    fn text(&self, style: TextStyle) -> String {
+        let mut text = table(&COLUMNS, &self.0, style);
+        // A remedy that several VMs have is printed once.
+        let mut said = BTreeSet::new();
+        for Check { check, cure, .. } in self.0.iter().filter(|check| !check.cure.is_empty()) {
+            if said.insert((check, cure)) {
+                text += &format!("\n{check}: {cure}\n");
+            }
+        }
+        text
+    }
+
+    fn failure(&self) -> Option<String> {
+        let failed = self.0.iter().filter(|check| check.verdict == Verdict::Failed);
+        let failed: Vec<&str> = failed.map(|check| check.check).collect();
+        (!failed.is_empty()).then(|| format!("this node is not fit: {}", failed.join(", ")))
+    }
+}

@@ -1,0 +1,89 @@
+//! Whether kubelet would start: with its configuration, on this machine, and on its state files. Where it would not, systemd restarts it again and
+//! again, and the node is lost to the cluster until an operator finds the reason.
+
+use kubelet_planner::start_errors::{self as configured, StartProblem};
+use stelia_kubelet::config::{HIDDEN, KubeletConfig};
+use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
+use stelia_node_plan::machine;
+use stelia_node_plan::start::{StateFiles, problems};
+
+use super::Facts;
+use super::checks::{Finding, failed, ok, warning};
+
+/// What to do about a configuration that cannot be read.
+pub(super) const CORRECT: &str =
+    "correct it before kubelet is restarted: a running kubelet keeps the settings that it read when it started";
+
+/// What to do where k3s hides flags.
+const UNHIDE: &str =
+    "kubelet-arg in /etc/rancher/k3s/config.yaml instead of --kubelet-arg on the command line, restart k3s";
+
+pub(super) fn start(facts: &Facts) -> Finding {
+    let (kubelet, place) = match (&facts.kubelet, &facts.files.stopped) {
+        (Ok(kubelet), _) => (kubelet, String::new()),
+        (Err(unread), _) if unread.keeps_kubelet_from_starting => return failed(unread.to_string(), CORRECT),
+        (Err(_), Some((file, Ok(kubelet)))) => (kubelet, format!(" (none runs: its settings are taken from {file})")),
+        (Err(_), Some((_, Err(unread)))) => return failed(format!("{unread} (none runs)"), CORRECT),
+        (Err(_), None) => return ok("nothing to check"),
+    };
+    let found = found(facts, kubelet);
+    if found.is_empty() {
+        return match &facts.files.cpus {
+            Ok(_) => ok(format!("its state files match its settings{place}")),
+            // The check `kubelet-state` says what is wrong with it.
+            Err(_) => ok("nothing to check"),
+        };
+    }
+    let words: Vec<String> = found.iter().map(ToString::to_string).collect();
+    let words = words.join("; ");
+    // Flags that are only on its command line are not known, so a setting that is missing may be there.
+    let words = match kubelet.hidden {
+        true => format!("unknown: {HIDDEN}; by its files alone kubelet would not start: {words}{place}"),
+        false => format!("kubelet would not start: {words}{place}"),
+    };
+    let mut cures: Vec<String> = found.iter().map(|problem| problem.cure(&kubelet.root_dir)).collect();
+    cures.dedup();
+    let cures = match kubelet.hidden {
+        true => format!("{UNHIDE}; if that changes nothing: {}", cures.join("; ")),
+        false => cures.join("; "),
+    };
+    match kubelet.hidden || found.iter().all(StartProblem::is_of_this_version) {
+        true => warning(words, cures),
+        false => failed(words, cures),
+    }
+}
+
+/// The CPU manager's policy as far as it is known where flags are hidden; `None`: nothing shows that it is another than that of the files.
+pub(super) fn hidden_policy(facts: &Facts) -> Option<Finding> {
+    let kubelet = facts.kubelet.as_ref().ok()?;
+    let stored = facts.files.cpus.as_ref().ok().and_then(Option::as_ref);
+    let policy = match stored.map(|state| state.policy.as_str()) {
+        None if kubelet.hidden && !kubelet.has_cpu_policy => "its policy is not known".to_owned(),
+        Some(stored) if kubelet.is_overridden(Some(stored)) => {
+            format!("cpuManagerPolicy: {stored} by its state file; its reserved CPUs are not known")
+        }
+        _ => return None,
+    };
+    Some(warning(format!("unknown: {HIDDEN}; {policy}"), UNHIDE))
+}
+
+fn found(facts: &Facts, kubelet: &KubeletConfig) -> Vec<StartProblem> {
+    let machine = match (&facts.topology, &facts.files.numa) {
+        (Ok(topology), Ok(numa)) => Some(machine(topology, &facts.files.caches, numa)),
+        _ => None,
+    };
+    let (Ok(cpus), memory) = (&facts.files.cpus, &facts.files.memory) else {
+        return configured::problems(kubelet, machine.as_ref());
+    };
+    let files = StateFiles {
+        cpus: cpus.as_ref(),
+        memory: memory.as_ref().ok().and_then(Option::as_ref),
+    };
+    let mut found = problems(kubelet, machine.as_ref(), files);
+    found.extend(memory.as_ref().err().map(|why| StartProblem::State {
+        file: MEMORY_MANAGER_STATE,
+        why: why.clone(),
+        instead: String::new(),
+    }));
+    found
+}

@@ -1,0 +1,279 @@
+//! The owner of a CPU, with the source of each fact.
+
+use serde::Serialize;
+use stelia_allocator::Qos;
+use stelia_model::Pools;
+
+use crate::shared::daemon::{Description, Failure, Owner, owner, state_and_class};
+use crate::shared::output::{Column, Render, TextStyle, column, table};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Fact {
+    pub(super) fact: String,
+    pub(super) source: &'static str,
+}
+
+pub(super) const COLUMNS: [Column<Fact>; 2] = [
+    column("FACT", |fact: &Fact| fact.fact.clone()).yields(1),
+    column("SOURCE", |fact: &Fact| fact.source.to_owned()).yields(2),
+];
+
+#[derive(Debug, Serialize)]
+pub(crate) struct CpuFacts(Vec<Fact>);
+
+impl Render for CpuFacts {
+    fn text(&self, style: TextStyle) -> String {
+        table(&COLUMNS, &self.0, style)
+    }
+}
+
+const TOPOLOGY: &str = "/sys/devices/system/cpu";
+const STATE: &str = "cpu_manager_state";
+const CONFIG: &str = "kubelet's configuration";
+const RECORD: &str = "the instance's scope";
+const CONFIGURATION: &str = "steliad's configuration";
+const POOLS: &str = "steliad's pools";
+const SLICE: &str = "cpuset.cpus.exclusive of stelia.slice";
+
+/// All facts about a CPU.
+///
+/// # Errors
+/// No such CPU is online.
+pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Failure> {
+    let node = &description.node;
+    let Some(place) = node.topology.cpus.get(&cpu) else {
+        return Err(Failure::Usage(format!(
+            "CPU {cpu} is not online; online are {}",
+            node.topology.online()
+        )));
+    };
+    let mut facts = Vec::new();
+    let mut say = |fact: String, source| facts.push(Fact { fact, source });
+    say(
+        format!(
+            "CPU {cpu} is in core {} of socket {}, NUMA node {}",
+            place.core, place.package, place.node
+        ),
+        TOPOLOGY,
+    );
+    if description.kubelet_reserved().contains(cpu) {
+        say("reserved for the system (reservedSystemCPUs)".to_owned(), CONFIG);
+    }
+    if node.pools.as_ref().is_some_and(|pools| pools.reserved.contains(cpu)) {
+        say("never allocated (reserved-cpus)".to_owned(), CONFIGURATION);
+    }
+    if let Some(problem) = &node.kubelet_problem {
+        say(format!("kubelet's file cannot be used: {problem}"), STATE);
+    }
+    for (pod, containers) in node.entries.iter() {
+        for (container, cpus) in containers.iter().filter(|(_, cpus)| cpus.contains(cpu)) {
+            say(
+                format!("given to container {container} of pod {pod}, with {cpus}"),
+                STATE,
+            );
+        }
+    }
+    match &node.pools {
+        Some(pools) => in_pools(pools, cpu).into_iter().for_each(|fact| say(fact, POOLS)),
+        None if node.pool.as_ref().is_some_and(|pool| pool.contains(cpu)) => {
+            say("in the shared pool".to_owned(), STATE);
+        }
+        None => {}
+    }
+    for (pod, instance) in &node.instances {
+        let class = instance
+            .allocation
+            .as_ref()
+            .and_then(|allocation| allocation.qos.known());
+        if instance.exclusive.contains(cpu) {
+            let (container, state) = (&instance.container, state_and_class(instance));
+            say(format!("of instance {pod} ({container}), which is {state}"), RECORD);
+            match class {
+                Some(Qos::Lse) => say("nothing else runs here (LSE)".to_owned(), RECORD),
+                Some(Qos::Lsr) => say("BE may run here too (LSR)".to_owned(), RECORD),
+                _ => {}
+            }
+            match instance.vcpus.iter().find(|vcpu| vcpu.thread.cpu == Some(cpu)) {
+                Some(vcpu) => say(
+                    format!("{} (thread {}) is pinned to it", vcpu.thread.role, vcpu.thread.task.id),
+                    RECORD,
+                ),
+                None => say("no vCPU is pinned to it".to_owned(), RECORD),
+            }
+            for reason in &instance.degraded {
+                say(format!("isolation degraded: {reason}"), RECORD);
+            }
+        }
+        if instance.float.contains(cpu) {
+            match class {
+                Some(class @ (Qos::Ls | Qos::Be)) => say(
+                    format!("instance {pod} ({}) may run here, its vCPUs too", class.name()),
+                    RECORD,
+                ),
+                _ => say(
+                    format!("everything of instance {pod} except its vCPUs may run here"),
+                    RECORD,
+                ),
+            }
+        }
+    }
+    if node.slice_exclusive.contains(cpu) {
+        say("taken from every other task of the host".to_owned(), SLICE);
+    }
+    let own = owner(description, cpu);
+    for sibling in node.topology.siblings(cpu).iter().filter(|sibling| *sibling != cpu) {
+        let other = owner(description, sibling);
+        let whose = in_words(&other);
+        if pod_of(&own) == pod_of(&other) {
+            say(format!("its sibling, CPU {sibling}, is {whose} too"), TOPOLOGY);
+        } else {
+            let core = "the two share the core's execution units";
+            say(format!("its sibling, CPU {sibling}, is {whose}; {core}"), TOPOLOGY);
+        }
+    }
+    Ok(CpuFacts(facts))
+}
+
+/// The allocator's pools that contain it.
+fn in_pools(pools: &Pools, cpu: u32) -> Vec<String> {
+    let mut facts = Vec::new();
+    if pools.kubelet.contains(cpu) {
+        facts.push("held by kubelet: never allocated, in no pool".to_owned());
+    }
+    if pools.pools.allocatable.contains(cpu) {
+        facts.push("free: the next LSE or LSR may get it".to_owned());
+    }
+    if pools.pools.shared.contains(cpu) {
+        let of = pools
+            .pools
+            .shared_by_node
+            .iter()
+            .find(|(_, pool)| pool.cpus.contains(cpu));
+        let of = of.map_or_else(String::new, |(node, _)| format!(", that of NUMA node {node}"));
+        facts.push(format!("in the shared pool{of}: LS and Burstable run here"));
+    }
+    if pools.pools.be_shared.contains(cpu) {
+        facts.push("in the BE shared pool: BE and BestEffort run here".to_owned());
+    }
+    facts
+}
+
+pub(super) fn pod_of(owner: &Owner) -> Option<&str> {
+    match owner {
+        Owner::Instance { pod, .. } | Owner::Pod { pod } => Some(pod),
+        _ => None,
+    }
+}
+
+fn in_words(owner: &Owner) -> String {
+    match owner {
+        Owner::Shared => "shared".to_owned(),
+        Owner::Reserved => "reserved".to_owned(),
+        Owner::Kubelet => "still held by kubelet".to_owned(),
+        Owner::Unknown => "unassigned as far as is known".to_owned(),
+        Owner::Instance { pod, .. } => format!("of instance {pod}"),
+        Owner::Pod { pod } => format!("of pod {pod}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::daemon::node::testing::{allocated, node};
+
+    fn told(cpu: u32) -> String {
+        facts(&node(), cpu).unwrap().text(TextStyle::from(false))
+    }
+
+    fn chosen_by_steliad(cpu: u32) -> String {
+        facts(&allocated(), cpu).unwrap().text(TextStyle::from(false))
+    }
+
+    fn says(text: &str, parts: &[&str]) {
+        for part in parts {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_cpu_that_steliad_gave_says_its_class_and_who_else_runs_there() {
+        let lse = chosen_by_steliad(4);
+        says(
+            &lse,
+            &[
+                "of instance aaaaaaaa-0000-4000-8000-000000000000 (vm), which is isolated, LSE",
+                "nothing else runs here",
+            ],
+        );
+        assert!(!lse.contains("pool: "), "{lse}");
+        let lsr = chosen_by_steliad(2);
+        says(
+            &lsr,
+            &["contained, LSR", "BE may run here too", "in the BE shared pool"],
+        );
+        assert!(!lsr.contains("in the shared pool"), "{lsr}");
+    }
+
+    #[test]
+    fn a_cpu_of_nobodys_says_which_pools_it_is_in() {
+        says(
+            &chosen_by_steliad(7),
+            &[
+                "free: the next LSE or LSR may get it",
+                "in the shared pool, that of NUMA node 1",
+                "in the BE shared pool",
+                "instance cccccccc-0000-4000-8000-000000000000 (LS) may run here, its vCPUs too",
+                "its sibling, CPU 6, is still held by kubelet too",
+            ],
+        );
+        let reserved = chosen_by_steliad(0);
+        says(&reserved, &["never allocated (reserved-cpus)", "in the shared pool"]);
+        assert!(!reserved.contains("free"), "{reserved}");
+        let kubelets = chosen_by_steliad(6);
+        says(&kubelets, &["held by kubelet: never allocated, in no pool"]);
+        assert!(!kubelets.contains("run here"), "{kubelets}");
+    }
+
+    #[test]
+    fn a_vms_cpu_is_told_from_the_topology_to_the_thread() {
+        let text = told(4);
+        for part in [
+            "NUMA node 1",
+            "given to container vm of pod aaaaaaaa-0000-4000-8000-000000000000",
+            "vCPU 0 (thread 70) is pinned",
+            "taken from every other task",
+            "its sibling, CPU 5, is of instance aaaaaaaa-0000-4000-8000-000000000000 too",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("shared"), "{text}");
+    }
+
+    #[test]
+    fn a_sibling_in_other_hands_is_named_from_both_sides() {
+        assert!(told(2).contains("CPU 3, is shared; the two share"), "{}", told(2));
+        assert!(
+            told(3).contains("CPU 2, is of instance bbbbbbbb-0000-4000-8000-000000000000; the two share"),
+            "{}",
+            told(3)
+        );
+        assert!(told(2).contains("kubelet gave CPU 2 away"));
+    }
+
+    #[test]
+    fn a_reserved_cpu_says_so_and_who_floats_there() {
+        let text = told(0);
+        assert!(
+            text.contains("reservedSystemCPUs")
+                && text.contains("everything of instance aaaaaaaa-0000-4000-8000-000000000000 except its vCPUs"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_cpu_that_is_not_there_is_wrong_usage() {
+        let failure = facts(&node(), 8).unwrap_err();
+        assert_eq!(failure.exit_code(), 2);
+        assert!(failure.to_string().contains("online are 0-7"), "{failure}");
+    }
+}

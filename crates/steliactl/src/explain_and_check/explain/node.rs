@@ -1,0 +1,213 @@
+//! Who chooses CPUs, the pools, and the request of each instance.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use stelia_allocator::CpuSource;
+use stelia_api::Word;
+use stelia_cpus::CpuSet;
+use stelia_model::{Allocation, Pools};
+use stelia_settings::Isolation;
+
+use super::pod::bind_in_words;
+use super::source_in_words;
+use crate::shared::daemon::{Description, Pod};
+use crate::shared::output::{Column, Render, TextStyle, column, printable, table};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct NodeExplained {
+    cpu_source: Word<CpuSource>,
+    /// `None` where kubelet chooses.
+    pools: Option<Arc<Pools>>,
+    /// The shared pool; `None` where kubelet's file cannot be used.
+    shared: Option<CpuSet>,
+    /// kubelet's `reservedSystemCPUs`.
+    kubelet_reserved: CpuSet,
+    instances: Vec<Row>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Row {
+    #[serde(flatten)]
+    pod: Pod,
+    exclusive_cpus: CpuSet,
+    isolation: Word<Isolation>,
+    /// `None` where kubelet chose.
+    allocation: Option<Allocation>,
+}
+
+impl Row {
+    fn of(&self, text: fn(&Allocation) -> String) -> String {
+        self.allocation.as_ref().map(text).unwrap_or_default()
+    }
+}
+
+const POOLS: [Column<[String; 3]>; 3] = [
+    column("POOL", |[name, _, _]| name.clone()),
+    column("CPUS", |[_, cpus, _]| cpus.clone()),
+    column("WHAT IT IS", |[_, _, meaning]: &[String; 3]| meaning.clone()).yields(1),
+];
+
+const INSTANCES: [Column<Row>; 9] = [
+    column("POD", |row: &Row| row.pod.to_string()).yields(1),
+    column("CLASS", |row| match &row.allocation {
+        Some(allocation) => allocation.qos.to_string(),
+        None => "(kubelet)".to_owned(),
+    }),
+    column("CPUS", |row| row.exclusive_cpus.to_string()),
+    column("ISOLATION", |row: &Row| row.isolation.to_string()).wide(),
+    column("BIND", |row| row.of(bind_in_words)),
+    column("EXCLUSIVE", |row| row.of(|allocation| allocation.exclusive.to_string())),
+    column("EXCLUSIVITY", |row| {
+        row.of(|allocation| allocation.exclusivity.to_string())
+    }),
+    column("STRATEGY", |row| row.of(|allocation| allocation.strategy.to_string())),
+    column("ALIGNMENT", |row| row.of(|allocation| allocation.alignment.to_string())),
+];
+
+pub(crate) fn gather(description: &Description) -> NodeExplained {
+    let node = &description.node;
+    let instances = node.instances.iter();
+    NodeExplained {
+        cpu_source: node.cpu_source.clone(),
+        pools: node.pools.clone(),
+        shared: node.pool.clone(),
+        kubelet_reserved: description.kubelet_reserved(),
+        instances: instances
+            .map(|(pod, instance)| Row {
+                pod: Pod::of(pod, instance),
+                exclusive_cpus: instance.exclusive.clone(),
+                isolation: instance.isolation.clone(),
+                allocation: instance.allocation.clone(),
+            })
+            .collect(),
+    }
+}
+
+/// The source in a line, a table of the pools, a table of the instances.
+impl Render for NodeExplained {
+    fn text(&self, style: TextStyle) -> String {
+        let pools = match &self.pools {
+            Some(pools) => allocators(pools),
+            None => kubelets(self),
+        };
+        let source = source_in_words(&self.cpu_source);
+        format!(
+            "CPU source: {}\n\n{}\n{}",
+            printable(&source),
+            table(&POOLS, &pools, style),
+            table(&INSTANCES, &self.instances, style)
+        )
+    }
+}
+
+fn row(name: &str, cpus: &CpuSet, meaning: &str) -> [String; 3] {
+    [name.to_owned(), cpus.to_string(), meaning.to_owned()]
+}
+
+fn allocators(pools: &Pools) -> Vec<[String; 3]> {
+    let mut rows = vec![
+        row("reserved", &pools.reserved, "never allocated, in the shared pools"),
+        row(
+            "kubelet",
+            &pools.kubelet,
+            "kubelet holds them: never allocated, in no pool",
+        ),
+        row("exclusive", &pools.pools.exclusive, "of LSE, LSR and kubelet's pods"),
+        row(
+            "allocatable",
+            &pools.pools.allocatable,
+            "the next LSE or LSR may get them",
+        ),
+        row("shared", &pools.pools.shared, "LS and Burstable run there"),
+    ];
+    for (node, pool) in &pools.pools.shared_by_node {
+        let meaning = format!("the same in NUMA node {node}, socket {}", pool.socket);
+        rows.push(row(&format!("shared of {node}"), &pool.cpus, &meaning));
+    }
+    rows.push(row("BE shared", &pools.pools.be_shared, "BE and BestEffort run there"));
+    rows
+}
+
+fn kubelets(node: &NodeExplained) -> Vec<[String; 3]> {
+    let (shared, meaning) = match &node.shared {
+        Some(shared) => (shared.clone(), "kubelet's shared pool, floats run there"),
+        None => (
+            CpuSet::new(),
+            "not known: kubelet's file cannot be used (steliactl status)",
+        ),
+    };
+    vec![
+        row("reserved", &node.kubelet_reserved, "kubelet's reservedSystemCPUs"),
+        row("shared", &shared, meaning),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::daemon::node::testing::{allocated, node};
+
+    #[test]
+    fn the_pools_and_what_each_instance_asked_for() {
+        insta::assert_snapshot!(gather(&allocated()).text(TextStyle::from(true)), @"
+        CPU source: steliad
+
+        POOL         CPUS     WHAT IT IS
+        reserved     0        never allocated, in the shared pools
+        kubelet      6        kubelet holds them: never allocated, in no pool
+        exclusive    2,4-6    of LSE, LSR and kubelet's pods
+        allocatable  1,3,7    the next LSE or LSR may get them
+        shared       0-1,3,7  LS and Burstable run there
+        shared of 0  0-1,3    the same in NUMA node 0, socket 0
+        shared of 1  7        the same in NUMA node 1, socket 1
+        BE shared    0-3,7    BE and BestEffort run there
+
+        POD                                   CLASS  CPUS  BIND              EXCLUSIVE      EXCLUSIVITY  STRATEGY        ALIGNMENT
+        aaaaaaaa-0000-4000-8000-000000000000  LSE    4-5   FullPCPUs         NUMANodeLevel  downgraded   MostAllocated   SingleNUMANode
+        bbbbbbbb-0000-4000-8000-000000000000  LSR    2     SpreadByPCPUs     None           not-asked    MostAllocated   None
+        cccccccc-0000-4000-8000-000000000000  LS     -     ConstrainedBurst  None           not-asked    LeastAllocated  None
+        ");
+    }
+
+    #[test]
+    fn where_kubelet_chooses_its_pool_is_shown() {
+        let mut node = node();
+        node.node.cpu_source = CpuSource::Kubelet.into();
+        insta::assert_snapshot!(gather(&node).text(TextStyle::from(true)), @"
+        CPU source: kubelet, by its static policy
+
+        POOL      CPUS     WHAT IT IS
+        reserved  0-1      kubelet's reservedSystemCPUs
+        shared    0-1,3,7  kubelet's shared pool, floats run there
+
+        POD                                   CLASS      CPUS  BIND  EXCLUSIVE  EXCLUSIVITY  STRATEGY  ALIGNMENT
+        aaaaaaaa-0000-4000-8000-000000000000  (kubelet)  4-5   -     -          -            -         -
+        bbbbbbbb-0000-4000-8000-000000000000  (kubelet)  2     -     -          -            -         -
+        ");
+    }
+
+    #[test]
+    fn a_file_of_kubelets_that_cannot_be_used_is_no_empty_pool() {
+        let mut node = node();
+        node.node.pool = None;
+        assert!(
+            gather(&node)
+                .text(TextStyle::from(true))
+                .contains("not known: kubelet's file")
+        );
+    }
+
+    #[test]
+    fn programs_get_the_same() {
+        let json = serde_json::to_value(gather(&allocated())).unwrap();
+        assert_eq!(json["cpu_source"], "steliad");
+        assert_eq!(json["pools"]["shared_by_node"]["1"]["cpus"], "7");
+        assert_eq!(json["pools"]["be_shared"], "0-3,7");
+        let second = &json["instances"][1];
+        assert_eq!(second["pod_uid"], "bbbbbbbb-0000-4000-8000-000000000000");
+        assert_eq!(second["exclusive_cpus"], "2");
+        assert_eq!(second["allocation"]["qos"], "LSR");
+        assert_eq!(second["allocation"]["exclusivity"], "not-asked");
+    }
+}

@@ -1,0 +1,261 @@
+//! `verify`: whether every promise holds now. A finding is a reason of degradation, a step that a pass would take, memory
+//! of a VM that is not on the NUMA nodes of its CPUs, a fault of the node, or a VM with less than is required.
+
+mod states;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use stelia_api::ReasonKind;
+use stelia_node::locality::Localities;
+
+use crate::explain_and_check::ledger::{self, Brief};
+use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, lines_by_pod};
+use crate::shared::output::{self, Column, Meaning, Render, TextStyle, column, counted, table};
+use states::CheckedVm;
+pub(crate) use states::Required;
+
+/// What a pass would repair.
+const BY_A_PASS: &str = "steliactl reconcile, or wait for the next pass";
+const PAGE: &str = "docs/troubleshooting.md";
+
+/// Where a finding is from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kind {
+    /// A step that a pass would take.
+    Differs,
+    MemoryAway,
+    Node,
+    BelowRequired,
+    /// A reason of degradation, by its name on D-Bus.
+    #[serde(untagged)]
+    Degraded(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Finding {
+    /// Its UID is `-` for what concerns the whole node.
+    #[serde(flatten)]
+    pub pod: Pod,
+    /// How many VMs it concerns; 0 where it is of the node alone.
+    pub vms: usize,
+    pub kind: Kind,
+    pub problem: String,
+    pub cure: String,
+    /// The section of `docs/troubleshooting.md` with more.
+    pub section: Option<String>,
+}
+
+impl Finding {
+    /// A reason of degradation that is of the whole node.
+    fn of_kind(kind: ReasonKind, problem: String) -> Self {
+        Self {
+            vms: 0,
+            ..Self::degraded(Pod::unnamed("-"), kind.name(), problem)
+        }
+    }
+
+    /// A reason of degradation.
+    fn degraded(pod: Pod, kind: &str, problem: String) -> Self {
+        let cure = ReasonKind::parse(kind).map(ReasonKind::cure);
+        Self {
+            pod,
+            vms: 1,
+            kind: Kind::Degraded(kind.to_owned()),
+            problem,
+            cure: cure.map_or(PAGE, |cure| cure.text).to_owned(),
+            section: cure.map(|cure| cure.section.to_owned()),
+        }
+    }
+
+    /// Memory on other NUMA nodes than the CPUs'.
+    fn memory(uid: &str, problem: String, cure: String) -> Self {
+        Self {
+            pod: Pod::unnamed(uid),
+            vms: 1,
+            kind: Kind::MemoryAway,
+            problem,
+            cure,
+            section: Some("a-vm-is-slow-although-it-is-isolated".to_owned()),
+        }
+    }
+}
+
+pub(crate) const COLUMNS: [Column<Finding>; 4] = [
+    column("POD", |finding: &Finding| finding.pod.to_string()).yields(1),
+    column("POD UID", |finding: &Finding| finding.pod.pod_uid.clone()).wide(),
+    column("PROBLEM", |finding: &Finding| match finding.vms {
+        2.. => format!("{} ({} VMs)", finding.problem, finding.vms),
+        _ => finding.problem.clone(),
+    })
+    .yields(2)
+    .means(|_| Meaning::Broken),
+    column("CURE", |finding: &Finding| finding.cure.clone()).yields(2),
+];
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Verified {
+    instances: Vec<CheckedVm>,
+    /// What every VM was required to be.
+    required: Option<Required>,
+    findings: Vec<Finding>,
+    /// Accounts of the last 24 hours; `None` if no ledger is kept.
+    ledger: Option<Vec<Brief>>,
+    #[serde(skip)]
+    now: u64,
+}
+
+/// The findings of all instances, or those of one and of what all share.
+///
+/// # Errors
+/// No such instance, or the daemon does not answer.
+pub(crate) async fn gather(client: &Client, vm: Option<&str>, required: Option<Required>) -> Result<Verified, Failure> {
+    let pod = client.pod(vm).await?;
+    let pod = pod.as_ref().map(|pod| pod.pod_uid.as_str());
+    let preview = client.reconcile(true).await?;
+    let described = client.describe().await?;
+    let ledger = match described.node.ledger.enabled {
+        true => Some(ledger::last_day(client, pod).await),
+        false => None,
+    };
+    let verified = verified(&described, &preview, pod, required, output::now());
+    Ok(Verified { ledger, ..verified })
+}
+
+fn verified(
+    described: &Description,
+    preview: &Map<String, Value>,
+    pod: Option<&str>,
+    required: Option<Required>,
+    now: u64,
+) -> Verified {
+    let instances = described.node.instances.iter();
+    let instances = instances.filter(|(uid, _)| pod.is_none_or(|pod| pod == uid.as_str()));
+    let instances: Vec<CheckedVm> = instances.map(|(uid, one)| CheckedVm::at(uid, one)).collect();
+    let mut findings = degraded(preview);
+    // Those of the node that its VMs have as reasons are there already.
+    let told: Vec<Kind> = findings.iter().map(|finding| finding.kind.clone()).collect();
+    findings.extend(
+        states::of_node(&described.node)
+            .into_iter()
+            .filter(|one| !told.contains(&one.kind)),
+    );
+    findings.extend(lines_by_pod(preview, "plan").map(|(uid, step)| Finding {
+        pod: Pod::unnamed(uid),
+        vms: usize::from(uid != "-"),
+        kind: Kind::Differs,
+        problem: format!("differs: a pass would {step}"),
+        cure: BY_A_PASS.to_owned(),
+        section: None,
+    }));
+    findings.extend(remote_memory(&described.locality, pod));
+    let pods = Pods::of(described);
+    findings.retain(|one| pod.is_none_or(|pod| [pod, "-"].contains(&one.pod.pod_uid.as_str())));
+    for finding in &mut findings {
+        finding.pod = pods.get(&finding.pod.pod_uid);
+    }
+    let below = required.map(|required| instances.iter().filter_map(move |one| one.below(required, now)));
+    findings.extend(below.into_iter().flatten());
+    Verified {
+        instances,
+        required,
+        findings,
+        ledger: None,
+        now,
+    }
+}
+
+/// Findings about remote memory, of all pods or of one. A remote device is not a finding: kubelet chose it at
+/// admission, and a restart of the VM may not change it.
+fn remote_memory(localities: &Localities, pod: Option<&str>) -> Vec<Finding> {
+    let asked = localities.instances.iter();
+    let asked = asked.filter(|(uid, _)| pod.is_none_or(|pod| pod == uid.as_str()));
+    let found = asked
+        .filter_map(|(uid, locality)| Some(Finding::memory(uid, locality.memory_problem()?, locality.memory_cure())));
+    found.collect()
+}
+
+/// The reasons of degradation. One that is of the whole node is a finding once, with the number of VMs that have it.
+fn degraded(preview: &Map<String, Value>) -> Vec<Finding> {
+    let of_vms: Vec<&str> = lines_by_pod(preview, "degraded")
+        .filter(|(pod, _)| *pod != "-")
+        .map(|(_, text)| text)
+        .collect();
+    let rows = preview.get("reasons").and_then(Value::as_array);
+    let mut findings: Vec<Finding> = Vec::new();
+    for (pod, kind, text) in rows.into_iter().flatten().filter_map(reason) {
+        let vms = match pod {
+            "-" => of_vms.iter().filter(|one| **one == text).count(),
+            _ => 1,
+        };
+        let finding = Finding {
+            vms,
+            ..Finding::degraded(Pod::unnamed(pod), kind, text.to_owned())
+        };
+        if !findings.contains(&finding) {
+            findings.push(finding);
+        }
+    }
+    findings
+}
+
+/// A row of `reasons`: the pod, the kind, the text.
+fn reason(row: &Value) -> Option<(&str, &str, &str)> {
+    let field = |at: usize| row.get(at)?.as_str();
+    Some((field(0)?, field(1)?, field(2)?))
+}
+
+impl Render for Verified {
+    /// Those of which a promise does not hold.
+    fn names(&self) -> Vec<String> {
+        let pods = self.findings.iter().map(|finding| &finding.pod);
+        let pods: BTreeSet<&Pod> = pods.filter(|pod| pod.pod_uid != "-").collect();
+        pods.into_iter().map(Pod::to_string).collect()
+    }
+
+    fn text(&self, style: TextStyle) -> String {
+        let summary = match states::summary(&self.instances, self.now) {
+            none if none.is_empty() => "No instances.".to_owned(),
+            summary => output::printable(&summary),
+        };
+        let text = match (self.findings.is_empty(), self.instances.is_empty()) {
+            (true, true) => format!("{summary}\n"),
+            (true, false) => format!(
+                "{summary}\nEvery promise of these states holds: CPU lists, partitions, pinning, limits, and the NUMA nodes of the memory\n"
+            ),
+            (false, _) => format!("{summary}\n\n{}", table(&COLUMNS, &self.findings, style)),
+        };
+        // A VM that has just started, or that ended before it was read twice, has no account.
+        let ledger = self.ledger.iter().flatten().filter(|told| told.covered_us > 0);
+        let lines: String = ledger
+            .map(|told| format!("{}: {}\n", output::printable(&told.pod.to_string()), told.line()))
+            .collect();
+        match lines.is_empty() {
+            true => text,
+            false => format!("{text}\nThe last 24 hours by the ledger:\n{lines}"),
+        }
+    }
+
+    fn failure(&self) -> Option<String> {
+        let is_below = |finding: &&Finding| finding.kind == Kind::BelowRequired;
+        let below: Vec<String> = self
+            .findings
+            .iter()
+            .filter(is_below)
+            .map(|one| one.pod.to_string())
+            .collect();
+        let broken = match self.findings.len() - below.len() {
+            0 => None,
+            1 => Some("1 promise does not hold".to_owned()),
+            count => Some(format!("{} do not hold", counted(count as u64, "promise"))),
+        };
+        let (count, names) = (counted(below.len() as u64, "instance"), below.join(", "));
+        let below = (!below.is_empty()).then(|| format!("{count} below what is required: {names}"));
+        let parts: Vec<String> = broken.into_iter().chain(below).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+}

@@ -1,0 +1,232 @@
+//! Keeping one connection's objects, signals and property changes in step with the engine's view.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use stelia_api::{Error, MANAGER_PATH, instance_path};
+use stelia_kubelet::PodUid;
+use stelia_model as model;
+use tokio::sync::Mutex;
+use zbus::Connection;
+use zbus::object_server::{Interface as _, SignalEmitter};
+
+use super::caller::EntryPoint;
+use super::instance::Instance;
+use super::job::{Job, job_path};
+use super::manager::{Manager, object_path};
+use super::{instance, job, properties_changed};
+use crate::engine::Handle;
+
+/// An instance as its object shows it.
+pub(super) type Shown = Arc<model::Instance>;
+
+/// The objects of one connection. On the runner socket that is at most the peer's own instance.
+pub(super) struct Exporter {
+    engine: Handle,
+    entry_point: EntryPoint,
+    /// The pod whose instance is shown; `None`: all are.
+    only: Option<PodUid>,
+    /// The connection's objects hold this exporter: without [`Self::detach`] neither would ever be freed.
+    connection: RwLock<Option<Connection>>,
+    shown: Mutex<BTreeMap<PodUid, Arc<RwLock<Shown>>>>,
+    jobs: Mutex<BTreeMap<u32, Arc<RwLock<model::Job>>>>,
+}
+
+impl Exporter {
+    pub(super) fn new(engine: Handle, entry_point: EntryPoint, only: Option<PodUid>) -> Arc<Self> {
+        Arc::new(Self {
+            engine,
+            entry_point,
+            only,
+            connection: RwLock::default(),
+            shown: Mutex::default(),
+            jobs: Mutex::default(),
+        })
+    }
+
+    pub(super) fn attach(&self, connection: &Connection) {
+        *self.connection.write().unwrap_or_else(PoisonError::into_inner) = Some(connection.clone());
+    }
+
+    pub(super) fn detach(&self) {
+        *self.connection.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Follow the engine until it or the connection is gone.
+    pub(super) async fn follow(&self) {
+        if let Err(error) = self.follow_node().await {
+            tracing::debug!("objects of a connection: {error}");
+        }
+    }
+
+    async fn follow_node(&self) -> Result<(), Error> {
+        let mut views = self.engine.watch();
+        let mut told = views.borrow_and_update().clone();
+        loop {
+            let view = views.borrow_and_update().clone();
+            let old = std::mem::replace(&mut told, view.clone());
+            self.tell(&old, &view).await?;
+            self.sync(&view).await?;
+            if views.changed().await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The instance of `pod` as it was last shown on the connection.
+    pub(super) async fn told(&self, pod: &PodUid) -> Option<Shown> {
+        let shown = self.shown.lock().await;
+        let cell = shown.get(pod)?;
+        Some(cell.read().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    fn connection(&self) -> Option<Connection> {
+        self.connection.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Emit changes of the node's properties, which are not for pods.
+    async fn tell(&self, old: &model::Node, new: &model::Node) -> Result<(), Error> {
+        let (Some(connection), EntryPoint::Bus(_)) = (&self.connection(), &self.entry_point) else {
+            return Ok(());
+        };
+        let manager = connection.object_server().interface::<_, Manager>(MANAGER_PATH).await?;
+        Ok(manager.get().await.changed(manager.signal_emitter(), old, new).await?)
+    }
+
+    /// Make the objects match the view, and emit the signals of what changed.
+    pub(super) async fn sync(&self, view: &model::Node) -> Result<(), Error> {
+        let Some(connection) = &self.connection() else {
+            return Ok(());
+        };
+        if let Some(pod) = &self.only {
+            return self.sync_own(pod, view.instances.get(pod)).await;
+        }
+        let mut shown = self.shown.lock().await;
+        let is_gone = |pod: &&PodUid| !view.instances.contains_key(*pod);
+        let gone: Vec<PodUid> = shown.keys().filter(is_gone).cloned().collect();
+        for pod in &gone {
+            remove(connection, &mut shown, pod).await?;
+        }
+        for (pod, new) in &view.instances {
+            self.show(connection, &mut shown, pod, new).await?;
+        }
+        drop(shown);
+        self.sync_jobs(connection, view).await
+    }
+
+    /// The same for the one instance that is shown.
+    pub(super) async fn sync_own(&self, pod: &PodUid, new: Option<&Shown>) -> Result<(), Error> {
+        let Some(connection) = &self.connection() else {
+            return Ok(());
+        };
+        let mut shown = self.shown.lock().await;
+        match new {
+            Some(new) => self.show(connection, &mut shown, pod, new).await,
+            None => remove(connection, &mut shown, pod).await,
+        }
+    }
+
+    async fn show(
+        &self,
+        connection: &Connection,
+        shown: &mut BTreeMap<PodUid, Arc<RwLock<Shown>>>,
+        pod: &PodUid,
+        new: &Shown,
+    ) -> Result<(), Error> {
+        let server = connection.object_server();
+        let path = instance_path(pod);
+        if let Some(cell) = shown.get(pod) {
+            let old = {
+                let mut cell = cell.write().unwrap_or_else(PoisonError::into_inner);
+                if !may_differ(&*cell, new) {
+                    return Ok(());
+                }
+                std::mem::replace(&mut *cell, new.clone())
+            };
+            if old != *new {
+                let emitter = SignalEmitter::new(connection, path)?;
+                properties_changed::emit(&emitter, Instance::name(), &instance::PROPERTIES, &*old, &**new).await?;
+            }
+            return Ok(());
+        }
+        let cell = Arc::new(RwLock::new(new.clone()));
+        let object = Instance {
+            engine: self.engine.clone(),
+            entry_point: self.entry_point.clone(),
+            pod: pod.clone(),
+            shown: cell.clone(),
+        };
+        server.at(path.as_str(), object).await?;
+        shown.insert(pod.clone(), cell);
+        let manager = SignalEmitter::new(connection, MANAGER_PATH)?;
+        Ok(Manager::instance_new(&manager, pod.as_str(), object_path(pod)?.into()).await?)
+    }
+
+    async fn sync_jobs(&self, connection: &Connection, view: &model::Node) -> Result<(), Error> {
+        let server = connection.object_server();
+        let mut shown = self.jobs.lock().await;
+        let kept = |id: &u32| view.jobs.iter().any(|job| job.id == *id);
+        let gone: Vec<u32> = shown.keys().filter(|id| !kept(id)).copied().collect();
+        for id in gone {
+            shown.remove(&id);
+            server.remove::<Job, _>(job_path(id)).await?;
+        }
+        for new in &view.jobs {
+            let path = job_path(new.id);
+            if let Some(cell) = shown.get(&new.id) {
+                let old = {
+                    let mut cell = cell.write().unwrap_or_else(PoisonError::into_inner);
+                    std::mem::replace(&mut *cell, new.clone())
+                };
+                if old != *new {
+                    let emitter = SignalEmitter::new(connection, path)?;
+                    properties_changed::emit(&emitter, Job::name(), &job::PROPERTIES, &old, new).await?;
+                }
+            } else {
+                let cell = Arc::new(RwLock::new(new.clone()));
+                server.at(path.as_str(), Job { shown: cell.clone() }).await?;
+                shown.insert(new.id, cell);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Remove the object of an instance that is gone.
+async fn remove(
+    connection: &Connection,
+    shown: &mut BTreeMap<PodUid, Arc<RwLock<Shown>>>,
+    pod: &PodUid,
+) -> Result<(), Error> {
+    if shown.remove(pod).is_none() {
+        return Ok(());
+    }
+    connection
+        .object_server()
+        .remove::<Instance, _>(instance_path(pod))
+        .await?;
+    let manager = SignalEmitter::new(connection, MANAGER_PATH)?;
+    Ok(Manager::instance_removed(&manager, pod.as_str(), object_path(pod)?.into()).await?)
+}
+
+/// Whether two views of an instance may differ: not if they are one value in memory.
+fn may_differ<T: Borrow<model::Instance>>(old: &T, new: &T) -> bool {
+    !std::ptr::eq::<model::Instance>(old.borrow(), new.borrow())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(number: u32) -> PodUid {
+        PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
+    }
+
+    #[test]
+    fn one_and_the_same_instance_is_not_compared() {
+        let view = Arc::new(crate::engine::registered(pod(1)));
+        assert!(!may_differ(&view, &view.clone()));
+        assert!(may_differ(&view, &Arc::new(model::Instance::clone(&view))));
+    }
+}

@@ -1,0 +1,37 @@
+//! What other tasks have in the view. Disturbed CPUs also degrade the instances that have them.
+
+use stelia_api::quiet::Quiet;
+use stelia_decide::disturbances::Disturbances;
+
+use super::handle::ShownState;
+use super::state::State;
+
+impl State {
+    /// Show what another task knows.
+    pub(super) fn show(&mut self, shown: ShownState) {
+        match shown {
+            ShownState::Unadopted(unadopted) => self.view_writer.show_unadopted(unadopted),
+            ShownState::Quiet(quiet) => self.show_quiet(*quiet),
+            ShownState::Ledger(ledger) => self.view_writer.show_ledger(*ledger),
+            ShownState::Publishing(publishing) => self.view_writer.show_publishing(publishing),
+        }
+    }
+
+    /// Only the instances whose reasons change are planned for.
+    fn show_quiet(&mut self, quiet: Quiet) {
+        self.firing.record(&quiet);
+        let now = Disturbances::new(&quiet, &self.firing);
+        self.view_writer.show_quiet(quiet);
+        let before = std::mem::replace(&mut self.picture.snapshot.disturbances, now);
+        let now = &self.picture.snapshot.disturbances;
+        if before == *now {
+            return;
+        }
+        for (pod, instance) in &self.picture.snapshot.instances {
+            let exclusive = &instance.record.exclusive;
+            if before.of(pod, exclusive) != now.of(pod, exclusive) {
+                self.dirty.plan.insert(pod.clone());
+            }
+        }
+    }
+}

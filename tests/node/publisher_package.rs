@@ -1,0 +1,195 @@
+//! The package of the publisher beside the daemon: its unit, in its sandbox, against an API server on the node.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use stelia_node_report::compact;
+
+use crate::support::apiserver::{self, TOPOLOGIES, get, order};
+use crate::support::host::{output, run, wait_until, wait_until_or};
+use crate::support::pods::{Pod, on_node_undoing};
+use crate::support::promise::assert_isolated;
+
+/// How long changes are gathered: by the daemon (`src/publishing/`), then by the publisher (`DEBOUNCE`).
+const GATHERED: Duration = Duration::from_millis(100 + 200);
+
+/// How often objects of this resource were written.
+fn written(resource: &str) -> u64 {
+    let told = get("/control").expect("counts");
+    let counts = told["counts"].as_array().expect("counts").iter();
+    let of = counts.filter(|count| count["verb"] == "patch" && count["resource"] == resource);
+    of.filter_map(|count| count["succeeded"].as_u64()).sum()
+}
+
+fn attribute(object: &Value, name: &str) -> Option<String> {
+    let attributes = object["attributes"].as_array()?;
+    let found = attributes.iter().find(|attribute| attribute["name"] == name)?;
+    found["value"].as_str().map(str::to_owned)
+}
+
+/// How many pods of the node have CPUs of their own.
+pub fn pods(object: &Value) -> usize {
+    let node = attribute(object, compact::ATTRIBUTE).expect("the compact attribute");
+    compact::Compact::parse(&node)
+        .expect("what NodeTopology wrote")
+        .pods
+        .len()
+}
+
+fn condition(pod: &Pod) -> Option<Value> {
+    let told = get(&format!("/api/v1/namespaces/default/pods/{}", pod.name))?;
+    let conditions = told["status"]["conditions"].as_array()?;
+    conditions
+        .iter()
+        .find(|one| one["type"] == "stelia.io/isolated")
+        .cloned()
+}
+
+/// The reasons of the events that were posted of a pod.
+fn events(pod: &Pod) -> Vec<String> {
+    let told = get("/apis/events.k8s.io/v1/namespaces/default/events").expect("events");
+    let of = told["items"].as_array().expect("items").iter();
+    let of = of.filter(|event| event["regarding"]["uid"] == pod.uid);
+    of.filter_map(|event| event["reason"].as_str().map(str::to_owned))
+        .collect()
+}
+
+fn undo() {
+    output(&["dpkg", "--purge", "stelia-publish"]);
+    apiserver::stop();
+    let _ = fs::remove_file(apiserver::DROP_IN);
+    output(&["systemctl", "reload", "steliad"]);
+}
+
+/// Name and UID of each VM.
+const PODS: [(&str, &str); 2] = [
+    ("told", "00000000-0000-4000-8000-000000000701"),
+    ("other", "00000000-0000-4000-8000-000000000702"),
+];
+
+/// The pods in the API server, where they are before kubelet starts them.
+fn known((name, uid): (&str, &str)) -> Value {
+    json!(["", "pods", {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": name, "uid": uid},
+        "spec": {"readinessGates": [{"conditionType": "stelia.io/isolated"}]}, "status": {},
+    }])
+}
+
+#[test]
+fn a_vm_and_its_end_are_in_the_api_server_and_an_outage_costs_one_write() {
+    on_node_undoing(undo, || {
+        apiserver::start(&[]);
+
+        // The package, then what an administrator adds: the kubeconfig, what more is published.
+        run(&["dpkg", "-i", "/job/stelia-publish.deb"]);
+        apiserver::kubeconfig("stelia-publish");
+        let options = "STELIA_START_SPREAD=0\nSTELIA_READY_LABEL=true\nSTELIA_VM_CAPACITY=true\n\
+                       STELIA_POD_CONDITIONS=gated\nSTELIA_POD_EVENTS=true\n";
+        fs::write("/etc/stelia/publish/environment", options).expect("an environment");
+        let node = apiserver::publish();
+        let [first, second] = PODS;
+        let the_node = json!(["", "nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}]);
+        order(&json!({"put": [the_node, known(first), known(second)]}));
+        run(&["systemctl", "restart", "stelia-publish"]);
+        let object = || get(&format!("{TOPOLOGIES}/{node}"));
+        let empty = wait_until("the node's object is there", object);
+        assert_eq!(
+            (pods(&empty), attribute(&empty, "isolation.stelia.io/state")),
+            (0, None)
+        );
+        assert_eq!(empty["metadata"]["ownerReferences"][0]["kind"], "Node");
+        let is_labelled = || {
+            let node = get(&format!("/api/v1/nodes/{node}"))?;
+            let is = node["metadata"]["labels"]["stelia.io/ready"] == "true";
+            (is && node["status"]["capacity"]["stelia.io/vm"].is_string()).then_some(())
+        };
+        wait_until("the Node says that it is ready, and for how many VMs", is_labelled);
+
+        // A VM: in the object when its CPUs are its own, with its condition and its event.
+        let start = |(name, uid): (&str, &str)| Pod::start_vm(name, 2, &["--uid", uid]);
+        let pod = start(first);
+        let assigned = |told: &Value| told["pods"].as_array().is_some_and(|pods| !pods.is_empty());
+        let began = wait_until("the VM is registered", || {
+            let text = fs::read_to_string("/run/stelia/publish/node.json").ok()?;
+            assigned(&serde_json::from_str(&text).ok()?).then(Instant::now)
+        });
+        wait_until("the object has its CPUs", || {
+            object().filter(|object| pods(object) == 1)
+        });
+        let took = began.elapsed();
+        let ratio = took.as_secs_f64() / GATHERED.as_secs_f64();
+        println!(
+            "  registered -> in the API server: {} ms, {ratio:.1} times what changes are gathered for",
+            took.as_millis()
+        );
+        pod.wait_running();
+        let threads = assert_isolated(&pod, 2);
+        let isolated = |status: &'static str| move |condition: &Value| condition["status"] == status;
+        wait_until_or(
+            "its condition is True",
+            || format!("{:?}", condition(&pod)),
+            || condition(&pod).filter(isolated("True")),
+        );
+        wait_until("its event is posted", || {
+            events(&pod).contains(&"Isolated".to_owned()).then_some(())
+        });
+
+        // The daemon restarted: nothing changed, so nothing is written. What the VM's start changed last may be written 2 s after what
+        // it changed first.
+        let before = wait_until("all that the VM changed is written", || {
+            let now = written("noderesourcetopologies");
+            sleep(Duration::from_secs(3));
+            (written("noderesourcetopologies") == now).then_some(now)
+        });
+        run(&["systemctl", "restart", "steliad"]);
+        assert_eq!(assert_isolated(&pod, 2), threads);
+
+        // The API server away while a VM comes and another goes: one write of the object afterwards, and no event is lost.
+        order(&json!({"down": 3600}));
+        run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
+        let other = start(second);
+        other.wait_running();
+        assert_isolated(&other, 2);
+        assert_eq!(
+            written("noderesourcetopologies"),
+            before,
+            "neither the restart nor the outage"
+        );
+        order(&json!({"down": 0}));
+        wait_until_or(
+            "its event is posted after the outage",
+            || run(&["journalctl", "-u", "stelia-publish", "-n", "20", "--no-pager"]),
+            || events(&other).contains(&"Isolated".to_owned()).then_some(()),
+        );
+        wait_until("so is the other's end", || {
+            events(&pod).contains(&"Released".to_owned()).then_some(())
+        });
+        wait_until("and its condition", || condition(&other).filter(isolated("True")));
+        let after = written("noderesourcetopologies");
+        println!("  writes of the object after the outage: {}", after - before);
+        assert!(after - before <= 1, "{before} {after}");
+
+        // kubelet's file cannot be used: the object stands, and says so.
+        let kubelets = "/var/lib/kubelet/cpu_manager_state";
+        let good = fs::read(kubelets).expect(kubelets);
+        let replace = |bytes: &[u8]| {
+            fs::write("/var/lib/kubelet/.test", bytes).expect("a file");
+            fs::rename("/var/lib/kubelet/.test", kubelets).expect(kubelets);
+        };
+        replace(b"{}");
+        let state = || attribute(&object()?, "isolation.stelia.io/state");
+        wait_until("the object says that it is not to be used", state);
+        replace(&good);
+        wait_until("it is to be used again", || state().is_none().then_some(()));
+
+        // The package removed: the node takes back what it told.
+        run(&["dpkg", "--purge", "stelia-publish"]);
+        assert!(object().is_none(), "the object is still there");
+        let left = get(&format!("/api/v1/nodes/{node}")).expect("the Node");
+        assert!(left["metadata"]["labels"]["stelia.io/ready"].is_null(), "{left}");
+        assert!(left["status"]["capacity"]["stelia.io/vm"].is_null(), "{left}");
+        assert_isolated(&other, 2);
+    });
+}

@@ -1,0 +1,124 @@
+//! The trial of an OCI runtime: its verdict is what the runtime says of a container that is isolated in place.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use stelia_node::oci::{Identity, Runtime, Verdict, runtime_of, verdict_file};
+
+use crate::support::host::{CGROUP, output, read, run, wait_until};
+use crate::support::pods::{Pod, on_node};
+
+const VERDICTS: &str = "/run/stelia/runtimes";
+
+/// The container's, by the name of its scope.
+fn container_id(pod: &Pod) -> String {
+    let mut parts = pod.cgroup.split('/');
+    let id = parts.find_map(|part| part.strip_prefix("cri-containerd-")?.strip_suffix(".scope"));
+    id.expect("a scope of containerd's").to_owned()
+}
+
+fn unit(id: &str) -> String {
+    format!("steliad-try-runtime@{id}.service")
+}
+
+fn verdicts() -> BTreeSet<String> {
+    let entries = fs::read_dir(VERDICTS).into_iter().flatten().flatten();
+    entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// What the trial finds of the runtime of this pod's container, and that it leaves nothing else.
+fn tried(pod: &Pod) -> (Runtime, Verdict) {
+    let id = container_id(pod);
+    let runtime = runtime_of(Path::new("/"), &id).expect("its runtime");
+    let file = verdict_file(Path::new("/run"), &runtime);
+    let state = |of: &Pod| (read(of.origin().join("cgroup.procs")), read(runtime.state_file(&id)));
+    let before = state(pod);
+    // Of an earlier test.
+    let _ = fs::remove_file(&file);
+    let others = verdicts();
+    run(&["systemctl", "start", &unit(&id)]);
+    let said = run(&["journalctl", "-b", "-q", "--no-pager", "-o", "cat", "-u", &unit(&id)]);
+    println!("  {runtime:?}\n  {said}");
+    let verdict = Verdict::parse(&read(&file)).expect("a verdict");
+    println!("  {verdict:?}");
+
+    assert!(verdict.is_of(&runtime, Identity::of(&runtime.binary).expect("the program")));
+    assert_eq!(verdict.copes, verdict.words.is_empty());
+    assert!(verdict.words.len() <= 400 && !verdict.words.contains('\n'));
+    let name = file.file_name().expect("a name").to_string_lossy().into_owned();
+    assert_eq!(verdicts(), others.into_iter().chain([name]).collect());
+    let own = format!("{CGROUP}/system.slice/{}", unit(&id));
+    assert!(!Path::new(&own).exists(), "{own} is left");
+    assert_eq!(run(&["systemctl", "show", "-P", "ActiveState", &unit(&id)]), "inactive");
+    assert_eq!(state(pod), before, "the container is as it was");
+    (runtime, verdict)
+}
+
+/// Whether the runtime lists the processes of this very container when that has threaded cgroups.
+fn copes(pod: &Pod, runtime: &Runtime) -> bool {
+    let children = ["housekeeping", "vcpu"].map(|name| pod.origin().join(name));
+    for child in &children {
+        fs::create_dir(child).expect("create");
+        fs::write(child.join("cgroup.type"), "threaded").expect("threaded");
+    }
+    let (binary, root) = (runtime.binary.to_string_lossy(), runtime.root.to_string_lossy());
+    let asked = output(&[&binary, "--root", &root, "ps", "--format", "json", &container_id(pod)]);
+    println!("  of the container itself: {asked:?}");
+    for child in &children {
+        fs::remove_dir(child).expect("remove");
+    }
+    asked.status.success()
+}
+
+#[test]
+fn the_verdict_on_runc_is_what_runc_says_of_a_container_with_threaded_cgroups() {
+    on_node(|| {
+        let pod = Pod::start("tried", &["--runtime", "runc", "--cpus", "1"], &["sleep", "1000"]);
+        let (runtime, verdict) = tried(&pod);
+        assert_eq!(verdict.copes, copes(&pod, &runtime));
+        // What is known of these two.
+        match std::env::var("NODE_IMAGE").as_deref() {
+            Ok("trixie") => assert!(verdict.words.contains("operation not supported"), "{verdict:?}"),
+            Ok("sid") => assert!(verdict.copes, "{verdict:?}"),
+            _ => {}
+        }
+    });
+}
+
+#[test]
+fn the_verdict_on_crun_is_what_crun_says_of_a_container_with_threaded_cgroups() {
+    on_node(|| {
+        let pod = Pod::start("tried-crun", &["--runtime", "crun", "--cpus", "1"], &["sleep", "1000"]);
+        let (runtime, verdict) = tried(&pod);
+        assert_eq!(verdict.copes, copes(&pod, &runtime));
+    });
+}
+
+#[test]
+fn a_container_that_is_not_there_is_no_verdict_and_no_failed_unit() {
+    on_node(|| {
+        let before = verdicts();
+        let id = "0".repeat(64);
+        assert!(!output(&["systemctl", "start", &unit(&id)]).status.success());
+        wait_until("the reason is in the journal", || {
+            let said = run(&["journalctl", "-b", "-q", "--no-pager", "-o", "cat", "-u", &unit(&id)]);
+            said.contains("was not tried: no container of containerd").then_some(())
+        });
+        assert_eq!(verdicts(), before);
+        assert_eq!(
+            run(&[
+                "systemctl",
+                "list-units",
+                "--failed",
+                "--plain",
+                "--no-legend",
+                "steliad*"
+            ]),
+            ""
+        );
+        // By hand, in a cgroup that is nobody's to give.
+        let by_hand = output(&["/usr/libexec/stelia/steliad", "--try-runtime", &id]);
+        assert_eq!(by_hand.status.code(), Some(3), "{by_hand:?}");
+    });
+}

@@ -1,0 +1,90 @@
+//! An API server on the node, and what an administrator gives the programs that talk to it.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command};
+use std::sync::Mutex;
+
+use serde_json::{Value, json};
+
+use crate::support::host::{run, wait_until};
+
+pub const SERVER: &str = "127.0.0.1:6443";
+pub const TOPOLOGIES: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies";
+
+static RUNNING: Mutex<Option<Child>> = Mutex::new(None);
+
+/// With these options, until [`stop`].
+pub fn start(options: &[&str]) {
+    let mut server = Command::new("/job/test-apiserver");
+    let server = server.args(["--listen", SERVER]).args(options).spawn();
+    *RUNNING.lock().expect("no server") = Some(server.expect("an API server"));
+    wait_until("the API server answers", || get("/control"));
+}
+
+pub fn stop() {
+    if let Some(mut server) = RUNNING.lock().expect("a server").take() {
+        let _ = server.kill();
+        let _ = server.wait();
+    }
+}
+
+/// One request, by HTTP/1.0: the answer ends with the connection. `None`: nobody answers, or not with success.
+pub fn text(server: &str, method: &str, path: &str, body: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(server).ok()?;
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.0\r\nHost: {server}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let is_found = head.split_whitespace().nth(1).is_some_and(|code| code.starts_with('2'));
+    is_found.then(|| body.to_owned())
+}
+
+pub fn ask(server: &str, method: &str, path: &str, body: &str) -> Option<Value> {
+    text(server, method, path, body).map(|text| serde_json::from_str(&text).expect("JSON"))
+}
+
+pub fn get(path: &str) -> Option<Value> {
+    ask(SERVER, "GET", path, "")
+}
+
+pub fn order(order: &Value) {
+    ask(SERVER, "POST", "/control", &order.to_string()).expect("an order is carried out");
+}
+
+/// For the package of this name, whose user and directory it made.
+pub fn kubeconfig(package: &str) {
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "node",
+        "clusters": [{"name": "cluster", "cluster": {"server": format!("http://{SERVER}")}}],
+        "contexts": [{"name": "node", "context": {"cluster": "cluster", "user": "node"}}],
+        "users": [{"name": "node", "user": {"token": "t"}}],
+    });
+    let directory = package.strip_prefix("stelia-").expect("one of the cluster's packages");
+    let file = format!("/etc/stelia/{directory}/kubeconfig");
+    fs::write(&file, kubeconfig.to_string()).expect("a kubeconfig");
+    run(&["chown", &format!("root:{package}"), &file]);
+    run(&["chmod", "0640", &file]);
+}
+
+/// The daemon tells what schedulers need; the name that it gives the Node.
+pub fn publish() -> String {
+    fs::create_dir_all("/etc/stelia/steliad.toml.d").expect("drop-ins");
+    fs::write(DROP_IN, "publish = \"stelia\"\n").expect("a drop-in");
+    run(&["systemctl", "reload", "steliad"]);
+    let told = wait_until("the daemon tells", || {
+        let text = fs::read_to_string("/run/stelia/publish/node.json").ok()?;
+        let told: Value = serde_json::from_str(&text).ok()?;
+        told["object"].is_object().then_some(told)
+    });
+    told["node"].as_str().expect("the Node's name").to_owned()
+}
+
+/// Of [`publish`].
+pub const DROP_IN: &str = "/etc/stelia/steliad.toml.d/60-profile.toml";

@@ -1,0 +1,125 @@
+//! A guest that is a system: the node's own kernel and busybox, from an initramfs that is made here. It prints what it sees of
+//! its processors and then works, on its serial line.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::support::host::{read, run, wait_until};
+use crate::support::pods::Pod;
+
+pub const KERNEL: &str = "/boot/node-vmlinuz";
+pub const KERNEL_WORDS: &str = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable";
+/// For every pod: containers see the node's files.
+const INITRAMFS: &str = "/job/guest-initramfs";
+
+const INIT: &str = r#"#!/bin/busybox sh
+b=/bin/busybox
+$b mount -t sysfs sys /sys
+for cpu in /sys/devices/system/cpu/cpu[0-9]*; do
+  for node in $cpu/node[0-9]*; do :; done
+  echo "CPU ${cpu##*/cpu} $($b cat $cpu/topology/thread_siblings_list) ${node##*/node}" > /dev/ttyS0
+done
+echo TOPOLOGY-END > /dev/ttyS0
+# A little work on every CPU, and a sign of life.
+for cpu in /sys/devices/system/cpu/cpu[0-9]*; do
+  while :; do echo x | $b md5sum > /dev/null; $b usleep 20000; done &
+done
+n=0
+while :; do n=$((n + 1)); echo "ALIVE $n" > /dev/ttyS0; $b sleep 1; done
+"#;
+
+/// A vCPU as the guest's kernel sees it: its hardware siblings, itself among them, and its NUMA node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestCpu {
+    pub siblings: Vec<u32>,
+    pub node: u32,
+}
+
+/// QEMU's words for it: 2 cores of 2 threads, each core a socket and a NUMA node of its own.
+pub fn words() -> Vec<&'static str> {
+    vec![
+        "-m",
+        "256",
+        "-smp",
+        "4,sockets=2,cores=1,threads=2",
+        "-object",
+        "memory-backend-ram,id=m0,size=128M",
+        "-object",
+        "memory-backend-ram,id=m1,size=128M",
+        "-numa",
+        "node,nodeid=0,cpus=0-1,memdev=m0",
+        "-numa",
+        "node,nodeid=1,cpus=2-3,memdev=m1",
+        "-kernel",
+        KERNEL,
+        "-initrd",
+        initramfs(),
+        "-append",
+        KERNEL_WORDS,
+        "-serial",
+        "file:/run/serial",
+    ]
+}
+
+/// Its file, made where it is not there yet.
+pub fn initramfs() -> &'static str {
+    if Path::new(INITRAMFS).exists() {
+        return INITRAMFS;
+    }
+    let script = format!(
+        "d=$(mktemp -d); mkdir -p $d/bin $d/dev $d/sys; cp /bin/busybox $d/bin/; cat > $d/init; chmod +x $d/init
+         mknod $d/dev/console c 5 1; mknod $d/dev/null c 1 3; mknod $d/dev/ttyS0 c 4 64
+         cd $d && find . | cpio -o -H newc --quiet > {INITRAMFS}.new && mv {INITRAMFS}.new {INITRAMFS}"
+    );
+    let init = format!("{INITRAMFS}.init");
+    fs::write(&init, INIT).expect("the guest's init");
+    run(&["sh", "-ec", &format!("exec < {init}\n{script}")]);
+    INITRAMFS
+}
+
+fn serial(pod: &Pod) -> String {
+    let bytes = fs::read(format!("/proc/{}/root/run/serial", pod.pid)).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).replace('\r', "")
+}
+
+/// What the guest said of its processors, once it is up.
+pub fn topology(pod: &Pod) -> BTreeMap<u32, GuestCpu> {
+    let text = wait_until("the guest is up", || {
+        let text = serial(pod);
+        text.contains("TOPOLOGY-END").then_some(text)
+    });
+    let cpu = |line: &str| {
+        let mut words = line.strip_prefix("CPU ")?.split(' ');
+        let number = words.next()?.parse().ok()?;
+        let siblings = crate::support::host::cpus(words.next()?).iter().collect();
+        let node = words.next()?.parse().ok()?;
+        Some((number, GuestCpu { siblings, node }))
+    };
+    text.lines().filter_map(cpu).collect()
+}
+
+/// How often it said that it lives.
+pub fn alive(pod: &Pod) -> usize {
+    serial(pod).lines().filter(|line| line.starts_with("ALIVE")).count()
+}
+
+/// The CPU that each vCPU thread may run on, by the vCPU's number in QEMU's name for the thread.
+pub fn seats(pod: &Pod) -> BTreeMap<u32, u32> {
+    let seat = |vcpu: &crate::support::host::Thread| {
+        let number = vcpu.name.strip_prefix("CPU ")?.split('/').next()?.parse().ok()?;
+        Some((number, vcpu.allowed.iter().next()?))
+    };
+    pod.threads().vcpus.iter().filter_map(seat).collect()
+}
+
+/// The same facts of the host's own.
+pub fn host_cpu(cpu: u32) -> GuestCpu {
+    let place = format!("/sys/devices/system/cpu/cpu{cpu}");
+    let siblings = crate::support::host::cpus(&read(format!("{place}/topology/thread_siblings_list")));
+    let node = (0..8).find(|node| Path::new(&format!("{place}/node{node}")).exists());
+    GuestCpu {
+        siblings: siblings.iter().collect(),
+        node: node.expect("a NUMA node"),
+    }
+}

@@ -1,0 +1,9 @@
+//! What the tests use: the node as it is, its pods and guests, and what an isolated VM is promised.
+
+pub mod apiserver;
+pub mod guest;
+pub mod host;
+pub mod linux_guest;
+pub mod pods;
+pub mod promise;
+pub mod strace;

@@ -1,0 +1,158 @@
+//! The promise of an isolated instance, held against the kernel.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use stelia_cpus::CpuSet;
+
+use crate::support::host::{CGROUP, SLICE, cpus, kind, output, partitioned, read, run, thread, workers};
+use crate::support::pods::{Pod, Threads, pool};
+
+/// Everything an isolated instance promises. `vcpus` is how many its guest has. Answers its threads.
+pub fn assert_isolated(pod: &Pod, vcpus: usize) -> Threads {
+    assert_isolated_beside(pod, vcpus, &near_pool(pod))
+}
+
+/// The same of an instance that floats on these CPUs.
+pub fn assert_isolated_beside(pod: &Pod, vcpus: usize, shared: &CpuSet) -> Threads {
+    let threads = pod.threads();
+    let exclusive = pod.exclusive();
+    assert_eq!(threads.vcpus.len(), vcpus, "{threads:#?}");
+    let mut used = CpuSet::new();
+    for thread in &threads.vcpus {
+        assert_eq!(thread.cgroup, pod.vcpu(), "{thread:?}");
+        assert_eq!(thread.allowed.len(), 1, "{thread:?}");
+        assert!(thread.allowed.is_subset(&exclusive), "{thread:?} outside {exclusive}");
+        assert!(thread.allowed.is_disjoint(&used), "{thread:?} shares its CPU");
+        used = used.union(&thread.allowed);
+    }
+    assert!(threads.others.len() >= 3, "{threads:#?}");
+    for thread in &threads.others {
+        assert_eq!(thread.cgroup, pod.float(), "{thread:?}");
+        assert_eq!(&thread.allowed, shared, "{thread:?}");
+    }
+    assert_eq!(threads.anchor.len(), 1, "{threads:#?}");
+    let in_place = pod.is_in_place();
+    for thread in &threads.anchor {
+        let place = if in_place { pod.float() } else { pod.origin() };
+        assert_eq!(thread.cgroup, place, "{thread:?}");
+    }
+    let anchor = threads.anchor.first().map(|t| t.tid.to_string()).unwrap_or_default();
+    let (file, left) = if in_place {
+        ("cgroup.threads", String::new())
+    } else {
+        ("cgroup.procs", anchor)
+    };
+    assert_eq!(read(pod.origin().join(file)), left, "what is left in the origin");
+    let vcpu = |file: &str| read(pod.vcpu().join(file));
+    assert_eq!(vcpu("cpuset.cpus.partition"), kind());
+    assert_eq!(cpus(&vcpu("cpuset.cpus")), exclusive);
+    assert_eq!(cpus(&vcpu("cpuset.cpus.effective")), exclusive);
+    assert_eq!(&cpus(&read(pod.float().join("cpuset.cpus"))), shared);
+    // Nobody else may use them, by the kernel's own word.
+    let taken = partitioned();
+    assert!(exclusive.is_subset(&taken), "{exclusive} not in {taken}");
+    assert!(workers().is_disjoint(&exclusive), "unbound workers on {}", workers());
+    let above = if in_place {
+        format!("{CGROUP}/kubepods.slice")
+    } else {
+        SLICE.to_owned()
+    };
+    let given = cpus(&read(format!("{above}/cpuset.cpus.exclusive")));
+    assert!(exclusive.is_subset(&given), "{exclusive} not in {given}");
+    for other in ["system.slice", "init.scope", "kubepods.slice"] {
+        let effective = cpus(&read(format!("{CGROUP}/{other}/cpuset.cpus.effective")));
+        assert!(effective.is_disjoint(&exclusive), "{other} runs on {effective}");
+    }
+    assert_eq!(state(pod).as_deref(), Some("isolated"));
+    threads
+}
+
+/// A container that was deregistered is where and as kubelet made it. `before` are its threads when it was an instance.
+pub fn assert_given_back(pod: &Pod, before: Threads) {
+    assert!(!pod.scope().exists());
+    assert_eq!(state(pod), None);
+    assert_eq!(read(format!("{SLICE}/cpuset.cpus.exclusive")), "");
+    assert_eq!(partitioned(), CpuSet::new());
+    let origin = cpus(&read(pod.origin().join("cpuset.cpus")));
+    assert_eq!(origin, pod.exclusive());
+    for was in [before.vcpus, before.others, before.anchor].concat() {
+        let now = thread(was.tid).unwrap_or_else(|| panic!("{was:?} is gone"));
+        assert_eq!((now.start, now.cgroup.clone()), (was.start, pod.origin()), "{now:?}");
+        assert_eq!(now.allowed, origin, "{now:?}");
+    }
+}
+
+/// Where an instance floats.
+pub fn near_pool(pod: &Pod) -> CpuSet {
+    near(&pool(), &pod.exclusive())
+}
+
+/// Whether it is so now, in short: while something is being repaired.
+pub fn is_isolated(pod: &Pod, vcpus: usize) -> bool {
+    let exclusive = pod.exclusive();
+    let threads = pod.threads();
+    let seated = |thread: &crate::support::host::Thread| {
+        thread.cgroup == pod.vcpu() && thread.allowed.len() == 1 && thread.allowed.is_subset(&exclusive)
+    };
+    let shared = near(&pool(), &exclusive);
+    threads.vcpus.len() == vcpus
+        && threads.vcpus.iter().all(seated)
+        && threads
+            .others
+            .iter()
+            .all(|thread| thread.cgroup == pod.float() && thread.allowed == shared)
+        && read(pod.vcpu().join("cpuset.cpus.partition")) == kind()
+        && cpus(&read(pod.vcpu().join("cpuset.cpus.exclusive"))) == exclusive
+        && cpus(&read(pod.float().join("cpuset.cpus"))) == shared
+        && state(pod).as_deref() == Some("isolated")
+}
+
+/// What the daemon says of the whole node.
+pub fn describe() -> serde_json::Value {
+    let manager = [
+        "io.stelia.Isolation1",
+        "/io/stelia/Isolation1",
+        "io.stelia.Isolation1.Manager",
+    ];
+    let description = run(&[&["busctl", "--json=short", "call"], &manager[..], &["Describe"]].concat());
+    let reply: serde_json::Value = serde_json::from_str(&description).expect("busctl's JSON");
+    let text = reply["data"][0].as_str().expect("a string");
+    serde_json::from_str(text).expect("Describe's JSON")
+}
+
+/// Drift found and repaired since the daemon started.
+pub fn counters() -> (u64, u64) {
+    let description = describe();
+    let count = |name: &str| description["node"]["counters"][name].as_u64().expect("a number");
+    (count("drift_found"), count("drift_repaired"))
+}
+
+/// What of the pool is in the NUMA nodes of an instance; all of it when that is too little.
+fn near(pool: &CpuSet, exclusive: &CpuSet) -> CpuSet {
+    let nodes = [0, 1].map(|node| cpus(&read(format!("/sys/devices/system/node/node{node}/cpulist"))));
+    let of_vm = nodes.iter().filter(|node| !node.is_disjoint(exclusive));
+    let near = of_vm.fold(CpuSet::new(), |all, node| all.union(&node.intersection(pool)));
+    if near.len() < 2 { pool.clone() } else { near }
+}
+
+/// The instance's state by ListInstances, which every release answers alike; none when it is not listed. A daemon that is just
+/// being started again is asked again: no answer is no state.
+pub fn state(pod: &Pod) -> Option<String> {
+    let manager = [
+        "io.stelia.Isolation1",
+        "/io/stelia/Isolation1",
+        "io.stelia.Isolation1.Manager",
+    ];
+    for _ in 0..100 {
+        let answer = output(&[&["busctl", "--json=short", "call"], &manager[..], &["ListInstances"]].concat());
+        if answer.status.success() {
+            let answer: serde_json::Value = serde_json::from_slice(&answer.stdout).expect("JSON");
+            let rows = answer["data"][0].as_array().expect("rows");
+            let row = rows.iter().find(|row| row[0] == *pod.uid)?;
+            return row[3].as_str().map(str::to_owned);
+        }
+        sleep(Duration::from_millis(100));
+    }
+    panic!("ListInstances fails for 10 s");
+}
