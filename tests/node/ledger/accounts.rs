@@ -8,7 +8,7 @@ use stelia_api::attribution::Attribution;
 use stelia_ledger::account::{Account, Range};
 use stelia_ledger::verdict::Verdict;
 
-use crate::support::host::{PATIENCE, run, wait_until, wait_within};
+use crate::support::host::{PATIENCE, output, run, wait_until, wait_within};
 use crate::support::pods::Pod;
 
 const BUS: &str = "io.stelia.Isolation1";
@@ -47,7 +47,11 @@ pub fn account(pod: &Pod) -> Account {
 }
 
 fn answer<T: serde::de::DeserializeOwned>(argv: &[&str]) -> T {
-    let reply: serde_json::Value = serde_json::from_str(&run(argv)).expect("busctl's JSON");
+    parse(&run(argv))
+}
+
+fn parse<T: serde::de::DeserializeOwned>(printed: &str) -> T {
+    let reply: serde_json::Value = serde_json::from_str(printed).expect("busctl's JSON");
     let text = reply["data"][0].as_str().expect("a string");
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
@@ -157,19 +161,22 @@ fn trace_record() -> String {
     fs::read_to_string("/run/stelia/quiet/trace.json").unwrap_or_default()
 }
 
-/// Begins an attribution of so many seconds, and waits until it counts.
-pub fn begin_attribution(uid: &str, seconds: u32) -> JoinHandle<Attribution> {
+/// Begins an attribution of so many seconds, and waits until it counts or has failed.
+pub fn begin_attribution(uid: &str, seconds: u32) -> JoinHandle<Result<Attribution, String>> {
     let last = trace_record();
     let uid = uid.to_owned();
     let call = std::thread::spawn(move || attribute(&uid, seconds));
     wait_until("it counts", || {
         let now = trace_record();
-        (now != last && now.contains("from")).then_some(())
+        let is_counting = now != last && now.contains("from");
+        (is_counting || call.is_finished()).then_some(())
     });
     call
 }
 
-fn attribute(uid: &str, seconds: u32) -> Attribution {
+/// # Errors
+/// What busctl says: the attribution was refused, or failed.
+fn attribute(uid: &str, seconds: u32) -> Result<Attribution, String> {
     let object = object(uid);
     let seconds = seconds.to_string();
     let call = [
@@ -181,7 +188,11 @@ fn attribute(uid: &str, seconds: u32) -> Attribution {
         &object,
         "io.stelia.Isolation1.Instance",
     ];
-    answer(&[&call[..], &["Attribute", "a{sv}", "1", "seconds", "u", &seconds]].concat())
+    let out = output(&[&call[..], &["Attribute", "a{sv}", "1", "seconds", "u", &seconds]].concat());
+    if !out.status.success() {
+        return Err(String::from_utf8_lossy(&out.stderr).into_owned());
+    }
+    Ok(parse(&String::from_utf8_lossy(&out.stdout)))
 }
 
 /// The bounds of the difference.

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::support::host::{run, wait_until};
 use crate::support::pods::Pod;
+use crate::support::stopped_daemon::StoppedDaemon;
 
 /// How often it runs at least.
 pub const TIMES: u64 = 40;
@@ -39,14 +40,8 @@ impl Intruder {
 
     /// The daemon, which would put it out within milliseconds, stands still meanwhile.
     pub fn intrude(self) {
-        let is_inside = self.into.is_some();
-        if is_inside {
-            signal("STOP");
-        }
+        let _stopped = self.into.is_some().then(StoppedDaemon::stop);
         self.run();
-        if is_inside {
-            signal("CONT");
-        }
     }
 
     /// While nobody would put it out.
@@ -65,12 +60,6 @@ impl Intruder {
         assert!(status.success(), "{status}");
         let _ = fs::remove_dir("/sys/fs/cgroup/intruder.slice");
     }
-}
-
-/// To the daemon.
-pub fn signal(name: &str) {
-    let signal = format!("--signal={name}");
-    run(&["systemctl", "kill", "--kill-whom=main", &signal, "steliad.service"]);
 }
 
 /// Its children are in the same cgroup, on the same CPU.

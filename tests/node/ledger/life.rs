@@ -7,7 +7,7 @@ use stelia_ledger::account::{Gap, Range};
 use stelia_ledger::entry::{Closed, Event};
 use stelia_ledger::ring::read;
 
-use super::intruder::{Intruder, TIMES, signal};
+use super::intruder::{Intruder, TIMES};
 use super::{DIRECTORY, account, booked_as_traced, difference, more, settled, wait_booked};
 use crate::crash::{kill_daemon, wait_state};
 use crate::noise;
@@ -17,6 +17,7 @@ use crate::support::host::{Thread, run, wait_until};
 use crate::support::linux_guest::{topology, words};
 use crate::support::pods::{Pod, on_node};
 use crate::support::promise::{assert_isolated, is_isolated};
+use crate::support::stopped_daemon::StoppedDaemon;
 
 /// Switch-ins of others that were recorded.
 fn traced(pod: &Pod, vcpus: &[Thread]) -> u64 {
@@ -47,7 +48,7 @@ fn what_ran_while_the_daemon_was_away_is_booked_once_by_the_next_one() {
             assert_eq!(after.gaps, gaps, "{what}");
         };
         booked_while("it sees nothing and is killed", &|intruder| {
-            signal("STOP");
+            let _stopped = StoppedDaemon::stop();
             intruder.run();
             kill_daemon();
         });

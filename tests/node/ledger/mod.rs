@@ -45,7 +45,7 @@ fn an_intruder_is_booked_as_often_as_the_kernel_traced_it_and_named() {
             noise::start(&own);
             let attribution = begin_attribution(&pod.uid, 6);
             intruder.intrude();
-            let attribution = attribution.join().expect("an attribution");
+            let attribution = attribution.join().expect("the thread").expect("an attribution");
             noise::stop();
             let traced = noise::foreign(&noise::recorded(&own), &threads.vcpus);
             let traced: u64 = traced.values().map(|times| u64::from(*times)).sum();
@@ -380,14 +380,18 @@ pub fn a_contained_vms_intruder_is_booked_and_named(pod: &Pod) {
     // All that the intruder does has to be within the time that is attributed, on a slow node too.
     let mut attributed = None;
     let mut earlier = 0;
-    for seconds in [5, 20, 20, 80] {
+    for seconds in [5, 20, 20, 40, 40, 80] {
         earlier = by_intruder(&foreign());
         let intruder = Intruder::beside(cpu, "intruder");
         let call = begin_attribution(&pod.uid, seconds);
         let began_us = now_us();
         intruder.intrude();
         let ended_us = now_us();
-        let attribution = call.join().expect("an attribution");
+        let answer = call.join().expect("the thread");
+        // On a slow node steliad-quiet may not answer the daemon in time.
+        let Ok(attribution) = answer.inspect_err(|error| println!("  no attribution: {error}")) else {
+            continue;
+        };
         // The count that began may have been the daemon's own, which it makes when its counters show another task.
         if attribution.from_us <= began_us && ended_us < attribution.until_us {
             attributed = Some(attribution);

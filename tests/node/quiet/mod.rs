@@ -31,6 +31,7 @@ use crate::drift::all_online;
 use crate::support::host::{all_pids, cpus, output, read, run, thread, wait_until, wait_until_or};
 use crate::support::pods::{Pod, on_node, on_node_undoing, pool};
 use crate::support::promise::{assert_isolated, describe, is_isolated};
+use crate::support::stopped_daemon::StoppedDaemon;
 
 /// As its unit calls it.
 const PROGRAM: &str = "/usr/libexec/stelia/steliad-quiet";
@@ -314,13 +315,12 @@ fn killed_programs_leave_all_as_it_is(vms: [&Pod; 2]) {
 
 /// What the package's removal does. The daemon, which would have it repaired, stands still meanwhile.
 fn restored_by_hand(before: &Masks, vms: &CpuSet) {
-    let signal = |name: &str| run(&["systemctl", "kill", "--kill-whom=main", name, "steliad.service"]);
-    signal("--signal=STOP");
+    let stopped = StoppedDaemon::stop();
     // Two must not write at a time.
     run(&["systemctl", "stop", "steliad-quiet.service"]);
     let restored = output(&[PROGRAM, "--restore"]);
     let masks = Masks::now();
-    signal("--signal=CONT");
+    drop(stopped);
     assert!(restored.status.success(), "{restored:?}");
     assert_eq!(masks.differing(before), Vec::<String>::new());
     round();

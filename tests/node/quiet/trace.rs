@@ -15,6 +15,7 @@ use super::load::{core, read_blocks_on};
 use super::{NVME, PROGRAM, UNITS, come_back, from_the_daemons_cgroup, put, vm_on, wait_steered};
 use crate::support::host::{output, read, run, wait_until};
 use crate::support::pods::{Pod, on_node, on_node_undoing};
+use crate::support::stopped_daemon::StoppedDaemon;
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 const OURS: &str = "/sys/kernel/tracing/instances/steliad-quiet";
@@ -106,15 +107,12 @@ for _ in range(int(sleeps)):
     time.sleep(0.002)
 "#;
 
-/// The daemon, which puts it out within milliseconds, stands still meanwhile.
+/// The daemon must be stopped: it puts an intruder out within milliseconds.
 fn intrude(pod: &Pod, cpu: u32) {
     let vcpu = pod.vcpu();
     let domain = vcpu.parent().expect("its domain").display().to_string();
     let (vcpu, cpu, sleeps) = (vcpu.display().to_string(), cpu.to_string(), SLEEPS.to_string());
-    let signal = |name: &str| run(&["systemctl", "kill", "--kill-whom=main", name, "steliad.service"]);
-    signal("--signal=STOP");
     let intruder = output(&["python3", "-c", INTRUDE, &domain, &vcpu, &cpu, NAME, &sleeps]);
-    signal("--signal=CONT");
     assert!(intruder.status.success(), "{intruder:?}");
 }
 
@@ -132,6 +130,8 @@ pub fn an_intruder_is_named_with_each_of_its_switches() {
     let target = target(&pod);
     assert_eq!(target.own.len(), 2, "{:?}", pod.threads());
 
+    // The daemon's own count after an intrusion would replace this one.
+    let stopped = StoppedDaemon::stop();
     begin(&target);
     let witness = Witness::start();
     let watch = Watch::start(&own);
@@ -155,6 +155,7 @@ pub fn an_intruder_is_named_with_each_of_its_switches() {
     let attribution = finish();
     let seen = witness.switches(&own);
     drop(witness);
+    drop(stopped);
     println!("  {attribution:#?}");
     assert_eq!(attribution.problems, [""; 0]);
     assert_eq!(

@@ -6,4 +6,5 @@ pub mod host;
 pub mod linux_guest;
 pub mod pods;
 pub mod promise;
+pub mod stopped_daemon;
 pub mod strace;
