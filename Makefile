@@ -292,7 +292,7 @@ node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of
 	@$(if $(FROM_DEB),cp "$(FROM_DEB)" $(NODE_JOB)/from.deb)
 	@$(TESTING) build $(WHOLE) --test node --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
 	@cp "$$(packaging/tools/test-binary node < $(NODE_JOB)/.built)" $(NODE_JOB)/node-tests
-	@for program in steliad-failpoints stelia-simulate test-apiserver; do \
+	@for program in steliad-failpoints stelia-simulate test-apiserver kubelet-devices; do \
 	  strip -o $(NODE_JOB)/$$program "$$(packaging/tools/test-binary $$program < $(NODE_JOB)/.built)" || exit; \
 	done
 	@cp "$$(packaging/tools/test-binary test-vmm < $(NODE_JOB)/.built)" $(NODE_JOB)/test-vmm
