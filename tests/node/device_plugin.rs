@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
 use std::time::Duration;
 
 use crate::cold_start::{start_all, stopped_but_for};
@@ -114,13 +115,17 @@ fn a_pod_that_asks_for_the_resource_has_what_its_vm_needs_and_nothing_else_of_th
             let is_there = fs::metadata(device).is_ok();
             assert_eq!(fs::metadata(inside(device)).is_ok(), is_there, "{device}");
         }
-        // kubelet's own file, which the daemon reads.
+        // kubelet's own file, which steliactl reads.
         let checkpoint = read(format!("{FOLDER}/kubelet_internal_checkpoint"));
         assert!(
             checkpoint.contains(&pod.uid) && checkpoint.contains(RESOURCE),
             "{checkpoint}"
         );
         run(&["steliactl", "verify"]);
+        let doctor = output(&["steliactl", "doctor"]);
+        let report = String::from_utf8_lossy(&doctor.stdout);
+        let registered = format!("{count} {RESOURCE} registered with kubelet, 1 given to pods");
+        assert!(report.contains(&registered), "{report}");
 
         // A container that starts once more keeps its device.
         run(&["kubelet-standin", "pod", "restart", "vm"]);
@@ -149,13 +154,19 @@ fn kubelet_the_daemon_and_the_plugin_come_and_go_and_a_running_vm_stays_as_it_is
             offered.healthy
         );
         assert_eq!(show().of(&pod.uid), own);
-        // kubelet is gone for a while, and its folder with it.
+        // kubelet is gone for a while.
         run(&["kubelet-standin", "devices", "stop"]);
+        sleep(Duration::from_secs(2));
+        assert_eq!(
+            (active(UNIT), main_pid()),
+            ("active".into(), plugin),
+            "the plugin was started again"
+        );
+        // Its folder goes too, as on a node that is set up anew.
         fs::remove_dir_all(FOLDER).expect(FOLDER);
-        assert_eq!(active(UNIT), "active");
+        sleep(Duration::from_secs(1));
         run(&["kubelet-standin", "devices", "start"]);
         wait_healthy("it registers in the new folder");
-        assert_eq!(main_pid(), plugin, "the plugin was started again");
         untouched("after kubelet's restarts");
 
         // No daemon: no device, and no pod. The plugin does not start the daemon either.
@@ -273,7 +284,7 @@ fn clients_that_are_not_kubelet_neither_grow_the_plugin_nor_keep_kubelet_from_it
             };
         }
         let mut held = [unread(20, 40), unread(20, 40)];
-        std::thread::sleep(Duration::from_secs(3));
+        sleep(Duration::from_secs(3));
 
         // kubelet's own stream lives, it gets devices, and it hears of the daemon.
         assert!(show().vms().connected);

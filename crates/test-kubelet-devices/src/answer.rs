@@ -1,7 +1,6 @@
 //! A plugin's answer for a container, as JSON for whoever makes the container.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use prost::Message;
 use serde::{Deserialize, Serialize};
@@ -22,8 +21,8 @@ pub struct Answer {
     pub annotations: BTreeMap<String, String>,
     /// Names of the Container Device Interface.
     pub cdi: Vec<String>,
-    /// The answer's protobuf bytes in hexadecimal, as kubelet keeps them.
-    pub bytes: String,
+    /// The answer's protobuf bytes, which kubelet keeps.
+    pub bytes: Vec<u8>,
 }
 
 /// A path of the node in the container.
@@ -51,7 +50,7 @@ pub struct Node {
 impl Answer {
     /// What the plugin answered to the request for these devices.
     pub fn new(ids: Vec<String>, response: ContainerAllocateResponse) -> Self {
-        let bytes = hexadecimal(&response.encode_to_vec());
+        let bytes = response.encode_to_vec();
         let mount = |one: stelia_device_plugin_api::messages::Mount| Mount {
             host: one.host_path,
             container: one.container_path,
@@ -72,13 +71,4 @@ impl Answer {
             bytes,
         }
     }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        // Writing to a String does not fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }

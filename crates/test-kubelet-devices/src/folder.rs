@@ -6,10 +6,9 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::Context;
+use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 use tokio::net::UnixListener;
 
-/// kubelet's own file among the sockets, which a start of kubelet leaves.
-const CHECKPOINT: &str = "kubelet_internal_checkpoint";
 /// Permission bits of the folder when kubelet makes it.
 const FOLDER_MODE: u32 = 0o750;
 /// Permission bits of sockets that only root opens.
@@ -31,7 +30,7 @@ pub fn wipe(folder: &Path) -> anyhow::Result<()> {
         let entry = entry.with_context(|| format!("list {}", folder.display()))?;
         let path = entry.path();
         let kind = entry.file_type().with_context(|| format!("stat {}", path.display()))?;
-        if kind.is_dir() || entry.file_name() == CHECKPOINT {
+        if kind.is_dir() || entry.file_name() == DEVICE_MANAGER_STATE {
             continue;
         }
         remove(&path)?;
@@ -70,7 +69,7 @@ mod tests {
         let above = tempfile::tempdir().unwrap();
         let folder = above.path().join("kubelet/device-plugins");
         wipe(&folder).unwrap();
-        for name in ["vm.sock", CHECKPOINT, "DEPRECATION"] {
+        for name in ["vm.sock", DEVICE_MANAGER_STATE, "DEPRECATION"] {
             fs::write(folder.join(name), "").unwrap();
         }
         fs::create_dir(folder.join("deeper")).unwrap();
@@ -80,6 +79,6 @@ mod tests {
             .map(|one| one.unwrap().file_name())
             .collect();
         names.sort();
-        assert_eq!(names, ["deeper", CHECKPOINT]);
+        assert_eq!(names, ["deeper", DEVICE_MANAGER_STATE]);
     }
 }

@@ -17,8 +17,8 @@ use stelia_device_plugin_api::{KUBELET_SOCKET, Status, VERSION};
 use tokio::task::AbortHandle;
 
 use crate::answer::Answer;
-use crate::folder;
 use crate::manager::{Allocation, Choice, Manager};
+use crate::{checkpoint, folder};
 
 /// How long a plugin may take to answer. kubelet itself bounds only connecting.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -156,9 +156,12 @@ impl Kubelet {
         self.save()
     }
 
+    /// Writes what outlives this process: a file of its own, and kubelet's, which others read.
     fn save(&self) -> anyhow::Result<()> {
-        let bytes = serde_json::to_vec(&lock(&self.manager).checkpoint()).context("write JSON")?;
-        fs::write(&self.checkpoint, bytes).with_context(|| format!("write {}", self.checkpoint.display()))
+        let manager = lock(&self.manager);
+        let bytes = serde_json::to_vec(&manager.checkpoint()).context("write JSON")?;
+        fs::write(&self.checkpoint, bytes).with_context(|| format!("write {}", self.checkpoint.display()))?;
+        checkpoint::write(&manager, &self.folder)
     }
 
     /// As kubelet: it connects to the plugin before it answers.
@@ -203,7 +206,12 @@ impl Kubelet {
             Err(status) => status,
             Ok(mut stream) => loop {
                 match stream.message().await {
-                    Ok(Some(list)) => lock(&self.manager).list(&resource, registration, list.devices),
+                    Ok(Some(list)) => {
+                        lock(&self.manager).list(&resource, registration, list.devices);
+                        if let Err(error) = self.save() {
+                            eprintln!("{error:#}");
+                        }
+                    }
                     Ok(None) => break Status::ok("the plugin ended it"),
                     Err(status) => break status,
                 }

@@ -163,7 +163,7 @@ async fn a_plugin_registers_gives_devices_and_is_forgotten_by_no_restart() {
     assert_eq!(answer["mounts"][0]["read_only"], true);
     assert_eq!(answer["devices"][0]["permissions"], "rw");
     assert!(
-        answer["bytes"].as_str().is_some_and(|text| text.starts_with("0a")),
+        answer["bytes"].as_array().is_some_and(|bytes| bytes.len() > 50),
         "{answer}"
     );
     assert_eq!(allocate(&control, "a", 1).await.expect("the same"), answer);

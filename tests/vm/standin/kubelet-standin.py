@@ -508,8 +508,9 @@ def memory_requests(memory, hugepages=()):
     return requests
 
 
-def add_devices(uid, container, given, answer=""):
-    """kubelet_internal_checkpoint, with a device plugin's devices: what removed pods had stays until the next admission."""
+def add_devices(uid, container, given):
+    """kubelet_internal_checkpoint, with a device plugin's devices: what removed pods had stays until the next admission. With `devices
+    start` that file is of the program there."""
     path = Path((RUN / "root").read_text()) / "device-plugins/kubelet_internal_checkpoint"
     path.parent.mkdir(parents=True, exist_ok=True)
     data = json.loads(path.read_text())["Data"] if path.exists() else {"PodDeviceEntries": None, "RegisteredDevices": {}}
@@ -520,7 +521,7 @@ def add_devices(uid, container, given, answer=""):
         if not match:
             raise Problem(f"not RESOURCE=NODE:ID: {text!r}")
         resource, node, device = match.groups()
-        blank = {"PodUID": uid, "ContainerName": container, "ResourceName": resource, "DeviceIDs": {}, "AllocResp": answer}
+        blank = {"PodUID": uid, "ContainerName": container, "ResourceName": resource, "DeviceIDs": {}, "AllocResp": ""}
         entry = entries.setdefault((uid, container, resource), blank)
         entry["DeviceIDs"].setdefault(node, []).append(device)
         registered = data["RegisteredDevices"].setdefault(resource, [])
@@ -563,8 +564,6 @@ def allocate_devices(uid, container, options):
             f"{one['host']}:{one['container']}:{'ro' if one['read_only'] else 'rw'}" for one in answer["mounts"]
         ]
         options["plugin_device"] = options["plugin_device"] + answer["devices"]
-        given = [f"{resource}=-1:{device}" for device in answer["ids"]]
-        add_devices(uid, container, given, base64.b64encode(bytes.fromhex(answer["bytes"])).decode())
 
 
 def do_devices_start(_args):
