@@ -1,0 +1,18 @@
+#![doc = include_str!("../README.md")]
+
+mod allocate;
+mod cdi;
+mod connections;
+mod container_files;
+mod daemon;
+mod offer;
+mod plugin;
+pub mod program;
+mod registration;
+mod service;
+mod status;
+#[cfg(test)]
+mod tests;
+
+/// The extended resource that pods ask for.
+pub const RESOURCE: &str = "stelia.io/vm";
