@@ -5,6 +5,8 @@ mod cdi;
 mod connections;
 mod container_files;
 mod daemon;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod offer;
 mod plugin;
 pub mod program;
