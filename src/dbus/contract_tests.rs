@@ -194,6 +194,7 @@ async fn the_manager_tells_of_drift_of_kubelet_of_the_pool_and_of_nothing_else()
         ..Default::default()
     });
     let names = [
+        "AdmissionProblem",
         "DriftFound",
         "DriftRepaired",
         "KubeletProblem",

@@ -97,7 +97,8 @@ impl Manager {
 }
 
 /// The properties that may change, with the values that the getters below return.
-const PROPERTIES: [Property<Node>; 5] = [
+const PROPERTIES: [Property<Node>; 6] = [
+    ("AdmissionProblem", |node| node.admission_text().into()),
     ("KubeletProblem", |node| {
         node.kubelet_problem.as_deref().unwrap_or_default().into()
     }),
@@ -341,6 +342,11 @@ impl Manager {
             self.engine.verify_ledger().await
         })
         .await
+    }
+
+    #[zbus(property)]
+    fn admission_problem(&self) -> Result<String, Error> {
+        self.show(Node::admission_text)
     }
 
     #[zbus(property)]

@@ -33,11 +33,12 @@ fn they_are_the_committed_ones_and_right_by_syntax() {
 #[test]
 fn a_first_install_asks_the_preset_tells_the_bus_and_starts_what_is_enabled() {
     let calls = Root::new("steliad").install();
-    let preset = "systemctl --no-reload --quiet preset steliad-runner.socket steliad-kubelet.path steliad.service";
+    let preset = "systemctl --no-reload --quiet preset steliad-runner.socket steliad-kubelet.path steliad-device-plugin.path steliad.service";
     let reload = place(&calls, "systemctl daemon-reload");
     assert!(place(&calls, preset) < reload);
     assert!(reload < place(&calls, BUS_RELOADS));
-    for unit in ["steliad-runner.socket", "steliad-kubelet.path", "steliad.service"] {
+    let units = preset.split_once("preset ").expect("units").1;
+    for unit in units.split(' ') {
         assert!(
             place(&calls, BUS_RELOADS) < place(&calls, &format!("systemctl start {unit}")),
             "{unit}"
@@ -68,7 +69,8 @@ fn an_upgrade_restarts_the_daemon_stops_nothing_and_presets_nothing() {
     let calls = root.upgrade();
     let quiet = place(&calls, "systemctl try-restart steliad-quiet.service");
     assert!(place(&calls, "systemctl daemon-reload") < quiet);
-    assert!(quiet < place(&calls, "systemctl try-restart steliad.service"));
+    let daemon = place(&calls, "systemctl try-restart steliad.service");
+    assert!(quiet < daemon && daemon < place(&calls, "systemctl try-restart steliad-device-plugin.service"));
     place(&calls, INSERTS);
     for never in [
         "systemctl stop",
@@ -87,20 +89,25 @@ fn a_removal_stops_what_starts_the_daemon_first_and_gives_the_host_its_cpus_and_
     root.install();
     let calls = root.remove();
     let stops = "systemctl stop steliad-metrics.timer steliad-kubelet.path steliad-runner.socket steliad-kubelet.service steliad.service";
+    let plugin = place(
+        &calls,
+        "systemctl stop steliad-device-plugin.path steliad-device-plugin.service",
+    );
+    assert!(plugin < place(&calls, stops));
     let release = place(&calls, "steliad --release-host");
     assert!(place(&calls, stops) < release);
     let stops_quiet = place(&calls, "systemctl stop steliad-quiet.socket steliad-quiet.service");
     assert!(release < stops_quiet && stops_quiet < place(&calls, "steliad-quiet --restore"));
     assert_eq!(
         calls.iter().filter(|call| call.starts_with("systemctl stop")).count(),
-        2
+        3
     );
-    let disable = "systemctl --no-reload --quiet disable steliad-metrics.timer steliad-runner.socket steliad-kubelet.path steliad.service";
+    let disable = "systemctl --no-reload --quiet disable steliad-metrics.timer steliad-runner.socket steliad-kubelet.path steliad-device-plugin.path steliad.service";
     let reload = place(&calls, "systemctl daemon-reload");
     assert!(release < place(&calls, disable) && place(&calls, disable) < reload);
     place(
         &calls,
-        "systemctl reset-failed steliad.service steliad-quiet.service steliad-kubelet.service",
+        "systemctl reset-failed steliad.service steliad-quiet.service steliad-kubelet.service steliad-device-plugin.service",
     );
     place(&calls, "journalctl --update-catalog");
     assert!(reload < place(&calls, BUS_RELOADS));

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod admission;
 mod allocation;
 mod description;
 mod instance;
@@ -11,6 +12,7 @@ mod reasons;
 #[cfg(test)]
 mod tests;
 
+pub use admission::AdmissionProblem;
 pub use allocation::Allocation;
 pub use description::{Description, Usage};
 pub use instance::{Instance, PinnedThread};

@@ -179,6 +179,7 @@ impl PodConnection {
             self.ask(path, PROPERTIES, "GetAll", &(interface,)).await;
         }
         for name in [
+            "AdmissionProblem",
             "KubeletProblem",
             "DriftFound",
             "DriftRepaired",

@@ -11,6 +11,7 @@ use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, MemoryManagerState};
 use stelia_node_report::numa;
 
+use super::device_plugin;
 use crate::shared::files::kubelet_state;
 
 /// Why kubelet's configuration cannot be read.
@@ -47,7 +48,7 @@ impl KubeletFiles {
     /// Reads the files; `folder` is kubelet's root directory below `root`. `stopped`: no kubelet runs.
     pub(super) fn read(root: &Path, folder: &Path, stopped: bool, topology: Option<&Topology>) -> Self {
         let sys = root.join("sys");
-        let devices = folder.join("device-plugins").join(DEVICE_MANAGER_STATE);
+        let devices = device_plugin::plugins(root, folder).join(DEVICE_MANAGER_STATE);
         Self {
             stopped: stopped.then(|| kubeadm(root)).flatten(),
             cpus: kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse),

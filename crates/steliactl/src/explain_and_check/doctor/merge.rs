@@ -10,6 +10,7 @@ use stelia_kubelet::config::KubeletConfig;
 
 use super::Facts;
 use super::checks::{Finding, ok, warning};
+use super::device_plugin::RESOURCE;
 
 /// Warn if a merge takes at least this many seconds: kubelet admits no other pod meanwhile.
 const SLOW_MERGE_SECONDS: f64 = 10.0;
@@ -122,10 +123,15 @@ fn lists(facts: &Facts, kubelet: &KubeletConfig, nodes: &Nodes) -> Vec<(String, 
     lists
 }
 
-/// The resources whose devices may be bound to NUMA nodes: all but those of which pods have devices and none of these
+/// The resources whose devices may be bound to NUMA nodes: all but steliad's own, and those of which pods have devices and none of these
 /// has a node.
 fn aligned(devices: &DeviceManagerState) -> impl Iterator<Item = &str> {
-    devices.registered.keys().map(String::as_str).filter(|resource| {
+    let others = devices
+        .registered
+        .keys()
+        .map(String::as_str)
+        .filter(|name| *name != RESOURCE);
+    others.filter(|resource| {
         let mut given = devices
             .entries
             .iter()

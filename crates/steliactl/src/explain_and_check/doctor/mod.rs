@@ -3,6 +3,7 @@
 mod cgroups;
 mod checks;
 mod config;
+mod device_plugin;
 mod dra;
 mod facts;
 mod home;
@@ -89,6 +90,7 @@ pub(crate) async fn gather(root: &Path, described: Option<Description>) -> Exami
         if !cpus.is_empty() {
             facts.noise = Some(Noise::measure(root, &cpus).await);
         }
+        facts.device_plugin.admission_problem = Some(described.node.admission_text());
         facts.quiet = Some(Arc::unwrap_or_clone(described.node.quiet));
         facts.ledger = Some(Arc::unwrap_or_clone(described.node.ledger));
         facts.publishing = Some(Arc::unwrap_or_clone(described.node.publishing));

@@ -1,3 +1,4 @@
+mod device_plugin;
 mod interrupts;
 mod ledger;
 mod merge;
@@ -108,6 +109,7 @@ fn fit() -> Facts {
         ledger: None,
         publishing: None,
         published: publish::nothing(),
+        device_plugin: Default::default(),
         tracing: true,
         noise: None,
     }

@@ -1,0 +1,44 @@
+//! For `fuzz/`: an Allocate of whoever reaches the socket.
+
+use stelia_device_plugin_api::Status;
+use stelia_device_plugin_api::messages::{AllocateRequest, AllocateResponse};
+
+use crate::allocate::{Stock, allocate};
+use crate::container_files::{ContainerFiles, Paths};
+use crate::offer::Offer;
+
+/// How many devices there are.
+pub const DEVICES: u32 = 12;
+
+/// The answer, while VMs are admitted.
+pub fn answer(request: &AllocateRequest) -> Result<AllocateResponse, Status> {
+    let offer = Offer {
+        devices: DEVICES,
+        problem: None,
+    };
+    let paths = Paths {
+        runner: "/usr/bin/stelia-runner".into(),
+        socket_folder: "/run/stelia/runner".into(),
+        devices: vec!["/dev/kvm".into()],
+    };
+    let files = ContainerFiles {
+        problem: None,
+        devices: vec!["/dev/kvm".into()],
+    };
+    let stock = Stock {
+        offer: &offer,
+        paths: &paths,
+        files: &files,
+        cdi: false,
+    };
+    Ok(allocate(&stock, request)?)
+}
+
+/// The devices' IDs.
+pub fn ids() -> Vec<String> {
+    let offer = Offer {
+        devices: DEVICES,
+        problem: None,
+    };
+    offer.list().devices.into_iter().map(|device| device.id).collect()
+}

@@ -1,0 +1,339 @@
+//! What kubelet's device manager knows and decides, without I/O.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use stelia_device_plugin_api::HEALTHY;
+use stelia_device_plugin_api::messages::Device;
+use thiserror::Error;
+
+use crate::answer::Answer;
+
+/// Why a pod is rejected, in kubelet's words as far as they are known.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// No plugin has registered the resource since the checkpoint began.
+    #[error("cannot allocate unregistered device {0}")]
+    Unregistered(String),
+    /// The plugin is gone, or says that nothing is healthy.
+    #[error("no healthy devices present; cannot allocate unhealthy devices {0}")]
+    NoneHealthy(String),
+    /// Other containers have the rest.
+    #[error("requested number of devices unavailable for {resource}. Requested: {requested}, Available: {available}")]
+    TooFew {
+        /// The resource's name.
+        resource: String,
+        /// How many devices the container asks for.
+        requested: usize,
+        /// How many healthy devices are free.
+        available: usize,
+    },
+    /// A container has devices already, and asks for another number.
+    #[error("pod {pod} container {container} changed request for resource {resource} from {old} to {new}")]
+    Changed {
+        /// The pod's UID.
+        pod: String,
+        /// The container's name.
+        container: String,
+        /// The resource's name.
+        resource: String,
+        /// How many devices it has.
+        old: usize,
+        /// How many it asks for.
+        new: usize,
+    },
+}
+
+/// The devices of a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Allocation {
+    /// The pod's UID.
+    pub pod: String,
+    /// The container's name.
+    pub container: String,
+    /// The resource's name.
+    pub resource: String,
+    /// The devices' IDs.
+    pub devices: BTreeSet<String>,
+    /// What the plugin answered.
+    pub answer: Answer,
+}
+
+/// A resource and its plugin.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Resource {
+    /// The name of the plugin's socket.
+    pub endpoint: String,
+    /// Whether the plugin's stream of devices is open.
+    pub connected: bool,
+    /// How many lists of devices the plugin that registered last has sent.
+    pub lists: u64,
+    /// The IDs of devices that can be allocated.
+    pub healthy: BTreeSet<String>,
+    /// The IDs of the others.
+    pub unhealthy: BTreeSet<String>,
+    /// The number of the registration that counts.
+    pub registration: u64,
+}
+
+/// What outlives a restart of kubelet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// The names of resources that plugins registered.
+    pub resources: BTreeSet<String>,
+    /// All allocations.
+    pub allocations: Vec<Allocation>,
+}
+
+/// Whether a container needs a call to the plugin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Choice {
+    /// It has its devices already.
+    Allocated(Answer),
+    /// These are to be asked for.
+    Devices(BTreeSet<String>),
+}
+
+/// All resources and allocations.
+#[derive(Debug, Default, Serialize)]
+pub struct Manager {
+    /// How many registrations were accepted since the start.
+    pub registrations: u64,
+    /// By name.
+    pub resources: BTreeMap<String, Resource>,
+    /// In the order in which they were made.
+    pub allocations: Vec<Allocation>,
+}
+
+impl Manager {
+    /// As after a start of kubelet: resources without devices until their plugins register.
+    pub fn new(checkpoint: Checkpoint) -> Self {
+        let names = checkpoint.resources.into_iter();
+        Self {
+            registrations: 0,
+            resources: names.map(|name| (name, Resource::default())).collect(),
+            allocations: checkpoint.allocations,
+        }
+    }
+
+    /// What is to be kept.
+    pub fn checkpoint(&self) -> Checkpoint {
+        Checkpoint {
+            resources: self.resources.keys().cloned().collect(),
+            allocations: self.allocations.clone(),
+        }
+    }
+
+    /// A plugin registered: the number of its registration. Devices stay as they were until it lists its own.
+    pub fn register(&mut self, name: &str, endpoint: &str) -> u64 {
+        self.registrations += 1;
+        let resource = self.resources.entry(name.to_owned()).or_default();
+        endpoint.clone_into(&mut resource.endpoint);
+        resource.registration = self.registrations;
+        resource.connected = true;
+        resource.lists = 0;
+        self.registrations
+    }
+
+    /// The plugin of this registration sent its devices.
+    pub fn list(&mut self, name: &str, registration: u64, devices: Vec<Device>) {
+        let Some(resource) = self.current(name, registration) else {
+            return;
+        };
+        resource.lists += 1;
+        let (healthy, unhealthy): (Vec<Device>, Vec<Device>) =
+            devices.into_iter().partition(|device| device.health == HEALTHY);
+        let ids = |devices: Vec<Device>| devices.into_iter().map(|device| device.id).collect();
+        resource.healthy = ids(healthy);
+        resource.unhealthy = ids(unhealthy);
+    }
+
+    /// The stream of this registration's plugin ended: its devices stay, and none can be allocated.
+    pub fn disconnect(&mut self, name: &str, registration: u64) {
+        if let Some(resource) = self.current(name, registration) {
+            resource.connected = false;
+            resource.unhealthy.append(&mut resource.healthy);
+        }
+    }
+
+    fn current(&mut self, name: &str, registration: u64) -> Option<&mut Resource> {
+        let resource = self.resources.get_mut(name)?;
+        (resource.registration == registration).then_some(resource)
+    }
+
+    /// Which devices a container would get.
+    ///
+    /// # Errors
+    ///
+    /// See [`Refusal`].
+    pub fn choose(&self, pod: &str, container: &str, resource: &str, count: usize) -> Result<Choice, Refusal> {
+        let of_container = |one: &&Allocation| one.pod == pod && one.container == container && one.resource == resource;
+        if let Some(allocation) = self.allocations.iter().find(of_container) {
+            let old = allocation.devices.len();
+            if old != count {
+                return Err(Refusal::Changed {
+                    pod: pod.to_owned(),
+                    container: container.to_owned(),
+                    resource: resource.to_owned(),
+                    old,
+                    new: count,
+                });
+            }
+            return Ok(Choice::Allocated(allocation.answer.clone()));
+        }
+        let Some(registered) = self.resources.get(resource) else {
+            return Err(Refusal::Unregistered(resource.to_owned()));
+        };
+        if registered.healthy.is_empty() {
+            return Err(Refusal::NoneHealthy(resource.to_owned()));
+        }
+        let allocations = self.allocations.iter().filter(|one| one.resource == resource);
+        let taken: BTreeSet<&String> = allocations.flat_map(|one| &one.devices).collect();
+        let mut free = registered.healthy.iter().filter(|id| !taken.contains(id));
+        let chosen: BTreeSet<String> = free.by_ref().take(count).cloned().collect();
+        if chosen.len() < count {
+            return Err(Refusal::TooFew {
+                resource: resource.to_owned(),
+                requested: count,
+                available: chosen.len(),
+            });
+        }
+        Ok(Choice::Devices(chosen))
+    }
+
+    /// The plugin has answered for a container.
+    pub fn allocate(&mut self, allocation: Allocation) {
+        self.allocations.push(allocation);
+    }
+
+    /// The pod has ended.
+    pub fn free(&mut self, pod: &str) {
+        self.allocations.retain(|one| one.pod != pod);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_device_plugin_api::UNHEALTHY;
+
+    use super::*;
+
+    const VM: &str = "stelia.io/vm";
+
+    fn devices(healthy: &[&str], unhealthy: &[&str]) -> Vec<Device> {
+        let device = |id: &&str, health: &str| Device {
+            id: (*id).to_owned(),
+            health: health.to_owned(),
+            topology: None,
+        };
+        let healthy = healthy.iter().map(|id| device(id, HEALTHY));
+        healthy
+            .chain(unhealthy.iter().map(|id| device(id, UNHEALTHY)))
+            .collect()
+    }
+
+    fn set(ids: &[&str]) -> BTreeSet<String> {
+        ids.iter().map(|id| (*id).to_owned()).collect()
+    }
+
+    fn with_two() -> (Manager, u64) {
+        let mut manager = Manager::default();
+        let registration = manager.register(VM, "vm.sock");
+        manager.list(VM, registration, devices(&["vm-0", "vm-1"], &[]));
+        (manager, registration)
+    }
+
+    fn give(manager: &mut Manager, pod: &str) -> Result<BTreeSet<String>, Refusal> {
+        let Choice::Devices(devices) = manager.choose(pod, "instance", VM, 1)? else {
+            panic!("{pod} has devices already");
+        };
+        manager.allocate(Allocation {
+            pod: pod.to_owned(),
+            container: "instance".to_owned(),
+            resource: VM.to_owned(),
+            devices: devices.clone(),
+            answer: Answer::default(),
+        });
+        Ok(devices)
+    }
+
+    #[test]
+    fn each_container_gets_a_device_of_its_own_until_none_is_left() {
+        let (mut manager, _) = with_two();
+        assert_eq!(give(&mut manager, "a"), Ok(set(&["vm-0"])));
+        assert_eq!(give(&mut manager, "b"), Ok(set(&["vm-1"])));
+        let refusal = give(&mut manager, "c").unwrap_err();
+        assert_eq!(
+            refusal.to_string(),
+            "requested number of devices unavailable for stelia.io/vm. Requested: 1, Available: 0"
+        );
+        manager.free("a");
+        assert_eq!(give(&mut manager, "c"), Ok(set(&["vm-0"])));
+    }
+
+    #[test]
+    fn a_container_that_starts_once_more_has_what_it_had() {
+        let (mut manager, _) = with_two();
+        give(&mut manager, "a").unwrap();
+        assert_eq!(
+            manager.choose("a", "instance", VM, 1),
+            Ok(Choice::Allocated(Answer::default()))
+        );
+        let refusal = manager.choose("a", "instance", VM, 2).unwrap_err();
+        assert!(
+            matches!(refusal, Refusal::Changed { old: 1, new: 2, .. }),
+            "{refusal:?}"
+        );
+    }
+
+    #[test]
+    fn what_the_plugin_calls_unhealthy_is_not_allocated() {
+        let (mut manager, registration) = with_two();
+        manager.list(VM, registration, devices(&["vm-1"], &["vm-0"]));
+        assert_eq!(give(&mut manager, "a"), Ok(set(&["vm-1"])));
+        manager.list(VM, registration, devices(&[], &["vm-0", "vm-1"]));
+        assert_eq!(
+            manager.choose("b", "instance", VM, 1),
+            Err(Refusal::NoneHealthy(VM.to_owned()))
+        );
+        assert_eq!(manager.resources[VM].lists, 3);
+    }
+
+    #[test]
+    fn a_plugin_that_is_gone_leaves_unhealthy_devices() {
+        let (mut manager, registration) = with_two();
+        manager.disconnect(VM, registration);
+        assert_eq!(
+            manager.choose("a", "instance", VM, 1),
+            Err(Refusal::NoneHealthy(VM.to_owned()))
+        );
+        assert_eq!(manager.resources[VM].unhealthy, set(&["vm-0", "vm-1"]));
+    }
+
+    #[test]
+    fn the_end_of_an_older_stream_and_its_lists_count_for_nothing() {
+        let (mut manager, old) = with_two();
+        let new = manager.register(VM, "vm.sock");
+        manager.list(VM, new, devices(&["vm-0"], &[]));
+        manager.list(VM, old, devices(&["other"], &[]));
+        manager.disconnect(VM, old);
+        assert!(manager.resources[VM].connected);
+        assert_eq!(manager.resources[VM].healthy, set(&["vm-0"]));
+    }
+
+    #[test]
+    fn after_a_restart_allocations_stand_and_no_device_is_there() {
+        let (mut manager, _) = with_two();
+        give(&mut manager, "a").unwrap();
+        let text = serde_json::to_string(&manager.checkpoint()).unwrap();
+        let mut manager = Manager::new(serde_json::from_str(&text).unwrap());
+        assert_eq!(give(&mut manager, "b"), Err(Refusal::NoneHealthy(VM.to_owned())));
+        let registration = manager.register(VM, "vm.sock");
+        manager.list(VM, registration, devices(&["vm-0", "vm-1"], &[]));
+        assert_eq!(give(&mut manager, "b"), Ok(set(&["vm-1"])));
+        assert_eq!(
+            manager.choose("a", "instance", "other.io/x", 1),
+            Err(Refusal::Unregistered("other.io/x".to_owned()))
+        );
+    }
+}
