@@ -1,5 +1,7 @@
 //! Both services over a socket, as kubelet and a plugin use them.
 
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 
 use futures_util::Stream;

@@ -1,6 +1,5 @@
 //! The connections to the plugin's socket.
 
-use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,12 +51,10 @@ pub(crate) async fn serve(listener: UnixListener, shared: Arc<Shared>) {
     }
 }
 
-fn connection(stream: UnixStream, peer: Peer, shared: Arc<Shared>) -> impl Future<Output = ()> {
-    async move {
-        let service = DevicePluginServer::new(Arc::new(Service { shared, peer }));
-        if let Err(error) = serve_connection(stream, service).await {
-            tracing::debug!("connection of process {}: {error}", shown(peer));
-        }
+async fn connection(stream: UnixStream, peer: Peer, shared: Arc<Shared>) {
+    let service = DevicePluginServer::new(Arc::new(Service { shared, peer }));
+    if let Err(error) = serve_connection(stream, service).await {
+        tracing::debug!("connection of process {}: {error}", shown(peer));
     }
 }
 

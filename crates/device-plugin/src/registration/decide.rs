@@ -59,9 +59,9 @@ struct Accepted {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Past {
     accepted: Option<Accepted>,
-    /// Of making the socket.
+    /// Failures to make the socket.
     socket: Failures,
-    /// Of registering with the kubelet of this socket.
+    /// Failures to register with the kubelet of this socket.
     registering: (Option<FileId>, Failures),
 }
 

@@ -75,7 +75,7 @@ impl FolderWatch {
                 .folder
                 .ancestors()
                 .find(|below| below.parent() == Some(&closest.path));
-            if !below.is_some_and(|below| below.symlink_metadata().is_ok()) {
+            if below.is_none_or(|below| below.symlink_metadata().is_err()) {
                 return Ok(false);
             }
         }
