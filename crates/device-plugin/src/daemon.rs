@@ -27,6 +27,10 @@ const BUS_TIMEOUT: Duration = Duration::from_secs(3);
 /// one that admits VMs.
 const CHECK_INTERVAL: Duration = Duration::from_secs(3);
 
+/// Limit of the time until devices are unhealthy after the daemon has stopped to answer.
+const MAX_DELAY: Duration = Duration::from_secs(5);
+const _: () = assert!(CHECK_INTERVAL.as_millis() + CALL_TIMEOUT.as_millis() < MAX_DELAY.as_millis());
+
 /// The pause before the bus is tried again.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
