@@ -209,7 +209,7 @@ async fn problem(properties: &PropertiesProxy<'_>) -> Result<Option<String>, Str
 
 fn capacity(json: &str) -> Option<u32> {
     let description: Description = serde_json::from_str(json).ok()?;
-    description.vm_capacity()
+    Some(description.vm_capacity())
 }
 
 fn closed() -> zbus::Error {

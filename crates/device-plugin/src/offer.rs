@@ -29,8 +29,7 @@ impl Offer {
     pub(crate) fn new(settings: &DevicePluginSettings, admission: &Admission) -> Self {
         let devices = settings.vms.or(admission.capacity);
         let unknown = devices.is_none().then(|| {
-            "how many VMs the node has room for is not known, because steliad does not know kubelet's configuration; the setting \
-             device-plugin-vms replaces it"
+            "steliad has not said for how many VMs the node has room; the setting device-plugin-vms replaces that"
                 .to_owned()
         });
         Self {

@@ -35,26 +35,28 @@ impl Description {
         reserved.and_then(|list| list.parse().ok()).unwrap_or_default()
     }
 
-    /// The largest number of VMs that the node has room for, those that run included: one for each online CPU that can be exclusive. `None` while
-    /// kubelet's configuration is needed for that and not known.
-    pub fn vm_capacity(&self) -> Option<u32> {
+    /// The largest number of VMs that the node has room for, those that run included: one for each online CPU that can be exclusive. Where
+    /// kubelet's configuration would say which these are and is not known, all online CPUs count: kubelet itself bounds the CPUs that pods get.
+    pub fn vm_capacity(&self) -> u32 {
         let online = self.node.topology.online();
         let unreserved = |reserved: &CpuSet| online.len() - online.intersection(reserved).len();
         let free = match &self.node.pools {
             Some(pools) => unreserved(&pools.reserved),
-            None => {
-                let named = self.kubelet_reserved();
-                let config = KubeletConfig::deserialize(&self.kubelet_config).ok();
-                let config = config.filter(|_| self.kubelet_config.get("problem").is_none())?;
-                match named.is_empty() {
-                    true => online
-                        .len()
-                        .saturating_sub(config.reserved_count().ok()?.try_into().ok()?),
-                    false => unreserved(&named),
-                }
+            None if self.kubelet_reserved().is_empty() => {
+                online.len().saturating_sub(self.reserved_count().unwrap_or(0))
             }
+            None => unreserved(&self.kubelet_reserved()),
         };
-        u32::try_from(free).ok()
+        u32::try_from(free).unwrap_or(u32::MAX)
+    }
+
+    /// How many CPUs kubelet reserves by amount; `None` if its configuration is not known.
+    fn reserved_count(&self) -> Option<usize> {
+        if self.kubelet_config.get("problem").is_some() {
+            return None;
+        }
+        let config = KubeletConfig::deserialize(&self.kubelet_config).ok()?;
+        config.reserved_count().ok()?.try_into().ok()
     }
 }
 
@@ -101,25 +103,25 @@ mod tests {
             };
             description.vm_capacity()
         };
-        assert_eq!(room(json!({}), None), Some(8));
+        assert_eq!(room(json!({}), None), 8);
         // CPU 9 is not online.
-        assert_eq!(room(json!({"reservedSystemCPUs": "0-1,9"}), None), Some(6));
+        assert_eq!(room(json!({"reservedSystemCPUs": "0-1,9"}), None), 6);
         let amounts = json!({"kubeReserved": {"cpu": "500m"}, "systemReserved": {"cpu": "1"}});
-        assert_eq!(room(amounts, None), Some(6));
+        assert_eq!(room(amounts, None), 6);
         let both = json!({"reservedSystemCPUs": "0", "kubeReserved": {"cpu": "2"}});
-        assert_eq!(room(both, None), Some(7));
-        assert_eq!(room(json!({"kubeReserved": {"cpu": "100"}}), None), Some(0));
+        assert_eq!(room(both, None), 7);
+        assert_eq!(room(json!({"kubeReserved": {"cpu": "100"}}), None), 0);
         for unknown in [
             json!({"problem": "none runs"}),
             json!({"kubeReserved": {"cpu": "much"}}),
             Value::Null,
         ] {
-            assert_eq!(room(unknown, None), None);
+            assert_eq!(room(unknown, None), 8);
         }
         let pools = Pools {
             reserved: "0-2".parse().unwrap(),
             ..Pools::default()
         };
-        assert_eq!(room(json!({"problem": "none runs"}), Some(Arc::new(pools))), Some(5));
+        assert_eq!(room(json!({"problem": "none runs"}), Some(Arc::new(pools))), 5);
     }
 }
