@@ -15,8 +15,8 @@ use crate::device_plugin::{VMS, devices};
 use crate::key::{Key, choice, key};
 use crate::ledger::{size, size_text};
 use crate::{
-    AdoptRule, DevicePluginSettings, FloatPolicy, IrqSteering, LatencyLevel, LedgerSettings, Partition, PlacementPolicy, Publish,
-    QuietSettings, Sample, TreeHome, VfioIrqs,
+    AdoptRule, DevicePluginSettings, FloatPolicy, IrqSteering, LatencyLevel, LedgerSettings, Partition,
+    PlacementPolicy, Publish, QuietSettings, Sample, TreeHome, VfioIrqs,
 };
 
 /// Most folders of `runtime-state`.

@@ -237,7 +237,10 @@ fn a_list_or_an_object_is_known_by_its_members() {
         let value = serde_json::from_str(text).expect("JSON");
         documented.wrong("status", &value).join("; ")
     };
-    assert_eq!(found(r#"{"cpus":{"shared":"0"},"states":[[1]],"vms":[{"ids":{"a":1}}],"maybe":null}"#), "");
+    assert_eq!(
+        found(r#"{"cpus":{"shared":"0"},"states":[[1]],"vms":[{"ids":{"a":1}}],"maybe":null}"#),
+        ""
+    );
     assert_eq!(
         found(r#"{"cpus":null,"states":[1],"vms":{}}"#),
         "cpus is null, not object; states[] is 1, not list; vms is {}, not list; maybe is missing"
