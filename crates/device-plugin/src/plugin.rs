@@ -37,7 +37,8 @@ pub(crate) async fn run(configuration: Configuration) -> Result<std::convert::In
         cdi_folder,
     } = configuration;
     let admission = watch::Sender::new(unknown());
-    let offers = watch::Sender::new(Offer::new(&settings, &unknown()));
+    let first = Offer::new(&settings, &unknown());
+    let offers = watch::Sender::new(first.clone());
     let kubelet_changed = Arc::new(Notify::new());
     let follower = Follower {
         bus,
@@ -53,10 +54,10 @@ pub(crate) async fn run(configuration: Configuration) -> Result<std::convert::In
     let registrar = Registrar {
         folder,
         shared: Shared::new(offers.subscribe(), paths, settings.cdi.then_some(cdi_folder)),
-        state: watch::Sender::new(Registration::Not("the program has just started".to_owned())),
+        state: watch::Sender::new(Registration::Starting),
         registered: kubelet_changed,
     };
-    let report = status::report(offers.subscribe(), registrar.state.subscribe());
+    let report = status::report(first, offers.subscribe(), registrar.state.subscribe());
     tokio::select! {
         () = follower.follow() => std::future::pending().await,
         () = offer(&settings, admission.subscribe(), &offers) => std::future::pending().await,

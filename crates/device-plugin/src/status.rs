@@ -6,28 +6,24 @@ use tokio::sync::watch;
 use crate::offer::Offer;
 use crate::registration::Registration;
 
-/// Reports each change, once.
-pub(crate) async fn report(mut offers: watch::Receiver<Offer>, mut registrations: watch::Receiver<Registration>) {
-    let mut before: Option<(Option<String>, Registration, u32)> = None;
+/// Reports each change after `first`, once. What is known before anything was asked is no message.
+pub(crate) async fn report(
+    first: Offer,
+    mut offers: watch::Receiver<Offer>,
+    mut registrations: watch::Receiver<Registration>,
+) {
+    let mut before = (first, Registration::Starting);
     loop {
-        let offer = offers.borrow_and_update().clone();
-        let registration = registrations.borrow_and_update().clone();
-        notify(&[NotifyState::Status(&line(&offer, &registration))]);
-        if before.as_ref().is_none_or(|(problem, ..)| *problem != offer.problem) {
-            match &offer.problem {
-                Some(problem) => tracing::warn!("no VM can be admitted: {problem}"),
-                None => tracing::info!("VMs can be admitted: {} devices are healthy", offer.devices),
-            }
-        } else if before.as_ref().is_some_and(|(.., devices)| *devices != offer.devices) {
-            tracing::info!("{} devices are offered", offer.devices);
+        let now = (
+            offers.borrow_and_update().clone(),
+            registrations.borrow_and_update().clone(),
+        );
+        notify(&[NotifyState::Status(&line(&now.0, &now.1))]);
+        log_offer(&before.0, &now.0);
+        if before.1 != now.1 {
+            log_registration(&now.1);
         }
-        if before.as_ref().is_none_or(|(_, before, _)| *before != registration) {
-            match &registration {
-                Registration::Registered => tracing::info!("registered with kubelet"),
-                Registration::Not(problem) => tracing::warn!("not registered with kubelet: {problem}"),
-            }
-        }
-        before = Some((offer.problem, registration, offer.devices));
+        before = now;
         tokio::select! {
             Ok(()) = offers.changed() => {}
             Ok(()) = registrations.changed() => {}
@@ -36,9 +32,29 @@ pub(crate) async fn report(mut offers: watch::Receiver<Offer>, mut registrations
     }
 }
 
+fn log_offer(before: &Offer, now: &Offer) {
+    match &now.problem {
+        Some(problem) if before.problem.as_ref() != Some(problem) => {
+            tracing::warn!("no VM can be admitted: {problem}");
+        }
+        None if before != now => tracing::info!("VMs can be admitted: {} devices are healthy", now.devices),
+        _ if before.devices != now.devices => tracing::info!("{} devices are offered", now.devices),
+        _ => {}
+    }
+}
+
+fn log_registration(now: &Registration) {
+    match now {
+        Registration::Starting => {}
+        Registration::Registered => tracing::info!("registered with kubelet"),
+        Registration::Not(problem) => tracing::warn!("not registered with kubelet: {problem}"),
+    }
+}
+
 /// The line of `systemctl status`.
 fn line(offer: &Offer, registration: &Registration) -> String {
     let registered = match registration {
+        Registration::Starting => "starting".to_owned(),
         Registration::Registered => "registered".to_owned(),
         Registration::Not(problem) => format!("not registered: {problem}"),
     };

@@ -35,6 +35,8 @@ const WATCH_PAUSE: Duration = Duration::from_secs(10);
 /// Whether kubelet knows the plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Registration {
+    /// Nothing was tried yet.
+    Starting,
     Registered,
     /// Why not.
     Not(String),

@@ -183,5 +183,11 @@ mod tests {
             "{error}"
         );
         assert!(!error.needs_new_process());
+        let read_only = SocketError::System {
+            operation: "listen on",
+            path: "/a".into(),
+            cause: rustix::io::Errno::ROFS.into(),
+        };
+        assert!(read_only.needs_new_process());
     }
 }
