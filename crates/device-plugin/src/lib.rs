@@ -17,4 +17,4 @@ mod status;
 mod tests;
 
 /// The extended resource that pods ask for.
-pub const RESOURCE: &str = "stelia.io/vm";
+pub const RESOURCE: &str = stelia_api::VM_RESOURCE;
