@@ -172,7 +172,10 @@ fn kvm(facts: &Facts) -> Finding {
             "switch on VT-x or AMD-V in the firmware; where this host is a VM, nested virtualization in the hypervisor below"
         }
     };
-    warning("/dev/kvm is not there: guests are emulated", cure)
+    warning(
+        "/dev/kvm is not there: QEMU can only emulate guests, and pods with stelia.io/vm are refused",
+        cure,
+    )
 }
 
 fn policy(facts: &Facts) -> Finding {

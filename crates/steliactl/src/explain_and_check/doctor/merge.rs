@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 
 use kubelet_planner::merge::{Policy, effort};
+use stelia_api::VM_RESOURCE;
 use stelia_cpus::Topology;
 use stelia_kubelet::DeviceManagerState;
 use stelia_kubelet::config::KubeletConfig;
 
 use super::Facts;
 use super::checks::{Finding, ok, warning};
-use super::device_plugin::RESOURCE;
 
 /// Warn if a merge takes at least this many seconds: kubelet admits no other pod meanwhile.
 const SLOW_MERGE_SECONDS: f64 = 10.0;
@@ -130,7 +130,7 @@ fn aligned(devices: &DeviceManagerState) -> impl Iterator<Item = &str> {
         .registered
         .keys()
         .map(String::as_str)
-        .filter(|name| *name != RESOURCE);
+        .filter(|name| *name != VM_RESOURCE);
     others.filter(|resource| {
         let mut given = devices
             .entries

@@ -31,6 +31,7 @@ use crate::shared::daemon::Description;
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, table};
 pub(crate) use cgroups::Misplaced;
 pub use checks::checks;
+pub(crate) use device_plugin::status as plugin_status;
 pub use facts::Facts;
 pub(super) use facts::systemd;
 pub(crate) use home::KubeletHome;
@@ -80,10 +81,11 @@ const COLUMNS: [Column<Check>; 3] = [
 #[derive(Debug, Serialize)]
 pub(crate) struct Examined(Vec<Check>);
 
-/// Runs all checks; `root` is `/`. What only the daemon knows is `None` where it does not answer; where it knows of VMs with CPUs
-/// their noise is measured, which takes a second.
-pub(crate) async fn gather(root: &Path, described: Option<Description>) -> Examined {
+/// Runs all checks; `root` is `/`, `plugin_status` what systemd says of the device plugin. What only the daemon knows is `None` where it does
+/// not answer; where it knows of VMs with CPUs their noise is measured, which takes a second.
+pub(crate) async fn gather(root: &Path, described: Option<Description>, plugin_status: Option<String>) -> Examined {
     let mut facts = Facts::read(root);
+    facts.device_plugin.status = plugin_status;
     if let Some(described) = described {
         let instances = described.node.instances.values();
         let cpus = instances.fold(CpuSet::new(), |all, one| all.union(&one.exclusive));

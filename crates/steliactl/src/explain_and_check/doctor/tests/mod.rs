@@ -109,7 +109,12 @@ fn fit() -> Facts {
         ledger: None,
         publishing: None,
         published: publish::nothing(),
-        device_plugin: Default::default(),
+        device_plugin: super::device_plugin::DevicePlugin {
+            has_folder: Ok(false),
+            runs: false,
+            status: None,
+            admission_problem: None,
+        },
         tracing: true,
         noise: None,
     }
