@@ -49,7 +49,7 @@ pub(crate) async fn run(configuration: Configuration) -> Result<std::convert::In
     let paths = Paths {
         runner,
         socket_folder,
-        devices: settings.devices.clone(),
+        devices: settings.device_nodes.clone(),
     };
     let registrar = Registrar {
         folder,

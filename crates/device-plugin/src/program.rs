@@ -28,7 +28,7 @@ const BLOCKING_THREADS: usize = 2;
 /// Offers VMs to kubelet as the resource stelia.io/vm, while steliad admits them.
 ///
 /// A container that asks for stelia.io/vm gets the runner, the directory of its socket, and the device nodes of a VM. The settings
-/// device-plugin-vms, device-plugin-devices and device-plugin-cdi are in steliad.toml(5).
+/// device-plugin-vms, device-plugin-device-nodes and device-plugin-cdi are in steliad.toml(5).
 #[derive(Debug, Parser)]
 #[command(name = "stelia-device-plugin", version)]
 pub struct Arguments {

@@ -12,17 +12,17 @@ pub struct DevicePluginSettings {
     /// How many VMs the node offers, 1 to 1024. `None`: as many as it has CPUs that can be exclusive.
     pub vms: Option<u32>,
     /// The device nodes that a container gets, as far as they exist: at most 16 absolute paths below `/dev`, none twice.
-    pub devices: Vec<PathBuf>,
+    pub device_nodes: Vec<PathBuf>,
     /// Whether kubelet is also given CDI names (Container Device Interface) of what a container gets.
     pub cdi: bool,
 }
 
 impl Default for DevicePluginSettings {
     fn default() -> Self {
-        let devices = ["/dev/kvm", "/dev/vhost-net", "/dev/vhost-vsock", "/dev/net/tun"];
+        let device_nodes = ["/dev/kvm", "/dev/vhost-net", "/dev/vhost-vsock", "/dev/net/tun"];
         Self {
             vms: None,
-            devices: devices.map(PathBuf::from).into(),
+            device_nodes: device_nodes.map(PathBuf::from).into(),
             cdi: false,
         }
     }
@@ -32,11 +32,11 @@ impl Default for DevicePluginSettings {
 pub(crate) const VMS: RangeInclusive<u64> = 1..=1024;
 
 /// Most device nodes of a container.
-const MAX_DEVICES: usize = 16;
+const MAX_DEVICE_NODES: usize = 16;
 
 /// A list of device nodes; `None` if it is not allowed.
-pub(crate) fn devices(value: &Value) -> Option<Vec<PathBuf>> {
-    let words = value.as_array().filter(|words| words.len() <= MAX_DEVICES)?;
+pub(crate) fn device_nodes(value: &Value) -> Option<Vec<PathBuf>> {
+    let words = value.as_array().filter(|words| words.len() <= MAX_DEVICE_NODES)?;
     let paths = words.iter().map(|word| device(word.as_str()?));
     let paths: Vec<PathBuf> = paths.collect::<Option<_>>()?;
     let different: BTreeSet<&PathBuf> = paths.iter().collect();
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     fn list(paths: &[&str]) -> Option<Vec<PathBuf>> {
-        devices(&Value::from(paths.to_vec()))
+        device_nodes(&Value::from(paths.to_vec()))
     }
 
     #[test]
@@ -85,10 +85,10 @@ mod tests {
             assert_eq!(list(&[wrong]), None, "{wrong:?}");
         }
         assert_eq!(list(&["/dev/kvm", "/dev/kvm"]), None);
-        let many: Vec<String> = (0..=MAX_DEVICES).map(|number| format!("/dev/{number}")).collect();
+        let many: Vec<String> = (0..=MAX_DEVICE_NODES).map(|number| format!("/dev/{number}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         assert_eq!(list(&many), None);
-        assert_eq!(list(&many[1..]).map(|paths| paths.len()), Some(MAX_DEVICES));
-        assert_eq!(devices(&Value::from("/dev/kvm")), None);
+        assert_eq!(list(&many[1..]).map(|paths| paths.len()), Some(MAX_DEVICE_NODES));
+        assert_eq!(device_nodes(&Value::from("/dev/kvm")), None);
     }
 }

@@ -11,7 +11,7 @@ use stelia_allocator::{
 use stelia_kubelet::home::AUTO;
 use toml::Value;
 
-use crate::device_plugin::{VMS, devices};
+use crate::device_plugin::{VMS, device_nodes};
 use crate::key::{Key, choice, key};
 use crate::ledger::{size, size_text};
 use crate::{
@@ -238,10 +238,10 @@ pub(crate) const KEYS: [Key<Settings>; 31] = [
         |vms| vms.map_or(AUTO.into(), |vms| Value::Integer(vms.into()))
     ),
     key!(
-        "device-plugin-devices",
+        "device-plugin-device-nodes",
         ["a list of at most 16 different absolute paths below /dev"],
-        device_plugin.devices,
-        devices,
+        device_plugin.device_nodes,
+        device_nodes,
         |nodes| paths(nodes)
     ),
     key!(

@@ -100,8 +100,8 @@ fn a_value_that_is_not_allowed_says_what_is_and_in_which_file() {
         ("device-plugin-vms = 0", "auto or 1 to 1024"),
         ("device-plugin-vms = 1025", "auto or 1 to 1024"),
         ("device-plugin-vms = \"8\"", "auto or 1 to 1024"),
-        ("device-plugin-devices = \"/dev/kvm\"", "paths below /dev"),
-        ("device-plugin-devices = [\"/etc/shadow\"]", "paths below /dev"),
+        ("device-plugin-device-nodes = \"/dev/kvm\"", "paths below /dev"),
+        ("device-plugin-device-nodes = [\"/etc/shadow\"]", "paths below /dev"),
         ("device-plugin-cdi = 1", "true or false"),
         ("numa-topology-alignment-policy = \"Single\"", "SingleNUMANode"),
     ] {
@@ -135,10 +135,10 @@ fn what_is_printed_gives_the_same_settings_and_tells_where_each_came_from() {
 #[test]
 fn the_device_plugins_settings_are_read_and_printed() {
     let text =
-        "device-plugin-vms = 8\ndevice-plugin-devices = [\"/dev/kvm\", \"/dev/net/tun\"]\ndevice-plugin-cdi = true";
+        "device-plugin-vms = 8\ndevice-plugin-device-nodes = [\"/dev/kvm\", \"/dev/net/tun\"]\ndevice-plugin-cdi = true";
     let loaded = load(tree(&[("etc/stelia/steliad.toml", text)]).path()).unwrap();
     let plugin = &loaded.settings.device_plugin;
-    assert_eq!((plugin.vms, plugin.devices.len(), plugin.cdi), (Some(8), 2, true));
+    assert_eq!((plugin.vms, plugin.device_nodes.len(), plugin.cdi), (Some(8), 2, true));
     let printed = Fragment::parse(&loaded.print(), Path::new("printed")).unwrap();
     assert_eq!(printed.check().unwrap().settings, loaded.settings);
 }

@@ -50,7 +50,7 @@ impl Node {
         let devices = ["/dev/null", "/dev/no-such-device"].map(PathBuf::from).into();
         let mut settings = DevicePluginSettings {
             vms: Some(2),
-            devices,
+            device_nodes: devices,
             cdi: false,
         };
         change(&mut settings);
