@@ -11,6 +11,7 @@ use tokio::net::UnixStream;
 
 use crate::folder;
 use crate::kubelet::Kubelet;
+use crate::manager::Container;
 
 /// What is asked.
 #[derive(Debug, Serialize, Deserialize)]
@@ -28,6 +29,8 @@ pub enum Request {
         resource: String,
         /// How many devices.
         count: usize,
+        /// Whether a kubelet that starts finds the container running.
+        runs: bool,
     },
     /// The pod has ended.
     Free {
@@ -76,10 +79,18 @@ async fn answer(kubelet: &Kubelet, stream: UnixStream) -> anyhow::Result<()> {
             container,
             resource,
             count,
-        } => match kubelet.allocate(&pod, &container, &resource, count).await {
-            Ok(answer) => serde_json::to_value(answer).context("write JSON"),
-            Err(error) => Err(error),
-        },
+            runs,
+        } => {
+            let container = Container {
+                pod: &pod,
+                name: &container,
+                runs,
+            };
+            match kubelet.allocate(container, &resource, count).await {
+                Ok(answer) => serde_json::to_value(answer).context("write JSON"),
+                Err(error) => Err(error),
+            }
+        }
         Request::Free { pod } => kubelet.free(&pod).map(|()| json!(null)),
     };
     let reply = match done {

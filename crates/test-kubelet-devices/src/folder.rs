@@ -2,11 +2,10 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::Context;
-use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 use tokio::net::UnixListener;
 
 /// Permission bits of the folder when kubelet makes it.
@@ -14,7 +13,7 @@ const FOLDER_MODE: u32 = 0o750;
 /// Permission bits of sockets that only root opens.
 const SOCKET_MODE: u32 = 0o600;
 
-/// Makes the folder, or removes every file in it except kubelet's checkpoint. Folders in it stay.
+/// Makes the folder, or removes the sockets in it, as kubelet does; other files and folders stay.
 ///
 /// # Errors
 ///
@@ -30,10 +29,9 @@ pub fn wipe(folder: &Path) -> anyhow::Result<()> {
         let entry = entry.with_context(|| format!("list {}", folder.display()))?;
         let path = entry.path();
         let kind = entry.file_type().with_context(|| format!("stat {}", path.display()))?;
-        if kind.is_dir() || entry.file_name() == DEVICE_MANAGER_STATE {
-            continue;
+        if kind.is_socket() {
+            remove(&path)?;
         }
-        remove(&path)?;
     }
     Ok(())
 }
@@ -62,16 +60,27 @@ pub fn listen(path: &Path) -> anyhow::Result<UnixListener> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use stelia_device_plugin_api::PLUGIN_FOLDER;
+    use stelia_kubelet::devices::{self, DEVICE_MANAGER_STATE};
+
     use super::*;
 
     #[test]
-    fn a_start_removes_sockets_and_leaves_the_checkpoint_and_folders() {
+    fn the_plugins_folder_and_kubelets_are_the_same() {
+        assert_eq!(PLUGIN_FOLDER, devices::PLUGIN_FOLDER);
+    }
+
+    #[test]
+    fn a_start_removes_sockets_and_leaves_files_and_folders() {
         let above = tempfile::tempdir().unwrap();
         let folder = above.path().join("kubelet/device-plugins");
         wipe(&folder).unwrap();
-        for name in ["vm.sock", DEVICE_MANAGER_STATE, "DEPRECATION"] {
+        for name in [DEVICE_MANAGER_STATE, "DEPRECATION"] {
             fs::write(folder.join(name), "").unwrap();
         }
+        UnixListener::bind(folder.join("vm.sock")).unwrap();
         fs::create_dir(folder.join("deeper")).unwrap();
         wipe(&folder).unwrap();
         let mut names: Vec<_> = fs::read_dir(&folder)
@@ -79,6 +88,6 @@ mod tests {
             .map(|one| one.unwrap().file_name())
             .collect();
         names.sort();
-        assert_eq!(names, ["deeper", DEVICE_MANAGER_STATE]);
+        assert_eq!(names, ["DEPRECATION", "deeper", DEVICE_MANAGER_STATE]);
     }
 }

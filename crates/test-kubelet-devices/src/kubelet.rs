@@ -17,7 +17,7 @@ use stelia_device_plugin_api::{KUBELET_SOCKET, Status, VERSION};
 use tokio::task::AbortHandle;
 
 use crate::answer::Answer;
-use crate::manager::{Allocation, Choice, Manager};
+use crate::manager::{Allocation, Choice, Container, Manager};
 use crate::{checkpoint, folder};
 
 /// How long a plugin may take to answer. kubelet itself bounds only connecting.
@@ -26,7 +26,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// kubelet, while it runs.
 pub struct Kubelet {
     folder: PathBuf,
-    checkpoint: PathBuf,
+    state: PathBuf,
     manager: Mutex<Manager>,
     plugins: Mutex<BTreeMap<String, Plugin>>,
     /// Containers are admitted one after the other.
@@ -49,24 +49,24 @@ pub fn in_go(status: &Status) -> String {
 }
 
 impl Kubelet {
-    /// A start: the folder is wiped, allocations are read from the checkpoint.
+    /// A start: the folder is wiped, allocations are read from `state`.
     ///
     /// # Errors
     ///
-    /// What the file system refused, or a checkpoint that is not one.
-    pub fn start(folder: &Path, checkpoint: &Path) -> anyhow::Result<Arc<Self>> {
+    /// What the file system refused, or a file that has no such state.
+    pub fn start(folder: &Path, state: &Path) -> anyhow::Result<Arc<Self>> {
         folder::wipe(folder)?;
-        let manager = match fs::read(checkpoint) {
+        let manager = match fs::read(state) {
             Ok(bytes) => {
                 let read = serde_json::from_slice(&bytes);
-                Manager::new(read.with_context(|| format!("parse {}", checkpoint.display()))?)
+                Manager::new(read.with_context(|| format!("parse {}", state.display()))?)
             }
             Err(cause) if cause.kind() == ErrorKind::NotFound => Manager::default(),
-            Err(cause) => return Err(cause).with_context(|| format!("read {}", checkpoint.display())),
+            Err(cause) => return Err(cause).with_context(|| format!("read {}", state.display())),
         };
         Ok(Arc::new(Self {
             folder: folder.to_owned(),
-            checkpoint: checkpoint.to_owned(),
+            state: state.to_owned(),
             manager: Mutex::new(manager),
             plugins: Mutex::new(BTreeMap::new()),
             admission: tokio::sync::Mutex::new(()),
@@ -110,9 +110,9 @@ impl Kubelet {
     /// # Errors
     ///
     /// Why the pod is rejected.
-    pub async fn allocate(&self, pod: &str, container: &str, resource: &str, count: usize) -> anyhow::Result<Answer> {
+    pub async fn allocate(&self, container: Container<'_>, resource: &str, count: usize) -> anyhow::Result<Answer> {
         let _turn = self.admission.lock().await;
-        let chosen = lock(&self.manager).choose(pod, container, resource, count)?;
+        let chosen = lock(&self.manager).choose(container, resource, count)?;
         let devices = match chosen {
             Choice::Allocated(answer) => return Ok(answer),
             Choice::Devices(devices) => devices,
@@ -136,8 +136,8 @@ impl Kubelet {
         };
         let answer = Answer::new(ids, response);
         lock(&self.manager).allocate(Allocation {
-            pod: pod.to_owned(),
-            container: container.to_owned(),
+            pod: container.pod.to_owned(),
+            container: container.name.to_owned(),
             resource: resource.to_owned(),
             devices,
             answer: answer.clone(),
@@ -150,7 +150,7 @@ impl Kubelet {
     ///
     /// # Errors
     ///
-    /// The checkpoint could not be written.
+    /// A file could not be written.
     pub fn free(&self, pod: &str) -> anyhow::Result<()> {
         lock(&self.manager).free(pod);
         self.save()
@@ -159,8 +159,8 @@ impl Kubelet {
     /// Writes what outlives this process: a file of its own, and kubelet's, which others read.
     fn save(&self) -> anyhow::Result<()> {
         let manager = lock(&self.manager);
-        let bytes = serde_json::to_vec(&manager.checkpoint()).context("write JSON")?;
-        fs::write(&self.checkpoint, bytes).with_context(|| format!("write {}", self.checkpoint.display()))?;
+        let bytes = serde_json::to_vec(&manager.saved()).context("write JSON")?;
+        fs::write(&self.state, bytes).with_context(|| format!("write {}", self.state.display()))?;
         checkpoint::write(&manager, &self.folder)
     }
 

@@ -30,7 +30,7 @@ enum Command {
         folder: PathBuf,
         /// Where allocations are kept
         #[arg(long, default_value = "/run/kubelet-standin/devices.json")]
-        checkpoint: PathBuf,
+        state: PathBuf,
     },
     /// Plugins, devices and allocations as JSON
     Show,
@@ -44,6 +44,9 @@ enum Command {
         resource: String,
         /// How many devices
         count: usize,
+        /// kubelet starts and finds the container running
+        #[arg(long)]
+        runs: bool,
     },
     /// The pod has ended
     Free {
@@ -97,8 +100,8 @@ fn run(options: Options) -> anyhow::Result<()> {
 
 async fn carry_out(Options { control, command }: Options) -> anyhow::Result<()> {
     let request = match command {
-        Command::Serve { folder, checkpoint } => {
-            let kubelet = Kubelet::start(&folder, &checkpoint)?;
+        Command::Serve { folder, state } => {
+            let kubelet = Kubelet::start(&folder, &state)?;
             return tokio::select! {
                 ended = kubelet.clone().serve() => ended,
                 ended = control::serve(kubelet, &control) => ended,
@@ -111,11 +114,13 @@ async fn carry_out(Options { control, command }: Options) -> anyhow::Result<()> 
             container,
             resource,
             count,
+            runs,
         } => Request::Allocate {
             pod,
             container,
             resource,
             count,
+            runs,
         },
         Command::Free { pod } => Request::Free { pod },
     };

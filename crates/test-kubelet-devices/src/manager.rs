@@ -12,12 +12,15 @@ use crate::answer::Answer;
 /// Why a pod is rejected, in kubelet's words as far as they are known.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// No plugin has registered the resource since the checkpoint began.
+    /// No plugin has registered the resource since the saved state began.
     #[error("cannot allocate unregistered device {0}")]
     Unregistered(String),
     /// The plugin is gone, or says that nothing is healthy.
     #[error("no healthy devices present; cannot allocate unhealthy devices {0}")]
     NoneHealthy(String),
+    /// The container has devices, and the plugin calls one of them unhealthy, or lists it no more.
+    #[error("previously allocated devices are no longer healthy; cannot allocate unhealthy devices {0}")]
+    OwnUnhealthy(String),
     /// Other containers have the rest.
     #[error("requested number of devices unavailable for {resource}. Requested: {requested}, Available: {available}")]
     TooFew {
@@ -78,11 +81,22 @@ pub struct Resource {
 
 /// What outlives a restart of kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Checkpoint {
+pub struct Saved {
     /// The names of resources that plugins registered.
     pub resources: BTreeSet<String>,
     /// All allocations.
     pub allocations: Vec<Allocation>,
+}
+
+/// A container at the admission of its pod.
+#[derive(Debug, Clone, Copy)]
+pub struct Container<'a> {
+    /// The pod's UID.
+    pub pod: &'a str,
+    /// The container's name.
+    pub name: &'a str,
+    /// Whether a kubelet that starts finds it running, as after a restart of kubelet alone: it has its devices then, whatever the plugin does.
+    pub runs: bool,
 }
 
 /// Whether a container needs a call to the plugin.
@@ -107,18 +121,18 @@ pub struct Manager {
 
 impl Manager {
     /// As after a start of kubelet: resources without devices until their plugins register.
-    pub fn new(checkpoint: Checkpoint) -> Self {
-        let names = checkpoint.resources.into_iter();
+    pub fn new(saved: Saved) -> Self {
+        let names = saved.resources.into_iter();
         Self {
             registrations: 0,
             resources: names.map(|name| (name, Resource::default())).collect(),
-            allocations: checkpoint.allocations,
+            allocations: saved.allocations,
         }
     }
 
     /// What is to be kept.
-    pub fn checkpoint(&self) -> Checkpoint {
-        Checkpoint {
+    pub fn saved(&self) -> Saved {
+        Saved {
             resources: self.resources.keys().cloned().collect(),
             allocations: self.allocations.clone(),
         }
@@ -161,31 +175,40 @@ impl Manager {
         (resource.registration == registration).then_some(resource)
     }
 
-    /// Which devices a container would get.
+    /// Which devices a container would get. As kubelet 1.36: a container that has devices and does not run, as after a reboot of the node,
+    /// is admitted only once the plugin has registered, and while its devices are healthy.
     ///
     /// # Errors
     ///
     /// See [`Refusal`].
-    pub fn choose(&self, pod: &str, container: &str, resource: &str, count: usize) -> Result<Choice, Refusal> {
-        let of_container = |one: &&Allocation| one.pod == pod && one.container == container && one.resource == resource;
-        if let Some(allocation) = self.allocations.iter().find(of_container) {
-            let old = allocation.devices.len();
-            if old != count {
-                return Err(Refusal::Changed {
-                    pod: pod.to_owned(),
-                    container: container.to_owned(),
-                    resource: resource.to_owned(),
-                    old,
-                    new: count,
-                });
-            }
-            return Ok(Choice::Allocated(allocation.answer.clone()));
+    pub fn choose(&self, container: Container<'_>, resource: &str, count: usize) -> Result<Choice, Refusal> {
+        let of_container =
+            |one: &&Allocation| one.pod == container.pod && one.container == container.name && one.resource == resource;
+        let own = self.allocations.iter().find(of_container);
+        if let Some(old) = own.map(|own| own.devices.len()).filter(|old| *old != count) {
+            return Err(Refusal::Changed {
+                pod: container.pod.to_owned(),
+                container: container.name.to_owned(),
+                resource: resource.to_owned(),
+                old,
+                new: count,
+            });
+        }
+        let answer = own.map(|own| own.answer.clone());
+        if container.runs {
+            return Ok(Choice::Allocated(answer.unwrap_or_default()));
         }
         let Some(registered) = self.resources.get(resource) else {
             return Err(Refusal::Unregistered(resource.to_owned()));
         };
         if registered.healthy.is_empty() {
             return Err(Refusal::NoneHealthy(resource.to_owned()));
+        }
+        if own.is_some_and(|own| !own.devices.is_subset(&registered.healthy)) {
+            return Err(Refusal::OwnUnhealthy(resource.to_owned()));
+        }
+        if let Some(answer) = answer {
+            return Ok(Choice::Allocated(answer));
         }
         let allocations = self.allocations.iter().filter(|one| one.resource == resource);
         let taken: BTreeSet<&String> = allocations.flat_map(|one| &one.devices).collect();
@@ -243,8 +266,14 @@ mod tests {
         (manager, registration)
     }
 
+    /// It does not run yet.
+    fn instance(pod: &str) -> Container<'_> {
+        let (name, runs) = ("instance", false);
+        Container { pod, name, runs }
+    }
+
     fn give(manager: &mut Manager, pod: &str) -> Result<BTreeSet<String>, Refusal> {
-        let Choice::Devices(devices) = manager.choose(pod, "instance", VM, 1)? else {
+        let Choice::Devices(devices) = manager.choose(instance(pod), VM, 1)? else {
             panic!("{pod} has devices already");
         };
         manager.allocate(Allocation {
@@ -276,10 +305,10 @@ mod tests {
         let (mut manager, _) = with_two();
         give(&mut manager, "a").unwrap();
         assert_eq!(
-            manager.choose("a", "instance", VM, 1),
+            manager.choose(instance("a"), VM, 1),
             Ok(Choice::Allocated(Answer::default()))
         );
-        let refusal = manager.choose("a", "instance", VM, 2).unwrap_err();
+        let refusal = manager.choose(instance("a"), VM, 2).unwrap_err();
         assert!(
             matches!(refusal, Refusal::Changed { old: 1, new: 2, .. }),
             "{refusal:?}"
@@ -293,7 +322,7 @@ mod tests {
         assert_eq!(give(&mut manager, "a"), Ok(set(&["vm-1"])));
         manager.list(VM, registration, devices(&[], &["vm-0", "vm-1"]));
         assert_eq!(
-            manager.choose("b", "instance", VM, 1),
+            manager.choose(instance("b"), VM, 1),
             Err(Refusal::NoneHealthy(VM.to_owned()))
         );
         assert_eq!(manager.resources[VM].lists, 3);
@@ -304,7 +333,7 @@ mod tests {
         let (mut manager, registration) = with_two();
         manager.disconnect(VM, registration);
         assert_eq!(
-            manager.choose("a", "instance", VM, 1),
+            manager.choose(instance("a"), VM, 1),
             Err(Refusal::NoneHealthy(VM.to_owned()))
         );
         assert_eq!(manager.resources[VM].unhealthy, set(&["vm-0", "vm-1"]));
@@ -322,17 +351,46 @@ mod tests {
     }
 
     #[test]
+    fn after_a_reboot_a_pod_is_admitted_once_its_own_device_is_healthy_and_what_runs_is_not_looked_at() {
+        let (mut manager, _) = with_two();
+        give(&mut manager, "a").unwrap();
+        let mut manager = Manager::new(manager.saved());
+        let here = Ok(Choice::Allocated(Answer::default()));
+        let runs = |pod| Container {
+            runs: true,
+            ..instance(pod)
+        };
+        assert_eq!(manager.choose(runs("a"), VM, 1), here);
+        assert_eq!(
+            manager.choose(instance("a"), VM, 1),
+            Err(Refusal::NoneHealthy(VM.to_owned()))
+        );
+        let registration = manager.register(VM, "vm.sock");
+        for (healthy, unhealthy) in [(&["vm-1"], &["vm-0"][..]), (&["vm-1"], &[])] {
+            manager.list(VM, registration, devices(healthy, unhealthy));
+            let refusal = manager.choose(instance("a"), VM, 1).unwrap_err();
+            assert_eq!(refusal, Refusal::OwnUnhealthy(VM.to_owned()));
+            assert_eq!(manager.choose(runs("a"), VM, 1), here);
+        }
+        manager.list(VM, registration, devices(&["vm-0", "vm-1"], &[]));
+        assert_eq!(manager.choose(instance("a"), VM, 1), here);
+        // Without the state of an earlier kubelet nothing is known of the resource.
+        let refusal = Manager::default().choose(instance("a"), VM, 1).unwrap_err();
+        assert_eq!(refusal, Refusal::Unregistered(VM.to_owned()));
+    }
+
+    #[test]
     fn after_a_restart_allocations_stand_and_no_device_is_there() {
         let (mut manager, _) = with_two();
         give(&mut manager, "a").unwrap();
-        let text = serde_json::to_string(&manager.checkpoint()).unwrap();
+        let text = serde_json::to_string(&manager.saved()).unwrap();
         let mut manager = Manager::new(serde_json::from_str(&text).unwrap());
         assert_eq!(give(&mut manager, "b"), Err(Refusal::NoneHealthy(VM.to_owned())));
         let registration = manager.register(VM, "vm.sock");
         manager.list(VM, registration, devices(&["vm-0", "vm-1"], &[]));
         assert_eq!(give(&mut manager, "b"), Ok(set(&["vm-1"])));
         assert_eq!(
-            manager.choose("a", "instance", "other.io/x", 1),
+            manager.choose(instance("a"), "other.io/x", 1),
             Err(Refusal::Unregistered("other.io/x".to_owned()))
         );
     }

@@ -106,8 +106,8 @@ async fn register(folder: &Path, request: RegisterRequest) -> Result<(), Status>
 }
 
 fn start_kubelet(folder: &Path, control: &Path) -> JoinHandle<()> {
-    let checkpoint = control.with_file_name("devices.json");
-    let kubelet = Kubelet::start(folder, &checkpoint).expect("a start");
+    let state = control.with_file_name("devices.json");
+    let kubelet = Kubelet::start(folder, &state).expect("a start");
     let control = control.to_owned();
     tokio::spawn(async move {
         tokio::select! {
@@ -137,6 +137,7 @@ async fn allocate(control: &Path, pod: &str, count: usize) -> anyhow::Result<ser
         container: "instance".to_owned(),
         resource: VM.to_owned(),
         count,
+        runs: false,
     };
     control::ask(control, &request).await
 }
