@@ -1,12 +1,17 @@
-//! The scriptlets of steliad's .rpm.
+//! The scriptlets of steliad's .rpm, and the same of its .deb.
 
 use std::fs;
 use std::path::Path;
 
 use crate::root::{Root, called, place, scriptlet};
-use crate::{run, text};
+use crate::{deb, run, text};
 
-const SCRIPTLETS: [(&str, &str); 3] = [("POSTIN", "post"), ("PREUN", "preun"), ("POSTUN", "postun")];
+const SCRIPTLETS: [(&str, &str); 4] = [
+    ("PREIN", "pre"),
+    ("POSTIN", "post"),
+    ("PREUN", "preun"),
+    ("POSTUN", "postun"),
+];
 const BUS_RELOADS: &str =
     "busctl --quiet call org.freedesktop.DBus /org/freedesktop/DBus org.freedesktop.DBus ReloadConfig";
 const INSERTS: &str = "semodule -n -s targeted -X 200 -i /usr/share/selinux/packages/steliad.pp.bz2";
@@ -25,8 +30,23 @@ fn they_are_the_committed_ones_and_right_by_syntax() {
             "{file} does something to the slice"
         );
     }
-    for other in ["PREIN", "PRETRANS", "POSTTRANS", "VERIFYSCRIPT"] {
+    for other in ["PRETRANS", "POSTTRANS", "VERIFYSCRIPT"] {
         assert_eq!(scriptlet("steliad", other), "(none)", "{other}");
+    }
+}
+
+#[test]
+fn the_debs_scripts_are_the_committed_ones_and_right_by_syntax() {
+    let control = tempfile::tempdir().expect("a folder");
+    run(&["dpkg-deb", "-e", text(&deb("steliad")), text(control.path())]);
+    for file in ["preinst", "postinst", "prerm", "postrm"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("packaging/debian")
+            .join(file);
+        let committed = fs::read_to_string(&path).expect("script");
+        let packaged = fs::read_to_string(control.path().join(file)).expect("script");
+        assert_eq!(packaged.trim(), committed.trim(), "{file}");
+        run(&["sh", "-n", text(&path)]);
     }
 }
 
@@ -81,6 +101,31 @@ fn an_upgrade_restarts_the_daemon_stops_nothing_and_presets_nothing() {
     ] {
         assert!(!called(&calls, never), "{never}: {calls:?}");
     }
+}
+
+#[test]
+fn an_upgrade_from_a_release_without_the_device_plugin_asks_the_preset_for_its_path_unit_once() {
+    let root = Root::new("steliad");
+    root.install();
+    fs::remove_file(root.at("usr/lib/systemd/system/steliad-device-plugin.path")).expect("the path unit");
+    let preset = "systemctl --no-reload --quiet preset steliad-device-plugin.path";
+    let calls = root.upgrade();
+    assert!(place(&calls, preset) < place(&calls, "systemctl start steliad-device-plugin.path"));
+    let calls = root.upgrade();
+    assert!(!called(&calls, preset), "{calls:?}");
+}
+
+#[test]
+fn a_directory_that_a_container_runtime_made_in_the_runners_place_is_replaced_and_removed() {
+    let root = Root::new("steliad");
+    let runner = root.at("usr/bin/stelia-runner");
+    fs::create_dir(&runner).expect("directory");
+    root.install();
+    assert!(runner.is_file());
+    root.remove();
+    fs::create_dir(&runner).expect("directory");
+    root.install();
+    assert!(runner.is_file());
 }
 
 #[test]
