@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::cold_start::{start_all, stopped_but_for};
 use crate::first_vm;
@@ -76,7 +76,7 @@ fn a_pod_that_asks_for_the_resource_has_what_its_vm_needs_and_nothing_else_of_th
         assert!(socket.file_type().is_socket());
         assert_eq!((socket.permissions().mode() & 0o777, socket.uid()), (0o600, 0));
 
-        // The device is root's: the runtime gives the container's user one of its own.
+        // The device is root's. The stand-in gives the container's user one of its own, as runtimes do with device_ownership_from_security_context.
         fs::set_permissions(KVM, fs::Permissions::from_mode(0o660)).expect(KVM);
         let pod = first_vm::start("vm");
         pod.wait_running();
@@ -123,7 +123,8 @@ fn a_pod_that_asks_for_the_resource_has_what_its_vm_needs_and_nothing_else_of_th
         run(&["steliactl", "verify"]);
         let doctor = output(&["steliactl", "doctor"]);
         let report = String::from_utf8_lossy(&doctor.stdout);
-        let registered = format!("{count} {RESOURCE} registered with kubelet, 1 given to pods");
+        let registered =
+            format!("{count} {RESOURCE} registered with kubelet, 1 in kubelet's record of pods (ended ones too)");
         assert!(report.contains(&registered), "{report}");
 
         // A container that starts once more keeps its device.
@@ -212,6 +213,54 @@ fn kubelet_the_daemon_and_the_plugin_come_and_go_and_a_running_vm_stays_as_it_is
         let other = start_vm("other");
         assert_isolated(&other, 2);
         assert_ne!(show().of(&other.uid), own);
+    });
+}
+
+/// The device of a pod that has no container, or why kubelet rejects it.
+fn admit(options: &[&str]) -> Result<String, String> {
+    let pod = [
+        "allocate",
+        "0b7a4c1e-52d3-4f5b-9d5e-1f3c8a6b2d90",
+        "instance",
+        RESOURCE,
+        "1",
+    ];
+    let out = output(&[&[DEVICES][..], &pod, options].concat());
+    match out.status.success() {
+        true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
+        false => Err(String::from_utf8_lossy(&out.stderr).into_owned()),
+    }
+}
+
+#[test]
+fn after_a_reboot_a_pod_keeps_its_device_once_the_plugin_has_registered_and_is_rejected_before() {
+    needs_kvm();
+    on_node_undoing(undo, || {
+        device_plugin::start();
+        let device = admit(&[]).expect("a device");
+
+        // kubelet is there first: it rejects a pod whose container does not run, and does not look at one that runs.
+        run(&["systemctl", "stop", PATH_UNIT, UNIT]);
+        run(&["kubelet-standin", "devices", "restart"]);
+        let rejected = admit(&[]).expect_err("no plugin has registered");
+        assert!(rejected.contains("no healthy devices present"), "{rejected}");
+        assert_eq!(admit(&["--runs"]), Ok(device.clone()));
+        run(&["systemctl", "start", PATH_UNIT]);
+        wait_healthy("the plugin registers");
+        assert_eq!(admit(&[]), Ok(device.clone()));
+
+        // So at a boot the plugin is started first, and registers as soon as kubelet listens.
+        let order = run(&["systemctl", "show", "-P", "Before", UNIT]);
+        for kubelet in ["kubelet.service", "k3s.service", "rke2-agent.service"] {
+            assert!(order.split_whitespace().any(|unit| unit == kubelet), "{order}");
+        }
+        run(&["kubelet-standin", "devices", "stop"]);
+        run(&["systemctl", "restart", UNIT]);
+        run(&["kubelet-standin", "devices", "start"]);
+        let listens = Instant::now();
+        let again = wait_until_or("the pod is admitted", journal, || admit(&[]).ok());
+        println!("  admitted {:?} after kubelet listens", listens.elapsed());
+        assert_eq!(again, device);
     });
 }
 

@@ -113,9 +113,9 @@ kubelet-standin: plays kubelet and containerd on the test node
   entry add UID CONTAINER CPUS [--gap SECONDS]       only the state file's two writes, for a pod that need not exist
       --reused                                       the entry of an init container that ended, with CPUs of the pod's that another container has again
   entry remove UID [--gap SECONDS]
-  devices start                                      kubelet's side of the device plugin API: wipe /var/lib/kubelet/device-plugins, listen on
+  devices start                                      kubelet's side of the device plugin API: remove sockets in /var/lib/kubelet/device-plugins, listen on
                                                      kubelet.sock, hold a stream to each plugin. The job must have kubelet-devices
-  devices restart                                    kubelet started anew: sockets are wiped, allocations stay
+  devices restart                                    kubelet started anew: sockets are removed, allocations stay
   devices stop                                       kubelet ended: its connections end, its socket's file stays
   devices show                                       JSON: resources with their healthy and unhealthy devices, registrations, allocations
   pool                                               defaultCpuSet
