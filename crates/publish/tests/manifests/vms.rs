@@ -1,4 +1,4 @@
-//! The examples in `packaging/kubernetes/`: which of them Pod Security admits, and what `quota.yaml` lets a pod ask for.
+//! The examples in `packaging/kubernetes/`: which of them Pod Security admits, and what `vm-policy.yaml` lets a pod ask for.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -178,7 +178,7 @@ fn asks(amounts: &[&Value], of_init: &[&Value]) -> Value {
 }
 
 fn policy() -> Value {
-    only(&examples()["quota"], "ValidatingAdmissionPolicy").clone()
+    only(&examples()["vm-policy"], "ValidatingAdmissionPolicy").clone()
 }
 
 fn said(review: &Value) -> Vec<String> {
@@ -231,11 +231,14 @@ fn every_example_passes_the_policy() {
 
 #[test]
 fn the_policy_is_bound_and_the_quota_counts_the_resource() {
-    let objects = &examples()["quota"];
-    let (policy, binding) = (policy(), only(objects, "ValidatingAdmissionPolicyBinding"));
+    let examples = examples();
+    let (policy, binding) = (
+        policy(),
+        only(&examples["vm-policy"], "ValidatingAdmissionPolicyBinding"),
+    );
     assert_eq!(binding["spec"]["policyName"], name(&policy));
     assert_eq!(strings(&binding["spec"]["validationActions"]), ["Deny"]);
-    let hard = &only(objects, "ResourceQuota")["spec"]["hard"];
+    let hard = &only(&examples["quota"], "ResourceQuota")["spec"]["hard"];
     assert_eq!(*hard, json!({"requests.stelia.io/vm": "4"}));
     assert_standard(&expressions(&[policy]));
 }
