@@ -48,11 +48,11 @@ impl Host {
 }
 
 /// kubelet's configuration as it was read.
-pub(super) type Read = Result<Option<KubeletConfig>, String>;
+pub(crate) type Read = Result<Option<KubeletConfig>, String>;
 
 /// The running kubelet's configuration; while none runs, that of the one before, or what kubeadm's file says: one that cannot start runs for
 /// moments only. Blocks.
-pub(super) fn kubelet_config(root: &Path, before: Read) -> Read {
+pub(crate) fn kubelet_config(root: &Path, before: Read) -> Read {
     match config::read(&root.join("proc"), root) {
         Ok(config) => Ok(Some(config)),
         Err(ConfigError::NotRunning) => match (before, config::kubeadm(root)) {

@@ -45,6 +45,8 @@ pub trait Manager {
     fn admission_problem(&self) -> zbus::Result<String>;
     #[zbus(property)]
     fn ledger_key(&self) -> zbus::Result<String>;
+    #[zbus(property)]
+    fn vm_capacity(&self) -> zbus::Result<u32>;
     #[zbus(signal)]
     fn instance_new(&self, pod_uid: &str, instance: ObjectPath<'_>) -> zbus::Result<()>;
     #[zbus(signal)]

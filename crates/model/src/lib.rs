@@ -11,6 +11,7 @@ mod part;
 mod reasons;
 #[cfg(test)]
 mod tests;
+mod vm_capacity;
 
 pub use admission::AdmissionProblem;
 pub use allocation::Allocation;
