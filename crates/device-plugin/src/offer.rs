@@ -1,116 +1,325 @@
-//! What is offered to kubelet: how many devices, and whether they are healthy.
+//! What is offered to kubelet: how many devices, and whether they are healthy. Pure.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use stelia_device_plugin_api::messages::{Device, ListAndWatchResponse};
 use stelia_device_plugin_api::{HEALTHY, UNHEALTHY};
 use stelia_settings::DevicePluginSettings;
+use tokio::time::Instant;
+
+use crate::container_files::ContainerFiles;
 
 /// The largest number of devices, as of the setting `device-plugin-vms`.
-const MAX_DEVICES: u32 = 1024;
+pub(crate) const MAX_DEVICES: u32 = 1024;
+
+/// For how long devices stay as the daemon last said, after it ended or stopped to answer: a restart or an upgrade takes less.
+pub(crate) const GRACE_PERIOD: Duration = Duration::from_secs(3);
+
+/// How long after the registration kubelet gets no list, if the daemon does not know the number of VMs by then.
+pub(crate) const COUNT_TIMEOUT: Duration = Duration::from_secs(10);
+
+const PREFIX: &str = "vm-";
 
 /// What is known of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Admission {
-    /// Why no VM would be admitted; `None` while one would be.
+    /// Why no VM would be admitted, as the daemon said last; `None` while one would be.
     pub(crate) problem: Option<String>,
-    /// For how many VMs the daemon says that the node has room, as it said last; `None` before it has.
+    /// How many VMs the node has room for, as the daemon said last; `None` before it has.
     pub(crate) capacity: Option<u32>,
+    /// The daemon answered since this program started.
+    pub(crate) answered: bool,
+    /// That it does not answer now; `None` while it does.
+    pub(crate) silence: Option<Silence>,
+}
+
+/// The daemon does not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Silence {
+    pub(crate) since: Instant,
+    pub(crate) reason: String,
+}
+
+impl Admission {
+    /// What is known before the daemon was asked.
+    pub(crate) fn unknown() -> Self {
+        Self {
+            problem: Some("steliad has not been asked yet".to_owned()),
+            capacity: None,
+            answered: false,
+            silence: None,
+        }
+    }
+
+    fn problem_at(&self, now: Instant) -> Option<&String> {
+        match &self.silence {
+            Some(silence) if now >= silence.since + GRACE_PERIOD => Some(&silence.reason),
+            _ => self.problem.as_ref(),
+        }
+    }
+}
+
+/// All that an offer is made from.
+pub(crate) struct Facts<'a> {
+    pub(crate) settings: &'a DevicePluginSettings,
+    pub(crate) admission: &'a Admission,
+    pub(crate) files: &'a ContainerFiles,
+    /// The numbers of the devices that kubelet has given to pods.
+    pub(crate) given: &'a BTreeSet<u32>,
+    /// When the plugin registered for the first time.
+    pub(crate) registered: Option<Instant>,
+    pub(crate) online_cpus: Option<u32>,
+    pub(crate) now: Instant,
+}
+
+impl Facts<'_> {
+    /// When an offer from the same facts is another one.
+    pub(crate) fn next_change(&self) -> Option<Instant> {
+        let silence = self.admission.silence.as_ref();
+        let times = [
+            silence.map(|silence| silence.since + GRACE_PERIOD),
+            self.registered.map(|registered| registered + COUNT_TIMEOUT),
+        ];
+        times.into_iter().flatten().filter(|time| *time > self.now).min()
+    }
+
+    /// How many VMs there may be; `None` while the daemon may still say so.
+    fn count(&self) -> Option<u32> {
+        let is_overdue = self.registered.is_some_and(|at| self.now >= at + COUNT_TIMEOUT);
+        let known = self.settings.vms.or(self.admission.capacity);
+        let count = known.or_else(|| self.online_cpus.filter(|_| is_overdue));
+        count.map(|count| count.min(MAX_DEVICES))
+    }
 }
 
 /// What kubelet is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Offer {
-    /// How many devices there are, healthy or not.
-    pub(crate) devices: u32,
-    /// Why none of them may be allocated.
-    pub(crate) problem: Option<String>,
+    /// How many devices there are, healthy or not; `None` while that is not known.
+    count: Option<u32>,
+    /// The numbers of further devices: pods have them from a time when there were more.
+    beyond: BTreeSet<u32>,
+    /// Why steliad admits no VM.
+    pub(crate) not_admitted: Option<String>,
+    /// Which file is missing without which no VM starts.
+    pub(crate) missing: Option<String>,
+    /// The daemon does not answer, but did moments ago: the devices are as it said last, and Allocate waits.
+    pub(crate) is_uncertain: bool,
 }
 
 impl Offer {
-    pub(crate) fn new(settings: &DevicePluginSettings, admission: &Admission) -> Self {
-        let devices = settings.vms.or(admission.capacity);
-        let unknown = devices.is_none().then(|| {
-            "steliad has not said for how many VMs the node has room; the setting device-plugin-vms replaces that"
-                .to_owned()
-        });
+    pub(crate) fn new(facts: &Facts<'_>) -> Self {
+        let (admission, count) = (facts.admission, facts.count());
         Self {
-            devices: devices.unwrap_or(0).min(MAX_DEVICES),
-            problem: admission.problem.clone().or(unknown),
+            count,
+            beyond: count.map_or_else(BTreeSet::new, |count| {
+                facts.given.range(count..MAX_DEVICES.max(count)).copied().collect()
+            }),
+            not_admitted: admission.problem_at(facts.now).cloned(),
+            missing: facts.files.problem.clone(),
+            is_uncertain: admission.silence.is_some(),
         }
     }
 
-    /// All devices, in the order of their numbers.
-    pub(crate) fn list(&self) -> ListAndWatchResponse {
-        let health = match self.problem {
+    /// So many healthy devices.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn healthy(count: u32) -> Self {
+        Self {
+            count: Some(count),
+            beyond: BTreeSet::new(),
+            not_admitted: None,
+            missing: None,
+            is_uncertain: false,
+        }
+    }
+
+    /// Why no device may be allocated.
+    pub(crate) fn problem(&self) -> Option<&str> {
+        self.not_admitted.as_deref().or(self.missing.as_deref())
+    }
+
+    /// How many devices kubelet is told of; `None` while that is not known.
+    pub(crate) fn devices(&self) -> Option<usize> {
+        self.count.map(|count| count as usize + self.beyond.len())
+    }
+
+    fn numbers(&self) -> impl Iterator<Item = u32> {
+        (0..self.count.unwrap_or(0)).chain(self.beyond.iter().copied())
+    }
+
+    /// All devices, in the order of their numbers; `None` while the number is not known: kubelet is to take no pod's device away because of that.
+    pub(crate) fn list(&self) -> Option<ListAndWatchResponse> {
+        let health = match self.problem() {
             None => HEALTHY,
             Some(_) => UNHEALTHY,
         };
-        let devices = (0..self.devices).map(|number| Device {
+        let devices = self.numbers().map(|number| Device {
             id: id(number),
             health: health.to_owned(),
             topology: None,
         });
-        ListAndWatchResponse {
+        self.count.map(|_| ListAndWatchResponse {
             devices: devices.collect(),
-        }
+        })
     }
 
     /// Whether one of the devices has this ID.
     pub(crate) fn has(&self, given: &str) -> bool {
-        let number = given.strip_prefix("vm-").and_then(|number| number.parse().ok());
-        number.is_some_and(|number| number < self.devices && id(number) == given)
+        let count = self.count.unwrap_or(0);
+        number(given).is_some_and(|number| number < count || self.beyond.contains(&number))
     }
 }
 
 /// The ID of a device. kubelet keeps it in its checkpoint, so it never changes.
 fn id(number: u32) -> String {
-    format!("vm-{number}")
+    format!("{PREFIX}{number}")
+}
+
+/// The number of the device that has this ID; `None` if no device ever has.
+pub(crate) fn number(given: &str) -> Option<u32> {
+    let number = given.strip_prefix(PREFIX)?.parse().ok()?;
+    (number < MAX_DEVICES && id(number) == given).then_some(number)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn offer(vms: Option<u32>, capacity: Option<u32>, problem: Option<&str>) -> Offer {
-        let settings = DevicePluginSettings {
-            vms,
-            ..DevicePluginSettings::default()
-        };
-        let problem = problem.map(str::to_owned);
-        Offer::new(&settings, &Admission { problem, capacity })
+    struct Known {
+        settings: DevicePluginSettings,
+        admission: Admission,
+        files: ContainerFiles,
+        given: BTreeSet<u32>,
+        registered: Option<Instant>,
+        now: Instant,
+    }
+
+    /// The daemon answers and admits VMs, and nothing else is known.
+    fn known() -> Known {
+        Known {
+            settings: DevicePluginSettings::default(),
+            admission: Admission {
+                problem: None,
+                capacity: None,
+                answered: true,
+                silence: None,
+            },
+            files: ContainerFiles::default(),
+            given: BTreeSet::new(),
+            registered: None,
+            now: Instant::now(),
+        }
+    }
+
+    impl Known {
+        fn facts(&self) -> Facts<'_> {
+            Facts {
+                settings: &self.settings,
+                admission: &self.admission,
+                files: &self.files,
+                given: &self.given,
+                registered: self.registered,
+                online_cpus: Some(16),
+                now: self.now,
+            }
+        }
+
+        fn offer(&self) -> Offer {
+            Offer::new(&self.facts())
+        }
+
+        fn ids(&self) -> Vec<String> {
+            let list = self.offer().list().unwrap();
+            list.devices.into_iter().map(|device| device.id).collect()
+        }
     }
 
     #[test]
     fn the_setting_or_else_the_nodes_room_is_the_number_of_devices() {
-        assert_eq!(offer(Some(3), Some(8), None).devices, 3);
+        let mut known = known();
+        known.admission.capacity = Some(8);
+        assert_eq!(known.offer(), Offer::healthy(8));
+        known.settings.vms = Some(3);
+        assert_eq!(known.offer(), Offer::healthy(3));
+        (known.settings.vms, known.admission.capacity) = (None, Some(4096));
+        assert_eq!(known.offer().devices(), Some(1024));
+    }
+
+    #[test]
+    fn while_the_number_is_not_known_there_is_no_list_until_10_s_after_the_registration() {
+        let mut known = known();
+        let start = known.now;
+        known.now = start + Duration::from_secs(100);
+        assert_eq!((known.offer().list(), known.facts().next_change()), (None, None));
+        assert!(!known.offer().has("vm-0"));
+        known.registered = Some(known.now);
+        let overdue = known.now + COUNT_TIMEOUT;
         assert_eq!(
-            offer(None, Some(8), None),
-            Offer {
-                devices: 8,
-                problem: None
-            }
+            (known.offer().list(), known.facts().next_change()),
+            (None, Some(overdue))
         );
-        assert_eq!(offer(None, Some(4096), None).devices, MAX_DEVICES);
-        assert_eq!(offer(None, Some(0), None).list().devices, []);
-        let unknown = offer(None, None, None);
-        assert_eq!(unknown.devices, 0);
-        assert!(unknown.problem.unwrap().contains("device-plugin-vms"));
+        known.now = overdue;
+        assert_eq!(known.offer().devices(), Some(16));
+        known.admission.capacity = Some(14);
+        assert_eq!(known.offer().devices(), Some(14));
+    }
+
+    #[test]
+    fn a_device_that_a_pod_has_stays_when_the_number_becomes_smaller() {
+        let mut known = known();
+        known.admission.capacity = Some(2);
+        known.given = [0, 5, 7].into();
+        assert_eq!(known.ids(), ["vm-0", "vm-1", "vm-5", "vm-7"]);
+        let offer = known.offer();
+        assert!(offer.has("vm-5") && !offer.has("vm-6") && offer.devices() == Some(4));
+        known.given = [5].into();
+        assert_eq!(known.ids(), ["vm-0", "vm-1", "vm-5"]);
+        known.given.clear();
+        assert_eq!(known.ids(), ["vm-0", "vm-1"]);
+        known.admission.capacity = Some(4096);
+        known.given = [3].into();
+        assert_eq!(known.ids().len(), 1024);
     }
 
     #[test]
     fn all_devices_are_healthy_or_none_is() {
-        let healthy = offer(Some(2), None, None).list();
-        let ids: Vec<&str> = healthy.devices.iter().map(|device| device.id.as_str()).collect();
-        assert_eq!(ids, ["vm-0", "vm-1"]);
+        let mut known = known();
+        known.settings.vms = Some(2);
+        let healthy = known.offer().list().unwrap();
+        assert_eq!(known.ids(), ["vm-0", "vm-1"]);
         assert!(healthy.devices.iter().all(|device| device.health == HEALTHY));
-        let unhealthy = offer(Some(2), None, Some("steliad does not run")).list();
+        known.files.problem = Some("/dev/kvm does not exist".to_owned());
+        assert_eq!(known.offer().problem(), Some("/dev/kvm does not exist"));
+        known.admission.problem = Some("steliad does not run".to_owned());
+        assert_eq!(known.offer().problem(), Some("steliad does not run"));
+        let unhealthy = known.offer().list().unwrap();
         assert!(unhealthy.devices.iter().all(|device| device.health == UNHEALTHY));
         assert_eq!(unhealthy.devices.len(), 2);
     }
 
     #[test]
+    fn a_daemon_that_is_away_for_less_than_3_s_changes_no_list() {
+        let mut known = known();
+        known.settings.vms = Some(1);
+        let (since, healthy) = (known.now, known.offer().list());
+        let reason = "steliad does not run".to_owned();
+        known.admission.silence = Some(Silence { since, reason });
+        assert_eq!(known.offer().list(), healthy);
+        assert!(known.offer().is_uncertain);
+        assert_eq!(known.facts().next_change(), Some(since + GRACE_PERIOD));
+        known.now = since + GRACE_PERIOD;
+        assert_eq!(known.offer().problem(), Some("steliad does not run"));
+        // What it said last was no reason to be healthy.
+        known.now = since;
+        known.admission.problem = Some("a problem".to_owned());
+        assert_eq!(known.offer().problem(), Some("a problem"));
+    }
+
+    #[test]
     fn only_an_id_that_was_listed_is_one() {
-        let offer = offer(Some(11), None, None);
-        assert!(offer.list().devices.iter().all(|device| offer.has(&device.id)));
+        let offer = Offer::healthy(11);
+        assert!(offer.list().unwrap().devices.iter().all(|device| offer.has(&device.id)));
         for wrong in [
             "",
             "vm-",
