@@ -10,10 +10,11 @@ fn the_page_shows_the_container_of_the_manifest_that_is_installed() {
     );
     let (text, manifest) = (read(&page), read(&manifest));
     let (_, shown) = manifest.split_once("\n  containers:\n").expect("containers");
+    let (shown, _) = shown.split_once("\n  volumes:\n").expect("volumes");
     let (before, rest) = text.split_once("## `vm.yaml`\n").expect("the section");
     let (introduction, rest) = rest.split_once("```yaml\n").expect("a manifest");
     let (_, after) = rest.split_once("\n```\n").expect("its end");
-    let section = format!("## `vm.yaml`\n{introduction}```yaml\n  containers:\n{shown}```\n");
+    let section = format!("## `vm.yaml`\n{introduction}```yaml\n  containers:\n{shown}\n```\n");
     let wanted = format!("{before}{section}{after}");
     if std::env::var_os("STELIA_WRITE_DOCS").is_some() {
         std::fs::write(&page, &wanted).expect("the page");
