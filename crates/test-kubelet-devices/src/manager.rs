@@ -366,7 +366,7 @@ mod tests {
             Err(Refusal::NoneHealthy(VM.to_owned()))
         );
         let registration = manager.register(VM, "vm.sock");
-        for (healthy, unhealthy) in [(&["vm-1"], &["vm-0"][..]), (&["vm-1"], &[])] {
+        for (healthy, unhealthy) in [(&["vm-1"], &["vm-0"][..]), (&["vm-1"], &[][..])] {
             manager.list(VM, registration, devices(healthy, unhealthy));
             let refusal = manager.choose(instance("a"), VM, 1).unwrap_err();
             assert_eq!(refusal, Refusal::OwnUnhealthy(VM.to_owned()));
