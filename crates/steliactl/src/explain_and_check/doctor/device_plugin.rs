@@ -31,7 +31,7 @@ const REGISTER: &str = "systemctl restart steliad-device-plugin, which registers
 /// The plugin's side of it.
 #[derive(Debug, Clone)]
 pub(crate) struct DevicePlugin {
-    /// Whether kubelet's directory of device plugins exists; an error says why that is not known.
+    /// Whether kubelet's plugin directory exists; an error says why that is not known.
     pub(crate) has_folder: Result<bool, String>,
     /// Whether the plugin runs.
     pub(crate) runs: bool,
@@ -88,7 +88,7 @@ pub(super) fn check(facts: &Facts) -> Finding {
     let plugin = &facts.device_plugin;
     match &plugin.has_folder {
         Ok(true) => {}
-        Ok(false) => return ok("off: kubelet has no directory device-plugins"),
+        Ok(false) => return ok("off: kubelet has no plugin directory"),
         Err(problem) => return ok(format!("not known: {problem}")),
     }
     if !plugin.runs {
