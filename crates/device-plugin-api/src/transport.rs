@@ -21,13 +21,13 @@ use tonic::client::GrpcService;
 use crate::service::MAX_REQUEST_BYTES;
 
 /// How many calls a connection may have at a time. kubelet has one stream and few calls.
-const MAX_CONCURRENT_STREAMS: u32 = 32;
+const MAX_CONCURRENT_STREAMS: u32 = 8;
 
 /// How many bytes of a request's headers a server reads.
 const MAX_HEADER_BYTES: u32 = 8 << 10;
 
 /// How many bytes of one answer wait for the client to read them.
-const MAX_SEND_BUFFER_BYTES: usize = 256 << 10;
+const MAX_SEND_BUFFER_BYTES: usize = 64 << 10;
 
 /// How many calls a client may take back before the server has looked at them.
 const MAX_PENDING_RESETS: usize = 16;

@@ -28,7 +28,7 @@ pub(crate) enum Refusal {
     #[error("a container asks for {given} {RESOURCE}: a container has one VM, so it must ask for 1")]
     Count { given: usize },
     #[error("{id} is not a device of {RESOURCE}: there are {devices}")]
-    Unknown { id: String, devices: u32 },
+    Unknown { id: String, devices: usize },
     #[error("the device {id} is asked for twice")]
     Twice { id: String },
     #[error("steliad admits no VM at present: {problem}")]
@@ -48,8 +48,8 @@ impl From<Refusal> for Status {
     }
 }
 
-/// What there is to give.
-pub(crate) struct Stock<'a> {
+/// What is available to containers.
+pub(crate) struct Available<'a> {
     pub(crate) offer: &'a Offer,
     pub(crate) paths: &'a Paths,
     pub(crate) files: &'a ContainerFiles,
@@ -58,29 +58,29 @@ pub(crate) struct Stock<'a> {
 }
 
 /// All containers of the request get theirs, or none does.
-pub(crate) fn allocate(stock: &Stock<'_>, request: &AllocateRequest) -> Result<AllocateResponse, Refusal> {
+pub(crate) fn allocate(available: &Available<'_>, request: &AllocateRequest) -> Result<AllocateResponse, Refusal> {
     if request.container_requests.is_empty() {
         return Err(Refusal::NoContainer);
     }
     let mut seen = Vec::new();
     for container in &request.container_requests {
-        let id = one_device(stock.offer, container)?;
+        let id = one_device(available.offer, container)?;
         if seen.contains(&id) {
             return Err(Refusal::Twice { id: id.to_owned() });
         }
         seen.push(id);
     }
-    if let Some(problem) = &stock.offer.problem {
+    if let Some(problem) = &available.offer.not_admitted {
         return Err(Refusal::NotAdmitted {
             problem: problem.clone(),
         });
     }
-    if let Some(problem) = &stock.files.problem {
+    if let Some(problem) = &available.files.problem {
         return Err(Refusal::Files {
             problem: problem.clone(),
         });
     }
-    let response = container(stock);
+    let response = container(available);
     Ok(AllocateResponse {
         container_responses: vec![response; seen.len()],
     })
@@ -91,14 +91,14 @@ fn one_device<'a>(offer: &Offer, request: &'a ContainerAllocateRequest) -> Resul
         [id] if offer.has(id) => Ok(id),
         [id] => Err(Refusal::Unknown {
             id: excerpt::name(id),
-            devices: offer.devices,
+            devices: offer.devices().unwrap_or(0),
         }),
         ids => Err(Refusal::Count { given: ids.len() }),
     }
 }
 
-fn container(stock: &Stock<'_>) -> ContainerAllocateResponse {
-    let mounts = [&stock.paths.socket_folder, &stock.paths.runner].map(|path| {
+fn container(available: &Available<'_>) -> ContainerAllocateResponse {
+    let mounts = [&available.paths.socket_folder, &available.paths.runner].map(|path| {
         let path = path.display().to_string();
         Mount {
             container_path: path.clone(),
@@ -106,18 +106,18 @@ fn container(stock: &Stock<'_>) -> ContainerAllocateResponse {
             read_only: true,
         }
     });
-    let devices = stock.files.devices.iter().map(|path| DeviceSpec {
+    let devices = available.files.devices.iter().map(|path| DeviceSpec {
         container_path: path.clone(),
         host_path: path.clone(),
         permissions: "rw".to_owned(),
     });
-    let runner = stock.paths.runner.display().to_string();
+    let runner = available.paths.runner.display().to_string();
     ContainerAllocateResponse {
         envs: BTreeMap::from([(RUNNER_VARIABLE.to_owned(), runner)]),
         mounts: mounts.into(),
         devices: devices.collect(),
         annotations: BTreeMap::new(),
-        cdi_devices: stock
+        cdi_devices: available
             .cdi
             .then(|| CdiDevice {
                 name: CDI_NAME.to_owned(),
@@ -154,7 +154,7 @@ mod tests {
 
     fn asked(offer: &Offer, files: &ContainerFiles, request: &AllocateRequest) -> Result<AllocateResponse, Refusal> {
         allocate(
-            &Stock {
+            &Available {
                 offer,
                 paths: &paths(),
                 files,
@@ -169,13 +169,7 @@ mod tests {
             problem: None,
             devices: vec!["/dev/kvm".into()],
         };
-        (
-            Offer {
-                devices: 4,
-                problem: None,
-            },
-            files,
-        )
+        (Offer::healthy(4), files)
     }
 
     #[test]
@@ -215,13 +209,13 @@ mod tests {
     #[test]
     fn the_cdi_name_comes_besides_the_devices() {
         let (offer, files) = good();
-        let stock = Stock {
+        let available = Available {
             offer: &offer,
             paths: &paths(),
             files: &files,
             cdi: true,
         };
-        let response = allocate(&stock, &request(&[&["vm-0"]])).unwrap();
+        let response = allocate(&available, &request(&[&["vm-0"]])).unwrap();
         let container = &response.container_responses[0];
         assert_eq!(container.cdi_devices[0].name, "stelia.io/vm=devices");
         assert_eq!((container.devices.len(), container.mounts.len()), (1, 2));
@@ -248,10 +242,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_given_while_the_daemon_admits_no_vm_and_the_reason_is_told() {
+    fn nothing_is_given_while_the_daemon_admits_no_vm() {
         let (offer, files) = good();
         let offer = Offer {
-            problem: Some("systemd (PID 1) does not answer".into()),
+            not_admitted: Some("systemd (PID 1) does not answer".into()),
             ..offer
         };
         let status = Status::from(asked(&offer, &files, &request(&[&["vm-0"]])).unwrap_err());
@@ -266,13 +260,13 @@ mod tests {
     fn a_missing_file_is_named() {
         let (offer, files) = good();
         let files = ContainerFiles {
-            problem: Some("/dev/kvm does not exist on the node".into()),
+            problem: Some("/dev/kvm does not exist".into()),
             ..files
         };
         let refusal = asked(&offer, &files, &request(&[&["vm-0"]])).unwrap_err();
         assert_eq!(
             refusal.to_string(),
-            "a VM cannot start on this node: /dev/kvm does not exist on the node"
+            "a VM cannot start on this node: /dev/kvm does not exist"
         );
     }
 
@@ -282,7 +276,7 @@ mod tests {
             containers in prop::collection::vec(prop::collection::vec("(vm-)?[0-9a-z]{0,2}", 0..3), 0..4),
             devices in 0_u32..12,
         ) {
-            let offer = Offer { devices, problem: None };
+            let offer = Offer::healthy(devices);
             let (_, files) = good();
             let request = AllocateRequest {
                 container_requests: containers
@@ -290,7 +284,7 @@ mod tests {
                     .map(|ids| ContainerAllocateRequest { devices_ids: ids.clone() })
                     .collect(),
             };
-            let listed: Vec<String> = offer.list().devices.into_iter().map(|device| device.id).collect();
+            let listed: Vec<String> = offer.list().unwrap().devices.into_iter().map(|device| device.id).collect();
             let mut all: Vec<&String> = containers.iter().flatten().collect();
             let count = all.len();
             all.sort();

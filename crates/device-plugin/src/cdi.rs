@@ -5,6 +5,7 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::json;
 use thiserror::Error;
@@ -28,6 +29,48 @@ pub(crate) struct CdiError {
     cause: io::Error,
 }
 
+impl CdiError {
+    /// The folder is read-only for this process: it was made after the unit's file system was set up, so only a new process can write there.
+    pub(crate) fn needs_new_process(&self) -> bool {
+        self.cause.kind() == io::ErrorKind::ReadOnlyFilesystem
+    }
+}
+
+/// The file, and why it could not be written last.
+pub(crate) struct CdiFile {
+    folder: PathBuf,
+    problem: Mutex<Option<String>>,
+}
+
+impl CdiFile {
+    pub(crate) fn new(folder: PathBuf) -> Self {
+        let problem = Mutex::new(None);
+        Self { folder, problem }
+    }
+
+    /// Writes the file unless it says the same. Returns whether it names devices. A failure is in the journal once.
+    ///
+    /// # Errors
+    ///
+    /// Only what another attempt of this process would meet again.
+    pub(crate) fn write(&self, devices: &[String]) -> Result<bool, CdiError> {
+        let (named, problem) = match write(&self.folder, devices) {
+            Ok(named) => (named, None),
+            Err(error) if error.needs_new_process() => return Err(error),
+            Err(error) => (false, Some(error.to_string())),
+        };
+        // A panic elsewhere leaves a whole value.
+        let mut before = self.problem.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(problem) = &problem
+            && before.as_ref() != Some(problem)
+        {
+            tracing::warn!("container runtimes are not told the name {CDI_NAME}: {problem}");
+        }
+        *before = problem;
+        Ok(named)
+    }
+}
+
 /// The file's text; `None` without devices, because a device without edits is not valid.
 fn text(devices: &[String]) -> Option<String> {
     let nodes: Vec<_> = devices
@@ -46,7 +89,7 @@ fn text(devices: &[String]) -> Option<String> {
 /// # Errors
 ///
 /// What could not be done with which file.
-pub(crate) fn write(folder: &Path, devices: &[String]) -> Result<bool, CdiError> {
+fn write(folder: &Path, devices: &[String]) -> Result<bool, CdiError> {
     let Some(text) = text(devices) else { return Ok(false) };
     let (path, new) = (folder.join(NAME), folder.join(NEW_NAME));
     if fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
@@ -108,6 +151,18 @@ mod tests {
         symlink(&target, folder.path().join(NEW_NAME)).unwrap();
         assert!(write(folder.path(), &["/dev/kvm".into()]).unwrap());
         assert_eq!(fs::read_to_string(&target).unwrap(), "stays");
+    }
+
+    #[test]
+    fn a_failure_is_no_reason_to_end_unless_the_folder_is_read_only() {
+        let file = CdiFile::new("/no/such/folder".into());
+        assert!(!file.write(&["/dev/kvm".into()]).unwrap());
+        let read_only = CdiError {
+            operation: "make",
+            path: "/a".into(),
+            cause: rustix::io::Errno::ROFS.into(),
+        };
+        assert!(read_only.needs_new_process());
     }
 
     #[test]

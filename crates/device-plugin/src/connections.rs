@@ -34,7 +34,7 @@ pub(crate) async fn serve(listener: UnixListener, shared: Arc<Shared>) {
                     let peer = peer(&stream);
                     while open.len() >= MAX_CONNECTIONS {
                         let peers: Vec<Peer> = open.iter().map(|one| one.peer).collect();
-                        let ended = open.remove(to_end(&peers, *shared.kubelet.borrow()));
+                        let ended = open.remove(connection_to_close(&peers, *shared.kubelet.borrow()));
                         ended.task.abort();
                         tracing::warn!("ended a connection of process {}: more than {MAX_CONNECTIONS} are open", shown(ended.peer));
                     }
@@ -70,10 +70,11 @@ fn shown(peer: Peer) -> String {
     peer.map_or_else(|| "of another PID namespace".to_owned(), |pid| pid.to_string())
 }
 
-/// Which of too many connections ends, the oldest first: the oldest that is not kubelet's, or else the oldest. So nobody who opens
-/// connections ends kubelet's.
-fn to_end(peers: &[Peer], kubelet: Option<Peer>) -> usize {
-    let foreign = peers.iter().position(|peer| Some(*peer) != kubelet);
+/// Which of too many connections ends: the oldest that is not kubelet's, or else the oldest. So nobody who opens connections ends kubelet's.
+/// Where kubelet's process cannot be seen, no connection is known as kubelet's.
+fn connection_to_close(peers: &[Peer], kubelet: Option<Peer>) -> usize {
+    let is_kubelets = |peer: &Peer| peer.is_some() && Some(*peer) == kubelet;
+    let foreign = peers.iter().position(|peer| !is_kubelets(peer));
     foreign.unwrap_or(0)
 }
 
@@ -84,10 +85,10 @@ mod tests {
     #[test]
     fn the_oldest_connection_that_is_not_kubelets_ends() {
         let peers = [Some(7), Some(8), None, Some(9)];
-        assert_eq!(to_end(&peers, Some(Some(7))), 1);
-        assert_eq!(to_end(&peers, Some(Some(9))), 0);
-        assert_eq!(to_end(&[None, None, Some(8)], Some(None)), 2);
-        assert_eq!(to_end(&peers, None), 0);
-        assert_eq!(to_end(&[Some(7), Some(7)], Some(Some(7))), 0);
+        assert_eq!(connection_to_close(&peers, Some(Some(7))), 1);
+        assert_eq!(connection_to_close(&peers, Some(Some(9))), 0);
+        assert_eq!(connection_to_close(&[None, None, Some(8)], Some(None)), 0);
+        assert_eq!(connection_to_close(&peers, None), 0);
+        assert_eq!(connection_to_close(&[Some(7), Some(7)], Some(Some(7))), 0);
     }
 }

@@ -55,9 +55,7 @@ fn problem(path: &Path, kind: &str, is_kind: impl Fn(FileType) -> bool) -> Optio
     match fs::symlink_metadata(path) {
         Ok(metadata) if is_kind(metadata.file_type()) => None,
         Ok(_) => Some(format!("{path_shown} is not a {kind}")),
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
-            Some(format!("{path_shown} does not exist on the node"))
-        }
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Some(format!("{path_shown} does not exist")),
         Err(cause) => Some(format!("look at {path_shown}: {cause}")),
     }
 }
@@ -105,7 +103,7 @@ mod tests {
         assert_eq!(problem, format!("{} is not a regular file", paths.runner.display()));
         paths.socket_folder = folder.path().join("none");
         let problem = ContainerFiles::read(&paths).problem.unwrap();
-        assert!(problem.ends_with("none does not exist on the node"), "{problem}");
+        assert!(problem.ends_with("none does not exist"), "{problem}");
     }
 
     #[test]
@@ -115,7 +113,7 @@ mod tests {
         let files = ContainerFiles::read(&paths);
         match Path::new(KVM).exists() {
             true => assert_eq!(files.devices, [KVM]),
-            false => assert_eq!(files.problem.unwrap(), "/dev/kvm does not exist on the node"),
+            false => assert_eq!(files.problem.unwrap(), "/dev/kvm does not exist"),
         }
     }
 }

@@ -1,19 +1,21 @@
-//! Whether steliad admits VMs, as it says on the system bus.
+//! Whether steliad admits VMs, and for how many the node has room, as it says on the system bus.
 
+use std::collections::HashMap;
+use std::convert::Infallible;
 use std::time::Duration;
 
 use futures_util::{FutureExt, Stream, StreamExt};
 use stelia_api::{BUS_NAME, MANAGER_PATH};
-use stelia_model::Description;
 use stelia_text::excerpt;
-use tokio::sync::{Notify, watch};
-use zbus::Connection;
+use tokio::sync::watch;
+use tokio::time::Instant;
 use zbus::connection::Builder;
 use zbus::fdo::{DBusProxy, PropertiesProxy};
 use zbus::names::{OwnedUniqueName, UniqueName};
 use zbus::proxy::CacheProperties;
+use zbus::{Connection, OwnedVariant};
 
-use crate::offer::Admission;
+use crate::offer::{Admission, GRACE_PERIOD, Silence};
 
 const MANAGER: &str = "io.stelia.Isolation1.Manager";
 
@@ -23,34 +25,33 @@ const CALL_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long any other call may take: longer, so that a daemon that does not answer is told from a connection that broke.
 const BUS_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How often the daemon is asked although it reported no change. With [`CALL_TIMEOUT`] it bounds how long a daemon that hangs counts as
-/// one that admits VMs.
-const CHECK_INTERVAL: Duration = Duration::from_secs(3);
+/// How often the daemon is asked although it reported no change.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1500);
 
-/// Limit of the time until devices are unhealthy after the daemon has stopped to answer.
-const MAX_DELAY: Duration = Duration::from_secs(5);
-const _: () = assert!(CHECK_INTERVAL.as_millis() + CALL_TIMEOUT.as_millis() < MAX_DELAY.as_millis());
+/// The pause before a daemon that did not answer is asked again.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// The pause before the bus is tried again.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
-/// What is known before the daemon was asked.
-pub(crate) fn unknown() -> Admission {
-    Admission {
-        problem: Some("steliad has not been asked yet".to_owned()),
-        capacity: None,
-    }
-}
+/// Limit of the time until devices are unhealthy after the daemon has stopped to answer: the next question to it, and from then on the period in
+/// which its silence changes nothing. What becomes of that question is known before the period ends.
+const MAX_DELAY: Duration = Duration::from_secs(5);
+const _: () = assert!(CHECK_INTERVAL.as_millis() + GRACE_PERIOD.as_millis() < MAX_DELAY.as_millis());
+const _: () = assert!(CALL_TIMEOUT.as_millis() < GRACE_PERIOD.as_millis());
 
 /// Follows the daemon.
 pub(crate) struct Follower {
     /// The system bus, or another one in tests.
     pub(crate) bus: Option<String>,
     pub(crate) admission: watch::Sender<Admission>,
-    /// Whether the daemon is asked for how many VMs the node has room.
-    pub(crate) with_capacity: bool,
-    /// That the number may be another one: kubelet was restarted.
-    pub(crate) capacity_changed: std::sync::Arc<Notify>,
+}
+
+/// What the daemon says.
+#[derive(Debug)]
+struct Answer {
+    problem: Option<String>,
+    capacity: Option<u32>,
 }
 
 impl Follower {
@@ -61,8 +62,9 @@ impl Follower {
                 Ok(connection) => self.follow_on(&connection).await,
                 Err(error) => error,
             };
-            // Nothing that was known holds: what changes meanwhile is not heard.
-            self.report(Some(format!("steliad cannot be asked over the system bus: {error}")));
+            // Nothing that was known holds for long: what changes meanwhile is not heard.
+            let reason = format!("steliad cannot be asked over the system bus: {error}");
+            self.is_silent(Instant::now(), reason);
             tokio::time::sleep(RECONNECT_PAUSE).await;
         }
     }
@@ -87,7 +89,7 @@ impl Follower {
         }
     }
 
-    async fn follow_owners(&self, connection: &Connection) -> zbus::Result<std::convert::Infallible> {
+    async fn follow_owners(&self, connection: &Connection) -> zbus::Result<Infallible> {
         let bus = DBusProxy::builder(connection)
             .cache_properties(CacheProperties::No)
             .build()
@@ -96,12 +98,11 @@ impl Follower {
         let mut changes = bus.receive_name_owner_changed_with_args(&[(0, BUS_NAME)]).await?;
         loop {
             while let Some(Some(_)) = changes.next().now_or_never() {}
+            // So it is until one answers.
+            self.is_silent(Instant::now(), "steliad does not run".to_owned());
             match owner(&bus).await? {
                 Some(owner) => self.follow_daemon(connection, owner.into_inner(), &mut changes).await?,
-                None => {
-                    self.report(Some("steliad does not run".to_owned()));
-                    changes.next().await.ok_or_else(closed)?;
-                }
+                None => drop(changes.next().await.ok_or_else(closed)?),
             }
         }
     }
@@ -116,65 +117,53 @@ impl Follower {
         let builder = PropertiesProxy::builder(connection).cache_properties(CacheProperties::No);
         let properties = builder.destination(daemon).path(MANAGER_PATH).build().await?;
         let mut changes = properties.receive_properties_changed().await?;
-        let mut capacity_is_known = !self.with_capacity;
         loop {
             // One question is enough for all changes that were reported before it.
             while let Some(Some(_)) = changes.next().now_or_never() {}
-            let problem = problem(&properties).await;
-            let answered = problem.is_ok();
-            if !capacity_is_known && answered {
-                // Before the devices become healthy, so that kubelet gets one list and not two.
-                capacity_is_known = self.ask_capacity(&properties).await;
-            }
-            self.report(problem.unwrap_or_else(Some));
+            let began = Instant::now();
+            let pause = match answer(&properties).await {
+                Ok(answer) => {
+                    self.has_said(answer);
+                    CHECK_INTERVAL
+                }
+                Err(reason) => {
+                    self.is_silent(began, reason);
+                    RETRY_PAUSE
+                }
+            };
             tokio::select! {
                 change = owner_changes.next() => {
                     change.ok_or_else(closed)?;
                     return Ok(());
                 }
                 change = changes.next() => drop(change.ok_or_else(closed)?),
-                () = self.capacity_changed.notified(), if self.with_capacity => capacity_is_known = false,
-                () = tokio::time::sleep(CHECK_INTERVAL) => {}
+                () = tokio::time::sleep(pause) => {}
             }
         }
     }
 
-    /// Asks the daemon for how many VMs the node has room. Returns whether it said so.
-    async fn ask_capacity(&self, properties: &PropertiesProxy<'_>) -> bool {
-        let destination = properties.inner().destination().clone();
-        let call = properties.inner().connection().call_method(
-            Some(destination),
-            MANAGER_PATH,
-            Some(MANAGER),
-            "Describe",
-            &(),
-        );
-        let answer = match tokio::time::timeout(CALL_TIMEOUT, call).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => {
-                tracing::debug!("Describe: {error}");
-                return false;
-            }
-            Err(_) => return false,
-        };
-        let capacity = answer
-            .body()
-            .deserialize::<String>()
-            .ok()
-            .and_then(|json| capacity(&json));
-        if let Some(capacity) = capacity {
-            self.admission.send_if_modified(|admission| {
-                let before = admission.capacity.replace(capacity);
-                before != Some(capacity)
-            });
-        }
-        capacity.is_some()
-    }
-
-    fn report(&self, problem: Option<String>) {
+    fn has_said(&self, answer: Answer) {
         self.admission.send_if_modified(|admission| {
-            let is_new = admission.problem != problem;
-            admission.problem = problem;
+            let now = Admission {
+                problem: answer.problem,
+                // The last number that was known holds while the daemon knows none.
+                capacity: answer.capacity.or(admission.capacity),
+                answered: true,
+                silence: None,
+            };
+            let is_new = *admission != now;
+            *admission = now;
+            is_new
+        });
+    }
+
+    /// The daemon has not answered since then, or since before.
+    fn is_silent(&self, since: Instant, reason: String) {
+        self.admission.send_if_modified(|admission| {
+            let since = admission.silence.as_ref().map_or(since, |silence| silence.since);
+            let silence = Some(Silence { since, reason });
+            let is_new = admission.silence != silence;
+            admission.silence = silence;
             is_new
         });
     }
@@ -189,29 +178,70 @@ async fn owner(bus: &DBusProxy<'_>) -> zbus::Result<Option<OwnedUniqueName>> {
     }
 }
 
-/// Why the daemon would admit no VM, as it says; the error is why it does not say it.
-async fn problem(properties: &PropertiesProxy<'_>) -> Result<Option<String>, String> {
+/// The error is why the daemon does not answer.
+async fn answer(properties: &PropertiesProxy<'_>) -> Result<Answer, String> {
     let interface = zbus::names::InterfaceName::from_static_str(MANAGER).map_err(|error| error.to_string())?;
-    let asked = properties.get(interface, "AdmissionProblem");
-    let value = match tokio::time::timeout(CALL_TIMEOUT, asked).await {
-        Ok(Ok(value)) => value,
-        Ok(Err(error)) => {
-            return Err(format!(
-                "steliad does not say whether it admits VMs: {}",
-                excerpt::cause(&error)
-            ));
-        }
-        Err(_) => return Err(format!("steliad did not answer within {} ms", CALL_TIMEOUT.as_millis())),
-    };
-    let text = String::try_from(value).map_err(|error| format!("AdmissionProblem of steliad: {error}"))?;
-    Ok((!text.is_empty()).then(|| excerpt::cause(&text)))
+    match tokio::time::timeout(CALL_TIMEOUT, properties.get_all(interface)).await {
+        Ok(Ok(properties)) => read(properties),
+        Ok(Err(error)) => Err(format!(
+            "steliad does not say whether it admits VMs: {}",
+            excerpt::cause(&error)
+        )),
+        Err(_) => Err(format!("steliad did not answer within {} ms", CALL_TIMEOUT.as_millis())),
+    }
 }
 
-fn capacity(json: &str) -> Option<u32> {
-    let description: Description = serde_json::from_str(json).ok()?;
-    Some(description.vm_capacity())
+fn read(mut properties: HashMap<String, OwnedVariant>) -> Result<Answer, String> {
+    let problem = properties.remove("AdmissionProblem");
+    let problem = problem.ok_or_else(|| "steliad has no property AdmissionProblem".to_owned())?;
+    let problem = String::try_from(problem).map_err(|error| format!("AdmissionProblem of steliad: {error}"))?;
+    let capacity = properties.remove("VmCapacity").and_then(|value| u32::try_from(value).ok());
+    Ok(Answer {
+        problem: (!problem.is_empty()).then(|| excerpt::cause(&problem)),
+        capacity: capacity.filter(|capacity| *capacity > 0),
+    })
 }
 
 fn closed() -> zbus::Error {
     zbus::Error::Failure("the connection was closed".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_begins_once_and_an_answer_ends_it() {
+        let follower = Follower {
+            bus: None,
+            admission: watch::Sender::new(Admission::unknown()),
+        };
+        let said = |capacity| Answer { problem: None, capacity };
+        follower.has_said(said(Some(6)));
+        let (first, later) = (Instant::now(), Instant::now() + CHECK_INTERVAL);
+        follower.is_silent(first, "it does not run".to_owned());
+        follower.is_silent(later, "the bus broke".to_owned());
+        let silence = follower.admission.borrow().silence.clone().unwrap();
+        assert_eq!((silence.since, silence.reason.as_str()), (first, "the bus broke"));
+        follower.has_said(said(None));
+        let admission = follower.admission.borrow().clone();
+        assert_eq!((admission.silence, admission.capacity), (None, Some(6)));
+    }
+
+    #[test]
+    fn what_a_daemon_says_is_read_and_one_of_a_former_release_knows_no_number() {
+        let text = |text: &str| OwnedVariant::try_from(zbus::Variant::from(text.to_owned())).unwrap();
+        let number = |number: u32| OwnedVariant::try_from(zbus::Variant::from(number)).unwrap();
+        let answer = |properties: &[(&str, OwnedVariant)]| {
+            let properties = properties.iter().map(|(name, value)| (name.to_string(), value.try_clone().unwrap()));
+            read(properties.collect())
+        };
+        let former = answer(&[("AdmissionProblem", text("")), ("Other", text("x"))]).unwrap();
+        assert_eq!((former.problem, former.capacity), (None, None));
+        let known = answer(&[("AdmissionProblem", text("a")), ("VmCapacity", number(7))]).unwrap();
+        assert_eq!((known.problem.as_deref(), known.capacity), (Some("a"), Some(7)));
+        let unknown = answer(&[("AdmissionProblem", text("a")), ("VmCapacity", number(0))]).unwrap();
+        assert_eq!(unknown.capacity, None);
+        assert!(answer(&[]).is_err());
+    }
 }

@@ -3,7 +3,7 @@
 use stelia_device_plugin_api::Status;
 use stelia_device_plugin_api::messages::{AllocateRequest, AllocateResponse};
 
-use crate::allocate::{Stock, allocate};
+use crate::allocate::{Available, allocate};
 use crate::container_files::{ContainerFiles, Paths};
 use crate::offer::Offer;
 
@@ -12,10 +12,7 @@ pub const DEVICES: u32 = 12;
 
 /// The answer, while VMs are admitted.
 pub fn answer(request: &AllocateRequest) -> Result<AllocateResponse, Status> {
-    let offer = Offer {
-        devices: DEVICES,
-        problem: None,
-    };
+    let offer = Offer::healthy(DEVICES);
     let paths = Paths {
         runner: "/usr/bin/stelia-runner".into(),
         socket_folder: "/run/stelia/runner".into(),
@@ -25,20 +22,22 @@ pub fn answer(request: &AllocateRequest) -> Result<AllocateResponse, Status> {
         problem: None,
         devices: vec!["/dev/kvm".into()],
     };
-    let stock = Stock {
+    let available = Available {
         offer: &offer,
         paths: &paths,
         files: &files,
         cdi: false,
     };
-    Ok(allocate(&stock, request)?)
+    Ok(allocate(&available, request)?)
 }
 
 /// The devices' IDs.
 pub fn ids() -> Vec<String> {
-    let offer = Offer {
-        devices: DEVICES,
-        problem: None,
-    };
-    offer.list().devices.into_iter().map(|device| device.id).collect()
+    let offer = Offer::healthy(DEVICES);
+    offer
+        .list()
+        .into_iter()
+        .flat_map(|list| list.devices)
+        .map(|device| device.id)
+        .collect()
 }

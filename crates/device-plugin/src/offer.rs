@@ -73,17 +73,17 @@ pub(crate) struct Facts<'a> {
     pub(crate) now: Instant,
 }
 
-impl Facts<'_> {
-    /// When an offer from the same facts is another one.
-    pub(crate) fn next_change(&self) -> Option<Instant> {
-        let silence = self.admission.silence.as_ref();
-        let times = [
-            silence.map(|silence| silence.since + GRACE_PERIOD),
-            self.registered.map(|registered| registered + COUNT_TIMEOUT),
-        ];
-        times.into_iter().flatten().filter(|time| *time > self.now).min()
-    }
+/// When an offer becomes another one although nothing happens.
+pub(crate) fn next_change(admission: &Admission, registered: Option<Instant>, now: Instant) -> Option<Instant> {
+    let silence = admission.silence.as_ref();
+    let times = [
+        silence.map(|silence| silence.since + GRACE_PERIOD),
+        registered.map(|registered| registered + COUNT_TIMEOUT),
+    ];
+    times.into_iter().flatten().filter(|time| *time > now).min()
+}
 
+impl Facts<'_> {
     /// How many VMs there may be; `None` while the daemon may still say so.
     fn count(&self) -> Option<u32> {
         let is_overdue = self.registered.is_some_and(|at| self.now >= at + COUNT_TIMEOUT);
@@ -114,7 +114,7 @@ impl Offer {
         Self {
             count,
             beyond: count.map_or_else(BTreeSet::new, |count| {
-                facts.given.range(count..MAX_DEVICES.max(count)).copied().collect()
+                facts.given.range(count..MAX_DEVICES).copied().collect()
             }),
             not_admitted: admission.problem_at(facts.now).cloned(),
             missing: facts.files.problem.clone(),
@@ -229,6 +229,10 @@ mod tests {
             Offer::new(&self.facts())
         }
 
+        fn next_change(&self) -> Option<Instant> {
+            next_change(&self.admission, self.registered, self.now)
+        }
+
         fn ids(&self) -> Vec<String> {
             let list = self.offer().list().unwrap();
             list.devices.into_iter().map(|device| device.id).collect()
@@ -251,14 +255,11 @@ mod tests {
         let mut known = known();
         let start = known.now;
         known.now = start + Duration::from_secs(100);
-        assert_eq!((known.offer().list(), known.facts().next_change()), (None, None));
+        assert_eq!((known.offer().list(), known.next_change()), (None, None));
         assert!(!known.offer().has("vm-0"));
         known.registered = Some(known.now);
         let overdue = known.now + COUNT_TIMEOUT;
-        assert_eq!(
-            (known.offer().list(), known.facts().next_change()),
-            (None, Some(overdue))
-        );
+        assert_eq!((known.offer().list(), known.next_change()), (None, Some(overdue)));
         known.now = overdue;
         assert_eq!(known.offer().devices(), Some(16));
         known.admission.capacity = Some(14);
@@ -307,7 +308,7 @@ mod tests {
         known.admission.silence = Some(Silence { since, reason });
         assert_eq!(known.offer().list(), healthy);
         assert!(known.offer().is_uncertain);
-        assert_eq!(known.facts().next_change(), Some(since + GRACE_PERIOD));
+        assert_eq!(known.next_change(), Some(since + GRACE_PERIOD));
         known.now = since + GRACE_PERIOD;
         assert_eq!(known.offer().problem(), Some("steliad does not run"));
         // What it said last was no reason to be healthy.

@@ -14,10 +14,10 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::cdi;
 use crate::plugin::{Configuration, run};
 use crate::registration::Fatal;
 use crate::status::notify;
-use crate::{cdi, registration};
 
 /// The program that kubelet mounts into containers.
 const RUNNER: &str = "/usr/bin/stelia-runner";
@@ -100,8 +100,6 @@ fn socket_folder() -> PathBuf {
 async fn until_signal(configuration: Configuration) -> Result<(), Failure> {
     let caught = |kind| signal(kind).map_err(failed("catch signals"));
     let (mut terminate, mut interrupt) = (caught(SignalKind::terminate())?, caught(SignalKind::interrupt())?);
-    let socket = configuration.folder.join(registration::SOCKET);
-    notify(&[NotifyState::Ready]);
     tokio::select! {
         ended = run(configuration) => {
             let never: Infallible = ended?;
@@ -111,7 +109,7 @@ async fn until_signal(configuration: Configuration) -> Result<(), Failure> {
         _ = interrupt.recv() => {}
     }
     notify(&[NotifyState::Stopping]);
-    tracing::info!("ended by a signal; {} is removed", socket.display());
+    tracing::info!("ended by a signal; the plugin's socket is removed");
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! The answers to kubelet's calls.
 
-use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{Stream, stream};
 use stelia_device_plugin_api::Status;
@@ -9,10 +9,13 @@ use stelia_device_plugin_api::device_plugin::DevicePlugin;
 use stelia_device_plugin_api::messages::{AllocateRequest, AllocateResponse, ListAndWatchResponse};
 use tokio::sync::watch;
 
-use crate::allocate::{Stock, allocate};
-use crate::cdi;
+use crate::allocate::{Available, allocate};
+use crate::cdi::CdiFile;
 use crate::container_files::{ContainerFiles, Paths};
 use crate::offer::Offer;
+
+/// How long Allocate waits for the daemon to admit VMs: a pod that is refused stays failed.
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A process at the other end of a connection; `None` where it is in a PID namespace that this process does not see.
 pub(crate) type Peer = Option<i32>;
@@ -21,8 +24,9 @@ pub(crate) type Peer = Option<i32>;
 pub(crate) struct Shared {
     pub(crate) offer: watch::Receiver<Offer>,
     pub(crate) paths: Paths,
-    /// The folder of CDI files, if their names are given.
-    pub(crate) cdi: Option<PathBuf>,
+    pub(crate) cdi: CdiFile,
+    /// Whether containers get the name of the CDI file's device.
+    pub(crate) gives_cdi_name: bool,
     /// The peers of the open ListAndWatch streams.
     pub(crate) streams: watch::Sender<Vec<Peer>>,
     /// The kubelet that the plugin registered with; `None` before it has.
@@ -30,18 +34,20 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(offer: watch::Receiver<Offer>, paths: Paths, cdi: Option<PathBuf>) -> Arc<Self> {
+    pub(crate) fn new(offer: watch::Receiver<Offer>, paths: Paths, cdi: CdiFile, gives_cdi_name: bool) -> Arc<Self> {
         let (streams, kubelet) = (watch::Sender::new(Vec::new()), watch::Sender::new(None));
         Arc::new(Self {
             offer,
             paths,
             cdi,
+            gives_cdi_name,
             streams,
             kubelet,
         })
     }
 
-    /// Whether kubelet has a ListAndWatch stream: it forgets the devices after a while without one.
+    /// Whether kubelet has a ListAndWatch stream: it forgets the devices after a while without one. Where its process cannot be seen, the stream
+    /// of any process that cannot be seen counts, because a kubelet without one is registered with again.
     pub(crate) fn kubelet_watches(&self) -> bool {
         let kubelet = *self.kubelet.borrow();
         kubelet.is_some_and(|kubelet| self.streams.borrow().contains(&kubelet))
@@ -50,16 +56,29 @@ impl Shared {
     /// Which files there are, as runtimes are told too. The flag says whether the CDI name can be used.
     fn files(&self) -> (ContainerFiles, bool) {
         let files = ContainerFiles::read(&self.paths);
-        let written = self.cdi.as_deref().map(|folder| cdi::write(folder, &files.devices));
-        let cdi = match written {
-            None => false,
-            Some(Ok(named)) => named,
-            Some(Err(error)) => {
-                tracing::warn!("the container gets its devices without a CDI name: {error}");
-                false
+        let named = self.cdi.write(&files.devices).unwrap_or_else(|error| {
+            tracing::warn!("the container gets its devices without a CDI name: {error}");
+            false
+        });
+        (files, named && self.gives_cdi_name)
+    }
+
+    /// Waits until the daemon admits VMs, but not for long.
+    async fn admission(&self) -> Offer {
+        let mut offers = self.offer.clone();
+        let admitted = async {
+            loop {
+                let offer = offers.borrow_and_update().clone();
+                let is_admitted = offer.not_admitted.is_none() && !offer.is_uncertain;
+                if is_admitted || offers.changed().await.is_err() {
+                    return offer;
+                }
             }
         };
-        (files, cdi)
+        match tokio::time::timeout(ADMISSION_TIMEOUT, admitted).await {
+            Ok(offer) => offer,
+            Err(_) => self.offer.borrow().clone(),
+        }
     }
 }
 
@@ -104,16 +123,16 @@ impl DevicePlugin for Service {
     }
 
     async fn allocate(&self, request: AllocateRequest) -> Result<AllocateResponse, Status> {
-        let offer = self.shared.offer.borrow().clone();
+        let offer = self.shared.admission().await;
         let (files, cdi) = self.shared.files();
-        let stock = Stock {
+        let available = Available {
             offer: &offer,
             paths: &self.shared.paths,
             files: &files,
             cdi,
         };
-        allocate(&stock, &request).map_err(|refusal| {
-            tracing::warn!("kubelet gets no device for a container: {refusal}");
+        allocate(&available, &request).map_err(|refusal| {
+            tracing::warn!("Allocate refused: {refusal}");
             refusal.into()
         })
     }
@@ -126,8 +145,8 @@ async fn next_list(
 ) -> Option<ListAndWatchResponse> {
     loop {
         let list = offers.borrow_and_update().list();
-        if sent != Some(&list) {
-            return Some(list);
+        if list.is_some() && sent != list.as_ref() {
+            return list;
         }
         offers.changed().await.ok()?;
     }
@@ -143,9 +162,13 @@ mod tests {
 
     fn offer(devices: u32, problem: Option<&str>) -> Offer {
         Offer {
-            devices,
-            problem: problem.map(str::to_owned),
+            not_admitted: problem.map(str::to_owned),
+            ..Offer::healthy(devices)
         }
+    }
+
+    fn list(devices: u32, problem: Option<&str>) -> ListAndWatchResponse {
+        offer(devices, problem).list().unwrap()
     }
 
     fn service(first: Offer) -> (watch::Sender<Offer>, Service) {
@@ -155,7 +178,7 @@ mod tests {
             socket_folder: "/s".into(),
             devices: Vec::new(),
         };
-        let shared = Shared::new(offer, paths, None);
+        let shared = Shared::new(offer, paths, CdiFile::new("/no/such/folder".into()), false);
         (offers, Service { shared, peer: Some(7) })
     }
 
@@ -163,10 +186,10 @@ mod tests {
     async fn a_list_is_sent_at_once_and_again_only_when_it_differs() {
         let (offers, service) = service(offer(2, None));
         let mut lists = pin!(service.list_and_watch());
-        assert_eq!(lists.next().await.unwrap().unwrap(), offer(2, None).list());
+        assert_eq!(lists.next().await.unwrap().unwrap(), list(2, None));
         assert!(lists.next().now_or_never().is_none());
         offers.send_replace(offer(2, Some("a")));
-        assert_eq!(lists.next().await.unwrap().unwrap(), offer(2, Some("a")).list());
+        assert_eq!(lists.next().await.unwrap().unwrap(), list(2, Some("a")));
         // Another reason is the same list, and so is what was taken back before it was read.
         offers.send_replace(offer(2, Some("b")));
         assert!(lists.next().now_or_never().is_none());
@@ -177,6 +200,26 @@ mod tests {
         assert_eq!(lists.next().await.unwrap().unwrap().devices.len(), 1);
         drop(offers);
         assert!(lists.next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn allocate_waits_for_the_daemon_for_3_s() {
+        let (offers, service) = service(offer(1, Some("it starts")));
+        let begin = tokio::time::Instant::now();
+        assert_eq!(service.shared.admission().await, offer(1, Some("it starts")));
+        assert!(begin.elapsed() >= ADMISSION_TIMEOUT);
+        let shared = service.shared.clone();
+        let waiting = tokio::spawn(async move { shared.admission().await });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let uncertain = Offer {
+            is_uncertain: true,
+            ..offer(1, None)
+        };
+        offers.send_replace(uncertain);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!waiting.is_finished());
+        offers.send_replace(offer(1, None));
+        assert_eq!(waiting.await.unwrap(), offer(1, None));
     }
 
     #[tokio::test]

@@ -4,26 +4,23 @@ use sd_notify::NotifyState;
 use tokio::sync::watch;
 
 use crate::offer::Offer;
-use crate::registration::Registration;
+use crate::registration::KubeletRegistration;
 
-/// Reports each change after `first`, once. What is known before anything was asked is no message.
+/// Reports what holds, and each change of it once.
 pub(crate) async fn report(
-    first: Offer,
     mut offers: watch::Receiver<Offer>,
-    mut registrations: watch::Receiver<Registration>,
+    mut registrations: watch::Receiver<KubeletRegistration>,
 ) {
-    let mut before = (first, Registration::Starting);
+    let (mut offer, mut registration) = (None, KubeletRegistration::Starting);
     loop {
-        let now = (
-            offers.borrow_and_update().clone(),
-            registrations.borrow_and_update().clone(),
-        );
-        notify(&[NotifyState::Status(&line(&now.0, &now.1))]);
-        log_offer(&before.0, &now.0);
-        if before.1 != now.1 {
-            log_registration(&now.1);
+        let now = offers.borrow_and_update().clone();
+        let registered = registrations.borrow_and_update().clone();
+        notify(&[NotifyState::Status(&line(&now, &registered))]);
+        log_offer(offer.as_ref(), &now);
+        if registration != registered {
+            log_registration(&registered);
         }
-        before = now;
+        (offer, registration) = (Some(now), registered);
         tokio::select! {
             Ok(()) = offers.changed() => {}
             Ok(()) = registrations.changed() => {}
@@ -32,35 +29,57 @@ pub(crate) async fn report(
     }
 }
 
-fn log_offer(before: &Offer, now: &Offer) {
-    match &now.problem {
-        Some(problem) if before.problem.as_ref() != Some(problem) => {
+fn log_offer(before: Option<&Offer>, now: &Offer) {
+    let problem_before = before.and_then(Offer::problem);
+    let is_new = before.is_none_or(|before| before.problem().is_some() || before.devices() != now.devices());
+    match (now.problem(), now.devices()) {
+        (Some(problem), _) if problem_before != Some(problem) => {
             tracing::warn!("no VM can be admitted: {problem}");
         }
-        None if before != now => tracing::info!("VMs can be admitted: {} devices are healthy", now.devices),
-        _ if before.devices != now.devices => tracing::info!("{} devices are offered", now.devices),
+        (None, None) if is_new => tracing::info!("VMs can be admitted; for how many is not known yet"),
+        (None, Some(devices)) if is_new => tracing::info!("VMs can be admitted: {} healthy", counted(devices)),
+        (Some(_), Some(devices)) if before.is_none_or(|before| before.devices() != Some(devices)) => {
+            tracing::info!("{} offered", counted(devices));
+        }
         _ => {}
     }
 }
 
-fn log_registration(now: &Registration) {
+/// With the verb that follows.
+fn counted(devices: usize) -> String {
+    match devices {
+        1 => "1 device is".to_owned(),
+        devices => format!("{devices} devices are"),
+    }
+}
+
+fn log_registration(now: &KubeletRegistration) {
     match now {
-        Registration::Starting => {}
-        Registration::Registered => tracing::info!("registered with kubelet"),
-        Registration::Not(problem) => tracing::warn!("not registered with kubelet: {problem}"),
+        KubeletRegistration::Starting => {}
+        KubeletRegistration::Registered => tracing::info!("registered with kubelet"),
+        // It is so at every boot, and where an administrator stopped kubelet.
+        KubeletRegistration::NoKubelet(problem) => tracing::info!("not registered with kubelet: {problem}"),
+        KubeletRegistration::Failed(problem) => tracing::warn!("not registered with kubelet: {problem}"),
     }
 }
 
 /// The line of `systemctl status`.
-fn line(offer: &Offer, registration: &Registration) -> String {
+fn line(offer: &Offer, registration: &KubeletRegistration) -> String {
     let registered = match registration {
-        Registration::Starting => "starting".to_owned(),
-        Registration::Registered => "registered".to_owned(),
-        Registration::Not(problem) => format!("not registered: {problem}"),
+        KubeletRegistration::Starting => "starting".to_owned(),
+        KubeletRegistration::Registered => "registered".to_owned(),
+        KubeletRegistration::NoKubelet(problem) | KubeletRegistration::Failed(problem) => {
+            format!("not registered: {problem}")
+        }
     };
-    match &offer.problem {
-        None => format!("{registered}; {} devices, healthy", offer.devices),
-        Some(problem) => format!("{registered}; {} devices, unhealthy: {problem}", offer.devices),
+    let devices = match offer.devices() {
+        None => "number of devices not known yet".to_owned(),
+        Some(1) => "1 device".to_owned(),
+        Some(devices) => format!("{devices} devices"),
+    };
+    match offer.problem() {
+        None => format!("{registered}; {devices}, healthy"),
+        Some(problem) => format!("{registered}; {devices}, unhealthy: {problem}"),
     }
 }
 
@@ -75,21 +94,21 @@ mod tests {
 
     #[test]
     fn the_status_says_whether_the_plugin_is_registered_and_its_devices_are_healthy() {
-        let healthy = Offer {
-            devices: 6,
-            problem: None,
-        };
+        let healthy = Offer::healthy(6);
         assert_eq!(
-            line(&healthy, &Registration::Registered),
+            line(&healthy, &KubeletRegistration::Registered),
             "registered; 6 devices, healthy"
         );
-        let problem = Some("steliad does not run".to_owned());
+        let unhealthy = Offer {
+            not_admitted: Some("steliad does not run".to_owned()),
+            ..Offer::healthy(1)
+        };
         assert_eq!(
             line(
-                &Offer { problem, ..healthy },
-                &Registration::Not("kubelet does not run".into())
+                &unhealthy,
+                &KubeletRegistration::NoKubelet("kubelet does not run".into())
             ),
-            "not registered: kubelet does not run; 6 devices, unhealthy: steliad does not run"
+            "not registered: kubelet does not run; 1 device, unhealthy: steliad does not run"
         );
     }
 }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-/// The pause after the first failure; each further one doubles it.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-
 /// The longest pause between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
+
+/// The shortest pause after a stream of kubelet's has ended. What kubelet does about the end of the old stream, such as that it forgets the
+/// resource's devices, is done before the new registration by then.
+const MIN_PAUSE_AFTER_STREAM: Duration = Duration::from_secs(1);
 
 /// How long kubelet may take to open its stream after it accepted a registration.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(10);
@@ -16,7 +17,8 @@ const STREAM_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct FileId {
     pub(super) device: u64,
     pub(super) inode: u64,
-    pub(super) changed: (i64, i64),
+    /// When it was made, in seconds and nanoseconds; where its file system does not know that, when it was last changed.
+    pub(super) time: (i64, i64),
 }
 
 /// What is seen of the folder and of the connections.
@@ -39,11 +41,20 @@ struct Failures {
 }
 
 impl Failures {
-    fn another(&mut self, now: Duration) {
-        let pause = FIRST_PAUSE.saturating_mul(1 << self.count.min(16));
-        self.pause_until = now + pause.min(MAX_PAUSE);
+    fn another(&mut self, now: Duration, least: Duration) {
+        self.pause_until = now + pause(self.count).max(least);
         self.count = self.count.saturating_add(1);
     }
+}
+
+/// The pause after so many failures in a row: 100, 200, 400 ms, because the pods of a node that starts wait for the plugin, then 1 s and twice as
+/// long each time.
+fn pause(failures_before: u32) -> Duration {
+    let pause = match failures_before {
+        0..=2 => Duration::from_millis(100 << failures_before),
+        more => Duration::from_secs(1 << (more - 3).min(16)),
+    };
+    pause.min(MAX_PAUSE)
 }
 
 /// A registration that kubelet accepted.
@@ -57,34 +68,22 @@ struct Accepted {
 
 /// What was done before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Past {
+pub(super) struct History {
     accepted: Option<Accepted>,
-    /// Failures to make the socket.
-    socket: Failures,
-    /// Failures to register with the kubelet of this socket.
-    registering: (Option<FileId>, Failures),
+    /// Failures with the kubelet of this socket.
+    failures: (Option<FileId>, Failures),
 }
 
-impl Past {
+impl History {
     /// Takes note of what is seen.
     pub(super) fn saw(&mut self, seen: &Situation) {
         if let Some(accepted) = &mut self.accepted {
             accepted.watched |= seen.kubelet_watches;
         }
         // A kubelet that was started anew is not to wait because another one failed.
-        if seen.kubelet != self.registering.0 {
-            self.registering = (seen.kubelet, Failures::default());
+        if seen.kubelet != self.failures.0 {
+            self.failures = (seen.kubelet, Failures::default());
         }
-    }
-
-    /// The plugin listens on a new socket, which kubelet does not know.
-    pub(super) fn socket_made(&mut self) {
-        (self.accepted, self.socket) = (None, Failures::default());
-    }
-
-    /// The socket could not be made.
-    pub(super) fn socket_failed(&mut self, now: Duration) {
-        self.socket.another(now);
     }
 
     /// kubelet accepted the registration.
@@ -96,58 +95,53 @@ impl Past {
         });
     }
 
-    /// kubelet refused, or did not answer.
-    pub(super) fn refused(&mut self, now: Duration) {
+    /// The plugin's socket could not be made, or kubelet refused or did not answer.
+    pub(super) fn failed(&mut self, now: Duration) {
         self.accepted = None;
-        self.registering.1.another(now);
+        self.failures.1.another(now, Duration::ZERO);
     }
 
-    /// kubelet has no stream any more.
-    pub(super) fn lost(&mut self, now: Duration) {
+    /// kubelet has no stream any more, or opened none, or the plugin's socket is gone.
+    pub(super) fn stream_ended(&mut self, now: Duration) {
         let lasted = self
             .accepted
             .take()
             .is_some_and(|accepted| now > accepted.at + MAX_PAUSE);
         if lasted {
-            self.registering.1 = Failures::default();
+            self.failures.1 = Failures::default();
         }
-        self.registering.1.another(now);
+        self.failures.1.another(now, MIN_PAUSE_AFTER_STREAM);
     }
 }
 
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
-    MakeSocket,
+    /// Register a new socket with this kubelet.
     Register(FileId),
-    /// kubelet accepted the registration and has no stream.
-    Lost,
+    /// kubelet accepted the registration and has no stream, or will have no other one, because the plugin's socket is gone.
+    StreamEnded,
     /// Nothing until something changes, or until this time.
     Wait(Option<Duration>),
 }
 
-/// What to do, after [`Past::saw`].
-pub(super) fn next(seen: &Situation, past: &Past, now: Duration) -> Next {
-    let after_pause = |failures: &Failures, next: Next| match now < failures.pause_until {
-        true => Next::Wait(Some(failures.pause_until)),
-        false => next,
-    };
-    if !seen.listening {
-        return after_pause(&past.socket, Next::MakeSocket);
-    }
+/// What to do, after [`History::saw`].
+pub(super) fn next(seen: &Situation, history: &History, now: Duration) -> Next {
     let Some(kubelet) = seen.kubelet else {
         return Next::Wait(None);
     };
-    match &past.accepted {
+    match &history.accepted {
         Some(accepted) if accepted.kubelet == kubelet => {
             let until = accepted.at + STREAM_TIMEOUT;
             match (seen.kubelet_watches, accepted.watched) {
+                _ if !seen.listening => Next::StreamEnded,
                 (true, _) => Next::Wait(None),
                 (false, false) if now < until => Next::Wait(Some(until)),
-                (false, _) => Next::Lost,
+                (false, _) => Next::StreamEnded,
             }
         }
-        _ => after_pause(&past.registering.1, Next::Register(kubelet)),
+        _ if now < history.failures.1.pause_until => Next::Wait(Some(history.failures.1.pause_until)),
+        _ => Next::Register(kubelet),
     }
 }
 
@@ -159,7 +153,7 @@ mod tests {
         FileId {
             device: 1,
             inode,
-            changed: (0, 0),
+            time: (0, 0),
         }
     }
 
@@ -171,9 +165,9 @@ mod tests {
         }
     }
 
-    fn look(past: &mut Past, seen: &Situation, second: u64) -> Next {
-        past.saw(seen);
-        next(seen, past, at(second))
+    fn look(history: &mut History, seen: &Situation, now: Duration) -> Next {
+        history.saw(seen);
+        next(seen, history, now)
     }
 
     fn at(second: u64) -> Duration {
@@ -181,100 +175,111 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_comes_first_then_the_registration_then_the_stream() {
-        let mut past = Past::default();
+    fn the_plugin_registers_once_kubelets_socket_is_there_and_then_waits_for_the_stream() {
+        let mut history = History::default();
         let absent = Situation {
             listening: false,
-            ..seen(Some(kubelet(1)), false)
+            ..seen(None, false)
         };
-        assert_eq!(look(&mut past, &absent, 0), Next::MakeSocket);
-        past.socket_made();
-        assert_eq!(look(&mut past, &seen(None, false), 0), Next::Wait(None));
+        assert_eq!(look(&mut history, &absent, at(0)), Next::Wait(None));
         let there = seen(Some(kubelet(1)), false);
-        assert_eq!(look(&mut past, &there, 1), Next::Register(kubelet(1)));
-        past.accepted(kubelet(1), at(1));
-        assert_eq!(look(&mut past, &there, 2), Next::Wait(Some(at(11))));
-        assert_eq!(look(&mut past, &seen(Some(kubelet(1)), true), 3), Next::Wait(None));
+        assert_eq!(look(&mut history, &there, at(1)), Next::Register(kubelet(1)));
+        history.accepted(kubelet(1), at(1));
+        assert_eq!(look(&mut history, &there, at(2)), Next::Wait(Some(at(11))));
+        assert_eq!(
+            look(&mut history, &seen(Some(kubelet(1)), true), at(3)),
+            Next::Wait(None)
+        );
     }
 
     #[test]
     fn a_kubelet_that_was_started_anew_is_registered_with_at_once() {
-        let mut past = Past::default();
-        let first = seen(Some(kubelet(1)), false);
-        look(&mut past, &first, 0);
-        past.accepted(kubelet(1), at(0));
+        let mut history = History::default();
+        look(&mut history, &seen(Some(kubelet(1)), false), at(0));
+        history.accepted(kubelet(1), at(0));
         let again = FileId {
-            changed: (9, 9),
+            time: (9, 9),
             ..kubelet(1)
         };
-        assert_eq!(look(&mut past, &seen(Some(again), false), 1), Next::Register(again));
+        assert_eq!(
+            look(&mut history, &seen(Some(again), true), at(1)),
+            Next::Register(again)
+        );
         // Its folder was emptied too.
         let emptied = Situation {
             listening: false,
             ..seen(Some(again), false)
         };
-        assert_eq!(look(&mut past, &emptied, 1), Next::MakeSocket);
-        past.socket_made();
-        assert_eq!(look(&mut past, &seen(Some(again), true), 1), Next::Register(again));
+        assert_eq!(look(&mut history, &emptied, at(1)), Next::Register(again));
         // Pauses are of one kubelet.
-        for _ in 0..9 {
-            past.refused(at(1));
+        for _ in 0..12 {
+            history.failed(at(1));
         }
-        assert_eq!(look(&mut past, &seen(Some(again), false), 2), Next::Wait(Some(at(61))));
         assert_eq!(
-            look(&mut past, &seen(Some(kubelet(2)), false), 2),
+            look(&mut history, &seen(Some(again), false), at(2)),
+            Next::Wait(Some(at(61)))
+        );
+        assert_eq!(
+            look(&mut history, &seen(Some(kubelet(2)), false), at(2)),
             Next::Register(kubelet(2))
         );
     }
 
     #[test]
-    fn pauses_grow_to_a_minute() {
-        let mut past = Past::default();
+    fn pauses_begin_short_and_grow_to_a_minute() {
+        let mut history = History::default();
         let there = seen(Some(kubelet(1)), false);
-        let mut now = 0;
+        let mut now = Duration::ZERO;
         let mut pauses = Vec::new();
-        for _ in 0..9 {
-            assert_eq!(look(&mut past, &there, now), Next::Register(kubelet(1)));
-            past.refused(at(now));
-            let Next::Wait(Some(until)) = look(&mut past, &there, now) else {
-                panic!("{past:?}")
+        for _ in 0..12 {
+            assert_eq!(look(&mut history, &there, now), Next::Register(kubelet(1)));
+            history.failed(now);
+            let Next::Wait(Some(until)) = look(&mut history, &there, now) else {
+                panic!("{history:?}")
             };
-            pauses.push(until.as_secs() - now);
-            now = until.as_secs();
+            pauses.push((until - now).as_millis());
+            now = until;
         }
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        let expected = [
+            100, 200, 400, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000, 60_000,
+        ];
+        assert_eq!(pauses, expected);
     }
 
     #[test]
-    fn a_stream_that_ends_or_never_begins_is_a_failure() {
-        let mut past = Past::default();
+    fn a_stream_that_ends_or_never_begins_is_a_failure_with_a_pause_of_at_least_1_s() {
+        let mut history = History::default();
         let there = seen(Some(kubelet(1)), false);
-        look(&mut past, &there, 0);
-        past.accepted(kubelet(1), at(0));
-        assert_eq!(look(&mut past, &there, 10), Next::Lost);
-        past.lost(at(10));
-        assert_eq!(look(&mut past, &there, 10), Next::Wait(Some(at(11))));
-        past.accepted(kubelet(1), at(11));
-        look(&mut past, &seen(Some(kubelet(1)), true), 12);
-        assert_eq!(look(&mut past, &there, 13), Next::Lost);
+        look(&mut history, &there, at(0));
+        history.accepted(kubelet(1), at(0));
+        assert_eq!(look(&mut history, &there, at(10)), Next::StreamEnded);
+        history.stream_ended(at(10));
+        assert_eq!(look(&mut history, &there, at(10)), Next::Wait(Some(at(11))));
+        history.accepted(kubelet(1), at(11));
+        look(&mut history, &seen(Some(kubelet(1)), true), at(12));
+        assert_eq!(look(&mut history, &there, at(13)), Next::StreamEnded);
         // One that was accepted and ended soon, again and again, is not asked ever more often.
-        past.lost(at(13));
-        assert_eq!(look(&mut past, &there, 13), Next::Wait(Some(at(15))));
-        past.accepted(kubelet(1), at(15));
-        past.lost(at(200));
-        assert_eq!(look(&mut past, &there, 200), Next::Wait(Some(at(201))));
+        for second in 13..17 {
+            history.stream_ended(at(second));
+        }
+        assert_eq!(look(&mut history, &there, at(16)), Next::Wait(Some(at(20))));
+        history.accepted(kubelet(1), at(20));
+        history.stream_ended(at(200));
+        assert_eq!(look(&mut history, &there, at(200)), Next::Wait(Some(at(201))));
     }
 
     #[test]
-    fn a_socket_that_cannot_be_made_is_tried_again_after_a_pause_whichever_kubelet_runs() {
-        let mut past = Past::default();
-        let absent = |kubelet| Situation {
+    fn a_socket_that_somebody_removed_is_registered_anew() {
+        let mut history = History::default();
+        look(&mut history, &seen(Some(kubelet(1)), false), at(0));
+        history.accepted(kubelet(1), at(0));
+        let removed = Situation {
             listening: false,
-            ..seen(kubelet, false)
+            ..seen(Some(kubelet(1)), true)
         };
-        assert_eq!(look(&mut past, &absent(None), 0), Next::MakeSocket);
-        past.socket_failed(at(0));
-        assert_eq!(look(&mut past, &absent(Some(kubelet(1))), 0), Next::Wait(Some(at(1))));
-        assert_eq!(look(&mut past, &absent(Some(kubelet(2))), 1), Next::MakeSocket);
+        assert_eq!(look(&mut history, &removed, at(5)), Next::StreamEnded);
+        history.stream_ended(at(5));
+        assert_eq!(look(&mut history, &removed, at(5)), Next::Wait(Some(at(6))));
+        assert_eq!(look(&mut history, &removed, at(6)), Next::Register(kubelet(1)));
     }
 }

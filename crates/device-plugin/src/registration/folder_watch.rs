@@ -120,17 +120,12 @@ impl FolderWatch {
         Err(in_the_way.unwrap_or_else(none))
     }
 
-    /// Waits until something happened. What happened is not told: events may be lost, so the caller looks.
+    /// Waits until something happened. What happened is not told: events may be lost, so the caller looks, and from time to time without being told.
+    /// Where the kernel gives no events any more, this never ends, rather than at once each time.
     pub(super) async fn changed(&mut self) {
-        let mut ended = self.events.next().await.is_none();
-        while let Some(event) = self.events.next().now_or_never() {
-            ended |= event.is_none();
-            if ended {
-                break;
-            }
-        }
-        if ended {
-            std::future::pending::<()>().await;
+        match self.events.next().await {
+            Some(Ok(_)) => while let Some(Some(Ok(_))) = self.events.next().now_or_never() {},
+            Some(Err(_)) | None => std::future::pending().await,
         }
     }
 }

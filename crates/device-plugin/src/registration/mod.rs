@@ -4,6 +4,7 @@ mod decide;
 mod folder_watch;
 mod socket;
 
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,18 +14,17 @@ use stelia_device_plugin_api::registration::RegistrationClient;
 use stelia_device_plugin_api::transport::Channel;
 use stelia_device_plugin_api::{KUBELET_SOCKET, VERSION};
 use thiserror::Error;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::cdi::CdiError;
+use crate::container_files::ContainerFiles;
 use crate::service::Shared;
 use crate::{RESOURCE, connections};
-use decide::{FileId, Next, Past, Situation, next};
+use decide::{History, Next, Situation, next};
 use folder_watch::FolderWatch;
-use socket::{PluginSocket, SocketError, socket_at};
-
-/// The name of the plugin's socket in kubelet's folder.
-pub(crate) const SOCKET: &str = "stelia.io_vm.sock";
+use socket::{PluginSocket, SocketError, SocketNames, remove_dead, socket_at};
 
 /// How long kubelet may take to answer: it connects to the plugin first, for which it takes up to 10 s.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -32,21 +32,28 @@ const REGISTER_TIMEOUT: Duration = Duration::from_secs(15);
 /// The pause after the folder could not be watched.
 const WATCH_PAUSE: Duration = Duration::from_secs(10);
 
+/// The longest wait for an event before the folder is looked at without one.
+const LOOK_INTERVAL: Duration = Duration::from_secs(30);
+
 /// Whether kubelet knows the plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Registration {
+pub(crate) enum KubeletRegistration {
     /// Nothing was tried yet.
     Starting,
     Registered,
-    /// Why not.
-    Not(String),
+    /// kubelet does not run, as far as its folder shows.
+    NoKubelet(String),
+    /// Why the plugin is not registered with a kubelet that runs.
+    Failed(String),
 }
 
 /// Why the program has to end.
 #[derive(Debug, Error)]
 pub(crate) enum Fatal {
     #[error("{0}: the folder was made after this process started, and only a new process can write there")]
-    NewProcess(#[source] SocketError),
+    Socket(#[source] SocketError),
+    #[error("{0}: the folder was made after this process started, and only a new process can write there")]
+    Cdi(#[source] CdiError),
     #[error("inotify cannot be used: {0}")]
     Watch(#[source] folder_watch::WatchError),
 }
@@ -55,15 +62,25 @@ pub(crate) enum Fatal {
 pub(crate) struct Registrar {
     pub(crate) folder: PathBuf,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) state: watch::Sender<Registration>,
-    /// Told at each registration: kubelet may have another configuration.
-    pub(crate) registered: Arc<Notify>,
+    pub(crate) state: watch::Sender<KubeletRegistration>,
+    /// When the plugin registered for the first time.
+    pub(crate) registered: watch::Sender<Option<Instant>>,
 }
 
 /// The socket, and the task that serves it.
-struct Served {
+struct ServedSocket {
     socket: PluginSocket,
     task: AbortOnDropHandle<()>,
+}
+
+impl ServedSocket {
+    /// Ends the connections, and removes the socket.
+    async fn close(self) {
+        self.task.abort();
+        // It was ended on purpose.
+        let _ = self.task.await;
+        drop(self.socket);
+    }
 }
 
 impl Registrar {
@@ -72,91 +89,69 @@ impl Registrar {
     /// # Errors
     ///
     /// Only what another attempt of this process would meet again.
-    pub(crate) async fn run(&self) -> Result<std::convert::Infallible, Fatal> {
+    pub(crate) async fn run(&self) -> Result<Infallible, Fatal> {
         let mut watch = FolderWatch::new(&self.folder).map_err(Fatal::Watch)?;
         let mut streams = self.shared.streams.subscribe();
-        let (start, mut past, mut served) = (Instant::now(), Past::default(), None);
+        let (start, mut history, mut names) = (Instant::now(), History::default(), SocketNames::new());
+        let mut served: Option<ServedSocket> = None;
         loop {
             match watch.renew() {
                 Ok(true) => {}
                 Ok(false) => {
                     served = None;
-                    self.not(format!(
-                        "{} does not exist: kubelet has not made it",
-                        self.folder.display()
-                    ));
-                    watch.changed().await;
+                    let problem = format!("{} does not exist: kubelet has not made it", self.folder.display());
+                    self.report(KubeletRegistration::NoKubelet(problem));
+                    let _ = tokio::time::timeout(LOOK_INTERVAL, watch.changed()).await;
                     continue;
                 }
                 Err(error) => {
                     served = None;
-                    self.not(error.to_string());
+                    self.report(KubeletRegistration::Failed(error.to_string()));
                     let _ = tokio::time::timeout(WATCH_PAUSE, watch.changed()).await;
                     continue;
                 }
             }
             streams.mark_unchanged();
             let seen = self.look(served.as_ref());
-            past.saw(&seen);
-            match next(&seen, &past, start.elapsed()) {
-                Next::MakeSocket => {
-                    end(served.take()).await;
-                    match self.make_socket() {
-                        Ok(made) => {
-                            served = Some(made);
-                            past.socket_made();
-                        }
-                        Err(error) if error.needs_new_process() => return Err(Fatal::NewProcess(error)),
-                        Err(error) => {
-                            self.not(error.to_string());
-                            past.socket_failed(start.elapsed());
+            history.saw(&seen);
+            match next(&seen, &history, start.elapsed()) {
+                Next::Register(kubelet) => {
+                    // kubelet is to see the end of the old stream before it hears of the new socket.
+                    close(served.take()).await;
+                    match self.register_anew(&mut names, &mut served).await? {
+                        Ok(()) => history.accepted(kubelet, start.elapsed()),
+                        Err(problem) => {
+                            close(served.take()).await;
+                            self.report(KubeletRegistration::Failed(problem));
+                            history.failed(start.elapsed());
                         }
                     }
                 }
-                Next::Register(kubelet) => match self.register().await {
-                    Ok(()) => past.accepted(kubelet, start.elapsed()),
-                    Err(problem) => {
-                        self.not(problem);
-                        past.refused(start.elapsed());
-                    }
-                },
-                Next::Lost => {
-                    self.not("kubelet does not watch the devices any more".to_owned());
-                    past.lost(start.elapsed());
+                Next::StreamEnded => {
+                    close(served.take()).await;
+                    let problem = "kubelet does not watch the devices any more".to_owned();
+                    self.report(KubeletRegistration::Failed(problem));
+                    history.stream_ended(start.elapsed());
                 }
                 Next::Wait(until) => {
-                    if seen.kubelet_watches {
-                        self.state.send_if_modified(|state| {
-                            std::mem::replace(state, Registration::Registered) != Registration::Registered
-                        });
-                    } else if seen.kubelet.is_none() {
-                        self.not(format!(
-                            "{} does not exist: kubelet does not run",
-                            self.kubelet().display()
-                        ));
-                    }
-                    let pause = async {
-                        match until {
-                            Some(until) => tokio::time::sleep_until(start + until).await,
-                            None => std::future::pending().await,
-                        }
-                    };
+                    self.report_wait(&seen);
+                    let longest = Instant::now() + LOOK_INTERVAL;
+                    let until = until.map_or(longest, |until| longest.min(start + until));
                     tokio::select! {
                         () = watch.changed() => {}
                         _ = streams.changed() => {}
-                        () = pause => {}
+                        () = tokio::time::sleep_until(until) => {}
                     }
                 }
             }
         }
     }
 
-    fn look(&self, served: Option<&Served>) -> Situation {
+    fn look(&self, served: Option<&ServedSocket>) -> Situation {
         let listening = served.is_some_and(|served| served.socket.is_there() && !served.task.is_finished());
-        let kubelet: Option<FileId> = socket_at(&self.kubelet());
         Situation {
             listening,
-            kubelet,
+            kubelet: socket_at(&self.kubelet()),
             kubelet_watches: self.shared.kubelet_watches(),
         }
     }
@@ -165,18 +160,37 @@ impl Registrar {
         self.folder.join(KUBELET_SOCKET)
     }
 
-    fn make_socket(&self) -> Result<Served, SocketError> {
-        let (listener, socket) = PluginSocket::make(&self.folder.join(SOCKET))?;
+    /// Makes a new socket and registers it. The inner error is why kubelet does not know it.
+    async fn register_anew(
+        &self,
+        names: &mut SocketNames,
+        served: &mut Option<ServedSocket>,
+    ) -> Result<Result<(), String>, Fatal> {
+        let files = ContainerFiles::read(&self.shared.paths);
+        // kubelet may start containers again with the name that it got before.
+        self.shared.cdi.write(&files.devices).map_err(Fatal::Cdi)?;
+        let name = names.next();
+        match self.make_socket(&name) {
+            Ok(made) => *served = Some(made),
+            Err(error) if error.needs_new_process() => return Err(Fatal::Socket(error)),
+            Err(error) => return Ok(Err(error.to_string())),
+        }
+        Ok(self.register(&name).await)
+    }
+
+    fn make_socket(&self, name: &str) -> Result<ServedSocket, SocketError> {
+        remove_dead(&self.folder)?;
+        let (listener, socket) = PluginSocket::make(&self.folder.join(name))?;
         let task = tokio::spawn(connections::serve(listener, self.shared.clone()));
-        Ok(Served {
+        Ok(ServedSocket {
             socket,
             task: AbortOnDropHandle::new(task),
         })
     }
 
-    async fn register(&self) -> Result<(), String> {
+    async fn register(&self, name: &str) -> Result<(), String> {
         let path = self.kubelet();
-        match tokio::time::timeout(REGISTER_TIMEOUT, self.ask_kubelet(&path)).await {
+        match tokio::time::timeout(REGISTER_TIMEOUT, self.ask_kubelet(&path, name)).await {
             Ok(result) => result,
             Err(_) => Err(format!(
                 "kubelet did not answer the registration within {} s",
@@ -185,13 +199,13 @@ impl Registrar {
         }
     }
 
-    async fn ask_kubelet(&self, path: &Path) -> Result<(), String> {
+    async fn ask_kubelet(&self, path: &Path, name: &str) -> Result<(), String> {
         let channel = Channel::connect(path).await.map_err(|error| error.to_string())?;
         // Before kubelet connects, so that its connection is known as its.
         self.shared.kubelet.send_replace(Some(channel.server_pid()));
         let request = RegisterRequest {
             version: VERSION.to_owned(),
-            endpoint: SOCKET.to_owned(),
+            endpoint: name.to_owned(),
             resource_name: RESOURCE.to_owned(),
             options: Some(DevicePluginOptions::default()),
         };
@@ -200,12 +214,25 @@ impl Registrar {
             let text = stelia_text::excerpt::cause(&status.message());
             format!("kubelet refused the registration: {text} ({})", status.code())
         })?;
-        self.registered.notify_one();
+        self.registered.send_if_modified(|first| {
+            let is_first = first.is_none();
+            first.get_or_insert_with(Instant::now);
+            is_first
+        });
         Ok(())
     }
 
-    fn not(&self, problem: String) {
-        let state = Registration::Not(problem);
+    /// Reports what is so while nothing is to be done.
+    fn report_wait(&self, seen: &Situation) {
+        if seen.kubelet_watches {
+            self.report(KubeletRegistration::Registered);
+        } else if seen.kubelet.is_none() {
+            let problem = format!("{} does not exist: kubelet does not run", self.kubelet().display());
+            self.report(KubeletRegistration::NoKubelet(problem));
+        }
+    }
+
+    fn report(&self, state: KubeletRegistration) {
         self.state.send_if_modified(|before| {
             let is_new = *before != state;
             *before = state;
@@ -214,12 +241,8 @@ impl Registrar {
     }
 }
 
-/// Ends a task that serves, so that nobody listens on its socket when this returns.
-async fn end(served: Option<Served>) {
-    if let Some(Served { socket, task }) = served {
-        task.abort();
-        // It was ended on purpose.
-        let _ = task.await;
-        drop(socket);
+async fn close(served: Option<ServedSocket>) {
+    if let Some(served) = served {
+        served.close().await;
     }
 }

@@ -10,9 +10,6 @@ use tokio::sync::watch;
 use zbus::connection::Builder;
 use zbus::{Connection, interface};
 
-/// How many CPUs the daemon's node has. It reserves the first for kubelet.
-pub(super) const CPUS: usize = 4;
-
 /// It ends with this value, and can be started again at the same address.
 pub(super) struct Bus {
     process: Child,
@@ -61,7 +58,7 @@ impl Drop for Bus {
 #[derive(Clone)]
 struct State {
     problem: Arc<Mutex<String>>,
-    reserved: Arc<Mutex<String>>,
+    capacity: Arc<Mutex<u32>>,
     hangs: watch::Receiver<bool>,
 }
 
@@ -76,28 +73,13 @@ impl Manager {
         self.0.problem.lock().unwrap().clone()
     }
 
-    fn describe(&self) -> String {
-        let description = stelia_model::Description {
-            kubelet_config: serde_json::json!({"reservedSystemCPUs": *self.0.reserved.lock().unwrap()}),
-            node: stelia_model::Node {
-                topology: Arc::new(
-                    stelia_cpus::testing::Shape {
-                        nodes: 1,
-                        cores: CPUS as u32,
-                        threads: 1,
-                        interleaved: false,
-                    }
-                    .topology(),
-                ),
-                ..Default::default()
-            },
-            ..Default::default()
-        };
-        serde_json::to_string(&description).unwrap()
+    #[zbus(property)]
+    fn vm_capacity(&self) -> u32 {
+        *self.0.capacity.lock().unwrap()
     }
 }
 
-/// A daemon that only says whether it admits VMs.
+/// A daemon that only says whether it admits VMs, and for how many there is room: 3 at first.
 pub(super) struct Daemon {
     connection: Connection,
     state: State,
@@ -109,7 +91,7 @@ impl Daemon {
         let (hangs, receiver) = watch::channel(false);
         let state = State {
             problem: Arc::new(Mutex::new(problem.to_owned())),
-            reserved: Arc::new(Mutex::new("0".to_owned())),
+            capacity: Arc::new(Mutex::new(3)),
             hangs: receiver,
         };
         let builder = Builder::address(bus.address.as_str()).serve_at(MANAGER_PATH, Manager(state.clone()));
@@ -138,8 +120,16 @@ impl Daemon {
         self.hangs.send_replace(hangs);
     }
 
-    pub(super) fn reserve(&self, cpus: &str) {
-        *self.state.reserved.lock().unwrap() = cpus.to_owned();
+    pub(super) async fn set_capacity(&self, capacity: u32) {
+        *self.state.capacity.lock().unwrap() = capacity;
+        let server = self.connection.object_server();
+        let object = server.interface::<_, Manager>(MANAGER_PATH).await.unwrap();
+        object
+            .get()
+            .await
+            .vm_capacity_changed(object.signal_emitter())
+            .await
+            .unwrap();
     }
 
     pub(super) async fn stop(self) {

@@ -88,14 +88,14 @@ async fn wrong_calls_are_answered_with_errors() {
     kubelet_is_served(&daemon, &mut kubelet).await;
 }
 
-/// These clients are of the same process as the kubelet here, so the plugin takes them for kubelet's: `connections.rs` has a test of whose end.
+/// These clients are of the same process as the kubelet here, so the plugin takes them for kubelet's: `connections.rs` tests which connection is closed.
 #[tokio::test]
 async fn many_streams_that_nobody_reads_neither_delay_kubelets_nor_end_it() {
     let (node, daemon, mut kubelet) = registered().await;
     let mut open = Vec::new();
     for _ in 0..5 {
         let client = DevicePluginClient::new(Channel::connect(&node.plugin_socket()).await.unwrap());
-        for _ in 0..10 {
+        for _ in 0..6 {
             open.push(client.list_and_watch().await.unwrap());
         }
     }
@@ -116,7 +116,7 @@ async fn connections_beyond_the_limit_end_the_oldest() {
         later.push(UnixStream::connect(node.plugin_socket()).await.unwrap());
     }
     kubelet_is_served(&daemon, &mut kubelet).await;
-    // kubelet's is the oldest here, where all are of one process: it registers again at once.
+    // kubelet's is the oldest here, where all are of one process: it registers again after a second.
     later.push(UnixStream::connect(node.plugin_socket()).await.unwrap());
     kubelet.list(|list| healthy(list) == 2).await;
     assert!(kubelet.registrations() >= 2);

@@ -91,7 +91,8 @@ impl Kubelet {
     /// As kubelet starts: everything in the folder that is not its own is removed first.
     pub(super) fn start_again(&mut self) {
         for file in fs::read_dir(&self.folder).unwrap().flatten() {
-            fs::remove_file(file.path()).unwrap();
+            // The plugin may have removed its socket meanwhile.
+            let _ = fs::remove_file(file.path());
         }
         self.serving = serve(&self.folder, &self.got, &self.sender);
     }
