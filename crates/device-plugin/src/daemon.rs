@@ -195,7 +195,9 @@ fn read(mut properties: HashMap<String, OwnedVariant>) -> Result<Answer, String>
     let problem = properties.remove("AdmissionProblem");
     let problem = problem.ok_or_else(|| "steliad has no property AdmissionProblem".to_owned())?;
     let problem = String::try_from(problem).map_err(|error| format!("AdmissionProblem of steliad: {error}"))?;
-    let capacity = properties.remove("VmCapacity").and_then(|value| u32::try_from(value).ok());
+    let capacity = properties
+        .remove("VmCapacity")
+        .and_then(|value| u32::try_from(value).ok());
     Ok(Answer {
         problem: (!problem.is_empty()).then(|| excerpt::cause(&problem)),
         capacity: capacity.filter(|capacity| *capacity > 0),
@@ -216,7 +218,10 @@ mod tests {
             bus: None,
             admission: watch::Sender::new(Admission::unknown()),
         };
-        let said = |capacity| Answer { problem: None, capacity };
+        let said = |capacity| Answer {
+            problem: None,
+            capacity,
+        };
         follower.has_said(said(Some(6)));
         let (first, later) = (Instant::now(), Instant::now() + CHECK_INTERVAL);
         follower.is_silent(first, "it does not run".to_owned());
@@ -233,7 +238,9 @@ mod tests {
         let text = |text: &str| OwnedVariant::try_from(zbus::Variant::from(text.to_owned())).unwrap();
         let number = |number: u32| OwnedVariant::try_from(zbus::Variant::from(number)).unwrap();
         let answer = |properties: &[(&str, OwnedVariant)]| {
-            let properties = properties.iter().map(|(name, value)| (name.to_string(), value.try_clone().unwrap()));
+            let properties = properties
+                .iter()
+                .map(|(name, value)| (name.to_string(), value.try_clone().unwrap()));
             read(properties.collect())
         };
         let former = answer(&[("AdmissionProblem", text("")), ("Other", text("x"))]).unwrap();

@@ -134,8 +134,7 @@ fn what_is_printed_gives_the_same_settings_and_tells_where_each_came_from() {
 
 #[test]
 fn the_device_plugins_settings_are_read_and_printed() {
-    let text =
-        "device-plugin-vms = 8\ndevice-plugin-device-nodes = [\"/dev/kvm\", \"/dev/net/tun\"]\ndevice-plugin-cdi = true";
+    let text = "device-plugin-vms = 8\ndevice-plugin-device-nodes = [\"/dev/kvm\", \"/dev/net/tun\"]\ndevice-plugin-cdi = true";
     let loaded = load(tree(&[("etc/stelia/steliad.toml", text)]).path()).unwrap();
     let plugin = &loaded.settings.device_plugin;
     assert_eq!((plugin.vms, plugin.device_nodes.len(), plugin.cdi), (Some(8), 2, true));

@@ -107,9 +107,7 @@ impl SocketNames {
 
 /// Whether a file's name is one of the plugin's sockets.
 fn is_own(name: &str) -> bool {
-    let number = name
-        .strip_prefix(NAME.0)
-        .and_then(|name| name.strip_suffix(NAME.1));
+    let number = name.strip_prefix(NAME.0).and_then(|name| name.strip_suffix(NAME.1));
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
