@@ -14,7 +14,6 @@ use stelia_device_plugin_api::messages::{AllocateRequest, ContainerAllocateReque
 use stelia_device_plugin_api::registration::{Registration, RegistrationServer};
 use stelia_device_plugin_api::transport::{Channel, serve_connection};
 use stelia_device_plugin_api::{KUBELET_SOCKET, Status, VERSION};
-use tokio::task::AbortHandle;
 
 use crate::answer::Answer;
 use crate::manager::{Allocation, Choice, Container, Manager};
@@ -28,15 +27,10 @@ pub struct Kubelet {
     folder: PathBuf,
     state: PathBuf,
     manager: Mutex<Manager>,
-    plugins: Mutex<BTreeMap<String, Plugin>>,
+    /// By resource: the plugin that registered last.
+    plugins: Mutex<BTreeMap<String, DevicePluginClient>>,
     /// Containers are admitted one after the other.
     admission: tokio::sync::Mutex<()>,
-}
-
-struct Plugin {
-    client: DevicePluginClient,
-    /// Ends the task that reads the plugin's stream.
-    stream: AbortHandle,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -117,7 +111,7 @@ impl Kubelet {
             Choice::Allocated(answer) => return Ok(answer),
             Choice::Devices(devices) => devices,
         };
-        let plugin = lock(&self.plugins).get(resource).map(|plugin| plugin.client.clone());
+        let plugin = lock(&self.plugins).get(resource).cloned();
         let Some(plugin) = plugin else {
             bail!("unknown Device Plugin {resource}");
         };
@@ -187,15 +181,8 @@ impl Kubelet {
         options.map_err(|status| anyhow::anyhow!(in_go(&status)))?;
         let registration = lock(&self.manager).register(&resource, &endpoint);
         self.save()?;
-        let task = tokio::spawn(Arc::clone(self).watch(resource.clone(), registration, client.clone()));
-        let plugin = Plugin {
-            client,
-            stream: task.abort_handle(),
-        };
-        let replaced = lock(&self.plugins).insert(resource.clone(), plugin);
-        if let Some(replaced) = replaced {
-            replaced.stream.abort();
-        }
+        tokio::spawn(Arc::clone(self).watch(resource.clone(), registration, client.clone()));
+        lock(&self.plugins).insert(resource.clone(), client);
         println!("registered: {resource} at {endpoint}");
         Ok(())
     }
@@ -217,7 +204,7 @@ impl Kubelet {
                 }
             },
         };
-        lock(&self.manager).disconnect(&resource, registration);
+        lock(&self.manager).disconnect(&resource);
         println!("the stream of {resource} ended: {}", in_go(&ended));
     }
 }

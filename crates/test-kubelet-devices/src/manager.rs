@@ -31,6 +31,9 @@ pub enum Refusal {
         /// How many healthy devices are free.
         available: usize,
     },
+    /// kubelet would call the plugin, and holds it for stopped.
+    #[error("endpoint {0} has been stopped")]
+    Stopped(String),
     /// A container has devices already, and asks for another number.
     #[error("pod {pod} container {container} changed request for resource {resource} from {old} to {new}")]
     Changed {
@@ -67,7 +70,7 @@ pub struct Allocation {
 pub struct Resource {
     /// The name of the plugin's socket.
     pub endpoint: String,
-    /// Whether the plugin's stream of devices is open.
+    /// Whether no stream of the plugin's devices has ended since it registered. Without one no device is allocated.
     pub connected: bool,
     /// How many lists of devices the plugin that registered last has sent.
     pub lists: u64,
@@ -149,12 +152,12 @@ impl Manager {
         self.registrations
     }
 
-    /// The plugin of this registration sent its devices.
+    /// The plugin of this registration sent its devices. As kubelet, whether or not the plugin has registered once more since.
     pub fn list(&mut self, name: &str, registration: u64, devices: Vec<Device>) {
-        let Some(resource) = self.current(name, registration) else {
+        let Some(resource) = self.resources.get_mut(name) else {
             return;
         };
-        resource.lists += 1;
+        resource.lists += u64::from(resource.registration == registration);
         let (healthy, unhealthy): (Vec<Device>, Vec<Device>) =
             devices.into_iter().partition(|device| device.health == HEALTHY);
         let ids = |devices: Vec<Device>| devices.into_iter().map(|device| device.id).collect();
@@ -162,17 +165,13 @@ impl Manager {
         resource.unhealthy = ids(unhealthy);
     }
 
-    /// The stream of this registration's plugin ended: its devices stay, and none can be allocated.
-    pub fn disconnect(&mut self, name: &str, registration: u64) {
-        if let Some(resource) = self.current(name, registration) {
+    /// A stream of the resource's plugin ended: its devices stay, and none can be allocated until a plugin registers. As kubelet, which does not
+    /// ask whose stream it was: a plugin that registers once more must have ended its older stream before.
+    pub fn disconnect(&mut self, name: &str) {
+        if let Some(resource) = self.resources.get_mut(name) {
             resource.connected = false;
             resource.unhealthy.append(&mut resource.healthy);
         }
-    }
-
-    fn current(&mut self, name: &str, registration: u64) -> Option<&mut Resource> {
-        let resource = self.resources.get_mut(name)?;
-        (resource.registration == registration).then_some(resource)
     }
 
     /// Which devices a container would get. As kubelet 1.36: a container that has devices and does not run, as after a reboot of the node,
@@ -221,7 +220,10 @@ impl Manager {
                 available: chosen.len(),
             });
         }
-        Ok(Choice::Devices(chosen))
+        match registered.connected {
+            true => Ok(Choice::Devices(chosen)),
+            false => Err(Refusal::Stopped(registered.endpoint.clone())),
+        }
     }
 
     /// The plugin has answered for a container.
@@ -330,8 +332,8 @@ mod tests {
 
     #[test]
     fn a_plugin_that_is_gone_leaves_unhealthy_devices() {
-        let (mut manager, registration) = with_two();
-        manager.disconnect(VM, registration);
+        let (mut manager, _) = with_two();
+        manager.disconnect(VM);
         assert_eq!(
             manager.choose(instance("a"), VM, 1),
             Err(Refusal::NoneHealthy(VM.to_owned()))
@@ -340,14 +342,20 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_older_stream_and_its_lists_count_for_nothing() {
-        let (mut manager, old) = with_two();
+    fn the_late_end_of_an_older_stream_stops_the_newer_registration() {
+        let (mut manager, _) = with_two();
         let new = manager.register(VM, "vm.sock");
         manager.list(VM, new, devices(&["vm-0"], &[]));
-        manager.list(VM, old, devices(&["other"], &[]));
-        manager.disconnect(VM, old);
-        assert!(manager.resources[VM].connected);
-        assert_eq!(manager.resources[VM].healthy, set(&["vm-0"]));
+        manager.disconnect(VM);
+        assert!(!manager.resources[VM].connected);
+        assert_eq!(manager.resources[VM].unhealthy, set(&["vm-0"]));
+        // A list does not help, and a registration does.
+        manager.list(VM, new, devices(&["vm-0"], &[]));
+        let stopped = Err(Refusal::Stopped("vm.sock".to_owned()));
+        assert_eq!(manager.choose(instance("a"), VM, 1), stopped);
+        let newest = manager.register(VM, "vm.sock");
+        manager.list(VM, newest, devices(&["vm-0"], &[]));
+        assert_eq!(give(&mut manager, "a"), Ok(set(&["vm-0"])));
     }
 
     #[test]
