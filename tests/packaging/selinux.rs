@@ -360,6 +360,7 @@ fn the_device_plugin_makes_its_socket_in_kubelets_folder_and_reaches_kubelet_and
     let folder = "system_u:object_r:container_file_t:s0";
     assert!(policy.allows(PLUGIN, folder, "sock_file", &["create", "setattr", "unlink", "write"]));
     assert!(policy.allows(PLUGIN, folder, "dir", &["add_name", "remove_name", "search", "watch"]));
+    assert!(policy.allows(PLUGIN, folder, "file", &["open", "read"]));
     assert!(!policy.allows(PLUGIN, folder, "file", &["write"]));
     let kubelet = "system_u:system_r:kubelet_t:s0";
     for (from, to) in [(PLUGIN, kubelet), (kubelet, PLUGIN)] {
