@@ -52,11 +52,20 @@ impl Admission {
         }
     }
 
+    /// Why the daemon does not answer, once that is so for long enough.
+    fn lasting_silence(&self, now: Instant) -> Option<&String> {
+        let silence = self.silence.as_ref();
+        let lasting = silence.filter(|silence| now >= silence.since + GRACE_PERIOD);
+        lasting.map(|silence| &silence.reason)
+    }
+
     fn problem_at(&self, now: Instant) -> Option<&String> {
-        match &self.silence {
-            Some(silence) if now >= silence.since + GRACE_PERIOD => Some(&silence.reason),
-            _ => self.problem.as_ref(),
-        }
+        self.lasting_silence(now).or(self.problem.as_ref())
+    }
+
+    /// This program has just started, and the daemon may still answer.
+    fn is_pending(&self, now: Instant) -> bool {
+        !self.answered && self.lasting_silence(now).is_none()
     }
 }
 
@@ -84,8 +93,12 @@ pub(crate) fn next_change(admission: &Admission, registered: Option<Instant>, no
 }
 
 impl Facts<'_> {
-    /// How many VMs there may be; `None` while the daemon may still say so.
+    /// How many VMs there may be; `None` while the daemon may still say so, or that it admits them: a plugin that is restarted is to take no device
+    /// away for a moment.
     fn count(&self) -> Option<u32> {
+        if self.admission.is_pending(self.now) {
+            return None;
+        }
         let is_overdue = self.registered.is_some_and(|at| self.now >= at + COUNT_TIMEOUT);
         let known = self.settings.vms.or(self.admission.capacity);
         let count = known.or_else(|| self.online_cpus.filter(|_| is_overdue));
@@ -97,9 +110,9 @@ impl Facts<'_> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Offer {
     /// How many devices there are, healthy or not; `None` while that is not known.
-    count: Option<u32>,
+    pub(crate) count: Option<u32>,
     /// The numbers of further devices: pods have them from a time when there were more.
-    beyond: BTreeSet<u32>,
+    pub(crate) beyond: BTreeSet<u32>,
     /// Why steliad admits no VM.
     pub(crate) not_admitted: Option<String>,
     /// Which file is missing without which no VM starts.
@@ -315,6 +328,20 @@ mod tests {
         known.now = since;
         known.admission.problem = Some("a problem".to_owned());
         assert_eq!(known.offer().problem(), Some("a problem"));
+    }
+
+    #[test]
+    fn there_is_no_list_before_the_daemon_was_asked_unless_it_does_not_answer_for_3_s() {
+        let mut known = known();
+        known.settings.vms = Some(1);
+        known.admission = Admission::unknown();
+        assert_eq!(known.offer().list(), None);
+        let (since, reason) = (known.now, "steliad does not run".to_owned());
+        known.admission.silence = Some(Silence { since, reason });
+        assert_eq!(known.offer().list(), None);
+        known.now = since + GRACE_PERIOD;
+        assert_eq!(known.offer().devices(), Some(1));
+        assert_eq!(known.offer().problem(), Some("steliad does not run"));
     }
 
     #[test]
