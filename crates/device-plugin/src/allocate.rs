@@ -62,6 +62,11 @@ pub(crate) fn allocate(available: &Available<'_>, request: &AllocateRequest) -> 
     if request.container_requests.is_empty() {
         return Err(Refusal::NoContainer);
     }
+    if let Some(problem) = &available.offer.not_admitted {
+        return Err(Refusal::NotAdmitted {
+            problem: problem.clone(),
+        });
+    }
     let mut seen = Vec::new();
     for container in &request.container_requests {
         let id = one_device(available.offer, container)?;
@@ -69,11 +74,6 @@ pub(crate) fn allocate(available: &Available<'_>, request: &AllocateRequest) -> 
             return Err(Refusal::Twice { id: id.to_owned() });
         }
         seen.push(id);
-    }
-    if let Some(problem) = &available.offer.not_admitted {
-        return Err(Refusal::NotAdmitted {
-            problem: problem.clone(),
-        });
     }
     if let Some(problem) = &available.files.problem {
         return Err(Refusal::Files {

@@ -198,6 +198,8 @@ async fn a_daemon_that_is_restarted_changes_nothing_and_allocate_waits_for_it() 
     node.start_plugin(|_| {});
     kubelet.list(|list| healthy(list) == 2).await;
     daemon.stop().await;
+    // The bus tells the plugin meanwhile.
+    tokio::time::sleep(Duration::from_millis(300)).await;
     let plugin = kubelet.plugin();
     let allocate = tokio::spawn(async move { plugin.allocate(one("vm-0")).await });
     tokio::time::sleep(Duration::from_millis(500)).await;
