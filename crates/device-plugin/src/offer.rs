@@ -199,7 +199,7 @@ pub(crate) fn number(given: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    struct Known {
+    struct Situation {
         settings: DevicePluginSettings,
         admission: Admission,
         files: ContainerFiles,
@@ -209,8 +209,8 @@ mod tests {
     }
 
     /// The daemon answers and admits VMs, and nothing else is known.
-    fn known() -> Known {
-        Known {
+    fn situation() -> Situation {
+        Situation {
             settings: DevicePluginSettings::default(),
             admission: Admission {
                 problem: None,
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    impl Known {
+    impl Situation {
         fn facts(&self) -> Facts<'_> {
             Facts {
                 settings: &self.settings,
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn the_setting_or_else_the_nodes_room_is_the_number_of_devices() {
-        let mut known = known();
+        let mut known = situation();
         known.admission.capacity = Some(8);
         assert_eq!(known.offer(), Offer::healthy(8));
         known.settings.vms = Some(3);
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn while_the_number_is_not_known_there_is_no_list_until_10_s_after_the_registration() {
-        let mut known = known();
+        let mut known = situation();
         let start = known.now;
         known.now = start + Duration::from_secs(100);
         assert_eq!((known.offer().list(), known.next_change()), (None, None));
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_device_that_a_pod_has_stays_when_the_number_becomes_smaller() {
-        let mut known = known();
+        let mut known = situation();
         known.admission.capacity = Some(2);
         known.given = [0, 5, 7].into();
         assert_eq!(known.ids(), ["vm-0", "vm-1", "vm-5", "vm-7"]);
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn all_devices_are_healthy_or_none_is() {
-        let mut known = known();
+        let mut known = situation();
         known.settings.vms = Some(2);
         let healthy = known.offer().list().unwrap();
         assert_eq!(known.ids(), ["vm-0", "vm-1"]);
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_daemon_that_is_away_for_less_than_3_s_changes_no_list() {
-        let mut known = known();
+        let mut known = situation();
         known.settings.vms = Some(1);
         let (since, healthy) = (known.now, known.offer().list());
         let reason = "steliad does not run".to_owned();
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn there_is_no_list_before_the_daemon_was_asked_unless_it_does_not_answer_for_3_s() {
-        let mut known = known();
+        let mut known = situation();
         known.settings.vms = Some(1);
         known.admission = Admission::unknown();
         assert_eq!(known.offer().list(), None);

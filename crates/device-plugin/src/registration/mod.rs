@@ -33,7 +33,7 @@ const REGISTER_TIMEOUT: Duration = Duration::from_secs(15);
 const WATCH_PAUSE: Duration = Duration::from_secs(10);
 
 /// The longest wait for an event before the folder is looked at without one.
-const LOOK_INTERVAL: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// Whether kubelet knows the plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl Registrar {
                     served = None;
                     let problem = format!("{} does not exist: kubelet has not made it", self.folder.display());
                     self.report(KubeletRegistration::NoKubelet(problem));
-                    let _ = tokio::time::timeout(LOOK_INTERVAL, watch.changed()).await;
+                    let _ = tokio::time::timeout(MAX_WAIT, watch.changed()).await;
                     continue;
                 }
                 Err(error) => {
@@ -135,7 +135,7 @@ impl Registrar {
                 }
                 Next::Wait(until) => {
                     self.report_wait(&seen);
-                    let longest = Instant::now() + LOOK_INTERVAL;
+                    let longest = Instant::now() + MAX_WAIT;
                     let until = until.map_or(longest, |until| longest.min(start + until));
                     tokio::select! {
                         () = watch.changed() => {}
