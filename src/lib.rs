@@ -38,5 +38,4 @@ pub(crate) mod ledger;
 pub(crate) mod publishing;
 pub(crate) mod quiet;
 pub(crate) mod runtime_check;
-pub(crate) mod vm_capacity;
 pub(crate) mod wait_until;

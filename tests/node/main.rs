@@ -18,7 +18,6 @@ mod cookbook;
 mod cost;
 mod crash;
 mod crun;
-mod device_plugin;
 mod drift;
 mod entry_points;
 mod fair;

@@ -1,6 +1,5 @@
 #![doc = include_str!("../README.md")]
 
-mod admission;
 mod allocation;
 mod description;
 mod instance;
@@ -11,9 +10,7 @@ mod part;
 mod reasons;
 #[cfg(test)]
 mod tests;
-mod vm_capacity;
 
-pub use admission::AdmissionProblem;
 pub use allocation::Allocation;
 pub use description::{Description, Usage};
 pub use instance::{Instance, PinnedThread};

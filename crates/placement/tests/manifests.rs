@@ -217,8 +217,7 @@ fn the_schedulers_configuration_leads_to_the_service() {
             (&true.into(), &false.into())
         );
         let resource = &extender["managedResources"][0];
-        // kube-scheduler counts it too: kubelet publishes how many a node has.
-        let expected = managed.then_some((stelia_placement_rules::request::VM_RESOURCE, false));
+        let expected = managed.then_some((stelia_placement_rules::request::VM, true));
         assert_eq!(
             resource["name"]
                 .as_str()

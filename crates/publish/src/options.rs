@@ -32,6 +32,8 @@ pub struct Options {
     pub start_spread: Duration,
     /// Label the Node `stelia.io/ready`.
     pub ready_label: bool,
+    /// Tell `stelia.io/vm` among the Node's resources.
+    pub vm_capacity: bool,
     /// The key of the taint to remove once VMs can be admitted.
     pub remove_taint: Option<String>,
     pub pod_conditions: PodConditions,
@@ -52,6 +54,7 @@ impl Options {
             field_manager: "steliad".into(),
             start_spread: START_SPREAD,
             ready_label: false,
+            vm_capacity: false,
             remove_taint: None,
             pod_conditions: PodConditions::Off,
             pod_events: false,

@@ -17,6 +17,7 @@ named! {
         Node = "node",
         Object = "object",
         Label = "label",
+        Capacity = "capacity",
         Taint = "taint",
         Conditions = "conditions",
         Events = "events",

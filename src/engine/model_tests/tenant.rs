@@ -179,13 +179,11 @@ impl PodConnection {
             self.ask(path, PROPERTIES, "GetAll", &(interface,)).await;
         }
         for name in [
-            "AdmissionProblem",
             "KubeletProblem",
             "DriftFound",
             "DriftRepaired",
             "LedgerKey",
             "SharedCPUs",
-            "VmCapacity",
         ] {
             self.ask(MANAGER_PATH, PROPERTIES, "Get", &(MANAGER, name)).await;
         }

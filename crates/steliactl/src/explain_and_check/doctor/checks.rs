@@ -11,8 +11,7 @@ use stelia_node::kernel_release::isolated_is_safe;
 use super::merge::merge;
 use super::start::{CORRECT, hidden_policy, start};
 use super::{
-    Check, Facts, Verdict, cgroups, config, device_plugin, dra, home, interrupts, ledger, locality, noise, publish,
-    scheduler_settings,
+    Check, Facts, Verdict, cgroups, config, dra, home, interrupts, ledger, locality, noise, publish, scheduler_settings,
 };
 
 /// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
@@ -21,7 +20,7 @@ const MIN_SYSTEMD_VERSION: u32 = 252;
 type NamedCheck = (&'static str, fn(&Facts) -> Finding);
 
 /// The checks by name, the most basic first.
-const CHECKS: [NamedCheck; 27] = [
+const CHECKS: [NamedCheck; 26] = [
     ("cgroup", cgroup),
     ("kernel", kernel),
     ("systemd", systemd),
@@ -46,7 +45,6 @@ const CHECKS: [NamedCheck; 27] = [
     ("irqbalance", interrupts::irqbalance),
     ("ledger", ledger::check),
     ("publish", publish::check),
-    ("device-plugin", device_plugin::check),
     ("runner-socket", socket),
     ("daemon", daemon),
 ];
@@ -172,10 +170,7 @@ fn kvm(facts: &Facts) -> Finding {
             "switch on VT-x or AMD-V in the firmware; where this host is a VM, nested virtualization in the hypervisor below"
         }
     };
-    warning(
-        "/dev/kvm is not there: QEMU can only emulate guests, and pods with stelia.io/vm are refused",
-        cure,
-    )
+    warning("/dev/kvm is not there: guests are emulated", cure)
 }
 
 fn policy(facts: &Facts) -> Finding {

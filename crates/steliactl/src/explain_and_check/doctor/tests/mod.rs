@@ -1,4 +1,3 @@
-mod device_plugin;
 mod interrupts;
 mod ledger;
 mod merge;
@@ -109,12 +108,6 @@ fn fit() -> Facts {
         ledger: None,
         publishing: None,
         published: publish::nothing(),
-        device_plugin: super::device_plugin::DevicePlugin {
-            has_folder: Ok(false),
-            runs: false,
-            status: None,
-            admission_problem: None,
-        },
         tracing: true,
         noise: None,
     }
