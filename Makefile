@@ -41,14 +41,14 @@ FUZZ_TARGETS ?=
 VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # What the packages hold; nothing else of the workspace is built for them. Those of the cluster are built apart: what they ask of crates that both use
 # is none of the daemon's.
-PROGRAMS := --bins -p steliad -p steliad-quiet -p steliactl -p stelia-runner
+PROGRAMS := --bins -p steliad -p steliad-quiet -p steliactl -p stelia-runner -p stelia-device-plugin
 CLUSTER  := --bins -p stelia-publish -p stelia-cluster -p stelia-placement
 # Each a .deb, an .rpm and an SBOM.
 CLUSTER_PACKAGES := stelia-publish stelia-cluster stelia-placement
 PACKAGES := steliad $(CLUSTER_PACKAGES)
 RUNNER_IMAGE := target/image/stelia-runner.tar
 # What `systemd-analyze security` may say of each unit, times ten.
-EXPOSURE := steliad=18 steliad-quiet=13 steliad-metrics=11 steliad-try-runtime@=11 stelia-publish=13 stelia-placement=13
+EXPOSURE := steliad=18 steliad-quiet=13 steliad-device-plugin=13 steliad-metrics=11 steliad-try-runtime@=11 stelia-publish=13 stelia-placement=13
 # Features of tests and benchmarks that `make test` leaves out; lint looks at them too.
 RARE     := stelia-simulator/browser,stelia-placement/stopped,stelia-placement/testing
 # Relative relocations packed: unpacked they are half a megabyte that every start reads and that stays resident.
@@ -114,7 +114,7 @@ $(DEB_NODE): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb
 	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.packaged-node-* $(DEB_DIR)/.built-$(PROFILE) $(DEB_DIR)/steliad_*.deb
 	$(STATIC) $(CARGO) build --locked $(PROGRAMS) --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(BUILT)
 	@mkdir -p $(PACKAGED)/$(PROFILE)
-	@cp $(addprefix target/$(TARGET)/$(PROFILE)/,steliad steliad-quiet steliactl stelia-runner) $(PACKAGED)/$(PROFILE)/
+	@cp $(addprefix target/$(TARGET)/$(PROFILE)/,steliad steliad-quiet steliactl stelia-runner stelia-device-plugin) $(PACKAGED)/$(PROFILE)/
 	@$(call debian,steliad)
 	@echo $(EPOCH) > $@
 
@@ -172,7 +172,7 @@ $(RPM_DONE): $(DEB_DONE) $(SELINUX)/steliad.pp.bz2 LICENSE | $(TOOLS)/bin/cargo-
 	@cp -r Cargo.toml LICENSE systemd-units packaging dbus-interfaces docs $(RPM_TREE)/
 	@for crate in publish cluster placement; do cp crates/$$crate/Cargo.toml $(RPM_TREE)/crates/$$crate/ || exit; done
 	@cp $(SELINUX)/steliad.pp.bz2 $(RPM_TREE)/$(SELINUX)/
-	@cd $(PACKAGED)/$(PROFILE) && cp steliad steliad-quiet steliactl stelia-runner $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(PROFILE)/
+	@cd $(PACKAGED)/$(PROFILE) && cp steliad steliad-quiet steliactl stelia-runner stelia-device-plugin $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(PROFILE)/
 	@cd $(PACKAGED)/$(CLUSTER_PROFILE) && cp stelia-publish stelia-cluster stelia-placement $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(CLUSTER_PROFILE)/
 	@for package in $(PACKAGES); do \
 	  pages=$(RPM_TREE)/$(RPM_DIR)/man; [ $$package = steliad ] || pages=$$pages/$$package; mkdir -p $$pages; \
@@ -292,7 +292,7 @@ node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of
 	@$(if $(FROM_DEB),cp "$(FROM_DEB)" $(NODE_JOB)/from.deb)
 	@$(TESTING) build $(WHOLE) --test node --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
 	@cp "$$(packaging/tools/test-binary node < $(NODE_JOB)/.built)" $(NODE_JOB)/node-tests
-	@for program in steliad-failpoints stelia-simulate test-apiserver; do \
+	@for program in steliad-failpoints stelia-simulate test-apiserver kubelet-devices; do \
 	  strip -o $(NODE_JOB)/$$program "$$(packaging/tools/test-binary $$program < $(NODE_JOB)/.built)" || exit; \
 	done
 	@cp "$$(packaging/tools/test-binary test-vmm < $(NODE_JOB)/.built)" $(NODE_JOB)/test-vmm

@@ -20,7 +20,7 @@ use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::prelude::*;
 
 use crate::engine::{Engine, Handle};
-use crate::{adoption, dbus, engine, journal, ledger, publishing, quiet, runtime_check};
+use crate::{adoption, dbus, engine, journal, ledger, publishing, quiet, runtime_check, vm_capacity};
 
 /// Name the runner socket has in its unit (`FileDescriptorName=`).
 const RUNNER_SOCKET_NAME: &str = "runner";
@@ -198,6 +198,7 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
     ));
     let folder = Arc::new(publishing::Directory::new(Path::new(stelia_publication::DIRECTORY)));
     tokio::spawn(publishing::run(handle.clone(), folder, cancel.clone()));
+    tokio::spawn(vm_capacity::run(handle.clone(), cancel.clone()));
     let (sender, signals) = mpsc::unbounded_channel();
     tokio::spawn(dbus::emit_ledger_signals(bus.clone(), signals));
     let backend = Arc::new(ledger::KernelBackend::new(handle.system()));

@@ -38,4 +38,5 @@ pub(crate) mod ledger;
 pub(crate) mod publishing;
 pub(crate) mod quiet;
 pub(crate) mod runtime_check;
+pub(crate) mod vm_capacity;
 pub(crate) mod wait_until;

@@ -193,12 +193,15 @@ async fn the_manager_tells_of_drift_of_kubelet_of_the_pool_and_of_nothing_else()
         key: "key".to_owned(),
         ..Default::default()
     });
+    new.vm_capacity = 3;
     let names = [
+        "AdmissionProblem",
         "DriftFound",
         "DriftRepaired",
         "KubeletProblem",
         "LedgerKey",
         "SharedCPUs",
+        "VmCapacity",
     ]
     .map(str::to_owned);
     assert_eq!(told(&old, &new).await, BTreeSet::from(names));

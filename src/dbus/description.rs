@@ -152,6 +152,7 @@ mod tests {
                 problem: Some("full".to_owned()),
                 written_us: 10,
             }),
+            vm_capacity: 0,
         }
     }
 

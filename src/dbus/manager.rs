@@ -18,7 +18,8 @@ use super::call::Call;
 use super::caller::{Caller, EntryPoint};
 use super::exported_objects::Exporter;
 use super::job::{job_path, rows};
-use super::properties_changed::{self, Property};
+use super::node_properties::PROPERTIES;
+use super::properties_changed;
 use super::reconcile_report::{preview_dict, report_dict};
 use super::{description, evaluate, node_topology, options, registration};
 use crate::authz::Operation;
@@ -95,17 +96,6 @@ impl Manager {
         }
     }
 }
-
-/// The properties that may change, with the values that the getters below return.
-const PROPERTIES: [Property<Node>; 5] = [
-    ("KubeletProblem", |node| {
-        node.kubelet_problem.as_deref().unwrap_or_default().into()
-    }),
-    ("DriftFound", |node| node.counters.drift_found.into()),
-    ("DriftRepaired", |node| node.counters.drift_repaired.into()),
-    ("LedgerKey", |node| node.ledger.key.as_str().into()),
-    ("SharedCPUs", |node| node.shared_cpus().to_string().into()),
-];
 
 #[interface(name = "io.stelia.Isolation1.Manager")]
 impl Manager {
@@ -344,6 +334,11 @@ impl Manager {
     }
 
     #[zbus(property)]
+    fn admission_problem(&self) -> Result<String, Error> {
+        self.show(Node::admission_text)
+    }
+
+    #[zbus(property)]
     fn kubelet_problem(&self) -> Result<String, Error> {
         self.show(|view| view.kubelet_problem.clone().unwrap_or_default())
     }
@@ -366,6 +361,11 @@ impl Manager {
     #[zbus(property, name = "SharedCPUs")]
     fn shared_cpus(&self) -> Result<String, Error> {
         self.show(|view| view.shared_cpus().to_string())
+    }
+
+    #[zbus(property)]
+    fn vm_capacity(&self) -> Result<u32, Error> {
+        self.show(|view| view.vm_capacity)
     }
 
     #[zbus(signal)]

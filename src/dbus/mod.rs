@@ -14,6 +14,7 @@ mod instance;
 mod job;
 mod ledger_signals;
 mod manager;
+mod node_properties;
 mod node_topology;
 mod options;
 mod polkit;

@@ -37,6 +37,8 @@ pub(super) enum ShownState {
     Ledger(Box<LedgerSummary>),
     /// Whether the file for the cluster's publisher is current.
     Publishing(Publishing),
+    /// How many VMs the node has room for; 0: not known.
+    VmCapacity(u32),
 }
 
 /// How entry points speak to the engine.
@@ -135,6 +137,11 @@ impl Handle {
     /// Show whether the cluster's publisher is told how things are.
     pub(crate) fn show_publishing(&self, publishing: Publishing) {
         self.show(ShownState::Publishing(publishing));
+    }
+
+    /// Show how many VMs the node has room for; 0: not known.
+    pub(crate) fn show_vm_capacity(&self, capacity: u32) {
+        self.show(ShownState::VmCapacity(capacity));
     }
 
     /// For entry points, which must look up the cgroup of a calling process.

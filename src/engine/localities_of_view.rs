@@ -19,8 +19,8 @@ fn vm(instance: &model::Instance) -> Vm<'_> {
 }
 
 /// Where the instances of this view have their memory and devices: two files each, and two a size of huge pages.
-pub fn localities(cgroups: &dyn Cgroups, view: &model::Node, sys: &Path, kubelet: &Path) -> Localities {
-    let reading = Reading::new(cgroups, &view.topology, sys, kubelet);
+pub fn localities(cgroups: &dyn Cgroups, view: &model::Node, root: &Path, kubelet: &Path) -> Localities {
+    let reading = Reading::new(cgroups, &view.topology, root, kubelet);
     reading.of(view.instances.values().map(|instance| vm(instance)))
 }
 
@@ -95,7 +95,7 @@ mod tests {
         let view = node(root.path());
         let read = |view: &model::Node| {
             let cgroups = KernelCgroups::new(root.path().join("cgroup"));
-            localities(&cgroups, view, &root.path().join("sys"), &root.path().join("kubelet"))
+            localities(&cgroups, view, root.path(), &root.path().join("kubelet"))
         };
         let memory = |anon, huge| NodeMemory {
             anon,

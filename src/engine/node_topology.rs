@@ -8,7 +8,7 @@ use std::path::Path;
 use stelia_allocator::CpuSource;
 use stelia_api::{Error, ErrorKind as Kind, Word};
 use stelia_kubelet::config::{KubeletConfig, parse_bool};
-use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
+use stelia_kubelet::devices::device_manager_state;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CheckpointError, DeviceManagerState, MemoryManagerState, PodName, PodUid, QosClass};
 use stelia_model as model;
@@ -110,7 +110,7 @@ fn complete(facts: &mut Facts, view: &model::Node, places: Places<'_>) {
     let living: Option<BTreeSet<PodUid>> = pods.as_ref().map(|pods| pods.keys().cloned().collect());
     memory(facts, living.as_ref(), kubelet);
     caches(facts, &root.join("sys"));
-    let with_devices = devices(facts, living.as_ref(), &root.join("sys"), kubelet);
+    let with_devices = devices(facts, living.as_ref(), root, kubelet);
     let by_logs = by_logs(root);
     let named = |pod: &PodUid| {
         let instance = view.instances.get(pod).and_then(|instance| instance.pod_name.clone());
@@ -184,12 +184,12 @@ fn caches(facts: &mut Facts, sys: &Path) {
 }
 
 /// Add the devices. Returns the pods that have one of a reported resource.
-fn devices(facts: &mut Facts, living: LivePods<'_>, sys: &Path, kubelet: &Path) -> BTreeSet<PodUid> {
-    let path = kubelet.join("device-plugins").join(DEVICE_MANAGER_STATE);
+fn devices(facts: &mut Facts, living: LivePods<'_>, root: &Path, kubelet: &Path) -> BTreeSet<PodUid> {
+    let (path, sys) = (device_manager_state(root, kubelet), root.join("sys"));
     let Some(Some(state)) = note(&mut facts.problems, state(&path, DeviceManagerState::parse)) else {
         return BTreeSet::new();
     };
-    facts.devices = memory_and_devices::devices(&state, living, |id| memory_and_devices::pci_node(sys, id));
+    facts.devices = memory_and_devices::devices(&state, living, |id| memory_and_devices::pci_node(&sys, id));
     let reported = |resource: &str| facts.devices.values().any(|devices| devices.contains_key(resource));
     let entries = state.entries.into_iter().filter(|entry| reported(&entry.resource));
     entries.map(|entry| entry.pod).collect()

@@ -14,6 +14,7 @@ impl State {
             ShownState::Quiet(quiet) => self.show_quiet(*quiet),
             ShownState::Ledger(ledger) => self.view_writer.show_ledger(*ledger),
             ShownState::Publishing(publishing) => self.view_writer.show_publishing(publishing),
+            ShownState::VmCapacity(capacity) => self.view_writer.show_vm_capacity(capacity),
         }
     }
 

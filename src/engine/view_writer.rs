@@ -144,6 +144,10 @@ impl ViewWriter {
         self.set(|view| &mut view.systemd_problem, |view| &view.systemd_problem, problem);
     }
 
+    pub(super) fn show_vm_capacity(&self, capacity: u32) {
+        self.set(|view| &mut view.vm_capacity, |view| &view.vm_capacity, capacity);
+    }
+
     pub(super) fn show_jobs(&self, jobs: Vec<model::Job>) {
         self.set(|view| &mut view.jobs, |view| &view.jobs, jobs);
     }

@@ -21,4 +21,5 @@ mod task;
 pub(crate) use folder::Directory;
 #[cfg(test)]
 pub(crate) use folder::Folder;
+pub(crate) use node::{Read as KubeletRead, kubelet_config};
 pub(crate) use task::run;

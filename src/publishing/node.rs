@@ -5,7 +5,6 @@ use std::path::Path;
 use serde_json::Value;
 use stelia_allocator::CpuSource;
 use stelia_api::{Error, ErrorKind};
-use stelia_cpus::CpuSet;
 use stelia_kubelet::KubeletConfig;
 use stelia_kubelet::config::{self, ConfigError};
 use stelia_model as model;
@@ -49,11 +48,11 @@ impl Host {
 }
 
 /// kubelet's configuration as it was read.
-pub(super) type Read = Result<Option<KubeletConfig>, String>;
+pub(crate) type Read = Result<Option<KubeletConfig>, String>;
 
 /// The running kubelet's configuration; while none runs, that of the one before, or what kubeadm's file says: one that cannot start runs for
 /// moments only. Blocks.
-pub(super) fn kubelet_config(root: &Path, before: Read) -> Read {
+pub(crate) fn kubelet_config(root: &Path, before: Read) -> Read {
     match config::read(&root.join("proc"), root) {
         Ok(config) => Ok(Some(config)),
         Err(ConfigError::NotRunning) => match (before, config::kubeadm(root)) {
@@ -101,34 +100,21 @@ pub(super) fn ready(view: &model::Node, unread: Option<&String>, object: &Result
         reason: reason.to_owned(),
         message: message.to_owned(),
     };
-    match (&view.kubelet_problem, &view.systemd_problem, object) {
-        (Some(problem), _, _) => not("KubeletStateUnusable", problem),
-        (None, Some(problem), _) => not("SystemdNotAnswering", problem),
-        (None, None, Err(error)) if error.kind == ErrorKind::KubeletStateUnusable => {
+    match (view.admission_problem(), object) {
+        (Some(problem), _) => not(problem.reason(), problem.detail()),
+        (None, Err(error)) if error.kind == ErrorKind::KubeletStateUnusable => {
             not("KubeletStateUnusable", &error.to_string())
         }
-        (None, None, Err(_)) if unread.is_some() && view.cpu_source == CpuSource::Kubelet => {
+        (None, Err(_)) if unread.is_some() && view.cpu_source == CpuSource::Kubelet => {
             not("KubeletConfigUnreadable", unread.map_or("", String::as_str))
         }
-        (None, None, Err(error)) => not("HostNotReadable", &error.to_string()),
-        (None, None, Ok(_)) => Ready {
+        (None, Err(error)) => not("HostNotReadable", &error.to_string()),
+        (None, Ok(_)) => Ready {
             status: true,
             reason: "Ready".to_owned(),
             message: "VMs can be admitted".to_owned(),
         },
     }
-}
-
-/// The largest number of VMs that the node has room for: one CPU each of those that are not reserved. `reserved`: steliad's own setting.
-pub(super) fn vm_capacity(view: &model::Node, config: Option<&KubeletConfig>, reserved: &CpuSet) -> u32 {
-    let reserved = match view.cpu_source == CpuSource::Steliad {
-        true => reserved.clone(),
-        false => config
-            .map(|config| config.reserved_system_cpus.clone())
-            .unwrap_or_default(),
-    };
-    let free = view.topology.online().difference(&reserved);
-    u32::try_from(free.len()).unwrap_or(u32::MAX)
 }
 
 /// Whether two views differ in what the file says. Parts that are the same value in memory are not compared.
@@ -150,6 +136,7 @@ pub(super) fn differs(was: &model::Node, now: &model::Node) -> bool {
 mod tests {
     use std::sync::Arc;
 
+    use stelia_cpus::CpuSet;
     use stelia_cpus::testing::Shape;
 
     use super::*;
@@ -163,6 +150,7 @@ mod tests {
         };
         model::Node {
             cpu_source: CpuSource::Kubelet.into(),
+            pool: Some("0-7".parse().unwrap()),
             topology: Arc::new(shape.topology()),
             ..model::Node::default()
         }
@@ -182,6 +170,14 @@ mod tests {
             ..view()
         };
         assert_eq!(told(&slow, &object), not("SystemdNotAnswering", "no answer"));
+        let full = model::Node {
+            pool: Some(CpuSet::new()),
+            ..view()
+        };
+        assert_eq!(
+            told(&full, &object),
+            not("KubeletStateUnusable", "kubelet's shared pool is empty")
+        );
         let unread: Result<Value, Error> = Err(ErrorKind::KubeletStateUnusable.because("not read yet"));
         assert_eq!(told(&view(), &unread), not("KubeletStateUnusable", "not read yet"));
         let hidden: Result<Value, Error> = Err(ErrorKind::Failed.because("read /sys"));
@@ -270,22 +266,6 @@ mod tests {
         ] {
             assert_eq!(certain(config.clone(), stored), config);
         }
-    }
-
-    #[test]
-    fn there_is_room_for_a_vm_on_each_cpu_that_is_not_reserved() {
-        let config = KubeletConfig {
-            reserved_system_cpus: "0-1,9".parse().unwrap(),
-            ..KubeletConfig::default()
-        };
-        let own: CpuSet = "0".parse().unwrap();
-        assert_eq!(vm_capacity(&view(), None, &own), 8);
-        assert_eq!(vm_capacity(&view(), Some(&config), &own), 6);
-        let steliads = model::Node {
-            cpu_source: CpuSource::Steliad.into(),
-            ..view()
-        };
-        assert_eq!(vm_capacity(&steliads, Some(&config), &own), 7);
     }
 
     #[test]

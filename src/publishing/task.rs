@@ -217,17 +217,11 @@ impl Task {
             .host
             .as_ref()
             .ok_or("the host was not read: steliad's journal has why")?;
-        let settings = self.settings.borrow();
         let publication = Publication {
             version: VERSION,
             node: host.name.clone()?,
             ready: node::ready(&self.published, host.known.as_ref().err(), &host.object),
             object: host.object.as_ref().ok().cloned(),
-            vm_capacity: node::vm_capacity(
-                &self.published,
-                host.known.as_ref().ok().and_then(Option::as_ref),
-                &settings.policies.allocator.reserved,
-            ),
             pods: self.pods.clone(),
             events: self.log.events().to_vec(),
         };

@@ -1,17 +1,21 @@
-//! `docs/first-vm.md` has `vm.yaml` word for word. What it shows of `steliactl` is held by `tests/node/first_vm/`.
+//! `docs/first-vm.md` has the VM's container of `vm.yaml` word for word. What it shows of `steliactl` is held by `tests/node/first_vm/`.
 
 use crate::{read, root};
 
 #[test]
-fn the_page_shows_the_manifest_that_is_installed() {
+fn the_page_shows_the_container_of_the_manifest_that_is_installed() {
     let (page, manifest) = (
         root().join("docs/first-vm.md"),
         root().join("packaging/kubernetes/vm.yaml"),
     );
     let (text, manifest) = (read(&page), read(&manifest));
-    let (before, rest) = text.split_once("## `vm.yaml`\n\n```yaml\n").expect("the section");
+    let (_, shown) = manifest.split_once("\n  containers:\n").expect("containers");
+    let (shown, _) = shown.split_once("\n  volumes:\n").expect("volumes");
+    let (before, rest) = text.split_once("## `vm.yaml`\n").expect("the section");
+    let (introduction, rest) = rest.split_once("```yaml\n").expect("a manifest");
     let (_, after) = rest.split_once("\n```\n").expect("its end");
-    let wanted = format!("{before}## `vm.yaml`\n\n```yaml\n{manifest}```\n{after}");
+    let section = format!("## `vm.yaml`\n{introduction}```yaml\n  containers:\n{shown}\n```\n");
+    let wanted = format!("{before}{section}{after}");
     if std::env::var_os("STELIA_WRITE_DOCS").is_some() {
         std::fs::write(&page, &wanted).expect("the page");
         return;

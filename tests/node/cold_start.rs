@@ -13,7 +13,7 @@ const WAYS: [&str; 2] = ["steliad-runner.socket", "steliad-kubelet.path"];
 
 /// The daemon has ended, and of the units that start it only this one is there: a runner that misses the daemon, or a late
 /// event of kubelet's file, is not to be what starts it.
-fn stopped_but_for(way: Option<&str>) {
+pub fn stopped_but_for(way: Option<&str>) {
     run(&[&["systemctl", "stop"], &WAYS[..], &["steliad.service"]].concat());
     assert_eq!(active(), "inactive");
     way.into_iter().for_each(|way| drop(run(&["systemctl", "start", way])));
@@ -24,7 +24,7 @@ fn active() -> String {
     String::from_utf8_lossy(&out.stdout).trim().to_owned()
 }
 
-fn start_all() {
+pub fn start_all() {
     run(&[&["systemctl", "start"], &WAYS[..], &["steliad.service"]].concat());
 }
 

@@ -201,7 +201,11 @@ fn containers_that_share_a_pid_namespace_are_refused() {
 #[test]
 fn the_sandbox_is_as_tight_as_it_is_said_to_be() {
     on_node(|| {
-        for (unit, most) in [("steliad.service", "18"), ("steliad-quiet.service", "13")] {
+        for (unit, most) in [
+            ("steliad.service", "18"),
+            ("steliad-quiet.service", "13"),
+            ("steliad-device-plugin.service", "13"),
+        ] {
             let threshold = format!("--threshold={most}");
             let text = run(&["systemd-analyze", "security", "--no-pager", &threshold, unit]);
             println!("  {}", text.lines().last().unwrap_or_default());

@@ -85,7 +85,7 @@ fn a_vm_and_its_end_are_in_the_api_server_and_an_outage_costs_one_write() {
         // The package, then what an administrator adds: the kubeconfig, what more is published.
         run(&["dpkg", "-i", "/job/stelia-publish.deb"]);
         apiserver::kubeconfig("stelia-publish");
-        let options = "STELIA_START_SPREAD=0\nSTELIA_READY_LABEL=true\nSTELIA_VM_CAPACITY=true\n\
+        let options = "STELIA_START_SPREAD=0\nSTELIA_READY_LABEL=true\n\
                        STELIA_POD_CONDITIONS=gated\nSTELIA_POD_EVENTS=true\n";
         fs::write("/etc/stelia/publish/environment", options).expect("an environment");
         let node = apiserver::publish();
@@ -102,10 +102,9 @@ fn a_vm_and_its_end_are_in_the_api_server_and_an_outage_costs_one_write() {
         assert_eq!(empty["metadata"]["ownerReferences"][0]["kind"], "Node");
         let is_labelled = || {
             let node = get(&format!("/api/v1/nodes/{node}"))?;
-            let is = node["metadata"]["labels"]["stelia.io/ready"] == "true";
-            (is && node["status"]["capacity"]["stelia.io/vm"].is_string()).then_some(())
+            (node["metadata"]["labels"]["stelia.io/ready"] == "true").then_some(())
         };
-        wait_until("the Node says that it is ready, and for how many VMs", is_labelled);
+        wait_until("the Node says that it is ready", is_labelled);
 
         // A VM: in the object when its CPUs are its own, with its condition and its event.
         let start = |(name, uid): (&str, &str)| Pod::start_vm(name, 2, &["--uid", uid]);
@@ -189,7 +188,6 @@ fn a_vm_and_its_end_are_in_the_api_server_and_an_outage_costs_one_write() {
         assert!(object().is_none(), "the object is still there");
         let left = get(&format!("/api/v1/nodes/{node}")).expect("the Node");
         assert!(left["metadata"]["labels"]["stelia.io/ready"].is_null(), "{left}");
-        assert!(left["status"]["capacity"]["stelia.io/vm"].is_null(), "{left}");
         assert_isolated(&other, 2);
     });
 }

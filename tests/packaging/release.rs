@@ -16,6 +16,7 @@ fn programs(package: &str) -> &'static [(&'static str, &'static str)] {
             ("steliad", "usr/libexec/stelia/steliad"),
             ("steliad-quiet", "usr/libexec/stelia/steliad-quiet"),
             ("steliactl", "usr/bin/steliactl"),
+            ("stelia-device-plugin", "usr/libexec/stelia/stelia-device-plugin"),
             ("stelia-runner", "usr/bin/stelia-runner"),
         ],
         "stelia-publish" => &[("stelia-publish", "usr/libexec/stelia/stelia-publish")],

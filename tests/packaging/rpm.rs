@@ -93,6 +93,7 @@ fn the_same_files_with_the_same_modes_owners_and_sizes_and_the_module() {
     for (path, mode) in [
         ("/usr/libexec/stelia/steliad", "-rwxr-xr-x"),
         ("/usr/libexec/stelia/steliad-quiet", "-rwxr-xr-x"),
+        ("/usr/libexec/stelia/stelia-device-plugin", "-rwxr-xr-x"),
         ("/usr/libexec/stelia/stelia-publish", "-rwxr-xr-x"),
         ("/usr/libexec/stelia/stelia-placement", "-rwxr-xr-x"),
         ("/usr/bin/stelia-runner", "-rwxr-xr-x"),

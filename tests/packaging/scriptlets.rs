@@ -1,12 +1,17 @@
-//! The scriptlets of steliad's .rpm.
+//! The scriptlets of steliad's .rpm, and the same of its .deb.
 
 use std::fs;
 use std::path::Path;
 
 use crate::root::{Root, called, place, scriptlet};
-use crate::{run, text};
+use crate::{deb, run, text};
 
-const SCRIPTLETS: [(&str, &str); 3] = [("POSTIN", "post"), ("PREUN", "preun"), ("POSTUN", "postun")];
+const SCRIPTLETS: [(&str, &str); 4] = [
+    ("PREIN", "pre"),
+    ("POSTIN", "post"),
+    ("PREUN", "preun"),
+    ("POSTUN", "postun"),
+];
 const BUS_RELOADS: &str =
     "busctl --quiet call org.freedesktop.DBus /org/freedesktop/DBus org.freedesktop.DBus ReloadConfig";
 const INSERTS: &str = "semodule -n -s targeted -X 200 -i /usr/share/selinux/packages/steliad.pp.bz2";
@@ -25,19 +30,35 @@ fn they_are_the_committed_ones_and_right_by_syntax() {
             "{file} does something to the slice"
         );
     }
-    for other in ["PREIN", "PRETRANS", "POSTTRANS", "VERIFYSCRIPT"] {
+    for other in ["PRETRANS", "POSTTRANS", "VERIFYSCRIPT"] {
         assert_eq!(scriptlet("steliad", other), "(none)", "{other}");
+    }
+}
+
+#[test]
+fn the_debs_scripts_are_the_committed_ones_and_right_by_syntax() {
+    let control = tempfile::tempdir().expect("a folder");
+    run(&["dpkg-deb", "-e", text(&deb("steliad")), text(control.path())]);
+    for file in ["preinst", "postinst", "prerm", "postrm"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("packaging/debian")
+            .join(file);
+        let committed = fs::read_to_string(&path).expect("script");
+        let packaged = fs::read_to_string(control.path().join(file)).expect("script");
+        assert_eq!(packaged.trim(), committed.trim(), "{file}");
+        run(&["sh", "-n", text(&path)]);
     }
 }
 
 #[test]
 fn a_first_install_asks_the_preset_tells_the_bus_and_starts_what_is_enabled() {
     let calls = Root::new("steliad").install();
-    let preset = "systemctl --no-reload --quiet preset steliad-runner.socket steliad-kubelet.path steliad.service";
+    let preset = "systemctl --no-reload --quiet preset steliad-runner.socket steliad-kubelet.path steliad-device-plugin.path steliad.service";
     let reload = place(&calls, "systemctl daemon-reload");
     assert!(place(&calls, preset) < reload);
     assert!(reload < place(&calls, BUS_RELOADS));
-    for unit in ["steliad-runner.socket", "steliad-kubelet.path", "steliad.service"] {
+    let units = preset.split_once("preset ").expect("units").1;
+    for unit in units.split(' ') {
         assert!(
             place(&calls, BUS_RELOADS) < place(&calls, &format!("systemctl start {unit}")),
             "{unit}"
@@ -68,7 +89,8 @@ fn an_upgrade_restarts_the_daemon_stops_nothing_and_presets_nothing() {
     let calls = root.upgrade();
     let quiet = place(&calls, "systemctl try-restart steliad-quiet.service");
     assert!(place(&calls, "systemctl daemon-reload") < quiet);
-    assert!(quiet < place(&calls, "systemctl try-restart steliad.service"));
+    let daemon = place(&calls, "systemctl try-restart steliad.service");
+    assert!(quiet < daemon && daemon < place(&calls, "systemctl try-restart steliad-device-plugin.service"));
     place(&calls, INSERTS);
     for never in [
         "systemctl stop",
@@ -82,25 +104,55 @@ fn an_upgrade_restarts_the_daemon_stops_nothing_and_presets_nothing() {
 }
 
 #[test]
+fn an_upgrade_from_a_release_without_the_device_plugin_asks_the_preset_for_its_path_unit_once() {
+    let root = Root::new("steliad");
+    root.install();
+    fs::remove_file(root.at("usr/lib/systemd/system/steliad-device-plugin.path")).expect("the path unit");
+    let preset = "systemctl --no-reload --quiet preset steliad-device-plugin.path";
+    let calls = root.upgrade();
+    assert!(place(&calls, preset) < place(&calls, "systemctl start steliad-device-plugin.path"));
+    let calls = root.upgrade();
+    assert!(!called(&calls, preset), "{calls:?}");
+}
+
+#[test]
+fn a_directory_that_a_container_runtime_made_in_the_runners_place_is_replaced_and_removed() {
+    let root = Root::new("steliad");
+    let runner = root.at("usr/bin/stelia-runner");
+    fs::create_dir(&runner).expect("directory");
+    root.install();
+    assert!(runner.is_file());
+    root.remove();
+    fs::create_dir(&runner).expect("directory");
+    root.install();
+    assert!(runner.is_file());
+}
+
+#[test]
 fn a_removal_stops_what_starts_the_daemon_first_and_gives_the_host_its_cpus_and_interrupts_back() {
     let root = Root::new("steliad");
     root.install();
     let calls = root.remove();
     let stops = "systemctl stop steliad-metrics.timer steliad-kubelet.path steliad-runner.socket steliad-kubelet.service steliad.service";
+    let plugin = place(
+        &calls,
+        "systemctl stop steliad-device-plugin.path steliad-device-plugin.service",
+    );
+    assert!(plugin < place(&calls, stops));
     let release = place(&calls, "steliad --release-host");
     assert!(place(&calls, stops) < release);
     let stops_quiet = place(&calls, "systemctl stop steliad-quiet.socket steliad-quiet.service");
     assert!(release < stops_quiet && stops_quiet < place(&calls, "steliad-quiet --restore"));
     assert_eq!(
         calls.iter().filter(|call| call.starts_with("systemctl stop")).count(),
-        2
+        3
     );
-    let disable = "systemctl --no-reload --quiet disable steliad-metrics.timer steliad-runner.socket steliad-kubelet.path steliad.service";
+    let disable = "systemctl --no-reload --quiet disable steliad-metrics.timer steliad-runner.socket steliad-kubelet.path steliad-device-plugin.path steliad.service";
     let reload = place(&calls, "systemctl daemon-reload");
     assert!(release < place(&calls, disable) && place(&calls, disable) < reload);
     place(
         &calls,
-        "systemctl reset-failed steliad.service steliad-quiet.service steliad-kubelet.service",
+        "systemctl reset-failed steliad.service steliad-quiet.service steliad-kubelet.service steliad-device-plugin.service",
     );
     place(&calls, "journalctl --update-catalog");
     assert!(reload < place(&calls, BUS_RELOADS));

@@ -20,6 +20,8 @@ const PUBLISHED: &str = "system_u:object_r:stelia_publish_var_run_t:s0";
 const PROGRAM: &str = "system_u:object_r:steliad_exec_t:s0";
 const QUIET: &str = "system_u:system_r:steliad_quiet_t:s0";
 const QUIETS_PROGRAM: &str = "system_u:object_r:steliad_quiet_exec_t:s0";
+const PLUGIN: &str = "system_u:system_r:stelia_device_plugin_t:s0";
+const PLUGINS_PROGRAM: &str = "system_u:object_r:stelia_device_plugin_exec_t:s0";
 const PUBLISH: &str = "system_u:system_r:stelia_publish_t:s0";
 const PUBLISHS_PROGRAM: &str = "system_u:object_r:stelia_publish_exec_t:s0";
 const PUBLISHS_KUBECONFIG: &str = "system_u:object_r:stelia_publish_etc_t:s0";
@@ -188,7 +190,7 @@ fn a_container_connects_to_the_runner_socket_and_to_no_other_service() {
         BTreeSet::from(["connectto".to_owned()])
     );
 
-    for service in [OTHER_SERVICE, SYSTEMD, QUIET] {
+    for service in [OTHER_SERVICE, SYSTEMD, QUIET, PLUGIN] {
         assert!(
             !policy.allows(CONTAINER, service, "unix_stream_socket", &["connectto"]),
             "{service}"
@@ -347,6 +349,31 @@ fn steliad_quiet_writes_masks_and_the_cpus_files_and_only_reads_the_cgroups() {
 }
 
 #[test]
+fn the_device_plugin_makes_its_socket_in_kubelets_folder_and_reaches_kubelet_and_no_container() {
+    let kubelet = "(type kubelet_t)(roletype object_r kubelet_t)(roletype system_r kubelet_t)
+(typeattributeset domain (kubelet_t))
+(type container_file_t)(roletype object_r container_file_t)(typeattributeset file_type (container_file_t))";
+    let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE, kubelet].concat());
+    assert!(policy.becomes(SYSTEMD, PLUGINS_PROGRAM, "process", PLUGIN));
+    assert!(policy.allows(SYSTEMD, PLUGIN, "process2", &["nnp_transition"]));
+    assert!(policy.allows(PLUGIN, PLUGINS_PROGRAM, "file", &["entrypoint"]));
+    let folder = "system_u:object_r:container_file_t:s0";
+    assert!(policy.allows(PLUGIN, folder, "sock_file", &["create", "setattr", "unlink", "write"]));
+    assert!(policy.allows(PLUGIN, folder, "dir", &["add_name", "remove_name", "search", "watch"]));
+    assert!(policy.allows(PLUGIN, folder, "file", &["open", "read"]));
+    assert!(!policy.allows(PLUGIN, folder, "file", &["write"]));
+    let kubelet = "system_u:system_r:kubelet_t:s0";
+    for (from, to) in [(PLUGIN, kubelet), (kubelet, PLUGIN)] {
+        assert!(policy.allows(from, to, "unix_stream_socket", &["connectto"]), "{from}");
+    }
+    assert!(policy.allows(PLUGIN, DAEMON, "dbus", &["send_msg"]));
+    assert!(!policy.allows(PLUGIN, CONTAINER, "unix_stream_socket", &["connectto"]));
+    assert!(!policy.allows(PLUGIN, DIRECTORY, "sock_file", &["write"]));
+    assert!(!policy.allows(PLUGIN, "system_u:object_r:kvm_device_t:s0", "chr_file", &["open"]));
+    assert!(policy.allowed(PLUGIN, PLUGIN, "capability").is_empty());
+}
+
+#[test]
 fn the_publisher_reads_what_it_is_told_and_its_key_connects_to_the_api_server_and_to_nothing_of_the_daemon() {
     let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
     assert!(policy.becomes(SYSTEMD, PUBLISHS_PROGRAM, "process", PUBLISH));
@@ -458,7 +485,13 @@ fn only_our_own_domains_are_permissive() {
         .collect();
     assert_eq!(
         types,
-        ["stelia_placement_t", "stelia_publish_t", "steliad_quiet_t", "steliad_t"],
+        [
+            "stelia_device_plugin_t",
+            "stelia_placement_t",
+            "stelia_publish_t",
+            "steliad_quiet_t",
+            "steliad_t"
+        ],
         "{said}"
     );
 }
@@ -495,6 +528,7 @@ fn the_socket_and_its_directory_are_labelled_below_run_and_below_var_run() {
     assert_ne!(policy.label("file", "/etc/stelia/steliad.toml"), PUBLISHS_KUBECONFIG);
     let label = |path: &str| policy.label("file", path);
     assert_eq!(label("/usr/libexec/stelia/stelia-placement"), PLACEMENTS_PROGRAM);
+    assert_eq!(label("/usr/libexec/stelia/stelia-device-plugin"), PLUGINS_PROGRAM);
     assert_eq!(label("/etc/stelia/placement/kubeconfig"), PLACEMENTS_KUBECONFIG);
     assert_ne!(policy.label("file", "/usr/bin/steliactl"), PROGRAM);
 }

@@ -42,7 +42,11 @@ pub trait Manager {
     fn ledger(&self, pod_uid: &str, since: u64, until: u64, options: Dict<'_>) -> zbus::Result<String>;
     fn verify_ledger(&self, options: Dict<'_>) -> zbus::Result<String>;
     #[zbus(property)]
+    fn admission_problem(&self) -> zbus::Result<String>;
+    #[zbus(property)]
     fn ledger_key(&self) -> zbus::Result<String>;
+    #[zbus(property)]
+    fn vm_capacity(&self) -> zbus::Result<u32>;
     #[zbus(signal)]
     fn instance_new(&self, pod_uid: &str, instance: ObjectPath<'_>) -> zbus::Result<()>;
     #[zbus(signal)]

@@ -6,6 +6,8 @@ pub const BUS_NAME: &str = "io.stelia.Isolation1";
 pub const MANAGER_PATH: &str = "/io/stelia/Isolation1";
 /// Where the runner socket is, on the host and (its directory mounted read-only) in the pods.
 pub const RUNNER_SOCKET: &str = "/run/stelia/runner/socket";
+/// The extended resource by which a container asks for a VM.
+pub const VM_RESOURCE: &str = "stelia.io/vm";
 /// AttachVcpus answers this CPU for a thread that is not pinned.
 pub const NOT_PINNED: u32 = u32::MAX;
 

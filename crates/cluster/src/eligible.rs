@@ -8,7 +8,6 @@ use kube::core::{Expression, SelectorExt};
 use kubelet_planner::Amounts;
 use stelia_cpus::quantity::Quantity;
 use stelia_cpus::quantity::bytes::of_bytes;
-use stelia_placement_rules::request::VM;
 
 use crate::chooser::Refusal;
 use crate::objects::NodeObject;
@@ -96,15 +95,9 @@ pub fn rules(pod_request: &PodRequest, name: &str, node: &NodeObject) -> Vec<Ref
     refusals
 }
 
-/// The requests that the scheduler counts on a node. VMs are not counted where the Node does not have them: there stelia-placement places them, and the
-/// scheduler is told to ignore the resource.
-fn counted(requests: &Amounts, node: &NodeObject) -> impl Iterator<Item = (String, u64)> {
-    named(requests).filter(|(resource, _)| resource != VM || node.allocatable.contains_key(VM))
-}
-
 /// Every resource of which too little is left of what pods may request.
 pub fn requests(requests: &Amounts, node: &NodeObject, used: &Used) -> Vec<Refusal> {
-    let short = counted(requests, node).filter_map(|(resource, wanted)| {
+    let short = named(requests).filter_map(|(resource, wanted)| {
         let left = left(node, used, &resource);
         (wanted > left).then(|| Refusal {
             detail: format!(
@@ -132,7 +125,7 @@ pub fn too_little(resource: &str) -> Refusal {
 
 /// How many pods with these requests the node has room for, whatever the CPUs' places, and what runs out first.
 pub fn fit(requests: &Amounts, node: &NodeObject, used: &Used) -> (u64, String) {
-    let resources = counted(requests, node).filter(|(_, wanted)| *wanted > 0);
+    let resources = named(requests).filter(|(_, wanted)| *wanted > 0);
     let fits = resources.map(|(resource, wanted)| (left(node, used, &resource) / wanted, resource));
     let pods = (pods_left(node, used), "pods".to_owned());
     fits.chain([pods]).min().unwrap_or_default()

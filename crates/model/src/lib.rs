@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod admission;
 mod allocation;
 mod description;
 mod instance;
@@ -10,7 +11,9 @@ mod part;
 mod reasons;
 #[cfg(test)]
 mod tests;
+mod vm_capacity;
 
+pub use admission::AdmissionProblem;
 pub use allocation::Allocation;
 pub use description::{Description, Usage};
 pub use instance::{Instance, PinnedThread};

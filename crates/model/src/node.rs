@@ -69,6 +69,9 @@ pub struct Node {
     pub ledger: Arc<LedgerSummary>,
     /// Whether the file for the cluster's publisher is current.
     pub publishing: Arc<Publishing>,
+    /// How many VMs the node has room for ([`Self::room_for_vms`]); 0 where it is not known. In no description: a client reads the property.
+    #[serde(skip)]
+    pub vm_capacity: u32,
 }
 
 impl Node {

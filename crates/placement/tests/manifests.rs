@@ -217,7 +217,8 @@ fn the_schedulers_configuration_leads_to_the_service() {
             (&true.into(), &false.into())
         );
         let resource = &extender["managedResources"][0];
-        let expected = managed.then_some((stelia_placement_rules::request::VM, true));
+        // kube-scheduler counts it too: kubelet publishes how many a node has.
+        let expected = managed.then_some((stelia_placement_rules::request::VM_RESOURCE, false));
         assert_eq!(
             resource["name"]
                 .as_str()

@@ -27,9 +27,6 @@ pub struct Publication {
     /// The NodeResourceTopology object in the profile that the daemon's setting asks for; `None` while the node's facts cannot be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<Value>,
-    /// How many VMs the node has room for at most, those that run included: its CPUs that are not reserved.
-    #[serde(default)]
-    pub vm_capacity: u32,
     /// The instances whose namespace and name are known, by UID.
     #[serde(default)]
     pub pods: Vec<Pod>,

@@ -32,8 +32,6 @@ pub struct Options {
     pub start_spread: Duration,
     /// Label the Node `stelia.io/ready`.
     pub ready_label: bool,
-    /// Tell `stelia.io/vm` among the Node's resources.
-    pub vm_capacity: bool,
     /// The key of the taint to remove once VMs can be admitted.
     pub remove_taint: Option<String>,
     pub pod_conditions: PodConditions,
@@ -54,7 +52,6 @@ impl Options {
             field_manager: "steliad".into(),
             start_spread: START_SPREAD,
             ready_label: false,
-            vm_capacity: false,
             remove_taint: None,
             pod_conditions: PodConditions::Off,
             pod_events: false,

@@ -55,9 +55,6 @@ pub struct Arguments {
     /// Set the label stelia.io/ready of the Node: true while VMs can be admitted, otherwise false.
     #[arg(long, env = "STELIA_READY_LABEL")]
     ready_label: bool,
-    /// Set the resource stelia.io/vm of the Node to the number of VMs for which the node has room.
-    #[arg(long, env = "STELIA_VM_CAPACITY")]
-    vm_capacity: bool,
     /// Remove this taint, such as stelia.io/not-ready, from the Node once VMs can be admitted.
     #[arg(long, value_name = "KEY", env = "STELIA_REMOVE_TAINT")]
     remove_taint: Option<String>,
@@ -102,7 +99,6 @@ impl Arguments {
                 false => Duration::from_secs(self.start_spread.into()),
             },
             ready_label: self.ready_label,
-            vm_capacity: self.vm_capacity,
             remove_taint: self.remove_taint.clone(),
             pod_conditions: self.pod_conditions,
             pod_events: self.pod_events,

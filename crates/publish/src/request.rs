@@ -49,11 +49,6 @@ pub(crate) fn apply_node(manager: &str, name: &str, body: &Value) -> Result<Requ
     nodes().patch(name, &apply(manager), &Patch::Apply(body))
 }
 
-/// Forced: kubelet may have set the resource to 0 and then owns the field, although its name is ours.
-pub(crate) fn apply_node_status(manager: &str, name: &str, body: &Value) -> Result<Request, Error> {
-    nodes().patch_subresource("status", name, &apply(manager).force(), &Patch::Apply(body))
-}
-
 pub(crate) fn merge_node(manager: &str, name: &str, body: &Value) -> Result<Request, Error> {
     nodes().patch(name, &merge(manager), &Patch::Merge(body))
 }

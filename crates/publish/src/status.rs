@@ -17,7 +17,6 @@ named! {
         Node = "node",
         Object = "object",
         Label = "label",
-        Capacity = "capacity",
         Taint = "taint",
         Conditions = "conditions",
         Events = "events",

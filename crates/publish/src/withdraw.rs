@@ -59,7 +59,7 @@ struct Withdrawal<'a> {
     started: tokio::time::Instant,
 }
 
-/// Takes back the taint's removal, the label, the capacity, the object and the conditions of the pods that are told of, as far as they
+/// Takes back the taint's removal, the label, the object and the conditions of the pods that are told of, as far as they
 /// are there and ours. `publication` is what the daemon told last.
 pub async fn withdraw(client: &Client, options: &Options, publication: Option<&Publication>) -> Withdrawn {
     let mut withdrawal = Withdrawal {
@@ -130,7 +130,7 @@ impl Withdrawal<'_> {
             Ok(None) => return,
             Err(failure) => {
                 // Who may not read the Node was not let write it either, unless that was asked for.
-                let asked = self.options.ready_label || self.options.vm_capacity || self.options.remove_taint.is_some();
+                let asked = self.options.ready_label || self.options.remove_taint.is_some();
                 if failure.kind != Kind::Forbidden || asked {
                     withdrawn.add("what the Node has of ours", Err(failure));
                 }
@@ -142,20 +142,14 @@ impl Withdrawal<'_> {
             &self.options.node,
             node.metadata.uid.clone(),
         );
-        let owns = |subresource: &str| {
-            let mut fields = node.metadata.managed_fields.iter();
-            fields.any(|of| of.manager == *manager && of.operation == "Apply" && of.subresource == subresource)
-        };
-        let label = owns("").then(|| request::apply_node(manager, name, &content::label(name, Some(&uid), None)));
-        let capacity = owns("status")
-            .then(|| request::apply_node_status(manager, name, &content::capacity(name, Some(&uid), None)));
+        let mut fields = node.metadata.managed_fields.iter();
+        let is_ours = fields.any(|of| of.manager == *manager && of.operation == "Apply" && of.subresource.is_empty());
+        let label = is_ours.then(|| request::apply_node(manager, name, &content::label(name, Some(&uid), None)));
         let taint = self.taint(node).await;
         withdrawn.add("the taint, put back", taint);
-        for (what, request) in [("the label", label), ("the capacity", capacity)] {
-            if let Some(request) = request {
-                let result = self.ask(request).await.map(|_| true).or_else(gone);
-                withdrawn.add(what, result);
-            }
+        if let Some(request) = label {
+            let result = self.ask(request).await.map(|_| true).or_else(gone);
+            withdrawn.add("the label", result);
         }
     }
 

@@ -173,7 +173,7 @@ fn it_runs_until_it_is_told_to_end_with_options_from_the_environment() {
     let mut running = program(folder.path())
         .env("STELIA_START_SPREAD", "0")
         .env("STELIA_READY_LABEL", "true")
-        .env("STELIA_VM_CAPACITY", "false")
+        .env("STELIA_POD_EVENTS", "false")
         .env("STELIA_LOG_FORMAT", "json")
         .stderr(std::process::Stdio::piped())
         .spawn()
@@ -182,7 +182,7 @@ fn it_runs_until_it_is_told_to_end_with_options_from_the_environment() {
     assert!(seen[2].starts_with("PATCH /api/v1/nodes/worker-1?"), "{seen:?}");
     kill_process(Pid::from_child(&running), Signal::TERM).unwrap();
     assert!(running.wait().unwrap().success());
-    assert!(requests.try_recv().is_err(), "no capacity");
+    assert!(requests.try_recv().is_err(), "no events");
     let mut error = String::new();
     running.stderr.take().unwrap().read_to_string(&mut error).unwrap();
     let first: serde_json::Value = serde_json::from_str(error.lines().next().unwrap()).unwrap();

@@ -6,6 +6,7 @@
 
 mod adopt;
 mod classes;
+mod device_plugin;
 mod file;
 mod float;
 mod key;
@@ -25,6 +26,7 @@ pub use adopt::{
     ThreadName, is_name,
 };
 pub use classes::CacheLimits;
+pub use device_plugin::DevicePluginSettings;
 pub use file::{Fragment, Loaded, SettingsError, load};
 pub use float::FloatPolicy;
 pub use latency::LatencyLevel;

@@ -11,11 +11,12 @@ use stelia_allocator::{
 use stelia_kubelet::home::AUTO;
 use toml::Value;
 
+use crate::device_plugin::{VMS, device_nodes};
 use crate::key::{Key, choice, key};
 use crate::ledger::{size, size_text};
 use crate::{
-    AdoptRule, FloatPolicy, IrqSteering, LatencyLevel, LedgerSettings, Partition, PlacementPolicy, Publish,
-    QuietSettings, Sample, TreeHome, VfioIrqs,
+    AdoptRule, DevicePluginSettings, FloatPolicy, IrqSteering, LatencyLevel, LedgerSettings, Partition,
+    PlacementPolicy, Publish, QuietSettings, Sample, TreeHome, VfioIrqs,
 };
 
 /// Most folders of `runtime-state`.
@@ -32,6 +33,8 @@ pub struct Settings {
     pub quiet: QuietSettings,
     pub ledger: LedgerSettings,
     pub publish: Publish,
+    /// The daemon itself uses none of these.
+    pub device_plugin: DevicePluginSettings,
     /// Least time from the beginning of one rebind job to that of the next.
     pub rebind_interval: Duration,
     pub audit_interval: Duration,
@@ -67,6 +70,7 @@ impl Default for Settings {
             quiet: QuietSettings::default(),
             ledger: LedgerSettings::default(),
             publish: Publish::Off,
+            device_plugin: DevicePluginSettings::default(),
             rebind_interval: Duration::from_secs(60),
             audit_interval: Duration::from_secs(30),
         }
@@ -90,7 +94,7 @@ impl Default for Policies {
 }
 
 /// Every key, in the order of `--print-config` and of `packaging/steliad.toml`.
-pub(crate) const KEYS: [Key<Settings>; 28] = [
+pub(crate) const KEYS: [Key<Settings>; 31] = [
     key!(
         "kubelet-root",
         ["auto", "an absolute path"],
@@ -114,10 +118,7 @@ pub(crate) const KEYS: [Key<Settings>; 28] = [
             });
             folders.collect()
         },
-        |folders| {
-            let words = folders.iter().map(|folder| folder.display().to_string());
-            words.collect::<Vec<String>>().into()
-        }
+        |folders| paths(folders)
     ),
     choice!("float-policy", FloatPolicy, policies.float),
     key!(
@@ -227,6 +228,30 @@ pub(crate) const KEYS: [Key<Settings>; 28] = [
     ),
     choice!("publish", Publish, publish),
     key!(
+        "device-plugin-vms",
+        ["auto", "1 to 1024"],
+        device_plugin.vms,
+        |value| match value.as_str() {
+            Some(text) => (text == AUTO).then_some(None),
+            None => u32::try_from(number(value, VMS)?).ok().map(Some),
+        },
+        |vms| vms.map_or(AUTO.into(), |vms| Value::Integer(vms.into()))
+    ),
+    key!(
+        "device-plugin-device-nodes",
+        ["a list of at most 16 different absolute paths below /dev"],
+        device_plugin.device_nodes,
+        device_nodes,
+        |nodes| paths(nodes)
+    ),
+    key!(
+        "device-plugin-cdi",
+        ["true", "false"],
+        device_plugin.cdi,
+        Value::as_bool,
+        |on| (*on).into()
+    ),
+    key!(
         "rebind-interval-s",
         ["0 to 86400"],
         rebind_interval,
@@ -261,6 +286,11 @@ pub(crate) fn number(value: &Value, range: RangeInclusive<u64>) -> Option<u64> {
 
 fn seconds(interval: Duration) -> Value {
     Value::Integer(interval.as_secs().try_into().unwrap_or(i64::MAX))
+}
+
+fn paths(paths: &[PathBuf]) -> Value {
+    let words = paths.iter().map(|path| path.display().to_string());
+    words.collect::<Vec<String>>().into()
 }
 
 /// `cpu.max` as the kernel takes and prints it.

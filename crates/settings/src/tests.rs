@@ -97,6 +97,12 @@ fn a_value_that_is_not_allowed_says_what_is_and_in_which_file() {
         ("ledger-size = 64", "\"4M\" to \"16G\""),
         ("ledger-sample = \"10s\"", "off or 1 to 600 seconds"),
         ("publish = \"true\"", "off, nrt, koordinator or stelia"),
+        ("device-plugin-vms = 0", "auto or 1 to 1024"),
+        ("device-plugin-vms = 1025", "auto or 1 to 1024"),
+        ("device-plugin-vms = \"8\"", "auto or 1 to 1024"),
+        ("device-plugin-device-nodes = \"/dev/kvm\"", "paths below /dev"),
+        ("device-plugin-device-nodes = [\"/etc/shadow\"]", "paths below /dev"),
+        ("device-plugin-cdi = 1", "true or false"),
         ("numa-topology-alignment-policy = \"Single\"", "SingleNUMANode"),
     ] {
         let dir = tree(&[("etc/stelia/steliad.toml.d/7.toml", line)]);
@@ -123,6 +129,16 @@ fn what_is_printed_gives_the_same_settings_and_tells_where_each_came_from() {
     assert!(line("placement").contains("\"full-pcpus\"") && line("placement").ends_with("50-x.toml"));
     assert!(line("float-policy").ends_with("# default"), "{text}");
     let printed = Fragment::parse(&text, Path::new("printed")).unwrap();
+    assert_eq!(printed.check().unwrap().settings, loaded.settings);
+}
+
+#[test]
+fn the_device_plugins_settings_are_read_and_printed() {
+    let text = "device-plugin-vms = 8\ndevice-plugin-device-nodes = [\"/dev/kvm\", \"/dev/net/tun\"]\ndevice-plugin-cdi = true";
+    let loaded = load(tree(&[("etc/stelia/steliad.toml", text)]).path()).unwrap();
+    let plugin = &loaded.settings.device_plugin;
+    assert_eq!((plugin.vms, plugin.device_nodes.len(), plugin.cdi), (Some(8), 2, true));
+    let printed = Fragment::parse(&loaded.print(), Path::new("printed")).unwrap();
     assert_eq!(printed.check().unwrap().settings, loaded.settings);
 }
 

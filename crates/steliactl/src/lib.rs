@@ -97,8 +97,14 @@ async fn run(
         Command::Cluster { arguments } => Err(cluster::run(arguments)),
         Command::Doctor => {
             // Not started for it: it may be what is unfit.
-            let described = async { client().await.ok()?.describe_running().await.ok() };
-            output_options.print(&doctor::gather(Path::new("/"), described.await).await)
+            let (described, status) = match client().await {
+                Err(_) => (None, None),
+                Ok(client) => (
+                    client.describe_running().await.ok(),
+                    doctor::plugin_status(client.connection()).await,
+                ),
+            };
+            output_options.print(&doctor::gather(Path::new("/"), described, status).await)
         }
         Command::KubeletState { path } => output_options.print(&kubelet_state::gather(path.as_deref())?),
         Command::Plan(asked) => plan::plan::run(asked, root, output_options),

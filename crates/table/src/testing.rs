@@ -1,5 +1,5 @@
 //! JSON that a program prints, compared with the page that documents it: each command is a section (`## plan`) with a table of
-//! members, types and meanings, as in `docs/json.md`.
+//! members, types and meanings, as in `docs/json.md`. A member without a type is a string.
 #![allow(clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -53,7 +53,8 @@ fn sections(page: &str) -> BTreeMap<String, Members> {
                 None => vec![path.to_owned()],
             };
             for path in paths {
-                let types = cells[1].split(" or ").map(str::to_owned).collect();
+                let types = cells.get(1).unwrap_or(&"string");
+                let types = types.split(" or ").map(str::to_owned).collect();
                 let optional = cells.get(2).is_some_and(|meaning| meaning.starts_with("optional"));
                 likes.extend(cells.get(2).and_then(|meaning| Like::of(name, &path, meaning)));
                 assert!(
@@ -64,7 +65,28 @@ fn sections(page: &str) -> BTreeMap<String, Members> {
         }
     }
     likes.iter().for_each(|like| like.add(&mut commands));
+    commands.values_mut().for_each(add_parents);
     commands
+}
+
+/// Lists and objects that the page names only by what is in them: `a[]` is in the list `a`, `a.b` in the object `a`.
+fn add_parents(members: &mut Members) {
+    let known: Vec<String> = members.keys().cloned().collect();
+    for path in known {
+        for (at, next) in path.char_indices().filter(|(_, next)| matches!(next, '[' | '.')) {
+            let parent = &path[..at];
+            let kind = if next == '[' { "list" } else { "object" };
+            // An element of a list has no row of its own.
+            if parent.is_empty() || next == '.' && parent.ends_with("[]") || members.contains_key(parent) {
+                continue;
+            }
+            let implied = Member {
+                types: vec![kind.to_owned()],
+                optional: false,
+            };
+            members.insert(parent.to_owned(), implied);
+        }
+    }
 }
 
 /// A list or an object that is documented as "like `tasks`", which is beside it, or "like `reasons` of `why`": it has the same members.
@@ -204,4 +226,27 @@ fn a_list_that_is_like_another_has_its_members() {
         "stops[].reason is 1, not string"
     );
     assert_eq!(found("plan", r#"{"stops":[{}]}"#), "stops[].reason is missing");
+}
+
+#[test]
+fn a_list_or_an_object_is_known_by_its_members() {
+    let page = "# JSON\n\n## status\n\n| `cpus.shared` |\n| `states[][]` | number |\n| `vms[].ids.*` | number |\n\
+                | `maybe` | object or null |\n| `maybe.name` | string |\n";
+    let documented = Documented::of(page);
+    let found = |text: &str| {
+        let value = serde_json::from_str(text).expect("JSON");
+        documented.wrong("status", &value).join("; ")
+    };
+    assert_eq!(
+        found(r#"{"cpus":{"shared":"0"},"states":[[1]],"vms":[{"ids":{"a":1}}],"maybe":null}"#),
+        ""
+    );
+    assert_eq!(
+        found(r#"{"cpus":null,"states":[1],"vms":{}}"#),
+        "cpus is null, not object; states[] is 1, not list; vms is {}, not list; maybe is missing"
+    );
+    assert_eq!(
+        found(r#"{"states":[],"vms":[{}],"maybe":{}}"#),
+        "maybe.name is missing; vms[].ids is missing; cpus is missing"
+    );
 }

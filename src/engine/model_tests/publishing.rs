@@ -136,7 +136,7 @@ async fn of_a_vms_life_each_state_is_told_and_the_object_follows() {
     node.until("the node is told", |_| published.says(|told| told.ready.status))
         .await;
     let before = published.text().unwrap();
-    assert_eq!((before.vm_capacity, before.pods.len(), before.events.len()), (8, 0, 0));
+    assert_eq!((before.pods.len(), before.events.len()), (0, 0));
     let (pod, _) = node.named_isolated(1, "2-3").await;
     node.until("it is told isolated", |_| {
         published.says(|told| told.pods.iter().any(|pod| pod.isolated))

@@ -152,11 +152,18 @@ async fn a_node_without_a_static_policy_admits_nobody_and_says_why(#[case] text:
     assert_eq!(refused.kind, ErrorKind::KubeletStateUnusable);
     assert!(refused.text.contains(says), "{refused}");
     node.reconcile().await;
-    let problem = node.handle.view().kubelet_problem.clone().unwrap();
+    let view = node.handle.view();
+    let problem = view.kubelet_problem.clone().unwrap();
     assert!(problem.contains(says), "{problem}");
+    // A pod's event may have it, so no file and no content is in it.
+    assert_eq!(view.admission_text(), "kubelet's CPU manager state cannot be used");
     node.checkpoint.write().unwrap();
     node.register(&pod).await.unwrap();
-    assert_eq!(node.handle.view().kubelet_problem, None);
+    let view = node.handle.view();
+    assert_eq!(
+        (view.kubelet_problem.as_deref(), view.admission_text()),
+        (None, String::new())
+    );
 }
 
 #[tokio::test]

@@ -179,11 +179,13 @@ impl PodConnection {
             self.ask(path, PROPERTIES, "GetAll", &(interface,)).await;
         }
         for name in [
+            "AdmissionProblem",
             "KubeletProblem",
             "DriftFound",
             "DriftRepaired",
             "LedgerKey",
             "SharedCPUs",
+            "VmCapacity",
         ] {
             self.ask(MANAGER_PATH, PROPERTIES, "Get", &(MANAGER, name)).await;
         }

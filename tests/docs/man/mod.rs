@@ -76,6 +76,16 @@ fn the_man_page_of_steliad_quiet_has_its_command_line() {
 }
 
 #[test]
+fn the_man_page_of_the_device_plugin_has_its_command_line() {
+    let page = std::fs::read_to_string(path("steliad-device-plugin.8")).unwrap();
+    let mut command = stelia_device_plugin::program::Arguments::command();
+    command.build();
+    let page = filled(&page, "synopsis", &command::synopsis(&command));
+    let page = filled(&page, "options", &command::options(&command, true));
+    hold("steliad-device-plugin.8", &page);
+}
+
+#[test]
 fn the_man_page_of_the_configuration_has_every_setting() {
     let page = std::fs::read_to_string(path("steliad.toml.5")).unwrap();
     let page = filled(&page, "settings", &settings::part());

@@ -4,7 +4,7 @@
 mod disk;
 mod page;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::thread::sleep;
@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use crate::kvm::needs_kvm;
+use crate::support::device_plugin;
 use crate::support::host::{keep_huge_pages, output, read, run, scopes};
-use crate::support::pods::{Pod, on_node, on_node_undoing};
+use crate::support::pods::{Pod, on_node_undoing};
 use crate::support::promise::assert_isolated;
 use page::Page;
 
@@ -30,10 +31,12 @@ const REPLACED: [(&str, &str); 6] = [
     ("steliad.example/stelia-runner:0.1.0", "localhost/runner"),
 ];
 
-/// Those that are started side by side: three leave two CPUs of the node's eight to be shared.
-const ROUNDS: [[&str; 3]; 2] = [
-    ["vm", "vm-virtiofsd", "vm-userns"],
-    ["vm-hugepages", "vm-privileged", "vm-emulated"],
+/// Those that are started side by side: three leave two CPUs of the node's eight to be shared. Which of them ask for the device
+/// plugin's resource, their manifests say.
+const ROUNDS: [&[&str]; 3] = [
+    &["vm", "vm-virtiofsd", "vm-userns"],
+    &["vm-hugepages", "vm-privileged", "vm-emulated"],
+    &["vm-hostpath"],
 ];
 /// Where steliad chooses the CPUs: `allocator/` has that node.
 const OF_STELIAD: [&str; 1] = ["vm-koordinator"];
@@ -41,8 +44,10 @@ const OF_STELIAD: [&str; 1] = ["vm-koordinator"];
 /// The pod of `vm` with what the API server alone reads: a gate, labels and a Service.
 const LIKE_VM: &str = "vm-readiness-gate";
 
-/// Made as in a cluster, by containerd and runc, which takes longer.
-const OF_RUNC: [&str; 1] = ["vm-userns"];
+/// Made as in a cluster, by containerd and runc, which takes longer: what has no privileges.
+const OF_RUNC: [&str; 2] = ["vm", "vm-userns"];
+/// Objects that are no VMs.
+const NOT_RUN: [&str; 3] = ["kubelet-config", "quota", "vm-policy"];
 
 const IMAGES: &str = "/run/kubelet-standin/images";
 /// Of the NUMA node whose CPUs the first of a round is given: no memory manager looks at that here.
@@ -69,9 +74,15 @@ struct Spec {
 #[serde(rename_all = "camelCase")]
 struct Container {
     image: String,
+    resources: Resources,
     startup_probe: Option<Probe>,
     readiness_probe: Option<Probe>,
     liveness_probe: Option<Probe>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Resources {
+    limits: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -213,7 +224,13 @@ fn assert_special(pod: &Pod) {
         let line = status.lines().find_map(|line| line.strip_prefix(field));
         line.expect("a field").trim().to_owned()
     };
+    // A device of the plugin's, or none.
+    let container = manifest(&pod.name).spec.containers.remove(0);
+    let asked = usize::from(container.resources.limits.contains_key(device_plugin::RESOURCE));
+    let devices = device_plugin::show().of(&pod.uid);
+    assert_eq!(devices.len(), asked, "{devices:?}");
     match pod.name.as_str() {
+        "vm" => assert_eq!(status("CapBnd:"), "0000000000000000"),
         "vm-userns" => {
             assert_eq!(status("CapBnd:"), "0000000000000000");
             let map = read(format!("/proc/{}/uid_map", pod.pid));
@@ -235,28 +252,35 @@ fn assert_special(pod: &Pod) {
 fn every_example_runs_as_it_is_and_ends_by_its_power_button() {
     needs_kvm();
     on_node_undoing(
-        || fs::write(PAGES, "0").expect(PAGES),
         || {
+            device_plugin::stop();
+            fs::write(PAGES, "0").expect(PAGES);
+        },
+        || {
+            device_plugin::start();
             make_images(&disk::button());
             let mut page = Page::read();
             for round in ROUNDS {
                 if round.contains(&"vm-hugepages") {
                     keep_huge_pages(PAGES, 128);
                 }
-                let pods = round.map(|name| {
-                    // The one without a disk has nothing to say.
-                    let words = if name == "vm-emulated" {
-                        "guest running"
-                    } else {
-                        "guest: up"
-                    };
-                    let pod = up(name, words);
-                    assert_runs(&pod);
-                    assert_special(&pod);
-                    // While it is the newest of its round: what the page shows of it.
-                    page.hold(&pod);
-                    pod
-                });
+                let pods: Vec<Pod> = round
+                    .iter()
+                    .map(|name| {
+                        // The one without a disk has nothing to say.
+                        let words = if *name == "vm-emulated" {
+                            "guest running"
+                        } else {
+                            "guest: up"
+                        };
+                        let pod = up(name, words);
+                        assert_runs(&pod);
+                        assert_special(&pod);
+                        // While it is the newest of its round: what the page shows of it.
+                        page.hold(&pod);
+                        pod
+                    })
+                    .collect();
                 run(&["steliactl", "verify"]);
                 pods.iter().for_each(|pod| drop(assert_isolated(pod, 2)));
                 assert_end(&pods);
@@ -276,9 +300,9 @@ fn every_example_is_run_and_names_no_image_but_those_that_are_replaced() {
     let files = fs::read_dir(me.parent().expect("a folder")).expect("the job").flatten();
     let names = files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".yaml")?.to_owned()));
     let names: Vec<String> = names
-        .filter(|name| name != "kubelet-config" && name != LIKE_VM)
+        .filter(|name| !NOT_RUN.contains(&name.as_str()) && name != LIKE_VM)
         .collect();
-    let run: Vec<&str> = ROUNDS.as_flattened().iter().chain(&OF_STELIAD).copied().collect();
+    let run: Vec<&str> = ROUNDS.concat().into_iter().chain(OF_STELIAD).collect();
     assert_eq!(names.len(), run.len(), "{names:?}");
     for name in &names {
         assert!(run.contains(&name.as_str()), "{name}.yaml is not run");
@@ -320,7 +344,8 @@ fn every_example_is_run_and_names_no_image_but_those_that_are_replaced() {
 #[test]
 fn a_linux_in_the_examples_has_its_cpus_its_network_and_its_share() {
     needs_kvm();
-    on_node(|| {
+    on_node_undoing(device_plugin::stop, || {
+        device_plugin::start();
         make_images(&disk::linux());
         let data = Path::new("/run/kubelet-standin/volumes/vm-virtiofsd-data");
         fs::create_dir_all(data).expect("a volume");

@@ -1,6 +1,7 @@
 //! What the tests use: the node as it is, its pods and guests, and what an isolated VM is promised.
 
 pub mod apiserver;
+pub mod device_plugin;
 pub mod guest;
 pub mod host;
 pub mod linux_guest;

@@ -44,6 +44,8 @@ IMAGES = RUN / "images"
 RUNNER_DIR = Path("/run/stelia/runner")
 # What device plugins call /dev/kvm: KubeVirt's, and the generic-device-plugin.
 KVM = ("devices.kubevirt.io/kvm", "squat.ai/kvm")
+DEVICE_MANAGER = "/job/kubelet-devices"  # crates/test-kubelet-devices: kubelet's side of the device plugin API, in gRPC
+DEVICE_UNIT = "kubelet-standin-devices.service"
 PLANNER = "/node/bin/standin-cpus"  # tests/vm/standin/cpus.rs
 
 HELP = """\
@@ -76,6 +78,8 @@ kubelet-standin: plays kubelet and containerd on the test node
       --shared                                       a container on what the others leave of its pod's CPUs; these come last
       --device-plugin RESOURCE=NODE:ID               a device plugin's device at that NUMA node (-1: it does not say), repeatable; of
                                                      kubelet's checkpoint only
+      --resource NAME=COUNT                          devices of a plugin that registered (see devices), repeatable: the container gets
+                                                     the mounts, devices and variables that the plugin answers
       --uid UID  --container NAME                    default: a random uid, "instance"
       --memory SIZE  --pids N                        limits: memory on pod and container, pids on the pod (podPidsLimit)
       --container-pids N                             a pids limit on the container as well (kubelet sets none)
@@ -109,6 +113,11 @@ kubelet-standin: plays kubelet and containerd on the test node
   entry add UID CONTAINER CPUS [--gap SECONDS]       only the state file's two writes, for a pod that need not exist
       --reused                                       the entry of an init container that ended, with CPUs of the pod's that another container has again
   entry remove UID [--gap SECONDS]
+  devices start                                      kubelet's side of the device plugin API: remove sockets in /var/lib/kubelet/device-plugins, listen on
+                                                     kubelet.sock, hold a stream to each plugin. The job must have kubelet-devices
+  devices restart                                    kubelet started anew: sockets are removed, allocations stay
+  devices stop                                       kubelet ended: its connections end, its socket's file stays
+  devices show                                       JSON: resources with their healthy and unhealthy devices, registrations, allocations
   pool                                               defaultCpuSet
   state                                              the file itself
   self-test DIR                                      check the checksum code against genuine files below DIR
@@ -500,7 +509,8 @@ def memory_requests(memory, hugepages=()):
 
 
 def add_devices(uid, container, given):
-    """kubelet_internal_checkpoint, with a device plugin's devices: what removed pods had stays until the next admission."""
+    """kubelet_internal_checkpoint, with a device plugin's devices: what removed pods had stays until the next admission. With `devices
+    start` that file is of the program there."""
     path = Path((RUN / "root").read_text()) / "device-plugins/kubelet_internal_checkpoint"
     path.parent.mkdir(parents=True, exist_ok=True)
     data = json.loads(path.read_text())["Data"] if path.exists() else {"PodDeviceEntries": None, "RegisteredDevices": {}}
@@ -519,6 +529,69 @@ def add_devices(uid, container, given):
     data["PodDeviceEntries"] = list(entries.values())
     data["RegisteredDevices"] = dict(sorted(data["RegisteredDevices"].items()))
     write_file(path, compact({"Data": data, "Checksum": device_checksum(data)}))
+
+
+def device_manager(*argv):
+    if not Path(DEVICE_MANAGER).exists():
+        raise Problem(f"{DEVICE_MANAGER} is not there: make node-test puts it into the job")
+    return run(DEVICE_MANAGER, *argv, check=False)
+
+
+def device_resources(texts):
+    for text in texts:
+        match = re.fullmatch(r"([^=]+)=([1-9]\d*)", text)
+        if not match:
+            raise Problem(f"not NAME=COUNT: {text!r}")
+        yield match.groups()
+
+
+def allocate_devices(uid, container, options):
+    """The admission of a container that asks for plugins' devices, and what it gets of them, into its options."""
+    alive = {pod["uid"] for pod in pods()}
+    shown = device_manager("show")
+    if shown.returncode:
+        raise Problem(f"devices start is missing: {shown.stderr.strip()}")
+    for gone in {one["pod"] for one in json.loads(shown.stdout)["allocations"]} - alive:
+        device_manager("free", gone)
+    for resource, count in device_resources(options["resource"]):
+        done = device_manager("allocate", uid, container, resource, count)
+        if done.returncode:
+            device_manager("free", uid)
+            raise Problem(f"UnexpectedAdmissionError: Allocate failed due to {done.stderr.strip()}, which is unexpected")
+        answer = json.loads(done.stdout)
+        options["env"] = [f"{key}={value}" for key, value in answer["envs"].items()] + options["env"]
+        options["mount"] = options["mount"] + [
+            f"{one['host']}:{one['container']}:{'ro' if one['read_only'] else 'rw'}" for one in answer["mounts"]
+        ]
+        options["plugin_device"] = options["plugin_device"] + answer["devices"]
+
+
+def do_devices_start(_args):
+    argv = ["--setenv=PATH=" + os.environ["PATH"], f"--unit={DEVICE_UNIT}", "--collect", DEVICE_MANAGER, "serve"]
+    if not Path(DEVICE_MANAGER).exists():
+        raise Problem(f"{DEVICE_MANAGER} is not there: make node-test puts it into the job")
+    run("systemd-run", "-q", *argv)
+    for _ in range(200):
+        if device_manager("show").returncode == 0:
+            return
+        time.sleep(0.05)
+    raise Problem(f"{DEVICE_UNIT} does not answer: {device_manager('show').stderr.strip()}")
+
+
+def do_devices_stop(_args):
+    run("systemctl", "stop", DEVICE_UNIT)
+
+
+def do_devices_restart(args):
+    do_devices_stop(args)
+    do_devices_start(args)
+
+
+def do_devices_show(_args):
+    shown = device_manager("show")
+    if shown.returncode:
+        raise Problem(shown.stderr.strip())
+    print(shown.stdout, end="")
 
 
 def do_init(args):
@@ -738,6 +811,16 @@ def oci_spec(pod, options, cpus):
         number = {"type": kind, "major": os.major(info.st_rdev), "minor": os.minor(info.st_rdev)}
         nodes.append({"path": path, "fileMode": 0o666, "uid": 0, "gid": 0, **number})
         devices.append({"allow": True, "access": "rwm", **number})
+    # As containerd with device_ownership_from_security_context: the node's mode, and the container's user and group. In a user
+    # namespace the runtime mounts the node's own device instead of making one.
+    owner, _, group = options["user"].partition(":")
+    for given in options.get("plugin_device", []):
+        info = os.stat(given["host"])
+        kind = "b" if stat.S_ISBLK(info.st_mode) else "c"
+        number = {"type": kind, "major": os.major(info.st_rdev), "minor": os.minor(info.st_rdev)}
+        mode = stat.S_IMODE(info.st_mode)
+        nodes.append({"path": given["container"], "fileMode": mode, "uid": int(owner), "gid": int(group or owner), **number})
+        devices.append({"allow": True, "access": given["permissions"], **number})
     if options["privileged"]:
         devices = [{"allow": True, "access": "rwm"}]
 
@@ -1112,7 +1195,10 @@ def do_pod_start(args):
     options["runtime"] = args.runtime or settings()["runtime"]
     options["share_pid"] = beside["pid"] if args.share_pid else None
     options.update(shares=shares, limit=limit, socket=not args.no_socket, command=args.command or ["sleep", "infinity"])
-    # Admission, before anything of the pod exists.
+    # Admission, before anything of the pod exists. kubelet asks its device manager first.
+    options.update(resource=args.resource, plugin_device=[])
+    if args.resource:
+        allocate_devices(uid, args.container, options)
     memory = Memory()
     memory.forget({pod["uid"] for pod in pods()})
     if memory.policy == "Static" and args.qos == "guaranteed":
@@ -1254,6 +1340,8 @@ def do_pod_apply(args):
     uid = Path("/proc/sys/kernel/random/uuid").read_text().strip()
     userns = spec.get("hostUsers") is False
     for init in spec.get("initContainers", []):
+        if any("/" in key for key in init.get("resources", {}).get("limits", {})):
+            raise Problem("an init container with devices of a plugin")
         mounts = list(mounts_of(spec, init, folder, annotations))
         # The runner's entry point, the only one of an image that is needed.
         command = init.get("command", ["/stelia-runner"]) + init.get("args", [])
@@ -1281,9 +1369,12 @@ def do_pod_apply(args):
     for key, value in resources["limits"].items():
         if key.startswith("hugepages-"):
             argv += ["--hugepages", f"{key.removeprefix('hugepages-').removesuffix('i')}B={quantity(value)}"]
-    # What a device plugin would do.
+    # What another device plugin would do.
     if any(resources["limits"].get(name) == "1" for name in KVM):
         argv += ["--device", "/dev/kvm"]
+    for key, value in resources["limits"].items():
+        if "/" in key and key not in KVM:
+            argv += ["--resource", f"{key}={value}"]
     for source, target, flag in mounts_of(spec, main, folder, annotations):
         argv += ["--mount", f"{source}:{target}:{flag}"]
     for variable in main.get("env", []):
@@ -1511,6 +1602,12 @@ def parser():
     one.add_argument("--reused", action="store_true")
     verb(entry, "remove", do_entry_remove, "uid", lock=True).add_argument("--gap", type=float, default=0.04)
 
+    devices = verbs.add_parser("devices").add_subparsers(required=True)
+    verb(devices, "start", do_devices_start, lock=True)
+    verb(devices, "restart", do_devices_restart, lock=True)
+    verb(devices, "stop", do_devices_stop, lock=True)
+    verb(devices, "show", do_devices_show)
+
     pod = verbs.add_parser("pod").add_subparsers(required=True)
     one = verb(pod, "start", do_pod_start, "name", lock=True)
     one.add_argument("--qos-class", "--qos", dest="qos", choices=("guaranteed", "burstable", "besteffort"), default="guaranteed")
@@ -1525,7 +1622,7 @@ def parser():
     one.add_argument("--mems")
     one.add_argument("--pod-cpus", type=int)
     one.add_argument("--pod-memory")
-    for repeatable in ("env", "mount", "cap", "device", "device-plugin", "hugepages", "unified", "pod-shares"):
+    for repeatable in ("env", "mount", "cap", "device", "device-plugin", "resource", "hugepages", "unified", "pod-shares"):
         one.add_argument(f"--{repeatable}", action="append", default=[])
     one.add_argument("--user", default="0")
     one.add_argument("--in", dest="beside")

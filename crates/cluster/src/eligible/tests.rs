@@ -209,9 +209,9 @@ fn what_pods_request_is_taken_off_what_the_node_allows() {
     );
 }
 
-/// stelia-placement's VMs run on nodes that do not have the resource; where a node has it, it counts.
+/// The node's device plugin offers them, and kubelet publishes how many are healthy.
 #[test]
-fn vms_are_counted_where_the_node_has_them() {
+fn vms_are_counted_as_the_node_has_them() {
     let limits = json!({"cpu": "2", "memory": "1Gi", "stelia.io/vm": "1", "example.com/gpu": "0"});
     let pod_request = pod_request(json!({ "containers": [{ "name": "c", "resources": { "limits": limits } }] }));
     let with = |vms: Value| {
@@ -224,8 +224,10 @@ fn vms_are_counted_where_the_node_has_them() {
         let short: Vec<String> = short.into_iter().map(|refusal| refusal.what).collect();
         (short, fit(&pod_request.requests, &node, &Used::default()).0)
     };
-    assert_eq!(with(Value::Null), (vec![], 4));
+    assert_eq!(with("9".into()), (vec![], 4));
     assert_eq!(with("3".into()), (vec![], 3));
     let none = "too little stelia.io/vm is left of what pods may request".to_owned();
-    assert_eq!(with("0".into()), (vec![none], 0));
+    assert_eq!(with("0".into()), (vec![none.clone()], 0));
+    // Without the device plugin.
+    assert_eq!(with(Value::Null), (vec![none], 0));
 }

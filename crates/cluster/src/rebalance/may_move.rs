@@ -7,7 +7,7 @@ use serde_json::Value;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::Cluster as Nodes;
 use stelia_placement_rules::rebalance::{MoveKind, Plan, Resident, Residents};
-use stelia_placement_rules::request::{Request, SharedRequest, VM, Vm as OfVm};
+use stelia_placement_rules::request::{Request, SharedRequest, VM_RESOURCE, Vm as OfVm};
 
 use super::{RebalanceLimits, Staying, eligible};
 use crate::chooser::Refusal;
@@ -140,7 +140,7 @@ pub(super) fn request(pod_request: &PodRequest) -> Request {
     let mut pod = pod_request.pod.clone();
     let lasting = pod.containers.iter().filter(|one| one.kind != ContainerKind::Init);
     let limit_of = |limits: &Amounts| limits.milli_cpus.unwrap_or(0);
-    let asks = |limits: &Amounts| limits.devices.get(VM).is_some_and(|count| *count > 0);
+    let asks = |limits: &Amounts| limits.devices.get(VM_RESOURCE).is_some_and(|count| *count > 0);
     let with_vm = lasting.max_by_key(|one| (asks(&one.resources.limits), limit_of(&one.resources.limits)));
     let vm = with_vm.map(|one| OfVm {
         container: one.name.clone(),
@@ -148,8 +148,8 @@ pub(super) fn request(pod_request: &PodRequest) -> Request {
         follows_scheduler: false,
     });
     for container in &mut pod.containers {
-        container.resources.limits.devices.remove(VM);
-        container.resources.requests.devices.remove(VM);
+        container.resources.limits.devices.remove(VM_RESOURCE);
+        container.resources.requests.devices.remove(VM_RESOURCE);
     }
     Request::new(pod, vm, Default::default())
 }

@@ -19,7 +19,7 @@ fn node(name: &str, profile: Profile, vms: &[(usize, &str)]) -> Vec<Value> {
     let mut all = vec![described(name, profile, vms, &[])];
     all.push(json!({
         "kind": "Node", "metadata": {"name": name},
-        "status": {"allocatable": {"cpu": "14", "memory": "64Gi", "pods": "110"}},
+        "status": {"allocatable": {"cpu": "14", "memory": "64Gi", "pods": "110", "stelia.io/vm": "14"}},
     }));
     all.extend(vms.iter().map(|(number, cpus)| {
         let cpus: CpuSet = cpus.parse().unwrap();

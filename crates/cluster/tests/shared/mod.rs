@@ -251,7 +251,7 @@ pub fn vms() -> Vec<Value> {
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": { "name": name },
-            "status": { "allocatable": { "cpu": "30", "memory": "60Gi", "pods": "110" } },
+            "status": { "allocatable": { "cpu": "30", "memory": "60Gi", "pods": "110", "stelia.io/vm": "30" } },
         }));
         for (at, (namespace, pod_name, node, count, _)) in here {
             let mut vm = pod(

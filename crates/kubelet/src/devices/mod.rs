@@ -5,12 +5,31 @@ mod file;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use super::PodUid;
 use super::cpu_manager_state::{CheckpointError, content};
 
-/// File name below `device-plugins/` in kubelet's root directory.
+/// kubelet's directory of device plugins' sockets and of its own record of devices: a constant of kubelet's (`DevicePluginPath`), whatever its
+/// root directory.
+pub const PLUGIN_FOLDER: &str = "/var/lib/kubelet/device-plugins";
+/// File name in kubelet's directory of device plugins.
 pub const DEVICE_MANAGER_STATE: &str = "kubelet_internal_checkpoint";
+
+/// kubelet's directory of device plugins below `root` (`/`). `kubelet` is its root directory, below `root` too: some distributions change the
+/// constant, and their kubelet has its record there.
+pub fn plugin_folder(root: &Path, kubelet: &Path) -> PathBuf {
+    let changed = kubelet.join("device-plugins");
+    match changed.join(DEVICE_MANAGER_STATE).exists() {
+        true => changed,
+        false => root.join(PLUGIN_FOLDER.trim_start_matches('/')),
+    }
+}
+
+/// kubelet's record of devices, in [`plugin_folder`].
+pub fn device_manager_state(root: &Path, kubelet: &Path) -> PathBuf {
+    plugin_folder(root, kubelet).join(DEVICE_MANAGER_STATE)
+}
 
 /// The parsed content of a `kubelet_internal_checkpoint`, its checksum verified.
 ///

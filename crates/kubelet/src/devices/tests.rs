@@ -13,6 +13,24 @@ fn set(ids: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
+fn the_folder_is_kubelets_constant_unless_its_record_is_in_its_root_directory() {
+    let root = tempfile::tempdir().unwrap();
+    let usual = root.path().join("var/lib/kubelet/device-plugins");
+    let k0s = root.path().join("var/lib/k0s/kubelet");
+    let changed = k0s.join("device-plugins");
+    assert_eq!(plugin_folder(root.path(), &k0s), usual);
+    // A folder without a record is of an earlier kubelet, or of another program.
+    std::fs::create_dir_all(&changed).unwrap();
+    assert_eq!(plugin_folder(root.path(), &k0s), usual);
+    std::fs::write(changed.join(DEVICE_MANAGER_STATE), "").unwrap();
+    assert_eq!(plugin_folder(root.path(), &k0s), changed);
+    assert_eq!(
+        device_manager_state(root.path(), &k0s),
+        changed.join(DEVICE_MANAGER_STATE)
+    );
+}
+
+#[test]
 fn a_genuine_file_is_read_whole() {
     let state = DeviceManagerState::parse(GENUINE).unwrap();
     let entry = |pod, resource: &str, node, ids: &[&str]| DeviceEntry {

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use stelia_cpus::{CpuSet, Topology};
-use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
+use stelia_kubelet::devices::device_manager_state;
 use stelia_kubelet::{DeviceManagerState, PodUid};
 
 use crate::cgroup::{CgroupPath, Cgroups, File, HugePage};
@@ -36,14 +36,15 @@ pub struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    /// Read it: kubelet's device file below `kubelet`, its root directory, and which huge pages there are below `sys`.
-    pub fn new(cgroups: &'a dyn Cgroups, topology: &'a Topology, sys: &Path, kubelet: &Path) -> Self {
-        let has = |size: &HugePage| sys.join("kernel/mm/hugepages").join(size.directory()).is_dir();
+    /// Read it: kubelet's device file (`kubelet` is kubelet's root directory), and which huge pages there are. `root` is `/`.
+    pub fn new(cgroups: &'a dyn Cgroups, topology: &'a Topology, root: &Path, kubelet: &Path) -> Self {
+        let sizes = root.join("sys/kernel/mm/hugepages");
+        let has = |size: &HugePage| sizes.join(size.directory()).is_dir();
         Self {
             cgroups,
             topology,
             pages: HugePage::ALL.into_iter().filter(has).collect(),
-            devices: device_file(&kubelet.join("device-plugins").join(DEVICE_MANAGER_STATE)),
+            devices: device_file(&device_manager_state(root, kubelet)),
         }
     }
 

@@ -14,12 +14,11 @@ use kubelet_planner::manifest::{self, ManifestError};
 use serde_json::Value;
 use stelia_allocator::evaluate::ScoringStrategy;
 use stelia_allocator::{AllocationRequest, Qos, koordinator};
+pub use stelia_api::VM_RESOURCE;
 use stelia_text::excerpt;
 
 use environment::{Environment, Text};
 
-/// The extended resource by which a container asks for a VM.
-pub const VM: &str = "stelia.io/vm";
 /// Koordinator's label of a pod, its class.
 pub const QOS_CLASS: &str = "koordinator.sh/qosClass";
 /// The UID of a pod that is only evaluated: nothing on any node has it.
@@ -38,7 +37,7 @@ pub struct Request {
 /// A pod's VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vm {
-    /// The container that asks for [`VM`].
+    /// The container that asks for [`VM_RESOURCE`].
     pub container: String,
     /// What its runner asks of steliad's allocator.
     pub allocation: AllocationRequest,
@@ -52,7 +51,7 @@ pub struct Vm {
 pub enum RequestError {
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    #[error("containers {0:?} and {1:?} ask for {VM}: a pod has one VM")]
+    #[error("containers {0:?} and {1:?} ask for {VM_RESOURCE}: a pod has one VM")]
     SeveralVms(String, String),
     #[error("container {container}: {problem}")]
     Options { container: String, problem: String },
@@ -74,7 +73,7 @@ impl Request {
                     .resources
                     .limits
                     .devices
-                    .get(VM)
+                    .get(VM_RESOURCE)
                     .is_some_and(|count| *count > 0)
             })
         };
@@ -85,10 +84,10 @@ impl Request {
             (Some(one), None) => Some(vm(document, &one.name)?),
             (None, _) => None,
         };
-        // The scheduler does not count it, and kubelet's device manager does not know it.
+        // kube-scheduler compares it with the node's status, and its devices are at no NUMA node, so it changes nothing of kubelet's choice.
         for container in &mut pod.containers {
-            container.resources.limits.devices.remove(VM);
-            container.resources.requests.devices.remove(VM);
+            container.resources.limits.devices.remove(VM_RESOURCE);
+            container.resources.requests.devices.remove(VM_RESOURCE);
         }
         Ok(Self::new(pod, vm, strategy))
     }

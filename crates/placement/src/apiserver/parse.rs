@@ -7,7 +7,7 @@ use serde_json::Value;
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::Quantity;
 use stelia_kubelet::Uid;
-use stelia_placement_rules::request::VM;
+use stelia_placement_rules::request::VM_RESOURCE;
 use stelia_reservations::{NodeName, Version};
 
 pub use super::claims::read as claims;
@@ -174,7 +174,7 @@ pub fn pod_of(document: &Value) -> Option<Pod> {
 }
 
 fn of_object(object: Object) -> Option<Pod> {
-    debug_assert_eq!(VM, "stelia.io/vm");
+    debug_assert_eq!(VM_RESOURCE, "stelia.io/vm");
     let Object { metadata, spec, status } = object;
     let uid = metadata.annotations.mirror.as_deref().and_then(Uid::parse);
     let containers = spec

@@ -10,8 +10,6 @@ use crate::decide::reconciler::digest;
 pub const STATE: &str = "isolation.stelia.io/state";
 /// The Node's label.
 pub const READY_LABEL: &str = "stelia.io/ready";
-/// The Node's extended resource.
-pub const RESOURCE: &str = "stelia.io/vm";
 /// Annotation of the Node: the taints that were removed, as JSON, to be put back when steliad is removed.
 pub const REMOVED_TAINTS: &str = "isolation.stelia.io/removed-taints";
 /// The pods' condition and readiness gate.
@@ -114,15 +112,6 @@ pub fn label(name: &str, uid: Option<&str>, ready: Option<bool>) -> Value {
     let mut node = node(name, uid);
     if let Some(ready) = ready {
         node["metadata"]["labels"] = json!({READY_LABEL: ready.to_string()});
-    }
-    node
-}
-
-/// The Node's capacity; without `vms` nothing of ours, which removes it. kubelet makes `allocatable` of it.
-pub fn capacity(name: &str, uid: Option<&str>, vms: Option<u32>) -> Value {
-    let mut node = node(name, uid);
-    if let Some(vms) = vms {
-        node["status"] = json!({"capacity": {RESOURCE: vms.to_string()}});
     }
     node
 }

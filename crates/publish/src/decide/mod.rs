@@ -20,7 +20,7 @@ use serde_json::Value;
 use stelia_publication::Publication;
 
 use crate::backoff::{Random, RetryPause};
-use crate::intervals::{CAPACITY_REAPPLY_INTERVAL, GRACE_PERIOD, REAPPLY_INTERVAL, WRITE_INTERVAL};
+use crate::intervals::{GRACE_PERIOD, REAPPLY_INTERVAL, WRITE_INTERVAL};
 use crate::options::Options;
 use crate::reading::Reading;
 use crate::request::{self, Request};
@@ -44,7 +44,6 @@ enum TaskKind {
     Recall,
     Object(Digest),
     Label(Digest),
-    Capacity(Digest),
     Taint(TaintTask),
     Pod(PodTask),
     Event(EventTask),
@@ -83,7 +82,6 @@ pub struct State {
     node: NodeUid,
     object: Reconciler,
     label: Reconciler,
-    capacity: Reconciler,
     taint: Taint,
     pods: Pods,
     events: Events,
@@ -116,7 +114,6 @@ impl State {
             node: NodeUid::default(),
             object: Reconciler::new(WRITE_INTERVAL, Some(REAPPLY_INTERVAL)),
             label: Reconciler::new(WRITE_INTERVAL, Some(REAPPLY_INTERVAL)),
-            capacity: Reconciler::new(WRITE_INTERVAL, Some(CAPACITY_REAPPLY_INTERVAL)),
             taint: Taint::default(),
             pods: Pods::new(options.pod_conditions),
             events: Events::new(),
@@ -220,7 +217,7 @@ impl State {
     }
 
     fn is_pending(&self) -> bool {
-        let reconciler = [&self.object, &self.label, &self.capacity];
+        let reconciler = [&self.object, &self.label];
         !self.node.was_asked()
             || reconciler.iter().any(|reconciler| reconciler.is_pending())
             || self.taint.is_pending() && self.options.remove_taint.is_some()
@@ -244,7 +241,6 @@ impl State {
         // Nothing is applied to a Node that is not there: that would ask to create it.
         if !self.node.is_missing() {
             reconciler(&self.label, TaskKind::Label);
-            reconciler(&self.capacity, TaskKind::Capacity);
             let taint = self.taint.due().filter(|_| self.options.remove_taint.is_some());
             due.extend(taint.map(|(at, task)| (at, TaskKind::Taint(task))));
         }
@@ -305,7 +301,6 @@ impl State {
                 request::apply_object(manager, content::object_version(&object)?, node, &object)
             }
             TaskKind::Label(_) => request::apply_node(manager, node, &self.wanted_label(now)?),
-            TaskKind::Capacity(_) => request::apply_node_status(manager, node, &self.wanted_capacity()?),
             TaskKind::Taint(TaintTask::ReadNode) => request::node(node),
             TaskKind::Taint(TaintTask::TakeOff) => request::merge_node(manager, node, self.taint.patch()?),
             TaskKind::Pod(PodTask::Gate(uid)) => {

@@ -16,7 +16,6 @@ impl TaskKind {
             Self::Node => Part::Node,
             Self::Recall | Self::Object(_) => Part::Object,
             Self::Label(_) => Part::Label,
-            Self::Capacity(_) => Part::Capacity,
             Self::Taint(_) => Part::Taint,
             Self::Pod(_) => Part::Conditions,
             Self::Event(_) => Part::Events,
@@ -30,7 +29,6 @@ impl TaskKind {
             Self::Recall => "get noderesourcetopologies",
             Self::Object(_) => "create and patch noderesourcetopologies",
             Self::Label(_) | Self::Taint(TaintTask::TakeOff) => "patch nodes",
-            Self::Capacity(_) => "patch nodes/status",
             Self::Pod(PodTask::Gate(_)) => "get pods",
             Self::Pod(PodTask::Condition(..)) => "patch pods/status",
             Self::Event(_) => "create and patch events.events.k8s.io",
@@ -60,7 +58,6 @@ impl State {
         match what {
             TaskKind::Object(digest) => Some((&mut self.object, *digest)),
             TaskKind::Label(digest) => Some((&mut self.label, *digest)),
-            TaskKind::Capacity(digest) => Some((&mut self.capacity, *digest)),
             _ => None,
         }
     }
@@ -143,7 +140,6 @@ impl State {
             }
             TaskKind::Object(digest) => self.object.succeeded(*digest, now, &mut self.random),
             TaskKind::Label(digest) => self.label.succeeded(*digest, now, &mut self.random),
-            TaskKind::Capacity(digest) => self.capacity.succeeded(*digest, now, &mut self.random),
             TaskKind::Taint(TaintTask::ReadNode) => match serde_json::from_slice(body) {
                 Ok(node) => {
                     let key = self.options.remove_taint.clone().unwrap_or_default();
@@ -196,7 +192,6 @@ impl State {
             },
             TaskKind::Object(digest) => self.object.failed(*digest, failure, now, &mut self.random),
             TaskKind::Label(digest) => self.label.failed(*digest, failure, now, &mut self.random),
-            TaskKind::Capacity(digest) => self.capacity.failed(*digest, failure, now, &mut self.random),
             TaskKind::Taint(_) => {
                 self.taint.failed(failure, now, &mut self.random);
                 // Somebody else changed the Node meanwhile: nothing is wrong.
@@ -214,9 +209,7 @@ impl State {
             }
         }
         // The Node is not the one whose UID is known: it was deleted, or registered anew.
-        if matches!(what, TaskKind::Label(_) | TaskKind::Capacity(_))
-            && matches!(failure.kind, Kind::Stale | Kind::Missing)
-        {
+        if matches!(what, TaskKind::Label(_)) && matches!(failure.kind, Kind::Stale | Kind::Missing) {
             self.node.is_doubtful(now);
         }
         self.say(what.part(), said);

@@ -43,17 +43,6 @@ impl State {
         Some(content::label(&self.options.node, self.node.uid(), Some(ready)))
     }
 
-    /// It stays while the daemon is away: kubelet, when it starts, admits again the pods that run, and refuses those that ask for more of
-    /// a resource than the node has.
-    pub(super) fn wanted_capacity(&self) -> Option<Value> {
-        let told = self.told.as_ref().filter(|_| self.options.vm_capacity)?;
-        Some(content::capacity(
-            &self.options.node,
-            self.node.uid(),
-            Some(told.vm_capacity),
-        ))
-    }
-
     /// What is wanted, anew: of a reading, of the grace that has passed, of the Node's UID.
     pub(super) fn want(&mut self, now: Duration) {
         let key = (self.freshness(now), self.is_ready(now));
@@ -61,14 +50,9 @@ impl State {
             return;
         }
         let of = |body: Option<Value>| body.map(|body| digest(body.to_string().as_bytes()));
-        let (object, label, capacity) = (
-            of(self.wanted_object(now)),
-            of(self.wanted_label(now)),
-            of(self.wanted_capacity()),
-        );
+        let (object, label) = (of(self.wanted_object(now)), of(self.wanted_label(now)));
         self.object.want(object, now);
         self.label.want(label, now);
-        self.capacity.want(capacity, now);
         self.taint.want(self.is_ready(now) == Some(true));
         self.wanted_for = Some(key);
     }

@@ -32,29 +32,29 @@ impl Daemon {
         std::fs::rename(new, self.folder.join(FILE)).unwrap();
     }
 
-    fn tell(&self, vms: u32) {
-        self.write(&serde_json::to_vec(&told(vms)).unwrap());
+    fn tell(&self, number: u32) {
+        self.write(&serde_json::to_vec(&told(number)).unwrap());
     }
 }
 
-fn told(vms: u32) -> Publication {
+/// The publication with this number.
+fn told(number: u32) -> Publication {
     Publication {
         version: stelia_publication::VERSION,
         node: "worker-1".into(),
         ready: Ready {
             status: true,
             reason: "Ready".into(),
-            message: String::new(),
+            message: number.to_string(),
         },
         object: None,
-        vm_capacity: vms,
         pods: Vec::new(),
         events: Vec::new(),
     }
 }
 
-fn vms(reading: &Reading) -> Option<u32> {
-    Some(reading.publication.as_ref()?.vm_capacity)
+fn number(reading: &Reading) -> Option<u32> {
+    reading.publication.as_ref()?.ready.message.parse().ok()
 }
 
 async fn until(readings: &mut watch::Receiver<Reading>, what: impl Fn(&Reading) -> bool) -> Reading {
@@ -69,17 +69,24 @@ async fn what_the_daemon_writes_arrives_and_its_end_too() {
     let source = Source::new(folder.path().to_owned());
     let mut readings = source.readings();
     let first = readings.borrow_and_update().clone();
-    assert_eq!((vms(&first), first.daemon_lives, first.problem), (Some(1), true, None));
+    assert_eq!(
+        (number(&first), first.daemon_lives, first.problem),
+        (Some(1), true, None)
+    );
     let following = tokio::spawn(source.follow());
     daemon.tell(2);
-    until(&mut readings, |reading| vms(reading) == Some(2)).await;
+    until(&mut readings, |reading| number(reading) == Some(2)).await;
     // It ends: the kernel closes its files.
     daemon.lock = None;
     let away = until(&mut readings, |reading| !reading.daemon_lives).await;
-    assert_eq!((vms(&away), away.problem), (Some(2), None), "what it told last stands");
+    assert_eq!(
+        (number(&away), away.problem),
+        (Some(2), None),
+        "what it told last stands"
+    );
     daemon.lock = Some(lock(folder.path()));
     daemon.tell(3);
-    let again = until(&mut readings, |reading| vms(reading) == Some(3)).await;
+    let again = until(&mut readings, |reading| number(reading) == Some(3)).await;
     assert!(again.daemon_lives);
     following.abort();
 }
@@ -103,7 +110,7 @@ async fn a_file_of_no_use_is_named_and_takes_nothing_away() {
     for (text, problem) in texts {
         daemon.write(text);
         let reading = reader.now();
-        assert_eq!(vms(&reading), Some(1));
+        assert_eq!(number(&reading), Some(1));
         assert!(
             reading.problem.as_ref().is_some_and(|text| text.contains(problem)),
             "{reading:?}"
@@ -114,7 +121,7 @@ async fn a_file_of_no_use_is_named_and_takes_nothing_away() {
     assert!(reader.now().problem.unwrap().contains("No such file"));
     daemon.tell(4);
     let reading = reader.now();
-    assert_eq!((vms(&reading), reading.problem), (Some(4), None));
+    assert_eq!((number(&reading), reading.problem), (Some(4), None));
 }
 
 #[tokio::test]
@@ -124,16 +131,19 @@ async fn a_folder_that_is_made_later_or_anew_is_followed() {
     let source = Source::new(folder.clone());
     let mut readings = source.readings();
     let first = readings.borrow_and_update().clone();
-    assert_eq!((vms(&first), first.daemon_lives), (None, false));
+    assert_eq!((number(&first), first.daemon_lives), (None, false));
     assert!(first.problem.unwrap().contains("No such file"));
     let following = tokio::spawn(source.follow());
     let daemon = Daemon::new(&folder);
     daemon.tell(1);
-    until(&mut readings, |reading| vms(reading) == Some(1)).await;
+    until(&mut readings, |reading| number(reading) == Some(1)).await;
     std::fs::rename(&folder, above.path().join("old")).unwrap();
     let daemon = Daemon::new(&folder);
     daemon.tell(2);
-    until(&mut readings, |reading| vms(reading) == Some(2) && reading.daemon_lives).await;
+    until(&mut readings, |reading| {
+        number(reading) == Some(2) && reading.daemon_lives
+    })
+    .await;
     following.abort();
 }
 

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, ResourceQuota, Service, ServiceAccount};
 use k8s_openapi::api::flowcontrol::v1::{FlowSchema, PriorityLevelConfiguration};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::kustomization::built;
+use crate::vms::examples;
 use crate::{cluster, documents, kind, name, only, repository, strings};
 
 /// What the type has no place for is passed over when it is read, so it is missing when it is written again.
@@ -42,6 +43,7 @@ fn check(object: &Value) -> Result<(), String> {
     match (version, kind(object)) {
         ("v1", "Namespace") => kept::<Namespace>(object),
         ("v1", "Pod") => kept::<Pod>(object),
+        ("v1", "ResourceQuota") => kept::<ResourceQuota>(object),
         ("v1", "Service") => kept::<Service>(object),
         ("v1", "ServiceAccount") => kept::<ServiceAccount>(object),
         ("v1", "ConfigMap") => kept::<ConfigMap>(object),
@@ -73,9 +75,11 @@ fn every_object_has_only_fields_of_its_type() {
             seen += 1;
         }
     }
-    for object in documents(&repository("packaging/kubernetes/vm-readiness-gate.yaml")) {
-        check(&object).unwrap_or_else(|e| panic!("{} {}: {e}", kind(&object), name(&object)));
-        seen += 1;
+    for (file, objects) in examples() {
+        for object in objects {
+            check(&object).unwrap_or_else(|e| panic!("{file}: {} {}: {e}", kind(&object), name(&object)));
+            seen += 1;
+        }
     }
     assert!(seen >= 80, "{seen}");
 }

@@ -236,12 +236,18 @@ fn one_instance_is_replaced_at_a_time_and_none_waits_for_ever() {
     assert_eq!(strings(&rule["verbs"]), ["get", "update"]);
 }
 
-/// Pods that wait are placed by counting once the section `extenders` is taken out, although no node has the resource.
+/// A node whose device plugin offers no healthy device gets no VM, with the extender and without it.
 #[test]
-fn without_the_extender_the_resource_is_still_not_counted() {
-    for file in ["vms.yaml", "whole-cpus.yaml"] {
+fn the_scheduler_counts_the_resource_that_kubelet_publishes() {
+    for (file, managed) in [
+        (
+            "vms.yaml",
+            json!([{"name": "stelia.io/vm", "ignoredByScheduler": false}]),
+        ),
+        ("whole-cpus.yaml", Value::Null),
+    ] {
         let configuration = crate::documents(&cluster("placement/scheduler").join(file)).remove(0);
-        let arguments = json!([{"name": "NodeResourcesFit", "args": {"ignoredResources": ["stelia.io/vm"]}}]);
-        assert_eq!(configuration["profiles"][0]["pluginConfig"], arguments, "{file}");
+        assert_eq!(configuration["profiles"][0]["pluginConfig"], Value::Null, "{file}");
+        assert_eq!(configuration["extenders"][0]["managedResources"], managed, "{file}");
     }
 }

@@ -81,11 +81,16 @@ impl Scope {
     }
 }
 
-/// What the policies say against the request: policy and message. Empty: it is admitted.
+/// What the publisher's policies say against the request: policy and message. Empty: it is admitted.
 pub fn denials(review: &Value) -> Vec<(String, String)> {
+    denials_by(policies(), review)
+}
+
+/// What these policies say against the request.
+pub fn denials_by(policies: &[Value], review: &Value) -> Vec<(String, String)> {
     let request = &review["request"];
     let mut denials = Vec::new();
-    for policy in policies() {
+    for policy in policies {
         let spec = &policy["spec"];
         assert_eq!(spec["failurePolicy"], "Fail");
         if !list(&spec["matchConstraints"]["resourceRules"])
@@ -120,13 +125,13 @@ pub fn denials(review: &Value) -> Vec<(String, String)> {
 }
 
 /// Every expression of the policies.
-pub fn expressions() -> Vec<&'static str> {
-    let of = |policy: &'static Value, list_of: &str| {
+pub fn expressions(policies: &[Value]) -> Vec<&str> {
+    fn of<'a>(policy: &'a Value, list_of: &str) -> Vec<&'a str> {
         let all = list(&policy["spec"][list_of]).iter();
-        all.map(|one| text(one, "expression")).collect::<Vec<_>>()
-    };
+        all.map(|one| text(one, "expression")).collect()
+    }
     let lists = ["matchConditions", "variables", "validations"];
-    policies()
+    policies
         .iter()
         .flat_map(|policy| lists.map(|name| of(policy, name)).concat())
         .collect()

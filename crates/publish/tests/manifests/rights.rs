@@ -14,7 +14,7 @@ use crate::{cluster, documents, folders, kind, name, only, read, repository, str
 type Right = (&'static str, &'static str, &'static str);
 
 /// What each component's role allows: group, resource, verb.
-const RIGHTS: [(&str, &str, &[Right]); 5] = [
+const RIGHTS: [(&str, &str, &[Right]); 4] = [
     (
         "pod-conditions",
         "--pod-conditions",
@@ -38,7 +38,6 @@ const RIGHTS: [(&str, &str, &[Right]); 5] = [
         "--remove-taint",
         &[("", "nodes", "get"), ("", "nodes", "patch")],
     ),
-    ("vm-capacity", "--vm-capacity", &[("", "nodes/status", "patch")]),
 ];
 /// Components that need no right.
 const WITHOUT: [&str; 2] = ["metrics", "withdraw"];
@@ -103,7 +102,7 @@ fn every_role_is_bound_to_the_account_and_to_the_certificates() {
             .collect::<Vec<_>>()
     };
     let (roles, bindings) = (of("ClusterRole"), of("ClusterRoleBinding"));
-    assert_eq!((roles.len(), bindings.len()), (6, 6));
+    assert_eq!((roles.len(), bindings.len()), (5, 5));
     let subjects = json!([
         {"kind": "ServiceAccount", "name": "stelia-publish", "namespace": "stelia-system"},
         {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "stelia:publish"},
@@ -242,16 +241,34 @@ fn every_option_that_writes_more_is_a_component() {
     assert_eq!(options, known.map(str::to_owned).collect());
 }
 
+/// Which resources a node has is kubelet's to say: no role of ours lets a publisher write them.
+#[test]
+fn no_role_allows_to_write_the_status_of_nodes() {
+    for overlay in ["overlays/full", "overlays/units", "overlays/placement"] {
+        let objects = built(&cluster(overlay));
+        let roles = objects
+            .iter()
+            .filter(|object| ["ClusterRole", "Role"].contains(&kind(object)));
+        let all: Vec<_> = roles.flat_map(allowed).collect();
+        assert!(!all.is_empty(), "{overlay}");
+        let status: Vec<_> = all
+            .iter()
+            .filter(|(_, resource, _)| resource == "nodes/status")
+            .collect();
+        assert!(status.is_empty(), "{overlay}: {status:?}");
+    }
+}
+
 /// What the program writes by name is what the policies let through.
 #[test]
 fn the_policies_have_the_names_that_the_program_writes() {
-    use stelia_publish::decide::content::{CONDITION, CONTROLLER, GROUP, READY_LABEL, REMOVED_TAINTS, RESOURCE};
+    use stelia_publish::decide::content::{CONDITION, CONTROLLER, GROUP, READY_LABEL, REMOVED_TAINTS};
     let policy = |wanted: &str| {
         let found = policies().iter().find(|policy| name(policy) == wanted).expect("it");
         found["spec"].to_string()
     };
     let nodes = policy("stelia-publish-nodes");
-    for written in [READY_LABEL, REMOVED_TAINTS, RESOURCE] {
+    for written in [READY_LABEL, REMOVED_TAINTS] {
         assert!(nodes.contains(&format!("k == '{written}'")), "{written}");
     }
     assert!(policy("stelia-publish-pods").contains(&format!("c.type == '{CONDITION}'")));

@@ -246,12 +246,11 @@ async fn a_version_that_is_gone_is_as_one_that_never_was() {
 #[tokio::test(start_paused = true)]
 async fn a_missing_right_is_named_and_the_other_parts_go_on() {
     let (client, log) = server(|seen| match (seen.method.as_str(), seen.path.as_str()) {
-        ("PATCH", OBJECT) | ("PATCH", "/api/v1/nodes/worker-1/status") => ok(),
+        ("PATCH", OBJECT) => ok(),
         _ => status(403, "Forbidden", "User \"u\" cannot do that", json!([])),
     });
     let options = Options {
         ready_label: true,
-        vm_capacity: true,
         ..options()
     };
     let publisher = Running::new(client, options, Reading::of(told(6)));
@@ -267,7 +266,6 @@ async fn a_missing_right_is_named_and_the_other_parts_go_on() {
     assert!(node.starts_with("no right to get nodes: 403 Forbidden: User"), "{node}");
     let label = publisher.problem("label").unwrap();
     assert!(label.starts_with("no right to patch nodes: "), "{label}");
-    assert_eq!(publisher.problem("capacity"), None);
     pass(250.0).await;
     assert_eq!(log.of("PATCH", NODE).len(), 2);
     assert_eq!(log.of("GET", NODE).len(), 1, "asked for again with the next look only");

@@ -155,6 +155,7 @@ struct Resources {
 
 #[rstest::rstest]
 #[case(include_str!("../../../../packaging/kubernetes/vm.yaml"))]
+#[case(include_str!("../../../../packaging/kubernetes/vm-hostpath.yaml"))]
 #[case(include_str!("../../../../packaging/kubernetes/vm-privileged.yaml"))]
 #[case(include_str!("../../../../packaging/kubernetes/vm-virtiofsd.yaml"))]
 #[case(include_str!("../../../../packaging/kubernetes/vm-hugepages.yaml"))]
@@ -186,13 +187,14 @@ fn the_manifests_are_guaranteed_pods_that_the_runner_and_the_daemon_take(#[case]
         panic!("{options:?}")
     };
     assert!(options.common.grace.as_secs() + 5 <= spec.termination_grace_period_seconds);
-    // The directory is mounted, and not the socket.
+    // The directory is mounted, and not the socket: by the pod, or by the device plugin.
     let mounts = || all().flat_map(|container| &container.volume_mounts);
-    assert!(
-        vm.volume_mounts
-            .iter()
-            .any(|mount| mount.mount_path.as_deref() == Some("/run/stelia/runner"))
-    );
+    let is_mounted = vm
+        .volume_mounts
+        .iter()
+        .any(|mount| mount.mount_path.as_deref() == Some("/run/stelia/runner"));
+    let asks = vm.resources.limits.get("stelia.io/vm").map(String::as_str) == Some("1");
+    assert!(is_mounted != asks);
     assert!(mounts().all(|mount| spec.volumes.iter().any(|volume| volume.name == mount.name)));
     assert!(
         spec.volumes

@@ -160,7 +160,11 @@ fn monitor_tells_when_kubelets_state_cannot_be_used() {
         .take(20)
         .find(|line| line.contains("KubeletProblem"));
     let told = told.expect("a problem");
-    assert!(told.contains(" - PropertiesChanged KubeletProblem=\""), "{told}");
+    assert!(
+        told.contains(" - PropertiesChanged AdmissionProblem=\"kubelet's CPU"),
+        "{told}"
+    );
+    assert!(told.contains(" KubeletProblem=\""), "{told}");
     signal(&monitor, nix::sys::signal::Signal::SIGTERM);
     ends(monitor);
 }

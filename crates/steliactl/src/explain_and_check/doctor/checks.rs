@@ -11,7 +11,8 @@ use stelia_node::kernel_release::isolated_is_safe;
 use super::merge::merge;
 use super::start::{CORRECT, hidden_policy, start};
 use super::{
-    Check, Facts, Verdict, cgroups, config, dra, home, interrupts, ledger, locality, noise, publish, scheduler_settings,
+    Check, Facts, Verdict, cgroups, config, device_plugin, dra, home, interrupts, ledger, locality, noise, publish,
+    scheduler_settings,
 };
 
 /// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
@@ -20,7 +21,7 @@ const MIN_SYSTEMD_VERSION: u32 = 252;
 type NamedCheck = (&'static str, fn(&Facts) -> Finding);
 
 /// The checks by name, the most basic first.
-const CHECKS: [NamedCheck; 26] = [
+const CHECKS: [NamedCheck; 27] = [
     ("cgroup", cgroup),
     ("kernel", kernel),
     ("systemd", systemd),
@@ -45,6 +46,7 @@ const CHECKS: [NamedCheck; 26] = [
     ("irqbalance", interrupts::irqbalance),
     ("ledger", ledger::check),
     ("publish", publish::check),
+    ("device-plugin", device_plugin::check),
     ("runner-socket", socket),
     ("daemon", daemon),
 ];
@@ -170,7 +172,10 @@ fn kvm(facts: &Facts) -> Finding {
             "switch on VT-x or AMD-V in the firmware; where this host is a VM, nested virtualization in the hypervisor below"
         }
     };
-    warning("/dev/kvm is not there: guests are emulated", cure)
+    warning(
+        "/dev/kvm is not there: QEMU can only emulate guests, and pods with stelia.io/vm are refused",
+        cure,
+    )
 }
 
 fn policy(facts: &Facts) -> Finding {

@@ -16,6 +16,7 @@ use stelia_node::cgroup::hierarchy;
 use stelia_node::locality::Localities;
 use stelia_settings::Settings;
 
+use super::device_plugin::{self, DevicePlugin};
 use super::dra::{self, Drivers};
 use super::noise::{Noise, is_domain, isolcpus_list};
 use super::publish::Published;
@@ -82,6 +83,8 @@ pub struct Facts {
     pub(crate) publishing: Option<Publishing>,
     /// That file, as a publisher would read it.
     pub(crate) published: Published,
+    /// The device plugin, as far as it is seen here and the daemon says.
+    pub(crate) device_plugin: DevicePlugin,
     /// Whether tracefs is there and may be used: `/sys/kernel/tracing/events`.
     pub(crate) tracing: bool,
     /// What was counted on the CPUs of VMs; `None` where there are none, or the daemon does not say which.
@@ -154,6 +157,7 @@ impl Facts {
             ledger: None,
             publishing: None,
             published: Published::read(root),
+            device_plugin: DevicePlugin::read(root, &folder, runs(root, device_plugin::PROCESS)),
             tracing: sys.join("kernel/tracing/events").is_dir(),
             noise: None,
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use stelia_cpus::Topology;
 use stelia_kubelet::config::{self, ConfigError, KubeletConfig};
 use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
-use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
+use stelia_kubelet::devices::device_manager_state;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, MemoryManagerState};
 use stelia_node_report::numa;
@@ -47,12 +47,11 @@ impl KubeletFiles {
     /// Reads the files; `folder` is kubelet's root directory below `root`. `stopped`: no kubelet runs.
     pub(super) fn read(root: &Path, folder: &Path, stopped: bool, topology: Option<&Topology>) -> Self {
         let sys = root.join("sys");
-        let devices = folder.join("device-plugins").join(DEVICE_MANAGER_STATE);
         Self {
             stopped: stopped.then(|| kubeadm(root)).flatten(),
             cpus: kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse),
             memory: kubelet_state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse),
-            devices: kubelet_state(&devices, DeviceManagerState::parse),
+            devices: kubelet_state(&device_manager_state(root, folder), DeviceManagerState::parse),
             numa: numa::read(&sys).map_err(|error| error.to_string()),
             caches: topology.map(|topology| topology.caches(&sys)).unwrap_or_default(),
         }

@@ -31,7 +31,7 @@ pub(crate) fn read(root: &Path, topology: &Topology, kubelet: &Path) -> Localiti
         scope,
         origin: &record.origin,
     });
-    let mut localities = Reading::new(&cgroups, topology, &roots.sys, kubelet).of(whose);
+    let mut localities = Reading::new(&cgroups, topology, root, kubelet).of(whose);
     for (scope, record) in &records {
         if let Some(locality) = localities.instances.get_mut(record.pod.as_str()) {
             locality.devices.extend(vfio_devices(&roots, scope.as_str()));

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use kubelet_planner::merge::{Policy, effort};
+use stelia_api::VM_RESOURCE;
 use stelia_cpus::Topology;
 use stelia_kubelet::DeviceManagerState;
 use stelia_kubelet::config::KubeletConfig;
@@ -122,10 +123,15 @@ fn lists(facts: &Facts, kubelet: &KubeletConfig, nodes: &Nodes) -> Vec<(String, 
     lists
 }
 
-/// The resources whose devices may be bound to NUMA nodes: all but those of which pods have devices and none of these
+/// The resources whose devices may be bound to NUMA nodes: all but steliad's own, and those of which pods have devices and none of these
 /// has a node.
 fn aligned(devices: &DeviceManagerState) -> impl Iterator<Item = &str> {
-    devices.registered.keys().map(String::as_str).filter(|resource| {
+    let others = devices
+        .registered
+        .keys()
+        .map(String::as_str)
+        .filter(|name| *name != VM_RESOURCE);
+    others.filter(|resource| {
         let mut given = devices
             .entries
             .iter()

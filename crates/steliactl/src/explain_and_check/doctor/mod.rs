@@ -3,6 +3,7 @@
 mod cgroups;
 mod checks;
 mod config;
+mod device_plugin;
 mod dra;
 mod facts;
 mod home;
@@ -30,6 +31,7 @@ use crate::shared::daemon::Description;
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, table};
 pub(crate) use cgroups::Misplaced;
 pub use checks::checks;
+pub(crate) use device_plugin::status as plugin_status;
 pub use facts::Facts;
 pub(super) use facts::systemd;
 pub(crate) use home::KubeletHome;
@@ -79,16 +81,18 @@ const COLUMNS: [Column<Check>; 3] = [
 #[derive(Debug, Serialize)]
 pub(crate) struct Examined(Vec<Check>);
 
-/// Runs all checks; `root` is `/`. What only the daemon knows is `None` where it does not answer; where it knows of VMs with CPUs
-/// their noise is measured, which takes a second.
-pub(crate) async fn gather(root: &Path, described: Option<Description>) -> Examined {
+/// Runs all checks; `root` is `/`, `plugin_status` what systemd says of the device plugin. What only the daemon knows is `None` where it does
+/// not answer; where it knows of VMs with CPUs their noise is measured, which takes a second.
+pub(crate) async fn gather(root: &Path, described: Option<Description>, plugin_status: Option<String>) -> Examined {
     let mut facts = Facts::read(root);
+    facts.device_plugin.status = plugin_status;
     if let Some(described) = described {
         let instances = described.node.instances.values();
         let cpus = instances.fold(CpuSet::new(), |all, one| all.union(&one.exclusive));
         if !cpus.is_empty() {
             facts.noise = Some(Noise::measure(root, &cpus).await);
         }
+        facts.device_plugin.admission_problem = Some(described.node.admission_text());
         facts.quiet = Some(Arc::unwrap_or_clone(described.node.quiet));
         facts.ledger = Some(Arc::unwrap_or_clone(described.node.ledger));
         facts.publishing = Some(Arc::unwrap_or_clone(described.node.publishing));

@@ -8,7 +8,7 @@ use kubelet_planner::{CpuManager, Machine, MemoryManager, NodeState, cpus};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::config::{ConfigError, HIDDEN};
 use stelia_kubelet::cpu_manager_state::{CPU_MANAGER_STATE, Schema};
-use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
+use stelia_kubelet::devices::device_manager_state;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
 use stelia_node_plan::start::{self, StateFiles};
@@ -74,10 +74,7 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
             ));
         }
     }
-    let devices = kubelet_state(
-        &folder.join("device-plugins").join(DEVICE_MANAGER_STATE),
-        DeviceManagerState::parse,
-    )?;
+    let devices = kubelet_state(&device_manager_state(root, &folder), DeviceManagerState::parse)?;
     if devices.as_ref().is_some_and(|state| !state.registered.is_empty()) {
         notes.push(
             "the NUMA nodes of devices that nobody has are in no file: they are taken for aligned to none".to_owned(),

@@ -1,3 +1,4 @@
+mod device_plugin;
 mod interrupts;
 mod ledger;
 mod merge;
@@ -108,6 +109,12 @@ fn fit() -> Facts {
         ledger: None,
         publishing: None,
         published: publish::nothing(),
+        device_plugin: super::device_plugin::DevicePlugin {
+            has_folder: Ok(false),
+            runs: false,
+            status: None,
+            admission_problem: None,
+        },
         tracing: true,
         noise: None,
     }

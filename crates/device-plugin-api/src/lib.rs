@@ -1,0 +1,24 @@
+//! kubelet's device plugin API v1beta1; see the README.
+
+pub mod device_plugin;
+pub mod messages;
+pub mod registration;
+mod service;
+pub mod transport;
+
+/// The version of the API, which a plugin names when it registers.
+pub const VERSION: &str = "v1beta1";
+
+/// The folder of plugins' sockets where kubelet's root directory is the usual one.
+pub const PLUGIN_FOLDER: &str = "/var/lib/kubelet/device-plugins";
+
+/// The name of kubelet's socket in the folder of plugins' sockets.
+pub const KUBELET_SOCKET: &str = "kubelet.sock";
+
+/// [`messages::Device::health`] of a device that kubelet may allocate.
+pub const HEALTHY: &str = "Healthy";
+
+/// [`messages::Device::health`] of a device that kubelet counts but does not allocate.
+pub const UNHEALTHY: &str = "Unhealthy";
+
+pub use tonic::{Code, Status, Streaming};

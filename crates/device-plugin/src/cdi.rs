@@ -1,0 +1,178 @@
+//! The file that tells container runtimes what [`CDI_NAME`] is (Container Device Interface, CDI). A runtime gives device nodes that it
+//! adds by CDI to the container's own user, which it does for others only with `device_ownership_from_security_context`.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::json;
+use thiserror::Error;
+
+use crate::RESOURCE;
+use crate::allocate::CDI_NAME;
+
+/// Where runtimes look for files that are made at run time.
+pub(crate) const FOLDER: &str = "/run/cdi";
+
+const NAME: &str = "stelia.io-vm.json";
+/// Runtimes read only names that end with `.json` or `.yaml`.
+const NEW_NAME: &str = ".stelia.io-vm.new";
+
+/// Why the file is not written.
+#[derive(Debug, Error)]
+#[error("{operation} {}: {cause}", path.display())]
+pub(crate) struct CdiError {
+    operation: &'static str,
+    path: PathBuf,
+    cause: io::Error,
+}
+
+impl CdiError {
+    /// The folder is read-only for this process: it was made after the unit's file system was set up, so only a new process can write there.
+    pub(crate) fn needs_new_process(&self) -> bool {
+        self.cause.kind() == io::ErrorKind::ReadOnlyFilesystem
+    }
+}
+
+/// The file, and why it could not be written last.
+pub(crate) struct CdiFile {
+    folder: PathBuf,
+    problem: Mutex<Option<String>>,
+}
+
+impl CdiFile {
+    pub(crate) fn new(folder: PathBuf) -> Self {
+        let problem = Mutex::new(None);
+        Self { folder, problem }
+    }
+
+    /// Writes the file unless it says the same. Returns whether it names devices. A failure is in the journal once.
+    ///
+    /// # Errors
+    ///
+    /// Only what another attempt of this process would meet again.
+    pub(crate) fn write(&self, devices: &[String]) -> Result<bool, CdiError> {
+        let (named, problem) = match write(&self.folder, devices) {
+            Ok(named) => (named, None),
+            Err(error) if error.needs_new_process() => return Err(error),
+            Err(error) => (false, Some(error.to_string())),
+        };
+        // A panic elsewhere leaves a whole value.
+        let mut before = self.problem.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(problem) = &problem
+            && before.as_ref() != Some(problem)
+        {
+            tracing::warn!("container runtimes are not told the name {CDI_NAME}: {problem}");
+        }
+        *before = problem;
+        Ok(named)
+    }
+}
+
+/// The file's text; `None` without devices, because a device without edits is not valid.
+fn text(devices: &[String]) -> Option<String> {
+    let nodes: Vec<_> = devices
+        .iter()
+        .map(|path| json!({"path": path, "permissions": "rw"}))
+        .collect();
+    let (_, name) = CDI_NAME.split_once('=')?;
+    let device = json!({"name": name, "containerEdits": {"deviceNodes": nodes}});
+    let spec = json!({"cdiVersion": "0.5.0", "kind": RESOURCE, "devices": [device]});
+    (!devices.is_empty()).then(|| format!("{spec}\n"))
+}
+
+/// Writes the file unless it says the same. Returns whether it names devices. It stays when the program ends, because kubelet starts
+/// containers again with what it got before.
+///
+/// # Errors
+///
+/// What could not be done with which file.
+fn write(folder: &Path, devices: &[String]) -> Result<bool, CdiError> {
+    let Some(text) = text(devices) else { return Ok(false) };
+    let (path, new) = (folder.join(NAME), folder.join(NEW_NAME));
+    if fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
+        return Ok(true);
+    }
+    let failed = |operation, path: &Path| {
+        let path = path.to_owned();
+        move |cause| CdiError { operation, path, cause }
+    };
+    match fs::remove_file(&new) {
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &new)(cause)),
+        _ => {}
+    }
+    let file = File::options().write(true).create_new(true).mode(0o644).open(&new);
+    let mut file = file.map_err(failed("make", &new))?;
+    // Whatever the umask is: runtimes need not be root.
+    file.set_permissions(Permissions::from_mode(0o644))
+        .map_err(failed("set the mode of", &new))?;
+    file.write_all(text.as_bytes()).map_err(failed("write", &new))?;
+    fs::rename(&new, &path).map_err(failed("rename to", &path))?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn the_file_has_the_devices_and_is_written_only_when_they_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NAME);
+        assert!(!write(folder.path(), &[]).unwrap());
+        assert!(!path.exists());
+        let one = ["/dev/kvm".to_owned()];
+        assert!(write(folder.path(), &one).unwrap());
+        let spec: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let nodes = json!([{"path": "/dev/kvm", "permissions": "rw"}]);
+        let device = json!({"name": "devices", "containerEdits": {"deviceNodes": nodes}});
+        assert_eq!(
+            spec,
+            json!({"cdiVersion": "0.5.0", "kind": "stelia.io/vm", "devices": [device]})
+        );
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o644);
+
+        let first = fs::metadata(&path).unwrap().ino();
+        assert!(write(folder.path(), &one).unwrap());
+        assert_eq!(fs::metadata(&path).unwrap().ino(), first);
+        assert!(write(folder.path(), &["/dev/kvm".into(), "/dev/net/tun".into()]).unwrap());
+        assert!(fs::read_to_string(&path).unwrap().contains("/dev/net/tun"));
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_the_new_file_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("target");
+        fs::write(&target, "stays").unwrap();
+        symlink(&target, folder.path().join(NEW_NAME)).unwrap();
+        assert!(write(folder.path(), &["/dev/kvm".into()]).unwrap());
+        assert_eq!(fs::read_to_string(&target).unwrap(), "stays");
+    }
+
+    #[test]
+    fn a_failure_is_no_reason_to_end_unless_the_folder_is_read_only() {
+        let file = CdiFile::new("/no/such/folder".into());
+        assert!(!file.write(&["/dev/kvm".into()]).unwrap());
+        let read_only = CdiError {
+            operation: "make",
+            path: "/a".into(),
+            cause: rustix::io::Errno::ROFS.into(),
+        };
+        assert!(read_only.needs_new_process());
+    }
+
+    #[test]
+    fn an_error_names_the_file() {
+        let error = write(Path::new("/no/such/folder"), &["/dev/kvm".into()]).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("make /no/such/folder/.stelia.io-vm.new: "),
+            "{error}"
+        );
+    }
+}

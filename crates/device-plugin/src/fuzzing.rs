@@ -1,0 +1,43 @@
+//! For `fuzz/`: an Allocate of whoever reaches the socket.
+
+use stelia_device_plugin_api::Status;
+use stelia_device_plugin_api::messages::{AllocateRequest, AllocateResponse};
+
+use crate::allocate::{Available, allocate};
+use crate::container_files::{ContainerFiles, Paths};
+use crate::offer::Offer;
+
+/// How many devices there are.
+pub const DEVICES: u32 = 12;
+
+/// The answer, while VMs are admitted.
+pub fn answer(request: &AllocateRequest) -> Result<AllocateResponse, Status> {
+    let offer = Offer::healthy(DEVICES);
+    let paths = Paths {
+        runner: "/usr/bin/stelia-runner".into(),
+        socket_folder: "/run/stelia/runner".into(),
+        devices: vec!["/dev/kvm".into()],
+    };
+    let files = ContainerFiles {
+        problem: None,
+        devices: vec!["/dev/kvm".into()],
+    };
+    let available = Available {
+        offer: &offer,
+        paths: &paths,
+        files: &files,
+        cdi: false,
+    };
+    Ok(allocate(&available, request)?)
+}
+
+/// The devices' IDs.
+pub fn ids() -> Vec<String> {
+    let offer = Offer::healthy(DEVICES);
+    offer
+        .list()
+        .into_iter()
+        .flat_map(|list| list.devices)
+        .map(|device| device.id)
+        .collect()
+}

@@ -1,0 +1,112 @@
+//! Which devices kubelet has given to pods, by its own record.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use stelia_kubelet::DeviceManagerState;
+use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
+
+use crate::RESOURCE;
+use crate::offer::number;
+
+/// The largest record that is read, in bytes: many times that of the largest nodes.
+const MAX_RECORD_BYTES: u64 = 8 << 20;
+
+/// Which version of the file was read: kubelet writes a new file each time.
+type Version = (u64, u64, i64, i64);
+
+/// The record as it was last read.
+pub(crate) struct GivenDevices {
+    path: PathBuf,
+    version: Option<Version>,
+    numbers: BTreeSet<u32>,
+}
+
+impl GivenDevices {
+    /// `folder`: kubelet's folder of plugins' sockets.
+    pub(crate) fn new(folder: &Path) -> Self {
+        Self {
+            path: folder.join(DEVICE_MANAGER_STATE),
+            version: None,
+            numbers: BTreeSet::new(),
+        }
+    }
+
+    /// The numbers of the devices that pods have, some of which may have ended. The file is read where it is another one than before; one that
+    /// cannot be read leaves what was known.
+    pub(crate) fn read(&mut self) -> &BTreeSet<u32> {
+        let version = fs::metadata(&self.path).ok().map(|metadata| {
+            let (device, inode) = (metadata.dev(), metadata.ino());
+            (device, inode, metadata.mtime(), metadata.mtime_nsec())
+        });
+        if version.is_some() && version != self.version {
+            self.version = version;
+            match read(&self.path) {
+                Ok(state) => self.numbers = numbers(&state),
+                Err(problem) => tracing::warn!("{}: {problem}", self.path.display()),
+            }
+        }
+        &self.numbers
+    }
+}
+
+fn read(path: &Path) -> Result<DeviceManagerState, String> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).map(|file| file.take(MAX_RECORD_BYTES));
+    let read: io::Result<usize> = file.and_then(|mut file| file.read_to_end(&mut bytes));
+    read.map_err(|cause| cause.to_string())?;
+    DeviceManagerState::parse(&bytes).map_err(|cause| cause.to_string())
+}
+
+fn numbers(state: &DeviceManagerState) -> BTreeSet<u32> {
+    let entries = state.entries.iter().filter(|entry| entry.resource == RESOURCE);
+    let ids = entries.flat_map(|entry| entry.devices.values().flatten());
+    ids.filter_map(|id| number(id)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_kubelet::PodUid;
+    use stelia_kubelet::devices::DeviceEntry;
+
+    use super::*;
+
+    #[test]
+    fn the_devices_of_this_resource_count_whichever_pod_has_them() {
+        let entry = |resource: &str, ids: &[&str]| DeviceEntry {
+            pod: PodUid::parse("3ceda12c-3ee9-40fa-9f42-61428fe654a6").unwrap(),
+            container: "compute".to_owned(),
+            resource: resource.to_owned(),
+            devices: [(None, ids.iter().map(ToString::to_string).collect())].into(),
+        };
+        let state = DeviceManagerState {
+            entries: vec![
+                entry(RESOURCE, &["vm-3"]),
+                entry("example.com/gpu", &["vm-4"]),
+                entry(RESOURCE, &["vm-0", "vm-07", "vm-1024", "other"]),
+            ],
+            ..DeviceManagerState::default()
+        };
+        assert_eq!(numbers(&state), [0, 3].into());
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_leaves_what_was_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut given = GivenDevices::new(folder.path());
+        assert!(given.read().is_empty());
+        given.numbers = [4].into();
+        assert_eq!(*given.read(), [4].into());
+        let path = folder.path().join(DEVICE_MANAGER_STATE);
+        fs::write(&path, "no record").unwrap();
+        assert_eq!(*given.read(), [4].into());
+        let empty = r#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":3467439661}"#;
+        let new = folder.path().join("new");
+        fs::write(&new, empty).unwrap();
+        fs::rename(new, path).unwrap();
+        assert!(given.read().is_empty());
+    }
+}

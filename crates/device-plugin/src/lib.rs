@@ -1,0 +1,21 @@
+#![doc = include_str!("../README.md")]
+
+mod allocate;
+mod cdi;
+mod connections;
+mod container_files;
+mod daemon;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+mod given_devices;
+mod offer;
+mod plugin;
+pub mod program;
+mod registration;
+mod service;
+mod status;
+#[cfg(test)]
+mod tests;
+
+/// The extended resource that pods ask for.
+pub const RESOURCE: &str = stelia_api::VM_RESOURCE;

@@ -1,0 +1,244 @@
+//! The examples in `packaging/kubernetes/`: which of them Pod Security admits, and what `vm-policy.yaml` lets a pod ask for.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::admission::assert_standard;
+use crate::policy::{denials_by, expressions};
+use crate::{documents, kind, name, only, repository, strings};
+
+const RESOURCE: &str = "stelia.io/vm";
+/// The examples that ask for the resource, and Pod Security's level that admits each.
+const BY_THE_DEVICE_PLUGIN: [(&str, &str); 5] = [
+    ("vm", "restricted"),
+    ("vm-hugepages", "baseline"),
+    ("vm-readiness-gate", "restricted"),
+    ("vm-userns", "restricted"),
+    ("vm-virtiofsd", "baseline"),
+];
+
+/// Every file with the objects in it; kubelet's configuration is none of the API server's.
+pub fn examples() -> BTreeMap<String, Vec<Value>> {
+    let files = fs::read_dir(repository("packaging/kubernetes"))
+        .expect("a folder")
+        .flatten();
+    let named = files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".yaml")?.to_owned()));
+    let ours = named.filter(|name| name != "kubelet-config");
+    ours.map(|name| {
+        let objects = documents(&repository(&format!("packaging/kubernetes/{name}.yaml")));
+        (name, objects)
+    })
+    .collect()
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn containers(spec: &Value) -> impl Iterator<Item = &Value> {
+    ["initContainers", "containers"]
+        .into_iter()
+        .flat_map(|key| list(&spec[key]))
+}
+
+/// What of the level `baseline` the pod breaks, of the rules that a VM's pod could break.
+fn against_baseline(spec: &Value) -> Vec<String> {
+    let mut broken = Vec::new();
+    for host in ["hostNetwork", "hostPID", "hostIPC"] {
+        broken.extend((spec[host] == true).then(|| host.to_owned()));
+    }
+    let volumes = list(&spec["volumes"]).iter();
+    broken.extend(
+        volumes
+            .filter(|volume| !volume["hostPath"].is_null())
+            .map(|volume| format!("hostPath: {volume}")),
+    );
+    for container in containers(spec) {
+        let context = &container["securityContext"];
+        broken.extend((context["privileged"] == true).then(|| "privileged".to_owned()));
+        let added = list(&context["capabilities"]["add"]);
+        broken.extend((!added.is_empty()).then(|| format!("capabilities: {added:?}")));
+        let ports = list(&container["ports"]).iter();
+        broken.extend(ports.filter(|port| !port["hostPort"].is_null()).map(Value::to_string));
+    }
+    broken
+}
+
+/// What of the level `restricted` the pod breaks.
+fn against_restricted(spec: &Value) -> Vec<String> {
+    const VOLUMES: [&str; 8] = [
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    ];
+    let mut broken = against_baseline(spec);
+    for volume in list(&spec["volumes"]) {
+        let kinds = volume
+            .as_object()
+            .expect("a volume")
+            .keys()
+            .filter(|key| *key != "name");
+        broken.extend(kinds.filter(|kind| !VOLUMES.contains(&kind.as_str())).cloned());
+    }
+    let of_pod = &spec["securityContext"];
+    for container in containers(spec) {
+        let own = &container["securityContext"];
+        let either = |key: &str| if own[key].is_null() { &of_pod[key] } else { &own[key] };
+        let rules = [
+            ("runAsNonRoot", *either("runAsNonRoot") == true),
+            ("runAsUser", *either("runAsUser") != 0),
+            ("seccompProfile", either("seccompProfile")["type"] == "RuntimeDefault"),
+            ("allowPrivilegeEscalation", own["allowPrivilegeEscalation"] == false),
+            ("capabilities", strings(&own["capabilities"]["drop"]) == ["ALL"]),
+        ];
+        let of_container = rules.into_iter().filter(|(_, holds)| !holds);
+        broken.extend(of_container.map(|(rule, _)| format!("{}: {rule}", container["name"])));
+    }
+    broken
+}
+
+#[test]
+fn what_asks_for_the_resource_has_no_path_of_the_node_and_is_admitted_by_pod_security() {
+    let mut asking = Vec::new();
+    for (file, objects) in examples() {
+        for pod in objects.iter().filter(|object| kind(object) == "Pod") {
+            assert_eq!(name(pod), file);
+            let spec = &pod["spec"];
+            let amounts: Vec<_> = containers(spec)
+                .map(|container| &container["resources"]["limits"][RESOURCE])
+                .collect();
+            if amounts.iter().all(|amount| amount.is_null()) {
+                assert_ne!(against_baseline(spec), Vec::<String>::new(), "{file}");
+                continue;
+            }
+            // The VM's container alone, which comes last.
+            let (last, others) = amounts.split_last().expect("a container");
+            assert!(**last == "1" && others.iter().all(|amount| amount.is_null()), "{file}");
+            let level = BY_THE_DEVICE_PLUGIN.iter().find(|(named, _)| *named == file);
+            match level {
+                Some((_, "restricted")) => assert_eq!(against_restricted(spec), Vec::<String>::new(), "{file}"),
+                Some((_, "baseline")) => assert_eq!(against_baseline(spec), Vec::<String>::new(), "{file}"),
+                other => panic!("{file}: {other:?}"),
+            }
+            // What the device plugin mounts is no volume of the pod's.
+            let mounts = containers(spec).flat_map(|container| list(&container["volumeMounts"]));
+            let paths: Vec<&str> = mounts.filter_map(|mount| mount["mountPath"].as_str()).collect();
+            assert!(
+                paths
+                    .iter()
+                    .all(|path| !path.starts_with("/run/stelia") && *path != "/usr/bin/stelia-runner"),
+                "{file}: {paths:?}"
+            );
+            assert!(
+                list(&spec["containers"][0]["command"])[0] == "/usr/bin/stelia-runner",
+                "{file}"
+            );
+            asking.push(file.clone());
+        }
+    }
+    assert_eq!(asking, BY_THE_DEVICE_PLUGIN.map(|(name, _)| name));
+}
+
+#[test]
+fn the_variant_with_host_paths_is_the_same_vm() {
+    let examples = examples();
+    let pod = |name: &str| only(&examples[name], "Pod")["spec"].clone();
+    let (vm, other) = (pod("vm"), pod("vm-hostpath"));
+    for key in ["image", "args", "stdin", "tty"] {
+        assert_eq!(vm["containers"][0][key], other["containers"][0][key], "{key}");
+    }
+    let mut amounts = vm["containers"][0]["resources"]["limits"].clone();
+    let limits = amounts.as_object_mut().expect("limits");
+    limits.remove(RESOURCE);
+    limits.insert("squat.ai/kvm".to_owned(), json!("1"));
+    assert_eq!(amounts, other["containers"][0]["resources"]["limits"]);
+}
+
+/// The review of a pod whose containers ask for these amounts, and whose init containers for those.
+fn asks(amounts: &[&Value], of_init: &[&Value]) -> Value {
+    let containers = |amounts: &[&Value]| -> Value {
+        let container = |limits: &Value| json!({"name": "c", "image": "i", "resources": {"limits": limits}});
+        amounts.iter().map(|limits| container(limits)).collect()
+    };
+    let mut spec = json!({"containers": containers(amounts)});
+    if !of_init.is_empty() {
+        spec["initContainers"] = containers(of_init);
+    }
+    json!({"request": {"operation": "CREATE", "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "userInfo": {"username": "someone", "groups": []}, "oldObject": null,
+        "object": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}}})
+}
+
+fn policy() -> Value {
+    only(&examples()["vm-policy"], "ValidatingAdmissionPolicy").clone()
+}
+
+fn said(review: &Value) -> Vec<String> {
+    let denials = denials_by(&[policy()], review);
+    denials.into_iter().map(|(_, message)| message).collect()
+}
+
+#[rstest]
+#[case(json!([{"stelia.io/vm": "1", "cpu": "2"}]), json!([]), &[])]
+#[case(json!([{"stelia.io/vm": "1"}, {"cpu": "1"}]), json!([{"cpu": "1"}]), &[])]
+#[case(json!([{"cpu": "2"}]), json!([]), &[])]
+#[case(json!([{"stelia.io/vm": "0"}, {"stelia.io/vm": "1"}]), json!([{"stelia.io/vm": "0"}]), &[])]
+#[case(json!([{"stelia.io/vm": "2"}]), json!([]), &["a container asks for one stelia.io/vm at most"])]
+#[case(json!([{"stelia.io/vm": "1k"}]), json!([]), &["a container asks for one stelia.io/vm at most"])]
+#[case(json!([{"stelia.io/vm": "1"}, {"stelia.io/vm": "1"}]), json!([]), &["one container of a pod asks for stelia.io/vm at most"])]
+#[case(json!([{"stelia.io/vm": "1"}]), json!([{"stelia.io/vm": "1"}]), &["an init container asks for no stelia.io/vm"])]
+#[case(json!([{"stelia.io/vm": "2"}, {"stelia.io/vm": "1"}]), json!([]),
+    &["a container asks for one stelia.io/vm at most", "one container of a pod asks for stelia.io/vm at most"])]
+fn a_pod_asks_for_one_vm(#[case] amounts: Value, #[case] of_init: Value, #[case] messages: &[&str]) {
+    let lists = [&amounts, &of_init].map(|one| list(one).iter().collect::<Vec<_>>());
+    assert_eq!(said(&asks(&lists[0], &lists[1])), messages);
+}
+
+#[test]
+fn containers_without_limits_or_without_resources_are_admitted() {
+    let mut review = asks(&[&json!({})], &[&json!({})]);
+    for key in ["containers", "initContainers"] {
+        let container = &mut review["request"]["object"]["spec"][key][0];
+        container["resources"]
+            .as_object_mut()
+            .expect("resources")
+            .remove("limits");
+        assert_eq!(said(&review), Vec::<String>::new(), "{key}");
+        let container = &mut review["request"]["object"]["spec"][key][0];
+        container.as_object_mut().expect("a container").remove("resources");
+        assert_eq!(said(&review), Vec::<String>::new(), "{key}");
+    }
+}
+
+#[test]
+fn every_example_passes_the_policy() {
+    for (file, objects) in examples() {
+        for pod in objects.iter().filter(|object| kind(object) == "Pod") {
+            let mut review = asks(&[], &[]);
+            review["request"]["object"] = pod.clone();
+            assert_eq!(said(&review), Vec::<String>::new(), "{file}");
+        }
+    }
+}
+
+#[test]
+fn the_policy_is_bound_and_the_quota_counts_the_resource() {
+    let examples = examples();
+    let (policy, binding) = (
+        policy(),
+        only(&examples["vm-policy"], "ValidatingAdmissionPolicyBinding"),
+    );
+    assert_eq!(binding["spec"]["policyName"], name(&policy));
+    assert_eq!(strings(&binding["spec"]["validationActions"]), ["Deny"]);
+    let hard = &only(&examples["quota"], "ResourceQuota")["spec"]["hard"];
+    assert_eq!(*hard, json!({"requests.stelia.io/vm": "4"}));
+    assert_standard(&expressions(&[policy]));
+}

@@ -1,0 +1,405 @@
+//! What kubelet's device manager knows and decides, without I/O.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use stelia_device_plugin_api::HEALTHY;
+use stelia_device_plugin_api::messages::Device;
+use thiserror::Error;
+
+use crate::answer::Answer;
+
+/// Why a pod is rejected, in kubelet's words as far as they are known.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// No plugin has registered the resource since the saved state began.
+    #[error("cannot allocate unregistered device {0}")]
+    Unregistered(String),
+    /// The plugin is gone, or says that nothing is healthy.
+    #[error("no healthy devices present; cannot allocate unhealthy devices {0}")]
+    NoneHealthy(String),
+    /// The container has devices, and the plugin calls one of them unhealthy, or lists it no more.
+    #[error("previously allocated devices are no longer healthy; cannot allocate unhealthy devices {0}")]
+    OwnUnhealthy(String),
+    /// Other containers have the rest.
+    #[error("requested number of devices unavailable for {resource}. Requested: {requested}, Available: {available}")]
+    TooFew {
+        /// The resource's name.
+        resource: String,
+        /// How many devices the container asks for.
+        requested: usize,
+        /// How many healthy devices are free.
+        available: usize,
+    },
+    /// kubelet would call the plugin, and holds it for stopped.
+    #[error("endpoint {0} has been stopped")]
+    Stopped(String),
+    /// A container has devices already, and asks for another number.
+    #[error("pod {pod} container {container} changed request for resource {resource} from {old} to {new}")]
+    Changed {
+        /// The pod's UID.
+        pod: String,
+        /// The container's name.
+        container: String,
+        /// The resource's name.
+        resource: String,
+        /// How many devices it has.
+        old: usize,
+        /// How many it asks for.
+        new: usize,
+    },
+}
+
+/// The devices of a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Allocation {
+    /// The pod's UID.
+    pub pod: String,
+    /// The container's name.
+    pub container: String,
+    /// The resource's name.
+    pub resource: String,
+    /// The devices' IDs.
+    pub devices: BTreeSet<String>,
+    /// What the plugin answered.
+    pub answer: Answer,
+}
+
+/// A resource and its plugin.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Resource {
+    /// The name of the plugin's socket.
+    pub endpoint: String,
+    /// Whether no stream of the plugin's devices has ended since it registered. Without one no device is allocated.
+    pub connected: bool,
+    /// How many lists of devices the plugin that registered last has sent.
+    pub lists: u64,
+    /// The IDs of devices that can be allocated.
+    pub healthy: BTreeSet<String>,
+    /// The IDs of the others.
+    pub unhealthy: BTreeSet<String>,
+    /// The number of the registration that counts.
+    pub registration: u64,
+}
+
+/// What outlives a restart of kubelet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    /// The names of resources that plugins registered.
+    pub resources: BTreeSet<String>,
+    /// All allocations.
+    pub allocations: Vec<Allocation>,
+}
+
+/// A container at the admission of its pod.
+#[derive(Debug, Clone, Copy)]
+pub struct Container<'a> {
+    /// The pod's UID.
+    pub pod: &'a str,
+    /// The container's name.
+    pub name: &'a str,
+    /// Whether a kubelet that starts finds it running, as after a restart of kubelet alone: it has its devices then, whatever the plugin does.
+    pub runs: bool,
+}
+
+/// Whether a container needs a call to the plugin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Choice {
+    /// It has its devices already.
+    Allocated(Answer),
+    /// These are to be asked for.
+    Devices(BTreeSet<String>),
+}
+
+/// All resources and allocations.
+#[derive(Debug, Default, Serialize)]
+pub struct Manager {
+    /// How many registrations were accepted since the start.
+    pub registrations: u64,
+    /// By name.
+    pub resources: BTreeMap<String, Resource>,
+    /// In the order in which they were made.
+    pub allocations: Vec<Allocation>,
+}
+
+impl Manager {
+    /// As after a start of kubelet: resources without devices until their plugins register.
+    pub fn new(saved: Saved) -> Self {
+        let names = saved.resources.into_iter();
+        Self {
+            registrations: 0,
+            resources: names.map(|name| (name, Resource::default())).collect(),
+            allocations: saved.allocations,
+        }
+    }
+
+    /// What is to be kept.
+    pub fn saved(&self) -> Saved {
+        Saved {
+            resources: self.resources.keys().cloned().collect(),
+            allocations: self.allocations.clone(),
+        }
+    }
+
+    /// A plugin registered: the number of its registration. Devices stay as they were until it lists its own.
+    pub fn register(&mut self, name: &str, endpoint: &str) -> u64 {
+        self.registrations += 1;
+        let resource = self.resources.entry(name.to_owned()).or_default();
+        endpoint.clone_into(&mut resource.endpoint);
+        resource.registration = self.registrations;
+        resource.connected = true;
+        resource.lists = 0;
+        self.registrations
+    }
+
+    /// The plugin of this registration sent its devices. As kubelet, whether or not the plugin has registered once more since.
+    pub fn list(&mut self, name: &str, registration: u64, devices: Vec<Device>) {
+        let Some(resource) = self.resources.get_mut(name) else {
+            return;
+        };
+        resource.lists += u64::from(resource.registration == registration);
+        let (healthy, unhealthy): (Vec<Device>, Vec<Device>) =
+            devices.into_iter().partition(|device| device.health == HEALTHY);
+        let ids = |devices: Vec<Device>| devices.into_iter().map(|device| device.id).collect();
+        resource.healthy = ids(healthy);
+        resource.unhealthy = ids(unhealthy);
+    }
+
+    /// A stream of the resource's plugin ended: its devices stay, and none can be allocated until a plugin registers. As kubelet, which does not
+    /// ask whose stream it was: a plugin that registers once more must have ended its older stream before.
+    pub fn disconnect(&mut self, name: &str) {
+        if let Some(resource) = self.resources.get_mut(name) {
+            resource.connected = false;
+            resource.unhealthy.append(&mut resource.healthy);
+        }
+    }
+
+    /// Which devices a container would get. As kubelet 1.36: a container that has devices and does not run, as after a reboot of the node,
+    /// is admitted only once the plugin has registered, and while its devices are healthy.
+    ///
+    /// # Errors
+    ///
+    /// See [`Refusal`].
+    pub fn choose(&self, container: Container<'_>, resource: &str, count: usize) -> Result<Choice, Refusal> {
+        let of_container =
+            |one: &&Allocation| one.pod == container.pod && one.container == container.name && one.resource == resource;
+        let own = self.allocations.iter().find(of_container);
+        if let Some(old) = own.map(|own| own.devices.len()).filter(|old| *old != count) {
+            return Err(Refusal::Changed {
+                pod: container.pod.to_owned(),
+                container: container.name.to_owned(),
+                resource: resource.to_owned(),
+                old,
+                new: count,
+            });
+        }
+        let answer = own.map(|own| own.answer.clone());
+        if container.runs {
+            return Ok(Choice::Allocated(answer.unwrap_or_default()));
+        }
+        let Some(registered) = self.resources.get(resource) else {
+            return Err(Refusal::Unregistered(resource.to_owned()));
+        };
+        if registered.healthy.is_empty() {
+            return Err(Refusal::NoneHealthy(resource.to_owned()));
+        }
+        if own.is_some_and(|own| !own.devices.is_subset(&registered.healthy)) {
+            return Err(Refusal::OwnUnhealthy(resource.to_owned()));
+        }
+        if let Some(answer) = answer {
+            return Ok(Choice::Allocated(answer));
+        }
+        let allocations = self.allocations.iter().filter(|one| one.resource == resource);
+        let taken: BTreeSet<&String> = allocations.flat_map(|one| &one.devices).collect();
+        let mut free = registered.healthy.iter().filter(|id| !taken.contains(id));
+        let chosen: BTreeSet<String> = free.by_ref().take(count).cloned().collect();
+        if chosen.len() < count {
+            return Err(Refusal::TooFew {
+                resource: resource.to_owned(),
+                requested: count,
+                available: chosen.len(),
+            });
+        }
+        match registered.connected {
+            true => Ok(Choice::Devices(chosen)),
+            false => Err(Refusal::Stopped(registered.endpoint.clone())),
+        }
+    }
+
+    /// The plugin has answered for a container.
+    pub fn allocate(&mut self, allocation: Allocation) {
+        self.allocations.push(allocation);
+    }
+
+    /// The pod has ended.
+    pub fn free(&mut self, pod: &str) {
+        self.allocations.retain(|one| one.pod != pod);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_device_plugin_api::UNHEALTHY;
+
+    use super::*;
+
+    const VM: &str = "stelia.io/vm";
+
+    fn devices(healthy: &[&str], unhealthy: &[&str]) -> Vec<Device> {
+        let device = |id: &&str, health: &str| Device {
+            id: (*id).to_owned(),
+            health: health.to_owned(),
+            topology: None,
+        };
+        let healthy = healthy.iter().map(|id| device(id, HEALTHY));
+        healthy
+            .chain(unhealthy.iter().map(|id| device(id, UNHEALTHY)))
+            .collect()
+    }
+
+    fn set(ids: &[&str]) -> BTreeSet<String> {
+        ids.iter().map(|id| (*id).to_owned()).collect()
+    }
+
+    fn with_two() -> (Manager, u64) {
+        let mut manager = Manager::default();
+        let registration = manager.register(VM, "vm.sock");
+        manager.list(VM, registration, devices(&["vm-0", "vm-1"], &[]));
+        (manager, registration)
+    }
+
+    /// It does not run yet.
+    fn instance(pod: &str) -> Container<'_> {
+        let (name, runs) = ("instance", false);
+        Container { pod, name, runs }
+    }
+
+    fn give(manager: &mut Manager, pod: &str) -> Result<BTreeSet<String>, Refusal> {
+        let Choice::Devices(devices) = manager.choose(instance(pod), VM, 1)? else {
+            panic!("{pod} has devices already");
+        };
+        manager.allocate(Allocation {
+            pod: pod.to_owned(),
+            container: "instance".to_owned(),
+            resource: VM.to_owned(),
+            devices: devices.clone(),
+            answer: Answer::default(),
+        });
+        Ok(devices)
+    }
+
+    #[test]
+    fn each_container_gets_a_device_of_its_own_until_none_is_left() {
+        let (mut manager, _) = with_two();
+        assert_eq!(give(&mut manager, "a"), Ok(set(&["vm-0"])));
+        assert_eq!(give(&mut manager, "b"), Ok(set(&["vm-1"])));
+        let refusal = give(&mut manager, "c").unwrap_err();
+        assert_eq!(
+            refusal.to_string(),
+            "requested number of devices unavailable for stelia.io/vm. Requested: 1, Available: 0"
+        );
+        manager.free("a");
+        assert_eq!(give(&mut manager, "c"), Ok(set(&["vm-0"])));
+    }
+
+    #[test]
+    fn a_container_that_starts_once_more_has_what_it_had() {
+        let (mut manager, _) = with_two();
+        give(&mut manager, "a").unwrap();
+        assert_eq!(
+            manager.choose(instance("a"), VM, 1),
+            Ok(Choice::Allocated(Answer::default()))
+        );
+        let refusal = manager.choose(instance("a"), VM, 2).unwrap_err();
+        assert!(
+            matches!(refusal, Refusal::Changed { old: 1, new: 2, .. }),
+            "{refusal:?}"
+        );
+    }
+
+    #[test]
+    fn what_the_plugin_calls_unhealthy_is_not_allocated() {
+        let (mut manager, registration) = with_two();
+        manager.list(VM, registration, devices(&["vm-1"], &["vm-0"]));
+        assert_eq!(give(&mut manager, "a"), Ok(set(&["vm-1"])));
+        manager.list(VM, registration, devices(&[], &["vm-0", "vm-1"]));
+        assert_eq!(
+            manager.choose(instance("b"), VM, 1),
+            Err(Refusal::NoneHealthy(VM.to_owned()))
+        );
+        assert_eq!(manager.resources[VM].lists, 3);
+    }
+
+    #[test]
+    fn a_plugin_that_is_gone_leaves_unhealthy_devices() {
+        let (mut manager, _) = with_two();
+        manager.disconnect(VM);
+        assert_eq!(
+            manager.choose(instance("a"), VM, 1),
+            Err(Refusal::NoneHealthy(VM.to_owned()))
+        );
+        assert_eq!(manager.resources[VM].unhealthy, set(&["vm-0", "vm-1"]));
+    }
+
+    #[test]
+    fn the_late_end_of_an_older_stream_stops_the_newer_registration() {
+        let (mut manager, _) = with_two();
+        let new = manager.register(VM, "vm.sock");
+        manager.list(VM, new, devices(&["vm-0"], &[]));
+        manager.disconnect(VM);
+        assert!(!manager.resources[VM].connected);
+        assert_eq!(manager.resources[VM].unhealthy, set(&["vm-0"]));
+        // A list does not help, and a registration does.
+        manager.list(VM, new, devices(&["vm-0"], &[]));
+        let stopped = Err(Refusal::Stopped("vm.sock".to_owned()));
+        assert_eq!(manager.choose(instance("a"), VM, 1), stopped);
+        let newest = manager.register(VM, "vm.sock");
+        manager.list(VM, newest, devices(&["vm-0"], &[]));
+        assert_eq!(give(&mut manager, "a"), Ok(set(&["vm-0"])));
+    }
+
+    #[test]
+    fn after_a_reboot_a_pod_is_admitted_once_its_own_device_is_healthy_and_what_runs_is_not_looked_at() {
+        let (mut manager, _) = with_two();
+        give(&mut manager, "a").unwrap();
+        let mut manager = Manager::new(manager.saved());
+        let here = Ok(Choice::Allocated(Answer::default()));
+        let runs = |pod| Container {
+            runs: true,
+            ..instance(pod)
+        };
+        assert_eq!(manager.choose(runs("a"), VM, 1), here);
+        assert_eq!(
+            manager.choose(instance("a"), VM, 1),
+            Err(Refusal::NoneHealthy(VM.to_owned()))
+        );
+        let registration = manager.register(VM, "vm.sock");
+        for (healthy, unhealthy) in [(&["vm-1"], &["vm-0"][..]), (&["vm-1"], &[][..])] {
+            manager.list(VM, registration, devices(healthy, unhealthy));
+            let refusal = manager.choose(instance("a"), VM, 1).unwrap_err();
+            assert_eq!(refusal, Refusal::OwnUnhealthy(VM.to_owned()));
+            assert_eq!(manager.choose(runs("a"), VM, 1), here);
+        }
+        manager.list(VM, registration, devices(&["vm-0", "vm-1"], &[]));
+        assert_eq!(manager.choose(instance("a"), VM, 1), here);
+        // Without the state of an earlier kubelet nothing is known of the resource.
+        let refusal = Manager::default().choose(instance("a"), VM, 1).unwrap_err();
+        assert_eq!(refusal, Refusal::Unregistered(VM.to_owned()));
+    }
+
+    #[test]
+    fn after_a_restart_allocations_stand_and_no_device_is_there() {
+        let (mut manager, _) = with_two();
+        give(&mut manager, "a").unwrap();
+        let text = serde_json::to_string(&manager.saved()).unwrap();
+        let mut manager = Manager::new(serde_json::from_str(&text).unwrap());
+        assert_eq!(give(&mut manager, "b"), Err(Refusal::NoneHealthy(VM.to_owned())));
+        let registration = manager.register(VM, "vm.sock");
+        manager.list(VM, registration, devices(&["vm-0", "vm-1"], &[]));
+        assert_eq!(give(&mut manager, "b"), Ok(set(&["vm-1"])));
+        assert_eq!(
+            manager.choose(instance("a"), "other.io/x", 1),
+            Err(Refusal::Unregistered("other.io/x".to_owned()))
+        );
+    }
+}

@@ -1,0 +1,100 @@
+//! The device plugin of the package, and kubelet's side of its API, by the stand-in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use crate::support::host::{output, run, wait_until_or};
+
+pub const UNIT: &str = "steliad-device-plugin.service";
+/// Starts the unit when kubelet's folder of plugins' sockets is there.
+pub const PATH_UNIT: &str = "steliad-device-plugin.path";
+pub const FOLDER: &str = "/var/lib/kubelet/device-plugins";
+pub const RESOURCE: &str = "stelia.io/vm";
+/// The stand-in's words for one of them.
+pub const ONE: [&str; 2] = ["--resource", "stelia.io/vm=1"];
+
+/// What kubelet's device manager knows.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Devices {
+    pub registrations: u64,
+    resources: BTreeMap<String, Resource>,
+    allocations: Vec<Allocation>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Resource {
+    pub endpoint: String,
+    pub connected: bool,
+    pub lists: u64,
+    pub healthy: BTreeSet<String>,
+    pub unhealthy: BTreeSet<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Allocation {
+    pod: String,
+    resource: String,
+    devices: BTreeSet<String>,
+}
+
+impl Devices {
+    pub fn vms(&self) -> Resource {
+        self.resources.get(RESOURCE).cloned().unwrap_or_default()
+    }
+
+    /// The devices of a pod.
+    pub fn of(&self, pod: &str) -> Vec<String> {
+        let of_pod = self.allocations.iter();
+        let of_pod = of_pod.filter(|one| one.pod == pod && one.resource == RESOURCE);
+        of_pod.flat_map(|one| one.devices.clone()).collect()
+    }
+}
+
+pub fn show() -> Devices {
+    let text = run(&["kubelet-standin", "devices", "show"]);
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// The plugin's socket, as it registered it.
+pub fn socket() -> PathBuf {
+    PathBuf::from(FOLDER).join(show().vms().endpoint)
+}
+
+pub fn active(unit: &str) -> String {
+    let out = output(&["systemctl", "is-active", unit]);
+    String::from_utf8_lossy(&out.stdout).trim().to_owned()
+}
+
+/// kubelet starts, and the unit with its folder. Answers what the plugin offers.
+pub fn start() -> Resource {
+    run(&["kubelet-standin", "devices", "start"]);
+    wait_healthy("the plugin registers")
+}
+
+/// Until the plugin's devices can be allocated.
+pub fn wait_healthy(what: &str) -> Resource {
+    wait_until_or(what, journal, || {
+        let vms = show().vms();
+        (vms.connected && !vms.healthy.is_empty() && vms.unhealthy.is_empty()).then_some(vms)
+    })
+}
+
+/// What the plugin and kubelet's side say.
+pub fn journal() -> String {
+    let units = ["-u", UNIT, "-u", "kubelet-standin-devices"];
+    let out = output(&[&["journalctl", "-b", "--no-pager", "-n", "40"], &units[..]].concat());
+    format!("; the journal says:\n{}", String::from_utf8_lossy(&out.stdout))
+}
+
+/// As on a node on which no kubelet ever ran: no folder, and so no plugin.
+pub fn stop() {
+    output(&["systemctl", "stop", PATH_UNIT, UNIT]);
+    output(&["kubelet-standin", "devices", "stop"]);
+    let _ = fs::remove_dir_all(FOLDER);
+    let _ = fs::remove_file("/run/kubelet-standin/devices.json");
+    output(&["systemctl", "reset-failed", UNIT]);
+    output(&["systemctl", "start", PATH_UNIT]);
+}
