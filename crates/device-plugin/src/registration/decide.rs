@@ -262,7 +262,7 @@ mod tests {
         for second in 13..17 {
             history.stream_ended(at(second));
         }
-        assert_eq!(look(&mut history, &there, at(16)), Next::Wait(Some(at(20))));
+        assert_eq!(look(&mut history, &there, at(16)), Next::Wait(Some(at(18))));
         history.accepted(kubelet(1), at(20));
         history.stream_ended(at(200));
         assert_eq!(look(&mut history, &there, at(200)), Next::Wait(Some(at(201))));

@@ -281,7 +281,7 @@ mod tests {
         let read_only = SocketError::System {
             operation: "listen on",
             path: "/a".into(),
-            cause: rustix::io::Errno::ROFS.into(),
+            cause: Errno::ROFS.into(),
         };
         assert!(read_only.needs_new_process());
     }
