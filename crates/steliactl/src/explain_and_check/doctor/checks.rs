@@ -39,7 +39,7 @@ const CHECKS: [NamedCheck; 27] = [
     ("core-scheduling", scheduler_settings::core_scheduling),
     ("numa-balancing", scheduler_settings::numa_balancing),
     ("sched-ext", scheduler_settings::sched_ext),
-    ("isolcpus", isolcpus),
+    ("isolcpus", scheduler_settings::isolcpus),
     ("offline", offline),
     ("quiet", interrupts::unit),
     ("irq-steering", interrupts::steering),
@@ -329,37 +329,6 @@ fn alignment(facts: &Facts) -> Finding {
         split.join("; "),
         "full-pcpus-only keeps cores whole for new pods; delete and recreate the pods named",
     )
-}
-
-fn isolcpus(facts: &Facts) -> Finding {
-    let Ok(state) = &facts.state else {
-        return if facts.isolcpus.is_empty() {
-            ok("not set")
-        } else {
-            warning(facts.isolcpus.to_string(), "see docs/isolcpus.md")
-        };
-    };
-    let shared = match (facts.allocator.source, &facts.topology) {
-        (CpuSource::Steliad, Ok(topology)) => topology.online().difference(&state.assigned()),
-        _ => state.shared_pool(),
-    };
-    let unbalanced = facts.isolcpus.intersection(&shared);
-    if !unbalanced.is_empty() {
-        return failed(
-            format!(
-                "isolcpus={} of which {unbalanced} are in the shared pool",
-                facts.isolcpus
-            ),
-            "the kernel does not balance load there, so floating threads would gather on one CPU: remove isolcpus= from the kernel's command line and reboot; partitions replace it",
-        );
-    }
-    if !facts.isolcpus.is_empty() {
-        return warning(
-            facts.isolcpus.to_string(),
-            "not needed: partitions isolate the CPUs that VMs have now, and only those",
-        );
-    }
-    ok("not set")
 }
 
 fn offline(facts: &Facts) -> Finding {

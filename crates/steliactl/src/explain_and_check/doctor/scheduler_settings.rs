@@ -1,15 +1,16 @@
 //! Settings of the kernel's scheduler other than cpusets, and what they cost VMs: automatic NUMA balancing, core scheduling, a
-//! scheduler of sched_ext.
+//! scheduler of sched_ext, CPUs that it does not balance (isolcpus=).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use stelia_allocator::CpuSource;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_node::locality::{Locality, NodeMemory, size};
 
 use super::Facts;
-use super::checks::{Finding, ok, warning};
+use super::checks::{Finding, failed, ok, warning};
 use crate::shared::kernel::numbered;
 use crate::shared::kernel::threads::field;
 
@@ -172,4 +173,35 @@ pub(super) fn sched_ext(facts: &Facts) -> Finding {
              on a CPU, and how long a vCPU waits, is its decision",
         ),
     }
+}
+
+pub(super) fn isolcpus(facts: &Facts) -> Finding {
+    let Ok(state) = &facts.state else {
+        return if facts.isolcpus.is_empty() {
+            ok("not set")
+        } else {
+            warning(facts.isolcpus.to_string(), "see docs/isolcpus.md")
+        };
+    };
+    let shared = match (facts.allocator.source, &facts.topology) {
+        (CpuSource::Steliad, Ok(topology)) => topology.online().difference(&state.assigned()),
+        _ => state.shared_pool(),
+    };
+    let unbalanced = facts.isolcpus.intersection(&shared);
+    if !unbalanced.is_empty() {
+        return failed(
+            format!(
+                "isolcpus={} of which {unbalanced} are in the shared pool",
+                facts.isolcpus
+            ),
+            "the kernel does not balance load there, so floating threads would gather on one CPU: remove isolcpus= from the kernel's command line and reboot; partitions replace it",
+        );
+    }
+    if !facts.isolcpus.is_empty() {
+        return warning(
+            facts.isolcpus.to_string(),
+            "not needed: partitions isolate the CPUs that VMs have now, and only those",
+        );
+    }
+    ok("not set")
 }

@@ -151,7 +151,7 @@ fn what_may_not_be_looked_at_is_not_called_off() {
     fs::create_dir_all(&kubelet).unwrap();
     fs::write(kubelet.join("device-plugins"), "").unwrap();
     assert_eq!(DevicePlugin::read(root.path(), &kubelet, true).has_folder, Ok(false));
-    fs::set_permissions(&kubelet, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&kubelet, fs::Permissions::from_mode(0o000)).unwrap();
     let read = DevicePlugin::read(root.path(), &kubelet, true);
     fs::set_permissions(&kubelet, fs::Permissions::from_mode(0o700)).unwrap();
     // Root may look.
