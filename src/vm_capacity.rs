@@ -1,7 +1,7 @@
 //! How many VMs the node has room for: what kubelet's device plugin offers (the property VmCapacity).
 //!
-//! A task in the entry points' runtime reads kubelet's configuration at start and at each audit. After the daemon's start, kubelet may start as
-//! well, so it is then read more often until it is known.
+//! A task in the entry points' runtime reads kubelet's configuration at start and at each audit. When the daemon starts,
+//! kubelet may not run yet, so for the first 300 s it is read every 5 s until the number is known.
 
 use std::time::{Duration, Instant};
 

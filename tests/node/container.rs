@@ -17,7 +17,6 @@ pub const RULE: &str =
     "audit-interval-s = 3600\n[[adopt]]\nname = \"databases\"\nkind = \"container\"\npods = [\"database-*\"]\n";
 /// Some threads that use its CPUs, and a service that waits.
 const SERVICE: &str = "for n in 1 2 3; do { while :; do :; done; } & done; exec sleep 100000";
-const RUNTIMES: [&str; 2] = ["runc", "crun"];
 
 /// The whole container's cgroup: crun puts the processes one level below.
 pub fn own(pod: &Pod) -> PathBuf {
@@ -103,61 +102,67 @@ pub fn foreign(pod: &Pod, switches: &Switches) -> Vec<(u32, String, u32)> {
     foreign.cloned().collect()
 }
 
+/// A container of this runtime from its start to `steliactl deregister`. containerd is restarted, and more lists of CPUs are tried, with runc alone:
+/// containerd finds containers of both runtimes alike.
+fn has_its_cpus_through_restarts(runtime: &str) {
+    configure(RULE);
+    let pod = database(runtime, runtime, &[]);
+    until_partition(&pod, "after its start");
+    assert!(!pod.scope().exists(), "no scope is made");
+
+    // Two busy loops a CPU in system.slice, and its own.
+    let noise = "for n in $(seq 16); do { while :; do :; done; } & done; wait";
+    run(&["systemd-run", "--quiet", "--unit=noise", "sh", "-c", noise]);
+    start(&pod.exclusive());
+    std::thread::sleep(Duration::from_secs(5));
+    stop();
+    let switches = recorded(&pod.exclusive());
+    run(&["systemctl", "stop", "noise"]);
+    assert!(!switches.is_empty());
+    assert_eq!(foreign(&pod, &switches), [], "{switches:#?}");
+
+    let (units, lists): (&[&str], &[&str]) = match runtime {
+        "runc" => (&["steliad", "containerd"], &["6-7", "5-7", "6"]),
+        _ => (&["steliad"], &["6-7"]),
+    };
+    for unit in units.iter().copied() {
+        run(&["systemctl", "restart", unit]);
+        until_partition(&pod, &format!("after a restart of {unit}"));
+    }
+    run(&["systemctl", "daemon-reload"]);
+    until_partition(&pod, "after daemon-reload");
+    // A shell that is exec'd into it stays in the partition.
+    let shell = ["sh", "-c", "sleep 1000 > /dev/null 2>&1 & echo started"];
+    run(&[&["kubelet-standin", "pod", "exec", &pod.name, "--"], &shell[..]].concat());
+    run(&["steliactl", "reconcile"]);
+    until_partition(&pod, "beside a shell");
+    assert_eq!(counters(), (0, 0), "drift since the daemon's restart");
+
+    // CPUs by a resize in place. The first list is the present one, which kubelet writes again when it restarts.
+    let same = pod.exclusive().to_string();
+    let lists: Vec<&str> = [&[same.as_str()], lists].concat();
+    for list in lists {
+        run(&["kubelet-standin", "pod", "resize", &pod.name, "--cpuset", list]);
+        let pod = Pod::show(&pod.name);
+        run(&["steliactl", "reconcile"]);
+        until_partition(&pod, &format!("resized to {list}"));
+    }
+    let pod = Pod::show(&pod.name);
+    // While the rule is there it would be adopted again.
+    configure("audit-interval-s = 3600\n");
+    run(&["steliactl", "deregister", &pod.uid]);
+    wait_until("given back", || is_given_back(&pod).then_some(()));
+    run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
+}
+
 #[test]
 fn an_ordinary_container_has_its_cpus_for_itself_through_restarts_of_everything() {
-    on_node_undoing(unconfigure, || {
-        for runtime in RUNTIMES {
-            configure(RULE);
-            let pod = database(runtime, runtime, &[]);
-            until_partition(&pod, "after its start");
-            assert!(!pod.scope().exists(), "no scope is made");
+    on_node_undoing(unconfigure, || has_its_cpus_through_restarts("runc"));
+}
 
-            // Two busy loops a CPU in system.slice, and its own.
-            let noise = "for n in $(seq 16); do { while :; do :; done; } & done; wait";
-            run(&["systemd-run", "--quiet", "--unit=noise", "sh", "-c", noise]);
-            start(&pod.exclusive());
-            std::thread::sleep(Duration::from_secs(5));
-            stop();
-            let switches = recorded(&pod.exclusive());
-            run(&["systemctl", "stop", "noise"]);
-            assert!(!switches.is_empty());
-            assert_eq!(foreign(&pod, &switches), [], "{switches:#?}");
-
-            // containerd finds containers of both runtimes alike.
-            let (units, lists): (&[&str], &[&str]) = match runtime {
-                "runc" => (&["steliad", "containerd"], &["6-7", "5-7", "6"]),
-                _ => (&["steliad"], &["6-7"]),
-            };
-            for unit in units.iter().copied() {
-                run(&["systemctl", "restart", unit]);
-                until_partition(&pod, &format!("after a restart of {unit}"));
-            }
-            run(&["systemctl", "daemon-reload"]);
-            until_partition(&pod, "after daemon-reload");
-            // A shell that is exec'd into it stays in the partition.
-            let shell = ["sh", "-c", "sleep 1000 > /dev/null 2>&1 & echo started"];
-            run(&[&["kubelet-standin", "pod", "exec", &pod.name, "--"], &shell[..]].concat());
-            run(&["steliactl", "reconcile"]);
-            until_partition(&pod, "beside a shell");
-            assert_eq!(counters(), (0, 0), "drift since the daemon's restart");
-
-            // CPUs by a resize in place. The first list is the present one, which kubelet writes again when it restarts.
-            let same = pod.exclusive().to_string();
-            let lists: Vec<&str> = [&[same.as_str()], lists].concat();
-            for list in lists {
-                run(&["kubelet-standin", "pod", "resize", &pod.name, "--cpuset", list]);
-                let pod = Pod::show(&pod.name);
-                run(&["steliactl", "reconcile"]);
-                until_partition(&pod, &format!("resized to {list}"));
-            }
-            let pod = Pod::show(&pod.name);
-            // While the rule is there it would be adopted again.
-            configure("audit-interval-s = 3600\n");
-            run(&["steliactl", "deregister", &pod.uid]);
-            wait_until("given back", || is_given_back(&pod).then_some(()));
-            run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
-        }
-    });
+#[test]
+fn an_ordinary_container_of_crun_has_its_cpus_for_itself_through_restarts() {
+    on_node_undoing(unconfigure, || has_its_cpus_through_restarts("crun"));
 }
 
 #[test]

@@ -9,7 +9,7 @@ pub mod transport;
 /// The version of the API, which a plugin names when it registers.
 pub const VERSION: &str = "v1beta1";
 
-/// The folder of plugins' sockets where kubelet's root directory is the usual one.
+/// kubelet's directory of device plugins' sockets: its constant `DevicePluginPath`, whatever its root directory is.
 pub const PLUGIN_FOLDER: &str = "/var/lib/kubelet/device-plugins";
 
 /// The name of kubelet's socket in the folder of plugins' sockets.

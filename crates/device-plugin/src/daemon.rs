@@ -64,7 +64,7 @@ impl Follower {
             };
             // Nothing that was known holds for long: what changes meanwhile is not heard.
             let reason = format!("steliad cannot be asked over the system bus: {error}");
-            self.is_silent(Instant::now(), reason);
+            self.record_silence(Instant::now(), reason);
             tokio::time::sleep(RECONNECT_PAUSE).await;
         }
     }
@@ -99,7 +99,7 @@ impl Follower {
         loop {
             while let Some(Some(_)) = changes.next().now_or_never() {}
             // So it is until one answers.
-            self.is_silent(Instant::now(), "steliad does not run".to_owned());
+            self.record_silence(Instant::now(), "steliad does not run".to_owned());
             match owner(&bus).await? {
                 Some(owner) => self.follow_daemon(connection, owner.into_inner(), &mut changes).await?,
                 None => drop(changes.next().await.ok_or_else(closed)?),
@@ -123,11 +123,11 @@ impl Follower {
             let began = Instant::now();
             let pause = match answer(&properties).await {
                 Ok(answer) => {
-                    self.has_said(answer);
+                    self.record_answer(answer);
                     CHECK_INTERVAL
                 }
                 Err(reason) => {
-                    self.is_silent(began, reason);
+                    self.record_silence(began, reason);
                     RETRY_PAUSE
                 }
             };
@@ -142,7 +142,7 @@ impl Follower {
         }
     }
 
-    fn has_said(&self, answer: Answer) {
+    fn record_answer(&self, answer: Answer) {
         self.admission.send_if_modified(|admission| {
             let now = Admission {
                 problem: answer.problem,
@@ -158,7 +158,7 @@ impl Follower {
     }
 
     /// The daemon has not answered since then, or since before.
-    fn is_silent(&self, since: Instant, reason: String) {
+    fn record_silence(&self, since: Instant, reason: String) {
         self.admission.send_if_modified(|admission| {
             let since = admission.silence.as_ref().map_or(since, |silence| silence.since);
             let silence = Some(Silence { since, reason });
@@ -222,13 +222,13 @@ mod tests {
             problem: None,
             capacity,
         };
-        follower.has_said(said(Some(6)));
+        follower.record_answer(said(Some(6)));
         let (first, later) = (Instant::now(), Instant::now() + CHECK_INTERVAL);
-        follower.is_silent(first, "it does not run".to_owned());
-        follower.is_silent(later, "the bus broke".to_owned());
+        follower.record_silence(first, "it does not run".to_owned());
+        follower.record_silence(later, "the bus broke".to_owned());
         let silence = follower.admission.borrow().silence.clone().unwrap();
         assert_eq!((silence.since, silence.reason.as_str()), (first, "the bus broke"));
-        follower.has_said(said(None));
+        follower.record_answer(said(None));
         let admission = follower.admission.borrow().clone();
         assert_eq!((admission.silence, admission.capacity), (None, Some(6)));
     }

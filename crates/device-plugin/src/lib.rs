@@ -7,7 +7,7 @@ mod container_files;
 mod daemon;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod given_devices;
+mod allocated_devices;
 mod offer;
 mod plugin;
 pub mod program;

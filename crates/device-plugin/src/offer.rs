@@ -74,8 +74,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) settings: &'a DevicePluginSettings,
     pub(crate) admission: &'a Admission,
     pub(crate) files: &'a ContainerFiles,
-    /// The numbers of the devices that kubelet has given to pods.
-    pub(crate) given: &'a BTreeSet<u32>,
+    /// The numbers of the devices that kubelet has allocated to pods.
+    pub(crate) allocated: &'a BTreeSet<u32>,
     /// When the plugin registered for the first time.
     pub(crate) registered: Option<Instant>,
     pub(crate) online_cpus: Option<u32>,
@@ -127,7 +127,7 @@ impl Offer {
         Self {
             count,
             beyond: count.map_or_else(BTreeSet::new, |count| {
-                facts.given.range(count..MAX_DEVICES).copied().collect()
+                facts.allocated.range(count..MAX_DEVICES).copied().collect()
             }),
             not_admitted: admission.problem_at(facts.now).cloned(),
             missing: facts.files.problem.clone(),
@@ -203,7 +203,7 @@ mod tests {
         settings: DevicePluginSettings,
         admission: Admission,
         files: ContainerFiles,
-        given: BTreeSet<u32>,
+        allocated: BTreeSet<u32>,
         registered: Option<Instant>,
         now: Instant,
     }
@@ -219,7 +219,7 @@ mod tests {
                 silence: None,
             },
             files: ContainerFiles::default(),
-            given: BTreeSet::new(),
+            allocated: BTreeSet::new(),
             registered: None,
             now: Instant::now(),
         }
@@ -231,7 +231,7 @@ mod tests {
                 settings: &self.settings,
                 admission: &self.admission,
                 files: &self.files,
-                given: &self.given,
+                allocated: &self.allocated,
                 registered: self.registered,
                 online_cpus: Some(16),
                 now: self.now,
@@ -283,16 +283,16 @@ mod tests {
     fn a_device_that_a_pod_has_stays_when_the_number_becomes_smaller() {
         let mut known = situation();
         known.admission.capacity = Some(2);
-        known.given = [0, 5, 7].into();
+        known.allocated = [0, 5, 7].into();
         assert_eq!(known.ids(), ["vm-0", "vm-1", "vm-5", "vm-7"]);
         let offer = known.offer();
         assert!(offer.has("vm-5") && !offer.has("vm-6") && offer.devices() == Some(4));
-        known.given = [5].into();
+        known.allocated = [5].into();
         assert_eq!(known.ids(), ["vm-0", "vm-1", "vm-5"]);
-        known.given.clear();
+        known.allocated.clear();
         assert_eq!(known.ids(), ["vm-0", "vm-1"]);
         known.admission.capacity = Some(4096);
-        known.given = [3].into();
+        known.allocated = [3].into();
         assert_eq!(known.ids().len(), 1024);
     }
 

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::cdi::CdiFile;
 use crate::container_files::{ContainerFiles, Paths};
 use crate::daemon::Follower;
-use crate::given_devices::GivenDevices;
+use crate::allocated_devices::AllocatedDevices;
 use crate::offer::{Admission, Facts, Offer};
 use crate::registration::{Fatal, KubeletRegistration, Registrar};
 use crate::service::Shared;
@@ -62,7 +62,7 @@ pub(crate) async fn run(configuration: Configuration) -> Result<Infallible, Fata
     let mut offerer = Offerer {
         admission: admission.subscribe(),
         registered: registered.subscribe(),
-        given: GivenDevices::new(&folder),
+        allocated: AllocatedDevices::new(&folder),
         paths: paths.clone(),
         settings: settings.clone(),
         fed: None,
@@ -111,7 +111,7 @@ struct Offerer {
     admission: watch::Receiver<Admission>,
     /// When the plugin registered for the first time.
     registered: watch::Receiver<Option<Instant>>,
-    given: GivenDevices,
+    allocated: AllocatedDevices,
     paths: Paths,
     settings: DevicePluginSettings,
     /// When systemd's watchdog was last fed.
@@ -156,7 +156,7 @@ impl Offerer {
             settings: &self.settings,
             admission: &admission,
             files: &files,
-            given: self.given.read(),
+            allocated: self.allocated.read(),
             registered,
             online_cpus: online_cpus(Path::new(ONLINE_CPUS)),
             now: Instant::now(),

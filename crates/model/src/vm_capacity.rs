@@ -7,7 +7,8 @@ use crate::Node;
 
 impl Node {
     /// The largest number of VMs that the node has room for, those that run included: one for each online CPU that can be exclusive. `config`:
-    /// the running kubelet's configuration. `None` where it would say which these are and is not known.
+    /// the running kubelet's configuration. `None` if the number depends on it and it is not known or not valid, or if no online
+    /// CPU is known.
     pub fn room_for_vms(&self, config: Option<&KubeletConfig>) -> Option<u32> {
         let online = self.topology.online();
         if online.is_empty() {

@@ -13,7 +13,7 @@ pub struct DevicePluginSettings {
     pub vms: Option<u32>,
     /// The device nodes that a container gets, as far as they exist: at most 16 absolute paths below `/dev`, none twice.
     pub device_nodes: Vec<PathBuf>,
-    /// Whether kubelet is also given CDI names (Container Device Interface) of what a container gets.
+    /// Whether kubelet is also given the CDI name (Container Device Interface) of the device nodes.
     pub cdi: bool,
 }
 

@@ -191,12 +191,12 @@ fn said(review: &Value) -> Vec<String> {
 #[case(json!([{"stelia.io/vm": "1"}, {"cpu": "1"}]), json!([{"cpu": "1"}]), &[])]
 #[case(json!([{"cpu": "2"}]), json!([]), &[])]
 #[case(json!([{"stelia.io/vm": "0"}, {"stelia.io/vm": "1"}]), json!([{"stelia.io/vm": "0"}]), &[])]
-#[case(json!([{"stelia.io/vm": "2"}]), json!([]), &["a container asks for one stelia.io/vm at most"])]
-#[case(json!([{"stelia.io/vm": "1k"}]), json!([]), &["a container asks for one stelia.io/vm at most"])]
-#[case(json!([{"stelia.io/vm": "1"}, {"stelia.io/vm": "1"}]), json!([]), &["one container of a pod asks for stelia.io/vm at most"])]
-#[case(json!([{"stelia.io/vm": "1"}]), json!([{"stelia.io/vm": "1"}]), &["an init container asks for no stelia.io/vm"])]
+#[case(json!([{"stelia.io/vm": "2"}]), json!([]), &["a container must ask for at most one stelia.io/vm"])]
+#[case(json!([{"stelia.io/vm": "1k"}]), json!([]), &["a container must ask for at most one stelia.io/vm"])]
+#[case(json!([{"stelia.io/vm": "1"}, {"stelia.io/vm": "1"}]), json!([]), &["only one container of a pod may ask for stelia.io/vm"])]
+#[case(json!([{"stelia.io/vm": "1"}]), json!([{"stelia.io/vm": "1"}]), &["an init container must not ask for stelia.io/vm"])]
 #[case(json!([{"stelia.io/vm": "2"}, {"stelia.io/vm": "1"}]), json!([]),
-    &["a container asks for one stelia.io/vm at most", "one container of a pod asks for stelia.io/vm at most"])]
+    &["a container must ask for at most one stelia.io/vm", "only one container of a pod may ask for stelia.io/vm"])]
 fn a_pod_asks_for_one_vm(#[case] amounts: Value, #[case] of_init: Value, #[case] messages: &[&str]) {
     let lists = [&amounts, &of_init].map(|one| list(one).iter().collect::<Vec<_>>());
     assert_eq!(said(&asks(&lists[0], &lists[1])), messages);

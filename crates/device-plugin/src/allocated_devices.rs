@@ -1,4 +1,4 @@
-//! Which devices kubelet has given to pods, by its own record.
+//! Which devices kubelet has allocated to pods, by its own record.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -19,13 +19,13 @@ const MAX_RECORD_BYTES: u64 = 8 << 20;
 type Version = (u64, u64, i64, i64);
 
 /// The record as it was last read.
-pub(crate) struct GivenDevices {
+pub(crate) struct AllocatedDevices {
     path: PathBuf,
     version: Option<Version>,
     numbers: BTreeSet<u32>,
 }
 
-impl GivenDevices {
+impl AllocatedDevices {
     /// `folder`: kubelet's folder of plugins' sockets.
     pub(crate) fn new(folder: &Path) -> Self {
         Self {
@@ -96,17 +96,17 @@ mod tests {
     #[test]
     fn a_record_that_cannot_be_read_leaves_what_was_known() {
         let folder = tempfile::tempdir().unwrap();
-        let mut given = GivenDevices::new(folder.path());
-        assert!(given.read().is_empty());
-        given.numbers = [4].into();
-        assert_eq!(*given.read(), [4].into());
+        let mut allocated = AllocatedDevices::new(folder.path());
+        assert!(allocated.read().is_empty());
+        allocated.numbers = [4].into();
+        assert_eq!(*allocated.read(), [4].into());
         let path = folder.path().join(DEVICE_MANAGER_STATE);
         fs::write(&path, "no record").unwrap();
-        assert_eq!(*given.read(), [4].into());
+        assert_eq!(*allocated.read(), [4].into());
         let empty = r#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":3467439661}"#;
         let new = folder.path().join("new");
         fs::write(&new, empty).unwrap();
         fs::rename(new, path).unwrap();
-        assert!(given.read().is_empty());
+        assert!(allocated.read().is_empty());
     }
 }
