@@ -35,8 +35,8 @@ const MAX_PENDING_RESETS: usize = 16;
 /// After how much silence a server asks whether the client still answers.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long the client may take to answer that.
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long the client may take to answer that. A client that ended is seen without it, and kubelet may have no CPU for a while.
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How long connecting to a socket may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

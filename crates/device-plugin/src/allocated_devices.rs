@@ -12,8 +12,8 @@ use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 use crate::RESOURCE;
 use crate::offer::number;
 
-/// The largest record that is read, in bytes: many times that of the largest nodes.
-const MAX_RECORD_BYTES: u64 = 8 << 20;
+/// The largest record that is read, in bytes: many times that of the largest nodes. Its checksum takes ten times as much memory.
+const MAX_RECORD_BYTES: u64 = 2 << 20;
 
 /// Which version of the file was read: kubelet writes a new file each time.
 type Version = (u64, u64, i64, i64);
@@ -23,6 +23,10 @@ pub(crate) struct AllocatedDevices {
     path: PathBuf,
     version: Option<Version>,
     numbers: BTreeSet<u32>,
+    /// How many devices the record had when it was first read; `None`: none, or it was not read yet.
+    at_first: Option<u32>,
+    /// What could not be read, and why, as it was last reported.
+    problem: Option<String>,
 }
 
 impl AllocatedDevices {
@@ -32,7 +36,15 @@ impl AllocatedDevices {
             path: folder.join(DEVICE_MANAGER_STATE),
             version: None,
             numbers: BTreeSet::new(),
+            at_first: None,
+            problem: None,
         }
+    }
+
+    /// How many devices kubelet's record had when this program first read it. kubelet's later records have what this program offered.
+    pub(crate) fn read_at_first(&mut self) -> Option<u32> {
+        self.read();
+        self.at_first
     }
 
     /// The numbers of the devices that pods have, some of which may have ended. The file is read where it is another one than before; one that
@@ -43,10 +55,19 @@ impl AllocatedDevices {
             (device, inode, metadata.mtime(), metadata.mtime_nsec())
         });
         if version.is_some() && version != self.version {
-            self.version = version;
             match read(&self.path) {
-                Ok(state) => self.numbers = numbers(&state),
-                Err(problem) => tracing::warn!("{}: {problem}", self.path.display()),
+                Ok(state) => {
+                    if self.version.is_none() {
+                        self.at_first = registered(&state);
+                    }
+                    (self.version, self.problem) = (version, None);
+                    self.numbers = numbers(&state);
+                }
+                Err(problem) if self.problem.as_ref() == Some(&problem) => {}
+                Err(problem) => {
+                    tracing::warn!("{}: {problem}", self.path.display());
+                    self.problem = Some(problem);
+                }
             }
         }
         &self.numbers
@@ -55,10 +76,18 @@ impl AllocatedDevices {
 
 fn read(path: &Path) -> Result<DeviceManagerState, String> {
     let mut bytes = Vec::new();
-    let file = File::open(path).map(|file| file.take(MAX_RECORD_BYTES));
+    let file = File::open(path).map(|file| file.take(MAX_RECORD_BYTES + 1));
     let read: io::Result<usize> = file.and_then(|mut file| file.read_to_end(&mut bytes));
-    read.map_err(|cause| cause.to_string())?;
+    let size = read.map_err(|cause| cause.to_string())?;
+    if size as u64 > MAX_RECORD_BYTES {
+        return Err(format!("it is larger than {} MiB", MAX_RECORD_BYTES >> 20));
+    }
     DeviceManagerState::parse(&bytes).map_err(|cause| cause.to_string())
+}
+
+fn registered(state: &DeviceManagerState) -> Option<u32> {
+    let ids = state.registered.get(RESOURCE)?;
+    u32::try_from(ids.len()).ok().filter(|count| *count > 0)
 }
 
 fn numbers(state: &DeviceManagerState) -> BTreeSet<u32> {

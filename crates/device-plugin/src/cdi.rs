@@ -39,24 +39,30 @@ impl CdiError {
 /// The file, and why it could not be written last.
 pub(crate) struct CdiFile {
     folder: PathBuf,
+    /// Containers get the name.
+    is_used: bool,
     problem: Mutex<Option<String>>,
 }
 
 impl CdiFile {
-    pub(crate) fn new(folder: PathBuf) -> Self {
+    pub(crate) fn new(folder: PathBuf, is_used: bool) -> Self {
         let problem = Mutex::new(None);
-        Self { folder, problem }
+        Self {
+            folder,
+            is_used,
+            problem,
+        }
     }
 
     /// Writes the file unless it says the same. Returns whether it names devices. A failure is in the journal once.
     ///
     /// # Errors
     ///
-    /// Only what another attempt of this process would meet again.
+    /// Only what another attempt of this process would meet again, and only if containers get the name.
     pub(crate) fn write(&self, devices: &[String]) -> Result<bool, CdiError> {
         let (named, problem) = match write(&self.folder, devices) {
             Ok(named) => (named, None),
-            Err(error) if error.needs_new_process() => return Err(error),
+            Err(error) if self.is_used && error.needs_new_process() => return Err(error),
             Err(error) => (false, Some(error.to_string())),
         };
         // A panic elsewhere leaves a whole value.
@@ -155,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_no_reason_to_end_unless_the_folder_is_read_only() {
-        let file = CdiFile::new("/no/such/folder".into());
+        let file = CdiFile::new("/no/such/folder".into(), true);
         assert!(!file.write(&["/dev/kvm".into()]).unwrap());
         let read_only = CdiError {
             operation: "make",

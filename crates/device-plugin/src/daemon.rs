@@ -15,15 +15,15 @@ use zbus::names::{OwnedUniqueName, UniqueName};
 use zbus::proxy::CacheProperties;
 use zbus::{Connection, OwnedVariant};
 
-use crate::offer::{Admission, GRACE_PERIOD, Silence};
+use crate::offer::{Admission, RESTART_PERIOD, Silence, UNANSWERED_PERIOD};
 
 const MANAGER: &str = "io.stelia.Isolation1.Manager";
 
-/// How long the bus or the daemon may take to answer.
-const CALL_TIMEOUT: Duration = Duration::from_millis(1500);
+/// How long the daemon may take to answer, and the bus to accept a connection.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long any other call may take: longer, so that a daemon that does not answer is told from a connection that broke.
-const BUS_TIMEOUT: Duration = Duration::from_secs(3);
+const BUS_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How often the daemon is asked although it reported no change.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1500);
@@ -34,17 +34,30 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// The pause before the bus is tried again.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Limit of the time until devices are unhealthy after the daemon has stopped to answer: the next question to it, and from then on the period in
-/// which its silence changes nothing. What becomes of that question is known before the period ends.
-const MAX_DELAY: Duration = Duration::from_secs(5);
-const _: () = assert!(CHECK_INTERVAL.as_millis() + GRACE_PERIOD.as_millis() < MAX_DELAY.as_millis());
-const _: () = assert!(CALL_TIMEOUT.as_millis() < GRACE_PERIOD.as_millis());
+/// Limit of the time until devices are unhealthy after the daemon or the bus has ended, of which the bus or the connection tells at once.
+const MAX_DELAY_AFTER_END: Duration = Duration::from_secs(5);
+const _: () = assert!(RESTART_PERIOD.as_millis() < MAX_DELAY_AFTER_END.as_millis());
+
+/// Limit of the same time after the daemon has stopped to answer: the next question to it, and from then on the period in which its silence
+/// changes nothing. What becomes of that question is known before the period ends.
+const MAX_DELAY_UNANSWERED: Duration = Duration::from_secs(20);
+const _: () = assert!(CHECK_INTERVAL.as_millis() + UNANSWERED_PERIOD.as_millis() < MAX_DELAY_UNANSWERED.as_millis());
+const _: () = assert!(CALL_TIMEOUT.as_millis() < UNANSWERED_PERIOD.as_millis());
 
 /// Follows the daemon.
 pub(crate) struct Follower {
     /// The system bus, or another one in tests.
     pub(crate) bus: Option<String>,
     pub(crate) admission: watch::Sender<Admission>,
+}
+
+/// Why the daemon says nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// It does not run, or there is no bus.
+    Ended,
+    /// It runs.
+    Unanswered,
 }
 
 /// What the daemon says.
@@ -64,7 +77,7 @@ impl Follower {
             };
             // Nothing that was known holds for long: what changes meanwhile is not heard.
             let reason = format!("steliad cannot be asked over the system bus: {error}");
-            self.record_silence(Instant::now(), reason);
+            self.record_silence(Cause::Ended, Instant::now(), reason);
             tokio::time::sleep(RECONNECT_PAUSE).await;
         }
     }
@@ -98,9 +111,14 @@ impl Follower {
         let mut changes = bus.receive_name_owner_changed_with_args(&[(0, BUS_NAME)]).await?;
         loop {
             while let Some(Some(_)) = changes.next().now_or_never() {}
+            let owner = owner(&bus).await?;
             // So it is until one answers.
-            self.record_silence(Instant::now(), "steliad does not run".to_owned());
-            match owner(&bus).await? {
+            let (cause, reason) = match &owner {
+                Some(_) => (Cause::Unanswered, "steliad has not answered since it started"),
+                None => (Cause::Ended, "steliad does not run"),
+            };
+            self.record_silence(cause, Instant::now(), reason.to_owned());
+            match owner {
                 Some(owner) => self.follow_daemon(connection, owner.into_inner(), &mut changes).await?,
                 None => drop(changes.next().await.ok_or_else(closed)?),
             }
@@ -121,16 +139,35 @@ impl Follower {
             // One question is enough for all changes that were reported before it.
             while let Some(Some(_)) = changes.next().now_or_never() {}
             let began = Instant::now();
-            let pause = match answer(&properties).await {
+            let mut asked = std::pin::pin!(answer(&properties));
+            let mut is_changed = false;
+            let answered = loop {
+                tokio::select! {
+                    answered = &mut asked => break answered,
+                    change = owner_changes.next() => {
+                        change.ok_or_else(closed)?;
+                        return Ok(());
+                    }
+                    // They are read meanwhile: a full queue of them would hold up the answer.
+                    change = changes.next() => {
+                        change.ok_or_else(closed)?;
+                        is_changed = true;
+                    }
+                }
+            };
+            let pause = match answered {
                 Ok(answer) => {
                     self.record_answer(answer);
                     CHECK_INTERVAL
                 }
                 Err(reason) => {
-                    self.record_silence(began, reason);
+                    self.record_silence(Cause::Unanswered, began, reason);
                     RETRY_PAUSE
                 }
             };
+            if is_changed {
+                continue;
+            }
             tokio::select! {
                 change = owner_changes.next() => {
                     change.ok_or_else(closed)?;
@@ -157,11 +194,19 @@ impl Follower {
         });
     }
 
-    /// The daemon has not answered since then, or since before.
-    fn record_silence(&self, since: Instant, reason: String) {
+    /// The daemon has not answered since `asked`, or since before.
+    fn record_silence(&self, cause: Cause, asked: Instant, reason: String) {
         self.admission.send_if_modified(|admission| {
-            let since = admission.silence.as_ref().map_or(since, |silence| silence.since);
-            let silence = Some(Silence { since, reason });
+            let before = admission.silence.as_ref();
+            let since = before.map_or(asked, |silence| silence.since);
+            let until = match (cause, before) {
+                // Devices that are unhealthy stay so until there is an answer.
+                (_, Some(silence)) if silence.until <= asked => silence.until,
+                (Cause::Ended, Some(silence)) => silence.until.min(asked + RESTART_PERIOD),
+                (Cause::Ended, None) => asked + RESTART_PERIOD,
+                (Cause::Unanswered, _) => since + UNANSWERED_PERIOD,
+            };
+            let silence = Some(Silence { since, until, reason });
             let is_new = admission.silence != silence;
             admission.silence = silence;
             is_new
@@ -224,10 +269,22 @@ mod tests {
         };
         follower.record_answer(said(Some(6)));
         let (first, later) = (Instant::now(), Instant::now() + CHECK_INTERVAL);
-        follower.record_silence(first, "it does not run".to_owned());
-        follower.record_silence(later, "the bus broke".to_owned());
-        let silence = follower.admission.borrow().silence.clone().unwrap();
-        assert_eq!((silence.since, silence.reason.as_str()), (first, "the bus broke"));
+        let silence = |cause, asked, reason: &str| {
+            follower.record_silence(cause, asked, reason.to_owned());
+            follower.admission.borrow().silence.clone().unwrap()
+        };
+        silence(Cause::Ended, first, "it does not run");
+        let second = silence(Cause::Ended, later, "the bus broke");
+        assert_eq!((second.since, second.reason.as_str()), (first, "the bus broke"));
+        assert_eq!(second.until, first + RESTART_PERIOD);
+        // A daemon that has started again has longer for its first answer, counted from the end of the other.
+        let third = silence(Cause::Unanswered, later, "no answer");
+        assert_eq!((third.since, third.until), (first, first + UNANSWERED_PERIOD));
+        let fourth = silence(Cause::Ended, later, "it does not run");
+        assert_eq!(fourth.until, later + RESTART_PERIOD);
+        // Once devices are unhealthy, only an answer changes that.
+        let fifth = silence(Cause::Unanswered, fourth.until, "no answer");
+        assert_eq!(fifth.until, fourth.until);
         follower.record_answer(said(None));
         let admission = follower.admission.borrow().clone();
         assert_eq!((admission.silence, admission.capacity), (None, Some(6)));

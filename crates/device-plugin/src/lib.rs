@@ -1,13 +1,13 @@
 #![doc = include_str!("../README.md")]
 
 mod allocate;
+mod allocated_devices;
 mod cdi;
 mod connections;
 mod container_files;
 mod daemon;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod allocated_devices;
 mod offer;
 mod plugin;
 pub mod program;

@@ -13,8 +13,11 @@ use crate::container_files::ContainerFiles;
 /// The largest number of devices, as of the setting `device-plugin-vms`.
 pub(crate) const MAX_DEVICES: u32 = 1024;
 
-/// For how long devices stay as the daemon last said, after it ended or stopped to answer: a restart or an upgrade takes less.
-pub(crate) const GRACE_PERIOD: Duration = Duration::from_secs(3);
+/// For how long devices stay as the daemon last said, after it or the system bus ended: a restart or an upgrade takes less.
+pub(crate) const RESTART_PERIOD: Duration = Duration::from_secs(3);
+
+/// For how long devices stay as the daemon last said, while it runs and does not answer: on a node under load an answer takes seconds.
+pub(crate) const UNANSWERED_PERIOD: Duration = Duration::from_secs(15);
 
 /// How long after the registration kubelet gets no list, if the daemon does not know the number of VMs by then.
 pub(crate) const COUNT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,6 +41,8 @@ pub(crate) struct Admission {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Silence {
     pub(crate) since: Instant,
+    /// From then on no device is healthy.
+    pub(crate) until: Instant,
     pub(crate) reason: String,
 }
 
@@ -55,7 +60,7 @@ impl Admission {
     /// Why the daemon does not answer, once that is so for long enough.
     fn lasting_silence(&self, now: Instant) -> Option<&String> {
         let silence = self.silence.as_ref();
-        let lasting = silence.filter(|silence| now >= silence.since + GRACE_PERIOD);
+        let lasting = silence.filter(|silence| now >= silence.until);
         lasting.map(|silence| &silence.reason)
     }
 
@@ -76,6 +81,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) files: &'a ContainerFiles,
     /// The numbers of the devices that kubelet has allocated to pods.
     pub(crate) allocated: &'a BTreeSet<u32>,
+    /// How many devices kubelet's record had when this program started: those of the time before a reboot.
+    pub(crate) recorded: Option<u32>,
     /// When the plugin registered for the first time.
     pub(crate) registered: Option<Instant>,
     pub(crate) online_cpus: Option<u32>,
@@ -86,7 +93,7 @@ pub(crate) struct Facts<'a> {
 pub(crate) fn next_change(admission: &Admission, registered: Option<Instant>, now: Instant) -> Option<Instant> {
     let silence = admission.silence.as_ref();
     let times = [
-        silence.map(|silence| silence.since + GRACE_PERIOD),
+        silence.map(|silence| silence.until),
         registered.map(|registered| registered + COUNT_TIMEOUT),
     ];
     times.into_iter().flatten().filter(|time| *time > now).min()
@@ -100,7 +107,7 @@ impl Facts<'_> {
             return None;
         }
         let is_overdue = self.registered.is_some_and(|at| self.now >= at + COUNT_TIMEOUT);
-        let known = self.settings.vms.or(self.admission.capacity);
+        let known = self.settings.vms.or(self.admission.capacity).or(self.recorded);
         let count = known.or_else(|| self.online_cpus.filter(|_| is_overdue));
         count.map(|count| count.min(MAX_DEVICES))
     }
@@ -204,6 +211,7 @@ mod tests {
         admission: Admission,
         files: ContainerFiles,
         allocated: BTreeSet<u32>,
+        recorded: Option<u32>,
         registered: Option<Instant>,
         now: Instant,
     }
@@ -220,6 +228,7 @@ mod tests {
             },
             files: ContainerFiles::default(),
             allocated: BTreeSet::new(),
+            recorded: None,
             registered: None,
             now: Instant::now(),
         }
@@ -232,6 +241,7 @@ mod tests {
                 admission: &self.admission,
                 files: &self.files,
                 allocated: &self.allocated,
+                recorded: self.recorded,
                 registered: self.registered,
                 online_cpus: Some(16),
                 now: self.now,
@@ -273,7 +283,9 @@ mod tests {
         known.registered = Some(known.now);
         let overdue = known.now + COUNT_TIMEOUT;
         assert_eq!((known.offer().list(), known.next_change()), (None, Some(overdue)));
-        known.now = overdue;
+        known.recorded = Some(12);
+        assert_eq!(known.offer().devices(), Some(12));
+        (known.now, known.recorded) = (overdue, None);
         assert_eq!(known.offer().devices(), Some(16));
         known.admission.capacity = Some(14);
         assert_eq!(known.offer().devices(), Some(14));
@@ -313,16 +325,17 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_is_away_for_less_than_3_s_changes_no_list() {
+    fn a_daemon_that_is_away_for_a_short_time_changes_no_list() {
         let mut known = situation();
         known.settings.vms = Some(1);
         let (since, healthy) = (known.now, known.offer().list());
         let reason = "steliad does not run".to_owned();
-        known.admission.silence = Some(Silence { since, reason });
+        let until = since + RESTART_PERIOD;
+        known.admission.silence = Some(Silence { since, until, reason });
         assert_eq!(known.offer().list(), healthy);
         assert!(known.offer().is_uncertain);
-        assert_eq!(known.next_change(), Some(since + GRACE_PERIOD));
-        known.now = since + GRACE_PERIOD;
+        assert_eq!(known.next_change(), Some(until));
+        known.now = until;
         assert_eq!(known.offer().problem(), Some("steliad does not run"));
         // What it said last was no reason to be healthy.
         known.now = since;
@@ -337,9 +350,10 @@ mod tests {
         known.admission = Admission::unknown();
         assert_eq!(known.offer().list(), None);
         let (since, reason) = (known.now, "steliad does not run".to_owned());
-        known.admission.silence = Some(Silence { since, reason });
+        let until = since + RESTART_PERIOD;
+        known.admission.silence = Some(Silence { since, until, reason });
         assert_eq!(known.offer().list(), None);
-        known.now = since + GRACE_PERIOD;
+        known.now = until;
         assert_eq!(known.offer().devices(), Some(1));
         assert_eq!(known.offer().problem(), Some("steliad does not run"));
     }

@@ -11,10 +11,10 @@ use stelia_settings::DevicePluginSettings;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::allocated_devices::AllocatedDevices;
 use crate::cdi::CdiFile;
 use crate::container_files::{ContainerFiles, Paths};
 use crate::daemon::Follower;
-use crate::allocated_devices::AllocatedDevices;
 use crate::offer::{Admission, Facts, Offer};
 use crate::registration::{Fatal, KubeletRegistration, Registrar};
 use crate::service::Shared;
@@ -70,7 +70,12 @@ pub(crate) async fn run(configuration: Configuration) -> Result<Infallible, Fata
     // Before kubelet starts a container again with the name that it got before.
     let (files, first) = offerer.look();
     let offers = watch::Sender::new(first);
-    let shared = Shared::new(offers.subscribe(), paths, CdiFile::new(cdi_folder), settings.cdi);
+    let shared = Shared::new(
+        offers.subscribe(),
+        paths,
+        CdiFile::new(cdi_folder, settings.cdi),
+        settings.cdi,
+    );
     shared.cdi.write(&files.devices).map_err(Fatal::Cdi)?;
     let follower = Follower {
         bus,
@@ -87,7 +92,9 @@ pub(crate) async fn run(configuration: Configuration) -> Result<Infallible, Fata
         status::notify(&[NotifyState::Ready]);
         status::report(offers.subscribe(), registrar.state.subscribe()).await;
     };
+    // In this order, so that what is reported is the offer after the last change.
     tokio::select! {
+        biased;
         () = follower.follow() => std::future::pending().await,
         ended = offerer.run(&offers, &shared) => ended,
         () = report => std::future::pending().await,
@@ -156,6 +163,7 @@ impl Offerer {
             settings: &self.settings,
             admission: &admission,
             files: &files,
+            recorded: self.allocated.read_at_first(),
             allocated: self.allocated.read(),
             registered,
             online_cpus: online_cpus(Path::new(ONLINE_CPUS)),

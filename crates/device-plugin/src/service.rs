@@ -178,7 +178,7 @@ mod tests {
             socket_folder: "/s".into(),
             devices: Vec::new(),
         };
-        let shared = Shared::new(offer, paths, CdiFile::new("/no/such/folder".into()), false);
+        let shared = Shared::new(offer, paths, CdiFile::new("/no/such/folder".into(), false), false);
         (offers, Service { shared, peer: Some(7) })
     }
 

@@ -2,10 +2,17 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
 use inotify::{EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
 use thiserror::Error;
+
+/// The longest wait for an event: events may be lost.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+
+/// How often the folder is looked at where it cannot be watched.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How often a directory may come or go while it is looked for, before its event is awaited.
 const MAX_ATTEMPTS: usize = 16;
@@ -26,43 +33,96 @@ struct Closest {
     in_the_way: Option<WatchError>,
 }
 
+/// What the kernel gives of inotify.
+struct Events {
+    watches: Watches,
+    stream: EventStream<[u8; 4096]>,
+}
+
 pub(super) struct FolderWatch {
     folder: PathBuf,
-    watches: Watches,
-    events: EventStream<[u8; 4096]>,
+    /// `None`: root has no inotify instance left on this node, or the kernel gives no more events.
+    events: Option<Events>,
     current: Option<WatchDescriptor>,
+    /// Why the folder is looked at every [`POLL_INTERVAL`] in place of being watched.
+    problem: Option<String>,
 }
 
 impl FolderWatch {
     /// Belongs to the runtime it is called in.
-    pub(super) fn new(folder: &Path) -> Result<Self, WatchError> {
-        let failed = |cause| WatchError {
-            path: folder.to_owned(),
-            cause,
-        };
-        let inotify = Inotify::init().map_err(failed)?;
-        let watches = inotify.watches();
-        let events = inotify.into_event_stream([0; 4096]).map_err(failed)?;
-        Ok(Self {
+    pub(super) fn new(folder: &Path) -> Self {
+        let events = Inotify::init().and_then(|inotify| {
+            let watches = inotify.watches();
+            let stream = inotify.into_event_stream([0; 4096])?;
+            Ok(Events { watches, stream })
+        });
+        let mut watch = Self {
             folder: folder.to_owned(),
-            watches,
-            events,
+            events: None,
             current: None,
-        })
+            problem: None,
+        };
+        match events {
+            Ok(events) => watch.events = Some(events),
+            Err(cause) => watch.poll(&format!("inotify: {cause}")),
+        }
+        watch
+    }
+
+    /// How long [`Self::changed`] may be awaited before the folder is looked at.
+    pub(super) fn max_wait(&self) -> Duration {
+        match self.problem {
+            None => MAX_WAIT,
+            Some(_) => POLL_INTERVAL,
+        }
+    }
+
+    fn poll(&mut self, problem: &str) {
+        if self.problem.as_deref() != Some(problem) {
+            tracing::warn!("{problem}: the folder is looked at every {} s", POLL_INTERVAL.as_secs());
+            self.problem = Some(problem.to_owned());
+        }
+    }
+
+    fn is_folder(&self) -> bool {
+        self.folder.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
     }
 
     /// Watches the folder. Returns whether it exists; otherwise, and if another file is in its place, the way to it is watched.
     ///
     /// It is called again before each look, because the folder may have been made, removed or replaced: a watch is on the directory itself and
     /// not on its path. A watch of the same directory stays as it is.
+    ///
+    /// Where the kernel allows no further watch, the folder counts without one.
+    ///
+    /// # Errors
+    ///
+    /// Another file is in the folder's place, or a directory on the way to it cannot be watched.
     pub(super) fn renew(&mut self) -> Result<bool, WatchError> {
+        if self.events.is_none() {
+            return Ok(self.is_folder());
+        }
+        match self.renew_watch() {
+            Ok(exists) => {
+                self.problem = None;
+                Ok(exists)
+            }
+            Err(error) if self.is_folder() => {
+                self.poll(&error.to_string());
+                Ok(true)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn renew_watch(&mut self) -> Result<bool, WatchError> {
         for _ in 0..MAX_ATTEMPTS {
             let closest = self.closest()?;
             if let Some(before) = self.current.replace(closest.watched.clone())
                 && before != closest.watched
             {
                 // It may be gone with its directory.
-                let _ = self.watches.remove(before);
+                let _ = self.events.as_mut().map(|events| events.watches.remove(before));
             }
             if closest.path == self.folder {
                 return Ok(true);
@@ -90,13 +150,17 @@ impl FolderWatch {
             | WatchMask::MOVE_SELF
             | WatchMask::ONLYDIR;
         let mut in_the_way = None;
+        let Some(events) = &mut self.events else {
+            let (path, cause) = (self.folder.clone(), io::ErrorKind::Unsupported.into());
+            return Err(WatchError { path, cause });
+        };
         for path in self.folder.ancestors() {
             // The folder itself has to be one; above it, an administrator may have put links.
             let mask = match path == self.folder {
                 true => mask | WatchMask::DONT_FOLLOW,
                 false => mask,
             };
-            match self.watches.add(path, mask) {
+            match events.watches.add(path, mask) {
                 Ok(watched) => {
                     return Ok(Closest {
                         path: path.to_owned(),
@@ -121,11 +185,17 @@ impl FolderWatch {
     }
 
     /// Waits until something happened. What happened is not told: events may be lost, so the caller looks, and from time to time without being told.
-    /// Where the kernel gives no events any more, this never ends, rather than at once each time.
+    /// Where the kernel gives no events, this never ends, rather than at once each time.
     pub(super) async fn changed(&mut self) {
-        match self.events.next().await {
-            Some(Ok(_)) => while let Some(Some(Ok(_))) = self.events.next().now_or_never() {},
-            Some(Err(_)) | None => std::future::pending().await,
+        let Some(events) = &mut self.events else {
+            return std::future::pending().await;
+        };
+        match events.stream.next().await {
+            Some(Ok(_)) => while let Some(Some(Ok(_))) = events.stream.next().now_or_never() {},
+            Some(Err(_)) | None => {
+                self.events = None;
+                self.poll("inotify gives no more events");
+            }
         }
     }
 }
@@ -133,7 +203,6 @@ impl FolderWatch {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::time::Duration;
 
     use super::*;
 
@@ -147,7 +216,7 @@ mod tests {
     async fn a_folder_is_watched_from_before_it_exists_until_it_is_made_anew() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("lib/kubelet/device-plugins");
-        let mut watch = FolderWatch::new(&folder).unwrap();
+        let mut watch = FolderWatch::new(&folder);
         assert!(!watch.renew().unwrap());
         assert!(!changes(&mut watch).await);
         fs::create_dir_all(&folder).unwrap();
@@ -170,11 +239,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn without_inotify_the_folder_is_looked_at() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("folder");
+        let mut watch = FolderWatch::new(&folder);
+        assert_eq!(watch.max_wait(), MAX_WAIT);
+        watch.events = None;
+        watch.poll("no inotify");
+        assert_eq!(watch.max_wait(), POLL_INTERVAL);
+        assert!(!watch.renew().unwrap());
+        fs::create_dir(&folder).unwrap();
+        assert!(watch.renew().unwrap() && !changes(&mut watch).await);
+    }
+
+    #[tokio::test]
     async fn a_file_or_a_link_in_the_folders_place_is_an_error() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("folder");
         fs::write(&folder, "").unwrap();
-        let mut watch = FolderWatch::new(&folder).unwrap();
+        let mut watch = FolderWatch::new(&folder);
         let error = watch.renew().unwrap_err();
         assert!(
             error.to_string().starts_with(&format!("watch {}: ", folder.display())),

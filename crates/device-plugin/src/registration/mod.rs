@@ -32,9 +32,6 @@ const REGISTER_TIMEOUT: Duration = Duration::from_secs(15);
 /// The pause after the folder could not be watched.
 const WATCH_PAUSE: Duration = Duration::from_secs(10);
 
-/// The longest wait for an event before the folder is looked at without one.
-const MAX_WAIT: Duration = Duration::from_secs(30);
-
 /// Whether kubelet knows the plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum KubeletRegistration {
@@ -54,8 +51,6 @@ pub(crate) enum Fatal {
     Socket(#[source] SocketError),
     #[error("{0}: the folder was made after this process started, and only a new process can write there")]
     Cdi(#[source] CdiError),
-    #[error("inotify cannot be used: {0}")]
-    Watch(#[source] folder_watch::WatchError),
 }
 
 /// What keeps the plugin registered.
@@ -90,10 +85,16 @@ impl Registrar {
     ///
     /// Only what another attempt of this process would meet again.
     pub(crate) async fn run(&self) -> Result<Infallible, Fatal> {
-        let mut watch = FolderWatch::new(&self.folder).map_err(Fatal::Watch)?;
+        let mut watch = FolderWatch::new(&self.folder);
         let mut streams = self.shared.streams.subscribe();
         let (start, mut history, mut names) = (Instant::now(), History::default(), SocketNames::new());
         let mut served: Option<ServedSocket> = None;
+        // A kubelet that runs may not have seen yet that the process before this one ended.
+        let seen = self.look(None);
+        history.saw(&seen);
+        if seen.kubelet.is_some() {
+            history.stream_ended(start.elapsed());
+        }
         loop {
             match watch.renew() {
                 Ok(true) => {}
@@ -101,7 +102,7 @@ impl Registrar {
                     served = None;
                     let problem = format!("{} does not exist: kubelet has not made it", self.folder.display());
                     self.report(KubeletRegistration::NoKubelet(problem));
-                    let _ = tokio::time::timeout(MAX_WAIT, watch.changed()).await;
+                    let _ = tokio::time::timeout(watch.max_wait(), watch.changed()).await;
                     continue;
                 }
                 Err(error) => {
@@ -135,7 +136,7 @@ impl Registrar {
                 }
                 Next::Wait(until) => {
                     self.report_wait(&seen);
-                    let longest = Instant::now() + MAX_WAIT;
+                    let longest = Instant::now() + watch.max_wait();
                     let until = until.map_or(longest, |until| longest.min(start + until));
                     tokio::select! {
                         () = watch.changed() => {}

@@ -15,7 +15,7 @@ use stelia_settings::DevicePluginSettings;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-use crate::offer::GRACE_PERIOD;
+use crate::offer::RESTART_PERIOD;
 use crate::plugin::{Configuration, run};
 use bus::{Bus, Daemon};
 use kubelet::Kubelet;
@@ -206,7 +206,7 @@ async fn a_daemon_that_is_restarted_changes_nothing_and_allocate_waits_for_it() 
     assert!(!allocate.is_finished());
     let _daemon = Daemon::start(&node.bus, "").await;
     allocate.await.unwrap().unwrap();
-    tokio::time::sleep(GRACE_PERIOD).await;
+    tokio::time::sleep(RESTART_PERIOD).await;
     assert_eq!(kubelet.lists_until_now(), 0);
 }
 
