@@ -467,7 +467,7 @@ mod tests {
             table(&WRAPPED, &long, at(54)),
             "POD                 STATE     WHY\n\
              team-b/vi…-0-x7k2p  floating  QEMU has not attached\n\
-             \x20                            its vCPUs for 10 s\n"
+             \x20                             its vCPUs for 10 s\n"
         );
         // Whatever the width, every word is there as long as the longest one fits.
         for width in 45..120 {
