@@ -9,7 +9,7 @@
 //! | [`chooser`] | what a node's CPUs have room for, by who chooses them |
 //! | [`eligible`] | labels, taints and requests |
 //! | [`pod_request`], [`verdict`] | a pod, and a node's answer to it |
-//! | [`nodes`], [`map`], [`why`], [`plan`], [`rebalance`] | a command each: a value that serializes and renders as text |
+//! | [`nodes`], [`map`], [`vms`], [`health`], [`why`], [`plan`], [`rebalance`] | a command each: a value that serializes and renders as text |
 
 mod apiserver;
 pub mod chooser;
@@ -18,6 +18,7 @@ pub mod cluster;
 mod command_input;
 pub mod eligible;
 mod files;
+pub mod health;
 pub mod map;
 pub mod nodes;
 pub mod objects;
@@ -26,6 +27,7 @@ pub mod pod_request;
 pub mod rebalance;
 mod selector;
 pub mod verdict;
+pub mod vms;
 pub mod why;
 
 use std::io::{self, Write};
@@ -36,10 +38,12 @@ use clap_complete::CompleteEnv;
 use stelia_table::{PrintError, now, printable};
 
 use cli::{Cli, Command};
+use health::{Health, NodeFilter};
 use map::Map;
 use nodes::Nodes;
 use plan::Plan;
 use rebalance::{Rebalance, RebalanceLimits};
+use vms::{VmFilter, Vms};
 use why::WhyAnswer;
 
 /// Why a command failed. The exit code follows from the variant.
@@ -95,6 +99,37 @@ fn run(cli: &Cli) -> Result<String, Failure> {
         Command::Map { rows, chosen } => {
             let nodes = Nodes::of(&command_input::nodes(cli, &[], chosen)?, now());
             output_options.print(&Map::of(&nodes, *rows as usize))
+        }
+        Command::Vms {
+            patterns,
+            namespace,
+            states,
+            sort,
+            chosen,
+        } => {
+            let filter = VmFilter {
+                patterns: patterns.clone(),
+                namespace: namespace.clone(),
+                states: states.clone(),
+            };
+            let cluster = command_input::vms(cli, chosen)?;
+            let vms = Vms::of(&cluster, &filter, *sort, chosen.selector.is_none(), now());
+            match vms.vms.is_empty() && !patterns.is_empty() {
+                true => Err(Failure::NoSuchPod("no VM fits".to_owned())),
+                false => output_options.print(&vms),
+            }
+        }
+        Command::Health {
+            names,
+            states,
+            sort,
+            chosen,
+        } => {
+            let filter = NodeFilter {
+                states: states.clone(),
+                order: *sort,
+            };
+            output_options.print(&Health::of(&command_input::nodes(cli, names, chosen)?, &filter))
         }
         Command::Why {
             pod,
