@@ -49,6 +49,7 @@ const MAX_NAMED_DOCUMENTS: usize = 8;
 pub struct Described {
     /// The name of the Pod, or of the object that has its template.
     pub name: String,
+    /// What kubelet's managers decide by.
     pub pod: Pod,
     /// The pod as a document of v1 with that name; made of the template where the manifest has only that.
     pub document: Value,
