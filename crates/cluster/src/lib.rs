@@ -9,7 +9,7 @@
 //! | [`chooser`] | what a node's CPUs have room for, by who chooses them |
 //! | [`eligible`] | labels, taints and requests |
 //! | [`pod_request`], [`verdict`] | a pod, and a node's answer to it |
-//! | [`nodes`], [`map`], [`vms`], [`health`], [`why`], [`plan`], [`rebalance`] | a command each: a value that serializes and renders as text |
+//! | [`nodes`], [`map`], [`vms`], [`health`], [`ledger`], [`why`], [`plan`], [`rebalance`] | a command each: a value that serializes and renders as text |
 
 mod apiserver;
 pub mod chooser;
@@ -19,6 +19,7 @@ mod command_input;
 pub mod eligible;
 mod files;
 pub mod health;
+pub mod ledger;
 pub mod map;
 pub mod nodes;
 pub mod objects;
@@ -39,6 +40,7 @@ use stelia_table::{PrintError, now, printable};
 
 use cli::{Cli, Command};
 use health::{Health, NodeFilter};
+use ledger::Ledger;
 use map::Map;
 use nodes::Nodes;
 use plan::Plan;
@@ -174,9 +176,35 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             };
             output_options.print(&Rebalance::of(&pod_request, &cluster, may))
         }
+        Command::Ledger {
+            directories,
+            vms,
+            month,
+            keys,
+        } => {
+            let mut rings = Vec::new();
+            for argument in directories {
+                rings.extend(ledger::of_argument(argument).map_err(Failure::Other)?);
+            }
+            let (since_us, until_us) = month.map_or((0, u64::MAX), ledger::Month::period);
+            let rings: Vec<ledger::ReadRing> = rings.iter().map(|ring| ring.read(since_us, until_us, keys)).collect();
+            match Ledger::of(&rings, vms, (since_us, until_us), now()) {
+                Some(ledger) => output_options.print(&ledger),
+                None => Err(Failure::NoSuchPod(no_vm(&rings))),
+            }
+        }
         Command::Completions { shell } => stelia_table::completion_script("stelia-cluster", shell)
             .map_err(|cause| Failure::Other(format!("completions for {shell}: {cause}"))),
     }
+}
+
+/// That no ring has a VM, with the rings that could not be read.
+fn no_vm(rings: &[ledger::ReadRing]) -> String {
+    let wrong = rings.iter().filter_map(|ring| {
+        let problem = ring.problem.as_ref()?;
+        Some(format!("; {}: {problem}", ring.node))
+    });
+    format!("no ring has such a VM in this period{}", wrong.collect::<String>())
 }
 
 /// Prints the outcome and turns it into the exit code.

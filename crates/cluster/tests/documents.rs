@@ -104,6 +104,7 @@ fn the_man_page_says_what_help_says() {
     let groups = [
         ("Cluster", &["nodes", "map", "vms", "health"][..]),
         ("Pods", &["why", "plan", "rebalance"]),
+        ("Accounts", &["ledger"]),
         ("Shell", &["completions"]),
     ];
     let page = filled(&page, "options", &command::options(&command, true));

@@ -10,7 +10,7 @@ use kube::core::Selector;
 use stelia_allocator::AllocationRequest;
 use stelia_table::{Form, OutputOptions, TextStyle, with_examples};
 
-use crate::{health, selector, vms};
+use crate::{health, ledger, selector, vms};
 
 const AFTER_HELP: &str = "\
 Objects are listed from the API server, to which nothing is written, or read
@@ -27,9 +27,9 @@ Exit codes:
      have room after the moves; health: no node needs attention
   1  the API server or a file cannot be read; why, plan: no node has room;
      rebalance: no node has room, and no moves were found that make room;
-     health: a node needs attention
+     health: a node needs attention; ledger: a ring cannot be counted
   2  wrong usage
-  3  no such pod; vms: no such VM
+  3  no such pod; vms, ledger: no such VM
 
 Standard output has data only; messages go to standard error, with one line for
 each object that could not be read. NO_COLOR turns colours off.";
@@ -206,6 +206,26 @@ pub enum Command {
         chosen: BySelector,
         #[command(flatten)]
         asked: PodOptions,
+    },
+    /// Merge copied ledgers of several nodes into one account of a VM
+    ///
+    /// Adds up the accounts of all pods that are the VM, on all nodes: after a restart or a live migration it is another pod. Prints what
+    /// is missing: rings that were changed, that end too early or of which older entries were removed, times without readings, and days
+    /// on which no ring has the VM. A ring with a fault is not counted. Needs no cluster.
+    Ledger {
+        /// The copied ring of a node (/var/lib/stelia/ledger), or a folder with one folder for each node. NODE is the folder's name if it
+        /// is not given
+        #[arg(value_name = "[NODE=]DIR", required = true)]
+        directories: Vec<String>,
+        /// The VM's pods, given as namespace/name or name, in which * and ? may stand for characters, or as a UID. May be repeated
+        #[arg(long = "vm", value_name = "VM", required = true, value_parser = vms::Pattern::parse)]
+        vms: Vec<vms::Pattern>,
+        /// Only this month (UTC), such as 2026-10. Default: everything
+        #[arg(long, value_name = "MONTH", value_parser = ledger::Month::parse)]
+        month: Option<ledger::Month>,
+        /// A node's public key, as steliactl ledger key prints it. May be repeated. With it, each ring must be signed with one of the keys
+        #[arg(long = "key", value_name = "KEY")]
+        keys: Vec<String>,
     },
     /// Print a completion script for a shell
     Completions {
