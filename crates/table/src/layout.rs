@@ -337,9 +337,16 @@ pub fn shorten(text: &str, width: usize) -> String {
     }
     let room = width.saturating_sub(1);
     let end = within(text.chars().rev(), room / 2);
-    let beginning = within(text.chars(), room - end.iter().map(|char| char.width().unwrap_or(0)).sum::<usize>());
+    let beginning = within(
+        text.chars(),
+        room - end.iter().map(|char| char.width().unwrap_or(0)).sum::<usize>(),
+    );
     let middle = (width > 0).then_some('…');
-    beginning.into_iter().chain(middle).chain(end.into_iter().rev()).collect()
+    beginning
+        .into_iter()
+        .chain(middle)
+        .chain(end.into_iter().rev())
+        .collect()
 }
 
 /// The first characters, as many as fit.
@@ -488,8 +495,14 @@ mod tests {
     #[test]
     fn a_name_keeps_both_ends() {
         assert_eq!(shorten("team-a/web", 10), "team-a/web");
-        assert_eq!(shorten("kubevirt/virt-launcher-database-0-x7k2p", 16), "kubevirt…0-x7k2p");
-        assert_eq!([0, 1, 2, 3].map(|width| shorten("abcdef", width)), ["", "…", "a…", "a…f"]);
+        assert_eq!(
+            shorten("kubevirt/virt-launcher-database-0-x7k2p", 16),
+            "kubevirt…0-x7k2p"
+        );
+        assert_eq!(
+            [0, 1, 2, 3].map(|width| shorten("abcdef", width)),
+            ["", "…", "a…", "a…f"]
+        );
     }
 
     #[test]
