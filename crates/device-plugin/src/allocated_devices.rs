@@ -23,66 +23,76 @@ pub(crate) struct AllocatedDevices {
     path: PathBuf,
     version: Option<Version>,
     numbers: BTreeSet<u32>,
-    /// How many devices the record had when it was first read; `None`: none, or it was not read yet.
-    at_first: Option<u32>,
-    /// What could not be read, and why, as it was last reported.
+    /// How many devices the record had when this program started; `None`: none, or there was no record.
+    at_start: Option<u32>,
+    /// Why the record could not be read, as it was last reported.
     problem: Option<String>,
 }
 
 impl AllocatedDevices {
     /// `folder`: kubelet's folder of plugins' sockets.
     pub(crate) fn new(folder: &Path) -> Self {
-        Self {
+        let mut devices = Self {
             path: folder.join(DEVICE_MANAGER_STATE),
             version: None,
             numbers: BTreeSet::new(),
-            at_first: None,
+            at_start: None,
             problem: None,
-        }
+        };
+        devices.at_start = devices.read_changed().and_then(|state| registered(&state));
+        devices
     }
 
-    /// How many devices kubelet's record had when this program first read it. kubelet's later records have what this program offered.
-    pub(crate) fn read_at_first(&mut self) -> Option<u32> {
-        self.read();
-        self.at_first
+    /// How many devices kubelet's record had when this program started. kubelet's later records have what this program offered.
+    pub(crate) fn at_start(&self) -> Option<u32> {
+        self.at_start
     }
 
     /// The numbers of the devices that pods have, some of which may have ended. The file is read where it is another one than before; one that
     /// cannot be read leaves what was known.
     pub(crate) fn read(&mut self) -> &BTreeSet<u32> {
-        let version = fs::metadata(&self.path).ok().map(|metadata| {
-            let (device, inode) = (metadata.dev(), metadata.ino());
-            (device, inode, metadata.mtime(), metadata.mtime_nsec())
-        });
-        if version.is_some() && version != self.version {
-            match read(&self.path) {
-                Ok(state) => {
-                    if self.version.is_none() {
-                        self.at_first = registered(&state);
+        self.read_changed();
+        &self.numbers
+    }
+
+    /// What the file says, if it is another one than before. A file that could not be opened or read is tried again; one of which the content is
+    /// wrong is not.
+    fn read_changed(&mut self) -> Option<DeviceManagerState> {
+        let metadata = fs::metadata(&self.path).ok()?;
+        let version = (metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec());
+        if self.version == Some(version) {
+            return None;
+        }
+        let problem = match read(&self.path) {
+            Ok(state) => {
+                self.version = Some(version);
+                match state {
+                    Ok(state) => {
+                        self.numbers = numbers(&state);
+                        self.problem = None;
+                        return Some(state);
                     }
-                    (self.version, self.problem) = (version, None);
-                    self.numbers = numbers(&state);
-                }
-                Err(problem) if self.problem.as_ref() == Some(&problem) => {}
-                Err(problem) => {
-                    tracing::warn!("{}: {problem}", self.path.display());
-                    self.problem = Some(problem);
+                    Err(problem) => problem,
                 }
             }
+            Err(error) => error.to_string(),
+        };
+        if self.problem.as_ref() != Some(&problem) {
+            tracing::warn!("{}: {problem}", self.path.display());
+            self.problem = Some(problem);
         }
-        &self.numbers
+        None
     }
 }
 
-fn read(path: &Path) -> Result<DeviceManagerState, String> {
+/// The inner error is what is wrong with the content.
+fn read(path: &Path) -> io::Result<Result<DeviceManagerState, String>> {
     let mut bytes = Vec::new();
-    let file = File::open(path).map(|file| file.take(MAX_RECORD_BYTES + 1));
-    let read: io::Result<usize> = file.and_then(|mut file| file.read_to_end(&mut bytes));
-    let size = read.map_err(|cause| cause.to_string())?;
-    if size as u64 > MAX_RECORD_BYTES {
-        return Err(format!("it is larger than {} MiB", MAX_RECORD_BYTES >> 20));
+    File::open(path)?.take(MAX_RECORD_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_RECORD_BYTES {
+        return Ok(Err(format!("it is larger than {} MiB", MAX_RECORD_BYTES >> 20)));
     }
-    DeviceManagerState::parse(&bytes).map_err(|cause| cause.to_string())
+    Ok(DeviceManagerState::parse(&bytes).map_err(|cause| cause.to_string()))
 }
 
 fn registered(state: &DeviceManagerState) -> Option<u32> {
@@ -137,5 +147,27 @@ mod tests {
         fs::write(&new, empty).unwrap();
         fs::rename(new, path).unwrap();
         assert!(allocated.read().is_empty());
+    }
+
+    #[test]
+    fn a_record_that_is_too_large_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(DEVICE_MANAGER_STATE);
+        File::create(&path).unwrap().set_len(MAX_RECORD_BYTES + 1).unwrap();
+        let mut allocated = AllocatedDevices::new(folder.path());
+        assert_eq!((allocated.at_start(), allocated.read().len()), (None, 0));
+        assert_eq!(allocated.problem.as_deref(), Some("it is larger than 2 MiB"));
+    }
+
+    #[test]
+    fn the_devices_of_this_resource_are_counted_and_none_is_no_number() {
+        let mut state = DeviceManagerState::default();
+        assert_eq!(registered(&state), None);
+        let ids = |ids: &[&str]| ids.iter().map(ToString::to_string).collect();
+        state.registered.insert("example.com/gpu".to_owned(), ids(&["gpu-0"]));
+        state.registered.insert(RESOURCE.to_owned(), ids(&[]));
+        assert_eq!(registered(&state), None);
+        state.registered.insert(RESOURCE.to_owned(), ids(&["vm-0", "vm-1"]));
+        assert_eq!(registered(&state), Some(2));
     }
 }

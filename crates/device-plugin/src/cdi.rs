@@ -39,7 +39,7 @@ impl CdiError {
 /// The file, and why it could not be written last.
 pub(crate) struct CdiFile {
     folder: PathBuf,
-    /// Containers get the name.
+    /// Whether containers get the name (the setting `device-plugin-cdi`).
     is_used: bool,
     problem: Mutex<Option<String>>,
 }
@@ -54,7 +54,8 @@ impl CdiFile {
         }
     }
 
-    /// Writes the file unless it says the same. Returns whether it names devices. A failure is in the journal once.
+    /// Writes the file unless it says the same. Returns whether containers get the name: it is used, and the file has it. A failure is in the
+    /// journal once.
     ///
     /// # Errors
     ///
@@ -73,7 +74,7 @@ impl CdiFile {
             tracing::warn!("container runtimes are not told the name {CDI_NAME}: {problem}");
         }
         *before = problem;
-        Ok(named)
+        Ok(named && self.is_used)
     }
 }
 

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_list_before_the_daemon_was_asked_unless_it_does_not_answer_for_3_s() {
+    fn there_is_no_list_before_the_daemon_has_answered_unless_its_silence_lasts() {
         let mut known = situation();
         known.settings.vms = Some(1);
         known.admission = Admission::unknown();

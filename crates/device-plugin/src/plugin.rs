@@ -70,12 +70,7 @@ pub(crate) async fn run(configuration: Configuration) -> Result<Infallible, Fata
     // Before kubelet starts a container again with the name that it got before.
     let (files, first) = offerer.look();
     let offers = watch::Sender::new(first);
-    let shared = Shared::new(
-        offers.subscribe(),
-        paths,
-        CdiFile::new(cdi_folder, settings.cdi),
-        settings.cdi,
-    );
+    let shared = Shared::new(offers.subscribe(), paths, CdiFile::new(cdi_folder, settings.cdi));
     shared.cdi.write(&files.devices).map_err(Fatal::Cdi)?;
     let follower = Follower {
         bus,
@@ -130,7 +125,7 @@ impl Offerer {
     ///
     /// # Errors
     ///
-    /// The folder of CDI files is read-only for this process.
+    /// The folder of CDI files is read-only for this process, and containers get the name of its device.
     async fn run(mut self, offers: &watch::Sender<Offer>, shared: &Arc<Shared>) -> Result<Infallible, Fatal> {
         loop {
             let (files, offer) = self.look();
@@ -163,7 +158,7 @@ impl Offerer {
             settings: &self.settings,
             admission: &admission,
             files: &files,
-            recorded: self.allocated.read_at_first(),
+            recorded: self.allocated.at_start(),
             allocated: self.allocated.read(),
             registered,
             online_cpus: online_cpus(Path::new(ONLINE_CPUS)),

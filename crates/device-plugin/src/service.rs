@@ -25,8 +25,6 @@ pub(crate) struct Shared {
     pub(crate) offer: watch::Receiver<Offer>,
     pub(crate) paths: Paths,
     pub(crate) cdi: CdiFile,
-    /// Whether containers get the name of the CDI file's device.
-    pub(crate) gives_cdi_name: bool,
     /// The peers of the open ListAndWatch streams.
     pub(crate) streams: watch::Sender<Vec<Peer>>,
     /// The kubelet that the plugin registered with; `None` before it has.
@@ -34,13 +32,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(offer: watch::Receiver<Offer>, paths: Paths, cdi: CdiFile, gives_cdi_name: bool) -> Arc<Self> {
+    pub(crate) fn new(offer: watch::Receiver<Offer>, paths: Paths, cdi: CdiFile) -> Arc<Self> {
         let (streams, kubelet) = (watch::Sender::new(Vec::new()), watch::Sender::new(None));
         Arc::new(Self {
             offer,
             paths,
             cdi,
-            gives_cdi_name,
             streams,
             kubelet,
         })
@@ -53,14 +50,14 @@ impl Shared {
         kubelet.is_some_and(|kubelet| self.streams.borrow().contains(&kubelet))
     }
 
-    /// Which files there are, as runtimes are told too. The flag says whether the CDI name can be used.
+    /// Which files there are, as runtimes are told too. The flag says whether containers get the CDI name.
     fn files(&self) -> (ContainerFiles, bool) {
         let files = ContainerFiles::read(&self.paths);
         let named = self.cdi.write(&files.devices).unwrap_or_else(|error| {
             tracing::warn!("the container gets its devices without a CDI name: {error}");
             false
         });
-        (files, named && self.gives_cdi_name)
+        (files, named)
     }
 
     /// Waits until the daemon admits VMs, but not for long.
@@ -178,7 +175,7 @@ mod tests {
             socket_folder: "/s".into(),
             devices: Vec::new(),
         };
-        let shared = Shared::new(offer, paths, CdiFile::new("/no/such/folder".into(), false), false);
+        let shared = Shared::new(offer, paths, CdiFile::new("/no/such/folder".into(), false));
         (offers, Service { shared, peer: Some(7) })
     }
 
