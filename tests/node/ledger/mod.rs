@@ -29,6 +29,8 @@ use crate::support::pods::{Pod, on_node, on_node_undoing};
 use crate::support::promise::{assert_isolated, describe, is_isolated, state};
 
 const DIRECTORY: &str = "/var/lib/stelia/ledger";
+/// Limit of the width of a certain count's interval, in switch-ins: what an idle kernel worker that ended in a quiet window leaves.
+const MAX_UNCERTAIN_RUNS: u64 = 8;
 /// Starts of the daemon whose entries fill a page of 4096 bytes: an entry has more than 150.
 const MAX_STARTS: usize = 30;
 
@@ -362,10 +364,20 @@ fn full(pod: &Pod) {
 }
 
 /// What holds on every kernel: also where VMs are contained, and where hist triggers are older.
+///
+/// A bound kernel thread that ends while the intruder runs leaves an interval for good: the intruder runs again then.
 pub fn a_contained_vms_intruder_is_booked_and_named(pod: &Pod) {
+    wait_booked(pod);
+    assert!(
+        (0..5).any(|_| is_contained_intruder_booked_with_certainty(pod)),
+        "a bound kernel thread ended each time"
+    );
+}
+
+/// Whether what other tasks ran is known but for a few runs. That it was booked and named is checked in any case.
+fn is_contained_intruder_booked_with_certainty(pod: &Pod) -> bool {
     let (own, vcpus) = (pod.exclusive(), pod.threads().vcpus);
     let cpu = own.iter().next().expect("a CPU");
-    wait_booked(pod);
     noise::start(&own);
     let foreign = || noise::foreign(&noise::recorded(&own), &vcpus);
     let sum = |of: &noise::Switches| -> u64 { of.values().map(|times| u64::from(*times)).sum() };
@@ -422,6 +434,5 @@ pub fn a_contained_vms_intruder_is_booked_and_named(pod: &Pod) {
     assert!(traced >= intruder::TIMES, "it did not intrude: {seen:?}");
     assert_eq!(named, traced, "{attribution:#?}");
     assert!(booked.most >= late - early && booked.least <= all, "{after:#?}");
-    // As certain as an idle kernel worker that ended leaves it.
-    assert!(booked.most - booked.least <= 8, "{booked:?}");
+    booked.most - booked.least <= MAX_UNCERTAIN_RUNS
 }
