@@ -66,6 +66,21 @@ impl Readings {
         });
         work.await.map_err(ErrorKind::Failed.context("a reading"))?
     }
+
+    /// Wait for work of the engine when it is its turn: what it reads for these calls takes at most a third of its time.
+    ///
+    /// # Errors
+    /// The work's own.
+    pub(super) async fn in_turn<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let turn = self.turn.clone().acquire_owned().await;
+        let turn = turn.map_err(ErrorKind::Failed.context("a reading"))?;
+        let _turn = Turn {
+            turn: Some(turn),
+            began: Instant::now(),
+            runtime: Handle::current(),
+        };
+        work.await
+    }
 }
 
 /// A turn that ends some time after it is dropped.
@@ -224,6 +239,20 @@ mod tests {
         reading(readings).await.unwrap();
         assert_eq!(most.load(Ordering::SeqCst), 1);
         assert!(beats > 20, "{beats}");
+    }
+
+    #[tokio::test]
+    async fn work_of_the_engine_waits_for_its_turn_and_for_the_pause_after_the_last() {
+        let readings = Readings::default();
+        let pause = Duration::from_millis(30);
+        let work = || async {
+            tokio::time::sleep(pause).await;
+            Ok(())
+        };
+        let began = Instant::now();
+        readings.in_turn(work()).await.unwrap();
+        readings.in_turn(work()).await.unwrap();
+        assert!(began.elapsed() >= pause * (2 + PAUSE_FACTOR), "{:?}", began.elapsed());
     }
 
     #[tokio::test]

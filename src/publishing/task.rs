@@ -217,11 +217,13 @@ impl Task {
             .host
             .as_ref()
             .ok_or("the host was not read: steliad's journal has why")?;
+        let ready = node::ready(&self.published, host.known.as_ref().err(), &host.object);
         let publication = Publication {
             version: VERSION,
             node: host.name.clone()?,
-            ready: node::ready(&self.published, host.known.as_ref().err(), &host.object),
             object: host.object.as_ref().ok().cloned(),
+            summary: Some(node::summary(&self.published, &ready)),
+            ready,
             pods: self.pods.clone(),
             events: self.log.events().to_vec(),
         };

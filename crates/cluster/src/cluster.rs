@@ -7,7 +7,7 @@ use kube::core::{Selector, SelectorExt};
 
 use crate::chooser::Chooser;
 use crate::eligible::Used;
-use crate::objects::{NodeObject, Objects, PodKey, PodObject, Problems, RawObjects, Report};
+use crate::objects::{IsolationCondition, NodeObject, Objects, PodKey, PodObject, Problems, RawObjects, Report};
 
 /// A node with everything that is known about it.
 #[derive(Debug)]
@@ -30,8 +30,20 @@ pub struct Cluster {
     pub problems: Problems,
     /// The pods by UID: namespace and name, and how many CPUs they have of their own.
     pub pods: BTreeMap<String, (PodKey, u64)>,
+    /// The pods that have not ended and whose VM is known from the pod itself: by its resource, or by what its node's publisher wrote.
+    pub vms: Vec<VmPod>,
     /// Empty where nobody asked for it.
     pub whole: RawObjects,
+}
+
+/// A pod with a VM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmPod {
+    pub key: PodKey,
+    pub uid: String,
+    /// `None` while it waits for a node.
+    pub node: Option<String>,
+    pub isolation: Option<IsolationCondition>,
 }
 
 /// Which nodes a command is about.
@@ -86,11 +98,20 @@ impl Cluster {
         if let Some(selector) = chosen.selector {
             members.retain(|member| member.node.as_ref().is_some_and(|node| selector.matches(&node.labels)));
         }
+        let is_vm = |pod: &PodObject| !pod.ended && (pod.has_vm_resource || pod.isolation.is_some());
+        let vms = pods.iter().filter(|(_, pod)| is_vm(pod)).map(|(key, pod)| VmPod {
+            key: key.clone(),
+            uid: pod.uid.clone(),
+            node: pod.node.clone(),
+            isolation: pod.isolation.clone(),
+        });
+        let vms = vms.collect();
         let by_uid = |(key, pod): (PodKey, PodObject)| (pod.uid, (key, pod.own_cpus));
         Ok(Self {
             members,
             has_nodes,
             problems,
+            vms,
             whole: whole.unwrap_or_default(),
             pods: pods.into_iter().map(by_uid).collect(),
         })

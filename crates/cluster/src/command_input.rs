@@ -16,6 +16,13 @@ pub(crate) fn nodes(cli: &Cli, names: &[String], chosen: &BySelector) -> Result<
     cluster(objects, names, chosen, None)
 }
 
+/// The nodes and all pods.
+pub(crate) fn vms(cli: &Cli, chosen: &BySelector) -> Result<Cluster, Failure> {
+    let wanted = ObjectSelection { pods: true, pod: None };
+    let objects = read(cli, wanted, false, chosen, None)?;
+    cluster(objects, &[], chosen, None)
+}
+
 /// A pod of the cluster, as it is named.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PodReference<'a> {

@@ -9,7 +9,7 @@
 //! | [`chooser`] | what a node's CPUs have room for, by who chooses them |
 //! | [`eligible`] | labels, taints and requests |
 //! | [`pod_request`], [`verdict`] | a pod, and a node's answer to it |
-//! | [`nodes`], [`map`], [`why`], [`plan`], [`rebalance`] | a command each: a value that serializes and renders as text |
+//! | [`nodes`], [`map`], [`vms`], [`health`], [`ledger`], [`why`], [`plan`], [`rebalance`] | a command each: a value that serializes and renders as text |
 
 mod apiserver;
 pub mod chooser;
@@ -18,6 +18,8 @@ pub mod cluster;
 mod command_input;
 pub mod eligible;
 mod files;
+pub mod health;
+pub mod ledger;
 pub mod map;
 pub mod nodes;
 pub mod objects;
@@ -26,6 +28,7 @@ pub mod pod_request;
 pub mod rebalance;
 mod selector;
 pub mod verdict;
+pub mod vms;
 pub mod why;
 
 use std::io::{self, Write};
@@ -36,10 +39,13 @@ use clap_complete::CompleteEnv;
 use stelia_table::{PrintError, now, printable};
 
 use cli::{Cli, Command};
+use health::{Health, NodeFilter};
+use ledger::Ledger;
 use map::Map;
 use nodes::Nodes;
 use plan::Plan;
 use rebalance::{Rebalance, RebalanceLimits};
+use vms::{VmFilter, Vms};
 use why::WhyAnswer;
 
 /// Why a command failed. The exit code follows from the variant.
@@ -96,6 +102,37 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             let nodes = Nodes::of(&command_input::nodes(cli, &[], chosen)?, now());
             output_options.print(&Map::of(&nodes, *rows as usize))
         }
+        Command::Vms {
+            patterns,
+            namespace,
+            states,
+            sort,
+            chosen,
+        } => {
+            let filter = VmFilter {
+                patterns: patterns.clone(),
+                namespace: namespace.clone(),
+                states: states.clone(),
+            };
+            let cluster = command_input::vms(cli, chosen)?;
+            let vms = Vms::of(&cluster, &filter, *sort, chosen.selector.is_none(), now());
+            match vms.vms.is_empty() && !patterns.is_empty() {
+                true => Err(Failure::NoSuchPod("no VM fits".to_owned())),
+                false => output_options.print(&vms),
+            }
+        }
+        Command::Health {
+            names,
+            states,
+            sort,
+            chosen,
+        } => {
+            let filter = NodeFilter {
+                states: states.clone(),
+                order: *sort,
+            };
+            output_options.print(&Health::of(&command_input::nodes(cli, names, chosen)?, &filter))
+        }
         Command::Why {
             pod,
             namespace,
@@ -139,9 +176,35 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             };
             output_options.print(&Rebalance::of(&pod_request, &cluster, may))
         }
+        Command::Ledger {
+            directories,
+            vms,
+            month,
+            keys,
+        } => {
+            let mut rings = Vec::new();
+            for argument in directories {
+                rings.extend(ledger::of_argument(argument).map_err(Failure::Other)?);
+            }
+            let (since_us, until_us) = month.map_or((0, u64::MAX), ledger::Month::period);
+            let rings: Vec<ledger::ReadRing> = rings.iter().map(|ring| ring.read(since_us, until_us, keys)).collect();
+            match Ledger::of(&rings, vms, (since_us, until_us), now()) {
+                Some(ledger) => output_options.print(&ledger),
+                None => Err(Failure::NoSuchPod(no_vm(&rings))),
+            }
+        }
         Command::Completions { shell } => stelia_table::completion_script("stelia-cluster", shell)
             .map_err(|cause| Failure::Other(format!("completions for {shell}: {cause}"))),
     }
+}
+
+/// That no ring has a VM, with the rings that could not be read.
+fn no_vm(rings: &[ledger::ReadRing]) -> String {
+    let wrong = rings.iter().filter_map(|ring| {
+        let problem = ring.problem.as_ref()?;
+        Some(format!("; {}: {problem}", ring.node))
+    });
+    format!("no ring has such a VM in this period{}", wrong.collect::<String>())
 }
 
 /// Prints the outcome and turns it into the exit code.

@@ -40,6 +40,10 @@ pub struct Row {
     pub vms: Option<u64>,
     /// Those of them whose instance is a container without a VM; null where that is not published.
     pub containers: Option<u64>,
+    /// steliad's version; null where it is not published.
+    pub version: Option<String>,
+    /// Instances with a reason of degradation; null where that is not published.
+    pub degraded: Option<u64>,
     pub written_us: Option<u64>,
     pub warnings: Vec<String>,
     #[serde(skip)]
@@ -65,7 +69,7 @@ pub struct Nodes {
 }
 
 /// The columns of the table.
-pub const COLUMNS: [Column<Row>; 14] = [
+pub const COLUMNS: [Column<Row>; 16] = [
     column("NODE", |row: &Row| row.name.clone()).yields(1),
     column("READY", |row: &Row| yes_or_no(row.ready)).means(|row| match row.ready {
         Some(true) => Meaning::Good,
@@ -89,6 +93,14 @@ pub const COLUMNS: [Column<Row>; 14] = [
     column("LARGEST", |row: &Row| number(row.largest_vm_cpus)).right(),
     column("VMS", |row: &Row| number(row.vms)).right(),
     column("CONTAINERS", |row: &Row| number(row.containers)).wide().right(),
+    column("DEGRADED", |row: &Row| number(row.degraded))
+        .wide()
+        .right()
+        .means(|row| match row.degraded {
+            Some(1..) => Meaning::Attention,
+            _ => Meaning::Plain,
+        }),
+    column("VERSION", |row: &Row| row.version.clone().unwrap_or_default()).wide(),
     column("AGE", |row: &Row| row.age.clone().unwrap_or_default()).wide(),
     column("WARNINGS", |row: &Row| row.warnings.join("; "))
         .yields(4)
@@ -151,6 +163,8 @@ impl Row {
         };
         row.profile = Some(stored.profile.name());
         row.cpu_source = chooser.name();
+        row.version = stored.summary.as_ref().map(|summary| excerpt::name(&summary.version));
+        row.degraded = stored.summary.as_ref().map(|summary| summary.degraded);
         row.written_us = report.written_us;
         row.age = report.written_us.map(|written| age(now_us.saturating_sub(written)));
         row.warnings.extend(stored.warnings.iter().cloned());
@@ -251,7 +265,7 @@ fn by_node(topology: &Topology, free: &CpuSet) -> Vec<Numa> {
 }
 
 /// As kubectl prints ages: `5s`, `12m`, `3h`, `9d`.
-fn age(microseconds: u64) -> String {
+pub(crate) fn age(microseconds: u64) -> String {
     let seconds = microseconds / 1_000_000;
     match seconds {
         0..120 => format!("{seconds}s"),

@@ -4,9 +4,7 @@ use kubelet_planner::{Amounts, ContainerKind, Pod, manifest};
 use serde_json::Value;
 use stelia_allocator::evaluate::{Request, SchedulerOptions};
 use stelia_allocator::{AllocationRequest, koordinator};
-use stelia_kubelet::config::yaml_options;
 use stelia_placement_rules::request::{self, QOS_CLASS};
-use stelia_text::excerpt;
 
 use crate::objects::{PodDetails, PodKey, PodSpec, Status, with_overhead};
 
@@ -26,6 +24,8 @@ pub struct PodRequest {
     pub allocation: AllocationRequest,
     /// The status of a pod of the cluster.
     pub status: Status,
+    /// What was assumed to make the pod of a template.
+    pub assumed: Vec<String>,
 }
 
 impl PodRequest {
@@ -45,28 +45,22 @@ impl PodRequest {
         .with_uid())
     }
 
-    /// The only Pod of a manifest, or the one with this name.
+    /// The only pod of a manifest, or the one with this name: a Pod, or an object with the template of one.
     ///
     /// # Errors
     /// There is none, or it is not understood.
     pub fn of_manifest(text: &str, name: Option<&str>, allocation: &AllocationRequest) -> Result<Self, String> {
         // Which of the documents it is, and whether the API server would take its resources.
-        let (found, _) = manifest::read(text, name).map_err(|cause| cause.to_string())?;
-        let documents: Vec<Value> = match serde_json::from_str(text) {
-            Ok(document) => vec![document],
-            Err(_) => serde_saphyr::from_multiple_with_options(text, yaml_options())
-                .map_err(|cause| excerpt::cause(&cause))?,
-        };
-        let is_it = |document: &&Value| {
-            let metadata = &document["metadata"];
-            let own = metadata["name"].as_str().or(metadata["generateName"].as_str());
-            document["kind"] == "Pod" && own.unwrap_or_default() == found
-        };
-        let mut document = documents.iter().find(is_it).cloned().unwrap_or_default();
+        let found = manifest::described(text, name).map_err(|cause| cause.to_string())?;
+        let mut document = found.document;
         // A manifest may leave the name to the API server.
-        document["metadata"]["name"] = Value::String(found.clone());
+        document["metadata"]["name"] = Value::String(found.name.clone());
         let asked = PodDetails::read(&document.to_string())?;
-        Self::of(found, asked, allocation)
+        let pod_request = Self::of(found.name, asked, allocation)?;
+        Ok(Self {
+            assumed: found.assumed,
+            ..pod_request
+        })
     }
 
     /// A pod of the cluster, by the text of its object.

@@ -104,6 +104,7 @@ impl WhyAnswer {
 /// What the answer takes for granted.
 pub(crate) fn assumed(pod_request: &PodRequest, cluster: &Cluster, verdicts: &[Verdict]) -> Vec<String> {
     let mut assumed = vec![ASSUMED.to_owned()];
+    assumed.extend(pod_request.assumed.iter().cloned());
     if !cluster.has_nodes {
         assumed.push("no Nodes were read: labels, taints and what pods request are not looked at".to_owned());
     }

@@ -70,6 +70,8 @@ fn every_member_that_is_printed_is_documented() {
         ("JSON of nodes", &["nodes"][..]),
         ("JSON of map", &["map"]),
         ("JSON of map", &["map", "--rows=2"]),
+        ("JSON of vms", &["vms"]),
+        ("JSON of health", &["health"]),
         ("JSON of why", &["why", "team-a/big"]),
         ("JSON of why", &["why", "-f", "vm.yaml"]),
         ("JSON of plan", &["plan", "-f", "vm.yaml", "--until-full"]),
@@ -100,18 +102,23 @@ fn the_man_page_says_what_help_says() {
     let mut command = Cli::command();
     command.build();
     let groups = [
-        ("Cluster", &["nodes", "map"][..]),
+        ("Cluster", &["nodes", "map", "vms", "health"][..]),
         ("Pods", &["why", "plan", "rebalance"]),
+        ("Accounts", &["ledger"]),
         ("Shell", &["completions"]),
     ];
     let page = filled(&page, "options", &command::options(&command, true));
     let page = filled(&page, "commands", &command::grouped(&command, &groups));
     let page = filled(&page, "exit codes", &command::section(&command, "Exit codes"));
     hold("stelia-cluster.1", &page);
-    for column in stelia_cluster::nodes::COLUMNS {
-        let heading = column.heading();
+    let headings = [
+        stelia_cluster::nodes::COLUMNS.map(|column| column.heading()).to_vec(),
+        stelia_cluster::vms::COLUMNS.map(|column| column.heading()).to_vec(),
+        stelia_cluster::health::COLUMNS.map(|column| column.heading()).to_vec(),
+    ];
+    for heading in headings.concat() {
         assert!(
-            page.contains(&format!(".B {heading}\n")),
+            page.contains(&format!("B {heading}\n")) || page.contains(&format!("B {heading}\\fR")),
             "the column {heading} is not explained"
         );
     }

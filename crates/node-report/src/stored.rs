@@ -12,6 +12,7 @@ use serde_json::Value;
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::Quantity;
 use stelia_kubelet::{PodName, PodUid};
+use stelia_publication::SUMMARY;
 use stelia_text::excerpt;
 
 use crate::annotations::{ALLOCATOR, CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, POD_CPU_ALLOCS, WARNINGS};
@@ -22,6 +23,7 @@ use crate::profile::Profile;
 use crate::{Alignment, Facts, MANAGED_BY, labels, name};
 use amounts::amounts;
 pub use object::{StoredAttribute, StoredCost, StoredObject, StoredResource, StoredZone};
+pub use stelia_publication::Summary;
 
 /// The attribute in which a node says that it must not be used, and why, in a word; who publishes the object sets it.
 pub const STATE: &str = "isolation.stelia.io/state";
@@ -51,6 +53,8 @@ pub struct Stored {
     pub holders: Vec<Holder>,
     /// [`STATE`].
     pub state: Option<String>,
+    /// The node's version, readiness and counts of instances, where the publisher writes them ([`SUMMARY`]).
+    pub summary: Option<Summary>,
     /// Who is named as the object's writer (`app.kubernetes.io/managed-by`).
     pub manager: Option<String>,
     /// The writer's warnings.
@@ -128,7 +132,11 @@ impl Stored {
             alignment: None,
             zones: amounts(&zones)?,
             holders: Vec::new(),
-            state: value_of(&attributes, STATE),
+            // v1alpha1 has no attributes: there both are annotations.
+            state: value_of(&attributes, STATE).or_else(|| annotations.get(STATE).cloned()),
+            summary: value_of(&attributes, SUMMARY)
+                .or_else(|| annotations.get(SUMMARY).cloned())
+                .and_then(|text| serde_json::from_str(&text).ok()),
             manager: labels.get(MANAGED_BY.0).cloned(),
             warnings: annotations.get(WARNINGS).map(|text| warnings(text)).unwrap_or_default(),
             problem: None,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::adopt::RULE_KEYS;
 use crate::settings::KEYS;
-use crate::{AdoptPlacement, AdoptRule, AdoptTree, Fragment, Isolation, Loaded, Pattern, ReadyMade, Settings, load};
+use crate::{AdoptPlacement, AdoptRule, Fragment, Isolation, Loaded, Pattern, ReadyMade, Settings, TreeChoice, load};
 
 fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -188,7 +188,7 @@ fn a_ready_made_rule_is_asked_for_by_name_and_its_keys_may_be_changed() {
             panic!("{which:?}");
         };
         assert_eq!(*rule, AdoptRule::ready_made(which).unwrap());
-        assert_eq!((rule.name.as_str(), rule.tree), (which.name(), AdoptTree::Auto));
+        assert_eq!((rule.name.as_str(), rule.tree), (which.name(), TreeChoice::Auto));
         let keeps = matches!(which, ReadyMade::KubeVirt | ReadyMade::Libvirt);
         assert_eq!(rule.placement == AdoptPlacement::Keep, keeps);
         assert!(rule.container_may_refuse);
@@ -197,7 +197,7 @@ fn a_ready_made_rule_is_asked_for_by_name_and_its_keys_may_be_changed() {
     let changed = &rules(text).unwrap()[0];
     assert_eq!(words(&changed.namespaces), ["team-*"]);
     assert_eq!(words(&changed.pods), ["virt-launcher-*"]);
-    assert_eq!((changed.placement.name(), changed.tree), ("linear", AdoptTree::Slice));
+    assert_eq!((changed.placement.name(), changed.tree), ("linear", TreeChoice::Slice));
     let own = "[[adopt]]\nname = \"mine\"\nvmm = [\"my-vmm\"]\nthreads = \"cpu-{n}\"";
     let own = &rules(own).unwrap()[0];
     assert_eq!((words(&own.pods), own.threads.index("cpu-3")), (vec!["*"], Some(3)));

@@ -19,7 +19,7 @@ use crate::explain_and_check::verify::Required;
 use crate::integration::node_topology::TopologyOptions;
 use crate::plan::evaluate::EvaluateOptions;
 use crate::plan::plan::PlanOptions;
-use crate::shared::daemon::{Failure, vms};
+use crate::shared::daemon::{Failure, Selection, vms};
 use crate::shared::output::{Form, OutputOptions, TextStyle};
 
 const AFTER_HELP: &str = "\
@@ -27,8 +27,9 @@ const AFTER_HELP: &str = "\
 steliactl(1) explains every column and event.
 
 VM is the namespace/name of the VM's pod as `list` prints it, the pod's name,
-the pod's UID, or the beginning of the UID. A name or the beginning of a UID
-must be unambiguous.
+the name of a KubeVirt VM, the pod's UID, or the beginning of the UID, and must
+be unambiguous. PATTERN is any of these, the beginning of a name, or a pattern
+with *, ? or [a-z], and selects every VM that fits.
 
 Exit codes:
   0    success; also when a signal or the end of the reader ends monitor, top,
@@ -37,15 +38,15 @@ Exit codes:
        refused; or a check of the command fails:
        doctor: a check fails
        verify: a promise does not hold, or a VM has less than is required
-       quiet: interrupts or kernel threads remain on VMs' CPUs, or this is
-       unknown
+       quiet: a device interrupt fires on VMs' CPUs, a kernel thread could not
+       be moved off them, or this is unknown
        ledger verify: the ring was changed, or nothing that was given vouches
        for it
        evaluate: a pod does not fit
        plan: the pod is not admitted, kubelet would not start, or the answer
        is unknown
   2    wrong usage, or VM matches more than one instance
-  3    no such instance
+  3    no such instance, or PATTERN matches none
   255  with -H: ssh failed
 
 Standard output has data only; messages go to standard error. Output longer
@@ -128,17 +129,18 @@ impl Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Show the node: daemon, instances, pools, drift, last pass
-    Status,
+    ///
+    /// With PATTERN, -n or --state, shows these VMs and, of the node's lines, those that concern them.
+    Status(Selection),
     /// List the instances
-    List,
-    /// Show one instance and all its threads
+    List(Selection),
+    /// Show instances and all their threads
     ///
     /// Shows the properties of the instance, the NUMA nodes of its memory and devices, how much of that is remote from its CPUs,
     /// and each thread with the CPUs on which it may run. VFIO devices are shown to root only.
     Show {
-        /// The VM's pod, given as namespace/name, name, UID or the beginning of the UID
-        #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
-        vm: String,
+        #[command(flatten)]
+        selection: Selection,
         /// Also show on which NUMA nodes the mapped pages of each process are (root only). The kernel walks all page tables of the
         /// process for this, which takes seconds for a large VM without huge pages
         #[arg(long)]
@@ -157,8 +159,11 @@ pub(crate) enum Command {
     Evaluate(EvaluateOptions),
     /// Show the load of vCPU threads and what disturbs them, live
     ///
-    /// Press h for a list of the keys.
+    /// VMs with a problem come first. Press h for a list of the keys.
+    #[command(mut_arg("namespace", |arg| arg.short(None::<char>)))]
     Top {
+        #[command(flatten)]
+        selection: Selection,
         /// Print plain tables. This is the default without a terminal and with --json
         #[arg(short, long)]
         batch: bool,
@@ -171,8 +176,9 @@ pub(crate) enum Command {
     },
     /// Print changes as they happen, one event per line
     ///
-    /// Prints the daemon's signals until interrupted.
-    Monitor,
+    /// Prints the daemon's signals until interrupted. With PATTERN or -n, only events of these VMs; with --state, only changes to
+    /// these states.
+    Monitor(Selection),
     /// Compare every promise with the kernel and repair differences
     Reconcile {
         /// Only print the steps with which a pass would begin
@@ -209,9 +215,8 @@ pub(crate) enum Command {
     /// Counts the VMs by state and compares every promise of these states with the kernel. Changes nothing. Also prints VMs that
     /// have more than a tenth of their memory, and more than 64 MiB, on other NUMA nodes than their CPUs.
     Verify {
-        /// Check only this VM, given as namespace/name, name, UID or the beginning of the UID. Default: all
-        #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
-        vm: Option<String>,
+        #[command(flatten)]
+        selection: Selection,
         /// Also fail if the state of a VM is less than this
         #[arg(long, value_name = "STATE")]
         require: Option<Required>,
@@ -262,8 +267,10 @@ pub(crate) enum Command {
     /// Draw the node: every CPU with its owner
     ///
     /// Shows sockets, NUMA nodes, L3 caches, cores and CPUs, marks each CPU with its owner and the owner's state, and lists the
-    /// devices of VMs.
+    /// devices of VMs. With PATTERN, -n or --state, the CPUs of other pods have no mark of their own.
     Map {
+        #[command(flatten)]
+        selection: Selection,
         /// Write an SVG picture to FILE instead. Without FILE, or if FILE is -, writes to standard output
         #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", conflicts_with_all = ["html", "json"])]
         svg: Option<PathBuf>,
@@ -334,7 +341,7 @@ impl Command {
                 Some("there is no table of this: -o json or yaml")
             }
             (
-                Self::List
+                Self::List(_)
                 | Self::Show { .. }
                 | Self::Verify { .. }
                 | Self::Rebind { .. }

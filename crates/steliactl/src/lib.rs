@@ -34,6 +34,7 @@ mod tests;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
@@ -113,21 +114,27 @@ async fn run(
             None => evaluate::online(&client().await?, asked).await?,
         }),
         Command::Adopt { .. } => output_options.print(&adopt::gather(root, roots)?),
-        Command::Status => output_options.print(&status::Status::of(&client().await?.describe().await?)),
-        Command::List => {
+        Command::Status(selection) => {
+            output_options.print(&status::Status::selected(client().await?.describe().await?, selection)?)
+        }
+        Command::List(selection) => {
             let client = client().await?;
             // A pod may not ask for it, and has nothing there.
             let described = client.describe_running().await.unwrap_or_default();
-            output_options.print(&list::Instances::of(
-                client.instances().await?,
-                described.node.unadopted,
-            ))
+            let unadopted = if selection.is_all() {
+                described.node.unadopted
+            } else {
+                Arc::default()
+            };
+            let instances = selection.of_listed(client.instances().await?)?;
+            output_options.print(&list::Instances::of(instances, unadopted))
         }
-        Command::Show { vm, numa_maps } => {
-            output_options.print(&show::gather(&client().await?, roots, vm, *numa_maps).await?)
+        Command::Show { selection, numa_maps } => {
+            output_options.print(&show::gather(&client().await?, roots, selection, *numa_maps).await?)
         }
-        Command::Map { svg, html } => {
-            let map = map::gather(&client().await?.describe().await?, roots);
+        Command::Map { selection, svg, html } => {
+            let described = client().await?.describe().await?;
+            let map = map::gather(&described, roots).only(selection.among(&described)?.as_ref());
             match (svg, html) {
                 (Some(path), _) => map::write(map.svg(), path),
                 (None, Some(path)) => map::write(map.html(), path),
@@ -143,10 +150,10 @@ async fn run(
         Command::Describe => describe::run(&client().await?, output_options.form).await,
         Command::NodeTopology(asked) => node_topology::run(&client().await?, asked, output_options).await,
         Command::Report { seconds } => {
-            output_options.print(&report::gather(&client().await?, roots, root, *seconds).await?)
+            output_options.print(&report::gather(client().await, roots, root, *seconds).await)
         }
-        Command::Verify { vm, require } => {
-            output_options.print(&verify::gather(&client().await?, vm.as_deref(), *require).await?)
+        Command::Verify { selection, require } => {
+            output_options.print(&verify::gather(&client().await?, selection, *require).await?)
         }
         Command::Ledger(asked) => ledger::run(asked, client, roots, output_options).await,
         Command::Quiet { vm } => output_options.print(&quiet::gather(&client().await?, roots, vm.as_deref()).await?),
@@ -159,18 +166,18 @@ async fn run(
         }
         Command::Deregister { vm } => output_options.print(&deregister::gather(&client().await?, vm).await?),
         Command::Reload => output_options.print(&reload::gather(&client().await?).await?),
-        Command::Top { batch, count, delay } => {
+        Command::Top {
+            selection,
+            batch,
+            count,
+            delay,
+        } => {
             let (count, delay) = (*count, *delay);
-            top::run(
-                &client().await?,
-                roots,
-                *batch,
-                top::Pace { count, delay },
-                output_options,
-            )
-            .await
+            let client = client().await?;
+            let source = top::Source::of(&client, roots, selection).await?;
+            top::run(&source, *batch, top::Pace { count, delay }, output_options).await
         }
-        Command::Monitor => monitor::run(&client().await?, output_options.form).await,
+        Command::Monitor(selection) => monitor::run(&client().await?, selection, output_options.form).await,
     }
 }
 

@@ -1,4 +1,5 @@
-//! Tables: columns are declared once, and on a terminal they are cut to its width and coloured by meaning.
+//! Tables: columns are declared once, and on a terminal they are laid out for its width and coloured by meaning: sentences are
+//! wrapped, names are shortened in the middle, and everything else is cut at its end.
 
 use std::fmt::Display;
 use std::io::IsTerminal;
@@ -11,6 +12,11 @@ use crate::printable;
 const COLUMN_GAP: usize = 2;
 /// A column is not cut below this width while another one can be cut.
 const MIN_COLUMN_WIDTH: usize = 8;
+/// The same for a column of names: less of both ends does not tell pods apart.
+const MIN_NAME_WIDTH: usize = 16;
+/// Sentences are wrapped to this width before any other column is cut, and to [`MIN_SENTENCE_WIDTH`] after that.
+const SENTENCE_WIDTH: usize = 24;
+const MIN_SENTENCE_WIDTH: usize = 16;
 
 /// How text is laid out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,7 +25,7 @@ pub struct TextStyle {
     pub legend: bool,
     /// Whether the columns of `-o wide` are shown.
     pub wide: bool,
-    /// Columns to which lines are cut; `None`: nothing is cut.
+    /// Columns within which lines are laid out; `None`: nothing is cut or wrapped.
     pub width: Option<usize>,
     pub coloured: bool,
 }
@@ -98,12 +104,42 @@ impl Meaning {
     }
 }
 
+/// What happens to a text that is wider than its column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    Cut,
+    /// The middle is left out.
+    Shorten,
+    /// It continues on the next line.
+    Wrap,
+}
+
+impl Fit {
+    /// The width below which the column is not narrowed while another one can be.
+    const fn least(self) -> usize {
+        match self {
+            Self::Cut => MIN_COLUMN_WIDTH,
+            Self::Shorten => MIN_NAME_WIDTH,
+            Self::Wrap => MIN_SENTENCE_WIDTH,
+        }
+    }
+
+    fn lines(self, text: &str, width: usize) -> Vec<String> {
+        match self {
+            Self::Cut => vec![cut(text, width)],
+            Self::Shorten => vec![shorten(text, width)],
+            Self::Wrap => wrap(text, width),
+        }
+    }
+}
+
 /// A column of a table with rows of type `T`.
 pub struct Column<T> {
     heading: &'static str,
     right: bool,
     wide: bool,
     yields: u8,
+    fit: Fit,
     /// What stands for an empty value.
     empty: &'static str,
     cell: fn(&T) -> String,
@@ -117,6 +153,7 @@ pub const fn column<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<
         right: false,
         wide: false,
         yields: 0,
+        fit: Fit::Cut,
         empty: "-",
         cell,
         meaning: |_| Meaning::Plain,
@@ -137,6 +174,19 @@ impl<T> Column<T> {
     /// Shown with `-o wide` only.
     pub const fn wide(self) -> Self {
         Self { wide: true, ..self }
+    }
+
+    /// A column of sentences: on a narrow terminal they are wrapped and lose nothing.
+    pub const fn wraps(self) -> Self {
+        Self { fit: Fit::Wrap, ..self }
+    }
+
+    /// A column of names whose ends tell them apart: on a narrow terminal their middle is left out.
+    pub const fn shortens(self) -> Self {
+        Self {
+            fit: Fit::Shorten,
+            ..self
+        }
     }
 
     /// On a narrow terminal the columns with the highest rank are cut first, and those without one last.
@@ -189,48 +239,126 @@ pub fn table<'a, T: 'a>(
     let widest = |at: usize| lines.iter().map(|line| line[at].text.width()).max().unwrap_or(0);
     let mut widths: Vec<usize> = (0..columns.len()).map(widest).collect();
     if let Some(width) = style.width {
-        let ranks: Vec<u8> = columns.iter().map(|column| column.yields).collect();
-        shrink(&mut widths, &ranks, width);
+        let kinds: Vec<(Fit, u8)> = columns.iter().map(|column| (column.fit, column.yields)).collect();
+        shrink(&mut widths, &kinds, width);
     }
-    let line = |cells: &Vec<Cell>| {
-        let mut line = String::new();
+    lines.iter().map(|cells| row(cells, &columns, &widths, style)).collect()
+}
+
+/// A row, on as many lines as its longest sentence has.
+fn row<T>(cells: &[Cell], columns: &[&Column<T>], widths: &[usize], style: TextStyle) -> String {
+    let texts = cells.iter().zip(columns).zip(widths);
+    let texts: Vec<Vec<String>> = texts
+        .map(|((cell, column), width)| column.fit.lines(&cell.text, *width))
+        .collect();
+    let height = texts.iter().map(Vec::len).max().unwrap_or(0);
+    let mut row = String::new();
+    for at in 0..height {
         let mut pending = 0;
-        for ((cell, column), width) in cells.iter().zip(&columns).zip(&widths) {
-            let text = cut(&cell.text, *width);
-            let blanks = width - text.width();
+        for (((cell, lines), column), width) in cells.iter().zip(&texts).zip(columns).zip(widths) {
+            let text = lines.get(at).map_or("", String::as_str);
+            let blanks = width.saturating_sub(text.width());
             let (before, after) = if column.right { (blanks, 0) } else { (0, blanks) };
             // Nothing stands behind the last text.
             if !text.is_empty() {
-                line.extend(std::iter::repeat_n(' ', pending + before));
-                line += &cell.meaning.paint(&text, style);
+                row.extend(std::iter::repeat_n(' ', pending + before));
+                row += &cell.meaning.paint(text, style);
                 pending = 0;
             } else {
                 pending += before;
             }
             pending += after + COLUMN_GAP;
         }
-        line + "\n"
-    };
-    lines.iter().map(line).collect()
+        row.push('\n');
+    }
+    row
 }
 
-/// Takes from the columns what does not fit into `width`: from those of the highest rank first, of these always from the
-/// widest one.
-fn shrink(widths: &mut [usize], ranks: &[u8], width: usize) {
+/// Takes from the columns what does not fit into `width`, in rounds, in each always from the widest one: from sentences, which only
+/// take more lines; from the columns of the highest rank; from sentences again; and from the columns without a rank.
+fn shrink(widths: &mut [usize], kinds: &[(Fit, u8)], width: usize) {
     let gaps = COLUMN_GAP * widths.len().saturating_sub(1);
     let mut over = (widths.iter().sum::<usize>() + gaps).saturating_sub(width);
-    // The last round is for a terminal so narrow that every column has to give more.
-    let rounds = (0..=ranks.iter().copied().max().unwrap_or(0)).rev();
-    let rounds = rounds.map(|rank| (Some(rank), MIN_COLUMN_WIDTH)).chain([(None, 1)]);
-    for (rank, least) in rounds {
+    let mut narrow = |of: &dyn Fn(Fit, u8) -> bool, least: &dyn Fn(Fit) -> usize| {
         while over > 0 {
-            let candidates = (0..widths.len()).filter(|at| rank.is_none_or(|rank| ranks[*at] == rank));
-            let widest = candidates.filter(|at| widths[*at] > least).max_by_key(|at| widths[*at]);
+            let candidates = (0..widths.len()).filter(|at| of(kinds[*at].0, kinds[*at].1));
+            let widest = candidates
+                .filter(|at| widths[*at] > least(kinds[*at].0))
+                .max_by_key(|at| widths[*at]);
             let Some(widest) = widest else { break };
             widths[widest] -= 1;
             over -= 1;
         }
+    };
+    narrow(&|fit, _| fit == Fit::Wrap, &|_| SENTENCE_WIDTH);
+    for rank in (1..=kinds.iter().map(|(_, rank)| *rank).max().unwrap_or(0)).rev() {
+        narrow(&|fit, yields| fit != Fit::Wrap && yields == rank, &Fit::least);
     }
+    narrow(&|fit, _| fit == Fit::Wrap, &Fit::least);
+    narrow(&|fit, yields| fit != Fit::Wrap && yields == 0, &Fit::least);
+    // The last rounds are for a terminal so narrow that every column has to give more.
+    narrow(&|_, _| true, &|_| MIN_COLUMN_WIDTH);
+    narrow(&|_, _| true, &|_| 1);
+}
+
+/// The text on lines of at most `width` columns, broken at blanks; a word that is wider than a line is broken where the line ends.
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
+    if text.width() <= width {
+        return vec![text.to_owned()];
+    }
+    let width = width.max(1);
+    let (mut lines, mut line) = (Vec::new(), String::new());
+    for word in text.split(' ') {
+        if !line.is_empty() && line.width() + 1 + word.width() <= width {
+            line.push(' ');
+            line += word;
+            continue;
+        }
+        if !line.is_empty() {
+            lines.push(std::mem::take(&mut line));
+        }
+        for char in word.chars() {
+            if !line.is_empty() && line.width() + char.width().unwrap_or(0) > width {
+                lines.push(std::mem::take(&mut line));
+            }
+            line.push(char);
+        }
+    }
+    if !line.is_empty() || lines.is_empty() {
+        lines.push(line);
+    }
+    lines
+}
+
+/// At most `width` columns of the text: its beginning and its end, with an ellipsis between them where something is missing.
+pub fn shorten(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let room = width.saturating_sub(1);
+    let end = within(text.chars().rev(), room / 2);
+    let beginning = within(
+        text.chars(),
+        room - end.iter().map(|char| char.width().unwrap_or(0)).sum::<usize>(),
+    );
+    let middle = (width > 0).then_some('…');
+    beginning
+        .into_iter()
+        .chain(middle)
+        .chain(end.into_iter().rev())
+        .collect()
+}
+
+/// The first characters, as many as fit.
+fn within(chars: impl Iterator<Item = char>, mut room: usize) -> Vec<char> {
+    let fits = |char: &char| match char.width().unwrap_or(0) {
+        wide if wide <= room => {
+            room -= wide;
+            true
+        }
+        _ => false,
+    };
+    chars.take_while(fits).collect()
 }
 
 /// At most `width` columns of the text, the last of which is an ellipsis where something is missing.
@@ -238,15 +366,7 @@ pub fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }
-    let mut left = width.saturating_sub(1);
-    let fits = |char: &char| match char.width().unwrap_or(0) {
-        wide if wide <= left => {
-            left -= wide;
-            true
-        }
-        _ => false,
-    };
-    let mut cut: String = text.chars().take_while(fits).collect();
+    let mut cut: String = within(text.chars(), width.saturating_sub(1)).into_iter().collect();
     if width > 0 {
         cut.push('…');
     }
@@ -257,7 +377,7 @@ pub fn cut(text: &str, width: usize) -> String {
 pub fn properties<N: Display>(rows: impl IntoIterator<Item = (N, String)>, style: impl Into<TextStyle>) -> String {
     let columns = [
         column("", |(name, _): &(String, String)| name.clone()),
-        column("", |(_, value): &(String, String)| value.clone()).yields(1),
+        column("", |(_, value): &(String, String)| value.clone()).wraps(),
     ];
     let rows = rows.into_iter();
     let rows: Vec<(String, String)> = rows.map(|(name, value)| (format!("{name}:"), value)).collect();
@@ -334,10 +454,64 @@ mod tests {
         );
     }
 
+    const WRAPPED: [Column<Row>; 3] = [
+        column("POD", |[pod, ..]: &Row| (*pod).to_owned()).yields(1).shortens(),
+        column("STATE", |[_, state, _]: &Row| (*state).to_owned()),
+        column("WHY", |[.., why]: &Row| (*why).to_owned()).wraps(),
+    ];
+
+    #[test]
+    fn sentences_are_wrapped_before_a_name_is_shortened_and_lose_nothing() {
+        assert_eq!(
+            table(&WRAPPED, &ROWS, at(60)),
+            "POD              STATE     WHY\n\
+             team-a/web       isolated  -\n\
+             team-b/数据库-0  floating  QEMU has not attached its vCPUs\n\
+             \x20                          for 10 s\n"
+        );
+        let long = [["team-b/virt-launcher-database-0-x7k2p", "floating", ROWS[1][2]]];
+        assert_eq!(
+            table(&WRAPPED, &long, at(54)),
+            "POD                 STATE     WHY\n\
+             team-b/vi…-0-x7k2p  floating  QEMU has not attached\n\
+             \x20                             its vCPUs for 10 s\n"
+        );
+        // Whatever the width, every word is there as long as the longest one fits.
+        for width in 45..120 {
+            let text = table(&WRAPPED, &ROWS, at(width));
+            for word in ROWS[1][2].split(' ') {
+                assert!(text.contains(word), "{width}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_wider_than_a_line_is_broken() {
+        assert_eq!(wrap("write /sys/fs/cgroup", 8), ["write", "/sys/fs/", "cgroup"]);
+        assert_eq!(wrap("", 8), [""]);
+        assert_eq!(wrap("数据库", 4), ["数据", "库"]);
+    }
+
+    #[test]
+    fn a_name_keeps_both_ends() {
+        assert_eq!(shorten("team-a/web", 10), "team-a/web");
+        assert_eq!(
+            shorten("kubevirt/virt-launcher-database-0-x7k2p", 16),
+            "kubevirt…0-x7k2p"
+        );
+        assert_eq!(
+            [0, 1, 2, 3].map(|width| shorten("abcdef", width)),
+            ["", "…", "a…", "a…f"]
+        );
+    }
+
     #[test]
     fn no_line_is_longer_than_the_terminal() {
         for width in 9..120 {
             for line in table(&COLUMNS, &ROWS, at(width)).lines() {
+                assert!(line.width() <= width, "{width}: {line}");
+            }
+            for line in table(&WRAPPED, &ROWS, at(width)).lines() {
                 assert!(line.width() <= width, "{width}: {line}");
             }
             for line in properties([("Degraded", ROWS[1][2].to_owned())], at(width)).lines() {

@@ -18,7 +18,7 @@ pub mod testing;
 pub use completion::completion_script;
 pub use examples::{examples_of, with_examples};
 pub use form::{Form, OutputOptions, PrintError, Render, WriteError};
-pub use layout::{Column, Meaning, TextStyle, coloured, column, cut, properties, table, width};
+pub use layout::{Column, Meaning, TextStyle, coloured, column, cut, properties, shorten, table, width, wrap};
 
 /// `text` with every control character replaced, so that a name cannot control a terminal.
 pub fn printable(text: &str) -> String {

@@ -12,7 +12,7 @@ pub enum ManifestError {
     /// It has no document.
     #[error("it is empty")]
     Empty,
-    /// Nothing in it is a Pod of v1.
+    /// Nothing in it is a Pod of v1, or has the template of one.
     #[error("there is no Pod in it, only {0}")]
     NoPod(String),
     /// No Pod has the requested name.
@@ -37,4 +37,17 @@ pub enum ManifestError {
         /// What is wrong there.
         what: String,
     },
+}
+
+impl ManifestError {
+    /// The same of an object that has the Pod below this path.
+    pub(super) fn below(self, above: &str) -> Self {
+        match self {
+            Self::Wrong { path, what } if !above.is_empty() => Self::Wrong {
+                path: format!("{above}.{path}"),
+                what,
+            },
+            other => other,
+        }
+    }
 }

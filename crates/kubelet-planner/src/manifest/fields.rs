@@ -18,6 +18,10 @@ impl<'a> Field<'a> {
         Self { path, value }
     }
 
+    pub(super) fn value(&self) -> &'a Value {
+        self.value
+    }
+
     pub(super) fn path(&self) -> &str {
         &self.path
     }

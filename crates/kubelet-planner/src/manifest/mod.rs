@@ -21,8 +21,10 @@
 mod error;
 mod fields;
 mod flags;
+mod kubevirt;
 mod resources;
 mod spec;
+mod template;
 #[cfg(test)]
 mod tests;
 
@@ -42,11 +44,34 @@ pub const MAX_BYTES: usize = 3 << 19;
 /// Limit of the documents that are named in an error.
 const MAX_NAMED_DOCUMENTS: usize = 8;
 
-/// The only Pod of a text with one or more documents, or the one with this name; and its name.
+/// A pod that a manifest describes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Described {
+    /// The name of the Pod, or of the object that has its template.
+    pub name: String,
+    /// What kubelet's managers decide by.
+    pub pod: Pod,
+    /// The pod as a document of v1 with that name; made of the template where the manifest has only that.
+    pub document: Value,
+    /// What was assumed to make it of a template, a sentence each.
+    pub assumed: Vec<String>,
+}
+
+/// The only Pod of a text with one or more documents, or the one with this name; and its name. See [`described`].
 ///
 /// # Errors
 /// See [`ManifestError`].
 pub fn read(text: &str, name: Option<&str>) -> Result<(String, Pod), ManifestError> {
+    described(text, name).map(|found| (found.name, found.pod))
+}
+
+/// The only pod of a text with one or more documents, or the one with this name: a Pod or, in a text without Pods, a pod of which an object has
+/// the template: a Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController, Job, CronJob or PodTemplate, or a VirtualMachine,
+/// VirtualMachineInstance, VirtualMachineInstanceReplicaSet or VirtualMachinePool of KubeVirt.
+///
+/// # Errors
+/// See [`ManifestError`].
+pub fn described(text: &str, name: Option<&str>) -> Result<Described, ManifestError> {
     if text.len() > MAX_BYTES {
         return Err(ManifestError::TooLong(MAX_BYTES));
     }
@@ -56,10 +81,17 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(String, Pod), ManifestErr
     if found.is_empty() {
         return Err(ManifestError::Empty);
     }
-    let pods = || found.iter().filter(|found| found.is_pod());
-    let wanted: Vec<&Document<'_>> = pods().filter(|pod| name.is_none_or(|name| pod.name == name)).collect();
+    let fits = |document: &&Document<'_>| name.is_none_or(|name| document.name == name);
+    let mut wanted: Vec<&Document<'_>> = found.iter().filter(|document| document.is_pod()).filter(fits).collect();
+    if wanted.is_empty() {
+        wanted = found
+            .iter()
+            .filter(|document| document.has_template())
+            .filter(fits)
+            .collect();
+    }
     match (wanted.as_slice(), name) {
-        ([one], _) => Ok((one.name.to_owned(), spec::pod(&Field::root(one.value))?)),
+        ([one], _) => one.described(),
         ([], Some(name)) => Err(ManifestError::NoSuchPod {
             wanted: excerpt::excerpt(name),
             found: listed(&found),
@@ -107,6 +139,30 @@ impl<'a> Document<'a> {
 
     fn is_pod(&self) -> bool {
         (self.version, self.kind) == ("v1", "Pod")
+    }
+
+    fn has_template(&self) -> bool {
+        template::is_one(self.version, self.kind)
+    }
+
+    fn described(&self) -> Result<Described, ManifestError> {
+        let name = self.name.to_owned();
+        if self.is_pod() {
+            return Ok(Described {
+                name,
+                pod: spec::pod(&Field::root(self.value))?,
+                document: self.value.clone(),
+                assumed: Vec::new(),
+            });
+        }
+        let made = template::pod(self.value, self.version, self.kind, self.name)?;
+        let pod = spec::pod(&Field::root(&made.document)).map_err(|cause| cause.below(&made.path))?;
+        Ok(Described {
+            name,
+            pod,
+            document: made.document,
+            assumed: made.assumed,
+        })
     }
 }
 

@@ -138,6 +138,16 @@ impl Manager {
     }
 }
 
+/// What libraries that were made for a bus call first.
+struct Bus;
+
+#[interface(name = "org.freedesktop.DBus")]
+impl Bus {
+    fn hello(&self) -> &str {
+        ":1.1"
+    }
+}
+
 struct Instance(Behaviour, Calls);
 
 #[interface(name = "io.stelia.Isolation1.Instance")]
@@ -221,6 +231,7 @@ pub fn daemon(socket: &Path, behaviour: Behaviour, calls: Calls) {
             let builder = Builder::unix_stream(stream)
                 .server(zbus::Guid::generate())
                 .p2p()
+                .serve_at("/org/freedesktop/DBus", Bus)
                 .serve_at("/io/stelia/Isolation1", Manager(behaviour.clone(), calls.clone()))
                 .serve_at(INSTANCE, Instance(behaviour.clone(), calls.clone()));
             connections.push(builder.build().await.unwrap());
@@ -254,6 +265,7 @@ pub fn qemu(dir: &Path) {
             let message: serde_json::Value = serde_json::from_str(&line).unwrap();
             let command = message["execute"].as_str().unwrap();
             match &message["arguments"] {
+                serde_json::Value::Null => writeln!(commands, "{command}").unwrap(),
                 serde_json::Value::Object(none) if none.is_empty() => writeln!(commands, "{command}").unwrap(),
                 arguments => writeln!(commands, "{command}{arguments}").unwrap(),
             }

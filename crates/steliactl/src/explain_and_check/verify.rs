@@ -13,7 +13,7 @@ use stelia_api::ReasonKind;
 use stelia_node::locality::Localities;
 
 use crate::explain_and_check::ledger::{self, Brief};
-use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, lines_by_pod};
+use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, Selection, fold, lines_by_pod, named, whose};
 use crate::shared::output::{self, Column, Meaning, Render, TextStyle, column, counted, table};
 use states::CheckedVm;
 pub(crate) use states::Required;
@@ -85,17 +85,53 @@ impl Finding {
     }
 }
 
-pub(crate) const COLUMNS: [Column<Finding>; 4] = [
-    column("POD", |finding: &Finding| finding.pod.to_string()).yields(1),
-    column("POD UID", |finding: &Finding| finding.pod.pod_uid.clone()).wide(),
-    column("PROBLEM", |finding: &Finding| match finding.vms {
-        2.. => format!("{} ({} VMs)", finding.problem, finding.vms),
-        _ => finding.problem.clone(),
-    })
-    .yields(2)
-    .means(|_| Meaning::Broken),
-    column("CURE", |finding: &Finding| finding.cure.clone()).yields(2),
-];
+/// Equal findings.
+pub(crate) struct FoldedFinding<'a> {
+    pods: Vec<&'a Pod>,
+    finding: &'a Finding,
+}
+
+impl<'a> FoldedFinding<'a> {
+    /// One a kind, problem and cure.
+    fn all(findings: &'a [Finding]) -> Vec<Self> {
+        let keyed = findings.iter().map(|one| {
+            let key = (&one.kind, &one.problem, &one.cure, one.vms);
+            (&one.pod, key)
+        });
+        let folded = fold(keyed)
+            .into_iter()
+            .filter_map(|(pods, (kind, problem, cure, vms))| {
+                let same = |one: &&Finding| (&one.kind, &one.problem, &one.cure, one.vms) == (kind, problem, cure, vms);
+                let finding = findings.iter().find(same)?;
+                Some(Self { pods, finding })
+            });
+        folded.collect()
+    }
+
+    fn problem(&self) -> String {
+        match self.finding.vms {
+            vms @ 2.. => format!("{} ({vms} VMs)", self.finding.problem),
+            _ => self.finding.problem.clone(),
+        }
+    }
+}
+
+pub(crate) const fn columns<'a>() -> [Column<FoldedFinding<'a>>; 4] {
+    [
+        column("POD", |one: &FoldedFinding<'_>| whose(&one.pods))
+            .yields(1)
+            .shortens(),
+        column("POD UID", |one: &FoldedFinding<'_>| match one.pods.as_slice() {
+            [pod] => pod.pod_uid.clone(),
+            _ => String::new(),
+        })
+        .wide(),
+        column("PROBLEM", FoldedFinding::problem)
+            .wraps()
+            .means(|_| Meaning::Broken),
+        column("CURE", |one: &FoldedFinding<'_>| one.finding.cure.clone()).wraps(),
+    ]
+}
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Verified {
@@ -109,32 +145,37 @@ pub(crate) struct Verified {
     now: u64,
 }
 
-/// The findings of all instances, or those of one and of what all share.
+/// The findings of all instances, or those of the selected ones and of what all share.
 ///
 /// # Errors
-/// No such instance, or the daemon does not answer.
-pub(crate) async fn gather(client: &Client, vm: Option<&str>, required: Option<Required>) -> Result<Verified, Failure> {
-    let pod = client.pod(vm).await?;
-    let pod = pod.as_ref().map(|pod| pod.pod_uid.as_str());
+/// A pattern fits no instance, or the daemon does not answer.
+pub(crate) async fn gather(
+    client: &Client,
+    selection: &Selection,
+    required: Option<Required>,
+) -> Result<Verified, Failure> {
     let preview = client.reconcile(true).await?;
     let described = client.describe().await?;
+    let selected = selection.among(&described)?;
+    let selected = selected.as_ref();
     let ledger = match described.node.ledger.enabled {
-        true => Some(ledger::last_day(client, pod).await),
+        true => Some(ledger::last_day(client, selected).await),
         false => None,
     };
-    let verified = verified(&described, &preview, pod, required, output::now());
+    let verified = verified(&described, &preview, selected, required, output::now());
     Ok(Verified { ledger, ..verified })
 }
 
 fn verified(
     described: &Description,
     preview: &Map<String, Value>,
-    pod: Option<&str>,
+    selected: Option<&BTreeSet<String>>,
     required: Option<Required>,
     now: u64,
 ) -> Verified {
+    let has = |uid: &str| selected.is_none_or(|selected| selected.contains(uid));
     let instances = described.node.instances.iter();
-    let instances = instances.filter(|(uid, _)| pod.is_none_or(|pod| pod == uid.as_str()));
+    let instances = instances.filter(|(uid, _)| has(uid.as_str()));
     let instances: Vec<CheckedVm> = instances.map(|(uid, one)| CheckedVm::at(uid, one)).collect();
     let mut findings = degraded(preview);
     // Those of the node that its VMs have as reasons are there already.
@@ -152,9 +193,9 @@ fn verified(
         cure: BY_A_PASS.to_owned(),
         section: None,
     }));
-    findings.extend(remote_memory(&described.locality, pod));
+    findings.extend(remote_memory(&described.locality));
     let pods = Pods::of(described);
-    findings.retain(|one| pod.is_none_or(|pod| [pod, "-"].contains(&one.pod.pod_uid.as_str())));
+    findings.retain(|one| one.pod.pod_uid == "-" || has(&one.pod.pod_uid));
     for finding in &mut findings {
         finding.pod = pods.get(&finding.pod.pod_uid);
     }
@@ -169,12 +210,11 @@ fn verified(
     }
 }
 
-/// Findings about remote memory, of all pods or of one. A remote device is not a finding: kubelet chose it at
-/// admission, and a restart of the VM may not change it.
-fn remote_memory(localities: &Localities, pod: Option<&str>) -> Vec<Finding> {
-    let asked = localities.instances.iter();
-    let asked = asked.filter(|(uid, _)| pod.is_none_or(|pod| pod == uid.as_str()));
-    let found = asked
+/// Findings about remote memory. A remote device is not a finding: kubelet chose it at admission, and a restart of the VM may not
+/// change it.
+fn remote_memory(localities: &Localities) -> Vec<Finding> {
+    let all = localities.instances.iter();
+    let found = all
         .filter_map(|(uid, locality)| Some(Finding::memory(uid, locality.memory_problem()?, locality.memory_cure())));
     found.collect()
 }
@@ -227,7 +267,10 @@ impl Render for Verified {
             (true, false) => format!(
                 "{summary}\nEvery promise of these states holds: CPU lists, partitions, pinning, limits, and the NUMA nodes of the memory\n"
             ),
-            (false, _) => format!("{summary}\n\n{}", table(&COLUMNS, &self.findings, style)),
+            (false, _) => format!(
+                "{summary}\n\n{}",
+                table(&columns(), &FoldedFinding::all(&self.findings), style)
+            ),
         };
         // A VM that has just started, or that ended before it was read twice, has no account.
         let ledger = self.ledger.iter().flatten().filter(|told| told.covered_us > 0);
@@ -242,18 +285,13 @@ impl Render for Verified {
 
     fn failure(&self) -> Option<String> {
         let is_below = |finding: &&Finding| finding.kind == Kind::BelowRequired;
-        let below: Vec<String> = self
-            .findings
-            .iter()
-            .filter(is_below)
-            .map(|one| one.pod.to_string())
-            .collect();
+        let below: Vec<&Pod> = self.findings.iter().filter(is_below).map(|one| &one.pod).collect();
         let broken = match self.findings.len() - below.len() {
             0 => None,
             1 => Some("1 promise does not hold".to_owned()),
             count => Some(format!("{} do not hold", counted(count as u64, "promise"))),
         };
-        let (count, names) = (counted(below.len() as u64, "instance"), below.join(", "));
+        let (count, names) = (counted(below.len() as u64, "instance"), named(&below));
         let below = (!below.is_empty()).then(|| format!("{count} below what is required: {names}"));
         let parts: Vec<String> = broken.into_iter().chain(below).collect();
         (!parts.is_empty()).then(|| parts.join("; "))

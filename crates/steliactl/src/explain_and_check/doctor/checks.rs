@@ -12,7 +12,7 @@ use super::merge::merge;
 use super::start::{CORRECT, hidden_policy, start};
 use super::{
     Check, Facts, Verdict, cgroups, config, device_plugin, dra, home, interrupts, ledger, locality, noise, publish,
-    scheduler_settings,
+    scheduler_settings, vm_memory,
 };
 
 /// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
@@ -21,7 +21,7 @@ const MIN_SYSTEMD_VERSION: u32 = 252;
 type NamedCheck = (&'static str, fn(&Facts) -> Finding);
 
 /// The checks by name, the most basic first.
-const CHECKS: [NamedCheck; 27] = [
+const CHECKS: [NamedCheck; 28] = [
     ("cgroup", cgroup),
     ("kernel", kernel),
     ("systemd", systemd),
@@ -47,6 +47,7 @@ const CHECKS: [NamedCheck; 27] = [
     ("ledger", ledger::check),
     ("publish", publish::check),
     ("device-plugin", device_plugin::check),
+    ("vm-memory", vm_memory::check),
     ("runner-socket", socket),
     ("daemon", daemon),
 ];
@@ -84,6 +85,11 @@ fn finding(verdict: Verdict, found: impl Into<String>, cure: impl Into<String>) 
 
 pub(super) fn ok(found: impl Into<String>) -> Finding {
     finding(Verdict::Ok, found, "")
+}
+
+/// Neither good nor bad: what would decide it cannot be had.
+pub(super) fn unknown(found: impl Into<String>) -> Finding {
+    finding(Verdict::Unknown, found, "")
 }
 
 pub(super) fn advice(found: impl Into<String>, cure: impl Into<String>) -> Finding {
@@ -190,7 +196,7 @@ fn policy(facts: &Facts) -> Finding {
         Err(unread) => failed(
             unread.to_string(),
             "steliad acts on what kubelet decides: start kubelet if none runs; if it runs, this problem keeps its settings from \
-             being known (docs/kubelet.md)",
+             being known (/usr/share/doc/steliad/kubelet.md)",
         ),
         Ok(kubelet) if kubelet.cpu_manager_policy != "static" => failed(
             format!("cpuManagerPolicy: {}", kubelet.cpu_manager_policy),

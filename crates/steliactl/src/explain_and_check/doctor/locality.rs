@@ -50,7 +50,7 @@ pub(crate) fn checks(localities: &Localities) -> Vec<Finding> {
             let cure = match memory {
                 Some(_) => locality.memory_cure(),
                 None => "a topologyManagerPolicy other than none, then restart the container where its NUMA nodes have such \
-                         devices free (docs/locality.md)"
+                         devices free (/usr/share/doc/steliad/locality.md)"
                     .to_owned(),
             };
             let problems: Vec<String> = memory.into_iter().chain(locality.devices_problem()).collect();

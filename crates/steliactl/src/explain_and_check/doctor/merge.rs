@@ -54,7 +54,7 @@ pub(super) fn merge(facts: &Facts) -> Finding {
     warning(
         found,
         format!(
-            "kubelet admits no other pod meanwhile. topologyManagerPolicy: single-numa-node ({} combinations), {fewer}pods with fewer kinds of resources, or CPUs by steliad (docs/allocator.md); max-allowable-numa-nodes and prefer-closest-numa-nodes make it no quicker",
+            "kubelet admits no other pod meanwhile. topologyManagerPolicy: single-numa-node ({} combinations), {fewer}pods with fewer kinds of resources, or CPUs by steliad (/usr/share/doc/steliad/allocator.md); max-allowable-numa-nodes and prefer-closest-numa-nodes make it no quicker",
             count(single)
         ),
     )

@@ -4,7 +4,7 @@ use serde::Serialize;
 use stelia_allocator::Qos;
 use stelia_model::Pools;
 
-use crate::shared::daemon::{Description, Failure, Owner, owner, state_and_class};
+use crate::shared::daemon::{Description, Failure, Owner, Pod, Pods, fold, owner, state_and_class, whose};
 use crate::shared::output::{Column, Render, TextStyle, column, table};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -14,7 +14,7 @@ pub(super) struct Fact {
 }
 
 pub(super) const COLUMNS: [Column<Fact>; 2] = [
-    column("FACT", |fact: &Fact| fact.fact.clone()).yields(1),
+    column("FACT", |fact: &Fact| fact.fact.clone()).wraps(),
     column("SOURCE", |fact: &Fact| fact.source.to_owned()).yields(2),
 ];
 
@@ -47,6 +47,7 @@ pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Fai
             node.topology.online()
         )));
     };
+    let pods = Pods::of(description);
     let mut facts = Vec::new();
     let mut say = |fact: String, source| facts.push(Fact { fact, source });
     say(
@@ -68,7 +69,10 @@ pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Fai
     for (pod, containers) in node.entries.iter() {
         for (container, cpus) in containers.iter().filter(|(_, cpus)| cpus.contains(cpu)) {
             say(
-                format!("given to container {container} of pod {pod}, with {cpus}"),
+                format!(
+                    "given to container {container} of pod {}, with {cpus}",
+                    pods.get(pod.as_str())
+                ),
                 STATE,
             );
         }
@@ -80,7 +84,9 @@ pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Fai
         }
         None => {}
     }
-    for (pod, instance) in &node.instances {
+    let mut floating: Vec<(Pod, Option<Qos>)> = Vec::new();
+    for (uid, instance) in &node.instances {
+        let pod = Pod::of(uid, instance);
         let class = instance
             .allocation
             .as_ref()
@@ -105,17 +111,11 @@ pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Fai
             }
         }
         if instance.float.contains(cpu) {
-            match class {
-                Some(class @ (Qos::Ls | Qos::Be)) => say(
-                    format!("instance {pod} ({}) may run here, its vCPUs too", class.name()),
-                    RECORD,
-                ),
-                _ => say(
-                    format!("everything of instance {pod} except its vCPUs may run here"),
-                    RECORD,
-                ),
-            }
+            floating.push((pod, class.filter(|class| matches!(class, Qos::Ls | Qos::Be))));
         }
+    }
+    for (pods, class) in fold(floating.iter().map(|(pod, class)| (pod, *class))) {
+        say(floats_here(&pods, class), RECORD);
     }
     if node.slice_exclusive.contains(cpu) {
         say("taken from every other task of the host".to_owned(), SLICE);
@@ -123,15 +123,27 @@ pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Fai
     let own = owner(description, cpu);
     for sibling in node.topology.siblings(cpu).iter().filter(|sibling| *sibling != cpu) {
         let other = owner(description, sibling);
-        let whose = in_words(&other);
+        let others = in_words(&other, &pods);
         if pod_of(&own) == pod_of(&other) {
-            say(format!("its sibling, CPU {sibling}, is {whose} too"), TOPOLOGY);
+            say(format!("its sibling, CPU {sibling}, is {others} too"), TOPOLOGY);
         } else {
             let core = "the two share the core's execution units";
-            say(format!("its sibling, CPU {sibling}, is {whose}; {core}"), TOPOLOGY);
+            say(format!("its sibling, CPU {sibling}, is {others}; {core}"), TOPOLOGY);
         }
     }
     Ok(CpuFacts(facts))
+}
+
+/// What of these instances may run on the CPU; `class`: the one whose vCPUs may too.
+fn floats_here(pods: &[&Pod], class: Option<Qos>) -> String {
+    let (of, their) = match pods {
+        [pod] => (format!("instance {pod}"), "its"),
+        pods => (whose(pods), "their"),
+    };
+    match class {
+        Some(class) => format!("{of} ({}) may run here, {their} vCPUs too", class.name()),
+        None => format!("everything of {of} except {their} vCPUs may run here"),
+    }
 }
 
 /// The allocator's pools that contain it.
@@ -165,21 +177,23 @@ pub(super) fn pod_of(owner: &Owner) -> Option<&str> {
     }
 }
 
-fn in_words(owner: &Owner) -> String {
+fn in_words(owner: &Owner, pods: &Pods) -> String {
     match owner {
         Owner::Shared => "shared".to_owned(),
         Owner::Reserved => "reserved".to_owned(),
         Owner::Kubelet => "still held by kubelet".to_owned(),
         Owner::Unknown => "unassigned as far as is known".to_owned(),
-        Owner::Instance { pod, .. } => format!("of instance {pod}"),
-        Owner::Pod { pod } => format!("of pod {pod}"),
+        Owner::Instance { pod, .. } => format!("of instance {}", pods.get(pod)),
+        Owner::Pod { pod } => format!("of pod {}", pods.get(pod)),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use stelia_kubelet::PodName;
+
     use super::*;
-    use crate::shared::daemon::node::testing::{allocated, node};
+    use crate::shared::daemon::node::testing::{allocated, instance_mut, node};
 
     fn told(cpu: u32) -> String {
         facts(&node(), cpu).unwrap().text(TextStyle::from(false))
@@ -266,6 +280,30 @@ mod tests {
         assert!(
             text.contains("reservedSystemCPUs")
                 && text.contains("everything of instance aaaaaaaa-0000-4000-8000-000000000000 except its vCPUs"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn many_that_float_here_are_one_fact_and_have_names() {
+        let mut described = node();
+        for (uid, name) in described
+            .node
+            .instances
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+            .iter()
+            .zip(["web", "db"])
+        {
+            instance_mut(&mut described, uid.as_str()).pod_name = PodName::new("team-a", name);
+        }
+        let text = facts(&described, 0).unwrap().text(TextStyle::from(false));
+        let fact = "everything of 2 VMs (team-a/db, team-a/web) except their vCPUs may run here";
+        assert!(text.contains(fact), "{text}");
+        let text = facts(&described, 3).unwrap().text(TextStyle::from(false));
+        assert!(
+            text.contains("CPU 2, is of instance team-a/db; the two share"),
             "{text}"
         );
     }

@@ -44,7 +44,7 @@ use crate::shared::daemon::{Client, Failure, Pod, vms};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{self, OutputOptions, Render, TextStyle};
 pub(super) use brief::Brief;
-pub(super) use query::last_day;
+pub(super) use query::{last_day, since};
 pub use report::page_of;
 use when::{Month, When};
 

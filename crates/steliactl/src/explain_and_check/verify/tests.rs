@@ -132,7 +132,7 @@ fn each_finding_has_a_problem_and_a_cure_and_a_fault_of_the_node_is_one() {
     aaaaaaaa-0000-4000-8000-000000000000  differs: a pass would pin thread 7 to CPU 4              steliactl reconcile, or wait for the next pass
     ");
     assert_eq!(failure.unwrap(), "5 promises do not hold");
-    let of_a = verified(&node, &preview, Some(a), None, NOW);
+    let of_a = verified(&node, &preview, Some(&BTreeSet::from([a.to_owned()])), None, NOW);
     let whose: Vec<&str> = of_a.findings.iter().map(|one| one.pod.pod_uid.as_str()).collect();
     assert_eq!(whose, ["-", a, "-", a]);
     assert_eq!(of_a.instances.len(), 1);
@@ -173,15 +173,31 @@ fn half_the_memory_away_is_a_finding_with_the_share_and_a_cure() {
     let vm = |own: &[u32]| json!({"nodes": own, "allowed": "", "memory": {"0": memory, "1": memory}, "devices": []});
     let all = json!({"devices_unknown": null, "instances": {"far": vm(&[0]), "near": vm(&[0, 1])}});
     let all: Localities = serde_json::from_value(all).unwrap();
-    let found = remote_memory(&all, None);
+    let found = remote_memory(&all);
     let [finding] = found.as_slice() else {
         panic!("{found:?}")
     };
     assert_eq!(finding.pod.pod_uid, "far");
     assert!(finding.problem.starts_with("50 % (1.0 GiB of 2.0 GiB)"), "{finding:?}");
     assert!(finding.cure.contains("memoryManagerPolicy: Static"), "{finding:?}");
-    assert_eq!(
-        (remote_memory(&all, Some("near")), remote_memory(&all, Some("far"))),
-        (vec![], found)
+}
+
+#[test]
+fn equal_findings_are_one_row_and_as_json_one_each() {
+    let node = waiting();
+    let plan: Vec<String> = PODS[..2]
+        .iter()
+        .map(|pod| format!("{pod}: pin thread 7 to CPU 4"))
+        .collect();
+    let plan: Vec<&str> = plan.iter().map(String::as_str).collect();
+    let verified = verified(&node, &preview(&plan, &[], &[]), None, None, NOW);
+    let (text, failure) = printed(&verified, Form::Text);
+    assert_eq!(text.matches("pin thread 7").count(), 1, "{text}");
+    assert!(
+        text.contains("2 VMs (aaaaaaaa-0000-4000-8000-000000000000, team-a/vm)"),
+        "{text}"
     );
+    assert_eq!(failure.unwrap(), "2 promises do not hold");
+    let json: Value = serde_json::from_str(&printed(&verified, Form::Json).0).unwrap();
+    assert_eq!(json["findings"].as_array().unwrap().len(), 2);
 }

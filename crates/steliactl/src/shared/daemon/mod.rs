@@ -6,18 +6,28 @@
 //! | `signals` | the daemon's signals, for commands that run until interrupted |
 //! | `node` | the node as the daemon describes it, and the owner of each CPU |
 //! | `pod` | what an operator calls a VM |
+//! | `selection`, `glob` | the VMs that a command is about |
+//! | `reported` | which interrupts the daemon reports |
+//! | `fold` | what several VMs have in common |
 //! | `candidates` | the VMs that a shell offers |
 //! | `why_not_isolated` | why a VM has less than isolation |
 
 mod candidates;
 mod client;
+mod fold;
+mod glob;
 pub(crate) mod node;
 mod pod;
+mod reported;
+mod selection;
 pub(crate) mod signals;
 mod why_not_isolated;
 
 pub(crate) use candidates::vms;
 pub(crate) use client::{CALL_TIMEOUT, Client, Failure, connect};
+pub(crate) use fold::{fold, named, whose};
 pub(crate) use node::{Description, OnlineCpus, Owner, owner, state_and_class};
 pub(crate) use pod::{ListedInstance, Pod, Pods, fitting, lines_by_pod, no_instance};
+pub(crate) use reported::is_reported;
+pub(crate) use selection::Selection;
 pub(crate) use why_not_isolated::{Why, age, not_isolated};

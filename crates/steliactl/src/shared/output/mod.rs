@@ -12,7 +12,7 @@ use zbus::Variant;
 
 pub(crate) use stelia_table::{
     Column, Form, Meaning, OutputOptions, Render, TextStyle, coloured, column, counted, cut, now, printable,
-    properties, table, width,
+    properties, table, width, wrap,
 };
 
 /// The beginning of a page that needs nothing else: no script, nothing from elsewhere, and a policy that forbids both.

@@ -16,7 +16,7 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use crate::shared::daemon::signals::{self, End};
-use crate::shared::daemon::{Client, Failure};
+use crate::shared::daemon::{Client, Failure, Selection};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{Model, rates};
 use crate::shared::kernel::sample::Sample;
@@ -32,27 +32,51 @@ pub(crate) struct Pace {
     pub delay: Duration,
 }
 
+/// Where samples come from.
+pub(crate) struct Source<'a> {
+    client: &'a Client,
+    roots: &'a Roots,
+    selection: &'a Selection,
+}
+
+impl<'a> Source<'a> {
+    /// # Errors
+    /// The daemon does not answer, or a pattern fits no instance now.
+    pub(crate) async fn of(client: &'a Client, roots: &'a Roots, selection: &'a Selection) -> Result<Self, Failure> {
+        if !selection.is_all() {
+            selection.restrict(&mut client.describe_running().await?)?;
+        }
+        Ok(Self {
+            client,
+            roots,
+            selection,
+        })
+    }
+
+    async fn sample(&self, began: Instant) -> Result<Sample, Failure> {
+        let mut described = self.client.describe_running().await?;
+        // A VM that was selected may have ended.
+        let _ = self.selection.retain(&mut described);
+        Ok(Sample::read(&described, self.roots, began.elapsed()))
+    }
+}
+
 /// Shows the rates: live on a terminal, as tables otherwise.
 ///
 /// # Errors
 /// The first call to the daemon fails, or standard output cannot be written.
 pub(crate) async fn run(
-    client: &Client,
-    roots: &Roots,
+    source: &Source<'_>,
     as_batch: bool,
     pace: Pace,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
     if as_batch || output_options.form.is_data() || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        batch(client, roots, pace, output_options).await?;
+        batch(source, pace, output_options).await?;
     } else {
-        terminal::run(client, roots, pace).await?;
+        terminal::run(source, pace).await?;
     }
     Ok(String::new())
-}
-
-async fn sample(client: &Client, roots: &Roots, began: Instant) -> Result<Sample, Failure> {
-    Ok(Sample::read(&client.describe_running().await?, roots, began.elapsed()))
 }
 
 /// The columns of plain tables; those of caches only where resctrl counts any of the VMs.
@@ -61,7 +85,9 @@ fn columns<'a>(caches: bool) -> Vec<Column<Row<'a>>> {
         number_text(value.filter(|_| row.vcpu.is_none()))
     }
     let mut columns = vec![
-        column("POD", |row: &Row<'_>| row.instance.pod.to_string()),
+        column("POD", |row: &Row<'_>| row.instance.pod.to_string())
+            .yields(1)
+            .shortens(),
         column("VCPU", |row| row.vcpu.map(|vcpu| vcpu.name.clone()).unwrap_or_default()),
         column("STATE", |row| row.instance.state.clone()),
         column("CPUS", |row| match row.vcpu {
@@ -89,7 +115,7 @@ fn columns<'a>(caches: bool) -> Vec<Column<Row<'a>>> {
     // The last column, because it has blanks.
     columns.push(
         column("REASON", |row: &Row<'_>| row.reason().unwrap_or_default().to_owned())
-            .yields(1)
+            .wraps()
             .means(|row| row.meaning()),
     );
     columns
@@ -103,8 +129,7 @@ pub(crate) fn headings() -> Vec<&'static str> {
 
 /// A table with a row per instance (without a vCPU) and a row per vCPU; no cell is empty, for awk.
 fn text(model: &Model, time: u64, style: TextStyle) -> String {
-    // As the daemon lists them.
-    let rows = live_rows::rows(model, 0, false, false);
+    let rows = live_rows::rows(model, None, false, false);
     let table = output::table(&columns(model.has_caches()), &rows, style);
     if style.legend {
         format!("{}\n{table}\n", output::time(time))
@@ -121,17 +146,17 @@ impl Render for Model {
 
 /// Prints tables, or one JSON object per sample, until `count` is reached, it is interrupted, or standard output has no
 /// reader.
-async fn batch(client: &Client, roots: &Roots, pace: Pace, output_options: OutputOptions) -> Result<(), Failure> {
+async fn batch(source: &Source<'_>, pace: Pace, output_options: OutputOptions) -> Result<(), Failure> {
     let began = Instant::now();
     let mut end = End::new()?;
-    let mut before = sample(client, roots, began).await?;
+    let mut before = source.sample(began).await?;
     let mut printed = 0;
     while pace.count.is_none_or(|count| printed < count) {
         tokio::select! {
             () = end.reached() => return Ok(()),
             () = tokio::time::sleep(pace.delay) => {}
         }
-        let mut now = sample(client, roots, began).await?;
+        let mut now = source.sample(began).await?;
         now.carry_over(&before);
         let model = rates(&before, &now);
         before = now;
@@ -156,17 +181,17 @@ mod tests {
         insta::assert_snapshot!(text, @r#"
         2000-02-29T12:34:56.000007Z
         POD                                   VCPU  STATE     CPUS  UTIL%  DELAY%  MIGR/S  INVOL/S  FLOAT%  THROT%  IRQ/S  REASON
+        b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  -     floating  2     -      -       -       -        99.0    -       -      degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned
         3ceda12c-3ee9-40fa-9f42-61428fe654a6  -     isolated  4-5   140.0  0.5     -       1.0      12.3    0.0     0.0    -
         3ceda12c-3ee9-40fa-9f42-61428fe654a6  0     isolated  4     40.0   0.5     -       1.0      -       -       -      -
         3ceda12c-3ee9-40fa-9f42-61428fe654a6  1     isolated  5     100.0  0.0     -       0.0      -       -       -      -
-        b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  -     floating  2     -      -       -       -        99.0    -       -      degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned
         "#);
         // The reason is the last: before it each cell is a word.
         let rows = text.lines().skip(2).filter(|line| !line.is_empty());
         let rows: Vec<Vec<&str>> = rows.map(|line| line.split_whitespace().collect()).collect();
-        assert!(rows[..3].iter().all(|words| words.len() == 12 && words[11] == "-"));
+        assert!(rows[1..].iter().all(|words| words.len() == 12 && words[11] == "-"));
         assert_eq!(
-            rows[3][11..].join(" "),
+            rows[0][11..].join(" "),
             "degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned"
         );
     }
@@ -182,7 +207,7 @@ mod tests {
         model.instances[0].llc_bytes = Some(3 << 19);
         assert!(heads(&model));
         let text = text(&model, 0, TextStyle::from(true));
-        let row: Vec<&str> = text.lines().nth(2).unwrap().split_whitespace().collect();
+        let row: Vec<&str> = text.lines().nth(3).unwrap().split_whitespace().collect();
         assert_eq!(row[10..], ["0.0", "1.5", "-", "-"]);
     }
 

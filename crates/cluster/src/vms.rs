@@ -1,0 +1,259 @@
+//! `vms`: a line a VM, with its node, its state and why it is so.
+
+mod filter;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
+use stelia_text::{excerpt, named};
+
+use crate::cluster::{Cluster, Member, VmPod};
+use crate::nodes::age;
+use crate::objects::{IsolationCondition, Problem};
+pub use filter::{Pattern, VmFilter};
+
+named! {
+    /// The state of a VM, as its pod's condition has it. The order is that of trouble: what needs attention comes first.
+    #[derive(PartialOrd, Ord)]
+    pub enum VmState {
+        /// It had CPUs of its own, and the promise does not hold.
+        Degraded = "degraded",
+        /// It runs on shared CPUs.
+        Floating = "floating",
+        /// It runs, and nobody published how.
+        Unknown = "unknown",
+        /// It has CPUs of its own, without a partition that keeps others off.
+        Contained = "contained",
+        Registered = "registered",
+        Leaving = "leaving",
+        /// It has no node yet.
+        Waiting = "waiting",
+        Isolated = "isolated",
+    }
+}
+
+impl VmState {
+    /// `docs/cluster.md`, "Conditions and events", has the reasons.
+    fn of(isolation: Option<&IsolationCondition>, is_bound: bool) -> Self {
+        match isolation {
+            None if is_bound => Self::Unknown,
+            None => Self::Waiting,
+            Some(told) if told.isolated => Self::Isolated,
+            Some(told) => match told.reason.as_str() {
+                "Contained" => Self::Contained,
+                "Registering" => Self::Registered,
+                "Leaving" => Self::Leaving,
+                "Floating" | "FloatingTooLong" | "Shared" => Self::Floating,
+                // A newer publisher's reason too: the condition is False.
+                _ => Self::Degraded,
+            },
+        }
+    }
+
+    fn meaning(self) -> Meaning {
+        match self {
+            Self::Isolated => Meaning::Good,
+            Self::Degraded => Meaning::Broken,
+            Self::Floating | Self::Unknown | Self::Contained => Meaning::Attention,
+            Self::Registered | Self::Leaving | Self::Waiting => Meaning::Plain,
+        }
+    }
+}
+
+/// By what rows are ordered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum VmOrder {
+    /// By state, what needs attention first.
+    #[default]
+    Trouble,
+    Name,
+    Node,
+    /// The latest change first.
+    Since,
+}
+
+/// A VM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Vm {
+    /// Empty where the object that names the pod does not tell it.
+    pub pod_namespace: String,
+    pub pod_name: String,
+    pub pod_uid: String,
+    pub node: Option<String>,
+    /// Whether the node's daemon does not run: the rest is what was published last.
+    pub is_old: bool,
+    pub state: VmState,
+    pub reason: Option<String>,
+    pub message: Option<String>,
+    pub since_us: Option<u64>,
+    #[serde(skip)]
+    age: Option<String>,
+}
+
+/// The VMs, and what could not be read.
+#[derive(Debug, Serialize)]
+pub struct Vms {
+    pub vms: Vec<Vm>,
+    /// How many of them are in which state; states without a VM are left out.
+    pub states: Vec<StateCount>,
+    pub problems: Vec<Problem>,
+}
+
+/// How many VMs are in a state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StateCount {
+    pub state: &'static str,
+    pub vms: u64,
+}
+
+/// The columns of the table.
+pub const COLUMNS: [Column<Vm>; 7] = [
+    column("VM", Vm::name).yields(2),
+    column("NODE", |vm: &Vm| vm.node.clone().unwrap_or_default()).yields(1),
+    column("STATE", |vm: &Vm| vm.state.name().to_owned()).means(|vm| vm.state.meaning()),
+    column("SINCE", |vm: &Vm| vm.age.clone().unwrap_or_default()).right(),
+    column("UID", |vm: &Vm| vm.pod_uid.clone()).wide(),
+    column("MESSAGE", |vm: &Vm| vm.message.clone().unwrap_or_default())
+        .wide()
+        .yields(3),
+    column("REASON", |vm: &Vm| {
+        let old = vm.is_old.then_some("steliad does not run there");
+        let told = vm.reason.as_deref().into_iter().chain(old);
+        told.collect::<Vec<_>>().join("; ")
+    })
+    .yields(4)
+    .or_nothing(),
+];
+
+impl Vm {
+    /// `namespace/name`, or the UID where the name is not known.
+    pub fn name(&self) -> String {
+        match self.pod_name.is_empty() {
+            true => self.pod_uid.clone(),
+            false => format!("{}/{}", self.pod_namespace, self.pod_name),
+        }
+    }
+
+    fn of(pod: &VmPod, old: &BTreeSet<&str>, now_us: u64) -> Self {
+        let told = pod.isolation.as_ref();
+        let (pod_namespace, pod_name) = pod.key.clone();
+        let text = |text: &String| (!text.is_empty()).then(|| excerpt::cause(text));
+        let since_us = told.and_then(|told| told.since_us);
+        Self {
+            pod_namespace,
+            pod_name,
+            pod_uid: pod.uid.clone(),
+            is_old: pod.node.as_deref().is_some_and(|node| old.contains(node)),
+            node: pod.node.clone(),
+            state: VmState::of(told, pod.node.is_some()),
+            reason: told.and_then(|told| text(&told.reason)),
+            message: told.and_then(|told| text(&told.message)),
+            since_us,
+            age: since_us.map(|since| age(now_us.saturating_sub(since))),
+        }
+    }
+}
+
+/// The pods that a node's object names as having CPUs of their own, and of which nothing else is known: whether they are VMs is not published.
+fn of_objects<'a>(cluster: &'a Cluster, known: &'a BTreeSet<&str>) -> impl Iterator<Item = VmPod> + 'a {
+    let holders = cluster.members.iter().flat_map(|member| {
+        let holders = member.report.iter().flat_map(|report| &report.stored.holders);
+        holders.map(move |holder| (&member.name, holder))
+    });
+    let unknown = holders.filter(|(_, holder)| !known.contains(holder.pod.as_str()));
+    unknown.map(|(node, holder)| {
+        let of_pod = cluster.pods.get(holder.pod.as_str()).map(|(key, _)| key.clone());
+        let of_object = || {
+            let name = holder.name.as_ref()?;
+            Some((name.namespace().to_owned(), name.name().to_owned()))
+        };
+        VmPod {
+            key: of_pod.or_else(of_object).unwrap_or_default(),
+            uid: holder.pod.to_string(),
+            node: Some(node.clone()),
+            isolation: None,
+        }
+    })
+}
+
+impl Vms {
+    /// Those of the cluster's nodes that the filter lets through. `on_all`: no nodes were chosen, so that VMs without one count too.
+    pub fn of(cluster: &Cluster, filter: &VmFilter, order: VmOrder, on_all: bool, now_us: u64) -> Self {
+        let nodes: BTreeSet<&str> = cluster.members.iter().map(|member| member.name.as_str()).collect();
+        let is_away = |member: &&Member| member.unusable() == Some("away");
+        let old = cluster.members.iter().filter(is_away);
+        let old: BTreeSet<&str> = old.map(|member| member.name.as_str()).collect();
+        let is_here = |vm: &&VmPod| match vm.node.as_deref() {
+            // Without Nodes and objects nothing is known of the node, and the pod says where it is.
+            Some(node) => on_all || nodes.contains(node),
+            None => on_all,
+        };
+        let known: BTreeSet<&str> = cluster.vms.iter().map(|vm| vm.uid.as_str()).collect();
+        let of_pods = cluster.vms.iter().filter(is_here).cloned();
+        let all = of_pods.chain(of_objects(cluster, &known));
+        let all = all.map(|pod| Vm::of(&pod, &old, now_us));
+        let mut vms: Vec<Vm> = all.filter(|vm| filter.lets_through(vm)).collect();
+        let mut states: BTreeMap<VmState, u64> = BTreeMap::new();
+        for vm in &vms {
+            *states.entry(vm.state).or_default() += 1;
+        }
+        sort(&mut vms, order);
+        let states = states.into_iter().map(|(state, vms)| StateCount {
+            state: state.name(),
+            vms,
+        });
+        Self {
+            vms,
+            states: states.collect(),
+            problems: cluster.problems.stored().to_vec(),
+        }
+    }
+}
+
+fn sort(vms: &mut [Vm], order: VmOrder) {
+    vms.sort_by(|one, other| {
+        let by_name = || one.name().cmp(&other.name());
+        match order {
+            // A VM of which only old news is known comes behind those that are known to be worse.
+            VmOrder::Trouble => (one.state, !one.is_old).cmp(&(other.state, !other.is_old)),
+            VmOrder::Name => std::cmp::Ordering::Equal,
+            VmOrder::Node => one.node.cmp(&other.node),
+            VmOrder::Since => other.since_us.cmp(&one.since_us),
+        }
+        .then_with(by_name)
+    });
+}
+
+impl Render for Vms {
+    fn text(&self, style: TextStyle) -> String {
+        if self.vms.is_empty() {
+            return "No VMs.\n".to_owned();
+        }
+        let mut text = table(&COLUMNS, &self.vms, style);
+        if style.legend {
+            let nodes: BTreeSet<&str> = self.vms.iter().filter_map(|vm| vm.node.as_deref()).collect();
+            let states: Vec<String> = self
+                .states
+                .iter()
+                .map(|count| format!("{} {}", count.vms, count.state))
+                .collect();
+            text += &format!(
+                "\n{} on {}: {}.\n",
+                counted(self.vms.len() as u64, "VM"),
+                counted(nodes.len() as u64, "node"),
+                states.join(", ")
+            );
+            if self.states.iter().any(|count| count.state == VmState::Unknown.name()) {
+                text += "unknown: the pod has CPUs of its own or asks for a VM, and its node publishes no conditions of pods.\n";
+            }
+        }
+        text
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.vms.iter().map(Vm::name).collect()
+    }
+}

@@ -1,0 +1,133 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cluster::Chosen;
+use crate::objects::{ObjectSelection, Objects};
+
+const NOW: u64 = 1_790_848_800_000_000;
+
+/// A pod with the condition of a publisher.
+fn pod(name: &str, node: Option<&str>, told: Option<(&str, &str)>) -> Value {
+    let mut pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"namespace": "team-a", "name": name, "uid": format!("uid-of-{name}")},
+        "spec": {"containers": [{"name": "vm", "resources": {"limits": {"stelia.io/vm": "1"}}}]},
+        "status": {"phase": "Running"},
+    });
+    if let Some(node) = node {
+        pod["spec"]["nodeName"] = node.into();
+    }
+    if let Some((status, reason)) = told {
+        pod["status"]["conditions"] = json!([
+            {"type": "Ready", "status": "True"},
+            {"type": "stelia.io/isolated", "status": status, "reason": reason, "message": format!("why {reason}"),
+             "lastTransitionTime": "2026-10-01T09:50:00Z"},
+        ]);
+    }
+    pod
+}
+
+fn cluster(items: &[Value]) -> Cluster {
+    let mut objects = Objects::new(ObjectSelection { pods: true, pod: None });
+    objects.read("dump", &json!({"kind": "List", "items": items}).to_string());
+    Cluster::of(objects, &Chosen::default()).unwrap()
+}
+
+fn some() -> Cluster {
+    let mut plain = pod("plain", Some("w-1"), None);
+    plain["spec"]["containers"][0]["resources"] = json!({});
+    let mut ended = pod("ended", Some("w-1"), Some(("True", "Isolated")));
+    ended["status"]["phase"] = json!("Succeeded");
+    cluster(&[
+        pod("web", Some("w-1"), Some(("True", "Isolated"))),
+        pod("db", Some("w-2"), Some(("False", "Evicted"))),
+        pod("cache", Some("w-2"), Some(("False", "FloatingTooLong"))),
+        pod("quiet", Some("w-1"), None),
+        pod("new", None, None),
+        plain,
+        ended,
+    ])
+}
+
+fn shown(vms: &Vms) -> Vec<(&str, &'static str)> {
+    vms.vms
+        .iter()
+        .map(|vm| (vm.pod_name.as_str(), vm.state.name()))
+        .collect()
+}
+
+#[test]
+fn every_vm_has_its_node_and_state_and_trouble_comes_first() {
+    let vms = Vms::of(&some(), &VmFilter::default(), VmOrder::default(), true, NOW);
+    assert_eq!(
+        shown(&vms),
+        [
+            ("db", "degraded"),
+            ("cache", "floating"),
+            ("quiet", "unknown"),
+            ("new", "waiting"),
+            ("web", "isolated")
+        ]
+    );
+    assert_eq!(
+        (vms.vms[0].since_us, vms.vms[0].message.as_deref()),
+        (Some(NOW - 600_000_000), Some("why Evicted"))
+    );
+    let text = vms.text(TextStyle::from(true));
+    let first = text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
+    assert_eq!(first, ["team-a/db", "w-2", "degraded", "10m", "Evicted"]);
+    assert!(
+        text.contains("\n5 VMs on 2 nodes: 1 degraded, 1 floating, 1 unknown, 1 waiting, 1 isolated.\n"),
+        "{text}"
+    );
+    assert_eq!(vms.names()[0], "team-a/db");
+}
+
+#[test]
+fn a_filter_leaves_what_was_asked_for() {
+    let of = |filter: VmFilter| {
+        let vms = Vms::of(&some(), &filter, VmOrder::Name, true, NOW);
+        vms.vms.into_iter().map(|vm| vm.pod_name).collect::<Vec<_>>()
+    };
+    let states = VmFilter {
+        states: vec![VmState::Degraded, VmState::Floating],
+        ..VmFilter::default()
+    };
+    assert_eq!(of(states), ["cache", "db"]);
+    let patterns = VmFilter {
+        patterns: vec![Pattern::parse("w?b").unwrap(), Pattern::parse("uid-of-new").unwrap()],
+        ..VmFilter::default()
+    };
+    assert_eq!(of(patterns), ["new", "web"]);
+    let elsewhere = VmFilter {
+        namespace: Some("team-b".to_owned()),
+        ..VmFilter::default()
+    };
+    assert!(of(elsewhere).is_empty());
+}
+
+#[test]
+fn of_a_node_whose_daemon_is_away_the_state_is_the_last_one() {
+    let object = json!({
+        "apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "metadata": {"name": "w-1"}, "zones": [],
+        "attributes": [{"name": "isolation.stelia.io/state", "value": "away"}],
+    });
+    let cluster = cluster(&[pod("web", Some("w-1"), Some(("True", "Isolated"))), object]);
+    let vms = Vms::of(&cluster, &VmFilter::default(), VmOrder::default(), true, NOW);
+    assert!(vms.vms[0].is_old);
+    let text = vms.text(TextStyle::from(true));
+    assert!(text.contains("Isolated; steliad does not run there"), "{text}");
+}
+
+#[test]
+fn rows_are_ordered_as_asked() {
+    let of = |order| {
+        let vms = Vms::of(&some(), &VmFilter::default(), order, true, NOW);
+        vms.vms.into_iter().map(|vm| vm.pod_name).collect::<Vec<_>>()
+    };
+    assert_eq!(of(VmOrder::Name), ["cache", "db", "new", "quiet", "web"]);
+    assert_eq!(of(VmOrder::Node), ["new", "quiet", "web", "cache", "db"]);
+    // Those whose time is not known come last.
+    assert_eq!(of(VmOrder::Since), ["cache", "db", "web", "new", "quiet"]);
+}
