@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::{Account, Day, Ran, Range, Totals};
+use super::{Account, Day, Ran, Totals};
 use crate::day::{Date, day};
 
 const DAY_US: u64 = 86_400 * 1_000_000;
@@ -153,6 +153,7 @@ impl Day {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::Range;
 
     const OCTOBER: u64 = 1_790_812_800_000_000;
 
