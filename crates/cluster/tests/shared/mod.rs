@@ -146,8 +146,18 @@ pub fn topologies() -> Vec<Value> {
             json!({ "isolated": 1, "floating": 1 }),
             1,
         ),
-        summarized(topology(&facts("worker-3"), Profile::Koordinator), "Ready", isolated(1), 0),
-        summarized(topology(&lean, Profile::Nrt), "Ready", json!({ "isolated": 1, "contained": 2 }), 0),
+        summarized(
+            topology(&facts("worker-3"), Profile::Koordinator),
+            "Ready",
+            isolated(1),
+            0,
+        ),
+        summarized(
+            topology(&lean, Profile::Nrt),
+            "Ready",
+            json!({ "isolated": 1, "contained": 2 }),
+            0,
+        ),
         summarized(unusable, "KubeletStateUnusable", json!({}), 0),
     ]
 }
