@@ -1,3 +1,4 @@
+use std::fs;
 use std::path::Path;
 
 use serde_json::json;
@@ -16,6 +17,7 @@ fn ring(folder: &Path, pod: &str, uid: &str, at: u64) {
         bytes: 1 << 20,
         segment_bytes: 1 << 16,
     };
+    fs::create_dir_all(folder).unwrap();
     let (mut ring, _) = Writer::open(folder, limits).unwrap();
     let opened =
         json!({"event": "opened", "seat": 1, "vm": uid, "name": pod, "cpus": "2", "threads": [{"id": 10, "start": 1}]});

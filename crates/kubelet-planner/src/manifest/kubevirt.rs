@@ -229,7 +229,7 @@ impl Vm {
             true => Some(request),
             false => self.limits.memory,
         };
-        // Of huge pages the guest's memory is made; beside them there is what the manifest gives beyond it.
+        // The guest's memory consists of huge pages; the rest of the request is ordinary memory.
         let on_pages = self
             .huge_pages
             .as_ref()

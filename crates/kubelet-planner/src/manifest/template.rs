@@ -38,7 +38,7 @@ impl Template {
 /// The document of a Pod, made of an object's template.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Made {
-    /// Of v1, with a name.
+    /// A Pod of `v1`, with a name.
     pub(super) document: Value,
     /// What has to stand before paths in the document so that they are paths in the object; empty for those of a VM.
     pub(super) path: String,

@@ -278,8 +278,7 @@ mod tests {
     fn a_reserved_cpu_says_so_and_who_floats_there() {
         let text = told(0);
         assert!(
-            text.contains("reservedSystemCPUs")
-                && text.contains("everything of instance aaaaaaaa-0000-4000-8000-000000000000 except its vCPUs"),
+            text.contains("reservedSystemCPUs") && text.contains("everything of 2 VMs (aaaaaaaa-"),
             "{text}"
         );
     }

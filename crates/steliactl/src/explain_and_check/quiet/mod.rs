@@ -136,7 +136,7 @@ pub(crate) async fn gather(client: &Client, roots: &Roots, vm: Option<&str>) -> 
     Ok(quietness(&described, pod, &measured))
 }
 
-/// Device interrupts by pod since the first of them was isolated. Of each pod the ledger has the time only for which it was.
+/// Device interrupts by pod since the first of them was isolated. The ledger has no times during which a pod was not.
 async fn by_ledger(client: &Client, described: &Description) -> Counts {
     let since = described.node.instances.values().map(|one| one.isolated_us);
     let Some(since) = since.filter(|since| *since > 0).min() else {

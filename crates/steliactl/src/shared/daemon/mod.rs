@@ -6,7 +6,7 @@
 //! | `signals` | the daemon's signals, for commands that run until interrupted |
 //! | `node` | the node as the daemon describes it, and the owner of each CPU |
 //! | `pod` | what an operator calls a VM |
-//! | `selection`, `glob` | the VMs that a command is about |
+//! | `selection`, `pattern` | the VMs that a command is about |
 //! | `reported` | which interrupts the daemon reports |
 //! | `fold` | what several VMs have in common |
 //! | `candidates` | the VMs that a shell offers |
@@ -15,8 +15,8 @@
 mod candidates;
 mod client;
 mod fold;
-mod glob;
 pub(crate) mod node;
+mod pattern;
 mod pod;
 mod reported;
 mod selection;

@@ -12,8 +12,8 @@ use stelia_kubelet::{PodName, PodUid};
 use stelia_model::Instance;
 
 use super::client::Failure;
-use super::glob;
 use super::node::Description;
+use super::pattern::VmPattern;
 use crate::shared::output::{text_of, texts_of};
 
 /// The beginning of the names of KubeVirt's pods (`generateName` in virt-controller's `services/template.go`), and the length of what the
@@ -207,16 +207,17 @@ pub(crate) fn fitting<T>(all: Vec<T>, pod: impl Fn(&T) -> &Pod, asked: &str) -> 
 }
 
 /// Those that a pattern selects: as in [`fitting`], by the beginning of a name too; or all that fit a pattern with `*`, `?` or `[`.
-pub(super) fn chosen<'a>(all: &[&'a Pod], pattern: &str) -> Vec<&'a Pod> {
-    let of = |matcher: fn(&Pod, &str) -> bool| -> Vec<&'a Pod> {
-        all.iter().copied().filter(|pod| matcher(pod, pattern)).collect()
-    };
-    if glob::is_pattern(pattern) {
-        return of(|pod, pattern| {
+pub(super) fn chosen<'a>(all: &[&'a Pod], pattern: &VmPattern) -> Vec<&'a Pod> {
+    let Some(word) = pattern.word() else {
+        let fits = |pod: &Pod| {
             let names = [&pod.pod_uid, &pod.pod_name, &pod.to_string()];
-            names.into_iter().any(|name| glob::fits(pattern, name))
-        });
-    }
+            names.into_iter().any(|name| pattern.fits(name))
+        };
+        return all.iter().copied().filter(|pod| fits(pod)).collect();
+    };
+    let of = |matcher: fn(&Pod, &str) -> bool| -> Vec<&'a Pod> {
+        all.iter().copied().filter(|pod| matcher(pod, word)).collect()
+    };
     let beginning: fn(&Pod, &str) -> bool = |pod, asked| {
         let begins = |name: &str| name.starts_with(asked);
         let vm = pod.pod_name.strip_prefix(KUBEVIRT_PREFIX);

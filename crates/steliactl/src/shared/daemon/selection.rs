@@ -9,8 +9,8 @@ use stelia_api::State;
 
 use super::candidates::vms;
 use super::client::Failure;
-use super::glob;
 use super::node::Description;
+use super::pattern::VmPattern;
 use super::pod::{ListedInstance, Pod, chosen};
 use crate::shared::output::texts_of;
 
@@ -28,7 +28,7 @@ pub(crate) struct Selection {
     /// Only these VMs: the namespace/name or name of the pod, the name of a KubeVirt VM, a UID, the beginning of any of
     /// these, or a pattern with *, ? or [a-z]. Default: all
     #[arg(value_name = "PATTERN", add = ArgValueCandidates::new(vms))]
-    patterns: Vec<String>,
+    patterns: Vec<VmPattern>,
     /// Only VMs in this namespace
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
@@ -47,7 +47,7 @@ impl Selection {
     /// The only word, if it is a name and nothing else is asked for.
     pub(crate) fn name(&self) -> Option<&str> {
         match self.patterns.as_slice() {
-            [name] if self.namespace.is_none() && self.states.is_empty() && !glob::is_pattern(name) => Some(name),
+            [name] if self.namespace.is_none() && self.states.is_empty() => name.word(),
             _ => None,
         }
     }
@@ -64,7 +64,7 @@ impl Selection {
     }
 
     /// The UIDs that the patterns and the namespace select among these pods, and the first pattern that selects none.
-    fn uids<'a>(&'a self, pods: impl Iterator<Item = &'a Pod>) -> (BTreeSet<String>, Option<&'a str>) {
+    fn uids<'a, 'b>(&'b self, pods: impl Iterator<Item = &'a Pod>) -> (BTreeSet<String>, Option<&'b VmPattern>) {
         let in_namespace = |pod: &&Pod| self.namespace.as_ref().is_none_or(|one| *one == pod.pod_namespace);
         let pods: Vec<&Pod> = pods.filter(in_namespace).collect();
         if self.patterns.is_empty() {
@@ -74,7 +74,7 @@ impl Selection {
         for pattern in &self.patterns {
             let fitting = chosen(&pods, pattern);
             if fitting.is_empty() {
-                without = without.or(Some(pattern.as_str()));
+                without = without.or(Some(pattern));
             }
             uids.extend(fitting.into_iter().map(|pod| pod.pod_uid.clone()));
         }
@@ -115,11 +115,11 @@ impl Selection {
     /// # Errors
     /// A pattern fits none.
     pub(crate) fn restrict(&self, description: &mut Description) -> Result<(), Failure> {
-        fits_one(self.retain(description).as_deref())
+        fits_one(self.retain(description))
     }
 
     /// The same where a VM may have ended meanwhile; returns the first pattern that fits none.
-    pub(crate) fn retain(&self, description: &mut Description) -> Option<String> {
+    pub(crate) fn retain(&self, description: &mut Description) -> Option<&VmPattern> {
         if self.is_all() {
             return None;
         }
@@ -129,7 +129,7 @@ impl Selection {
         instances.retain(|uid, one| {
             uids.contains(uid.as_str()) && self.has_state(one.state.name(), !one.degraded.is_empty())
         });
-        without.map(str::to_owned)
+        without
     }
 
     /// The UIDs of the selected instances; `None`: of all.
@@ -147,12 +147,12 @@ impl Selection {
     }
 }
 
-fn fits_one(without: Option<&str>) -> Result<(), Failure> {
+fn fits_one(without: Option<&VmPattern>) -> Result<(), Failure> {
     match without {
-        Some(pattern) if glob::is_pattern(pattern) => Err(Failure::NoSuchInstance(format!(
-            "no instance on this node fits {pattern}"
-        ))),
-        Some(name) => Err(super::no_instance(name)),
+        Some(pattern) => Err(match pattern.word() {
+            Some(name) => super::no_instance(name),
+            None => Failure::NoSuchInstance(format!("no instance on this node fits {}", pattern.as_str())),
+        }),
         None => Ok(()),
     }
 }
@@ -165,7 +165,7 @@ mod tests {
 
     fn selection(patterns: &[&str]) -> Selection {
         Selection {
-            patterns: patterns.iter().map(|one| (*one).to_owned()).collect(),
+            patterns: patterns.iter().map(|one| one.parse().unwrap()).collect(),
             ..Selection::default()
         }
     }
@@ -229,7 +229,8 @@ mod tests {
         }
         // While top runs a VM may end.
         let mut node = named();
-        assert_eq!(selection(&["db"]).retain(&mut node).as_deref(), Some("db"));
+        let ended = selection(&["db"]);
+        assert_eq!(ended.retain(&mut node).map(VmPattern::as_str), Some("db"));
         assert!(node.node.instances.is_empty());
     }
 
