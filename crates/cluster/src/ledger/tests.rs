@@ -85,13 +85,13 @@ fn the_pods_of_a_vm_on_two_nodes_are_one_account() {
 fn a_ring_that_was_changed_is_named_and_not_counted() {
     let copies = copies();
     let folder = copies.path().join("n2");
-    let file = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let file = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
     let file = file
         .into_iter()
         .find(|path| path.extension().is_some_and(|ending| ending == "ledger"))
         .unwrap();
-    let text = std::fs::read_to_string(&file).unwrap();
-    std::fs::write(&file, text.replace("113", "110")).unwrap();
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("113", "110")).unwrap();
     let rings = read(copies.path());
     let period = Month::parse("2026-10").unwrap().period();
     let ledger = Ledger::of(&rings, &pattern("vm-005-*"), period, OCTOBER + 3 * DAY_US).unwrap();

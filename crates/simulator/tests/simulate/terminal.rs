@@ -104,6 +104,8 @@ fn top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
     // There are rates from the second sample on.
     terminal.shows("0.0");
     terminal.press("s");
+    terminal.shows("by INSTANCE");
+    terminal.press("s");
     terminal.shows("by STATE");
     terminal.press("r");
     terminal.shows("by STATE, reversed");
