@@ -74,6 +74,8 @@ PACKAGED := $(DEB_DIR)/programs/$(TARGET)
 # The folder of a package's Cargo.toml, how its programs are built, and its newest files.
 folder_of = $(if $(filter steliad,$(1)),.,crates/$(1:stelia-%=%))
 profile_of = $(if $(filter steliad,$(1)),$(PROFILE),$(CLUSTER_PROFILE))
+# A boot sector, from assembler.
+sector = $(CC) -m32 -c -o $(2).o $(1) && ld -m elf_i386 -Ttext 0x7c00 -e _start --oformat binary -o $(2) $(2).o && rm $(2).o
 newest_deb = "$$(ls -1t $(DEB_DIR)/$(1)_*.deb | head -n 1)"
 newest_rpm = "$$(ls -1t $(RPM_DIR)/$(1)-[0-9]*.rpm | head -n 1)"
 DEB_FROM := Cargo.toml Cargo.lock $(wildcard build.rs) $(shell find src crates systemd-units packaging dbus-interfaces docs -type f 2> /dev/null)
@@ -308,10 +310,8 @@ node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of
 	@mkdir $(NODE_JOB)/python && cp -r /usr/lib/python3/dist-packages/jeepney $(NODE_JOB)/python/
 	@cp docs/examples/runner.py $(NODE_JOB)/ && packaging/tools/example-runner $(NODE_JOB)/runner-go
 	@cp tests/node/run.sh tests/node/seconds tests/node/sections packaging/kubernetes/*.yaml docs/cookbook.md docs/first-vm.md $(NODE_JOB)/
-	@for sector in boot button; do \
-	  $(CC) -m32 -c -o $(NODE_JOB)/.$$sector.o tests/node/first_vm/$$sector.S && \
-	  ld -m elf_i386 -Ttext 0x7c00 -e _start --oformat binary -o $(NODE_JOB)/first-vm-$$sector.bin $(NODE_JOB)/.$$sector.o || exit; \
-	done
+	@$(call sector,tests/node/first_vm/boot.S,$(NODE_JOB)/first-vm-boot.bin)
+	@$(call sector,tests/node/first_vm/button.S,$(NODE_JOB)/first-vm-button.bin)
 	@FILTER="$(FILTER)" IMAGE=$(IMAGE) CYCLES=$(CYCLES) EVERY=$(EVERY) tests/node/suite $(NODE_JOB)
 
 soak: ## 500 cycles of register and deregister in the test node
@@ -406,6 +406,7 @@ try: ## the daemon on a node in memory, and eleven commands of steliactl with th
 demo: $(DEB_NODE) $(RUNNER_IMAGE) ## VMs in pods, seen from outside, in the test node (IMAGE=sid; FAST=: with the optimised package)
 	@rm -rf target/demo && cp -r tests/vm/jobs/demo target/demo
 	@cp $(RUNNER_IMAGE) packaging/kubernetes/vm-emulated.yaml target/demo/
+	@$(call sector,tests/vm/jobs/demo/pause.S,target/demo/pause.bin)
 	tests/vm/node run --image $(IMAGE) target/demo
 
 clean: ## remove what was built (not the tools, not the node's images)
