@@ -6,6 +6,7 @@ mod blocks;
 mod catalog;
 mod cookbook;
 mod decisions;
+mod figures;
 mod first_vm;
 mod installed;
 mod limits;
