@@ -4,6 +4,7 @@
 mod allocator;
 mod blocks;
 mod catalog;
+mod completions;
 mod cookbook;
 mod decisions;
 mod figures;
