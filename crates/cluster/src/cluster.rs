@@ -127,6 +127,11 @@ impl Member {
         }
     }
 
+    /// Why the Node is not Ready, if it is not.
+    pub fn not_ready(&self) -> Option<&str> {
+        self.node.as_ref()?.not_ready.as_deref()
+    }
+
     /// Why its CPUs must not be used, by its own word.
     pub fn unusable(&self) -> Option<&str> {
         let state = self.report.as_ref()?.stored.state.as_deref()?;

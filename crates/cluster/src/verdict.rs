@@ -118,9 +118,9 @@ pub fn groups<'a>(reasons: impl IntoIterator<Item = (&'a str, &'a Refusal)>) -> 
 }
 
 const COLUMNS: [Column<Group>; 3] = [
-    column("REASON", |group: &Group| group.reason.clone()).yields(1),
+    column("REASON", |group: &Group| group.reason.clone()).wraps(),
     column("NODES", |group: &Group| group.nodes.to_string()).right(),
-    column("SUCH AS", such_as).yields(2),
+    column("SUCH AS", such_as).wraps(),
 ];
 
 fn such_as(group: &Group) -> String {
