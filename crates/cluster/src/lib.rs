@@ -34,7 +34,7 @@ pub mod why;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use clap_complete::CompleteEnv;
 use stelia_table::{PrintError, TextStyle, now, printable, wrap};
 
@@ -98,7 +98,10 @@ pub fn main() -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => return finish(Err(Failure::Usage(error.to_string()))),
     }
-    match Cli::try_parse() {
+    let parsed = cli::help::command()
+        .try_get_matches()
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    match parsed {
         Ok(cli) => finish(run(&cli)),
         Err(error) => cli::hints::with_hint(error).exit(),
     }

@@ -279,7 +279,12 @@ impl Render for Nodes {
         match self.nodes.is_empty() {
             true => "No nodes.\n".to_owned(),
             false => {
-                let mut text = table(&COLUMNS, &self.nodes, style);
+                // So many columns would be cut to nothing on most terminals.
+                let uncut = TextStyle {
+                    width: style.width.filter(|_| !style.wide),
+                    ..style
+                };
+                let mut text = table(&COLUMNS, &self.nodes, uncut);
                 let amounts = self
                     .nodes
                     .iter()

@@ -246,8 +246,11 @@ impl Ledger {
         for part in self.parts.iter().filter(|part| part.covered_us < part.promised_us) {
             let hours = hours(part.promised_us - part.covered_us);
             missing.push(format!(
-                "{}: {} CPU hours of {} have no readings ({} gaps)",
-                part.node, hours, part.pod, part.gaps
+                "{}: {} CPU hours of {} have no readings ({})",
+                part.node,
+                hours,
+                part.pod,
+                counted(part.gaps, "gap")
             ));
         }
         for twice in &self.repeated {

@@ -165,3 +165,33 @@ fn sentences_are_wrapped_and_names_keep_both_ends() {
     assert!(text.contains("x7k2p  "), "{text}");
     assert!(text.contains("FloatingTooLong"), "{text}");
 }
+
+#[test]
+fn a_node_is_chosen_by_its_name_with_or_without_the_domain() {
+    let vm = |name, node: &str| pod(name, Some(node), Some(("True", "Isolated")));
+    let node = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    let items = [
+        vm("web", "w-1.example"),
+        vm("db", "10.0.0.1"),
+        node("w-1.example"),
+        node("10.0.0.1"),
+    ];
+    let on = |name: &str| {
+        let mut objects = Objects::new(ObjectSelection { pods: true, pod: None });
+        objects.read("dump", &json!({"kind": "List", "items": items}).to_string());
+        let names = [name.to_owned()];
+        let chosen = Chosen {
+            names: &names,
+            ..Chosen::default()
+        };
+        let cluster = Cluster::of(objects, &chosen).map_err(|_| ());
+        cluster.map(|cluster| {
+            let vms = Vms::of(&cluster, &VmFilter::default(), VmOrder::Name, false, NOW).vms;
+            vms.into_iter().map(|vm| vm.pod_name).collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(on("w-1"), Ok(vec!["web".to_owned()]));
+    assert_eq!(on("w-1.example"), Ok(vec!["web".to_owned()]));
+    assert_eq!(on("10.0.0.1"), Ok(vec!["db".to_owned()]));
+    assert_eq!((on("10"), on("w")), (Err(()), Err(())));
+}
