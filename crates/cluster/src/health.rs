@@ -181,6 +181,8 @@ impl Health {
             is_filtered: !filter.states.is_empty(),
             nodes: Vec::new(),
         };
+        // What may be the administrator's choice comes behind what is trouble.
+        health.reasons.sort_by_key(|group| group.reason == node::VMS_CONTAINED);
         health.nodes = all;
         health
             .nodes
@@ -258,6 +260,7 @@ impl Render for Health {
             return Some("no node publishes, and none is labelled stelia.io/steliad=true".to_owned());
         }
         let broken = self.broken();
-        (broken > 0).then(|| format!("{broken} of {} need attention", counted(self.all(), "node")))
+        let verb = if broken == 1 { "needs" } else { "need" };
+        (broken > 0).then(|| format!("{broken} of {} {verb} attention", counted(self.all(), "node")))
     }
 }

@@ -116,11 +116,11 @@ pub struct StateCount {
 pub const COLUMNS: [Column<Vm>; 7] = [
     column("VM", Vm::name).yields(1).shortens(),
     column("NODE", |vm: &Vm| vm.node.clone().unwrap_or_default())
-        .yields(1)
+        .yields(2)
         .shortens(),
     column("STATE", |vm: &Vm| vm.state.name().to_owned()).means(|vm| vm.state.meaning()),
     column("SINCE", |vm: &Vm| vm.age.clone().unwrap_or_default()).right(),
-    column("UID", |vm: &Vm| vm.pod_uid.clone()).wide(),
+    column("UID", |vm: &Vm| vm.pod_uid.clone()).wide().yields(3),
     column("MESSAGE", |vm: &Vm| vm.message.clone().unwrap_or_default())
         .wide()
         .wraps(),

@@ -12,6 +12,8 @@ use crate::objects::NodeObject;
 
 /// The reason of a node on which VMs can be admitted.
 const READY: &str = "Ready";
+/// Of a node with VMs that have no partition.
+pub(super) const VMS_CONTAINED: &str = "VMs are contained";
 /// Of a Node whose condition `Ready` is not True.
 const NODE_NOT_READY: &str = "the Node is not Ready";
 
@@ -166,7 +168,7 @@ fn wrong(
     }
     if let Some(vms) = vms.filter(|vms| vms.contained > 0) {
         let detail = format!("{} of {}", vms.contained, vms.total());
-        found.push((NodeState::Contained, reason("VMs are contained", detail)));
+        found.push((NodeState::Contained, reason(VMS_CONTAINED, detail)));
     }
     found
 }

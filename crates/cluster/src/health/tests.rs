@@ -94,6 +94,7 @@ fn every_node_that_is_meant_to_run_steliad_has_a_state_and_trouble_comes_first()
     assert_eq!(health.failure().unwrap(), "5 of 7 nodes need attention");
     let reasons: Vec<&str> = health.reasons.iter().map(|group| group.reason.as_str()).collect();
     assert!(reasons.contains(&"KubeletStateUnusable"), "{reasons:?}");
+    assert_eq!(reasons.last(), Some(&"VMs are contained"));
 }
 
 #[test]
