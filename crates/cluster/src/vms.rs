@@ -258,7 +258,7 @@ impl Render for Vms {
             text += &prose(&format!("{vms} on {nodes}: {}.", states.join(", ")), style);
             if self.states.iter().any(|count| count.state == VmState::Unknown.name()) {
                 text += &prose(
-                    "unknown: the pod has exclusive CPUs or requests a VM, and its node publishes no conditions of pods.",
+                    "unknown: the pod has exclusive CPUs or requests a VM, and has no condition stelia.io/isolated, which stelia-publish --pod-conditions=all writes.",
                     style,
                 );
             }

@@ -114,8 +114,9 @@ pub enum Command {
     },
     /// List the cluster's VMs: node, state, since when, and why
     ///
-    /// The state is what the publisher of the VM's node wrote into the pod's condition stelia.io/isolated. A pod without it is listed if
-    /// it asks for a VM, or if its node publishes that it has exclusive CPUs. VMs that need attention come first.
+    /// The state is what the publisher of the VM's node wrote into the pod's condition stelia.io/isolated, which it does for all VMs with
+    /// --pod-conditions=all. A pod without it is listed as unknown if it requests a VM, or if its node publishes that it has exclusive
+    /// CPUs. VMs that need attention come first.
     Vms {
         /// Show only these VMs, given as namespace/name or name, in which * and ? may stand for characters, or as a UID or its first
         /// characters (at least 8). Default: all
