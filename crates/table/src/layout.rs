@@ -445,7 +445,7 @@ mod tests {
         assert_eq!(
             table(&columns, &rows, at(44)),
             "POD                           SINCE  THREADS\n\
-             \x20                         ISOLATED     LEFT\n\
+             \x20                          ISOLATED     LEFT\n\
              shop/virt-launcher-vm-002         7        0\n"
         );
         assert!(
