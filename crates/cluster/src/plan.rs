@@ -187,6 +187,9 @@ impl Render for Plan {
     }
 
     fn failure(&self) -> Option<String> {
-        (self.fits == 0).then(|| format!("no node has room for {}", self.pod))
+        (self.fits == 0).then(|| match self.unknown {
+            0 => format!("no node has room for {}", self.pod),
+            unknown => format!("no node is known to have room for {}; {unknown} cannot tell", self.pod),
+        })
     }
 }

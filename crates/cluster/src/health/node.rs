@@ -12,9 +12,9 @@ use crate::objects::NodeObject;
 
 /// The reason of a node on which VMs can be admitted.
 const READY: &str = "Ready";
-/// Of a node with VMs that have no partition.
+/// The reason of a node with VMs that have no partition.
 pub(super) const VMS_CONTAINED: &str = "VMs are contained";
-/// Of a Node whose condition `Ready` is not True.
+/// The reason of a Node whose condition `Ready` is not True.
 const NODE_NOT_READY: &str = "the Node is not Ready";
 
 named! {
