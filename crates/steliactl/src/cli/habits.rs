@@ -167,7 +167,7 @@ pub(crate) fn explained(mut error: clap::Error, arguments: impl Iterator<Item = 
             ContextKind::SuggestedSubcommand,
             ContextKind::SuggestedValue,
         ] {
-            error.insert(kind, ContextValue::None);
+            error.remove(kind);
         }
         let tip = ContextValue::StyledStrs(vec![StyledStr::from(instead)]);
         error.insert(ContextKind::Suggested, tip);
@@ -210,7 +210,7 @@ mod tests {
             let text = said(line);
             assert!(text.contains("tip: ") && text.contains(tip), "{line}: {text}");
             // One tip, not clap's guess beside it.
-            assert_eq!(text.matches("tip: ").count(), 1, "{line}: {text}");
+            assert_eq!(text.matches("tip:").count(), 1, "{line}: {text}");
         }
         assert!(
             said("lst").contains("'list'"),
