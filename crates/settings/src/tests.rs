@@ -414,7 +414,7 @@ fn files_that_are_not_read_are_named_with_the_reason() {
     let ours = write("etc/stelia/steliad.toml.d/10-a.toml");
     let other = write("etc/stelia/steliad.toml.d/60-foo.conf");
     let found = files(root.path());
-    assert_eq!(found.read, [ours.clone()], "there is no steliad.toml");
+    assert_eq!(found.read, std::slice::from_ref(&ours), "there is no steliad.toml");
     let main = write("etc/stelia/steliad.toml");
     assert_eq!(files(root.path()).read, [main, ours.clone()]);
     let replaced = (vendor, format!("{} replaces it", ours.display()));
