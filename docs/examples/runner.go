@@ -30,6 +30,9 @@ type Vcpu struct {
 
 func check(what string, err error) {
 	if err != nil {
+		if refused, ok := err.(dbus.Error); ok {
+			what += ": " + refused.Name
+		}
 		fmt.Fprintf(os.Stderr, "%s: %v\n", what, err)
 		os.Exit(69) // the first process of the container: QEMU, which is paused, ends with it
 	}

@@ -91,5 +91,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main(*sys.argv[1:]))
     except DBusErrorResponse as error:
-        print(f"{error.name}: {error.data}", file=sys.stderr)
+        print(f"{error.name}: {' '.join(map(str, error.data))}", file=sys.stderr)
         sys.exit(69)

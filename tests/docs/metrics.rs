@@ -33,6 +33,7 @@ fn samples() -> BTreeMap<String, BTreeSet<&'static str>> {
         // node-exporter's own, and kube-state-metrics'.
         ("node_textfile_mtime_seconds", BTreeSet::from(["file", "instance"])),
         ("kube_node_status_allocatable", BTreeSet::from(["resource", "node"])),
+        ("kube_node_info", BTreeSet::from(["node"])),
         (
             "kube_pod_info",
             ["uid", "namespace", "pod"].into_iter().chain(joined).collect(),

@@ -55,6 +55,14 @@ pub struct Chosen<'a> {
     pub without: Option<&'a PodKey>,
 }
 
+/// The name of a node without its domain, as people call it; an IP address stays as it is.
+pub(crate) fn without_domain(name: &str) -> &str {
+    match name.split_once('.') {
+        Some((host, _)) if !host.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => name,
+    }
+}
+
 impl Cluster {
     /// # Errors
     /// Nodes are chosen by labels and no Node was read, or one that is named does not exist.
@@ -74,7 +82,12 @@ impl Cluster {
         let mut names: Vec<String> = nodes.keys().chain(reports.keys()).cloned().collect();
         names.sort_unstable();
         names.dedup();
-        if let Some(missing) = chosen.names.iter().find(|name| !names.contains(name)) {
+        let is_called = |wanted: &String, name: &String| wanted == name || wanted == without_domain(name);
+        if let Some(missing) = chosen
+            .names
+            .iter()
+            .find(|wanted| !names.iter().any(|name| is_called(wanted, name)))
+        {
             return Err(format!("there is no node {missing:?}"));
         }
         let mut used: BTreeMap<&str, Used> = BTreeMap::new();
@@ -87,7 +100,8 @@ impl Cluster {
                 used.entry(node).or_default().add(&pod.requests);
             }
         }
-        let is_chosen = |name: &String| chosen.names.is_empty() || chosen.names.contains(name);
+        let is_chosen =
+            |name: &String| chosen.names.is_empty() || chosen.names.iter().any(|wanted| is_called(wanted, name));
         let member = |name: String| Member {
             node: nodes.remove(&name),
             report: reports.remove(&name),
@@ -125,6 +139,11 @@ impl Member {
             Some(report) => Chooser::of(&report.stored),
             None => Chooser::Nobody("it has no NodeResourceTopology".to_owned()),
         }
+    }
+
+    /// Why the Node is not Ready, if it is not.
+    pub fn not_ready(&self) -> Option<&str> {
+        self.node.as_ref()?.not_ready.as_deref()
     }
 
     /// Why its CPUs must not be used, by its own word.

@@ -17,10 +17,10 @@ pub(crate) fn nodes(cli: &Cli, names: &[String], chosen: &BySelector) -> Result<
 }
 
 /// The nodes and all pods.
-pub(crate) fn vms(cli: &Cli, chosen: &BySelector) -> Result<Cluster, Failure> {
+pub(crate) fn vms(cli: &Cli, nodes: &[String], chosen: &BySelector) -> Result<Cluster, Failure> {
     let wanted = ObjectSelection { pods: true, pod: None };
     let objects = read(cli, wanted, false, chosen, None)?;
-    cluster(objects, &[], chosen, None)
+    cluster(objects, nodes, chosen, None)
 }
 
 /// A pod of the cluster, as it is named.

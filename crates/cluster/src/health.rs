@@ -49,6 +49,9 @@ pub struct Health {
     /// Whether the filter names states: then all rows are shown.
     #[serde(skip)]
     is_filtered: bool,
+    /// How many of the nodes publish neither a version nor numbers of VMs.
+    #[serde(skip)]
+    without_summary: u64,
 }
 
 /// How many nodes have this state or version.
@@ -120,23 +123,32 @@ fn number(value: Option<u64>) -> String {
 }
 
 /// The columns of the table.
-pub const COLUMNS: [Column<NodeHealth>; 8] = [
-    column("NODE", |node: &NodeHealth| node.name.clone()).yields(1),
+pub const COLUMNS: [Column<NodeHealth>; 9] = [
+    column("NODE", |node: &NodeHealth| node.name.clone())
+        .yields(1)
+        .shortens(),
     column("HEALTH", |node: &NodeHealth| node.health.name().to_owned()).means(|node| node.health.meaning()),
     column("VERSION", |node: &NodeHealth| node.version.clone().unwrap_or_default()).yields(2),
-    column("ISOLATED", |node: &NodeHealth| number(node.vms.map(|vms| vms.isolated))).right(),
+    column("VMS", |node: &NodeHealth| number(node.vms.map(VmCounts::total))).right(),
+    column("ISOLATED", |node: &NodeHealth| number(node.vms.map(|vms| vms.isolated)))
+        .wide()
+        .right(),
     column("CONTAINED", |node: &NodeHealth| {
         number(node.vms.map(|vms| vms.contained))
     })
+    .wide()
     .right(),
-    column("FLOATING", |node: &NodeHealth| number(node.vms.map(|vms| vms.floating))).right(),
+    column("FLOATING", |node: &NodeHealth| number(node.vms.map(|vms| vms.floating)))
+        .wide()
+        .right(),
     column("DEGRADED", |node: &NodeHealth| number(node.vms.map(|vms| vms.degraded)))
+        .wide()
         .right()
         .means(|node| match node.vms {
             Some(vms) if vms.degraded > 0 => Meaning::Attention,
             _ => Meaning::Plain,
         }),
-    column("REASON", NodeHealth::reason).yields(3).or_nothing(),
+    column("REASON", NodeHealth::reason).wraps().or_nothing(),
 ];
 
 impl Health {
@@ -165,9 +177,12 @@ impl Health {
                 reasons.map(|reason| (node.name.as_str(), reason))
             })),
             problems: cluster.problems.stored().to_vec(),
+            without_summary: all.iter().filter(|node| node.vms.is_none()).count() as u64,
             is_filtered: !filter.states.is_empty(),
             nodes: Vec::new(),
         };
+        // What may be the administrator's choice comes behind what is trouble.
+        health.reasons.sort_by_key(|group| group.reason == node::VMS_CONTAINED);
         health.nodes = all;
         health
             .nodes
@@ -218,12 +233,16 @@ impl Render for Health {
             true => "not published".to_owned(),
             false => list(&self.versions, on),
         };
-        let lines = [("Nodes", nodes), ("Versions", versions), ("VMs", self.vms.in_words())];
+        let mut vms = self.vms.in_words();
+        if self.without_summary > 0 {
+            vms += &format!("; not published by {}", counted(self.without_summary, "node"));
+        }
+        let lines = [("Nodes", nodes), ("Versions", versions), ("VMs", vms)];
         let mut parts = vec![properties(lines, style), table_of(&self.reasons, style)];
         let shown: Vec<&NodeHealth> = self
             .nodes
             .iter()
-            .filter(|node| style.wide || self.is_filtered || node.health != NodeState::Ok)
+            .filter(|node| style.wide || self.is_filtered || node.health.is_failure())
             .collect();
         if !shown.is_empty() {
             parts.push(table(&COLUMNS, shown, style));
@@ -237,7 +256,11 @@ impl Render for Health {
     }
 
     fn failure(&self) -> Option<String> {
+        if self.all() == 0 {
+            return Some("no node publishes, and none is labelled stelia.io/steliad=true".to_owned());
+        }
         let broken = self.broken();
-        (broken > 0).then(|| format!("{broken} of {} need attention", counted(self.all(), "node")))
+        let verb = if broken == 1 { "needs" } else { "need" };
+        (broken > 0).then(|| format!("{broken} of {} {verb} attention", counted(self.all(), "node")))
     }
 }

@@ -34,9 +34,9 @@ pub mod why;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use clap_complete::CompleteEnv;
-use stelia_table::{PrintError, now, printable};
+use stelia_table::{PrintError, TextStyle, now, printable, wrap};
 
 use cli::{Cli, Command};
 use health::{Health, NodeFilter};
@@ -81,6 +81,15 @@ impl Failure {
     }
 }
 
+/// A sentence, wrapped to the terminal's width.
+pub(crate) fn prose(sentence: &str, style: TextStyle) -> String {
+    let sentence = printable(sentence);
+    match style.width {
+        Some(width) => wrap(&sentence, width).join("\n") + "\n",
+        None => sentence + "\n",
+    }
+}
+
 /// The program: parse, read, print. A wrong command line ends in clap with exit code 2.
 pub fn main() -> ExitCode {
     // Before anything else: a shell asks through the environment.
@@ -89,7 +98,13 @@ pub fn main() -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => return finish(Err(Failure::Usage(error.to_string()))),
     }
-    finish(run(&Cli::parse()))
+    let parsed = cli::help::command()
+        .try_get_matches()
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    match parsed {
+        Ok(cli) => finish(run(&cli)),
+        Err(error) => cli::hints::with_hint(error).exit(),
+    }
 }
 
 fn run(cli: &Cli) -> Result<String, Failure> {
@@ -106,6 +121,8 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             patterns,
             namespace,
             states,
+            nodes,
+            all_namespaces: _,
             sort,
             chosen,
         } => {
@@ -114,8 +131,9 @@ fn run(cli: &Cli) -> Result<String, Failure> {
                 namespace: namespace.clone(),
                 states: states.clone(),
             };
-            let cluster = command_input::vms(cli, chosen)?;
-            let vms = Vms::of(&cluster, &filter, *sort, chosen.selector.is_none(), now());
+            let cluster = command_input::vms(cli, nodes, chosen)?;
+            let on_all = chosen.selector.is_none() && nodes.is_empty();
+            let vms = Vms::of(&cluster, &filter, *sort, on_all, now());
             match vms.vms.is_empty() && !patterns.is_empty() {
                 true => Err(Failure::NoSuchPod("no VM fits".to_owned())),
                 false => output_options.print(&vms),

@@ -12,6 +12,7 @@ use stelia_text::excerpt;
 use crate::chooser::whole_cores;
 use crate::cluster::{Cluster, Member, each};
 use crate::objects::Problem;
+use crate::prose;
 
 /// A node's CPUs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -70,7 +71,7 @@ pub struct Nodes {
 
 /// The columns of the table.
 pub const COLUMNS: [Column<Row>; 16] = [
-    column("NODE", |row: &Row| row.name.clone()).yields(1),
+    column("NODE", |row: &Row| row.name.clone()).yields(1).shortens(),
     column("READY", |row: &Row| yes_or_no(row.ready)).means(|row| match row.ready {
         Some(true) => Meaning::Good,
         Some(false) => Meaning::Broken,
@@ -81,12 +82,10 @@ pub const COLUMNS: [Column<Row>; 16] = [
         _ => Meaning::Attention,
     }),
     column("PROFILE", |row: &Row| row.profile.unwrap_or_default().to_owned()).wide(),
-    column("CPU POLICY", |row: &Row| row.cpu_policy.clone())
-        .wide()
-        .yields(3),
+    column("CPU POLICY", |row: &Row| row.cpu_policy.clone()).wide().wraps(),
     column("TOPOLOGY POLICY", |row: &Row| row.topology_policy.clone())
         .wide()
-        .yields(3),
+        .wraps(),
     column("CPUS", |row: &Row| number(row.cpus)).right(),
     column("FREE", |row: &Row| number(row.free_cpus)).right(),
     column("FREE CORES", cores).yields(2),
@@ -103,7 +102,7 @@ pub const COLUMNS: [Column<Row>; 16] = [
     column("VERSION", |row: &Row| row.version.clone().unwrap_or_default()).wide(),
     column("AGE", |row: &Row| row.age.clone().unwrap_or_default()).wide(),
     column("WARNINGS", |row: &Row| row.warnings.join("; "))
-        .yields(4)
+        .wraps()
         .means(|_| Meaning::Attention)
         .or_nothing(),
 ];
@@ -280,17 +279,24 @@ impl Render for Nodes {
         match self.nodes.is_empty() {
             true => "No nodes.\n".to_owned(),
             false => {
-                let mut text = table(&COLUMNS, &self.nodes, style);
+                // So many columns would be cut to nothing on most terminals.
+                let uncut = TextStyle {
+                    width: style.width.filter(|_| !style.wide),
+                    ..style
+                };
+                let mut text = table(&COLUMNS, &self.nodes, uncut);
                 let amounts = self
                     .nodes
                     .iter()
                     .filter(|row| row.profile.is_some() && !row.is_exact())
                     .count();
                 if style.legend && amounts > 0 {
-                    text += &format!(
-                        "\n{} by amounts only (profile nrt): free cores are not known, and LARGEST is the most that the CPUs allow.\n",
-                        counted(amounts as u64, "node")
+                    let amounts = counted(amounts as u64, "node");
+                    let sentence = format!(
+                        "{amounts} by amounts only (profile nrt): free cores are not known, and LARGEST is the most that the CPUs allow."
                     );
+                    text.push('\n');
+                    text += &prose(&sentence, style);
                 }
                 text
             }

@@ -10,9 +10,10 @@ use serde::Serialize;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
 use stelia_text::{excerpt, named};
 
-use crate::cluster::{Cluster, Member, VmPod};
+use crate::cluster::{Cluster, VmPod};
 use crate::nodes::age;
 use crate::objects::{IsolationCondition, Problem};
+use crate::prose;
 pub use filter::{Pattern, VmFilter};
 
 named! {
@@ -83,12 +84,14 @@ pub struct Vm {
     pub pod_name: String,
     pub pod_uid: String,
     pub node: Option<String>,
-    /// Whether the node's daemon does not run: the rest is what was published last.
+    /// Whether the node's daemon does not run or the Node is not Ready: the rest is what was published last.
     pub is_old: bool,
     pub state: VmState,
     pub reason: Option<String>,
     pub message: Option<String>,
     pub since_us: Option<u64>,
+    #[serde(skip)]
+    old: Option<&'static str>,
     #[serde(skip)]
     age: Option<String>,
 }
@@ -111,20 +114,21 @@ pub struct StateCount {
 
 /// The columns of the table.
 pub const COLUMNS: [Column<Vm>; 7] = [
-    column("VM", Vm::name).yields(2),
-    column("NODE", |vm: &Vm| vm.node.clone().unwrap_or_default()).yields(1),
+    column("VM", Vm::name).yields(1).shortens(),
+    column("NODE", |vm: &Vm| vm.node.clone().unwrap_or_default())
+        .yields(2)
+        .shortens(),
     column("STATE", |vm: &Vm| vm.state.name().to_owned()).means(|vm| vm.state.meaning()),
     column("SINCE", |vm: &Vm| vm.age.clone().unwrap_or_default()).right(),
-    column("UID", |vm: &Vm| vm.pod_uid.clone()).wide(),
+    column("UID", |vm: &Vm| vm.pod_uid.clone()).wide().yields(3),
     column("MESSAGE", |vm: &Vm| vm.message.clone().unwrap_or_default())
         .wide()
-        .yields(3),
+        .wraps(),
     column("REASON", |vm: &Vm| {
-        let old = vm.is_old.then_some("steliad does not run there");
-        let told = vm.reason.as_deref().into_iter().chain(old);
+        let told = vm.reason.as_deref().into_iter().chain(vm.old);
         told.collect::<Vec<_>>().join("; ")
     })
-    .yields(4)
+    .wraps()
     .or_nothing(),
 ];
 
@@ -137,16 +141,18 @@ impl Vm {
         }
     }
 
-    fn of(pod: &VmPod, old: &BTreeSet<&str>, now_us: u64) -> Self {
+    fn of(pod: &VmPod, old: &BTreeMap<&str, &'static str>, now_us: u64) -> Self {
         let told = pod.isolation.as_ref();
         let (pod_namespace, pod_name) = pod.key.clone();
         let text = |text: &String| (!text.is_empty()).then(|| excerpt::cause(text));
+        let old = pod.node.as_deref().and_then(|node| old.get(node).copied());
         let since_us = told.and_then(|told| told.since_us);
         Self {
             pod_namespace,
             pod_name,
             pod_uid: pod.uid.clone(),
-            is_old: pod.node.as_deref().is_some_and(|node| old.contains(node)),
+            is_old: old.is_some(),
+            old,
             node: pod.node.clone(),
             state: VmState::of(told, pod.node.is_some()),
             reason: told.and_then(|told| text(&told.reason)),
@@ -183,9 +189,15 @@ impl Vms {
     /// Those of the cluster's nodes that the filter lets through. `on_all`: no nodes were chosen, so that VMs without one count too.
     pub fn of(cluster: &Cluster, filter: &VmFilter, order: VmOrder, on_all: bool, now_us: u64) -> Self {
         let nodes: BTreeSet<&str> = cluster.members.iter().map(|member| member.name.as_str()).collect();
-        let is_away = |member: &&Member| member.unusable() == Some("away");
-        let old = cluster.members.iter().filter(is_away);
-        let old: BTreeSet<&str> = old.map(|member| member.name.as_str()).collect();
+        let old = cluster.members.iter().filter_map(|member| {
+            let why = match (member.not_ready(), member.unusable()) {
+                (Some(_), _) => "its Node is not Ready",
+                (None, Some("away")) => "steliad does not run there",
+                (None, _) => return None,
+            };
+            Some((member.name.as_str(), why))
+        });
+        let old: BTreeMap<&str, &'static str> = old.collect();
         let is_here = |vm: &&VmPod| match vm.node.as_deref() {
             // Without Nodes and objects nothing is known of the node, and the pod says where it is.
             Some(node) => on_all || nodes.contains(node),
@@ -240,14 +252,15 @@ impl Render for Vms {
                 .iter()
                 .map(|count| format!("{} {}", count.vms, count.state))
                 .collect();
-            text += &format!(
-                "\n{} on {}: {}.\n",
-                counted(self.vms.len() as u64, "VM"),
-                counted(nodes.len() as u64, "node"),
-                states.join(", ")
-            );
+            let vms = counted(self.vms.len() as u64, "VM");
+            let nodes = counted(nodes.len() as u64, "node");
+            text.push('\n');
+            text += &prose(&format!("{vms} on {nodes}: {}.", states.join(", ")), style);
             if self.states.iter().any(|count| count.state == VmState::Unknown.name()) {
-                text += "unknown: the pod has CPUs of its own or asks for a VM, and its node publishes no conditions of pods.\n";
+                text += &prose(
+                    "unknown: the pod has exclusive CPUs or requests a VM, and has no condition stelia.io/isolated, which stelia-publish --pod-conditions=all writes.",
+                    style,
+                );
             }
         }
         text

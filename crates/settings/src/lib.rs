@@ -27,7 +27,7 @@ pub use adopt::{
 };
 pub use classes::CacheLimits;
 pub use device_plugin::DevicePluginSettings;
-pub use file::{Fragment, Loaded, SettingsError, load};
+pub use file::{Files, Fragment, Loaded, SettingsError, files, load};
 pub use float::FloatPolicy;
 pub use latency::LatencyLevel;
 pub use ledger::{Every, LedgerSettings, Sample};

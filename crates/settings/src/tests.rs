@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use crate::adopt::RULE_KEYS;
 use crate::settings::KEYS;
-use crate::{AdoptPlacement, AdoptRule, Fragment, Isolation, Loaded, Pattern, ReadyMade, Settings, TreeChoice, load};
+use crate::{
+    AdoptPlacement, AdoptRule, Fragment, Isolation, Loaded, Pattern, ReadyMade, Settings, TreeChoice, files, load,
+};
 
 fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -321,7 +323,7 @@ fn what_is_wrong_with_a_rule_is_said_with_its_line() {
     for (text, says) in [
         (
             "\n[[adopt]]\nuse = \"kubevirt\"\nnamespace = [\"a\"]",
-            "x.toml: line 4: \"namespace\" is not a key of [[adopt]]; its keys are use, name, namespaces,",
+            "x.toml: line 4: \"namespace\" is not a key of [[adopt]]; did you mean \"namespaces\"?",
         ),
         (
             "[[adopt]]\nuse = \"kvm\"",
@@ -389,4 +391,35 @@ fn what_is_wrong_with_a_rule_is_said_with_its_line() {
         .map(|index| format!("[[adopt]]\nuse = \"qemu\"\nname = \"a{index}\"\n"))
         .collect();
     assert!(rules(&many).unwrap_err().contains("line 193: more than 64 rules"));
+}
+
+#[test]
+fn an_unknown_key_names_the_nearest_one_or_all() {
+    let said = |text: &str| Fragment::parse(text, Path::new("x.toml")).unwrap_err().to_string();
+    assert!(said("irq_steering = \"off\"").ends_with("did you mean \"irq-steering\"?"));
+    assert!(said("ledgr = true").ends_with("did you mean \"ledger\"?"));
+    assert!(said("nonsense = 1").contains("is not a setting; the settings are "));
+}
+
+#[test]
+fn files_that_are_not_read_are_named_with_the_reason() {
+    let root = tempfile::tempdir().unwrap();
+    let write = |path: &str| {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "").unwrap();
+        path
+    };
+    let vendor = write("usr/lib/stelia/steliad.toml.d/10-a.toml");
+    let ours = write("etc/stelia/steliad.toml.d/10-a.toml");
+    let other = write("etc/stelia/steliad.toml.d/60-foo.conf");
+    let found = files(root.path());
+    assert_eq!(found.read, std::slice::from_ref(&ours), "there is no steliad.toml");
+    let main = write("etc/stelia/steliad.toml");
+    assert_eq!(files(root.path()).read, [main, ours.clone()]);
+    let replaced = (vendor, format!("{} replaces it", ours.display()));
+    assert_eq!(
+        found.ignored,
+        [replaced, (other, "its name does not end in .toml".to_owned())]
+    );
 }

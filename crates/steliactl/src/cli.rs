@@ -1,5 +1,6 @@
 //! The command line of `steliactl`.
 
+mod habits;
 pub mod help;
 pub(crate) mod remote;
 
@@ -9,9 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
-use stelia_table::with_examples;
 
 use crate::cli::remote::Host;
 use crate::explain_and_check::ledger::LedgerOptions;
@@ -50,57 +50,75 @@ Exit codes:
   255  with -H: ssh failed
 
 Standard output has data only; messages go to standard error. Output longer
-than the terminal goes through $SYSTEMD_PAGER, $PAGER or less. NO_COLOR turns
-colours off.";
-
-/// Above the options that every command has, in the help of each.
-const GLOBAL_OPTIONS_HEADING: &str = "Options of every command";
+than the terminal goes through $SYSTEMD_PAGER, $PAGER or less. SYSTEMD_COLORS,
+NO_COLOR and TERM=dumb decide on colours as in systemd(1); where the locale is
+not UTF-8, output is ASCII.";
 
 /// See the virtual machines with exclusive CPUs on this node, and control steliad.
 #[derive(Debug, Parser)]
 #[command(name = "steliactl", version, after_help = AFTER_HELP, help_template = help::template(),
-          mut_subcommands(|command| with_examples(command, help::EXAMPLES)))]
+          mut_subcommands(help::of_command))]
 pub struct Cli {
-    /// Print JSON: pretty, short (one object per line) or off. --json alone means pretty
-    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "FORMAT", num_args = 0..=1, require_equals = true,
-          value_parser = Form::parser([("pretty", "Indented JSON", Form::Json), ("short", "JSON, one object per line", Form::JsonLine),
-                                       ("off", "Text", Form::Text)]),
-          default_value = "off", default_missing_value = "pretty", hide_default_value = true, hide_possible_values = true)]
-    pub(crate) json: Form,
-    /// Output format: table, wide (more columns), json, yaml or name (one VM per line)
-    #[arg(short, long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "FORMAT",
-          value_parser = Form::parser([("table", "Text", Form::Text), ("wide", "Text with more columns", Form::Wide),
-                                       ("json", "JSON", Form::Json), ("yaml", "YAML", Form::Yaml),
-                                       ("name", "One VM per line", Form::Name)]), hide_possible_values = true)]
-    pub(crate) output: Option<Form>,
-    /// Do not truncate output to the terminal's width
-    #[arg(short = 'l', long, global = true, help_heading = GLOBAL_OPTIONS_HEADING)]
-    pub(crate) full: bool,
-    /// Do not pipe output into a pager
-    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING)]
-    pub(crate) no_pager: bool,
-    /// Do not print header lines
-    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING)]
-    pub(crate) no_legend: bool,
-    /// Run the command on another host over ssh. File names refer to that host
-    #[arg(short = 'H', long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "[USER@]HOST[:PORT]", value_parser = Host::parse)]
-    pub(crate) host: Option<Host>,
-    /// Use a peer-to-peer D-Bus address instead of the system bus, such as unix:path=/run/stelia/runner/socket
-    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "ADDR")]
-    pub(crate) address: Option<String>,
-    /// Read /proc and /sys/fs/cgroup of a simulated node below this directory
-    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "DIR", hide = true)]
-    root: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) common: CommonOptions,
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
+/// What every command takes. The program's own help has these options; that of a command refers to it.
+#[derive(Debug, Args)]
+pub(crate) struct CommonOptions {
+    /// Print JSON: pretty, short (one object per line) or off. --json alone means pretty
+    #[arg(long, global = true, hide_short_help = true, hide_long_help = true, value_name = "FORMAT", num_args = 0..=1, require_equals = true,
+          value_parser = Form::parser([("pretty", "Indented JSON", Form::Json), ("short", "JSON, one object per line", Form::JsonLine),
+                                       ("off", "Text", Form::Text)]),
+          default_value = "off", default_missing_value = "pretty", hide_default_value = true, hide_possible_values = true)]
+    pub(crate) json: Form,
+    /// Output format: table, wide (more columns), json, yaml or name (one VM per line)
+    #[arg(short, long, global = true, hide_short_help = true, hide_long_help = true, value_name = "FORMAT",
+          value_parser = Form::parser([("table", "Text", Form::Text), ("wide", "Text with more columns", Form::Wide),
+                                       ("json", "JSON", Form::Json), ("yaml", "YAML", Form::Yaml),
+                                       ("name", "One VM per line", Form::Name)]), hide_possible_values = true)]
+    pub(crate) output: Option<Form>,
+    /// Do not truncate output to the terminal's width
+    #[arg(short = 'l', long, global = true, hide_short_help = true, hide_long_help = true)]
+    pub(crate) full: bool,
+    /// Do not pipe output into a pager
+    #[arg(long, global = true, hide_short_help = true, hide_long_help = true)]
+    pub(crate) no_pager: bool,
+    /// Do not print header lines
+    #[arg(long, global = true, hide_short_help = true, hide_long_help = true)]
+    pub(crate) no_legend: bool,
+    /// Run the command on another host over ssh. File names refer to that host
+    #[arg(short = 'H', long, global = true, hide_short_help = true, hide_long_help = true, value_name = "[USER@]HOST[:PORT]", value_parser = Host::parse)]
+    pub(crate) host: Option<Host>,
+    /// Use a peer-to-peer D-Bus address instead of the system bus, such as unix:path=/run/stelia/runner/socket
+    #[arg(
+        long,
+        global = true,
+        hide_short_help = true,
+        hide_long_help = true,
+        value_name = "ADDR"
+    )]
+    pub(crate) address: Option<String>,
+    /// Read /proc and /sys/fs/cgroup of a simulated node below this directory
+    #[arg(long, global = true, value_name = "DIR", hide = true)]
+    root: Option<PathBuf>,
+}
+
 impl Cli {
+    /// Parses the program's arguments. A wrong command line ends the program with exit code 2, `--help` with 0.
+    pub(crate) fn of_arguments() -> Self {
+        Self::try_parse().unwrap_or_else(|error| habits::explained(error, std::env::args_os()).exit())
+    }
+
     /// # Errors
     /// The command has no answer of this form. Nothing has been done yet.
     pub(crate) fn output_options(&self) -> Result<OutputOptions, Failure> {
-        let asked = (self.json != Form::Text).then_some(self.json).or(self.output);
+        let asked = (self.common.json != Form::Text)
+            .then_some(self.common.json)
+            .or(self.common.output);
         if let Some(form) = asked
             && let Some(why) = self.command.refuses(form)
         {
@@ -109,13 +127,13 @@ impl Cli {
         let form = asked.unwrap_or(self.command.form());
         Ok(OutputOptions {
             form,
-            style: TextStyle::of_stdout(!self.no_legend, form == Form::Wide, self.full),
+            style: TextStyle::of_stdout(!self.common.no_legend, form == Form::Wide, self.common.full),
         })
     }
 
     /// Where /proc, /sys and kubelet's files are read.
     pub(crate) fn root(&self) -> &Path {
-        self.root.as_deref().unwrap_or(Path::new("/"))
+        self.common.root.as_deref().unwrap_or(Path::new("/"))
     }
 
     /// Whether it takes over the terminal.

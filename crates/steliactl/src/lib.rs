@@ -36,7 +36,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use clap_complete::CompleteEnv;
 use zbus::Connection;
 
@@ -58,8 +58,8 @@ pub fn main() -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => return finish(Err(Failure::Usage(error.to_string())), false),
     }
-    let cli = Cli::parse();
-    if let Some(host) = &cli.host {
+    let cli = Cli::of_arguments();
+    if let Some(host) = &cli.common.host {
         return finish(Err(remote::run(host, cli.is_live())), false);
     }
     if let Command::Cluster { arguments } = &cli.command {
@@ -69,7 +69,7 @@ pub fn main() -> ExitCode {
         );
     }
     // What programs read is not paged.
-    let paged = !cli.no_pager
+    let paged = !cli.common.no_pager
         && !matches!(&cli.command, Command::Ledger(asked) if asked.is_document())
         && !matches!(
             cli.command,
@@ -77,7 +77,7 @@ pub fn main() -> ExitCode {
         );
     let outcome = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(run(&cli, &Roots::below(cli.root()), async || {
-            daemon::connect(cli.address.as_deref(), CALL_TIMEOUT).await
+            daemon::connect(cli.common.address.as_deref(), CALL_TIMEOUT).await
         })),
         Err(error) => Err(Failure::Other(format!("start: {error}"))),
     };
@@ -194,6 +194,12 @@ fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
         return ExitCode::SUCCESS;
     };
     // Standard error may be closed too.
-    let _ = writeln!(io::stderr(), "steliactl: {}", output::printable(&failure.to_string()));
+    let text = output::printable(&failure.to_string());
+    let text = if output::is_utf8() {
+        text
+    } else {
+        output::to_ascii(&text)
+    };
+    let _ = writeln!(io::stderr(), "steliactl: {text}");
     ExitCode::from(failure.exit_code())
 }

@@ -4,9 +4,11 @@
 use std::fmt::Display;
 use std::io::IsTerminal;
 
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthStr;
 
+use crate::fit::{cut_with, shorten_with, wrap};
 use crate::printable;
+use crate::terminal::{coloured, is_utf8};
 
 /// Blanks between two columns.
 const COLUMN_GAP: usize = 2;
@@ -28,6 +30,8 @@ pub struct TextStyle {
     /// Columns within which lines are laid out; `None`: nothing is cut or wrapped.
     pub width: Option<usize>,
     pub coloured: bool,
+    /// Whether the locale has no characters but ASCII.
+    pub ascii: bool,
 }
 
 impl TextStyle {
@@ -39,7 +43,13 @@ impl TextStyle {
             wide,
             width: (is_terminal && !full).then(width),
             coloured: coloured(),
+            ascii: !is_utf8(),
         }
+    }
+
+    /// What stands for characters that are left out.
+    const fn ellipsis(self) -> &'static str {
+        if self.ascii { "..." } else { "…" }
     }
 }
 
@@ -61,11 +71,6 @@ pub fn width() -> usize {
         (size.ws_col > 0).then_some(usize::from(size.ws_col))
     };
     columns.filter(|columns| *columns > 0).or_else(terminal).unwrap_or(80)
-}
-
-/// Whether standard output is a terminal and NO_COLOR is not set (no-color.org).
-pub fn coloured() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && std::io::stdout().is_terminal()
 }
 
 /// What a text means, for its colour: that of systemd's programs.
@@ -124,10 +129,10 @@ impl Fit {
         }
     }
 
-    fn lines(self, text: &str, width: usize) -> Vec<String> {
+    fn lines(self, text: &str, width: usize, ellipsis: &str) -> Vec<String> {
         match self {
-            Self::Cut => vec![cut(text, width)],
-            Self::Shorten => vec![shorten(text, width)],
+            Self::Cut => vec![cut_with(text, width, ellipsis)],
+            Self::Shorten => vec![shorten_with(text, width, ellipsis)],
             Self::Wrap => wrap(text, width),
         }
     }
@@ -236,26 +241,50 @@ pub fn table<'a, T: 'a>(
     let rows = rows.map(|row| columns.iter().map(|column| cell(column, row)).collect());
     let lines: Vec<Vec<Cell>> = headings.into_iter().chain(rows).collect();
 
-    let widest = |at: usize| lines.iter().map(|line| line[at].text.width()).max().unwrap_or(0);
-    let mut widths: Vec<usize> = (0..columns.len()).map(widest).collect();
+    let widest = |lines: &[Vec<Cell>], at: usize| lines.iter().map(|line| line[at].text.width()).max().unwrap_or(0);
+    let mut widths: Vec<usize> = (0..columns.len()).map(|at| widest(&lines, at)).collect();
     if let Some(width) = style.width {
-        let kinds: Vec<(Fit, u8)> = columns.iter().map(|column| (column.fit, column.yields)).collect();
-        shrink(&mut widths, &kinds, width);
+        let below_headings = &lines[usize::from(style.legend)..];
+        let column = |(at, column): (usize, &&Column<T>)| Shrinking {
+            fit: column.fit,
+            yields: column.yields,
+            least_heading: widest(below_headings, at).max(longest_word(column.heading)),
+        };
+        let columns: Vec<Shrinking> = columns.iter().enumerate().map(column).collect();
+        shrink(&mut widths, &columns, width);
     }
-    lines.iter().map(|cells| row(cells, &columns, &widths, style)).collect()
+    let mut text = String::new();
+    for (at, cells) in lines.iter().enumerate() {
+        let fits = columns.iter().map(|column| match at == 0 && style.legend {
+            // A heading of several words takes as many lines as it needs.
+            true => Fit::Wrap,
+            false => column.fit,
+        });
+        let texts = cells.iter().zip(fits).zip(&widths);
+        let texts: Vec<Vec<String>> = texts
+            .map(|((cell, fit), width)| match fit {
+                Fit::Wrap if longest_word(&cell.text) > *width && at == 0 && style.legend => {
+                    vec![cut_with(&cell.text, *width, style.ellipsis())]
+                }
+                fit => fit.lines(&cell.text, *width, style.ellipsis()),
+            })
+            .collect();
+        text += &row(cells, &texts, &columns, &widths, style);
+    }
+    text
+}
+
+fn longest_word(text: &str) -> usize {
+    text.split(' ').map(UnicodeWidthStr::width).max().unwrap_or(0)
 }
 
 /// A row, on as many lines as its longest sentence has.
-fn row<T>(cells: &[Cell], columns: &[&Column<T>], widths: &[usize], style: TextStyle) -> String {
-    let texts = cells.iter().zip(columns).zip(widths);
-    let texts: Vec<Vec<String>> = texts
-        .map(|((cell, column), width)| column.fit.lines(&cell.text, *width))
-        .collect();
+fn row<T>(cells: &[Cell], texts: &[Vec<String>], columns: &[&Column<T>], widths: &[usize], style: TextStyle) -> String {
     let height = texts.iter().map(Vec::len).max().unwrap_or(0);
     let mut row = String::new();
     for at in 0..height {
         let mut pending = 0;
-        for (((cell, lines), column), width) in cells.iter().zip(&texts).zip(columns).zip(widths) {
+        for (((cell, lines), column), width) in cells.iter().zip(texts).zip(columns).zip(widths) {
             let text = lines.get(at).map_or("", String::as_str);
             let blanks = width.saturating_sub(text.width());
             let (before, after) = if column.right { (blanks, 0) } else { (0, blanks) };
@@ -274,103 +303,53 @@ fn row<T>(cells: &[Cell], columns: &[&Column<T>], widths: &[usize], style: TextS
     row
 }
 
-/// Takes from the columns what does not fit into `width`, in rounds, in each always from the widest one: from sentences, which only
-/// take more lines; from the columns of the highest rank; from sentences again; and from the columns without a rank.
-fn shrink(widths: &mut [usize], kinds: &[(Fit, u8)], width: usize) {
+/// What narrowing a column needs to know of it.
+struct Shrinking {
+    fit: Fit,
+    yields: u8,
+    /// The width to which only its heading becomes narrower.
+    least_heading: usize,
+}
+
+/// Takes from the columns what does not fit into `width`, in rounds, in each always from the widest one: from headings, which only take
+/// more lines; from sentences, for the same reason; from the columns of the highest rank; from sentences again; and from the columns
+/// without a rank.
+fn shrink(widths: &mut [usize], columns: &[Shrinking], width: usize) {
     let gaps = COLUMN_GAP * widths.len().saturating_sub(1);
     let mut over = (widths.iter().sum::<usize>() + gaps).saturating_sub(width);
-    let mut narrow = |of: &dyn Fn(Fit, u8) -> bool, least: &dyn Fn(Fit) -> usize| {
+    let mut narrow = |of: &dyn Fn(&Shrinking) -> bool, least: &dyn Fn(&Shrinking) -> usize| {
         while over > 0 {
-            let candidates = (0..widths.len()).filter(|at| of(kinds[*at].0, kinds[*at].1));
+            let candidates = (0..widths.len()).filter(|at| of(&columns[*at]));
             let widest = candidates
-                .filter(|at| widths[*at] > least(kinds[*at].0))
+                .filter(|at| widths[*at] > least(&columns[*at]))
                 .max_by_key(|at| widths[*at]);
             let Some(widest) = widest else { break };
             widths[widest] -= 1;
             over -= 1;
         }
     };
-    narrow(&|fit, _| fit == Fit::Wrap, &|_| SENTENCE_WIDTH);
-    for rank in (1..=kinds.iter().map(|(_, rank)| *rank).max().unwrap_or(0)).rev() {
-        narrow(&|fit, yields| fit != Fit::Wrap && yields == rank, &Fit::least);
+    let wraps = |one: &Shrinking| one.fit == Fit::Wrap;
+    let by_fit = |one: &Shrinking| one.fit.least();
+    narrow(&|_| true, &|one| one.least_heading);
+    narrow(&wraps, &|_| SENTENCE_WIDTH);
+    for rank in (1..=columns.iter().map(|one| one.yields).max().unwrap_or(0)).rev() {
+        narrow(&|one| !wraps(one) && one.yields == rank, &by_fit);
     }
-    narrow(&|fit, _| fit == Fit::Wrap, &Fit::least);
-    narrow(&|fit, yields| fit != Fit::Wrap && yields == 0, &Fit::least);
+    narrow(&wraps, &by_fit);
+    narrow(&|one| !wraps(one) && one.yields == 0, &by_fit);
     // The last rounds are for a terminal so narrow that every column has to give more.
-    narrow(&|_, _| true, &|_| MIN_COLUMN_WIDTH);
-    narrow(&|_, _| true, &|_| 1);
+    narrow(&|_| true, &|_| MIN_COLUMN_WIDTH);
+    narrow(&|_| true, &|_| 1);
 }
 
-/// The text on lines of at most `width` columns, broken at blanks; a word that is wider than a line is broken where the line ends.
-pub fn wrap(text: &str, width: usize) -> Vec<String> {
-    if text.width() <= width {
-        return vec![text.to_owned()];
-    }
-    let width = width.max(1);
-    let (mut lines, mut line) = (Vec::new(), String::new());
-    for word in text.split(' ') {
-        if !line.is_empty() && line.width() + 1 + word.width() <= width {
-            line.push(' ');
-            line += word;
-            continue;
-        }
-        if !line.is_empty() {
-            lines.push(std::mem::take(&mut line));
-        }
-        for char in word.chars() {
-            if !line.is_empty() && line.width() + char.width().unwrap_or(0) > width {
-                lines.push(std::mem::take(&mut line));
-            }
-            line.push(char);
-        }
-    }
-    if !line.is_empty() || lines.is_empty() {
-        lines.push(line);
-    }
-    lines
-}
-
-/// At most `width` columns of the text: its beginning and its end, with an ellipsis between them where something is missing.
-pub fn shorten(text: &str, width: usize) -> String {
-    if text.width() <= width {
-        return text.to_owned();
-    }
-    let room = width.saturating_sub(1);
-    let end = within(text.chars().rev(), room / 2);
-    let beginning = within(
-        text.chars(),
-        room - end.iter().map(|char| char.width().unwrap_or(0)).sum::<usize>(),
-    );
-    let middle = (width > 0).then_some('…');
-    beginning
-        .into_iter()
-        .chain(middle)
-        .chain(end.into_iter().rev())
-        .collect()
-}
-
-/// The first characters, as many as fit.
-fn within(chars: impl Iterator<Item = char>, mut room: usize) -> Vec<char> {
-    let fits = |char: &char| match char.width().unwrap_or(0) {
-        wide if wide <= room => {
-            room -= wide;
-            true
-        }
-        _ => false,
-    };
-    chars.take_while(fits).collect()
-}
-
-/// At most `width` columns of the text, the last of which is an ellipsis where something is missing.
-pub fn cut(text: &str, width: usize) -> String {
-    if text.width() <= width {
-        return text.to_owned();
-    }
-    let mut cut: String = within(text.chars(), width.saturating_sub(1)).into_iter().collect();
-    if width > 0 {
-        cut.push('…');
-    }
-    cut
+/// The paragraph on lines of the style's width, each with a newline.
+pub fn paragraph(text: &str, style: impl Into<TextStyle>) -> String {
+    let style: TextStyle = style.into();
+    let lines = text.lines().flat_map(|line| match style.width {
+        Some(width) => wrap(line, width),
+        None => vec![line.to_owned()],
+    });
+    lines.map(|line| line + "\n").collect()
 }
 
 /// `Name: value`, one per line.
@@ -391,6 +370,7 @@ pub fn properties<N: Display>(rows: impl IntoIterator<Item = (N, String)>, style
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fit::shorten;
 
     type Row = [&'static str; 3];
 
@@ -454,6 +434,49 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_heading_of_several_words_is_wrapped_before_a_name_is_shortened() {
+        let columns = [
+            column("POD", |[pod, ..]: &Row| (*pod).to_owned()).yields(1).shortens(),
+            column("SINCE ISOLATED", |_: &Row| "7".to_owned()).right(),
+            column("THREADS LEFT", |_: &Row| "0".to_owned()).right(),
+        ];
+        let rows = [["shop/virt-launcher-vm-002", "", ""]];
+        assert_eq!(
+            table(&columns, &rows, at(44)),
+            "POD                           SINCE  THREADS\n\
+             \x20                          ISOLATED     LEFT\n\
+             shop/virt-launcher-vm-002         7        0\n"
+        );
+        assert!(
+            table(&columns, &rows, at(60)).starts_with("POD                        SINCE ISOLATED  THREADS LEFT\n")
+        );
+        assert!(table(&columns, &rows, at(30)).contains("shop/"));
+    }
+
+    #[test]
+    fn an_ellipsis_is_three_dots_where_the_locale_is_ascii() {
+        let style = TextStyle { ascii: true, ..at(40) };
+        let text = table(&COLUMNS, &ROWS[..1], style);
+        assert!(text.is_ascii(), "{text}");
+        let text = table(&COLUMNS, &ROWS, style);
+        assert!(text.contains("...") && !text.contains('…'), "{text}");
+        for width in 9..60 {
+            for line in table(
+                &COLUMNS,
+                &ROWS,
+                TextStyle {
+                    ascii: true,
+                    ..at(width)
+                },
+            )
+            .lines()
+            {
+                assert!(line.width() <= width, "{width}: {line}");
+            }
+        }
+    }
+
     const WRAPPED: [Column<Row>; 3] = [
         column("POD", |[pod, ..]: &Row| (*pod).to_owned()).yields(1).shortens(),
         column("STATE", |[_, state, _]: &Row| (*state).to_owned()),
@@ -495,6 +518,7 @@ mod tests {
     #[test]
     fn a_name_keeps_both_ends() {
         assert_eq!(shorten("team-a/web", 10), "team-a/web");
+        assert_eq!(shorten("node-0371.eu-west-1.example", 16), "node-0371.eu-we…");
         assert_eq!(
             shorten("kubevirt/virt-launcher-database-0-x7k2p", 16),
             "kubevirt…0-x7k2p"

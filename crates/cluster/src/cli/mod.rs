@@ -1,6 +1,7 @@
 //! The command line of `stelia-cluster`.
 
 pub mod help;
+pub(crate) mod hints;
 
 use std::path::PathBuf;
 
@@ -113,8 +114,9 @@ pub enum Command {
     },
     /// List the cluster's VMs: node, state, since when, and why
     ///
-    /// The state is what the publisher of the VM's node wrote into the pod's condition stelia.io/isolated. A pod without it is listed if
-    /// it asks for a VM, or if its node publishes that it has exclusive CPUs. VMs that need attention come first.
+    /// The state is what the publisher of the VM's node wrote into the pod's condition stelia.io/isolated, which it does for all VMs with
+    /// --pod-conditions=all. A pod without it is listed as unknown if it requests a VM, or if its node publishes that it has exclusive
+    /// CPUs. VMs that need attention come first.
     Vms {
         /// Show only these VMs, given as namespace/name or name, in which * and ? may stand for characters, or as a UID or its first
         /// characters (at least 8). Default: all
@@ -126,6 +128,12 @@ pub enum Command {
         /// Show only VMs in these states, separated by commas
         #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = words(vms::VmState::NAMES, vms::VmState::parse))]
         states: Vec<vms::VmState>,
+        /// Show only VMs on this node. May be repeated
+        #[arg(long = "node", value_name = "NODE")]
+        nodes: Vec<String>,
+        /// Show VMs of all namespaces. This is the default
+        #[arg(short = 'A', long, conflicts_with = "namespace")]
+        all_namespaces: bool,
         /// Order of the lines
         #[arg(long, value_name = "ORDER", default_value = "trouble", value_parser = vm_orders())]
         sort: vms::VmOrder,
@@ -135,7 +143,8 @@ pub enum Command {
     /// Show what is wrong on which nodes, and which versions run
     ///
     /// Counts the nodes by health and by steliad's version, and the VMs by state, and lists the nodes that need attention (all with
-    /// -o wide), from what the nodes publish. The exit code is 1 if a node is away, unpublished, unreadable, not-ready or degraded.
+    /// -o wide), from what the nodes publish. The exit code is 1 if a node is away, unpublished, unreadable, not-ready or degraded, or
+    /// if no node is meant to run steliad.
     Health {
         /// Consider only these nodes. Default: all
         #[arg(value_name = "NODE")]

@@ -8,9 +8,14 @@ use stelia_text::{excerpt, named};
 use super::VmCounts;
 use crate::chooser::Refusal;
 use crate::cluster::Member;
+use crate::objects::NodeObject;
 
 /// The reason of a node on which VMs can be admitted.
 const READY: &str = "Ready";
+/// The reason of a node with VMs that have no partition.
+pub(super) const VMS_CONTAINED: &str = "VMs are contained";
+/// The reason of a Node whose condition `Ready` is not True.
+const NODE_NOT_READY: &str = "the Node is not Ready";
 
 named! {
     /// How a node is. The order is that of trouble: of several that apply, the first counts.
@@ -22,7 +27,7 @@ named! {
         Unpublished = "unpublished",
         /// What it publishes cannot be read.
         Unreadable = "unreadable",
-        /// No VM can be admitted: kubelet's file cannot be used, kubelet's configuration cannot be read, …
+        /// No VM can be admitted: the Node is not Ready, kubelet's file cannot be used, kubelet's configuration cannot be read, …
         NotReady = "not-ready",
         /// VMs are admitted, and some have a reason of degradation.
         Degraded = "degraded",
@@ -66,15 +71,19 @@ pub struct NodeHealth {
 impl NodeHealth {
     /// `None` of a node that publishes nothing and is not meant to.
     pub fn of(member: &Member) -> Option<Self> {
-        let ready = member.node.as_ref().and_then(crate::objects::NodeObject::is_ready);
+        let ready = member.node.as_ref().and_then(NodeObject::is_ready);
         let stored = member.report.as_ref().map(|report| &report.stored);
-        let is_meant = || member.node.as_ref().is_some_and(crate::objects::NodeObject::is_for_vms);
+        let is_meant = || member.node.as_ref().is_some_and(NodeObject::is_for_vms);
         if stored.is_none() && !is_meant() {
             return None;
         }
         let summary = stored.and_then(|stored| stored.summary.as_ref());
         let vms = summary.map(VmCounts::from);
-        let found = wrong(stored, ready, member.unusable(), vms);
+        let mut found = wrong(stored, ready, member.unusable(), vms);
+        if let Some(cause) = member.not_ready() {
+            // A machine without power publishes nothing, and what it published last stays.
+            found.insert(0, (NodeState::NotReady, reason(NODE_NOT_READY, cause)));
+        }
         Some(Self {
             name: member.name.clone(),
             health: found.iter().map(|(state, _)| *state).min().unwrap_or(NodeState::Ok),
@@ -159,7 +168,7 @@ fn wrong(
     }
     if let Some(vms) = vms.filter(|vms| vms.contained > 0) {
         let detail = format!("{} of {}", vms.contained, vms.total());
-        found.push((NodeState::Contained, reason("VMs are contained", detail)));
+        found.push((NodeState::Contained, reason(VMS_CONTAINED, detail)));
     }
     found
 }

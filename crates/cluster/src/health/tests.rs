@@ -94,6 +94,7 @@ fn every_node_that_is_meant_to_run_steliad_has_a_state_and_trouble_comes_first()
     assert_eq!(health.failure().unwrap(), "5 of 7 nodes need attention");
     let reasons: Vec<&str> = health.reasons.iter().map(|group| group.reason.as_str()).collect();
     assert!(reasons.contains(&"KubeletStateUnusable"), "{reasons:?}");
+    assert_eq!(reasons.last(), Some(&"VMs are contained"));
 }
 
 #[test]
@@ -108,6 +109,9 @@ fn the_text_lists_the_nodes_with_trouble_and_with_wide_all() {
     assert!(text.contains("1 node without steliad"), "{text}");
     assert!(text.contains("KubeletStateUnusable (wrong checksum)"), "{text}");
     assert!(!text.contains("\nw-1 "), "{text}");
+    // Contained by choice: counted, and no line of its own.
+    assert!(text.contains("VMs are contained") && !text.contains("\nw-7 "), "{text}");
+    assert!(text.contains("; not published by 2 nodes"), "{text}");
     let wide = TextStyle {
         wide: true,
         ..TextStyle::from(true)
@@ -136,5 +140,26 @@ fn a_fleet_in_which_vms_are_contained_by_choice_is_no_failure() {
     let health = Health::of(&cluster(&[object("w-1", &[contained])]), &NodeFilter::default());
     assert_eq!((states(&health), health.failure()), (vec![("w-1", "contained")], None));
     let nobody = Health::of(&cluster(&[node("c-1", json!({}))]), &NodeFilter::default());
-    assert_eq!((nobody.nodes.len(), nobody.failure()), (0, None));
+    // A selector with a typing error must not look like a healthy fleet.
+    assert!(nobody.nodes.is_empty() && nobody.failure().unwrap().starts_with("no node publishes"));
+}
+
+#[test]
+fn a_machine_without_power_is_not_ok_although_its_last_object_says_so() {
+    let mut dead = node("w-1", json!({"stelia.io/ready": "true"}));
+    dead["status"]["conditions"] = json!([
+        {"type": "MemoryPressure", "status": "Unknown"},
+        {"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."},
+    ]);
+    let mut alive = node("w-2", json!({"stelia.io/ready": "true"}));
+    alive["status"]["conditions"] = json!([{"type": "Ready", "status": "True"}]);
+    let good = || summary("0.1.0", "Ready", json!({"isolated": 1}), 0);
+    let fleet = cluster(&[dead, object("w-1", &[good()]), alive, object("w-2", &[good()])]);
+    let health = Health::of(&fleet, &NodeFilter::default());
+    assert_eq!(states(&health), [("w-1", "not-ready"), ("w-2", "ok")]);
+    let text = health.text(TextStyle::from(true));
+    assert!(
+        text.contains("the Node is not Ready (Kubelet stopped posting node status.)"),
+        "{text}"
+    );
 }

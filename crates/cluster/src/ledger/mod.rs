@@ -10,6 +10,7 @@ use stelia_ledger::account::{Day, MergedAccount, NodeAccount, Range, Repeated, T
 use stelia_ledger::day::day;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, printable, properties, table};
 
+use crate::prose;
 use crate::vms::Pattern;
 pub use month::Month;
 pub use rings::{ReadRing, RingCopy, of_argument};
@@ -74,8 +75,8 @@ pub struct RingState {
 
 /// The columns of the parts.
 pub const COLUMNS: [Column<Part>; 9] = [
-    column("NODE", |part: &Part| part.node.clone()).yields(1),
-    column("POD", |part: &Part| part.pod.clone()).yields(2),
+    column("NODE", |part: &Part| part.node.clone()).yields(1).shortens(),
+    column("POD", |part: &Part| part.pod.clone()).yields(1).shortens(),
     column("POD UID", |part: &Part| part.pod_uid.clone()).wide(),
     column("FIRST DAY", |part: &Part| part.first_day.clone().unwrap_or_default()),
     column("LAST DAY", |part: &Part| part.last_day.clone().unwrap_or_default()),
@@ -245,8 +246,11 @@ impl Ledger {
         for part in self.parts.iter().filter(|part| part.covered_us < part.promised_us) {
             let hours = hours(part.promised_us - part.covered_us);
             missing.push(format!(
-                "{}: {} CPU hours of {} have no readings ({} gaps)",
-                part.node, hours, part.pod, part.gaps
+                "{}: {} CPU hours of {} have no readings ({})",
+                part.node,
+                hours,
+                part.pod,
+                counted(part.gaps, "gap")
             ));
         }
         for twice in &self.repeated {
@@ -294,7 +298,7 @@ impl Render for Ledger {
             parts.push(table(&DAYS, &self.days, style));
         }
         if !self.missing.is_empty() {
-            let missing = self.missing.iter().map(|one| format!("Missing: {one}\n"));
+            let missing = self.missing.iter().map(|one| prose(&format!("Missing: {one}"), style));
             parts.push(missing.collect());
         }
         parts.join("\n")

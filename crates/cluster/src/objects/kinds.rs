@@ -27,6 +27,8 @@ pub struct NodeObject {
     pub taints: Vec<Taint>,
     /// `spec.unschedulable`
     pub cordoned: bool,
+    /// Why the Node is not `Ready`, by its condition: kubelet, the container runtime or the whole machine does not work.
+    pub not_ready: Option<String>,
     /// `status.allocatable`; amounts that cannot be read are left out.
     pub allocatable: BTreeMap<String, Quantity>,
 }
@@ -48,15 +50,21 @@ impl NodeObject {
         #[derive(Default, Deserialize)]
         struct Status {
             allocatable: Option<BTreeMap<String, Amount>>,
+            conditions: Option<Vec<Condition>>,
         }
         let written: RawObject = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
         let (spec, status) = (written.spec.unwrap_or_default(), written.status.unwrap_or_default());
         let name = stelia_node_report::name::check(written.metadata.name).map_err(|cause| cause.to_string())?;
         let amounts = status.allocatable.unwrap_or_default().into_iter();
+        let mut conditions = status.conditions.into_iter().flatten();
+        let not_ready = conditions
+            .find(|condition| condition.kind == "Ready" && condition.status != "True")
+            .map(|condition| excerpt::cause(&condition.message.unwrap_or_default()));
         let node = Self {
             labels: written.metadata.labels,
             taints: spec.taints.unwrap_or_default(),
             cordoned: spec.unschedulable.unwrap_or(false),
+            not_ready,
             allocatable: amounts
                 .filter_map(|(name, Amount(amount))| Some((name, amount?)))
                 .collect(),

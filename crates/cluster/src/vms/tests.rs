@@ -131,3 +131,67 @@ fn rows_are_ordered_as_asked() {
     // Those whose time is not known come last.
     assert_eq!(of(VmOrder::Since), ["cache", "db", "web", "new", "quiet"]);
 }
+
+#[test]
+fn of_a_node_that_is_not_ready_the_state_is_the_last_one() {
+    let dead = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "w-1"},
+        "status": {"conditions": [{"type": "Ready", "status": "Unknown", "message": "no status"}]},
+    });
+    let cluster = cluster(&[pod("web", Some("w-1"), Some(("True", "Isolated"))), dead]);
+    let vms = Vms::of(&cluster, &VmFilter::default(), VmOrder::default(), true, NOW);
+    let text = vms.text(TextStyle::from(true));
+    assert!(
+        vms.vms[0].is_old && text.contains("Isolated; its Node is not Ready"),
+        "{text}"
+    );
+}
+
+#[test]
+fn sentences_are_wrapped_and_names_keep_both_ends() {
+    let narrow = TextStyle {
+        width: Some(72),
+        ..TextStyle::from(true)
+    };
+    let name = "virt-launcher-a-database-with-a-long-name-x7k2p";
+    let cluster = cluster(&[pod(
+        name,
+        Some("node-17.eu-west-1.example"),
+        Some(("False", "FloatingTooLong")),
+    )]);
+    let vms = Vms::of(&cluster, &VmFilter::default(), VmOrder::default(), true, NOW);
+    let text = vms.text(narrow);
+    assert!(text.lines().all(|line| line.chars().count() <= 72), "{text}");
+    assert!(text.contains("x7k2p  "), "{text}");
+    assert!(text.contains("FloatingTooLong"), "{text}");
+}
+
+#[test]
+fn a_node_is_chosen_by_its_name_with_or_without_the_domain() {
+    let vm = |name, node: &str| pod(name, Some(node), Some(("True", "Isolated")));
+    let node = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    let items = [
+        vm("web", "w-1.example"),
+        vm("db", "10.0.0.1"),
+        node("w-1.example"),
+        node("10.0.0.1"),
+    ];
+    let on = |name: &str| {
+        let mut objects = Objects::new(ObjectSelection { pods: true, pod: None });
+        objects.read("dump", &json!({"kind": "List", "items": items}).to_string());
+        let names = [name.to_owned()];
+        let chosen = Chosen {
+            names: &names,
+            ..Chosen::default()
+        };
+        let cluster = Cluster::of(objects, &chosen).map_err(|_| ());
+        cluster.map(|cluster| {
+            let vms = Vms::of(&cluster, &VmFilter::default(), VmOrder::Name, false, NOW).vms;
+            vms.into_iter().map(|vm| vm.pod_name).collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(on("w-1"), Ok(vec!["web".to_owned()]));
+    assert_eq!(on("w-1.example"), Ok(vec!["web".to_owned()]));
+    assert_eq!(on("10.0.0.1"), Ok(vec!["db".to_owned()]));
+    assert_eq!((on("10"), on("w")), (Err(()), Err(())));
+}

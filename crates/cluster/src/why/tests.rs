@@ -107,7 +107,7 @@ fn what_is_taken_for_granted_is_told() {
     );
     let assumed = why.assumed.join("\n");
     assert!(
-        assumed.contains("no Nodes were read") && assumed.contains("1 of the nodes publish amounts only"),
+        assumed.contains("no Nodes were read") && assumed.contains("1 node are published as amounts only"),
         "{assumed}"
     );
     assert_eq!(why.room, 1);

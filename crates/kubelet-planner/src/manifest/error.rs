@@ -13,10 +13,10 @@ pub enum ManifestError {
     #[error("it is empty")]
     Empty,
     /// Nothing in it is a Pod of v1, or has the template of one.
-    #[error("there is no Pod in it, only {0}")]
+    #[error("there is no Pod in it, and no template of one, only {0}")]
     NoPod(String),
     /// No Pod has the requested name.
-    #[error("there is no Pod {wanted:?} in it, only {found}")]
+    #[error("there is no Pod or template {wanted:?} in it, only {found}")]
     NoSuchPod {
         /// The requested name.
         wanted: String,
@@ -24,7 +24,7 @@ pub enum ManifestError {
         found: String,
     },
     /// It has several Pods, and none of them was named.
-    #[error("there are several Pods in it: {0}; name one")]
+    #[error("there are several Pods or templates in it: {0}; choose one by its name (--pod)")]
     SeveralPods(String),
     /// Two containers in words have the same name.
     #[error("there are two called {0}")]

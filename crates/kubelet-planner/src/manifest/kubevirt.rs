@@ -52,7 +52,8 @@ pub(super) fn pod_spec(spec: &Field<'_>, metadata: &Value) -> Result<(Value, Vec
         }
     }
     let assumed = vec![format!(
-        "the pod is the one that KubeVirt 1.8 would make by its defaults, with {} MiB of memory beside the guest's; containers other than          compute, devices of networks and KubeVirt's own settings are not looked at",
+        "the pod is the one that KubeVirt 1.8 would make by its defaults, with {} MiB of memory beside the guest's; containers other than \
+         compute, devices of networks and KubeVirt's own settings are not considered",
         vm.overhead() / MIB
     )];
     Ok((made, assumed))

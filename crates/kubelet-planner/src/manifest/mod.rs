@@ -67,7 +67,7 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(String, Pod), ManifestErr
 
 /// The only pod of a text with one or more documents, or the one with this name: a Pod or, in a text without Pods, a pod of which an object has
 /// the template: a Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController, Job, CronJob or PodTemplate, or a VirtualMachine,
-/// VirtualMachineInstance, VirtualMachineInstanceReplicaSet or VirtualMachinePool of KubeVirt.
+/// VirtualMachineInstance, VirtualMachineInstanceReplicaSet or VirtualMachinePool of KubeVirt. The objects of a list count like documents.
 ///
 /// # Errors
 /// See [`ManifestError`].
@@ -75,7 +75,7 @@ pub fn described(text: &str, name: Option<&str>) -> Result<Described, ManifestEr
     if text.len() > MAX_BYTES {
         return Err(ManifestError::TooLong(MAX_BYTES));
     }
-    let documents = documents(text)?;
+    let documents: Vec<Value> = documents(text)?.into_iter().flat_map(items).collect();
     let documents = documents.iter().filter(|value| !value.is_null());
     let found: Vec<Document<'_>> = documents.map(Document::of).collect();
     if found.is_empty() {
@@ -163,6 +163,19 @@ impl<'a> Document<'a> {
             document: made.document,
             assumed: made.assumed,
         })
+    }
+}
+
+/// The objects of a list, as `kubectl get -o yaml` prints one; anything else alone.
+fn items(mut document: Value) -> Vec<Value> {
+    let is_list = document["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
+    match document.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) if is_list => items,
+        Some(items) => {
+            document["items"] = items;
+            vec![document]
+        }
+        None => vec![document],
     }
 }
 

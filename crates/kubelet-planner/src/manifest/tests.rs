@@ -122,12 +122,18 @@ fn pod_level_resources_are_what_is_left_out() {
 #[rstest]
 #[case("", "it is empty")]
 #[case("---\n# nothing\n---\n", "it is empty")]
-#[case("hello", "there is no Pod in it, only something without a kind")]
+#[case(
+    "hello",
+    "there is no Pod in it, and no template of one, only something without a kind"
+)]
 #[case(
     "{apiVersion: v1, kind: Service, metadata: {name: \"a\\nb\"}}",
-    r#"there is no Pod in it, only Service "a\nb""#
+    r#"there is no Pod in it, and no template of one, only Service "a\nb""#
 )]
-#[case("{apiVersion: v2, kind: Pod}", r#"there is no Pod in it, only "Pod" of "v2""#)]
+#[case(
+    "{apiVersion: v2, kind: Pod}",
+    r#"there is no Pod in it, and no template of one, only "Pod" of "v2""#
+)]
 #[case("{apiVersion: v1, kind: Pod}", "metadata: it is required")]
 #[case("{apiVersion: v1, kind: Pod, metadata: []}", "metadata: it must be a map")]
 #[case("{apiVersion: v1, kind: Pod, metadata: {name: a}}", "spec: it is required")]
@@ -142,10 +148,16 @@ fn of_several_pods_one_must_be_named() {
     };
     let text = pod("one") + &pod("two");
     let error = read(&text, None).unwrap_err().to_string();
-    assert_eq!(error, r#"there are several Pods in it: "one", "two"; name one"#);
+    assert_eq!(
+        error,
+        r#"there are several Pods or templates in it: "one", "two"; choose one by its name (--pod)"#
+    );
     assert_eq!(read(&text, Some("two")).unwrap().0, "two");
     let error = read(&text, Some("six")).unwrap_err().to_string();
-    assert_eq!(error, r#"there is no Pod "six" in it, only Pod "one", Pod "two""#);
+    assert_eq!(
+        error,
+        r#"there is no Pod or template "six" in it, only Pod "one", Pod "two""#
+    );
 }
 
 #[rstest]
@@ -333,7 +345,7 @@ fn a_pod_in_the_text_goes_before_templates_and_a_template_can_be_named() {
     let sets = [set("two"), set("three")].join("\n---\n");
     assert_eq!(
         described(&sets, None).unwrap_err().to_string(),
-        r#"there are several Pods in it: "two", "three"; name one"#
+        r#"there are several Pods or templates in it: "two", "three"; choose one by its name (--pod)"#
     );
     let empty = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: a}}";
     assert_eq!(described(empty, None).unwrap_err().to_string(), "spec: it is required");
@@ -421,4 +433,21 @@ fn a_vm_whose_size_is_in_an_instance_type_is_refused() {
         error.starts_with("spec.instancetype: the VM's size is in another object"),
         "{error}"
     );
+}
+
+#[test]
+fn the_objects_of_a_list_count_like_documents() {
+    let list = |kind: &str| {
+        format!(
+            "{{apiVersion: v1, kind: {kind}, items: [{{apiVersion: v1, kind: Service, metadata: {{name: s}}}}, \
+             {{apiVersion: v1, kind: Pod, metadata: {{name: one}}, spec: {{containers: [{{name: a}}]}}}}]}}"
+        )
+    };
+    assert_eq!(described(&list("List"), None).unwrap().name, "one");
+    assert_eq!(described(&list("List"), Some("one")).unwrap().name, "one");
+    let error = described(&list("List"), Some("s")).map(|found| found.name).unwrap_err();
+    assert!(error.to_string().contains(r#"only Service "s", Pod "one""#), "{error}");
+    // `items` of anything else is a field like others.
+    assert!(described(&list("Inventory"), None).is_err());
+    assert!(described("{apiVersion: v1, kind: List, items: 5}", None).is_err());
 }

@@ -12,7 +12,7 @@ use crate::{Isolation, PlacementPolicy, TreeChoice};
 pub use keys::is_name;
 pub(crate) use keys::{RULE_KEYS, effective_keys};
 pub use pattern::{MAX_THREAD_NAME_BYTES, Pattern, ThreadName};
-pub(crate) use raw::{Raw, merged, tables};
+pub(crate) use raw::{Raw, USE, merged, tables};
 pub use ready_made::ReadyMade;
 
 /// VMs, or containers, that are adopted. Nothing is without a rule. The default is an empty rule, which matches nothing.

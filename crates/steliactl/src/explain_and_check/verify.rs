@@ -14,13 +14,13 @@ use stelia_node::locality::Localities;
 
 use crate::explain_and_check::ledger::{self, Brief};
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, Selection, fold, lines_by_pod, named, whose};
-use crate::shared::output::{self, Column, Meaning, Render, TextStyle, column, counted, table};
+use crate::shared::output::{self, Column, Meaning, Render, TextStyle, column, counted, paragraph, table};
 use states::CheckedVm;
 pub(crate) use states::Required;
 
 /// What a pass would repair.
 const BY_A_PASS: &str = "steliactl reconcile, or wait for the next pass";
-const PAGE: &str = "docs/troubleshooting.md";
+const PAGE: &str = "/usr/share/doc/steliad/troubleshooting.md";
 
 /// Where a finding is from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -262,13 +262,13 @@ impl Render for Verified {
             none if none.is_empty() => "No instances.".to_owned(),
             summary => output::printable(&summary),
         };
+        let summary = paragraph(&summary, style);
+        let holds = "Every promise of these states holds: CPU lists, partitions, pinning, limits, and the NUMA nodes of the memory";
         let text = match (self.findings.is_empty(), self.instances.is_empty()) {
-            (true, true) => format!("{summary}\n"),
-            (true, false) => format!(
-                "{summary}\nEvery promise of these states holds: CPU lists, partitions, pinning, limits, and the NUMA nodes of the memory\n"
-            ),
+            (true, true) => summary,
+            (true, false) => summary + &paragraph(holds, style),
             (false, _) => format!(
-                "{summary}\n\n{}",
+                "{summary}\n{}",
                 table(&columns(), &FoldedFinding::all(&self.findings), style)
             ),
         };

@@ -3,9 +3,11 @@
 use super::*;
 
 #[test]
-fn deregister_takes_a_name_or_a_beginning_and_says_nothing() {
+fn deregister_takes_a_name_or_a_beginning_and_says_what_it_did() {
     for vm in ["3ced", "team-a/web", "web", UID] {
-        assert_eq!(steliactl(no_vm().path(), &["deregister", vm]).unwrap(), "", "{vm}");
+        let told = steliactl(no_vm().path(), &["deregister", vm]).unwrap();
+        assert!(told.starts_with("Deregistered team-a/web (3ceda12c-"), "{vm}: {told}");
+        assert!(told.contains("no partition holds CPUs 2-3 any more"), "{vm}: {told}");
     }
     let told = steliactl(no_vm().path(), &["--json=short", "deregister", "3"]).unwrap();
     assert_eq!(

@@ -12,7 +12,7 @@ use crate::shared::kernel::threads::{self, Process};
 use crate::shared::output::{Column, Render, TextStyle, column, members, printable, snake_case, table, text_of};
 
 /// The properties' names in the D-Bus contract, in the order in which they are shown.
-const ORDER: [&str; 19] = [
+const ORDER: [&str; 20] = [
     "PodNamespace",
     "PodName",
     "PodUID",
@@ -23,6 +23,7 @@ const ORDER: [&str; 19] = [
     "Qos",
     "Degraded",
     "ExclusiveCPUs",
+    "VCPUs",
     "FloatCPUs",
     "MemoryNodes",
     "Partition",
@@ -144,6 +145,20 @@ impl Render for Shown {
     }
 }
 
+/// Each vCPU with its CPU and its thread, in words. A CPU that is no CPU's number means that the thread is not pinned.
+fn pinned(vcpus: &Value) -> Value {
+    let one = |vcpu: &Value| {
+        let number = |at: usize| vcpu.get(at).and_then(Value::as_u64);
+        let (index, thread, cpu) = (number(0)?, number(1)?, number(2)?);
+        Some(match cpu < u64::from(u32::MAX) {
+            true => format!("{index} on CPU {cpu} (thread {thread})"),
+            false => format!("{index} not pinned (thread {thread})"),
+        })
+    };
+    let words: Option<Vec<String>> = vcpus.as_array().map(|all| all.iter().filter_map(one).collect());
+    words.map_or_else(|| vcpus.clone(), Value::from)
+}
+
 /// One object: the properties, with `locality` and `processes` beside them.
 impl Serialize for InstanceDetails {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -170,7 +185,11 @@ impl Render for InstanceDetails {
             .as_ref()
             .map(|vm_locality| vm_locality.text(style))
             .unwrap_or_default();
-        let mut text = members(&self.properties, &ORDER, style) + &vm_locality;
+        let mut properties = self.properties.clone();
+        if let Some(vcpus) = properties.get_mut("VCPUs") {
+            *vcpus = pinned(vcpus);
+        }
+        let mut text = members(&properties, &ORDER, style) + &vm_locality;
         for process in &self.processes {
             if style.legend {
                 let inner = process

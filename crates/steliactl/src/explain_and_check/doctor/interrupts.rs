@@ -10,7 +10,7 @@ use crate::shared::output::counted;
 fn quiet_state(facts: &Facts) -> Result<&Quiet, Finding> {
     match &facts.quiet {
         None => Err(unknown(NO_ANSWER)),
-        Some(quiet) if quiet.steering.is_empty() => Err(ok("not known: steliad has just started")),
+        Some(quiet) if quiet.steering.is_empty() => Err(unknown("not known: steliad has just started")),
         // Without VMs nothing is asked of steliad-quiet, and a daemon that waits for kubelet has none.
         Some(quiet) if quiet.answered_us == 0 && quiet.problem.is_none() => match quiet.steering.as_str() {
             "off" => Ok(quiet),

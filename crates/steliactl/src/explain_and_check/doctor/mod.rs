@@ -29,7 +29,7 @@ use serde::Serialize;
 use stelia_cpus::CpuSet;
 
 use crate::shared::daemon::Description;
-use crate::shared::output::{Column, Meaning, Render, TextStyle, column, table};
+use crate::shared::output::{Column, Meaning, Render, TextStyle, column, paragraph, printable, table};
 pub(crate) use cgroups::Misplaced;
 pub use checks::checks;
 pub(crate) use device_plugin::status as plugin_status;
@@ -79,7 +79,7 @@ const COLUMNS: [Column<Check>; 3] = [
         Verdict::Warning => Meaning::Attention,
         Verdict::Failed => Meaning::Broken,
     }),
-    column("FOUND", |check: &Check| check.found.clone()).yields(1),
+    column("FOUND", |check: &Check| check.found.clone()).wraps(),
 ];
 
 /// The outcome of all checks. Advice and warnings are not failures.
@@ -113,7 +113,7 @@ impl Render for Examined {
         let mut said = BTreeSet::new();
         for Check { check, cure, .. } in self.0.iter().filter(|check| !check.cure.is_empty()) {
             if said.insert((check, cure)) {
-                text += &format!("\n{check}: {cure}\n");
+                text += &format!("\n{}", paragraph(&printable(&format!("{check}: {cure}")), style));
             }
         }
         text

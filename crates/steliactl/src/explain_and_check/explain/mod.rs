@@ -25,9 +25,10 @@ enum Subject<'a> {
     Pod(&'a str),
 }
 
-/// A number is a CPU, everything else a pod's UID.
+/// A number is a CPU, with or without the kernel's `cpu` before it; everything else is a VM.
 fn subject(what: Option<&str>) -> Subject<'_> {
-    match what.map(|what| (what, what.parse())) {
+    let number = |what: &str| what.strip_prefix("cpu").unwrap_or(what).parse();
+    match what.map(|what| (what, number(what))) {
         None => Subject::Node,
         Some((_, Ok(cpu))) => Subject::Cpu(cpu),
         Some((uid, Err(_))) => Subject::Pod(uid),

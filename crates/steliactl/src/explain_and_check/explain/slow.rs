@@ -196,7 +196,7 @@ pub(super) fn lines(
             lines.add(problem, true, locality.memory_cure());
         }
         if let Some(problem) = locality.devices_problem() {
-            let cure = "a topologyManagerPolicy other than none, then restart the container (docs/locality.md)";
+            let cure = "a topologyManagerPolicy other than none, then restart the container (/usr/share/doc/steliad/locality.md)";
             lines.add(problem, true, cure);
         }
     }
@@ -215,7 +215,7 @@ fn state(instance: &Instance, lines: &mut Lines) {
         let cure = reason
             .kind
             .known()
-            .map_or("docs/troubleshooting.md", |kind| kind.cure().text);
+            .map_or("/usr/share/doc/steliad/troubleshooting.md", |kind| kind.cure().text);
         lines.add(format!("isolation degraded: {reason}"), true, cure);
     }
 }

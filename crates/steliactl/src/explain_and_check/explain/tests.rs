@@ -62,6 +62,7 @@ fn text(description: &Description, pod: usize) -> String {
 fn a_number_is_a_cpu_and_anything_else_a_pod() {
     assert_eq!(subject(None), Subject::Node);
     assert_eq!(subject(Some("17")), Subject::Cpu(17));
+    assert_eq!(subject(Some("cpu17")), Subject::Cpu(17));
     assert_eq!(subject(Some("17a")), Subject::Pod("17a"));
     // A static pod's UID is 32 hexadecimal digits, which may all be decimal.
     let uid = "17171717171717171717171717171717";

@@ -24,7 +24,7 @@ pub(super) const fn cure(remains: RemainingCause, left: bool, booted: bool) -> &
             "boot with isolcpus=managed_irq: steliactl doctor has the CPUs, and what it would gain"
         }
         RemainingCause::NoVector => "more shared CPUs, or fewer queues of the devices (ethtool -L)",
-        RemainingCause::Refused => "see the kernel's message beside it, and docs/quiet-cpus.md",
+        RemainingCause::Refused => "see the kernel's message beside it, and /usr/share/doc/steliad/quiet-cpus.md",
         RemainingCause::StillFires => {
             "its interrupt controller does not follow: look for the driver's own queue affinity"
         }

@@ -345,12 +345,12 @@ impl Client {
         self.manager.inner().connection()
     }
 
-    /// Deregisters an instance; returns its pod.
-    pub(crate) async fn deregister(&self, vm: &str) -> Result<Pod, Failure> {
-        let pod = self.find(vm).await?.pod;
+    /// Deregisters an instance; returns its pod, and the CPUs that it had.
+    pub(crate) async fn deregister(&self, vm: &str) -> Result<(Pod, String), Failure> {
+        let ListedInstance { pod, row, .. } = self.find(vm).await?;
         self.answer_while_alive(self.manager.deregister(&pod.pod_uid, Dict::new()))
             .await?;
-        Ok(pod)
+        Ok((pod, row.4))
     }
 
     pub(crate) async fn reload(&self) -> Result<(), Failure> {

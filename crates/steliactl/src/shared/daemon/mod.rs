@@ -7,6 +7,7 @@
 //! | `node` | the node as the daemon describes it, and the owner of each CPU |
 //! | `pod` | what an operator calls a VM |
 //! | `selection`, `pattern` | the VMs that a command is about |
+//! | `not_there` | which VM a name that none has may stand for |
 //! | `reported` | which interrupts the daemon reports |
 //! | `fold` | what several VMs have in common |
 //! | `candidates` | the VMs that a shell offers |
@@ -16,6 +17,7 @@ mod candidates;
 mod client;
 mod fold;
 pub(crate) mod node;
+mod not_there;
 mod pattern;
 mod pod;
 mod reported;
@@ -27,7 +29,8 @@ pub(crate) use candidates::vms;
 pub(crate) use client::{CALL_TIMEOUT, Client, Failure, connect};
 pub(crate) use fold::{fold, named, whose};
 pub(crate) use node::{Description, OnlineCpus, Owner, owner, state_and_class};
-pub(crate) use pod::{ListedInstance, Pod, Pods, fitting, lines_by_pod, no_instance};
+pub(crate) use not_there::no_instance;
+pub(crate) use pod::{ListedInstance, Pod, Pods, fitting, lines_by_pod};
 pub(crate) use reported::is_reported;
 pub(crate) use selection::Selection;
 pub(crate) use why_not_isolated::{Why, age, not_isolated};

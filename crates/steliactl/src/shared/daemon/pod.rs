@@ -13,6 +13,7 @@ use stelia_model::Instance;
 
 use super::client::Failure;
 use super::node::Description;
+use super::not_there::no_instance_among;
 use super::pattern::VmPattern;
 use crate::shared::output::{text_of, texts_of};
 
@@ -66,9 +67,13 @@ impl Pod {
             Some(_) => return false,
             None => asked,
         };
-        let rest = self.pod_name.strip_prefix(KUBEVIRT_PREFIX);
-        let end = rest.and_then(|rest| rest.strip_prefix(vm)?.strip_prefix('-'));
-        !vm.is_empty() && end.is_some_and(|end| end.len() == KUBEVIRT_SUFFIX_LENGTH && !end.contains('-'))
+        !vm.is_empty() && self.kubevirt_vm() == Some(vm)
+    }
+
+    /// The name of the VM, if the pod is named as KubeVirt names them.
+    fn kubevirt_vm(&self) -> Option<&str> {
+        let (vm, end) = self.pod_name.strip_prefix(KUBEVIRT_PREFIX)?.rsplit_once('-')?;
+        (end.len() == KUBEVIRT_SUFFIX_LENGTH).then_some(vm)
     }
 
     pub(crate) fn is_named(&self) -> bool {
@@ -171,6 +176,7 @@ pub(crate) fn pick(instances: Vec<ListedInstance>, asked: &str) -> Result<Listed
     if asked.is_empty() {
         return Err(Failure::Usage("the VM's name is empty".to_owned()));
     }
+    let pods: Vec<Pod> = instances.iter().map(|one| one.pod.clone()).collect();
     let mut fitting = fitting(instances, |one| &one.pod, asked);
     fitting.sort_by(|a, b| a.pod.pod_uid.cmp(&b.pod.pod_uid));
     if fitting.len() > 1 {
@@ -184,7 +190,7 @@ pub(crate) fn pick(instances: Vec<ListedInstance>, asked: &str) -> Result<Listed
             first.collect::<Vec<_>>().join(", ")
         )));
     }
-    fitting.pop().ok_or_else(|| no_instance(asked))
+    fitting.pop().ok_or_else(|| no_instance_among(asked, &pods))
 }
 
 /// What names a pod exactly; if an earlier kind of match has results, later kinds are not tried.
@@ -210,8 +216,9 @@ pub(crate) fn fitting<T>(all: Vec<T>, pod: impl Fn(&T) -> &Pod, asked: &str) -> 
 pub(super) fn chosen<'a>(all: &[&'a Pod], pattern: &VmPattern) -> Vec<&'a Pod> {
     let Some(word) = pattern.word() else {
         let fits = |pod: &Pod| {
-            let names = [&pod.pod_uid, &pod.pod_name, &pod.to_string()];
-            names.into_iter().any(|name| pattern.fits(name))
+            let full = pod.to_string();
+            let names = [pod.pod_uid.as_str(), &pod.pod_name, &full].into_iter();
+            names.chain(pod.kubevirt_vm()).any(|name| pattern.fits(name))
         };
         return all.iter().copied().filter(|pod| fits(pod)).collect();
     };
@@ -227,10 +234,6 @@ pub(super) fn chosen<'a>(all: &[&'a Pod], pattern: &VmPattern) -> Vec<&'a Pod> {
     };
     let mut found = NAMES.into_iter().chain([beginning]).map(of);
     found.find(|found| !found.is_empty()).unwrap_or_default()
-}
-
-pub(crate) fn no_instance(asked: &str) -> Failure {
-    Failure::NoSuchInstance(format!("pod {asked} has no instance on this node"))
 }
 
 /// The entries `POD: text` of a member of `Reconcile`'s answer, split.

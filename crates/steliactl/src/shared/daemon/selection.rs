@@ -10,8 +10,9 @@ use stelia_api::State;
 use super::candidates::vms;
 use super::client::Failure;
 use super::node::Description;
+use super::not_there::no_instance_among;
 use super::pattern::VmPattern;
-use super::pod::{ListedInstance, Pod, chosen};
+use super::pod::{ListedInstance, Pod, Pods, chosen};
 use crate::shared::output::texts_of;
 
 /// Selects the VMs with reasons of degradation, whatever their state.
@@ -93,7 +94,7 @@ impl Selection {
     /// A pattern fits none.
     pub(crate) fn of_listed(&self, mut all: Vec<ListedInstance>) -> Result<Vec<ListedInstance>, Failure> {
         let (uids, without) = self.uids(all.iter().map(|one| &one.pod));
-        fits_one(without)?;
+        fits_one(without, all.iter().map(|one| &one.pod))?;
         let degraded = |one: &ListedInstance| {
             let properties = one.properties.iter();
             properties
@@ -115,7 +116,8 @@ impl Selection {
     /// # Errors
     /// A pattern fits none.
     pub(crate) fn restrict(&self, description: &mut Description) -> Result<(), Failure> {
-        fits_one(self.retain(description))
+        let pods = Pods::of(description);
+        fits_one(self.retain(description), pods.iter())
     }
 
     /// The same where a VM may have ended meanwhile; returns the first pattern that fits none.
@@ -147,11 +149,11 @@ impl Selection {
     }
 }
 
-fn fits_one(without: Option<&VmPattern>) -> Result<(), Failure> {
+fn fits_one<'a>(without: Option<&VmPattern>, pods: impl Iterator<Item = &'a Pod>) -> Result<(), Failure> {
     match without {
         Some(pattern) => Err(match pattern.word() {
-            Some(name) => super::no_instance(name),
-            None => Failure::NoSuchInstance(format!("no instance on this node fits {}", pattern.as_str())),
+            Some(name) => no_instance_among(name, pods),
+            None => Failure::NoSuchInstance(format!("no VM on this node fits {}", pattern.as_str())),
         }),
         None => Ok(()),
     }
@@ -199,6 +201,9 @@ mod tests {
             ("we", &PODS[..2]),
             ("team-a/", &PODS[..2]),
             ("*-x7k2p", &PODS[..1]),
+            // KubeVirt's names of both.
+            ("we?*", &PODS[..2]),
+            ("web-?", &PODS[1..2]),
             ("team-?/*", &PODS[..2]),
             ("bbbb", &PODS[1..2]),
         ] {

@@ -71,7 +71,10 @@ pub(crate) async fn run(
     pace: Pace,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
-    if as_batch || output_options.form.is_data() || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+    // A dumb terminal cannot move its cursor.
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    let is_live = !is_dumb && io::stdout().is_terminal() && io::stdin().is_terminal();
+    if as_batch || output_options.form.is_data() || !is_live {
         batch(source, pace, output_options).await?;
     } else {
         terminal::run(source, pace).await?;

@@ -43,6 +43,8 @@ pub(crate) struct Screen {
     pub help: bool,
     pub selected: usize,
     pub coloured: bool,
+    /// Whether the locale has no characters but ASCII.
+    pub ascii: bool,
     /// Why the last sample failed; empty if it did not.
     pub problem: String,
 }
@@ -147,6 +149,9 @@ impl Screen {
         let width = usize::from(area.width);
         let mut line = |row: u16, text: &str, style: Style| {
             if row < area.height {
+                // A cell has no room for more dots.
+                let plain = self.ascii.then(|| output::to_ascii(&text.replace('…', "~")));
+                let text = plain.as_deref().unwrap_or(text);
                 buffer.set_stringn(area.x, area.y + row, format!("{text:width$}"), width, style);
             }
         };

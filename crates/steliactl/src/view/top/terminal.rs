@@ -61,6 +61,7 @@ pub(super) async fn run(source: &Source<'_>, Pace { count, delay }: Pace) -> Res
     let mut history = History::default();
     let mut screen = Screen {
         coloured: output::coloured(),
+        ascii: !output::is_utf8(),
         ..Screen::default()
     };
     let _restored = Restored;

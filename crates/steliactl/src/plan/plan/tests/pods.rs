@@ -140,7 +140,7 @@ fn a_manifest_is_asked_about_as_the_flags_are() {
     let (_, reason) = refused(node.path(), &[line, "--pod", "c"]);
     assert_eq!(
         reason,
-        format!("{line}: there is no Pod \"c\" in it, only Pod \"a\\u{{1b}}[1mb\"")
+        format!("{line}: there is no Pod or template \"c\" in it, only Pod \"a\\u{{1b}}[1mb\"")
     );
     let (_, reason) = refused(node.path(), &["/no/such/file"]);
     assert!(reason.starts_with("read /no/such/file: "), "{reason}");
