@@ -119,7 +119,7 @@ pub struct PodObject {
     pub problem: Option<String>,
 }
 
-/// The condition [`ISOLATED`] of a pod.
+/// The condition `stelia.io/isolated` of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IsolationCondition {
     pub isolated: bool,
