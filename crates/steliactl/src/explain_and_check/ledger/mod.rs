@@ -12,6 +12,7 @@
 //! | `report` | one VM and a month, with what proves it |
 //! | `html`, `calendar` | the report as a page |
 //! | `proof` | whether the ring is what was written; the key |
+//! | `summary` | what `report` shows |
 //! | `watch` | who runs now |
 
 mod brief;
@@ -22,13 +23,14 @@ mod owner;
 mod proof;
 mod query;
 mod report;
+mod summary;
 mod text;
 mod watch;
 mod when;
 mod words;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -46,6 +48,7 @@ use crate::shared::output::{self, OutputOptions, Render, TextStyle};
 pub(super) use brief::Brief;
 pub(super) use query::{last_day, since};
 pub use report::page_of;
+pub(super) use summary::{Summary, summary};
 use when::{Month, When};
 
 /// The account of one VM or of all; or `verify`, `key`.

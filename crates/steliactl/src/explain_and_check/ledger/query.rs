@@ -13,7 +13,8 @@ use super::{VmAccount, offline, proof};
 use crate::shared::daemon::{Client, Failure, fitting};
 use crate::shared::output::now;
 
-const DAY_US: u64 = 86_400_000_000;
+/// A day, in microseconds.
+pub(super) const DAY_US: u64 = 86_400_000_000;
 
 /// Where accounts come from.
 pub(super) enum Source<'a> {

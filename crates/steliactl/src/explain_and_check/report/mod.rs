@@ -27,6 +27,7 @@ use stelia_cpus::CpuSet;
 use stelia_model::Instance;
 
 use crate::explain_and_check::doctor::{self, Examined};
+use crate::explain_and_check::ledger;
 use crate::explain_and_check::quiet::{self, Quietness};
 use crate::explain_and_check::verify::{self, Verified};
 use crate::shared::daemon::{Client, Description, Failure, OnlineCpus, Pod, Selection};
@@ -64,6 +65,8 @@ pub(crate) struct Report {
     verify: Option<Verified>,
     /// As `quiet` answers.
     quiet: Option<Quietness>,
+    /// `None` where no ledger is kept, or it cannot be read.
+    ledger: Option<ledger::Summary>,
     /// As `doctor` answers.
     doctor: Option<Examined>,
     /// The settings in force, as `steliad --print-config` prints them; empty where they cannot be read.
@@ -179,6 +182,10 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
             Err(failure) => missing.push(format!("what quiet finds: {failure}")),
         }
     }
+    let ledger = ledger::summary(client.as_ref(), root).await;
+    let ledger = ledger
+        .map_err(|failure| missing.push(format!("the ledger: {failure}")))
+        .ok();
     let mut of_program = |part: &str, command: &[&str]| match printed(root, command) {
         Ok(text) => text,
         Err(problem) => {
@@ -198,6 +205,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         vms,
         verify,
         quiet,
+        ledger,
         doctor: Some(doctor),
         configuration,
         journal,

@@ -47,6 +47,7 @@ fn report() -> Report {
         vms: vms.collect(),
         verify: None,
         quiet: None,
+        ledger: None,
         doctor: None,
         configuration: "irq-steering = \"shared\"\n".to_owned(),
         journal: String::new(),
@@ -114,6 +115,7 @@ fn files_that_only_root_may_list_are_told() {
 #[test]
 fn without_the_daemon_it_has_what_can_be_read() {
     let root = tempfile::tempdir().unwrap();
+    ledger::testing::ring_at(&root.path().join("var/lib/stelia/ledger"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -128,6 +130,7 @@ fn without_the_daemon_it_has_what_can_be_read() {
         "{text}"
     );
     assert!(!text.contains("== Node =="), "{text}");
+    assert!(text.contains("\n== Ledger ==\n"), "{text}");
 }
 
 #[test]

@@ -93,6 +93,9 @@ pub(super) fn report(report: &Report, style: TextStyle) -> String {
     if let Some(quiet) = &report.quiet {
         section("Interrupts and kernel threads", quiet.text(style));
     }
+    if let Some(ledger) = &report.ledger {
+        section("Ledger", ledger.text(style));
+    }
     if let Some(doctor) = &report.doctor {
         section("Fitness of the node", doctor.text(style));
     }

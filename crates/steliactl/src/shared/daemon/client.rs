@@ -147,6 +147,7 @@ pub(crate) async fn connect(address: Option<&str>, limit: Duration) -> Result<Co
     })
 }
 
+#[derive(Clone)]
 pub(crate) struct Client {
     manager: ManagerProxy<'static>,
     limit: Duration,
