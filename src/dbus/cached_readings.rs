@@ -16,7 +16,7 @@ use stelia_node::locality::Localities;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::engine::{Configuration, localities, usage};
+use crate::engine::{Configuration, Preview, localities, usage};
 
 /// How long a reading is used.
 const MAX_READING_AGE: Duration = Duration::from_secs(1);
@@ -30,6 +30,8 @@ const PAUSE_FACTOR: u32 = 2;
 pub(super) struct Readings {
     turn: Arc<Semaphore>,
     recent: Arc<Mutex<Recent>>,
+    /// The last preview, and when it was begun.
+    preview: Arc<Mutex<Option<(Instant, Preview)>>>,
 }
 
 impl Default for Readings {
@@ -37,6 +39,7 @@ impl Default for Readings {
         Self {
             turn: Arc::new(Semaphore::new(1)),
             recent: Arc::default(),
+            preview: Arc::default(),
         }
     }
 }
@@ -67,19 +70,34 @@ impl Readings {
         work.await.map_err(ErrorKind::Failed.context("a reading"))?
     }
 
-    /// Wait for work of the engine when it is its turn: what it reads for these calls takes at most a third of its time.
+    /// A preview of the next pass, made when it is its turn, or the last one if it was begun less than a second ago. However many callers
+    /// ask, the engine makes one preview a second for them, and they take at most a third of its time.
     ///
     /// # Errors
     /// The work's own.
-    pub(super) async fn in_turn<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    pub(super) async fn preview(&self, work: impl Future<Output = Result<Preview, Error>>) -> Result<Preview, Error> {
         let turn = self.turn.clone().acquire_owned().await;
         let turn = turn.map_err(ErrorKind::Failed.context("a reading"))?;
+        let began = Instant::now();
+        if let Some(last) = self.last_preview(began) {
+            return Ok(last);
+        }
         let _turn = Turn {
             turn: Some(turn),
-            began: Instant::now(),
+            began,
             runtime: Handle::current(),
         };
-        work.await
+        let preview = work.await?;
+        *self.preview.lock().unwrap_or_else(PoisonError::into_inner) = Some((began, preview.clone()));
+        Ok(preview)
+    }
+
+    fn last_preview(&self, now: Instant) -> Option<Preview> {
+        let last = self.preview.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = last
+            .as_ref()
+            .filter(|(at, _)| now.saturating_duration_since(*at) < MAX_READING_AGE);
+        fresh.map(|(_, preview)| preview.clone())
     }
 }
 
@@ -242,17 +260,31 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_of_the_engine_waits_for_its_turn_and_for_the_pause_after_the_last() {
+    async fn many_who_ask_for_a_preview_get_one() {
         let readings = Readings::default();
-        let pause = Duration::from_millis(30);
+        let made = AtomicUsize::new(0);
         let work = || async {
-            tokio::time::sleep(pause).await;
-            Ok(())
+            made.fetch_add(1, Ordering::SeqCst);
+            Ok(Preview::default())
         };
-        let began = Instant::now();
-        readings.in_turn(work()).await.unwrap();
-        readings.in_turn(work()).await.unwrap();
-        assert!(began.elapsed() >= pause * (2 + PAUSE_FACTOR), "{:?}", began.elapsed());
+        for _ in 0..100 {
+            readings.preview(work()).await.unwrap();
+        }
+        // It is only as old as one that was begun a second ago.
+        let (began, _) = readings.preview.lock().unwrap().take().unwrap();
+        let old = began.checked_sub(MAX_READING_AGE).unwrap();
+        *readings.preview.lock().unwrap() = Some((old, Preview::default()));
+        assert_eq!(readings.last_preview(began), None);
+        readings.preview(work()).await.unwrap();
+        assert!((2..100).contains(&made.load(Ordering::SeqCst)), "{made:?}");
+    }
+
+    #[tokio::test]
+    async fn a_preview_that_fails_is_not_repeated_to_others() {
+        let readings = Readings::default();
+        let fails = async { Err(ErrorKind::Busy.because("now")) };
+        assert!(readings.preview(fails).await.is_err());
+        assert!(readings.preview(async { Ok(Preview::default()) }).await.is_ok());
     }
 
     #[tokio::test]

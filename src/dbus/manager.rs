@@ -207,11 +207,14 @@ impl Manager {
             Ok(true) => Operation::Preview,
             _ => Operation::Reconcile,
         };
-        self.answer(connection, &header, operation, |_| async move {
+        self.answer(connection, &header, operation, |caller| async move {
             options::known(&options, &["dry-run"])?;
             if dry_run? {
-                let preview = self.readings.in_turn(self.engine.preview());
-                return preview_dict(preview.await?);
+                let preview = self.engine.preview();
+                return preview_dict(match caller.is_root {
+                    true => preview.await?,
+                    false => self.readings.preview(preview).await?,
+                });
             }
             report_dict(self.engine.reconcile().await?)
         })
@@ -364,9 +367,10 @@ impl Manager {
         self.show(|view| view.shared_cpus().to_string())
     }
 
+    /// Pods may read it too: a runner needs it to know what the daemon supports.
     #[zbus(property(emits_changed_signal = "const"))]
-    fn version(&self) -> Result<String, Error> {
-        self.show(|_| env!("CARGO_PKG_VERSION").to_owned())
+    fn version(&self) -> &str {
+        env!("CARGO_PKG_VERSION")
     }
 
     #[zbus(property)]
