@@ -8,20 +8,16 @@ from jeepney.wrappers import unwrap_msg
 NAME, OBJECT = "io.stelia.Isolation1", "/io/stelia/Isolation1"
 DAEMON = os.environ.get("STELIA_SOCKET", "/run/stelia/runner/socket")
 GRACE_S = 25
+EXIT_REFUSED = 69
 
-def connected(path, alive=lambda: True):
-    """A connection to this socket: for 30 s, because the daemon may be restarting and QEMU starting."""
-    deadline = time.monotonic() + 30
-    while True:
-        connection = socket.socket(socket.AF_UNIX)
-        try:
-            connection.connect(path)
-            return connection
-        except OSError as error:
-            connection.close()
-            if time.monotonic() > deadline or not alive():
-                sys.exit(f"connect to {path}: {error.strerror}")
-            time.sleep(0.1)
+def connected(path):
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(path)
+        return connection
+    except OSError as error:
+        connection.close()
+        raise ConnectionError(f"connect to {path}: {error.strerror}") from error
 
 def uid_outside():
     """This user's uid outside its user namespace, where the daemon is."""
@@ -35,13 +31,15 @@ def dbus():
         connection.sendall(line.encode() + b"\r\n")
         answer = connection.recv(1024)
         if not answer.startswith((b"OK", b"AGREE")):
-            sys.exit(f"authenticate on {DAEMON}: {answer}")
+            connection.close()
+            raise ConnectionError(f"authenticate on {DAEMON}: {answer}")
     connection.sendall(b"BEGIN\r\n")
     return DBusConnection(connection, enable_fds=True)
 
-def qmp(path, *commands, alive=lambda: True):
+def qmp(path, *commands):
     """The answer to the last of these commands."""
-    with connected(path, alive) as connection, connection.makefile("rw") as stream:
+    with connected(path) as connection, connection.makefile("rw") as stream:
+        connection.settimeout(GRACE_S)
         stream.readline()  # the greeting
         for command in ("qmp_capabilities", *commands):
             stream.write(json.dumps({"execute": command}) + "\n")
@@ -51,45 +49,94 @@ def qmp(path, *commands, alive=lambda: True):
                 answer = json.loads(stream.readline())
         return answer["return"]
 
-def main(qmp_socket, *command):
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # PID 1 gets no signal without a handler
-    anchor = subprocess.Popen(["sleep", "infinity"])
-    daemon = dbus()
-    call = lambda address, *method: unwrap_msg(daemon.send_and_get_reply(new_method_call(address, *method), timeout=120))
-    manager = DBusAddress(OBJECT, NAME, NAME + ".Manager")
-    options = {"anchor": ("h", os.pidfd_open(anchor.pid))}
-    path, _ = call(manager, "RegisterInstance", "ssa{sv}", ("", "", options))
-    qemu = subprocess.Popen([*command, "-S", "-qmp", f"unix:{qmp_socket},server=on,wait=off"])
+def vcpus(path, qemu):
+    """The vCPUs as AttachVcpus takes them. QEMU makes the socket while it starts."""
+    deadline = time.monotonic() + 30
+    while not os.path.exists(path) and qemu.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return [(cpu["cpu-index"], cpu["thread-id"], {name: ("u", number) for name, number in cpu["props"].items()})
+            for cpu in qmp(path, "query-cpus-fast")]
+
+def pause(error, age, attaching):
+    """The seconds after which the steps are repeated, this long after the first failure; None: they are not."""
+    name = error.name.rpartition(".")[2] if isinstance(error, DBusErrorResponse) else "connection"
+    if name == "CpusetConflict" and attaching:
+        return 5
+    if name == "UnknownObject" and age < 2:
+        return 0.2
+    return 1 if name in ("connection", "Busy", "KubeletStateUnusable") and age < 60 else None
+
+def text(error):
+    return f"{error.name}: {' '.join(map(str, error.data))}" if isinstance(error, DBusErrorResponse) else str(error)
+
+def has_ended(child):
+    """Whether it has ended, or does so within a second."""
     try:
-        cpus = qmp(qmp_socket, "query-cpus-fast", alive=lambda: qemu.poll() is None)
-        vcpus = [(cpu["cpu-index"], cpu["thread-id"], {name: ("u", number) for name, number in cpu["props"].items()})
-                 for cpu in cpus]
-        instance = DBusAddress(path, NAME, NAME + ".Instance")
-        call(instance, "AttachVcpus", "ha(uia{sv})a{sv}", (os.pidfd_open(qemu.pid), vcpus, {}))
-        (_, state), = unwrap_msg(daemon.send_and_get_reply(Properties(instance).get("State")))
+        return child is not None and child.wait(1) is not None
+    except subprocess.TimeoutExpired:
+        return False
+
+def main(qmp_socket, *command):
+    def isolated():
+        """Steps 2 to 6; the VM's state. It may be repeated: QEMU is started once."""
+        nonlocal qemu
+        with dbus() as daemon:
+            call = lambda address, *method: unwrap_msg(daemon.send_and_get_reply(new_method_call(address, *method), timeout=120))
+            options = {"anchor": ("h", anchor_fd)}
+            path, _ = call(DBusAddress(OBJECT, NAME, NAME + ".Manager"), "RegisterInstance", "ssa{sv}", ("", "", options))
+            if qemu is None:
+                qemu = subprocess.Popen([*command, "-S", "-qmp", f"unix:{qmp_socket},server=on,wait=off"])
+                pidfds.append(os.pidfd_open(qemu.pid))
+            instance = DBusAddress(path, NAME, NAME + ".Instance")
+            call(instance, "AttachVcpus", "ha(uia{sv})a{sv}", (pidfds[0], vcpus(qmp_socket, qemu), {}))
+            return unwrap_msg(daemon.send_and_get_reply(Properties(instance).get("State"), timeout=120))[0][1]
+
+    def stop(*_):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.alarm(GRACE_S)
+        try:
+            qmp(qmp_socket, "system_powerdown")
+        except (OSError, ValueError) as error:
+            print(f"power down: {error}", file=sys.stderr)
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # PID 1 gets no signal without a handler
+    signal.signal(signal.SIGALRM, lambda *_: qemu.kill())
+    anchor, qemu, pidfds = subprocess.Popen(["sleep", "infinity"]), None, []
+    anchor_fd = os.pidfd_open(anchor.pid)
+    try:
+        state, failing_since = None, None
+        while state is None:
+            try:
+                state = isolated()
+            except (ConnectionError, TimeoutError, DBusErrorResponse) as error:
+                failing_since = failing_since or time.monotonic()
+                seconds = pause(error, time.monotonic() - failing_since, qemu is not None)
+                if seconds is None or qemu is not None and qemu.poll() is not None:
+                    raise
+                if seconds == 5:
+                    failing_since = None  # this lasts as long as the other pod does
+                print(f"{text(error)}; repeated after {seconds} s", file=sys.stderr, flush=True)
+                time.sleep(seconds)
         if state not in ("isolated", "contained"):
             sys.exit(f"the VM is {state}")
         qmp(qmp_socket, "cont")
-    except BaseException:
-        qemu.kill()  # it has not executed an instruction
-        raise
-    daemon.close()
-    print(f"guest running, {state}", file=sys.stderr, flush=True)
-
-    def stop(*_):
-        signal.alarm(GRACE_S)
-        qmp(qmp_socket, "system_powerdown")
-    signal.signal(signal.SIGALRM, lambda *_: qemu.kill())
-    signal.signal(signal.SIGTERM, stop)
-    while (ended := os.wait())[0] != qemu.pid:  # PID 1 reaps orphans too
-        pass
-    anchor.kill()
-    code = os.waitstatus_to_exitcode(ended[1])
+        signal.signal(signal.SIGTERM, stop)
+        print(f"guest running, {state}", file=sys.stderr, flush=True)
+        while (ended := os.wait())[0] != qemu.pid:  # PID 1 reaps orphans too
+            pass
+        code = os.waitstatus_to_exitcode(ended[1])
+    except Exception:
+        if not has_ended(qemu):
+            raise
+        code = qemu.returncode  # it is the reason for the error
+    finally:
+        for child in filter(None, (qemu, anchor)):
+            child.kill()  # QEMU has not executed an instruction, or has ended
     return code if code >= 0 else 128 - code
 
 if __name__ == "__main__":
     try:
         sys.exit(main(*sys.argv[1:]))
-    except DBusErrorResponse as error:
-        print(f"{error.name}: {' '.join(map(str, error.data))}", file=sys.stderr)
-        sys.exit(69)
+    except (ConnectionError, TimeoutError, DBusErrorResponse) as error:
+        print(text(error), file=sys.stderr)
+        sys.exit(EXIT_REFUSED)

@@ -38,15 +38,22 @@ fn program(language: Language, folder: &Path) -> Vec<PathBuf> {
 
 /// A runner of this language between a daemon and a QEMU.
 fn bench(language: Language, behaviour: Behaviour) -> Bench {
+    bench_of(language, Some(behaviour), QEMU)
+}
+
+/// The same with this shell script as QEMU, and perhaps without a daemon.
+fn bench_of(language: Language, daemon: Option<Behaviour>, qemu: &str) -> Bench {
     let dir = tempfile::tempdir().unwrap();
     let calls = Calls::default();
     let socket = dir.path().join("socket");
-    fakes::daemon(&socket, behaviour, calls.clone());
+    if let Some(behaviour) = daemon {
+        fakes::daemon(&socket, behaviour, calls.clone());
+    }
     let program = program(language, dir.path());
     let runner = Command::new(&program[0])
         .args(&program[1..])
         .arg(dir.path().join("qmp"))
-        .args(["sh", "-c", QEMU, "qemu"])
+        .args(["sh", "-c", qemu, "qemu"])
         .env(DIR, dir.path())
         .env("STELIA_SOCKET", socket)
         .env("STELIA_TEST_EXE", std::env::current_exe().unwrap())
@@ -95,18 +102,57 @@ async fn without_isolation_no_guest_runs(#[values(Language::Python, Language::Go
     assert!(log.contains("pod x has no exclusive CPUs"), "{log}");
     assert!(!refused.dir.path().join("commands").exists());
 
-    for behaviour in [
-        Behaviour {
-            failing_attaches: 1,
-            ..Behaviour::default()
-        },
-        Behaviour {
-            state: "floating",
-            ..Behaviour::default()
-        },
-    ] {
-        let mut bench = bench(language, behaviour);
-        assert_ne!(bench.exit_code().await, 0, "{}", bench.read("log"));
-        assert_eq!(bench.orders(), "", "{}", bench.read("log"));
-    }
+    let floating = Behaviour {
+        state: "floating",
+        ..Behaviour::default()
+    };
+    let mut bench = bench(language, floating);
+    assert_ne!(bench.exit_code().await, 0, "{}", bench.read("log"));
+    assert_eq!(bench.orders(), "", "{}", bench.read("log"));
+}
+
+const REGISTER: &str = "RegisterInstance '' ''";
+const ATTACH: &str = "AttachVcpus 0:7000:core-id=0 1:7001:core-id=1";
+
+/// The page's table of errors: what is repeated, and what the daemon is asked.
+#[rstest]
+#[case::busy(Behaviour { busy: 2, ..Behaviour::default() }, &[REGISTER, REGISTER, REGISTER, ATTACH])]
+#[case::conflict(Behaviour { failing_attaches: 1, ..Behaviour::default() }, &[REGISTER, ATTACH, REGISTER, ATTACH])]
+#[case::restart(Behaviour { lost_attaches: 1, ..Behaviour::default() }, &[REGISTER, ATTACH, "hung up", REGISTER, ATTACH])]
+#[tokio::test]
+async fn the_guest_runs_once_what_the_page_repeats_has_succeeded(
+    #[case] behaviour: Behaviour,
+    #[case] asked: &[&str],
+    #[values(Language::Python, Language::Go)] language: Language,
+) {
+    let mut bench = bench(language, behaviour);
+    bench.logged("guest running, isolated").await;
+    assert_eq!(bench.calls.names(), asked, "{}", bench.read("log"));
+    assert_eq!(bench.orders(), "cont");
+    bench.signal(Signal::TERM);
+    assert_eq!(bench.exit_code().await, 7);
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_qemu_that_ends_at_once_ends_the_runner_with_its_code(
+    #[values(Language::Python, Language::Go)] language: Language,
+) {
+    let began = Instant::now();
+    let mut bench = bench_of(language, Some(Behaviour::default()), "exit 9");
+    assert_eq!(bench.exit_code().await, 9, "{}", bench.read("log"));
+    // Building the runner in Go is part of it.
+    assert!(matches!(language, Language::Go) || began.elapsed() < Duration::from_secs(5));
+}
+
+#[rstest]
+#[tokio::test]
+async fn sigterm_ends_the_runner_while_it_waits_for_the_daemon(
+    #[values(Language::Python, Language::Go)] language: Language,
+) {
+    let mut bench = bench_of(language, None, QEMU);
+    bench.logged("repeated after").await;
+    bench.signal(Signal::TERM);
+    assert_eq!(bench.exit_code().await, 143, "{}", bench.read("log"));
+    assert!(!bench.dir.path().join("commands").exists());
 }
