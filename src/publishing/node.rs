@@ -95,7 +95,8 @@ fn object(
     serde_json::to_value(&object).map_err(ErrorKind::Failed.context("write the object"))
 }
 
-/// Whether VMs can be admitted. `unread`: why kubelet's configuration cannot be read.
+/// Whether VMs can be admitted. `unread`: why kubelet's configuration cannot be read. The message names no pod: whoever may read Nodes reads
+/// it.
 pub(super) fn ready(view: &model::Node, unread: Option<&String>, object: &Result<Value, Error>) -> Ready {
     let not = |reason: &str, message: &str| Ready {
         status: false,
@@ -103,7 +104,7 @@ pub(super) fn ready(view: &model::Node, unread: Option<&String>, object: &Result
         message: message.to_owned(),
     };
     match (view.admission_problem(), object) {
-        (Some(problem), _) => not(problem.reason(), problem.detail()),
+        (Some(problem), _) => not(problem.reason(), problem.text()),
         (None, Err(error)) if error.kind == ErrorKind::KubeletStateUnusable => {
             not("KubeletStateUnusable", &error.to_string())
         }
@@ -135,6 +136,7 @@ pub(super) fn summary(view: &model::Node, ready: &Ready) -> Summary {
         },
         instances,
         degraded: degraded.count() as u64,
+        floating_too_long: None,
     }
 }
 
@@ -192,7 +194,10 @@ mod tests {
             systemd_problem: Some("no answer".to_owned()),
             ..view()
         };
-        assert_eq!(told(&slow, &object), not("SystemdNotAnswering", "no answer"));
+        assert_eq!(
+            told(&slow, &object),
+            not("SystemdNotAnswering", "systemd (PID 1) does not answer")
+        );
         let full = model::Node {
             pool: Some(CpuSet::new()),
             ..view()
@@ -219,10 +224,14 @@ mod tests {
             (ready.status, ready.reason, ready.message)
         };
         let broken = model::Node {
-            kubelet_problem: Some("wrong checksum".to_owned()),
+            kubelet_problem: Some("pod team-a/web has CPU 99".to_owned()),
             ..slow
         };
-        assert_eq!(told(&broken, &unread), not("KubeletStateUnusable", "wrong checksum"));
+        // The object is read by others than the pod's tenant.
+        assert_eq!(
+            told(&broken, &unread),
+            not("KubeletStateUnusable", "kubelet's CPU manager state cannot be used")
+        );
     }
 
     #[test]
