@@ -34,6 +34,7 @@ fn samples() -> BTreeMap<String, BTreeSet<&'static str>> {
         ("node_textfile_mtime_seconds", BTreeSet::from(["file", "instance"])),
         ("kube_node_status_allocatable", BTreeSet::from(["resource", "node"])),
         ("kube_node_info", BTreeSet::from(["node"])),
+        ("kube_deployment_spec_replicas", BTreeSet::from(["deployment"])),
         (
             "kube_pod_info",
             ["uid", "namespace", "pod"].into_iter().chain(joined).collect(),
@@ -317,8 +318,9 @@ fn every_alert_asks_for_what_is_exported_and_says_what_to_do() {
 /// Where promtool is installed: make setup does not bring it.
 #[test]
 fn the_alerts_of_a_vm_say_what_their_tests_say() {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/alerts.yml");
-    match Command::new("promtool").args(["test", "rules"]).arg(tests).output() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let tests = ["alerts.yml", "alerts-of-days.yml"].map(|name| data.join(name));
+    match Command::new("promtool").args(["test", "rules"]).args(tests).output() {
         Err(missing) if missing.kind() == ErrorKind::NotFound => println!("promtool is not installed"),
         ran => {
             let ran = ran.expect("promtool");
