@@ -69,8 +69,12 @@ pub struct VmCounts {
     pub floating: u64,
     pub registered: u64,
     pub leaving: u64,
+    /// In a state that this version does not know.
+    pub other: u64,
     /// In whatever state: with a reason of degradation.
     pub degraded: u64,
+    /// Those of `floating` that float for more than 120 s; null where it is not published for any node.
+    pub floating_too_long: Option<u64>,
 }
 
 impl VmCounts {
@@ -81,7 +85,12 @@ impl VmCounts {
             floating: self.floating.saturating_add(other.floating),
             registered: self.registered.saturating_add(other.registered),
             leaving: self.leaving.saturating_add(other.leaving),
+            other: self.other.saturating_add(other.other),
             degraded: self.degraded.saturating_add(other.degraded),
+            floating_too_long: match (self.floating_too_long, other.floating_too_long) {
+                (Some(one), Some(two)) => Some(one.saturating_add(two)),
+                (one, two) => one.or(two),
+            },
         }
     }
 
@@ -92,6 +101,7 @@ impl VmCounts {
             self.floating,
             self.registered,
             self.leaving,
+            self.other,
         ]
         .into_iter()
         .fold(0, u64::saturating_add)
@@ -104,6 +114,7 @@ impl VmCounts {
             (self.floating, "floating"),
             (self.registered, "registered"),
             (self.leaving, "leaving"),
+            (self.other, "in other states"),
         ];
         let states = states.into_iter().filter(|(count, _)| *count > 0);
         let states: Vec<String> = states.map(|(count, state)| format!("{count} {state}")).collect();

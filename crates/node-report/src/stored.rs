@@ -55,6 +55,8 @@ pub struct Stored {
     pub state: Option<String>,
     /// The node's version, readiness and counts of instances, where the publisher writes them ([`SUMMARY`]).
     pub summary: Option<Summary>,
+    /// Why the summary that is there cannot be read.
+    pub summary_problem: Option<String>,
     /// Who is named as the object's writer (`app.kubernetes.io/managed-by`).
     pub manager: Option<String>,
     /// The writer's warnings.
@@ -126,6 +128,11 @@ impl Stored {
         if labels.get(MANAGED_BY.0).map(String::as_str) != Some(MANAGED_BY.1) {
             without_unknown_keys(&mut annotations);
         }
+        let summary = value_of(&attributes, SUMMARY).or_else(|| annotations.get(SUMMARY).cloned());
+        let (summary, summary_problem) = match summary.map(|text| read_summary(&text)).transpose() {
+            Ok(summary) => (summary, None),
+            Err(problem) => (None, Some(problem)),
+        };
         let mut stored = Self {
             profile: Profile::Nrt,
             facts: None,
@@ -134,9 +141,8 @@ impl Stored {
             holders: Vec::new(),
             // v1alpha1 has no attributes: there both are annotations.
             state: value_of(&attributes, STATE).or_else(|| annotations.get(STATE).cloned()),
-            summary: value_of(&attributes, SUMMARY)
-                .or_else(|| annotations.get(SUMMARY).cloned())
-                .and_then(|text| serde_json::from_str(&text).ok()),
+            summary,
+            summary_problem,
             manager: labels.get(MANAGED_BY.0).cloned(),
             warnings: annotations.get(WARNINGS).map(|text| warnings(text)).unwrap_or_default(),
             problem: None,
@@ -247,6 +253,15 @@ fn retain(value: &mut Value, keys: &[&str]) {
 fn value_of(attributes: &[StoredAttribute], name: &str) -> Option<String> {
     let found = attributes.iter().find(|attribute| attribute.name == name);
     found.map(|attribute| attribute.value.clone())
+}
+
+/// A member of a newer version is passed over.
+fn read_summary(text: &str) -> Result<Summary, String> {
+    // A list would be read as the members in their order.
+    if !text.trim_start().starts_with('{') {
+        return Err("it is not a JSON object".to_owned());
+    }
+    serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))
 }
 
 fn warnings(text: &str) -> Vec<String> {

@@ -17,6 +17,9 @@ pub(super) const VMS_CONTAINED: &str = "VMs are contained";
 /// The reason of a Node whose condition `Ready` is not True.
 const NODE_NOT_READY: &str = "the Node is not Ready";
 
+/// The states of VMs that are counted by name.
+const STATES: [&str; 5] = ["isolated", "contained", "floating", "registered", "leaving"];
+
 named! {
     /// How a node is. The order is that of trouble: of several that apply, the first counts.
     #[derive(PartialOrd, Ord)]
@@ -31,6 +34,8 @@ named! {
         NotReady = "not-ready",
         /// VMs are admitted, and some have a reason of degradation.
         Degraded = "degraded",
+        /// VMs are admitted, and some run on shared CPUs for longer than a start takes.
+        Floating = "floating",
         /// VMs are admitted, and some have no partition.
         Contained = "contained",
         Ok = "ok",
@@ -46,7 +51,7 @@ impl NodeState {
     pub(super) fn meaning(self) -> Meaning {
         match self {
             Self::Ok => Meaning::Good,
-            Self::Degraded | Self::Contained => Meaning::Attention,
+            Self::Degraded | Self::Floating | Self::Contained => Meaning::Attention,
             Self::Away | Self::Unpublished | Self::Unreadable | Self::NotReady => Meaning::Broken,
         }
     }
@@ -116,7 +121,13 @@ impl From<&Summary> for VmCounts {
             floating: count("floating"),
             registered: count("registered"),
             leaving: count("leaving"),
+            other: summary
+                .instances
+                .iter()
+                .filter(|(state, _)| !STATES.contains(&state.as_str()))
+                .fold(0, |sum: u64, (_, count)| sum.saturating_add(*count)),
             degraded: summary.degraded,
+            floating_too_long: summary.floating_too_long,
         }
     }
 }
@@ -147,6 +158,11 @@ fn wrong(
     if let Some(problem) = &stored.problem {
         found.push((NodeState::Unreadable, reason("its object cannot be read", problem)));
     }
+    let silent = summary.filter(|summary| summary.reason.is_empty());
+    let silent = silent.map(|_| "it does not say whether VMs can be admitted");
+    if let Some(problem) = stored.summary_problem.as_deref().or(silent) {
+        found.push((NodeState::Unreadable, reason("its summary cannot be read", problem)));
+    }
     let told = summary.filter(|summary| !summary.reason.is_empty() && summary.reason != READY);
     match (told, unusable) {
         (Some(told), _) => found.push((
@@ -166,9 +182,26 @@ fn wrong(
         let detail = format!("{} of {}", vms.degraded, vms.total());
         found.push((NodeState::Degraded, reason("VMs are degraded", detail)));
     }
+    if let Some(floating) = vms.and_then(floating) {
+        found.push((NodeState::Floating, floating));
+    }
     if let Some(vms) = vms.filter(|vms| vms.contained > 0) {
         let detail = format!("{} of {}", vms.contained, vms.total());
         found.push((NodeState::Contained, reason(VMS_CONTAINED, detail)));
     }
     found
+}
+
+/// The reason that VMs float for too long. Where the node does not publish for how long, each of them may.
+fn floating(vms: VmCounts) -> Option<Refusal> {
+    let count = vms.floating_too_long.unwrap_or(vms.floating);
+    let detail = format!("{count} of {}", vms.total());
+    match vms.floating_too_long {
+        _ if count == 0 => None,
+        Some(_) => Some(reason("VMs float for more than 120 s", detail)),
+        None => Some(reason(
+            "VMs float",
+            format!("{detail}; the node does not publish for how long"),
+        )),
+    }
 }

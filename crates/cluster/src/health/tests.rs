@@ -24,6 +24,7 @@ fn summary(version: &str, reason: &str, instances: Value, degraded: u64) -> (&'s
     let message = if reason == "Ready" { "" } else { "wrong checksum" };
     let summary = json!({
         "version": version, "reason": reason, "message": message, "instances": instances, "degraded": degraded,
+        "floating_too_long": 0,
     });
     ("summary", summary.to_string())
 }
@@ -162,4 +163,66 @@ fn a_machine_without_power_is_not_ok_although_its_last_object_says_so() {
         text.contains("the Node is not Ready (Kubelet stopped posting node status.)"),
         "{text}"
     );
+}
+
+#[test]
+fn a_summary_that_is_not_understood_is_no_health() {
+    let summary = |text: &str| [("summary", text.to_owned())];
+    let health = Health::of(
+        &cluster(&[
+            object("w-1", &summary("not json")),
+            object("w-2", &summary("[]")),
+            object("w-3", &summary(r#"{"version":"0.1.0","instances":{"isolated":2}}"#)),
+            object(
+                "w-4",
+                &summary(r#"{"version":"0.3.0","reason":"Ready","instances":{"isolated":2,"resting":7}}"#),
+            ),
+        ]),
+        &NodeFilter::default(),
+    );
+    assert_eq!(
+        states(&health),
+        [
+            ("w-1", "unreadable"),
+            ("w-2", "unreadable"),
+            ("w-3", "unreadable"),
+            ("w-4", "ok")
+        ]
+    );
+    assert_eq!((health.vms.total(), health.vms.other), (11, 7));
+    let text = health.text(TextStyle::from(true));
+    assert!(text.contains("11: 4 isolated, 7 in other states"), "{text}");
+    assert!(text.contains("its summary cannot be read (it is not a JSON object)"), "{text}");
+    assert_eq!(health.failure().unwrap(), "3 of 4 nodes need attention");
+}
+
+#[test]
+fn vms_that_float_for_too_long_need_attention_and_those_that_start_do_not() {
+    let summary = |text: &str| [("summary", text.to_owned())];
+    let health = Health::of(
+        &cluster(&[
+            object(
+                "w-1",
+                &summary(
+                    r#"{"version":"0.2.0","reason":"Ready","instances":{"floating":3,"contained":1},"floating_too_long":2}"#,
+                ),
+            ),
+            object(
+                "w-2",
+                &summary(r#"{"version":"0.2.0","reason":"Ready","instances":{"floating":3},"floating_too_long":0}"#),
+            ),
+            object(
+                "w-3",
+                &summary(r#"{"version":"0.1.0","reason":"Ready","instances":{"floating":1}}"#),
+            ),
+        ]),
+        &NodeFilter::default(),
+    );
+    assert_eq!(states(&health), [("w-1", "floating"), ("w-3", "floating"), ("w-2", "ok")]);
+    assert_eq!(health.vms.floating_too_long, Some(2));
+    assert_eq!(health.failure().unwrap(), "2 of 3 nodes need attention");
+    let text = health.text(TextStyle::from(true));
+    assert!(text.contains("VMs float for more than 120 s (2 of 4)"), "{text}");
+    // Since when is not known: it may be for too long.
+    assert!(text.contains("VMs float (1 of 1; the node does not publish for how long)"), "{text}");
 }

@@ -88,6 +88,32 @@ fn a_node_is_read_from_every_profile_as_far_as_that_goes() {
 }
 
 #[test]
+fn a_summary_that_cannot_be_read_is_a_problem_and_the_rest_is_read() {
+    let with = |summary: &str| {
+        let mut object = kept(&facts(), Profile::Nrt, ApiVersion::V1Alpha2);
+        let attribute = json!({"name": SUMMARY, "value": summary});
+        object["attributes"].as_array_mut().unwrap().push(attribute);
+        read(&object)
+    };
+    for wrong in [
+        "",
+        "not json",
+        "[]",
+        "null",
+        r#"["0.1.0","Ready"]"#,
+        r#"{"degraded":-1}"#,
+        r#"{"degraded":0,"degraded":5}"#,
+        r#"{"instances":{"isolated":0.5}}"#,
+    ] {
+        let stored = with(wrong);
+        assert!(stored.summary.is_none() && stored.summary_problem.is_some(), "{wrong}");
+        assert_eq!((stored.problem, stored.zones.len()), (None, 2));
+    }
+    let newer = with(r#"{"reason":"Ready","instances":{"resting":7},"more":{"a":1}}"#);
+    assert_eq!((newer.summary.unwrap().instances["resting"], newer.summary_problem), (7, None));
+}
+
+#[test]
 fn containers_without_a_vm_are_told_by_the_profile_stelia_alone() {
     let mut node = facts();
     node.containers.insert(node.allocations[1].pod.clone());
