@@ -54,7 +54,7 @@ pub(crate) enum Failure {
     #[error("{0}")]
     Usage(String),
     #[error("{0}")]
-    NoSuchPod(String),
+    NoSuchObject(String),
     /// The answer is printed, and the exit code is 1 all the same.
     #[error("{reason}")]
     Partial { printed: String, reason: String },
@@ -76,7 +76,7 @@ impl Failure {
         match self {
             Self::Partial { .. } | Self::Other(_) => 1,
             Self::Usage(_) => 2,
-            Self::NoSuchPod(_) => 3,
+            Self::NoSuchObject(_) => 3,
         }
     }
 }
@@ -135,7 +135,7 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             let on_all = chosen.selector.is_none() && nodes.is_empty();
             let vms = Vms::of(&cluster, &filter, *sort, on_all, now());
             match vms.vms.is_empty() && !patterns.is_empty() {
-                true => Err(Failure::NoSuchPod("no VM fits".to_owned())),
+                true => Err(Failure::NoSuchObject("no VM fits".to_owned())),
                 false => output_options.print(&vms),
             }
         }
@@ -206,9 +206,12 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             }
             let (since_us, until_us) = month.map_or((0, u64::MAX), ledger::Month::period);
             let rings: Vec<ledger::ReadRing> = rings.iter().map(|ring| ring.read(since_us, until_us, keys)).collect();
+            if let Some(problem) = ledger::ambiguous(&rings, vms) {
+                return Err(Failure::Usage(problem));
+            }
             match Ledger::of(&rings, vms, (since_us, until_us), now()) {
                 Some(ledger) => output_options.print(&ledger),
-                None => Err(Failure::NoSuchPod(no_vm(&rings))),
+                None => Err(no_vm(&rings)),
             }
         }
         Command::Completions { shell } => stelia_table::completion_script("stelia-cluster", shell)
@@ -216,13 +219,18 @@ fn run(cli: &Cli) -> Result<String, Failure> {
     }
 }
 
-/// That no ring has a VM, with the rings that could not be read.
-fn no_vm(rings: &[ledger::ReadRing]) -> String {
+/// That no ring has a VM, with the rings that could not be read. The VM may be in those.
+fn no_vm(rings: &[ledger::ReadRing]) -> Failure {
     let wrong = rings.iter().filter_map(|ring| {
         let problem = ring.problem.as_ref()?;
-        Some(format!("; {}: {problem}", ring.node))
+        Some(format!("; {} ({}): {problem}", ring.node, ring.directory.display()))
     });
-    format!("no ring has such a VM in this period{}", wrong.collect::<String>())
+    let wrong: String = wrong.collect();
+    let text = format!("no ring has such a VM in this period{wrong}");
+    match wrong.is_empty() {
+        true => Failure::NoSuchObject(text),
+        false => Failure::Other(text),
+    }
 }
 
 /// Prints the outcome and turns it into the exit code.

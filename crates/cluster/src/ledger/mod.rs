@@ -1,12 +1,15 @@
 //! `ledger`: the accounts of a VM in the copied ledgers of several nodes, merged into one, with what is missing.
 
+mod missing;
 mod month;
 mod rings;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
-use stelia_ledger::account::{Day, MergedAccount, NodeAccount, Range, Repeated, Totals};
+use stelia_ledger::account::{Account, Day, MergedAccount, NodeAccount, Range, Repeated, Totals};
 use stelia_ledger::day::day;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, printable, properties, table};
 
@@ -29,7 +32,7 @@ pub struct Ledger {
     pub parts: Vec<Part>,
     pub days: Vec<Day>,
     pub rings: Vec<RingState>,
-    /// Pods that two rings have; one of them is counted.
+    /// Pods that two rings have at the same times; one of them is counted.
     pub repeated: Vec<Repeated>,
     /// UTC days of the period on which no ring has the VM.
     pub days_without: Vec<String>,
@@ -41,6 +44,8 @@ pub struct Ledger {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Part {
     pub node: String,
+    /// Where its ring is.
+    pub directory: String,
     pub pod_uid: String,
     /// `namespace/name`.
     pub pod: String,
@@ -63,12 +68,15 @@ pub struct Part {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RingState {
     pub node: String,
+    pub directory: String,
     pub first_seq: u64,
     pub first_us: u64,
     pub last_seq: u64,
     pub last_us: u64,
     /// The last entry that a given key vouches for; 0: none was given.
     pub vouched_seq: u64,
+    /// Whether its last line is incomplete; that line is not counted.
+    pub is_cut_off: bool,
     /// Why it is not counted.
     pub problem: Option<String>,
 }
@@ -144,6 +152,7 @@ impl From<&NodeAccount> for Part {
         let first_day = days.next().map(|day| day.day.clone());
         Self {
             node: one.node.clone(),
+            directory: one.directory.clone(),
             pod_uid: printable(&account.vm),
             pod: printable(&account.name),
             last_day: days
@@ -168,29 +177,55 @@ impl From<&ReadRing> for RingState {
         let verdict = &ring.verdict;
         Self {
             node: ring.node.clone(),
+            directory: ring.directory.display().to_string(),
             first_seq: verdict.first_seq,
             first_us: verdict.first_us,
             last_seq: verdict.last_seq,
             last_us: verdict.last_us,
             vouched_seq: verdict.vouched_seq,
+            is_cut_off: ring.is_cut_off,
             problem: ring.problem.clone(),
         }
     }
 }
 
+/// `namespace/name`, or a name whose namespace is not known.
+fn name_of(account: &Account) -> (&str, &str) {
+    account.name.split_once('/').unwrap_or(("", account.name.as_str()))
+}
+
+fn is_of(pattern: &Pattern, account: &Account) -> bool {
+    let (namespace, name) = name_of(account);
+    pattern.fits(namespace, name, &account.vm)
+}
+
+/// Why one of the patterns may mean VMs of several tenants: it has no namespace and no wildcard, and fits pods of several namespaces.
+pub fn ambiguous(rings: &[ReadRing], patterns: &[Pattern]) -> Option<String> {
+    patterns.iter().find_map(|pattern| {
+        let named = pattern.bare()?;
+        let accounts = rings.iter().flat_map(|ring| &ring.accounts);
+        let fitting = accounts.filter(|account| is_of(pattern, account));
+        let namespaces: BTreeSet<&str> = fitting.map(|account| name_of(account).0).collect();
+        let mut namespaces = namespaces.into_iter().filter(|namespace| !namespace.is_empty());
+        let (one, two) = (namespaces.next()?, namespaces.next()?);
+        Some(format!(
+            "{named} is in several namespaces, such as {one} and {two}: give NAMESPACE/NAME or the whole UID"
+        ))
+    })
+}
+
 impl Ledger {
     /// The account of the VMs that a pattern fits; `None` where no ring has one. `now_us` bounds a period that has not ended.
     pub fn of(rings: &[ReadRing], patterns: &[Pattern], (since_us, until_us): (u64, u64), now_us: u64) -> Option<Self> {
-        let fits = |account: &stelia_ledger::account::Account| {
-            let (namespace, name) = account.name.split_once('/').unwrap_or(("", account.name.as_str()));
-            patterns
-                .iter()
-                .any(|pattern| pattern.fits(namespace, name, &account.vm))
-        };
+        let fits = |account: &Account| patterns.iter().any(|pattern| is_of(pattern, account));
         let of_ring = |ring: &ReadRing| {
             let fitting = ring.accounts.iter().filter(|account| fits(account));
             let parts = fitting.map(|account| NodeAccount {
                 node: ring.node.clone(),
+                directory: ring.directory.display().to_string(),
+                // The realtime clock may have been set back.
+                from_us: ring.verdict.first_us.min(ring.verdict.last_us),
+                until_us: ring.verdict.first_us.max(ring.verdict.last_us),
                 account: account.clone(),
             });
             parts.collect::<Vec<_>>()
@@ -214,7 +249,7 @@ impl Ledger {
             days_without: merged.days_without,
             missing: Vec::new(),
         };
-        ledger.missing = ledger.missing();
+        ledger.missing = missing::of(&ledger);
         Some(ledger)
     }
 
@@ -224,62 +259,18 @@ impl Ledger {
             since => format!("{} to {} (UTC)", clock(since), clock(self.until_us)),
         }
     }
-
-    fn missing(&self) -> Vec<String> {
-        let mut missing = Vec::new();
-        for ring in &self.rings {
-            let node = printable(&ring.node);
-            if let Some(problem) = &ring.problem {
-                missing.push(format!("{node}: its ring is not counted: {problem}"));
-                continue;
-            }
-            if ring.first_us > self.since_us && ring.first_seq > 1 {
-                let first = clock(ring.first_us);
-                missing.push(format!("{node}: what was before {first} has left its ring"));
-            }
-            // A ring is copied some time after its last entry.
-            if ring.last_us.saturating_add(DAY_US) < self.until_us {
-                let last = clock(ring.last_us);
-                missing.push(format!("{node}: its ring ends at {last}: copy it again"));
-            }
-        }
-        for part in self.parts.iter().filter(|part| part.covered_us < part.promised_us) {
-            let hours = hours(part.promised_us - part.covered_us);
-            missing.push(format!(
-                "{}: {} CPU hours of {} have no readings ({})",
-                part.node,
-                hours,
-                part.pod,
-                counted(part.gaps, "gap")
-            ));
-        }
-        for twice in &self.repeated {
-            missing.push(format!(
-                "the rings of {} and {} have the same pod {}: the first is counted",
-                twice.counted,
-                twice.left_out,
-                printable(&twice.vm)
-            ));
-        }
-        if let (Some(first), Some(last)) = (self.days_without.first(), self.days_without.last()) {
-            missing.push(format!(
-                "no ring has the VM on {} from {first} to {last}: it did not run, or the ring of its node was not given",
-                counted(self.days_without.len() as u64, "day")
-            ));
-        }
-        missing
-    }
 }
 
 impl Render for Ledger {
     fn text(&self, style: TextStyle) -> String {
-        let nodes: std::collections::BTreeSet<&str> = self.parts.iter().map(|part| part.node.as_str()).collect();
+        let nodes: BTreeSet<&str> = self.parts.iter().map(|part| part.node.as_str()).collect();
+        let pods: BTreeSet<&str> = self.parts.iter().map(|part| part.pod_uid.as_str()).collect();
         let delay_ms = self.totals.delay_ns / 1_000_000;
         let lines = [
             ("Period", self.period()),
             (
                 "Pods",
-                format!("{} on {}", self.parts.len(), counted(nodes.len() as u64, "node")),
+                format!("{} on {}", pods.len(), counted(nodes.len() as u64, "node")),
             ),
             (
                 "CPU hours",

@@ -1,6 +1,7 @@
 //! Copied rings: where they are, and what is read of them. All I/O of `ledger` is here.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use stelia_ledger::account::{Account, accounts};
@@ -10,6 +11,8 @@ use stelia_ledger::verdict::{Fault, Verdict};
 
 /// The ending of a ring's files.
 const SEGMENT: &str = "ledger";
+/// The largest `ledger-size` that steliad.toml may have.
+const MAX_RING_BYTES: u64 = 16 << 30;
 
 /// The copied ring of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +25,10 @@ pub struct RingCopy {
 #[derive(Debug, Clone, Default)]
 pub struct ReadRing {
     pub node: String,
+    pub directory: PathBuf,
     pub verdict: Verdict,
+    /// Whether the last line is incomplete, as in a copy that was made while the daemon wrote. It is not counted; the lines before it are.
+    pub is_cut_off: bool,
     /// Those of all VMs; empty of a ring that has a fault, of which no account is made.
     pub accounts: Vec<Account>,
     /// Why the ring is not counted.
@@ -90,9 +96,57 @@ fn entries(directory: &Path) -> Result<Vec<PathBuf>, String> {
         .collect()
 }
 
+/// The ring's files, ascending.
+fn segments(directory: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut segments = entries(directory)?;
+    segments.retain(|path| path.extension().is_some_and(|ending| ending == SEGMENT));
+    segments.sort();
+    Ok(segments)
+}
+
 fn has_segments(directory: &Path) -> Result<bool, String> {
-    let is_segment = |path: &PathBuf| path.extension().is_some_and(|ending| ending == SEGMENT);
-    Ok(entries(directory)?.iter().any(is_segment))
+    Ok(!segments(directory)?.is_empty())
+}
+
+/// Why the ring must not be read, if it is none that a node has: a symbolic link, or larger than any ring. Answers whether its last line is
+/// incomplete.
+fn check_files(directory: &Path) -> Result<bool, String> {
+    let look_at = |path: &Path| {
+        let metadata = fs::symlink_metadata(path).map_err(|cause| format!("look at {}: {cause}", path.display()))?;
+        match metadata.is_symlink() {
+            true => Err(format!("open {}: it is a symbolic link", path.display())),
+            false => Ok(metadata),
+        }
+    };
+    look_at(directory)?;
+    let mut sizes = Vec::new();
+    for path in segments(directory)? {
+        let metadata = look_at(&path)?;
+        if !metadata.is_file() {
+            return Err(format!("open {}: it is no regular file", path.display()));
+        }
+        sizes.push((metadata.len(), path));
+    }
+    let all = sizes.iter().fold(0, |sum: u64, (bytes, _)| sum.saturating_add(*bytes));
+    if let Some((bytes, path)) = sizes.iter().max().filter(|_| all > MAX_RING_BYTES) {
+        return Err(format!(
+            "read {}: it has {bytes} bytes, all segments together {all}: a ring has at most {MAX_RING_BYTES}",
+            path.display()
+        ));
+    }
+    match sizes.last() {
+        Some((1.., path)) => is_cut_off(path).map_err(|cause| format!("read {}: {cause}", path.display())),
+        _ => Ok(false),
+    }
+}
+
+/// Whether a file that is not empty ends within a line.
+fn is_cut_off(path: &Path) -> io::Result<bool> {
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    Ok(last != *b"\n")
 }
 
 fn folders(directory: &Path) -> Result<Vec<PathBuf>, String> {
@@ -106,7 +160,15 @@ impl RingCopy {
     pub fn read(&self, since_us: u64, until_us: u64, keys: &[String]) -> ReadRing {
         let mut ring = ReadRing {
             node: self.node.clone(),
+            directory: self.directory.clone(),
             ..ReadRing::default()
+        };
+        let is_cut_off = match check_files(&self.directory) {
+            Ok(is_cut_off) => is_cut_off,
+            Err(cause) => {
+                ring.problem = Some(cause);
+                return ring;
+            }
         };
         match verify(Ring::Directory(&self.directory), keys, None) {
             Ok(verdict) => ring.verdict = verdict,
@@ -120,7 +182,9 @@ impl RingCopy {
             ring.problem = Some(format!("read {path}: there is no ledger here: no file NUMBER.ledger"));
             return ring;
         }
-        if let Some(fault) = ring.verdict.faults.first() {
+        // An incomplete last line is a fault; if it is the only one, the lines before it are good.
+        ring.is_cut_off = is_cut_off && ring.verdict.faults.len() == 1 && ring.verdict.entries > 0;
+        if let Some(fault) = ring.verdict.faults.first().filter(|_| !ring.is_cut_off) {
             ring.problem = Some(in_words(fault, ring.verdict.faults.len()));
             return ring;
         }

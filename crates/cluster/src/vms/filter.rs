@@ -1,5 +1,6 @@
 //! Which VMs are shown.
 
+use super::rows::LAUNCHER;
 use super::{Vm, VmState};
 
 /// What a VM has to be; empty lists let everything through.
@@ -12,7 +13,12 @@ pub struct VmFilter {
 
 impl VmFilter {
     pub(super) fn lets_through(&self, vm: &Vm) -> bool {
-        let fits = |pattern: &Pattern| pattern.fits(&vm.pod_namespace, &vm.pod_name, &vm.pod_uid);
+        // As the table shows it on a narrow terminal.
+        let short = vm.pod_name.strip_prefix(LAUNCHER);
+        let is_called = |pattern: &Pattern, name: &str| pattern.fits(&vm.pod_namespace, name, &vm.pod_uid);
+        let fits = |pattern: &Pattern| {
+            is_called(pattern, &vm.pod_name) || short.is_some_and(|short| is_called(pattern, short))
+        };
         (self.patterns.is_empty() || self.patterns.iter().any(fits))
             && self.namespace.as_ref().is_none_or(|own| *own == vm.pod_namespace)
             && (self.states.is_empty() || self.states.contains(&vm.state))
@@ -47,6 +53,12 @@ impl Pattern {
             namespace: namespace.map(parse).transpose()?,
             name: parse(name)?,
         })
+    }
+
+    /// The name or the UID, where no namespace and no `*`, `?` or `[` says that several may be meant.
+    pub(crate) fn bare(&self) -> Option<&str> {
+        let name = self.name.as_str();
+        (self.namespace.is_none() && !name.contains(['*', '?', '['])).then_some(name)
     }
 
     pub(crate) fn fits(&self, namespace: &str, name: &str, uid: &str) -> bool {

@@ -1,6 +1,6 @@
 //! The accounts of one VM on several nodes and in several pods, merged into one.
 
-use std::collections::btree_map::Entry;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
@@ -12,22 +12,41 @@ const DAY_US: u64 = 86_400 * 1_000_000;
 /// Limit of the days without the VM that are listed.
 const MAX_DAYS: usize = 400;
 
-/// The account of one pod, and the node whose ring has it.
+/// The account of one pod, and the copied ring that has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeAccount {
     pub node: String,
+    /// Where the ring is.
+    pub directory: String,
+    /// The times of the ring's first and last entry, microseconds since the epoch.
+    pub from_us: u64,
+    pub until_us: u64,
     pub account: Account,
 }
 
-/// A pod that two rings have.
+impl NodeAccount {
+    fn overlaps(&self, other: &Self) -> bool {
+        self.from_us <= other.until_us && other.from_us <= self.until_us
+    }
+
+    fn spans(&self, other: &Self) -> bool {
+        self.from_us <= other.from_us && other.until_us <= self.until_us
+    }
+}
+
+/// A pod that two rings have at the same times.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Repeated {
     /// Pod UID.
     pub vm: String,
     /// The node whose account is counted.
     pub counted: String,
+    pub counted_directory: String,
     /// The node whose account is not.
     pub left_out: String,
+    pub left_out_directory: String,
+    /// Whether the ring that is left out has times that no counted one has.
+    pub has_more_times: bool,
 }
 
 /// One account of several.
@@ -46,34 +65,16 @@ pub struct MergedAccount {
 
 impl MergedAccount {
     /// Days without the VM are those of the period from `since_us` to `until_us`; 0: from the first day of the accounts. A pod runs on one
-    /// node, so of two accounts of one pod the one that covers more is counted.
+    /// node, so of accounts of one pod from rings with the same times the one that covers most is counted; those of other times are added.
     pub fn of(accounts: impl IntoIterator<Item = NodeAccount>, since_us: u64, until_us: u64) -> Self {
-        let mut by_pod: BTreeMap<String, NodeAccount> = BTreeMap::new();
-        let mut repeated = Vec::new();
+        let mut by_pod: BTreeMap<String, Vec<NodeAccount>> = BTreeMap::new();
         for one in accounts {
-            match by_pod.entry(one.account.vm.clone()) {
-                Entry::Vacant(free) => {
-                    free.insert(one);
-                }
-                Entry::Occupied(mut taken) => {
-                    let extent = |one: &NodeAccount| (one.account.covered_us, one.account.promised_us);
-                    let left_out = match extent(&one) > extent(taken.get()) {
-                        true => taken.insert(one),
-                        false => one,
-                    };
-                    repeated.push(Repeated {
-                        vm: left_out.account.vm,
-                        counted: taken.get().node.clone(),
-                        left_out: left_out.node,
-                    });
-                }
-            }
+            by_pod.entry(one.account.vm.clone()).or_default().push(one);
         }
-        let mut merged = Self {
-            parts: by_pod.into_values().collect(),
-            repeated,
-            ..Self::default()
-        };
+        let mut merged = Self::default();
+        for copies in by_pod.into_values() {
+            merged.add_copies(copies);
+        }
         let begin = |one: &NodeAccount| one.account.days.first().map(|first| first.day.clone());
         merged.parts.sort_by_key(|one| (begin(one), one.account.name.clone()));
         let mut days: BTreeMap<String, Day> = BTreeMap::new();
@@ -89,6 +90,32 @@ impl MergedAccount {
         merged.days = days.into_iter().map(|(day, sums)| Day { day, ..sums }).collect();
         merged.days_without = merged.without(since_us, until_us);
         merged
+    }
+
+    /// Counts the accounts of one pod from copies of rings.
+    fn add_copies(&mut self, mut copies: Vec<NodeAccount>) {
+        copies.sort_by_key(|one| Reverse((one.account.covered_us, one.account.promised_us)));
+        let (mut counted, mut left_out): (Vec<NodeAccount>, Vec<NodeAccount>) = Default::default();
+        for one in copies {
+            match counted.iter().any(|other| other.overlaps(&one)) {
+                true => left_out.push(one),
+                false => counted.push(one),
+            }
+        }
+        for one in left_out {
+            let Some(other) = counted.iter().find(|other| other.overlaps(&one)) else {
+                continue;
+            };
+            self.repeated.push(Repeated {
+                counted: other.node.clone(),
+                counted_directory: other.directory.clone(),
+                has_more_times: !counted.iter().any(|other| other.spans(&one)),
+                vm: one.account.vm,
+                left_out: one.node,
+                left_out_directory: one.directory,
+            });
+        }
+        self.parts.extend(counted);
     }
 
     fn without(&self, since_us: u64, until_us: u64) -> Vec<String> {
@@ -169,6 +196,9 @@ mod tests {
         let sum = |of: fn(&Day) -> u64| days.iter().map(of).sum();
         NodeAccount {
             node: node.to_owned(),
+            directory: format!("rings/{node}"),
+            from_us: OCTOBER,
+            until_us: OCTOBER + 5 * DAY_US,
             account: Account {
                 vm: vm.to_owned(),
                 promised_us: sum(|day| day.promised_us),
@@ -218,7 +248,39 @@ mod tests {
                 panic!("{:?}", merged.repeated)
             };
             assert_eq!((repeated.counted.as_str(), repeated.left_out.as_str()), ("new", "old"));
+            assert_eq!(repeated.left_out_directory, "rings/old");
+            assert!(!repeated.has_more_times);
         }
+    }
+
+    #[test]
+    fn copies_of_other_times_are_added_and_what_only_a_left_out_one_has_is_told() {
+        let copy = |node: &str, from: u64, until: u64| NodeAccount {
+            from_us: OCTOBER + from * DAY_US,
+            until_us: OCTOBER + until * DAY_US,
+            ..part(node, "a", &(from..until).collect::<Vec<_>>(), 9)
+        };
+        for turned in [false, true] {
+            // The second begins before the first ends; the third begins after it.
+            let mut copies = vec![copy("n1", 0, 3), copy("copy", 2, 4), copy("n1", 4, 6)];
+            if turned {
+                copies.reverse();
+            }
+            let merged = MergedAccount::of(copies, OCTOBER, OCTOBER + 6 * DAY_US);
+            let times: Vec<(&str, u64)> = merged
+                .parts
+                .iter()
+                .map(|part| (part.node.as_str(), (part.from_us - OCTOBER) / DAY_US))
+                .collect();
+            assert_eq!((times, merged.covered_us), (vec![("n1", 0), ("n1", 4)], 45));
+            let [repeated] = merged.repeated.as_slice() else {
+                panic!("{:?}", merged.repeated)
+            };
+            assert_eq!((repeated.left_out.as_str(), repeated.has_more_times), ("copy", true));
+        }
+        let whole = [copy("n1", 0, 5), copy("n1", 1, 2)];
+        let merged = MergedAccount::of(whole, OCTOBER, OCTOBER + 6 * DAY_US);
+        assert_eq!((merged.covered_us, merged.repeated[0].has_more_times), (45, false));
     }
 
     #[test]
