@@ -192,7 +192,10 @@ fn a_summary_that_is_not_understood_is_no_health() {
     assert_eq!((health.vms.total(), health.vms.other), (11, 7));
     let text = health.text(TextStyle::from(true));
     assert!(text.contains("11: 4 isolated, 7 in other states"), "{text}");
-    assert!(text.contains("its summary cannot be read (it is not a JSON object)"), "{text}");
+    assert!(
+        text.contains("its summary cannot be read (it is not a JSON object)"),
+        "{text}"
+    );
     assert_eq!(health.failure().unwrap(), "3 of 4 nodes need attention");
 }
 
@@ -218,11 +221,17 @@ fn vms_that_float_for_too_long_need_attention_and_those_that_start_do_not() {
         ]),
         &NodeFilter::default(),
     );
-    assert_eq!(states(&health), [("w-1", "floating"), ("w-3", "floating"), ("w-2", "ok")]);
+    assert_eq!(
+        states(&health),
+        [("w-1", "floating"), ("w-3", "floating"), ("w-2", "ok")]
+    );
     assert_eq!(health.vms.floating_too_long, Some(2));
     assert_eq!(health.failure().unwrap(), "2 of 3 nodes need attention");
     let text = health.text(TextStyle::from(true));
     assert!(text.contains("VMs float for more than 120 s (2 of 4)"), "{text}");
     // Since when is not known: it may be for too long.
-    assert!(text.contains("VMs float (1 of 1; the node does not publish for how long)"), "{text}");
+    assert!(
+        text.contains("VMs float (1 of 1; the node does not publish for how long)"),
+        "{text}"
+    );
 }

@@ -110,7 +110,10 @@ fn a_summary_that_cannot_be_read_is_a_problem_and_the_rest_is_read() {
         assert_eq!((stored.problem, stored.zones.len()), (None, 2));
     }
     let newer = with(r#"{"reason":"Ready","instances":{"resting":7},"more":{"a":1}}"#);
-    assert_eq!((newer.summary.unwrap().instances["resting"], newer.summary_problem), (7, None));
+    assert_eq!(
+        (newer.summary.unwrap().instances["resting"], newer.summary_problem),
+        (7, None)
+    );
 }
 
 #[test]
