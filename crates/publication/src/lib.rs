@@ -66,6 +66,9 @@ pub struct Summary {
     pub instances: BTreeMap<String, u64>,
     /// How many instances have a reason of degradation, whatever their state.
     pub degraded: u64,
+    /// How many instances float with the reason `FloatingTooLong`; `None` from daemons that did not count them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub floating_too_long: Option<u64>,
 }
 
 /// An instance of the node, as its pod's condition tells it.
