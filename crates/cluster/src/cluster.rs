@@ -55,6 +55,15 @@ pub struct Chosen<'a> {
     pub without: Option<&'a PodKey>,
 }
 
+/// Why there is no cluster to ask about.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClusterError {
+    #[error("-l needs Nodes, and none was read: their labels are not known")]
+    NoNodes,
+    #[error("there is no node {0:?}")]
+    NoSuchNode(String),
+}
+
 /// The name of a node without its domain, as people call it; an IP address stays as it is.
 pub(crate) fn without_domain(name: &str) -> &str {
     match name.split_once('.') {
@@ -66,7 +75,7 @@ pub(crate) fn without_domain(name: &str) -> &str {
 impl Cluster {
     /// # Errors
     /// Nodes are chosen by labels and no Node was read, or one that is named does not exist.
-    pub fn of(objects: Objects, chosen: &Chosen<'_>) -> Result<Self, String> {
+    pub fn of(objects: Objects, chosen: &Chosen<'_>) -> Result<Self, ClusterError> {
         let Objects {
             mut nodes,
             mut reports,
@@ -77,7 +86,7 @@ impl Cluster {
         } = objects;
         let has_nodes = !nodes.is_empty();
         if chosen.selector.is_some() && !has_nodes {
-            return Err("-l needs Nodes, and none was read: their labels are not known".to_owned());
+            return Err(ClusterError::NoNodes);
         }
         let mut names: Vec<String> = nodes.keys().chain(reports.keys()).cloned().collect();
         names.sort_unstable();
@@ -88,7 +97,7 @@ impl Cluster {
             .iter()
             .find(|wanted| !names.iter().any(|name| is_called(wanted, name)))
         {
-            return Err(format!("there is no node {missing:?}"));
+            return Err(ClusterError::NoSuchNode(missing.clone()));
         }
         let mut used: BTreeMap<&str, Used> = BTreeMap::new();
         for (key, pod) in &pods {

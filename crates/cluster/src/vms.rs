@@ -1,6 +1,7 @@
 //! `vms`: a line a VM, with its node, its state and why it is so.
 
 mod filter;
+mod rows;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +16,7 @@ use crate::nodes::age;
 use crate::objects::{IsolationCondition, Problem};
 use crate::prose;
 pub use filter::{Pattern, VmFilter};
+use rows::Rows;
 
 named! {
     /// The state of a VM, as its pod's condition has it. The order is that of trouble: what needs attention comes first.
@@ -90,6 +92,9 @@ pub struct Vm {
     pub reason: Option<String>,
     pub message: Option<String>,
     pub since_us: Option<u64>,
+    /// What its row has instead of its name, where it stands for several VMs.
+    #[serde(skip)]
+    label: Option<String>,
     #[serde(skip)]
     old: Option<&'static str>,
     #[serde(skip)]
@@ -103,6 +108,9 @@ pub struct Vms {
     /// How many of them are in which state; states without a VM are left out.
     pub states: Vec<StateCount>,
     pub problems: Vec<Problem>,
+    /// Whether VMs were asked for by name.
+    #[serde(skip)]
+    is_named: bool,
 }
 
 /// How many VMs are in a state.
@@ -114,7 +122,9 @@ pub struct StateCount {
 
 /// The columns of the table.
 pub const COLUMNS: [Column<Vm>; 7] = [
-    column("VM", Vm::name).yields(1).shortens(),
+    column("VM", |vm: &Vm| vm.label.clone().unwrap_or_else(|| vm.name()))
+        .yields(1)
+        .shortens(),
     column("NODE", |vm: &Vm| vm.node.clone().unwrap_or_default())
         .yields(2)
         .shortens(),
@@ -152,6 +162,7 @@ impl Vm {
             pod_name,
             pod_uid: pod.uid.clone(),
             is_old: old.is_some(),
+            label: None,
             old,
             node: pod.node.clone(),
             state: VmState::of(told, pod.node.is_some()),
@@ -221,6 +232,7 @@ impl Vms {
             vms,
             states: states.collect(),
             problems: cluster.problems.stored().to_vec(),
+            is_named: !filter.patterns.is_empty(),
         }
     }
 }
@@ -244,7 +256,8 @@ impl Render for Vms {
         if self.vms.is_empty() {
             return "No VMs.\n".to_owned();
         }
-        let mut text = table(&COLUMNS, &self.vms, style);
+        let rows = Rows::of(&self.vms, style, !self.is_named);
+        let mut text = table(&COLUMNS, &rows.vms, style);
         if style.legend {
             let nodes: BTreeSet<&str> = self.vms.iter().filter_map(|vm| vm.node.as_deref()).collect();
             let states: Vec<String> = self
@@ -261,6 +274,13 @@ impl Render for Vms {
                     "unknown: the pod has exclusive CPUs or requests a VM, and has no condition stelia.io/isolated, which stelia-publish --pod-conditions=all writes.",
                     style,
                 );
+            }
+            if rows.is_folded {
+                text += &prose("-o wide lists each VM of unknown state.", style);
+            }
+            if !rows.left_out.is_empty() {
+                let left_out = rows.left_out.join(" and ");
+                text += &prose(&format!("Names are shown without {left_out}; --full shows them whole."), style);
             }
         }
         text

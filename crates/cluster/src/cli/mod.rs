@@ -30,7 +30,7 @@ Exit codes:
      rebalance: no node has room, and no moves were found that make room;
      health: a node needs attention; ledger: a ring cannot be counted
   2  wrong usage
-  3  no such pod; vms, ledger: no such VM
+  3  no such pod, VM or node; no node has the labels of -l
 
 Standard output has data only; messages go to standard error, with one line for
 each object that could not be read. NO_COLOR turns colours off.";
@@ -143,8 +143,8 @@ pub enum Command {
     /// Show what is wrong on which nodes, and which versions run
     ///
     /// Counts the nodes by health and by steliad's version, and the VMs by state, and lists the nodes that need attention (all with
-    /// -o wide), from what the nodes publish. The exit code is 1 if a node is away, unpublished, unreadable, not-ready or degraded, or
-    /// if no node is meant to run steliad.
+    /// -o wide), from what the nodes publish. The exit code is 1 if a node is away, unpublished, unreadable, not-ready, degraded or
+    /// floating (VMs are not isolated for more than 120 s), or if no node is meant to run steliad.
     Health {
         /// Consider only these nodes. Default: all
         #[arg(value_name = "NODE")]
@@ -220,13 +220,15 @@ pub enum Command {
     ///
     /// Adds up the accounts of all pods that are the VM, on all nodes: after a restart or a live migration it is another pod. Prints what
     /// is missing: rings that were changed, that end too early or of which older entries were removed, times without readings, and days
-    /// on which no ring has the VM. A ring with a fault is not counted. Needs no cluster.
+    /// on which no ring has the VM. A ring with a fault is not counted. Copies of one ring are added where their times differ. Needs no
+    /// cluster.
     Ledger {
         /// The copied ring of a node (/var/lib/stelia/ledger), or a folder with one folder for each node. NODE is the folder's name if it
         /// is not given
         #[arg(value_name = "[NODE=]DIR", required = true)]
         directories: Vec<String>,
-        /// The VM's pods, given as namespace/name or name, in which * and ? may stand for characters, or as a UID. May be repeated
+        /// The VM's pods, given as namespace/name or name, in which * and ? may stand for characters, or as a UID. A name without namespace
+        /// must not be in several. May be repeated
         #[arg(long = "vm", value_name = "VM", required = true, value_parser = vms::Pattern::parse)]
         vms: Vec<vms::Pattern>,
         /// Only this month (UTC), such as 2026-10. Default: everything
@@ -290,8 +292,8 @@ pub struct PodOptions {
     /// A manifest, YAML or JSON, with the pod, an object with its template such as a Deployment, or a VM of KubeVirt. - is standard input
     #[arg(short, long, value_name = "FILE", conflicts_with = "containers", value_hint = ValueHint::FilePath)]
     pub file: Option<PathBuf>,
-    /// The name of the Pod, or of the object with its template, if the manifest has several
-    #[arg(long = "pod", value_name = "NAME", requires = "file")]
+    /// The Pod, or the object with its template, if the manifest has several: its name, or its kind and name, such as Deployment/web
+    #[arg(long = "pod", value_name = "[KIND/]NAME", requires = "file")]
     pub of_file: Option<String>,
     /// A container of a pod that has no manifest: its resources, which are both requests and limits, such as
     /// cpus=4,memory=8Gi,hugepages-2Mi=1Gi,example.com/nic=1, and optionally name=NAME and kind=app|init|sidecar. May be repeated

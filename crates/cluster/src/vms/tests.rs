@@ -195,3 +195,76 @@ fn a_node_is_chosen_by_its_name_with_or_without_the_domain() {
     assert_eq!(on("10.0.0.1"), Ok(vec!["db".to_owned()]));
     assert_eq!((on("10"), on("w")), (Err(()), Err(())));
 }
+
+#[test]
+fn what_all_names_have_in_common_is_left_out_of_a_narrow_table_and_a_short_name_fits() {
+    let vm = |name: &str, node: &str| pod(name, Some(node), Some(("False", "FloatingTooLong")));
+    let items = [
+        vm("virt-launcher-vm-001-x7k2p", "worker-001.eu-west-1.compute.internal"),
+        vm("virt-launcher-vm-002-b9d4q", "worker-002.eu-west-1.compute.internal"),
+    ];
+    let of = |items: &[Value], width| {
+        let vms = Vms::of(&cluster(items), &VmFilter::default(), VmOrder::default(), true, NOW);
+        vms.text(TextStyle {
+            width,
+            ..TextStyle::from(true)
+        })
+    };
+    let narrow = of(&items, Some(80));
+    assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+    assert!(narrow.contains("team-a/vm-001-x7k2p  worker-001  floating"), "{narrow}");
+    assert!(narrow.contains("without virt-launcher- and"), "{narrow}");
+    assert!(narrow.contains(".eu-west-1.compute.internal"), "{narrow}");
+    for whole in [of(&items, Some(200)), of(&items, None)] {
+        assert!(
+            whole.contains("virt-launcher-vm-001-x7k2p") && !whole.contains("Names are shown"),
+            "{whole}"
+        );
+    }
+    // Two domains tell nodes apart.
+    let other = [items[0].clone(), vm("web", "worker-001.us-east-1.compute.internal")];
+    let text = of(&other, Some(80));
+    assert!(text.contains("worker-001.eu-w") && text.contains("worker-001.us-e"), "{text}");
+    let short = VmFilter {
+        patterns: vec![Pattern::parse("vm-001-x7k2p").unwrap()],
+        ..VmFilter::default()
+    };
+    let vms = Vms::of(&cluster(&items), &short, VmOrder::Name, true, NOW);
+    assert_eq!(vms.names(), ["team-a/virt-launcher-vm-001-x7k2p"]);
+}
+
+#[test]
+fn vms_of_unknown_state_share_a_row_of_their_node_unless_each_is_asked_for() {
+    let items = [
+        pod("a", Some("w-1"), None),
+        pod("b", Some("w-2"), None),
+        pod("c", Some("w-1"), None),
+        pod("d", Some("w-1"), Some(("True", "Isolated"))),
+    ];
+    let cluster = cluster(&items);
+    let vms = Vms::of(&cluster, &VmFilter::default(), VmOrder::default(), true, NOW);
+    let rows = |text: &str| {
+        let lines = text.lines().skip(1).take_while(|line| !line.is_empty());
+        lines
+            .map(|line| line.split_whitespace().take(3).collect::<Vec<_>>().join(" "))
+            .collect::<Vec<_>>()
+    };
+    let text = vms.text(TextStyle::from(true));
+    assert_eq!(rows(&text), ["2 VMs w-1", "team-a/b w-2 unknown", "team-a/d w-1 isolated"]);
+    assert!(
+        text.contains("\n4 VMs on 2 nodes: 3 unknown, 1 isolated.\n") && text.contains("-o wide lists each"),
+        "{text}"
+    );
+    assert_eq!(vms.names().len(), 4);
+    let wide = TextStyle {
+        wide: true,
+        ..TextStyle::from(true)
+    };
+    assert_eq!(rows(&vms.text(wide)).len(), 4);
+    let named = VmFilter {
+        patterns: vec![Pattern::parse("*").unwrap()],
+        ..VmFilter::default()
+    };
+    let vms = Vms::of(&cluster, &named, VmOrder::default(), true, NOW);
+    assert_eq!(rows(&vms.text(TextStyle::from(true))).len(), 4);
+}

@@ -101,10 +101,12 @@ fn topology(facts: &Facts, profile: Profile) -> Value {
 fn summarized(mut object: Value, reason: &str, instances: Value, degraded: u64) -> Value {
     let message = match reason {
         "Ready" => "",
-        _ => "/var/lib/kubelet/cpu_manager_state: wrong checksum",
+        _ => "kubelet's CPU manager state cannot be used",
     };
+    let floating_too_long = instances["floating"].as_u64().unwrap_or(0);
     let summary = json!({
         "version": "0.1.0", "reason": reason, "message": message, "instances": instances, "degraded": degraded,
+        "floating_too_long": floating_too_long,
     });
     let (name, value) = ("isolation.stelia.io/summary", summary.to_string());
     match object["apiVersion"] == "topology.node.k8s.io/v1alpha1" {
