@@ -23,8 +23,8 @@ pub enum ManifestError {
         /// The kinds and names that it has.
         found: String,
     },
-    /// It has several Pods, and none of them was named.
-    #[error("there are several Pods or templates in it: {0}; choose one by its name (--pod)")]
+    /// It has several Pods, and none of them was named, or several have the name.
+    #[error("there are several Pods or templates in it: {0}; choose one with --pod KIND/NAME")]
     SeveralPods(String),
     /// Two containers in words have the same name.
     #[error("there are two called {0}")]

@@ -32,6 +32,18 @@ impl<'a> Field<'a> {
         Ok(found.map(|value| self.at(key, value)))
     }
 
+    /// The value at a path of keys; `None` where one of them is absent, or null.
+    pub(super) fn below(&self, keys: &[&str]) -> Result<Option<Self>, ManifestError> {
+        let mut found = self.clone();
+        for key in keys {
+            match found.get(key)? {
+                Some(next) => found = next,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(found))
+    }
+
     /// The value of a required key.
     pub(super) fn needed(&self, key: &str) -> Result<Self, ManifestError> {
         let found = self.get(key)?;

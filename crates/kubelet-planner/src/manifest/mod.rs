@@ -32,6 +32,7 @@ use serde_json::Value;
 
 pub use error::ManifestError;
 pub use flags::{container, in_words};
+pub use kubevirt::NodeRequirements;
 
 use stelia_kubelet::config::yaml_options;
 use stelia_text::excerpt;
@@ -53,7 +54,9 @@ pub struct Described {
     pub pod: Pod,
     /// The pod as a document of v1 with that name; made of the template where the manifest has only that.
     pub document: Value,
-    /// What was assumed to make it of a template, a sentence each.
+    /// What KubeVirt requires of the pod's node; neither the pod nor the document has it.
+    pub requirements: NodeRequirements,
+    /// What was assumed to choose it and to make it of a template, a sentence each.
     pub assumed: Vec<String>,
 }
 
@@ -65,9 +68,10 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(String, Pod), ManifestErr
     described(text, name).map(|found| (found.name, found.pod))
 }
 
-/// The only pod of a text with one or more documents, or the one with this name: a Pod or, in a text without Pods, a pod of which an object has
-/// the template: a Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController, Job, CronJob or PodTemplate, or a VirtualMachine,
-/// VirtualMachineInstance, VirtualMachineInstanceReplicaSet or VirtualMachinePool of KubeVirt. The objects of a list count like documents.
+/// The only pod of a text with one or more documents, or the one that `name` names as `NAME` or `KIND/NAME`: a Pod, or a pod of which an
+/// object has the template: a Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController, Job, CronJob or PodTemplate, or a
+/// VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceReplicaSet or VirtualMachinePool of KubeVirt. Without a name the only Pod goes
+/// before objects with templates, which are named in [`Described::assumed`]. The objects of a list count like documents.
 ///
 /// # Errors
 /// See [`ManifestError`].
@@ -81,28 +85,43 @@ pub fn described(text: &str, name: Option<&str>) -> Result<Described, ManifestEr
     if found.is_empty() {
         return Err(ManifestError::Empty);
     }
-    let fits = |document: &&Document<'_>| name.is_none_or(|name| document.name == name);
-    let mut wanted: Vec<&Document<'_>> = found.iter().filter(|document| document.is_pod()).filter(fits).collect();
-    if wanted.is_empty() {
-        wanted = found
-            .iter()
-            .filter(|document| document.has_template())
-            .filter(fits)
-            .collect();
+    let candidates = found
+        .iter()
+        .filter(|document| document.is_pod() || document.has_template());
+    let candidates = candidates.filter(|document| name.is_none_or(|name| document.is_called(name)));
+    let mut wanted: Vec<&Document<'_>> = candidates.collect();
+    let mut others = Vec::new();
+    if name.is_none() && wanted.iter().any(|document| document.is_pod()) {
+        (wanted, others) = wanted.into_iter().partition(|document| document.is_pod());
     }
     match (wanted.as_slice(), name) {
-        ([one], _) => one.described(),
+        ([one], _) => {
+            let mut described = one.described()?;
+            if !others.is_empty() {
+                let others = called(&others);
+                described.assumed.push(format!(
+                    "the answer is for the Pod and not for {others}, which --pod KIND/NAME chooses"
+                ));
+            }
+            Ok(described)
+        }
         ([], Some(name)) => Err(ManifestError::NoSuchPod {
             wanted: excerpt::excerpt(name),
             found: listed(&found),
         }),
         ([], None) => Err(ManifestError::NoPod(listed(&found))),
-        (several, _) => {
-            let names = several.iter().take(MAX_NAMED_DOCUMENTS);
-            let names: Vec<String> = names.map(|pod| format!("{:?}", excerpt::excerpt(pod.name))).collect();
-            Err(ManifestError::SeveralPods(names.join(", ")))
-        }
+        (several, _) => Err(ManifestError::SeveralPods(called(several))),
     }
+}
+
+/// Documents as `KIND/NAME`, as an argument names them.
+fn called(documents: &[&Document<'_>]) -> String {
+    let one = |document: &&Document<'_>| format!("{}/{}", excerpt::name(document.kind), excerpt::name(document.name));
+    let mut names: Vec<String> = documents.iter().take(MAX_NAMED_DOCUMENTS).map(one).collect();
+    if documents.len() > MAX_NAMED_DOCUMENTS {
+        names.push(format!("{} more", documents.len() - MAX_NAMED_DOCUMENTS));
+    }
+    names.join(", ")
 }
 
 /// The Pod of one document, without a look at its kind and name: a scheduler is told Pods alone, without these.
@@ -137,6 +156,14 @@ impl<'a> Document<'a> {
         }
     }
 
+    /// Whether an argument names it, as `NAME` or `KIND/NAME`; kinds are compared as kubectl does, without regard to case.
+    fn is_called(&self, name: &str) -> bool {
+        match name.split_once('/') {
+            Some((kind, name)) => self.kind.eq_ignore_ascii_case(kind) && self.name == name,
+            None => self.name == name,
+        }
+    }
+
     fn is_pod(&self) -> bool {
         (self.version, self.kind) == ("v1", "Pod")
     }
@@ -152,6 +179,7 @@ impl<'a> Document<'a> {
                 name,
                 pod: spec::pod(&Field::root(self.value))?,
                 document: self.value.clone(),
+                requirements: NodeRequirements::default(),
                 assumed: Vec::new(),
             });
         }
@@ -161,6 +189,7 @@ impl<'a> Document<'a> {
             name,
             pod,
             document: made.document,
+            requirements: made.requirements,
             assumed: made.assumed,
         })
     }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::error::ManifestError;
 use super::fields::Field;
-use super::kubevirt;
+use super::kubevirt::{self, NodeRequirements};
 
 /// Where an object has what its pods are made of.
 struct Template {
@@ -42,6 +42,8 @@ pub(super) struct Made {
     pub(super) document: Value,
     /// What has to stand before paths in the document so that they are paths in the object; empty for those of a VM.
     pub(super) path: String,
+    /// What KubeVirt requires of the pod's node.
+    pub(super) requirements: NodeRequirements,
     /// What was assumed to make it.
     pub(super) assumed: Vec<String>,
 }
@@ -58,10 +60,15 @@ pub(super) fn pod(object: &Value, version: &str, kind: &str, name: &str) -> Resu
     let Some(Template { keys, is_vm }) = template else {
         return Err(field.wrong("it has no template of a pod"));
     };
-    if is_vm {
-        kubevirt::refuse_instance_type(object)?;
-    }
+    let mut assumed: Vec<String> = replicas(&field)?.into_iter().collect();
     for key in keys {
+        // An instance type and a preference stand beside the template.
+        if is_vm && *key == "template" {
+            kubevirt::refuse_instance_type(&field)?;
+            if field.get("preference")?.is_some() {
+                assumed.push("the VM's preference is another object and is not considered".to_owned());
+            }
+        }
         field = field.needed(key)?;
     }
     let spec = field.needed("spec")?;
@@ -72,9 +79,13 @@ pub(super) fn pod(object: &Value, version: &str, kind: &str, name: &str) -> Resu
         return Err(field.needed("metadata")?.wrong("it must be a map"));
     }
     metadata["name"] = name.into();
-    let (spec, assumed) = match is_vm {
-        true => kubevirt::pod_spec(&spec, &metadata)?,
-        false => (spec.value().clone(), Vec::new()),
+    let (spec, requirements) = match is_vm {
+        true => {
+            let made = kubevirt::pod(&spec, &metadata)?;
+            assumed.extend(made.assumed);
+            (made.spec, made.requirements)
+        }
+        false => (spec.value().clone(), NodeRequirements::default()),
     };
     Ok(Made {
         document: json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}),
@@ -82,6 +93,22 @@ pub(super) fn pod(object: &Value, version: &str, kind: &str, name: &str) -> Resu
             true => String::new(),
             false => field.path().to_owned(),
         },
+        requirements,
         assumed,
     })
+}
+
+/// That the object makes more pods than one, or none.
+fn replicas(object: &Field<'_>) -> Result<Option<String>, ManifestError> {
+    let Some(field) = object.below(&["spec", "replicas"])? else {
+        return Ok(None);
+    };
+    match field.value().as_u64() {
+        Some(1) => Ok(None),
+        Some(0) => Ok(Some(
+            "the object has 0 replicas: the answer is for the pod that the first would be".to_owned(),
+        )),
+        Some(count) => Ok(Some(format!("the answer is for one of {count} replicas"))),
+        None => Err(field.wrong("it must be a number")),
+    }
 }

@@ -150,7 +150,7 @@ fn of_several_pods_one_must_be_named() {
     let error = read(&text, None).unwrap_err().to_string();
     assert_eq!(
         error,
-        r#"there are several Pods or templates in it: "one", "two"; choose one by its name (--pod)"#
+        r#"there are several Pods or templates in it: Pod/one, Pod/two; choose one with --pod KIND/NAME"#
     );
     assert_eq!(read(&text, Some("two")).unwrap().0, "two");
     let error = read(&text, Some("six")).unwrap_err().to_string();
@@ -341,11 +341,16 @@ fn a_pod_in_the_text_goes_before_templates_and_a_template_can_be_named() {
     let text = [pod, &set("two"), &set("three")].join("\n---\n");
     let name = |name: Option<&str>| described(&text, name).map(|found| found.name);
     assert_eq!(name(None), Ok("one".to_owned()));
+    assert_eq!(
+        described(&text, None).unwrap().assumed,
+        ["the answer is for the Pod and not for Deployment/two, Deployment/three, which --pod KIND/NAME chooses"]
+    );
     assert_eq!(name(Some("two")), Ok("two".to_owned()));
+    assert_eq!(described(&text, Some("one")).unwrap().assumed, [""; 0]);
     let sets = [set("two"), set("three")].join("\n---\n");
     assert_eq!(
         described(&sets, None).unwrap_err().to_string(),
-        r#"there are several Pods or templates in it: "two", "three"; choose one by its name (--pod)"#
+        r#"there are several Pods or templates in it: Deployment/two, Deployment/three; choose one with --pod KIND/NAME"#
     );
     let empty = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: a}}";
     assert_eq!(described(empty, None).unwrap_err().to_string(), "spec: it is required");
@@ -358,25 +363,68 @@ fn vm(domain: &str) -> String {
     )
 }
 
-/// 228 MiB for the processes, 32 for a screen, 8 for a vCPU, and a 512th of the guest's memory.
+#[test]
+fn of_objects_with_the_same_name_one_is_chosen_by_its_kind() {
+    let of = |kind: &str, cpu: u32| {
+        format!(
+            "{{apiVersion: apps/v1, kind: {kind}, metadata: {{name: web}}, spec: {{template: {{spec: {{containers: [{{name: a, resources: \
+             {{requests: {{cpu: {cpu}}}}}}}]}}}}}}}}"
+        )
+    };
+    let text = [of("Deployment", 2), of("StatefulSet", 4)].join("\n---\n");
+    let cpus = |name: &str| {
+        let found = described(&text, Some(name)).map_err(|cause| cause.to_string())?;
+        Ok(found.pod.containers[0].resources.requests.milli_cpus)
+    };
+    assert_eq!(
+        (cpus("Deployment/web"), cpus("statefulset/web")),
+        (Ok(Some(2000)), Ok(Some(4000)))
+    );
+    let several =
+        "there are several Pods or templates in it: Deployment/web, StatefulSet/web; choose one with --pod KIND/NAME";
+    assert_eq!(cpus("web"), Err(several.to_owned()));
+    let error = cpus("Pod/web").unwrap_err();
+    assert!(
+        error.starts_with(r#"there is no Pod or template "Pod/web" in it"#),
+        "{error}"
+    );
+}
+
 #[rstest]
-#[case::dedicated("{cpu: {cores: 4, dedicatedCpuPlacement: true}, memory: {guest: 4Gi}}", 4000, 4096 + 8 + 228 + 32 + 32)]
+#[case("", None)]
+#[case("replicas: 1,", None)]
+#[case("replicas: 50,", Some("the answer is for one of 50 replicas"))]
+#[case(
+    "replicas: 0,",
+    Some("the object has 0 replicas: the answer is for the pod that the first would be")
+)]
+fn the_number_of_replicas_is_named(#[case] replicas: &str, #[case] assumed: Option<&str>) {
+    let text = format!(
+        "{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: a}}, spec: {{{replicas} template: {{spec: {{containers: [{{name: a}}]}}}}}}}}"
+    );
+    let found = described(&text, None).unwrap().assumed;
+    assert_eq!(found.first().map(String::as_str), assumed);
+}
+
+/// 228 MiB for the processes, 32 for a screen, 8 for a vCPU, 100 for CPUs of its own, and a 512th of requested memory.
+#[rstest]
+#[case::dedicated("{cpu: {cores: 4, dedicatedCpuPlacement: true}, memory: {guest: 4Gi}}", 4000, 4096 + 100 + 228 + 32 + 32)]
 #[case::emulator_thread(
     "{cpu: {sockets: 2, threads: 2, dedicatedCpuPlacement: true, isolateEmulatorThread: true}, memory: {guest: 4Gi}}",
     5000,
-    4096 + 8 + 228 + 32 + 32
+    4096 + 100 + 228 + 32 + 32
 )]
 #[case::io_threads(
     "{cpu: {cores: 4, dedicatedCpuPlacement: true}, ioThreads: {supplementalPoolThreadCount: 2}, memory: {guest: 4Gi}}",
     6000,
-    4096 + 8 + 228 + 32 + 32
+    4096 + 100 + 228 + 32 + 32
 )]
 #[case::without_a_screen(
     "{cpu: {cores: 4, dedicatedCpuPlacement: true}, memory: {guest: 4Gi}, devices: {autoattachGraphicsDevice: false}}",
     4000,
-    4096 + 8 + 228 + 32
+    4096 + 100 + 228 + 32
 )]
-#[case::shared("{cpu: {cores: 4}, memory: {guest: 4Gi}}", 400, 4096 + 8 + 228 + 32 + 32)]
+#[case::shared("{cpu: {cores: 4}, memory: {guest: 4Gi}}", 400, 4096 + 228 + 32 + 32)]
 #[case::by_resources("{resources: {requests: {cpu: 1500m, memory: 2Gi}}}", 1500, 2048 + 4 + 228 + 16 + 32)]
 fn the_pod_of_a_kubevirt_vm_is_as_kubevirt_makes_it(#[case] domain: &str, #[case] milli: u64, #[case] mib: u64) {
     assert_eq!(requested(&vm(domain)), [("compute".to_owned(), Some(milli), Some(mib))]);
@@ -403,7 +451,7 @@ fn an_even_number_of_cpus_huge_pages_and_devices_are_kubevirts_too() {
         ),
         (Some("6"), Some("4294967296"), Some("2"))
     );
-    let overhead: u64 = (8 + 228 + 32 + 32 + 1024) << 20;
+    let overhead: u64 = (100 + 228 + 32 + 32 + 1024) << 20;
     assert_eq!(limits["memory"], overhead.to_string());
 }
 
@@ -431,6 +479,13 @@ fn a_vm_whose_size_is_in_an_instance_type_is_refused() {
     let error = described(text, None).unwrap_err().to_string();
     assert!(
         error.starts_with("spec.instancetype: the VM's size is in another object"),
+        "{error}"
+    );
+    let text = "{apiVersion: pool.kubevirt.io/v1beta1, kind: VirtualMachinePool, metadata: {name: p}, spec: {replicas: 3, \
+                virtualMachineTemplate: {spec: {instancetype: {name: u1.2xlarge}, template: {spec: {domain: {}}}}}}}";
+    let error = described(text, None).unwrap_err().to_string();
+    assert!(
+        error.starts_with("spec.virtualMachineTemplate.spec.instancetype: the VM's size is in another object"),
         "{error}"
     );
 }
