@@ -280,7 +280,10 @@ impl Render for Vms {
             }
             if !rows.left_out.is_empty() {
                 let left_out = rows.left_out.join(" and ");
-                text += &prose(&format!("Names are shown without {left_out}; --full shows them whole."), style);
+                text += &prose(
+                    &format!("Names are shown without {left_out}; --full shows them whole."),
+                    style,
+                );
             }
         }
         text

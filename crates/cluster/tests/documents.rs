@@ -63,6 +63,28 @@ fn every_line_of_the_page_prints_what_it_says() {
 }
 
 #[test]
+fn a_node_that_does_not_exist_is_exit_code_3_and_labels_that_no_node_has_are_named() {
+    for (words, says) in [
+        (&["health", "nope"][..], "there is no node \"nope\""),
+        (&["nodes", "nope"], "there is no node \"nope\""),
+        (&["vms", "--node", "nope"], "there is no node \"nope\""),
+        (&["vms", "-l", "app=web"], "-l selects nodes"),
+        (&["health", "-l", "app=web"], "-l selects nodes"),
+        (&["vms", "nope"], "no VM fits"),
+    ] {
+        let out = Command::new(env!("CARGO_BIN_EXE_stelia-cluster"))
+            .args(words)
+            .arg("--from=.")
+            .current_dir(root().join("tests/data/cluster"))
+            .output()
+            .expect("the program");
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(3), "{words:?}: {said}");
+        assert!(said.contains(says) && out.stdout.is_empty(), "{words:?}: {said}");
+    }
+}
+
+#[test]
 fn every_member_that_is_printed_is_documented() {
     let documented = Documented::of(&page_text());
     let mut wrong = Vec::new();

@@ -224,7 +224,10 @@ fn what_all_names_have_in_common_is_left_out_of_a_narrow_table_and_a_short_name_
     // Two domains tell nodes apart.
     let other = [items[0].clone(), vm("web", "worker-001.us-east-1.compute.internal")];
     let text = of(&other, Some(80));
-    assert!(text.contains("worker-001.eu-w") && text.contains("worker-001.us-e"), "{text}");
+    assert!(
+        text.contains("worker-001.eu-w") && text.contains("worker-001.us-e"),
+        "{text}"
+    );
     let short = VmFilter {
         patterns: vec![Pattern::parse("vm-001-x7k2p").unwrap()],
         ..VmFilter::default()
@@ -250,7 +253,10 @@ fn vms_of_unknown_state_share_a_row_of_their_node_unless_each_is_asked_for() {
             .collect::<Vec<_>>()
     };
     let text = vms.text(TextStyle::from(true));
-    assert_eq!(rows(&text), ["2 VMs w-1", "team-a/b w-2 unknown", "team-a/d w-1 isolated"]);
+    assert_eq!(
+        rows(&text),
+        ["2 VMs w-1", "team-a/b w-2 unknown", "team-a/d w-1 isolated"]
+    );
     assert!(
         text.contains("\n4 VMs on 2 nodes: 3 unknown, 1 isolated.\n") && text.contains("-o wide lists each"),
         "{text}"

@@ -48,7 +48,12 @@ fn the_daemonset_checks_the_settings_restores_the_former_ones_and_stops() {
     assert_eq!(settings["immutable"], true);
     assert_eq!(pod["volumes"][0]["configMap"]["name"], settings["metadata"]["name"]);
     assert_eq!(pod["volumes"][1]["hostPath"]["path"], "/etc/stelia/steliad.toml.d");
-    assert!(settings["data"]["50-site.toml"].as_str().expect("settings").contains("tree = \"auto\""));
+    assert!(
+        settings["data"]["50-site.toml"]
+            .as_str()
+            .expect("settings")
+            .contains("tree = \"auto\"")
+    );
 }
 
 #[test]
@@ -73,6 +78,11 @@ fn the_playbook_stops_at_the_first_node_that_refuses_and_restores_its_settings()
         ]
     );
     let rescue = task["rescue"].as_array().expect("tasks");
-    assert!(rescue[0]["ansible.builtin.copy"]["src"].as_str().expect("a file").contains("backup_file"));
+    assert!(
+        rescue[0]["ansible.builtin.copy"]["src"]
+            .as_str()
+            .expect("a file")
+            .contains("backup_file")
+    );
     assert!(!rescue.last().expect("a task")["ansible.builtin.fail"].is_null());
 }
