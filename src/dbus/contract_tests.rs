@@ -301,7 +301,56 @@ async fn an_option_that_a_call_does_not_have_is_refused_whichever_call_it_is() {
     }
 }
 
-/// What Instance.VCPUs has, and what a caller of the runner socket is told of the daemon: nothing.
+#[tokio::test]
+async fn a_pod_reads_the_version_and_no_other_property_of_the_manager() {
+    let root = tempfile::tempdir().unwrap();
+    let engine = handle(root.path());
+    let own = rustix::process::getpid();
+    let pidfd = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty()).unwrap();
+    let entry_point = EntryPoint::Runner(Arc::new(pidfd));
+    let manager = Manager {
+        exporter: Exporter::new(engine.clone(), entry_point.clone(), None),
+        engine,
+        entry_point,
+        readings: super::cached_readings::Readings::default(),
+    };
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let server = connection::Builder::unix_stream(ours)
+        .server(Guid::generate())
+        .p2p()
+        .serve_at(MANAGER_PATH, manager)
+        .build();
+    let client = connection::Builder::unix_stream(theirs).p2p().build();
+    let (server, client) = tokio::join!(server, client);
+    let (_server, client) = (server.unwrap(), client.unwrap());
+    let get = async |name: &'static str| {
+        let (to, interface) = (None::<&str>, Some("org.freedesktop.DBus.Properties"));
+        let wanted = ("io.stelia.Isolation1.Manager", name);
+        let answer = client.call_method(to, MANAGER_PATH, interface, "Get", &wanted).await?;
+        answer.body().deserialize::<zbus::OwnedVariant>()
+    };
+    let version: String = get("Version").await.unwrap().try_into().unwrap();
+    assert_eq!(version, env!("CARGO_PKG_VERSION"));
+    let contract = include_str!("../../dbus-interfaces/io.stelia.Isolation1.Manager.xml");
+    let contract = Node::try_from(contract).unwrap();
+    let mut interfaces = contract.interfaces().iter();
+    let manager = interfaces
+        .find(|one| one.name() == "io.stelia.Isolation1.Manager")
+        .unwrap();
+    let mut refused = 0;
+    for property in manager
+        .properties()
+        .map(|one| one.name().to_string())
+        .filter(|name| *name != "Version")
+    {
+        let name: &'static str = property.leak();
+        assert!(get(name).await.is_err(), "{name}");
+        refused += 1;
+    }
+    assert!(refused >= 7, "{refused}");
+}
+
+/// Instance.VCPUs and Manager.Version on the system bus.
 #[tokio::test]
 async fn a_vcpu_has_its_thread_and_cpu_in_a_property_and_the_manager_its_version() {
     let root = tempfile::tempdir().unwrap();
