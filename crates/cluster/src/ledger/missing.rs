@@ -53,7 +53,9 @@ fn of_node(mut rings: Vec<&RingState>, since_us: u64, until_us: u64) -> Vec<Stri
     let mut last = first;
     for ring in copies {
         let silence = ring.first_us.saturating_sub(last.last_us);
-        if silence > MAX_SILENCE_US && ring.first_us > since_us && last.last_us < until_us {
+        // Without an entry between them nothing was written.
+        let continues = ring.first_seq == last.last_seq.saturating_add(1);
+        if !continues && silence > MAX_SILENCE_US && ring.first_us > since_us && last.last_us < until_us {
             missing.push(format!(
                 "{}: {} hours from {} to {} are in no copy of its ring",
                 place(ring),
@@ -110,4 +112,54 @@ fn of_accounts(ledger: &Ledger) -> Vec<String> {
         ));
     }
     missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 3_600_000_000;
+    /// 2026-10-01.
+    const OCTOBER: u64 = 1_790_812_800_000_000;
+
+    fn ring(seq: (u64, u64), hours: (u64, u64)) -> RingState {
+        RingState {
+            node: "n1".to_owned(),
+            directory: "rings/n1".to_owned(),
+            first_seq: seq.0,
+            last_seq: seq.1,
+            first_us: OCTOBER + hours.0 * HOUR,
+            last_us: OCTOBER + hours.1 * HOUR,
+            vouched_seq: 0,
+            is_cut_off: false,
+            problem: None,
+        }
+    }
+
+    fn missing(rings: &[RingState]) -> Vec<String> {
+        of_node(rings.iter().collect(), OCTOBER, OCTOBER + 100 * HOUR)
+    }
+
+    #[test]
+    fn the_copies_of_a_ring_are_looked_at_together() {
+        // The latest copy says when the ring ends, the earliest when it begins, in whatever order they are given.
+        let old = ring((1, 50), (0, 50));
+        let new = ring((20, 98), (20, 98));
+        assert!(missing(&[new.clone(), old.clone()]).is_empty());
+        let begin = "n1 (rings/n1): what was before 2026-10-01 20:00 has left its ring";
+        assert_eq!(missing(&[new]), [begin]);
+        // The second lies within the first.
+        assert!(missing(&[ring((1, 99), (0, 99)), ring((30, 40), (30, 40))]).is_empty());
+        let between = "n1 (rings/n1): 10.0 hours from 2026-10-03 02:00 to 2026-10-03 12:00 are in no copy of its ring";
+        assert_eq!(missing(&[old.clone(), ring((60, 99), (60, 99))]), [between]);
+        // No entry is between them.
+        assert!(missing(&[old.clone(), ring((51, 99), (60, 99))]).is_empty());
+        let [ends] = missing(&[old]).try_into().unwrap();
+        assert!(
+            ends.starts_with(
+                "n1 (rings/n1): its ring ends at 2026-10-03 02:00, 50.0 hours before the end of the period: "
+            ),
+            "{ends}"
+        );
+    }
 }

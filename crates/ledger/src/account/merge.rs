@@ -95,7 +95,8 @@ impl MergedAccount {
     /// Counts the accounts of one pod from copies of rings.
     fn add_copies(&mut self, mut copies: Vec<NodeAccount>) {
         copies.sort_by_key(|one| Reverse((one.account.covered_us, one.account.promised_us)));
-        let (mut counted, mut left_out): (Vec<NodeAccount>, Vec<NodeAccount>) = Default::default();
+        let mut counted: Vec<NodeAccount> = Vec::new();
+        let mut left_out = Vec::new();
         for one in copies {
             match counted.iter().any(|other| other.overlaps(&one)) {
                 true => left_out.push(one),
