@@ -1,11 +1,15 @@
 //! The pod that is asked about: from the cluster, from a manifest, or in words.
 
+use std::mem;
+
+use kubelet_planner::manifest::NodeRequirements;
 use kubelet_planner::{Amounts, ContainerKind, Pod, manifest};
 use serde_json::Value;
 use stelia_allocator::evaluate::{Request, SchedulerOptions};
 use stelia_allocator::{AllocationRequest, koordinator};
 use stelia_placement_rules::request::{self, QOS_CLASS};
 
+use crate::cluster::Cluster;
 use crate::objects::{PodDetails, PodKey, PodSpec, Status, with_overhead};
 
 /// A pod, and what it requests from the scheduler and from the program that chooses its CPUs.
@@ -24,6 +28,8 @@ pub struct PodRequest {
     pub allocation: AllocationRequest,
     /// The status of a pod of the cluster.
     pub status: Status,
+    /// What KubeVirt requires of the node of a VM, until [`Self::in_cluster`] makes it part of `spec` and `requests`.
+    pub(crate) requirements: NodeRequirements,
     /// What was assumed to make the pod of a template.
     pub assumed: Vec<String>,
 }
@@ -58,9 +64,39 @@ impl PodRequest {
         let asked = PodDetails::read(&document.to_string())?;
         let pod_request = Self::of(found.name, asked, allocation)?;
         Ok(Self {
+            requirements: found.requirements,
             assumed: found.assumed,
             ..pod_request
         })
+    }
+
+    /// The same in this cluster: the labels and devices that KubeVirt requires of a VM's node become part of it, if the cluster's nodes have
+    /// any labels and devices of KubeVirt. Otherwise nodes without them would all be refused where they are only not described.
+    #[must_use]
+    pub fn in_cluster(mut self, cluster: &Cluster) -> Self {
+        let NodeRequirements { labels, devices } = mem::take(&mut self.requirements);
+        let nodes = || cluster.members.iter().filter_map(|member| member.node.as_ref());
+        let mut left_out = NodeRequirements::default();
+        if nodes().any(|node| node.labels.contains_key(NodeRequirements::NODE_LABEL)) {
+            self.spec.node_selector.get_or_insert_default().extend(labels);
+        } else {
+            left_out.labels = labels;
+        }
+        let is_device = |resource: &String| NodeRequirements::is_device(resource);
+        if nodes().any(|node| node.allocatable.keys().any(is_device)) {
+            self.requests.devices.extend(devices);
+        } else {
+            left_out.devices = devices;
+        }
+        let (labels, devices) = (left_out.labels_in_words(), left_out.devices_in_words());
+        for (kind, names) in [("labels", labels), ("devices", devices)] {
+            if !names.is_empty() {
+                self.assumed.push(format!(
+                    "KubeVirt requires the {kind} {names} of the node: none of the nodes has {kind} of KubeVirt, and they are not considered"
+                ));
+            }
+        }
+        self
     }
 
     /// A pod of the cluster, by the text of its object.

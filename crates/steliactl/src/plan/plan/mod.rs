@@ -16,6 +16,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use kubelet_planner::manifest::NodeRequirements;
 use kubelet_planner::{Node, Pod, manifest, until_full};
 use stelia_node_plan::Subject;
 use stelia_node_report::described;
@@ -37,8 +38,8 @@ pub(crate) struct PlanOptions {
         conflicts_with = "containers"
     )]
     pub manifest: Option<PathBuf>,
-    /// The name of the Pod, or of the object with its template, if the manifest has several
-    #[arg(long, value_name = "NAME", conflicts_with = "containers")]
+    /// The Pod, or the object with its template, if the manifest has several: its name, or its kind and name, such as Deployment/web
+    #[arg(long, value_name = "[KIND/]NAME", conflicts_with = "containers")]
     pub pod: Option<String>,
     /// A container of a pod that has no manifest: its resources, which are both requests and limits, such as
     /// cpus=4,memory=8Gi,hugepages-2Mi=1Gi,example.com/nic=1, and optionally name=NAME and kind=app|init|sidecar. May be repeated
@@ -110,7 +111,9 @@ fn pod(asked: &PlanOptions) -> Result<(String, Pod, Vec<String>), Failure> {
             let text = files::text(path, manifest::MAX_BYTES)?;
             let found = manifest::described(&text, asked.pod.as_deref());
             let found = found.map_err(|cause| Failure::about(path, &cause))?;
-            (found.name, found.pod, found.assumed)
+            let mut assumed = found.assumed;
+            assumed.extend(not_considered(&found.requirements));
+            (found.name, found.pod, assumed)
         }
         None => {
             let pod = manifest::in_words(&asked.containers);
@@ -121,4 +124,20 @@ fn pod(asked: &PlanOptions) -> Result<(String, Pod, Vec<String>), Failure> {
     // The question is about one more pod: with a UID that kubelet knows the answer would be what that pod has.
     "plan".clone_into(&mut pod.uid);
     Ok((name, pod, assumed))
+}
+
+/// What KubeVirt requires of the node of a VM: kubelet does not decide by it.
+fn not_considered(requirements: &NodeRequirements) -> Option<String> {
+    if requirements.is_empty() {
+        return None;
+    }
+    let labels = requirements.labels_in_words();
+    let labels = match labels.is_empty() {
+        true => labels,
+        false => format!("the labels {labels} and "),
+    };
+    Some(format!(
+        "KubeVirt also requires that the node has {labels}the devices {}; whether it has them is not considered",
+        requirements.devices_in_words()
+    ))
 }
