@@ -14,6 +14,7 @@ use super::{
     Check, Facts, Verdict, cgroups, config, device_plugin, dra, home, interrupts, ledger, locality, noise, publish,
     scheduler_settings, vm_memory,
 };
+use crate::shared::output::counted;
 
 /// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
 const MIN_SYSTEMD_VERSION: u32 = 252;
@@ -292,10 +293,10 @@ fn cores(facts: &Facts) -> Finding {
     let smt = cores.values().any(|cpus| cpus.len() > 1);
     let nodes: BTreeSet<u32> = topology.cpus.values().map(|cpu| cpu.node).collect();
     let found = format!(
-        "{} CPUs, {} cores, {} NUMA nodes",
-        topology.cpus.len(),
-        cores.len(),
-        nodes.len()
+        "{}, {}, {}",
+        counted(topology.cpus.len() as u64, "CPU"),
+        counted(cores.len() as u64, "core"),
+        counted(nodes.len() as u64, "NUMA node")
     );
     let splits =
         |kubelet: &KubeletConfig| kubelet.cpu_manager_policy == "static" && !kubelet.cpu_option("full-pcpus-only");
@@ -310,7 +311,7 @@ fn cores(facts: &Facts) -> Finding {
 
 fn alignment(facts: &Facts) -> Finding {
     let (Ok(state), Ok(topology)) = (&facts.state, &facts.topology) else {
-        return ok("nothing to check");
+        return unknown("kubelet's state file or the CPUs cannot be read");
     };
     let cores = by_core(topology);
     let mut split = Vec::new();

@@ -6,6 +6,7 @@ use stelia_node::locality::size;
 use super::Facts;
 use super::checks::{Finding, NO_ANSWER, advice, ok, unknown};
 use crate::shared::daemon::Description;
+use crate::shared::output::counted;
 
 /// The memory of VMs in `stelia.slice`, as the daemon read it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,14 +33,14 @@ pub(super) fn check(facts: &Facts) -> Finding {
     let Some(outside) = &facts.outside_memory else {
         return unknown(NO_ANSWER);
     };
-    if outside.vms == 0 {
+    if outside.vms == 0 || outside.bytes == 0 {
         return ok("no VM's memory is outside its pod's cgroup");
     }
     advice(
         format!(
-            "{} of {} VMs is in stelia.slice, where kubectl top, the limit of kubepods and kubelet's order of evictions do not count it",
+            "{} of {} is in stelia.slice, where kubectl top, the limit of kubepods and kubelet's order of evictions do not count it",
             size(outside.bytes),
-            outside.vms
+            counted(outside.vms as u64, "VM")
         ),
         "tree = \"auto\" in /etc/stelia/steliad.toml, for new VMs (/usr/share/doc/steliad/in-place.md); otherwise reserve that memory in \
          kubelet's systemReserved",
@@ -90,7 +91,9 @@ mod tests {
             "{}",
             found.found
         );
-        facts.outside_memory = Some(OutsideMemory::default());
-        assert_eq!(check(&facts).verdict, Verdict::Ok);
+        for vms in [0, 2] {
+            facts.outside_memory = Some(OutsideMemory { bytes: 0, vms });
+            assert_eq!(check(&facts).verdict, Verdict::Ok, "{vms} VMs");
+        }
     }
 }
