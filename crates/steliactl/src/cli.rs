@@ -220,9 +220,11 @@ pub(crate) enum Command {
     },
     /// Print a report on the whole node, for a ticket
     ///
-    /// Contains the host, versions, pools, kubelet's configuration, every thread of every VM with its cgroup, the CPUs on which it
-    /// may run and did run, memory and devices by NUMA node, and the findings of verify. Processes of VMs are given by name only.
-    /// VFIO devices and the findings of verify are included for root only.
+    /// Contains the host, versions, pools, kubelet's configuration, the threads of VMs with their cgroups, the CPUs on which they
+    /// may run and did run, memory and devices by NUMA node, what verify, quiet and doctor find, the ledger of the last 24 hours,
+    /// steliad's settings, and the end of its journal. What cannot be read is listed with the reason. Many VMs without a problem of
+    /// their own are a table; -o wide has their threads. Processes of VMs are given by name only. VFIO devices and the findings of
+    /// verify are included for root only.
     Report {
         /// How long to watch the threads, in seconds
         #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
@@ -242,12 +244,9 @@ pub(crate) enum Command {
     /// Show interrupts and kernel threads that disturb VMs' CPUs
     ///
     /// Counts device interrupts on the CPUs of each VM for one second. Prints how many interrupts were moved away, and lists the
-    /// interrupts and kernel threads that remain, each with the reason and a cure. The exit code is 1 if any remain.
-    Quiet {
-        /// Show only this VM, given as namespace/name, name, UID or the beginning of the UID. Default: all
-        #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
-        vm: Option<String>,
-    },
+    /// interrupts and kernel threads that remain, each with the reason and a cure. The exit code is 1 if a device interrupt fires on
+    /// VMs' CPUs, a kernel thread could not be moved off them, or this is unknown.
+    Quiet(Selection),
     /// Print what else ran on VMs' CPUs, when, and for how long
     ///
     /// The daemon's ledger records this from kernel counters: other tasks and other devices' interrupts (both promised to be 0),

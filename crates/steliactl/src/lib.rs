@@ -142,7 +142,7 @@ async fn run(
             }
         }
         Command::Explain { what } => {
-            explain_and_check::explain::run(&client().await?, roots, what.as_deref(), output_options).await
+            explain_and_check::explain::run(&client().await?, roots, root, what.as_deref(), output_options).await
         }
         Command::Metrics { textfile } => {
             metrics::run(&client().await?, roots, textfile.as_deref(), output_options).await
@@ -156,11 +156,9 @@ async fn run(
             output_options.print(&verify::gather(&client().await?, selection, *require).await?)
         }
         Command::Ledger(asked) => ledger::run(asked, client, roots, output_options).await,
-        Command::Quiet { vm } => output_options.print(&quiet::gather(&client().await?, roots, vm.as_deref()).await?),
+        Command::Quiet(selection) => output_options.print(&quiet::gather(&client().await?, roots, selection).await?),
         Command::Reconcile { dry_run: true } => output_options.print(&reconcile::preview(&client().await?).await?),
-        Command::Reconcile { dry_run: false } => {
-            output_options.print(&reconcile::Report(client().await?.reconcile(false).await?))
-        }
+        Command::Reconcile { dry_run: false } => output_options.print(&reconcile::gather(&client().await?).await?),
         Command::Rebind { vm, dry_run, deadline } => {
             output_options.print(&rebind::gather(&client().await?, root, vm.as_deref(), *deadline, *dry_run).await?)
         }

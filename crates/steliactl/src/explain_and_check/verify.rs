@@ -1,6 +1,7 @@
 //! `verify`: whether every promise holds now. A finding is a reason of degradation, a step that a pass would take, memory
 //! of a VM that is not on the NUMA nodes of its CPUs, a fault of the node, or a VM with less than is required.
 
+mod rows;
 mod states;
 #[cfg(test)]
 mod tests;
@@ -13,8 +14,12 @@ use stelia_api::ReasonKind;
 use stelia_node::locality::Localities;
 
 use crate::explain_and_check::ledger::{self, Brief};
-use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, Selection, fold, lines_by_pod, named, whose};
-use crate::shared::output::{self, Column, Meaning, Render, TextStyle, column, counted, paragraph, table};
+use crate::shared::daemon::{
+    Client, Description, Failure, Pod, Pods, Selection, in_common, lines_by_pod, named, remedy, writes_partition,
+};
+use crate::shared::output::{self, Render, TextStyle, counted, paragraph, table};
+use rows::FoldedFinding;
+pub(crate) use rows::columns;
 use states::CheckedVm;
 pub(crate) use states::Required;
 
@@ -48,9 +53,29 @@ pub(crate) struct Finding {
     pub cure: String,
     /// The section of `docs/troubleshooting.md` with more.
     pub section: Option<String>,
+    /// The problem without what is of this VM alone, such as for how long it waits; `None` where all of it is the same of other VMs.
+    #[serde(skip)]
+    pub common: Option<String>,
+    /// Since when it waits, microseconds since the epoch.
+    #[serde(skip)]
+    pub since_us: Option<u64>,
 }
 
 impl Finding {
+    /// A step that a pass would take.
+    fn step(uid: &str, step: &str) -> Self {
+        Self {
+            pod: Pod::unnamed(uid),
+            vms: usize::from(uid != "-"),
+            kind: Kind::Differs,
+            problem: format!("differs: a pass would {step}"),
+            cure: BY_A_PASS.to_owned(),
+            section: None,
+            common: Some(format!("differs: a pass would {}", in_common(step))).filter(|_| uid != "-"),
+            since_us: None,
+        }
+    }
+
     /// A reason of degradation that is of the whole node.
     fn of_kind(kind: ReasonKind, problem: String) -> Self {
         Self {
@@ -61,14 +86,17 @@ impl Finding {
 
     /// A reason of degradation.
     fn degraded(pod: Pod, kind: &str, problem: String) -> Self {
-        let cure = ReasonKind::parse(kind).map(ReasonKind::cure);
+        let known = ReasonKind::parse(kind);
+        let cure = known.map_or(PAGE, |kind| remedy(kind, &problem)).to_owned();
         Self {
             pod,
             vms: 1,
             kind: Kind::Degraded(kind.to_owned()),
             problem,
-            cure: cure.map_or(PAGE, |cure| cure.text).to_owned(),
-            section: cure.map(|cure| cure.section.to_owned()),
+            cure,
+            section: known.map(|kind| kind.cure().section.to_owned()),
+            common: None,
+            since_us: None,
         }
     }
 
@@ -81,56 +109,10 @@ impl Finding {
             problem,
             cure,
             section: Some("a-vm-is-slow-although-it-is-isolated".to_owned()),
+            common: None,
+            since_us: None,
         }
     }
-}
-
-/// Equal findings.
-pub(crate) struct FoldedFinding<'a> {
-    pods: Vec<&'a Pod>,
-    finding: &'a Finding,
-}
-
-impl<'a> FoldedFinding<'a> {
-    /// One a kind, problem and cure.
-    fn all(findings: &'a [Finding]) -> Vec<Self> {
-        let keyed = findings.iter().map(|one| {
-            let key = (&one.kind, &one.problem, &one.cure, one.vms);
-            (&one.pod, key)
-        });
-        let folded = fold(keyed)
-            .into_iter()
-            .filter_map(|(pods, (kind, problem, cure, vms))| {
-                let same = |one: &&Finding| (&one.kind, &one.problem, &one.cure, one.vms) == (kind, problem, cure, vms);
-                let finding = findings.iter().find(same)?;
-                Some(Self { pods, finding })
-            });
-        folded.collect()
-    }
-
-    fn problem(&self) -> String {
-        match self.finding.vms {
-            vms @ 2.. => format!("{} ({vms} VMs)", self.finding.problem),
-            _ => self.finding.problem.clone(),
-        }
-    }
-}
-
-pub(crate) const fn columns<'a>() -> [Column<FoldedFinding<'a>>; 4] {
-    [
-        column("POD", |one: &FoldedFinding<'_>| whose(&one.pods))
-            .yields(1)
-            .shortens(),
-        column("POD UID", |one: &FoldedFinding<'_>| match one.pods.as_slice() {
-            [pod] => pod.pod_uid.clone(),
-            _ => String::new(),
-        })
-        .wide(),
-        column("PROBLEM", FoldedFinding::problem)
-            .wraps()
-            .means(|_| Meaning::Broken),
-        column("CURE", |one: &FoldedFinding<'_>| one.finding.cure.clone()).wraps(),
-    ]
 }
 
 #[derive(Debug, Serialize)]
@@ -185,20 +167,22 @@ fn verified(
             .into_iter()
             .filter(|one| !told.contains(&one.kind)),
     );
-    findings.extend(lines_by_pod(preview, "plan").map(|(uid, step)| Finding {
-        pod: Pod::unnamed(uid),
-        vms: usize::from(uid != "-"),
-        kind: Kind::Differs,
-        problem: format!("differs: a pass would {step}"),
-        cure: BY_A_PASS.to_owned(),
-        section: None,
-    }));
+    let steps = steps(preview, &mut findings);
+    findings.extend(steps);
     findings.extend(remote_memory(&described.locality));
     let pods = Pods::of(described);
     findings.retain(|one| one.pod.pod_uid == "-" || has(&one.pod.pod_uid));
     for finding in &mut findings {
         finding.pod = pods.get(&finding.pod.pod_uid);
     }
+    findings.sort_by_cached_key(|one| {
+        let group = match one.kind {
+            Kind::Differs => 1,
+            Kind::MemoryAway => 2,
+            _ => 0,
+        };
+        (group, one.pod.pod_uid != "-", one.pod.to_string())
+    });
     let below = required.map(|required| instances.iter().filter_map(move |one| one.below(required, now)));
     findings.extend(below.into_iter().flatten());
     Verified {
@@ -208,6 +192,25 @@ fn verified(
         ledger: None,
         now,
     }
+}
+
+/// The steps that a pass would take. One that repairs a partition which is a finding already is the cure of that finding.
+fn steps(preview: &Map<String, Value>, reasons: &mut [Finding]) -> Vec<Finding> {
+    let differs = Kind::Degraded(ReasonKind::PartitionDiffers.name().to_owned());
+    let mut others = Vec::new();
+    for (uid, step) in lines_by_pod(preview, "plan") {
+        let mut same = reasons
+            .iter_mut()
+            .filter(|one| one.kind == differs && one.pod.pod_uid == uid);
+        match same.next().filter(|_| writes_partition(step)) {
+            Some(finding) => {
+                let if_it_returns = ReasonKind::PartitionDiffers.cure().text;
+                finding.cure = format!("{BY_A_PASS}; if it is changed again: {if_it_returns}");
+            }
+            None => others.push(Finding::step(uid, step)),
+        }
+    }
+    others
 }
 
 /// Findings about remote memory. A remote device is not a finding: kubelet chose it at admission, and a restart of the VM may not
@@ -274,9 +277,11 @@ impl Render for Verified {
         };
         // A VM that has just started, or that ended before it was read twice, has no account.
         let ledger = self.ledger.iter().flatten().filter(|told| told.covered_us > 0);
-        let lines: String = ledger
+        let mut lines: Vec<String> = ledger
             .map(|told| format!("{}: {}\n", output::printable(&told.pod.to_string()), told.line()))
             .collect();
+        lines.sort();
+        let lines = lines.concat();
         match lines.is_empty() {
             true => text,
             false => format!("{text}\nThe last 24 hours by the ledger:\n{lines}"),

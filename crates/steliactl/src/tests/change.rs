@@ -26,7 +26,8 @@ steps:     0
 writes:    0
 moves:     0
 repaired:  0
-degraded:  a; b
+degraded:  a
+degraded:  b
 "
     );
     let json = steliactl(no_vm().path(), &["reconcile", "--json"]).unwrap();

@@ -1,5 +1,7 @@
 //! `monitor`: the daemon's signals as they come, one per line.
 
+use std::io::{self, Write};
+
 use serde_json::{Map, Value};
 use stelia_api::{MANAGER_PATH, instance_uid};
 use zbus::fdo;
@@ -157,6 +159,11 @@ fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
     selection.has(&pods.get(uid), pods.iter()) && (!selection.names_states() || to_state())
 }
 
+/// Whether a VM of the node is selected, whatever its state, or every VM is.
+fn selects_any(selection: &Selection, pods: &Pods) -> bool {
+    selection.is_all() || pods.iter().any(|pod| selection.has(pod, pods.iter()))
+}
+
 /// Prints events until interrupted, or until standard output has no reader. The daemon is not started for it.
 ///
 /// # Errors
@@ -172,6 +179,10 @@ pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> R
     };
     if !printer.print(&Event::Daemon { runs: signals.runs() }).await? {
         return Ok(String::new());
+    }
+    if signals.runs() && !selects_any(selection, &printer.pods) {
+        // Standard error may be closed.
+        let _ = writeln!(io::stderr(), "steliactl: no VM on this node fits yet: waiting for one");
     }
     loop {
         let event = tokio::select! {
@@ -284,6 +295,14 @@ mod tests {
             assert!(!selected(line, &event), "{line:?}");
         }
         assert!(selected(&["bbb"], &Event::Daemon { runs: true }));
+        for (line, any) in [
+            (&[][..], true),
+            (&["b*"][..], true),
+            (&["--state=leaving"][..], true),
+            (&["nope"][..], false),
+        ] {
+            assert_eq!(selects_any(&selection(line), &pods), any, "{line:?}");
+        }
         assert!(!selected(&["bbb"], &changed(MANAGER_PATH, &[]).unwrap()));
     }
 

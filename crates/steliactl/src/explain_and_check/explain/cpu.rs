@@ -35,11 +35,11 @@ const CONFIGURATION: &str = "steliad's configuration";
 const POOLS: &str = "steliad's pools";
 const SLICE: &str = "cpuset.cpus.exclusive of stelia.slice";
 
-/// All facts about a CPU.
+/// All facts about a CPU; `others` are the pods that are not instances, where their names are known.
 ///
 /// # Errors
 /// No such CPU is online.
-pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Failure> {
+pub(crate) fn facts(description: &Description, others: Pods, cpu: u32) -> Result<CpuFacts, Failure> {
     let node = &description.node;
     let Some(place) = node.topology.cpus.get(&cpu) else {
         return Err(Failure::Usage(format!(
@@ -47,7 +47,8 @@ pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Fai
             node.topology.online()
         )));
     };
-    let pods = Pods::of(description);
+    let mut pods = others;
+    pods.add(Pods::of(description));
     let mut facts = Vec::new();
     let mut say = |fact: String, source| facts.push(Fact { fact, source });
     say(
@@ -193,14 +194,18 @@ mod tests {
     use stelia_kubelet::PodName;
 
     use super::*;
-    use crate::shared::daemon::node::testing::{allocated, instance_mut, node};
+    use crate::shared::daemon::node::testing::{PODS, allocated, instance_mut, node};
 
     fn told(cpu: u32) -> String {
-        facts(&node(), cpu).unwrap().text(TextStyle::from(false))
+        facts(&node(), Pods::default(), cpu)
+            .unwrap()
+            .text(TextStyle::from(false))
     }
 
     fn chosen_by_steliad(cpu: u32) -> String {
-        facts(&allocated(), cpu).unwrap().text(TextStyle::from(false))
+        facts(&allocated(), Pods::default(), cpu)
+            .unwrap()
+            .text(TextStyle::from(false))
     }
 
     fn says(text: &str, parts: &[&str]) {
@@ -297,10 +302,14 @@ mod tests {
         {
             instance_mut(&mut described, uid.as_str()).pod_name = PodName::new("team-a", name);
         }
-        let text = facts(&described, 0).unwrap().text(TextStyle::from(false));
+        let text = facts(&described, Pods::default(), 0)
+            .unwrap()
+            .text(TextStyle::from(false));
         let fact = "everything of 2 VMs (team-a/db, team-a/web) except their vCPUs may run here";
         assert!(text.contains(fact), "{text}");
-        let text = facts(&described, 3).unwrap().text(TextStyle::from(false));
+        let text = facts(&described, Pods::default(), 3)
+            .unwrap()
+            .text(TextStyle::from(false));
         assert!(
             text.contains("CPU 2, is of instance team-a/db; the two share"),
             "{text}"
@@ -309,8 +318,20 @@ mod tests {
 
     #[test]
     fn a_cpu_that_is_not_there_is_wrong_usage() {
-        let failure = facts(&node(), 8).unwrap_err();
+        let failure = facts(&node(), Pods::default(), 8).unwrap_err();
         assert_eq!(failure.exit_code(), 2);
         assert!(failure.to_string().contains("online are 0-7"), "{failure}");
+    }
+
+    #[test]
+    fn a_pod_without_an_instance_has_its_name_where_that_is_known() {
+        let other = Pod {
+            pod_uid: PODS[2].to_owned(),
+            pod_namespace: "team-a".to_owned(),
+            pod_name: "db-0".to_owned(),
+        };
+        let told = facts(&node(), Pods::from_iter([other]), 6).unwrap();
+        let text = told.text(TextStyle::from(false));
+        assert!(text.contains("of pod team-a/db-0, with 6"), "{text}");
     }
 }

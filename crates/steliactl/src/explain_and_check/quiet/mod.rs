@@ -21,7 +21,7 @@ use stelia_cpus::CpuSet;
 use stelia_settings::Isolation;
 
 use crate::explain_and_check::ledger;
-use crate::shared::daemon::{Client, Description, Failure, Pod, is_reported};
+use crate::shared::daemon::{Client, Description, Failure, Pod, Selection, is_reported};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{device_interrupts, read_table};
 use crate::shared::output::{Render, TextStyle, counted};
@@ -109,18 +109,17 @@ struct Measured<R, S> {
 /// Device interrupts by pod since boot.
 type Counts = BTreeMap<String, u64>;
 
-/// What is left of all VMs, or of one.
+/// What is left of the selected VMs.
 ///
 /// # Errors
-/// No such instance, or the daemon does not answer.
-pub(crate) async fn gather(client: &Client, roots: &Roots, vm: Option<&str>) -> Result<Quietness, Failure> {
-    let pod = client.pod(vm).await?;
+/// A pattern fits none, or the daemon does not answer.
+pub(crate) async fn gather(client: &Client, roots: &Roots, selection: &Selection) -> Result<Quietness, Failure> {
     let described = client.describe().await?;
+    let selected = selection.among(&described)?;
     let (began, before) = (Instant::now(), counts(&described, roots));
     tokio::time::sleep(MEASURE_INTERVAL).await;
     let now = counts(&described, roots);
     let seconds = began.elapsed().as_secs_f64();
-    let pod = pod.as_ref().map(|pod| pod.pod_uid.as_str());
     let by_ledger = by_ledger(client, &described).await;
     let cmdline = fs::read_to_string(roots.proc.join("cmdline")).unwrap_or_default();
     let rate = |uid: &str| {
@@ -133,7 +132,7 @@ pub(crate) async fn gather(client: &Client, roots: &Roots, vm: Option<&str>) -> 
         since_isolated: |uid: &str| by_ledger.get(uid).copied(),
         booted: managed_irq_cpus(&cmdline),
     };
-    Ok(quietness(&described, pod, &measured))
+    Ok(quietness(&described, selected.as_ref(), &measured))
 }
 
 /// Device interrupts by pod since the first of them was isolated. The ledger has no times during which a pod was not.
@@ -173,7 +172,7 @@ fn counts(described: &Description, roots: &Roots) -> Counts {
         .collect()
 }
 
-fn quietness<R, S>(described: &Description, pod: Option<&str>, measured: &Measured<R, S>) -> Quietness
+fn quietness<R, S>(described: &Description, selected: Option<&BTreeSet<String>>, measured: &Measured<R, S>) -> Quietness
 where
     R: Fn(&str) -> Option<u64>,
     S: Fn(&str) -> Option<u64>,
@@ -182,8 +181,9 @@ where
     let report = &quiet.report;
     let instances = described.node.instances.iter();
     // A VM without CPUs of its own has nothing to be kept quiet.
-    let instances =
-        instances.filter(|(uid, one)| !one.exclusive.is_empty() && pod.is_none_or(|pod| pod == uid.as_str()));
+    let instances = instances.filter(|(uid, one)| {
+        !one.exclusive.is_empty() && selected.is_none_or(|selected| selected.contains(uid.as_str()))
+    });
     let vms = instances.map(|(uid, one)| {
         let since_isolated = (measured.since_isolated)(uid.as_str());
         Vm {

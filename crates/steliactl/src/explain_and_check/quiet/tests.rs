@@ -37,7 +37,8 @@ fn read(described: &Description, pod: Option<&str>, rate: Option<u64>, since_iso
         since_isolated: |_: &str| since_isolated,
         booted: CpuSet::new(),
     };
-    quietness(described, pod, &measured)
+    let selected = pod.map(|pod| BTreeSet::from([pod.to_owned()]));
+    quietness(described, selected.as_ref(), &measured)
 }
 
 fn of(described: &Description) -> Quietness {
@@ -231,4 +232,60 @@ fn json_names_each_and_its_reason() {
     );
     assert_eq!(vm["interrupts_remaining"][1]["reason"], "no-vector");
     assert_eq!(json["vms"][1]["device_interrupts_per_second"], serde_json::Value::Null);
+}
+
+#[test]
+fn before_steliad_quiet_has_reported_nothing_is_said_to_be_done() {
+    let mut described = calm();
+    let report = &mut Arc::make_mut(&mut described.node.quiet).report;
+    (report.interrupts, report.moved) = (0, 0);
+    let text = read(&described, None, Some(0), Some(0)).text(TextStyle::from(true));
+    assert!(
+        text.ends_with("\nsteliad-quiet has not reported yet which device interrupts it moved.\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn many_vms_with_nothing_but_zeros_are_one_line_below_what_disturbs_most() {
+    let told = of(&noisy());
+    let loud = told.vms[0].clone();
+    let named = |name: &str, vm: &Vm| Vm {
+        pod: Pod::unnamed(name),
+        ..vm.clone()
+    };
+    let zeros = Vm {
+        device_interrupts_per_second: Some(0),
+        device_interrupts_since_isolated: Some(0),
+        interrupts_remaining: Vec::new(),
+        threads_remaining: Vec::new(),
+        problems: Vec::new(),
+        ..loud.clone()
+    };
+    let some = Vm {
+        device_interrupts_per_second: Some(3),
+        ..zeros.clone()
+    };
+    let mut vms: Vec<Vm> = ["a", "b", "c", "d"].map(|name| named(name, &zeros)).into();
+    vms.extend([named("e", &some), named("f", &loud)]);
+    let many = Quietness { vms, ..told };
+    let rows = |style: TextStyle| -> Vec<String> {
+        let text = many.text(style);
+        let rows = text.lines().skip(1).take_while(|line| !line.is_empty());
+        rows.filter_map(|line| line.split(' ').next().map(str::to_owned))
+            .collect()
+    };
+    assert_eq!(rows(TextStyle::from(true)), ["f", "e"]);
+    let text = many.text(TextStyle::from(true));
+    assert!(
+        text.contains("\n4 more VMs have no device interrupt and nothing left there"),
+        "{text}"
+    );
+    let wide = TextStyle {
+        wide: true,
+        ..TextStyle::from(true)
+    };
+    assert_eq!(rows(wide), ["f", "e", "a", "b", "c", "d"]);
+    // A program that reads the rows gets all.
+    assert!(many.text(TextStyle::from(false)).contains("\na "));
 }

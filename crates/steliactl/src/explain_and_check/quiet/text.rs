@@ -1,5 +1,6 @@
 //! The answer as tables, and the sentence below them.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use stelia_api::quiet::RemainingCause;
@@ -8,6 +9,9 @@ use stelia_cpus::CpuSet;
 use super::{Interrupt, Kthread, Quietness, Vm, words};
 use crate::shared::daemon::{Pod, whose};
 use crate::shared::output::{Column, Meaning, TextStyle, column, counted, printable, table};
+
+/// More VMs with nothing but zeros than this have no rows.
+const MAX_ZERO_ROWS: usize = 3;
 
 pub(crate) const COLUMNS: [Column<Vm>; 8] = [
     column("POD", |vm: &Vm| vm.pod.to_string()).yields(2).shortens(),
@@ -124,12 +128,41 @@ fn rows<'a, T: 'a, K: Ord>(
     rows.into_values().map(|(_, row)| row).collect()
 }
 
+/// Whether nothing was counted on its CPUs and nothing is left there.
+fn is_zero(vm: &Vm) -> bool {
+    vm.device_interrupts_per_second == Some(0)
+        && vm.device_interrupts_since_isolated.unwrap_or_default() == 0
+        && interrupts_left(vm) == 0
+        && threads_left(vm) == 0
+        && vm.problems.is_empty()
+}
+
+/// A row for each VM, those that are disturbed most first; many with nothing but zeros are one line.
+fn by_vm(vms: &[Vm], style: TextStyle) -> String {
+    if vms.is_empty() {
+        return "No VM has CPUs of its own.\n".to_owned();
+    }
+    let mut shown: Vec<&Vm> = vms.iter().collect();
+    shown.sort_by_cached_key(|vm| {
+        let left = interrupts_left(vm) + threads_left(vm) + vm.problems.len();
+        let rate = vm.device_interrupts_per_second;
+        (Reverse(left), Reverse(rate), vm.pod.to_string())
+    });
+    let zeros = vms.iter().filter(|vm| is_zero(vm)).count();
+    if zeros <= MAX_ZERO_ROWS || style.wide || !style.legend {
+        return table(&COLUMNS, shown, style);
+    }
+    shown.retain(|vm| !is_zero(vm));
+    let (rows, more) = match shown.is_empty() {
+        true => (String::new(), ""),
+        false => (table(&COLUMNS, shown, style) + "\n", " more"),
+    };
+    format!("{rows}{zeros}{more} VMs have no device interrupt and nothing left there (-o wide has their rows).\n")
+}
+
 pub(super) fn text(quietness: &Quietness, style: TextStyle) -> String {
     let vms = &quietness.vms;
-    let mut parts = match vms.is_empty() {
-        true => vec!["No VM has CPUs of its own.\n".to_owned()],
-        false => vec![table(&COLUMNS, vms, style)],
-    };
+    let mut parts = vec![by_vm(vms, style)];
     let irqs = rows(
         vms,
         style.wide,
@@ -163,6 +196,10 @@ fn summary(quietness: &Quietness) -> String {
     if let Some(problem) = &quietness.problem {
         return format!("What is left is not known: {}.\n", printable(problem));
     }
+    let is_off = quietness.steering == "off";
+    if !is_off && quietness.interrupts == 0 && quietness.left().is_empty() && !quietness.vms.is_empty() {
+        return "steliad-quiet has not reported yet which device interrupts it moved.\n".to_owned();
+    }
     let done = match quietness.steering.as_str() {
         "off" => "irq-steering is off: no interrupt is moved".to_owned(),
         _ => format!(
@@ -178,7 +215,7 @@ fn summary(quietness: &Quietness) -> String {
     };
     let left = match quietness.left() {
         left if !left.is_empty() => format!("Left: {left}."),
-        _ if quietness.steering == "off" => String::new(),
+        _ if is_off => String::new(),
         _ => "Nothing is left.".to_owned(),
     };
     format!("{done}{threads}. {left}").trim_end().to_owned() + "\n"

@@ -22,9 +22,10 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
-use stelia_api::State;
+use stelia_api::{State, Word};
 use stelia_cpus::CpuSet;
-use stelia_model::Instance;
+use stelia_kubelet::config;
+use stelia_model::{ContainedReason, Instance};
 
 use crate::explain_and_check::doctor::{self, Examined};
 use crate::explain_and_check::ledger;
@@ -56,7 +57,7 @@ pub(crate) struct Report {
     host: Host,
     /// As `status` answers; `None` where the daemon does not.
     status: Option<Status>,
-    /// As the daemon describes it, or `problem`.
+    /// As the daemon describes it, or `problem`; without the daemon as kubelet's files have it.
     kubelet_config: Value,
     numa_nodes: Vec<NumaNode>,
     vms: Vec<VmReport>,
@@ -99,9 +100,14 @@ struct VmReport {
 }
 
 impl VmReport {
-    /// Whether it is isolated and nothing is wrong with it.
+    /// Whether nothing is wrong with it but what is of the whole node.
     fn is_calm(&self) -> bool {
-        self.instance.state == State::Isolated && self.instance.degraded.is_empty()
+        let of_node =
+            |reason: &ContainedReason| matches!(reason, ContainedReason::NoPartitions | ContainedReason::Setting);
+        let reason = self.instance.contained_reason.as_ref().and_then(Word::known);
+        let is_contained = self.instance.state == State::Contained && reason.is_some_and(|reason| of_node(&reason));
+        let has_own = self.instance.degraded.iter().any(|reason| !reason.of_node);
+        (self.instance.state == State::Isolated || is_contained) && !has_own
     }
 
     fn vm(&self) -> Pod {
@@ -136,6 +142,13 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         }
     };
     let status = described.as_ref().map(Status::of);
+    let kubelet_config = match &described {
+        Some(description) => description.kubelet_config.clone(),
+        None => kubelets_own(root).unwrap_or_else(|problem| {
+            missing.push(format!("kubelet's configuration: {problem}"));
+            Value::Null
+        }),
+    };
     let doctor = doctor::gather(root, described.clone(), None).await;
     let description = described.unwrap_or_default();
     let mut processes = BTreeMap::new();
@@ -177,7 +190,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
             Ok(verified) => verify = Some(verified),
             Err(failure) => missing.push(format!("what verify finds: {failure}")),
         }
-        match quiet::gather(client, roots, None).await {
+        match quiet::gather(client, roots, &Selection::default()).await {
             Ok(quietness) => quiet = Some(quietness),
             Err(failure) => missing.push(format!("what quiet finds: {failure}")),
         }
@@ -187,7 +200,11 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         .map_err(|failure| missing.push(format!("the ledger: {failure}")))
         .ok();
     let mut of_program = |part: &str, command: &[&str]| match printed(root, command) {
-        Ok(text) => text,
+        Ok(text) if !text.trim().is_empty() => text,
+        Ok(_) => {
+            missing.push(format!("{part}: {} prints nothing", command[0]));
+            String::new()
+        }
         Err(problem) => {
             missing.push(format!("{part}: {problem}"));
             String::new()
@@ -201,7 +218,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         status,
         numa_nodes: numa_nodes(&description),
         other_pods: other_pods(&description),
-        kubelet_config: description.kubelet_config,
+        kubelet_config,
         vms,
         verify,
         quiet,
@@ -211,6 +228,12 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         journal,
         missing,
     }
+}
+
+/// kubelet's configuration as its files and its command line have it.
+fn kubelets_own(root: &Path) -> Result<Value, String> {
+    let read = config::read(&root.join("proc"), root).map_err(|error| error.in_full())?;
+    serde_json::to_value(read).map_err(|error| error.to_string())
 }
 
 /// What a command prints on this host; of a node in a folder nothing can.

@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use serde_json::json;
+use stelia_api::{Reason, ReasonKind};
 use stelia_kubelet::PodName;
 
 use super::*;
@@ -66,11 +67,11 @@ fn the_text_has_every_section_and_no_control_characters() {
         "== kubelet's configuration ==\ncpuManagerPolicy:         static\n\
          cpuManagerPolicyOptions:  full-pcpus-only=true\n",
         "== Exclusive CPUs of pods that are not VMs ==\nPOD UID                               CONTAINER  CPUS\ncccccccc-0000-4000-8000-000000000000  db         6\n",
+        "== VM bbbbbbbb-0000-4000-8000-000000000000 ==\n",
+        "Degraded:            kubelet gave CPU 2 away\n",
         "== VM shop/db-0 ==\nPod UID:             aaaaaaaa-0000-4000-8000-000000000000\n",
         "ROLE    PID  TID  THREAD_NAME    CGROUP  ALLOWED_CPUS  RAN_ON  CPU%\n\
          vcpu 0  60   70   CPU 0/KVM?[2J  vcpu    4             4         25\n",
-        "== VM bbbbbbbb-0000-4000-8000-000000000000 ==\n",
-        "Degraded:            kubelet gave CPU 2 away\n",
         "== Settings of steliad ==\nirq-steering = \"shared\"\n",
         "== Not in this report ==\ndevices of VFIO: only root\n",
     ];
@@ -130,12 +131,17 @@ fn without_the_daemon_it_has_what_can_be_read() {
         "{text}"
     );
     assert!(!text.contains("== Node =="), "{text}");
+    // No kubelet runs below this directory.
+    assert!(text.contains("\nkubelet's configuration: "), "{text}");
     assert!(text.contains("\n== Ledger ==\n"), "{text}");
 }
 
 #[test]
 fn many_vms_without_a_problem_are_a_table() {
     let mut report = report();
+    // It is of all VMs, and told in the sections on the node.
+    let of_node = Reason::of_node(ReasonKind::KubeletUnusable, "no file");
+    Arc::make_mut(&mut report.vms[0].instance).degraded = vec![of_node];
     let calm = || VmReport {
         pod_uid: PODS[0].to_owned(),
         instance: report.vms[0].instance.clone(),

@@ -46,11 +46,12 @@ const OTHER_PODS: [Column<OtherPod>; 3] = [
     column("CPUS", |pod| pod.cpus.to_string()),
 ];
 
-/// More VMs without a problem than this are only a table.
+/// More VMs without a problem of their own than this are only a table.
 const MAX_WHOLE: usize = 8;
 
-const CALM: [Column<VmReport>; 4] = [
+const CALM: [Column<VmReport>; 5] = [
     column("POD", |vm| vm.vm().to_string()),
+    column("STATE", |vm: &VmReport| vm.instance.state.to_string()),
     column("CPUS", |vm: &VmReport| vm.instance.exclusive.to_string()),
     column("FLOAT", |vm: &VmReport| vm.instance.float.to_string()),
     column("THREADS", |vm: &VmReport| vm.threads.len().to_string()).right(),
@@ -65,6 +66,8 @@ pub(super) fn report(report: &Report, style: TextStyle) -> String {
     if let Some(status) = &report.status {
         section("Node", status.text(style));
         section("CPUs by NUMA node", table(&NUMA_NODES, &report.numa_nodes, style));
+    }
+    if report.kubelet_config.is_object() {
         section("kubelet's configuration", kubelet(&report.kubelet_config, style));
     }
     if !report.other_pods.is_empty() {
@@ -73,18 +76,21 @@ pub(super) fn report(report: &Report, style: TextStyle) -> String {
             table(&OTHER_PODS, &report.other_pods, style),
         );
     }
-    let (calm, others): (Vec<&VmReport>, Vec<&VmReport>) = report.vms.iter().partition(|vm| vm.is_calm());
-    let (calm, whole) = match calm.len() > MAX_WHOLE && !style.wide {
-        true => (calm, others),
-        false => (Vec::new(), report.vms.iter().collect()),
+    // Those with a problem of their own first.
+    let mut vms: Vec<&VmReport> = report.vms.iter().collect();
+    vms.sort_by_cached_key(|vm| (vm.is_calm(), vm.vm().to_string()));
+    let calm = vms.iter().filter(|vm| vm.is_calm()).count();
+    let calm = match calm > MAX_WHOLE && !style.wide {
+        true => vms.split_off(vms.len() - calm),
+        false => Vec::new(),
     };
     if !calm.is_empty() {
         section(
-            "VMs without a problem (-o wide has their threads)",
+            "VMs without a problem of their own (-o wide has their threads)",
             table(&CALM, calm, style),
         );
     }
-    for vm in whole {
+    for vm in vms {
         section(&format!("VM {}", vm.vm()), of_vm(vm, style));
     }
     if let Some(verified) = &report.verify {

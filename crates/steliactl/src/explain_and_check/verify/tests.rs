@@ -1,4 +1,5 @@
 use serde_json::json;
+use stelia_api::State;
 use stelia_kubelet::PodName;
 use stelia_ledger::account::Range;
 
@@ -200,4 +201,74 @@ fn equal_findings_are_one_row_and_as_json_one_each() {
     assert_eq!(failure.unwrap(), "2 promises do not hold");
     let json: Value = serde_json::from_str(&printed(&verified, Form::Json).0).unwrap();
     assert_eq!(json["findings"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn steps_that_differ_only_in_what_is_a_vms_own_are_one_row() {
+    let [a, b, _] = PODS;
+    let step = |pod: &str| {
+        format!("{pod}: write \"isolated\" to cpuset.cpus.partition of /stelia.slice/stelia-{pod}.scope/vcpu")
+    };
+    let plan = [step(a), step(b)];
+    let plan = plan.each_ref().map(String::as_str);
+    let verified = verified(&waiting(), &preview(&plan, &[], &[]), None, None, NOW);
+    let (text, _) = printed(&verified, Form::Text);
+    assert_eq!(text.matches("a pass would").count(), 1, "{text}");
+    assert!(
+        text.contains("a pass would write \"isolated\" to cpuset.cpus.partition of its cgroup vcpu"),
+        "{text}"
+    );
+    // A program gets each with its path.
+    let own = |one: &Finding| one.problem.contains(&one.pod.pod_uid);
+    assert!(verified.findings.len() == 2 && verified.findings.iter().all(own));
+}
+
+#[test]
+fn a_step_that_repairs_what_is_a_finding_already_is_its_cure() {
+    let [a, b, _] = PODS;
+    let reads = "the partition reads \"member\" instead of \"isolated\"";
+    let plan = [
+        format!("{a}: write \"isolated\" to cpuset.cpus.partition of /stelia.slice/{a}.scope/vcpu"),
+        format!("{b}: write \"isolated\" to cpuset.cpus.partition of /stelia.slice/{b}.scope/vcpu"),
+    ];
+    let plan = plan.each_ref().map(String::as_str);
+    let reasons = [[a, "partition-differs", reads]];
+    let verified = verified(&waiting(), &preview(&plan, &reasons, &[]), None, None, NOW);
+    let told: Vec<(&str, bool)> = verified
+        .findings
+        .iter()
+        .map(|one| (one.pod.pod_uid.as_str(), one.kind == Kind::Differs))
+        .collect();
+    assert_eq!(told, [(a, false), (b, true)]);
+    let cure = &verified.findings[0].cure;
+    assert!(
+        cure.starts_with(BY_A_PASS) && cure.contains("what else claims those CPUs"),
+        "{cure}"
+    );
+}
+
+#[test]
+fn vms_that_wait_for_the_same_are_one_row_with_the_longest_wait() {
+    let mut node = waiting();
+    let first = instance_mut(&mut node, PODS[0]);
+    first.state = State::Floating.into();
+    (first.vcpus, first.isolated_us, first.registered_us) = (Vec::new(), 0, 120_000_001);
+    let verified = verified(&node, &whole(), None, Some(Required::Isolated), NOW);
+    let (text, _) = printed(&verified, Form::Text);
+    assert_eq!(text.matches("isolated is required").count(), 1, "{text}");
+    assert!(
+        text.contains("isolated is required: vCPUs not attached for 3 min"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_cure_of_kubelets_file_is_that_of_its_message() {
+    let mut node = waiting();
+    node.node.kubelet_problem = Some("the file has checksum 1, its content gives 2".to_owned());
+    let verified = verified(&node, &whole(), None, None, NOW);
+    assert_eq!(
+        verified.findings[0].cure,
+        "edited: drain, remove the file, start kubelet"
+    );
 }

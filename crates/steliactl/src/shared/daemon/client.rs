@@ -205,14 +205,6 @@ impl Client {
         self.named(rows).await
     }
 
-    /// The instance that is asked for; `None`: all are.
-    pub(crate) async fn pod(&self, vm: Option<&str>) -> Result<Option<Pod>, Failure> {
-        match vm {
-            Some(vm) => Ok(Some(self.find(vm).await?.pod)),
-            None => Ok(None),
-        }
-    }
-
     /// The instance that `vm` names.
     ///
     /// # Errors

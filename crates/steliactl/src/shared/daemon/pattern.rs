@@ -2,6 +2,13 @@
 
 use std::str::FromStr;
 
+use super::pod::Pod;
+
+/// Whether a text is a pattern with `*`, `?` or `[a-z]` and no word.
+pub(crate) fn is_glob(text: &str) -> bool {
+    text.contains(['*', '?', '['])
+}
+
 /// A name, the beginning of one, a UID, or a pattern with `*`, `?` or `[a-z]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VmPattern {
@@ -21,8 +28,15 @@ impl VmPattern {
     }
 
     /// Whether the whole text fits a pattern. No text fits a word.
-    pub(super) fn fits(&self, text: &str) -> bool {
+    fn fits(&self, text: &str) -> bool {
         self.glob.as_ref().is_some_and(|glob| glob.matches(text))
+    }
+
+    /// Whether a name of the pod fits the pattern: its UID, its name with or without the namespace, or the name of its KubeVirt VM.
+    pub(crate) fn selects(&self, pod: &Pod) -> bool {
+        let full = pod.to_string();
+        let names = [pod.pod_uid.as_str(), &pod.pod_name, &full].into_iter();
+        names.chain(pod.kubevirt_vm()).any(|name| self.fits(name))
     }
 }
 
@@ -30,10 +44,9 @@ impl FromStr for VmPattern {
     type Err = glob::PatternError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let is_glob = text.contains(['*', '?', '[']);
         Ok(Self {
             text: text.to_owned(),
-            glob: is_glob.then(|| glob::Pattern::new(text)).transpose()?,
+            glob: is_glob(text).then(|| glob::Pattern::new(text)).transpose()?,
         })
     }
 }

@@ -71,7 +71,7 @@ impl Pod {
     }
 
     /// The name of the VM, if the pod is named as KubeVirt names them.
-    fn kubevirt_vm(&self) -> Option<&str> {
+    pub(super) fn kubevirt_vm(&self) -> Option<&str> {
         let (vm, end) = self.pod_name.strip_prefix(KUBEVIRT_PREFIX)?.rsplit_once('-')?;
         (end.len() == KUBEVIRT_SUFFIX_LENGTH).then_some(vm)
     }
@@ -215,12 +215,7 @@ pub(crate) fn fitting<T>(all: Vec<T>, pod: impl Fn(&T) -> &Pod, asked: &str) -> 
 /// Those that a pattern selects: as in [`fitting`], by the beginning of a name too; or all that fit a pattern with `*`, `?` or `[`.
 pub(super) fn chosen<'a>(all: &[&'a Pod], pattern: &VmPattern) -> Vec<&'a Pod> {
     let Some(word) = pattern.word() else {
-        let fits = |pod: &Pod| {
-            let full = pod.to_string();
-            let names = [pod.pod_uid.as_str(), &pod.pod_name, &full].into_iter();
-            names.chain(pod.kubevirt_vm()).any(|name| pattern.fits(name))
-        };
-        return all.iter().copied().filter(|pod| fits(pod)).collect();
+        return all.iter().copied().filter(|pod| pattern.selects(pod)).collect();
     };
     let of = |matcher: fn(&Pod, &str) -> bool| -> Vec<&'a Pod> {
         all.iter().copied().filter(|pod| matcher(pod, word)).collect()
