@@ -10,7 +10,7 @@ use stelia_allocator::{AllocationRequest, koordinator};
 use stelia_placement_rules::request::{self, QOS_CLASS};
 
 use crate::cluster::Cluster;
-use crate::objects::{PodDetails, PodKey, PodSpec, Status, with_overhead};
+use crate::objects::{NodeObject, PodDetails, PodKey, PodSpec, Status, with_overhead};
 
 /// A pod, and what it requests from the scheduler and from the program that chooses its CPUs.
 #[derive(Debug, Clone, Default)]
@@ -70,25 +70,26 @@ impl PodRequest {
         })
     }
 
-    /// The same in this cluster: the labels and devices that KubeVirt requires of a VM's node become part of it, if the cluster's nodes have
-    /// any labels and devices of KubeVirt. Otherwise nodes without them would all be refused where they are only not described.
+    /// The same in this cluster: the labels and devices that KubeVirt requires of a VM's node become part of it, if any node has labels or
+    /// devices of KubeVirt. Otherwise nodes without them would all be refused where they are only not described.
     #[must_use]
     pub fn in_cluster(mut self, cluster: &Cluster) -> Self {
-        let NodeRequirements { labels, devices } = mem::take(&mut self.requirements);
-        let nodes = || cluster.members.iter().filter_map(|member| member.node.as_ref());
-        let mut left_out = NodeRequirements::default();
-        if nodes().any(|node| node.labels.contains_key(NodeRequirements::NODE_LABEL)) {
-            self.spec.node_selector.get_or_insert_default().extend(labels);
-        } else {
-            left_out.labels = labels;
+        let requirements = mem::take(&mut self.requirements);
+        let is_of_kubevirt = |node: &NodeObject| {
+            let mut resources = node.allocatable.keys();
+            node.labels.contains_key(NodeRequirements::NODE_LABEL)
+                || resources.any(|resource| NodeRequirements::is_device(resource))
+        };
+        let mut nodes = cluster.members.iter().filter_map(|member| member.node.as_ref());
+        if nodes.any(is_of_kubevirt) {
+            if !requirements.labels.is_empty() {
+                let selector = self.spec.node_selector.get_or_insert_default();
+                selector.extend(requirements.labels);
+            }
+            self.requests.devices.extend(requirements.devices);
+            return self;
         }
-        let is_device = |resource: &String| NodeRequirements::is_device(resource);
-        if nodes().any(|node| node.allocatable.keys().any(is_device)) {
-            self.requests.devices.extend(devices);
-        } else {
-            left_out.devices = devices;
-        }
-        let (labels, devices) = (left_out.labels_in_words(), left_out.devices_in_words());
+        let (labels, devices) = (requirements.labels_in_words(), requirements.devices_in_words());
         for (kind, names) in [("labels", labels), ("devices", devices)] {
             if !names.is_empty() {
                 self.assumed.push(format!(
