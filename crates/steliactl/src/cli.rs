@@ -208,7 +208,7 @@ pub(crate) enum Command {
     /// Works where steliad chose the CPUs, and waits until the job ends. Where kubelet chose them, only --dry-run works: it advises
     /// which VMs to restart, in which order, and what each restart gains. The advice needs root, because it reads kubelet's files.
     Rebind {
-        /// Move only this VM, given as namespace/name, name, UID or the beginning of the UID. Default: all
+        /// Move only this VM, given as namespace/name, name, UID or at least the first 8 characters of the UID. Default: all
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
         vm: Option<String>,
         /// Only print the moves, or the restarts that would help, and what each gains
@@ -255,7 +255,7 @@ pub(crate) enum Command {
     Ledger(LedgerOptions),
     /// Release an instance's CPUs; its tasks run on without isolation
     Deregister {
-        /// The VM's pod, given as namespace/name, name, UID or the beginning of the UID
+        /// The VM's pod, given as namespace/name, name, UID or at least the first 8 characters of the UID
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
         vm: String,
     },

@@ -144,6 +144,7 @@ pub struct Column<T> {
     right: bool,
     wide: bool,
     yields: u8,
+    drops: u8,
     fit: Fit,
     /// What stands for an empty value.
     empty: &'static str,
@@ -158,6 +159,7 @@ pub const fn column<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<
         right: false,
         wide: false,
         yields: 0,
+        drops: 0,
         fit: Fit::Cut,
         empty: "-",
         cell,
@@ -199,6 +201,12 @@ impl<T> Column<T> {
         Self { yields: rank, ..self }
     }
 
+    /// On a narrow terminal the column is left out where sentences and names would become too narrow; the columns with the highest rank
+    /// are left out first.
+    pub const fn drops(self, rank: u8) -> Self {
+        Self { drops: rank, ..self }
+    }
+
     pub const fn means(self, meaning: fn(&T) -> Meaning) -> Self {
         Self { meaning, ..self }
     }
@@ -221,7 +229,7 @@ pub fn table<'a, T: 'a>(
     style: impl Into<TextStyle>,
 ) -> String {
     let style: TextStyle = style.into();
-    let columns: Vec<&Column<T>> = columns.iter().filter(|column| style.wide || !column.wide).collect();
+    let mut columns: Vec<&Column<T>> = columns.iter().filter(|column| style.wide || !column.wide).collect();
     let cell = |column: &Column<T>, row| match (column.cell)(row) {
         text if text.is_empty() => Cell {
             text: column.empty.to_owned(),
@@ -239,11 +247,18 @@ pub fn table<'a, T: 'a>(
     let headings = style.legend.then(|| columns.iter().map(heading).collect());
     let rows = rows.into_iter();
     let rows = rows.map(|row| columns.iter().map(|column| cell(column, row)).collect());
-    let lines: Vec<Vec<Cell>> = headings.into_iter().chain(rows).collect();
+    let mut lines: Vec<Vec<Cell>> = headings.into_iter().chain(rows).collect();
 
     let widest = |lines: &[Vec<Cell>], at: usize| lines.iter().map(|line| line[at].text.width()).max().unwrap_or(0);
     let mut widths: Vec<usize> = (0..columns.len()).map(|at| widest(&lines, at)).collect();
     if let Some(width) = style.width {
+        while let Some(at) = dropped(&columns, &widths, width) {
+            columns.remove(at);
+            widths.remove(at);
+            for line in &mut lines {
+                line.remove(at);
+            }
+        }
         let below_headings = &lines[usize::from(style.legend)..];
         let column = |(at, column): (usize, &&Column<T>)| Shrinking {
             fit: column.fit,
@@ -272,6 +287,20 @@ pub fn table<'a, T: 'a>(
         text += &row(cells, &texts, &columns, &widths, style);
     }
     text
+}
+
+/// The column to leave out next, so that no other one becomes narrower than is readable; `None` if they fit, or if none may be left out.
+fn dropped<T>(columns: &[&Column<T>], widths: &[usize], width: usize) -> Option<usize> {
+    let least = |(column, width): (&&Column<T>, &usize)| match column.fit {
+        Fit::Cut => MIN_COLUMN_WIDTH.min(*width),
+        Fit::Shorten | Fit::Wrap => SENTENCE_WIDTH.min(*width),
+    };
+    let needed: usize = columns.iter().zip(widths).map(least).sum();
+    if needed + COLUMN_GAP * columns.len().saturating_sub(1) <= width {
+        return None;
+    }
+    let candidates = (0..columns.len()).filter(|at| columns[*at].drops > 0);
+    candidates.max_by_key(|at| columns[*at].drops)
 }
 
 fn longest_word(text: &str) -> usize {
@@ -337,8 +366,10 @@ fn shrink(widths: &mut [usize], columns: &[Shrinking], width: usize) {
     }
     narrow(&wraps, &by_fit);
     narrow(&|one| !wraps(one) && one.yields == 0, &by_fit);
-    // The last rounds are for a terminal so narrow that every column has to give more.
+    // The last rounds are for a terminal so narrow that every column has to give more, sentences last.
+    narrow(&|one| !wraps(one), &|_| MIN_COLUMN_WIDTH);
     narrow(&|_| true, &|_| MIN_COLUMN_WIDTH);
+    narrow(&|one| !wraps(one), &|_| MIN_COLUMN_WIDTH / 2);
     narrow(&|_| true, &|_| 1);
 }
 
@@ -431,6 +462,36 @@ mod tests {
             "POD         STATE     WHY\n\
              team-a/web  isolated  -\n\
              team-b/数…  floating  QEMU ha…\n"
+        );
+    }
+
+    #[test]
+    fn columns_are_left_out_before_sentences_and_names_become_too_narrow() {
+        let columns = [
+            column("POD", |[pod, ..]: &Row| (*pod).to_owned()).shortens(),
+            column("A/S", |_| "1".to_owned()).drops(1),
+            column("INTERRUPTS/S", |_| "22.5".to_owned()).drops(2),
+            column("WHY", |[.., why]: &Row| (*why).to_owned()).wraps(),
+        ];
+        let headings = |width| {
+            let text = table(&columns, &ROWS, at(width));
+            text.lines()
+                .next()
+                .unwrap_or_default()
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        // 15 for the pod, 24 for the sentence, and 8 at least for the wide number.
+        assert_eq!(headings(56), "POD A/S INTERRUPTS/S WHY");
+        assert_eq!(headings(55), "POD A/S WHY");
+        assert_eq!(headings(46), "POD A/S WHY");
+        assert_eq!(headings(45), "POD WHY");
+        assert_eq!(headings(10), "POD WHY", "these two are never left out");
+        assert_eq!(
+            table(&columns, &ROWS, true).lines().next(),
+            Some("POD              A/S  INTERRUPTS/S  WHY"),
+            "a pipe gets every column"
         );
     }
 

@@ -45,12 +45,12 @@ pub(super) struct Line {
 }
 
 const COLUMNS: [Column<Line>; 3] = [
-    column("MEASURED", |line: &Line| line.measured.clone()).yields(1),
+    column("MEASURED", |line: &Line| line.measured.clone()).wraps(),
     column("MUCH", |line: &Line| if line.much { "yes" } else { "no" }.to_owned()).means(|line| match line.much {
         true => Meaning::Attention,
         false => Meaning::Plain,
     }),
-    column("WHAT TO DO", |line: &Line| line.cure.clone()).yields(2),
+    column("WHAT TO DO", |line: &Line| line.cure.clone()).wraps(),
 ];
 
 /// What was measured; the text of an empty list says so too.

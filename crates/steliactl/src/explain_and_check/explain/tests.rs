@@ -297,6 +297,26 @@ fn a_vm_that_nothing_disturbs_hears_that() {
 }
 
 #[test]
+fn at_eighty_columns_what_slows_a_vm_down_and_its_cure_are_whole() {
+    let line = slow::Line {
+        measured: "core scheduling kept siblings of its CPUs idle, 12.5 % of one CPU, while its vCPUs ran".to_owned(),
+        much: true,
+        cure: "whole cores for it (full-pcpus-only of kubelet, FullPCPUs of steliad), or Cloud Hypervisor's --cpus core_scheduling=off"
+            .to_owned(),
+    };
+    let style = TextStyle {
+        width: Some(80),
+        ..TextStyle::from(true)
+    };
+    let text = slow::text(std::slice::from_ref(&line), style);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(!text.contains('…'), "{text}");
+    for word in line.measured.split(' ').chain(line.cure.split(' ')) {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+#[test]
 fn what_was_measured_is_told_with_whether_it_is_much_and_what_to_do() {
     let text = measured(&quiet(), |root| files(root, [125, 40, 3, 950]));
     for part in [

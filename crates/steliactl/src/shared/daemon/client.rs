@@ -16,7 +16,7 @@ use zbus::wire::DynamicDeserialize;
 use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
 
 use super::node::{self, Description};
-use super::pod::{ListedInstance, Pod, Pods, pick};
+use super::pod::{ListedInstance, Pod, Pods, pick, pick_for_change};
 use crate::shared::output::json_of;
 
 const INSTANCE_INTERFACE: InterfaceName<'static> =
@@ -210,12 +210,25 @@ impl Client {
     /// # Errors
     /// No instance fits, or more than one does.
     pub(crate) async fn find(&self, vm: &str) -> Result<ListedInstance, Failure> {
+        pick(self.candidates(vm).await?, vm)
+    }
+
+    /// As [`Client::find`], for a command that changes something.
+    ///
+    /// # Errors
+    /// As [`Client::find`]; and the beginning of the UID is too short.
+    pub(crate) async fn find_for_change(&self, vm: &str) -> Result<ListedInstance, Failure> {
+        pick_for_change(self.candidates(vm).await?, vm)
+    }
+
+    /// The instances that `vm` may name.
+    async fn candidates(&self, vm: &str) -> Result<Vec<ListedInstance>, Failure> {
         let mut rows = self.answer_in_time(self.manager.list_instances()).await?;
         // The names of all instances are needed only if `vm` is not a whole UID.
         if rows.iter().any(|row| row.0 == vm) {
             rows.retain(|row| row.0 == vm);
         }
-        pick(self.named(rows).await?, vm)
+        self.named(rows).await
     }
 
     /// With the names and all other properties of each.
@@ -340,7 +353,7 @@ impl Client {
 
     /// Deregisters an instance; returns its pod, and the CPUs that it had.
     pub(crate) async fn deregister(&self, vm: &str) -> Result<(Pod, String), Failure> {
-        let ListedInstance { pod, row, .. } = self.find(vm).await?;
+        let ListedInstance { pod, row, .. } = self.find_for_change(vm).await?;
         self.answer_while_alive(self.manager.deregister(&pod.pod_uid, Dict::new()))
             .await?;
         Ok((pod, row.4))

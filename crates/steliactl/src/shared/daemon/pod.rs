@@ -193,6 +193,26 @@ pub(crate) fn pick(instances: Vec<ListedInstance>, asked: &str) -> Result<Listed
     fitting.pop().ok_or_else(|| no_instance_among(asked, &pods))
 }
 
+/// The characters of a UID's beginning that a command which changes something requires: the first group of a UID. A shorter word may be
+/// a mistyped name.
+const MIN_UID_LENGTH_FOR_CHANGE: usize = 8;
+
+/// As [`pick`], for a command that changes something.
+///
+/// # Errors
+/// As [`pick`]; and the beginning of the UID is too short.
+pub(crate) fn pick_for_change(instances: Vec<ListedInstance>, asked: &str) -> Result<ListedInstance, Failure> {
+    let found = pick(instances, asked)?;
+    let is_exact = NAMES.iter().any(|names| names(&found.pod, asked));
+    if is_exact || asked.len() >= MIN_UID_LENGTH_FOR_CHANGE {
+        return Ok(found);
+    }
+    Err(Failure::Usage(format!(
+        "{asked} is the beginning of the UID of {}: a command that changes something needs at least {MIN_UID_LENGTH_FOR_CHANGE} characters of it",
+        found.pod.in_full()
+    )))
+}
+
 /// What names a pod exactly; if an earlier kind of match has results, later kinds are not tried.
 const NAMES: [fn(&Pod, &str) -> bool; 4] = [
     |pod, asked| pod.pod_uid == asked,
@@ -269,6 +289,20 @@ mod tests {
     #[test]
     fn a_unique_beginning_is_enough() {
         assert_eq!(picked(&["aaa-1", "aab-2"], "aab"), "aab-2");
+    }
+
+    #[test]
+    fn a_change_needs_a_name_or_eight_characters_of_a_uid() {
+        let words = ["3ceda12c-3ee9=team-a/web", "b9e"];
+        for asked in ["3ceda12c", "3ceda12c-3", "web", "team-a/web", "b9e"] {
+            assert!(pick_for_change(pods(&words), asked).is_ok(), "{asked}");
+        }
+        for asked in ["3", "3ceda12", "b"] {
+            let failure = pick_for_change(pods(&words), asked).unwrap_err();
+            assert_eq!(failure.exit_code(), 2);
+            assert!(failure.to_string().contains("at least 8 characters"), "{failure}");
+        }
+        assert_eq!(pick_for_change(pods(&words), "nobody").unwrap_err().exit_code(), 3);
     }
 
     #[test]

@@ -82,7 +82,8 @@ pub(crate) async fn run(
     Ok(String::new())
 }
 
-/// The columns of plain tables; those of caches only where resctrl counts any of the VMs.
+/// The columns of plain tables; those of caches only where resctrl counts any of the VMs. On a narrow terminal rates are left out, and
+/// then the state, which the reason has too where it is not isolated.
 fn columns<'a>(caches: bool) -> Vec<Column<Row<'a>>> {
     fn of_instance(row: &Row<'_>, value: Option<f64>) -> String {
         number_text(value.filter(|_| row.vcpu.is_none()))
@@ -92,27 +93,35 @@ fn columns<'a>(caches: bool) -> Vec<Column<Row<'a>>> {
             .yields(1)
             .shortens(),
         column("VCPU", |row| row.vcpu.map(|vcpu| vcpu.name.clone()).unwrap_or_default()),
-        column("STATE", |row| row.instance.state.clone()),
+        column("STATE", |row: &Row<'_>| row.instance.state.clone()).drops(1),
         column("CPUS", |row| match row.vcpu {
             Some(vcpu) => vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default(),
             None => row.instance.cpus.to_string(),
         }),
         column("UTIL%", |row| number_text(row.rates().utilisation_percent)),
         column("DELAY%", |row| number_text(row.rates().delay_percent)),
-        column("MIGR/S", |row| number_text(row.rates().migrations_per_second)),
-        column("INVOL/S", |row| number_text(row.rates().involuntary_per_second)),
-        column("FLOAT%", |row| of_instance(row, row.instance.float_percent)),
-        column("THROT%", |row| of_instance(row, row.instance.throttled_percent)),
-        column("IRQ/S", |row| {
+        column("MIGR/S", |row: &Row<'_>| number_text(row.rates().migrations_per_second)).drops(5),
+        column("INVOL/S", |row: &Row<'_>| {
+            number_text(row.rates().involuntary_per_second)
+        })
+        .drops(4),
+        column("FLOAT%", |row: &Row<'_>| of_instance(row, row.instance.float_percent)).drops(3),
+        column("THROT%", |row: &Row<'_>| {
+            of_instance(row, row.instance.throttled_percent)
+        })
+        .drops(6),
+        column("IRQ/S", |row: &Row<'_>| {
             of_instance(row, row.instance.device_interrupts_per_second)
-        }),
+        })
+        .drops(2),
     ];
     if caches {
         columns.extend([
-            column("LLC-MIB", |row: &Row<'_>| of_instance(row, row.instance.llc_mib())),
-            column("MEM-MIB/S", |row| {
+            column("LLC-MIB", |row: &Row<'_>| of_instance(row, row.instance.llc_mib())).drops(7),
+            column("MEM-MIB/S", |row: &Row<'_>| {
                 of_instance(row, row.instance.memory_mib_per_second())
-            }),
+            })
+            .drops(8),
         ]);
     }
     // The last column, because it has blanks.
@@ -174,7 +183,7 @@ async fn batch(source: &Source<'_>, pace: Pace, output_options: OutputOptions) -
 
 #[cfg(test)]
 mod tests {
-    use super::live_rows::testing::model;
+    use super::live_rows::testing::{disturbed, model};
     use super::*;
     use crate::shared::output::Form;
 
@@ -196,6 +205,24 @@ mod tests {
         assert_eq!(
             rows[0][11..].join(" "),
             "degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned"
+        );
+    }
+
+    #[test]
+    fn eighty_columns_have_the_pod_and_the_reason_and_leave_rates_out() {
+        let style = TextStyle {
+            width: Some(80),
+            ..TextStyle::from(true)
+        };
+        let text = text(&disturbed(), 0, style);
+        let headings: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(headings, ["POD", "VCPU", "CPUS", "UTIL%", "DELAY%", "REASON"]);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let reason = text.lines().nth(1).unwrap().find("REASON").unwrap();
+        assert!(80 - reason >= 24, "the reason has room for words: {text}");
+        assert!(
+            text.contains("-primary"),
+            "the end of the name tells pods apart: {text}"
         );
     }
 
