@@ -209,6 +209,33 @@ fn the_programs_of_the_packages_are_those_of_the_sboms() {
 }
 
 #[test]
+fn a_hard_link_has_a_checksum_and_a_symbolic_one_has_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (tree, deb) = (folder.path().join("tree"), folder.path().join("one.deb"));
+    fs::create_dir_all(tree.join("DEBIAN")).expect("a folder");
+    let control = "Package: one\nVersion: 1\nArchitecture: all\nMaintainer: one <one@example.org>\nDescription: one\n";
+    fs::write(tree.join("DEBIAN/control"), control).expect("write");
+    fs::write(tree.join("file"), "one\n").expect("write");
+    fs::hard_link(tree.join("file"), tree.join("hard")).expect("a hard link");
+    std::os::unix::fs::symlink("file", tree.join("symbolic")).expect("a symbolic link");
+    run(&[
+        "dpkg-deb",
+        "-Zxz",
+        "--root-owner-group",
+        "--build",
+        text(&tree),
+        text(&deb),
+    ]);
+    let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/tools/md5sums");
+    run(&["env", "SOURCE_DATE_EPOCH=1", text(&tool), text(&deb)]);
+    let sums = run(&["dpkg-deb", "--info", text(&deb), "md5sums"]);
+    let listed: Vec<(&str, &str)> = sums.lines().filter_map(|line| line.split_once("  ")).collect();
+    let names: Vec<&str> = listed.iter().map(|(_, name)| *name).collect();
+    assert_eq!(names, ["file", "hard"]);
+    assert_eq!(listed[0].0, listed[1].0);
+}
+
+#[test]
 fn every_package_has_the_checksums_of_its_files_but_its_configuration() {
     for package in PACKAGES {
         let (deb, unpacked) = (deb(package), tempfile::tempdir().expect("root"));
