@@ -185,7 +185,6 @@ impl PodConnection {
             "DriftRepaired",
             "LedgerKey",
             "SharedCPUs",
-            "Version",
             "VmCapacity",
         ] {
             self.ask(MANAGER_PATH, PROPERTIES, "Get", &(MANAGER, name)).await;

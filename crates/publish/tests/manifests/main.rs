@@ -11,7 +11,6 @@ mod objects;
 mod placement;
 mod policy;
 mod rights;
-mod rollout;
 mod vms;
 
 use std::fs;

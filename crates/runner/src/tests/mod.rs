@@ -7,7 +7,6 @@ mod api;
 mod api_fakes;
 mod attach;
 mod classes;
-mod examples;
 mod fakes;
 mod helpers;
 mod policy;

@@ -14,7 +14,6 @@ mod polkit;
 mod report;
 mod resting;
 mod terminal;
-mod tour;
 mod watching;
 
 use std::fs;

@@ -3,39 +3,25 @@
 use serde::Serialize;
 
 use crate::shared::daemon::{Client, Failure, Pod};
-use crate::shared::output::{Render, TextStyle, paragraph, printable};
+use crate::shared::output::{Render, TextStyle};
 
-/// As JSON the pod alone.
+/// Text says nothing of a success.
 #[derive(Serialize)]
 #[serde(transparent)]
-pub(crate) struct Deregistered {
-    pod: Pod,
-    /// The CPUs that it gave up.
-    #[serde(skip)]
-    cpus: String,
-}
+pub(crate) struct Deregistered(Pod);
 
 impl Render for Deregistered {
-    fn text(&self, style: TextStyle) -> String {
-        let pod = printable(&self.pod.in_full());
-        let done = match self.cpus.is_empty() {
-            true => format!("Deregistered {pod}; its tasks run on without isolation."),
-            false => format!(
-                "Deregistered {pod}: no partition holds CPUs {} any more, and its tasks run on without isolation.",
-                printable(&self.cpus)
-            ),
-        };
-        paragraph(&done, style)
+    fn text(&self, _: TextStyle) -> String {
+        String::new()
     }
 
     fn names(&self) -> Vec<String> {
-        vec![self.pod.to_string()]
+        vec![self.0.to_string()]
     }
 }
 
 /// # Errors
 /// No such instance, or the daemon refuses.
 pub(crate) async fn gather(client: &Client, vm: &str) -> Result<Deregistered, Failure> {
-    let (pod, cpus) = client.deregister(vm).await?;
-    Ok(Deregistered { pod, cpus })
+    Ok(Deregistered(client.deregister(vm).await?))
 }

@@ -9,13 +9,12 @@ mod slow;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
 use std::time::Instant;
 
 use stelia_allocator::CpuSource;
 use stelia_api::Word;
 
-use crate::shared::daemon::{Client, Failure, Pods};
+use crate::shared::daemon::{Client, Failure};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{OutputOptions, now};
 
@@ -26,10 +25,9 @@ enum Subject<'a> {
     Pod(&'a str),
 }
 
-/// A number is a CPU, with or without the kernel's `cpu` before it; everything else is a VM.
+/// A number is a CPU, everything else a pod's UID.
 fn subject(what: Option<&str>) -> Subject<'_> {
-    let number = |what: &str| what.strip_prefix("cpu").unwrap_or(what).parse();
-    match what.map(|what| (what, number(what))) {
+    match what.map(|what| (what, what.parse())) {
         None => Subject::Node,
         Some((_, Ok(cpu))) => Subject::Cpu(cpu),
         Some((uid, Err(_))) => Subject::Pod(uid),
@@ -50,15 +48,11 @@ fn source_in_words(source: &Word<CpuSource>) -> String {
 pub(crate) async fn run(
     client: &Client,
     roots: &Roots,
-    root: &Path,
     what: Option<&str>,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
     match subject(what) {
-        Subject::Cpu(cpu) => {
-            let description = client.describe().await?;
-            output_options.print(&cpu::facts(&description, Pods::by_logs(root), cpu)?)
-        }
+        Subject::Cpu(cpu) => output_options.print(&cpu::facts(&client.describe().await?, cpu)?),
         Subject::Pod(vm) => {
             let uid = client.find(vm).await?.pod.pod_uid;
             let description = client.describe().await?;
