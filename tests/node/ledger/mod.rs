@@ -370,7 +370,7 @@ pub fn a_contained_vms_intruder_is_booked_and_named(pod: &Pod) {
     wait_booked(pod);
     assert!(
         (0..5).any(|_| is_contained_intruder_booked_with_certainty(pod)),
-        "a bound kernel thread ended each time"
+        "the count was never certain"
     );
 }
 
