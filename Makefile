@@ -74,6 +74,8 @@ PACKAGED := $(DEB_DIR)/programs/$(TARGET)
 # The folder of a package's Cargo.toml, how its programs are built, and its newest files.
 folder_of = $(if $(filter steliad,$(1)),.,crates/$(1:stelia-%=%))
 profile_of = $(if $(filter steliad,$(1)),$(PROFILE),$(CLUSTER_PROFILE))
+# A boot sector, from assembler.
+sector = $(CC) -m32 -c -o $(2).o $(1) && ld -m elf_i386 -Ttext 0x7c00 -e _start --oformat binary -o $(2) $(2).o && rm $(2).o
 newest_deb = "$$(ls -1t $(DEB_DIR)/$(1)_*.deb | head -n 1)"
 newest_rpm = "$$(ls -1t $(RPM_DIR)/$(1)-[0-9]*.rpm | head -n 1)"
 DEB_FROM := Cargo.toml Cargo.lock $(wildcard build.rs) $(shell find src crates systemd-units packaging dbus-interfaces docs -type f 2> /dev/null)
@@ -82,6 +84,9 @@ RPM_DONE := $(RPM_DIR)/.done-$(PROFILE)
 RPM_TREE := $(RPM_DIR)/tree
 # A release's files, and the time that is written into them: the commit's, not that of the build.
 DIST     := target/dist
+# What images say of their sources: the commit, and the address if there is one (SOURCE=https://...).
+export STELIA_REVISION := $(or $(REVISION),$(shell git rev-parse HEAD 2> /dev/null))
+export STELIA_SOURCE := $(SOURCE)
 EPOCH    := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2> /dev/null || stat -c %Y CHANGELOG.md))
 SELINUX  := target/selinux
 TOOLS    := target/tools
@@ -97,7 +102,7 @@ HASHING  := $(patsubst %,--config profile.release.package.%.opt-level=2,rpm sha1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-slow long-allocator long-ledger long-fuzz long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-api long-placement help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-slow long-allocator long-ledger long-fuzz long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-api long-placement help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check try demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -131,7 +136,8 @@ $(DEB_CLUSTER): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb
 # The named packages, of programs that are built.
 define debian
 export SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH"; $(foreach package,$(1),$(CARGO) deb -p $(package) --quiet --locked \
-	  --no-build --no-strip $(if $(FAST),--fast) --profile $(call profile_of,$(package)) --target $(TARGET) --output $(DEB_DIR)/ &&) true
+	  --no-build --no-strip $(if $(FAST),--fast) --profile $(call profile_of,$(package)) --target $(TARGET) --output $(DEB_DIR)/ &&) \
+	  packaging/tools/md5sums $(foreach package,$(1),$(DEB_DIR)/$(package)_*.deb)
 endef
 
 image: $(RUNNER_IMAGE) $(DEB_CLUSTER) ## OCI image archives in target/image: one holds only the runner, one only the publisher, one only the placement
@@ -301,11 +307,11 @@ node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of
 	@for package in stelia-publish stelia-placement; do cp $$(ls -1t $(DEB_DIR)/$${package}_*.deb | head -n 1) $(NODE_JOB)/$$package.deb || exit; done
 	@mkdir $(NODE_JOB)/crds && cp packaging/kubernetes/cluster/placement/base/crd.yaml $(NODE_JOB)/crds/nodeclaims.yaml
 	@cp tests/node/libvirt/launcher $(NODE_JOB)/libvirt-launcher
+	@mkdir $(NODE_JOB)/python && cp -r /usr/lib/python3/dist-packages/jeepney $(NODE_JOB)/python/
+	@cp docs/examples/runner.py $(NODE_JOB)/ && packaging/tools/example-runner $(NODE_JOB)/runner-go
 	@cp tests/node/run.sh tests/node/seconds tests/node/sections packaging/kubernetes/*.yaml docs/cookbook.md docs/first-vm.md $(NODE_JOB)/
-	@for sector in boot button; do \
-	  $(CC) -m32 -c -o $(NODE_JOB)/.$$sector.o tests/node/first_vm/$$sector.S && \
-	  ld -m elf_i386 -Ttext 0x7c00 -e _start --oformat binary -o $(NODE_JOB)/first-vm-$$sector.bin $(NODE_JOB)/.$$sector.o || exit; \
-	done
+	@$(call sector,tests/node/first_vm/boot.S,$(NODE_JOB)/first-vm-boot.bin)
+	@$(call sector,tests/node/first_vm/button.S,$(NODE_JOB)/first-vm-button.bin)
 	@FILTER="$(FILTER)" IMAGE=$(IMAGE) CYCLES=$(CYCLES) EVERY=$(EVERY) tests/node/suite $(NODE_JOB)
 
 soak: ## 500 cycles of register and deregister in the test node
@@ -393,9 +399,14 @@ long-placement: sim-placement # 10,000 pods placed in a simulated cluster: none 
 
 long-api: api-test # publishers against a real API server, through its restarts and the loss of its etcd
 
+try: ## the daemon on a node in memory, and eleven commands of steliactl with their output; needs no root, VM or kubelet
+	$(CARGO) build --locked -p stelia-simulator
+	@crates/simulator/try target/debug
+
 demo: $(DEB_NODE) $(RUNNER_IMAGE) ## VMs in pods, seen from outside, in the test node (IMAGE=sid; FAST=: with the optimised package)
 	@rm -rf target/demo && cp -r tests/vm/jobs/demo target/demo
 	@cp $(RUNNER_IMAGE) packaging/kubernetes/vm-emulated.yaml target/demo/
+	@$(call sector,tests/vm/jobs/demo/pause.S,target/demo/pause.bin)
 	tests/vm/node run --image $(IMAGE) target/demo
 
 clean: ## remove what was built (not the tools, not the node's images)

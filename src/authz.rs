@@ -22,6 +22,8 @@ named! {
         List = "list",
         Describe = "describe",
         Audit = "audit",
+        /// What Reconcile would do, as its option dry-run asks for it.
+        Preview = "preview",
         Reconcile = "reconcile",
         /// Dry runs included.
         Rebind = "rebind",
@@ -59,14 +61,15 @@ named! {
 
 pub fn decide(role: Role, operation: Operation) -> Decision {
     use Operation::{
-        Account, Attach, Attribute, Audit, Deregister, Describe, Ledger, List, Rebind, Reconcile, Register, Reload,
+        Account, Attach, Attribute, Audit, Deregister, Describe, Ledger, List, Preview, Rebind, Reconcile, Register,
+        Reload,
     };
     match (role, operation) {
-        (Role::Root, _) | (Role::User, List | Describe) => Decision::Allow,
+        (Role::Root, _) | (Role::User, List | Describe | Preview) => Decision::Allow,
         (Role::User, Register | Attach | Deregister | Rebind) => Decision::Ask(Action::ManageInstances),
         (Role::User, Audit | Reconcile | Reload | Account | Ledger | Attribute) => Decision::Ask(Action::Maintain),
         (Role::Pod, Register | Attach | Deregister | List | Audit | Account) => Decision::Own,
-        (Role::Pod, Describe | Rebind | Reconcile | Reload | Ledger | Attribute) | (Role::Stranger, _) => {
+        (Role::Pod, Describe | Preview | Rebind | Reconcile | Reload | Ledger | Attribute) | (Role::Stranger, _) => {
             Decision::Deny
         }
     }
@@ -76,7 +79,8 @@ pub fn decide(role: Role, operation: Operation) -> Decision {
 mod tests {
     use super::*;
     use Operation::{
-        Account, Attach, Attribute, Audit, Deregister, Describe, Ledger, List, Rebind, Reconcile, Register, Reload,
+        Account, Attach, Attribute, Audit, Deregister, Describe, Ledger, List, Preview, Rebind, Reconcile, Register,
+        Reload,
     };
 
     const ROLES: [(Role, &str); 4] = [
@@ -95,6 +99,7 @@ mod tests {
             List => "ListInstances, GetInstance, GetInstanceByPID, an Instance's properties",
             Describe => "Describe, NodeTopology, EvaluatePlacement, the Manager's properties",
             Audit => "Audit",
+            Preview => "Reconcile with dry-run",
             Reconcile => "Reconcile",
             Rebind => "Rebind",
             Reload => "Reload",
@@ -133,6 +138,7 @@ mod tests {
             (List, [allow, allow, own, deny]),
             (Describe, [allow, allow, deny, deny]),
             (Audit, [allow, maintain, own, deny]),
+            (Preview, [allow, allow, deny, deny]),
             (Reconcile, [allow, maintain, deny, deny]),
             (Rebind, [allow, manage, deny, deny]),
             (Reload, [allow, maintain, deny, deny]),

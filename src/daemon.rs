@@ -11,7 +11,7 @@ use sd_notify::NotifyState;
 use stelia_allocator::CpuSource;
 use stelia_node::systemd::DbusSystemd;
 use stelia_node::{System, holder, runtime_folders};
-use stelia_settings::Settings;
+use stelia_settings::{Files, Settings};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -55,6 +55,19 @@ pub struct Arguments {
     try_runtime: Option<String>,
 }
 
+/// What `--check-config` prints of a configuration without mistakes.
+fn checked(files: &Files) -> String {
+    let read = match files.read.is_empty() {
+        true => vec!["no file, every setting has its default".to_owned()],
+        false => files.read.iter().map(|path| path.display().to_string()).collect(),
+    };
+    let ignored = files.ignored.iter();
+    let ignored: String = ignored
+        .map(|(path, why)| format!("ignored: {}: {why}\n", path.display()))
+        .collect();
+    format!("configuration is good: {}\n{ignored}", read.join(", "))
+}
+
 /// The program.
 pub fn main() -> ExitCode {
     main_on(|system| system)
@@ -79,7 +92,7 @@ pub fn main_on(beneath: impl FnOnce(System) -> System) -> ExitCode {
         return runtime_check::main(container_id);
     }
     if arguments.check_config {
-        println!("configuration is good");
+        print!("{}", checked(&stelia_settings::files(Path::new("/"))));
         if loaded.settings.policies.allocator.source == CpuSource::Steliad {
             println!("{TAKE_OVER}");
         }

@@ -16,7 +16,7 @@ use stelia_node::locality::Localities;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::engine::{Configuration, localities, usage};
+use crate::engine::{Configuration, Preview, localities, usage};
 
 /// How long a reading is used.
 const MAX_READING_AGE: Duration = Duration::from_secs(1);
@@ -30,6 +30,8 @@ const PAUSE_FACTOR: u32 = 2;
 pub(super) struct Readings {
     turn: Arc<Semaphore>,
     recent: Arc<Mutex<Recent>>,
+    /// The last preview, and when it was begun.
+    preview: Arc<Mutex<Option<(Instant, Preview)>>>,
 }
 
 impl Default for Readings {
@@ -37,6 +39,7 @@ impl Default for Readings {
         Self {
             turn: Arc::new(Semaphore::new(1)),
             recent: Arc::default(),
+            preview: Arc::default(),
         }
     }
 }
@@ -65,6 +68,36 @@ impl Readings {
             work(&mut recent.lock().unwrap_or_else(PoisonError::into_inner))
         });
         work.await.map_err(ErrorKind::Failed.context("a reading"))?
+    }
+
+    /// A preview of the next pass, made when it is its turn, or the last one if it was begun less than a second ago. However many callers
+    /// ask, the engine makes one preview a second for them, and they take at most a third of its time.
+    ///
+    /// # Errors
+    /// The work's own.
+    pub(super) async fn preview(&self, work: impl Future<Output = Result<Preview, Error>>) -> Result<Preview, Error> {
+        let turn = self.turn.clone().acquire_owned().await;
+        let turn = turn.map_err(ErrorKind::Failed.context("a reading"))?;
+        let began = Instant::now();
+        if let Some(last) = self.last_preview(began) {
+            return Ok(last);
+        }
+        let _turn = Turn {
+            turn: Some(turn),
+            began,
+            runtime: Handle::current(),
+        };
+        let preview = work.await?;
+        *self.preview.lock().unwrap_or_else(PoisonError::into_inner) = Some((began, preview.clone()));
+        Ok(preview)
+    }
+
+    fn last_preview(&self, now: Instant) -> Option<Preview> {
+        let last = self.preview.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = last
+            .as_ref()
+            .filter(|(at, _)| now.saturating_duration_since(*at) < MAX_READING_AGE);
+        fresh.map(|(_, preview)| preview.clone())
     }
 }
 
@@ -224,6 +257,34 @@ mod tests {
         reading(readings).await.unwrap();
         assert_eq!(most.load(Ordering::SeqCst), 1);
         assert!(beats > 20, "{beats}");
+    }
+
+    #[tokio::test]
+    async fn many_who_ask_for_a_preview_get_one() {
+        let readings = Readings::default();
+        let made = AtomicUsize::new(0);
+        let work = || async {
+            made.fetch_add(1, Ordering::SeqCst);
+            Ok(Preview::default())
+        };
+        for _ in 0..100 {
+            readings.preview(work()).await.unwrap();
+        }
+        // It is only as old as one that was begun a second ago.
+        let (began, _) = readings.preview.lock().unwrap().take().unwrap();
+        let old = began.checked_sub(MAX_READING_AGE).unwrap();
+        *readings.preview.lock().unwrap() = Some((old, Preview::default()));
+        assert_eq!(readings.last_preview(began), None);
+        readings.preview(work()).await.unwrap();
+        assert!((2..100).contains(&made.load(Ordering::SeqCst)), "{made:?}");
+    }
+
+    #[tokio::test]
+    async fn a_preview_that_fails_is_not_repeated_to_others() {
+        let readings = Readings::default();
+        let fails = async { Err(ErrorKind::Busy.because("now")) };
+        assert!(readings.preview(fails).await.is_err());
+        assert!(readings.preview(async { Ok(Preview::default()) }).await.is_ok());
     }
 
     #[tokio::test]

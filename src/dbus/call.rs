@@ -68,7 +68,12 @@ impl Call<'_> {
         self.engine.note_refusal(what, refusal, || {
             let process = self.entry_point.peer(self.engine).ok().flatten();
             let only = process.as_ref().and_then(|(_, peer)| peer.pod().cloned());
-            Caller { only, process }.pod_name(self.engine)
+            let caller = Caller {
+                only,
+                process,
+                is_root: false,
+            };
+            caller.pod_name(self.engine)
         });
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct Caller {
     pub(super) only: Option<PodUid>,
     /// The process and who it is, on the runner socket.
     pub(super) process: Option<(i32, Peer)>,
+    /// Whether it is root, on the system bus.
+    pub(super) is_root: bool,
 }
 
 impl EntryPoint {
@@ -70,15 +72,17 @@ impl EntryPoint {
             Some(_) => Role::Stranger,
             None => self.bus_role(connection, header).await?,
         };
+        let is_root = role == Role::Root;
+        let caller = |only, process| Caller { only, process, is_root };
         match decide(role, operation) {
-            Decision::Allow => Ok(Caller { only: None, process }),
+            Decision::Allow => Ok(caller(None, process)),
             Decision::Own => {
                 let only = process.as_ref().and_then(|(_, peer)| peer.pod().cloned());
-                Ok(Caller { only, process })
+                Ok(caller(only, process))
             }
             Decision::Ask(action) => {
                 polkit::ask(connection, header, action).await?;
-                Ok(Caller { only: None, process })
+                Ok(caller(None, process))
             }
             Decision::Deny => {
                 Err(ErrorKind::NotPermitted.because(format!("{operation:?} is not permitted to this caller")))

@@ -72,10 +72,11 @@ fn compare(live: &str, contract: &str) {
     let live = format!("<node>{live}</node>");
     let live = Node::try_from(live.as_str()).unwrap();
     let contract = Node::try_from(contract).unwrap();
-    let (live, contract) = (&live.interfaces()[0], &contract.interfaces()[0]);
-    assert_eq!(live.name(), contract.name());
+    let live = &live.interfaces()[0];
+    let mut interfaces = contract.interfaces().iter();
+    let contract = interfaces.find(|one| one.name() == live.name()).unwrap();
     assert_eq!(lines(live), lines(contract));
-    assert!(lines(live).len() >= 7);
+    assert!(lines(live).len() >= 3);
 }
 
 #[tokio::test]
@@ -95,6 +96,15 @@ async fn manager_is_what_its_xml_says() {
         &xml,
         include_str!("../../dbus-interfaces/io.stelia.Isolation1.Manager.xml"),
     );
+}
+
+#[test]
+fn the_object_manager_is_what_the_managers_xml_says() {
+    let mut xml = String::new();
+    zbus::fdo::ObjectManager.introspect_to_writer(&mut xml, 0);
+    let contract = include_str!("../../dbus-interfaces/io.stelia.Isolation1.Manager.xml");
+    // zbus gives the answer no name.
+    compare(&xml, &contract.replace("<arg name=\"objects\"", "<arg"));
 }
 
 /// An instance's object without anything; `root` is who counts as root.
@@ -292,6 +302,99 @@ async fn an_option_that_a_call_does_not_have_is_refused_whichever_call_it_is() {
 }
 
 #[tokio::test]
+async fn a_pod_reads_the_version_and_no_other_property_of_the_manager() {
+    let root = tempfile::tempdir().unwrap();
+    let engine = handle(root.path());
+    let own = rustix::process::getpid();
+    let pidfd = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty()).unwrap();
+    let entry_point = EntryPoint::Runner(Arc::new(pidfd));
+    let manager = Manager {
+        exporter: Exporter::new(engine.clone(), entry_point.clone(), None),
+        engine,
+        entry_point,
+        readings: super::cached_readings::Readings::default(),
+    };
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let server = connection::Builder::unix_stream(ours)
+        .server(Guid::generate())
+        .p2p()
+        .serve_at(MANAGER_PATH, manager)
+        .build();
+    let client = connection::Builder::unix_stream(theirs).p2p().build();
+    let (server, client) = tokio::join!(server, client);
+    let (_server, client) = (server.unwrap(), client.unwrap());
+    let get = async |name: &'static str| {
+        let (to, interface) = (None::<&str>, Some("org.freedesktop.DBus.Properties"));
+        let wanted = ("io.stelia.Isolation1.Manager", name);
+        let answer = client.call_method(to, MANAGER_PATH, interface, "Get", &wanted).await?;
+        answer.body().deserialize::<zbus::OwnedVariant>()
+    };
+    let version: String = get("Version").await.unwrap().try_into().unwrap();
+    assert_eq!(version, env!("CARGO_PKG_VERSION"));
+    let contract = include_str!("../../dbus-interfaces/io.stelia.Isolation1.Manager.xml");
+    let contract = Node::try_from(contract).unwrap();
+    let mut interfaces = contract.interfaces().iter();
+    let manager = interfaces
+        .find(|one| one.name() == "io.stelia.Isolation1.Manager")
+        .unwrap();
+    let mut refused = 0;
+    for property in manager
+        .properties()
+        .map(|one| one.name().to_string())
+        .filter(|name| *name != "Version")
+    {
+        let name: &'static str = property.leak();
+        assert!(get(name).await.is_err(), "{name}");
+        refused += 1;
+    }
+    assert!(refused >= 7, "{refused}");
+}
+
+/// Instance.VCPUs and Manager.Version on the system bus.
+#[tokio::test]
+async fn a_vcpu_has_its_thread_and_cpu_in_a_property_and_the_manager_its_version() {
+    let root = tempfile::tempdir().unwrap();
+    let bus = PrivateBus::start();
+    let (daemon, client) = (bus.connect().await, bus.connect().await);
+    let own = rustix::process::geteuid().as_raw();
+    let engine = handle(root.path());
+    let _name = super::serve_bus(&daemon, engine.clone(), own).await.unwrap();
+    let instance = an_instance(engine, own);
+    let thread = |number: u32, id: i32, cpu: Option<u32>| model::PinnedThread {
+        thread: stelia_record::VcpuThread {
+            role: stelia_api::ThreadRole::from(number),
+            task: stelia_node::proc::TaskId { id, start: 9 },
+            cpu,
+        },
+        guest_node: None,
+    };
+    let view = model::Instance {
+        vcpus: vec![
+            thread(0, 70, Some(2)),
+            thread(1, 71, None),
+            thread(1 << 31, 72, Some(3)),
+        ],
+        ..crate::engine::registered(instance.pod.clone())
+    };
+    *instance.shown.write().unwrap() = Arc::new(view);
+    daemon.object_server().at("/one", instance).await.unwrap();
+    let get = async |path: &'static str, interface: &'static str, name: &'static str| {
+        let proxy = zbus::Proxy::new(&client, stelia_api::BUS_NAME, path, interface)
+            .await
+            .unwrap();
+        proxy.get_property::<zbus::OwnedVariant>(name).await.unwrap()
+    };
+    let vcpus = get("/one", "io.stelia.Isolation1.Instance", "VCPUs").await;
+    let vcpus: Vec<(u32, u32, u32)> = vcpus.try_into().unwrap();
+    assert_eq!(vcpus, [(0, 70, 2), (1, 71, u32::MAX), (1 << 31, 72, 3)]);
+    let version: String = get(MANAGER_PATH, "io.stelia.Isolation1.Manager", "Version")
+        .await
+        .try_into()
+        .unwrap();
+    assert_eq!(version, env!("CARGO_PKG_VERSION"));
+}
+
+#[tokio::test]
 async fn a_user_other_than_root_may_look_and_without_polkit_no_more() {
     let root = tempfile::tempdir().unwrap();
     let bus = PrivateBus::start();
@@ -300,6 +403,17 @@ async fn a_user_other_than_root_may_look_and_without_polkit_no_more() {
     let _name = super::serve_bus(&daemon, handle(root.path()), another).await.unwrap();
     let manager = ManagerProxy::new(&client).await.unwrap();
     assert_eq!(manager.list_instances().await.unwrap(), []);
+    // A dry run is let through to the engine, which does not run here.
+    let dry_run = manager.reconcile(HashMap::from([("dry-run", Variant::from(true))]));
+    let answered = tokio::time::timeout(std::time::Duration::from_millis(300), dry_run).await;
+    assert!(
+        !matches!(&answered, Ok(Err(error)) if error.to_string().contains("NotPermitted")),
+        "{answered:?}"
+    );
+    let Err(zbus::Error::MethodError(name, ..)) = manager.reconcile(HashMap::new()).await else {
+        panic!("a pass was made")
+    };
+    assert_eq!(name.as_str(), "io.stelia.Isolation1.Error.NotPermitted");
     let Err(zbus::Error::MethodError(name, ..)) = manager.reload().await else {
         panic!("the configuration was read again")
     };

@@ -4,19 +4,25 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use stelia_api::{Error, MANAGER_PATH, instance_path};
+use stelia_api::{Error, ErrorKind, MANAGER_PATH, instance_path};
 use stelia_kubelet::PodUid;
 use stelia_model as model;
 use tokio::sync::Mutex;
-use zbus::Connection;
 use zbus::object_server::{Interface as _, SignalEmitter};
+use zbus::{Connection, OwnedObjectPath};
 
 use super::caller::EntryPoint;
 use super::instance::Instance;
 use super::job::{Job, job_path};
-use super::manager::{Manager, object_path};
+use super::manager::Manager;
 use super::{instance, job, properties_changed};
 use crate::engine::Handle;
+
+pub(super) fn object_path(pod: &PodUid) -> Result<OwnedObjectPath, Error> {
+    instance_path(pod)
+        .try_into()
+        .map_err(ErrorKind::Failed.context(format_args!("object path of pod {pod}")))
+}
 
 /// An instance as its object shows it.
 pub(super) type Shown = Arc<model::Instance>;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use stelia_api::{Error, ErrorKind, NOT_PINNED, Reason};
+use stelia_api::{Error, ErrorKind, NOT_PINNED, Reason, ThreadRole};
 use stelia_kubelet::PodUid;
 use stelia_model as model;
 use stelia_record::Vcpu;
@@ -93,8 +93,22 @@ fn iothreads(options: &Options) -> Result<Vec<i32>, Error> {
     }
 }
 
+/// The threads with a place of their own, as AttachVcpus answers them.
+fn placement(threads: impl IntoIterator<Item = (ThreadRole, i32, Option<u32>)>) -> Vec<(u32, u32, u32)> {
+    let row = |(role, thread, cpu): (ThreadRole, i32, Option<u32>)| {
+        (u32::from(role), thread.unsigned_abs(), cpu.unwrap_or(NOT_PINNED))
+    };
+    threads.into_iter().map(row).collect()
+}
+
+/// The value of the property VCPUs.
+fn vcpus(instance: &model::Instance) -> Vec<(u32, u32, u32)> {
+    let threads = instance.vcpus.iter().map(|pinned| pinned.thread);
+    placement(threads.map(|thread| (thread.role, thread.task.id, thread.cpu)))
+}
+
 /// The properties that may change, with the values that the getters below return.
-pub(super) const PROPERTIES: [Property<model::Instance>; 9] = [
+pub(super) const PROPERTIES: [Property<model::Instance>; 10] = [
     ("State", |one| one.state.name().into()),
     ("Degraded", |one| {
         let reasons = one.degraded.iter().map(Reason::to_string);
@@ -107,6 +121,7 @@ pub(super) const PROPERTIES: [Property<model::Instance>; 9] = [
     ("Placement", |one| one.placement.name().into()),
     ("AdoptedBy", |one| one.adopted_by.as_deref().unwrap_or_default().into()),
     ("IsolatedTimestamp", |one| one.isolated_us.into()),
+    ("VCPUs", |one| vcpus(one).into()),
 ];
 
 #[interface(name = "io.stelia.Isolation1.Instance")]
@@ -164,16 +179,10 @@ impl Instance {
                     "vCPUs of pod {pod} not attached: {text}"
                 );
             })?;
-            Ok(placed
-                .into_iter()
-                .map(|placed| {
-                    (
-                        placed.role.into(),
-                        placed.thread.unsigned_abs(),
-                        placed.cpu.unwrap_or(NOT_PINNED),
-                    )
-                })
-                .collect())
+            let threads = placed.into_iter();
+            Ok(placement(
+                threads.map(|placed| (placed.role, placed.thread, placed.cpu)),
+            ))
         })
         .await
     }
@@ -338,5 +347,10 @@ impl Instance {
     #[zbus(property)]
     fn isolated_timestamp(&self) -> u64 {
         self.show(|view| view.isolated_us)
+    }
+
+    #[zbus(property, name = "VCPUs")]
+    fn vcpus(&self) -> Vec<(u32, u32, u32)> {
+        self.show(vcpus)
     }
 }

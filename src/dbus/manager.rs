@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 pub(super) use stelia_api::client::OwnedDict as Options;
 use stelia_api::client::{InstanceRow, MoveRow};
-use stelia_api::{Error, ErrorKind, instance_path};
+use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::PodUid;
 use stelia_model::Node;
 use stelia_node::runtime_folders;
@@ -16,7 +16,7 @@ use zbus::{Connection, ObjectPath, OwnedObjectPath, interface};
 use super::cached_readings::Readings;
 use super::call::Call;
 use super::caller::{Caller, EntryPoint};
-use super::exported_objects::Exporter;
+use super::exported_objects::{Exporter, object_path};
 use super::job::{job_path, rows};
 use super::node_properties::PROPERTIES;
 use super::properties_changed;
@@ -30,12 +30,6 @@ pub(super) struct Manager {
     pub(super) entry_point: EntryPoint,
     pub(super) exporter: Arc<Exporter>,
     pub(super) readings: Readings,
-}
-
-pub(super) fn object_path(pod: &PodUid) -> Result<OwnedObjectPath, Error> {
-    instance_path(pod)
-        .try_into()
-        .map_err(ErrorKind::Failed.context(format_args!("object path of pod {pod}")))
 }
 
 impl Manager {
@@ -207,10 +201,20 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<Options, Error> {
-        self.answer(connection, &header, Operation::Reconcile, |_| async move {
+        let dry_run = options::flag(&options, "dry-run");
+        // A pass may change something, and a dry run never does: that is open to more callers.
+        let operation = match &dry_run {
+            Ok(true) => Operation::Preview,
+            _ => Operation::Reconcile,
+        };
+        self.answer(connection, &header, operation, |caller| async move {
             options::known(&options, &["dry-run"])?;
-            if options::flag(&options, "dry-run")? {
-                return preview_dict(self.engine.preview().await?);
+            if dry_run? {
+                let preview = self.engine.preview();
+                return preview_dict(match caller.is_root {
+                    true => preview.await?,
+                    false => self.readings.preview(preview).await?,
+                });
             }
             report_dict(self.engine.reconcile().await?)
         })
@@ -361,6 +365,12 @@ impl Manager {
     #[zbus(property, name = "SharedCPUs")]
     fn shared_cpus(&self) -> Result<String, Error> {
         self.show(|view| view.shared_cpus().to_string())
+    }
+
+    /// Pods may read it too: a runner needs it to know what the daemon supports.
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn version(&self) -> &str {
+        env!("CARGO_PKG_VERSION")
     }
 
     #[zbus(property)]

@@ -38,7 +38,11 @@ impl Handle {
 
     async fn ask_ledger(&self, call: impl FnOnce(Reply<String>) -> LedgerCall) -> Result<String, Error> {
         let (reply, answer) = oneshot::channel();
-        let nobody = || ErrorKind::Busy.because("nobody keeps the ledger now");
+        let nobody = || {
+            ErrorKind::Busy.because(
+                "the ledger is not kept: set ledger = true in /etc/stelia/steliad.toml, then systemctl reload steliad",
+            )
+        };
         let sent = self.ledger.borrow().as_ref().map(|ledger| ledger.send(call(reply)));
         sent.and_then(Result::ok).ok_or_else(nobody)?;
         answer.await.map_err(|_| nobody())?

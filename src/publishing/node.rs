@@ -1,5 +1,6 @@
 //! What the file says of the node: read from the host, and decided from the engine's view.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
@@ -12,7 +13,8 @@ use stelia_node::System;
 use stelia_node_report::ApiVersion;
 use stelia_node_report::fingerprint::Method;
 use stelia_node_report::profile::Profile;
-use stelia_publication::Ready;
+use stelia_publication::{Ready, Summary};
+use stelia_text::excerpt;
 
 use crate::engine::{Configuration, ObjectForm, node_name, node_topology};
 
@@ -93,7 +95,8 @@ fn object(
     serde_json::to_value(&object).map_err(ErrorKind::Failed.context("write the object"))
 }
 
-/// Whether VMs can be admitted. `unread`: why kubelet's configuration cannot be read.
+/// Whether VMs can be admitted. `unread`: why kubelet's configuration cannot be read. The message names no pod: whoever may read Nodes reads
+/// it.
 pub(super) fn ready(view: &model::Node, unread: Option<&String>, object: &Result<Value, Error>) -> Ready {
     let not = |reason: &str, message: &str| Ready {
         status: false,
@@ -101,7 +104,7 @@ pub(super) fn ready(view: &model::Node, unread: Option<&String>, object: &Result
         message: message.to_owned(),
     };
     match (view.admission_problem(), object) {
-        (Some(problem), _) => not(problem.reason(), problem.detail()),
+        (Some(problem), _) => not(problem.reason(), problem.text()),
         (None, Err(error)) if error.kind == ErrorKind::KubeletStateUnusable => {
             not("KubeletStateUnusable", &error.to_string())
         }
@@ -114,6 +117,26 @@ pub(super) fn ready(view: &model::Node, unread: Option<&String>, object: &Result
             reason: "Ready".to_owned(),
             message: "VMs can be admitted".to_owned(),
         },
+    }
+}
+
+/// The node in a few words and numbers.
+pub(super) fn summary(view: &model::Node, ready: &Ready) -> Summary {
+    let mut instances: BTreeMap<String, u64> = BTreeMap::new();
+    for instance in view.instances.values() {
+        *instances.entry(instance.state.to_string()).or_default() += 1;
+    }
+    let degraded = view.instances.values().filter(|instance| !instance.degraded.is_empty());
+    Summary {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        reason: ready.reason.clone(),
+        message: match ready.status {
+            true => String::new(),
+            false => excerpt::cause(&ready.message),
+        },
+        instances,
+        degraded: degraded.count() as u64,
+        floating_too_long: None,
     }
 }
 
@@ -136,8 +159,10 @@ pub(super) fn differs(was: &model::Node, now: &model::Node) -> bool {
 mod tests {
     use std::sync::Arc;
 
+    use stelia_api::{Reason, State};
     use stelia_cpus::CpuSet;
     use stelia_cpus::testing::Shape;
+    use stelia_kubelet::PodUid;
 
     use super::*;
 
@@ -169,7 +194,10 @@ mod tests {
             systemd_problem: Some("no answer".to_owned()),
             ..view()
         };
-        assert_eq!(told(&slow, &object), not("SystemdNotAnswering", "no answer"));
+        assert_eq!(
+            told(&slow, &object),
+            not("SystemdNotAnswering", "systemd (PID 1) does not answer")
+        );
         let full = model::Node {
             pool: Some(CpuSet::new()),
             ..view()
@@ -196,10 +224,59 @@ mod tests {
             (ready.status, ready.reason, ready.message)
         };
         let broken = model::Node {
-            kubelet_problem: Some("wrong checksum".to_owned()),
+            kubelet_problem: Some("pod team-a/web has CPU 99".to_owned()),
             ..slow
         };
-        assert_eq!(told(&broken, &unread), not("KubeletStateUnusable", "wrong checksum"));
+        // The object is read by others than the pod's tenant.
+        assert_eq!(
+            told(&broken, &unread),
+            not("KubeletStateUnusable", "kubelet's CPU manager state cannot be used")
+        );
+    }
+
+    #[test]
+    fn the_summary_counts_instances_by_state_and_says_why_no_vm_is_admitted() {
+        let instance = |uid: &str, state: State, degraded: Vec<Reason>| {
+            let pod = PodUid::parse(uid).unwrap();
+            let instance = model::Instance {
+                state: state.into(),
+                degraded,
+                pod: pod.clone(),
+                ..model::Instance::default()
+            };
+            (pod, Arc::new(instance))
+        };
+        let mut view = view();
+        view.instances = [
+            instance("00000000-0000-4000-8000-000000000001", State::Isolated, Vec::new()),
+            instance(
+                "00000000-0000-4000-8000-000000000002",
+                State::Isolated,
+                vec![Reason::default()],
+            ),
+            instance("00000000-0000-4000-8000-000000000003", State::Floating, Vec::new()),
+        ]
+        .into();
+        let no = Ready {
+            status: false,
+            reason: "KubeletStateUnusable".to_owned(),
+            message: "wrong checksum".to_owned(),
+        };
+        let told = summary(&view, &no);
+        assert_eq!(
+            told.instances,
+            BTreeMap::from([("floating".to_owned(), 1), ("isolated".to_owned(), 2)])
+        );
+        assert_eq!(
+            (told.degraded, told.reason.as_str(), told.message.as_str()),
+            (1, "KubeletStateUnusable", "wrong checksum")
+        );
+        let yes = Ready {
+            status: true,
+            reason: "Ready".to_owned(),
+            message: "VMs can be admitted".to_owned(),
+        };
+        assert_eq!(summary(&view, &yes).message, "");
     }
 
     #[test]

@@ -14,6 +14,8 @@ use super::event_log::from_change;
 
 /// How long an instance may float without vCPUs before that is an event, microseconds: no runner needs half of it.
 const MAX_FLOATING_TIME_US: u64 = 120_000_000;
+/// The reason after that time.
+const FLOATING_TOO_LONG: &str = "FloatingTooLong";
 
 /// Why a container floats: its partition is not made yet.
 const WITHOUT_PARTITION: &str =
@@ -58,6 +60,12 @@ pub(super) fn update(before: &[Pod], instances: &Instances, now_us: u64) -> (Vec
         new_events.push(from_change(&pod, Kind::Normal, now_us));
     }
     (pods, new_events)
+}
+
+/// How many instances float for longer than a start takes.
+pub(super) fn floating_too_long(instances: &Instances, now_us: u64) -> u64 {
+    let states = instances.values().map(|instance| state(instance, now_us));
+    states.filter(|state| state.reason == FLOATING_TOO_LONG).count() as u64
 }
 
 /// The pod's entry; `None` where its name is unknown. A name that `former` has stays.
@@ -133,7 +141,7 @@ fn state(instance: &model::Instance, now_us: u64) -> PodState {
         Some(State::Registered) => of("Registering", "its processes are being moved", None),
         _ if shares(instance) => of("Shared", "its class has no CPUs of its own", None),
         _ if now_us.saturating_sub(instance.registered_us) > MAX_FLOATING_TIME_US => of(
-            "FloatingTooLong",
+            FLOATING_TOO_LONG,
             "more than 120 s after its registration its vCPUs have no CPUs of their own: it runs on shared CPUs",
             Some(Kind::Warning),
         ),

@@ -7,7 +7,7 @@ use stelia_api::publishing::Publishing;
 use stelia_model as model;
 use stelia_node::clock::{now_us, since_boot};
 use stelia_node_report::profile::Profile;
-use stelia_publication::{Pod, Publication, VERSION};
+use stelia_publication::{Pod, Publication, Summary, VERSION};
 use stelia_settings::{Publish, Settings};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -187,7 +187,7 @@ impl Task {
             new_events.extend(incidents.map(|incident| from_incident(pod.as_str(), incident)));
         }
         new_events.into_iter().for_each(|event| self.log.note(event));
-        match self.text() {
+        match self.text(now) {
             Ok(bytes) => self.put(bytes, audited).await,
             Err(problem) => self.withdraw(problem).await,
         }
@@ -212,16 +212,21 @@ impl Task {
     }
 
     /// The file's bytes.
-    fn text(&self) -> Result<Vec<u8>, String> {
+    fn text(&self, now_us: u64) -> Result<Vec<u8>, String> {
         let host = self
             .host
             .as_ref()
             .ok_or("the host was not read: steliad's journal has why")?;
+        let ready = node::ready(&self.published, host.known.as_ref().err(), &host.object);
         let publication = Publication {
             version: VERSION,
             node: host.name.clone()?,
-            ready: node::ready(&self.published, host.known.as_ref().err(), &host.object),
             object: host.object.as_ref().ok().cloned(),
+            summary: Some(Summary {
+                floating_too_long: Some(pods::floating_too_long(&self.published.instances, now_us)),
+                ..node::summary(&self.published, &ready)
+            }),
+            ready,
             pods: self.pods.clone(),
             events: self.log.events().to_vec(),
         };

@@ -4,8 +4,10 @@
 mod allocator;
 mod blocks;
 mod catalog;
+mod completions;
 mod cookbook;
 mod decisions;
+mod figures;
 mod first_vm;
 mod installed;
 mod limits;

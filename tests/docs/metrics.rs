@@ -32,14 +32,51 @@ fn samples() -> BTreeMap<String, BTreeSet<&'static str>> {
         (RECORDED, info.chain(joined).collect()),
         // node-exporter's own, and kube-state-metrics'.
         ("node_textfile_mtime_seconds", BTreeSet::from(["file", "instance"])),
+        ("kube_node_status_allocatable", BTreeSet::from(["resource", "node"])),
+        ("kube_node_info", BTreeSet::from(["node"])),
+        ("kube_deployment_spec_replicas", BTreeSet::from(["deployment"])),
         (
             "kube_pod_info",
             ["uid", "namespace", "pod"].into_iter().chain(joined).collect(),
         ),
     ];
+    let cluster = CLUSTER.iter().map(|(name, labels, _)| {
+        let labels = labels.iter().copied().chain(["instance"]);
+        ((*name).to_owned(), labels.collect())
+    });
     all.chain(others.map(|(name, labels)| (name.to_owned(), labels)))
+        .chain(cluster)
         .collect()
 }
+
+/// Samples of the cluster's programs that alerts ask for, with their labels and, in those programs' sources, the text that defines each.
+const CLUSTER: [(&str, &[&str], (&str, &str)); 5] = [
+    (
+        "stelia_publish_settled",
+        &[],
+        ("crates/publish/src/metrics.rs", "\"stelia_publish_settled\""),
+    ),
+    (
+        "stelia_publish_problem",
+        &["part"],
+        ("crates/publish/src/metrics.rs", "\"stelia_publish_problem\""),
+    ),
+    (
+        "stelia_placement_ready",
+        &[],
+        ("crates/placement/src/extender/metrics.rs", "\"ready\""),
+    ),
+    (
+        "stelia_placement_refused_total",
+        &[],
+        ("crates/placement/src/extender/metrics.rs", "\"refused\""),
+    ),
+    (
+        "stelia_placement_silent_nodes",
+        &[],
+        ("crates/placement/src/extender/metrics.rs", "\"silent_nodes\""),
+    ),
+];
 
 /// Each instance with what is known of its pod.
 const RECORDED: &str = "stelia:instance:pod_info";
@@ -182,6 +219,32 @@ fn what_scrapes_keeps_the_labels_of_a_vm_and_names_the_node() {
 }
 
 #[test]
+fn the_clusters_programs_are_scraped_at_ports_that_their_manifests_open() {
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(&text("packaging/prometheus/podmonitors-cluster.yaml")).expect("YAML");
+    let opened = [
+        "packaging/kubernetes/cluster/components/metrics/flag.yaml",
+        "packaging/kubernetes/cluster/placement/base/deployment.yaml",
+    ];
+    assert_eq!(documents.len(), opened.len());
+    for (monitor, manifest) in documents.iter().zip(opened) {
+        assert_eq!(monitor["kind"], "PodMonitor");
+        let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
+        let port = endpoint["port"].as_str().expect("a port");
+        assert!(
+            text(manifest).contains(&format!("- name: {port}\n")),
+            "{port} of {manifest}"
+        );
+        assert_eq!(endpoint["relabelings"][0]["targetLabel"], "instance");
+        let label = &monitor["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"];
+        assert_eq!(label, &monitor["metadata"]["name"]);
+    }
+    for (name, _, (source, definition)) in CLUSTER {
+        assert!(text(source).contains(definition), "{name} is not in {source}");
+    }
+}
+
+#[test]
 fn every_alert_asks_for_what_is_exported_and_says_what_to_do() {
     let rules: Value = serde_saphyr::from_str(&text("packaging/prometheus/steliad.rules.yml")).expect("YAML");
     let runbook = text("docs/troubleshooting.md");
@@ -224,7 +287,10 @@ fn every_alert_asks_for_what_is_exported_and_says_what_to_do() {
             assert_eq!(said.matches("{{").count(), said.matches("}}").count(), "{name}");
         }
         let url = rule["annotations"]["runbook_url"].as_str().unwrap_or_default();
-        let anchor = url.strip_prefix("file:///usr/share/doc/steliad/troubleshooting.md#");
+        // The packages' page, or one below the address that Prometheus' external label names.
+        let anchor = url.strip_prefix(
+            r#"{{ or $externalLabels.stelia_docs "file:///usr/share/doc/steliad" }}/troubleshooting.md#"#,
+        );
         let anchor = anchor.unwrap_or_else(|| panic!("{name}: {url}"));
         assert!(anchors.contains(anchor), "{name}: no section {anchor}");
         if let Some(after) = rule["for"].as_str() {
@@ -240,6 +306,10 @@ fn every_alert_asks_for_what_is_exported_and_says_what_to_do() {
         "Drift",
         "Refusals",
         "RunDelay",
+        "MetricsMissing",
+        "AllMetricsMissing",
+        "PublisherMissing",
+        "PlacementMissing",
     ] {
         assert!(names.contains(format!("Steliad{wanted}").as_str()), "{wanted}");
     }
@@ -248,8 +318,9 @@ fn every_alert_asks_for_what_is_exported_and_says_what_to_do() {
 /// Where promtool is installed: make setup does not bring it.
 #[test]
 fn the_alerts_of_a_vm_say_what_their_tests_say() {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/alerts.yml");
-    match Command::new("promtool").args(["test", "rules"]).arg(tests).output() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let tests = ["alerts.yml", "alerts-of-days.yml"].map(|name| data.join(name));
+    match Command::new("promtool").args(["test", "rules"]).args(tests).output() {
         Err(missing) if missing.kind() == ErrorKind::NotFound => println!("promtool is not installed"),
         ran => {
             let ran = ran.expect("promtool");

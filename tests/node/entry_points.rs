@@ -248,6 +248,9 @@ fn users_other_than_root_read_and_polkit_decides_the_rest() {
             let (done, text) = as_nobody(call);
             assert!(!done && text.contains("polkit"), "without polkitd: {text}");
         }
+        // A dry run, which `steliactl verify` calls, changes nothing.
+        let (done, text) = as_nobody(&[MANAGER, "Reconcile", "a{sv}", "1", "dry-run", "b", "true"]);
+        assert!(done && text.contains("plan"), "without polkitd: {text}");
         run(&["systemctl", "unmask", "--runtime", "polkit.service"]);
 
         // The shipped defaults want an administrator's word.

@@ -39,6 +39,7 @@ mod migration;
 mod movers;
 mod namespaces;
 mod noise;
+mod own_runner;
 mod package;
 mod placement_package;
 mod plan;

@@ -208,6 +208,78 @@ fn the_programs_of_the_packages_are_those_of_the_sboms() {
     }
 }
 
+#[test]
+fn a_hard_link_has_a_checksum_and_a_symbolic_one_has_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (tree, deb) = (folder.path().join("tree"), folder.path().join("one.deb"));
+    fs::create_dir_all(tree.join("DEBIAN")).expect("a folder");
+    let control = "Package: one\nVersion: 1\nArchitecture: all\nMaintainer: one <one@example.org>\nDescription: one\n";
+    fs::write(tree.join("DEBIAN/control"), control).expect("write");
+    fs::write(tree.join("file"), "one\n").expect("write");
+    fs::hard_link(tree.join("file"), tree.join("hard")).expect("a hard link");
+    std::os::unix::fs::symlink("file", tree.join("symbolic")).expect("a symbolic link");
+    run(&[
+        "dpkg-deb",
+        "-Zxz",
+        "--root-owner-group",
+        "--build",
+        text(&tree),
+        text(&deb),
+    ]);
+    let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/tools/md5sums");
+    run(&["env", "SOURCE_DATE_EPOCH=1", text(&tool), text(&deb)]);
+    let sums = run(&["dpkg-deb", "--info", text(&deb), "md5sums"]);
+    let listed: Vec<(&str, &str)> = sums.lines().filter_map(|line| line.split_once("  ")).collect();
+    let names: Vec<&str> = listed.iter().map(|(_, name)| *name).collect();
+    assert_eq!(names, ["file", "hard"]);
+    assert_eq!(listed[0].0, listed[1].0);
+}
+
+#[test]
+fn every_package_has_the_checksums_of_its_files_but_its_configuration() {
+    for package in PACKAGES {
+        let (deb, unpacked) = (deb(package), tempfile::tempdir().expect("root"));
+        run(&["dpkg-deb", "-x", text(&deb), text(unpacked.path())]);
+        let sums = run(&["dpkg-deb", "--info", text(&deb), "md5sums"]);
+        let file = unpacked.path().join("md5sums");
+        fs::write(&file, &sums).expect("write");
+        let check = Command::new("md5sum")
+            .args(["--check", "--strict", "--quiet", "md5sums"])
+            .current_dir(unpacked.path())
+            .output();
+        let check = check.expect("md5sum");
+        assert!(check.status.success(), "{package}: {check:?}");
+        let listed: BTreeSet<&str> = sums.lines().filter_map(|line| Some(line.split_once("  ")?.1)).collect();
+        let files = run(&["find", text(unpacked.path()), "-type", "f", "-printf", "%P\n"]);
+        let missing: Vec<&str> = files.lines().filter(|name| !listed.contains(name)).collect();
+        let expected = |name: &&str| *name == "md5sums" || name.starts_with("etc/");
+        assert!(missing.iter().all(expected), "{package}: {missing:?}");
+        assert!(
+            listed.iter().all(|name| !name.starts_with("etc/")),
+            "{package}: {listed:?}"
+        );
+    }
+}
+
+#[test]
+fn every_image_says_what_it_is_and_from_which_version() {
+    for image in ["stelia-runner", "stelia-publish", "stelia-placement"] {
+        let archive = given("STELIA_DIST").join(format!("{image}-{}.tar", env!("CARGO_PKG_VERSION")));
+        let member =
+            |name: &str| -> Value { serde_json::from_str(&run(&["tar", "-xOf", text(&archive), name])).expect("JSON") };
+        let blob = |of: &Value| format!("blobs/{}", string(of, "digest").replace(':', "/"));
+        let manifest = member(&blob(&member("index.json")["manifests"][0]));
+        let labels = member(&blob(&manifest["config"]))["config"]["Labels"].clone();
+        let label = |name: &str| string(&labels, &format!("org.opencontainers.image.{name}")).to_owned();
+        assert_eq!(
+            (label("title").as_str(), label("licenses").as_str()),
+            (image, "Apache-2.0")
+        );
+        assert_eq!(label("version"), env!("CARGO_PKG_VERSION"));
+        assert!(!label("description").is_empty(), "{labels}");
+    }
+}
+
 fn check(folder: &Path) -> bool {
     let mut check = Command::new("sha256sum");
     check

@@ -7,7 +7,7 @@ use kube::core::{Selector, SelectorExt};
 
 use crate::chooser::Chooser;
 use crate::eligible::Used;
-use crate::objects::{NodeObject, Objects, PodKey, PodObject, Problems, RawObjects, Report};
+use crate::objects::{IsolationCondition, NodeObject, Objects, PodKey, PodObject, Problems, RawObjects, Report};
 
 /// A node with everything that is known about it.
 #[derive(Debug)]
@@ -30,8 +30,20 @@ pub struct Cluster {
     pub problems: Problems,
     /// The pods by UID: namespace and name, and how many CPUs they have of their own.
     pub pods: BTreeMap<String, (PodKey, u64)>,
+    /// The pods that have not ended and whose VM is known from the pod itself: by its resource, or by what its node's publisher wrote.
+    pub vms: Vec<VmPod>,
     /// Empty where nobody asked for it.
     pub whole: RawObjects,
+}
+
+/// A pod with a VM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmPod {
+    pub key: PodKey,
+    pub uid: String,
+    /// `None` while it waits for a node.
+    pub node: Option<String>,
+    pub isolation: Option<IsolationCondition>,
 }
 
 /// Which nodes a command is about.
@@ -43,10 +55,27 @@ pub struct Chosen<'a> {
     pub without: Option<&'a PodKey>,
 }
 
+/// Why there is no cluster to ask about.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClusterError {
+    #[error("-l needs Nodes, and none was read: their labels are not known")]
+    NoNodes,
+    #[error("there is no node {0:?}")]
+    NoSuchNode(String),
+}
+
+/// The name of a node without its domain, as people call it; an IP address stays as it is.
+pub(crate) fn without_domain(name: &str) -> &str {
+    match name.split_once('.') {
+        Some((host, _)) if !host.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => name,
+    }
+}
+
 impl Cluster {
     /// # Errors
     /// Nodes are chosen by labels and no Node was read, or one that is named does not exist.
-    pub fn of(objects: Objects, chosen: &Chosen<'_>) -> Result<Self, String> {
+    pub fn of(objects: Objects, chosen: &Chosen<'_>) -> Result<Self, ClusterError> {
         let Objects {
             mut nodes,
             mut reports,
@@ -57,13 +86,18 @@ impl Cluster {
         } = objects;
         let has_nodes = !nodes.is_empty();
         if chosen.selector.is_some() && !has_nodes {
-            return Err("-l needs Nodes, and none was read: their labels are not known".to_owned());
+            return Err(ClusterError::NoNodes);
         }
         let mut names: Vec<String> = nodes.keys().chain(reports.keys()).cloned().collect();
         names.sort_unstable();
         names.dedup();
-        if let Some(missing) = chosen.names.iter().find(|name| !names.contains(name)) {
-            return Err(format!("there is no node {missing:?}"));
+        let is_called = |wanted: &String, name: &String| wanted == name || wanted == without_domain(name);
+        if let Some(missing) = chosen
+            .names
+            .iter()
+            .find(|wanted| !names.iter().any(|name| is_called(wanted, name)))
+        {
+            return Err(ClusterError::NoSuchNode(missing.clone()));
         }
         let mut used: BTreeMap<&str, Used> = BTreeMap::new();
         for (key, pod) in &pods {
@@ -75,7 +109,8 @@ impl Cluster {
                 used.entry(node).or_default().add(&pod.requests);
             }
         }
-        let is_chosen = |name: &String| chosen.names.is_empty() || chosen.names.contains(name);
+        let is_chosen =
+            |name: &String| chosen.names.is_empty() || chosen.names.iter().any(|wanted| is_called(wanted, name));
         let member = |name: String| Member {
             node: nodes.remove(&name),
             report: reports.remove(&name),
@@ -86,11 +121,20 @@ impl Cluster {
         if let Some(selector) = chosen.selector {
             members.retain(|member| member.node.as_ref().is_some_and(|node| selector.matches(&node.labels)));
         }
+        let is_vm = |pod: &PodObject| !pod.ended && (pod.has_vm_resource || pod.isolation.is_some());
+        let vms = pods.iter().filter(|(_, pod)| is_vm(pod)).map(|(key, pod)| VmPod {
+            key: key.clone(),
+            uid: pod.uid.clone(),
+            node: pod.node.clone(),
+            isolation: pod.isolation.clone(),
+        });
+        let vms = vms.collect();
         let by_uid = |(key, pod): (PodKey, PodObject)| (pod.uid, (key, pod.own_cpus));
         Ok(Self {
             members,
             has_nodes,
             problems,
+            vms,
             whole: whole.unwrap_or_default(),
             pods: pods.into_iter().map(by_uid).collect(),
         })
@@ -104,6 +148,11 @@ impl Member {
             Some(report) => Chooser::of(&report.stored),
             None => Chooser::Nobody("it has no NodeResourceTopology".to_owned()),
         }
+    }
+
+    /// Why the Node is not Ready, if it is not.
+    pub fn not_ready(&self) -> Option<&str> {
+        self.node.as_ref()?.not_ready.as_deref()
     }
 
     /// Why its CPUs must not be used, by its own word.

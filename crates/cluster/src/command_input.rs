@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use stelia_table::printable;
 
 use crate::cli::{BySelector, Cli, PodOptions};
-use crate::cluster::{Chosen, Cluster};
+use crate::cluster::{Chosen, Cluster, ClusterError};
 use crate::objects::{ObjectSelection, Objects, PodKey};
 use crate::pod_request::PodRequest;
 use crate::{Failure, apiserver, files};
@@ -14,6 +14,13 @@ use crate::{Failure, apiserver, files};
 pub(crate) fn nodes(cli: &Cli, names: &[String], chosen: &BySelector) -> Result<Cluster, Failure> {
     let objects = read(cli, ObjectSelection::default(), false, chosen, None)?;
     cluster(objects, names, chosen, None)
+}
+
+/// The nodes and all pods.
+pub(crate) fn vms(cli: &Cli, nodes: &[String], chosen: &BySelector) -> Result<Cluster, Failure> {
+    let wanted = ObjectSelection { pods: true, pod: None };
+    let objects = read(cli, wanted, false, chosen, None)?;
+    cluster(objects, nodes, chosen, None)
 }
 
 /// A pod of the cluster, as it is named.
@@ -77,7 +84,7 @@ pub(crate) fn pod_request(
         None => of_cluster(&objects, pod.unwrap_or_default(), asked)?,
     };
     let cluster = cluster(objects, &[], chosen, pod_request.key.as_ref())?;
-    Ok((pod_request, cluster))
+    Ok((pod_request.in_cluster(&cluster), cluster))
 }
 
 fn pod_request_of(asked: &PodOptions) -> Result<PodRequest, Failure> {
@@ -97,7 +104,7 @@ fn pod_request_of(asked: &PodOptions) -> Result<PodRequest, Failure> {
 fn of_cluster(objects: &Objects, named: &str, asked: &PodOptions) -> Result<PodRequest, Failure> {
     let mut found = objects.texts.iter();
     let Some((key, text)) = found.next() else {
-        return Err(Failure::NoSuchPod(format!("there is no pod {named}")));
+        return Err(Failure::NoSuchObject(format!("there is no pod {named}")));
     };
     if let Some((other, _)) = found.next() {
         let (one, two) = (&key.0, &other.0);
@@ -135,13 +142,17 @@ fn read(
             objects.want(namespace, name);
             let is_there = apiserver::read_pod(&mut objects, &client, namespace, name).await;
             if !is_there.map_err(Failure::Other)? {
-                return Err(Failure::NoSuchPod(format!("there is no pod {namespace}/{name}")));
+                return Err(Failure::NoSuchObject(format!("there is no pod {namespace}/{name}")));
             }
         }
         let labels = chosen.selector.as_ref().map(ToString::to_string);
         let read = apiserver::read(&mut objects, &client, labels.as_deref(), pods).await;
         read.map_err(Failure::Other)?;
-        Ok(objects)
+        // The API server selects them.
+        match labels.is_some() && objects.nodes.is_empty() {
+            true => Err(no_node_selected()),
+            false => Ok(objects),
+        }
     })
 }
 
@@ -161,5 +172,17 @@ fn cluster(
         selector: chosen.selector.as_ref(),
         without,
     };
-    Cluster::of(objects, &chosen).map_err(Failure::Other)
+    let cluster = Cluster::of(objects, &chosen).map_err(|error| match error {
+        ClusterError::NoNodes => Failure::Other(error.to_string()),
+        ClusterError::NoSuchNode(_) => Failure::NoSuchObject(error.to_string()),
+    })?;
+    match chosen.selector.is_some() && cluster.members.is_empty() {
+        true => Err(no_node_selected()),
+        false => Ok(cluster),
+    }
+}
+
+/// An empty answer would be read as one about VMs with these labels.
+fn no_node_selected() -> Failure {
+    Failure::NoSuchObject("no node has these labels: -l selects nodes by their own labels, not VMs or pods".to_owned())
 }

@@ -9,7 +9,7 @@
 //! | [`chooser`] | what a node's CPUs have room for, by who chooses them |
 //! | [`eligible`] | labels, taints and requests |
 //! | [`pod_request`], [`verdict`] | a pod, and a node's answer to it |
-//! | [`nodes`], [`map`], [`why`], [`plan`], [`rebalance`] | a command each: a value that serializes and renders as text |
+//! | [`nodes`], [`map`], [`vms`], [`health`], [`ledger`], [`why`], [`plan`], [`rebalance`] | a command each: a value that serializes and renders as text |
 
 mod apiserver;
 pub mod chooser;
@@ -18,6 +18,8 @@ pub mod cluster;
 mod command_input;
 pub mod eligible;
 mod files;
+pub mod health;
+pub mod ledger;
 pub mod map;
 pub mod nodes;
 pub mod objects;
@@ -26,20 +28,24 @@ pub mod pod_request;
 pub mod rebalance;
 mod selector;
 pub mod verdict;
+pub mod vms;
 pub mod why;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use clap_complete::CompleteEnv;
-use stelia_table::{PrintError, now, printable};
+use stelia_table::{PrintError, TextStyle, now, printable, wrap};
 
 use cli::{Cli, Command};
+use health::{Health, NodeFilter};
+use ledger::Ledger;
 use map::Map;
 use nodes::Nodes;
 use plan::Plan;
 use rebalance::{Rebalance, RebalanceLimits};
+use vms::{VmFilter, Vms};
 use why::WhyAnswer;
 
 /// Why a command failed. The exit code follows from the variant.
@@ -48,7 +54,7 @@ pub(crate) enum Failure {
     #[error("{0}")]
     Usage(String),
     #[error("{0}")]
-    NoSuchPod(String),
+    NoSuchObject(String),
     /// The answer is printed, and the exit code is 1 all the same.
     #[error("{reason}")]
     Partial { printed: String, reason: String },
@@ -70,8 +76,17 @@ impl Failure {
         match self {
             Self::Partial { .. } | Self::Other(_) => 1,
             Self::Usage(_) => 2,
-            Self::NoSuchPod(_) => 3,
+            Self::NoSuchObject(_) => 3,
         }
+    }
+}
+
+/// A sentence, wrapped to the terminal's width.
+pub(crate) fn prose(sentence: &str, style: TextStyle) -> String {
+    let sentence = printable(sentence);
+    match style.width {
+        Some(width) => wrap(&sentence, width).join("\n") + "\n",
+        None => sentence + "\n",
     }
 }
 
@@ -83,7 +98,13 @@ pub fn main() -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => return finish(Err(Failure::Usage(error.to_string()))),
     }
-    finish(run(&Cli::parse()))
+    let parsed = cli::help::command()
+        .try_get_matches()
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    match parsed {
+        Ok(cli) => finish(run(&cli)),
+        Err(error) => cli::hints::with_hint(error).exit(),
+    }
 }
 
 fn run(cli: &Cli) -> Result<String, Failure> {
@@ -95,6 +116,40 @@ fn run(cli: &Cli) -> Result<String, Failure> {
         Command::Map { rows, chosen } => {
             let nodes = Nodes::of(&command_input::nodes(cli, &[], chosen)?, now());
             output_options.print(&Map::of(&nodes, *rows as usize))
+        }
+        Command::Vms {
+            patterns,
+            namespace,
+            states,
+            nodes,
+            all_namespaces: _,
+            sort,
+            chosen,
+        } => {
+            let filter = VmFilter {
+                patterns: patterns.clone(),
+                namespace: namespace.clone(),
+                states: states.clone(),
+            };
+            let cluster = command_input::vms(cli, nodes, chosen)?;
+            let on_all = chosen.selector.is_none() && nodes.is_empty();
+            let vms = Vms::of(&cluster, &filter, *sort, on_all, now());
+            match vms.vms.is_empty() && !patterns.is_empty() {
+                true => Err(Failure::NoSuchObject("no VM fits".to_owned())),
+                false => output_options.print(&vms),
+            }
+        }
+        Command::Health {
+            names,
+            states,
+            sort,
+            chosen,
+        } => {
+            let filter = NodeFilter {
+                states: states.clone(),
+                order: *sort,
+            };
+            output_options.print(&Health::of(&command_input::nodes(cli, names, chosen)?, &filter))
         }
         Command::Why {
             pod,
@@ -139,8 +194,42 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             };
             output_options.print(&Rebalance::of(&pod_request, &cluster, may))
         }
+        Command::Ledger {
+            directories,
+            vms,
+            month,
+            keys,
+        } => {
+            let mut rings = Vec::new();
+            for argument in directories {
+                rings.extend(ledger::of_argument(argument).map_err(Failure::Other)?);
+            }
+            let (since_us, until_us) = month.map_or((0, u64::MAX), ledger::Month::period);
+            let rings: Vec<ledger::ReadRing> = rings.iter().map(|ring| ring.read(since_us, until_us, keys)).collect();
+            if let Some(problem) = ledger::ambiguous(&rings, vms) {
+                return Err(Failure::Usage(problem));
+            }
+            match Ledger::of(&rings, vms, (since_us, until_us), now()) {
+                Some(ledger) => output_options.print(&ledger),
+                None => Err(no_vm(&rings)),
+            }
+        }
         Command::Completions { shell } => stelia_table::completion_script("stelia-cluster", shell)
             .map_err(|cause| Failure::Other(format!("completions for {shell}: {cause}"))),
+    }
+}
+
+/// That no ring has a VM, with the rings that could not be read. The VM may be in those.
+fn no_vm(rings: &[ledger::ReadRing]) -> Failure {
+    let wrong = rings.iter().filter_map(|ring| {
+        let problem = ring.problem.as_ref()?;
+        Some(format!("; {} ({}): {problem}", ring.node, ring.directory.display()))
+    });
+    let wrong: String = wrong.collect();
+    let text = format!("no ring has such a VM in this period{wrong}");
+    match wrong.is_empty() {
+        true => Failure::NoSuchObject(text),
+        false => Failure::Other(text),
     }
 }
 

@@ -8,6 +8,7 @@ use stelia_table::{Column, Render, TextStyle, column, counted, table};
 
 use crate::nodes::{Nodes, Numa, Row};
 use crate::objects::Problem;
+use crate::prose;
 
 /// Limit of the cells of a NUMA node's bar.
 const MAX_BAR_CELLS: u64 = 16;
@@ -179,6 +180,16 @@ const CELLS: [fn(&Line) -> String; MAX_NUMA_COLUMNS] = [
     cell::<0>, cell::<1>, cell::<2>, cell::<3>, cell::<4>, cell::<5>, cell::<6>, cell::<7>,
 ];
 
+/// The names of the nodes that a line stands for, with a sign that there are more.
+fn such_as(line: &Line) -> String {
+    let more = if line.count > line.nodes.len() as u64 {
+        ", …"
+    } else {
+        ""
+    };
+    line.nodes.join(", ") + more
+}
+
 impl Render for Map {
     fn text(&self, style: TextStyle) -> String {
         if self.nodes == 0 {
@@ -199,28 +210,27 @@ impl Render for Map {
         };
         let mut columns: Vec<Column<Line>> = match self.aggregated {
             true => vec![column("NODES", |line: &Line| line.count.to_string()).right()],
-            false => vec![column("NODE", |line: &Line| line.nodes.concat()).yields(1)],
+            false => vec![column("NODE", |line: &Line| line.nodes.concat()).yields(1).shortens()],
         };
         let cells = headings.into_iter().zip(CELLS).take(beside);
         columns.extend(cells.map(|(heading, cell)| column(heading, cell)));
         if self.aggregated {
-            columns.push(column("SUCH AS", |line: &Line| line.nodes.join(", ")).yields(1));
+            columns.push(column("SUCH AS", such_as).yields(1));
         }
         let mut text = table(&columns, &self.lines, style);
         if self.more > 0 {
-            text += &format!("… and {} in other lines (--rows)\n", counted(self.more, "node"));
+            let sentence = format!("… and {} in other lines (--rows)", counted(self.more, "node"));
+            text += &prose(&sentence, style);
         }
         if style.legend {
-            text += &format!(
-                "\n{}: {} of {} whole cores free. # taken or reserved, . free{}\n",
-                counted(self.nodes, "node"),
-                self.free_cores,
-                self.cores,
-                match self.unknown {
-                    0 => String::new(),
-                    unknown => format!("; nothing is known of {}", counted(unknown, "node")),
-                }
-            );
+            let unknown = match self.unknown {
+                0 => String::new(),
+                unknown => format!("; nothing is known of {}", counted(unknown, "node")),
+            };
+            let (nodes, free, all) = (counted(self.nodes, "node"), self.free_cores, self.cores);
+            let sentence = format!("{nodes}: {free} of {all} whole cores free. # taken or reserved, . free{unknown}");
+            text.push('\n');
+            text += &prose(&sentence, style);
         }
         text
     }

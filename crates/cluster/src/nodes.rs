@@ -12,6 +12,7 @@ use stelia_text::excerpt;
 use crate::chooser::whole_cores;
 use crate::cluster::{Cluster, Member, each};
 use crate::objects::Problem;
+use crate::prose;
 
 /// A node's CPUs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -40,6 +41,10 @@ pub struct Row {
     pub vms: Option<u64>,
     /// Those of them whose instance is a container without a VM; null where that is not published.
     pub containers: Option<u64>,
+    /// steliad's version; null where it is not published.
+    pub version: Option<String>,
+    /// Instances with a reason of degradation; null where that is not published.
+    pub degraded: Option<u64>,
     pub written_us: Option<u64>,
     pub warnings: Vec<String>,
     #[serde(skip)]
@@ -65,8 +70,8 @@ pub struct Nodes {
 }
 
 /// The columns of the table.
-pub const COLUMNS: [Column<Row>; 14] = [
-    column("NODE", |row: &Row| row.name.clone()).yields(1),
+pub const COLUMNS: [Column<Row>; 16] = [
+    column("NODE", |row: &Row| row.name.clone()).yields(1).shortens(),
     column("READY", |row: &Row| yes_or_no(row.ready)).means(|row| match row.ready {
         Some(true) => Meaning::Good,
         Some(false) => Meaning::Broken,
@@ -77,21 +82,27 @@ pub const COLUMNS: [Column<Row>; 14] = [
         _ => Meaning::Attention,
     }),
     column("PROFILE", |row: &Row| row.profile.unwrap_or_default().to_owned()).wide(),
-    column("CPU POLICY", |row: &Row| row.cpu_policy.clone())
-        .wide()
-        .yields(3),
+    column("CPU POLICY", |row: &Row| row.cpu_policy.clone()).wide().wraps(),
     column("TOPOLOGY POLICY", |row: &Row| row.topology_policy.clone())
         .wide()
-        .yields(3),
+        .wraps(),
     column("CPUS", |row: &Row| number(row.cpus)).right(),
     column("FREE", |row: &Row| number(row.free_cpus)).right(),
     column("FREE CORES", cores).yields(2),
     column("LARGEST", |row: &Row| number(row.largest_vm_cpus)).right(),
     column("VMS", |row: &Row| number(row.vms)).right(),
     column("CONTAINERS", |row: &Row| number(row.containers)).wide().right(),
+    column("DEGRADED", |row: &Row| number(row.degraded))
+        .wide()
+        .right()
+        .means(|row| match row.degraded {
+            Some(1..) => Meaning::Attention,
+            _ => Meaning::Plain,
+        }),
+    column("VERSION", |row: &Row| row.version.clone().unwrap_or_default()).wide(),
     column("AGE", |row: &Row| row.age.clone().unwrap_or_default()).wide(),
     column("WARNINGS", |row: &Row| row.warnings.join("; "))
-        .yields(4)
+        .wraps()
         .means(|_| Meaning::Attention)
         .or_nothing(),
 ];
@@ -151,6 +162,8 @@ impl Row {
         };
         row.profile = Some(stored.profile.name());
         row.cpu_source = chooser.name();
+        row.version = stored.summary.as_ref().map(|summary| excerpt::name(&summary.version));
+        row.degraded = stored.summary.as_ref().map(|summary| summary.degraded);
         row.written_us = report.written_us;
         row.age = report.written_us.map(|written| age(now_us.saturating_sub(written)));
         row.warnings.extend(stored.warnings.iter().cloned());
@@ -251,7 +264,7 @@ fn by_node(topology: &Topology, free: &CpuSet) -> Vec<Numa> {
 }
 
 /// As kubectl prints ages: `5s`, `12m`, `3h`, `9d`.
-fn age(microseconds: u64) -> String {
+pub(crate) fn age(microseconds: u64) -> String {
     let seconds = microseconds / 1_000_000;
     match seconds {
         0..120 => format!("{seconds}s"),
@@ -266,17 +279,24 @@ impl Render for Nodes {
         match self.nodes.is_empty() {
             true => "No nodes.\n".to_owned(),
             false => {
-                let mut text = table(&COLUMNS, &self.nodes, style);
+                // So many columns would be cut to nothing on most terminals.
+                let uncut = TextStyle {
+                    width: style.width.filter(|_| !style.wide),
+                    ..style
+                };
+                let mut text = table(&COLUMNS, &self.nodes, uncut);
                 let amounts = self
                     .nodes
                     .iter()
                     .filter(|row| row.profile.is_some() && !row.is_exact())
                     .count();
                 if style.legend && amounts > 0 {
-                    text += &format!(
-                        "\n{} by amounts only (profile nrt): free cores are not known, and LARGEST is the most that the CPUs allow.\n",
-                        counted(amounts as u64, "node")
+                    let amounts = counted(amounts as u64, "node");
+                    let sentence = format!(
+                        "{amounts} by amounts only (profile nrt): free cores are not known, and LARGEST is the most that the CPUs allow."
                     );
+                    text.push('\n');
+                    text += &prose(&sentence, style);
                 }
                 text
             }

@@ -125,7 +125,7 @@ fn fill(
 }
 
 const FILLED: [Column<Filled>; 5] = [
-    column("NODE", |node: &Filled| node.name.clone()).yields(1),
+    column("NODE", |node: &Filled| node.name.clone()).yields(1).shortens(),
     column("FIT", |node: &Filled| match (node.fits, node.or_more) {
         (Some(fits), true) => format!("{fits}+"),
         (Some(fits), false) => fits.to_string(),
@@ -136,10 +136,10 @@ const FILLED: [Column<Filled>; 5] = [
     column("STOPPED BY", |node: &Filled| {
         node.stopped_by.clone().unwrap_or_default()
     })
-    .yields(2),
+    .wraps(),
     column("DETAIL", |node: &Filled| node.detail.clone().unwrap_or_default())
         .wide()
-        .yields(3),
+        .wraps(),
 ];
 
 impl Render for Plan {
@@ -165,7 +165,7 @@ impl Render for Plan {
         let mut lines = vec![
             (
                 "Pod",
-                format!("{} ({}, {} CPUs of its own)", self.pod, self.qos, self.cpus),
+                format!("{} ({}, {} exclusive CPUs)", self.pod, self.qos, self.cpus),
             ),
             ("Fit", fit),
         ];
@@ -187,6 +187,9 @@ impl Render for Plan {
     }
 
     fn failure(&self) -> Option<String> {
-        (self.fits == 0).then(|| format!("no node has room for {}", self.pod))
+        (self.fits == 0).then(|| match self.unknown {
+            0 => format!("no node has room for {}", self.pod),
+            unknown => format!("no node is known to have room for {}; {unknown} cannot tell", self.pod),
+        })
     }
 }

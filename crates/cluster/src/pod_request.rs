@@ -1,14 +1,16 @@
 //! The pod that is asked about: from the cluster, from a manifest, or in words.
 
+use std::mem;
+
+use kubelet_planner::manifest::NodeRequirements;
 use kubelet_planner::{Amounts, ContainerKind, Pod, manifest};
 use serde_json::Value;
 use stelia_allocator::evaluate::{Request, SchedulerOptions};
 use stelia_allocator::{AllocationRequest, koordinator};
-use stelia_kubelet::config::yaml_options;
 use stelia_placement_rules::request::{self, QOS_CLASS};
-use stelia_text::excerpt;
 
-use crate::objects::{PodDetails, PodKey, PodSpec, Status, with_overhead};
+use crate::cluster::Cluster;
+use crate::objects::{NodeObject, PodDetails, PodKey, PodSpec, Status, with_overhead};
 
 /// A pod, and what it requests from the scheduler and from the program that chooses its CPUs.
 #[derive(Debug, Clone, Default)]
@@ -26,6 +28,10 @@ pub struct PodRequest {
     pub allocation: AllocationRequest,
     /// The status of a pod of the cluster.
     pub status: Status,
+    /// What KubeVirt requires of the node of a VM, until [`Self::in_cluster`] makes it part of `spec` and `requests`.
+    pub(crate) requirements: NodeRequirements,
+    /// What was assumed to make the pod of a template.
+    pub assumed: Vec<String>,
 }
 
 impl PodRequest {
@@ -45,28 +51,53 @@ impl PodRequest {
         .with_uid())
     }
 
-    /// The only Pod of a manifest, or the one with this name.
+    /// The only pod of a manifest, or the one with this name: a Pod, or an object with the template of one.
     ///
     /// # Errors
     /// There is none, or it is not understood.
     pub fn of_manifest(text: &str, name: Option<&str>, allocation: &AllocationRequest) -> Result<Self, String> {
         // Which of the documents it is, and whether the API server would take its resources.
-        let (found, _) = manifest::read(text, name).map_err(|cause| cause.to_string())?;
-        let documents: Vec<Value> = match serde_json::from_str(text) {
-            Ok(document) => vec![document],
-            Err(_) => serde_saphyr::from_multiple_with_options(text, yaml_options())
-                .map_err(|cause| excerpt::cause(&cause))?,
-        };
-        let is_it = |document: &&Value| {
-            let metadata = &document["metadata"];
-            let own = metadata["name"].as_str().or(metadata["generateName"].as_str());
-            document["kind"] == "Pod" && own.unwrap_or_default() == found
-        };
-        let mut document = documents.iter().find(is_it).cloned().unwrap_or_default();
+        let found = manifest::described(text, name).map_err(|cause| cause.to_string())?;
+        let mut document = found.document;
         // A manifest may leave the name to the API server.
-        document["metadata"]["name"] = Value::String(found.clone());
+        document["metadata"]["name"] = Value::String(found.name.clone());
         let asked = PodDetails::read(&document.to_string())?;
-        Self::of(found, asked, allocation)
+        let pod_request = Self::of(found.name, asked, allocation)?;
+        Ok(Self {
+            requirements: found.requirements,
+            assumed: found.assumed,
+            ..pod_request
+        })
+    }
+
+    /// The same in this cluster: the labels and devices that KubeVirt requires of a VM's node become part of it, if any node has labels or
+    /// devices of KubeVirt. Otherwise nodes without them would all be refused where they are only not described.
+    #[must_use]
+    pub fn in_cluster(mut self, cluster: &Cluster) -> Self {
+        let requirements = mem::take(&mut self.requirements);
+        let is_of_kubevirt = |node: &NodeObject| {
+            let mut resources = node.allocatable.keys();
+            node.labels.contains_key(NodeRequirements::NODE_LABEL)
+                || resources.any(|resource| NodeRequirements::is_device(resource))
+        };
+        let mut nodes = cluster.members.iter().filter_map(|member| member.node.as_ref());
+        if nodes.any(is_of_kubevirt) {
+            if !requirements.labels.is_empty() {
+                let selector = self.spec.node_selector.get_or_insert_default();
+                selector.extend(requirements.labels);
+            }
+            self.requests.devices.extend(requirements.devices);
+            return self;
+        }
+        let (labels, devices) = (requirements.labels_in_words(), requirements.devices_in_words());
+        for (kind, names) in [("labels", labels), ("devices", devices)] {
+            if !names.is_empty() {
+                self.assumed.push(format!(
+                    "KubeVirt requires the {kind} {names} of the node: none of the nodes has {kind} of KubeVirt, and they are not considered"
+                ));
+            }
+        }
+        self
     }
 
     /// A pod of the cluster, by the text of its object.

@@ -7,7 +7,7 @@ use stelia_table::{Column, TextStyle, column, table};
 use stelia_text::excerpt;
 
 use crate::chooser::{Chooser, Refusal};
-use crate::cluster::Member;
+use crate::cluster::{Member, without_domain};
 use crate::eligible;
 use crate::pod_request::PodRequest;
 
@@ -118,16 +118,20 @@ pub fn groups<'a>(reasons: impl IntoIterator<Item = (&'a str, &'a Refusal)>) -> 
 }
 
 const COLUMNS: [Column<Group>; 3] = [
-    column("REASON", |group: &Group| group.reason.clone()).yields(1),
+    column("REASON", |group: &Group| group.reason.clone()).wraps(),
     column("NODES", |group: &Group| group.nodes.to_string()).right(),
-    column("SUCH AS", such_as).yields(2),
+    column("SUCH AS", such_as).wraps(),
 ];
 
 fn such_as(group: &Group) -> String {
     let mut details = group.examples.iter().map(|example| &example.detail);
     let first = details.next();
     let same = details.all(|detail| Some(detail) == first);
-    let names: Vec<&str> = group.examples.iter().map(|example| example.node.as_str()).collect();
+    let names: Vec<&str> = group
+        .examples
+        .iter()
+        .map(|example| without_domain(&example.node))
+        .collect();
     let more = if group.nodes as usize > names.len() {
         ", …"
     } else {

@@ -5,12 +5,13 @@ mod closest;
 mod tests;
 
 use serde::Serialize;
-use stelia_table::{Column, Meaning, Render, TextStyle, column, properties, table};
+use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, properties, table};
 
 use crate::chooser::Refusal;
 use crate::cluster::{Cluster, each};
 use crate::objects::{Problem, own_cpus};
 use crate::pod_request::PodRequest;
+use crate::prose;
 use crate::verdict::{Basis, Group, Verdict, groups, table_of};
 use closest::CpuShortage;
 pub use closest::{Closest, Held};
@@ -19,7 +20,7 @@ pub use closest::{Closest, Held};
 const MAX_NAMED_NODES: usize = 5;
 /// Assumptions that hold for every answer.
 const ASSUMED: &str =
-    "kubelet's Memory Manager, NUMA nodes of devices, other pods' affinity, volumes and quotas are not looked at";
+    "kubelet's Memory Manager, NUMA nodes of devices, other pods' affinity, volumes and quotas are not considered";
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -104,8 +105,9 @@ impl WhyAnswer {
 /// What the answer takes for granted.
 pub(crate) fn assumed(pod_request: &PodRequest, cluster: &Cluster, verdicts: &[Verdict]) -> Vec<String> {
     let mut assumed = vec![ASSUMED.to_owned()];
+    assumed.extend(pod_request.assumed.iter().cloned());
     if !cluster.has_nodes {
-        assumed.push("no Nodes were read: labels, taints and what pods request are not looked at".to_owned());
+        assumed.push("no Nodes were read: labels, taints and what pods request are not considered".to_owned());
     }
     let amounts = verdicts
         .iter()
@@ -113,7 +115,8 @@ pub(crate) fn assumed(pod_request: &PodRequest, cluster: &Cluster, verdicts: &[V
         .count();
     if amounts > 0 {
         assumed.push(format!(
-            "{amounts} of the nodes publish amounts only (profile nrt): whether their free CPUs are whole cores is not known"
+            "the free CPUs of {} are published as amounts only (profile nrt): whether they are whole cores is not known",
+            counted(amounts as u64, "node")
         ));
     }
     if pod_request
@@ -128,7 +131,9 @@ pub(crate) fn assumed(pod_request: &PodRequest, cluster: &Cluster, verdicts: &[V
 }
 
 const NODES: [Column<Answer>; 4] = [
-    column("NODE", |answer: &Answer| answer.name.clone()).yields(1),
+    column("NODE", |answer: &Answer| answer.name.clone())
+        .yields(1)
+        .shortens(),
     column("ROOM", |answer: &Answer| match answer.room {
         Some(true) => "yes".to_owned(),
         Some(false) => "no".to_owned(),
@@ -149,7 +154,7 @@ const NODES: [Column<Answer>; 4] = [
         });
         words.collect::<Vec<_>>().join("; ")
     })
-    .yields(2)
+    .wraps()
     .or_nothing(),
 ];
 
@@ -157,7 +162,7 @@ impl Render for WhyAnswer {
     fn text(&self, style: TextStyle) -> String {
         let mut lines = vec![(
             "Pod",
-            format!("{} ({}, {} CPUs of its own)", self.pod, self.qos, self.cpus),
+            format!("{} ({}, {} exclusive CPUs)", self.pod, self.qos, self.cpus),
         )];
         if let Some(phase) = &self.phase {
             let node = self.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
@@ -171,7 +176,7 @@ impl Render for WhyAnswer {
             .filter(|text| !text.is_empty())
             .collect();
         if !told.is_empty() {
-            lines.push(("Told", told.join(": ")));
+            lines.push(("Message", told.join(": ")));
         }
         lines.push(("Room", self.room_in_words()));
         lines.extend(self.assumed.iter().map(|assumed| ("Assumed", assumed.clone())));
@@ -181,7 +186,7 @@ impl Render for WhyAnswer {
         } else {
             parts.push(table_of(&self.reasons, style));
         }
-        parts.push(self.closest.iter().map(|one| format!("{}\n", one.in_words())).collect());
+        parts.push(self.closest.iter().map(|one| prose(&one.in_words(), style)).collect());
         parts.retain(|part| !part.is_empty());
         parts.join("\n")
     }

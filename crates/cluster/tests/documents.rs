@@ -63,6 +63,28 @@ fn every_line_of_the_page_prints_what_it_says() {
 }
 
 #[test]
+fn a_node_that_does_not_exist_is_exit_code_3_and_labels_that_no_node_has_are_named() {
+    for (words, says) in [
+        (&["health", "nope"][..], "there is no node \"nope\""),
+        (&["nodes", "nope"], "there is no node \"nope\""),
+        (&["vms", "--node", "nope"], "there is no node \"nope\""),
+        (&["vms", "-l", "app=web"], "-l selects nodes"),
+        (&["health", "-l", "app=web"], "-l selects nodes"),
+        (&["vms", "nope"], "no VM fits"),
+    ] {
+        let out = Command::new(env!("CARGO_BIN_EXE_stelia-cluster"))
+            .args(words)
+            .arg("--from=.")
+            .current_dir(root().join("tests/data/cluster"))
+            .output()
+            .expect("the program");
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(3), "{words:?}: {said}");
+        assert!(said.contains(says) && out.stdout.is_empty(), "{words:?}: {said}");
+    }
+}
+
+#[test]
 fn every_member_that_is_printed_is_documented() {
     let documented = Documented::of(&page_text());
     let mut wrong = Vec::new();
@@ -70,6 +92,8 @@ fn every_member_that_is_printed_is_documented() {
         ("JSON of nodes", &["nodes"][..]),
         ("JSON of map", &["map"]),
         ("JSON of map", &["map", "--rows=2"]),
+        ("JSON of vms", &["vms"]),
+        ("JSON of health", &["health"]),
         ("JSON of why", &["why", "team-a/big"]),
         ("JSON of why", &["why", "-f", "vm.yaml"]),
         ("JSON of plan", &["plan", "-f", "vm.yaml", "--until-full"]),
@@ -100,18 +124,23 @@ fn the_man_page_says_what_help_says() {
     let mut command = Cli::command();
     command.build();
     let groups = [
-        ("Cluster", &["nodes", "map"][..]),
+        ("Cluster", &["nodes", "map", "vms", "health"][..]),
         ("Pods", &["why", "plan", "rebalance"]),
+        ("Accounts", &["ledger"]),
         ("Shell", &["completions"]),
     ];
     let page = filled(&page, "options", &command::options(&command, true));
     let page = filled(&page, "commands", &command::grouped(&command, &groups));
     let page = filled(&page, "exit codes", &command::section(&command, "Exit codes"));
     hold("stelia-cluster.1", &page);
-    for column in stelia_cluster::nodes::COLUMNS {
-        let heading = column.heading();
+    let headings = [
+        stelia_cluster::nodes::COLUMNS.map(|column| column.heading()).to_vec(),
+        stelia_cluster::vms::COLUMNS.map(|column| column.heading()).to_vec(),
+        stelia_cluster::health::COLUMNS.map(|column| column.heading()).to_vec(),
+    ];
+    for heading in headings.concat() {
         assert!(
-            page.contains(&format!(".B {heading}\n")),
+            page.contains(&format!("B {heading}\n")) || page.contains(&format!("B {heading}\\fR")),
             "the column {heading} is not explained"
         );
     }

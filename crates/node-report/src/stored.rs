@@ -12,6 +12,7 @@ use serde_json::Value;
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::Quantity;
 use stelia_kubelet::{PodName, PodUid};
+use stelia_publication::SUMMARY;
 use stelia_text::excerpt;
 
 use crate::annotations::{ALLOCATOR, CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, POD_CPU_ALLOCS, WARNINGS};
@@ -22,6 +23,7 @@ use crate::profile::Profile;
 use crate::{Alignment, Facts, MANAGED_BY, labels, name};
 use amounts::amounts;
 pub use object::{StoredAttribute, StoredCost, StoredObject, StoredResource, StoredZone};
+pub use stelia_publication::Summary;
 
 /// The attribute in which a node says that it must not be used, and why, in a word; who publishes the object sets it.
 pub const STATE: &str = "isolation.stelia.io/state";
@@ -51,6 +53,10 @@ pub struct Stored {
     pub holders: Vec<Holder>,
     /// [`STATE`].
     pub state: Option<String>,
+    /// The node's version, readiness and counts of instances, where the publisher writes them ([`SUMMARY`]).
+    pub summary: Option<Summary>,
+    /// Why the summary that is there cannot be read.
+    pub summary_problem: Option<String>,
     /// Who is named as the object's writer (`app.kubernetes.io/managed-by`).
     pub manager: Option<String>,
     /// The writer's warnings.
@@ -122,13 +128,21 @@ impl Stored {
         if labels.get(MANAGED_BY.0).map(String::as_str) != Some(MANAGED_BY.1) {
             without_unknown_keys(&mut annotations);
         }
+        let summary = value_of(&attributes, SUMMARY).or_else(|| annotations.get(SUMMARY).cloned());
+        let (summary, summary_problem) = match summary.map(|text| read_summary(&text)).transpose() {
+            Ok(summary) => (summary, None),
+            Err(problem) => (None, Some(problem)),
+        };
         let mut stored = Self {
             profile: Profile::Nrt,
             facts: None,
             alignment: None,
             zones: amounts(&zones)?,
             holders: Vec::new(),
-            state: value_of(&attributes, STATE),
+            // v1alpha1 has no attributes: there both are annotations.
+            state: value_of(&attributes, STATE).or_else(|| annotations.get(STATE).cloned()),
+            summary,
+            summary_problem,
             manager: labels.get(MANAGED_BY.0).cloned(),
             warnings: annotations.get(WARNINGS).map(|text| warnings(text)).unwrap_or_default(),
             problem: None,
@@ -239,6 +253,15 @@ fn retain(value: &mut Value, keys: &[&str]) {
 fn value_of(attributes: &[StoredAttribute], name: &str) -> Option<String> {
     let found = attributes.iter().find(|attribute| attribute.name == name);
     found.map(|attribute| attribute.value.clone())
+}
+
+/// A member of a newer version is passed over.
+fn read_summary(text: &str) -> Result<Summary, String> {
+    // A list would be read as the members in their order.
+    if !text.trim_start().starts_with('{') {
+        return Err("it is not a JSON object".to_owned());
+    }
+    serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))
 }
 
 fn warnings(text: &str) -> Vec<String> {

@@ -1,5 +1,7 @@
 #![doc = include_str!("../README.md")]
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -13,6 +15,8 @@ pub const FILE: &str = "node.json";
 pub const LOCK: &str = "lock";
 /// It changes when a member changes its meaning; new members may be added without a change.
 pub const VERSION: u32 = 1;
+/// The attribute (v1alpha2) or annotation (v1alpha1) of the published object that has the node's [`Summary`], as JSON.
+pub const SUMMARY: &str = "isolation.stelia.io/summary";
 /// The largest file that is read, in bytes. A node with 1024 CPUs and 500 pods needs a tenth of it.
 pub const MAX_FILE_BYTES: usize = 4 << 20;
 
@@ -27,6 +31,9 @@ pub struct Publication {
     /// The NodeResourceTopology object in the profile that the daemon's setting asks for; `None` while the node's facts cannot be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<Value>,
+    /// The node in a few words and numbers; `None` in files of daemons that did not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<Summary>,
     /// The instances whose namespace and name are known, by UID.
     #[serde(default)]
     pub pods: Vec<Pod>,
@@ -42,6 +49,26 @@ pub struct Ready {
     /// `Ready`, `KubeletStateUnusable`, …: one word in upper camel case.
     pub reason: String,
     pub message: String,
+}
+
+/// The node in a few words and numbers, for whoever looks at many nodes. It names no pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Summary {
+    /// The daemon's version.
+    pub version: String,
+    /// [`Ready::reason`].
+    pub reason: String,
+    /// [`Ready::message`], shortened; empty where VMs can be admitted.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// How many instances are in which state (the D-Bus property `State`). States without an instance are missing.
+    pub instances: BTreeMap<String, u64>,
+    /// How many instances have a reason of degradation, whatever their state.
+    pub degraded: u64,
+    /// How many instances float with the reason `FloatingTooLong`; `None` from daemons that did not count them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub floating_too_long: Option<u64>,
 }
 
 /// An instance of the node, as its pod's condition tells it.

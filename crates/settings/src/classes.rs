@@ -202,7 +202,7 @@ mod tests {
             ),
             (
                 "[cache-class.gold]\nways = 3",
-                "line 2: \"ways\" is not a key of [cache-class.NAME]; its keys are l3-ways and memory-bandwidth",
+                "line 2: \"ways\" is not a key of [cache-class.NAME]; did you mean \"l3-ways\"?",
             ),
             (
                 "[cache-class.gold]\nl3-ways = 0",

@@ -1,11 +1,12 @@
 //! The files: read, merged key by key, checked, printed.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use stelia_text::excerpt;
+use stelia_text::{excerpt, near};
 use toml::{Spanned, Value};
 
 use crate::Settings;
@@ -70,11 +71,11 @@ pub enum SettingsError {
     /// Not TOML; the cause names line and column.
     #[error("{path}: {cause}")]
     Syntax { path: PathBuf, cause: Box<toml::de::Error> },
-    #[error("{path}: line {line}: {key:?} is not a setting; the settings are {}", list(KEYS.iter().map(|key| key.name).chain([CLASSES, ADOPT]), "and"))]
+    #[error("{path}: line {line}: {key:?} is not a setting; {}", meant(key, KEYS.iter().map(|key| key.name).chain([CLASSES, ADOPT]), "the settings are"))]
     Unknown { path: PathBuf, line: usize, key: String },
-    #[error("{path}: line {line}: {key:?} is not a key of [[adopt]]; its keys are use, {}", list(RULE_KEYS.iter().map(|key| key.name), "and"))]
+    #[error("{path}: line {line}: {key:?} is not a key of [[adopt]]; {}", meant(key, std::iter::once(adopt::USE).chain(RULE_KEYS.iter().map(|key| key.name)), "its keys are"))]
     UnknownOfRule { path: PathBuf, line: usize, key: String },
-    #[error("{path}: line {line}: {key:?} is not a key of [cache-class.NAME]; its keys are {}", list(CLASS_KEYS.iter().map(|key| key.name), "and"))]
+    #[error("{path}: line {line}: {key:?} is not a key of [cache-class.NAME]; {}", meant(key, CLASS_KEYS.iter().map(|key| key.name), "its keys are"))]
     UnknownOfClass { path: PathBuf, line: usize, key: String },
     /// A rule of adoption, or a cache class, that is incomplete, is there twice or is not a table.
     #[error("{path}: line {line}: {why}")]
@@ -209,27 +210,67 @@ pub(crate) fn list<'a>(words: impl Iterator<Item = &'a str>, last: &str) -> Stri
     }
 }
 
-/// Read and check the configuration below `root` (`/`). Files that do not exist are left out.
-///
-/// # Errors
-/// The first file or value that is wrong.
-pub fn load(root: &Path) -> Result<Loaded, SettingsError> {
-    let mut files = vec![root.join("etc/stelia/steliad.toml")];
-    let mut drop_ins = BTreeMap::new();
+/// The key that is probably meant, or all keys.
+fn meant<'a>(key: &str, keys: impl Iterator<Item = &'a str> + Clone, are: &str) -> String {
+    // Other programs have settings with underscores.
+    match near::nearest(&key.replace('_', "-"), keys.clone()) {
+        Some(near) => format!("did you mean {near:?}?"),
+        None => format!("{are} {}", list(keys, "and")),
+    }
+}
+
+/// The files of the configuration, in the order in which they are read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Files {
+    /// They are read; a later one replaces keys of an earlier one.
+    pub read: Vec<PathBuf>,
+    /// They are in a folder of drop-ins and are not read, each with the reason.
+    pub ignored: Vec<(PathBuf, String)>,
+}
+
+/// The name of a drop-in ends so.
+const DROP_IN: &str = "toml";
+
+/// Finds the files of the configuration below `root` (`/`).
+pub fn files(root: &Path) -> Files {
+    let main = root.join("etc/stelia/steliad.toml");
+    let mut ignored = Vec::new();
+    let mut drop_ins: BTreeMap<OsString, PathBuf> = BTreeMap::new();
     for base in ["usr/lib", "run", "etc"] {
         let directory = root.join(base).join("stelia/steliad.toml.d");
         let Ok(entries) = fs::read_dir(&directory) else {
             continue;
         };
-        for path in entries.flatten().map(|entry| entry.path()) {
-            if let (Some("toml"), Some(name)) = (path.extension().and_then(|e| e.to_str()), path.file_name()) {
-                drop_ins.insert(name.to_owned(), path);
+        let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        paths.sort();
+        for path in paths {
+            let Some(name) = path.file_name() else { continue };
+            match path.extension().is_some_and(|extension| extension == DROP_IN) {
+                true => {
+                    if let Some(replaced) = drop_ins.insert(name.to_owned(), path.clone()) {
+                        ignored.push((replaced, format!("{} replaces it", path.display())));
+                    }
+                }
+                false => ignored.push((path, format!("its name does not end in .{DROP_IN}"))),
             }
         }
     }
-    files.extend(drop_ins.into_values());
+    // One that cannot be looked at is an error of reading it.
+    let is_there = main.try_exists().unwrap_or(true);
+    let read = is_there.then_some(main).into_iter().chain(drop_ins.into_values());
+    Files {
+        read: read.collect(),
+        ignored,
+    }
+}
+
+/// Read and check the configuration below `root` (`/`). Files that do not exist are left out.
+///
+/// # Errors
+/// The first file or value that is wrong.
+pub fn load(root: &Path) -> Result<Loaded, SettingsError> {
     let mut merged = Fragment::default();
-    for path in files {
+    for path in files(root).read {
         match fs::read_to_string(&path) {
             Ok(text) => merged = merged.merge(Fragment::parse(&text, &path)?),
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}

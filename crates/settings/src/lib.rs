@@ -22,12 +22,12 @@ mod tree;
 mod vcpu_placement;
 
 pub use adopt::{
-    AdoptKind, AdoptPartition, AdoptPlacement, AdoptRule, AdoptTree, MAX_THREAD_NAME_BYTES, Pattern, ReadyMade,
-    ThreadName, is_name,
+    AdoptKind, AdoptPartition, AdoptPlacement, AdoptRule, MAX_THREAD_NAME_BYTES, Pattern, ReadyMade, ThreadName,
+    is_name,
 };
 pub use classes::CacheLimits;
 pub use device_plugin::DevicePluginSettings;
-pub use file::{Fragment, Loaded, SettingsError, load};
+pub use file::{Files, Fragment, Loaded, SettingsError, files, load};
 pub use float::FloatPolicy;
 pub use latency::LatencyLevel;
 pub use ledger::{Every, LedgerSettings, Sample};
@@ -35,5 +35,5 @@ pub use partition::Partition;
 pub use publish::Publish;
 pub use quiet::{IrqSteering, QuietRequest, QuietSettings, VfioIrqs};
 pub use settings::{Policies, Settings};
-pub use tree::{Isolation, TreeHome};
+pub use tree::{Isolation, TreeChoice, TreeHome};
 pub use vcpu_placement::PlacementPolicy;

@@ -16,7 +16,7 @@ use crate::key::{Key, choice, key};
 use crate::ledger::{size, size_text};
 use crate::{
     AdoptRule, DevicePluginSettings, FloatPolicy, IrqSteering, LatencyLevel, LedgerSettings, Partition,
-    PlacementPolicy, Publish, QuietSettings, Sample, TreeHome, VfioIrqs,
+    PlacementPolicy, Publish, QuietSettings, Sample, TreeChoice, VfioIrqs,
 };
 
 /// Most folders of `runtime-state`.
@@ -50,7 +50,7 @@ pub struct Policies {
     pub partition: Option<Partition>,
     pub float: FloatPolicy,
     /// Where the cgroups of instances are made that are registered from now on.
-    pub tree: TreeHome,
+    pub tree: TreeChoice,
     /// An instance floats on the whole shared pool if its NUMA nodes have fewer shared CPUs than this.
     pub float_min_cpus: usize,
     /// `cpu.max` of every float, as the kernel takes and prints it: an audit compares the texts.
@@ -84,7 +84,7 @@ impl Default for Policies {
             placement: PlacementPolicy::Guest,
             partition: None,
             float: FloatPolicy::Pod,
-            tree: TreeHome::Slice,
+            tree: TreeChoice::Slice,
             float_min_cpus: 2,
             float_cpu_max: "max".into(),
             allocator: AllocatorPolicies::default(),
@@ -149,7 +149,7 @@ pub(crate) const KEYS: [Key<Settings>; 31] = [
         },
         |partition| partition.map_or("auto", Partition::name).into()
     ),
-    choice!("tree", TreeHome, policies.tree),
+    choice!("tree", TreeChoice, policies.tree),
     choice!("cpu-source", CpuSource, policies.allocator.source),
     key!(
         "reserved-cpus",

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use crate::adopt::RULE_KEYS;
 use crate::settings::KEYS;
-use crate::{AdoptPlacement, AdoptRule, AdoptTree, Fragment, Isolation, Loaded, Pattern, ReadyMade, Settings, load};
+use crate::{
+    AdoptPlacement, AdoptRule, Fragment, Isolation, Loaded, Pattern, ReadyMade, Settings, TreeChoice, files, load,
+};
 
 fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -188,7 +190,7 @@ fn a_ready_made_rule_is_asked_for_by_name_and_its_keys_may_be_changed() {
             panic!("{which:?}");
         };
         assert_eq!(*rule, AdoptRule::ready_made(which).unwrap());
-        assert_eq!((rule.name.as_str(), rule.tree), (which.name(), AdoptTree::Auto));
+        assert_eq!((rule.name.as_str(), rule.tree), (which.name(), TreeChoice::Auto));
         let keeps = matches!(which, ReadyMade::KubeVirt | ReadyMade::Libvirt);
         assert_eq!(rule.placement == AdoptPlacement::Keep, keeps);
         assert!(rule.container_may_refuse);
@@ -197,7 +199,7 @@ fn a_ready_made_rule_is_asked_for_by_name_and_its_keys_may_be_changed() {
     let changed = &rules(text).unwrap()[0];
     assert_eq!(words(&changed.namespaces), ["team-*"]);
     assert_eq!(words(&changed.pods), ["virt-launcher-*"]);
-    assert_eq!((changed.placement.name(), changed.tree), ("linear", AdoptTree::Slice));
+    assert_eq!((changed.placement.name(), changed.tree), ("linear", TreeChoice::Slice));
     let own = "[[adopt]]\nname = \"mine\"\nvmm = [\"my-vmm\"]\nthreads = \"cpu-{n}\"";
     let own = &rules(own).unwrap()[0];
     assert_eq!((words(&own.pods), own.threads.index("cpu-3")), (vec!["*"], Some(3)));
@@ -321,7 +323,7 @@ fn what_is_wrong_with_a_rule_is_said_with_its_line() {
     for (text, says) in [
         (
             "\n[[adopt]]\nuse = \"kubevirt\"\nnamespace = [\"a\"]",
-            "x.toml: line 4: \"namespace\" is not a key of [[adopt]]; its keys are use, name, namespaces,",
+            "x.toml: line 4: \"namespace\" is not a key of [[adopt]]; did you mean \"namespaces\"?",
         ),
         (
             "[[adopt]]\nuse = \"kvm\"",
@@ -389,4 +391,35 @@ fn what_is_wrong_with_a_rule_is_said_with_its_line() {
         .map(|index| format!("[[adopt]]\nuse = \"qemu\"\nname = \"a{index}\"\n"))
         .collect();
     assert!(rules(&many).unwrap_err().contains("line 193: more than 64 rules"));
+}
+
+#[test]
+fn an_unknown_key_names_the_nearest_one_or_all() {
+    let said = |text: &str| Fragment::parse(text, Path::new("x.toml")).unwrap_err().to_string();
+    assert!(said("irq_steering = \"off\"").ends_with("did you mean \"irq-steering\"?"));
+    assert!(said("ledgr = true").ends_with("did you mean \"ledger\"?"));
+    assert!(said("nonsense = 1").contains("is not a setting; the settings are "));
+}
+
+#[test]
+fn files_that_are_not_read_are_named_with_the_reason() {
+    let root = tempfile::tempdir().unwrap();
+    let write = |path: &str| {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "").unwrap();
+        path
+    };
+    let vendor = write("usr/lib/stelia/steliad.toml.d/10-a.toml");
+    let ours = write("etc/stelia/steliad.toml.d/10-a.toml");
+    let other = write("etc/stelia/steliad.toml.d/60-foo.conf");
+    let found = files(root.path());
+    assert_eq!(found.read, std::slice::from_ref(&ours), "there is no steliad.toml");
+    let main = write("etc/stelia/steliad.toml");
+    assert_eq!(files(root.path()).read, [main, ours.clone()]);
+    let replaced = (vendor, format!("{} replaces it", ours.display()));
+    assert_eq!(
+        found.ignored,
+        [replaced, (other, "its name does not end in .toml".to_owned())]
+    );
 }

@@ -13,6 +13,30 @@ named! {
 }
 
 named! {
+    /// Where the cgroups of new instances are to be made: of VMs that register, or of those that a rule adopts.
+    #[derive(Default)]
+    pub enum TreeChoice {
+        /// In the container's own cgroup where its runtime copes with that, else in `stelia.slice`.
+        #[default]
+        Auto = "auto",
+        /// In the container's own cgroup. Elsewhere a rule adopts no VM; one that registers gets a scope all the same.
+        InPlace = "in-place",
+        /// In `stelia.slice`.
+        Slice = "slice",
+    }
+}
+
+impl TreeChoice {
+    /// Where an instance is made if its container and runtime permit that.
+    pub fn preferred(self) -> TreeHome {
+        match self {
+            Self::Auto | Self::InPlace => TreeHome::InPlace,
+            Self::Slice => TreeHome::Slice,
+        }
+    }
+}
+
+named! {
     /// Who uses a container's exclusive CPUs.
     #[derive(Default)]
     pub enum Isolation {

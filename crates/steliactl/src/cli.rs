@@ -1,5 +1,6 @@
 //! The command line of `steliactl`.
 
+mod habits;
 pub mod help;
 pub(crate) mod remote;
 
@@ -9,9 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
-use stelia_table::with_examples;
 
 use crate::cli::remote::Host;
 use crate::explain_and_check::ledger::LedgerOptions;
@@ -19,7 +19,7 @@ use crate::explain_and_check::verify::Required;
 use crate::integration::node_topology::TopologyOptions;
 use crate::plan::evaluate::EvaluateOptions;
 use crate::plan::plan::PlanOptions;
-use crate::shared::daemon::{Failure, vms};
+use crate::shared::daemon::{Failure, Selection, vms};
 use crate::shared::output::{Form, OutputOptions, TextStyle};
 
 const AFTER_HELP: &str = "\
@@ -27,8 +27,9 @@ const AFTER_HELP: &str = "\
 steliactl(1) explains every column and event.
 
 VM is the namespace/name of the VM's pod as `list` prints it, the pod's name,
-the pod's UID, or the beginning of the UID. A name or the beginning of a UID
-must be unambiguous.
+the name of a KubeVirt VM, the pod's UID, or the beginning of the UID, and must
+be unambiguous. PATTERN is any of these, the beginning of a name, or a pattern
+with *, ? or [a-z], and selects every VM that fits.
 
 Exit codes:
   0    success; also when a signal or the end of the reader ends monitor, top,
@@ -37,69 +38,87 @@ Exit codes:
        refused; or a check of the command fails:
        doctor: a check fails
        verify: a promise does not hold, or a VM has less than is required
-       quiet: interrupts or kernel threads remain on VMs' CPUs, or this is
-       unknown
+       quiet: a device interrupt fires on VMs' CPUs, a kernel thread could not
+       be moved off them, or this is unknown
        ledger verify: the ring was changed, or nothing that was given vouches
        for it
        evaluate: a pod does not fit
        plan: the pod is not admitted, kubelet would not start, or the answer
        is unknown
   2    wrong usage, or VM matches more than one instance
-  3    no such instance
+  3    no such instance, or PATTERN matches none
   255  with -H: ssh failed
 
 Standard output has data only; messages go to standard error. Output longer
-than the terminal goes through $SYSTEMD_PAGER, $PAGER or less. NO_COLOR turns
-colours off.";
-
-/// Above the options that every command has, in the help of each.
-const GLOBAL_OPTIONS_HEADING: &str = "Options of every command";
+than the terminal goes through $SYSTEMD_PAGER, $PAGER or less. SYSTEMD_COLORS,
+NO_COLOR and TERM=dumb decide on colours as in systemd(1); where the locale is
+not UTF-8, output is ASCII.";
 
 /// See the virtual machines with exclusive CPUs on this node, and control steliad.
 #[derive(Debug, Parser)]
 #[command(name = "steliactl", version, after_help = AFTER_HELP, help_template = help::template(),
-          mut_subcommands(|command| with_examples(command, help::EXAMPLES)))]
+          mut_subcommands(help::of_command))]
 pub struct Cli {
-    /// Print JSON: pretty, short (one object per line) or off. --json alone means pretty
-    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "FORMAT", num_args = 0..=1, require_equals = true,
-          value_parser = Form::parser([("pretty", "Indented JSON", Form::Json), ("short", "JSON, one object per line", Form::JsonLine),
-                                       ("off", "Text", Form::Text)]),
-          default_value = "off", default_missing_value = "pretty", hide_default_value = true, hide_possible_values = true)]
-    pub(crate) json: Form,
-    /// Output format: table, wide (more columns), json, yaml or name (one VM per line)
-    #[arg(short, long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "FORMAT",
-          value_parser = Form::parser([("table", "Text", Form::Text), ("wide", "Text with more columns", Form::Wide),
-                                       ("json", "JSON", Form::Json), ("yaml", "YAML", Form::Yaml),
-                                       ("name", "One VM per line", Form::Name)]), hide_possible_values = true)]
-    pub(crate) output: Option<Form>,
-    /// Do not truncate output to the terminal's width
-    #[arg(short = 'l', long, global = true, help_heading = GLOBAL_OPTIONS_HEADING)]
-    pub(crate) full: bool,
-    /// Do not pipe output into a pager
-    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING)]
-    pub(crate) no_pager: bool,
-    /// Do not print header lines
-    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING)]
-    pub(crate) no_legend: bool,
-    /// Run the command on another host over ssh. File names refer to that host
-    #[arg(short = 'H', long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "[USER@]HOST[:PORT]", value_parser = Host::parse)]
-    pub(crate) host: Option<Host>,
-    /// Use a peer-to-peer D-Bus address instead of the system bus, such as unix:path=/run/stelia/runner/socket
-    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "ADDR")]
-    pub(crate) address: Option<String>,
-    /// Read /proc and /sys/fs/cgroup of a simulated node below this directory
-    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "DIR", hide = true)]
-    root: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) common: CommonOptions,
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
+/// What every command takes. The program's own help has these options; that of a command refers to it.
+#[derive(Debug, Args)]
+pub(crate) struct CommonOptions {
+    /// Print JSON: pretty, short (one object per line) or off. --json alone means pretty
+    #[arg(long, global = true, hide_short_help = true, hide_long_help = true, value_name = "FORMAT", num_args = 0..=1, require_equals = true,
+          value_parser = Form::parser([("pretty", "Indented JSON", Form::Json), ("short", "JSON, one object per line", Form::JsonLine),
+                                       ("off", "Text", Form::Text)]),
+          default_value = "off", default_missing_value = "pretty", hide_default_value = true, hide_possible_values = true)]
+    pub(crate) json: Form,
+    /// Output format: table, wide (more columns), json, yaml or name (one VM per line)
+    #[arg(short, long, global = true, hide_short_help = true, hide_long_help = true, value_name = "FORMAT",
+          value_parser = Form::parser([("table", "Text", Form::Text), ("wide", "Text with more columns", Form::Wide),
+                                       ("json", "JSON", Form::Json), ("yaml", "YAML", Form::Yaml),
+                                       ("name", "One VM per line", Form::Name)]), hide_possible_values = true)]
+    pub(crate) output: Option<Form>,
+    /// Do not truncate output to the terminal's width
+    #[arg(short = 'l', long, global = true, hide_short_help = true, hide_long_help = true)]
+    pub(crate) full: bool,
+    /// Do not pipe output into a pager
+    #[arg(long, global = true, hide_short_help = true, hide_long_help = true)]
+    pub(crate) no_pager: bool,
+    /// Do not print header lines
+    #[arg(long, global = true, hide_short_help = true, hide_long_help = true)]
+    pub(crate) no_legend: bool,
+    /// Run the command on another host over ssh. File names refer to that host
+    #[arg(short = 'H', long, global = true, hide_short_help = true, hide_long_help = true, value_name = "[USER@]HOST[:PORT]", value_parser = Host::parse)]
+    pub(crate) host: Option<Host>,
+    /// Use a peer-to-peer D-Bus address instead of the system bus, such as unix:path=/run/stelia/runner/socket
+    #[arg(
+        long,
+        global = true,
+        hide_short_help = true,
+        hide_long_help = true,
+        value_name = "ADDR"
+    )]
+    pub(crate) address: Option<String>,
+    /// Read /proc and /sys/fs/cgroup of a simulated node below this directory
+    #[arg(long, global = true, value_name = "DIR", hide = true)]
+    root: Option<PathBuf>,
+}
+
 impl Cli {
+    /// Parses the program's arguments. A wrong command line ends the program with exit code 2, `--help` with 0.
+    pub(crate) fn of_arguments() -> Self {
+        Self::try_parse().unwrap_or_else(|error| habits::explained(error, std::env::args_os()).exit())
+    }
+
     /// # Errors
     /// The command has no answer of this form. Nothing has been done yet.
     pub(crate) fn output_options(&self) -> Result<OutputOptions, Failure> {
-        let asked = (self.json != Form::Text).then_some(self.json).or(self.output);
+        let asked = (self.common.json != Form::Text)
+            .then_some(self.common.json)
+            .or(self.common.output);
         if let Some(form) = asked
             && let Some(why) = self.command.refuses(form)
         {
@@ -108,13 +127,13 @@ impl Cli {
         let form = asked.unwrap_or(self.command.form());
         Ok(OutputOptions {
             form,
-            style: TextStyle::of_stdout(!self.no_legend, form == Form::Wide, self.full),
+            style: TextStyle::of_stdout(!self.common.no_legend, form == Form::Wide, self.common.full),
         })
     }
 
     /// Where /proc, /sys and kubelet's files are read.
     pub(crate) fn root(&self) -> &Path {
-        self.root.as_deref().unwrap_or(Path::new("/"))
+        self.common.root.as_deref().unwrap_or(Path::new("/"))
     }
 
     /// Whether it takes over the terminal.
@@ -128,17 +147,18 @@ impl Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Show the node: daemon, instances, pools, drift, last pass
-    Status,
+    ///
+    /// With PATTERN, -n or --state, shows these VMs and, of the node's lines, those that concern them.
+    Status(Selection),
     /// List the instances
-    List,
-    /// Show one instance and all its threads
+    List(Selection),
+    /// Show instances and all their threads
     ///
     /// Shows the properties of the instance, the NUMA nodes of its memory and devices, how much of that is remote from its CPUs,
     /// and each thread with the CPUs on which it may run. VFIO devices are shown to root only.
     Show {
-        /// The VM's pod, given as namespace/name, name, UID or the beginning of the UID
-        #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
-        vm: String,
+        #[command(flatten)]
+        selection: Selection,
         /// Also show on which NUMA nodes the mapped pages of each process are (root only). The kernel walks all page tables of the
         /// process for this, which takes seconds for a large VM without huge pages
         #[arg(long)]
@@ -157,8 +177,11 @@ pub(crate) enum Command {
     Evaluate(EvaluateOptions),
     /// Show the load of vCPU threads and what disturbs them, live
     ///
-    /// Press h for a list of the keys.
+    /// VMs with a problem come first. Press h for a list of the keys.
+    #[command(mut_arg("namespace", |arg| arg.short(None::<char>)))]
     Top {
+        #[command(flatten)]
+        selection: Selection,
         /// Print plain tables. This is the default without a terminal and with --json
         #[arg(short, long)]
         batch: bool,
@@ -171,8 +194,9 @@ pub(crate) enum Command {
     },
     /// Print changes as they happen, one event per line
     ///
-    /// Prints the daemon's signals until interrupted.
-    Monitor,
+    /// Prints the daemon's signals until interrupted. With PATTERN or -n, only events of these VMs; with --state, only changes to
+    /// these states.
+    Monitor(Selection),
     /// Compare every promise with the kernel and repair differences
     Reconcile {
         /// Only print the steps with which a pass would begin
@@ -184,7 +208,7 @@ pub(crate) enum Command {
     /// Works where steliad chose the CPUs, and waits until the job ends. Where kubelet chose them, only --dry-run works: it advises
     /// which VMs to restart, in which order, and what each restart gains. The advice needs root, because it reads kubelet's files.
     Rebind {
-        /// Move only this VM, given as namespace/name, name, UID or the beginning of the UID. Default: all
+        /// Move only this VM, given as namespace/name, name, UID or at least the first 8 characters of the UID. Default: all
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
         vm: Option<String>,
         /// Only print the moves, or the restarts that would help, and what each gains
@@ -196,9 +220,11 @@ pub(crate) enum Command {
     },
     /// Print a report on the whole node, for a ticket
     ///
-    /// Contains the host, versions, pools, kubelet's configuration, every thread of every VM with its cgroup, the CPUs on which it
-    /// may run and did run, memory and devices by NUMA node, and the findings of verify. Processes of VMs are given by name only.
-    /// VFIO devices and the findings of verify are included for root only.
+    /// Contains the host, versions, pools, kubelet's configuration, the threads of VMs with their cgroups, the CPUs on which they
+    /// may run and did run, memory and devices by NUMA node, what verify, quiet and doctor find, the ledger of the last 24 hours,
+    /// steliad's settings, and the end of its journal. What cannot be read is listed with the reason. Many VMs without a problem of
+    /// their own are a table; -o wide has their threads. Processes of VMs are given by name only. VFIO devices and the findings of
+    /// verify are included for root only.
     Report {
         /// How long to watch the threads, in seconds
         #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
@@ -209,9 +235,8 @@ pub(crate) enum Command {
     /// Counts the VMs by state and compares every promise of these states with the kernel. Changes nothing. Also prints VMs that
     /// have more than a tenth of their memory, and more than 64 MiB, on other NUMA nodes than their CPUs.
     Verify {
-        /// Check only this VM, given as namespace/name, name, UID or the beginning of the UID. Default: all
-        #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
-        vm: Option<String>,
+        #[command(flatten)]
+        selection: Selection,
         /// Also fail if the state of a VM is less than this
         #[arg(long, value_name = "STATE")]
         require: Option<Required>,
@@ -219,12 +244,9 @@ pub(crate) enum Command {
     /// Show interrupts and kernel threads that disturb VMs' CPUs
     ///
     /// Counts device interrupts on the CPUs of each VM for one second. Prints how many interrupts were moved away, and lists the
-    /// interrupts and kernel threads that remain, each with the reason and a cure. The exit code is 1 if any remain.
-    Quiet {
-        /// Show only this VM, given as namespace/name, name, UID or the beginning of the UID. Default: all
-        #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
-        vm: Option<String>,
-    },
+    /// interrupts and kernel threads that remain, each with the reason and a cure. The exit code is 1 if a device interrupt fires on
+    /// VMs' CPUs, a kernel thread could not be moved off them, or this is unknown.
+    Quiet(Selection),
     /// Print what else ran on VMs' CPUs, when, and for how long
     ///
     /// The daemon's ledger records this from kernel counters: other tasks and other devices' interrupts (both promised to be 0),
@@ -233,7 +255,7 @@ pub(crate) enum Command {
     Ledger(LedgerOptions),
     /// Release an instance's CPUs; its tasks run on without isolation
     Deregister {
-        /// The VM's pod, given as namespace/name, name, UID or the beginning of the UID
+        /// The VM's pod, given as namespace/name, name, UID or at least the first 8 characters of the UID
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
         vm: String,
     },
@@ -262,8 +284,10 @@ pub(crate) enum Command {
     /// Draw the node: every CPU with its owner
     ///
     /// Shows sockets, NUMA nodes, L3 caches, cores and CPUs, marks each CPU with its owner and the owner's state, and lists the
-    /// devices of VMs.
+    /// devices of VMs. With PATTERN, -n or --state, the CPUs of other pods have no mark of their own.
     Map {
+        #[command(flatten)]
+        selection: Selection,
         /// Write an SVG picture to FILE instead. Without FILE, or if FILE is -, writes to standard output
         #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", conflicts_with_all = ["html", "json"])]
         svg: Option<PathBuf>,
@@ -334,7 +358,7 @@ impl Command {
                 Some("there is no table of this: -o json or yaml")
             }
             (
-                Self::List
+                Self::List(_)
                 | Self::Show { .. }
                 | Self::Verify { .. }
                 | Self::Rebind { .. }

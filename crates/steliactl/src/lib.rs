@@ -34,8 +34,9 @@ mod tests;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use clap_complete::CompleteEnv;
 use zbus::Connection;
 
@@ -57,8 +58,8 @@ pub fn main() -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => return finish(Err(Failure::Usage(error.to_string())), false),
     }
-    let cli = Cli::parse();
-    if let Some(host) = &cli.host {
+    let cli = Cli::of_arguments();
+    if let Some(host) = &cli.common.host {
         return finish(Err(remote::run(host, cli.is_live())), false);
     }
     if let Command::Cluster { arguments } = &cli.command {
@@ -68,7 +69,7 @@ pub fn main() -> ExitCode {
         );
     }
     // What programs read is not paged.
-    let paged = !cli.no_pager
+    let paged = !cli.common.no_pager
         && !matches!(&cli.command, Command::Ledger(asked) if asked.is_document())
         && !matches!(
             cli.command,
@@ -76,7 +77,7 @@ pub fn main() -> ExitCode {
         );
     let outcome = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(run(&cli, &Roots::below(cli.root()), async || {
-            daemon::connect(cli.address.as_deref(), CALL_TIMEOUT).await
+            daemon::connect(cli.common.address.as_deref(), CALL_TIMEOUT).await
         })),
         Err(error) => Err(Failure::Other(format!("start: {error}"))),
     };
@@ -113,21 +114,27 @@ async fn run(
             None => evaluate::online(&client().await?, asked).await?,
         }),
         Command::Adopt { .. } => output_options.print(&adopt::gather(root, roots)?),
-        Command::Status => output_options.print(&status::Status::of(&client().await?.describe().await?)),
-        Command::List => {
+        Command::Status(selection) => {
+            output_options.print(&status::Status::selected(client().await?.describe().await?, selection)?)
+        }
+        Command::List(selection) => {
             let client = client().await?;
             // A pod may not ask for it, and has nothing there.
             let described = client.describe_running().await.unwrap_or_default();
-            output_options.print(&list::Instances::of(
-                client.instances().await?,
-                described.node.unadopted,
-            ))
+            let unadopted = if selection.is_all() {
+                described.node.unadopted
+            } else {
+                Arc::default()
+            };
+            let instances = selection.of_listed(client.instances().await?)?;
+            output_options.print(&list::Instances::of(instances, unadopted))
         }
-        Command::Show { vm, numa_maps } => {
-            output_options.print(&show::gather(&client().await?, roots, vm, *numa_maps).await?)
+        Command::Show { selection, numa_maps } => {
+            output_options.print(&show::gather(&client().await?, roots, selection, *numa_maps).await?)
         }
-        Command::Map { svg, html } => {
-            let map = map::gather(&client().await?.describe().await?, roots);
+        Command::Map { selection, svg, html } => {
+            let described = client().await?.describe().await?;
+            let map = map::gather(&described, roots).only(selection.among(&described)?.as_ref());
             match (svg, html) {
                 (Some(path), _) => map::write(map.svg(), path),
                 (None, Some(path)) => map::write(map.html(), path),
@@ -135,7 +142,7 @@ async fn run(
             }
         }
         Command::Explain { what } => {
-            explain_and_check::explain::run(&client().await?, roots, what.as_deref(), output_options).await
+            explain_and_check::explain::run(&client().await?, roots, root, what.as_deref(), output_options).await
         }
         Command::Metrics { textfile } => {
             metrics::run(&client().await?, roots, textfile.as_deref(), output_options).await
@@ -143,34 +150,32 @@ async fn run(
         Command::Describe => describe::run(&client().await?, output_options.form).await,
         Command::NodeTopology(asked) => node_topology::run(&client().await?, asked, output_options).await,
         Command::Report { seconds } => {
-            output_options.print(&report::gather(&client().await?, roots, root, *seconds).await?)
+            output_options.print(&report::gather(client().await, roots, root, *seconds).await)
         }
-        Command::Verify { vm, require } => {
-            output_options.print(&verify::gather(&client().await?, vm.as_deref(), *require).await?)
+        Command::Verify { selection, require } => {
+            output_options.print(&verify::gather(&client().await?, selection, *require).await?)
         }
         Command::Ledger(asked) => ledger::run(asked, client, roots, output_options).await,
-        Command::Quiet { vm } => output_options.print(&quiet::gather(&client().await?, roots, vm.as_deref()).await?),
+        Command::Quiet(selection) => output_options.print(&quiet::gather(&client().await?, roots, selection).await?),
         Command::Reconcile { dry_run: true } => output_options.print(&reconcile::preview(&client().await?).await?),
-        Command::Reconcile { dry_run: false } => {
-            output_options.print(&reconcile::Report(client().await?.reconcile(false).await?))
-        }
+        Command::Reconcile { dry_run: false } => output_options.print(&reconcile::gather(&client().await?).await?),
         Command::Rebind { vm, dry_run, deadline } => {
             output_options.print(&rebind::gather(&client().await?, root, vm.as_deref(), *deadline, *dry_run).await?)
         }
         Command::Deregister { vm } => output_options.print(&deregister::gather(&client().await?, vm).await?),
         Command::Reload => output_options.print(&reload::gather(&client().await?).await?),
-        Command::Top { batch, count, delay } => {
+        Command::Top {
+            selection,
+            batch,
+            count,
+            delay,
+        } => {
             let (count, delay) = (*count, *delay);
-            top::run(
-                &client().await?,
-                roots,
-                *batch,
-                top::Pace { count, delay },
-                output_options,
-            )
-            .await
+            let client = client().await?;
+            let source = top::Source::of(&client, roots, selection).await?;
+            top::run(&source, *batch, top::Pace { count, delay }, output_options).await
         }
-        Command::Monitor => monitor::run(&client().await?, output_options.form).await,
+        Command::Monitor(selection) => monitor::run(&client().await?, selection, output_options.form).await,
     }
 }
 
@@ -187,6 +192,12 @@ fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
         return ExitCode::SUCCESS;
     };
     // Standard error may be closed too.
-    let _ = writeln!(io::stderr(), "steliactl: {}", output::printable(&failure.to_string()));
+    let text = output::printable(&failure.to_string());
+    let text = if output::is_utf8() {
+        text
+    } else {
+        output::to_ascii(&text)
+    };
+    let _ = writeln!(io::stderr(), "steliactl: {text}");
     ExitCode::from(failure.exit_code())
 }

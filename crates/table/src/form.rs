@@ -3,7 +3,7 @@
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
-use crate::TextStyle;
+use crate::{TextStyle, to_ascii};
 
 /// In which form an answer is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +104,7 @@ impl OutputOptions {
     /// [`PrintError::Partial`] where the answer itself means failure.
     pub fn print<E: From<PrintError>>(self, answer: &impl Render) -> Result<String, E> {
         let printed = match self.form {
+            Form::Text | Form::Wide if self.style.ascii => to_ascii(&answer.text(self.style)),
             Form::Text | Form::Wide => answer.text(self.style),
             Form::Name => answer.names().iter().map(|name| format!("{name}\n")).collect(),
             form => form.write(answer).map_err(PrintError::from)?,

@@ -1,16 +1,24 @@
-//! Tables: columns are declared once, and on a terminal they are cut to its width and coloured by meaning.
+//! Tables: columns are declared once, and on a terminal they are laid out for its width and coloured by meaning: sentences are
+//! wrapped, names are shortened in the middle, and everything else is cut at its end.
 
 use std::fmt::Display;
 use std::io::IsTerminal;
 
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthStr;
 
+use crate::fit::{cut_with, shorten_with, wrap};
 use crate::printable;
+use crate::terminal::{coloured, is_utf8};
 
 /// Blanks between two columns.
 const COLUMN_GAP: usize = 2;
 /// A column is not cut below this width while another one can be cut.
 const MIN_COLUMN_WIDTH: usize = 8;
+/// The same for a column of names: less of both ends does not tell pods apart.
+const MIN_NAME_WIDTH: usize = 16;
+/// Sentences are wrapped to this width before any other column is cut, and to [`MIN_SENTENCE_WIDTH`] after that.
+const SENTENCE_WIDTH: usize = 24;
+const MIN_SENTENCE_WIDTH: usize = 16;
 
 /// How text is laid out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,9 +27,11 @@ pub struct TextStyle {
     pub legend: bool,
     /// Whether the columns of `-o wide` are shown.
     pub wide: bool,
-    /// Columns to which lines are cut; `None`: nothing is cut.
+    /// Columns within which lines are laid out; `None`: nothing is cut or wrapped.
     pub width: Option<usize>,
     pub coloured: bool,
+    /// Whether the locale has no characters but ASCII.
+    pub ascii: bool,
 }
 
 impl TextStyle {
@@ -33,7 +43,13 @@ impl TextStyle {
             wide,
             width: (is_terminal && !full).then(width),
             coloured: coloured(),
+            ascii: !is_utf8(),
         }
+    }
+
+    /// What stands for characters that are left out.
+    const fn ellipsis(self) -> &'static str {
+        if self.ascii { "..." } else { "…" }
     }
 }
 
@@ -55,11 +71,6 @@ pub fn width() -> usize {
         (size.ws_col > 0).then_some(usize::from(size.ws_col))
     };
     columns.filter(|columns| *columns > 0).or_else(terminal).unwrap_or(80)
-}
-
-/// Whether standard output is a terminal and NO_COLOR is not set (no-color.org).
-pub fn coloured() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && std::io::stdout().is_terminal()
 }
 
 /// What a text means, for its colour: that of systemd's programs.
@@ -98,12 +109,43 @@ impl Meaning {
     }
 }
 
+/// What happens to a text that is wider than its column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    Cut,
+    /// The middle is left out.
+    Shorten,
+    /// It continues on the next line.
+    Wrap,
+}
+
+impl Fit {
+    /// The width below which the column is not narrowed while another one can be.
+    const fn least(self) -> usize {
+        match self {
+            Self::Cut => MIN_COLUMN_WIDTH,
+            Self::Shorten => MIN_NAME_WIDTH,
+            Self::Wrap => MIN_SENTENCE_WIDTH,
+        }
+    }
+
+    fn lines(self, text: &str, width: usize, ellipsis: &str) -> Vec<String> {
+        match self {
+            Self::Cut => vec![cut_with(text, width, ellipsis)],
+            Self::Shorten => vec![shorten_with(text, width, ellipsis)],
+            Self::Wrap => wrap(text, width),
+        }
+    }
+}
+
 /// A column of a table with rows of type `T`.
 pub struct Column<T> {
     heading: &'static str,
     right: bool,
     wide: bool,
     yields: u8,
+    drops: u8,
+    fit: Fit,
     /// What stands for an empty value.
     empty: &'static str,
     cell: fn(&T) -> String,
@@ -117,6 +159,8 @@ pub const fn column<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<
         right: false,
         wide: false,
         yields: 0,
+        drops: 0,
+        fit: Fit::Cut,
         empty: "-",
         cell,
         meaning: |_| Meaning::Plain,
@@ -139,9 +183,28 @@ impl<T> Column<T> {
         Self { wide: true, ..self }
     }
 
+    /// A column of sentences: on a narrow terminal they are wrapped and lose nothing.
+    pub const fn wraps(self) -> Self {
+        Self { fit: Fit::Wrap, ..self }
+    }
+
+    /// A column of names whose ends tell them apart: on a narrow terminal their middle is left out.
+    pub const fn shortens(self) -> Self {
+        Self {
+            fit: Fit::Shorten,
+            ..self
+        }
+    }
+
     /// On a narrow terminal the columns with the highest rank are cut first, and those without one last.
     pub const fn yields(self, rank: u8) -> Self {
         Self { yields: rank, ..self }
+    }
+
+    /// On a narrow terminal the column is left out where sentences and names would become too narrow; the columns with the highest rank
+    /// are left out first.
+    pub const fn drops(self, rank: u8) -> Self {
+        Self { drops: rank, ..self }
     }
 
     pub const fn means(self, meaning: fn(&T) -> Meaning) -> Self {
@@ -166,7 +229,7 @@ pub fn table<'a, T: 'a>(
     style: impl Into<TextStyle>,
 ) -> String {
     let style: TextStyle = style.into();
-    let columns: Vec<&Column<T>> = columns.iter().filter(|column| style.wide || !column.wide).collect();
+    let mut columns: Vec<&Column<T>> = columns.iter().filter(|column| style.wide || !column.wide).collect();
     let cell = |column: &Column<T>, row| match (column.cell)(row) {
         text if text.is_empty() => Cell {
             text: column.empty.to_owned(),
@@ -184,80 +247,147 @@ pub fn table<'a, T: 'a>(
     let headings = style.legend.then(|| columns.iter().map(heading).collect());
     let rows = rows.into_iter();
     let rows = rows.map(|row| columns.iter().map(|column| cell(column, row)).collect());
-    let lines: Vec<Vec<Cell>> = headings.into_iter().chain(rows).collect();
+    let mut lines: Vec<Vec<Cell>> = headings.into_iter().chain(rows).collect();
 
-    let widest = |at: usize| lines.iter().map(|line| line[at].text.width()).max().unwrap_or(0);
-    let mut widths: Vec<usize> = (0..columns.len()).map(widest).collect();
+    let widest = |lines: &[Vec<Cell>], at: usize| lines.iter().map(|line| line[at].text.width()).max().unwrap_or(0);
+    let mut widths: Vec<usize> = (0..columns.len()).map(|at| widest(&lines, at)).collect();
     if let Some(width) = style.width {
-        let ranks: Vec<u8> = columns.iter().map(|column| column.yields).collect();
-        shrink(&mut widths, &ranks, width);
+        while let Some(at) = dropped(&columns, &widths, width) {
+            columns.remove(at);
+            widths.remove(at);
+            for line in &mut lines {
+                line.remove(at);
+            }
+        }
+        let below_headings = &lines[usize::from(style.legend)..];
+        let column = |(at, column): (usize, &&Column<T>)| Shrinking {
+            fit: column.fit,
+            yields: column.yields,
+            least_heading: widest(below_headings, at).max(longest_word(column.heading)),
+        };
+        let columns: Vec<Shrinking> = columns.iter().enumerate().map(column).collect();
+        shrink(&mut widths, &columns, width);
     }
-    let line = |cells: &Vec<Cell>| {
-        let mut line = String::new();
+    let mut text = String::new();
+    for (at, cells) in lines.iter().enumerate() {
+        let fits = columns.iter().map(|column| match at == 0 && style.legend {
+            // A heading of several words takes as many lines as it needs.
+            true => Fit::Wrap,
+            false => column.fit,
+        });
+        let texts = cells.iter().zip(fits).zip(&widths);
+        let texts: Vec<Vec<String>> = texts
+            .map(|((cell, fit), width)| match fit {
+                Fit::Wrap if longest_word(&cell.text) > *width && at == 0 && style.legend => {
+                    vec![cut_with(&cell.text, *width, style.ellipsis())]
+                }
+                fit => fit.lines(&cell.text, *width, style.ellipsis()),
+            })
+            .collect();
+        text += &row(cells, &texts, &columns, &widths, style);
+    }
+    text
+}
+
+/// The column to leave out next, so that no other one becomes narrower than is readable; `None` if they fit, or if none may be left out.
+fn dropped<T>(columns: &[&Column<T>], widths: &[usize], width: usize) -> Option<usize> {
+    let least = |(column, width): (&&Column<T>, &usize)| match column.fit {
+        Fit::Cut => MIN_COLUMN_WIDTH.min(*width),
+        Fit::Shorten | Fit::Wrap => SENTENCE_WIDTH.min(*width),
+    };
+    let needed: usize = columns.iter().zip(widths).map(least).sum();
+    if needed + COLUMN_GAP * columns.len().saturating_sub(1) <= width {
+        return None;
+    }
+    let candidates = (0..columns.len()).filter(|at| columns[*at].drops > 0);
+    candidates.max_by_key(|at| columns[*at].drops)
+}
+
+fn longest_word(text: &str) -> usize {
+    text.split(' ').map(UnicodeWidthStr::width).max().unwrap_or(0)
+}
+
+/// A row, on as many lines as its longest sentence has.
+fn row<T>(cells: &[Cell], texts: &[Vec<String>], columns: &[&Column<T>], widths: &[usize], style: TextStyle) -> String {
+    let height = texts.iter().map(Vec::len).max().unwrap_or(0);
+    let mut row = String::new();
+    for at in 0..height {
         let mut pending = 0;
-        for ((cell, column), width) in cells.iter().zip(&columns).zip(&widths) {
-            let text = cut(&cell.text, *width);
-            let blanks = width - text.width();
+        for (((cell, lines), column), width) in cells.iter().zip(texts).zip(columns).zip(widths) {
+            let text = lines.get(at).map_or("", String::as_str);
+            let blanks = width.saturating_sub(text.width());
             let (before, after) = if column.right { (blanks, 0) } else { (0, blanks) };
             // Nothing stands behind the last text.
             if !text.is_empty() {
-                line.extend(std::iter::repeat_n(' ', pending + before));
-                line += &cell.meaning.paint(&text, style);
+                row.extend(std::iter::repeat_n(' ', pending + before));
+                row += &cell.meaning.paint(text, style);
                 pending = 0;
             } else {
                 pending += before;
             }
             pending += after + COLUMN_GAP;
         }
-        line + "\n"
-    };
-    lines.iter().map(line).collect()
+        row.push('\n');
+    }
+    row
 }
 
-/// Takes from the columns what does not fit into `width`: from those of the highest rank first, of these always from the
-/// widest one.
-fn shrink(widths: &mut [usize], ranks: &[u8], width: usize) {
+/// What narrowing a column needs to know of it.
+struct Shrinking {
+    fit: Fit,
+    yields: u8,
+    /// The width to which only its heading becomes narrower.
+    least_heading: usize,
+}
+
+/// Takes from the columns what does not fit into `width`, in rounds, in each always from the widest one: from headings, which only take
+/// more lines; from sentences, for the same reason; from the columns of the highest rank; from sentences again; and from the columns
+/// without a rank.
+fn shrink(widths: &mut [usize], columns: &[Shrinking], width: usize) {
     let gaps = COLUMN_GAP * widths.len().saturating_sub(1);
     let mut over = (widths.iter().sum::<usize>() + gaps).saturating_sub(width);
-    // The last round is for a terminal so narrow that every column has to give more.
-    let rounds = (0..=ranks.iter().copied().max().unwrap_or(0)).rev();
-    let rounds = rounds.map(|rank| (Some(rank), MIN_COLUMN_WIDTH)).chain([(None, 1)]);
-    for (rank, least) in rounds {
+    let mut narrow = |of: &dyn Fn(&Shrinking) -> bool, least: &dyn Fn(&Shrinking) -> usize| {
         while over > 0 {
-            let candidates = (0..widths.len()).filter(|at| rank.is_none_or(|rank| ranks[*at] == rank));
-            let widest = candidates.filter(|at| widths[*at] > least).max_by_key(|at| widths[*at]);
+            let candidates = (0..widths.len()).filter(|at| of(&columns[*at]));
+            let widest = candidates
+                .filter(|at| widths[*at] > least(&columns[*at]))
+                .max_by_key(|at| widths[*at]);
             let Some(widest) = widest else { break };
             widths[widest] -= 1;
             over -= 1;
         }
+    };
+    let wraps = |one: &Shrinking| one.fit == Fit::Wrap;
+    let by_fit = |one: &Shrinking| one.fit.least();
+    narrow(&|_| true, &|one| one.least_heading);
+    narrow(&wraps, &|_| SENTENCE_WIDTH);
+    for rank in (1..=columns.iter().map(|one| one.yields).max().unwrap_or(0)).rev() {
+        narrow(&|one| !wraps(one) && one.yields == rank, &by_fit);
     }
+    narrow(&wraps, &by_fit);
+    narrow(&|one| !wraps(one) && one.yields == 0, &by_fit);
+    // The last rounds are for a terminal so narrow that every column has to give more, sentences last.
+    narrow(&|one| !wraps(one), &|_| MIN_COLUMN_WIDTH);
+    narrow(&|_| true, &|_| MIN_COLUMN_WIDTH);
+    narrow(&|one| !wraps(one), &|_| MIN_COLUMN_WIDTH / 2);
+    narrow(&|_| true, &|_| 1);
 }
 
-/// At most `width` columns of the text, the last of which is an ellipsis where something is missing.
-pub fn cut(text: &str, width: usize) -> String {
-    if text.width() <= width {
-        return text.to_owned();
-    }
-    let mut left = width.saturating_sub(1);
-    let fits = |char: &char| match char.width().unwrap_or(0) {
-        wide if wide <= left => {
-            left -= wide;
-            true
-        }
-        _ => false,
-    };
-    let mut cut: String = text.chars().take_while(fits).collect();
-    if width > 0 {
-        cut.push('…');
-    }
-    cut
+/// The paragraph on lines of the style's width, each with a newline.
+pub fn paragraph(text: &str, style: impl Into<TextStyle>) -> String {
+    let style: TextStyle = style.into();
+    let lines = text.lines().flat_map(|line| match style.width {
+        Some(width) => wrap(line, width),
+        None => vec![line.to_owned()],
+    });
+    lines.map(|line| line + "\n").collect()
 }
 
 /// `Name: value`, one per line.
 pub fn properties<N: Display>(rows: impl IntoIterator<Item = (N, String)>, style: impl Into<TextStyle>) -> String {
     let columns = [
         column("", |(name, _): &(String, String)| name.clone()),
-        column("", |(_, value): &(String, String)| value.clone()).yields(1),
+        column("", |(_, value): &(String, String)| value.clone()).wraps(),
     ];
     let rows = rows.into_iter();
     let rows: Vec<(String, String)> = rows.map(|(name, value)| (format!("{name}:"), value)).collect();
@@ -271,6 +401,7 @@ pub fn properties<N: Display>(rows: impl IntoIterator<Item = (N, String)>, style
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fit::shorten;
 
     type Row = [&'static str; 3];
 
@@ -335,9 +466,137 @@ mod tests {
     }
 
     #[test]
+    fn columns_are_left_out_before_sentences_and_names_become_too_narrow() {
+        let columns = [
+            column("POD", |[pod, ..]: &Row| (*pod).to_owned()).shortens(),
+            column("A/S", |_| "1".to_owned()).drops(1),
+            column("INTERRUPTS/S", |_| "22.5".to_owned()).drops(2),
+            column("WHY", |[.., why]: &Row| (*why).to_owned()).wraps(),
+        ];
+        let headings = |width| {
+            let text = table(&columns, &ROWS, at(width));
+            text.lines()
+                .next()
+                .unwrap_or_default()
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        // 15 for the pod, 24 for the sentence, and 8 at least for the wide number.
+        assert_eq!(headings(56), "POD A/S INTERRUPTS/S WHY");
+        assert_eq!(headings(55), "POD A/S WHY");
+        assert_eq!(headings(46), "POD A/S WHY");
+        assert_eq!(headings(45), "POD WHY");
+        assert_eq!(headings(10), "POD WHY", "these two are never left out");
+        assert_eq!(
+            table(&columns, &ROWS, true).lines().next(),
+            Some("POD              A/S  INTERRUPTS/S  WHY"),
+            "a pipe gets every column"
+        );
+    }
+
+    #[test]
+    fn a_heading_of_several_words_is_wrapped_before_a_name_is_shortened() {
+        let columns = [
+            column("POD", |[pod, ..]: &Row| (*pod).to_owned()).yields(1).shortens(),
+            column("SINCE ISOLATED", |_: &Row| "7".to_owned()).right(),
+            column("THREADS LEFT", |_: &Row| "0".to_owned()).right(),
+        ];
+        let rows = [["shop/virt-launcher-vm-002", "", ""]];
+        assert_eq!(
+            table(&columns, &rows, at(44)),
+            "POD                           SINCE  THREADS\n\
+             \x20                          ISOLATED     LEFT\n\
+             shop/virt-launcher-vm-002         7        0\n"
+        );
+        assert!(
+            table(&columns, &rows, at(60)).starts_with("POD                        SINCE ISOLATED  THREADS LEFT\n")
+        );
+        assert!(table(&columns, &rows, at(30)).contains("shop/"));
+    }
+
+    #[test]
+    fn an_ellipsis_is_three_dots_where_the_locale_is_ascii() {
+        let style = TextStyle { ascii: true, ..at(40) };
+        let text = table(&COLUMNS, &ROWS[..1], style);
+        assert!(text.is_ascii(), "{text}");
+        let text = table(&COLUMNS, &ROWS, style);
+        assert!(text.contains("...") && !text.contains('…'), "{text}");
+        for width in 9..60 {
+            for line in table(
+                &COLUMNS,
+                &ROWS,
+                TextStyle {
+                    ascii: true,
+                    ..at(width)
+                },
+            )
+            .lines()
+            {
+                assert!(line.width() <= width, "{width}: {line}");
+            }
+        }
+    }
+
+    const WRAPPED: [Column<Row>; 3] = [
+        column("POD", |[pod, ..]: &Row| (*pod).to_owned()).yields(1).shortens(),
+        column("STATE", |[_, state, _]: &Row| (*state).to_owned()),
+        column("WHY", |[.., why]: &Row| (*why).to_owned()).wraps(),
+    ];
+
+    #[test]
+    fn sentences_are_wrapped_before_a_name_is_shortened_and_lose_nothing() {
+        assert_eq!(
+            table(&WRAPPED, &ROWS, at(60)),
+            "POD              STATE     WHY\n\
+             team-a/web       isolated  -\n\
+             team-b/数据库-0  floating  QEMU has not attached its vCPUs\n\
+             \x20                          for 10 s\n"
+        );
+        let long = [["team-b/virt-launcher-database-0-x7k2p", "floating", ROWS[1][2]]];
+        assert_eq!(
+            table(&WRAPPED, &long, at(54)),
+            "POD                 STATE     WHY\n\
+             team-b/vi…-0-x7k2p  floating  QEMU has not attached\n\
+             \x20                             its vCPUs for 10 s\n"
+        );
+        // Whatever the width, every word is there as long as the longest one fits.
+        for width in 45..120 {
+            let text = table(&WRAPPED, &ROWS, at(width));
+            for word in ROWS[1][2].split(' ') {
+                assert!(text.contains(word), "{width}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_wider_than_a_line_is_broken() {
+        assert_eq!(wrap("write /sys/fs/cgroup", 8), ["write", "/sys/fs/", "cgroup"]);
+        assert_eq!(wrap("", 8), [""]);
+        assert_eq!(wrap("数据库", 4), ["数据", "库"]);
+    }
+
+    #[test]
+    fn a_name_keeps_both_ends() {
+        assert_eq!(shorten("team-a/web", 10), "team-a/web");
+        assert_eq!(shorten("node-0371.eu-west-1.example", 16), "node-0371.eu-we…");
+        assert_eq!(
+            shorten("kubevirt/virt-launcher-database-0-x7k2p", 16),
+            "kubevirt…0-x7k2p"
+        );
+        assert_eq!(
+            [0, 1, 2, 3].map(|width| shorten("abcdef", width)),
+            ["", "…", "a…", "a…f"]
+        );
+    }
+
+    #[test]
     fn no_line_is_longer_than_the_terminal() {
         for width in 9..120 {
             for line in table(&COLUMNS, &ROWS, at(width)).lines() {
+                assert!(line.width() <= width, "{width}: {line}");
+            }
+            for line in table(&WRAPPED, &ROWS, at(width)).lines() {
                 assert!(line.width() <= width, "{width}: {line}");
             }
             for line in properties([("Degraded", ROWS[1][2].to_owned())], at(width)).lines() {

@@ -3,6 +3,8 @@
 //! | module | what is there |
 //! |---|---|
 //! | `layout` | tables: [`Column`], [`table`], [`properties`] |
+//! | `fit` | texts wrapped, cut or shortened to a width |
+//! | `terminal` | whether the terminal has colours and UTF-8 |
 //! | `form` | table, JSON or YAML: [`Form`], and what every answer can do: [`Render`] |
 //! | `examples` | the examples in the help of each command |
 //! | `completion` | the completion script of a shell |
@@ -10,15 +12,19 @@
 
 mod completion;
 mod examples;
+mod fit;
 mod form;
 mod layout;
+mod terminal;
 #[cfg(feature = "testing")]
 pub mod testing;
 
 pub use completion::completion_script;
 pub use examples::{examples_of, with_examples};
+pub use fit::{cut, shorten, wrap};
 pub use form::{Form, OutputOptions, PrintError, Render, WriteError};
-pub use layout::{Column, Meaning, TextStyle, coloured, column, cut, properties, table, width};
+pub use layout::{Column, Meaning, TextStyle, column, paragraph, properties, table, width};
+pub use terminal::{coloured, is_utf8, to_ascii};
 
 /// `text` with every control character replaced, so that a name cannot control a terminal.
 pub fn printable(text: &str) -> String {

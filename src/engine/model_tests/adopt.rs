@@ -2,7 +2,7 @@
 
 use stelia_kubelet::PodName;
 use stelia_model as model;
-use stelia_settings::{AdoptPlacement, AdoptRule, AdoptTree, ReadyMade};
+use stelia_settings::{AdoptPlacement, AdoptRule, ReadyMade, TreeChoice};
 
 use super::crash::killed;
 use super::*;
@@ -171,7 +171,7 @@ async fn a_vm_that_ends_gives_its_cpus_back_and_the_next_one_in_the_container_is
 #[tokio::test]
 async fn what_is_refused_is_shown_by_its_reason_and_adopted_once_that_is_gone() {
     let in_place = AdoptRule {
-        tree: AdoptTree::InPlace,
+        tree: TreeChoice::InPlace,
         ..rule()
     };
     let mut node = Node::adopting(vec![in_place]).await;

@@ -147,13 +147,13 @@ async fn a_resize_in_place_moves_the_partition_and_the_lists_above() {
 async fn scopes_and_instances_in_place_live_side_by_side() {
     let mut node = Node::new();
     let (in_slice, _) = node.isolated(1, "2-3").await;
-    node.settings.policies.tree = TreeHome::InPlace;
+    node.settings.policies.tree = TreeChoice::Auto;
     node.restart().await;
     let (in_place, _) = node.vm_by(Runtime::Runc, 2, "4-5").await;
     node.check().await;
     assert!(node.model.exists(&scope(&in_slice)) && !node.model.exists(&scope(&in_place)));
     // Each stays where it is.
-    node.settings.policies.tree = TreeHome::Slice;
+    node.settings.policies.tree = TreeChoice::Slice;
     node.restart().await;
     node.check().await;
     assert_eq!([&in_slice, &in_place].map(|pod| node.phase(pod)), [Some("isolated"); 2]);

@@ -1,7 +1,7 @@
 //! KubeVirt's `isolateEmulatorThread` beside adoption: the CPU that it costs is float's, and virt-handler's own work changes
 //! nothing. Its steps are those of `configureHousekeepingCgroup` in KubeVirt's `pkg/virt-handler`.
 
-use stelia_settings::{AdoptPartition, AdoptRule, AdoptTree, Isolation, Pattern, ReadyMade};
+use stelia_settings::{AdoptPartition, AdoptRule, Isolation, Pattern, ReadyMade, TreeChoice};
 
 use super::adopt::rule;
 use super::*;
@@ -70,7 +70,7 @@ async fn the_cpu_of_isolate_emulator_thread_is_floats_whether_virt_handler_comes
 #[tokio::test]
 async fn in_a_scope_a_vm_that_is_pinned_by_others_floats_on_its_spare_cpus_too() {
     let in_slice = AdoptRule {
-        tree: AdoptTree::Slice,
+        tree: TreeChoice::Slice,
         ..rule()
     };
     let mut node = Node::adopting(vec![in_slice]).await;

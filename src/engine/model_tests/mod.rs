@@ -45,7 +45,7 @@ use stelia_model::ContainedReason;
 use stelia_node::cgroup::{CgroupPath, Cgroups, File, Limits};
 use stelia_node::proc::Procs;
 use stelia_record::{Phase, Vcpu};
-use stelia_settings::{FloatPolicy, Isolation, Partition, Policies, Settings, TreeHome};
+use stelia_settings::{FloatPolicy, Isolation, Partition, Policies, Settings, TreeChoice, TreeHome};
 use stelia_testnode::kubelet::Checkpoint;
 use stelia_testnode::{Kernel, Model, Pod, Qemu, Runtime, topology};
 use tokio::task::JoinHandle;
@@ -145,7 +145,7 @@ impl Node {
     /// A daemon that makes the cgroups of instances in their containers.
     async fn in_place() -> Self {
         let mut node = Self::new();
-        node.settings.policies.tree = TreeHome::InPlace;
+        node.settings.policies.tree = TreeChoice::InPlace;
         node.restart().await;
         node
     }

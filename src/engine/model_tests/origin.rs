@@ -1,13 +1,13 @@
 //! What stays in the container's own cgroup of an instance in stelia.slice.
 
-use stelia_settings::{AdoptRule, AdoptTree};
+use stelia_settings::{AdoptRule, TreeChoice};
 
 use super::adopt::rule;
 use super::*;
 
 fn in_slice() -> AdoptRule {
     AdoptRule {
-        tree: AdoptTree::Slice,
+        tree: TreeChoice::Slice,
         ..rule()
     }
 }

@@ -360,7 +360,7 @@ async fn a_pod_without_room_for_a_record_is_refused_by_name_and_the_room_of_dead
 
 #[tokio::test]
 async fn a_vcpu_that_somebody_moved_to_the_host_is_not_moved_back_and_that_is_said() {
-    for tree in [TreeHome::Slice, TreeHome::InPlace] {
+    for tree in [TreeChoice::Slice, TreeChoice::InPlace] {
         let mut node = Node::new();
         node.settings.policies.tree = tree;
         node.restart().await;

@@ -1,6 +1,6 @@
 //! A partition that the kernel refused, and what becomes of it once the cause is gone.
 
-use stelia_settings::{AdoptRule, AdoptTree};
+use stelia_settings::{AdoptRule, TreeChoice};
 
 use super::adopt::rule;
 use super::*;
@@ -77,7 +77,7 @@ async fn one_that_was_refused_under_a_former_daemon_is_isolated_by_an_audit_too(
 }
 
 /// Nobody attaches the vCPUs of such a VM a second time.
-async fn an_adopted_vm_that_was_refused_under_a_former_daemon_is_isolated_by_an_audit(tree: AdoptTree) {
+async fn an_adopted_vm_that_was_refused_under_a_former_daemon_is_isolated_by_an_audit(tree: TreeChoice) {
     let rule = AdoptRule { tree, ..rule() };
     let mut node = Node::adopting(vec![rule]).await;
     node.claim_elsewhere("2");
@@ -100,12 +100,12 @@ async fn an_adopted_vm_that_was_refused_under_a_former_daemon_is_isolated_by_an_
 
 #[tokio::test]
 async fn an_adopted_vm_in_a_scope_is_isolated_after_a_restart() {
-    an_adopted_vm_that_was_refused_under_a_former_daemon_is_isolated_by_an_audit(AdoptTree::Slice).await;
+    an_adopted_vm_that_was_refused_under_a_former_daemon_is_isolated_by_an_audit(TreeChoice::Slice).await;
 }
 
 #[tokio::test]
 async fn an_adopted_vm_in_place_is_isolated_after_a_restart() {
-    an_adopted_vm_that_was_refused_under_a_former_daemon_is_isolated_by_an_audit(AdoptTree::InPlace).await;
+    an_adopted_vm_that_was_refused_under_a_former_daemon_is_isolated_by_an_audit(TreeChoice::InPlace).await;
 }
 
 #[tokio::test]

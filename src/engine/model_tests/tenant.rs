@@ -185,6 +185,7 @@ impl PodConnection {
             "DriftRepaired",
             "LedgerKey",
             "SharedCPUs",
+            "Version",
             "VmCapacity",
         ] {
             self.ask(MANAGER_PATH, PROPERTIES, "Get", &(MANAGER, name)).await;

@@ -143,6 +143,21 @@ fn a_vm_whose_vcpus_are_not_handed_over_floats_too_long_and_that_is_an_event_onc
 }
 
 #[test]
+fn the_instances_that_float_too_long_are_counted_whether_their_names_are_known_or_not() {
+    let nameless = model::Instance {
+        pod_name: None,
+        ..floating(3)
+    };
+    let young = model::Instance {
+        registered_us: THEN + 100 * SECOND,
+        ..floating(4)
+    };
+    let all = instances([isolated(1), floating(2), nameless, young]);
+    assert_eq!(floating_too_long(&all, THEN + 119 * SECOND), 0);
+    assert_eq!(floating_too_long(&all, THEN + 121 * SECOND), 2);
+}
+
+#[test]
 fn a_class_without_cpus_of_its_own_never_floats_too_long() {
     let allocation = r#"{"qos":"LS","cpus":0,"bind":"FullPCPUs","required":false,"exclusive":"None","strategy":"MostAllocated",
         "alignment":"None","limit_milli":0,"numa_node":0,"exclusivity":"not-asked","explanation":[]}"#;

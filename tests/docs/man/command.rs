@@ -40,8 +40,8 @@ pub fn page(mut command: Command, header: &Header, also: &[&str]) -> String {
             options(sub, false)
         )
         .unwrap();
-        if let Some(text) = sub.get_after_help() {
-            page.push_str(&paragraphs(&text.to_string(), false));
+        if let Some(text) = after_help(sub) {
+            page.push_str(&paragraphs(&text, false));
         }
     }
     for section in sections {
@@ -100,8 +100,8 @@ pub fn grouped(command: &Command, groups: &[Group<'_>]) -> String {
                 writeln!(page, ".PP\n\\fB{} {}\\fR", escaped(name), escaped(&below)).unwrap();
                 write!(page, ".RS 4\n{}{}.RE\n", paragraphs(&about, true), options(leaf, false)).unwrap();
             }
-            if let Some(text) = sub.get_after_help() {
-                page.push_str(&paragraphs(&text.to_string(), false));
+            if let Some(text) = after_help(sub) {
+                page.push_str(&paragraphs(&text, false));
             }
             page.push_str(".RE\n");
         }
@@ -137,6 +137,13 @@ fn leaves<'a>(command: &'a Command, above: &str) -> Vec<(String, &'a Command)> {
             }
         })
         .collect()
+}
+
+/// The end of a command's help without the reference to the program's own, which is another section of the page.
+fn after_help(command: &Command) -> Option<String> {
+    let text = command.get_after_help()?.to_string();
+    let paragraphs = text.split("\n\n").filter(|paragraph| !paragraph.ends_with(" --help"));
+    Some(paragraphs.collect::<Vec<_>>().join("\n\n"))
 }
 
 /// Options and arguments; those that hold everywhere only where `global`.

@@ -142,6 +142,24 @@ pub fn changing_properties() -> Vec<String> {
     changing.map(|member| member.name).collect()
 }
 
+/// One interface: the first of these members, and what belongs to it.
+fn section(members: &[Member]) -> String {
+    let of = |kind: &'static str| members.iter().filter(move |member| member.kind == kind);
+    let interface = of("interface").next().unwrap();
+    let name = interface.name.rsplit('.').next().unwrap().to_uppercase();
+    let (text, _) = described(interface);
+    let mut page = String::new();
+    write!(page, ".SH THE {name} INTERFACE\n\\fB{}\\fR.\n", interface.name).unwrap();
+    page.push_str(&flowing(&text));
+    of("method").for_each(|method| page.push_str(&member(method)));
+    if of("property").next().is_some() {
+        page.push_str(".SS Properties\nAll properties are read\\-only. PropertiesChanged is sent for every change of a property that is not constant.\n");
+    }
+    of("property").for_each(|property| page.push_str(&member(property)));
+    of("signal").for_each(|signal| page.push_str(&member(signal)));
+    page
+}
+
 pub fn page() -> String {
     let header = Header {
         title: "IO.STELIA.ISOLATION1",
@@ -155,18 +173,9 @@ pub fn page() -> String {
     page.push_str("The interfaces are installed in /usr/share/dbus\\-1/interfaces.\n");
     for xml in FILES {
         let members = members(xml);
-        let of = |kind: &'static str| members.iter().filter(move |member| member.kind == kind);
-        let interface = of("interface").next().unwrap();
-        let name = interface.name.rsplit('.').next().unwrap().to_uppercase();
-        let (text, _) = described(interface);
-        write!(page, ".SH THE {name} INTERFACE\n\\fB{}\\fR.\n", interface.name).unwrap();
-        page.push_str(&flowing(&text));
-        of("method").for_each(|method| page.push_str(&member(method)));
-        if of("property").next().is_some() {
-            page.push_str(".SS Properties\nAll properties are read\\-only. PropertiesChanged is sent for every change of a property that is not constant.\n");
+        for members in members.chunk_by(|_, next| next.kind != "interface") {
+            page.push_str(&section(members));
         }
-        of("property").for_each(|property| page.push_str(&member(property)));
-        of("signal").for_each(|signal| page.push_str(&member(signal)));
     }
     page.push_str(
         ".SH ERRORS\nAll names begin with io.stelia.Isolation1.Error. The text is complete by itself, because busctl prints nothing else.\n",
@@ -189,7 +198,7 @@ fn every_member_of_the_contract_is_found() {
     let of = |kind: &str| manager.iter().filter(|member| member.kind == kind).count();
     assert_eq!(
         (of("interface"), of("method"), of("signal")),
-        (1, FILES[0].matches("<method ").count(), 3)
+        (2, FILES[0].matches("<method ").count(), 5)
     );
     let register = manager.iter().find(|member| member.name == "RegisterInstance").unwrap();
     assert_eq!(register.args.len(), 5);

@@ -1,14 +1,39 @@
-//! What `--help` and stelia-cluster(1) say beside the options: examples of each command.
+//! What `--help` and stelia-cluster(1) say beside the options: examples of each command, and where the options of all are.
+
+use clap::{Arg, Command, CommandFactory};
+
+use super::Cli;
+
+/// In the help of each command, which does not list them.
+const GLOBAL_OPTIONS: &str = "Options of every command (--from, -o and others): see stelia-cluster --help";
+
+/// The command line as it is parsed: options of every command are in the help of the program alone.
+pub(crate) fn command() -> Command {
+    let mut command = Cli::command();
+    // Options reach the commands when they are built.
+    command.build();
+    command.mut_subcommands(|command| {
+        let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let hide = |arg: Arg| match arg.is_global_set() {
+            true => arg.hide(true),
+            false => arg,
+        };
+        match examples.is_empty() {
+            true => command.mut_args(hide),
+            false => command
+                .mut_args(hide)
+                .after_help(format!("{GLOBAL_OPTIONS}\n\n{examples}")),
+        }
+    })
+}
 
 /// The examples of each command.
 pub(super) const EXAMPLES: &str = include_str!("examples.txt");
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
     use stelia_table::examples_of;
 
-    use super::super::Cli;
     use super::*;
 
     /// The words of an example, without what is the shell's.
@@ -49,6 +74,39 @@ mod tests {
                 .to_string();
             let (_, last) = examples_of(EXAMPLES, sub.get_name()).pop().unwrap();
             assert!(help.trim_end().ends_with(last), "{help}");
+        }
+    }
+
+    #[test]
+    fn no_line_of_help_is_wider_than_a_terminal_and_options_of_all_are_there_once() {
+        let mut command = command().term_width(80);
+        let all = command.clone().render_long_help().to_string();
+        assert!(all.contains("--kubeconfig"), "{all}");
+        let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
+        for name in names.iter().filter(|name| *name != "help") {
+            let sub = command.find_subcommand_mut(name).unwrap();
+            *sub = sub.clone().term_width(80);
+            for help in [sub.render_long_help().to_string(), sub.render_help().to_string()] {
+                let wide = help.lines().find(|line| line.chars().count() > 80);
+                assert_eq!(wide, None, "{name}");
+                assert!(
+                    help.contains("stelia-cluster --help") && !help.contains("--kubeconfig <"),
+                    "{help}"
+                );
+                // An example can be copied only from one line.
+                for (_, line) in examples_of(EXAMPLES, name) {
+                    assert!(help.contains(&format!("  {line}\n")), "{line}: {help}");
+                }
+            }
+        }
+        assert!(all.lines().all(|line| line.chars().count() <= 80), "{all}");
+    }
+
+    #[test]
+    fn options_of_every_command_are_accepted_after_the_command() {
+        for words in [["nodes", "--from", "x"], ["--from", "x", "nodes"]] {
+            let words = std::iter::once("stelia-cluster").chain(words);
+            assert!(command().try_get_matches_from(words).is_ok());
         }
     }
 }

@@ -1,16 +1,17 @@
 //! The command line of `stelia-cluster`.
 
 pub mod help;
+pub(crate) mod hints;
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueHint};
 use kube::core::Selector;
 use stelia_allocator::AllocationRequest;
 use stelia_table::{Form, OutputOptions, TextStyle, with_examples};
 
-use crate::selector;
+use crate::{health, ledger, selector, vms};
 
 const AFTER_HELP: &str = "\
 Objects are listed from the API server, to which nothing is written, or read
@@ -19,16 +20,17 @@ from files with the output of kubectl:
   kubectl get nodes,pods,noderesourcetopologies -A -o json > cluster.json
   stelia-cluster nodes --from cluster.json
 
-nodes and map need the right to list Nodes and NodeResourceTopologies; why,
-plan and rebalance also need to list Pods.
+nodes, map and health need the right to list Nodes and NodeResourceTopologies;
+vms, why, plan and rebalance also need to list Pods.
 
 Exit codes:
   0  success; why, plan: a node has room; rebalance: a node has room, or would
-     have room after the moves
+     have room after the moves; health: no node needs attention
   1  the API server or a file cannot be read; why, plan: no node has room;
-     rebalance: no node has room, and no moves were found that make room
+     rebalance: no node has room, and no moves were found that make room;
+     health: a node needs attention; ledger: a ring cannot be counted
   2  wrong usage
-  3  no such pod
+  3  no such pod, VM or node; no node has the labels of -l
 
 Standard output has data only; messages go to standard error, with one line for
 each object that could not be read. NO_COLOR turns colours off.";
@@ -36,7 +38,7 @@ each object that could not be read. NO_COLOR turns colours off.";
 /// Above the options that every command has, in the help of each.
 const GLOBAL_OPTIONS_HEADING: &str = "Options of every command";
 
-/// See which CPUs a cluster's nodes have free, why a pod waits, and how many more fit.
+/// See how a cluster's nodes and VMs are, which CPUs are free, why a pod waits, and how many more fit.
 #[derive(Debug, Parser)]
 #[command(name = "stelia-cluster", version, after_help = AFTER_HELP, mut_subcommands(|command| with_examples(command, help::EXAMPLES)))]
 pub struct Cli {
@@ -56,11 +58,11 @@ pub struct Cli {
                                        ("off", "Text", Form::Text)]),
           default_value = "off", default_missing_value = "pretty", hide_default_value = true, hide_possible_values = true)]
     pub json: Form,
-    /// Output format: table, wide (more columns), json, yaml or name (one node per line)
+    /// Output format: table, wide (more columns), json, yaml or name (one name per line)
     #[arg(short, long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "FORMAT",
           value_parser = Form::parser([("table", "Text", Form::Text), ("wide", "Text with more columns", Form::Wide),
                                        ("json", "JSON", Form::Json), ("yaml", "YAML", Form::Yaml),
-                                       ("name", "One node per line", Form::Name)]), hide_possible_values = true)]
+                                       ("name", "One name per line", Form::Name)]), hide_possible_values = true)]
     pub output: Option<Form>,
     /// Do not truncate output to the terminal's width
     #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING)]
@@ -107,6 +109,52 @@ pub enum Command {
         /// Maximum number of lines
         #[arg(long, value_name = "N", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=100_000))]
         rows: u32,
+        #[command(flatten)]
+        chosen: BySelector,
+    },
+    /// List the cluster's VMs: node, state, since when, and why
+    ///
+    /// The state is what the publisher of the VM's node wrote into the pod's condition stelia.io/isolated, which it does for all VMs with
+    /// --pod-conditions=all. A pod without it is listed as unknown if it requests a VM, or if its node publishes that it has exclusive
+    /// CPUs. VMs that need attention come first.
+    Vms {
+        /// Show only these VMs, given as namespace/name or name, in which * and ? may stand for characters, or as a UID or its first
+        /// characters (at least 8). Default: all
+        #[arg(value_name = "VM", value_parser = vms::Pattern::parse)]
+        patterns: Vec<vms::Pattern>,
+        /// Show only VMs of this namespace
+        #[arg(short, long, value_name = "NAMESPACE")]
+        namespace: Option<String>,
+        /// Show only VMs in these states, separated by commas
+        #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = words(vms::VmState::NAMES, vms::VmState::parse))]
+        states: Vec<vms::VmState>,
+        /// Show only VMs on this node. May be repeated
+        #[arg(long = "node", value_name = "NODE")]
+        nodes: Vec<String>,
+        /// Show VMs of all namespaces. This is the default
+        #[arg(short = 'A', long, conflicts_with = "namespace")]
+        all_namespaces: bool,
+        /// Order of the lines
+        #[arg(long, value_name = "ORDER", default_value = "trouble", value_parser = vm_orders())]
+        sort: vms::VmOrder,
+        #[command(flatten)]
+        chosen: BySelector,
+    },
+    /// Show what is wrong on which nodes, and which versions run
+    ///
+    /// Counts the nodes by health and by steliad's version, and the VMs by state, and lists the nodes that need attention (all with
+    /// -o wide), from what the nodes publish. The exit code is 1 if a node is away, unpublished, unreadable, not-ready, degraded or
+    /// floating (VMs are not isolated for more than 120 s), or if no node is meant to run steliad.
+    Health {
+        /// Consider only these nodes. Default: all
+        #[arg(value_name = "NODE")]
+        names: Vec<String>,
+        /// List only nodes with this health, separated by commas. The sums are of all nodes
+        #[arg(long = "state", value_name = "HEALTH", value_delimiter = ',', value_parser = words(health::NodeState::NAMES, health::NodeState::parse))]
+        states: Vec<health::NodeState>,
+        /// Order of the lines
+        #[arg(long, value_name = "ORDER", default_value = "trouble", value_parser = node_orders())]
+        sort: health::NodeOrder,
         #[command(flatten)]
         chosen: BySelector,
     },
@@ -168,6 +216,28 @@ pub enum Command {
         #[command(flatten)]
         asked: PodOptions,
     },
+    /// Merge copied ledgers of several nodes into one account of a VM
+    ///
+    /// Adds up the accounts of all pods that are the VM, on all nodes: after a restart or a live migration it is another pod. Prints what
+    /// is missing: rings that were changed, that end too early or of which older entries were removed, times without readings, and days
+    /// on which no ring has the VM. A ring with a fault is not counted. Copies of one ring are added where their times differ. Needs no
+    /// cluster.
+    Ledger {
+        /// The copied ring of a node (/var/lib/stelia/ledger), or a folder with one folder for each node. NODE is the folder's name if it
+        /// is not given
+        #[arg(value_name = "[NODE=]DIR", required = true)]
+        directories: Vec<String>,
+        /// The VM's pods, given as namespace/name or name, in which * and ? may stand for characters, or as a UID. A name without namespace
+        /// must not be in several. May be repeated
+        #[arg(long = "vm", value_name = "VM", required = true, value_parser = vms::Pattern::parse)]
+        vms: Vec<vms::Pattern>,
+        /// Only this month (UTC), such as 2026-10. Default: everything
+        #[arg(long, value_name = "MONTH", value_parser = ledger::Month::parse)]
+        month: Option<ledger::Month>,
+        /// A node's public key, as steliactl ledger key prints it. May be repeated. With it, each ring must be signed with one of the keys
+        #[arg(long = "key", value_name = "KEY")]
+        keys: Vec<String>,
+    },
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -175,6 +245,37 @@ pub enum Command {
               .map(|(shell, help)| PossibleValue::new(shell).help(help))))]
         shell: String,
     },
+}
+
+/// A value that is one of these names.
+fn words<T: Clone + Send + Sync + 'static, const N: usize>(
+    names: [&'static str; N],
+    parse: fn(&str) -> Option<T>,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(names).try_map(move |name| parse(&name).ok_or("it is not one of them"))
+}
+
+fn vm_orders() -> impl TypedValueParser<Value = vms::VmOrder> {
+    words(["trouble", "name", "node", "since"], |name| {
+        Some(match name {
+            "trouble" => vms::VmOrder::Trouble,
+            "name" => vms::VmOrder::Name,
+            "node" => vms::VmOrder::Node,
+            "since" => vms::VmOrder::Since,
+            _ => return None,
+        })
+    })
+}
+
+fn node_orders() -> impl TypedValueParser<Value = health::NodeOrder> {
+    words(["trouble", "name", "version"], |name| {
+        Some(match name {
+            "trouble" => health::NodeOrder::Trouble,
+            "name" => health::NodeOrder::Name,
+            "version" => health::NodeOrder::Version,
+            _ => return None,
+        })
+    })
 }
 
 /// Which nodes.
@@ -188,11 +289,11 @@ pub struct BySelector {
 /// The pod that is asked about.
 #[derive(Debug, Clone, Default, Args)]
 pub struct PodOptions {
-    /// A manifest with the pod, as YAML or JSON. - is standard input
+    /// A manifest, YAML or JSON, with the pod, an object with its template such as a Deployment, or a VM of KubeVirt. - is standard input
     #[arg(short, long, value_name = "FILE", conflicts_with = "containers", value_hint = ValueHint::FilePath)]
     pub file: Option<PathBuf>,
-    /// The name of the Pod, if the manifest has several
-    #[arg(long = "pod", value_name = "NAME", requires = "file")]
+    /// The Pod, or the object with its template, if the manifest has several: its name, or its kind and name, such as Deployment/web
+    #[arg(long = "pod", value_name = "[KIND/]NAME", requires = "file")]
     pub of_file: Option<String>,
     /// A container of a pod that has no manifest: its resources, which are both requests and limits, such as
     /// cpus=4,memory=8Gi,hugepages-2Mi=1Gi,example.com/nic=1, and optionally name=NAME and kind=app|init|sidecar. May be repeated

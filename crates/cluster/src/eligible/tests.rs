@@ -13,6 +13,7 @@ fn node(spec: Value) -> NodeObject {
             .collect(),
         taints: serde_json::from_value(spec["taints"].clone()).unwrap_or_default(),
         cordoned: spec["cordoned"] == true,
+        not_ready: None,
         allocatable: amounts
             .map(|(key, value)| (key.clone(), value.as_str().unwrap().parse().unwrap()))
             .collect(),

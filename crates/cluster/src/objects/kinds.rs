@@ -10,10 +10,15 @@ use serde_json::{Value, json};
 use stelia_cpus::quantity::Quantity;
 use stelia_kubelet::QosClass;
 use stelia_node_report::meta::ObjectMeta;
+use stelia_placement_rules::request::VM_RESOURCE;
 use stelia_text::excerpt;
 
 /// The label by which a node says that VMs can be admitted on it.
 const READY: &str = "stelia.io/ready";
+/// The label by which the DaemonSet of publishers chooses its nodes.
+const CHOSEN_NODE: (&str, &str) = ("stelia.io/steliad", "true");
+/// The condition by which a publisher says whether the pod's VM is isolated.
+const ISOLATED: &str = "stelia.io/isolated";
 
 /// A Node.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -22,6 +27,8 @@ pub struct NodeObject {
     pub taints: Vec<Taint>,
     /// `spec.unschedulable`
     pub cordoned: bool,
+    /// Why the Node is not `Ready`, by its condition: kubelet, the container runtime or the whole machine does not work.
+    pub not_ready: Option<String>,
     /// `status.allocatable`; amounts that cannot be read are left out.
     pub allocatable: BTreeMap<String, Quantity>,
 }
@@ -43,15 +50,21 @@ impl NodeObject {
         #[derive(Default, Deserialize)]
         struct Status {
             allocatable: Option<BTreeMap<String, Amount>>,
+            conditions: Option<Vec<Condition>>,
         }
         let written: RawObject = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
         let (spec, status) = (written.spec.unwrap_or_default(), written.status.unwrap_or_default());
         let name = stelia_node_report::name::check(written.metadata.name).map_err(|cause| cause.to_string())?;
         let amounts = status.allocatable.unwrap_or_default().into_iter();
+        let mut conditions = status.conditions.into_iter().flatten();
+        let not_ready = conditions
+            .find(|condition| condition.kind == "Ready" && condition.status != "True")
+            .map(|condition| excerpt::cause(&condition.message.unwrap_or_default()));
         let node = Self {
             labels: written.metadata.labels,
             taints: spec.taints.unwrap_or_default(),
             cordoned: spec.unschedulable.unwrap_or(false),
+            not_ready,
             allocatable: amounts
                 .filter_map(|(name, Amount(amount))| Some((name, amount?)))
                 .collect(),
@@ -62,6 +75,14 @@ impl NodeObject {
     /// Whether VMs can be admitted, as its label says; `None` where nobody sets it.
     pub fn is_ready(&self) -> Option<bool> {
         self.labels.get(READY).map(|value| value == "true")
+    }
+
+    /// Whether steliad is meant to run there, as the Node says.
+    pub fn is_for_vms(&self) -> bool {
+        let (label, value) = CHOSEN_NODE;
+        self.labels.get(label).is_some_and(|own| own == value)
+            || self.labels.contains_key(READY)
+            || self.allocatable.contains_key(VM_RESOURCE)
     }
 }
 
@@ -90,8 +111,23 @@ pub struct PodObject {
     pub requests: Amounts,
     /// How many CPUs of its own it would have where exclusive CPUs are given out.
     pub own_cpus: u64,
+    /// Whether it names [`VM_RESOURCE`].
+    pub has_vm_resource: bool,
+    /// What the publisher of its node says of its VM; `None` where no publisher wrote it.
+    pub isolation: Option<IsolationCondition>,
     /// Why its requests are not known.
     pub problem: Option<String>,
+}
+
+/// The condition `stelia.io/isolated` of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct IsolationCondition {
+    pub isolated: bool,
+    /// One word in upper camel case.
+    pub reason: String,
+    pub message: String,
+    /// Since when it is so, microseconds since the epoch.
+    pub since_us: Option<u64>,
 }
 
 /// The fields of a pod's `spec` that decide where it may run.
@@ -158,12 +194,26 @@ struct PodStatus {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Condition {
     #[serde(rename = "type", default)]
     kind: String,
     #[serde(default)]
     status: String,
+    reason: Option<String>,
     message: Option<String>,
+    last_transition_time: Option<String>,
+}
+
+impl From<Condition> for IsolationCondition {
+    fn from(condition: Condition) -> Self {
+        Self {
+            isolated: condition.status == "True",
+            reason: condition.reason.unwrap_or_default(),
+            message: condition.message.unwrap_or_default(),
+            since_us: condition.last_transition_time.as_deref().and_then(microseconds),
+        }
+    }
 }
 
 impl PodObject {
@@ -181,6 +231,13 @@ impl PodObject {
             ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
             requests: with_overhead(pod.requests(), written.spec.overhead.as_ref()),
             own_cpus: own_cpus(&pod),
+            has_vm_resource: text.contains(VM_RESOURCE),
+            isolation: status
+                .conditions
+                .into_iter()
+                .flatten()
+                .find(|condition| condition.kind == ISOLATED)
+                .map(IsolationCondition::from),
             problem,
         };
         let namespace = written.metadata.namespace.unwrap_or_else(|| "default".to_owned());
@@ -285,6 +342,11 @@ pub(super) fn written_us(text: &str) -> Option<u64> {
     }
     let written: RawObject = serde_json::from_str(text).ok()?;
     let managers = written.metadata.managed_fields?.into_iter();
-    let times = managers.filter_map(|manager| manager.time?.parse::<Timestamp>().ok());
-    u64::try_from(times.max()?.as_microsecond()).ok()
+    managers.filter_map(|manager| microseconds(&manager.time?)).max()
+}
+
+/// A time of the API, such as `2026-10-01T10:00:00Z`, in microseconds since the epoch.
+fn microseconds(time: &str) -> Option<u64> {
+    let time: Timestamp = time.parse().ok()?;
+    u64::try_from(time.as_microsecond()).ok()
 }

@@ -14,10 +14,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use stelia_kubelet::config::yaml_options;
 use stelia_node_report::stored::Stored;
-use stelia_placement_rules::request::VM_RESOURCE;
 use stelia_text::excerpt;
 
-pub use kinds::{NodeObject, PodDetails, PodObject, PodSpec, Status};
+pub use kinds::{IsolationCondition, NodeObject, PodDetails, PodObject, PodSpec, Status};
 pub(crate) use kinds::{own_cpus, with_overhead};
 pub use problem::{Problem, Problems};
 
@@ -48,7 +47,7 @@ pub struct Report {
 #[derive(Debug, Default)]
 pub struct RawObjects {
     pub reports: BTreeMap<String, Box<str>>,
-    /// The pods that are bound and name [`VM_RESOURCE`].
+    /// The pods that are bound and name the resource of VMs.
     pub pods: BTreeMap<PodKey, Box<str>>,
 }
 
@@ -219,7 +218,7 @@ impl Objects {
         if is_wanted {
             self.texts.insert(key.clone(), text.into());
         }
-        let has_vm = pod.node.is_some() && !pod.ended && text.contains(VM_RESOURCE);
+        let has_vm = pod.node.is_some() && !pod.ended && pod.has_vm_resource;
         if let Some(whole) = self.whole.as_mut().filter(|_| has_vm) {
             whole.pods.insert(key.clone(), text.into());
         }

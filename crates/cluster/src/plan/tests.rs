@@ -113,5 +113,8 @@ fn a_node_without_an_object_is_not_known() {
         true,
     );
     assert_eq!((plan.nodes[0].fits, plan.unknown, plan.fits), (None, 1, 0));
-    assert_eq!(plan.failure().unwrap(), "no node has room for pod");
+    assert_eq!(
+        plan.failure().unwrap(),
+        "no node is known to have room for pod; 1 cannot tell"
+    );
 }

@@ -29,7 +29,7 @@ pub use staying::Staying;
 /// Plans that are searched for each plan that is printed: those that the scheduler's sums do not allow are dropped.
 const CANDIDATE_PLANS: usize = 4;
 const ASSUMED: [&str; 2] = [
-    "a VM can go wherever the pod could: its own labels, taints, volumes and migration's own conditions are not looked at",
+    "a VM can go wherever the pod could: its own labels, taints, volumes and migration's own conditions are not considered",
     "devices of a VM that leaves are not counted as given back",
 ];
 
@@ -132,7 +132,7 @@ impl Rebalance {
         plans.truncate(may.plans);
         let mut assumed: Vec<String> = ASSUMED.iter().map(|text| (*text).to_owned()).collect();
         if !cluster.has_nodes {
-            assumed.push("no Nodes were read: labels, taints and what pods request are not looked at".to_owned());
+            assumed.push("no Nodes were read: labels, taints and what pods request are not considered".to_owned());
         }
         if too_little > 0 {
             let what = counted(too_little, "plan");
@@ -205,10 +205,10 @@ impl Plan {
 
 const MOVES: [Column<Move>; 7] = [
     column("STEP", |one: &Move| one.step.to_string()).right(),
-    column("VM", |one: &Move| one.vm.clone()).yields(1),
+    column("VM", |one: &Move| one.vm.clone()).yields(1).shortens(),
     column("HOW", |one: &Move| one.how.to_owned()),
-    column("FROM", |one: &Move| format!("{}:{}", one.from, one.from_cpus)).yields(2),
-    column("TO", |one: &Move| format!("{}:{}", one.to, one.to_cpus)).yields(2),
+    column("FROM", |one: &Move| format!("{}:{}", one.from, one.from_cpus)).wraps(),
+    column("TO", |one: &Move| format!("{}:{}", one.to, one.to_cpus)).wraps(),
     column("COPIES", |one: &Move| match one.memory {
         0 => String::new(),
         bytes => of_bytes(bytes),
@@ -219,7 +219,7 @@ const MOVES: [Column<Move>; 7] = [
 
 impl Render for Rebalance {
     fn text(&self, style: TextStyle) -> String {
-        let mut lines = vec![("Pod", format!("{} ({} CPUs of its own)", self.pod, self.cpus))];
+        let mut lines = vec![("Pod", format!("{} ({} exclusive CPUs)", self.pod, self.cpus))];
         let room = match (&self.fits, self.plans.len() as u64) {
             (Some(node), _) => format!("on {node}, without any move"),
             (None, 0) => "none, and no plan was found".to_owned(),

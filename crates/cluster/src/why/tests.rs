@@ -107,10 +107,76 @@ fn what_is_taken_for_granted_is_told() {
     );
     let assumed = why.assumed.join("\n");
     assert!(
-        assumed.contains("no Nodes were read") && assumed.contains("1 of the nodes publish amounts only"),
+        assumed.contains("no Nodes were read") && assumed.contains("1 node are published as amounts only"),
         "{assumed}"
     );
     assert_eq!(why.room, 1);
     let text = why.text(TextStyle::from(true));
     assert!(text.contains("Room:     on 1 of 1 nodes: a"), "{text}");
+}
+
+/// A VM of two CPUs of its own.
+fn vm() -> PodRequest {
+    let text = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": { "name": "vm" },
+        "spec": { "domain": { "cpu": { "cores": 2, "dedicatedCpuPlacement": true }, "memory": { "guest": "1Gi" } } },
+    });
+    PodRequest::of_manifest(&text.to_string(), None, &AllocationRequest::default()).unwrap()
+}
+
+fn kubevirt_node(name: &str, labels: &Value, kvm: &str) -> Value {
+    json!({
+        "kind": "Node", "metadata": { "name": name, "labels": labels },
+        "status": { "allocatable": {
+            "cpu": "8", "memory": "8Gi", "devices.kubevirt.io/kvm": kvm, "devices.kubevirt.io/tun": "1k", "devices.kubevirt.io/vhost-net": "1k",
+        } },
+    })
+}
+
+#[test]
+fn a_vm_needs_a_node_with_kubevirts_labels_and_devices() {
+    let names = ["a", "b", "c", "d"];
+    let mut objects: Vec<Value> = names.iter().map(|name| topology(name, Profile::Stelia)).collect();
+    let labels = |schedulable: &str, cpu_manager: &str| json!({ "kubevirt.io/schedulable": schedulable, "kubevirt.io/cpumanager": cpu_manager });
+    objects.extend([
+        kubevirt_node("a", &labels("true", "true"), "1k"),
+        kubevirt_node("b", &labels("false", "true"), "1k"),
+        kubevirt_node("c", &labels("true", "false"), "1k"),
+        kubevirt_node("d", &labels("true", "true"), "0"),
+    ]);
+    let cluster = cluster(&objects);
+    let why = WhyAnswer::of(&vm().in_cluster(&cluster), &cluster);
+    assert_eq!(why.names(), ["a"], "{why:?}");
+    let reasons = why
+        .nodes
+        .iter()
+        .map(|answer| answer.reasons.first().map(|one| one.detail.as_str()));
+    assert_eq!(
+        reasons.collect::<Vec<_>>(),
+        [
+            None,
+            Some("kubevirt.io/schedulable=true"),
+            Some("kubevirt.io/cpumanager=true"),
+            Some("1 requested, 0 left")
+        ]
+    );
+    assert!(!why.assumed.iter().any(|assumed| assumed.contains("KubeVirt requires")));
+    // What is no VM may run on each.
+    let pod = pod_request("cpus=2,memory=1Gi").in_cluster(&cluster);
+    assert_eq!(WhyAnswer::of(&pod, &cluster).room, 4);
+}
+
+#[test]
+fn without_any_node_of_kubevirt_its_labels_and_devices_are_only_named() {
+    let node = json!({ "kind": "Node", "metadata": { "name": "a" }, "status": { "allocatable": { "cpu": "8", "memory": "8Gi" } } });
+    let cluster = cluster(&[topology("a", Profile::Stelia), node]);
+    let why = WhyAnswer::of(&vm().in_cluster(&cluster), &cluster);
+    assert_eq!(why.room, 1);
+    let assumed = why.assumed.join("\n");
+    for words in [
+        "KubeVirt requires the labels kubevirt.io/cpumanager=true, kubevirt.io/schedulable=true of the node",
+        "KubeVirt requires the devices devices.kubevirt.io/kvm, devices.kubevirt.io/tun, devices.kubevirt.io/vhost-net of the node",
+    ] {
+        assert!(assumed.contains(words), "{assumed}");
+    }
 }

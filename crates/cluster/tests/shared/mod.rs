@@ -97,6 +97,28 @@ fn topology(facts: &Facts, profile: Profile) -> Value {
     object
 }
 
+/// The object with the summary that a publisher adds: where it has attributes as one of these, else as an annotation.
+fn summarized(mut object: Value, reason: &str, instances: Value, degraded: u64) -> Value {
+    let message = match reason {
+        "Ready" => "",
+        _ => "kubelet's CPU manager state cannot be used",
+    };
+    let floating_too_long = instances["floating"].as_u64().unwrap_or(0);
+    let summary = json!({
+        "version": "0.1.0", "reason": reason, "message": message, "instances": instances, "degraded": degraded,
+        "floating_too_long": floating_too_long,
+    });
+    let (name, value) = ("isolation.stelia.io/summary", summary.to_string());
+    match object["apiVersion"] == "topology.node.k8s.io/v1alpha1" {
+        true => object["metadata"]["annotations"][name] = json!(value),
+        false => match &mut object["attributes"] {
+            Value::Array(attributes) => attributes.push(json!({ "name": name, "value": value })),
+            none => *none = json!([{ "name": name, "value": value }]),
+        },
+    }
+    object
+}
+
 /// NodeResourceTopologies; worker-5 has none.
 pub fn topologies() -> Vec<Value> {
     let mut steliads = facts("worker-2");
@@ -117,12 +139,28 @@ pub fn topologies() -> Vec<Value> {
     let mut unusable = topology(&facts("worker-6"), Profile::Stelia);
     let state = json!({ "name": "isolation.stelia.io/state", "value": "unusable" });
     unusable["attributes"].as_array_mut().unwrap().push(state);
+    let isolated = |count: u64| json!({ "isolated": count });
     vec![
-        topology(&facts("worker-1"), Profile::Stelia),
-        topology(&steliads, Profile::Stelia),
-        topology(&facts("worker-3"), Profile::Koordinator),
-        topology(&lean, Profile::Nrt),
-        unusable,
+        summarized(topology(&facts("worker-1"), Profile::Stelia), "Ready", isolated(2), 0),
+        summarized(
+            topology(&steliads, Profile::Stelia),
+            "Ready",
+            json!({ "isolated": 1, "floating": 1 }),
+            1,
+        ),
+        summarized(
+            topology(&facts("worker-3"), Profile::Koordinator),
+            "Ready",
+            isolated(1),
+            0,
+        ),
+        summarized(
+            topology(&lean, Profile::Nrt),
+            "Ready",
+            json!({ "isolated": 1, "contained": 2 }),
+            0,
+        ),
+        summarized(unusable, "KubeletStateUnusable", json!({}), 0),
     ]
 }
 
@@ -180,6 +218,17 @@ pub fn pods() -> Vec<Value> {
     let running = PODS.iter().enumerate().map(|(at, (namespace, name, node, cpus, _))| {
         let mut pod = pod(namespace, name, at, &cpus.to_string(), json!({ "phase": "Running" }));
         pod["spec"]["nodeName"] = json!(node);
+        let (status, reason, message) = match *name {
+            "build" => ("False", "FloatingTooLong", "it runs on shared CPUs"),
+            "cache" => ("False", "Evicted", "kubelet gave CPUs of its to another pod"),
+            // No publisher writes conditions on its node.
+            "index" => return pod,
+            _ => ("True", "Isolated", "its vCPUs have CPUs to themselves"),
+        };
+        pod["status"]["conditions"] = json!([{
+            "type": "stelia.io/isolated", "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": "2026-10-01T10:00:00Z",
+        }]);
         pod
     });
     let message = "0/6 nodes are available: 1 node(s) had untolerated taint {dedicated: db}, 1 node(s) were unschedulable, \

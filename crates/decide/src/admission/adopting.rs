@@ -7,7 +7,7 @@ use stelia_cpus::CpuSet;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
 use stelia_record::{Adopted, Record, Tree, Vcpu};
-use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, AdoptTree, Policies};
+use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, Policies, TreeChoice};
 
 use crate::{AdoptedPlacement, Instance, Snapshot, attached};
 
@@ -75,7 +75,7 @@ impl Movable<'_> {
     /// # Errors
     /// The kind of the refusal, and a sentence.
     pub(super) fn in_slice(&self, reason: Option<&str>) -> Result<(), (ErrorKind, String)> {
-        if let Some(reason) = reason.filter(|_| self.rule.tree == AdoptTree::InPlace) {
+        if let Some(reason) = reason.filter(|_| self.rule.tree == TreeChoice::InPlace) {
             return Err((ErrorKind::Failed, format!("its rule wants it in place: {reason}")));
         }
         let cannot = reason
@@ -165,7 +165,7 @@ mod tests {
         };
         assert_eq!(pinned.in_slice(None), Ok(()));
         let in_place = AdoptRule {
-            tree: AdoptTree::InPlace,
+            tree: TreeChoice::InPlace,
             ..libvirt
         };
         assert_eq!(

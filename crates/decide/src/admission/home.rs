@@ -4,7 +4,7 @@
 use stelia_api::{Error, ErrorKind};
 use stelia_node::oci::{Coping, Runtime};
 use stelia_record::{Phase, Record, Tree};
-use stelia_settings::{AdoptTree, Policies, TreeHome};
+use stelia_settings::{Policies, TreeHome};
 
 use super::{Adopting, Candidate, Movable};
 use crate::contained::partition_kind;
@@ -123,11 +123,7 @@ pub fn choose_home(
     if record.is_container() {
         return whole_container(record, adopting, snapshot, policies);
     }
-    let wanted = match adopting.map(|adopting| adopting.rule.tree) {
-        None => policies.tree,
-        Some(AdoptTree::Slice) => TreeHome::Slice,
-        Some(AdoptTree::Auto | AdoptTree::InPlace) => TreeHome::InPlace,
-    };
+    let wanted = adopting.map_or(policies.tree, |adopting| adopting.rule.tree);
     let in_place = Record {
         home: TreeHome::InPlace,
         anchor: None,
@@ -138,7 +134,7 @@ pub fn choose_home(
         Some(adopting) => adopting.with_vcpus(in_place, snapshot, policies),
         None => in_place,
     };
-    let home = Home::choose(snapshot, policies, wanted, &in_place, coping, check);
+    let home = Home::choose(snapshot, policies, wanted.preferred(), &in_place, coping, check);
     if home == Home::InPlace {
         let record = in_place;
         return Ok(NewInstance { record, home });
@@ -164,7 +160,7 @@ mod tests {
     use stelia_node::oci::{Kind, Manager};
     use stelia_node::proc::TaskId;
     use stelia_record::Vcpu;
-    use stelia_settings::{AdoptRule, ReadyMade};
+    use stelia_settings::{AdoptRule, ReadyMade, TreeChoice};
 
     use super::*;
     use crate::admission::tests::{candidate, kubelet};
@@ -214,7 +210,7 @@ mod tests {
             ours: Default::default(),
         });
         let policies = Policies {
-            tree: TreeHome::InPlace,
+            tree: TreeChoice::Auto,
             ..Policies::default()
         };
         let claim = CheckedClaim::default();

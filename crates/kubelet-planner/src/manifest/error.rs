@@ -12,19 +12,19 @@ pub enum ManifestError {
     /// It has no document.
     #[error("it is empty")]
     Empty,
-    /// Nothing in it is a Pod of v1.
-    #[error("there is no Pod in it, only {0}")]
+    /// Nothing in it is a Pod of v1, or has the template of one.
+    #[error("there is no Pod in it, and no template of one, only {0}")]
     NoPod(String),
     /// No Pod has the requested name.
-    #[error("there is no Pod {wanted:?} in it, only {found}")]
+    #[error("there is no Pod or template {wanted:?} in it, only {found}")]
     NoSuchPod {
         /// The requested name.
         wanted: String,
         /// The kinds and names that it has.
         found: String,
     },
-    /// It has several Pods, and none of them was named.
-    #[error("there are several Pods in it: {0}; name one")]
+    /// It has several Pods, and none of them was named, or several have the name.
+    #[error("there are several Pods or templates in it: {0}; choose one with --pod KIND/NAME")]
     SeveralPods(String),
     /// Two containers in words have the same name.
     #[error("there are two called {0}")]
@@ -37,4 +37,17 @@ pub enum ManifestError {
         /// What is wrong there.
         what: String,
     },
+}
+
+impl ManifestError {
+    /// The same of an object that has the Pod below this path.
+    pub(super) fn below(self, above: &str) -> Self {
+        match self {
+            Self::Wrong { path, what } if !above.is_empty() => Self::Wrong {
+                path: format!("{above}.{path}"),
+                what,
+            },
+            other => other,
+        }
+    }
 }

@@ -18,6 +18,10 @@ impl<'a> Field<'a> {
         Self { path, value }
     }
 
+    pub(super) fn value(&self) -> &'a Value {
+        self.value
+    }
+
     pub(super) fn path(&self) -> &str {
         &self.path
     }
@@ -26,6 +30,18 @@ impl<'a> Field<'a> {
     pub(super) fn get(&self, key: &str) -> Result<Option<Self>, ManifestError> {
         let found = self.map()?.get(key).filter(|value| !value.is_null());
         Ok(found.map(|value| self.at(key, value)))
+    }
+
+    /// The value at a path of keys; `None` where one of them is absent, or null.
+    pub(super) fn below(&self, keys: &[&str]) -> Result<Option<Self>, ManifestError> {
+        let mut found = self.clone();
+        for key in keys {
+            match found.get(key)? {
+                Some(next) => found = next,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(found))
     }
 
     /// The value of a required key.

@@ -21,8 +21,10 @@
 mod error;
 mod fields;
 mod flags;
+mod kubevirt;
 mod resources;
 mod spec;
+mod template;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +32,7 @@ use serde_json::Value;
 
 pub use error::ManifestError;
 pub use flags::{container, in_words};
+pub use kubevirt::NodeRequirements;
 
 use stelia_kubelet::config::yaml_options;
 use stelia_text::excerpt;
@@ -42,35 +45,83 @@ pub const MAX_BYTES: usize = 3 << 19;
 /// Limit of the documents that are named in an error.
 const MAX_NAMED_DOCUMENTS: usize = 8;
 
-/// The only Pod of a text with one or more documents, or the one with this name; and its name.
+/// A pod that a manifest describes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Described {
+    /// The name of the Pod, or of the object that has its template.
+    pub name: String,
+    /// What kubelet's managers decide by.
+    pub pod: Pod,
+    /// The pod as a document of v1 with that name; made of the template where the manifest has only that.
+    pub document: Value,
+    /// What KubeVirt requires of the pod's node; neither the pod nor the document has it.
+    pub requirements: NodeRequirements,
+    /// What was assumed to choose it and to make it of a template, a sentence each.
+    pub assumed: Vec<String>,
+}
+
+/// The only Pod of a text with one or more documents, or the one with this name; and its name. See [`described`].
 ///
 /// # Errors
 /// See [`ManifestError`].
 pub fn read(text: &str, name: Option<&str>) -> Result<(String, Pod), ManifestError> {
+    described(text, name).map(|found| (found.name, found.pod))
+}
+
+/// The only pod of a text with one or more documents, or the one that `name` names as `NAME` or `KIND/NAME`: a Pod, or a pod of which an
+/// object has the template: a Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController, Job, CronJob or PodTemplate, or a
+/// VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceReplicaSet or VirtualMachinePool of KubeVirt. Without a name the only Pod goes
+/// before objects with templates, which are named in [`Described::assumed`]. The objects of a list count like documents.
+///
+/// # Errors
+/// See [`ManifestError`].
+pub fn described(text: &str, name: Option<&str>) -> Result<Described, ManifestError> {
     if text.len() > MAX_BYTES {
         return Err(ManifestError::TooLong(MAX_BYTES));
     }
-    let documents = documents(text)?;
+    let documents: Vec<Value> = documents(text)?.into_iter().flat_map(items).collect();
     let documents = documents.iter().filter(|value| !value.is_null());
     let found: Vec<Document<'_>> = documents.map(Document::of).collect();
     if found.is_empty() {
         return Err(ManifestError::Empty);
     }
-    let pods = || found.iter().filter(|found| found.is_pod());
-    let wanted: Vec<&Document<'_>> = pods().filter(|pod| name.is_none_or(|name| pod.name == name)).collect();
+    let candidates = found
+        .iter()
+        .filter(|document| document.is_pod() || document.has_template());
+    let candidates = candidates.filter(|document| name.is_none_or(|name| document.is_called(name)));
+    let mut wanted: Vec<&Document<'_>> = candidates.collect();
+    let mut others = Vec::new();
+    if name.is_none() && wanted.iter().any(|document| document.is_pod()) {
+        (wanted, others) = wanted.into_iter().partition(|document| document.is_pod());
+    }
     match (wanted.as_slice(), name) {
-        ([one], _) => Ok((one.name.to_owned(), spec::pod(&Field::root(one.value))?)),
+        ([one], _) => {
+            let mut described = one.described()?;
+            if !others.is_empty() {
+                let others = called(&others);
+                described.assumed.push(format!(
+                    "the answer is for the Pod and not for {others}, which --pod KIND/NAME chooses"
+                ));
+            }
+            Ok(described)
+        }
         ([], Some(name)) => Err(ManifestError::NoSuchPod {
             wanted: excerpt::excerpt(name),
             found: listed(&found),
         }),
         ([], None) => Err(ManifestError::NoPod(listed(&found))),
-        (several, _) => {
-            let names = several.iter().take(MAX_NAMED_DOCUMENTS);
-            let names: Vec<String> = names.map(|pod| format!("{:?}", excerpt::excerpt(pod.name))).collect();
-            Err(ManifestError::SeveralPods(names.join(", ")))
-        }
+        (several, _) => Err(ManifestError::SeveralPods(called(several))),
     }
+}
+
+/// Documents as `KIND/NAME`, as an argument names them.
+fn called(documents: &[&Document<'_>]) -> String {
+    let one = |document: &&Document<'_>| format!("{}/{}", excerpt::name(document.kind), excerpt::name(document.name));
+    let mut names: Vec<String> = documents.iter().take(MAX_NAMED_DOCUMENTS).map(one).collect();
+    if documents.len() > MAX_NAMED_DOCUMENTS {
+        names.push(format!("{} more", documents.len() - MAX_NAMED_DOCUMENTS));
+    }
+    names.join(", ")
 }
 
 /// The Pod of one document, without a look at its kind and name: a scheduler is told Pods alone, without these.
@@ -105,8 +156,55 @@ impl<'a> Document<'a> {
         }
     }
 
+    /// Whether an argument names it, as `NAME` or `KIND/NAME`; kinds are compared as kubectl does, without regard to case.
+    fn is_called(&self, name: &str) -> bool {
+        match name.split_once('/') {
+            Some((kind, name)) => self.kind.eq_ignore_ascii_case(kind) && self.name == name,
+            None => self.name == name,
+        }
+    }
+
     fn is_pod(&self) -> bool {
         (self.version, self.kind) == ("v1", "Pod")
+    }
+
+    fn has_template(&self) -> bool {
+        template::is_one(self.version, self.kind)
+    }
+
+    fn described(&self) -> Result<Described, ManifestError> {
+        let name = self.name.to_owned();
+        if self.is_pod() {
+            return Ok(Described {
+                name,
+                pod: spec::pod(&Field::root(self.value))?,
+                document: self.value.clone(),
+                requirements: NodeRequirements::default(),
+                assumed: Vec::new(),
+            });
+        }
+        let made = template::pod(self.value, self.version, self.kind, self.name)?;
+        let pod = spec::pod(&Field::root(&made.document)).map_err(|cause| cause.below(&made.path))?;
+        Ok(Described {
+            name,
+            pod,
+            document: made.document,
+            requirements: made.requirements,
+            assumed: made.assumed,
+        })
+    }
+}
+
+/// The objects of a list, as `kubectl get -o yaml` prints one; anything else alone.
+fn items(mut document: Value) -> Vec<Value> {
+    let is_list = document["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
+    match document.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) if is_list => items,
+        Some(items) => {
+            document["items"] = items;
+            vec![document]
+        }
+        None => vec![document],
     }
 }
 

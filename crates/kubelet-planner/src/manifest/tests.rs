@@ -122,12 +122,18 @@ fn pod_level_resources_are_what_is_left_out() {
 #[rstest]
 #[case("", "it is empty")]
 #[case("---\n# nothing\n---\n", "it is empty")]
-#[case("hello", "there is no Pod in it, only something without a kind")]
 #[case(
-    "{apiVersion: apps/v1, kind: Deployment, metadata: {name: \"a\\nb\"}}",
-    r#"there is no Pod in it, only Deployment "a\nb""#
+    "hello",
+    "there is no Pod in it, and no template of one, only something without a kind"
 )]
-#[case("{apiVersion: v2, kind: Pod}", r#"there is no Pod in it, only "Pod" of "v2""#)]
+#[case(
+    "{apiVersion: v1, kind: Service, metadata: {name: \"a\\nb\"}}",
+    r#"there is no Pod in it, and no template of one, only Service "a\nb""#
+)]
+#[case(
+    "{apiVersion: v2, kind: Pod}",
+    r#"there is no Pod in it, and no template of one, only "Pod" of "v2""#
+)]
 #[case("{apiVersion: v1, kind: Pod}", "metadata: it is required")]
 #[case("{apiVersion: v1, kind: Pod, metadata: []}", "metadata: it must be a map")]
 #[case("{apiVersion: v1, kind: Pod, metadata: {name: a}}", "spec: it is required")]
@@ -142,10 +148,16 @@ fn of_several_pods_one_must_be_named() {
     };
     let text = pod("one") + &pod("two");
     let error = read(&text, None).unwrap_err().to_string();
-    assert_eq!(error, r#"there are several Pods in it: "one", "two"; name one"#);
+    assert_eq!(
+        error,
+        r#"there are several Pods or templates in it: Pod/one, Pod/two; choose one with --pod KIND/NAME"#
+    );
     assert_eq!(read(&text, Some("two")).unwrap().0, "two");
     let error = read(&text, Some("six")).unwrap_err().to_string();
-    assert_eq!(error, r#"there is no Pod "six" in it, only Pod "one", Pod "two""#);
+    assert_eq!(
+        error,
+        r#"there is no Pod or template "six" in it, only Pod "one", Pod "two""#
+    );
 }
 
 #[rstest]
@@ -262,4 +274,235 @@ proptest! {
         let _ = with(&text);
         let _ = container(&text, 0);
     }
+}
+
+/// What the containers of the described pod request: CPUs in thousandths, and memory in MiB.
+fn requested(text: &str) -> Vec<(String, Option<u64>, Option<u64>)> {
+    let found = described(text, None).unwrap();
+    let containers = found.pod.containers.iter().map(|container| {
+        let requests = &container.resources.requests;
+        (
+            container.name.clone(),
+            requests.milli_cpus,
+            requests.memory.map(|bytes| bytes >> 20),
+        )
+    });
+    containers.collect()
+}
+
+#[rstest]
+#[case("apps/v1", "Deployment", "spec: {template: POD}")]
+#[case("apps/v1", "StatefulSet", "spec: {template: POD}")]
+#[case("apps/v1", "DaemonSet", "spec: {template: POD}")]
+#[case("apps/v1", "ReplicaSet", "spec: {template: POD}")]
+#[case("v1", "ReplicationController", "spec: {template: POD}")]
+#[case("batch/v1", "Job", "spec: {template: POD}")]
+#[case("batch/v1", "CronJob", "spec: {jobTemplate: {spec: {template: POD}}}")]
+#[case("v1", "PodTemplate", "template: POD")]
+fn a_workloads_pod_is_planned_by_its_template(#[case] version: &str, #[case] kind: &str, #[case] rest: &str) {
+    let pod = |cpu: &str| {
+        let pod = format!(
+            "{{metadata: {{labels: {{a: b}}}}, spec: {{containers: [{{name: vm, resources: {{limits: {{cpu: {cpu}, memory: 1Gi}}}}}}]}}}}"
+        );
+        let rest = rest.replace("POD", &pod);
+        format!("{{apiVersion: {version}, kind: {kind}, metadata: {{name: web}}, {rest}}}")
+    };
+    let found = described(&pod("4"), None).unwrap();
+    assert_eq!((found.name.as_str(), found.assumed.len()), ("web", 0));
+    assert_eq!(requested(&pod("4")), [("vm".to_owned(), Some(4000), Some(1024))]);
+    assert_eq!(
+        (
+            &found.document["kind"],
+            &found.document["metadata"]["name"],
+            &found.document["metadata"]["labels"]["a"]
+        ),
+        (&"Pod".into(), &"web".into(), &"b".into())
+    );
+    // The path is one in the object.
+    let path = match kind {
+        "CronJob" => "spec.jobTemplate.spec.template",
+        "PodTemplate" => "template",
+        _ => "spec.template",
+    };
+    assert_eq!(
+        described(&pod("4x"), None).unwrap_err().to_string(),
+        format!("{path}.spec.containers[0].resources.limits.cpu: \"4x\" is not a quantity, such as 2, 500m or 1Gi")
+    );
+}
+
+#[test]
+fn a_pod_in_the_text_goes_before_templates_and_a_template_can_be_named() {
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: one}, spec: {containers: [{name: a}]}}";
+    let set = |name: &str| {
+        format!(
+            "{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: {name}}}, spec: {{template: {{spec: {{containers: [{{name: a}}]}}}}}}}}"
+        )
+    };
+    let text = [pod, &set("two"), &set("three")].join("\n---\n");
+    let name = |name: Option<&str>| described(&text, name).map(|found| found.name);
+    assert_eq!(name(None), Ok("one".to_owned()));
+    assert_eq!(
+        described(&text, None).unwrap().assumed,
+        ["the answer is for the Pod and not for Deployment/two, Deployment/three, which --pod KIND/NAME chooses"]
+    );
+    assert_eq!(name(Some("two")), Ok("two".to_owned()));
+    assert_eq!(described(&text, Some("one")).unwrap().assumed, [""; 0]);
+    let sets = [set("two"), set("three")].join("\n---\n");
+    assert_eq!(
+        described(&sets, None).unwrap_err().to_string(),
+        r#"there are several Pods or templates in it: Deployment/two, Deployment/three; choose one with --pod KIND/NAME"#
+    );
+    let empty = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: a}}";
+    assert_eq!(described(empty, None).unwrap_err().to_string(), "spec: it is required");
+}
+
+fn vm(domain: &str) -> String {
+    format!(
+        "{{apiVersion: kubevirt.io/v1, kind: VirtualMachine, metadata: {{name: vm-005}}, spec: {{template: {{spec: {{domain: {domain}, \
+         nodeSelector: {{zone: a}}}}}}}}}}"
+    )
+}
+
+#[test]
+fn of_objects_with_the_same_name_one_is_chosen_by_its_kind() {
+    let of = |kind: &str, cpu: u32| {
+        format!(
+            "{{apiVersion: apps/v1, kind: {kind}, metadata: {{name: web}}, spec: {{template: {{spec: {{containers: [{{name: a, resources: \
+             {{requests: {{cpu: {cpu}}}}}}}]}}}}}}}}"
+        )
+    };
+    let text = [of("Deployment", 2), of("StatefulSet", 4)].join("\n---\n");
+    let cpus = |name: &str| {
+        let found = described(&text, Some(name)).map_err(|cause| cause.to_string())?;
+        Ok(found.pod.containers[0].resources.requests.milli_cpus)
+    };
+    assert_eq!(
+        (cpus("Deployment/web"), cpus("statefulset/web")),
+        (Ok(Some(2000)), Ok(Some(4000)))
+    );
+    let several =
+        "there are several Pods or templates in it: Deployment/web, StatefulSet/web; choose one with --pod KIND/NAME";
+    assert_eq!(cpus("web"), Err(several.to_owned()));
+    let error = cpus("Pod/web").unwrap_err();
+    assert!(
+        error.starts_with(r#"there is no Pod or template "Pod/web" in it"#),
+        "{error}"
+    );
+}
+
+#[rstest]
+#[case("", None)]
+#[case("replicas: 1,", None)]
+#[case("replicas: 50,", Some("the answer is for one of 50 replicas"))]
+#[case(
+    "replicas: 0,",
+    Some("the object has 0 replicas: the answer is for the pod that the first would be")
+)]
+fn the_number_of_replicas_is_named(#[case] replicas: &str, #[case] assumed: Option<&str>) {
+    let text = format!(
+        "{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: a}}, spec: {{{replicas} template: {{spec: {{containers: [{{name: a}}]}}}}}}}}"
+    );
+    let found = described(&text, None).unwrap().assumed;
+    assert_eq!(found.first().map(String::as_str), assumed);
+}
+
+/// 228 MiB for the processes, 32 for a screen, 8 for a vCPU, 100 for CPUs of its own, and a 512th of requested memory.
+#[rstest]
+#[case::dedicated("{cpu: {cores: 4, dedicatedCpuPlacement: true}, memory: {guest: 4Gi}}", 4000, 4096 + 100 + 228 + 32 + 32)]
+#[case::emulator_thread(
+    "{cpu: {sockets: 2, threads: 2, dedicatedCpuPlacement: true, isolateEmulatorThread: true}, memory: {guest: 4Gi}}",
+    5000,
+    4096 + 100 + 228 + 32 + 32
+)]
+#[case::io_threads(
+    "{cpu: {cores: 4, dedicatedCpuPlacement: true}, ioThreads: {supplementalPoolThreadCount: 2}, memory: {guest: 4Gi}}",
+    6000,
+    4096 + 100 + 228 + 32 + 32
+)]
+#[case::without_a_screen(
+    "{cpu: {cores: 4, dedicatedCpuPlacement: true}, memory: {guest: 4Gi}, devices: {autoattachGraphicsDevice: false}}",
+    4000,
+    4096 + 100 + 228 + 32
+)]
+#[case::shared("{cpu: {cores: 4}, memory: {guest: 4Gi}}", 400, 4096 + 228 + 32 + 32)]
+#[case::by_resources("{resources: {requests: {cpu: 1500m, memory: 2Gi}}}", 1500, 2048 + 4 + 228 + 16 + 32)]
+fn the_pod_of_a_kubevirt_vm_is_as_kubevirt_makes_it(#[case] domain: &str, #[case] milli: u64, #[case] mib: u64) {
+    assert_eq!(requested(&vm(domain)), [("compute".to_owned(), Some(milli), Some(mib))]);
+    let found = described(&vm(domain), None).unwrap();
+    assert_eq!((found.name.as_str(), found.assumed.len()), ("vm-005", 1));
+    assert_eq!(found.document["spec"]["nodeSelector"]["zone"], "a");
+    let is_dedicated = domain.contains("dedicatedCpuPlacement");
+    assert_eq!(found.pod.qos() == QosClass::Guaranteed, is_dedicated);
+}
+
+#[test]
+fn an_even_number_of_cpus_huge_pages_and_devices_are_kubevirts_too() {
+    let text = "{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstance, metadata: {name: a, annotations: \
+                {alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity: ''}}, spec: {domain: {cpu: {cores: 4, dedicatedCpuPlacement: true, \
+                isolateEmulatorThread: true}, memory: {guest: 4Gi, hugepages: {pageSize: 2Mi}}, devices: {gpus: [{name: a, deviceName: \
+                nvidia.com/T4}, {name: b, deviceName: nvidia.com/T4}]}}}}";
+    let found = described(text, None).unwrap();
+    let limits = &found.document["spec"]["containers"][0]["resources"]["limits"];
+    assert_eq!(
+        (
+            limits["cpu"].as_str(),
+            limits["hugepages-2Mi"].as_str(),
+            limits["nvidia.com/T4"].as_str()
+        ),
+        (Some("6"), Some("4294967296"), Some("2"))
+    );
+    let overhead: u64 = (100 + 228 + 32 + 32 + 1024) << 20;
+    assert_eq!(limits["memory"], overhead.to_string());
+}
+
+#[rstest]
+#[case(
+    "{cpu: {cores: 4}}",
+    "spec.template.spec.domain: memory.guest or resources.requests.memory is required"
+)]
+#[case(
+    "{memory: {guest: x}}",
+    r#"spec.template.spec.domain.memory.guest: "x" is not a quantity, such as 2, 500m or 1Gi"#
+)]
+#[case(
+    "{memory: {guest: 1Gi}, cpu: {cores: two}}",
+    "spec.template.spec.domain.cpu.cores: it must be a number"
+)]
+fn what_is_wrong_in_a_vm_is_named_where_it_is(#[case] domain: &str, #[case] error: &str) {
+    assert_eq!(described(&vm(domain), None).unwrap_err().to_string(), error);
+}
+
+#[test]
+fn a_vm_whose_size_is_in_an_instance_type_is_refused() {
+    let text = "{apiVersion: kubevirt.io/v1, kind: VirtualMachine, metadata: {name: a}, spec: {instancetype: {name: u1.small}, template: \
+                {spec: {domain: {}}}}}";
+    let error = described(text, None).unwrap_err().to_string();
+    assert!(
+        error.starts_with("spec.instancetype: the VM's size is in another object"),
+        "{error}"
+    );
+    let text = "{apiVersion: pool.kubevirt.io/v1beta1, kind: VirtualMachinePool, metadata: {name: p}, spec: {replicas: 3, \
+                virtualMachineTemplate: {spec: {instancetype: {name: u1.2xlarge}, template: {spec: {domain: {}}}}}}}";
+    let error = described(text, None).unwrap_err().to_string();
+    assert!(
+        error.starts_with("spec.virtualMachineTemplate.spec.instancetype: the VM's size is in another object"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_objects_of_a_list_count_like_documents() {
+    let list = |kind: &str| {
+        format!(
+            "{{apiVersion: v1, kind: {kind}, items: [{{apiVersion: v1, kind: Service, metadata: {{name: s}}}}, \
+             {{apiVersion: v1, kind: Pod, metadata: {{name: one}}, spec: {{containers: [{{name: a}}]}}}}]}}"
+        )
+    };
+    assert_eq!(described(&list("List"), None).unwrap().name, "one");
+    assert_eq!(described(&list("List"), Some("one")).unwrap().name, "one");
+    let error = described(&list("List"), Some("s")).map(|found| found.name).unwrap_err();
+    assert!(error.to_string().contains(r#"only Service "s", Pod "one""#), "{error}");
+    // `items` of anything else is a field like others.
+    assert!(described(&list("Inventory"), None).is_err());
+    assert!(described("{apiVersion: v1, kind: List, items: 5}", None).is_err());
 }

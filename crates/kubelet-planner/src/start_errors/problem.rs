@@ -164,7 +164,7 @@ impl StartProblem {
                 "correct the setting, unless this kubelet is newer than steliad and knows it".to_owned()
             }
             Self::CpuOption(_) | Self::SocketOfOneNode | Self::TopologyOption(_) => {
-                "correct cpuManagerPolicyOptions and topologyManagerPolicyOptions (docs/kubelet.md)".to_owned()
+                "correct cpuManagerPolicyOptions and topologyManagerPolicyOptions (/usr/share/doc/steliad/kubelet.md)".to_owned()
             }
             Self::OptionGate { gate, .. } => {
                 format!("featureGates: {{{gate}: true}}, or leave the option out; another version of kubelet may differ")
@@ -184,7 +184,7 @@ impl StartProblem {
                     instead => format!("{remove}; or {instead}"),
                 }
             }
-            Self::Other(_) => "correct the setting (docs/kubelet.md)".to_owned(),
+            Self::Other(_) => "correct the setting (/usr/share/doc/steliad/kubelet.md)".to_owned(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod coverage;
 mod fold;
+mod merge;
 mod sum;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use crate::entry::{Class, Closed};
 
 pub(crate) use coverage::Coverage;
 pub use fold::{AccountBuilder, accounts};
+pub use merge::{MergedAccount, NodeAccount, Repeated};
 
 /// The account of one VM for a period. Counts are those of whole windows, from one reading to the next; a window belongs to the period
 /// and the day in which it ends.

@@ -43,7 +43,13 @@ fn a_node_is_read_from_every_profile_as_far_as_that_goes() {
         .as_array_mut()
         .unwrap()
         .push(json!({"name": STATE, "value": "unusable"}));
+    lean["attributes"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"name": SUMMARY, "value": r#"{"version":"0.1.0","instances":{"isolated":3},"more":1}"#}));
     let nrt = read(&lean);
+    let summary = nrt.summary.unwrap();
+    assert_eq!((summary.version.as_str(), summary.instances["isolated"]), ("0.1.0", 3));
     assert_eq!((nrt.profile, nrt.facts, nrt.holders), (Profile::Nrt, None, Vec::new()));
     assert_eq!(nrt.alignment, node.kubelet.alignment);
     assert_eq!(nrt.state.as_deref(), Some("unusable"));
@@ -63,6 +69,51 @@ fn a_node_is_read_from_every_profile_as_far_as_that_goes() {
     assert_eq!(own.holders.len(), 2);
     assert_eq!(own.holders[0].cpus, None);
     assert_eq!((own.problem, own.manager.as_deref()), (None, Some("steliad")));
+    assert_eq!(
+        (own.state, own.summary),
+        (None, None),
+        "not by the daemon, but by the publisher"
+    );
+
+    // v1alpha1 has no attributes.
+    let mut old = kept(&node, Profile::Koordinator, ApiVersion::V1Alpha1);
+    old["metadata"]["annotations"][STATE] = json!("away");
+    old["metadata"]["annotations"][SUMMARY] = json!(r#"{"degraded":2}"#);
+    let old = read(&old);
+    assert_eq!(
+        (old.state.as_deref(), old.summary.map(|summary| summary.degraded)),
+        (Some("away"), Some(2))
+    );
+    assert_eq!(old.profile, Profile::Koordinator);
+}
+
+#[test]
+fn a_summary_that_cannot_be_read_is_a_problem_and_the_rest_is_read() {
+    let with = |summary: &str| {
+        let mut object = kept(&facts(), Profile::Nrt, ApiVersion::V1Alpha2);
+        let attribute = json!({"name": SUMMARY, "value": summary});
+        object["attributes"].as_array_mut().unwrap().push(attribute);
+        read(&object)
+    };
+    for wrong in [
+        "",
+        "not json",
+        "[]",
+        "null",
+        r#"["0.1.0","Ready"]"#,
+        r#"{"degraded":-1}"#,
+        r#"{"degraded":0,"degraded":5}"#,
+        r#"{"instances":{"isolated":0.5}}"#,
+    ] {
+        let stored = with(wrong);
+        assert!(stored.summary.is_none() && stored.summary_problem.is_some(), "{wrong}");
+        assert_eq!((stored.problem, stored.zones.len()), (None, 2));
+    }
+    let newer = with(r#"{"reason":"Ready","instances":{"resting":7},"more":{"a":1}}"#);
+    assert_eq!(
+        (newer.summary.unwrap().instances["resting"], newer.summary_problem),
+        (7, None)
+    );
 }
 
 #[test]

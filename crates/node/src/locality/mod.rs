@@ -212,10 +212,10 @@ impl Locality {
         if strays {
             let allowed = &self.allowed;
             return format!(
-                "its memory nodes are {allowed}: kubelet's choice, or the VM does not fit on fewer (docs/locality.md)"
+                "its memory nodes are {allowed}: kubelet's choice, or the VM does not fit on fewer (/usr/share/doc/steliad/locality.md)"
             );
         }
-        "memoryManagerPolicy: Static, then start the container anew where its NUMA nodes have the memory free (docs/locality.md)"
+        "memoryManagerPolicy: Static, then start the container anew where its NUMA nodes have the memory free (/usr/share/doc/steliad/locality.md)"
             .to_owned()
     }
 }

@@ -2,7 +2,7 @@
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
-use stelia_publication::{Event, Kind, Pod};
+use stelia_publication::{Event, Kind, Pod, SUMMARY, Summary};
 
 use crate::decide::reconciler::digest;
 
@@ -51,24 +51,32 @@ pub fn object_version(object: &Value) -> Option<&str> {
     object["apiVersion"].as_str()?.strip_prefix(GROUP)?.strip_prefix('/')
 }
 
-/// The object with its owner and, unless it is current, its state. What the node has free stays as it was last known: schedulers that
+/// The object with its owner, the node's summary where it is known and, unless it is current, its state. What the node has free stays as it was last known: schedulers that
 /// know nothing of VMs go on with it, and kubelet goes on admitting their pods.
-pub fn object(object: &Value, freshness: Freshness, owner: Option<(&str, &str)>) -> Value {
+pub fn object(object: &Value, freshness: Freshness, owner: Option<(&str, &str)>, summary: Option<&Summary>) -> Value {
     let mut object = object.clone();
     if let Some((name, uid)) = owner {
         object["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]);
     }
+    if let Some(text) = summary.and_then(|summary| serde_json::to_string(summary).ok()) {
+        set(&mut object, SUMMARY, &text);
+    }
     if let Some(word) = freshness.word() {
-        if object_version(&object) == Some("v1alpha1") {
-            object["metadata"]["annotations"][STATE] = word.into();
-        } else if let Value::Array(attributes) = &mut object["attributes"] {
-            attributes.retain(|one| one["name"] != STATE);
-            attributes.push(json!({"name": STATE, "value": word}));
-        } else {
-            object["attributes"] = json!([{"name": STATE, "value": word}]);
-        }
+        set(&mut object, STATE, word);
     }
     object
+}
+
+/// Sets an attribute, or in v1alpha1, which has none, an annotation.
+fn set(object: &mut Value, name: &str, value: &str) {
+    if object_version(object) == Some("v1alpha1") {
+        object["metadata"]["annotations"][name] = value.into();
+    } else if let Value::Array(attributes) = &mut object["attributes"] {
+        attributes.retain(|one| one["name"] != name);
+        attributes.push(json!({"name": name, "value": value}));
+    } else {
+        object["attributes"] = json!([{"name": name, "value": value}]);
+    }
 }
 
 /// The object as it stands at the API server, without what the server and others added: only what we apply. `None` if it is not ours.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::StatusCode;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use stelia_publication::{Event, Kind, Pod, Publication, Ready};
+use stelia_publication::{Event, Kind, Pod, Publication, Ready, SUMMARY, Summary};
 
 use super::*;
 use crate::answer::Answer;
@@ -55,6 +55,7 @@ fn told(free: u32, ready: bool, pods: &[u32], events: u64) -> Publication {
                 "zones": [{"name": "node-0", "available": free}],
             })
         }),
+        summary: None,
         pods: pods.iter().map(pod).collect(),
         events: (events.saturating_sub(9)..=events).map(event).collect(),
     }
@@ -320,17 +321,50 @@ fn an_event_has_one_name_and_what_is_too_long_is_cut_at_a_character() {
 #[test]
 fn the_state_is_an_attribute_or_in_v1alpha1_an_annotation() {
     let object = told(1, true, &[], 0).object.unwrap();
-    let marked = content::object(&object, Freshness::Away, None);
+    let marked = content::object(&object, Freshness::Away, None, None);
     assert_eq!(marked["attributes"], json!([{"name": content::STATE, "value": "away"}]));
-    let again = content::object(&marked, Freshness::Unusable, None);
+    let again = content::object(&marked, Freshness::Unusable, None, None);
     assert_eq!(
         again["attributes"],
         json!([{"name": content::STATE, "value": "unusable"}])
     );
-    assert_eq!(content::object(&object, Freshness::Current, None), object);
+    assert_eq!(content::object(&object, Freshness::Current, None, None), object);
     let mut old = object;
     old["apiVersion"] = "topology.node.k8s.io/v1alpha1".into();
-    let marked = content::object(&old, Freshness::Away, None);
+    let marked = content::object(&old, Freshness::Away, None, None);
     assert_eq!(marked["metadata"]["annotations"], json!({content::STATE: "away"}));
     assert_eq!(marked["attributes"], Value::Null);
+}
+
+#[test]
+fn the_summary_is_an_attribute_beside_the_state_and_is_replaced() {
+    let summary = |degraded| Summary {
+        version: "0.1.0".into(),
+        reason: "Ready".into(),
+        degraded,
+        ..Summary::default()
+    };
+    let object = told(1, true, &[], 0).object.unwrap();
+    let first = content::object(&object, Freshness::Away, None, Some(&summary(0)));
+    let second = content::object(&first, Freshness::Away, None, Some(&summary(2)));
+    let value = |object: &Value, name: &str| {
+        let attributes = object["attributes"].as_array().unwrap();
+        let mut of = attributes.iter().filter(|one| one["name"] == name);
+        let value = of.next().unwrap()["value"].as_str().unwrap().to_owned();
+        assert!(of.next().is_none(), "{object}");
+        value
+    };
+    assert_eq!(value(&second, content::STATE), "away");
+    assert_eq!(
+        serde_json::from_str::<Summary>(&value(&second, SUMMARY)).unwrap(),
+        summary(2)
+    );
+    // A daemon that writes none leaves what stands.
+    let third = content::object(&second, Freshness::Away, None, None);
+    assert_eq!(value(&third, SUMMARY), value(&second, SUMMARY));
+    let mut old = object;
+    old["apiVersion"] = "topology.node.k8s.io/v1alpha1".into();
+    let old = content::object(&old, Freshness::Current, None, Some(&summary(1)));
+    let text = old["metadata"]["annotations"][SUMMARY].as_str().unwrap();
+    assert_eq!(serde_json::from_str::<Summary>(text).unwrap(), summary(1));
 }

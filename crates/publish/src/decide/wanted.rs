@@ -27,7 +27,8 @@ impl State {
         let described = self.described.as_ref().and_then(|told| told.object.as_ref());
         let owner = self.node.uid().map(|uid| (self.options.node.as_str(), uid));
         let known = described.or(self.recall.object.as_ref())?;
-        Some(content::object(known, self.freshness(now), owner))
+        let summary = self.told.as_ref().and_then(|told| told.summary.as_ref());
+        Some(content::object(known, self.freshness(now), owner, summary))
     }
 
     /// Whether VMs can be admitted; `None` while that is not known.

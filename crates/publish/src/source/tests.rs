@@ -48,6 +48,7 @@ fn told(number: u32) -> Publication {
             message: number.to_string(),
         },
         object: None,
+        summary: None,
         pods: Vec::new(),
         events: Vec::new(),
     }

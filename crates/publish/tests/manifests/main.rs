@@ -11,6 +11,7 @@ mod objects;
 mod placement;
 mod policy;
 mod rights;
+mod rollout;
 mod vms;
 
 use std::fs;

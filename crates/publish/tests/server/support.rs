@@ -206,6 +206,7 @@ pub fn told(free: u32) -> Publication {
             "zones": [{"name": "node-0", "type": "Node", "resources":
                 [{"name": "cpu", "capacity": "8", "allocatable": "6", "available": free.to_string()}]}],
         })),
+        summary: None,
         pods: Vec::new(),
         events: Vec::new(),
     }

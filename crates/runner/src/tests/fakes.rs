@@ -19,8 +19,12 @@ type Options = HashMap<String, OwnedVariant>;
 pub struct Behaviour {
     /// RegisterInstance fails.
     pub refuse: bool,
+    /// How many RegisterInstance are answered with Busy first.
+    pub busy: usize,
     /// How many AttachVcpus fail first.
     pub failing_attaches: usize,
+    /// During how many AttachVcpus the daemon restarts.
+    pub lost_attaches: usize,
     /// The property after AttachVcpus.
     pub state: &'static str,
     /// The property Qos; an older daemon has none.
@@ -31,7 +35,9 @@ impl Default for Behaviour {
     fn default() -> Behaviour {
         Behaviour {
             refuse: false,
+            busy: 0,
             failing_attaches: 0,
+            lost_attaches: 0,
             state: "isolated",
             qos: None,
         }
@@ -114,6 +120,10 @@ impl Manager {
             return Err(ErrorKind::NoAnchor.because("no anchor"));
         };
         self.1.add_pid("anchor", anchor);
+        let registrations = self.1.names().iter().filter(|c| c.starts_with("Register")).count();
+        if registrations <= self.0.busy {
+            return Err(ErrorKind::Busy.because("another call is under way"));
+        }
         if self.0.refuse {
             return Err(ErrorKind::NotGuaranteed.because("pod x has no exclusive CPUs"));
         }
@@ -138,11 +148,21 @@ impl Manager {
     }
 }
 
+/// What libraries that were made for a bus call first.
+struct Bus;
+
+#[interface(name = "org.freedesktop.DBus")]
+impl Bus {
+    fn hello(&self) -> &str {
+        ":1.1"
+    }
+}
+
 struct Instance(Behaviour, Calls);
 
 #[interface(name = "io.stelia.Isolation1.Instance")]
 impl Instance {
-    fn attach_vcpus(
+    async fn attach_vcpus(
         &self,
         qemu_pidfd: Fd<'_>,
         vcpus: Vec<(u32, i32, Options)>,
@@ -163,6 +183,10 @@ impl Instance {
             ),
         };
         self.1.add(format!("AttachVcpus{list}{iothreads}"));
+        if failed < self.0.lost_attaches {
+            self.1.hang_up.notify_one();
+            std::future::pending::<()>().await;
+        }
         if failed < self.0.failing_attaches {
             return Err(ErrorKind::CpusetConflict.because("CPU 2 is taken"));
         }
@@ -221,6 +245,7 @@ pub fn daemon(socket: &Path, behaviour: Behaviour, calls: Calls) {
             let builder = Builder::unix_stream(stream)
                 .server(zbus::Guid::generate())
                 .p2p()
+                .serve_at("/org/freedesktop/DBus", Bus)
                 .serve_at("/io/stelia/Isolation1", Manager(behaviour.clone(), calls.clone()))
                 .serve_at(INSTANCE, Instance(behaviour.clone(), calls.clone()));
             connections.push(builder.build().await.unwrap());
@@ -254,6 +279,7 @@ pub fn qemu(dir: &Path) {
             let message: serde_json::Value = serde_json::from_str(&line).unwrap();
             let command = message["execute"].as_str().unwrap();
             match &message["arguments"] {
+                serde_json::Value::Null => writeln!(commands, "{command}").unwrap(),
                 serde_json::Value::Object(none) if none.is_empty() => writeln!(commands, "{command}").unwrap(),
                 arguments => writeln!(commands, "{command}{arguments}").unwrap(),
             }

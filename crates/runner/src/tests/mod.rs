@@ -7,6 +7,7 @@ mod api;
 mod api_fakes;
 mod attach;
 mod classes;
+mod examples;
 mod fakes;
 mod helpers;
 mod policy;

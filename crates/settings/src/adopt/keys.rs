@@ -2,9 +2,9 @@
 
 use toml::Value;
 
-use super::{AdoptKind, AdoptPartition, AdoptPlacement, AdoptRule, AdoptTree, Pattern, ThreadName};
-use crate::Isolation;
+use super::{AdoptKind, AdoptPartition, AdoptPlacement, AdoptRule, Pattern, ThreadName};
 use crate::key::{Key, choice, key};
+use crate::{Isolation, TreeChoice};
 
 /// Limit of the patterns in one list.
 const MAX_PATTERNS: usize = 64;
@@ -46,7 +46,7 @@ pub(crate) const RULE_KEYS: [Key<AdoptRule>; 12] = [
         Value::as_bool,
         |may| (*may).into()
     ),
-    choice!("tree", AdoptTree, tree),
+    choice!("tree", TreeChoice, tree),
     choice!("partition", AdoptPartition, partition),
     key!(
         "isolation",
@@ -94,7 +94,7 @@ pub(super) fn default(key: &str) -> Option<Value> {
         "kind" => Some(AdoptKind::Vm.name().into()),
         "placement" => Some(AdoptPlacement::Auto.name().into()),
         "container-may-refuse" => Some(true.into()),
-        "tree" => Some(AdoptTree::Auto.name().into()),
+        "tree" => Some(TreeChoice::Auto.name().into()),
         "partition" => Some(AdoptPartition::Auto.name().into()),
         _ => None,
     }

@@ -7,12 +7,12 @@ mod ready_made;
 
 use stelia_text::{Named, named};
 
-use crate::{Isolation, PlacementPolicy};
+use crate::{Isolation, PlacementPolicy, TreeChoice};
 
 pub use keys::is_name;
 pub(crate) use keys::{RULE_KEYS, effective_keys};
 pub use pattern::{MAX_THREAD_NAME_BYTES, Pattern, ThreadName};
-pub(crate) use raw::{Raw, merged, tables};
+pub(crate) use raw::{Raw, USE, merged, tables};
 pub use ready_made::ReadyMade;
 
 /// VMs, or containers, that are adopted. Nothing is without a rule. The default is an empty rule, which matches nothing.
@@ -34,7 +34,7 @@ pub struct AdoptRule {
     pub placement: AdoptPlacement,
     /// `STELIA_ADOPT=no` in the container's environment is heeded.
     pub container_may_refuse: bool,
-    pub tree: AdoptTree,
+    pub tree: TreeChoice,
     pub partition: AdoptPartition,
     pub isolation: Isolation,
 }
@@ -87,20 +87,6 @@ impl Named for AdoptPlacement {
 
     fn parse(text: &str) -> Option<Self> {
         Self::parse(text)
-    }
-}
-
-named! {
-    /// Where an adopted VM's cgroups are.
-    #[derive(Default)]
-    pub enum AdoptTree {
-        /// In the container's own cgroup where its runtime copes with that, else in `stelia.slice`.
-        #[default]
-        Auto = "auto",
-        /// In the container's own cgroup, or the VM is not adopted.
-        InPlace = "in-place",
-        /// In `stelia.slice`, as a registered VM's.
-        Slice = "slice",
     }
 }
 

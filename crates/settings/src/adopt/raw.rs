@@ -15,7 +15,7 @@ use crate::file::{Entry, line_of, list};
 /// Limit of the rules in one file.
 const MAX_RULES: usize = 64;
 /// The key that asks for a ready-made rule.
-const USE: &str = "use";
+pub(crate) const USE: &str = "use";
 
 /// One `[[adopt]]` table.
 #[derive(Debug, Clone, PartialEq)]

@@ -14,6 +14,7 @@ mod polkit;
 mod report;
 mod resting;
 mod terminal;
+mod tour;
 mod watching;
 
 use std::fs;

@@ -50,13 +50,19 @@ fn a_vm_is_called_by_its_pods_name() {
     }
     assert_eq!(uid(WAITING), (WAITING.into(), "".into()));
     for asked in ["web", "b9e4"] {
-        let (code, _, why) = simulation.told(&["show", asked]);
+        let (code, _, why) = simulation.told(&["explain", asked]);
         assert_eq!(code, Some(2), "{why}");
         let candidates = format!("team-b/web ({OTHER}), team-a/web ({VM})");
         assert!(why.contains(&candidates), "{why}");
     }
     for asked in ["team-c/web", "team-a", "we"] {
-        assert_eq!(simulation.told(&["show", asked]).0, Some(3), "{asked}");
+        assert_eq!(simulation.told(&["explain", asked]).0, Some(3), "{asked}");
+    }
+    assert_eq!(simulation.told(&["show", "team-c"]).0, Some(3));
+    // Where several VMs may be selected, it is a pattern.
+    for (asked, other) in [("web", true), ("team-a", false), ("we", true), ("*-a/w?b", false)] {
+        let shown = simulation.ctl(&["show", asked]);
+        assert!(shown.contains(VM) && shown.contains(OTHER) == other, "{asked}: {shown}");
     }
     assert!(simulation.ctl(&["explain", "team-a/web"]).contains("team-a/web"));
     assert!(simulation.ctl(&["verify", "team-b/web"]).starts_with("1 "));
@@ -73,7 +79,7 @@ fn names_are_printed_and_completed() {
     let simulation = Simulation::start(SCENARIO);
     let list = simulation.ctl(&["--no-legend", "list"]);
     let firsts: Vec<&str> = list.lines().filter_map(|line| line.split_whitespace().next()).collect();
-    assert_eq!(firsts, [WAITING, "team-b/web", "team-a/web"]);
+    assert_eq!(firsts, [WAITING, "team-a/web", "team-b/web"]);
     let told = simulation.completed(&simulation.address);
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     let words: Vec<&str> = told.lines().filter(|line| !line.starts_with('-')).collect();

@@ -99,6 +99,9 @@ fn other_users_read_and_what_changes_something_is_polkits_to_permit() {
     // Without polkit the answer is no.
     let (done, text) = simulation.reconcile_as_nobody();
     assert!(!done && text.contains("polkit cannot be asked"), "{text}");
+    // A dry run changes nothing.
+    let (done, text) = simulation.as_nobody(&[OBJECT, MANAGER, "Reconcile", "a{sv}", "1", "dry-run", "b", "true"]);
+    assert!(done && text.contains("plan"), "{text}");
     // The bus's policy denies unknown members before they reach the daemon.
     let (done, text) = simulation.as_nobody(&[OBJECT, MANAGER, "Explode"]);
     assert!(

@@ -93,7 +93,7 @@ fn top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
     );
     let screen = terminal.shows("UTIL%");
     assert!(
-        screen.contains("by INSTANCE") && screen.contains(VM) && screen.contains("vcpu 1"),
+        screen.contains("by trouble") && screen.contains(VM) && screen.contains("vcpu 1"),
         "{screen}"
     );
     // Why a VM is not isolated is said in words.
@@ -103,6 +103,8 @@ fn top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
     );
     // There are rates from the second sample on.
     terminal.shows("0.0");
+    terminal.press("s");
+    terminal.shows("by INSTANCE");
     terminal.press("s");
     terminal.shows("by STATE");
     terminal.press("r");

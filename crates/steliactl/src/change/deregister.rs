@@ -3,25 +3,39 @@
 use serde::Serialize;
 
 use crate::shared::daemon::{Client, Failure, Pod};
-use crate::shared::output::{Render, TextStyle};
+use crate::shared::output::{Render, TextStyle, paragraph, printable};
 
-/// Text says nothing of a success.
+/// As JSON the pod alone.
 #[derive(Serialize)]
 #[serde(transparent)]
-pub(crate) struct Deregistered(Pod);
+pub(crate) struct Deregistered {
+    pod: Pod,
+    /// The CPUs that it gave up.
+    #[serde(skip)]
+    cpus: String,
+}
 
 impl Render for Deregistered {
-    fn text(&self, _: TextStyle) -> String {
-        String::new()
+    fn text(&self, style: TextStyle) -> String {
+        let pod = printable(&self.pod.in_full());
+        let done = match self.cpus.is_empty() {
+            true => format!("Deregistered {pod}; its tasks run on without isolation."),
+            false => format!(
+                "Deregistered {pod}: no partition holds CPUs {} any more, and its tasks run on without isolation.",
+                printable(&self.cpus)
+            ),
+        };
+        paragraph(&done, style)
     }
 
     fn names(&self) -> Vec<String> {
-        vec![self.0.to_string()]
+        vec![self.pod.to_string()]
     }
 }
 
 /// # Errors
 /// No such instance, or the daemon refuses.
 pub(crate) async fn gather(client: &Client, vm: &str) -> Result<Deregistered, Failure> {
-    Ok(Deregistered(client.deregister(vm).await?))
+    let (pod, cpus) = client.deregister(vm).await?;
+    Ok(Deregistered { pod, cpus })
 }

@@ -99,7 +99,10 @@ pub(crate) async fn gather(
     deadline_s: u32,
     dry_run: bool,
 ) -> Result<Rebound, Failure> {
-    let pod = client.pod(vm).await?.map(|pod| pod.pod_uid);
+    let pod = match vm {
+        Some(vm) => Some(client.find_for_change(vm).await?.pod.pod_uid),
+        None => None,
+    };
     if dry_run {
         let description = client.describe().await?;
         if description.node.cpu_source != CpuSource::Steliad {

@@ -3,7 +3,10 @@
 use std::fmt::Write;
 
 use clap::builder::Styles;
-use clap::{Command, Subcommand};
+use clap::{Args, Command, Subcommand};
+use stelia_table::with_examples;
+
+use crate::shared::output;
 
 /// Commands that belong together.
 #[derive(Debug)]
@@ -61,8 +64,33 @@ pub(super) fn template() -> String {
             let _ = writeln!(text, "  {name_style}{name:<14}{name_style:#}  {about}");
         }
     }
+    let _ = write!(
+        text,
+        "\n{head}Options of every command:{head:#}\n{}\n",
+        common_options().trim_end()
+    );
     let _ = write!(text, "\n{head}Options:{head:#}\n{{options}}{{after-help}}");
     text
+}
+
+/// The options that every command takes, as help.
+fn common_options() -> String {
+    let mut command = super::CommonOptions::augment_args(Command::new("steliactl"))
+        .disable_help_flag(true)
+        .term_width(output::width().clamp(40, 100))
+        .mut_args(|option| option.hide_short_help(false).hide_long_help(false))
+        .help_template("{options}");
+    command.render_help().ansi().to_string()
+}
+
+/// Below the options of a command.
+const SEE_COMMON_OPTIONS: &str = "Options of every command, such as -o json and -H HOST: steliactl --help";
+
+/// The command with the end of its help: where the common options are, and examples.
+pub(super) fn of_command(command: Command) -> Command {
+    let command = with_examples(command, EXAMPLES);
+    let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    command.after_help(format!("{SEE_COMMON_OPTIONS}\n\n{examples}"))
 }
 
 #[cfg(test)]
@@ -130,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn help_has_the_groups_and_ends_with_examples_and_a_line_of_a_command_fits_a_terminal() {
+    fn help_has_the_groups_and_ends_with_examples() {
         let help = Cli::command().render_long_help().to_string();
         let begins = [
             "\nView:\n  status ",
@@ -138,14 +166,11 @@ mod tests {
             "\nPlan:\n  plan ",
             "\nChange:\n  reconcile ",
             "\nNode and integration:\n  node-topology ",
+            "\nOptions of every command:\n",
             "\nOptions:\n",
         ];
         for begin in begins {
             assert!(help.contains(begin), "{begin:?} is not in\n{help}");
-        }
-        let (commands, _) = help.split_once("\nOptions:").unwrap();
-        for line in commands.lines() {
-            assert!(line.chars().count() <= 80, "{line}");
         }
         let mut command = Cli::command();
         command.build();
@@ -157,6 +182,53 @@ mod tests {
                 .to_string();
             let (_, last) = examples_of(EXAMPLES, &name).pop().unwrap();
             assert!(help.trim_end().ends_with(last), "{help}");
+        }
+    }
+
+    /// clap wraps at the terminal's width, here 80; texts that are written line by line have to fit by themselves.
+    #[test]
+    fn no_line_of_any_help_is_wider_than_80_columns() {
+        fn check(command: &mut Command) {
+            let name = command.get_name().to_owned();
+            for help in [command.render_help(), command.render_long_help()] {
+                for line in help.to_string().lines() {
+                    assert!(line.chars().count() <= 80, "{name}: {line}");
+                }
+            }
+            command.get_subcommands_mut().for_each(check);
+        }
+        let mut command = Cli::command().term_width(80);
+        command.build();
+        check(&mut command);
+    }
+
+    #[test]
+    fn options_of_every_command_are_in_the_help_of_the_program_alone() {
+        let mut command = Cli::command();
+        command.build();
+        let help = command.render_long_help().to_string();
+        let common = super::super::CommonOptions::augment_args(Command::new("steliactl"));
+        let common: Vec<String> = common
+            .get_arguments()
+            .filter(|option| !option.is_hide_set())
+            .filter_map(|option| option.get_long().map(|long| format!("--{long}")))
+            .collect();
+        assert!(common.len() > 5, "{common:?}");
+        for option in &common {
+            assert!(help.contains(option), "{option} is not in\n{help}");
+        }
+        for name in names() {
+            let mut command = command.find_subcommand_mut(&name).unwrap().clone().after_help("");
+            let help = command.render_long_help().to_string();
+            let options: Vec<&str> = help
+                .lines()
+                .map(str::trim_start)
+                .filter(|line| line.starts_with('-'))
+                .collect();
+            for option in &common {
+                let has = |line: &&&str| line.split([' ', '=', '[']).any(|word| word == option);
+                assert_eq!(options.iter().find(has), None, "{name} has {option}");
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `verify`: whether every promise holds now. A finding is a reason of degradation, a step that a pass would take, memory
 //! of a VM that is not on the NUMA nodes of its CPUs, a fault of the node, or a VM with less than is required.
 
+mod rows;
 mod states;
 #[cfg(test)]
 mod tests;
@@ -13,14 +14,18 @@ use stelia_api::ReasonKind;
 use stelia_node::locality::Localities;
 
 use crate::explain_and_check::ledger::{self, Brief};
-use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, lines_by_pod};
-use crate::shared::output::{self, Column, Meaning, Render, TextStyle, column, counted, table};
+use crate::shared::daemon::{
+    Client, Description, Failure, Pod, Pods, Selection, in_common, lines_by_pod, named, remedy, writes_partition,
+};
+use crate::shared::output::{self, Render, TextStyle, counted, paragraph, table};
+use rows::FoldedFinding;
+pub(crate) use rows::columns;
 use states::CheckedVm;
 pub(crate) use states::Required;
 
 /// What a pass would repair.
 const BY_A_PASS: &str = "steliactl reconcile, or wait for the next pass";
-const PAGE: &str = "docs/troubleshooting.md";
+const PAGE: &str = "/usr/share/doc/steliad/troubleshooting.md";
 
 /// Where a finding is from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -48,9 +53,29 @@ pub(crate) struct Finding {
     pub cure: String,
     /// The section of `docs/troubleshooting.md` with more.
     pub section: Option<String>,
+    /// The problem without what is of this VM alone, such as for how long it waits; `None` where all of it is the same of other VMs.
+    #[serde(skip)]
+    pub common: Option<String>,
+    /// Since when it waits, microseconds since the epoch.
+    #[serde(skip)]
+    pub since_us: Option<u64>,
 }
 
 impl Finding {
+    /// A step that a pass would take.
+    fn step(uid: &str, step: &str) -> Self {
+        Self {
+            pod: Pod::unnamed(uid),
+            vms: usize::from(uid != "-"),
+            kind: Kind::Differs,
+            problem: format!("differs: a pass would {step}"),
+            cure: BY_A_PASS.to_owned(),
+            section: None,
+            common: Some(format!("differs: a pass would {}", in_common(step))).filter(|_| uid != "-"),
+            since_us: None,
+        }
+    }
+
     /// A reason of degradation that is of the whole node.
     fn of_kind(kind: ReasonKind, problem: String) -> Self {
         Self {
@@ -61,14 +86,17 @@ impl Finding {
 
     /// A reason of degradation.
     fn degraded(pod: Pod, kind: &str, problem: String) -> Self {
-        let cure = ReasonKind::parse(kind).map(ReasonKind::cure);
+        let known = ReasonKind::parse(kind);
+        let cure = known.map_or(PAGE, |kind| remedy(kind, &problem)).to_owned();
         Self {
             pod,
             vms: 1,
             kind: Kind::Degraded(kind.to_owned()),
             problem,
-            cure: cure.map_or(PAGE, |cure| cure.text).to_owned(),
-            section: cure.map(|cure| cure.section.to_owned()),
+            cure,
+            section: known.map(|kind| kind.cure().section.to_owned()),
+            common: None,
+            since_us: None,
         }
     }
 
@@ -81,21 +109,11 @@ impl Finding {
             problem,
             cure,
             section: Some("a-vm-is-slow-although-it-is-isolated".to_owned()),
+            common: None,
+            since_us: None,
         }
     }
 }
-
-pub(crate) const COLUMNS: [Column<Finding>; 4] = [
-    column("POD", |finding: &Finding| finding.pod.to_string()).yields(1),
-    column("POD UID", |finding: &Finding| finding.pod.pod_uid.clone()).wide(),
-    column("PROBLEM", |finding: &Finding| match finding.vms {
-        2.. => format!("{} ({} VMs)", finding.problem, finding.vms),
-        _ => finding.problem.clone(),
-    })
-    .yields(2)
-    .means(|_| Meaning::Broken),
-    column("CURE", |finding: &Finding| finding.cure.clone()).yields(2),
-];
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Verified {
@@ -109,32 +127,37 @@ pub(crate) struct Verified {
     now: u64,
 }
 
-/// The findings of all instances, or those of one and of what all share.
+/// The findings of all instances, or those of the selected ones and of what all share.
 ///
 /// # Errors
-/// No such instance, or the daemon does not answer.
-pub(crate) async fn gather(client: &Client, vm: Option<&str>, required: Option<Required>) -> Result<Verified, Failure> {
-    let pod = client.pod(vm).await?;
-    let pod = pod.as_ref().map(|pod| pod.pod_uid.as_str());
+/// A pattern fits no instance, or the daemon does not answer.
+pub(crate) async fn gather(
+    client: &Client,
+    selection: &Selection,
+    required: Option<Required>,
+) -> Result<Verified, Failure> {
     let preview = client.reconcile(true).await?;
     let described = client.describe().await?;
+    let selected = selection.among(&described)?;
+    let selected = selected.as_ref();
     let ledger = match described.node.ledger.enabled {
-        true => Some(ledger::last_day(client, pod).await),
+        true => Some(ledger::last_day(client, selected).await),
         false => None,
     };
-    let verified = verified(&described, &preview, pod, required, output::now());
+    let verified = verified(&described, &preview, selected, required, output::now());
     Ok(Verified { ledger, ..verified })
 }
 
 fn verified(
     described: &Description,
     preview: &Map<String, Value>,
-    pod: Option<&str>,
+    selected: Option<&BTreeSet<String>>,
     required: Option<Required>,
     now: u64,
 ) -> Verified {
+    let has = |uid: &str| selected.is_none_or(|selected| selected.contains(uid));
     let instances = described.node.instances.iter();
-    let instances = instances.filter(|(uid, _)| pod.is_none_or(|pod| pod == uid.as_str()));
+    let instances = instances.filter(|(uid, _)| has(uid.as_str()));
     let instances: Vec<CheckedVm> = instances.map(|(uid, one)| CheckedVm::at(uid, one)).collect();
     let mut findings = degraded(preview);
     // Those of the node that its VMs have as reasons are there already.
@@ -144,20 +167,22 @@ fn verified(
             .into_iter()
             .filter(|one| !told.contains(&one.kind)),
     );
-    findings.extend(lines_by_pod(preview, "plan").map(|(uid, step)| Finding {
-        pod: Pod::unnamed(uid),
-        vms: usize::from(uid != "-"),
-        kind: Kind::Differs,
-        problem: format!("differs: a pass would {step}"),
-        cure: BY_A_PASS.to_owned(),
-        section: None,
-    }));
-    findings.extend(remote_memory(&described.locality, pod));
+    let steps = steps(preview, &mut findings);
+    findings.extend(steps);
+    findings.extend(remote_memory(&described.locality));
     let pods = Pods::of(described);
-    findings.retain(|one| pod.is_none_or(|pod| [pod, "-"].contains(&one.pod.pod_uid.as_str())));
+    findings.retain(|one| one.pod.pod_uid == "-" || has(&one.pod.pod_uid));
     for finding in &mut findings {
         finding.pod = pods.get(&finding.pod.pod_uid);
     }
+    findings.sort_by_cached_key(|one| {
+        let group = match one.kind {
+            Kind::Differs => 1,
+            Kind::MemoryAway => 2,
+            _ => 0,
+        };
+        (group, one.pod.pod_uid != "-", one.pod.to_string())
+    });
     let below = required.map(|required| instances.iter().filter_map(move |one| one.below(required, now)));
     findings.extend(below.into_iter().flatten());
     Verified {
@@ -169,12 +194,30 @@ fn verified(
     }
 }
 
-/// Findings about remote memory, of all pods or of one. A remote device is not a finding: kubelet chose it at
-/// admission, and a restart of the VM may not change it.
-fn remote_memory(localities: &Localities, pod: Option<&str>) -> Vec<Finding> {
-    let asked = localities.instances.iter();
-    let asked = asked.filter(|(uid, _)| pod.is_none_or(|pod| pod == uid.as_str()));
-    let found = asked
+/// The steps that a pass would take. One that repairs a partition which is a finding already is the cure of that finding.
+fn steps(preview: &Map<String, Value>, reasons: &mut [Finding]) -> Vec<Finding> {
+    let differs = Kind::Degraded(ReasonKind::PartitionDiffers.name().to_owned());
+    let mut others = Vec::new();
+    for (uid, step) in lines_by_pod(preview, "plan") {
+        let mut same = reasons
+            .iter_mut()
+            .filter(|one| one.kind == differs && one.pod.pod_uid == uid);
+        match same.next().filter(|_| writes_partition(step)) {
+            Some(finding) => {
+                let if_it_returns = ReasonKind::PartitionDiffers.cure().text;
+                finding.cure = format!("{BY_A_PASS}; if it is changed again: {if_it_returns}");
+            }
+            None => others.push(Finding::step(uid, step)),
+        }
+    }
+    others
+}
+
+/// Findings about remote memory. A remote device is not a finding: kubelet chose it at admission, and a restart of the VM may not
+/// change it.
+fn remote_memory(localities: &Localities) -> Vec<Finding> {
+    let all = localities.instances.iter();
+    let found = all
         .filter_map(|(uid, locality)| Some(Finding::memory(uid, locality.memory_problem()?, locality.memory_cure())));
     found.collect()
 }
@@ -222,18 +265,23 @@ impl Render for Verified {
             none if none.is_empty() => "No instances.".to_owned(),
             summary => output::printable(&summary),
         };
+        let summary = paragraph(&summary, style);
+        let holds = "Every promise of these states holds: CPU lists, partitions, pinning, limits, and the NUMA nodes of the memory";
         let text = match (self.findings.is_empty(), self.instances.is_empty()) {
-            (true, true) => format!("{summary}\n"),
-            (true, false) => format!(
-                "{summary}\nEvery promise of these states holds: CPU lists, partitions, pinning, limits, and the NUMA nodes of the memory\n"
+            (true, true) => summary,
+            (true, false) => summary + &paragraph(holds, style),
+            (false, _) => format!(
+                "{summary}\n{}",
+                table(&columns(), &FoldedFinding::all(&self.findings), style)
             ),
-            (false, _) => format!("{summary}\n\n{}", table(&COLUMNS, &self.findings, style)),
         };
         // A VM that has just started, or that ended before it was read twice, has no account.
         let ledger = self.ledger.iter().flatten().filter(|told| told.covered_us > 0);
-        let lines: String = ledger
+        let mut lines: Vec<String> = ledger
             .map(|told| format!("{}: {}\n", output::printable(&told.pod.to_string()), told.line()))
             .collect();
+        lines.sort();
+        let lines = lines.concat();
         match lines.is_empty() {
             true => text,
             false => format!("{text}\nThe last 24 hours by the ledger:\n{lines}"),
@@ -242,18 +290,13 @@ impl Render for Verified {
 
     fn failure(&self) -> Option<String> {
         let is_below = |finding: &&Finding| finding.kind == Kind::BelowRequired;
-        let below: Vec<String> = self
-            .findings
-            .iter()
-            .filter(is_below)
-            .map(|one| one.pod.to_string())
-            .collect();
+        let below: Vec<&Pod> = self.findings.iter().filter(is_below).map(|one| &one.pod).collect();
         let broken = match self.findings.len() - below.len() {
             0 => None,
             1 => Some("1 promise does not hold".to_owned()),
             count => Some(format!("{} do not hold", counted(count as u64, "promise"))),
         };
-        let (count, names) = (counted(below.len() as u64, "instance"), below.join(", "));
+        let (count, names) = (counted(below.len() as u64, "instance"), named(&below));
         let below = (!below.is_empty()).then(|| format!("{count} below what is required: {names}"));
         let parts: Vec<String> = broken.into_iter().chain(below).collect();
         (!parts.is_empty()).then(|| parts.join("; "))

@@ -15,6 +15,6 @@ fn every_column_is_explained() {
     let columns = |part| explained("COLUMNS", Some(part));
     assert_eq!(columns("list"), headings(&list::COLUMNS));
     assert_eq!(columns("show: threads"), headings(&show::COLUMNS));
-    assert_eq!(columns("verify"), headings(&verify::COLUMNS));
+    assert_eq!(columns("verify"), headings(&verify::columns()));
     assert_eq!(columns("top"), top::headings());
 }

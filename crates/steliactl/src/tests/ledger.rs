@@ -18,6 +18,9 @@ fn the_ledger_of_a_vm_is_asked_of_its_object_and_of_one_that_ended_of_the_manage
     let ended = told(&["ledger", "gone", "--since", "-7d"]);
     assert_eq!((&ended["pod_uid"], &ended["until_us"]), (&json!("gone"), &json!(0)));
     assert_eq!(told(&["ledger"]).as_array().unwrap().len(), 2);
+    assert_eq!(told(&["ledger", "g*"])[0]["pod_uid"], json!("gone"));
+    let none = steliactl(no_vm().path(), &["ledger", "x*"]).unwrap_err();
+    assert_eq!(none.exit_code(), 3, "{none}");
     assert_eq!(told(&["ledger", "key"]), json!({"key": "q1w2e3r4"}));
     assert_eq!(told(&["ledger", "web", "--watch", "2min"])["until_us"], json!(120));
     let names = steliactl(no_vm().path(), &["ledger", "-o", "name"]).unwrap();

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use serde::Serialize;
 use stelia_model::Unadopted;
 
-use crate::shared::daemon::{ListedInstance, Pod};
-use crate::shared::output::{Column, Meaning, Render, TextStyle, column, table, text_of, texts_of, time};
+use crate::shared::daemon::{ListedInstance, Pod, fold};
+use crate::shared::output::{
+    Column, Meaning, Render, TextStyle, column, printable, table, text_of, texts_of, time, wrap,
+};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Instance {
@@ -28,7 +30,9 @@ pub(crate) struct Instance {
 }
 
 pub(crate) const COLUMNS: [Column<Instance>; 10] = [
-    column("POD", |instance: &Instance| instance.pod.to_string()).yields(2),
+    column("POD", |instance: &Instance| instance.pod.to_string())
+        .yields(2)
+        .shortens(),
     column("POD UID", |instance: &Instance| instance.pod.pod_uid.clone()).wide(),
     column("CONTAINER", |instance: &Instance| instance.container.clone()).yields(3),
     column("STATE", |instance: &Instance| instance.state.clone()).means(|instance| Meaning::of_state(&instance.state)),
@@ -40,7 +44,7 @@ pub(crate) const COLUMNS: [Column<Instance>; 10] = [
     column("ISOLATION", |instance: &Instance| instance.isolation.clone()).wide(),
     column("ADOPTED BY", |instance: &Instance| instance.adopted_by.clone()).wide(),
     column("DEGRADED", |instance: &Instance| instance.degraded.join("; "))
-        .yields(5)
+        .wraps()
         .means(|_| Meaning::Broken),
 ];
 
@@ -48,12 +52,13 @@ const UNADOPTED: [Column<Unadopted>; 6] = [
     column("NOT ADOPTED", |one: &Unadopted| {
         Pod::new(&one.pod, one.pod_name.as_ref()).to_string()
     })
-    .yields(2),
+    .yields(2)
+    .shortens(),
     column("CONTAINER", |one: &Unadopted| one.container.clone()).yields(3),
     column("RULE", |one: &Unadopted| one.rule.clone()).yields(3),
     column("REASON", |one: &Unadopted| one.reason.clone()).means(|_| Meaning::Attention),
     column("SINCE", |one: &Unadopted| time(one.since_us)).wide(),
-    column("WHY", |one: &Unadopted| one.text.clone()).yields(5),
+    column("WHY", |one: &Unadopted| one.text.clone()).wraps(),
 ];
 
 /// As JSON the instances alone.
@@ -83,10 +88,43 @@ impl Instances {
                 degraded: texts_of(&properties, "Degraded").map(str::to_owned).collect(),
             })
         };
-        Self {
-            instances: found.into_iter().filter_map(instance).collect(),
-            unadopted,
+        let mut instances: Vec<Instance> = found.into_iter().filter_map(instance).collect();
+        instances.sort_by_cached_key(|instance| (instance.pod.to_string(), instance.pod.pod_uid.clone()));
+        Self { instances, unadopted }
+    }
+}
+
+impl Instances {
+    /// The table, in which a reason that several VMs have is a number: it is below the table, once.
+    fn folded(&self, style: TextStyle) -> String {
+        let reasons = self
+            .instances
+            .iter()
+            .flat_map(|one| one.degraded.iter().map(move |reason| (&one.pod, reason)));
+        let mut shared = fold(reasons);
+        shared.retain(|(pods, _)| pods.len() > 1);
+        let short = |reason: &String| match shared.iter().position(|(_, other)| *other == reason) {
+            Some(at) => format!("[{}]", at + 1),
+            None => reason.clone(),
+        };
+        let rows: Vec<Instance> = self
+            .instances
+            .iter()
+            .map(|one| Instance {
+                degraded: one.degraded.iter().map(short).collect(),
+                ..one.clone()
+            })
+            .collect();
+        let mut text = table(&COLUMNS, &rows, style);
+        for (number, (pods, reason)) in (1..).zip(&shared) {
+            let note = printable(&format!("[{number}] {} VMs: {reason}", pods.len()));
+            let lines = style
+                .width
+                .map_or_else(|| vec![note.clone()], |width| wrap(&note, width));
+            text += if number == 1 { "\n" } else { "" };
+            text.extend(lines.into_iter().map(|line| Meaning::Broken.paint(&line, style) + "\n"));
         }
+        text
     }
 }
 
@@ -98,6 +136,8 @@ impl Render for Instances {
     fn text(&self, style: TextStyle) -> String {
         let instances = match self.instances.is_empty() {
             true => "No instances.\n".to_owned(),
+            // What reads a pipe finds each reason in its row.
+            false if style.width.is_some() && style.legend => self.folded(style),
             false => table(&COLUMNS, &self.instances, style),
         };
         match self.unadopted.is_empty() {
@@ -147,17 +187,39 @@ mod tests {
                 ..TextStyle::from(true)
             })
         };
-        insta::assert_snapshot!(at(80), @r"
-        POD                           CONTAIN…  STATE     CPUS        FLOAT     DEGRADED
-        kubevirt/virt-launcher-data…  compute   isolated  2-17,66-81  0-1,18-…  -
-        kubevirt/web                  compute   floating  20-21       0-1,18-…  QEMU ha…
-        ");
+        let narrow = at(80);
+        for word in [
+            "kubevi", "x7k2p", "isolated", "QEMU", "attached", "CPU", "20", "offline",
+        ] {
+            assert!(narrow.contains(word), "{word}: {narrow}");
+        }
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
         insta::assert_snapshot!(at(200), @r"
         POD                                      CONTAINER  STATE     CPUS        FLOAT             DEGRADED
         kubevirt/virt-launcher-database-0-x7k2p  compute    isolated  2-17,66-81  0-1,18-63,82-127  -
         kubevirt/web                             compute    floating  20-21       0-1,18-63,82-127  QEMU has not attached its vCPUs; CPU 20 is offline
         ");
         assert_eq!(at(200), list.text(TextStyle::from(true)));
+    }
+
+    #[test]
+    fn a_reason_of_many_vms_is_printed_once_on_a_terminal_and_in_each_row_of_a_pipe() {
+        let why = "kubelet's state cannot be used: cpu_manager_state is empty";
+        let mut instances: Vec<Instance> = (0..40)
+            .map(|n| instance(&format!("vm-{n}"), "isolated", "2", &[why]))
+            .collect();
+        instances[7].degraded.push("CPU 2 is offline".to_owned());
+        let list = Instances {
+            instances,
+            unadopted: Arc::default(),
+        };
+        let text = list.text(TextStyle {
+            width: Some(200),
+            ..TextStyle::from(true)
+        });
+        assert!(text.ends_with(&format!("  [1]\n\n[1] 40 VMs: {why}\n")), "{text}");
+        assert!(text.contains("  [1]; CPU 2 is offline\n"), "{text}");
+        assert_eq!(list.text(TextStyle::from(true)).matches(why).count(), 40);
     }
 
     #[test]

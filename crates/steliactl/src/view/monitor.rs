@@ -1,13 +1,15 @@
 //! `monitor`: the daemon's signals as they come, one per line.
 
+use std::io::{self, Write};
+
 use serde_json::{Map, Value};
 use stelia_api::{MANAGER_PATH, instance_uid};
 use zbus::fdo;
 use zbus::message::Message;
 
 use crate::shared::daemon::signals::{self, End, Signals};
-use crate::shared::daemon::{Client, Failure, Pod, Pods};
-use crate::shared::output::{self, Form};
+use crate::shared::daemon::{Client, Failure, Pod, Pods, Selection};
+use crate::shared::output::{self, Form, text_of, texts_of};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
@@ -118,6 +120,7 @@ fn line(time: u64, name: &str, pod: Option<&Pod>, changed: Option<&Map<String, V
 /// Prints events as they come.
 struct Printer<'a> {
     client: &'a Client,
+    selection: &'a Selection,
     form: Form,
     /// The pods of all instances listed so far: an instance that ended has no object to ask.
     pods: Pods,
@@ -131,24 +134,55 @@ impl Printer<'_> {
         if runs && (!known || matches!(event, Event::Daemon { .. })) {
             self.pods.add(self.client.pods_running().await);
         }
+        if !selects(self.selection, event, &self.pods) {
+            return Ok(true);
+        }
         signals::print(&event.written(output::now(), self.form, &self.pods)?)
     }
+}
+
+/// Whether an event is of a selected VM. With states only its changes to them are; of the daemon's own events all are.
+fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
+    if selection.is_all() || matches!(event, Event::Daemon { .. }) {
+        return true;
+    }
+    let Some(uid) = event.pod() else {
+        return false;
+    };
+    let to_state = || {
+        let Event::Changed { properties, .. } = event else {
+            return false;
+        };
+        let degraded = texts_of(properties, "Degraded").next().is_some();
+        selection.has_state(text_of(properties, "State"), degraded)
+    };
+    selection.has(&pods.get(uid), pods.iter()) && (!selection.names_states() || to_state())
+}
+
+/// Whether a VM of the node is selected, whatever its state, or every VM is.
+fn selects_any(selection: &Selection, pods: &Pods) -> bool {
+    selection.is_all() || pods.iter().any(|pod| selection.has(pod, pods.iter()))
 }
 
 /// Prints events until interrupted, or until standard output has no reader. The daemon is not started for it.
 ///
 /// # Errors
 /// The connection ended, or standard output cannot be written.
-pub(crate) async fn run(client: &Client, form: Form) -> Result<String, Failure> {
+pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> Result<String, Failure> {
     let mut signals = Signals::subscribe(client.connection()).await?;
     let mut end = End::new()?;
     let mut printer = Printer {
         client,
+        selection,
         form,
         pods: Pods::default(),
     };
     if !printer.print(&Event::Daemon { runs: signals.runs() }).await? {
         return Ok(String::new());
+    }
+    if signals.runs() && !selects_any(selection, &printer.pods) {
+        // Standard error may be closed.
+        let _ = writeln!(io::stderr(), "steliactl: no VM on this node fits yet: waiting for one");
     }
     loop {
         let event = tokio::select! {
@@ -241,6 +275,35 @@ mod tests {
                 "\n"
             )
         );
+    }
+
+    #[test]
+    fn only_events_of_selected_vms_are_printed() {
+        use clap::Parser;
+        let selection =
+            |line: &[&str]| match crate::cli::Cli::parse_from([&["steliactl", "monitor"], line].concat()).command {
+                crate::cli::Command::Monitor(selection) => selection,
+                other => panic!("{other:?}"),
+            };
+        let pods: Pods = [Pod::unnamed("aaa"), Pod::unnamed("bbb")].into_iter().collect();
+        let event = changed(OBJECT, &[("State", Variant::from("floating"))]).unwrap();
+        let selected = |line: &[&str], event: &Event| selects(&selection(line), event, &pods);
+        for line in [&[][..], &["aaa"], &["a*"], &["--state=floating,leaving"]] {
+            assert!(selected(line, &event), "{line:?}");
+        }
+        for line in [&["bbb"][..], &["-n", "team-a"], &["--state=isolated"]] {
+            assert!(!selected(line, &event), "{line:?}");
+        }
+        assert!(selected(&["bbb"], &Event::Daemon { runs: true }));
+        for (line, any) in [
+            (&[][..], true),
+            (&["b*"][..], true),
+            (&["--state=leaving"][..], true),
+            (&["nope"][..], false),
+        ] {
+            assert_eq!(selects_any(&selection(line), &pods), any, "{line:?}");
+        }
+        assert!(!selected(&["bbb"], &changed(MANAGER_PATH, &[]).unwrap()));
     }
 
     #[test]

@@ -1,18 +1,18 @@
-//! `show`: one instance, its promise beside what the kernel says of its threads.
+//! `show`: instances, the promise of each beside what the kernel says of its threads.
 
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use stelia_settings::Isolation;
 
-use crate::shared::daemon::{Client, Failure, Pod, no_instance};
+use crate::shared::daemon::{Client, Description, Failure, ListedInstance, Pod, Selection, no_instance};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};
 use crate::shared::output::{Column, Render, TextStyle, column, members, printable, snake_case, table, text_of};
 
 /// The properties' names in the D-Bus contract, in the order in which they are shown.
-const ORDER: [&str; 19] = [
+const ORDER: [&str; 20] = [
     "PodNamespace",
     "PodName",
     "PodUID",
@@ -23,6 +23,7 @@ const ORDER: [&str; 19] = [
     "Qos",
     "Degraded",
     "ExclusiveCPUs",
+    "VCPUs",
     "FloatCPUs",
     "MemoryNodes",
     "Partition",
@@ -54,27 +55,63 @@ pub(crate) struct InstanceDetails {
     processes: Vec<Process>,
 }
 
-/// The instance that is called `vm`; with `numa_maps` also the NUMA nodes of the pages that its processes have mapped.
+/// The selected instances; as JSON one that is named is an object, and what a pattern selects is a list.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Shown {
+    One(InstanceDetails),
+    Several(Vec<InstanceDetails>),
+}
+
+/// The instances that are selected; with `numa_maps` also the NUMA nodes of the pages that their processes have mapped.
 ///
 /// # Errors
-/// There is no such instance, or its processes or maps may not be read.
+/// There is no such instance, nothing is selected, or the processes or maps may not be read.
 pub(crate) async fn gather(
     client: &Client,
     roots: &Roots,
-    vm: &str,
+    selection: &Selection,
+    numa_maps: bool,
+) -> Result<Shown, Failure> {
+    if selection.is_all() {
+        return Err(Failure::Usage(
+            "which VM? Name it, or give a pattern, -n or --state; steliactl list has the names".to_owned(),
+        ));
+    }
+    let description = client.describe().await.ok();
+    let details = |found: ListedInstance| details(found, description.as_ref(), roots, numa_maps);
+    if let Some(vm) = selection.name()
+        && let Ok(found) = client.find(vm).await
+    {
+        return Ok(Shown::One(details(found)?));
+    }
+    let mut all = Vec::new();
+    for found in selection.of_listed(client.instances().await?)? {
+        match details(found) {
+            Ok(one) => all.push(one),
+            // It ended meanwhile.
+            Err(Failure::NoSuchInstance(_)) => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(Shown::Several(all))
+}
+
+fn details(
+    found: ListedInstance,
+    description: Option<&Description>,
+    roots: &Roots,
     numa_maps: bool,
 ) -> Result<InstanceDetails, Failure> {
-    let found = client.find(vm).await?;
-    let properties = found.properties.ok_or_else(|| no_instance(vm))?;
+    let properties = found.properties.ok_or_else(|| no_instance(&found.pod.pod_uid))?;
     let processes = threads::processes(
         roots,
         text_of(&properties, "ControlGroup"),
         text_of(&properties, "OriginControlGroup"),
         Isolation::parse(text_of(&properties, "Isolation")).unwrap_or_default(),
     )?;
-    let description = client.describe().await.ok();
     let mut vm_locality =
-        description.and_then(|node| VmLocality::of(node.locality, &found.pod.pod_uid, roots, &processes));
+        description.and_then(|node| VmLocality::of(node.locality.clone(), &found.pod.pod_uid, roots, &processes));
     if numa_maps && let Some(vm_locality) = &mut vm_locality {
         vm_locality.read_maps(roots, &processes)?;
     }
@@ -83,6 +120,43 @@ pub(crate) async fn gather(
         vm_locality,
         processes,
     })
+}
+
+impl Shown {
+    fn all(&self) -> &[InstanceDetails] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Several(all) => all,
+        }
+    }
+}
+
+impl Render for Shown {
+    fn names(&self) -> Vec<String> {
+        self.all().iter().flat_map(Render::names).collect()
+    }
+
+    fn text(&self, style: TextStyle) -> String {
+        let texts: Vec<String> = self.all().iter().map(|one| one.text(style)).collect();
+        match texts.is_empty() {
+            true => "No instances.\n".to_owned(),
+            false => texts.join("\n"),
+        }
+    }
+}
+
+/// Each vCPU with its CPU and its thread, in words. A CPU that is no CPU's number means that the thread is not pinned.
+fn pinned(vcpus: &Value) -> Value {
+    let one = |vcpu: &Value| {
+        let number = |at: usize| vcpu.get(at).and_then(Value::as_u64);
+        let (index, thread, cpu) = (number(0)?, number(1)?, number(2)?);
+        Some(match cpu < u64::from(u32::MAX) {
+            true => format!("{index} on CPU {cpu} (thread {thread})"),
+            false => format!("{index} not pinned (thread {thread})"),
+        })
+    };
+    let words: Option<Vec<String>> = vcpus.as_array().map(|all| all.iter().filter_map(one).collect());
+    words.map_or_else(|| vcpus.clone(), Value::from)
 }
 
 /// One object: the properties, with `locality` and `processes` beside them.
@@ -111,7 +185,11 @@ impl Render for InstanceDetails {
             .as_ref()
             .map(|vm_locality| vm_locality.text(style))
             .unwrap_or_default();
-        let mut text = members(&self.properties, &ORDER, style) + &vm_locality;
+        let mut properties = self.properties.clone();
+        if let Some(vcpus) = properties.get_mut("VCPUs") {
+            *vcpus = pinned(vcpus);
+        }
+        let mut text = members(&properties, &ORDER, style) + &vm_locality;
         for process in &self.processes {
             if style.legend {
                 let inner = process

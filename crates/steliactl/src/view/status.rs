@@ -1,18 +1,27 @@
 //! `status`: the node on one screen.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 use serde::Serialize;
 use stelia_allocator::CpuSource;
 use stelia_api::Word;
 use stelia_cpus::CpuSet;
-use stelia_model::LastPass;
+use stelia_model::{Instance, LastPass};
 
-use crate::shared::daemon::{Description, OnlineCpus, Pod};
+use crate::shared::daemon::{
+    Description, Failure, OnlineCpus, Pod, Selection, fold, named, not_isolated, state_and_class, whose,
+};
 use crate::shared::output::{self, Meaning, Render, TextStyle, counted};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Status {
+    /// Those that were asked for, in words; the rest of the answer is of these alone where it is of VMs.
+    #[serde(skip)]
+    vms: Vec<[String; 2]>,
+    /// `degraded`, with each reason once.
+    #[serde(skip)]
+    folded: Vec<String>,
     pub version: String,
     /// `degraded` if `degraded` below or `kubelet_problem` is not empty, else `running`.
     pub state: &'static str,
@@ -53,15 +62,49 @@ pub(crate) struct CpusByOwner {
 }
 
 impl Status {
+    /// The node, and the selected VMs on it.
+    ///
+    /// # Errors
+    /// A pattern fits none.
+    pub(crate) fn selected(mut description: Description, selection: &Selection) -> Result<Self, Failure> {
+        if selection.is_all() {
+            return Ok(Self::of(&description));
+        }
+        // Who has a CPU does not depend on what is asked for.
+        let online = OnlineCpus::of(&description);
+        selection.restrict(&mut description)?;
+        let now = output::now();
+        let mut vms: Vec<[String; 2]> = description
+            .node
+            .instances
+            .iter()
+            .map(|(uid, instance)| vm_in_words(&Pod::of(uid, instance), instance, now))
+            .collect();
+        vms.sort();
+        let mut status = Self {
+            vms,
+            ..Self::of(&description)
+        };
+        status.cpus.online = online;
+        Ok(status)
+    }
+
     pub(crate) fn of(description: &Description) -> Self {
         let node = &description.node;
         let mut instances = BTreeMap::new();
-        let mut degraded = Vec::new();
+        let mut reasons = Vec::new();
         for (pod, instance) in &node.instances {
             *instances.entry(instance.state.to_string()).or_default() += 1;
             let pod = Pod::of(pod, instance);
-            degraded.extend(instance.degraded.iter().map(|reason| format!("{pod}: {reason}")));
+            reasons.extend(instance.degraded.iter().map(|reason| (pod.clone(), reason.to_string())));
         }
+        let folded = fold(reasons.iter().map(|(pod, reason)| (pod, reason)));
+        let mut folded: Vec<String> = folded
+            .iter()
+            .map(|(pods, reason)| format!("{}: {reason}", whose(pods)))
+            .collect();
+        let mut degraded: Vec<String> = reasons.iter().map(|(pod, reason)| format!("{pod}: {reason}")).collect();
+        let of_vms = degraded.len();
         for (scope, reason) in &node.unreadable {
             degraded.push(format!("{scope} is not touched: {reason}"));
         }
@@ -73,8 +116,11 @@ impl Status {
                 counted(failures.into(), "step")
             ));
         }
+        folded.extend_from_slice(&degraded[of_vms..]);
         let whole = degraded.is_empty() && node.kubelet_problem.is_none();
         Self {
+            vms: Vec::new(),
+            folded,
             version: description.version.clone(),
             state: if whole { "running" } else { "degraded" },
             degraded,
@@ -106,6 +152,23 @@ impl Status {
             last_pass: node.last_pass.clone(),
         }
     }
+}
+
+/// What a VM is, and why it is not isolated.
+fn vm_in_words(pod: &Pod, instance: &Instance, now: u64) -> [String; 2] {
+    let since = match instance.isolated_us {
+        0 => String::new(),
+        usec => format!(" since {}", output::ago(usec, now)),
+    };
+    let own = match instance.exclusive.is_empty() {
+        true => String::new(),
+        false => format!("CPUs {}, ", instance.exclusive),
+    };
+    let state = state_and_class(instance);
+    [
+        format!("{pod}: {state}{since}, {own}other threads on {}", instance.float),
+        not_isolated(instance).map(|why| why.at(now)).unwrap_or_default(),
+    ]
 }
 
 fn cpus(cpus: &CpuSet) -> String {
@@ -149,7 +212,13 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
         format!("steliad {}, {}{source}", status.version, status.state),
         meaning,
     );
-    for reason in &status.degraded {
+    for [vm, why] in &status.vms {
+        screen.say("VM", vm.clone());
+        if !why.is_empty() {
+            screen.add_row("", why.clone(), Meaning::Attention);
+        }
+    }
+    for reason in &status.folded {
         screen.add_row("Degraded", reason.clone(), Meaning::Broken);
     }
     let states: Vec<String> = status
@@ -166,10 +235,10 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
     screen.say("Instances", format!("{count}{states}"));
     for class in status.classes.iter().map(|one| &one.class).collect::<BTreeSet<_>>() {
         let of = status.classes.iter().filter(|one| one.class == *class);
-        let pods: Vec<String> = of.map(|one| one.pod.to_string()).collect();
+        let pods: Vec<&Pod> = of.map(|one| &one.pod).collect();
         screen.say(
             &format!("Class {}", output::printable(class)),
-            format!("{} ({})", pods.len(), pods.join(", ")),
+            format!("{} ({})", pods.len(), named(&pods)),
         );
     }
     let partitions = match status.partitions {
@@ -230,10 +299,15 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
     let width = screen.0.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
     // As in systemctl's output: names are aligned to the right, values to the left.
     let lines = screen.0.iter().map(|(name, value, meaning)| {
-        let name = if name == ":" { "" } else { name };
+        let mut name = if name == ":" { "" } else { name };
         let room = style.width.map(|columns| columns.saturating_sub(width + 1));
-        let value = room.map_or_else(|| value.clone(), |room| output::cut(value, room));
-        format!("{name:>width$} {}\n", meaning.paint(&value, style))
+        let values = room.map_or_else(|| vec![value.clone()], |room| output::wrap(value, room));
+        let mut text = String::new();
+        for value in values {
+            let _ = writeln!(text, "{name:>width$} {}", meaning.paint(&value, style));
+            name = "";
+        }
+        text
     });
     lines.collect()
 }
@@ -242,9 +316,12 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
 mod tests {
     use std::sync::Arc;
 
+    use clap::Parser;
+    use stelia_api::{Reason, ReasonKind};
     use stelia_model::{Counters, Node, Trigger};
 
     use super::*;
+    use crate::cli::{Cli, Command};
     use crate::shared::daemon::node::testing::{allocated, node};
 
     fn full() -> Description {
@@ -350,11 +427,67 @@ mod tests {
         for name in &names {
             assert!(explained.iter().any(|one| one == name), "{name}: {explained:?}");
         }
-        // Whatever the node, these two are not always there.
-        let rare = ["Unassigned CPUs", "Degraded"];
+        // Whatever the node, these are not always there.
+        let rare = ["Unassigned CPUs", "Degraded", "VM"];
         for name in explained.iter().filter(|name| !rare.contains(&name.as_str())) {
             assert!(names.contains(&name.as_str()), "{name}: {names:?}");
         }
+    }
+
+    #[test]
+    fn a_reason_of_many_vms_is_one_line_and_as_json_one_a_vm() {
+        let mut description = node();
+        for instance in description.node.instances.values_mut() {
+            Arc::make_mut(instance).degraded = vec![Reason::of_node(ReasonKind::KubeletUnusable, "the file is empty")];
+        }
+        let status = Status::of(&description);
+        assert_eq!(status.degraded.len(), 2);
+        let text = text(&status, 0, TextStyle::default());
+        let lines: Vec<&str> = text.lines().filter(|line| line.contains("Degraded:")).collect();
+        let [line] = lines.as_slice() else { panic!("{text}") };
+        assert!(
+            line.contains(" 2 VMs (aaaaaaaa-") && line.ends_with("): the file is empty"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn a_value_that_is_too_long_goes_on_below_itself() {
+        let narrow = TextStyle {
+            width: Some(60),
+            ..TextStyle::default()
+        };
+        let text = text(&Status::of(&full()), 0, narrow);
+        assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let whole = "isolated: the kernel takes the CPUs from everything else";
+        assert!(words.join(" ").contains(whole), "{text}");
+    }
+
+    #[test]
+    fn vms_that_are_asked_for_have_lines_of_their_own_and_the_cpus_stay_the_nodes() {
+        let selection = |line: &[&str]| match Cli::parse_from([&["steliactl", "status"], line].concat()).command {
+            Command::Status(selection) => selection,
+            other => panic!("{other:?}"),
+        };
+        let status = Status::selected(full(), &selection(&["bbbb"])).unwrap();
+        let text = text(&status, 0, TextStyle::default());
+        let pod = "bbbbbbbb-0000-4000-8000-000000000000";
+        for line in [
+            format!("VM: {pod}: floating, CPUs 2, other threads on 0-1,3,7"),
+            "vCPUs not attached".to_owned(),
+            format!("Degraded: {pod}: kubelet gave CPU 2 away"),
+            "Instances: 1 (1 floating)".to_owned(),
+            "Exclusive CPUs: 3 (2,4-5)".to_owned(),
+        ] {
+            assert!(text.lines().any(|one| one.trim_start() == line), "{line}: {text}");
+        }
+        let isolated = Status::selected(full(), &selection(&["--state=isolated"])).unwrap();
+        assert_eq!(isolated.state, "running");
+        assert_eq!(
+            Status::selected(full(), &selection(&["db"])).unwrap_err().exit_code(),
+            3
+        );
     }
 
     #[test]

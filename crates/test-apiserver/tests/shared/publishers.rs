@@ -25,6 +25,7 @@ pub fn node() -> Publication {
         object: Some(
             serde_json::to_value(object(&facts, Profile::Nrt, ApiVersion::V1Alpha2, Method::default())).unwrap(),
         ),
+        summary: None,
         pods: pods
             .map(|(number, one)| Pod {
                 uid: one.pod.to_string(),

@@ -12,8 +12,9 @@ use super::merge::merge;
 use super::start::{CORRECT, hidden_policy, start};
 use super::{
     Check, Facts, Verdict, cgroups, config, device_plugin, dra, home, interrupts, ledger, locality, noise, publish,
-    scheduler_settings,
+    scheduler_settings, vm_memory,
 };
+use crate::shared::output::counted;
 
 /// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
 const MIN_SYSTEMD_VERSION: u32 = 252;
@@ -21,7 +22,7 @@ const MIN_SYSTEMD_VERSION: u32 = 252;
 type NamedCheck = (&'static str, fn(&Facts) -> Finding);
 
 /// The checks by name, the most basic first.
-const CHECKS: [NamedCheck; 27] = [
+const CHECKS: [NamedCheck; 28] = [
     ("cgroup", cgroup),
     ("kernel", kernel),
     ("systemd", systemd),
@@ -47,6 +48,7 @@ const CHECKS: [NamedCheck; 27] = [
     ("ledger", ledger::check),
     ("publish", publish::check),
     ("device-plugin", device_plugin::check),
+    ("vm-memory", vm_memory::check),
     ("runner-socket", socket),
     ("daemon", daemon),
 ];
@@ -84,6 +86,11 @@ fn finding(verdict: Verdict, found: impl Into<String>, cure: impl Into<String>) 
 
 pub(super) fn ok(found: impl Into<String>) -> Finding {
     finding(Verdict::Ok, found, "")
+}
+
+/// Neither good nor bad: what would decide it cannot be had.
+pub(super) fn unknown(found: impl Into<String>) -> Finding {
+    finding(Verdict::Unknown, found, "")
 }
 
 pub(super) fn advice(found: impl Into<String>, cure: impl Into<String>) -> Finding {
@@ -190,7 +197,7 @@ fn policy(facts: &Facts) -> Finding {
         Err(unread) => failed(
             unread.to_string(),
             "steliad acts on what kubelet decides: start kubelet if none runs; if it runs, this problem keeps its settings from \
-             being known (docs/kubelet.md)",
+             being known (/usr/share/doc/steliad/kubelet.md)",
         ),
         Ok(kubelet) if kubelet.cpu_manager_policy != "static" => failed(
             format!("cpuManagerPolicy: {}", kubelet.cpu_manager_policy),
@@ -286,10 +293,10 @@ fn cores(facts: &Facts) -> Finding {
     let smt = cores.values().any(|cpus| cpus.len() > 1);
     let nodes: BTreeSet<u32> = topology.cpus.values().map(|cpu| cpu.node).collect();
     let found = format!(
-        "{} CPUs, {} cores, {} NUMA nodes",
-        topology.cpus.len(),
-        cores.len(),
-        nodes.len()
+        "{}, {}, {}",
+        counted(topology.cpus.len() as u64, "CPU"),
+        counted(cores.len() as u64, "core"),
+        counted(nodes.len() as u64, "NUMA node")
     );
     let splits =
         |kubelet: &KubeletConfig| kubelet.cpu_manager_policy == "static" && !kubelet.cpu_option("full-pcpus-only");
@@ -304,7 +311,7 @@ fn cores(facts: &Facts) -> Finding {
 
 fn alignment(facts: &Facts) -> Finding {
     let (Ok(state), Ok(topology)) = (&facts.state, &facts.topology) else {
-        return ok("nothing to check");
+        return unknown("kubelet's state file or the CPUs cannot be read");
     };
     let cores = by_core(topology);
     let mut split = Vec::new();

@@ -3,11 +3,11 @@
 use kubelet_planner::start_errors::unknown_gates;
 
 use super::Facts;
-use super::checks::{Finding, ok, warning};
+use super::checks::{Finding, ok, unknown, warning};
 
 pub(super) fn check(facts: &Facts) -> Finding {
     let Ok(kubelet) = &facts.kubelet else {
-        return ok("nothing to check");
+        return unknown("kubelet's configuration cannot be read");
     };
     let warnings = kubelet.warnings.iter().map(ToString::to_string);
     let warnings: Vec<String> = warnings.chain(unknown_gates(kubelet)).collect();

@@ -14,7 +14,7 @@ use zbus::proxy::CacheProperties;
 use zbus::{Connection, proxy};
 
 use super::Facts;
-use super::checks::{Finding, ok, warning};
+use super::checks::{Finding, ok, unknown, warning};
 
 /// The name of the plugin's process: the kernel cuts the program's name after 15 bytes.
 pub(super) const PROCESS: &str = "stelia-device-p";
@@ -89,7 +89,7 @@ pub(super) fn check(facts: &Facts) -> Finding {
     match &plugin.has_folder {
         Ok(true) => {}
         Ok(false) => return ok("off: kubelet has no plugin directory"),
-        Err(problem) => return ok(format!("not known: {problem}")),
+        Err(problem) => return unknown(format!("not known: {problem}")),
     }
     if !plugin.runs {
         return warning(

@@ -21,6 +21,7 @@ use super::dra::{self, Drivers};
 use super::noise::{Noise, is_domain, isolcpus_list};
 use super::publish::Published;
 use super::scheduler_settings::Scheduling;
+use super::vm_memory::OutsideMemory;
 use super::{ConfigProblem, KubeletFiles, KubeletHome, Misplaced, locality};
 use crate::shared::files::below;
 use crate::shared::kernel::numbered;
@@ -83,6 +84,8 @@ pub struct Facts {
     pub(crate) publishing: Option<Publishing>,
     /// That file, as a publisher would read it.
     pub(crate) published: Published,
+    /// The memory of VMs that is outside their pods' cgroups; `None` as above.
+    pub(crate) outside_memory: Option<OutsideMemory>,
     /// The device plugin, as far as it is seen here and the daemon says.
     pub(crate) device_plugin: DevicePlugin,
     /// Whether tracefs is there and may be used: `/sys/kernel/tracing/events`.
@@ -156,6 +159,7 @@ impl Facts {
             quiet: None,
             ledger: None,
             publishing: None,
+            outside_memory: None,
             published: Published::read(root),
             device_plugin: DevicePlugin::read(root, &folder, runs(root, device_plugin::PROCESS)),
             tracing: sys.join("kernel/tracing/events").is_dir(),

@@ -3,14 +3,14 @@
 use stelia_api::quiet::{Irqbalance, Quiet};
 
 use super::Facts;
-use super::checks::{Finding, NO_ANSWER, advice, ok, warning};
+use super::checks::{Finding, NO_ANSWER, advice, ok, unknown, warning};
 use crate::shared::output::counted;
 
 /// The state of `steliad-quiet`; the error is the finding if it is not known, for which another check gives the reason.
 fn quiet_state(facts: &Facts) -> Result<&Quiet, Finding> {
     match &facts.quiet {
-        None => Err(ok(NO_ANSWER)),
-        Some(quiet) if quiet.steering.is_empty() => Err(ok("not known: steliad has just started")),
+        None => Err(unknown(NO_ANSWER)),
+        Some(quiet) if quiet.steering.is_empty() => Err(unknown("not known: steliad has just started")),
         // Without VMs nothing is asked of steliad-quiet, and a daemon that waits for kubelet has none.
         Some(quiet) if quiet.answered_us == 0 && quiet.problem.is_none() => match quiet.steering.as_str() {
             "off" => Ok(quiet),

@@ -1,12 +1,12 @@
 //! Whether the ledger is kept, as the daemon says.
 
 use super::Facts;
-use super::checks::{Finding, NO_ANSWER, advice, ok, warning};
+use super::checks::{Finding, NO_ANSWER, advice, ok, unknown, warning};
 
 /// Whether it is on, written and signed.
 pub(super) fn check(facts: &Facts) -> Finding {
     let Some(ledger) = &facts.ledger else {
-        return ok(NO_ANSWER);
+        return unknown(NO_ANSWER);
     };
     if !ledger.enabled {
         return advice(

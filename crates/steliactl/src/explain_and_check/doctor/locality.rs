@@ -10,6 +10,7 @@ use stelia_record::Record;
 use super::checks::{Finding, ok, warning};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::vfio_devices;
+use crate::shared::output::counted;
 
 /// Reads every scope whose record can be used; `root` is `/`.
 pub(crate) fn read(root: &Path, topology: &Topology, kubelet: &Path) -> Localities {
@@ -50,7 +51,7 @@ pub(crate) fn checks(localities: &Localities) -> Vec<Finding> {
             let cure = match memory {
                 Some(_) => locality.memory_cure(),
                 None => "a topologyManagerPolicy other than none, then restart the container where its NUMA nodes have such \
-                         devices free (docs/locality.md)"
+                         devices free (/usr/share/doc/steliad/locality.md)"
                     .to_owned(),
             };
             let problems: Vec<String> = memory.into_iter().chain(locality.devices_problem()).collect();
@@ -63,7 +64,10 @@ pub(crate) fn checks(localities: &Localities) -> Vec<Finding> {
         checks.push(warning(found, cure));
     }
     if checks.is_empty() {
-        let found = format!("{} VMs, near their memory and devices", localities.instances.len());
+        let found = match localities.instances.len() {
+            0 => "no VM is registered here".to_owned(),
+            count => format!("{}, near their memory and devices", counted(count as u64, "VM")),
+        };
         checks.push(ok(found));
     }
     checks
@@ -137,7 +141,7 @@ mod tests {
         assert!(told.iter().all(bad), "{told:?}");
 
         localities.instances.retain(|pod, _| pod == "b");
-        assert_eq!(checks(&localities), [ok("1 VMs, near their memory and devices")]);
+        assert_eq!(checks(&localities), [ok("1 VM, near their memory and devices")]);
         localities.devices_unknown = Some("x".to_owned());
         assert_eq!(checks(&localities)[0].verdict, Verdict::Warning);
     }

@@ -10,14 +10,14 @@ use stelia_kubelet::DeviceManagerState;
 use stelia_kubelet::config::KubeletConfig;
 
 use super::Facts;
-use super::checks::{Finding, ok, warning};
+use super::checks::{Finding, ok, unknown, warning};
 
 /// Warn if a merge takes at least this many seconds: kubelet admits no other pod meanwhile.
 const SLOW_MERGE_SECONDS: f64 = 10.0;
 
 pub(super) fn merge(facts: &Facts) -> Finding {
     let (Ok(kubelet), Ok(topology)) = (&facts.kubelet, &facts.topology) else {
-        return ok("nothing to check");
+        return unknown("kubelet's configuration or the CPUs cannot be read");
     };
     let nodes = Nodes::of(facts, topology);
     let policy = match Policy::parse(&kubelet.topology_manager_policy) {
@@ -54,7 +54,7 @@ pub(super) fn merge(facts: &Facts) -> Finding {
     warning(
         found,
         format!(
-            "kubelet admits no other pod meanwhile. topologyManagerPolicy: single-numa-node ({} combinations), {fewer}pods with fewer kinds of resources, or CPUs by steliad (docs/allocator.md); max-allowable-numa-nodes and prefer-closest-numa-nodes make it no quicker",
+            "kubelet admits no other pod meanwhile. topologyManagerPolicy: single-numa-node ({} combinations), {fewer}pods with fewer kinds of resources, or CPUs by steliad (/usr/share/doc/steliad/allocator.md); max-allowable-numa-nodes and prefer-closest-numa-nodes make it no quicker",
             count(single)
         ),
     )

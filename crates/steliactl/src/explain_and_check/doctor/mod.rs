@@ -16,6 +16,7 @@ mod noise;
 mod publish;
 pub(super) mod scheduler_settings;
 mod start;
+mod vm_memory;
 
 #[cfg(test)]
 mod tests;
@@ -28,7 +29,7 @@ use serde::Serialize;
 use stelia_cpus::CpuSet;
 
 use crate::shared::daemon::Description;
-use crate::shared::output::{Column, Meaning, Render, TextStyle, column, table};
+use crate::shared::output::{Column, Meaning, Render, TextStyle, column, paragraph, printable, table};
 pub(crate) use cgroups::Misplaced;
 pub use checks::checks;
 pub(crate) use device_plugin::status as plugin_status;
@@ -37,11 +38,14 @@ pub(super) use facts::systemd;
 pub(crate) use home::KubeletHome;
 pub(crate) use kubelet::{ConfigProblem, KubeletFiles};
 use noise::Noise;
+use vm_memory::OutsideMemory;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
     Ok,
+    /// It cannot be decided, because the daemon or a file does not answer.
+    Unknown,
     /// It works, and this would make it better: for the administrator to weigh.
     Advice,
     /// It works, but less well than it could.
@@ -64,17 +68,18 @@ const COLUMNS: [Column<Check>; 3] = [
     column("CHECK", |check| check.check.to_owned()),
     column("VERDICT", |check: &Check| match check.verdict {
         Verdict::Ok => "ok".to_owned(),
+        Verdict::Unknown => "unknown".to_owned(),
         Verdict::Advice => "advice".to_owned(),
         Verdict::Warning => "warning".to_owned(),
         Verdict::Failed => "FAILED".to_owned(),
     })
     .means(|check| match check.verdict {
         Verdict::Ok => Meaning::Good,
-        Verdict::Advice => Meaning::Plain,
+        Verdict::Unknown | Verdict::Advice => Meaning::Plain,
         Verdict::Warning => Meaning::Attention,
         Verdict::Failed => Meaning::Broken,
     }),
-    column("FOUND", |check: &Check| check.found.clone()).yields(1),
+    column("FOUND", |check: &Check| check.found.clone()).wraps(),
 ];
 
 /// The outcome of all checks. Advice and warnings are not failures.
@@ -92,6 +97,7 @@ pub(crate) async fn gather(root: &Path, described: Option<Description>, plugin_s
         if !cpus.is_empty() {
             facts.noise = Some(Noise::measure(root, &cpus).await);
         }
+        facts.outside_memory = Some(OutsideMemory::of(&described));
         facts.device_plugin.admission_problem = Some(described.node.admission_text());
         facts.quiet = Some(Arc::unwrap_or_clone(described.node.quiet));
         facts.ledger = Some(Arc::unwrap_or_clone(described.node.ledger));
@@ -107,7 +113,7 @@ impl Render for Examined {
         let mut said = BTreeSet::new();
         for Check { check, cure, .. } in self.0.iter().filter(|check| !check.cure.is_empty()) {
             if said.insert((check, cure)) {
-                text += &format!("\n{check}: {cure}\n");
+                text += &format!("\n{}", paragraph(&printable(&format!("{check}: {cure}")), style));
             }
         }
         text

@@ -7,7 +7,7 @@ use rustix::fs::{FlockOperation, flock};
 use stelia_publication::{DIRECTORY, FILE, LOCK, Publication};
 
 use super::Facts;
-use super::checks::{Finding, NO_ANSWER, ok, warning};
+use super::checks::{Finding, NO_ANSWER, ok, unknown, warning};
 
 const REMEDY: &str = "journalctl -u steliad, df /run/stelia/publish; the VMs are not affected, and publishers treat the file as outdated";
 
@@ -37,7 +37,7 @@ impl Published {
 /// Whether it is on, and the file true.
 pub(super) fn check(facts: &Facts) -> Finding {
     let Some(publishing) = &facts.publishing else {
-        return ok(NO_ANSWER);
+        return unknown(NO_ANSWER);
     };
     let Some(profile) = &publishing.profile else {
         return ok("off: this node publishes nothing to the cluster");

@@ -10,7 +10,7 @@ use stelia_cpus::{CpuSet, Topology};
 use stelia_node::locality::{Locality, NodeMemory, size};
 
 use super::Facts;
-use super::checks::{Finding, failed, ok, warning};
+use super::checks::{Finding, failed, ok, unknown, warning};
 use crate::shared::kernel::numbered;
 use crate::shared::kernel::threads::field;
 
@@ -139,7 +139,7 @@ fn foreign(topology: &Topology, cpus: &CpuSet) -> CpuSet {
 /// way round. Where a VM has whole cores that costs nothing.
 pub(super) fn core_scheduling(facts: &Facts) -> Finding {
     let Ok(topology) = &facts.topology else {
-        return ok("not known: the CPU topology is not known");
+        return unknown("not known: the CPU topology is not known");
     };
     let with_cookies = &facts.scheduling.with_cookies;
     if facts.scheduling.core_scheduling == Some(false) {
@@ -180,7 +180,7 @@ pub(super) fn isolcpus(facts: &Facts) -> Finding {
         return if facts.isolcpus.is_empty() {
             ok("not set")
         } else {
-            warning(facts.isolcpus.to_string(), "see docs/isolcpus.md")
+            warning(facts.isolcpus.to_string(), "see /usr/share/doc/steliad/isolcpus.md")
         };
     };
     let shared = match (facts.allocator.source, &facts.topology) {

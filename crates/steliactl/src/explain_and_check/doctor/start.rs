@@ -8,7 +8,7 @@ use stelia_node_plan::machine;
 use stelia_node_plan::start::{StateFiles, problems};
 
 use super::Facts;
-use super::checks::{Finding, failed, ok, warning};
+use super::checks::{Finding, failed, ok, unknown, warning};
 
 /// What to do about a configuration that cannot be read.
 pub(super) const CORRECT: &str =
@@ -24,14 +24,14 @@ pub(super) fn start(facts: &Facts) -> Finding {
         (Err(unread), _) if unread.keeps_kubelet_from_starting => return failed(unread.to_string(), CORRECT),
         (Err(_), Some((file, Ok(kubelet)))) => (kubelet, format!(" (none runs: its settings are taken from {file})")),
         (Err(_), Some((_, Err(unread)))) => return failed(format!("{unread} (none runs)"), CORRECT),
-        (Err(_), None) => return ok("nothing to check"),
+        (Err(_), None) => return unknown("kubelet's configuration cannot be read"),
     };
     let found = found(facts, kubelet);
     if found.is_empty() {
         return match &facts.files.cpus {
             Ok(_) => ok(format!("its state files match its settings{place}")),
             // The check `kubelet-state` says what is wrong with it.
-            Err(_) => ok("nothing to check"),
+            Err(_) => unknown("kubelet's state file cannot be read"),
         };
     }
     let words: Vec<String> = found.iter().map(ToString::to_string).collect();

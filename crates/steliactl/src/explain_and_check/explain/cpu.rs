@@ -4,7 +4,7 @@ use serde::Serialize;
 use stelia_allocator::Qos;
 use stelia_model::Pools;
 
-use crate::shared::daemon::{Description, Failure, Owner, owner, state_and_class};
+use crate::shared::daemon::{Description, Failure, Owner, Pod, Pods, fold, owner, state_and_class, whose};
 use crate::shared::output::{Column, Render, TextStyle, column, table};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -14,7 +14,7 @@ pub(super) struct Fact {
 }
 
 pub(super) const COLUMNS: [Column<Fact>; 2] = [
-    column("FACT", |fact: &Fact| fact.fact.clone()).yields(1),
+    column("FACT", |fact: &Fact| fact.fact.clone()).wraps(),
     column("SOURCE", |fact: &Fact| fact.source.to_owned()).yields(2),
 ];
 
@@ -35,11 +35,11 @@ const CONFIGURATION: &str = "steliad's configuration";
 const POOLS: &str = "steliad's pools";
 const SLICE: &str = "cpuset.cpus.exclusive of stelia.slice";
 
-/// All facts about a CPU.
+/// All facts about a CPU; `others` are the pods that are not instances, where their names are known.
 ///
 /// # Errors
 /// No such CPU is online.
-pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Failure> {
+pub(crate) fn facts(description: &Description, others: Pods, cpu: u32) -> Result<CpuFacts, Failure> {
     let node = &description.node;
     let Some(place) = node.topology.cpus.get(&cpu) else {
         return Err(Failure::Usage(format!(
@@ -47,6 +47,8 @@ pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Fai
             node.topology.online()
         )));
     };
+    let mut pods = others;
+    pods.add(Pods::of(description));
     let mut facts = Vec::new();
     let mut say = |fact: String, source| facts.push(Fact { fact, source });
     say(
@@ -68,7 +70,10 @@ pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Fai
     for (pod, containers) in node.entries.iter() {
         for (container, cpus) in containers.iter().filter(|(_, cpus)| cpus.contains(cpu)) {
             say(
-                format!("given to container {container} of pod {pod}, with {cpus}"),
+                format!(
+                    "given to container {container} of pod {}, with {cpus}",
+                    pods.get(pod.as_str())
+                ),
                 STATE,
             );
         }
@@ -80,7 +85,9 @@ pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Fai
         }
         None => {}
     }
-    for (pod, instance) in &node.instances {
+    let mut floating: Vec<(Pod, Option<Qos>)> = Vec::new();
+    for (uid, instance) in &node.instances {
+        let pod = Pod::of(uid, instance);
         let class = instance
             .allocation
             .as_ref()
@@ -105,17 +112,11 @@ pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Fai
             }
         }
         if instance.float.contains(cpu) {
-            match class {
-                Some(class @ (Qos::Ls | Qos::Be)) => say(
-                    format!("instance {pod} ({}) may run here, its vCPUs too", class.name()),
-                    RECORD,
-                ),
-                _ => say(
-                    format!("everything of instance {pod} except its vCPUs may run here"),
-                    RECORD,
-                ),
-            }
+            floating.push((pod, class.filter(|class| matches!(class, Qos::Ls | Qos::Be))));
         }
+    }
+    for (pods, class) in fold(floating.iter().map(|(pod, class)| (pod, *class))) {
+        say(floats_here(&pods, class), RECORD);
     }
     if node.slice_exclusive.contains(cpu) {
         say("taken from every other task of the host".to_owned(), SLICE);
@@ -123,15 +124,27 @@ pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Fai
     let own = owner(description, cpu);
     for sibling in node.topology.siblings(cpu).iter().filter(|sibling| *sibling != cpu) {
         let other = owner(description, sibling);
-        let whose = in_words(&other);
+        let others = in_words(&other, &pods);
         if pod_of(&own) == pod_of(&other) {
-            say(format!("its sibling, CPU {sibling}, is {whose} too"), TOPOLOGY);
+            say(format!("its sibling, CPU {sibling}, is {others} too"), TOPOLOGY);
         } else {
             let core = "the two share the core's execution units";
-            say(format!("its sibling, CPU {sibling}, is {whose}; {core}"), TOPOLOGY);
+            say(format!("its sibling, CPU {sibling}, is {others}; {core}"), TOPOLOGY);
         }
     }
     Ok(CpuFacts(facts))
+}
+
+/// What of these instances may run on the CPU; `class`: the one whose vCPUs may too.
+fn floats_here(pods: &[&Pod], class: Option<Qos>) -> String {
+    let (of, their) = match pods {
+        [pod] => (format!("instance {pod}"), "its"),
+        pods => (whose(pods), "their"),
+    };
+    match class {
+        Some(class) => format!("{of} ({}) may run here, {their} vCPUs too", class.name()),
+        None => format!("everything of {of} except {their} vCPUs may run here"),
+    }
 }
 
 /// The allocator's pools that contain it.
@@ -165,28 +178,34 @@ pub(super) fn pod_of(owner: &Owner) -> Option<&str> {
     }
 }
 
-fn in_words(owner: &Owner) -> String {
+fn in_words(owner: &Owner, pods: &Pods) -> String {
     match owner {
         Owner::Shared => "shared".to_owned(),
         Owner::Reserved => "reserved".to_owned(),
         Owner::Kubelet => "still held by kubelet".to_owned(),
         Owner::Unknown => "unassigned as far as is known".to_owned(),
-        Owner::Instance { pod, .. } => format!("of instance {pod}"),
-        Owner::Pod { pod } => format!("of pod {pod}"),
+        Owner::Instance { pod, .. } => format!("of instance {}", pods.get(pod)),
+        Owner::Pod { pod } => format!("of pod {}", pods.get(pod)),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use stelia_kubelet::PodName;
+
     use super::*;
-    use crate::shared::daemon::node::testing::{allocated, node};
+    use crate::shared::daemon::node::testing::{PODS, allocated, instance_mut, node};
 
     fn told(cpu: u32) -> String {
-        facts(&node(), cpu).unwrap().text(TextStyle::from(false))
+        facts(&node(), Pods::default(), cpu)
+            .unwrap()
+            .text(TextStyle::from(false))
     }
 
     fn chosen_by_steliad(cpu: u32) -> String {
-        facts(&allocated(), cpu).unwrap().text(TextStyle::from(false))
+        facts(&allocated(), Pods::default(), cpu)
+            .unwrap()
+            .text(TextStyle::from(false))
     }
 
     fn says(text: &str, parts: &[&str]) {
@@ -264,16 +283,55 @@ mod tests {
     fn a_reserved_cpu_says_so_and_who_floats_there() {
         let text = told(0);
         assert!(
-            text.contains("reservedSystemCPUs")
-                && text.contains("everything of instance aaaaaaaa-0000-4000-8000-000000000000 except its vCPUs"),
+            text.contains("reservedSystemCPUs") && text.contains("everything of 2 VMs (aaaaaaaa-"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn many_that_float_here_are_one_fact_and_have_names() {
+        let mut described = node();
+        for (uid, name) in described
+            .node
+            .instances
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+            .iter()
+            .zip(["web", "db"])
+        {
+            instance_mut(&mut described, uid.as_str()).pod_name = PodName::new("team-a", name);
+        }
+        let text = facts(&described, Pods::default(), 0)
+            .unwrap()
+            .text(TextStyle::from(false));
+        let fact = "everything of 2 VMs (team-a/db, team-a/web) except their vCPUs may run here";
+        assert!(text.contains(fact), "{text}");
+        let text = facts(&described, Pods::default(), 3)
+            .unwrap()
+            .text(TextStyle::from(false));
+        assert!(
+            text.contains("CPU 2, is of instance team-a/db; the two share"),
             "{text}"
         );
     }
 
     #[test]
     fn a_cpu_that_is_not_there_is_wrong_usage() {
-        let failure = facts(&node(), 8).unwrap_err();
+        let failure = facts(&node(), Pods::default(), 8).unwrap_err();
         assert_eq!(failure.exit_code(), 2);
         assert!(failure.to_string().contains("online are 0-7"), "{failure}");
+    }
+
+    #[test]
+    fn a_pod_without_an_instance_has_its_name_where_that_is_known() {
+        let other = Pod {
+            pod_uid: PODS[2].to_owned(),
+            pod_namespace: "team-a".to_owned(),
+            pod_name: "db-0".to_owned(),
+        };
+        let told = facts(&node(), Pods::from_iter([other]), 6).unwrap();
+        let text = told.text(TextStyle::from(false));
+        assert!(text.contains("of pod team-a/db-0, with 6"), "{text}");
     }
 }

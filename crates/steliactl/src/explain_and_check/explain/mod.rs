@@ -9,12 +9,13 @@ mod slow;
 #[cfg(test)]
 mod tests;
 
+use std::path::Path;
 use std::time::Instant;
 
 use stelia_allocator::CpuSource;
 use stelia_api::Word;
 
-use crate::shared::daemon::{Client, Failure};
+use crate::shared::daemon::{Client, Failure, Pods};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{OutputOptions, now};
 
@@ -25,9 +26,10 @@ enum Subject<'a> {
     Pod(&'a str),
 }
 
-/// A number is a CPU, everything else a pod's UID.
+/// A number is a CPU, with or without the kernel's `cpu` before it; everything else is a VM.
 fn subject(what: Option<&str>) -> Subject<'_> {
-    match what.map(|what| (what, what.parse())) {
+    let number = |what: &str| what.strip_prefix("cpu").unwrap_or(what).parse();
+    match what.map(|what| (what, number(what))) {
         None => Subject::Node,
         Some((_, Ok(cpu))) => Subject::Cpu(cpu),
         Some((uid, Err(_))) => Subject::Pod(uid),
@@ -48,11 +50,15 @@ fn source_in_words(source: &Word<CpuSource>) -> String {
 pub(crate) async fn run(
     client: &Client,
     roots: &Roots,
+    root: &Path,
     what: Option<&str>,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
     match subject(what) {
-        Subject::Cpu(cpu) => output_options.print(&cpu::facts(&client.describe().await?, cpu)?),
+        Subject::Cpu(cpu) => {
+            let description = client.describe().await?;
+            output_options.print(&cpu::facts(&description, Pods::by_logs(root), cpu)?)
+        }
         Subject::Pod(vm) => {
             let uid = client.find(vm).await?.pod.pod_uid;
             let description = client.describe().await?;

@@ -48,21 +48,39 @@ const POOLS: [Column<[String; 3]>; 3] = [
     column("WHAT IT IS", |[_, _, meaning]: &[String; 3]| meaning.clone()).yields(1),
 ];
 
+/// Where kubelet chooses no instance asked for anything.
+const BY_KUBELET: [Column<Row>; 4] = [
+    column("POD", |row: &Row| row.pod.to_string()).yields(1).shortens(),
+    column("CLASS", |_: &Row| "(kubelet)".to_owned()),
+    column("CPUS", |row: &Row| row.exclusive_cpus.to_string()),
+    column("ISOLATION", |row: &Row| row.isolation.to_string()).wide(),
+];
+
 const INSTANCES: [Column<Row>; 9] = [
-    column("POD", |row: &Row| row.pod.to_string()).yields(1),
+    column("POD", |row: &Row| row.pod.to_string()).yields(1).shortens(),
     column("CLASS", |row| match &row.allocation {
         Some(allocation) => allocation.qos.to_string(),
         None => "(kubelet)".to_owned(),
     }),
     column("CPUS", |row| row.exclusive_cpus.to_string()),
     column("ISOLATION", |row: &Row| row.isolation.to_string()).wide(),
-    column("BIND", |row| row.of(bind_in_words)),
-    column("EXCLUSIVE", |row| row.of(|allocation| allocation.exclusive.to_string())),
-    column("EXCLUSIVITY", |row| {
+    column("BIND", |row: &Row| row.of(bind_in_words)).yields(2),
+    column("EXCLUSIVE", |row: &Row| {
+        row.of(|allocation| allocation.exclusive.to_string())
+    })
+    .yields(2),
+    column("EXCLUSIVITY", |row: &Row| {
         row.of(|allocation| allocation.exclusivity.to_string())
-    }),
-    column("STRATEGY", |row| row.of(|allocation| allocation.strategy.to_string())),
-    column("ALIGNMENT", |row| row.of(|allocation| allocation.alignment.to_string())),
+    })
+    .yields(2),
+    column("STRATEGY", |row: &Row| {
+        row.of(|allocation| allocation.strategy.to_string())
+    })
+    .yields(2),
+    column("ALIGNMENT", |row: &Row| {
+        row.of(|allocation| allocation.alignment.to_string())
+    })
+    .yields(2),
 ];
 
 pub(crate) fn gather(description: &Description) -> NodeExplained {
@@ -92,11 +110,16 @@ impl Render for NodeExplained {
             None => kubelets(self),
         };
         let source = source_in_words(&self.cpu_source);
+        let mut instances: Vec<&Row> = self.instances.iter().collect();
+        instances.sort_by_cached_key(|row| row.pod.to_string());
+        let instances = match instances.iter().all(|row| row.allocation.is_none()) {
+            true => table(&BY_KUBELET, instances, style),
+            false => table(&INSTANCES, instances, style),
+        };
         format!(
-            "CPU source: {}\n\n{}\n{}",
+            "CPU source: {}\n\n{}\n{instances}",
             printable(&source),
-            table(&POOLS, &pools, style),
-            table(&INSTANCES, &self.instances, style)
+            table(&POOLS, &pools, style)
         )
     }
 }
@@ -146,7 +169,8 @@ fn kubelets(node: &NodeExplained) -> Vec<[String; 3]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::daemon::node::testing::{allocated, node};
+    use crate::shared::daemon::node::testing::{PODS, allocated, instance_mut, node};
+    use stelia_kubelet::PodName;
 
     #[test]
     fn the_pools_and_what_each_instance_asked_for() {
@@ -181,10 +205,27 @@ mod tests {
         reserved  0-1      kubelet's reservedSystemCPUs
         shared    0-1,3,7  kubelet's shared pool, floats run there
 
-        POD                                   CLASS      CPUS  BIND  EXCLUSIVE  EXCLUSIVITY  STRATEGY  ALIGNMENT
-        aaaaaaaa-0000-4000-8000-000000000000  (kubelet)  4-5   -     -          -            -         -
-        bbbbbbbb-0000-4000-8000-000000000000  (kubelet)  2     -     -          -            -         -
+        POD                                   CLASS      CPUS
+        aaaaaaaa-0000-4000-8000-000000000000  (kubelet)  4-5
+        bbbbbbbb-0000-4000-8000-000000000000  (kubelet)  2
         ");
+    }
+
+    #[test]
+    fn at_80_columns_a_row_has_the_pods_name_in_full_and_rows_are_by_name() {
+        let mut node = node();
+        for (uid, name) in PODS.iter().zip(["web-2", "web-1"]) {
+            let pod_name = PodName::new("team-a", &format!("virt-launcher-{name}-x7k2p"));
+            instance_mut(&mut node, uid).pod_name = pod_name;
+        }
+        let text = gather(&node).text(TextStyle {
+            width: Some(80),
+            ..TextStyle::from(true)
+        });
+        let names = text.lines().filter(|line| line.starts_with("team-a/"));
+        let names: Vec<&str> = names.filter_map(|line| line.split(' ').next()).collect();
+        let expected = ["team-a/virt-launcher-web-1-x7k2p", "team-a/virt-launcher-web-2-x7k2p"];
+        assert_eq!(names, expected, "{text}");
     }
 
     #[test]

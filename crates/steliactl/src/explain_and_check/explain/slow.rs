@@ -45,12 +45,12 @@ pub(super) struct Line {
 }
 
 const COLUMNS: [Column<Line>; 3] = [
-    column("MEASURED", |line: &Line| line.measured.clone()).yields(1),
+    column("MEASURED", |line: &Line| line.measured.clone()).wraps(),
     column("MUCH", |line: &Line| if line.much { "yes" } else { "no" }.to_owned()).means(|line| match line.much {
         true => Meaning::Attention,
         false => Meaning::Plain,
     }),
-    column("WHAT TO DO", |line: &Line| line.cure.clone()).yields(2),
+    column("WHAT TO DO", |line: &Line| line.cure.clone()).wraps(),
 ];
 
 /// What was measured; the text of an empty list says so too.
@@ -196,7 +196,7 @@ pub(super) fn lines(
             lines.add(problem, true, locality.memory_cure());
         }
         if let Some(problem) = locality.devices_problem() {
-            let cure = "a topologyManagerPolicy other than none, then restart the container (docs/locality.md)";
+            let cure = "a topologyManagerPolicy other than none, then restart the container (/usr/share/doc/steliad/locality.md)";
             lines.add(problem, true, cure);
         }
     }
@@ -215,7 +215,7 @@ fn state(instance: &Instance, lines: &mut Lines) {
         let cure = reason
             .kind
             .known()
-            .map_or("docs/troubleshooting.md", |kind| kind.cure().text);
+            .map_or("/usr/share/doc/steliad/troubleshooting.md", |kind| kind.cure().text);
         lines.add(format!("isolation degraded: {reason}"), true, cure);
     }
 }

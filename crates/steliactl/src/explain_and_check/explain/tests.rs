@@ -62,6 +62,7 @@ fn text(description: &Description, pod: usize) -> String {
 fn a_number_is_a_cpu_and_anything_else_a_pod() {
     assert_eq!(subject(None), Subject::Node);
     assert_eq!(subject(Some("17")), Subject::Cpu(17));
+    assert_eq!(subject(Some("cpu17")), Subject::Cpu(17));
     assert_eq!(subject(Some("17a")), Subject::Pod("17a"));
     // A static pod's UID is 32 hexadecimal digits, which may all be decimal.
     let uid = "17171717171717171717171717171717";
@@ -293,6 +294,26 @@ fn quiet() -> Description {
 fn a_vm_that_nothing_disturbs_hears_that() {
     let text = measured(&quiet(), |_| {});
     assert_eq!(text, "steliad found nothing that slows it down.\n");
+}
+
+#[test]
+fn at_eighty_columns_what_slows_a_vm_down_and_its_cure_are_whole() {
+    let line = slow::Line {
+        measured: "core scheduling kept siblings of its CPUs idle, 12.5 % of one CPU, while its vCPUs ran".to_owned(),
+        much: true,
+        cure: "whole cores for it (full-pcpus-only of kubelet, FullPCPUs of steliad), or Cloud Hypervisor's --cpus core_scheduling=off"
+            .to_owned(),
+    };
+    let style = TextStyle {
+        width: Some(80),
+        ..TextStyle::from(true)
+    };
+    let text = slow::text(std::slice::from_ref(&line), style);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(!text.contains('…'), "{text}");
+    for word in line.measured.split(' ').chain(line.cure.split(' ')) {
+        assert!(text.contains(word), "{word}: {text}");
+    }
 }
 
 #[test]

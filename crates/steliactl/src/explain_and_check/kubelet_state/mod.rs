@@ -29,7 +29,7 @@ use crate::shared::output::{Render, TextStyle};
 pub(crate) struct Files {
     cpu: Option<Checked<CpuManagerState>>,
     memory: Option<Checked<MemoryManagerState>>,
-    /// The pods' names, where the files are those of this host.
+    /// The names of this host's pods.
     pods: Pods,
 }
 
@@ -52,14 +52,14 @@ impl<T> Checked<T> {
 /// # Errors
 /// kubelet's root directory cannot be determined.
 pub(crate) fn gather(path: Option<&Path>) -> Result<Files, Failure> {
-    Ok(match path {
-        None => Files {
-            pods: Pods::by_logs(Path::new("/")),
-            ..folder(&read_by_the_daemon(Path::new("/"))?)
-        },
+    let files = match path {
+        None => folder(&read_by_the_daemon(Path::new("/"))?),
         Some(path) if path.is_dir() => folder(path),
         Some(path) => file(path),
-    })
+    };
+    // A file of another host has UIDs that no pod of this host has.
+    let pods = Pods::by_logs(Path::new("/"));
+    Ok(Files { pods, ..files })
 }
 
 impl Serialize for Files {

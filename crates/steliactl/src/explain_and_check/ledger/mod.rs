@@ -12,6 +12,7 @@
 //! | `report` | one VM and a month, with what proves it |
 //! | `html`, `calendar` | the report as a page |
 //! | `proof` | whether the ring is what was written; the key |
+//! | `summary` | what `report` shows |
 //! | `watch` | who runs now |
 
 mod brief;
@@ -22,13 +23,14 @@ mod owner;
 mod proof;
 mod query;
 mod report;
+mod summary;
 mod text;
 mod watch;
 mod when;
 mod words;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -40,19 +42,21 @@ use clap_complete::engine::ArgValueCandidates;
 use serde::Serialize;
 use stelia_ledger::account::Account;
 
-use crate::shared::daemon::{Client, Failure, Pod, vms};
+use crate::shared::daemon::{Client, Failure, Pod, VmPattern, is_glob, vms};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{self, OutputOptions, Render, TextStyle};
 pub(super) use brief::Brief;
-pub(super) use query::last_day;
+pub(super) use query::{last_day, since};
 pub use report::page_of;
+pub(super) use summary::{Summary, summary};
 use when::{Month, When};
 
 /// The account of one VM or of all; or `verify`, `key`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct LedgerOptions {
-    /// Show only this VM, which may have ended, given as namespace/name, name, UID or the beginning of the UID. Default: all
+    /// Show only this VM, which may have ended, given as namespace/name, name, UID or the beginning of the UID; with a pattern with *, ?
+    /// or [a-z], show one line for each VM that fits. Default: all
     #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
     vm: Option<String>,
     /// Start of the period (UTC): 2026-10-01, "2026-10-01 12:30", 2026-10, today, yesterday, month (the first day of this month) or
@@ -215,6 +219,21 @@ impl Render for All {
     }
 }
 
+/// The accounts whose VM fits a pattern.
+///
+/// # Errors
+/// It is no pattern, or none fits.
+fn fitting_pattern(accounts: Vec<VmAccount>, pattern: &str) -> Result<All, Failure> {
+    let parsed: VmPattern = pattern
+        .parse()
+        .map_err(|cause| Failure::Usage(format!("{pattern}: {cause}")))?;
+    let fitting: Vec<VmAccount> = accounts.into_iter().filter(|one| parsed.selects(&one.pod)).collect();
+    match fitting.is_empty() {
+        true => Err(Failure::NoSuchInstance(format!("the ledger has no VM that fits {pattern}"))),
+        false => Ok(All(fitting)),
+    }
+}
+
 /// Returns what is to be printed.
 ///
 /// # Errors
@@ -245,6 +264,9 @@ pub(crate) async fn run(
         None => query::Source::Daemon(client().await?),
     };
     match (&asked.vm, asked.report) {
+        (Some(pattern), None) if is_glob(pattern) => {
+            output_options.print(&fitting_pattern(source.all(since, until).await?, pattern)?)
+        }
         (None, _) => output_options.print(&All(source.all(since, until).await?)),
         (Some(vm), None) => output_options.print(&source.one(vm, since, until).await?),
         (Some(vm), Some(kind)) => {

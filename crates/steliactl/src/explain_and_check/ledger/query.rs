@@ -1,5 +1,6 @@
 //! Accounts: of the daemon, which looks at the counters for it, or of a copied ring.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
@@ -12,7 +13,8 @@ use super::{VmAccount, offline, proof};
 use crate::shared::daemon::{Client, Failure, fitting};
 use crate::shared::output::now;
 
-const DAY_US: u64 = 86_400_000_000;
+/// A day, in microseconds.
+pub(super) const DAY_US: u64 = 86_400_000_000;
 
 /// Where accounts come from.
 pub(super) enum Source<'a> {
@@ -107,11 +109,16 @@ async fn of_daemon(client: &Client, pod: &str, since: u64, until: u64) -> Result
     })
 }
 
-/// Accounts of the last 24 hours, of one VM or all; empty if the daemon keeps no ledger or does not answer.
-pub(crate) async fn last_day(client: &Client, pod: Option<&str>) -> Vec<Brief> {
-    let since = now().saturating_sub(DAY_US);
-    let accounts = of_daemon(client, pod.unwrap_or_default(), since, 0).await;
+/// Accounts of the last 24 hours, of these VMs or all; empty if the daemon keeps no ledger or does not answer.
+pub(crate) async fn last_day(client: &Client, selected: Option<&BTreeSet<String>>) -> Vec<Brief> {
+    since(client, selected, now().saturating_sub(DAY_US)).await
+}
+
+/// The same since another time, microseconds since the epoch.
+pub(crate) async fn since(client: &Client, selected: Option<&BTreeSet<String>>, since: u64) -> Vec<Brief> {
+    let accounts = of_daemon(client, "", since, 0).await;
     let accounts = accounts.unwrap_or_default().into_iter().map(VmAccount::of);
+    let accounts = accounts.filter(|one| selected.is_none_or(|selected| selected.contains(&one.pod.pod_uid)));
     accounts.map(Brief::of).collect()
 }
 

@@ -1,6 +1,12 @@
 //! A month of a VM that is made up, for tests of output.
 
+use std::fs;
+use std::path::Path;
+
+use serde_json::json;
 use stelia_ledger::account::Account;
+use stelia_ledger::entry::Entry;
+use stelia_ledger::ring::{Limits, Ring};
 use stelia_ledger::verdict::Verdict;
 
 /// October 2026: 8 CPUs; the 14th has other tasks, the 20th devices' interrupts, the host booted on the 9th and was off on the 10th.
@@ -25,4 +31,17 @@ pub(crate) fn quiet() -> Account {
 /// The verdict on a ring without faults whose last head covers the account.
 pub(crate) fn good() -> Verdict {
     serde_json::from_str(include_str!("../../../tests/data/verdict.json")).unwrap()
+}
+
+/// A ring of one entry.
+pub(crate) fn ring_at(directory: &Path) {
+    let limits = Limits {
+        bytes: 1 << 20,
+        segment_bytes: 1 << 16,
+    };
+    fs::create_dir_all(directory).unwrap();
+    let (mut ring, _) = Ring::open(directory, limits).unwrap();
+    let entry = json!({"at": 1_790_812_800_000_000_u64, "up": 60_000_000, "events": [{"event": "boot", "id": "b"}]});
+    ring.append(&mut serde_json::from_value::<Entry>(entry).unwrap())
+        .unwrap();
 }

@@ -1,5 +1,8 @@
 //! `quiet`: which device interrupts and kernel threads were moved off the VMs' CPUs, which could not be, and what is left
 //! there, with its cure.
+//!
+//! An interrupt is left on a VM's CPUs if the daemon reports it as a reason of degradation, or if it was seen there and the ledger has
+//! device interrupts since the VM is isolated. What the kernel keeps there without firing is no disturbance.
 
 mod text;
 mod words;
@@ -8,6 +11,7 @@ mod words;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -16,7 +20,8 @@ use stelia_api::quiet::{Irqbalance, Quiet, Remaining, RemainingCause, Thread};
 use stelia_cpus::CpuSet;
 use stelia_settings::Isolation;
 
-use crate::shared::daemon::{Client, Description, Failure, Pod};
+use crate::explain_and_check::ledger;
+use crate::shared::daemon::{Client, Description, Failure, Pod, Selection, is_reported};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{device_interrupts, read_table};
 use crate::shared::output::{Render, TextStyle, counted};
@@ -58,6 +63,8 @@ struct Vm {
     exclusive_cpus: CpuSet,
     /// Device interrupts on its CPUs, within [`MEASURE_INTERVAL`]: 0 is the promise. `None` where they cannot be counted.
     device_interrupts_per_second: Option<u64>,
+    /// The same since it is isolated, by the ledger: 0 is the promise. `None` where no ledger is kept, or it has not read them yet.
+    device_interrupts_since_isolated: Option<u64>,
     interrupts_remaining: Vec<Interrupt>,
     threads_remaining: Vec<Kthread>,
     problems: Vec<String>,
@@ -74,6 +81,8 @@ struct Interrupt {
     cure: &'static str,
     /// How often it was seen there; of all VMs' CPUs that it reaches.
     count: u64,
+    /// Whether it disturbs the VM.
+    left: bool,
 }
 
 /// A kernel thread that may run on CPUs of the VM.
@@ -83,28 +92,74 @@ struct Kthread {
     name: String,
     cpus: CpuSet,
     why: String,
+    /// A workqueue's rescuer is not: it runs only when memory is short.
+    left: bool,
+}
+
+/// What is measured or read beside the daemon's description.
+struct Measured<R, S> {
+    /// Device interrupts a second on a pod's CPUs.
+    rate: R,
+    /// Device interrupts on a pod's CPUs since it is isolated.
+    since_isolated: S,
+    /// The CPUs of the boot parameter `isolcpus=managed_irq`.
+    booted: CpuSet,
 }
 
 /// Device interrupts by pod since boot.
 type Counts = BTreeMap<String, u64>;
 
-/// What is left of all VMs, or of one.
+/// What is left of the selected VMs.
 ///
 /// # Errors
-/// No such instance, or the daemon does not answer.
-pub(crate) async fn gather(client: &Client, roots: &Roots, vm: Option<&str>) -> Result<Quietness, Failure> {
-    let pod = client.pod(vm).await?;
+/// A pattern fits none, or the daemon does not answer.
+pub(crate) async fn gather(client: &Client, roots: &Roots, selection: &Selection) -> Result<Quietness, Failure> {
     let described = client.describe().await?;
+    let selected = selection.among(&described)?;
     let (began, before) = (Instant::now(), counts(&described, roots));
     tokio::time::sleep(MEASURE_INTERVAL).await;
     let now = counts(&described, roots);
     let seconds = began.elapsed().as_secs_f64();
-    let pod = pod.as_ref().map(|pod| pod.pod_uid.as_str());
-    Ok(quietness(&described, pod, |uid| {
+    let by_ledger = by_ledger(client, &described).await;
+    let cmdline = fs::read_to_string(roots.proc.join("cmdline")).unwrap_or_default();
+    let rate = |uid: &str| {
         let grown = now.get(uid)?.checked_sub(*before.get(uid)?)?;
         // One interrupt must not be rounded away: 0 is a promise.
         Some((grown as f64 / seconds).ceil() as u64)
-    }))
+    };
+    let measured = Measured {
+        rate,
+        since_isolated: |uid: &str| by_ledger.get(uid).copied(),
+        booted: managed_irq_cpus(&cmdline),
+    };
+    Ok(quietness(&described, selected.as_ref(), &measured))
+}
+
+/// Device interrupts by pod since the first of them was isolated. The ledger has no times during which a pod was not.
+async fn by_ledger(client: &Client, described: &Description) -> Counts {
+    let since = described.node.instances.values().map(|one| one.isolated_us);
+    let Some(since) = since.filter(|since| *since > 0).min() else {
+        return Counts::new();
+    };
+    if !described.node.ledger.enabled {
+        return Counts::new();
+    }
+    let accounts = ledger::since(client, None, since).await.into_iter();
+    let read = accounts.filter(|account| account.covered_us > 0);
+    read.map(|account| (account.pod.pod_uid, account.devices)).collect()
+}
+
+/// The CPUs of `isolcpus=` with the flag `managed_irq` on a kernel's command line.
+fn managed_irq_cpus(cmdline: &str) -> CpuSet {
+    let mut values = cmdline
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix("isolcpus="));
+    let list = values.find_map(|value| {
+        let at = value.find(|char: char| char.is_ascii_digit())?;
+        let (flags, list) = value.split_at(at);
+        flags.split(',').any(|flag| flag == "managed_irq").then_some(list)
+    });
+    list.and_then(|list| list.parse().ok()).unwrap_or_default()
 }
 
 fn counts(described: &Description, roots: &Roots) -> Counts {
@@ -117,22 +172,30 @@ fn counts(described: &Description, roots: &Roots) -> Counts {
         .collect()
 }
 
-/// `rate` is of a pod's CPUs.
-fn quietness(described: &Description, pod: Option<&str>, rate: impl Fn(&str) -> Option<u64>) -> Quietness {
+fn quietness<R, S>(described: &Description, selected: Option<&BTreeSet<String>>, measured: &Measured<R, S>) -> Quietness
+where
+    R: Fn(&str) -> Option<u64>,
+    S: Fn(&str) -> Option<u64>,
+{
     let quiet = &described.node.quiet;
     let report = &quiet.report;
     let instances = described.node.instances.iter();
     // A VM without CPUs of its own has nothing to be kept quiet.
-    let instances =
-        instances.filter(|(uid, one)| !one.exclusive.is_empty() && pod.is_none_or(|pod| pod == uid.as_str()));
-    let vms = instances.map(|(uid, one)| Vm {
-        pod: Pod::of(uid, one),
-        isolation: one.isolation.clone(),
-        exclusive_cpus: one.exclusive.clone(),
-        device_interrupts_per_second: rate(uid.as_str()),
-        interrupts_remaining: interrupts_on(quiet, &one.exclusive),
-        threads_remaining: threads_on(quiet, &one.exclusive),
-        problems: problems_of(quiet, uid.as_str()),
+    let instances = instances.filter(|(uid, one)| {
+        !one.exclusive.is_empty() && selected.is_none_or(|selected| selected.contains(uid.as_str()))
+    });
+    let vms = instances.map(|(uid, one)| {
+        let since_isolated = (measured.since_isolated)(uid.as_str());
+        Vm {
+            pod: Pod::of(uid, one),
+            isolation: one.isolation.clone(),
+            exclusive_cpus: one.exclusive.clone(),
+            device_interrupts_per_second: (measured.rate)(uid.as_str()),
+            device_interrupts_since_isolated: since_isolated,
+            interrupts_remaining: interrupts_on(described, &one.exclusive, since_isolated, &measured.booted),
+            threads_remaining: threads_on(quiet, &one.exclusive),
+            problems: problems_of(quiet, uid.as_str()),
+        }
     });
     Quietness {
         steering: quiet.steering.clone(),
@@ -155,19 +218,29 @@ fn problems_of(quiet: &Quiet, pod: &str) -> Vec<String> {
     problems.map(|one| one.text.clone()).collect()
 }
 
-fn interrupts_on(quiet: &Quiet, cpus: &CpuSet) -> Vec<Interrupt> {
-    let reaching = quiet.report.remaining.iter().filter(|one| !one.cpus.is_disjoint(cpus));
-    let interrupt = |one: &Remaining| Interrupt {
-        irq: one.irq,
-        name: one.name.clone(),
-        cpus: one.cpus.intersection(cpus),
-        reason: one.why,
-        why: match one.text.as_str() {
-            "" => words::why(one.why).to_owned(),
-            text => format!("{}: {text}", words::why(one.why)),
-        },
-        cure: words::cure(one.why),
-        count: one.count,
+fn interrupts_on(
+    described: &Description,
+    cpus: &CpuSet,
+    since_isolated: Option<u64>,
+    booted: &CpuSet,
+) -> Vec<Interrupt> {
+    let remaining = described.node.quiet.report.remaining.iter();
+    let reaching = remaining.filter(|one| !one.cpus.is_disjoint(cpus));
+    let interrupt = |one: &Remaining| {
+        let left = is_reported(described, one) || (one.count > 0 && since_isolated != Some(0));
+        Interrupt {
+            irq: one.irq,
+            name: one.name.clone(),
+            cpus: one.cpus.intersection(cpus),
+            reason: one.why,
+            why: match one.text.as_str() {
+                "" => words::why(one.why).to_owned(),
+                text => format!("{}: {text}", words::why(one.why)),
+            },
+            cure: words::cure(one.why, left, one.cpus.is_subset(booted)),
+            count: one.count,
+            left,
+        }
     };
     reaching.map(interrupt).collect()
 }
@@ -179,20 +252,29 @@ fn threads_on(quiet: &Quiet, cpus: &CpuSet) -> Vec<Kthread> {
         name: one.name.clone(),
         cpus: one.cpus.intersection(cpus),
         why: one.text.clone(),
+        left: !one.name.starts_with(RESCUER),
     };
     threads.filter(|one| !one.cpus.is_disjoint(cpus)).map(thread).collect()
 }
 
 impl Quietness {
-    /// "2 device interrupts, 1 kernel thread"; each is counted once, on however many VMs' CPUs; empty where nothing is left. What
-    /// the kernel keeps there and never ran is no disturbance: a queue for one CPU, a workqueue's rescuer.
-    fn left(&self) -> String {
-        let irqs = self.vms.iter().flat_map(|vm| &vm.interrupts_remaining);
-        let irqs = irqs.filter(|one| one.reason != RemainingCause::Managed || one.count > 0);
-        let irqs: BTreeSet<u32> = irqs.map(|one| one.irq).collect();
+    /// The numbers of interrupts and of kernel threads, each once, on however many VMs' CPUs; those that are left, or the others.
+    fn numbers(&self, left: bool) -> (BTreeSet<u32>, BTreeSet<i32>) {
+        let irqs = |of: bool| -> BTreeSet<u32> {
+            let all = self.vms.iter().flat_map(|vm| &vm.interrupts_remaining);
+            all.filter(|one| one.left == of).map(|one| one.irq).collect()
+        };
         let tids = self.vms.iter().flat_map(|vm| &vm.threads_remaining);
-        let tids = tids.filter(|one| !one.name.starts_with(RESCUER)).map(|one| one.tid);
-        let tids: BTreeSet<i32> = tids.collect();
+        let tids = tids.filter(|one| one.left == left).map(|one| one.tid).collect();
+        match left {
+            true => (irqs(true), tids),
+            false => (irqs(false).difference(&irqs(true)).copied().collect(), tids),
+        }
+    }
+
+    /// "2 device interrupts, 1 kernel thread"; empty where nothing is left.
+    fn left(&self) -> String {
+        let (irqs, tids) = self.numbers(true);
         let problems = self.problems.len() + self.vms.iter().map(|vm| vm.problems.len()).sum::<usize>();
         let kinds = [
             (irqs.len(), "device interrupt"),

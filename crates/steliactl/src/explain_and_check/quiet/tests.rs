@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use stelia_api::{Reason, ReasonKind};
+
 use super::*;
-use crate::shared::daemon::node::testing::{PODS, node};
+use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
 use crate::shared::output::Form;
 
 /// VM a has CPUs 4-5, VM b CPU 2; an NVMe queue and a NIC are left on CPUs of both, a thread on a's.
@@ -28,8 +30,24 @@ fn calm() -> Description {
     described
 }
 
+/// With this many device interrupts a second, and since the VMs are isolated.
+fn read(described: &Description, pod: Option<&str>, rate: Option<u64>, since_isolated: Option<u64>) -> Quietness {
+    let measured = Measured {
+        rate: |_: &str| rate,
+        since_isolated: |_: &str| since_isolated,
+        booted: CpuSet::new(),
+    };
+    let selected = pod.map(|pod| BTreeSet::from([pod.to_owned()]));
+    quietness(described, selected.as_ref(), &measured)
+}
+
 fn of(described: &Description) -> Quietness {
-    quietness(described, None, |uid| (uid == PODS[0]).then_some(12))
+    let measured = Measured {
+        rate: |uid: &str| (uid == PODS[0]).then_some(12),
+        since_isolated: |_: &str| None,
+        booted: CpuSet::new(),
+    };
+    quietness(described, None, &measured)
 }
 
 #[test]
@@ -44,7 +62,7 @@ fn what_is_left_is_told_by_vm_with_its_cure() {
 
 #[test]
 fn of_one_vm_only_what_reaches_its_cpus_is_told() {
-    let told = quietness(&noisy(), Some(PODS[1]), |_| Some(0));
+    let told = read(&noisy(), Some(PODS[1]), Some(0), None);
     let [vm] = told.vms.as_slice() else { panic!("{told:?}") };
     assert_eq!((vm.pod.pod_uid.as_str(), vm.interrupts_remaining.len()), (PODS[1], 1));
     // Of the node's problems and of its own, not of another VM's.
@@ -53,7 +71,7 @@ fn of_one_vm_only_what_reaches_its_cpus_is_told() {
 }
 
 #[test]
-fn what_the_kernel_keeps_there_and_never_ran_is_listed_and_not_counted() {
+fn what_the_kernel_keeps_there_and_never_ran_is_not_left_and_shown_only_on_demand() {
     let mut described = calm();
     let text = r#"{"remaining": [{"irq": 34, "name": "virtio2-req.4", "cpus": "4", "why": "managed", "text": "", "count": 0}],
         "threads_remaining": [{"id": 23, "name": "kworker/R-xfs", "cpus": "4", "text": "Invalid argument"}]}"#;
@@ -62,12 +80,78 @@ fn what_the_kernel_keeps_there_and_never_ran_is_listed_and_not_counted() {
     (report.remaining, report.threads_remaining) = (quiet.report.remaining, quiet.report.threads_remaining);
     let told = of(&described);
     assert_eq!(told.failure(), None);
-    assert!(told.text(TextStyle::from(true)).contains("virtio2-req.4"));
+    let text = told.text(TextStyle::from(true));
+    assert!(
+        text.ends_with(
+            "Nothing is left.\nNot shown, because harmless: 1 interrupt that does not fire there, 1 rescuer thread (-o wide shows them).\n"
+        ),
+        "{text}"
+    );
+    let wide = told.text(TextStyle {
+        wide: true,
+        ..TextStyle::from(true)
+    });
+    assert!(
+        wide.contains("virtio2-req.4") && wide.contains("nothing: it does not fire there"),
+        "{wide}"
+    );
+    assert!(wide.contains("kworker/R-xfs") && !wide.contains("Not shown"), "{wide}");
+}
+
+#[test]
+fn what_fired_before_the_vm_was_isolated_is_not_left() {
+    let left = |since_isolated| {
+        let told = read(&noisy(), None, Some(0), since_isolated);
+        told.vms[0]
+            .interrupts_remaining
+            .iter()
+            .map(|one| one.left)
+            .collect::<Vec<_>>()
+    };
+    // The daemon reports the second one, whose mask should have been written.
+    assert_eq!(left(Some(0)), [false, true]);
+    for since_isolated in [Some(1), None] {
+        assert_eq!(left(since_isolated), [true, true], "{since_isolated:?}");
+    }
+    // It fires again and again: the daemon reports it.
+    let mut described = noisy();
+    let text = "interrupt 130 (nvme0q3) reaches the CPUs 2,4: the kernel places it and lets nobody else";
+    let reason = Reason::of_node(ReasonKind::Interrupts, text);
+    instance_mut(&mut described, PODS[0]).degraded = vec![reason];
+    let told = read(&described, None, Some(0), Some(0));
+    assert!(told.vms[0].interrupts_remaining[0].left);
+}
+
+#[test]
+fn an_interrupt_of_many_vms_is_one_row() {
+    let text = of(&noisy()).text(TextStyle::from(true));
+    assert_eq!(text.matches("nvme0q3").count(), 1, "{text}");
+    assert!(
+        text.contains(&format!("2 VMs ({}, {})  2,4 ", PODS[0], PODS[1])),
+        "{text}"
+    );
+}
+
+#[test]
+fn nothing_is_advised_that_is_done_already() {
+    assert_eq!(
+        managed_irq_cpus("quiet isolcpus=domain,managed_irq,2-3,6 x").to_string(),
+        "2-3,6"
+    );
+    assert_eq!(managed_irq_cpus("isolcpus=2-3").to_string(), "");
+    let measured = Measured {
+        rate: |_: &str| Some(0),
+        since_isolated: |_: &str| Some(3),
+        booted: "2-7".parse().unwrap(),
+    };
+    let told = quietness(&noisy(), None, &measured);
+    let cure = told.vms[0].interrupts_remaining[0].cure;
+    assert!(cure.starts_with("fewer queues"), "{cure}");
 }
 
 #[test]
 fn where_nothing_is_left_it_says_so_and_succeeds() {
-    let told = quietness(&calm(), None, |_| Some(0));
+    let told = read(&calm(), None, Some(0), None);
     assert_eq!(told.failure(), None);
     let text = told.text(TextStyle::from(true));
     assert!(
@@ -148,4 +232,60 @@ fn json_names_each_and_its_reason() {
     );
     assert_eq!(vm["interrupts_remaining"][1]["reason"], "no-vector");
     assert_eq!(json["vms"][1]["device_interrupts_per_second"], serde_json::Value::Null);
+}
+
+#[test]
+fn before_steliad_quiet_has_reported_nothing_is_said_to_be_done() {
+    let mut described = calm();
+    let report = &mut Arc::make_mut(&mut described.node.quiet).report;
+    (report.interrupts, report.moved) = (0, 0);
+    let text = read(&described, None, Some(0), Some(0)).text(TextStyle::from(true));
+    assert!(
+        text.ends_with("\nsteliad-quiet has not reported yet which device interrupts it moved.\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn many_vms_with_nothing_but_zeros_are_one_line_below_what_disturbs_most() {
+    let told = of(&noisy());
+    let loud = told.vms[0].clone();
+    let named = |name: &str, vm: &Vm| Vm {
+        pod: Pod::unnamed(name),
+        ..vm.clone()
+    };
+    let zeros = Vm {
+        device_interrupts_per_second: Some(0),
+        device_interrupts_since_isolated: Some(0),
+        interrupts_remaining: Vec::new(),
+        threads_remaining: Vec::new(),
+        problems: Vec::new(),
+        ..loud.clone()
+    };
+    let some = Vm {
+        device_interrupts_per_second: Some(3),
+        ..zeros.clone()
+    };
+    let mut vms: Vec<Vm> = ["a", "b", "c", "d"].map(|name| named(name, &zeros)).into();
+    vms.extend([named("e", &some), named("f", &loud)]);
+    let many = Quietness { vms, ..told };
+    let rows = |style: TextStyle| -> Vec<String> {
+        let text = many.text(style);
+        let rows = text.lines().skip(1).take_while(|line| !line.is_empty());
+        rows.filter_map(|line| line.split(' ').next().map(str::to_owned))
+            .collect()
+    };
+    assert_eq!(rows(TextStyle::from(true)), ["f", "e"]);
+    let text = many.text(TextStyle::from(true));
+    assert!(
+        text.contains("\n4 more VMs have no device interrupt and nothing left there"),
+        "{text}"
+    );
+    let wide = TextStyle {
+        wide: true,
+        ..TextStyle::from(true)
+    };
+    assert_eq!(rows(wide), ["f", "e", "a", "b", "c", "d"]);
+    // A program that reads the rows gets all.
+    assert!(many.text(TextStyle::from(false)).contains("\na "));
 }

@@ -1,33 +1,57 @@
 //! The answer as tables, and the sentence below them.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use stelia_api::quiet::RemainingCause;
+use stelia_cpus::CpuSet;
+
 use super::{Interrupt, Kthread, Quietness, Vm, words};
-use crate::shared::daemon::Pod;
+use crate::shared::daemon::{Pod, whose};
 use crate::shared::output::{Column, Meaning, TextStyle, column, counted, printable, table};
 
-pub(crate) const COLUMNS: [Column<Vm>; 7] = [
-    column("POD", |vm: &Vm| vm.pod.to_string()).yields(2),
+/// More VMs with nothing but zeros than this have no rows.
+const MAX_ZERO_ROWS: usize = 3;
+
+pub(crate) const COLUMNS: [Column<Vm>; 8] = [
+    column("POD", |vm: &Vm| vm.pod.to_string()).yields(2).shortens(),
     column("POD UID", |vm: &Vm| vm.pod.pod_uid.clone()).wide(),
     column("CPUS", |vm: &Vm| vm.exclusive_cpus.to_string()).yields(1),
-    column("IRQ/S", |vm: &Vm| {
-        vm.device_interrupts_per_second
-            .map(|number| number.to_string())
-            .unwrap_or_default()
-    })
-    .right()
-    .means(|vm| match vm.device_interrupts_per_second {
-        Some(0) => Meaning::Good,
-        _ => Meaning::Attention,
-    }),
-    column("INTERRUPTS LEFT", |vm: &Vm| vm.interrupts_remaining.len().to_string())
+    column("IRQ/S", |vm: &Vm| number(vm.device_interrupts_per_second))
         .right()
-        .means(|vm| of_count(vm.interrupts_remaining.len())),
-    column("THREADS LEFT", |vm: &Vm| vm.threads_remaining.len().to_string())
+        .means(|vm| of_number(vm.device_interrupts_per_second)),
+    column("SINCE ISOLATED", |vm: &Vm| number(vm.device_interrupts_since_isolated))
         .right()
-        .means(|vm| of_count(vm.threads_remaining.len())),
+        .means(|vm| of_number(vm.device_interrupts_since_isolated)),
+    column("INTERRUPTS LEFT", |vm: &Vm| interrupts_left(vm).to_string())
+        .right()
+        .means(|vm| of_count(interrupts_left(vm))),
+    column("THREADS LEFT", |vm: &Vm| threads_left(vm).to_string())
+        .right()
+        .means(|vm| of_count(threads_left(vm))),
     column("PROBLEMS", |vm: &Vm| vm.problems.join("; "))
-        .yields(3)
+        .wraps()
         .means(|_| Meaning::Broken),
 ];
+
+fn number(number: Option<u64>) -> String {
+    number.map(|number| number.to_string()).unwrap_or_default()
+}
+
+fn of_number(number: Option<u64>) -> Meaning {
+    match number {
+        Some(0) => Meaning::Good,
+        _ => Meaning::Attention,
+    }
+}
+
+fn interrupts_left(vm: &Vm) -> usize {
+    vm.interrupts_remaining.iter().filter(|one| one.left).count()
+}
+
+fn threads_left(vm: &Vm) -> usize {
+    vm.threads_remaining.iter().filter(|one| one.left).count()
+}
 
 fn of_count(count: usize) -> Meaning {
     match count {
@@ -36,71 +60,145 @@ fn of_count(count: usize) -> Meaning {
     }
 }
 
-/// An interrupt or a thread, and the VM whose CPUs it reaches.
+/// An interrupt or a thread, and the VMs whose CPUs it reaches.
 pub(crate) struct RemainingRow<'a, T> {
-    pod: &'a Pod,
+    pods: Vec<&'a Pod>,
+    cpus: CpuSet,
     one: &'a T,
 }
 
 pub(crate) const fn interrupts<'a>() -> [Column<RemainingRow<'a, Interrupt>>; 7] {
     [
-        column("IRQ", |left: &RemainingRow<'_, Interrupt>| left.one.irq.to_string()).right(),
-        column("NAME", |left: &RemainingRow<'_, Interrupt>| left.one.name.clone()).yields(3),
-        column("POD", |left: &RemainingRow<'_, Interrupt>| left.pod.to_string()).yields(4),
-        column("CPUS", |left: &RemainingRow<'_, Interrupt>| left.one.cpus.to_string()).yields(1),
-        column("SEEN", |left: &RemainingRow<'_, Interrupt>| left.one.count.to_string()).right(),
-        column("WHY", |left: &RemainingRow<'_, Interrupt>| left.one.why.clone()).yields(2),
-        column("WHAT TO DO", |left: &RemainingRow<'_, Interrupt>| {
-            left.one.cure.to_owned()
+        column("IRQ", |row: &RemainingRow<'_, Interrupt>| row.one.irq.to_string()).right(),
+        column("NAME", |row: &RemainingRow<'_, Interrupt>| row.one.name.clone()).yields(3),
+        column("POD", |row: &RemainingRow<'_, Interrupt>| whose(&row.pods))
+            .yields(4)
+            .shortens(),
+        column("CPUS", |row: &RemainingRow<'_, Interrupt>| row.cpus.to_string()).yields(1),
+        column("SEEN", |row: &RemainingRow<'_, Interrupt>| row.one.count.to_string()).right(),
+        column("WHY", |row: &RemainingRow<'_, Interrupt>| match row.one.reason {
+            // What the kernel says of a mask that it does not take is the same of each.
+            RemainingCause::Managed => words::why(RemainingCause::Managed).to_owned(),
+            _ => row.one.why.clone(),
         })
-        .yields(5),
+        .wraps(),
+        column("WHAT TO DO", |row: &RemainingRow<'_, Interrupt>| {
+            row.one.cure.to_owned()
+        })
+        .wraps(),
     ]
 }
 
 pub(crate) const fn threads<'a>() -> [Column<RemainingRow<'a, Kthread>>; 5] {
     [
-        column("TID", |left: &RemainingRow<'_, Kthread>| left.one.tid.to_string()).right(),
-        column("THREAD", |left: &RemainingRow<'_, Kthread>| left.one.name.clone()).yields(2),
-        column("POD", |left: &RemainingRow<'_, Kthread>| left.pod.to_string()).yields(3),
-        column("CPUS", |left: &RemainingRow<'_, Kthread>| left.one.cpus.to_string()).yields(1),
-        column("WHY", |left: &RemainingRow<'_, Kthread>| left.one.why.clone()).yields(4),
+        column("TID", |row: &RemainingRow<'_, Kthread>| row.one.tid.to_string()).right(),
+        column("THREAD", |row: &RemainingRow<'_, Kthread>| row.one.name.clone()).yields(2),
+        column("POD", |row: &RemainingRow<'_, Kthread>| whose(&row.pods))
+            .yields(3)
+            .shortens(),
+        column("CPUS", |row: &RemainingRow<'_, Kthread>| row.cpus.to_string()).yields(1),
+        column("WHY", |row: &RemainingRow<'_, Kthread>| row.one.why.clone()).wraps(),
     ]
+}
+
+/// What remains, each once with all VMs that it reaches; without `all` only what is left. It is shown as it is of a VM that it
+/// disturbs, if it disturbs any.
+fn rows<'a, T: 'a, K: Ord>(
+    vms: &'a [Vm],
+    all: bool,
+    of: fn(&'a Vm) -> &'a [T],
+    about: fn(&'a T) -> (K, &'a CpuSet, bool),
+) -> Vec<RemainingRow<'a, T>> {
+    let mut rows: BTreeMap<K, (bool, RemainingRow<'a, T>)> = BTreeMap::new();
+    for (vm, one) in vms.iter().flat_map(|vm| of(vm).iter().map(move |one| (vm, one))) {
+        let (key, cpus, left) = about(one);
+        if !left && !all {
+            continue;
+        }
+        let (shown_left, row) = rows.entry(key).or_insert_with(|| {
+            let (pods, cpus) = (Vec::new(), CpuSet::new());
+            (left, RemainingRow { pods, cpus, one })
+        });
+        if left && !*shown_left {
+            (*shown_left, row.one) = (true, one);
+        }
+        row.pods.push(&vm.pod);
+        row.cpus = row.cpus.union(cpus);
+    }
+    rows.into_values().map(|(_, row)| row).collect()
+}
+
+/// Whether nothing was counted on its CPUs and nothing is left there.
+fn is_zero(vm: &Vm) -> bool {
+    vm.device_interrupts_per_second == Some(0)
+        && vm.device_interrupts_since_isolated.unwrap_or_default() == 0
+        && interrupts_left(vm) == 0
+        && threads_left(vm) == 0
+        && vm.problems.is_empty()
+}
+
+/// A row for each VM, those that are disturbed most first; many with nothing but zeros are one line.
+fn by_vm(vms: &[Vm], style: TextStyle) -> String {
+    if vms.is_empty() {
+        return "No VM has CPUs of its own.\n".to_owned();
+    }
+    let mut shown: Vec<&Vm> = vms.iter().collect();
+    shown.sort_by_cached_key(|vm| {
+        let left = interrupts_left(vm) + threads_left(vm) + vm.problems.len();
+        let rate = vm.device_interrupts_per_second;
+        (Reverse(left), Reverse(rate), vm.pod.to_string())
+    });
+    let zeros = vms.iter().filter(|vm| is_zero(vm)).count();
+    if zeros <= MAX_ZERO_ROWS || style.wide || !style.legend {
+        return table(&COLUMNS, shown, style);
+    }
+    shown.retain(|vm| !is_zero(vm));
+    let (rows, more) = match shown.is_empty() {
+        true => (String::new(), ""),
+        false => (table(&COLUMNS, shown, style) + "\n", " more"),
+    };
+    format!("{rows}{zeros}{more} VMs have no device interrupt and nothing left there (-o wide has their rows).\n")
 }
 
 pub(super) fn text(quietness: &Quietness, style: TextStyle) -> String {
     let vms = &quietness.vms;
-    let mut parts = match vms.is_empty() {
-        true => vec!["No VM has CPUs of its own.\n".to_owned()],
-        false => vec![table(&COLUMNS, vms, style)],
-    };
-    let each = |vm| rows(vm, |vm| &vm.interrupts_remaining);
-    let interrupts_left: Vec<RemainingRow<'_, Interrupt>> = vms.iter().flat_map(each).collect();
-    if !interrupts_left.is_empty() {
-        parts.push(table(&interrupts(), &interrupts_left, style));
+    let mut parts = vec![by_vm(vms, style)];
+    let irqs = rows(
+        vms,
+        style.wide,
+        |vm| vm.interrupts_remaining.as_slice(),
+        |one| (one.irq, &one.cpus, one.left),
+    );
+    if !irqs.is_empty() {
+        parts.push(table(&interrupts(), &irqs, style));
     }
-    let each = |vm| rows(vm, |vm| &vm.threads_remaining);
-    let threads_left: Vec<RemainingRow<'_, Kthread>> = vms.iter().flat_map(each).collect();
-    if !threads_left.is_empty() {
-        parts.push(table(&threads(), &threads_left, style));
+    let kthreads = rows(
+        vms,
+        style.wide,
+        |vm| vm.threads_remaining.as_slice(),
+        |one| (one.tid, &one.cpus, one.left),
+    );
+    if !kthreads.is_empty() {
+        parts.push(table(&threads(), &kthreads, style));
     }
     if !quietness.problems.is_empty() {
         let problems = quietness.problems.iter();
         parts.push(problems.map(|one| format!("Problem: {}\n", printable(one))).collect());
     }
     if style.legend {
-        parts.push(summary(quietness));
+        parts.push(summary(quietness) + &hidden(quietness, style));
     }
     parts.join("\n")
-}
-
-fn rows<'a, T>(vm: &'a Vm, of: fn(&'a Vm) -> &'a Vec<T>) -> impl Iterator<Item = RemainingRow<'a, T>> {
-    of(vm).iter().map(|one| RemainingRow { pod: &vm.pod, one })
 }
 
 /// What was done on the node, and whether anything is left.
 fn summary(quietness: &Quietness) -> String {
     if let Some(problem) = &quietness.problem {
         return format!("What is left is not known: {}.\n", printable(problem));
+    }
+    let is_off = quietness.steering == "off";
+    if !is_off && quietness.interrupts == 0 && quietness.left().is_empty() && !quietness.vms.is_empty() {
+        return "steliad-quiet has not reported yet which device interrupts it moved.\n".to_owned();
     }
     let done = match quietness.steering.as_str() {
         "off" => "irq-steering is off: no interrupt is moved".to_owned(),
@@ -117,8 +215,32 @@ fn summary(quietness: &Quietness) -> String {
     };
     let left = match quietness.left() {
         left if !left.is_empty() => format!("Left: {left}."),
-        _ if quietness.steering == "off" => String::new(),
+        _ if is_off => String::new(),
         _ => "Nothing is left.".to_owned(),
     };
     format!("{done}{threads}. {left}").trim_end().to_owned() + "\n"
+}
+
+/// What is not shown because it disturbs no VM.
+fn hidden(quietness: &Quietness, style: TextStyle) -> String {
+    let (irqs, tids) = quietness.numbers(false);
+    let kinds = [
+        (
+            irqs.len(),
+            "interrupt that does not fire there",
+            "interrupts that do not fire there",
+        ),
+        (tids.len(), "rescuer thread", "rescuer threads"),
+    ];
+    let kinds = kinds.into_iter().filter(|(count, ..)| *count > 0 && !style.wide);
+    let kinds: Vec<String> = kinds
+        .map(|(count, one, several)| format!("{count} {}", if count == 1 { one } else { several }))
+        .collect();
+    match kinds.is_empty() {
+        true => String::new(),
+        false => format!(
+            "Not shown, because harmless: {} (-o wide shows them).\n",
+            kinds.join(", ")
+        ),
+    }
 }

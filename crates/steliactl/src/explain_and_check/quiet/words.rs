@@ -13,14 +13,18 @@ pub(super) const fn why(remains: RemainingCause) -> &'static str {
     }
 }
 
-/// What helps.
-pub(super) const fn cure(remains: RemainingCause) -> &'static str {
+/// What helps; nothing has to where it is not left. `booted`: the kernel was booted with `isolcpus=managed_irq` for its CPUs.
+pub(super) const fn cure(remains: RemainingCause, left: bool, booted: bool) -> &'static str {
     match remains {
+        _ if !left => "nothing: it does not fire there",
+        RemainingCause::Managed if booted => {
+            "fewer queues of the device: isolcpus=managed_irq is set, and its queue has no other CPUs"
+        }
         RemainingCause::Managed => {
             "boot with isolcpus=managed_irq: steliactl doctor has the CPUs, and what it would gain"
         }
         RemainingCause::NoVector => "more shared CPUs, or fewer queues of the devices (ethtool -L)",
-        RemainingCause::Refused => "see the kernel's message beside it, and docs/quiet-cpus.md",
+        RemainingCause::Refused => "see the kernel's message beside it, and /usr/share/doc/steliad/quiet-cpus.md",
         RemainingCause::StillFires => {
             "its interrupt controller does not follow: look for the driver's own queue affinity"
         }

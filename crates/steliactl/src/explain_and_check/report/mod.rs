@@ -1,4 +1,4 @@
-//! `report`: the whole node in one text, to be pasted into a ticket.
+//! `report`: the whole node in one text, to be pasted into a ticket. What the daemon does not say is missing, the rest is there.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -16,16 +16,22 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
+use stelia_api::{State, Word};
 use stelia_cpus::CpuSet;
-use stelia_model::Instance;
+use stelia_kubelet::config;
+use stelia_model::{ContainedReason, Instance};
 
+use crate::explain_and_check::doctor::{self, Examined};
+use crate::explain_and_check::ledger;
+use crate::explain_and_check::quiet::{self, Quietness};
 use crate::explain_and_check::verify::{self, Verified};
-use crate::shared::daemon::{Client, Description, Failure, OnlineCpus, Pod};
+use crate::shared::daemon::{Client, Description, Failure, OnlineCpus, Pod, Selection};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};
@@ -34,20 +40,40 @@ use crate::view::status::Status;
 use host::Host;
 use watch::{Thread, watch, watched};
 
+const PRINT_CONFIG: [&str; 2] = ["/usr/libexec/stelia/steliad", "--print-config"];
+const PRINT_JOURNAL: [&str; 6] = [
+    "journalctl",
+    "--unit=steliad",
+    "--unit=steliad-quiet",
+    "--lines=50",
+    "--no-pager",
+    "--quiet",
+];
+
 /// Nothing in it is secret: of the guests' processes only the names.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     time_us: u64,
     host: Host,
-    /// As `status` answers.
-    status: Status,
-    /// As the daemon describes it, or `problem`.
+    /// As `status` answers; `None` where the daemon does not.
+    status: Option<Status>,
+    /// As the daemon describes it, or `problem`; without the daemon as kubelet's files have it.
     kubelet_config: Value,
     numa_nodes: Vec<NumaNode>,
     vms: Vec<VmReport>,
     other_pods: Vec<OtherPod>,
     /// As `verify` answers; `None` where the daemon refused to say.
     verify: Option<Verified>,
+    /// As `quiet` answers.
+    quiet: Option<Quietness>,
+    /// `None` where no ledger is kept, or it cannot be read.
+    ledger: Option<ledger::Summary>,
+    /// As `doctor` answers.
+    doctor: Option<Examined>,
+    /// The settings in force, as `steliad --print-config` prints them; empty where they cannot be read.
+    configuration: String,
+    /// The last lines of the journal of the daemon's units.
+    journal: String,
     /// Parts that are missing, each with the reason.
     missing: Vec<String>,
 }
@@ -74,6 +100,16 @@ struct VmReport {
 }
 
 impl VmReport {
+    /// Whether nothing is wrong with it but what is of the whole node.
+    fn is_calm(&self) -> bool {
+        let of_node =
+            |reason: &ContainedReason| matches!(reason, ContainedReason::NoPartitions | ContainedReason::Setting);
+        let reason = self.instance.contained_reason.as_ref().and_then(Word::known);
+        let is_contained = self.instance.state == State::Contained && reason.is_some_and(|reason| of_node(&reason));
+        let has_own = self.instance.degraded.iter().any(|reason| !reason.of_node);
+        (self.instance.state == State::Isolated || is_contained) && !has_own
+    }
+
     fn vm(&self) -> Pod {
         Pod::new(&self.pod_uid, self.instance.pod_name.as_ref())
     }
@@ -91,13 +127,30 @@ fn as_show_has_it<S: Serializer>(locality: &Option<VmLocality>, serializer: S) -
     locality.as_ref().map(VmLocality::json).serialize(serializer)
 }
 
-/// Reads everything, and watches the threads for this long. A part that may not be read is missing, with the reason.
-///
-/// # Errors
-/// The daemon does not describe the node.
-pub(crate) async fn gather(client: &Client, roots: &Roots, root: &Path, time: Duration) -> Result<Report, Failure> {
-    let description = client.describe().await?;
+/// Reads everything, and watches the threads for this long. A part that cannot be read is missing, with the reason.
+pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root: &Path, time: Duration) -> Report {
     let mut missing = Vec::new();
+    let described = match client {
+        Ok(client) => client.describe().await.map(|description| (client, description)),
+        Err(failure) => Err(failure),
+    };
+    let (client, described) = match described {
+        Ok((client, description)) => (Some(client), Some(description)),
+        Err(failure) => {
+            missing.push(format!("what the daemon knows: {failure}"));
+            (None, None)
+        }
+    };
+    let status = described.as_ref().map(Status::of);
+    let kubelet_config = match &described {
+        Some(description) => description.kubelet_config.clone(),
+        None => kubelets_own(root).unwrap_or_else(|problem| {
+            missing.push(format!("kubelet's configuration: {problem}"));
+            Value::Null
+        }),
+    };
+    let doctor = doctor::gather(root, described.clone(), None).await;
+    let description = described.unwrap_or_default();
     let mut processes = BTreeMap::new();
     for (uid, instance) in &description.node.instances {
         match threads::processes(
@@ -131,24 +184,69 @@ pub(crate) async fn gather(client: &Client, roots: &Roots, root: &Path, time: Du
         }
     });
     let vms = vms.collect();
-    let verify = verify::gather(client, None, None).await;
-    missing.extend(
-        verify
-            .as_ref()
-            .err()
-            .map(|failure| format!("what verify finds: {failure}")),
-    );
-    Ok(Report {
+    let (mut verify, mut quiet) = (None, None);
+    if let Some(client) = &client {
+        match verify::gather(client, &Selection::default(), None).await {
+            Ok(verified) => verify = Some(verified),
+            Err(failure) => missing.push(format!("what verify finds: {failure}")),
+        }
+        match quiet::gather(client, roots, &Selection::default()).await {
+            Ok(quietness) => quiet = Some(quietness),
+            Err(failure) => missing.push(format!("what quiet finds: {failure}")),
+        }
+    }
+    let ledger = ledger::summary(client.as_ref(), root).await;
+    let ledger = ledger
+        .map_err(|failure| missing.push(format!("the ledger: {failure}")))
+        .ok();
+    let mut of_program = |part: &str, command: &[&str]| match printed(root, command) {
+        Ok(text) if !text.trim().is_empty() => text,
+        Ok(_) => {
+            missing.push(format!("{part}: {} prints nothing", command[0]));
+            String::new()
+        }
+        Err(problem) => {
+            missing.push(format!("{part}: {problem}"));
+            String::new()
+        }
+    };
+    let configuration = of_program("the settings in force", &PRINT_CONFIG);
+    let journal = of_program("the journal", &PRINT_JOURNAL);
+    Report {
         time_us: output::now(),
         host: Host::read(root),
-        status: Status::of(&description),
+        status,
         numa_nodes: numa_nodes(&description),
         other_pods: other_pods(&description),
-        kubelet_config: description.kubelet_config,
+        kubelet_config,
         vms,
-        verify: verify.ok(),
+        verify,
+        quiet,
+        ledger,
+        doctor: Some(doctor),
+        configuration,
+        journal,
         missing,
-    })
+    }
+}
+
+/// kubelet's configuration as its files and its command line have it.
+fn kubelets_own(root: &Path) -> Result<Value, String> {
+    let read = config::read(&root.join("proc"), root).map_err(|error| error.in_full())?;
+    serde_json::to_value(read).map_err(|error| error.to_string())
+}
+
+/// What a command prints on this host; of a node in a folder nothing can.
+fn printed(root: &Path, command: &[&str]) -> Result<String, String> {
+    let (Some((program, arguments)), true) = (command.split_first(), root == Path::new("/")) else {
+        return Err("not of this host".to_owned());
+    };
+    let answer = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let answer = answer.map_err(|cause| format!("run {program}: {cause}"))?;
+    match answer.status.success() {
+        true => Ok(String::from_utf8_lossy(&answer.stdout).into_owned()),
+        false => Err(format!("{program}: {}", String::from_utf8_lossy(&answer.stderr).trim())),
+    }
 }
 
 /// Whether we may not see which files a process has open.

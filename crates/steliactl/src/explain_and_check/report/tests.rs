@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use serde_json::json;
+use stelia_api::{Reason, ReasonKind};
 use stelia_kubelet::PodName;
 
 use super::*;
@@ -38,7 +39,7 @@ fn report() -> Report {
             kernel: "6.12.1".to_owned(),
             ..Host::default()
         },
-        status: Status::of(&description),
+        status: Some(Status::of(&description)),
         kubelet_config: json!({
             "cpuManagerPolicy": "static", "cpuManagerPolicyOptions": {"full-pcpus-only": "true"}, "featureGates": {},
         }),
@@ -46,6 +47,11 @@ fn report() -> Report {
         other_pods: other_pods(&description),
         vms: vms.collect(),
         verify: None,
+        quiet: None,
+        ledger: None,
+        doctor: None,
+        configuration: "irq-steering = \"shared\"\n".to_owned(),
+        journal: String::new(),
         missing: vec!["devices of VFIO: only root".to_owned()],
     }
 }
@@ -61,11 +67,12 @@ fn the_text_has_every_section_and_no_control_characters() {
         "== kubelet's configuration ==\ncpuManagerPolicy:         static\n\
          cpuManagerPolicyOptions:  full-pcpus-only=true\n",
         "== Exclusive CPUs of pods that are not VMs ==\nPOD UID                               CONTAINER  CPUS\ncccccccc-0000-4000-8000-000000000000  db         6\n",
+        "== VM bbbbbbbb-0000-4000-8000-000000000000 ==\n",
+        "Degraded:            kubelet gave CPU 2 away\n",
         "== VM shop/db-0 ==\nPod UID:             aaaaaaaa-0000-4000-8000-000000000000\n",
         "ROLE    PID  TID  THREAD_NAME    CGROUP  ALLOWED_CPUS  RAN_ON  CPU%\n\
          vcpu 0  60   70   CPU 0/KVM?[2J  vcpu    4             4         25\n",
-        "== VM bbbbbbbb-0000-4000-8000-000000000000 ==\n",
-        "Degraded:            kubelet gave CPU 2 away\n",
+        "== Settings of steliad ==\nirq-steering = \"shared\"\n",
         "== Not in this report ==\ndevices of VFIO: only root\n",
     ];
     let mut rest = text.as_str();
@@ -104,4 +111,53 @@ fn files_that_only_root_may_list_are_told() {
     assert!(!hides_files(Path::new("/proc"), &process(own)));
     // A process that has ended hides nothing.
     assert!(!hides_files(Path::new("/nonexistent"), &process(own)));
+}
+
+#[test]
+fn without_the_daemon_it_has_what_can_be_read() {
+    let root = tempfile::tempdir().unwrap();
+    ledger::testing::ring_at(&root.path().join("var/lib/stelia/ledger"));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let client = Err(Failure::Other("steliad does not run".to_owned()));
+    let roots = Roots::below(root.path());
+    let report = runtime.block_on(gather(client, &roots, root.path(), Duration::from_millis(1)));
+    let text = report.text(TextStyle::from(true));
+    assert!(text.contains("== Fitness of the node ==\nCHECK "), "{text}");
+    assert!(
+        text.contains("\nwhat the daemon knows: steliad does not run\n"),
+        "{text}"
+    );
+    assert!(!text.contains("== Node =="), "{text}");
+    // No kubelet runs below this directory.
+    assert!(text.contains("\nkubelet's configuration: "), "{text}");
+    assert!(text.contains("\n== Ledger ==\n"), "{text}");
+}
+
+#[test]
+fn many_vms_without_a_problem_are_a_table() {
+    let mut report = report();
+    // It is of all VMs, and told in the sections on the node.
+    let of_node = Reason::of_node(ReasonKind::KubeletUnusable, "no file");
+    Arc::make_mut(&mut report.vms[0].instance).degraded = vec![of_node];
+    let calm = || VmReport {
+        pod_uid: PODS[0].to_owned(),
+        instance: report.vms[0].instance.clone(),
+        threads: Vec::new(),
+        locality: None,
+    };
+    let more: Vec<VmReport> = (0..20).map(|_| calm()).collect();
+    report.vms.extend(more);
+    let text = report.text(TextStyle::from(true));
+    assert!(
+        text.matches("\n== VM ").count() == 1 && text.matches("\nshop/db-0 ").count() == 21,
+        "{text}"
+    );
+    let wide = report.text(TextStyle {
+        wide: true,
+        ..TextStyle::from(true)
+    });
+    assert_eq!(wide.matches("\n== VM ").count(), 22);
 }

@@ -46,26 +46,72 @@ const OTHER_PODS: [Column<OtherPod>; 3] = [
     column("CPUS", |pod| pod.cpus.to_string()),
 ];
 
+/// More VMs without a problem of their own than this are only a table.
+const MAX_WHOLE: usize = 8;
+
+const CALM: [Column<VmReport>; 5] = [
+    column("POD", |vm| vm.vm().to_string()),
+    column("STATE", |vm: &VmReport| vm.instance.state.to_string()),
+    column("CPUS", |vm: &VmReport| vm.instance.exclusive.to_string()),
+    column("FLOAT", |vm: &VmReport| vm.instance.float.to_string()),
+    column("THREADS", |vm: &VmReport| vm.threads.len().to_string()).right(),
+];
+
 /// Everything, section by section.
 pub(super) fn report(report: &Report, style: TextStyle) -> String {
     let mut text = host(&report.host, report.time_us, style);
     let mut section = |heading: &str, body: String| {
         let _ = write!(text, "\n== {} ==\n{body}", printable(heading));
     };
-    section("Node", report.status.text(style));
-    section("CPUs by NUMA node", table(&NUMA_NODES, &report.numa_nodes, style));
-    section("kubelet's configuration", kubelet(&report.kubelet_config, style));
+    if let Some(status) = &report.status {
+        section("Node", status.text(style));
+        section("CPUs by NUMA node", table(&NUMA_NODES, &report.numa_nodes, style));
+    }
+    if report.kubelet_config.is_object() {
+        section("kubelet's configuration", kubelet(&report.kubelet_config, style));
+    }
     if !report.other_pods.is_empty() {
         section(
             "Exclusive CPUs of pods that are not VMs",
             table(&OTHER_PODS, &report.other_pods, style),
         );
     }
-    for vm in &report.vms {
+    // Those with a problem of their own first.
+    let mut vms: Vec<&VmReport> = report.vms.iter().collect();
+    vms.sort_by_cached_key(|vm| (vm.is_calm(), vm.vm().to_string()));
+    let calm = vms.iter().filter(|vm| vm.is_calm()).count();
+    let calm = match calm > MAX_WHOLE && !style.wide {
+        true => vms.split_off(vms.len() - calm),
+        false => Vec::new(),
+    };
+    if !calm.is_empty() {
+        section(
+            "VMs without a problem of their own (-o wide has their threads)",
+            table(&CALM, calm, style),
+        );
+    }
+    for vm in vms {
         section(&format!("VM {}", vm.vm()), of_vm(vm, style));
     }
     if let Some(verified) = &report.verify {
         section("Verified", verified.text(style));
+    }
+    if let Some(quiet) = &report.quiet {
+        section("Interrupts and kernel threads", quiet.text(style));
+    }
+    if let Some(ledger) = &report.ledger {
+        section("Ledger", ledger.text(style));
+    }
+    if let Some(doctor) = &report.doctor {
+        section("Fitness of the node", doctor.text(style));
+    }
+    for (heading, text) in [
+        ("Settings of steliad", &report.configuration),
+        ("Journal of steliad", &report.journal),
+    ] {
+        if !text.is_empty() {
+            section(heading, text.lines().map(|line| printable(line) + "\n").collect());
+        }
     }
     if !report.missing.is_empty() {
         let missing = report.missing.iter().map(|part| printable(part) + "\n");

@@ -81,11 +81,14 @@ impl CheckedVm {
         let why = self.reason.as_ref();
         let because = why.map(|why| format!(": {}", why.at(now))).unwrap_or_default();
         let (state, required) = (&self.state, required.name());
+        let without_time = why.map(|why| format!(": {}", why.text)).unwrap_or_default();
         Some(Finding {
             pod: self.pod.clone(),
             vms: 1,
             kind: Kind::BelowRequired,
             problem: format!("{state}, {required} is required{because}"),
+            common: Some(format!("{state}, {required} is required{without_time}")),
+            since_us: why.and_then(|why| why.since_us),
             cure: why
                 .map_or("steliactl explain VM: where it is in its life", |why| why.cure)
                 .to_owned(),
@@ -141,6 +144,8 @@ pub(super) fn of_node(node: &Node) -> Vec<Finding> {
         problem,
         cure: cure.to_owned(),
         section: Some(section.to_owned()),
+        common: None,
+        since_us: None,
     };
     let systemd = node.systemd_problem.iter().map(|problem| {
         let cure = "systemctl list-jobs; cat /proc/1/stack";

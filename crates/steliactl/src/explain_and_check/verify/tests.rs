@@ -1,4 +1,5 @@
 use serde_json::json;
+use stelia_api::State;
 use stelia_kubelet::PodName;
 use stelia_ledger::account::Range;
 
@@ -127,12 +128,12 @@ fn each_finding_has_a_problem_and_a_cure_and_a_fault_of_the_node_is_one() {
     POD                                   PROBLEM                                                  CURE
     -                                     kubelet's state cannot be used (2 VMs)                   steliactl kubelet-state says more; the cure depends on the message
     aaaaaaaa-0000-4000-8000-000000000000  CPUs 4 are offline                                       echo 1 > /sys/devices/system/cpu/cpuN/online
-    team-a/vm                             who knows                                                docs/troubleshooting.md
+    team-a/vm                             who knows                                                /usr/share/doc/steliad/troubleshooting.md
     -                                     differs: a pass would set CPUWeight=200 of stelia.slice  steliactl reconcile, or wait for the next pass
     aaaaaaaa-0000-4000-8000-000000000000  differs: a pass would pin thread 7 to CPU 4              steliactl reconcile, or wait for the next pass
     ");
     assert_eq!(failure.unwrap(), "5 promises do not hold");
-    let of_a = verified(&node, &preview, Some(a), None, NOW);
+    let of_a = verified(&node, &preview, Some(&BTreeSet::from([a.to_owned()])), None, NOW);
     let whose: Vec<&str> = of_a.findings.iter().map(|one| one.pod.pod_uid.as_str()).collect();
     assert_eq!(whose, ["-", a, "-", a]);
     assert_eq!(of_a.instances.len(), 1);
@@ -173,15 +174,101 @@ fn half_the_memory_away_is_a_finding_with_the_share_and_a_cure() {
     let vm = |own: &[u32]| json!({"nodes": own, "allowed": "", "memory": {"0": memory, "1": memory}, "devices": []});
     let all = json!({"devices_unknown": null, "instances": {"far": vm(&[0]), "near": vm(&[0, 1])}});
     let all: Localities = serde_json::from_value(all).unwrap();
-    let found = remote_memory(&all, None);
+    let found = remote_memory(&all);
     let [finding] = found.as_slice() else {
         panic!("{found:?}")
     };
     assert_eq!(finding.pod.pod_uid, "far");
     assert!(finding.problem.starts_with("50 % (1.0 GiB of 2.0 GiB)"), "{finding:?}");
     assert!(finding.cure.contains("memoryManagerPolicy: Static"), "{finding:?}");
+}
+
+#[test]
+fn equal_findings_are_one_row_and_as_json_one_each() {
+    let node = waiting();
+    let plan: Vec<String> = PODS[..2]
+        .iter()
+        .map(|pod| format!("{pod}: pin thread 7 to CPU 4"))
+        .collect();
+    let plan: Vec<&str> = plan.iter().map(String::as_str).collect();
+    let verified = verified(&node, &preview(&plan, &[], &[]), None, None, NOW);
+    let (text, failure) = printed(&verified, Form::Text);
+    assert_eq!(text.matches("pin thread 7").count(), 1, "{text}");
+    assert!(
+        text.contains("2 VMs (aaaaaaaa-0000-4000-8000-000000000000, team-a/vm)"),
+        "{text}"
+    );
+    assert_eq!(failure.unwrap(), "2 promises do not hold");
+    let json: Value = serde_json::from_str(&printed(&verified, Form::Json).0).unwrap();
+    assert_eq!(json["findings"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn steps_that_differ_only_in_what_is_a_vms_own_are_one_row() {
+    let [a, b, _] = PODS;
+    let step = |pod: &str| {
+        format!("{pod}: write \"isolated\" to cpuset.cpus.partition of /stelia.slice/stelia-{pod}.scope/vcpu")
+    };
+    let plan = [step(a), step(b)];
+    let plan = plan.each_ref().map(String::as_str);
+    let verified = verified(&waiting(), &preview(&plan, &[], &[]), None, None, NOW);
+    let (text, _) = printed(&verified, Form::Text);
+    assert_eq!(text.matches("a pass would").count(), 1, "{text}");
+    assert!(
+        text.contains("a pass would write \"isolated\" to cpuset.cpus.partition of its cgroup vcpu"),
+        "{text}"
+    );
+    // A program gets each with its path.
+    let own = |one: &Finding| one.problem.contains(&one.pod.pod_uid);
+    assert!(verified.findings.len() == 2 && verified.findings.iter().all(own));
+}
+
+#[test]
+fn a_step_that_repairs_what_is_a_finding_already_is_its_cure() {
+    let [a, b, _] = PODS;
+    let reads = "the partition reads \"member\" instead of \"isolated\"";
+    let plan = [
+        format!("{a}: write \"isolated\" to cpuset.cpus.partition of /stelia.slice/{a}.scope/vcpu"),
+        format!("{b}: write \"isolated\" to cpuset.cpus.partition of /stelia.slice/{b}.scope/vcpu"),
+    ];
+    let plan = plan.each_ref().map(String::as_str);
+    let reasons = [[a, "partition-differs", reads]];
+    let verified = verified(&waiting(), &preview(&plan, &reasons, &[]), None, None, NOW);
+    let told: Vec<(&str, bool)> = verified
+        .findings
+        .iter()
+        .map(|one| (one.pod.pod_uid.as_str(), one.kind == Kind::Differs))
+        .collect();
+    assert_eq!(told, [(a, false), (b, true)]);
+    let cure = &verified.findings[0].cure;
+    assert!(
+        cure.starts_with(BY_A_PASS) && cure.contains("what else claims those CPUs"),
+        "{cure}"
+    );
+}
+
+#[test]
+fn vms_that_wait_for_the_same_are_one_row_with_the_longest_wait() {
+    let mut node = waiting();
+    let first = instance_mut(&mut node, PODS[0]);
+    first.state = State::Floating.into();
+    (first.vcpus, first.isolated_us, first.registered_us) = (Vec::new(), 0, 120_000_001);
+    let verified = verified(&node, &whole(), None, Some(Required::Isolated), NOW);
+    let (text, _) = printed(&verified, Form::Text);
+    assert_eq!(text.matches("isolated is required").count(), 1, "{text}");
+    assert!(
+        text.contains("isolated is required: vCPUs not attached for 3 min"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_cure_of_kubelets_file_is_that_of_its_message() {
+    let mut node = waiting();
+    node.node.kubelet_problem = Some("the file has checksum 1, its content gives 2".to_owned());
+    let verified = verified(&node, &whole(), None, None, NOW);
     assert_eq!(
-        (remote_memory(&all, Some("near")), remote_memory(&all, Some("far"))),
-        (vec![], found)
+        verified.findings[0].cure,
+        "edited: drain, remove the file, start kubelet"
     );
 }

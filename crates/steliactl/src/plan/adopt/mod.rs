@@ -122,7 +122,7 @@ impl Render for Preview {
             false => table(&COLUMNS, &self.vms, style),
         };
         if self.rules.is_empty() {
-            text += "\nNo rule is set: nothing is adopted (docs/adopt.md).\n";
+            text += "\nNo rule is set: nothing is adopted (/usr/share/doc/steliad/adopt.md).\n";
         }
         let missing = self.missing_rules();
         if !missing.is_empty() {
@@ -134,7 +134,9 @@ impl Render for Preview {
         }
         if self.spare_cpus > 0 {
             let cpus = counted(self.spare_cpus as u64, "exclusive CPU");
-            text += &format!("\n{cpus} beyond the vCPUs: where these keep their pins, float's (docs/adopt.md).\n");
+            text += &format!(
+                "\n{cpus} beyond the vCPUs: where these keep their pins, float's (/usr/share/doc/steliad/adopt.md).\n"
+            );
         }
         text
     }

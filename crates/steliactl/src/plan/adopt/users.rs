@@ -107,7 +107,7 @@ pub(super) fn misplaced(process: &VmProcess) -> Option<Refusal> {
             "OutsideKubepods",
             format!(
                 "process {pid} is below {root}: kubelet has a cgroupRoot, and pods are looked for in /kubepods.slice and /kubepods only. \
-                 Remove cgroupRoot (docs/kubelet.md)"
+                 Remove cgroupRoot (/usr/share/doc/steliad/kubelet.md)"
             ),
         ),
         Place::OutsideOfPods(_) => (

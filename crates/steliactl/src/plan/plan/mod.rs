@@ -16,6 +16,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use kubelet_planner::manifest::NodeRequirements;
 use kubelet_planner::{Node, Pod, manifest, until_full};
 use stelia_node_plan::Subject;
 use stelia_node_report::described;
@@ -30,15 +31,15 @@ const MAX_PODS: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct PlanOptions {
-    /// A manifest with the pod, as YAML or JSON. - is standard input
+    /// A manifest, YAML or JSON, with the pod, an object with its template such as a Deployment, or a VM of KubeVirt. - is standard input
     #[arg(
         value_name = "FILE",
         required_unless_present = "containers",
         conflicts_with = "containers"
     )]
     pub manifest: Option<PathBuf>,
-    /// The name of the Pod, if the manifest has several
-    #[arg(long, value_name = "NAME", conflicts_with = "containers")]
+    /// The Pod, or the object with its template, if the manifest has several: its name, or its kind and name, such as Deployment/web
+    #[arg(long, value_name = "[KIND/]NAME", conflicts_with = "containers")]
     pub pod: Option<String>,
     /// A container of a pod that has no manifest: its resources, which are both requests and limits, such as
     /// cpus=4,memory=8Gi,hugepages-2Mi=1Gi,example.com/nic=1, and optionally name=NAME and kind=app|init|sidecar. May be repeated
@@ -65,8 +66,8 @@ pub(crate) struct PlanOptions {
 /// # Errors
 /// [`Failure::Partial`] when the pod is not admitted, any other [`Failure`] when there is no answer.
 pub(crate) fn run(asked: &PlanOptions, root: &Path, output_options: OutputOptions) -> Result<String, Failure> {
-    let (name, pod) = pod(asked)?;
-    let subject = match &asked.node {
+    let (name, pod, assumed) = pod(asked)?;
+    let mut subject = match &asked.node {
         Some(path) => {
             let text = files::text(path, described::MAX_BYTES)?;
             let facts = described::read(&text).map_err(|cause| Failure::about(path, &cause))?;
@@ -75,6 +76,7 @@ pub(crate) fn run(asked: &PlanOptions, root: &Path, output_options: OutputOption
         }
         None => subject::here(root, asked.kubelet_version).map_err(Failure::Other)?,
     };
+    subject.notes.extend(assumed);
     let mut answer = Answer::new(&name, &pod, &subject);
     if asked.until_full {
         answer.until_full = Some(Fits::new(&until_full(&subject.node, &pod, MAX_PODS), &subject));
@@ -102,20 +104,40 @@ fn minor(text: &str) -> Result<u32, String> {
     minor.ok_or_else(|| "expected a version of Kubernetes, such as 1.37".to_owned())
 }
 
-/// The pod of the command line, and its name.
-fn pod(asked: &PlanOptions) -> Result<(String, Pod), Failure> {
-    let (name, mut pod) = match &asked.manifest {
+/// The pod of the command line, its name, and what was assumed to make it of a template.
+fn pod(asked: &PlanOptions) -> Result<(String, Pod, Vec<String>), Failure> {
+    let (name, mut pod, assumed) = match &asked.manifest {
         Some(path) => {
             let text = files::text(path, manifest::MAX_BYTES)?;
-            manifest::read(&text, asked.pod.as_deref()).map_err(|cause| Failure::about(path, &cause))?
+            let found = manifest::described(&text, asked.pod.as_deref());
+            let found = found.map_err(|cause| Failure::about(path, &cause))?;
+            let mut assumed = found.assumed;
+            assumed.extend(not_considered(&found.requirements));
+            (found.name, found.pod, assumed)
         }
         None => {
             let pod = manifest::in_words(&asked.containers);
             let pod = pod.map_err(|cause| Failure::Usage(format!("--container: {cause}")))?;
-            ("pod".to_owned(), pod)
+            ("pod".to_owned(), pod, Vec::new())
         }
     };
     // The question is about one more pod: with a UID that kubelet knows the answer would be what that pod has.
     "plan".clone_into(&mut pod.uid);
-    Ok((name, pod))
+    Ok((name, pod, assumed))
+}
+
+/// What KubeVirt requires of the node of a VM: kubelet does not decide by it.
+fn not_considered(requirements: &NodeRequirements) -> Option<String> {
+    if requirements.is_empty() {
+        return None;
+    }
+    let labels = requirements.labels_in_words();
+    let labels = match labels.is_empty() {
+        true => labels,
+        false => format!("the labels {labels} and "),
+    };
+    Some(format!(
+        "KubeVirt also requires that the node has {labels}the devices {}; whether it has them is not considered",
+        requirements.devices_in_words()
+    ))
 }

@@ -16,7 +16,7 @@ use zbus::wire::DynamicDeserialize;
 use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
 
 use super::node::{self, Description};
-use super::pod::{ListedInstance, Pod, Pods, pick};
+use super::pod::{ListedInstance, Pod, Pods, pick, pick_for_change};
 use crate::shared::output::json_of;
 
 const INSTANCE_INTERFACE: InterfaceName<'static> =
@@ -147,6 +147,7 @@ pub(crate) async fn connect(address: Option<&str>, limit: Duration) -> Result<Co
     })
 }
 
+#[derive(Clone)]
 pub(crate) struct Client {
     manager: ManagerProxy<'static>,
     limit: Duration,
@@ -204,25 +205,30 @@ impl Client {
         self.named(rows).await
     }
 
-    /// The instance that is asked for; `None`: all are.
-    pub(crate) async fn pod(&self, vm: Option<&str>) -> Result<Option<Pod>, Failure> {
-        match vm {
-            Some(vm) => Ok(Some(self.find(vm).await?.pod)),
-            None => Ok(None),
-        }
-    }
-
     /// The instance that `vm` names.
     ///
     /// # Errors
     /// No instance fits, or more than one does.
     pub(crate) async fn find(&self, vm: &str) -> Result<ListedInstance, Failure> {
+        pick(self.candidates(vm).await?, vm)
+    }
+
+    /// As [`Client::find`], for a command that changes something.
+    ///
+    /// # Errors
+    /// As [`Client::find`]; and the beginning of the UID is too short.
+    pub(crate) async fn find_for_change(&self, vm: &str) -> Result<ListedInstance, Failure> {
+        pick_for_change(self.candidates(vm).await?, vm)
+    }
+
+    /// The instances that `vm` may name.
+    async fn candidates(&self, vm: &str) -> Result<Vec<ListedInstance>, Failure> {
         let mut rows = self.answer_in_time(self.manager.list_instances()).await?;
         // The names of all instances are needed only if `vm` is not a whole UID.
         if rows.iter().any(|row| row.0 == vm) {
             rows.retain(|row| row.0 == vm);
         }
-        pick(self.named(rows).await?, vm)
+        self.named(rows).await
     }
 
     /// With the names and all other properties of each.
@@ -345,12 +351,12 @@ impl Client {
         self.manager.inner().connection()
     }
 
-    /// Deregisters an instance; returns its pod.
-    pub(crate) async fn deregister(&self, vm: &str) -> Result<Pod, Failure> {
-        let pod = self.find(vm).await?.pod;
+    /// Deregisters an instance; returns its pod, and the CPUs that it had.
+    pub(crate) async fn deregister(&self, vm: &str) -> Result<(Pod, String), Failure> {
+        let ListedInstance { pod, row, .. } = self.find_for_change(vm).await?;
         self.answer_while_alive(self.manager.deregister(&pod.pod_uid, Dict::new()))
             .await?;
-        Ok(pod)
+        Ok((pod, row.4))
     }
 
     pub(crate) async fn reload(&self) -> Result<(), Failure> {

@@ -6,18 +6,38 @@
 //! | `signals` | the daemon's signals, for commands that run until interrupted |
 //! | `node` | the node as the daemon describes it, and the owner of each CPU |
 //! | `pod` | what an operator calls a VM |
+//! | `selection`, `pattern` | the VMs that a command is about |
+//! | `not_there` | which VM a name that none has may stand for |
+//! | `reported` | which interrupts the daemon reports |
+//! | `fold` | what several VMs have in common |
+//! | `remedy` | what an operator does about a reason of degradation |
+//! | `step` | what steps of several VMs have in common |
 //! | `candidates` | the VMs that a shell offers |
 //! | `why_not_isolated` | why a VM has less than isolation |
 
 mod candidates;
 mod client;
+mod fold;
 pub(crate) mod node;
+mod not_there;
+mod pattern;
 mod pod;
+mod remedy;
+mod reported;
+mod selection;
 pub(crate) mod signals;
+mod step;
 mod why_not_isolated;
 
 pub(crate) use candidates::vms;
 pub(crate) use client::{CALL_TIMEOUT, Client, Failure, connect};
+pub(crate) use fold::{fold, named, whose};
 pub(crate) use node::{Description, OnlineCpus, Owner, owner, state_and_class};
-pub(crate) use pod::{ListedInstance, Pod, Pods, fitting, lines_by_pod, no_instance};
+pub(crate) use not_there::no_instance;
+pub(crate) use pattern::{VmPattern, is_glob};
+pub(crate) use pod::{ListedInstance, Pod, Pods, fitting, lines_by_pod};
+pub(crate) use remedy::remedy;
+pub(crate) use reported::is_reported;
+pub(crate) use selection::Selection;
+pub(crate) use step::{in_common, writes_partition};
 pub(crate) use why_not_isolated::{Why, age, not_isolated};

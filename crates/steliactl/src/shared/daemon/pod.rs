@@ -13,7 +13,14 @@ use stelia_model::Instance;
 
 use super::client::Failure;
 use super::node::Description;
+use super::not_there::no_instance_among;
+use super::pattern::VmPattern;
 use crate::shared::output::{text_of, texts_of};
+
+/// The beginning of the names of KubeVirt's pods (`generateName` in virt-controller's `services/template.go`), and the length of what the
+/// API server appends.
+const KUBEVIRT_PREFIX: &str = "virt-launcher-";
+const KUBEVIRT_SUFFIX_LENGTH: usize = 5;
 
 /// How a pod is identified in every JSON object. Namespace and name are empty where they are not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -50,6 +57,23 @@ impl Pod {
             pod_namespace: text_of(properties, "PodNamespace").to_owned(),
             pod_name: text_of(properties, "PodName").to_owned(),
         }
+    }
+
+    /// Whether KubeVirt runs the VM of this name in it, as `NAME` or `NAMESPACE/NAME`: it calls the pod `virt-launcher-NAME-` with
+    /// five characters more.
+    fn is_of_kubevirt_vm(&self, asked: &str) -> bool {
+        let vm = match asked.split_once('/') {
+            Some((namespace, vm)) if namespace == self.pod_namespace => vm,
+            Some(_) => return false,
+            None => asked,
+        };
+        !vm.is_empty() && self.kubevirt_vm() == Some(vm)
+    }
+
+    /// The name of the VM, if the pod is named as KubeVirt names them.
+    pub(super) fn kubevirt_vm(&self) -> Option<&str> {
+        let (vm, end) = self.pod_name.strip_prefix(KUBEVIRT_PREFIX)?.rsplit_once('-')?;
+        (end.len() == KUBEVIRT_SUFFIX_LENGTH).then_some(vm)
     }
 
     pub(crate) fn is_named(&self) -> bool {
@@ -107,6 +131,10 @@ impl Pods {
         names.filter_map(pod).collect()
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Pod> {
+        self.0.values()
+    }
+
     pub(crate) fn has(&self, uid: &str) -> bool {
         self.0.contains_key(uid)
     }
@@ -136,8 +164,11 @@ pub(crate) struct ListedInstance {
     pub properties: Option<Map<String, Value>>,
 }
 
-/// The instance that `asked` names: by its UID, by namespace and name, by the name alone, or by the beginning of the
-/// UID. If an earlier kind of match has results, later kinds are not tried.
+/// The number of pods that are named if more than one fits.
+const MAX_CANDIDATES: usize = 5;
+
+/// The instance that `asked` names: by its UID, by namespace and name, by the name alone, by the name of its KubeVirt VM, or
+/// by the beginning of the UID. If an earlier kind of match has results, later kinds are not tried.
 ///
 /// # Errors
 /// Nothing fits, or more than one instance does.
@@ -145,35 +176,79 @@ pub(crate) fn pick(instances: Vec<ListedInstance>, asked: &str) -> Result<Listed
     if asked.is_empty() {
         return Err(Failure::Usage("the VM's name is empty".to_owned()));
     }
+    let pods: Vec<Pod> = instances.iter().map(|one| one.pod.clone()).collect();
     let mut fitting = fitting(instances, |one| &one.pod, asked);
     fitting.sort_by(|a, b| a.pod.pod_uid.cmp(&b.pod.pod_uid));
     if fitting.len() > 1 {
-        let candidates: Vec<String> = fitting.iter().map(|one| one.pod.in_full()).collect();
+        let first = fitting.iter().take(MAX_CANDIDATES).map(|one| one.pod.in_full());
+        let more = match fitting.len().saturating_sub(MAX_CANDIDATES) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
         return Err(Failure::Usage(format!(
-            "more than one instance fits {asked}: {}",
-            candidates.join(", ")
+            "more than one instance fits {asked}: {}{more}",
+            first.collect::<Vec<_>>().join(", ")
         )));
     }
-    fitting.pop().ok_or_else(|| no_instance(asked))
+    fitting.pop().ok_or_else(|| no_instance_among(asked, &pods))
 }
 
-/// Those whose pod `asked` names: by its UID, by namespace and name, by the name alone, or by the beginning of the UID.
+/// The characters of a UID's beginning that a command which changes something requires: the first group of a UID. A shorter word may be
+/// a mistyped name.
+const MIN_UID_LENGTH_FOR_CHANGE: usize = 8;
+
+/// As [`pick`], for a command that changes something.
+///
+/// # Errors
+/// As [`pick`]; and the beginning of the UID is too short.
+pub(crate) fn pick_for_change(instances: Vec<ListedInstance>, asked: &str) -> Result<ListedInstance, Failure> {
+    let found = pick(instances, asked)?;
+    let is_exact = NAMES.iter().any(|names| names(&found.pod, asked));
+    if is_exact || asked.len() >= MIN_UID_LENGTH_FOR_CHANGE {
+        return Ok(found);
+    }
+    Err(Failure::Usage(format!(
+        "{asked} is the beginning of the UID of {}: a command that changes something needs at least {MIN_UID_LENGTH_FOR_CHANGE} characters of it",
+        found.pod.in_full()
+    )))
+}
+
+/// What names a pod exactly; if an earlier kind of match has results, later kinds are not tried.
+const NAMES: [fn(&Pod, &str) -> bool; 4] = [
+    |pod, asked| pod.pod_uid == asked,
+    |pod, asked| pod.is_named() && pod.to_string() == asked,
+    |pod, asked| pod.is_named() && pod.pod_name == asked,
+    |pod, asked| pod.is_of_kubevirt_vm(asked),
+];
+
+/// Those whose pod `asked` names: by its UID, by namespace and name, by the name alone, by the name of its KubeVirt VM, or by the
+/// beginning of the UID.
 pub(crate) fn fitting<T>(all: Vec<T>, pod: impl Fn(&T) -> &Pod, asked: &str) -> Vec<T> {
-    const MATCHERS: [fn(&Pod, &str) -> bool; 4] = [
-        |pod, asked| pod.pod_uid == asked,
-        |pod, asked| pod.is_named() && pod.to_string() == asked,
-        |pod, asked| pod.is_named() && pod.pod_name == asked,
-        |pod, asked| !asked.is_empty() && pod.pod_uid.starts_with(asked),
-    ];
-    let fits = |matcher: &&fn(&Pod, &str) -> bool| all.iter().any(|one| matcher(pod(one), asked));
-    match MATCHERS.iter().find(fits) {
+    let beginning: fn(&Pod, &str) -> bool = |pod, asked| !asked.is_empty() && pod.pod_uid.starts_with(asked);
+    let mut matchers = NAMES.into_iter().chain([beginning]);
+    match matchers.find(|matcher| all.iter().any(|one| matcher(pod(one), asked))) {
         Some(matcher) => all.into_iter().filter(|one| matcher(pod(one), asked)).collect(),
         None => Vec::new(),
     }
 }
 
-pub(crate) fn no_instance(asked: &str) -> Failure {
-    Failure::NoSuchInstance(format!("pod {asked} has no instance on this node"))
+/// Those that a pattern selects: as in [`fitting`], by the beginning of a name too; or all that fit a pattern with `*`, `?` or `[`.
+pub(super) fn chosen<'a>(all: &[&'a Pod], pattern: &VmPattern) -> Vec<&'a Pod> {
+    let Some(word) = pattern.word() else {
+        return all.iter().copied().filter(|pod| pattern.selects(pod)).collect();
+    };
+    let of = |matcher: fn(&Pod, &str) -> bool| -> Vec<&'a Pod> {
+        all.iter().copied().filter(|pod| matcher(pod, word)).collect()
+    };
+    let beginning: fn(&Pod, &str) -> bool = |pod, asked| {
+        let begins = |name: &str| name.starts_with(asked);
+        let vm = pod.pod_name.strip_prefix(KUBEVIRT_PREFIX);
+        !asked.is_empty()
+            && (begins(&pod.pod_uid)
+                || pod.is_named() && (begins(&pod.pod_name) || begins(&pod.to_string()) || vm.is_some_and(begins)))
+    };
+    let mut found = NAMES.into_iter().chain([beginning]).map(of);
+    found.find(|found| !found.is_empty()).unwrap_or_default()
 }
 
 /// The entries `POD: text` of a member of `Reconcile`'s answer, split.
@@ -217,6 +292,20 @@ mod tests {
     }
 
     #[test]
+    fn a_change_needs_a_name_or_eight_characters_of_a_uid() {
+        let words = ["3ceda12c-3ee9=team-a/web", "b9e"];
+        for asked in ["3ceda12c", "3ceda12c-3", "web", "team-a/web", "b9e"] {
+            assert!(pick_for_change(pods(&words), asked).is_ok(), "{asked}");
+        }
+        for asked in ["3", "3ceda12", "b"] {
+            let failure = pick_for_change(pods(&words), asked).unwrap_err();
+            assert_eq!(failure.exit_code(), 2);
+            assert!(failure.to_string().contains("at least 8 characters"), "{failure}");
+        }
+        assert_eq!(pick_for_change(pods(&words), "nobody").unwrap_err().exit_code(), 3);
+    }
+
+    #[test]
     fn an_exact_uid_wins_over_a_longer_one() {
         assert_eq!(picked(&["aa", "aab"], "aa"), "aa");
     }
@@ -239,6 +328,28 @@ mod tests {
             failure.to_string().contains("default/vm (aaa), default/vm (bbb)"),
             "{failure}"
         );
+    }
+
+    #[test]
+    fn a_vm_of_kubevirt_has_the_name_that_its_owner_gave_it() {
+        let words = [
+            "aaa=team-a/virt-launcher-vm-5-x7k2p",
+            "bbb=team-b/virt-launcher-vm-5-1-x7k2p",
+        ];
+        assert_eq!(picked(&words, "vm-5"), "aaa");
+        assert_eq!(picked(&words, "team-a/vm-5"), "aaa");
+        assert_eq!(picked(&words, "vm-5-1"), "bbb");
+        for other in ["team-b/vm-5", "vm", "virt-launcher", ""] {
+            assert!(pick(pods(&words), other).is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn of_many_that_fit_the_first_are_named() {
+        let words: Vec<String> = (0..9).map(|n| format!("aa{n}")).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let failure = pick(pods(&words), "aa").unwrap_err().to_string();
+        assert!(failure.ends_with("aa0, aa1, aa2, aa3, aa4 and 4 more"), "{failure}");
     }
 
     #[test]

@@ -78,7 +78,7 @@ fn floating(instance: &Instance) -> Why {
 fn contained(instance: &Instance) -> Option<Why> {
     let reason = instance.contained_reason.as_ref()?;
     let Some(known) = reason.known() else {
-        return Some(Why::new(reason.name(), "docs/troubleshooting.md"));
+        return Some(Why::new(reason.name(), "/usr/share/doc/steliad/troubleshooting.md"));
     };
     Some(match known {
         ContainedReason::Class => Why::new(

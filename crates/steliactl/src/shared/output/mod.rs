@@ -11,8 +11,8 @@ use stelia_ledger::day::Date;
 use zbus::Variant;
 
 pub(crate) use stelia_table::{
-    Column, Form, Meaning, OutputOptions, Render, TextStyle, coloured, column, counted, cut, now, printable,
-    properties, table, width,
+    Column, Form, Meaning, OutputOptions, Render, TextStyle, coloured, column, counted, cut, is_utf8, now, paragraph,
+    printable, properties, table, to_ascii, width, wrap,
 };
 
 /// The beginning of a page that needs nothing else: no script, nothing from elsewhere, and a policy that forbids both.

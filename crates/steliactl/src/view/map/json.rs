@@ -45,6 +45,7 @@ impl Map {
             CpuOwner::Reserved => "reserved",
             CpuOwner::Kubelet => "kubelet",
             CpuOwner::Unknown => "unknown",
+            CpuOwner::Other => "other",
             CpuOwner::Pod(n) => match self.pods.get(n).and_then(|pod| pod.instance.as_ref()) {
                 Some(_) => "instance",
                 None => "pod",

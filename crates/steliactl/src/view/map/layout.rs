@@ -132,6 +132,7 @@ fn cpu(map: &Map, cpu: &Cpu, wide: usize) -> Shape {
         CpuOwner::Reserved => ("reserved".to_owned(), "reserved".to_owned()),
         CpuOwner::Kubelet => ("kubelet".to_owned(), "held by kubelet".to_owned()),
         CpuOwner::Unknown => ("unknown".to_owned(), "owner unknown".to_owned()),
+        CpuOwner::Other => ("unknown".to_owned(), "of a pod that is not selected".to_owned()),
         CpuOwner::Pod(n) => match map.pods.get(n) {
             Some(pod) => (pod_class(n, pod), pod_title(pod)),
             None => (String::new(), String::new()),

@@ -48,11 +48,12 @@ const OTHER: Sign = Sign::of("?", "of another state", "other");
 const INTERRUPTED: Sign = Sign::of("#", "reached by device interrupts", "interrupted");
 
 /// CPUs without a pod: the mark, its meaning and its class.
-const POOLS: [(CpuOwner, &str, &str, &str); 4] = [
+const POOLS: [(CpuOwner, &str, &str, &str); 5] = [
     (CpuOwner::Shared, ".", "shared", "shared"),
     (CpuOwner::Reserved, "r", "reserved", "reserved"),
     (CpuOwner::Kubelet, "k", "held by kubelet", "kubelet"),
     (CpuOwner::Unknown, "?", "unknown", "unknown"),
+    (CpuOwner::Other, "x", "of pods that are not selected", "unknown"),
 ];
 
 impl Sign {
@@ -84,6 +85,7 @@ pub(super) fn tail(map: &Map, cpu: &Cpu) -> String {
         CpuOwner::Reserved => "r".to_owned(),
         CpuOwner::Kubelet => "k".to_owned(),
         CpuOwner::Unknown => "?".to_owned(),
+        CpuOwner::Other => "x".to_owned(),
         CpuOwner::Pod(pod) => {
             let sign = map.pods.get(pod).map_or("", |pod| sign(pod).sign);
             let interrupted = map.interrupted.contains(cpu.number);

@@ -25,7 +25,7 @@ use stelia_kubelet::PodUid;
 use stelia_model::Instance;
 use stelia_node::locality::Device;
 
-use crate::shared::daemon::{self, Description, Failure, Owner, owner};
+use crate::shared::daemon::{self, Description, Failure, Owner, is_reported, owner};
 use crate::shared::kernel::locality;
 use crate::shared::kernel::{Roots, host_name};
 use crate::shared::output::{self, Render, TextStyle};
@@ -44,7 +44,7 @@ pub(crate) struct Map {
     cores: Vec<Core>,
     /// By UID.
     pods: Vec<Pod>,
-    /// CPUs of VMs that device interrupts still reach.
+    /// CPUs of VMs that device interrupts reach, as the daemon reports.
     interrupted: CpuSet,
     /// Why kubelet's devices are not known.
     devices_unknown: Option<String>,
@@ -95,6 +95,8 @@ enum CpuOwner {
     /// kubelet assigned it to a container that its file no longer lists.
     Kubelet,
     Unknown,
+    /// A pod's that is not selected.
+    Other,
     /// A pod's, by its place in [`Map::pods`].
     Pod(usize),
 }
@@ -187,6 +189,33 @@ impl Map {
         format!("{} UTC", whole.replace('T', " "))
     }
 
+    /// With marks for these pods alone, given by UID; `None`: for all.
+    pub(crate) fn only(mut self, uids: Option<&BTreeSet<String>>) -> Self {
+        let Some(uids) = uids else {
+            return self;
+        };
+        let selected = |pod: &Pod| uids.contains(&pod.pod.pod_uid);
+        let mut count = 0;
+        let places: Vec<Option<usize>> = self
+            .pods
+            .iter()
+            .map(|pod| {
+                selected(pod).then(|| {
+                    count += 1;
+                    count - 1
+                })
+            })
+            .collect();
+        for cpu in self.cores.iter_mut().flat_map(|core| &mut core.cpus) {
+            if let CpuOwner::Pod(at) = cpu.whose {
+                let place = places.get(at).copied().flatten();
+                cpu.whose = place.map_or(CpuOwner::Other, CpuOwner::Pod);
+            }
+        }
+        self.pods.retain(selected);
+        self
+    }
+
     pub(crate) fn svg(&self) -> String {
         svg::file(self)
     }
@@ -254,7 +283,8 @@ pub(crate) fn gather(description: &Description, roots: &Roots) -> Map {
 
 fn interrupted(description: &Description) -> CpuSet {
     let remaining = description.node.quiet.report.remaining.iter();
-    remaining.fold(CpuSet::new(), |all, one| all.union(&one.cpus))
+    let reported = remaining.filter(|one| is_reported(description, one));
+    reported.fold(CpuSet::new(), |all, one| all.union(&one.cpus))
 }
 
 fn cores(description: &Description, pods: &[Pod], caches: &[Cache]) -> Vec<Core> {

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use stelia_api::State;
 use unicode_width::UnicodeWidthStr;
 
 use super::history::{HISTORY_SAMPLES, bars};
@@ -241,10 +242,27 @@ pub(super) fn number_text(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
 }
 
-/// The rows sorted by a column: instances, and within each its vCPUs. The sort is stable: equal rows stay in the order of
-/// the pods.
-pub(crate) fn rows(model: &Model, sort: usize, reverse: bool, collapsed: bool) -> Vec<Row<'_>> {
-    let order = |a: &Row<'_>, b: &Row<'_>| COLUMNS[sort].compare(*a, *b, reverse);
+/// What is wrong with an instance comes first: it is degraded, something disturbs it, it is not isolated; then by name.
+fn by_trouble(a: Row<'_>, b: Row<'_>) -> Ordering {
+    let rank = |row: Row<'_>| match row.meaning() {
+        Meaning::Broken => 0,
+        Meaning::Attention => 1,
+        _ if row.instance.state != State::Isolated.name() => 2,
+        _ => 3,
+    };
+    // The vCPUs of one instance that are equally disturbed stay in their order.
+    let name = |row: Row<'_>| row.vcpu.is_none().then(|| row.instance.pod.to_string());
+    rank(a).cmp(&rank(b)).then_with(|| name(a).cmp(&name(b)))
+}
+
+/// The rows sorted by a column, or with what is wrong first: instances, and within each its vCPUs. The sort is stable: equal rows stay
+/// in the order of the pods.
+pub(crate) fn rows(model: &Model, sort: Option<usize>, reverse: bool, collapsed: bool) -> Vec<Row<'_>> {
+    let order = |a: &Row<'_>, b: &Row<'_>| match sort {
+        Some(column) => COLUMNS[column].compare(*a, *b, reverse),
+        None if reverse => by_trouble(*b, *a),
+        None => by_trouble(*a, *b),
+    };
     let instances = model.instances.iter();
     let mut instances: Vec<Row<'_>> = instances.map(|instance| Row { instance, vcpu: None }).collect();
     instances.sort_by(order);
@@ -343,7 +361,7 @@ mod tests {
 
     fn names(sort: &str, reverse: bool) -> Vec<String> {
         let model = model();
-        let rows = rows(&model, place(sort), reverse, false);
+        let rows = rows(&model, Some(place(sort)), reverse, false);
         rows.iter()
             .map(|row| COLUMNS[0].cell(*row).trim().chars().take(6).collect())
             .collect()
@@ -407,7 +425,7 @@ mod tests {
     fn the_busiest_of_the_last_samples_is_first() {
         let model = disturbed();
         let vcpus = |reverse| -> Vec<String> {
-            let rows = rows(&model, place("BUSY"), reverse, false);
+            let rows = rows(&model, Some(place("BUSY")), reverse, false);
             rows.iter().filter_map(|row| Some(row.vcpu?.name.clone())).collect()
         };
         assert_eq!(
@@ -417,9 +435,30 @@ mod tests {
     }
 
     #[test]
+    fn what_is_wrong_is_first_and_then_comes_what_is_not_isolated() {
+        let mut model = model();
+        for (name, state) in [("c", "floating"), ("b", "isolated"), ("a", "isolated")] {
+            model.instances.push(InstanceRates {
+                pod: crate::shared::daemon::Pod::unnamed(name),
+                state: state.to_owned(),
+                whole: true,
+                ..InstanceRates::default()
+            });
+        }
+        model.instances[0].reason = Some("vCPU 1 waits".to_owned());
+        let order = |reverse| -> Vec<String> {
+            let rows = rows(&model, None, reverse, true).into_iter();
+            rows.map(|row| row.instance.pod.to_string().chars().take(4).collect())
+                .collect()
+        };
+        assert_eq!(order(false), ["b9e4", "3ced", "c", "a", "b"]);
+        assert_eq!(order(true), ["b", "a", "c", "3ced", "b9e4"]);
+    }
+
+    #[test]
     fn collapsed_there_are_instances_only() {
         let model = model();
-        let rows = rows(&model, 0, false, true);
+        let rows = rows(&model, Some(0), false, true);
         assert!(rows.len() == 2 && rows.iter().all(|row| row.vcpu.is_none()));
         assert_eq!(
             ["UTIL%", "MIGR/S"].map(|title| COLUMNS[place(title)].cell(rows[0])),

@@ -16,7 +16,7 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use crate::shared::daemon::signals::{self, End};
-use crate::shared::daemon::{Client, Failure};
+use crate::shared::daemon::{Client, Failure, Selection};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{Model, rates};
 use crate::shared::kernel::sample::Sample;
@@ -32,64 +32,102 @@ pub(crate) struct Pace {
     pub delay: Duration,
 }
 
+/// Where samples come from.
+pub(crate) struct Source<'a> {
+    client: &'a Client,
+    roots: &'a Roots,
+    selection: &'a Selection,
+}
+
+impl<'a> Source<'a> {
+    /// # Errors
+    /// The daemon does not answer, or a pattern fits no instance now.
+    pub(crate) async fn of(client: &'a Client, roots: &'a Roots, selection: &'a Selection) -> Result<Self, Failure> {
+        if !selection.is_all() {
+            selection.restrict(&mut client.describe_running().await?)?;
+        }
+        Ok(Self {
+            client,
+            roots,
+            selection,
+        })
+    }
+
+    async fn sample(&self, began: Instant) -> Result<Sample, Failure> {
+        let mut described = self.client.describe_running().await?;
+        // A VM that was selected may have ended.
+        let _ = self.selection.retain(&mut described);
+        Ok(Sample::read(&described, self.roots, began.elapsed()))
+    }
+}
+
 /// Shows the rates: live on a terminal, as tables otherwise.
 ///
 /// # Errors
 /// The first call to the daemon fails, or standard output cannot be written.
 pub(crate) async fn run(
-    client: &Client,
-    roots: &Roots,
+    source: &Source<'_>,
     as_batch: bool,
     pace: Pace,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
-    if as_batch || output_options.form.is_data() || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        batch(client, roots, pace, output_options).await?;
+    // A dumb terminal cannot move its cursor.
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    let is_live = !is_dumb && io::stdout().is_terminal() && io::stdin().is_terminal();
+    if as_batch || output_options.form.is_data() || !is_live {
+        batch(source, pace, output_options).await?;
     } else {
-        terminal::run(client, roots, pace).await?;
+        terminal::run(source, pace).await?;
     }
     Ok(String::new())
 }
 
-async fn sample(client: &Client, roots: &Roots, began: Instant) -> Result<Sample, Failure> {
-    Ok(Sample::read(&client.describe_running().await?, roots, began.elapsed()))
-}
-
-/// The columns of plain tables; those of caches only where resctrl counts any of the VMs.
+/// The columns of plain tables; those of caches only where resctrl counts any of the VMs. On a narrow terminal rates are left out, and
+/// then the state, which the reason has too where it is not isolated.
 fn columns<'a>(caches: bool) -> Vec<Column<Row<'a>>> {
     fn of_instance(row: &Row<'_>, value: Option<f64>) -> String {
         number_text(value.filter(|_| row.vcpu.is_none()))
     }
     let mut columns = vec![
-        column("POD", |row: &Row<'_>| row.instance.pod.to_string()),
+        column("POD", |row: &Row<'_>| row.instance.pod.to_string())
+            .yields(1)
+            .shortens(),
         column("VCPU", |row| row.vcpu.map(|vcpu| vcpu.name.clone()).unwrap_or_default()),
-        column("STATE", |row| row.instance.state.clone()),
+        column("STATE", |row: &Row<'_>| row.instance.state.clone()).drops(1),
         column("CPUS", |row| match row.vcpu {
             Some(vcpu) => vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default(),
             None => row.instance.cpus.to_string(),
         }),
         column("UTIL%", |row| number_text(row.rates().utilisation_percent)),
         column("DELAY%", |row| number_text(row.rates().delay_percent)),
-        column("MIGR/S", |row| number_text(row.rates().migrations_per_second)),
-        column("INVOL/S", |row| number_text(row.rates().involuntary_per_second)),
-        column("FLOAT%", |row| of_instance(row, row.instance.float_percent)),
-        column("THROT%", |row| of_instance(row, row.instance.throttled_percent)),
-        column("IRQ/S", |row| {
+        column("MIGR/S", |row: &Row<'_>| number_text(row.rates().migrations_per_second)).drops(5),
+        column("INVOL/S", |row: &Row<'_>| {
+            number_text(row.rates().involuntary_per_second)
+        })
+        .drops(4),
+        column("FLOAT%", |row: &Row<'_>| of_instance(row, row.instance.float_percent)).drops(3),
+        column("THROT%", |row: &Row<'_>| {
+            of_instance(row, row.instance.throttled_percent)
+        })
+        .drops(6),
+        column("IRQ/S", |row: &Row<'_>| {
             of_instance(row, row.instance.device_interrupts_per_second)
-        }),
+        })
+        .drops(2),
     ];
     if caches {
         columns.extend([
-            column("LLC-MIB", |row: &Row<'_>| of_instance(row, row.instance.llc_mib())),
-            column("MEM-MIB/S", |row| {
+            column("LLC-MIB", |row: &Row<'_>| of_instance(row, row.instance.llc_mib())).drops(7),
+            column("MEM-MIB/S", |row: &Row<'_>| {
                 of_instance(row, row.instance.memory_mib_per_second())
-            }),
+            })
+            .drops(8),
         ]);
     }
     // The last column, because it has blanks.
     columns.push(
         column("REASON", |row: &Row<'_>| row.reason().unwrap_or_default().to_owned())
-            .yields(1)
+            .wraps()
             .means(|row| row.meaning()),
     );
     columns
@@ -103,8 +141,7 @@ pub(crate) fn headings() -> Vec<&'static str> {
 
 /// A table with a row per instance (without a vCPU) and a row per vCPU; no cell is empty, for awk.
 fn text(model: &Model, time: u64, style: TextStyle) -> String {
-    // As the daemon lists them.
-    let rows = live_rows::rows(model, 0, false, false);
+    let rows = live_rows::rows(model, None, false, false);
     let table = output::table(&columns(model.has_caches()), &rows, style);
     if style.legend {
         format!("{}\n{table}\n", output::time(time))
@@ -121,17 +158,17 @@ impl Render for Model {
 
 /// Prints tables, or one JSON object per sample, until `count` is reached, it is interrupted, or standard output has no
 /// reader.
-async fn batch(client: &Client, roots: &Roots, pace: Pace, output_options: OutputOptions) -> Result<(), Failure> {
+async fn batch(source: &Source<'_>, pace: Pace, output_options: OutputOptions) -> Result<(), Failure> {
     let began = Instant::now();
     let mut end = End::new()?;
-    let mut before = sample(client, roots, began).await?;
+    let mut before = source.sample(began).await?;
     let mut printed = 0;
     while pace.count.is_none_or(|count| printed < count) {
         tokio::select! {
             () = end.reached() => return Ok(()),
             () = tokio::time::sleep(pace.delay) => {}
         }
-        let mut now = sample(client, roots, began).await?;
+        let mut now = source.sample(began).await?;
         now.carry_over(&before);
         let model = rates(&before, &now);
         before = now;
@@ -146,7 +183,7 @@ async fn batch(client: &Client, roots: &Roots, pace: Pace, output_options: Outpu
 
 #[cfg(test)]
 mod tests {
-    use super::live_rows::testing::model;
+    use super::live_rows::testing::{disturbed, model};
     use super::*;
     use crate::shared::output::Form;
 
@@ -156,18 +193,36 @@ mod tests {
         insta::assert_snapshot!(text, @r#"
         2000-02-29T12:34:56.000007Z
         POD                                   VCPU  STATE     CPUS  UTIL%  DELAY%  MIGR/S  INVOL/S  FLOAT%  THROT%  IRQ/S  REASON
+        b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  -     floating  2     -      -       -       -        99.0    -       -      degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned
         3ceda12c-3ee9-40fa-9f42-61428fe654a6  -     isolated  4-5   140.0  0.5     -       1.0      12.3    0.0     0.0    -
         3ceda12c-3ee9-40fa-9f42-61428fe654a6  0     isolated  4     40.0   0.5     -       1.0      -       -       -      -
         3ceda12c-3ee9-40fa-9f42-61428fe654a6  1     isolated  5     100.0  0.0     -       0.0      -       -       -      -
-        b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  -     floating  2     -      -       -       -        99.0    -       -      degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned
         "#);
         // The reason is the last: before it each cell is a word.
         let rows = text.lines().skip(2).filter(|line| !line.is_empty());
         let rows: Vec<Vec<&str>> = rows.map(|line| line.split_whitespace().collect()).collect();
-        assert!(rows[..3].iter().all(|words| words.len() == 12 && words[11] == "-"));
+        assert!(rows[1..].iter().all(|words| words.len() == 12 && words[11] == "-"));
         assert_eq!(
-            rows[3][11..].join(" "),
+            rows[0][11..].join(" "),
             "degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned"
+        );
+    }
+
+    #[test]
+    fn eighty_columns_have_the_pod_and_the_reason_and_leave_rates_out() {
+        let style = TextStyle {
+            width: Some(80),
+            ..TextStyle::from(true)
+        };
+        let text = text(&disturbed(), 0, style);
+        let headings: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(headings, ["POD", "VCPU", "CPUS", "UTIL%", "DELAY%", "REASON"]);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let reason = text.lines().nth(1).unwrap().find("REASON").unwrap();
+        assert!(80 - reason >= 24, "the reason has room for words: {text}");
+        assert!(
+            text.contains("-primary"),
+            "the end of the name tells pods apart: {text}"
         );
     }
 
@@ -182,7 +237,7 @@ mod tests {
         model.instances[0].llc_bytes = Some(3 << 19);
         assert!(heads(&model));
         let text = text(&model, 0, TextStyle::from(true));
-        let row: Vec<&str> = text.lines().nth(2).unwrap().split_whitespace().collect();
+        let row: Vec<&str> = text.lines().nth(3).unwrap().split_whitespace().collect();
         assert_eq!(row[10..], ["0.0", "1.5", "-", "-"]);
     }
 

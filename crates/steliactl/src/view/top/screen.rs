@@ -1,5 +1,7 @@
 //! The screen: what the keys do to it, and how it is drawn. Pure: a model and a [`Screen`] make a buffer.
 
+use std::collections::BTreeMap;
+
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::Rect;
@@ -9,7 +11,7 @@ use super::live_rows::{COLUMNS, Column, Row, fitting, names_width, rows};
 use crate::shared::kernel::rates::Model;
 use crate::shared::output::{self, Meaning};
 
-const HELP: [&str; 14] = [
+const HELP: [&str; 15] = [
     "UTIL%    time that the thread ran, of one CPU",
     "DELAY%   time that it waited for a CPU: the guest's steal",
     "BUSY     UTIL% of the last samples, per thread",
@@ -21,21 +23,28 @@ const HELP: [&str; 14] = [
     "LLC, MEM cache used, memory traffic, where resctrl counts",
     "REASON   what disturbs it; red: isolation is degraded",
     "s r      sort by the next column, reverse",
+    "/        show only names and states with a text; Esc: all",
     "j k      down, up (arrows too)",
     "i        instances only, or with their vCPUs",
     "h q      this help, quit",
 ];
-const KEYS: &str = "q quit  s sort  r reverse  i instances  h help";
+const KEYS: &str = "q quit  s sort  r reverse  i instances  / filter  h help";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Screen {
-    /// The place of the column by which rows are sorted.
-    pub sort: usize,
+    /// The place of the column by which rows are sorted; `None`: what is wrong is first.
+    pub sort: Option<usize>,
+    /// Only instances with this in their names or states are shown.
+    pub filter: String,
+    /// Whether keys are the filter's text.
+    pub editing: bool,
     pub reverse: bool,
     pub collapsed: bool,
     pub help: bool,
     pub selected: usize,
     pub coloured: bool,
+    /// Whether the locale has no characters but ASCII.
+    pub ascii: bool,
     /// Why the last sample failed; empty if it did not.
     pub problem: String,
 }
@@ -50,11 +59,20 @@ impl Screen {
     /// Handles a key; the terminal has `width` columns.
     pub(crate) fn key(&mut self, key: KeyEvent, model: &Model, width: usize) -> Flow {
         let last = self.rows(model).len().saturating_sub(1);
+        if self.editing && !key.modifiers.contains(KeyModifiers::CONTROL) {
+            self.edit(key.code);
+            return Flow::Stay;
+        }
         match key.code {
             KeyCode::Char('q') => return Flow::Quit,
             // In raw mode Ctrl-C is a key and not a signal.
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Flow::Quit,
             KeyCode::Esc if self.help => self.help = false,
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Char('/') => {
+                self.filter.clear();
+                self.editing = true;
+            }
             KeyCode::Char('h' | '?') => self.help = !self.help,
             KeyCode::Char('j') | KeyCode::Down => self.selected = self.selected.saturating_add(1).min(last),
             KeyCode::Char('k') | KeyCode::Up => self.selected = self.selected.min(last).saturating_sub(1),
@@ -63,35 +81,81 @@ impl Screen {
             KeyCode::Char('s') => {
                 // Only through the columns that are visible.
                 let columns = fitting(width, names_width(model), model.has_caches());
-                let next = columns
-                    .iter()
-                    .position(|(column, _)| *column == self.sort)
-                    .map_or(0, |place| place + 1);
-                self.sort = columns.get(next).map_or(0, |(column, _)| *column);
+                let place = columns.iter().position(|(column, _)| Some(*column) == self.sort);
+                let next = place.map_or(0, |place| place + 1);
+                self.sort = columns.get(next).map(|(column, _)| *column);
             }
             _ => {}
         }
         Flow::Stay
     }
 
+    /// Handles a key of the filter's text.
+    fn edit(&mut self, key: KeyCode) {
+        match key {
+            KeyCode::Enter => self.editing = false,
+            KeyCode::Esc => {
+                self.filter.clear();
+                self.editing = false;
+            }
+            KeyCode::Backspace => {
+                self.filter.pop();
+            }
+            KeyCode::Char(char) => self.filter.push(char),
+            _ => {}
+        }
+        self.selected = 0;
+    }
+
     pub(crate) fn rows<'a>(&self, model: &'a Model) -> Vec<Row<'a>> {
-        rows(model, self.sort, self.reverse, self.collapsed)
+        let mut rows = rows(model, self.sort, self.reverse, self.collapsed);
+        rows.retain(|row| {
+            let instance = row.instance;
+            let degraded = if instance.whole { "" } else { "degraded" };
+            let name = instance.pod.to_string();
+            let texts = [name.as_str(), instance.state.as_str(), degraded];
+            self.filter.is_empty() || texts.into_iter().any(|text| text.contains(&self.filter))
+        });
+        rows
+    }
+
+    /// How many there are, in which states, and what is shown of them.
+    fn title(&self, model: &Model) -> String {
+        let vcpus: usize = model.instances.iter().map(|instance| instance.vcpus.len()).sum();
+        let mut states: BTreeMap<&str, usize> = BTreeMap::new();
+        for instance in &model.instances {
+            *states.entry(&instance.state).or_default() += 1;
+        }
+        let states = states.into_iter().map(|(state, count)| format!("{count} {state}"));
+        let degraded = model.instances.iter().filter(|instance| !instance.whole).count();
+        let degraded = (degraded > 0).then(|| format!("{degraded} degraded"));
+        let states: Vec<String> = states.chain(degraded).collect();
+        let by = self.sort.map_or("trouble", |column| COLUMNS[column].title);
+        let order = if self.reverse { ", reversed" } else { "" };
+        let rows = self.rows(model).len();
+        let row = self.selected.saturating_add(1).min(rows);
+        let filter = match (self.editing, self.filter.is_empty()) {
+            (false, true) => String::new(),
+            (editing, _) => format!("; /{}{}", self.filter, if editing { "_" } else { "" }),
+        };
+        format!(
+            "top: {} instances, {vcpus} vCPUs, by {by}{order}; {}; row {row} of {rows}{filter}",
+            model.instances.len(),
+            states.join(", "),
+        )
     }
 
     pub(crate) fn draw(&self, model: &Model, area: Rect, buffer: &mut Buffer) {
         let width = usize::from(area.width);
         let mut line = |row: u16, text: &str, style: Style| {
             if row < area.height {
+                // A cell has no room for more dots.
+                let plain = self.ascii.then(|| output::to_ascii(&text.replace('…', "~")));
+                let text = plain.as_deref().unwrap_or(text);
                 buffer.set_stringn(area.x, area.y + row, format!("{text:width$}"), width, style);
             }
         };
-        let vcpus: usize = model.instances.iter().map(|instance| instance.vcpus.len()).sum();
-        let (order, plain) = (if self.reverse { ", reversed" } else { "" }, Style::new());
-        let title = format!(
-            "top: {} instances, {vcpus} vCPUs, by {}{order}",
-            model.instances.len(),
-            COLUMNS[self.sort].title
-        );
+        let (title, plain) = (output::printable(&self.title(model)), Style::new());
         line(0, &title, plain.add_modifier(Modifier::BOLD));
         line(1, &output::printable(&self.problem), self.style(Meaning::Broken));
         let body = area.height.saturating_sub(4);
@@ -182,6 +246,13 @@ mod tests {
         terminal.backend().clone()
     }
 
+    fn by_name() -> Screen {
+        Screen {
+            sort: Some(0),
+            ..Screen::default()
+        }
+    }
+
     fn press(screen: &mut Screen, keys: &str) {
         for key in keys.chars() {
             assert_eq!(
@@ -193,8 +264,8 @@ mod tests {
 
     #[test]
     fn a_narrow_terminal_has_what_matters_most() {
-        assert_snapshot!(drawn(&Screen::default(), 40, 9), @r#"
-        "top: 2 instances, 2 vCPUs, by INSTANCE  "
+        assert_snapshot!(drawn(&by_name(), 40, 9), @r#"
+        "top: 2 instances, 2 vCPUs, by INSTANCE; "
         "                                        "
         "INSTANCE          CPUS      UTIL% DELAY%"
         "3ceda12c-3ee9-40… 4-5       140.0    0.5"
@@ -208,8 +279,8 @@ mod tests {
 
     #[test]
     fn eighty_columns_have_the_reason_in_words() {
-        assert_snapshot!(drawn_of(&disturbed(), &Screen::default(), 80, 9), @r#"
-        "top: 2 instances, 2 vCPUs, by INSTANCE                                          "
+        assert_snapshot!(drawn_of(&disturbed(), &by_name(), 80, 9), @r#"
+        "top: 2 instances, 2 vCPUs, by INSTANCE; 1 floating, 1 isolated, 1 degraded; row "
         "vCPU 1 waits 12 % for a CPU, preempted 30/s                                     "
         "INSTANCE                    CPUS      UTIL% DELAY% BUSY       REASON            "
         "kubevirt/virt-launcher-dat… 4-5       140.0    0.5       ▁▃▅▆ vCPU 1 waits 12 %…"
@@ -217,7 +288,7 @@ mod tests {
         "  vcpu 1                    5         100.0    0.0        ▅██ waits 12 % for a …"
         "kubevirt/virt-launcher-web  2             -      -            degraded: kubelet…"
         "                                                                                "
-        "q quit  s sort  r reverse  i instances  h help                                  "
+        "q quit  s sort  r reverse  i instances  / filter  h help                        "
         "#);
     }
 
@@ -225,11 +296,11 @@ mod tests {
     fn a_wide_terminal_has_the_whole_uid() {
         let mut screen = Screen {
             problem: "steliad does not answer\x1b[2J".to_owned(),
-            ..Screen::default()
+            ..by_name()
         };
         press(&mut screen, "sssr");
         assert_snapshot!(drawn(&screen, 120, 9), @r#"
-        "top: 2 instances, 2 vCPUs, by UTIL%, reversed                                                                           "
+        "top: 2 instances, 2 vCPUs, by UTIL%, reversed; 1 floating, 1 isolated, 1 degraded; row 1 of 4                           "
         "steliad does not answer?[2J                                                                                             "
         "INSTANCE                             STATE      CPUS      UTIL% DELAY% BUSY       FLOAT%  IRQ/S REASON                  "
         "3ceda12c-3ee9-40fa-9f42-61428fe654a6 isolated   4-5       140.0    0.5              12.3    0.0                         "
@@ -237,14 +308,14 @@ mod tests {
         "  vcpu 1                                        5         100.0    0.0                                                  "
         "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5 floating   2             -      -              99.0      - degraded: kubelet gave …"
         "                                                                                                                        "
-        "q quit  s sort  r reverse  i instances  h help                                                                          "
+        "q quit  s sort  r reverse  i instances  / filter  h help                                                                "
         "#);
     }
 
     #[test]
     fn two_hundred_columns_have_everything() {
-        assert_snapshot!(drawn_of(&disturbed(), &Screen::default(), 200, 9), @r#"
-        "top: 2 instances, 2 vCPUs, by INSTANCE                                                                                                                                                                  "
+        assert_snapshot!(drawn_of(&disturbed(), &by_name(), 200, 9), @r#"
+        "top: 2 instances, 2 vCPUs, by INSTANCE; 1 floating, 1 isolated, 1 degraded; row 1 of 4                                                                                                                  "
         "vCPU 1 waits 12 % for a CPU, preempted 30/s                                                                                                                                                             "
         "INSTANCE                                        STATE      CPUS      UTIL% DELAY% BUSY       MIGR/S INVOL/S FLOAT% THROT%  IRQ/S REASON                                                                 "
         "kubevirt/virt-launcher-database-0-x7k2p-primary isolated   4-5       140.0    0.5       ▁▃▅▆      -     1.0   12.3    0.0    0.0 vCPU 1 waits 12 % for a CPU, preempted 30/s                            "
@@ -252,7 +323,7 @@ mod tests {
         "  vcpu 1                                                   5         100.0    0.0        ▅██      -     0.0                      waits 12 % for a CPU, preempted 30/s                                   "
         "kubevirt/virt-launcher-web                      floating   2             -      -                 -       -   99.0      -      - degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned  "
         "                                                                                                                                                                                                        "
-        "q quit  s sort  r reverse  i instances  h help                                                                                                                                                          "
+        "q quit  s sort  r reverse  i instances  / filter  h help                                                                                                                                                "
         "#);
     }
 
@@ -260,7 +331,7 @@ mod tests {
     fn above_the_table_is_the_selected_rows_whole_reason_unless_the_sample_failed() {
         let mut screen = Screen {
             selected: 3,
-            ..Screen::default()
+            ..by_name()
         };
         let above = |screen: &Screen| {
             let text = drawn_of(&disturbed(), screen, 80, 9).to_string();
@@ -281,22 +352,22 @@ mod tests {
     fn a_row_is_red_where_isolation_is_degraded_and_yellow_where_something_disturbs_it() {
         let coloured = Screen {
             coloured: true,
-            ..Screen::default()
+            ..by_name()
         };
         let of = |screen: &Screen| {
             let terminal = drawn_of(&disturbed(), screen, 80, 9);
             [3, 4, 5, 6].map(|row| terminal.buffer()[(0, row)].fg)
         };
         assert_eq!(of(&coloured), [Color::Yellow, Color::Reset, Color::Yellow, Color::Red]);
-        assert_eq!(of(&Screen::default()), [Color::Reset; 4]);
+        assert_eq!(of(&by_name()), [Color::Reset; 4]);
     }
 
     #[test]
     fn the_help_explains_the_columns_and_keys() {
-        let mut screen = Screen::default();
+        let mut screen = by_name();
         press(&mut screen, "h");
         assert_snapshot!(drawn(&screen, 60, 19), @r#"
-        "top: 2 instances, 2 vCPUs, by INSTANCE                      "
+        "top: 2 instances, 2 vCPUs, by INSTANCE; 1 floating, 1 isolat"
         "                                                            "
         "                                                            "
         "UTIL%    time that the thread ran, of one CPU               "
@@ -310,13 +381,42 @@ mod tests {
         "LLC, MEM cache used, memory traffic, where resctrl counts   "
         "REASON   what disturbs it; red: isolation is degraded       "
         "s r      sort by the next column, reverse                   "
+        "/        show only names and states with a text; Esc: all   "
         "j k      down, up (arrows too)                              "
         "i        instances only, or with their vCPUs                "
         "h q      this help, quit                                    "
-        "                                                            "
-        "q quit  s sort  r reverse  i instances  h help              "
+        "q quit  s sort  r reverse  i instances  / filter  h help    "
         "#);
         press(&mut screen, "h");
+        assert_eq!(screen, by_name());
+    }
+
+    #[test]
+    fn a_filter_leaves_the_instances_with_its_text_until_esc() {
+        let mut screen = Screen::default();
+        let shown = |screen: &Screen| {
+            let mut names: Vec<String> = screen
+                .rows(&model())
+                .iter()
+                .map(|row| row.instance.pod.to_string().chars().take(4).collect())
+                .collect();
+            names.dedup();
+            names.join(" ")
+        };
+        assert_eq!(shown(&screen), "b9e4 3ced");
+        press(&mut screen, "/3ceq");
+        assert!(shown(&screen).is_empty() && screen.title(&model()).ends_with("; row 0 of 0; /3ceq_"));
+        screen.key(KeyEvent::from(KeyCode::Backspace), &model(), 80);
+        screen.key(KeyEvent::from(KeyCode::Enter), &model(), 80);
+        assert_eq!(shown(&screen), "3ced");
+        assert!(
+            screen.title(&model()).ends_with("; row 1 of 3; /3ce"),
+            "{}",
+            screen.title(&model())
+        );
+        press(&mut screen, "/degraded");
+        assert_eq!(shown(&screen), "b9e4");
+        screen.key(KeyEvent::from(KeyCode::Esc), &model(), 80);
         assert_eq!(screen, Screen::default());
     }
 
@@ -324,21 +424,14 @@ mod tests {
     fn no_size_is_too_small() {
         for (width, height) in [(1, 1), (5, 3), (20, 4), (200, 2)] {
             for help in [false, true] {
-                drawn(
-                    &Screen {
-                        help,
-                        ..Screen::default()
-                    },
-                    width,
-                    height,
-                );
+                drawn(&Screen { help, ..by_name() }, width, height);
             }
         }
     }
 
     #[test]
     fn the_marked_row_is_always_seen() {
-        let mut screen = Screen::default();
+        let mut screen = by_name();
         press(&mut screen, "jjjjjj");
         assert_eq!(screen.selected, 3);
         // Room for two rows.
@@ -350,11 +443,13 @@ mod tests {
 
     #[test]
     fn keys_sort_reverse_and_collapse_and_the_last_column_is_before_the_first() {
-        let mut screen = Screen::default();
+        let mut screen = by_name();
         press(&mut screen, "s");
-        assert_eq!(COLUMNS[screen.sort].title, "STATE");
+        assert_eq!(COLUMNS[screen.sort.unwrap()].title, "STATE");
         press(&mut screen, "sssssssssss");
-        assert_eq!(COLUMNS[screen.sort].title, "INSTANCE");
+        assert_eq!(screen.sort, None, "what is wrong first");
+        press(&mut screen, "s");
+        assert_eq!(COLUMNS[screen.sort.unwrap()].title, "INSTANCE");
         press(&mut screen, "ri");
         assert!(screen.reverse && screen.collapsed && screen.rows(&model()).len() == 2);
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);

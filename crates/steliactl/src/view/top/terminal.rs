@@ -10,10 +10,9 @@ use tokio::sync::mpsc;
 
 use super::history::History;
 use super::screen::{Flow, Screen};
-use super::{Pace, sample};
+use super::{Pace, Source};
+use crate::shared::daemon::Failure;
 use crate::shared::daemon::signals::{End, catch};
-use crate::shared::daemon::{Client, Failure};
-use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{Model, rates};
 use crate::shared::output;
 
@@ -51,17 +50,18 @@ fn events() -> mpsc::Receiver<Event> {
 }
 
 /// Shows the screen until the user quits, a signal arrives, or it was drawn `count` times.
-pub(super) async fn run(client: &Client, roots: &Roots, Pace { count, delay }: Pace) -> Result<(), Failure> {
+pub(super) async fn run(source: &Source<'_>, Pace { count, delay }: Pace) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::Other(format!("the terminal: {error}"));
     let began = Instant::now();
     let mut end = End::new()?;
     let mut hangup = catch(SignalKind::hangup())?;
     // If the daemon does not answer, the error is printed before the screen is switched.
-    let mut before = sample(client, roots, began).await?;
+    let mut before = source.sample(began).await?;
     let mut model = rates(&before, &before);
     let mut history = History::default();
     let mut screen = Screen {
         coloured: output::coloured(),
+        ascii: !output::is_utf8(),
         ..Screen::default()
     };
     let _restored = Restored;
@@ -70,7 +70,7 @@ pub(super) async fn run(client: &Client, roots: &Roots, Pace { count, delay }: P
     let mut updates = 0;
     let after = || async {
         tokio::time::sleep(delay).await;
-        sample(client, roots, began).await
+        source.sample(began).await
     };
     let mut next = Box::pin(after());
     loop {

@@ -108,6 +108,7 @@ fn fit() -> Facts {
         quiet: None,
         ledger: None,
         publishing: None,
+        outside_memory: None,
         published: publish::nothing(),
         device_plugin: super::device_plugin::DevicePlugin {
             has_folder: Ok(false),
@@ -120,10 +121,15 @@ fn fit() -> Facts {
     }
 }
 
+/// Whether a check found nothing wrong. What only the daemon knows is unknown without it.
+fn is_passed(check: &Check) -> bool {
+    matches!(check.verdict, Verdict::Ok | Verdict::Unknown)
+}
+
 #[test]
 fn a_fit_node_passes_every_check() {
     for check in checks(&fit()) {
-        assert_eq!((check.verdict, check.cure.as_str()), (Verdict::Ok, ""), "{check:?}");
+        assert!(is_passed(&check) && check.cure.is_empty(), "{check:?}");
     }
 }
 
@@ -140,7 +146,7 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
     alone.kubelet = Err("no kubelet runs".into());
     alone.state = Ok(CpuManagerState::absent());
     for check in checks(&alone) {
-        assert_eq!(check.verdict, Verdict::Ok, "{check:?}");
+        assert!(is_passed(&check), "{check:?}");
     }
 }
 
@@ -361,7 +367,7 @@ fn a_kubelet_with_another_root_directory_than_the_one_that_is_read_is_seen() {
 
 /// Checks that all checks but this one are passed, and that this one has the verdict and says how to cure it. Returns it.
 fn assert_only_problem(facts: &Facts, name: &str, verdict: Verdict) -> Check {
-    let wrong = checks(facts).into_iter().filter(|check| check.verdict != Verdict::Ok);
+    let wrong = checks(facts).into_iter().filter(|check| !is_passed(check));
     let wrong: [Check; 1] = wrong
         .collect::<Vec<_>>()
         .try_into()

@@ -153,7 +153,10 @@ fn a_kubelet_that_crashes_again_and_again_is_known_by_kubeadms_file() {
     );
     fs::remove_file(root.join("var/lib/kubelet/config.yaml")).unwrap();
     let check = named(&Facts::read(root), "kubelet-start");
-    assert_eq!((check.verdict, check.found.as_str()), (Verdict::Ok, "nothing to check"));
+    assert_eq!(
+        (check.verdict, check.found.as_str()),
+        (Verdict::Unknown, "kubelet's configuration cannot be read")
+    );
 }
 
 #[test]

@@ -264,7 +264,7 @@ fn without_a_rule_the_vms_are_shown_and_the_rules_that_would_find_them() {
     b/virt-launcher-db-9qwcn   compute    qemu-kvm         2  5-6   no                no rule is of this container
     c/micro                    vmm        firecracker      1  9     no                no rule is of this container
 
-    No rule is set: nothing is adopted (docs/adopt.md).
+    No rule is set: nothing is adopted (/usr/share/doc/steliad/adopt.md).
 
     Ready-made rules would find VMs that have none: use = "firecracker", use = "kubevirt".
     "#);
@@ -389,7 +389,7 @@ fn a_node_without_vms_says_so_and_a_wrong_rule_is_an_error() {
     let node = Node::new();
     assert_eq!(
         text(&node.preview()),
-        "No VMs to adopt.\n\nNo rule is set: nothing is adopted (docs/adopt.md).\n"
+        "No VMs to adopt.\n\nNo rule is set: nothing is adopted (/usr/share/doc/steliad/adopt.md).\n"
     );
     node.rules("[[adopt]]\nuse = \"kvm\"\n");
     let refused = gather(node.root.path(), &Roots::below(node.root.path())).unwrap_err();

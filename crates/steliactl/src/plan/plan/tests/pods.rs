@@ -140,10 +140,34 @@ fn a_manifest_is_asked_about_as_the_flags_are() {
     let (_, reason) = refused(node.path(), &[line, "--pod", "c"]);
     assert_eq!(
         reason,
-        format!("{line}: there is no Pod \"c\" in it, only Pod \"a\\u{{1b}}[1mb\"")
+        format!("{line}: there is no Pod or template \"c\" in it, only Pod \"a\\u{{1b}}[1mb\"")
     );
     let (_, reason) = refused(node.path(), &["/no/such/file"]);
     assert!(reason.starts_with("read /no/such/file: "), "{reason}");
+}
+
+#[test]
+fn the_node_that_kubevirt_requires_and_the_objects_that_are_left_out_are_named() {
+    let node = node(STATIC);
+    let vm = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: vm}\nspec: {template: {spec: {domain: {cpu: {cores: 2, \
+              dedicatedCpuPlacement: true}, memory: {guest: 1Gi}}}}}\n";
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: helper}\nspec: {containers: [{name: a}]}\n";
+    let path = node.path().join("both.yaml");
+    fs::write(&path, format!("{vm}---\n{pod}")).unwrap();
+    let line = path.to_str().unwrap();
+    let assumed = |answer: &Value| answer["assumed"].to_string();
+    let answer = answered(node.path(), &[line]);
+    assert_eq!(answer["pod"], "helper");
+    let left_out = "not for VirtualMachine/vm, which --pod KIND/NAME chooses";
+    assert!(assumed(&answer).contains(left_out), "{answer}");
+    let answer = answered(node.path(), &[line, "--pod", "virtualmachine/vm"]);
+    assert_eq!((&answer["pod"], &answer["qos"]), (&"vm".into(), &"Guaranteed".into()));
+    let required = "KubeVirt also requires that the node has the labels kubevirt.io/cpumanager=true, kubevirt.io/schedulable=true and the \
+                    devices devices.kubevirt.io/kvm, devices.kubevirt.io/tun, devices.kubevirt.io/vhost-net";
+    assert!(
+        assumed(&answer).contains(required) && !assumed(&answer).contains(left_out),
+        "{answer}"
+    );
 }
 
 #[test]

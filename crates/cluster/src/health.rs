@@ -1,0 +1,277 @@
+//! `health`: what is wrong on which nodes, and which versions run where, from what the nodes publish.
+
+mod node;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, properties, table};
+
+use crate::cluster::{Cluster, each};
+use crate::objects::Problem;
+use crate::verdict::{Group, groups, table_of};
+pub use node::{NodeHealth, NodeState};
+
+/// By what rows are ordered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NodeOrder {
+    /// By state, what needs attention first.
+    #[default]
+    Trouble,
+    Name,
+    /// The lowest version first.
+    Version,
+}
+
+/// Which nodes are listed.
+#[derive(Debug, Clone, Default)]
+pub struct NodeFilter {
+    /// Empty: the states that need attention, and with `-o wide` all.
+    pub states: Vec<NodeState>,
+    pub order: NodeOrder,
+}
+
+/// The answer.
+#[derive(Debug, Serialize)]
+pub struct Health {
+    pub nodes: Vec<NodeHealth>,
+    /// Nodes that publish nothing and are not meant to run steliad.
+    pub without_steliad: u64,
+    /// How many of the nodes are in which state; states without a node are left out.
+    pub states: Vec<Count>,
+    pub versions: Vec<Count>,
+    pub vms: VmCounts,
+    /// What is wrong, with the nodes where it is.
+    pub reasons: Vec<Group>,
+    pub problems: Vec<Problem>,
+    /// Whether the filter names states: then all rows are shown.
+    #[serde(skip)]
+    is_filtered: bool,
+    /// How many of the nodes publish neither a version nor numbers of VMs.
+    #[serde(skip)]
+    without_summary: u64,
+}
+
+/// How many nodes have this state or version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Count {
+    pub name: String,
+    pub nodes: u64,
+}
+
+/// The sums over the nodes that publish them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct VmCounts {
+    pub isolated: u64,
+    pub contained: u64,
+    pub floating: u64,
+    pub registered: u64,
+    pub leaving: u64,
+    /// In a state that this version does not know.
+    pub other: u64,
+    /// In whatever state: with a reason of degradation.
+    pub degraded: u64,
+    /// Those of `floating` that float for more than 120 s; null where it is not published for any node.
+    pub floating_too_long: Option<u64>,
+}
+
+impl VmCounts {
+    fn sum(self, other: Self) -> Self {
+        Self {
+            isolated: self.isolated.saturating_add(other.isolated),
+            contained: self.contained.saturating_add(other.contained),
+            floating: self.floating.saturating_add(other.floating),
+            registered: self.registered.saturating_add(other.registered),
+            leaving: self.leaving.saturating_add(other.leaving),
+            other: self.other.saturating_add(other.other),
+            degraded: self.degraded.saturating_add(other.degraded),
+            floating_too_long: match (self.floating_too_long, other.floating_too_long) {
+                (Some(one), Some(two)) => Some(one.saturating_add(two)),
+                (one, two) => one.or(two),
+            },
+        }
+    }
+
+    fn total(self) -> u64 {
+        [
+            self.isolated,
+            self.contained,
+            self.floating,
+            self.registered,
+            self.leaving,
+            self.other,
+        ]
+        .into_iter()
+        .fold(0, u64::saturating_add)
+    }
+
+    fn in_words(self) -> String {
+        let states = [
+            (self.isolated, "isolated"),
+            (self.contained, "contained"),
+            (self.floating, "floating"),
+            (self.registered, "registered"),
+            (self.leaving, "leaving"),
+            (self.other, "in other states"),
+        ];
+        let states = states.into_iter().filter(|(count, _)| *count > 0);
+        let states: Vec<String> = states.map(|(count, state)| format!("{count} {state}")).collect();
+        let total = match states.is_empty() {
+            true => self.total().to_string(),
+            false => format!("{}: {}", self.total(), states.join(", ")),
+        };
+        match self.degraded {
+            0 => total,
+            degraded => format!("{total}; {degraded} degraded"),
+        }
+    }
+}
+
+fn number(value: Option<u64>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+/// The columns of the table.
+pub const COLUMNS: [Column<NodeHealth>; 9] = [
+    column("NODE", |node: &NodeHealth| node.name.clone())
+        .yields(1)
+        .shortens(),
+    column("HEALTH", |node: &NodeHealth| node.health.name().to_owned()).means(|node| node.health.meaning()),
+    column("VERSION", |node: &NodeHealth| node.version.clone().unwrap_or_default()).yields(2),
+    column("VMS", |node: &NodeHealth| number(node.vms.map(VmCounts::total))).right(),
+    column("ISOLATED", |node: &NodeHealth| number(node.vms.map(|vms| vms.isolated)))
+        .wide()
+        .right(),
+    column("CONTAINED", |node: &NodeHealth| {
+        number(node.vms.map(|vms| vms.contained))
+    })
+    .wide()
+    .right(),
+    column("FLOATING", |node: &NodeHealth| number(node.vms.map(|vms| vms.floating)))
+        .wide()
+        .right(),
+    column("DEGRADED", |node: &NodeHealth| number(node.vms.map(|vms| vms.degraded)))
+        .wide()
+        .right()
+        .means(|node| match node.vms {
+            Some(vms) if vms.degraded > 0 => Meaning::Attention,
+            _ => Meaning::Plain,
+        }),
+    column("REASON", NodeHealth::reason).wraps().or_nothing(),
+];
+
+impl Health {
+    pub fn of(cluster: &Cluster, filter: &NodeFilter) -> Self {
+        let all: Vec<Option<NodeHealth>> = each(&cluster.members, NodeHealth::of);
+        let without_steliad = all.iter().filter(|node| node.is_none()).count() as u64;
+        let all: Vec<NodeHealth> = all.into_iter().flatten().collect();
+        let counted = |names: &mut dyn Iterator<Item = String>| {
+            let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+            names.for_each(|name| *counts.entry(name).or_default() += 1);
+            let counts = counts.into_iter().map(|(name, nodes)| Count { name, nodes });
+            let mut counts: Vec<Count> = counts.collect();
+            counts.sort_by_key(|count| std::cmp::Reverse(count.nodes));
+            counts
+        };
+        let mut health = Self {
+            without_steliad,
+            states: counted(&mut all.iter().map(|node| node.health.name().to_owned())),
+            versions: counted(&mut all.iter().filter_map(|node| node.version.clone())),
+            vms: all
+                .iter()
+                .filter_map(|node| node.vms)
+                .fold(VmCounts::default(), VmCounts::sum),
+            reasons: groups(all.iter().flat_map(|node| {
+                let reasons = node.reasons.iter();
+                reasons.map(|reason| (node.name.as_str(), reason))
+            })),
+            problems: cluster.problems.stored().to_vec(),
+            without_summary: all.iter().filter(|node| node.vms.is_none()).count() as u64,
+            is_filtered: !filter.states.is_empty(),
+            nodes: Vec::new(),
+        };
+        // What may be the administrator's choice comes behind what is trouble.
+        health.reasons.sort_by_key(|group| group.reason == node::VMS_CONTAINED);
+        health.nodes = all;
+        health
+            .nodes
+            .retain(|node| filter.states.is_empty() || filter.states.contains(&node.health));
+        health.nodes.sort_by(|one, other| {
+            match filter.order {
+                NodeOrder::Trouble => one.health.cmp(&other.health),
+                NodeOrder::Name => std::cmp::Ordering::Equal,
+                NodeOrder::Version => one.version.cmp(&other.version),
+            }
+            .then_with(|| one.name.cmp(&other.name))
+        });
+        health
+    }
+
+    /// How many nodes are meant to run steliad.
+    fn all(&self) -> u64 {
+        self.states.iter().map(|count| count.nodes).sum()
+    }
+
+    /// How many of them do not work as they should.
+    fn broken(&self) -> u64 {
+        let broken = self.states.iter().filter(|count| {
+            let state = NodeState::parse(&count.name);
+            state.is_some_and(NodeState::is_failure)
+        });
+        broken.map(|count| count.nodes).sum()
+    }
+}
+
+/// `3 ok, 1 away`.
+fn list(counts: &[Count], of: impl Fn(&Count) -> String) -> String {
+    counts.iter().map(of).collect::<Vec<_>>().join(", ")
+}
+
+impl Render for Health {
+    fn text(&self, style: TextStyle) -> String {
+        let states = list(&self.states, |count| format!("{} {}", count.nodes, count.name));
+        let mut nodes = match states.is_empty() {
+            true => "none publishes".to_owned(),
+            false => format!("{}: {states}", self.all()),
+        };
+        if self.without_steliad > 0 {
+            nodes += &format!("; {} without steliad", counted(self.without_steliad, "node"));
+        }
+        let on = |count: &Count| format!("{} on {}", count.name, counted(count.nodes, "node"));
+        let versions = match self.versions.is_empty() {
+            true => "not published".to_owned(),
+            false => list(&self.versions, on),
+        };
+        let mut vms = self.vms.in_words();
+        if self.without_summary > 0 {
+            vms += &format!("; not published by {}", counted(self.without_summary, "node"));
+        }
+        let lines = [("Nodes", nodes), ("Versions", versions), ("VMs", vms)];
+        let mut parts = vec![properties(lines, style), table_of(&self.reasons, style)];
+        let shown: Vec<&NodeHealth> = self
+            .nodes
+            .iter()
+            .filter(|node| style.wide || self.is_filtered || node.health.is_failure())
+            .collect();
+        if !shown.is_empty() {
+            parts.push(table(&COLUMNS, shown, style));
+        }
+        parts.retain(|part| !part.is_empty());
+        parts.join("\n")
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.name.clone()).collect()
+    }
+
+    fn failure(&self) -> Option<String> {
+        if self.all() == 0 {
+            return Some("no node publishes, and none is labelled stelia.io/steliad=true".to_owned());
+        }
+        let broken = self.broken();
+        let verb = if broken == 1 { "needs" } else { "need" };
+        (broken > 0).then(|| format!("{broken} of {} {verb} attention", counted(self.all(), "node")))
+    }
+}

@@ -1,0 +1,207 @@
+//! How a node is, by its own word.
+
+use serde::Serialize;
+use stelia_node_report::stored::{Stored, Summary};
+use stelia_table::Meaning;
+use stelia_text::{excerpt, named};
+
+use super::VmCounts;
+use crate::chooser::Refusal;
+use crate::cluster::Member;
+use crate::objects::NodeObject;
+
+/// The reason of a node on which VMs can be admitted.
+const READY: &str = "Ready";
+/// The reason of a node with VMs that have no partition.
+pub(super) const VMS_CONTAINED: &str = "VMs are contained";
+/// The reason of a Node whose condition `Ready` is not True.
+const NODE_NOT_READY: &str = "the Node is not Ready";
+
+/// The states of VMs that are counted by name.
+const STATES: [&str; 5] = ["isolated", "contained", "floating", "registered", "leaving"];
+
+named! {
+    /// How a node is. The order is that of trouble: of several that apply, the first counts.
+    #[derive(PartialOrd, Ord)]
+    pub enum NodeState {
+        /// Its daemon does not run.
+        Away = "away",
+        /// It is meant to run steliad, and publishes nothing.
+        Unpublished = "unpublished",
+        /// What it publishes cannot be read.
+        Unreadable = "unreadable",
+        /// No VM can be admitted: the Node is not Ready, kubelet's file cannot be used, kubelet's configuration cannot be read, …
+        NotReady = "not-ready",
+        /// VMs are admitted, and some have a reason of degradation.
+        Degraded = "degraded",
+        /// VMs are admitted, and some run on shared CPUs for longer than a start takes.
+        Floating = "floating",
+        /// VMs are admitted, and some have no partition.
+        Contained = "contained",
+        Ok = "ok",
+    }
+}
+
+impl NodeState {
+    /// Whether the command fails because of it. A VM may be contained by the administrator's choice.
+    pub(super) fn is_failure(self) -> bool {
+        !matches!(self, Self::Contained | Self::Ok)
+    }
+
+    pub(super) fn meaning(self) -> Meaning {
+        match self {
+            Self::Ok => Meaning::Good,
+            Self::Degraded | Self::Floating | Self::Contained => Meaning::Attention,
+            Self::Away | Self::Unpublished | Self::Unreadable | Self::NotReady => Meaning::Broken,
+        }
+    }
+}
+
+/// A node that is meant to run steliad.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NodeHealth {
+    pub name: String,
+    pub health: NodeState,
+    /// steliad's version; null where it is not published.
+    pub version: Option<String>,
+    /// Whether VMs can be admitted, as its label says; null where nobody sets that.
+    pub ready: Option<bool>,
+    /// Null where they are not published.
+    pub vms: Option<VmCounts>,
+    /// What is wrong.
+    pub reasons: Vec<Refusal>,
+    pub written_us: Option<u64>,
+}
+
+impl NodeHealth {
+    /// `None` of a node that publishes nothing and is not meant to.
+    pub fn of(member: &Member) -> Option<Self> {
+        let ready = member.node.as_ref().and_then(NodeObject::is_ready);
+        let stored = member.report.as_ref().map(|report| &report.stored);
+        let is_meant = || member.node.as_ref().is_some_and(NodeObject::is_for_vms);
+        if stored.is_none() && !is_meant() {
+            return None;
+        }
+        let summary = stored.and_then(|stored| stored.summary.as_ref());
+        let vms = summary.map(VmCounts::from);
+        let mut found = wrong(stored, ready, member.unusable(), vms);
+        if let Some(cause) = member.not_ready() {
+            // A machine without power publishes nothing, and what it published last stays.
+            found.insert(0, (NodeState::NotReady, reason(NODE_NOT_READY, cause)));
+        }
+        Some(Self {
+            name: member.name.clone(),
+            health: found.iter().map(|(state, _)| *state).min().unwrap_or(NodeState::Ok),
+            version: summary
+                .map(|summary| excerpt::name(&summary.version))
+                .filter(|version| !version.is_empty()),
+            ready,
+            vms,
+            reasons: found.into_iter().map(|(_, reason)| reason).collect(),
+            written_us: member.report.as_ref().and_then(|report| report.written_us),
+        })
+    }
+
+    /// The reasons as a cell.
+    pub(super) fn reason(&self) -> String {
+        let words = self.reasons.iter().map(|reason| match reason.detail.is_empty() {
+            true => reason.what.clone(),
+            false => format!("{} ({})", reason.what, reason.detail),
+        });
+        words.collect::<Vec<_>>().join("; ")
+    }
+}
+
+impl From<&Summary> for VmCounts {
+    fn from(summary: &Summary) -> Self {
+        let count = |state: &str| summary.instances.get(state).copied().unwrap_or(0);
+        Self {
+            isolated: count("isolated"),
+            contained: count("contained"),
+            floating: count("floating"),
+            registered: count("registered"),
+            leaving: count("leaving"),
+            other: summary
+                .instances
+                .iter()
+                .filter(|(state, _)| !STATES.contains(&state.as_str()))
+                .fold(0, |sum: u64, (_, count)| sum.saturating_add(*count)),
+            degraded: summary.degraded,
+            floating_too_long: summary.floating_too_long,
+        }
+    }
+}
+
+fn reason(what: &str, detail: impl Into<String>) -> Refusal {
+    Refusal {
+        what: what.to_owned(),
+        detail: detail.into(),
+    }
+}
+
+/// Everything that is wrong. `unusable`: the node's own word for why its CPUs must not be used.
+fn wrong(
+    stored: Option<&Stored>,
+    ready: Option<bool>,
+    unusable: Option<&str>,
+    vms: Option<VmCounts>,
+) -> Vec<(NodeState, Refusal)> {
+    let Some(stored) = stored else {
+        return vec![(NodeState::Unpublished, reason("it publishes nothing", ""))];
+    };
+    let mut found = Vec::new();
+    let summary = stored.summary.as_ref();
+    if unusable == Some("away") {
+        // What follows is as it was when the daemon was seen last.
+        found.push((NodeState::Away, reason("steliad does not run", "")));
+    }
+    if let Some(problem) = &stored.problem {
+        found.push((NodeState::Unreadable, reason("its object cannot be read", problem)));
+    }
+    let silent = summary.filter(|summary| summary.reason.is_empty());
+    let silent = silent.map(|_| "it does not say whether VMs can be admitted");
+    if let Some(problem) = stored.summary_problem.as_deref().or(silent) {
+        found.push((NodeState::Unreadable, reason("its summary cannot be read", problem)));
+    }
+    let told = summary.filter(|summary| !summary.reason.is_empty() && summary.reason != READY);
+    match (told, unusable) {
+        (Some(told), _) => found.push((
+            NodeState::NotReady,
+            reason(&excerpt::name(&told.reason), excerpt::cause(&told.message)),
+        )),
+        (None, Some(word)) if word != "away" => {
+            found.push((NodeState::NotReady, reason(&excerpt::name(word), "")));
+        }
+        // The label of a node whose daemon is away is false for that reason.
+        (None, None) if ready == Some(false) => {
+            found.push((NodeState::NotReady, reason("no VM can be admitted", "")));
+        }
+        (None, _) => {}
+    }
+    if let Some(vms) = vms.filter(|vms| vms.degraded > 0) {
+        let detail = format!("{} of {}", vms.degraded, vms.total());
+        found.push((NodeState::Degraded, reason("VMs are degraded", detail)));
+    }
+    if let Some(floating) = vms.and_then(floating) {
+        found.push((NodeState::Floating, floating));
+    }
+    if let Some(vms) = vms.filter(|vms| vms.contained > 0) {
+        let detail = format!("{} of {}", vms.contained, vms.total());
+        found.push((NodeState::Contained, reason(VMS_CONTAINED, detail)));
+    }
+    found
+}
+
+/// The reason that VMs float for too long. Where the node does not publish for how long, each of them may.
+fn floating(vms: VmCounts) -> Option<Refusal> {
+    let count = vms.floating_too_long.unwrap_or(vms.floating);
+    let detail = format!("{count} of {}", vms.total());
+    match vms.floating_too_long {
+        _ if count == 0 => None,
+        Some(_) => Some(reason("VMs float for more than 120 s", detail)),
+        None => Some(reason(
+            "VMs float",
+            format!("{detail}; the node does not publish for how long"),
+        )),
+    }
+}

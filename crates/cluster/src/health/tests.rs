@@ -1,0 +1,237 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cluster::Chosen;
+use crate::objects::{ObjectSelection, Objects};
+
+fn node(name: &str, labels: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})
+}
+
+/// The object of a node, with these attributes beside the lean ones.
+fn object(name: &str, attributes: &[(&str, String)]) -> Value {
+    let attributes = attributes.iter().map(|(name, value)| {
+        let name = format!("isolation.stelia.io/{name}");
+        json!({"name": name, "value": value})
+    });
+    json!({
+        "apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "metadata": {"name": name}, "zones": [],
+        "attributes": attributes.collect::<Vec<_>>(),
+    })
+}
+
+fn summary(version: &str, reason: &str, instances: Value, degraded: u64) -> (&'static str, String) {
+    let message = if reason == "Ready" { "" } else { "wrong checksum" };
+    let summary = json!({
+        "version": version, "reason": reason, "message": message, "instances": instances, "degraded": degraded,
+        "floating_too_long": 0,
+    });
+    ("summary", summary.to_string())
+}
+
+fn cluster(items: &[Value]) -> Cluster {
+    let mut objects = Objects::new(ObjectSelection::default());
+    objects.read("dump", &json!({"kind": "List", "items": items}).to_string());
+    assert!(objects.problems.stored().is_empty(), "{:?}", objects.problems);
+    Cluster::of(objects, &Chosen::default()).unwrap()
+}
+
+fn fleet() -> Cluster {
+    let away = ("state", "away".to_owned());
+    let unusable = ("state", "unusable".to_owned());
+    let good = |version, degraded| summary(version, "Ready", json!({"isolated": 10, "floating": 1}), degraded);
+    cluster(&[
+        node("control-plane", json!({})),
+        node("w-1", json!({"stelia.io/ready": "true"})),
+        object("w-1", &[good("0.2.0", 0)]),
+        node("w-2", json!({"stelia.io/ready": "true"})),
+        object("w-2", &[good("0.1.0", 3)]),
+        node("w-3", json!({"stelia.io/ready": "false"})),
+        object("w-3", &[away, good("0.2.0", 0)]),
+        node("w-4", json!({"stelia.io/ready": "false"})),
+        object(
+            "w-4",
+            &[unusable, summary("0.2.0", "KubeletStateUnusable", json!({}), 0)],
+        ),
+        node("w-5", json!({"stelia.io/steliad": "true"})),
+        node("w-6", json!({"stelia.io/ready": "false"})),
+        object("w-6", &[]),
+        object("w-7", &[summary("0.2.0", "Ready", json!({"contained": 2}), 0)]),
+    ])
+}
+
+fn states(health: &Health) -> Vec<(&str, &str)> {
+    let nodes = health.nodes.iter();
+    nodes.map(|node| (node.name.as_str(), node.health.name())).collect()
+}
+
+#[test]
+fn every_node_that_is_meant_to_run_steliad_has_a_state_and_trouble_comes_first() {
+    let health = Health::of(&fleet(), &NodeFilter::default());
+    assert_eq!(
+        states(&health),
+        [
+            ("w-3", "away"),
+            ("w-5", "unpublished"),
+            ("w-4", "not-ready"),
+            ("w-6", "not-ready"),
+            ("w-2", "degraded"),
+            ("w-7", "contained"),
+            ("w-1", "ok")
+        ]
+    );
+    assert_eq!(health.without_steliad, 1);
+    assert_eq!(
+        health.versions,
+        [("0.2.0", 4), ("0.1.0", 1)].map(|(name, nodes)| Count {
+            name: name.to_owned(),
+            nodes
+        })
+    );
+    assert_eq!(
+        (health.vms.isolated, health.vms.contained, health.vms.degraded),
+        (30, 2, 3)
+    );
+    assert_eq!(health.failure().unwrap(), "5 of 7 nodes need attention");
+    let reasons: Vec<&str> = health.reasons.iter().map(|group| group.reason.as_str()).collect();
+    assert!(reasons.contains(&"KubeletStateUnusable"), "{reasons:?}");
+    assert_eq!(reasons.last(), Some(&"VMs are contained"));
+}
+
+#[test]
+fn the_text_lists_the_nodes_with_trouble_and_with_wide_all() {
+    let health = Health::of(&fleet(), &NodeFilter::default());
+    let text = health.text(TextStyle::from(true));
+    assert!(text.contains("0.2.0 on 4 nodes, 0.1.0 on 1 node"), "{text}");
+    assert!(
+        text.contains("35: 30 isolated, 2 contained, 3 floating; 3 degraded"),
+        "{text}"
+    );
+    assert!(text.contains("1 node without steliad"), "{text}");
+    assert!(text.contains("KubeletStateUnusable (wrong checksum)"), "{text}");
+    assert!(!text.contains("\nw-1 "), "{text}");
+    // Contained by choice: counted, and no line of its own.
+    assert!(text.contains("VMs are contained") && !text.contains("\nw-7 "), "{text}");
+    assert!(text.contains("; not published by 2 nodes"), "{text}");
+    let wide = TextStyle {
+        wide: true,
+        ..TextStyle::from(true)
+    };
+    assert!(health.text(wide).contains("\nw-1 "));
+}
+
+#[test]
+fn a_filter_chooses_rows_and_changes_no_sum() {
+    let ok = NodeFilter {
+        states: vec![NodeState::Ok, NodeState::Degraded],
+        order: NodeOrder::Version,
+    };
+    let health = Health::of(&fleet(), &ok);
+    assert_eq!(states(&health), [("w-2", "degraded"), ("w-1", "ok")]);
+    assert!(health.text(TextStyle::from(true)).contains("\nw-1 "));
+    assert_eq!(health.failure().unwrap(), "5 of 7 nodes need attention");
+}
+
+#[test]
+fn a_fleet_in_which_vms_are_contained_by_choice_is_no_failure() {
+    let contained = (
+        "summary",
+        r#"{"version":"0.1.0","reason":"Ready","instances":{"contained":2}}"#.to_owned(),
+    );
+    let health = Health::of(&cluster(&[object("w-1", &[contained])]), &NodeFilter::default());
+    assert_eq!((states(&health), health.failure()), (vec![("w-1", "contained")], None));
+    let nobody = Health::of(&cluster(&[node("c-1", json!({}))]), &NodeFilter::default());
+    // A selector with a typing error must not look like a healthy fleet.
+    assert!(nobody.nodes.is_empty() && nobody.failure().unwrap().starts_with("no node publishes"));
+}
+
+#[test]
+fn a_machine_without_power_is_not_ok_although_its_last_object_says_so() {
+    let mut dead = node("w-1", json!({"stelia.io/ready": "true"}));
+    dead["status"]["conditions"] = json!([
+        {"type": "MemoryPressure", "status": "Unknown"},
+        {"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."},
+    ]);
+    let mut alive = node("w-2", json!({"stelia.io/ready": "true"}));
+    alive["status"]["conditions"] = json!([{"type": "Ready", "status": "True"}]);
+    let good = || summary("0.1.0", "Ready", json!({"isolated": 1}), 0);
+    let fleet = cluster(&[dead, object("w-1", &[good()]), alive, object("w-2", &[good()])]);
+    let health = Health::of(&fleet, &NodeFilter::default());
+    assert_eq!(states(&health), [("w-1", "not-ready"), ("w-2", "ok")]);
+    let text = health.text(TextStyle::from(true));
+    assert!(
+        text.contains("the Node is not Ready (Kubelet stopped posting node status.)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_summary_that_is_not_understood_is_no_health() {
+    let summary = |text: &str| [("summary", text.to_owned())];
+    let health = Health::of(
+        &cluster(&[
+            object("w-1", &summary("not json")),
+            object("w-2", &summary("[]")),
+            object("w-3", &summary(r#"{"version":"0.1.0","instances":{"isolated":2}}"#)),
+            object(
+                "w-4",
+                &summary(r#"{"version":"0.3.0","reason":"Ready","instances":{"isolated":2,"resting":7}}"#),
+            ),
+        ]),
+        &NodeFilter::default(),
+    );
+    assert_eq!(
+        states(&health),
+        [
+            ("w-1", "unreadable"),
+            ("w-2", "unreadable"),
+            ("w-3", "unreadable"),
+            ("w-4", "ok")
+        ]
+    );
+    assert_eq!((health.vms.total(), health.vms.other), (11, 7));
+    let text = health.text(TextStyle::from(true));
+    assert!(text.contains("11: 4 isolated, 7 in other states"), "{text}");
+    assert!(
+        text.contains("its summary cannot be read (it is not a JSON object)"),
+        "{text}"
+    );
+    assert_eq!(health.failure().unwrap(), "3 of 4 nodes need attention");
+}
+
+#[test]
+fn vms_that_float_for_too_long_need_attention_and_those_that_start_do_not() {
+    let summary = |text: &str| [("summary", text.to_owned())];
+    let health = Health::of(
+        &cluster(&[
+            object(
+                "w-1",
+                &summary(
+                    r#"{"version":"0.2.0","reason":"Ready","instances":{"floating":3,"contained":1},"floating_too_long":2}"#,
+                ),
+            ),
+            object(
+                "w-2",
+                &summary(r#"{"version":"0.2.0","reason":"Ready","instances":{"floating":3},"floating_too_long":0}"#),
+            ),
+            object(
+                "w-3",
+                &summary(r#"{"version":"0.1.0","reason":"Ready","instances":{"floating":1}}"#),
+            ),
+        ]),
+        &NodeFilter::default(),
+    );
+    assert_eq!(
+        states(&health),
+        [("w-1", "floating"), ("w-3", "floating"), ("w-2", "ok")]
+    );
+    assert_eq!(health.vms.floating_too_long, Some(2));
+    assert_eq!(health.failure().unwrap(), "2 of 3 nodes need attention");
+    let text = health.text(TextStyle::from(true));
+    assert!(text.contains("VMs float for more than 120 s (2 of 4)"), "{text}");
+    // Since when is not known: it may be for too long.
+    assert!(
+        text.contains("VMs float (1 of 1; the node does not publish for how long)"),
+        "{text}"
+    );
+}

@@ -1,0 +1,306 @@
+//! `ledger`: the accounts of a VM in the copied ledgers of several nodes, merged into one, with what is missing.
+
+mod missing;
+mod month;
+mod rings;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use stelia_ledger::account::{Account, Day, MergedAccount, NodeAccount, Range, Repeated, Totals};
+use stelia_ledger::day::day;
+use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, printable, properties, table};
+
+use crate::prose;
+use crate::vms::Pattern;
+pub use month::Month;
+pub use rings::{ReadRing, RingCopy, of_argument};
+
+const DAY_US: u64 = 86_400 * 1_000_000;
+
+/// The account of a VM, merged.
+#[derive(Debug, Clone, Serialize)]
+pub struct Ledger {
+    /// The period, microseconds since the epoch.
+    pub since_us: u64,
+    pub until_us: u64,
+    pub promised_us: u64,
+    pub covered_us: u64,
+    pub totals: Totals,
+    pub parts: Vec<Part>,
+    pub days: Vec<Day>,
+    pub rings: Vec<RingState>,
+    /// Pods that two rings have at the same times; one of them is counted.
+    pub repeated: Vec<Repeated>,
+    /// UTC days of the period on which no ring has the VM.
+    pub days_without: Vec<String>,
+    /// What is not in the sums, or may not be, as sentences.
+    pub missing: Vec<String>,
+}
+
+/// The account of one pod on one node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Part {
+    pub node: String,
+    /// Where its ring is.
+    pub directory: String,
+    pub pod_uid: String,
+    /// `namespace/name`.
+    pub pod: String,
+    /// The first and the last day on which it had CPUs of its own.
+    pub first_day: Option<String>,
+    pub last_day: Option<String>,
+    pub promised_us: u64,
+    pub covered_us: u64,
+    pub other_tasks: Range,
+    pub devices: u64,
+    pub delay_ns: u64,
+    /// Times without readings.
+    pub gaps: u64,
+    /// The last entry of the ring that the account includes, and its hash.
+    pub seq: u64,
+    pub hash: String,
+}
+
+/// A ring that was read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RingState {
+    pub node: String,
+    pub directory: String,
+    pub first_seq: u64,
+    pub first_us: u64,
+    pub last_seq: u64,
+    pub last_us: u64,
+    /// The last entry that a given key vouches for; 0: none was given.
+    pub vouched_seq: u64,
+    /// Whether its last line is incomplete; that line is not counted.
+    pub is_cut_off: bool,
+    /// Why it is not counted.
+    pub problem: Option<String>,
+}
+
+/// The columns of the parts.
+pub const COLUMNS: [Column<Part>; 9] = [
+    column("NODE", |part: &Part| part.node.clone()).yields(1).shortens(),
+    column("POD", |part: &Part| part.pod.clone()).yields(1).shortens(),
+    column("POD UID", |part: &Part| part.pod_uid.clone()).wide(),
+    column("FIRST DAY", |part: &Part| part.first_day.clone().unwrap_or_default()),
+    column("LAST DAY", |part: &Part| part.last_day.clone().unwrap_or_default()),
+    column("CPU HOURS", |part: &Part| hours(part.promised_us)).right(),
+    column("COVERED", |part: &Part| share(part.promised_us, part.covered_us)).right(),
+    column("OTHER TASKS", |part: &Part| range(part.other_tasks))
+        .right()
+        .means(|part| zero(part.other_tasks.most)),
+    column("OTHER DEVICES", |part: &Part| part.devices.to_string())
+        .right()
+        .means(|part| zero(part.devices)),
+];
+
+const DAYS: [Column<Day>; 5] = [
+    column("DAY", |day: &Day| day.day.clone()),
+    column("CPU HOURS", |day: &Day| hours(day.promised_us)).right(),
+    column("COVERED", |day: &Day| share(day.promised_us, day.covered_us)).right(),
+    column("OTHER TASKS", |day: &Day| range(day.other_tasks)).right(),
+    column("OTHER DEVICES", |day: &Day| day.devices.to_string()).right(),
+];
+
+fn zero(count: u64) -> Meaning {
+    match count {
+        0 => Meaning::Good,
+        _ => Meaning::Attention,
+    }
+}
+
+/// With one digit behind the point.
+fn hours(us: u64) -> String {
+    let tenths = us / 360_000_000;
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
+
+/// Per cent with two digits; never 100 of what is not whole.
+fn share(all: u64, part: u64) -> String {
+    if all == 0 {
+        return String::new();
+    }
+    let hundredths = u128::from(part.min(all)) * 10_000 / u128::from(all);
+    format!("{}.{:02} %", hundredths / 100, hundredths % 100)
+}
+
+fn range(range: Range) -> String {
+    match range.least == range.most {
+        true => range.most.to_string(),
+        false => format!("{} to {}", range.least, range.most),
+    }
+}
+
+/// `2026-10-31 12:05`.
+fn clock(us: u64) -> String {
+    let minutes = us % DAY_US / 60_000_000;
+    format!("{} {:02}:{:02}", day(us), minutes / 60, minutes % 60)
+}
+
+fn total(counts: &std::collections::BTreeMap<String, u64>) -> u64 {
+    counts.values().fold(0, |sum, count| sum.saturating_add(*count))
+}
+
+impl From<&NodeAccount> for Part {
+    fn from(one: &NodeAccount) -> Self {
+        let account = &one.account;
+        let mut days = account.days.iter().filter(|day| day.promised_us > 0);
+        let first_day = days.next().map(|day| day.day.clone());
+        Self {
+            node: one.node.clone(),
+            directory: one.directory.clone(),
+            pod_uid: printable(&account.vm),
+            pod: printable(&account.name),
+            last_day: days
+                .next_back()
+                .map(|day| day.day.clone())
+                .or_else(|| first_day.clone()),
+            first_day,
+            promised_us: account.promised_us,
+            covered_us: account.covered_us,
+            other_tasks: account.totals.other_tasks,
+            devices: total(&account.totals.devices),
+            delay_ns: account.totals.delay_ns,
+            gaps: (account.gaps.len() as u64).saturating_add(account.gaps_left_out),
+            seq: account.seq,
+            hash: account.hash.clone(),
+        }
+    }
+}
+
+impl From<&ReadRing> for RingState {
+    fn from(ring: &ReadRing) -> Self {
+        let verdict = &ring.verdict;
+        Self {
+            node: ring.node.clone(),
+            directory: ring.directory.display().to_string(),
+            first_seq: verdict.first_seq,
+            first_us: verdict.first_us,
+            last_seq: verdict.last_seq,
+            last_us: verdict.last_us,
+            vouched_seq: verdict.vouched_seq,
+            is_cut_off: ring.is_cut_off,
+            problem: ring.problem.clone(),
+        }
+    }
+}
+
+/// `namespace/name`, or a name whose namespace is not known.
+fn name_of(account: &Account) -> (&str, &str) {
+    account.name.split_once('/').unwrap_or(("", account.name.as_str()))
+}
+
+fn is_of(pattern: &Pattern, account: &Account) -> bool {
+    let (namespace, name) = name_of(account);
+    pattern.fits(namespace, name, &account.vm)
+}
+
+/// Why one of the patterns may mean VMs of several tenants: it has no namespace and no wildcard, and fits pods of several namespaces.
+pub fn ambiguous(rings: &[ReadRing], patterns: &[Pattern]) -> Option<String> {
+    patterns.iter().find_map(|pattern| {
+        let named = pattern.bare()?;
+        let accounts = rings.iter().flat_map(|ring| &ring.accounts);
+        let fitting = accounts.filter(|account| is_of(pattern, account));
+        let namespaces: BTreeSet<&str> = fitting.map(|account| name_of(account).0).collect();
+        let mut namespaces = namespaces.into_iter().filter(|namespace| !namespace.is_empty());
+        let (one, two) = (namespaces.next()?, namespaces.next()?);
+        Some(format!(
+            "{named} is in several namespaces, such as {one} and {two}: give NAMESPACE/NAME or the whole UID"
+        ))
+    })
+}
+
+impl Ledger {
+    /// The account of the VMs that a pattern fits; `None` where no ring has one. `now_us` bounds a period that has not ended.
+    pub fn of(rings: &[ReadRing], patterns: &[Pattern], (since_us, until_us): (u64, u64), now_us: u64) -> Option<Self> {
+        let fits = |account: &Account| patterns.iter().any(|pattern| is_of(pattern, account));
+        let of_ring = |ring: &ReadRing| {
+            let fitting = ring.accounts.iter().filter(|account| fits(account));
+            let parts = fitting.map(|account| NodeAccount {
+                node: ring.node.clone(),
+                directory: ring.directory.display().to_string(),
+                // The realtime clock may have been set back.
+                from_us: ring.verdict.first_us.min(ring.verdict.last_us),
+                until_us: ring.verdict.first_us.max(ring.verdict.last_us),
+                account: account.clone(),
+            });
+            parts.collect::<Vec<_>>()
+        };
+        let until_us = until_us.min(now_us);
+        let found: Vec<NodeAccount> = rings.iter().flat_map(of_ring).collect();
+        if found.is_empty() {
+            return None;
+        }
+        let merged = MergedAccount::of(found, since_us, until_us);
+        let mut ledger = Self {
+            since_us,
+            until_us,
+            promised_us: merged.promised_us,
+            covered_us: merged.covered_us,
+            totals: merged.totals,
+            parts: merged.parts.iter().map(Part::from).collect(),
+            days: merged.days,
+            rings: rings.iter().map(RingState::from).collect(),
+            repeated: merged.repeated,
+            days_without: merged.days_without,
+            missing: Vec::new(),
+        };
+        ledger.missing = missing::of(&ledger);
+        Some(ledger)
+    }
+
+    fn period(&self) -> String {
+        match self.since_us {
+            0 => format!("until {} (UTC)", clock(self.until_us)),
+            since => format!("{} to {} (UTC)", clock(since), clock(self.until_us)),
+        }
+    }
+}
+
+impl Render for Ledger {
+    fn text(&self, style: TextStyle) -> String {
+        let nodes: BTreeSet<&str> = self.parts.iter().map(|part| part.node.as_str()).collect();
+        let pods: BTreeSet<&str> = self.parts.iter().map(|part| part.pod_uid.as_str()).collect();
+        let delay_ms = self.totals.delay_ns / 1_000_000;
+        let lines = [
+            ("Period", self.period()),
+            (
+                "Pods",
+                format!("{} on {}", pods.len(), counted(nodes.len() as u64, "node")),
+            ),
+            (
+                "CPU hours",
+                format!(
+                    "{}, {} with readings",
+                    hours(self.promised_us),
+                    share(self.promised_us, self.covered_us)
+                ),
+            ),
+            ("Other tasks", range(self.totals.other_tasks)),
+            ("Other devices", total(&self.totals.devices).to_string()),
+            ("Lost at most", format!("{}.{:03} s", delay_ms / 1000, delay_ms % 1000)),
+        ];
+        let mut parts = vec![properties(lines, style), table(&COLUMNS, &self.parts, style)];
+        if style.wide {
+            parts.push(table(&DAYS, &self.days, style));
+        }
+        if !self.missing.is_empty() {
+            let missing = self.missing.iter().map(|one| prose(&format!("Missing: {one}"), style));
+            parts.push(missing.collect());
+        }
+        parts.join("\n")
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.parts.iter().map(|part| part.pod.clone()).collect()
+    }
+
+    fn failure(&self) -> Option<String> {
+        let wrong = self.rings.iter().filter(|ring| ring.problem.is_some()).count();
+        (wrong > 0).then(|| format!("{wrong} of {} rings cannot be counted", self.rings.len()))
+    }
+}

@@ -1,0 +1,220 @@
+//! Copied rings: where they are, and what is read of them. All I/O of `ledger` is here.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use stelia_ledger::account::{Account, accounts};
+use stelia_ledger::ring::read;
+use stelia_ledger::ring::verify::{Ring, verify};
+use stelia_ledger::verdict::{Fault, Verdict};
+
+/// The ending of a ring's files.
+const SEGMENT: &str = "ledger";
+/// The largest `ledger-size` that steliad.toml may have.
+const MAX_RING_BYTES: u64 = 16 << 30;
+
+/// The copied ring of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RingCopy {
+    pub node: String,
+    pub directory: PathBuf,
+}
+
+/// What was read of a ring.
+#[derive(Debug, Clone, Default)]
+pub struct ReadRing {
+    pub node: String,
+    pub directory: PathBuf,
+    pub verdict: Verdict,
+    /// Whether the last line is incomplete, as in a copy that was made while the daemon wrote. It is not counted; the lines before it are.
+    pub is_cut_off: bool,
+    /// Those of all VMs; empty of a ring that has a fault, of which no account is made.
+    pub accounts: Vec<Account>,
+    /// Why the ring is not counted.
+    pub problem: Option<String>,
+}
+
+/// The rings that an argument names: `NODE=DIR`; or `DIR`, the copied folder of a node, or a folder with one such folder for each node.
+///
+/// # Errors
+/// There is none.
+pub fn of_argument(argument: &str) -> Result<Vec<RingCopy>, String> {
+    if let Some((node, directory)) = argument.split_once('=')
+        && stelia_node_report::name::check(node.to_owned()).is_ok()
+    {
+        return Ok(vec![RingCopy {
+            node: node.to_owned(),
+            directory: PathBuf::from(directory),
+        }]);
+    }
+    let directory = Path::new(argument);
+    if has_segments(directory)? {
+        return Ok(vec![RingCopy {
+            node: node_of(directory),
+            directory: directory.to_owned(),
+        }]);
+    }
+    let mut rings = Vec::new();
+    for folder in folders(directory)? {
+        // A copy of a node's /var/lib/stelia has the ring one level deeper.
+        for ring in [folder.clone(), folder.join(SEGMENT)] {
+            if ring.is_dir() && has_segments(&ring)? {
+                rings.push(RingCopy {
+                    node: node_of(&ring),
+                    directory: ring,
+                });
+            }
+        }
+    }
+    rings.sort_by(|one, other| one.node.cmp(&other.node));
+    match rings.is_empty() {
+        true => Err(format!(
+            "read {argument}: there is no ledger here: no file NUMBER.ledger, nor in its folders"
+        )),
+        false => Ok(rings),
+    }
+}
+
+/// The node's name as the path tells it: that of the folder, or of the one above a folder `ledger`.
+fn node_of(directory: &Path) -> String {
+    let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    match name(directory) {
+        Some(own) if own != SEGMENT => own,
+        _ => directory
+            .parent()
+            .and_then(name)
+            .unwrap_or_else(|| directory.display().to_string()),
+    }
+}
+
+fn entries(directory: &Path) -> Result<Vec<PathBuf>, String> {
+    let failed = |cause| format!("read {}: {cause}", directory.display());
+    let entries = fs::read_dir(directory).map_err(failed)?;
+    entries
+        .map(|entry| entry.map(|entry| entry.path()).map_err(failed))
+        .collect()
+}
+
+/// The ring's files, ascending.
+fn segments(directory: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut segments = entries(directory)?;
+    segments.retain(|path| path.extension().is_some_and(|ending| ending == SEGMENT));
+    segments.sort();
+    Ok(segments)
+}
+
+fn has_segments(directory: &Path) -> Result<bool, String> {
+    Ok(!segments(directory)?.is_empty())
+}
+
+/// Why the ring must not be read, if it is none that a node has: a symbolic link, or larger than any ring. Answers whether its last line is
+/// incomplete.
+fn check_files(directory: &Path) -> Result<bool, String> {
+    let look_at = |path: &Path| {
+        let metadata = fs::symlink_metadata(path).map_err(|cause| format!("look at {}: {cause}", path.display()))?;
+        match metadata.is_symlink() {
+            true => Err(format!("open {}: it is a symbolic link", path.display())),
+            false => Ok(metadata),
+        }
+    };
+    look_at(directory)?;
+    let mut sizes = Vec::new();
+    for path in segments(directory)? {
+        let metadata = look_at(&path)?;
+        if !metadata.is_file() {
+            return Err(format!("open {}: it is no regular file", path.display()));
+        }
+        sizes.push((metadata.len(), path));
+    }
+    let all = sizes.iter().fold(0, |sum: u64, (bytes, _)| sum.saturating_add(*bytes));
+    if let Some((bytes, path)) = sizes.iter().max().filter(|_| all > MAX_RING_BYTES) {
+        return Err(format!(
+            "read {}: it has {bytes} bytes, all segments together {all}: a ring has at most {MAX_RING_BYTES}",
+            path.display()
+        ));
+    }
+    match sizes.last() {
+        Some((1.., path)) => is_cut_off(path).map_err(|cause| format!("read {}: {cause}", path.display())),
+        _ => Ok(false),
+    }
+}
+
+/// Whether a file that is not empty ends within a line.
+fn is_cut_off(path: &Path) -> io::Result<bool> {
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    Ok(last != *b"\n")
+}
+
+fn folders(directory: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut folders = entries(directory)?;
+    folders.retain(|path| path.is_dir());
+    Ok(folders)
+}
+
+impl RingCopy {
+    /// Checks and reads the ring. With keys, a day's head that none of them signed is a fault. `until_us` is the end of the period.
+    pub fn read(&self, since_us: u64, until_us: u64, keys: &[String]) -> ReadRing {
+        let mut ring = ReadRing {
+            node: self.node.clone(),
+            directory: self.directory.clone(),
+            ..ReadRing::default()
+        };
+        let is_cut_off = match check_files(&self.directory) {
+            Ok(is_cut_off) => is_cut_off,
+            Err(cause) => {
+                ring.problem = Some(cause);
+                return ring;
+            }
+        };
+        match verify(Ring::Directory(&self.directory), keys, None) {
+            Ok(verdict) => ring.verdict = verdict,
+            Err(cause) => {
+                ring.problem = Some(cause.to_string());
+                return ring;
+            }
+        }
+        if ring.verdict.segments == 0 {
+            let path = self.directory.display();
+            ring.problem = Some(format!("read {path}: there is no ledger here: no file NUMBER.ledger"));
+            return ring;
+        }
+        // An incomplete last line is a fault; if it is the only one, the lines before it are good.
+        ring.is_cut_off = is_cut_off && ring.verdict.faults.len() == 1 && ring.verdict.entries > 0;
+        if let Some(fault) = ring.verdict.faults.first().filter(|_| !ring.is_cut_off) {
+            ring.problem = Some(in_words(fault, ring.verdict.faults.len()));
+            return ring;
+        }
+        let entries = match read::entries(&self.directory, Some(since_us)) {
+            Ok(entries) => entries,
+            Err(cause) => {
+                ring.problem = Some(cause.to_string());
+                return ring;
+            }
+        };
+        let mut fault = None;
+        let good = entries.map_while(|next| next.map_err(|wrong| fault = Some(wrong)).ok());
+        let made = accounts(good, since_us, until_us, None);
+        match fault {
+            None => ring.accounts = made.into_values().collect(),
+            Some(fault) => ring.problem = Some(in_words(&fault, 1)),
+        }
+        ring
+    }
+}
+
+fn in_words(fault: &Fault, count: usize) -> String {
+    let place = match (fault.segment.is_empty(), fault.line) {
+        (true, _) => String::new(),
+        (false, 0) => format!("{}: ", fault.segment),
+        (false, line) => format!("{}, line {line}: ", fault.segment),
+    };
+    let more = match count {
+        0 | 1 => String::new(),
+        count => format!(" (and {} more)", count - 1),
+    };
+    format!("{place}{}{more}", fault.text)
+}

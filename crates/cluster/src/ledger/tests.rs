@@ -1,0 +1,271 @@
+use std::fs;
+use std::path::Path;
+
+use serde_json::json;
+use stelia_ledger::entry::Entry;
+use stelia_ledger::ring::{Limits, Ring as Writer};
+
+use super::*;
+
+const MINUTE: u64 = 60_000_000;
+/// 2026-10-01.
+const OCTOBER: u64 = 1_790_812_800_000_000;
+
+/// The ring of a node: a VM on CPU 2 that is read twice, a minute apart, while three other tasks run.
+fn ring(folder: &Path, pod: &str, uid: &str, at: u64) {
+    let limits = Limits {
+        bytes: 1 << 20,
+        segment_bytes: 1 << 16,
+    };
+    fs::create_dir_all(folder).unwrap();
+    let (mut ring, _) = Writer::open(folder, limits).unwrap();
+    let opened =
+        json!({"event": "opened", "seat": 1, "vm": uid, "name": pod, "cpus": "2", "threads": [{"id": 10, "start": 1}]});
+    let entries = [
+        json!({"at": at, "up": MINUTE, "events": [{"event": "boot", "id": "b"}, opened],
+            "readings": [{"s": 1, "n": [100, 90, 0, 5, 6, 0], "f": true}]}),
+        json!({"at": at + MINUTE, "up": 2 * MINUTE, "readings": [{"s": 1, "n": [113, 100, 0, 50, 66, 0]}]}),
+    ];
+    for entry in entries {
+        let mut entry: Entry = serde_json::from_value(entry).unwrap();
+        ring.append(&mut entry).unwrap();
+    }
+}
+
+fn pattern(text: &str) -> Vec<Pattern> {
+    vec![Pattern::parse(text).unwrap()]
+}
+
+/// Whether a sentence about what is missing begins so.
+fn has(ledger: &Ledger, begin: &str) -> bool {
+    ledger.missing.iter().any(|one| one.starts_with(begin))
+}
+
+fn read(argument: &Path) -> Vec<ReadRing> {
+    let rings = of_argument(argument.to_str().unwrap()).unwrap();
+    let (since, until) = Month::parse("2026-10").unwrap().period();
+    rings.iter().map(|ring| ring.read(since, until, &[])).collect()
+}
+
+/// The copied rings of two nodes, on which a VM was one after the other, and another VM.
+fn copies() -> tempfile::TempDir {
+    let all = tempfile::tempdir().unwrap();
+    ring(
+        &all.path().join("n1/ledger"),
+        "team-a/vm-005-x",
+        "aaa",
+        OCTOBER + MINUTE,
+    );
+    ring(&all.path().join("n2"), "team-a/vm-005-y", "bbb", OCTOBER + 2 * DAY_US);
+    ring(&all.path().join("n3"), "team-b/other", "ccc", OCTOBER + 2 * DAY_US);
+    all
+}
+
+#[test]
+fn the_pods_of_a_vm_on_two_nodes_are_one_account() {
+    let copies = copies();
+    let rings = read(copies.path());
+    let nodes: Vec<&str> = rings.iter().map(|ring| ring.node.as_str()).collect();
+    assert_eq!(nodes, ["n1", "n2", "n3"]);
+    let period = Month::parse("2026-10").unwrap().period();
+    let ledger = Ledger::of(&rings, &pattern("team-a/vm-005-*"), period, OCTOBER + 3 * DAY_US).unwrap();
+    assert_eq!((ledger.covered_us, ledger.parts.len()), (2 * MINUTE, 2));
+    assert_eq!(ledger.totals.other_tasks, Range { least: 6, most: 6 });
+    assert_eq!(ledger.days_without, ["2026-10-02"]);
+    assert_eq!(ledger.failure(), None);
+    let text = ledger.text(TextStyle::from(true));
+    assert!(text.contains("2 on 2 nodes"), "{text}");
+    let n1 = format!(
+        "n1 ({}): its ring ends at 2026-10-01 00:02, 71.9 hours before the end of the period",
+        copies.path().join("n1/ledger").display()
+    );
+    assert!(has(&ledger, &n1), "{:?}", ledger.missing);
+    assert!(
+        text.contains("no ring has the VM on 1 day from 2026-10-02 to 2026-10-02"),
+        "{text}"
+    );
+    assert!(Ledger::of(&rings, &pattern("nobody"), period, u64::MAX).is_none());
+}
+
+#[test]
+fn a_ring_that_was_changed_is_named_and_not_counted() {
+    let copies = copies();
+    let folder = copies.path().join("n2");
+    let file = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let file = file
+        .into_iter()
+        .find(|path| path.extension().is_some_and(|ending| ending == "ledger"))
+        .unwrap();
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("113", "110")).unwrap();
+    let rings = read(copies.path());
+    let period = Month::parse("2026-10").unwrap().period();
+    let ledger = Ledger::of(&rings, &pattern("vm-005-*"), period, OCTOBER + 3 * DAY_US).unwrap();
+    assert_eq!(ledger.parts.len(), 1);
+    let n2 = format!("n2 ({}): its ring is not counted: ", folder.display());
+    assert!(has(&ledger, &n2), "{:?}", ledger.missing);
+    assert_eq!(ledger.failure().unwrap(), "1 of 3 rings cannot be counted");
+}
+
+#[test]
+fn a_ring_that_ends_hours_before_the_period_is_missing() {
+    let all = tempfile::tempdir().unwrap();
+    let end = OCTOBER + 31 * DAY_US;
+    let hour = 60 * MINUTE;
+    ring(&all.path().join("n1"), "team-a/web", "aaa", end - 2 * hour);
+    ring(&all.path().join("n2"), "team-a/web", "bbb", end - 24 * hour - MINUTE);
+    let rings = read(all.path());
+    let period = Month::parse("2026-10").unwrap().period();
+    let of = |now: u64| Ledger::of(&rings, &pattern("team-a/web"), period, now).unwrap();
+    let missing = of(end + DAY_US).missing;
+    assert!(!missing.iter().any(|one| one.starts_with("n1 ")), "{missing:?}");
+    let ends = missing.iter().find(|one| one.starts_with("n2 ")).unwrap();
+    assert!(
+        ends.contains("ends at 2026-10-31 00:00, 24.0 hours before the end of the period"),
+        "{ends}"
+    );
+    // While the month lasts its end is now.
+    let missing = of(end - 23 * hour).missing;
+    assert!(!missing.iter().any(|one| one.starts_with("n2 ")), "{missing:?}");
+}
+
+#[test]
+fn a_name_that_several_namespaces_have_is_refused_and_a_glob_is_not() {
+    let all = tempfile::tempdir().unwrap();
+    let uids = [
+        "11111111-0000-4000-8000-000000000001",
+        "11111111-0000-4000-8000-000000000002",
+    ];
+    ring(&all.path().join("n1"), "team-a/web", uids[0], OCTOBER);
+    ring(&all.path().join("n2"), "team-b/web", uids[1], OCTOBER);
+    let rings = read(all.path());
+    for text in ["web", "11111111"] {
+        let refused = ambiguous(&rings, &pattern(text)).unwrap();
+        assert!(
+            refused.starts_with(&format!("{text} is in several namespaces, such as team-a and team-b: ")),
+            "{refused}"
+        );
+    }
+    for text in ["team-a/web", "w*", "*/web", uids[0], "nobody"] {
+        assert_eq!(ambiguous(&rings, &pattern(text)), None, "{text}");
+    }
+}
+
+#[test]
+fn a_copy_that_ends_within_a_line_is_counted_up_to_there() {
+    let all = tempfile::tempdir().unwrap();
+    let folder = all.path().join("n1");
+    ring(&folder, "team-a/web", "aaa", OCTOBER);
+    let file = folder.join("00000000000000000001.ledger");
+    let whole = fs::read_to_string(&file).unwrap();
+    let period = Month::parse("2026-10").unwrap().period();
+    let of = |text: &str| {
+        fs::write(&file, text).unwrap();
+        Ledger::of(&read(all.path()), &pattern("team-a/web"), period, OCTOBER + MINUTE)
+    };
+    // One more line, of which a part was copied.
+    let ledger = of(&format!("{whole}{}", &whole[..40])).unwrap();
+    assert_eq!((ledger.covered_us, ledger.failure()), (MINUTE, None));
+    assert!(ledger.rings[0].is_cut_off && ledger.missing[0].contains("the last line of its ring is incomplete"));
+    // Another fault beside it is one.
+    let changed = format!("{}{}", whole.replace("113", "110"), &whole[..40]);
+    assert!(of(&changed).is_none());
+    assert!(read(all.path())[0].problem.is_some());
+    // Nothing before it is good.
+    assert!(of(&whole[..40]).is_none());
+    assert!(read(all.path())[0].problem.is_some());
+}
+
+#[test]
+fn a_symbolic_link_and_what_is_larger_than_any_ring_are_not_read() {
+    let copies = copies();
+    let path = |name: &str| copies.path().join(name);
+    std::os::unix::fs::symlink("n2", path("n4")).unwrap();
+    for (name, segment) in [("n5", "n2"), ("n6", "")] {
+        fs::create_dir(path(name)).unwrap();
+        let file = path(name).join("00000000000000000001.ledger");
+        match segment {
+            "" => fs::File::create(file).unwrap().set_len(17 << 30).unwrap(),
+            from => std::os::unix::fs::symlink(path(from).join("00000000000000000001.ledger"), file).unwrap(),
+        }
+    }
+    let rings = read(copies.path());
+    let problem = |name: &str| {
+        let ring = rings.iter().find(|ring| ring.node == name).unwrap();
+        ring.problem.clone().unwrap_or_default()
+    };
+    assert_eq!(
+        problem("n4"),
+        format!("open {}: it is a symbolic link", path("n4").display())
+    );
+    assert!(problem("n5").ends_with("n5/00000000000000000001.ledger: it is a symbolic link"));
+    assert!(
+        problem("n6").contains("it has 18253611008 bytes, all segments together 18253611008: "),
+        "{}",
+        problem("n6")
+    );
+    assert_eq!(problem("n2"), "");
+}
+
+#[test]
+fn copies_of_one_nodes_ring_are_added_where_their_times_differ() {
+    let all = tempfile::tempdir().unwrap();
+    let path = |name: &str| all.path().join(name);
+    ring(&path("a/n1"), "team-a/web", "aaa", OCTOBER);
+    ring(&path("b/n1"), "team-a/web", "aaa", OCTOBER + DAY_US);
+    ring(&path("c/n1"), "team-a/web", "aaa", OCTOBER + DAY_US);
+    let period = Month::parse("2026-10").unwrap().period();
+    let of = |names: &[&str]| {
+        let rings: Vec<ReadRing> = names.iter().flat_map(|name| read(&path(name))).collect();
+        Ledger::of(&rings, &pattern("team-a/web"), period, OCTOBER + DAY_US + MINUTE).unwrap()
+    };
+    for names in [["a", "b"], ["b", "a"]] {
+        let ledger = of(&names);
+        assert_eq!((ledger.covered_us, ledger.parts.len()), (2 * MINUTE, 2));
+        assert!(ledger.repeated.is_empty());
+        assert!(ledger.text(TextStyle::from(true)).contains("1 on 1 node\n"));
+        let between = format!(
+            "n1 ({}): 23.9 hours from 2026-10-01 00:01 to 2026-10-02 00:00 are in no copy of its ring",
+            path("b/n1").display()
+        );
+        assert_eq!(ledger.missing, [between]);
+    }
+    let ledger = of(&["a", "b", "c"]);
+    assert_eq!((ledger.covered_us, ledger.repeated.len()), (2 * MINUTE, 1));
+    let same = format!(
+        "the rings of n1 ({}) and n1 ({}) have the same pod aaa at the same times: the first is counted",
+        path("b/n1").display(),
+        path("c/n1").display()
+    );
+    assert!(ledger.missing.contains(&same), "{:?}", ledger.missing);
+}
+
+#[test]
+fn an_argument_names_the_node_or_its_folder_does() {
+    let copies = copies();
+    let one = format!("worker-1={}", copies.path().join("n2").display());
+    assert_eq!(of_argument(&one).unwrap()[0].node, "worker-1");
+    let ledger = copies.path().join("n1/ledger");
+    assert_eq!(of_argument(ledger.to_str().unwrap()).unwrap()[0].node, "n1");
+    let empty = tempfile::tempdir().unwrap();
+    assert!(
+        of_argument(empty.path().to_str().unwrap())
+            .unwrap_err()
+            .contains("there is no ledger here")
+    );
+    assert!(
+        of_argument("/nonexistent")
+            .unwrap_err()
+            .starts_with("read /nonexistent: ")
+    );
+}
+
+#[test]
+fn numbers_are_never_better_than_they_are() {
+    assert_eq!(share(100_000, 99_999), "99.99 %");
+    assert_eq!(share(7, 7), "100.00 %");
+    assert_eq!(
+        (share(0, 0), hours(5_400_000_000), clock(OCTOBER)),
+        (String::new(), "1.5".to_owned(), "2026-10-01 00:00".to_owned())
+    );
+}

@@ -1,0 +1,110 @@
+//! Which VMs are shown.
+
+use super::rows::LAUNCHER;
+use super::{Vm, VmState};
+
+/// What a VM has to be; empty lists let everything through.
+#[derive(Debug, Clone, Default)]
+pub struct VmFilter {
+    pub patterns: Vec<Pattern>,
+    pub namespace: Option<String>,
+    pub states: Vec<VmState>,
+}
+
+impl VmFilter {
+    pub(super) fn lets_through(&self, vm: &Vm) -> bool {
+        // As the table shows it on a narrow terminal.
+        let short = vm.pod_name.strip_prefix(LAUNCHER);
+        let is_called = |pattern: &Pattern, name: &str| pattern.fits(&vm.pod_namespace, name, &vm.pod_uid);
+        let fits = |pattern: &Pattern| {
+            is_called(pattern, &vm.pod_name) || short.is_some_and(|short| is_called(pattern, short))
+        };
+        (self.patterns.is_empty() || self.patterns.iter().any(fits))
+            && self.namespace.as_ref().is_none_or(|own| *own == vm.pod_namespace)
+            && (self.states.is_empty() || self.states.contains(&vm.state))
+    }
+}
+
+/// A VM by `namespace/name` or name, in which `*`, `?` and `[a-z]` stand for characters as in a shell, or by its UID or the beginning of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern {
+    namespace: Option<glob::Pattern>,
+    name: glob::Pattern,
+}
+
+/// The shortest beginning of a UID: four characters are mostly a part of a name.
+const MIN_UID_CHARS: usize = 8;
+
+impl Pattern {
+    /// # Errors
+    /// It names nothing.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (namespace, name) = match text.split_once('/') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (None, text),
+        };
+        if name.is_empty() || name.contains('/') || namespace == Some("") {
+            return Err(
+                "expected NAMESPACE/NAME, NAME or UID, in which *, ? and [a-z] may stand for characters".to_owned(),
+            );
+        }
+        let parse = |text| glob::Pattern::new(text).map_err(|error| error.to_string());
+        Ok(Self {
+            namespace: namespace.map(parse).transpose()?,
+            name: parse(name)?,
+        })
+    }
+
+    /// The name or the UID, where no namespace and no `*`, `?` or `[` says that several may be meant.
+    pub(crate) fn bare(&self) -> Option<&str> {
+        let name = self.name.as_str();
+        (self.namespace.is_none() && !name.contains(['*', '?', '['])).then_some(name)
+    }
+
+    pub(crate) fn fits(&self, namespace: &str, name: &str, uid: &str) -> bool {
+        let is_uid = || self.name.as_str().len() >= MIN_UID_CHARS && uid.starts_with(self.name.as_str());
+        match &self.namespace {
+            Some(wanted) => wanted.matches(namespace) && self.name.matches(name),
+            None => self.name.matches(name) || is_uid(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_a_name_a_glob_or_the_beginning_of_a_uid() {
+        let uid = "416de7c2-21de-472d-817c-fa9d4306cb00";
+        let fits = |pattern: &str| Pattern::parse(pattern).unwrap().fits("team-a", "vm-005", uid);
+        for yes in [
+            "vm-005",
+            "team-a/vm-005",
+            "vm-*",
+            "*005",
+            "team-?/vm-*",
+            "*/vm-00?",
+            "*",
+            uid,
+            "416de7c2",
+        ] {
+            assert!(fits(yes), "{yes}");
+        }
+        for no in [
+            "vm",
+            "vm-00",
+            "team-b/vm-005",
+            "team-?/vm",
+            "vm-*6",
+            "416d",
+            "team-a/416de7c2",
+            "?",
+        ] {
+            assert!(!fits(no), "{no}");
+        }
+        for wrong in ["", "/", "/vm", "team-a/", "a/b/c", "vm-["] {
+            assert!(Pattern::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

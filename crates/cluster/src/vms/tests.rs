@@ -1,0 +1,276 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cluster::Chosen;
+use crate::objects::{ObjectSelection, Objects};
+
+const NOW: u64 = 1_790_848_800_000_000;
+
+/// A pod with the condition of a publisher.
+fn pod(name: &str, node: Option<&str>, told: Option<(&str, &str)>) -> Value {
+    let mut pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"namespace": "team-a", "name": name, "uid": format!("uid-of-{name}")},
+        "spec": {"containers": [{"name": "vm", "resources": {"limits": {"stelia.io/vm": "1"}}}]},
+        "status": {"phase": "Running"},
+    });
+    if let Some(node) = node {
+        pod["spec"]["nodeName"] = node.into();
+    }
+    if let Some((status, reason)) = told {
+        pod["status"]["conditions"] = json!([
+            {"type": "Ready", "status": "True"},
+            {"type": "stelia.io/isolated", "status": status, "reason": reason, "message": format!("why {reason}"),
+             "lastTransitionTime": "2026-10-01T09:50:00Z"},
+        ]);
+    }
+    pod
+}
+
+fn cluster(items: &[Value]) -> Cluster {
+    let mut objects = Objects::new(ObjectSelection { pods: true, pod: None });
+    objects.read("dump", &json!({"kind": "List", "items": items}).to_string());
+    Cluster::of(objects, &Chosen::default()).unwrap()
+}
+
+fn some() -> Cluster {
+    let mut plain = pod("plain", Some("w-1"), None);
+    plain["spec"]["containers"][0]["resources"] = json!({});
+    let mut ended = pod("ended", Some("w-1"), Some(("True", "Isolated")));
+    ended["status"]["phase"] = json!("Succeeded");
+    cluster(&[
+        pod("web", Some("w-1"), Some(("True", "Isolated"))),
+        pod("db", Some("w-2"), Some(("False", "Evicted"))),
+        pod("cache", Some("w-2"), Some(("False", "FloatingTooLong"))),
+        pod("quiet", Some("w-1"), None),
+        pod("new", None, None),
+        plain,
+        ended,
+    ])
+}
+
+fn shown(vms: &Vms) -> Vec<(&str, &'static str)> {
+    vms.vms
+        .iter()
+        .map(|vm| (vm.pod_name.as_str(), vm.state.name()))
+        .collect()
+}
+
+#[test]
+fn every_vm_has_its_node_and_state_and_trouble_comes_first() {
+    let vms = Vms::of(&some(), &VmFilter::default(), VmOrder::default(), true, NOW);
+    assert_eq!(
+        shown(&vms),
+        [
+            ("db", "degraded"),
+            ("cache", "floating"),
+            ("quiet", "unknown"),
+            ("new", "waiting"),
+            ("web", "isolated")
+        ]
+    );
+    assert_eq!(
+        (vms.vms[0].since_us, vms.vms[0].message.as_deref()),
+        (Some(NOW - 600_000_000), Some("why Evicted"))
+    );
+    let text = vms.text(TextStyle::from(true));
+    let first = text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
+    assert_eq!(first, ["team-a/db", "w-2", "degraded", "10m", "Evicted"]);
+    assert!(
+        text.contains("\n5 VMs on 2 nodes: 1 degraded, 1 floating, 1 unknown, 1 waiting, 1 isolated.\n"),
+        "{text}"
+    );
+    assert_eq!(vms.names()[0], "team-a/db");
+}
+
+#[test]
+fn a_filter_leaves_what_was_asked_for() {
+    let of = |filter: VmFilter| {
+        let vms = Vms::of(&some(), &filter, VmOrder::Name, true, NOW);
+        vms.vms.into_iter().map(|vm| vm.pod_name).collect::<Vec<_>>()
+    };
+    let states = VmFilter {
+        states: vec![VmState::Degraded, VmState::Floating],
+        ..VmFilter::default()
+    };
+    assert_eq!(of(states), ["cache", "db"]);
+    let patterns = VmFilter {
+        patterns: vec![Pattern::parse("w?b").unwrap(), Pattern::parse("uid-of-new").unwrap()],
+        ..VmFilter::default()
+    };
+    assert_eq!(of(patterns), ["new", "web"]);
+    let elsewhere = VmFilter {
+        namespace: Some("team-b".to_owned()),
+        ..VmFilter::default()
+    };
+    assert!(of(elsewhere).is_empty());
+}
+
+#[test]
+fn of_a_node_whose_daemon_is_away_the_state_is_the_last_one() {
+    let object = json!({
+        "apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "metadata": {"name": "w-1"}, "zones": [],
+        "attributes": [{"name": "isolation.stelia.io/state", "value": "away"}],
+    });
+    let cluster = cluster(&[pod("web", Some("w-1"), Some(("True", "Isolated"))), object]);
+    let vms = Vms::of(&cluster, &VmFilter::default(), VmOrder::default(), true, NOW);
+    assert!(vms.vms[0].is_old);
+    let text = vms.text(TextStyle::from(true));
+    assert!(text.contains("Isolated; steliad does not run there"), "{text}");
+}
+
+#[test]
+fn rows_are_ordered_as_asked() {
+    let of = |order| {
+        let vms = Vms::of(&some(), &VmFilter::default(), order, true, NOW);
+        vms.vms.into_iter().map(|vm| vm.pod_name).collect::<Vec<_>>()
+    };
+    assert_eq!(of(VmOrder::Name), ["cache", "db", "new", "quiet", "web"]);
+    assert_eq!(of(VmOrder::Node), ["new", "quiet", "web", "cache", "db"]);
+    // Those whose time is not known come last.
+    assert_eq!(of(VmOrder::Since), ["cache", "db", "web", "new", "quiet"]);
+}
+
+#[test]
+fn of_a_node_that_is_not_ready_the_state_is_the_last_one() {
+    let dead = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "w-1"},
+        "status": {"conditions": [{"type": "Ready", "status": "Unknown", "message": "no status"}]},
+    });
+    let cluster = cluster(&[pod("web", Some("w-1"), Some(("True", "Isolated"))), dead]);
+    let vms = Vms::of(&cluster, &VmFilter::default(), VmOrder::default(), true, NOW);
+    let text = vms.text(TextStyle::from(true));
+    assert!(
+        vms.vms[0].is_old && text.contains("Isolated; its Node is not Ready"),
+        "{text}"
+    );
+}
+
+#[test]
+fn sentences_are_wrapped_and_names_keep_both_ends() {
+    let narrow = TextStyle {
+        width: Some(72),
+        ..TextStyle::from(true)
+    };
+    let name = "virt-launcher-a-database-with-a-long-name-x7k2p";
+    let cluster = cluster(&[pod(
+        name,
+        Some("node-17.eu-west-1.example"),
+        Some(("False", "FloatingTooLong")),
+    )]);
+    let vms = Vms::of(&cluster, &VmFilter::default(), VmOrder::default(), true, NOW);
+    let text = vms.text(narrow);
+    assert!(text.lines().all(|line| line.chars().count() <= 72), "{text}");
+    assert!(text.contains("x7k2p  "), "{text}");
+    assert!(text.contains("FloatingTooLong"), "{text}");
+}
+
+#[test]
+fn a_node_is_chosen_by_its_name_with_or_without_the_domain() {
+    let vm = |name, node: &str| pod(name, Some(node), Some(("True", "Isolated")));
+    let node = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    let items = [
+        vm("web", "w-1.example"),
+        vm("db", "10.0.0.1"),
+        node("w-1.example"),
+        node("10.0.0.1"),
+    ];
+    let on = |name: &str| {
+        let mut objects = Objects::new(ObjectSelection { pods: true, pod: None });
+        objects.read("dump", &json!({"kind": "List", "items": items}).to_string());
+        let names = [name.to_owned()];
+        let chosen = Chosen {
+            names: &names,
+            ..Chosen::default()
+        };
+        let cluster = Cluster::of(objects, &chosen).map_err(|_| ());
+        cluster.map(|cluster| {
+            let vms = Vms::of(&cluster, &VmFilter::default(), VmOrder::Name, false, NOW).vms;
+            vms.into_iter().map(|vm| vm.pod_name).collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(on("w-1"), Ok(vec!["web".to_owned()]));
+    assert_eq!(on("w-1.example"), Ok(vec!["web".to_owned()]));
+    assert_eq!(on("10.0.0.1"), Ok(vec!["db".to_owned()]));
+    assert_eq!((on("10"), on("w")), (Err(()), Err(())));
+}
+
+#[test]
+fn what_all_names_have_in_common_is_left_out_of_a_narrow_table_and_a_short_name_fits() {
+    let vm = |name: &str, node: &str| pod(name, Some(node), Some(("False", "FloatingTooLong")));
+    let items = [
+        vm("virt-launcher-vm-001-x7k2p", "worker-001.eu-west-1.compute.internal"),
+        vm("virt-launcher-vm-002-b9d4q", "worker-002.eu-west-1.compute.internal"),
+    ];
+    let of = |items: &[Value], width| {
+        let vms = Vms::of(&cluster(items), &VmFilter::default(), VmOrder::default(), true, NOW);
+        vms.text(TextStyle {
+            width,
+            ..TextStyle::from(true)
+        })
+    };
+    let narrow = of(&items, Some(80));
+    assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+    assert!(narrow.contains("team-a/vm-001-x7k2p  worker-001  floating"), "{narrow}");
+    assert!(narrow.contains("without virt-launcher- and"), "{narrow}");
+    assert!(narrow.contains(".eu-west-1.compute.internal"), "{narrow}");
+    for whole in [of(&items, Some(200)), of(&items, None)] {
+        assert!(
+            whole.contains("virt-launcher-vm-001-x7k2p") && !whole.contains("Names are shown"),
+            "{whole}"
+        );
+    }
+    // Two domains tell nodes apart.
+    let other = [items[0].clone(), vm("web", "worker-001.us-east-1.compute.internal")];
+    let text = of(&other, Some(80));
+    assert!(
+        text.contains("worker-001.eu-w") && text.contains("worker-001.us-e"),
+        "{text}"
+    );
+    let short = VmFilter {
+        patterns: vec![Pattern::parse("vm-001-x7k2p").unwrap()],
+        ..VmFilter::default()
+    };
+    let vms = Vms::of(&cluster(&items), &short, VmOrder::Name, true, NOW);
+    assert_eq!(vms.names(), ["team-a/virt-launcher-vm-001-x7k2p"]);
+}
+
+#[test]
+fn vms_of_unknown_state_share_a_row_of_their_node_unless_each_is_asked_for() {
+    let items = [
+        pod("a", Some("w-1"), None),
+        pod("b", Some("w-2"), None),
+        pod("c", Some("w-1"), None),
+        pod("d", Some("w-1"), Some(("True", "Isolated"))),
+    ];
+    let cluster = cluster(&items);
+    let vms = Vms::of(&cluster, &VmFilter::default(), VmOrder::default(), true, NOW);
+    let rows = |text: &str| {
+        let lines = text.lines().skip(1).take_while(|line| !line.is_empty());
+        lines
+            .map(|line| line.split_whitespace().take(3).collect::<Vec<_>>().join(" "))
+            .collect::<Vec<_>>()
+    };
+    let text = vms.text(TextStyle::from(true));
+    assert_eq!(
+        rows(&text),
+        ["2 VMs w-1", "team-a/b w-2 unknown", "team-a/d w-1 isolated"]
+    );
+    assert!(
+        text.contains("\n4 VMs on 2 nodes: 3 unknown, 1 isolated.\n") && text.contains("-o wide lists each"),
+        "{text}"
+    );
+    assert_eq!(vms.names().len(), 4);
+    let wide = TextStyle {
+        wide: true,
+        ..TextStyle::from(true)
+    };
+    assert_eq!(rows(&vms.text(wide)).len(), 4);
+    let named = VmFilter {
+        patterns: vec![Pattern::parse("*").unwrap()],
+        ..VmFilter::default()
+    };
+    let vms = Vms::of(&cluster, &named, VmOrder::default(), true, NOW);
+    assert_eq!(rows(&vms.text(TextStyle::from(true))).len(), 4);
+}

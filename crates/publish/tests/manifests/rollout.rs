@@ -1,0 +1,88 @@
+//! The examples of `docs/rollout.md`, which distribute settings: what is wrong with a file stays on the first nodes, and each program that they run
+//! is the package's.
+
+use serde_json::Value;
+
+use super::{documents, only, repository};
+
+fn example(name: &str) -> Vec<Value> {
+    documents(&repository(&format!("docs/examples/{name}")))
+}
+
+/// Whether `first` is in the text, and `second` behind it.
+fn is_followed(text: &str, first: &str, second: &str) -> bool {
+    text.split_once(first).is_some_and(|(_, rest)| rest.contains(second))
+}
+
+#[test]
+fn the_daemonset_checks_the_settings_restores_the_former_ones_and_stops() {
+    let objects = example("rollout-daemonset.yml");
+    let (settings, set) = (only(&objects, "ConfigMap"), only(&objects, "DaemonSet"));
+    let pod = &set["spec"]["template"]["spec"];
+    // nsenter finds the host's process 1 by it.
+    assert_eq!(pod["hostPID"], true);
+    assert_eq!(
+        set["spec"]["selector"]["matchLabels"],
+        set["spec"]["template"]["metadata"]["labels"]
+    );
+    assert_eq!(pod["nodeSelector"]["stelia.io/steliad"], "true");
+    assert_eq!(set["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"], "5%");
+    let container = &pod["containers"][0];
+    assert_eq!(container["securityContext"]["privileged"], true);
+    // A pod that refuses the settings never becomes ready, so the update goes no further.
+    assert_eq!(
+        container["readinessProbe"]["exec"]["command"],
+        serde_json::json!(["test", "-e", "/tmp/done"])
+    );
+    let script = container["args"][0].as_str().expect("a script");
+    for (first, second) in [
+        ("mv 50-site.toml.new 50-site.toml", "--check-config"),
+        ("--check-config", "mv 50-site.toml.before 50-site.toml"),
+        ("mv 50-site.toml.before 50-site.toml", "exit 1"),
+        ("exit 1", "try-reload-or-restart steliad.service"),
+        ("try-reload-or-restart steliad.service", "touch /tmp/done"),
+    ] {
+        assert!(is_followed(script, first, second), "{first}, {second}: {script}");
+    }
+    // New settings are another ConfigMap: a change of the same one would reach all nodes at once, and no pod would apply it.
+    assert_eq!(settings["immutable"], true);
+    assert_eq!(pod["volumes"][0]["configMap"]["name"], settings["metadata"]["name"]);
+    assert_eq!(pod["volumes"][1]["hostPath"]["path"], "/etc/stelia/steliad.toml.d");
+    assert!(
+        settings["data"]["50-site.toml"]
+            .as_str()
+            .expect("settings")
+            .contains("tree = \"auto\"")
+    );
+}
+
+#[test]
+fn the_playbook_stops_at_the_first_node_that_refuses_and_restores_its_settings() {
+    let plays = example("rollout-ansible.yml");
+    let play = &plays[0][0];
+    assert_eq!(play["max_fail_percentage"], 0);
+    assert_eq!(play["serial"], serde_json::json!([1, "5%", "25%"]));
+    assert_eq!(play["vars"]["settings"], "/etc/stelia/steliad.toml.d/50-site.toml");
+    let task = &play["tasks"][0];
+    let commands: Vec<&str> = task["block"]
+        .as_array()
+        .expect("tasks")
+        .iter()
+        .filter_map(|task| task["ansible.builtin.command"].as_str())
+        .collect();
+    assert_eq!(
+        commands,
+        [
+            "/usr/libexec/stelia/steliad --check-config",
+            "systemctl try-reload-or-restart steliad.service"
+        ]
+    );
+    let rescue = task["rescue"].as_array().expect("tasks");
+    assert!(
+        rescue[0]["ansible.builtin.copy"]["src"]
+            .as_str()
+            .expect("a file")
+            .contains("backup_file")
+    );
+    assert!(!rescue.last().expect("a task")["ansible.builtin.fail"].is_null());
+}

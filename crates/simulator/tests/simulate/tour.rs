@@ -1,0 +1,31 @@
+//! `make try`: the commands that a reader of README sees first.
+
+use super::*;
+
+#[test]
+fn every_command_of_the_tour_answers_and_nothing_is_left() {
+    let programs = Path::new(env!("CARGO_BIN_EXE_stelia-simulate"))
+        .parent()
+        .expect("a folder");
+    let scratch = tempfile::tempdir().expect("directory");
+    let tour = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("try"))
+        .arg(programs)
+        .env("TMPDIR", scratch.path())
+        .output()
+        .expect("try");
+    let text = String::from_utf8_lossy(&tour.stdout);
+    assert!(tour.status.success(), "{tour:?}");
+    assert!(text.matches("\n$ steliactl ").count() >= 10, "{text}");
+    for part in [
+        "shop/database",
+        "floating: vCPUs not attached",
+        "Every promise of these states holds",
+        "Admitted:        yes",
+        "kubelet would reject the pod",
+    ] {
+        let said = format!("{text}{}", String::from_utf8_lossy(&tour.stderr));
+        assert!(said.contains(part), "{part} is not in:\n{said}");
+    }
+    let left: Vec<_> = fs::read_dir(scratch.path()).expect("directory").flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
+}

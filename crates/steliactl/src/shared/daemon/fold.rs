@@ -1,0 +1,58 @@
+//! What several VMs have in common, said once.
+
+use super::pod::Pod;
+
+/// The number of VMs that are named; of more only their number is printed.
+const MAX_NAMED: usize = 3;
+
+/// Equal values together, each with the pods that have it; in the order in which they come.
+pub(crate) fn fold<'a, T: PartialEq>(all: impl IntoIterator<Item = (&'a Pod, T)>) -> Vec<(Vec<&'a Pod>, T)> {
+    let mut folded: Vec<(Vec<&Pod>, T)> = Vec::new();
+    for (pod, value) in all {
+        match folded.iter_mut().find(|(_, other)| *other == value) {
+            Some((pods, _)) if pods.contains(&pod) => {}
+            Some((pods, _)) => pods.push(pod),
+            None => folded.push((vec![pod], value)),
+        }
+    }
+    folded
+}
+
+/// "team-a/web", "2 VMs (team-a/db, team-a/web)", "200 VMs (team-a/vm-1, team-a/vm-2, team-a/vm-3, …)".
+pub(crate) fn whose(pods: &[&Pod]) -> String {
+    match pods {
+        [pod] => pod.to_string(),
+        pods => format!("{} VMs ({})", pods.len(), named(pods)),
+    }
+}
+
+/// The first names, by name.
+pub(crate) fn named(pods: &[&Pod]) -> String {
+    let mut names: Vec<String> = pods.iter().map(|pod| pod.to_string()).collect();
+    names.sort();
+    let more = if names.len() > MAX_NAMED { ", …" } else { "" };
+    names.truncate(MAX_NAMED);
+    names.join(", ") + more
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_values_are_together_and_a_pod_is_counted_once() {
+        let pods = ["a", "b", "c"].map(Pod::unnamed);
+        let [a, b, c] = &pods;
+        let folded = fold([(a, "cold"), (b, "late"), (c, "cold"), (a, "cold")]);
+        assert_eq!(folded, [(vec![a, c], "cold"), (vec![b], "late")]);
+    }
+
+    #[test]
+    fn a_few_are_named_and_of_many_the_first() {
+        let pods: Vec<Pod> = ["b", "a", "d", "c"].map(Pod::unnamed).into();
+        let all: Vec<&Pod> = pods.iter().collect();
+        assert_eq!(whose(&all[..1]), "b");
+        assert_eq!(whose(&all[..2]), "2 VMs (a, b)");
+        assert_eq!(whose(&all), "4 VMs (a, b, c, …)");
+    }
+}

@@ -1,0 +1,88 @@
+//! What is said of a name that no VM has: which one may be meant.
+
+use stelia_text::near;
+
+use super::client::Failure;
+use super::pod::Pod;
+
+/// The number of names that are offered.
+const MAX_OFFERED: usize = 3;
+
+/// For a pod that is known to have no instance.
+pub(crate) fn no_instance(asked: &str) -> Failure {
+    Failure::NoSuchInstance(format!("pod {asked} has no instance on this node"))
+}
+
+/// For a name that none of these pods has.
+pub(super) fn no_instance_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> Failure {
+    if asked.contains('=') {
+        return Failure::NoSuchInstance(format!(
+            "{asked} is not the name of a VM; labels of pods are not known on the node: PATTERN, -n NAMESPACE and --state STATE select VMs"
+        ));
+    }
+    let pods = pods.into_iter().filter(|pod| pod.is_named());
+    let mut names: Vec<(String, &str)> = pods.map(|pod| (pod.to_string(), pod.pod_name.as_str())).collect();
+    names.sort();
+    let offered = like(asked, &names);
+    let mut text = format!("no VM on this node is called {asked}");
+    if !offered.is_empty() {
+        let more = if offered.len() > MAX_OFFERED { ", …" } else { "" };
+        let first: Vec<&str> = offered.into_iter().take(MAX_OFFERED).collect();
+        text += &format!("; did you mean {}{more}?", first.join(", "));
+    }
+    Failure::NoSuchInstance(text)
+}
+
+/// The names that contain the word; if none does, the one that is most like it.
+fn like<'a>(asked: &str, names: &'a [(String, &'a str)]) -> Vec<&'a str> {
+    let word = asked.rsplit('/').next().unwrap_or_default();
+    if word.is_empty() {
+        return Vec::new();
+    }
+    let containing = names.iter().filter(|(_, name)| name.contains(word));
+    let containing: Vec<&str> = containing.map(|(full, _)| full.as_str()).collect();
+    if !containing.is_empty() {
+        return containing;
+    }
+    let near = near::nearest(word, names.iter().map(|(_, name)| *name));
+    let near = near.and_then(|near| names.iter().find(|(_, name)| *name == near));
+    near.map(|(full, _)| full.as_str()).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_kubelet::PodName;
+
+    use super::*;
+
+    fn said(asked: &str) -> String {
+        let names = ["virt-launcher-web-1-x7k2p", "virt-launcher-web-2-abcde", "database"];
+        let pods = names.map(|name| Pod::new("u", PodName::new("team-a", name).as_ref()));
+        let failure = no_instance_among(asked, pods.iter().chain([&Pod::unnamed("3ceda12c")]));
+        assert_eq!(failure.exit_code(), 3);
+        failure.to_string()
+    }
+
+    #[test]
+    fn what_may_be_meant_is_offered() {
+        assert_eq!(
+            said("web"),
+            "no VM on this node is called web; did you mean team-a/virt-launcher-web-1-x7k2p, team-a/virt-launcher-web-2-abcde?"
+        );
+        assert!(said("databse").ends_with("; did you mean team-a/database?"));
+        // In another namespace.
+        assert!(said("team-b/database").ends_with("; did you mean team-a/database?"));
+        assert_eq!(said("cache"), "no VM on this node is called cache");
+        assert_eq!(said(""), "no VM on this node is called ");
+        assert!(said("app=web").contains("labels of pods are not known"));
+    }
+
+    #[test]
+    fn of_many_names_three_are_offered() {
+        let pods: Vec<Pod> = (0..9)
+            .map(|at| Pod::new("u", PodName::new("a", &format!("vm-{at}")).as_ref()))
+            .collect();
+        let text = no_instance_among("vm", &pods).to_string();
+        assert!(text.ends_with("; did you mean a/vm-0, a/vm-1, a/vm-2, …?"), "{text}");
+    }
+}

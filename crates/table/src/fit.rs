@@ -1,0 +1,81 @@
+//! A text in a number of columns: wrapped, cut at its end, or without its middle.
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// The text on lines of at most `width` columns, broken at blanks; a word that is wider than a line is broken where the line ends.
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
+    if text.width() <= width {
+        return vec![text.to_owned()];
+    }
+    let width = width.max(1);
+    let (mut lines, mut line) = (Vec::new(), String::new());
+    for word in text.split(' ') {
+        if !line.is_empty() && line.width() + 1 + word.width() <= width {
+            line.push(' ');
+            line += word;
+            continue;
+        }
+        if !line.is_empty() {
+            lines.push(std::mem::take(&mut line));
+        }
+        for char in word.chars() {
+            if !line.is_empty() && line.width() + char.width().unwrap_or(0) > width {
+                lines.push(std::mem::take(&mut line));
+            }
+            line.push(char);
+        }
+    }
+    if !line.is_empty() || lines.is_empty() {
+        lines.push(line);
+    }
+    lines
+}
+
+/// At most `width` columns of the text: its beginning and its end, with an ellipsis between them where something is missing. The name of
+/// a host with its domain is cut at its end instead, because many have the same domain.
+pub fn shorten(text: &str, width: usize) -> String {
+    shorten_with(text, width, "…")
+}
+
+pub(crate) fn shorten_with(text: &str, width: usize, ellipsis: &str) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    if text
+        .split_once('.')
+        .is_some_and(|(host, _)| host.width() + ellipsis.width() <= width)
+    {
+        return cut_with(text, width, ellipsis);
+    }
+    let middle: String = within(ellipsis.chars(), width).into_iter().collect();
+    let room = width - middle.width();
+    let end = within(text.chars().rev(), room / 2);
+    let wide: usize = end.iter().map(|char| char.width().unwrap_or(0)).sum();
+    let beginning = within(text.chars(), room - wide).into_iter();
+    beginning.chain(middle.chars()).chain(end.into_iter().rev()).collect()
+}
+
+/// The first characters, as many as fit.
+fn within(chars: impl Iterator<Item = char>, mut room: usize) -> Vec<char> {
+    let fits = |char: &char| match char.width().unwrap_or(0) {
+        wide if wide <= room => {
+            room -= wide;
+            true
+        }
+        _ => false,
+    };
+    chars.take_while(fits).collect()
+}
+
+/// At most `width` columns of the text, the last of which is an ellipsis where something is missing.
+pub fn cut(text: &str, width: usize) -> String {
+    cut_with(text, width, "…")
+}
+
+pub(crate) fn cut_with(text: &str, width: usize, ellipsis: &str) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let end = within(ellipsis.chars(), width);
+    within(text.chars(), width - end.len()).into_iter().chain(end).collect()
+}

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""measure.py FIGURES QEMU...: measures for five seconds what disturbs the virtual machines of these QEMU processes.
+
+The CPUs of a virtual machine are those on which its vCPU threads may run. Prints who was switched in there, and writes to FIGURES:
+
+  foreign      switch-ins of anything but a vCPU thread that may run there, the idle task and kernel threads bound to that CPU
+  interrupts   device interrupts on these CPUs
+  waiting      milliseconds in which vCPU threads could have run and another task did, summed
+  pause        the longest pause of the guests' loops (pause.S), in milliseconds
+  ran          milliseconds that the vCPU threads ran, summed
+  measured     milliseconds between the readings
+  lost         events that the trace lost
+"""
+import collections
+import os
+import pathlib
+import re
+import sys
+import time
+
+SECONDS = 5
+TRACE = pathlib.Path("/sys/kernel/tracing")
+SWITCH = re.compile(r"\[(\d+)\].*sched_switch:.*==> next_comm=(.*) next_pid=(\d+) ")
+LOST = re.compile(r"^(?:overrun|commit overrun|dropped events): (\d+)$", re.M)
+
+
+def vcpu_threads(qemu):
+    """The ids of a QEMU's vCPU threads, by their names (QEMU's option debug-threads)."""
+    tasks = pathlib.Path(f"/proc/{qemu}/task").iterdir()
+    return [int(task.name) for task in tasks if re.match(r"CPU \d+/", (task / "comm").read_text())]
+
+
+def schedstat(tids):
+    """Nanoseconds that the threads ran, and that they waited for a CPU."""
+    pairs = [pathlib.Path(f"/proc/{tid}/schedstat").read_text().split() for tid in tids]
+    return [sum(int(pair[place]) for pair in pairs) for place in (0, 1)]
+
+
+def interrupts(cpus):
+    """How often device interrupts fired on the CPUs since boot."""
+    lines = [line.split() for line in open("/proc/interrupts", encoding="ascii")]
+    return sum(int(line[1 + cpu]) for line in lines if re.match(r"[1-9]\d*:$", line[0]) for cpu in cpus)
+
+
+def pauses(qemu):
+    """The complete lines of a guest as (counter, longest pause), and when the last one was written."""
+    path = pathlib.Path(f"/proc/{qemu}/root/run/pause")
+    lines = path.read_text(encoding="ascii").splitlines(keepends=True)
+    pairs = [line.split() for line in lines if line.endswith("\n")]
+    return [(int(counter, 16), int(pause, 16)) for counter, pause in pairs], path.stat().st_mtime_ns
+
+
+def longest_pause_ns(before, after):
+    """The longest pause between two readings of a guest's lines. How fast its counter counts follows from when lines were written."""
+    (old, began), (new, ended) = before, after
+    lines = new[len(old) :]
+    if not old or not lines:
+        sys.exit("a guest wrote no line in the time that was measured")
+    units = (lines[-1][0] - old[-1][0]) % (1 << 32)
+    return max(pause for _, pause in lines) * (ended - began) / units
+
+
+def bound_kernel_thread(pid, comm, cpu):
+    """Whether it is a kernel thread, which has no command line, that the kernel bound to this CPU."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            if file.read():
+                return False
+        return os.sched_getaffinity(pid) == {cpu}
+    except OSError:
+        # The name of a kworker that ended says which CPU it was bound to; an unbound one is kworker/u….
+        return re.match(rf"kworker/{cpu}:", comm) is not None
+
+
+def traced(cpus):
+    """Begins to trace who is switched in on these CPUs; the function that is returned ends it, with the trace and the lost events."""
+    (TRACE / "tracing_on").write_text("0")
+    (TRACE / "buffer_size_kb").write_text("16384")
+    (TRACE / "tracing_cpumask").write_text(f"{sum(1 << cpu for cpu in cpus):x}")
+    (TRACE / "events/sched/sched_switch/enable").write_text("1")
+    (TRACE / "trace").write_text("")
+    (TRACE / "tracing_on").write_text("1")
+
+    def end():
+        (TRACE / "tracing_on").write_text("0")
+        (TRACE / "events/sched/sched_switch/enable").write_text("0")
+        lost = sum(int(number) for file in TRACE.glob("per_cpu/cpu*/stats") for number in LOST.findall(file.read_text()))
+        return (TRACE / "trace").read_text(encoding="utf-8", errors="replace"), lost
+
+    return end
+
+
+def foreign_switch_ins(trace, own):
+    """Prints who was switched in, and returns how often it was somebody else."""
+    seen = collections.Counter()
+    for line in trace.splitlines():
+        match = SWITCH.search(line)
+        if match and int(match[1]) in own:
+            seen[int(match[1]), match[2], int(match[3])] += 1
+    foreign = 0
+    print(f"{'CPU':>3}  {'SWITCHED IN':20} {'TID':>7} {'TIMES':>6}  WHO")
+    for (cpu, comm, pid), times in sorted(seen.items()):
+        if pid in own[cpu]:
+            who = "vCPU thread of this CPU"
+        elif pid == 0:
+            who = "idle"
+        elif bound_kernel_thread(pid, comm, cpu):
+            who = "kernel thread bound to this CPU"
+        else:
+            who = "FOREIGN"
+            foreign += times
+        print(f"{cpu:>3}  {comm:20} {pid:>7} {times:>6}  {who}")
+    return foreign
+
+
+def main():
+    qemus = [int(pid) for pid in sys.argv[2:]]
+    threads = [tid for qemu in qemus for tid in vcpu_threads(qemu)]
+    own = collections.defaultdict(set)
+    for tid in threads:
+        for cpu in os.sched_getaffinity(tid):
+            own[cpu].add(tid)
+    end = traced(own)
+    lines, ran, fired, began = [pauses(qemu) for qemu in qemus], schedstat(threads), interrupts(own), time.monotonic()
+    time.sleep(SECONDS)
+    after = [pauses(qemu) for qemu in qemus], schedstat(threads), interrupts(own)
+    measured = time.monotonic() - began
+    trace, lost = end()
+    figures = {
+        "foreign": foreign_switch_ins(trace, own),
+        "interrupts": after[2] - fired,
+        "waiting": (after[1][1] - ran[1]) // 1_000_000,
+        "pause": round(max(map(longest_pause_ns, lines, after[0])) / 1e6, 1),
+        "ran": (after[1][0] - ran[0]) // 1_000_000,
+        "measured": round(measured * 1000),
+        "lost": lost,
+    }
+    text = "".join(f"{name}={value}\n" for name, value in figures.items())
+    pathlib.Path(sys.argv[1]).write_text(text, encoding="ascii")
+    print("  " + text.strip().replace("\n", "  "))
+
+
+main()
