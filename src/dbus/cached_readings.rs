@@ -16,6 +16,7 @@ use stelia_node::locality::Localities;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::caller::Caller;
 use crate::engine::{Configuration, Preview, localities, usage};
 
 /// How long a reading is used.
@@ -70,12 +71,20 @@ impl Readings {
         work.await.map_err(ErrorKind::Failed.context("a reading"))?
     }
 
-    /// A preview of the next pass, made when it is its turn, or the last one if it was begun less than a second ago. However many callers
-    /// ask, the engine makes one preview a second for them, and they take at most a third of its time.
+    /// A preview of the next pass. Root gets a new one at once. Every other caller gets one that is made when it is its turn, or the last one
+    /// if it was begun less than a second ago: however many of them ask, the engine makes one preview a second for them, and they take at most
+    /// a third of its time.
     ///
     /// # Errors
     /// The work's own.
-    pub(super) async fn preview(&self, work: impl Future<Output = Result<Preview, Error>>) -> Result<Preview, Error> {
+    pub(super) async fn preview(
+        &self,
+        caller: &Caller,
+        work: impl Future<Output = Result<Preview, Error>>,
+    ) -> Result<Preview, Error> {
+        if caller.is_root {
+            return work.await;
+        }
         let turn = self.turn.clone().acquire_owned().await;
         let turn = turn.map_err(ErrorKind::Failed.context("a reading"))?;
         let began = Instant::now();
@@ -259,6 +268,13 @@ mod tests {
         assert!(beats > 20, "{beats}");
     }
 
+    /// A caller on the system bus that is not root.
+    const USER: Caller = Caller {
+        only: None,
+        process: None,
+        is_root: false,
+    };
+
     #[tokio::test]
     async fn many_who_ask_for_a_preview_get_one() {
         let readings = Readings::default();
@@ -268,23 +284,28 @@ mod tests {
             Ok(Preview::default())
         };
         for _ in 0..100 {
-            readings.preview(work()).await.unwrap();
+            readings.preview(&USER, work()).await.unwrap();
         }
         // It is only as old as one that was begun a second ago.
         let (began, _) = readings.preview.lock().unwrap().take().unwrap();
         let old = began.checked_sub(MAX_READING_AGE).unwrap();
         *readings.preview.lock().unwrap() = Some((old, Preview::default()));
         assert_eq!(readings.last_preview(began), None);
-        readings.preview(work()).await.unwrap();
-        assert!((2..100).contains(&made.load(Ordering::SeqCst)), "{made:?}");
+        readings.preview(&USER, work()).await.unwrap();
+        let for_users = made.load(Ordering::SeqCst);
+        assert!((2..100).contains(&for_users), "{made:?}");
+        let root = Caller { is_root: true, ..USER };
+        readings.preview(&root, work()).await.unwrap();
+        readings.preview(&root, work()).await.unwrap();
+        assert_eq!(made.load(Ordering::SeqCst), for_users + 2);
     }
 
     #[tokio::test]
     async fn a_preview_that_fails_is_not_repeated_to_others() {
         let readings = Readings::default();
         let fails = async { Err(ErrorKind::Busy.because("now")) };
-        assert!(readings.preview(fails).await.is_err());
-        assert!(readings.preview(async { Ok(Preview::default()) }).await.is_ok());
+        assert!(readings.preview(&USER, fails).await.is_err());
+        assert!(readings.preview(&USER, async { Ok(Preview::default()) }).await.is_ok());
     }
 
     #[tokio::test]

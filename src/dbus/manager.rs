@@ -210,11 +210,7 @@ impl Manager {
         self.answer(connection, &header, operation, |caller| async move {
             options::known(&options, &["dry-run"])?;
             if dry_run? {
-                let preview = self.engine.preview();
-                return preview_dict(match caller.is_root {
-                    true => preview.await?,
-                    false => self.readings.preview(preview).await?,
-                });
+                return preview_dict(self.readings.preview(&caller, self.engine.preview()).await?);
             }
             report_dict(self.engine.reconcile().await?)
         })

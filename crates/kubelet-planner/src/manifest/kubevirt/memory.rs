@@ -21,7 +21,7 @@ const PROBES: u64 = 100 * MIB;
 const PER_PROBE: u64 = 10 * MIB;
 const SEV: u64 = 256 * MIB;
 const TPM: u64 = 53 * MIB;
-/// Of a VM with CPUs of its own, or one that asks for the class Guaranteed.
+/// For a VM with CPUs of its own, or one that asks for the class Guaranteed.
 const GUARANTEED: u64 = 100 * MIB;
 
 /// What each field of the VM adds.

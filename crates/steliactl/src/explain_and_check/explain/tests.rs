@@ -240,7 +240,7 @@ fn programs_get_the_story_too() {
 }
 
 /// Readings of the first VM at two moments a second apart, by what is written in between.
-fn measured(description: &Description, write: impl FnOnce(&std::path::Path)) -> String {
+fn measured(description: &Description, write: impl FnOnce(&Path)) -> String {
     let root = tempfile::tempdir().unwrap();
     let roots = Roots::below(root.path());
     files(root.path(), [100, 10, 0, 0]);
@@ -254,7 +254,7 @@ fn measured(description: &Description, write: impl FnOnce(&std::path::Path)) -> 
 }
 
 /// A vCPU's run delay and cron's run time in milliseconds, how often it was throttled, and the ticks that CPU 0 was busy.
-fn files(root: &std::path::Path, [delay, cron, throttled, busy]: [u64; 4]) {
+fn files(root: &Path, [delay, cron, throttled, busy]: [u64; 4]) {
     let write = |path: &str, text: String| {
         let path = root.join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -364,7 +364,7 @@ fn core_scheduling_and_numa_balancing_are_told_where_they_cost_a_vm_something() 
         ..Locality::default()
     };
     node.locality.instances.insert(PODS[0].to_owned(), across);
-    let disturbed = |root: &std::path::Path| {
+    let disturbed = |root: &Path| {
         std::fs::create_dir_all(root.join("proc/sys/kernel")).unwrap();
         std::fs::write(root.join("proc/sys/kernel/numa_balancing"), "1\n").unwrap();
         std::fs::write(root.join("proc/70/task/70/sched"), "core_forceidle_sum : 45.000000\n").unwrap();

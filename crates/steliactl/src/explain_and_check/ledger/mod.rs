@@ -229,7 +229,9 @@ fn fitting_pattern(accounts: Vec<VmAccount>, pattern: &str) -> Result<All, Failu
         .map_err(|cause| Failure::Usage(format!("{pattern}: {cause}")))?;
     let fitting: Vec<VmAccount> = accounts.into_iter().filter(|one| parsed.selects(&one.pod)).collect();
     match fitting.is_empty() {
-        true => Err(Failure::NoSuchInstance(format!("the ledger has no VM that fits {pattern}"))),
+        true => Err(Failure::NoSuchInstance(format!(
+            "the ledger has no VM that fits {pattern}"
+        ))),
         false => Ok(All(fitting)),
     }
 }
