@@ -72,6 +72,13 @@ pub(crate) fn without_domain(name: &str) -> &str {
     }
 }
 
+/// The domain that all names of nodes have, with its dot; `None` where they have none, or different ones.
+pub(crate) fn common_domain<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let mut domains = names.into_iter().map(|name| &name[without_domain(name).len()..]);
+    let first = domains.next().filter(|domain| !domain.is_empty())?;
+    domains.all(|domain| domain == first).then_some(first)
+}
+
 impl Cluster {
     /// # Errors
     /// Nodes are chosen by labels and no Node was read, or one that is named does not exist.

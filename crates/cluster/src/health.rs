@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, properties, table};
 
-use crate::cluster::{Cluster, each};
+use crate::cluster::{Cluster, common_domain, each, without_domain};
 use crate::objects::Problem;
 use crate::verdict::{Group, groups, table_of};
 pub use node::{NodeHealth, NodeState};
@@ -256,7 +256,15 @@ impl Render for Health {
             .filter(|node| style.wide || self.is_filtered || node.health.is_failure())
             .collect();
         if !shown.is_empty() {
-            parts.push(table(&COLUMNS, shown, style));
+            let domain =
+                common_domain(self.nodes.iter().map(|node| node.name.as_str())).filter(|_| style.width.is_some());
+            let rows = shown.into_iter().cloned().map(|mut node| {
+                if domain.is_some() {
+                    node.name.truncate(without_domain(&node.name).len());
+                }
+                node
+            });
+            parts.push(table(&COLUMNS, &rows.collect::<Vec<_>>(), style));
         }
         parts.retain(|part| !part.is_empty());
         parts.join("\n")

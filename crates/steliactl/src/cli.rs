@@ -199,7 +199,7 @@ pub(crate) enum Command {
     Monitor(Selection),
     /// Compare every promise with the kernel and repair differences
     Reconcile {
-        /// Only print the steps with which a pass would begin
+        /// Only print the steps with which a pass would begin. Equal steps of several VMs are one line; with -o wide, each is one
         #[arg(long)]
         dry_run: bool,
     },

@@ -235,3 +235,21 @@ fn vms_that_float_for_too_long_need_attention_and_those_that_start_do_not() {
         "{text}"
     );
 }
+
+#[test]
+fn the_domain_of_all_nodes_is_left_out_on_a_terminal_alone() {
+    let none = |name| object(name, &[("summary", "broken".to_owned())]);
+    let same = [none("w-1.dc1.example"), none("w-2.dc1.example")];
+    let text = |objects: &[Value], width| {
+        let health = Health::of(&cluster(objects), &NodeFilter::default());
+        let style = TextStyle {
+            width,
+            ..TextStyle::from(true)
+        };
+        health.text(style)
+    };
+    assert!(!text(&same, Some(200)).contains("dc1"));
+    assert!(text(&same, None).contains("w-2.dc1.example"));
+    let different = [none("w-1.dc1.example"), none("w-2.dc2.example")];
+    assert!(text(&different, Some(200)).contains("w-2.dc2.example"));
+}

@@ -275,9 +275,15 @@ impl Render for Ledger {
             (
                 "CPU hours",
                 format!(
-                    "{}, {} with readings",
+                    "{}, {} with readings{}",
                     hours(self.promised_us),
-                    share(self.promised_us, self.covered_us)
+                    share(self.promised_us, self.covered_us),
+                    // A share of what the rings have says nothing about what they lack.
+                    if self.missing.is_empty() {
+                        ""
+                    } else {
+                        "; more may be missing, as below"
+                    }
                 ),
             ),
             ("Other tasks", range(self.totals.other_tasks)),

@@ -1,12 +1,12 @@
 //! The rows of the table: names without what all have in common where the terminal is too narrow for it, and one row for a node's VMs of
 //! which nothing is known.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use stelia_table::{TextStyle, counted, table};
 
 use super::{COLUMNS, Vm, VmState};
-use crate::cluster::without_domain;
+use crate::cluster::{common_domain, without_domain};
 
 /// What KubeVirt's pods are called, in front of the VM's name.
 pub(super) const LAUNCHER: &str = "virt-launcher-";
@@ -77,12 +77,7 @@ fn folded(vms: &[Vm]) -> Vec<Vm> {
 
 /// The VMs without the domain that all their nodes have, and without [`LAUNCHER`]; and what was left out.
 fn shortened(mut vms: Vec<Vm>) -> (Vec<Vm>, Vec<String>) {
-    let nodes: BTreeSet<&str> = vms.iter().filter_map(|vm| vm.node.as_deref()).collect();
-    let domains: BTreeSet<&str> = nodes.iter().map(|node| &node[without_domain(node).len()..]).collect();
-    let domain = match domains.iter().collect::<Vec<_>>()[..] {
-        [only] if !only.is_empty() => Some((*only).to_owned()),
-        _ => None,
-    };
+    let domain = common_domain(vms.iter().filter_map(|vm| vm.node.as_deref())).map(str::to_owned);
     let mut is_launcher = false;
     for vm in &mut vms {
         if let Some(node) = vm.node.as_mut().filter(|_| domain.is_some()) {

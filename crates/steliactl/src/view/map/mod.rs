@@ -42,7 +42,7 @@ pub(crate) struct Map {
     caches: Vec<Cache>,
     /// By socket, NUMA node, L3 cache and first CPU.
     cores: Vec<Core>,
-    /// By UID.
+    /// By first CPU.
     pods: Vec<Pod>,
     /// CPUs of VMs that device interrupts reach, as the daemon reports.
     interrupted: CpuSet,
@@ -288,10 +288,12 @@ fn interrupted(description: &Description) -> CpuSet {
 }
 
 fn cores(description: &Description, pods: &[Pod], caches: &[Cache]) -> Vec<Core> {
-    let place = |uid: &str| {
-        let found = pods.binary_search_by(|pod| pod.pod.pod_uid.as_str().cmp(uid));
-        found.map_or(CpuOwner::Unknown, CpuOwner::Pod)
-    };
+    let places: BTreeMap<&str, usize> = pods
+        .iter()
+        .zip(0..)
+        .map(|(pod, n)| (pod.pod.pod_uid.as_str(), n))
+        .collect();
+    let place = |uid: &str| places.get(uid).copied().map_or(CpuOwner::Unknown, CpuOwner::Pod);
     let mut cores: BTreeMap<(u32, u32, u32), Vec<Cpu>> = BTreeMap::new();
     for (number, cpu) in &description.node.topology.cpus {
         let whose = match owner(description, *number) {
@@ -321,7 +323,7 @@ fn cores(description: &Description, pods: &[Pod], caches: &[Cache]) -> Vec<Core>
     cores
 }
 
-/// The instances, and other pods to which kubelet gave CPUs, by UID.
+/// The instances, and other pods to which kubelet gave CPUs, by their first CPUs, so that the marks ascend along the map.
 fn pods(description: &Description) -> Vec<Pod> {
     let node = &description.node;
     let uids: BTreeSet<&PodUid> = node.instances.keys().chain(node.entries.keys()).collect();
@@ -339,5 +341,8 @@ fn pods(description: &Description) -> Vec<Pod> {
             devices: locality.map(|locality| locality.devices.clone()).unwrap_or_default(),
         }
     });
-    pods.collect()
+    let mut pods: Vec<Pod> = pods.collect();
+    // Those without CPUs come last. Equal ones stay in the order of their UIDs.
+    pods.sort_by_key(|pod| pod.cpus.iter().next().unwrap_or(u32::MAX));
+    pods
 }

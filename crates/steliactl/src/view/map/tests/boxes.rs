@@ -180,8 +180,8 @@ fn the_picture_holds_every_cpu_in_the_look_of_its_owner() {
     for (class, count) in [
         ("cpu shared", 2),
         ("cpu reserved", 2),
-        ("cpu c0 v0 isolated", 2),
-        ("cpu c1 v1 degraded", 1),
+        ("cpu c1 v1 isolated", 2),
+        ("cpu c0 v0 degraded", 1),
         ("cpu c2 v2 pod", 1),
     ] {
         let cells = picture.matches(&format!("<g class=\"{class}\">")).count();
@@ -189,7 +189,7 @@ fn the_picture_holds_every_cpu_in_the_look_of_its_owner() {
         assert_eq!(cells, count + 1, "{class}");
     }
     assert!(PODS.iter().all(|pod| picture.contains(pod)));
-    assert!(picture.contains(">2B!</text>"), "{picture}");
+    assert!(picture.contains(">2A!</text>"), "{picture}");
     assert!(
         picture.contains("CPU 2: bbbbbbbb-0000-4000-8000-000000000000, floating, degraded; kubelet gave CPU 2 away")
     );

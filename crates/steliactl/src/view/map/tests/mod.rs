@@ -34,11 +34,11 @@ fn what_steliad_gave_is_its_instances_and_not_kubelets() {
     let map = map_of(&allocated());
     assert_eq!(
         body(&map, &PLAIN),
-        "socket 0 node 0\n [0r  1. ] [2B= 3. ]\nsocket 1 node 1\n [4A  5A ] [6k  7. ]\n\n\
+        "socket 0 node 0\n [0r  1. ] [2A= 3. ]\nsocket 1 node 1\n [4B  5B ] [6k  7. ]\n\n\
          . shared   r reserved   k held by kubelet   A isolated   A= contained\n\n\
          MARK  POD                                   CPUS  STATE\n\
-         A     aaaaaaaa-0000-4000-8000-000000000000  4-5   isolated, LSE\n\
-         B     bbbbbbbb-0000-4000-8000-000000000000  2     contained, LSR\n\
+         A     bbbbbbbb-0000-4000-8000-000000000000  2     contained, LSR\n\
+         B     aaaaaaaa-0000-4000-8000-000000000000  4-5   isolated, LSE\n\
          C     cccccccc-0000-4000-8000-000000000000  -     floating, LS\n"
     );
 }
@@ -47,11 +47,11 @@ fn what_steliad_gave_is_its_instances_and_not_kubelets() {
 fn every_cpu_is_drawn_once_with_the_mark_of_its_owner_and_a_degraded_vm_keeps_it() {
     assert_eq!(
         body(&map_of(&node()), &PLAIN),
-        "socket 0 node 0\n [0r  1r ] [2B! 3. ]\nsocket 1 node 1\n [4A  5A ] [6C* 7. ]\n\n\
+        "socket 0 node 0\n [0r  1r ] [2A! 3. ]\nsocket 1 node 1\n [4B  5B ] [6C* 7. ]\n\n\
          . shared   r reserved   A isolated   A! degraded   A* of a pod without instance\n\n\
          MARK  POD                                   CPUS  STATE\n\
-         A     aaaaaaaa-0000-4000-8000-000000000000  4-5   isolated\n\
-         B     bbbbbbbb-0000-4000-8000-000000000000  2     floating, degraded\n\
+         A     bbbbbbbb-0000-4000-8000-000000000000  2     floating, degraded\n\
+         B     aaaaaaaa-0000-4000-8000-000000000000  4-5   isolated\n\
          C     cccccccc-0000-4000-8000-000000000000  6     no instance\n"
     );
 }
@@ -68,7 +68,7 @@ fn a_cpu_that_device_interrupts_reach_has_a_sign_of_its_own() {
     let map = map_of(&description);
     let text = body(&map, &PLAIN);
     assert!(
-        text.starts_with("socket 0 node 0\n [0r   1r  ] [2B#! 3.  ]\nsocket 1 node 1\n [4A#  5A  ] [6C*  7.  ]\n\n"),
+        text.starts_with("socket 0 node 0\n [0r   1r  ] [2A#! 3.  ]\nsocket 1 node 1\n [4B#  5B  ] [6C*  7.  ]\n\n"),
         "{text}"
     );
     assert!(text.contains("A# reached by device interrupts\n"), "{text}");
@@ -107,9 +107,9 @@ fn memory_caches_and_devices_are_where_they_are() {
     let map = sys.map_of(&description);
     assert_eq!(
         body(&map, &PLAIN).split("\n\n").next().unwrap(),
-        "socket 0 node 0, 2.0 GiB\n L3 8.0 MiB, CPUs 0-1\n  [0r  1r ]\n L3 8.0 MiB, CPUs 2-3\n  [2B! 3. ]\n\
-         socket 1 node 1, 2.0 GiB\n L3 8.0 MiB, CPUs 4-5\n  [4A  5A ]\n L3 8.0 MiB, CPUs 6-7\n  [6C* 7. ]\n \
-         (nvidia.com/gpu A×2)\ndevices on NUMA nodes without CPUs\n (example.com/memory A)"
+        "socket 0 node 0, 2.0 GiB\n L3 8.0 MiB, CPUs 0-1\n  [0r  1r ]\n L3 8.0 MiB, CPUs 2-3\n  [2A! 3. ]\n\
+         socket 1 node 1, 2.0 GiB\n L3 8.0 MiB, CPUs 4-5\n  [4B  5B ]\n L3 8.0 MiB, CPUs 6-7\n  [6C* 7. ]\n \
+         (nvidia.com/gpu B×2)\ndevices on NUMA nodes without CPUs\n (example.com/memory B)"
     );
     let picture = map.svg();
     for title in [
@@ -170,8 +170,8 @@ fn colours_only_where_asked_for_and_another_for_each_vm() {
         },
     );
     for cell in [
-        "\x1b[38;5;172m2B\x1b[0m\x1b[1;31m!\x1b[0m",
-        "\x1b[38;5;33m4A\x1b[0m",
+        "\x1b[38;5;33m2A\x1b[0m\x1b[1;31m!\x1b[0m",
+        "\x1b[38;5;172m4B\x1b[0m",
         "\x1b[2m3.\x1b[0m",
     ] {
         assert!(coloured.contains(cell), "{cell:?} in {coloured:?}");
@@ -235,7 +235,7 @@ fn json_names_the_place_the_owner_and_the_vm_of_each_cpu() {
         [&core["socket"], &core["node"], &core["core"], &core["l3"]],
         [&1.into(), &1.into(), &0.into(), &serde_json::Value::from("4-5")]
     );
-    let own = serde_json::json!({"cpu": 4, "owner": "instance", "interrupted": false, "mark": "A", "pod_uid": "aaaaaaaa-0000-4000-8000-000000000000", "pod_namespace": "team-a",
+    let own = serde_json::json!({"cpu": 4, "owner": "instance", "interrupted": false, "mark": "B", "pod_uid": "aaaaaaaa-0000-4000-8000-000000000000", "pod_namespace": "team-a",
         "pod_name": "vm", "container": "vm", "state": "isolated"});
     assert_eq!(core["cpus"][0], own);
     assert_eq!(
@@ -245,10 +245,10 @@ fn json_names_the_place_the_owner_and_the_vm_of_each_cpu() {
     );
     assert_eq!(json["cores"][3]["cpus"][0]["owner"], "pod");
     assert_eq!(json["cores"][3]["cpus"][0]["state"], serde_json::Value::Null);
-    assert_eq!(json["pods"][1]["degraded"][0], "kubelet gave CPU 2 away");
+    assert_eq!(json["pods"][0]["degraded"][0], "kubelet gave CPU 2 away");
     let of_kubelets = serde_json::to_value(map_of(&allocated())).unwrap();
     assert_eq!(of_kubelets["cores"][3]["cpus"][0]["owner"], "kubelet");
-    assert_eq!(of_kubelets["pods"][1]["class"], "LSR");
+    assert_eq!(of_kubelets["pods"][0]["class"], "LSR");
     assert_eq!(of_kubelets["cores"][0]["l3"], serde_json::Value::Null);
 }
 
