@@ -97,7 +97,7 @@ mod tests {
             Attach => "AttachVcpus",
             Deregister => "Deregister",
             List => "ListInstances, GetInstance, GetInstanceByPID, an Instance's properties",
-            Describe => "Describe, NodeTopology, EvaluatePlacement, the Manager's properties",
+            Describe => "Describe, NodeTopology, EvaluatePlacement, the Manager's properties but Version",
             Audit => "Audit",
             Preview => "Reconcile with dry-run",
             Reconcile => "Reconcile",

@@ -162,7 +162,7 @@ impl Member {
         self.node.as_ref()?.not_ready.as_deref()
     }
 
-    /// Why its CPUs must not be used, by its own word.
+    /// The reason that it published for which its CPUs must not be used.
     pub fn unusable(&self) -> Option<&str> {
         let state = self.report.as_ref()?.stored.state.as_deref()?;
         (state != "ready").then_some(state)

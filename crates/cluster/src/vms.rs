@@ -44,8 +44,8 @@ impl VmState {
         match isolation {
             None if is_bound => Self::Unknown,
             None => Self::Waiting,
-            Some(told) if told.isolated => Self::Isolated,
-            Some(told) => match told.reason.as_str() {
+            Some(condition) if condition.isolated => Self::Isolated,
+            Some(condition) => match condition.reason.as_str() {
                 "Contained" => Self::Contained,
                 "Registering" => Self::Registered,
                 "Leaving" => Self::Leaving,
@@ -135,8 +135,8 @@ pub const COLUMNS: [Column<Vm>; 7] = [
         .wide()
         .wraps(),
     column("REASON", |vm: &Vm| {
-        let told = vm.reason.as_deref().into_iter().chain(vm.old);
-        told.collect::<Vec<_>>().join("; ")
+        let reasons = vm.reason.as_deref().into_iter().chain(vm.old);
+        reasons.collect::<Vec<_>>().join("; ")
     })
     .wraps()
     .or_nothing(),
@@ -152,11 +152,11 @@ impl Vm {
     }
 
     fn of(pod: &VmPod, old: &BTreeMap<&str, &'static str>, now_us: u64) -> Self {
-        let told = pod.isolation.as_ref();
+        let condition = pod.isolation.as_ref();
         let (pod_namespace, pod_name) = pod.key.clone();
         let text = |text: &String| (!text.is_empty()).then(|| excerpt::cause(text));
         let old = pod.node.as_deref().and_then(|node| old.get(node).copied());
-        let since_us = told.and_then(|told| told.since_us);
+        let since_us = condition.and_then(|condition| condition.since_us);
         Self {
             pod_namespace,
             pod_name,
@@ -165,9 +165,9 @@ impl Vm {
             label: None,
             old,
             node: pod.node.clone(),
-            state: VmState::of(told, pod.node.is_some()),
-            reason: told.and_then(|told| text(&told.reason)),
-            message: told.and_then(|told| text(&told.message)),
+            state: VmState::of(condition, pod.node.is_some()),
+            reason: condition.and_then(|condition| text(&condition.reason)),
+            message: condition.and_then(|condition| text(&condition.message)),
             since_us,
             age: since_us.map(|since| age(now_us.saturating_sub(since))),
         }
@@ -241,7 +241,7 @@ fn sort(vms: &mut [Vm], order: VmOrder) {
     vms.sort_by(|one, other| {
         let by_name = || one.name().cmp(&other.name());
         match order {
-            // A VM of which only old news is known comes behind those that are known to be worse.
+            // A VM whose state is not up to date comes behind those whose state is.
             VmOrder::Trouble => (one.state, !one.is_old).cmp(&(other.state, !other.is_old)),
             VmOrder::Name => std::cmp::Ordering::Equal,
             VmOrder::Node => one.node.cmp(&other.node),

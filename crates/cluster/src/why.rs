@@ -168,15 +168,15 @@ impl Render for WhyAnswer {
             let node = self.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
             lines.push(("Phase", format!("{phase}{node}")));
         }
-        let told = [&self.status_reason, &self.status_message];
-        let told: Vec<&str> = told
+        let texts = [&self.status_reason, &self.status_message];
+        let texts: Vec<&str> = texts
             .into_iter()
             .flatten()
             .map(String::as_str)
             .filter(|text| !text.is_empty())
             .collect();
-        if !told.is_empty() {
-            lines.push(("Message", told.join(": ")));
+        if !texts.is_empty() {
+            lines.push(("Message", texts.join(": ")));
         }
         lines.push(("Room", self.room_in_words()));
         lines.extend(self.assumed.iter().map(|assumed| ("Assumed", assumed.clone())));

@@ -1,4 +1,4 @@
-//! How a node is, by its own word.
+//! The health of one node, from what its publisher wrote.
 
 use serde::Serialize;
 use stelia_node_report::stored::{Stored, Summary};
@@ -139,7 +139,7 @@ fn reason(what: &str, detail: impl Into<String>) -> Refusal {
     }
 }
 
-/// Everything that is wrong. `unusable`: the node's own word for why its CPUs must not be used.
+/// Everything that is wrong. `unusable`: the reason that the node published for which its CPUs must not be used.
 fn wrong(
     stored: Option<&Stored>,
     ready: Option<bool>,
@@ -163,11 +163,11 @@ fn wrong(
     if let Some(problem) = stored.summary_problem.as_deref().or(silent) {
         found.push((NodeState::Unreadable, reason("its summary cannot be read", problem)));
     }
-    let told = summary.filter(|summary| !summary.reason.is_empty() && summary.reason != READY);
-    match (told, unusable) {
-        (Some(told), _) => found.push((
+    let not_ready = summary.filter(|summary| !summary.reason.is_empty() && summary.reason != READY);
+    match (not_ready, unusable) {
+        (Some(summary), _) => found.push((
             NodeState::NotReady,
-            reason(&excerpt::name(&told.reason), excerpt::cause(&told.message)),
+            reason(&excerpt::name(&summary.reason), excerpt::cause(&summary.message)),
         )),
         (None, Some(word)) if word != "away" => {
             found.push((NodeState::NotReady, reason(&excerpt::name(word), "")));

@@ -8,7 +8,7 @@ fn node(name: &str, labels: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})
 }
 
-/// The object of a node, with these attributes beside the lean ones.
+/// The object of a node, with these attributes beside those that every object has.
 fn object(name: &str, attributes: &[(&str, String)]) -> Value {
     let attributes = attributes.iter().map(|(name, value)| {
         let name = format!("isolation.stelia.io/{name}");
@@ -110,7 +110,7 @@ fn the_text_lists_the_nodes_with_trouble_and_with_wide_all() {
     assert!(text.contains("1 node without steliad"), "{text}");
     assert!(text.contains("KubeletStateUnusable (wrong checksum)"), "{text}");
     assert!(!text.contains("\nw-1 "), "{text}");
-    // Contained by choice: counted, and no line of its own.
+    // A node whose VMs are contained is counted, and has no line of its own.
     assert!(text.contains("VMs are contained") && !text.contains("\nw-7 "), "{text}");
     assert!(text.contains("; not published by 2 nodes"), "{text}");
     let wide = TextStyle {

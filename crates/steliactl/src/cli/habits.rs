@@ -219,7 +219,7 @@ mod tests {
         assert!(!said("list --nonsense").contains("steliactl top"));
     }
 
-    /// What exists is not explained away.
+    /// There is no hint for a command that exists.
     #[test]
     fn no_habit_is_a_command_here() {
         let commands = Cli::command();

@@ -161,11 +161,11 @@ fn verified(
     let instances: Vec<CheckedVm> = instances.map(|(uid, one)| CheckedVm::at(uid, one)).collect();
     let mut findings = degraded(preview);
     // Those of the node that its VMs have as reasons are there already.
-    let told: Vec<Kind> = findings.iter().map(|finding| finding.kind.clone()).collect();
+    let known: Vec<Kind> = findings.iter().map(|finding| finding.kind.clone()).collect();
     findings.extend(
         states::of_node(&described.node)
             .into_iter()
-            .filter(|one| !told.contains(&one.kind)),
+            .filter(|one| !known.contains(&one.kind)),
     );
     let steps = steps(preview, &mut findings);
     findings.extend(steps);
@@ -276,9 +276,9 @@ impl Render for Verified {
             ),
         };
         // A VM that has just started, or that ended before it was read twice, has no account.
-        let ledger = self.ledger.iter().flatten().filter(|told| told.covered_us > 0);
+        let ledger = self.ledger.iter().flatten().filter(|account| account.covered_us > 0);
         let mut lines: Vec<String> = ledger
-            .map(|told| format!("{}: {}\n", output::printable(&told.pod.to_string()), told.line()))
+            .map(|account| format!("{}: {}\n", output::printable(&account.pod.to_string()), account.line()))
             .collect();
         lines.sort();
         let lines = lines.concat();

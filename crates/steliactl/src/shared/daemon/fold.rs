@@ -1,4 +1,4 @@
-//! What several VMs have in common, said once.
+//! Folding: a value that several VMs have is printed once.
 
 use super::pod::Pod;
 

@@ -1,4 +1,4 @@
-//! What is said of a name that no VM has: which one may be meant.
+//! The error for a name that no VM has, with the most similar name.
 
 use stelia_text::near;
 
