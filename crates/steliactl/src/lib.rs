@@ -31,7 +31,6 @@ pub use shared::output;
 #[cfg(test)]
 mod tests;
 
-use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -126,7 +125,11 @@ async fn run(
             } else {
                 Arc::default()
             };
-            let instances = selection.of_listed(client.instances().await?)?;
+            let all = client.instances().await?;
+            if let Some(namespace) = selection.empty_namespace(all.iter().map(|one| &one.pod)) {
+                output::note(&format!("no VM in namespace {namespace}"));
+            }
+            let instances = selection.of_listed(all)?;
             output_options.print(&list::Instances::of(instances, unadopted))
         }
         Command::Show { selection, numa_maps } => {
@@ -158,7 +161,13 @@ async fn run(
         Command::Ledger(asked) => ledger::run(asked, client, roots, output_options).await,
         Command::Quiet(selection) => output_options.print(&quiet::gather(&client().await?, roots, selection).await?),
         Command::Reconcile { dry_run: true } => output_options.print(&reconcile::preview(&client().await?).await?),
-        Command::Reconcile { dry_run: false } => output_options.print(&reconcile::gather(&client().await?).await?),
+        Command::Reconcile { dry_run: false } => {
+            let report = reconcile::gather(&client().await?).await?;
+            if let Some(note) = report.note() {
+                output::note(&note);
+            }
+            output_options.print(&report)
+        }
         Command::Rebind { vm, dry_run, deadline } => {
             output_options.print(&rebind::gather(&client().await?, root, vm.as_deref(), *deadline, *dry_run).await?)
         }
@@ -191,13 +200,6 @@ fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
     let Some(failure) = failure else {
         return ExitCode::SUCCESS;
     };
-    // Standard error may be closed too.
-    let text = output::printable(&failure.to_string());
-    let text = if output::is_utf8() {
-        text
-    } else {
-        output::to_ascii(&text)
-    };
-    let _ = writeln!(io::stderr(), "steliactl: {text}");
+    output::note(&failure.to_string());
     ExitCode::from(failure.exit_code())
 }

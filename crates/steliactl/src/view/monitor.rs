@@ -1,7 +1,5 @@
 //! `monitor`: the daemon's signals as they come, one per line.
 
-use std::io::{self, Write};
-
 use serde_json::{Map, Value};
 use stelia_api::{MANAGER_PATH, instance_uid};
 use zbus::fdo;
@@ -164,6 +162,11 @@ fn selects_any(selection: &Selection, pods: &Pods) -> bool {
     selection.is_all() || pods.iter().any(|pod| selection.has(pod, pods.iter()))
 }
 
+/// What is printed first: a daemon that was never seen has not vanished.
+fn first_event(runs: bool) -> Option<Event> {
+    runs.then_some(Event::Daemon { runs })
+}
+
 /// Prints events until interrupted, or until standard output has no reader. The daemon is not started for it.
 ///
 /// # Errors
@@ -177,12 +180,18 @@ pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> R
         form,
         pods: Pods::default(),
     };
-    if !printer.print(&Event::Daemon { runs: signals.runs() }).await? {
+    let first = first_event(signals.runs());
+    if let Some(event) = &first
+        && !printer.print(event).await?
+    {
         return Ok(String::new());
     }
-    if signals.runs() && !selects_any(selection, &printer.pods) {
-        // Standard error may be closed.
-        let _ = writeln!(io::stderr(), "steliactl: no VM on this node fits yet: waiting for one");
+    match first {
+        None => output::note("steliad does not run: waiting until it does (systemctl start steliad)"),
+        Some(_) if !selects_any(selection, &printer.pods) => {
+            output::note("no VM on this node fits yet: waiting for one");
+        }
+        Some(_) => {}
     }
     loop {
         let event = tokio::select! {
@@ -304,6 +313,12 @@ mod tests {
             assert_eq!(selects_any(&selection(line), &pods), any, "{line:?}");
         }
         assert!(!selected(&["bbb"], &changed(MANAGER_PATH, &[]).unwrap()));
+    }
+
+    #[test]
+    fn a_daemon_that_was_never_seen_has_not_vanished() {
+        assert_eq!(first_event(false), None);
+        assert_eq!(first_event(true), Some(Event::Daemon { runs: true }));
     }
 
     #[test]

@@ -5,6 +5,8 @@
 pub(crate) mod manual;
 pub(crate) mod pager;
 
+use std::io::{self, Write};
+
 use serde_json::{Map, Value};
 use stelia_api::client::OwnedDict;
 use stelia_ledger::day::Date;
@@ -20,6 +22,13 @@ pub(crate) const PAGE_HEAD: &str = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\
     <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
     form-action 'none'\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
     <meta name=\"color-scheme\" content=\"light dark\">\n";
+
+/// Says something on standard error, which may be closed, beside an answer that is whole.
+pub(crate) fn note(text: &str) {
+    let text = printable(text);
+    let text = if is_utf8() { text } else { to_ascii(&text) };
+    let _ = writeln!(io::stderr(), "steliactl: {text}");
+}
 
 pub(crate) fn or_dash(text: &str) -> String {
     if text.is_empty() {
