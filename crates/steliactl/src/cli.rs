@@ -139,7 +139,14 @@ impl Cli {
     /// Whether it takes over the terminal.
     pub(crate) fn is_live(&self) -> bool {
         let interactive = || io::stdin().is_terminal() && io::stdout().is_terminal();
-        matches!(self.command, Command::Top { batch: false, .. }) && interactive()
+        matches!(
+            self.command,
+            Command::Top {
+                batch: false,
+                count: None,
+                ..
+            }
+        ) && interactive()
     }
 }
 
@@ -182,10 +189,10 @@ pub(crate) enum Command {
     Top {
         #[command(flatten)]
         selection: Selection,
-        /// Print plain tables. This is the default without a terminal and with --json
+        /// Print plain tables. This is the default without a terminal, with -n and with --json
         #[arg(short, long)]
         batch: bool,
-        /// Exit after N tables
+        /// Print N plain tables and exit. Here -n is not the namespace: use --namespace
         #[arg(short = 'n', value_name = "N")]
         count: Option<u32>,
         /// Time between two samples, in seconds

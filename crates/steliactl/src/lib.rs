@@ -33,7 +33,6 @@ mod tests;
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::CommandFactory;
 use clap_complete::CompleteEnv;
@@ -106,7 +105,15 @@ async fn run(
             };
             output_options.print(&doctor::gather(Path::new("/"), described, status).await)
         }
-        Command::KubeletState { path } => output_options.print(&kubelet_state::gather(path.as_deref())?),
+        Command::KubeletState { path } => {
+            // The daemon adds names; without an answer the files are printed all the same.
+            let names = async { Some(client().await.ok()?.pods_running().await) };
+            let names = tokio::time::timeout(kubelet_state::NAMES_TIMEOUT, names).await;
+            output_options.print(&kubelet_state::gather(
+                path.as_deref(),
+                names.ok().flatten().unwrap_or_default(),
+            )?)
+        }
         Command::Plan(asked) => plan::plan::run(asked, root, output_options),
         Command::Evaluate(asked) => output_options.print(&match &asked.node {
             Some(path) => evaluate::offline(asked, path)?,
@@ -120,17 +127,16 @@ async fn run(
             let client = client().await?;
             // A pod may not ask for it, and has nothing there.
             let described = client.describe_running().await.unwrap_or_default();
-            let unadopted = if selection.is_all() {
-                described.node.unadopted
-            } else {
-                Arc::default()
-            };
             let all = client.instances().await?;
             if let Some(namespace) = selection.empty_namespace(all.iter().map(|one| &one.pod)) {
                 output::note(&format!("no VM in namespace {namespace}"));
             }
             let instances = selection.of_listed(all)?;
-            output_options.print(&list::Instances::of(instances, unadopted))
+            let mut list = list::Instances::of(instances, &described);
+            if !selection.is_all() {
+                list.without_unadopted();
+            }
+            output_options.print(&list)
         }
         Command::Show { selection, numa_maps } => {
             output_options.print(&show::gather(&client().await?, roots, selection, *numa_maps).await?)
