@@ -118,8 +118,13 @@ fn of_accounts(ledger: &Ledger) -> Vec<String> {
             1 => first.clone(),
             several => format!("{} from {first} to {last}", counted(several as u64, "day")),
         };
+        // One that is not counted may have it.
+        let (ring, why) = match ledger.rings.iter().any(|ring| ring.problem.is_some()) {
+            true => ("counted ring", ", or is not counted"),
+            false => ("ring", ""),
+        };
         missing.push(format!(
-            "no ring has the VM on {days}: it did not run, or the ring of its node was not given"
+            "no {ring} has the VM on {days}: it did not run, or the ring of its node was not given{why}"
         ));
     }
     missing

@@ -106,6 +106,7 @@ fn a_ring_that_was_changed_is_named_and_not_counted() {
     let n2 = format!("n2 ({}): its ring is not counted: ", folder.display());
     assert!(has(&ledger, &n2), "{:?}", ledger.missing);
     assert_eq!(ledger.failure().unwrap(), "1 of 3 rings cannot be counted");
+    assert!(has(&ledger, "no counted ring has the VM on "), "{:?}", ledger.missing);
 }
 
 #[test]
