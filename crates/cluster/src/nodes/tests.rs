@@ -63,3 +63,22 @@ fn many_equal_nodes_share_a_row_on_a_terminal() {
     assert!(text.contains("FREE CORES") && text.lines().count() < 8, "{text}");
     assert_eq!(nodes.text(TextStyle::from(true)).matches(".dc1.example").count(), 30);
 }
+
+#[test]
+fn beside_warnings_a_terminal_of_80_columns_shows_states_whole_and_free_once() {
+    let dead = json!({
+        "kind": "Node", "metadata": {"name": "worker-000.dc1.example"},
+        "status": {"conditions": [{"type": "Ready", "status": "False", "message": "kubelet stopped posting its status"}]},
+    });
+    let unpublished = json!({"kind": "Node", "metadata": {"name": "worker-001.dc1.example"}});
+    let nodes = nodes(&[dead, object("worker-000.dc1.example"), unpublished]);
+    let text = nodes.text(TextStyle {
+        width: Some(80),
+        ..TextStyle::from(true)
+    });
+    assert_eq!(text.matches("FREE").count(), 1, "{text}");
+    for whole in ["worker-000  no     not-ready", "worker-001  -      unpublished"] {
+        assert!(text.contains(whole), "{text}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}

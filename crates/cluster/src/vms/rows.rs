@@ -93,10 +93,10 @@ fn folded(vms: &[Vm]) -> Vec<Vm> {
     rows
 }
 
-/// The VM with its condition's message where the reason repeats the state.
+/// A VM that floats with its condition's message where the reason repeats the state.
 fn with_message(mut vm: Vm) -> Vm {
     let repeats = |reason: &String| reason.eq_ignore_ascii_case(vm.state.name());
-    if vm.state != VmState::Isolated && vm.message.is_some() && vm.reason.as_ref().is_some_and(repeats) {
+    if vm.state == VmState::Floating && vm.message.is_some() && vm.reason.as_ref().is_some_and(repeats) {
         vm.reason = vm.message.clone();
     }
     vm

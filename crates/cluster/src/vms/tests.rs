@@ -290,11 +290,11 @@ fn vms_of_unknown_state_share_a_row_on_a_terminal_unless_each_is_asked_for() {
 }
 
 #[test]
-fn a_reason_that_repeats_the_state_gives_way_to_the_message() {
+fn the_reason_of_a_vm_that_floats_does_not_repeat_the_state() {
     let cluster = cluster(&[
         pod("a", Some("w-1"), Some(("False", "Floating"))),
         pod("b", Some("w-1"), Some(("False", "FloatingTooLong"))),
-        pod("c", Some("w-1"), Some(("True", "Isolated"))),
+        pod("c", Some("w-1"), Some(("False", "Contained"))),
     ]);
     let vms = Vms::of(&cluster, &VmFilter::default(), VmOrder::default(), true, NOW);
     let text = vms.text(TextStyle::from(true));
@@ -304,7 +304,7 @@ fn a_reason_that_repeats_the_state_gives_way_to_the_message() {
     };
     assert_eq!(
         ["team-a/a", "team-a/b", "team-a/c"].map(ends),
-        ["why Floating", "FloatingTooLong", "Isolated"]
+        ["why Floating", "FloatingTooLong", "Contained"]
     );
     let json = serde_json::to_value(&vms).unwrap();
     assert_eq!(json["vms"][0]["reason"], "Floating");
