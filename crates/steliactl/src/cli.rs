@@ -230,7 +230,7 @@ pub(crate) enum Command {
     /// Contains the host, versions, pools, kubelet's configuration, the threads of VMs with their cgroups, the CPUs on which they
     /// may run and did run, memory and devices by NUMA node, what verify, quiet and doctor find, the ledger of the last 24 hours,
     /// steliad's settings, and the end of its journal. What cannot be read is listed with the reason. Many VMs without a problem of
-    /// their own are a table; -o wide has their threads. Processes of VMs are given by name only. VFIO devices and the findings of
+    /// their own are only counted; -o wide has each. Processes of VMs are given by name only. VFIO devices and the findings of
     /// verify are included for root only.
     Report {
         /// How long to watch the threads, in seconds

@@ -162,9 +162,13 @@ fn selects_any(selection: &Selection, pods: &Pods) -> bool {
     selection.is_all() || pods.iter().any(|pod| selection.has(pod, pods.iter()))
 }
 
-/// What is printed first: a daemon that was never seen has not vanished.
-fn first_event(runs: bool) -> Option<Event> {
-    runs.then_some(Event::Daemon { runs })
+/// Why no event of a VM can come yet. That the daemon is absent is an event too, but its name tells only that it vanished.
+fn awaited(runs: bool, fits: bool) -> Option<&'static str> {
+    match (runs, fits) {
+        (false, _) => Some("steliad does not run: waiting until it does (systemctl start steliad)"),
+        (true, false) => Some("no VM on this node fits yet: waiting for one"),
+        (true, true) => None,
+    }
 }
 
 /// Prints events until interrupted, or until standard output has no reader. The daemon is not started for it.
@@ -180,18 +184,11 @@ pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> R
         form,
         pods: Pods::default(),
     };
-    let first = first_event(signals.runs());
-    if let Some(event) = &first
-        && !printer.print(event).await?
-    {
+    if !printer.print(&Event::Daemon { runs: signals.runs() }).await? {
         return Ok(String::new());
     }
-    match first {
-        None => output::note("steliad does not run: waiting until it does (systemctl start steliad)"),
-        Some(_) if !selects_any(selection, &printer.pods) => {
-            output::note("no VM on this node fits yet: waiting for one");
-        }
-        Some(_) => {}
+    if let Some(awaited) = awaited(signals.runs(), selects_any(selection, &printer.pods)) {
+        output::note(awaited);
     }
     loop {
         let event = tokio::select! {
@@ -316,9 +313,13 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_was_never_seen_has_not_vanished() {
-        assert_eq!(first_event(false), None);
-        assert_eq!(first_event(true), Some(Event::Daemon { runs: true }));
+    fn what_is_waited_for_is_named() {
+        for fits in [true, false] {
+            let message = awaited(false, fits).unwrap();
+            assert!(message.starts_with("steliad does not run: waiting"), "{message}");
+        }
+        assert!(awaited(true, false).unwrap().contains("no VM on this node fits yet"));
+        assert_eq!(awaited(true, true), None);
     }
 
     #[test]
